@@ -1,12 +1,12 @@
-/** Canonical text of addresses and CIDRs, and what an address is for. */
+/** Canonical text and classification of IP addresses and CIDRs. */
 import ipaddr from 'ipaddr.js';
 import type { IpFamily } from './objects.ts';
 
 /**
  * Canonical text of an IP address: dotted quad, or RFC 5952 for IPv6.
- * @returns undefined when the text is no address. IPv4 must be four plain decimal parts: the
- * shorthand and octal forms of inet_aton mean different hosts to different parsers (CVE-2021-29923).
- * IPv4-mapped IPv6 is refused for the same reason, zone ids because no rule can carry them.
+ * @returns undefined when the text is not an address. IPv4 must be four plain decimal parts:
+ * parsers disagree about inet_aton's shorthand and octal forms (CVE-2021-29923). IPv4-mapped IPv6
+ * is rejected for the same reason. Zone ids are rejected because no rule can carry them.
  */
 export function canonicalAddress(text: string): string | undefined {
   if (ipaddr.IPv4.isValidFourPartDecimal(text)) return text;
@@ -16,8 +16,8 @@ export function canonicalAddress(text: string): string | undefined {
 }
 
 /**
- * Canonical text of a CIDR with the host bits cleared, which is how the kernel stores it.
- * @returns undefined when the text is no CIDR.
+ * Canonical text of a CIDR with the host bits cleared, as the kernel stores it.
+ * @returns undefined when the text is not a CIDR.
  */
 export function canonicalCidr(text: string): string | undefined {
   const [host, length, ...rest] = text.split('/');
@@ -35,18 +35,18 @@ export function canonicalCidr(text: string): string | undefined {
   return `${ipaddr.IPv6.networkAddressFromCIDR(cidr).toRFC5952String()}/${bits}`;
 }
 
-/** Family of canonical text: an address or a CIDR. */
+/** IP family of a canonical address or CIDR. */
 export function familyOf(canonical: string): IpFamily {
   return canonical.includes(':') ? 'IPv6' : 'IPv4';
 }
 
-/** `10.0.0.1:80`, `[fd00::1]:80`; without a port the bare address. */
+/** `10.0.0.1:80` or `[fd00::1]:80`. Without a port, the bare address. */
 export function socketAddress(address: string, port: number | undefined): string {
   if (port === undefined) return address;
   return familyOf(address) === 'IPv6' ? `[${address}]:${port}` : `${address}:${port}`;
 }
 
-/** Whether a canonical CIDR contains a canonical address; false across families. */
+/** Whether a canonical CIDR contains a canonical address. False if the IP families differ. */
 export function cidrContains(cidr: string, address: string): boolean {
   if (familyOf(cidr) !== familyOf(address)) return false;
   return familyOf(cidr) === 'IPv4'
@@ -58,20 +58,22 @@ export function isLoopback(address: string): boolean {
   return address === '::1' || address.startsWith('127.');
 }
 
-/** Whether a canonical address is `0.0.0.0` or `::`, which to Go's servers are one: every address. */
+/** True for `0.0.0.0` and `::`. Go servers treat either as "all addresses of both families". */
 export function isUnspecified(address: string): boolean {
   return address === '0.0.0.0' || address === '::';
 }
 
-/** fe80::/10, which means nothing without a link. */
+/** fe80::/10. Such an address is only meaningful together with a link. */
 export function isLinkLocal(address: string): boolean {
   return /^fe[89ab][0-9a-f]:/.test(address);
 }
 
-/** Addresses that mean something other than one host on the network. */
+/** Ranges whose addresses do not identify one host on the network. */
 export type SpecialRange = 'unspecified' | 'loopback' | 'link-local' | 'multicast' | 'broadcast';
 
-/** @returns the special range that a canonical address is in; undefined for an ordinary one. */
+/**
+ * @returns the special range that contains a canonical address; undefined for a unicast address.
+ */
 export function specialRange(canonical: string): SpecialRange | undefined {
   if (isUnspecified(canonical)) return 'unspecified';
   if (isLoopback(canonical)) return 'loopback';

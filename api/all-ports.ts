@@ -1,23 +1,32 @@
-/** How a Service says which of its ports are served: KEP-2610's field, or annotation `portwide.dev/ports`. */
+/**
+ * Which ports of a Service are served: `spec.allPorts` (KEP-2610) or annotation
+ * `portwide.dev/ports`.
+ */
 import type { ObjectKey, Service } from './objects.ts';
 import { PROTOCOLS } from './objects.ts';
 import { isPort, isProtocol, normalizeRanges, type PortRange } from './ports.ts';
 
-/** Of all annotations that are read here. */
+/** Prefix of every annotation that Portwide reads. */
 export const ANNOTATION_PREFIX = 'portwide.dev/';
 export const PORTS_ANNOTATION = 'portwide.dev/ports';
 const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
 
-/** More would let one Service slow every packet of a node: each range is a rule a VIP and protocol. */
+/**
+ * Upper bound on ranges per Service. Each range is one rule per VIP and protocol, so more would let
+ * one Service slow every packet on a node.
+ */
 export const MAX_RANGES = 1024;
 
 /**
- * Characters of the annotation's value: as many as MAX_RANGES take when each is written at its longest,
- * with a comma and a blank behind it. API servers with the admission policy pay for each of them.
+ * Longest accepted annotation value: MAX_RANGES ranges in their longest form, each followed by a
+ * comma and a space. In the admission policy, each character adds to the CEL cost.
  */
 export const MAX_VALUE_LENGTH = MAX_RANGES * '10000-65535/SCTP, '.length;
 
-/** Label values of the metric for refused Services, and words in the reasons of Events; one a cause. */
+/**
+ * Causes of refusal, one word each: label values of the refused-Services metric and part of Event
+ * reasons.
+ */
 export const REFUSAL_REASONS = [
   'NodePort',
   'ExternalName',
@@ -39,7 +48,7 @@ export interface ServiceRefusal {
   readonly message: string;
 }
 
-/** How a Service chooses its ports. */
+/** The ports on which a Service is served. */
 export type PortScheme =
   | { readonly kind: 'listed' }
   | { readonly kind: 'all' }
@@ -52,9 +61,10 @@ type AnnotationValue =
   | { readonly kind: 'bad'; readonly message: string };
 
 /**
- * Reads the value of annotation `portwide.dev/ports`: `all`, `false`, or comma-separated ports and
- * ranges with an optional protocol, such as `5060/UDP,20000-50000/UDP,8000-8100`. White space
- * around an item is ignored. No protocol means TCP, UDP and SCTP. Ranges come back normalised.
+ * Parses annotation `portwide.dev/ports`: `all`, `false`, or comma-separated ports and ranges with
+ * an optional protocol, such as `5060/UDP,20000-50000/UDP,8000-8100`. White space around an item is
+ * ignored. Without a protocol a range applies to TCP, UDP and SCTP. The returned ranges are
+ * normalised.
  */
 export function parsePortsAnnotation(value: string): AnnotationValue {
   const text = value.trim();
@@ -93,8 +103,9 @@ function parseItem(item: string): PortRange[] | string {
 }
 
 /**
- * Decides how a Service is served, by KEP-2610 and the annotation that stands in for its field on
- * stock API servers. Refuses what neither can carry; every cause is reported, not the first only.
+ * Decides on which ports a Service is served, from `spec.allPorts` (KEP-2610) or from the
+ * annotation that replaces this field on stock API servers. Reports every reason for refusal, not
+ * only the first.
  * @param allPortsEnabled the feature gate `AllPorts`.
  */
 export function portScheme(service: Service, allPortsEnabled: boolean): PortScheme {
@@ -127,7 +138,7 @@ export function portScheme(service: Service, allPortsEnabled: boolean): PortSche
     refuse(
       'Headless',
       'spec.clusterIP',
-      'no cluster IP is set, and all ports need a VIP; a cluster assigns one, a manifest has to name it',
+      'no cluster IP is set, and an all-ports Service needs a VIP; in a manifest, set spec.clusterIP',
     );
   }
   if (service.externalIPs.length > 0) {

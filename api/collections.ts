@@ -1,5 +1,5 @@
-/** Small helpers for maps, sorted text and lists that are kept for long. */
-/** The value of a key, made on first use. */
+/** Helpers for maps, sorting and long-lived lists. */
+/** Returns the value of a key, creating it on first use. */
 export function getOrCreate<Key, Value>(
   map: { get(key: Key): Value | undefined; set(key: Key, value: Value): unknown },
   key: Key,
@@ -13,20 +13,20 @@ export function getOrCreate<Key, Value>(
   return value;
 }
 
-/** Puts an entry last in a map of at most `most`, of which the first ones go: those not set for the longest time. */
+/** Sets an entry of an LRU map and evicts the least recently set entry above the limit. */
 export function lruSet<Key, Value>(
   map: Map<Key, Value>,
   key: Key,
   value: Value,
-  most: number,
+  maxEntries: number,
 ): void {
   map.delete(key);
   map.set(key, value);
   const [first] = map.keys();
-  if (map.size > most && first !== undefined) map.delete(first);
+  if (map.size > maxEntries && first !== undefined) map.delete(first);
 }
 
-/** Orders text by code unit, the same on every machine. */
+/** Orders text by code unit, independent of locale. */
 export function compareText(a: string, b: string): number {
   if (a === b) return 0;
   return a < b ? -1 : 1;
@@ -35,8 +35,8 @@ export function compareText(a: string, b: string): number {
 const EMPTY_LIST: readonly never[] = [];
 
 /**
- * A list to be kept for long, in as little memory as it takes: lists that were pushed to have room for
- * 17 members, and there is one of none for all.
+ * Copies a list without spare capacity, for lists with a long lifetime. V8 gives arrays built with
+ * `push` room for 17 elements. All empty lists share one instance.
  */
 export function trimmedCopy<T>(list: readonly T[]): readonly T[] {
   return list.length === 0 ? EMPTY_LIST : list.slice();

@@ -1,7 +1,10 @@
-/** An object that cannot be read: names the field and the reason, for logs and `portwide validate`. */
+/**
+ * A Kubernetes object that cannot be read. Names the field and the reason, for logs and `portwide
+ * validate`.
+ */
 export class InvalidObject extends Error {
   override readonly name = 'InvalidObject';
-  /** `Service default/web`, as far as it could be read. */
+  /** `Service default/web`, with `?` for a name that cannot be read. */
   readonly object: string;
   /** Path of the field, such as `spec.ports[0].port`. */
   readonly field: string;
@@ -15,7 +18,7 @@ export class InvalidObject extends Error {
   }
 }
 
-/** What was thrown, as an Error. */
+/** Converts any thrown value to an Error. */
 export function asError(error: unknown): Error {
   return error instanceof Error ? error : new Error(String(error));
 }

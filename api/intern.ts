@@ -1,16 +1,16 @@
-/** Equal texts of many objects, kept once. */
+/** Interns strings: equal strings of many objects share one instance in memory. */
 const known = new Map<string, string>();
-/** A cluster has fewer names of nodes, and values of labels that several objects have. */
+/** More than a cluster's node names and repeated label values. */
 const MAX_INTERNED = 20_000;
 
 /**
- * One and the same text for equal ones: a large cluster has the name of each node in hundreds of
- * endpoints and pods, and the same labels on pods by the hundred.
+ * Returns one instance for equal strings. In a large cluster each node name occurs in hundreds of
+ * endpoints and pods, and the same labels on hundreds of pods.
  */
 export function intern(text: string): string {
   const first = known.get(text);
   if (first !== undefined) return first;
-  // Objects come and go; what is lost is but the sharing.
+  // Clearing the cache only loses sharing; objects that still exist keep their strings.
   if (known.size >= MAX_INTERNED) known.clear();
   known.set(text, text);
   return text;

@@ -1,6 +1,6 @@
 /**
- * api/ turns Kubernetes objects into slim, immutable, already validated values: these.
- * Addresses are canonical text (as `canonicalAddress` of `addresses.ts` gives it), ports numbers.
+ * api/ converts Kubernetes objects into small, immutable, validated values; this file defines their
+ * types. Addresses are canonical text (see `canonicalAddress` in `addresses.ts`).
  */
 import type { Labels, PolicyKind, PolicyObject } from './policy-objects.ts';
 
@@ -12,9 +12,9 @@ export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP'];
 
 export type ServingKind = 'Service' | 'EndpointSlice' | 'Node';
 export type Kind = ServingKind | 'Pod' | 'Namespace' | 'CIDRGroup' | PolicyKind;
-/** What a node serves Services from. */
+/** Kinds needed to serve Services. */
 export const SERVING_KINDS: readonly ServingKind[] = ['Service', 'EndpointSlice', 'Node'];
-/** What network policy reads besides Nodes. */
+/** Kinds needed for network policy, in addition to Node. */
 export const POLICY_KINDS: readonly PolicyObject['kind'][] = [
   'Pod',
   'Namespace',
@@ -33,12 +33,12 @@ const CLUSTER_KINDS: ReadonlySet<Kind> = new Set<Kind>([
   'ClusterNetworkPolicy',
 ]);
 
-/** Whether objects of this kind are in a namespace. */
+/** Whether objects of this kind have a namespace. */
 export function isNamespaced(kind: Kind): boolean {
   return !CLUSTER_KINDS.has(kind);
 }
 
-/** `namespace/name`; the bare name of what is in no namespace. */
+/** `namespace/name`, or `name` for a cluster-scoped object. */
 export type ObjectKey = string;
 
 export type ServiceType = 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName';
@@ -46,7 +46,7 @@ export type TrafficPolicy = 'Cluster' | 'Local';
 export type TrafficDistribution = 'PreferClose' | 'PreferSameZone' | 'PreferSameNode';
 
 export interface ServicePort {
-  /** Empty for the unnamed port of a one-port Service. */
+  /** Empty for an unnamed port, which is valid only when the Service has a single port. */
   readonly name: string;
   readonly protocol: Protocol;
   readonly port: number;
@@ -65,25 +65,33 @@ export interface Service {
   readonly key: ObjectKey;
   readonly namespace: string;
   readonly name: string;
-  /** Tells it from others that had or will have its name; empty when the manifest has none. */
+  /**
+   * Distinguishes this object from earlier or later ones of the same name; empty when the manifest
+   * has none.
+   */
   readonly uid: string;
   /** RFC 3339 as the API server writes it; empty when the manifest has none. */
   readonly creationTimestamp: string;
   readonly type: ServiceType;
-  /** Canonical addresses, at most one a family; empty for headless and ExternalName Services. */
+  /**
+   * Canonical addresses, at most one per IP family; empty for headless and ExternalName Services.
+   */
   readonly clusterIPs: readonly string[];
   /** `clusterIP: None`. */
   readonly headless: boolean;
-  /** Of a Service of the type ExternalName, as written; undefined for others. */
+  /** `spec.externalName` as written; undefined unless the type is ExternalName. */
   readonly externalName: string | undefined;
-  /** Of a headless Service: DNS tells of endpoints that are not ready too. */
+  /** For headless Services: DNS also returns endpoints that are not ready. */
   readonly publishNotReadyAddresses: boolean;
   readonly ports: readonly ServicePort[];
   /** `spec.allPorts` as written (KEP-2610). */
   readonly allPorts: boolean | undefined;
   /** Annotation `portwide.dev/ports` as written. */
   readonly portsAnnotation: string | undefined;
-  /** Fields of other annotations under `portwide.dev/`, which mean nothing: mistakes. Missing where there are none. */
+  /**
+   * Paths of unknown annotations under `portwide.dev/`, probably misspelled. Absent when there are
+   * none.
+   */
   readonly unknownAnnotations?: readonly string[];
   readonly externalIPs: readonly string[];
   readonly loadBalancerIngress: readonly LoadBalancerIngress[];
@@ -92,33 +100,35 @@ export interface Service {
   readonly externalTrafficPolicy: TrafficPolicy;
   readonly internalTrafficPolicy: TrafficPolicy;
   readonly healthCheckNodePort: number;
-  /** Seconds a client stays on its endpoint (`sessionAffinity: ClientIP`); 0 for none. */
+  /**
+   * Session affinity timeout in seconds (`sessionAffinity: ClientIP`); 0 without session affinity.
+   */
   readonly affinitySeconds: number;
   readonly trafficDistribution: TrafficDistribution | undefined;
-  /** Label `service.kubernetes.io/service-proxy-name` is present: another proxy serves it. */
+  /** Label `service.kubernetes.io/service-proxy-name` is set: another proxy serves this Service. */
   readonly otherProxy: boolean;
-  /** Label `service.kubernetes.io/headless` is present. */
+  /** Label `service.kubernetes.io/headless` is set. */
   readonly headlessLabel: boolean;
 }
 
 export interface SlicePort {
   readonly name: string;
   readonly protocol: Protocol;
-  /** undefined: null in the API, "all ports". */
+  /** undefined is null in the API and means "all ports". */
   readonly port: number | undefined;
 }
 
 export interface SliceEndpoint {
-  /** Canonical; only the first address of an endpoint is used, as kube-proxy does. */
+  /** Canonical. Only the first address of an endpoint is used, as in kube-proxy. */
   readonly address: string;
   readonly ready: boolean;
   readonly serving: boolean;
   readonly terminating: boolean;
   readonly nodeName: string | undefined;
   readonly zone: string | undefined;
-  /** A DNS label that the endpoint has under a headless Service's name. */
+  /** The endpoint's DNS label below the name of a headless Service. */
   readonly hostname: string | undefined;
-  /** undefined: the endpoint carries no hints of that kind. */
+  /** undefined when the endpoint has no zone hints; the same applies to node hints below. */
   readonly hintedZones: readonly string[] | undefined;
   readonly hintedNodes: readonly string[] | undefined;
 }
@@ -128,14 +138,16 @@ export interface EndpointSlice {
   readonly key: ObjectKey;
   readonly namespace: string;
   readonly name: string;
-  /** Key of the Service it belongs to (label `kubernetes.io/service-name`). */
+  /** Key of the owning Service (label `kubernetes.io/service-name`). */
   readonly serviceKey: ObjectKey;
-  /** Label `service.kubernetes.io/headless` is present: no node serves it, DNS does. */
+  /**
+   * Label `service.kubernetes.io/headless` is set: only DNS uses the slice, nodes do not serve it.
+   */
   readonly headlessLabel: boolean;
   readonly family: IpFamily;
   /**
-   * When what made the endpoints change happened, in milliseconds since 1970, as the EndpointSlice
-   * controller tells it; undefined when it does not.
+   * When the change behind this version of the endpoints happened, in milliseconds since 1970. Set
+   * by the EndpointSlice controller; undefined when its annotation is missing.
    */
   readonly triggerTime: number | undefined;
   readonly ports: readonly SlicePort[];
@@ -149,7 +161,7 @@ export interface Node {
   readonly labels: Labels;
   readonly zone: string | undefined;
   readonly podCIDRs: readonly string[];
-  /** InternalIP addresses first, then ExternalIP, in the order of the status. */
+  /** InternalIP addresses, then ExternalIP addresses, each in the order of the status. */
   readonly addresses: readonly string[];
   /** `metadata.deletionTimestamp` is set. */
   readonly deleting: boolean;

@@ -1,12 +1,12 @@
 /**
- * What network policy reads: pods, namespaces, groups of CIDRs, and policies of all kinds in one form.
- * Slim, immutable, already validated values, as those of `objects.ts`.
+ * Objects needed for network policy: pods, namespaces, CIDR groups, and policies of all kinds in
+ * one form. Small, immutable, validated values, as in `objects.ts`.
  */
 import type { ObjectKey, Protocol } from './objects.ts';
 
 export type Labels = Readonly<Record<string, string>>;
 
-/** One of `matchExpressions`; `matchLabels` are `In` with one value. */
+/** One of `matchExpressions`. A `matchLabels` entry becomes `In` with one value. */
 export interface SelectorRequirement {
   readonly key: string;
   readonly operator: 'In' | 'NotIn' | 'Exists' | 'DoesNotExist';
@@ -14,7 +14,10 @@ export interface SelectorRequirement {
   readonly values: readonly string[];
 }
 
-/** All requirements have to hold (metav1.LabelSelector); none selects everything. Sorted. */
+/**
+ * A metav1.LabelSelector: all requirements must match, and an empty list selects everything.
+ * Sorted.
+ */
 export type LabelSelector = readonly SelectorRequirement[];
 
 export interface NamedPort {
@@ -30,14 +33,14 @@ export interface Pod {
   readonly name: string;
   readonly creationTimestamp: string;
   readonly labels: Labels;
-  /** Canonical, at most one a family; empty while it has none. */
+  /** Canonical, at most one per IP family; empty until the pod has an address. */
   readonly addresses: readonly string[];
   readonly nodeName: string | undefined;
-  /** It has the node's addresses: never subject to a policy, never a peer as a pod. */
+  /** The pod uses the node's addresses: policies neither select it nor match it as a pod peer. */
   readonly hostNetwork: boolean;
-  /** Phase Succeeded or Failed: its addresses may be another pod's by now. */
+  /** Phase Succeeded or Failed: its addresses may already belong to another pod. */
   readonly finished: boolean;
-  /** Of all its containers. */
+  /** Named ports of all containers. */
   readonly namedPorts: readonly NamedPort[];
 }
 
@@ -63,7 +66,7 @@ export type PolicyKind =
   | 'BaselineAdminNetworkPolicy'
   | 'ClusterNetworkPolicy';
 
-/** Pods in a namespace, or in those that are selected. */
+/** Selects pods in one namespace (by name) or in all namespaces that match a selector. */
 export interface PodSelection {
   readonly namespaces: string | LabelSelector;
   readonly pods: LabelSelector;
@@ -71,57 +74,58 @@ export interface PodSelection {
 
 export type PolicyPeer =
   | { readonly kind: 'pods'; readonly selection: PodSelection }
-  /** `except` lies within `cidr` (ipBlock). Canonical. */
+  /** Entries of `except` are canonical and within `cidr` (ipBlock). */
   | { readonly kind: 'network'; readonly cidr: string; readonly except: readonly string[] }
   | { readonly kind: 'cidrGroups'; readonly selector: LabelSelector }
   /** Addresses of nodes, not of the pods on them. */
   | { readonly kind: 'nodes'; readonly selector: LabelSelector }
-  /** Lower-case, without the final dot; `*.` in front stands for one or more labels. */
+  /** Lower case, without the trailing dot. A leading `*.` matches one or more labels. */
   | { readonly kind: 'domainName'; readonly pattern: string };
 
 export type PortMatch =
   | { readonly protocol: Protocol; readonly first: number; readonly last: number }
-  /** The port that the destination pod gives this name; undefined: in any protocol. */
+  /** The port with this name in the destination pod. An undefined protocol matches any. */
   | { readonly protocol: Protocol | undefined; readonly name: string };
 
 export interface PolicyRule {
-  /** Where it is written: `spec.egress[2]`. */
+  /** Path of the rule, such as `spec.egress[2]`. */
   readonly path: string;
-  /** As its author calls it; empty for none. */
+  /** Name given in the policy; empty if there is none. */
   readonly name: string;
   readonly action: 'Allow' | 'Deny' | 'Pass';
-  /** undefined: whoever. None: nobody. */
+  /** undefined matches every peer; an empty list matches none. */
   readonly peers: readonly PolicyPeer[] | undefined;
-  /** undefined: all ports of all protocols. None: nothing. */
+  /** undefined matches all ports of all protocols; an empty list matches none. */
   readonly ports: readonly PortMatch[] | undefined;
 }
 
-/** What of a policy cannot be enforced as it is written, and so fails closed. */
+/** A part of a policy that cannot be enforced as written and therefore fails closed. */
 export interface PolicyFault {
   readonly field: string;
   readonly reason: string;
 }
 
 /**
- * A policy of any kind. What of it is not understood has failed closed by now: an Allow of it matches
- * nothing, a Deny or Pass of it denies everything, and `faults` say so.
+ * A policy of any kind. Parts that could not be read already fail closed: an Allow rule matches
+ * nothing, a Deny or Pass rule denies everything, and `faults` lists the reasons.
  */
 export interface Policy {
   readonly kind: PolicyKind;
-  /** `namespace/name`, or the name of one without a namespace. */
+  /** `namespace/name`, or `name` for a cluster-scoped policy. */
   readonly key: ObjectKey;
-  /** Empty for those without. */
+  /** Empty for cluster-scoped policies. */
   readonly namespace: string;
   readonly name: string;
   readonly uid: string;
   readonly tier: 'Admin' | 'NetworkPolicy' | 'Baseline';
-  /** Within the tier; lower goes first. 0 where the kind has none. */
+  /** Priority within the tier; a lower number is evaluated first. 0 for kinds without priority. */
   readonly priority: number;
-  /** Pods that it is about. */
+  /** The pods that the policy selects. */
   readonly subject: PodSelection;
   /**
-   * undefined: it says nothing on this direction. A NetworkPolicy with a list, be it empty, isolates
-   * its pods: what no rule of any NetworkPolicy allows is denied.
+   * undefined: the policy does not apply to this direction. A NetworkPolicy with a list, even an
+   * empty one, isolates its pods (default deny): traffic needs a rule of some NetworkPolicy that
+   * allows it.
    */
   readonly ingress: readonly PolicyRule[] | undefined;
   readonly egress: readonly PolicyRule[] | undefined;

@@ -1,14 +1,14 @@
-/** Ports, protocols and ranges of ports. */
+/** Ports, protocols and port ranges. */
 import { PROTOCOLS, type Protocol } from './objects.ts';
 
-/** Ports `from` to `to`, both included. */
+/** Ports `from` to `to`, inclusive. */
 export interface PortRange {
   readonly protocol: Protocol;
   readonly from: number;
   readonly to: number;
 }
 
-/** 1 to 65535; port 0 is reserved (RFC 6335, section 6). */
+/** 1 to 65535. Port 0 is reserved (RFC 6335, section 6). */
 export function isPort(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= 65535;
 }
@@ -17,7 +17,7 @@ export function isProtocol(value: unknown): value is Protocol {
   return typeof value === 'string' && (PROTOCOLS as readonly string[]).includes(value);
 }
 
-/** Sorted by protocol and port, with overlapping and adjacent ranges joined. */
+/** Sorts ranges by protocol and port, and merges overlapping and adjacent ones. */
 export function normalizeRanges(ranges: readonly PortRange[]): PortRange[] {
   const sorted = ranges.toSorted(
     (a, b) =>
@@ -43,7 +43,7 @@ export function rangesOverlap(a: readonly PortRange[], b: readonly PortRange[]):
   );
 }
 
-/** The ports that are in both. */
+/** The ports in both lists of ranges. */
 export function commonRanges(a: readonly PortRange[], b: readonly PortRange[]): PortRange[] {
   return a.flatMap(({ protocol, from, to }) =>
     b

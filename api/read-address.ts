@@ -1,4 +1,4 @@
-/** Addresses and CIDRs in fields of objects. */
+/** Reads addresses and CIDRs from object fields. */
 import {
   canonicalAddress,
   canonicalCidr,
@@ -16,7 +16,11 @@ export const ALL_SPECIAL: readonly SpecialRange[] = [
   'broadcast',
 ];
 
-/** @returns the canonical address, which is in none of the refused ranges. */
+/**
+ * @param refused special ranges to reject.
+ * @returns the canonical address.
+ * @throws InvalidObject
+ */
 export function readAddress(field: ObjectField, refused: readonly SpecialRange[]): string {
   const value = readString(field);
   const canonical = canonicalAddress(value);
@@ -29,14 +33,15 @@ export function readAddress(field: ObjectField, refused: readonly SpecialRange[]
 }
 
 /**
- * A CIDR without its host bits. As API servers that are strict (KEP-4858), and as isCIDR of
- * their CEL, it takes no IPv4 in IPv6 and no leading zeros: these are other hosts to other readers.
+ * Reads a CIDR and clears its host bits. Rejects IPv4-mapped IPv6 and leading zeros, as strict API
+ * servers (KEP-4858) and CEL's isCIDR do: other parsers read such text as other addresses.
+ * @throws InvalidObject
  */
 export function readCidr(field: ObjectField): string {
   return cidrOf(field, readString(field));
 }
 
-/** The same of text with white space around it or not. */
+/** As `readCidr`, but ignores white space around the CIDR. */
 export function readTrimmedCidr(field: ObjectField): string {
   return cidrOf(field, readString(field).trim());
 }
@@ -48,8 +53,9 @@ function cidrOf(field: ObjectField, value: string): string {
   );
 }
 
-/** Refuses a second address or CIDR of one family. */
+/** Rejects a second address or CIDR of the same IP family. */
 export function requireOnePerFamily(field: ObjectField, canonical: readonly string[]): void {
   const families = canonical.map(familyOf);
-  if (new Set(families).size < families.length) fail(field, 'must hold at most one per IP family');
+  if (new Set(families).size < families.length)
+    fail(field, 'must have at most one entry per IP family');
 }

@@ -1,6 +1,6 @@
 /**
- * AdminNetworkPolicies, BaselineAdminNetworkPolicies and ClusterNetworkPolicies, and in what they differ.
- * `policy.networking.k8s.io` of network-policy-api, v1alpha1, v1alpha2 and v1beta1.
+ * Reads AdminNetworkPolicy, BaselineAdminNetworkPolicy and ClusterNetworkPolicy of
+ * network-policy-api (`policy.networking.k8s.io` v1alpha1, v1alpha2 and v1beta1).
  */
 import type {
   PodSelection,
@@ -33,22 +33,22 @@ import { readRequiredSelector, readSelector } from './read-selector.ts';
 type ClusterPolicyKind = Exclude<Policy['kind'], 'NetworkPolicy'>;
 type PeerForm = 'namespaces' | 'pods' | 'nodes' | 'networks' | 'domainNames';
 
-/** In what the kinds differ. */
+/** The differences between the three kinds. */
 interface PolicySchema {
   readonly kind: ClusterPolicyKind;
-  /** `spec`: as `spec.tier` says. */
+  /** `spec`: the tier is read from `spec.tier`. */
   readonly tier: Policy['tier'] | 'spec';
-  /** Otherwise there is one of the kind, of the name `default`. */
+  /** If false, the only object of the kind is named `default`. */
   readonly hasPriority: boolean;
-  /** As they are written; `Accept` is an Allow. */
+  /** Actions as written in the API; `Accept` is an Allow. */
   readonly actions: readonly (PolicyRule['action'] | 'Accept')[];
   readonly egressPeers: readonly PeerForm[];
-  /** The member of a rule that has its ports. */
+  /** Name of the rule field that lists the ports. */
   readonly ports: 'ports' | 'protocols';
   readonly port: (field: ObjectField) => PortMatch;
-  /** At most so many rules a direction, peers and ports a rule. */
-  readonly most: number;
-  /** `pods` must have `namespaceSelector`, be it empty. */
+  /** Maximum number of rules per direction, and of peers and of ports per rule. */
+  readonly maxItems: number;
+  /** `pods` must have a `namespaceSelector`, which may be empty. */
   readonly needsNamespaceSelector: boolean;
 }
 
@@ -60,11 +60,11 @@ const ADMIN: PolicySchema = {
   egressPeers: ['namespaces', 'pods', 'nodes', 'networks', 'domainNames'],
   ports: 'ports',
   port: readAdminPort,
-  most: 100,
+  maxItems: 100,
   needsNamespaceSelector: true,
 };
 
-/** Without domain names: NetworkPolicies could not override these (NPEP-133). */
+/** No domain names: a NetworkPolicy could not override such a rule (NPEP-133). */
 const BASELINE: PolicySchema = {
   ...ADMIN,
   kind: 'BaselineAdminNetworkPolicy',
@@ -81,7 +81,7 @@ const CLUSTER: PolicySchema = {
   actions: ['Accept', 'Deny', 'Pass'],
   ports: 'protocols',
   port: readClusterPort,
-  most: 25,
+  maxItems: 25,
   needsNamespaceSelector: false,
 };
 
@@ -96,42 +96,43 @@ export const readAdminNetworkPolicy = (raw: unknown): Policy => readPolicy(raw, 
 export const readBaselineAdminNetworkPolicy = (raw: unknown): Policy => readPolicy(raw, BASELINE);
 
 /**
- * A ClusterNetworkPolicy, v1beta1 or v1alpha2, with `networks` in all of its forms.
+ * Reads a ClusterNetworkPolicy, v1beta1 or v1alpha2, with every form of `networks`.
  * @throws InvalidObject, see `readPolicy`.
  */
 export const readClusterNetworkPolicy = (raw: unknown): Policy => readPolicy(raw, CLUSTER);
 
 /**
- * A policy of such a kind. What its CRD would refuse, or what is not known here, becomes a fault, and
- * fails closed: see `read-policy-rules.ts`. Its place among others, if that cannot be read, is the first
- * of the Admin tier.
- * @throws InvalidObject when name or subject cannot be read: it is not known then whom it is about.
+ * Reads a cluster-scoped policy. A part that its CRD would reject, or that is unknown here, becomes
+ * a fault and fails closed (see `read-policy-rules.ts`). A policy with an unreadable tier or
+ * priority is evaluated first in the Admin tier.
+ * @throws InvalidObject when the name or subject cannot be read, because it is then unknown which
+ * pods the policy selects.
  */
-function readPolicy(raw: unknown, dialect: PolicySchema): Policy {
-  const { kind, hasPriority } = dialect;
+function readPolicy(raw: unknown, schema: PolicySchema): Policy {
+  const { kind, hasPriority } = schema;
   const { root, metadata, key, name } = readMetadata(kind, raw);
   const spec = child(root, 'spec');
-  const subject = readSubject(child(spec, 'subject'), dialect);
+  const subject = readSubject(child(spec, 'subject'), schema);
   const faults: PolicyFault[] = [];
-  const place = [
-    ...(dialect.tier === 'spec' ? ['tier'] : []),
+  const orderFields = [
+    ...(schema.tier === 'spec' ? ['tier'] : []),
     ...(hasPriority ? ['priority'] : []),
   ];
-  collectFault(faults, () => knownFields(spec, ['subject', 'ingress', 'egress', ...place]));
+  collectFault(faults, () => knownFields(spec, ['subject', 'ingress', 'egress', ...orderFields]));
   collectFault(faults, () => {
     if (hasPriority || name === 'default') return;
-    fail(child(metadata, 'name'), 'must be default: there is only one');
+    fail(child(metadata, 'name'), 'must be default, the only name allowed for this kind');
   });
-  const tier = collectFault(faults, () => readTier(spec, dialect)) ?? 'Admin';
+  const tier = collectFault(faults, () => readTier(spec, schema)) ?? 'Admin';
   const priority = collectFault(faults, () => (hasPriority ? readPriority(spec) : 0)) ?? 0;
-  const isSound = faults.length === 0;
+  const isValid = faults.length === 0;
   const rulesOf = (
     member: 'ingress' | 'egress',
     peers: 'from' | 'to',
     forms: readonly PeerForm[],
   ): readonly PolicyRule[] | undefined => {
-    const grammar = grammarOf(dialect, peers, forms);
-    const found = readRules(child(spec, member), grammar, isSound);
+    const ruleSchema = ruleSchemaOf(schema, peers, forms);
+    const found = readRules(child(spec, member), ruleSchema, isValid);
     faults.push(...found.faults);
     if (found.rules === undefined) return [denyAllRule(`spec.${member}`)];
     return found.rules.length === 0 ? undefined : found.rules;
@@ -146,7 +147,7 @@ function readPolicy(raw: unknown, dialect: PolicySchema): Policy {
     priority,
     subject,
     ingress: rulesOf('ingress', 'from', INGRESS_PEERS),
-    egress: rulesOf('egress', 'to', dialect.egressPeers),
+    egress: rulesOf('egress', 'to', schema.egressPeers),
     faults,
   };
 }
@@ -155,53 +156,53 @@ function readTier(spec: ObjectField, { tier }: PolicySchema): Policy['tier'] {
   return tier === 'spec' ? readEnum(child(spec, 'tier'), ['Admin', 'Baseline']) : tier;
 }
 
-/** Lower goes first. */
+/** A lower number is evaluated first. */
 function readPriority(spec: ObjectField): number {
   return readInteger(child(spec, 'priority'), 0, 1000);
 }
 
-function readSubject(field: ObjectField, dialect: PolicySchema): PodSelection {
+function readSubject(field: ObjectField, schema: PolicySchema): PodSelection {
   if (isMissing(field)) fail(field, 'is required');
   const form = oneOfField(field, ['namespaces', 'pods']);
-  return readPods(child(field, form), form, dialect);
+  return readPods(child(field, form), form, schema);
 }
 
 function readPods(
   field: ObjectField,
   form: 'namespaces' | 'pods',
-  dialect: PolicySchema,
+  schema: PolicySchema,
 ): PodSelection {
   if (form === 'namespaces') return { namespaces: readSelector(field), pods: [] };
   knownFields(field, ['namespaceSelector', 'podSelector']);
   const namespaces = child(field, 'namespaceSelector');
   return {
-    namespaces: dialect.needsNamespaceSelector
+    namespaces: schema.needsNamespaceSelector
       ? readRequiredSelector(namespaces)
       : readSelector(namespaces),
     pods: readRequiredSelector(child(field, 'podSelector')),
   };
 }
 
-function grammarOf(
-  dialect: PolicySchema,
+function ruleSchemaOf(
+  schema: PolicySchema,
   peers: 'from' | 'to',
   forms: readonly PeerForm[],
 ): RuleSchema {
-  const { most, actions, port } = dialect;
+  const { maxItems, actions, port } = schema;
   return {
-    maxRules: most,
-    members: ['name', 'action', peers, dialect.ports],
+    maxRules: maxItems,
+    members: ['name', 'action', peers, schema.ports],
     name: (rule) => readRuleName(child(rule, 'name')),
     action: (rule) => readAction(child(rule, 'action'), actions),
     peers: (rule) =>
-      readNonEmptyList(child(rule, peers), most).flatMap((field) =>
-        readPeer(field, forms, dialect),
+      readNonEmptyList(child(rule, peers), maxItems).flatMap((field) =>
+        readPeer(field, forms, schema),
       ),
     ports: (rule) => {
-      const list = child(rule, dialect.ports);
-      return isMissing(list) ? undefined : readNonEmptyList(list, most).map(port);
+      const list = child(rule, schema.ports);
+      return isMissing(list) ? undefined : readNonEmptyList(list, maxItems).map(port);
     },
-    check: (field, rule) => checkRule(child(field, dialect.ports), child(field, peers), rule),
+    check: (field, rule) => checkRule(child(field, schema.ports), child(field, peers), rule),
   };
 }
 
@@ -222,7 +223,7 @@ function readAction(field: ObjectField, actions: PolicySchema['actions']): Polic
 function readPeer(
   field: ObjectField,
   forms: readonly PeerForm[],
-  dialect: PolicySchema,
+  schema: PolicySchema,
 ): PolicyPeer[] {
   const form = oneOfField(field, forms);
   const value = child(field, form);
@@ -230,24 +231,27 @@ function readPeer(
   if (form === 'nodes') return [{ kind: 'nodes', selector: readSelector(value) }];
   if (form === 'domainNames') {
     const names = readNonEmptyList(value, MAX_DOMAIN_NAMES);
-    refuseDuplicates(names);
+    rejectDuplicates(names);
     return names.map((item) => ({ kind: 'domainName', pattern: readDomainName(item) }));
   }
-  return [{ kind: 'pods', selection: readPods(value, form, dialect) }];
+  return [{ kind: 'pods', selection: readPods(value, form, schema) }];
 }
 
-/** API servers refuse an item twice in a list that is a set; two ways to write one name are two items. */
-function refuseDuplicates(list: readonly ObjectField[]): void {
+/**
+ * Rejects equal items, as API servers do for `listType=set`. Two spellings of one name are
+ * different items.
+ */
+function rejectDuplicates(list: readonly ObjectField[]): void {
   const seen = new Set<unknown>();
   for (const field of list) {
-    if (seen.has(field.value)) fail(field, 'must not be there twice');
+    if (seen.has(field.value)) fail(field, 'must not be repeated');
     seen.add(field.value);
   }
 }
 
 /**
- * Only pods name their ports. Not all addresses of a domain need be known, so that only an Allow of
- * it is safe (NPEP-133).
+ * Named ports exist only on pods. Domain names are only safe in Allow rules, because some of their
+ * addresses may still be unknown (NPEP-133).
  */
 function checkRule(
   portsField: ObjectField,
@@ -256,9 +260,12 @@ function checkRule(
 ): void {
   const others = peers?.find((peer) => peer.kind !== 'pods');
   if (others !== undefined && ports?.some((port) => 'name' in port)) {
-    fail(portsField, 'must not have a named port: not all peers of the rule are pods');
+    fail(
+      portsField,
+      'must not have a named port: only pods have named ports, and the rule has other peers',
+    );
   }
   if (action !== 'Allow' && peers?.some((peer) => peer.kind === 'domainName')) {
-    fail(peersField, 'must not have domainNames: they can be allowed only');
+    fail(peersField, 'must not have domainNames: only an Allow rule can have them');
   }
 }

@@ -1,28 +1,30 @@
-/** Domain names as peers of policies. */
+/** Reads domain names in policy peers. */
 import { describeValue, fail, type ObjectField, readString } from './read-field.ts';
 
 /**
- * NPEP-133's pattern. Its `A-z`, a slip that later versions mended, lets a label begin with `_`, which is as it
- * should be (`_acme-challenge.example.com`), and with `[\]^` and backquotes, which is not.
+ * NPEP-133's pattern. Its `A-z`, a mistake fixed in later versions, also allows labels to begin
+ * with `_`, `[`, `\`, `]`, `^` and backquotes. This pattern keeps only `_`, which real names use
+ * (`_acme-challenge.example.com`).
  */
 const LABEL = '[a-zA-Z0-9_]([-a-zA-Z0-9_]*[a-zA-Z0-9])?';
 const DOMAIN_NAME = new RegExp(`^(\\*\\.)?(${LABEL}\\.)+${LABEL}\\.?$`);
-/** RFC 1035, section 2.3.4: in text, without the final dot. */
-const MAX_NAME = 253;
-const MAX_LABEL = 63;
+/** RFC 1035, section 2.3.4: length of the text without the trailing dot. */
+const MAX_NAME_LENGTH = 253;
+const MAX_LABEL_LENGTH = 63;
 
 /**
- * One of `domainNames`: a name, or `*.` and a name for what is below it.
- * @returns it in lower case and without the final dot.
+ * Reads one entry of `domainNames`: a name, or `*.` and a name for its subdomains.
+ * @returns the name in lower case, without the trailing dot.
+ * @throws InvalidObject
  */
 export function readDomainName(field: ObjectField): string {
   const value = readString(field);
   const name = value.toLowerCase().replace(/\.$/, '');
   const isName =
-    value.length <= MAX_NAME + 1 &&
-    name.length <= MAX_NAME &&
+    value.length <= MAX_NAME_LENGTH + 1 &&
+    name.length <= MAX_NAME_LENGTH &&
     DOMAIN_NAME.test(value) &&
-    name.split('.').every((label) => label.length <= MAX_LABEL);
+    name.split('.').every((label) => label.length <= MAX_LABEL_LENGTH);
   if (isName) return name;
   return fail(
     field,

@@ -1,4 +1,4 @@
-/** EndpointSlices of `discovery.k8s.io/v1`. */
+/** Reads EndpointSlices. */
 import { familyOf } from './addresses.ts';
 import { trimmedCopy } from './collections.ts';
 import { intern } from './intern.ts';
@@ -31,10 +31,10 @@ export const SERVICE_NAME_FIELD = `metadata.labels["${SERVICE_NAME_LABEL}"]`;
 const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-time';
 
 /**
- * An EndpointSlice of `discovery.k8s.io/v1`. Held against the rules of Kubernetes'
- * ValidateEndpointSlice, conditions as kube-proxy takes them.
- * @returns undefined for a slice that says nothing here: of the address type FQDN, or without the
- * label `kubernetes.io/service-name`.
+ * Reads an EndpointSlice of `discovery.k8s.io/v1`. Checks the rules of Kubernetes'
+ * ValidateEndpointSlice; missing conditions have kube-proxy's defaults.
+ * @returns undefined for a slice that is not used here: address type FQDN, or no label
+ * `kubernetes.io/service-name`.
  * @throws InvalidObject for the first field that cannot be read.
  */
 export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
@@ -60,7 +60,7 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
   };
 }
 
-/** Why `readEndpointSlice` gave undefined for a slice, for those who wrote it by hand. */
+/** Why `readEndpointSlice` returned undefined, as a warning to the author of the manifest. */
 export function unusedSliceReason(raw: unknown): { object: string; field: string; reason: string } {
   const { root, key, metadata } = readMetadata('EndpointSlice', raw);
   const object = `EndpointSlice ${key}`;
@@ -70,11 +70,11 @@ export function unusedSliceReason(raw: unknown): { object: string; field: string
     return { object, field: SERVICE_NAME_FIELD, reason };
   }
   const { value } = child(root, 'addressType');
-  const reason = `${describeValue(value)} is not served; use IPv4 or IPv6`;
+  const reason = `${describeValue(value)} is not supported; use IPv4 or IPv6`;
   return { object, field: 'addressType', reason };
 }
 
-/** It serves a measurement only: what cannot be read is no reason not to serve the slice. */
+/** The time is only used for a metric, so an unreadable annotation does not reject the slice. */
 function readTriggerTime(annotations: unknown): number | undefined {
   if (!isRecord(annotations) || !Object.hasOwn(annotations, TRIGGER_TIME_ANNOTATION)) {
     return undefined;
@@ -88,11 +88,11 @@ function readPorts(list: ObjectField): SlicePort[] {
   const ports: SlicePort[] = [];
   for (const field of readList(list)) {
     const name = readPortName(child(field, 'name'));
-    if (names.has(name)) fail(child(field, 'name'), `is the second port named "${name}"`);
+    if (names.has(name)) fail(child(field, 'name'), `duplicates the port name "${name}"`);
     names.add(name);
     const protocol = readOptionalEnum(child(field, 'protocol'), PROTOCOLS, 'TCP');
     const port = readOptionalInteger(child(field, 'port'), 0, 65535);
-    // The API does not check the number; kube-proxy leaves out a port 0.
+    // The API server does not validate the number. kube-proxy skips port 0.
     if (port !== 0) ports.push({ name, protocol, port });
   }
   return ports;
@@ -105,7 +105,7 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
     return canonical;
   });
   const [first] = addresses;
-  if (first === undefined) fail(child(field, 'addresses'), 'must hold an address');
+  if (first === undefined) fail(child(field, 'addresses'), 'must have an address');
   const conditions = child(field, 'conditions');
   const nodeName = child(field, 'nodeName');
   const zone = readOptionalString(child(field, 'zone'));
@@ -125,7 +125,7 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
   };
 }
 
-/** An empty list is no hint (kube-proxy). */
+/** An empty list is the same as no hints, as in kube-proxy. */
 function readHints(list: ObjectField): string[] | undefined {
   const names = readList(list).map((hint) => readString(child(hint, 'name')));
   return names.length === 0 ? undefined : names;

@@ -1,10 +1,13 @@
-/** Fields of a raw object, each with its path; what reads one throws InvalidObject. */
+/**
+ * Typed access to the fields of a raw object, with the path of each field for error messages. The
+ * read functions throw InvalidObject.
+ */
 import { InvalidObject } from './errors.ts';
 
 /**
- * A value inside a raw object together with the way to it, so that what cannot be read is named by
- * its path. Paths are put together only for errors: there are hundreds of thousands of fields in
- * the endpoints of a large cluster, and hardly ever an error.
+ * A value inside a raw object, linked to its parent so that an error can name its path. The path is
+ * only built on error: the endpoints of a large cluster have hundreds of thousands of fields, and
+ * errors are rare.
  */
 export interface ObjectField {
   /** `Service default/web`. */
@@ -18,12 +21,15 @@ export function rootField(object: string, value: unknown): ObjectField {
   return { object, parent: undefined, key: '', value };
 }
 
-/** Refuses the object because of this field. */
+/**
+ * Rejects the object because of this field.
+ * @throws InvalidObject
+ */
 export function fail(field: ObjectField, reason: string): never {
   throw new InvalidObject(field.object, pathOf(field), reason);
 }
 
-/** Where a field is: `spec.ports[0].port`; safe to print. */
+/** Path of a field, such as `spec.ports[0].port`, in printable ASCII. */
 export function pathOf(field: ObjectField): string {
   if (field.parent === undefined) return '';
   const path = pathOf(field.parent);
@@ -32,25 +38,25 @@ export function pathOf(field: ObjectField): string {
   return path === '' ? field.key : `${path}.${field.key}`;
 }
 
-/** A JSON object: no array, no null, nothing that a YAML tag may have made. */
+/** A plain JSON object: not an array, not null, and not a class instance made by a YAML tag. */
 export function isRecord(value: unknown): value is Record<string, unknown> {
   if (typeof value !== 'object' || value === null) return false;
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === Object.prototype || prototype === null;
 }
 
-/** The members of a JSON object, known or not. */
+/** All members of a JSON object, known or unknown. */
 export function readMap(field: ObjectField): Readonly<Record<string, unknown>> {
   if (isRecord(field.value)) return field.value;
   return fail(field, `must be an object, not ${describeValue(field.value)}`);
 }
 
-/** Null and missing are one to the Kubernetes API. */
+/** The Kubernetes API treats null as missing. */
 export function isMissing(field: ObjectField): boolean {
   return field.value === undefined || field.value === null;
 }
 
-/** A member of an object; a missing object has only missing members. */
+/** A member of an object. A missing object has only missing members. */
 export function child(field: ObjectField, key: string): ObjectField {
   if (isMissing(field)) return { object: field.object, parent: field, key, value: undefined };
   const all = readMap(field);
@@ -58,24 +64,31 @@ export function child(field: ObjectField, key: string): ObjectField {
   return { object: field.object, parent: field, key, value };
 }
 
-/** The members of an object that are set. @throws InvalidObject for one that is not among those known. */
+/**
+ * Names of the fields that are set in an object.
+ * @throws InvalidObject for a field that is not in `known`.
+ */
 export function knownFields<T extends string>(field: ObjectField, known: readonly T[]): T[] {
   if (isMissing(field)) return [];
   const names = Object.keys(readMap(field)).filter((name) => !isMissing(child(field, name)));
   return names.map(
-    (name) => known.find((each) => each === name) ?? fail(child(field, name), 'is not known'),
+    (name) =>
+      known.find((each) => each === name) ?? fail(child(field, name), 'is an unknown field'),
   );
 }
 
-/** The one member of an object that is set, of those known. */
+/**
+ * Name of the only field that is set in an object, for union types.
+ * @throws InvalidObject if none, several, or an unknown field is set.
+ */
 export function oneOfField<T extends string>(field: ObjectField, known: readonly T[]): T {
   const [name, second] = knownFields(field, known);
-  if (name === undefined) fail(field, `must have one of ${known.join(', ')}`);
+  if (name === undefined) fail(field, `must have one of the fields ${known.join(', ')}`);
   if (second !== undefined) fail(field, `must have ${name} or ${second}, not both`);
   return name;
 }
 
-/** The members of a list; none when it is missing. */
+/** The items of a list; empty when the list is missing. */
 export function readList(field: ObjectField): ObjectField[] {
   if (isMissing(field)) return [];
   if (!Array.isArray(field.value)) fail(field, 'must be a list');
@@ -87,24 +100,25 @@ export function readList(field: ObjectField): ObjectField[] {
   }));
 }
 
-/** The members of a list that has to have some, but not too many. */
-export function readNonEmptyList(field: ObjectField, most: number): ObjectField[] {
+/** The items of a required list that must have 1 to `maxItems` items. */
+export function readNonEmptyList(field: ObjectField, maxItems: number): ObjectField[] {
   const list = readList(field);
   if (isMissing(field)) fail(field, 'is required');
   if (list.length === 0) fail(field, 'must not be empty');
-  if (list.length > most) fail(field, `must have at most ${most} members, not ${list.length}`);
+  if (list.length > maxItems)
+    fail(field, `must have at most ${maxItems} items, not ${list.length}`);
   return list;
 }
 
 export function readString(field: ObjectField): string {
   if (isMissing(field)) fail(field, 'is required');
   if (typeof field.value !== 'string') {
-    fail(field, `must be a string, in quotes if need be, not ${describeValue(field.value)}`);
+    fail(field, `must be a string (in YAML, quote it), not ${describeValue(field.value)}`);
   }
   return field.value;
 }
 
-/** Empty is missing, as it is to the Kubernetes API (`omitempty`). */
+/** Undefined when missing or empty: the Kubernetes API omits empty strings (`omitempty`). */
 export function readOptionalString(field: ObjectField): string | undefined {
   return isMissing(field) || readString(field) === '' ? undefined : readString(field);
 }
@@ -117,7 +131,7 @@ export function readOptionalBoolean(field: ObjectField): boolean | undefined {
   return field.value;
 }
 
-/** One of the allowed words; the fallback when it is missing or empty. */
+/** One of the allowed strings, or the fallback when missing or empty. */
 export function readOptionalEnum<T extends string>(
   field: ObjectField,
   allowed: readonly T[],
@@ -126,14 +140,14 @@ export function readOptionalEnum<T extends string>(
   return readOptionalString(field) === undefined ? fallback : readEnum(field, allowed);
 }
 
-/** One of these words, which has to be there. */
+/** One of the known strings; required. */
 export function readEnum<T extends string>(field: ObjectField, known: readonly T[]): T {
   const value = readString(field);
   const found = known.find((each) => each === value);
   return found ?? fail(field, `must be one of ${known.join(', ')}, not ${describeValue(value)}`);
 }
 
-/** A whole number from `from` to `to`; undefined when it is missing. */
+/** An integer from `from` to `to`; undefined when missing. */
 export function readOptionalInteger(
   field: ObjectField,
   from: number,
@@ -142,17 +156,17 @@ export function readOptionalInteger(
   const { value } = field;
   if (isMissing(field)) return undefined;
   if (typeof value !== 'number' || !Number.isInteger(value) || value < from || value > to) {
-    fail(field, `must be a number from ${from} to ${to}, not ${describeValue(value)}`);
+    fail(field, `must be an integer from ${from} to ${to}, not ${describeValue(value)}`);
   }
-  return value === 0 ? 0 : value; // JSON knows -0, which equals 0 and yet is not deeply equal to it
+  return value === 0 ? 0 : value; // JSON has -0, which equals 0 but is not deeply equal to it
 }
 
-/** A whole number from `from` to `to`. */
+/** A required integer from `from` to `to`. */
 export function readInteger(field: ObjectField, from: number, to: number): number {
   return readOptionalInteger(field, from, to) ?? fail(field, 'is required');
 }
 
-/** A value as an error message shows it: short, on one line, in printable ASCII. */
+/** Formats a value for an error message: short, one line, printable ASCII. */
 export function describeValue(value: unknown): string {
   if (typeof value === 'object' && value !== null)
     return Array.isArray(value) ? 'a list' : 'an object';
@@ -161,7 +175,10 @@ export function describeValue(value: unknown): string {
   return typeof value === 'string' ? printableAscii(JSON.stringify(short)) : short;
 }
 
-/** Text of others made safe for a log line or a terminal: nothing but printable ASCII. */
+/**
+ * Escapes every character outside printable ASCII, so that untrusted text is safe in logs and
+ * terminals.
+ */
 export function printableAscii(line: string): string {
   return line.replace(
     /[^\x20-\x7e]/g,

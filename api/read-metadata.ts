@@ -1,4 +1,4 @@
-/** What every object has: its name, namespace and times. */
+/** Reads the name, namespace and timestamps of any object. */
 import { isNamespaced, type Kind, type ObjectKey } from './objects.ts';
 import {
   child,
@@ -13,17 +13,17 @@ import {
 } from './read-field.ts';
 import { readDnsLabel, readDnsSubdomain } from './read-name.ts';
 
-/** What every object has. */
+/** Identity of an object, and its root and metadata fields for further reading. */
 export interface Metadata {
   readonly root: ObjectField;
   readonly metadata: ObjectField;
   readonly key: ObjectKey;
-  /** Empty for what is in none. */
+  /** Empty for a cluster-scoped object. */
   readonly namespace: string;
   readonly name: string;
 }
 
-/** Kinds whose names are DNS labels; those of others are subdomains. */
+/** Kinds whose names must be DNS labels; names of other kinds are DNS subdomains. */
 const LABEL_NAMED: ReadonlySet<Kind> = new Set<Kind>(['Service', 'Namespace']);
 
 /** @throws InvalidObject when the name or the namespace cannot be read. */
@@ -34,13 +34,13 @@ export function readMetadata(kind: Kind, raw: unknown): Metadata {
   const name = LABEL_NAMED.has(kind) ? readDnsLabel(nameField) : readDnsSubdomain(nameField);
   if (!isNamespaced(kind)) return { root, metadata, key: name, namespace: '', name };
   const namespaceField = child(metadata, 'namespace');
-  // As kubectl without --namespace.
+  // Same default as kubectl without --namespace.
   const missing = isMissing(namespaceField) || namespaceField.value === '';
   const namespace = missing ? 'default' : readDnsLabel(namespaceField);
   return { root, metadata, key: `${namespace}/${name}`, namespace, name };
 }
 
-/** `Service default/web` for messages, as far as it can be read; safe to print. */
+/** `Service default/web` for messages, in printable ASCII. An unreadable name becomes `?`. */
 export function objectLabel(kind: Kind, raw: unknown): string {
   const metadata = isRecord(raw) && isRecord(raw.metadata) ? raw.metadata : {};
   const name =
@@ -55,25 +55,30 @@ const RFC3339 =
   /^(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$/;
 
 /**
- * `metadata.creationTimestamp` in UTC with whole seconds, which is how the API server writes it
- * and which orders as text; empty when missing. YAML may have made a Date of it.
+ * `metadata.creationTimestamp` in UTC with whole seconds; empty when missing. The API server uses
+ * the same form, and its text order is the time order. A YAML parser may have produced a Date.
+ * @throws InvalidObject
  */
 export function readCreationTimestamp(metadata: ObjectField): string {
   const field = child(metadata, 'creationTimestamp');
   const { value } = field;
-  if (value instanceof Date) return wholeSeconds(value) ?? fail(field, 'must be a time');
+  if (value instanceof Date)
+    return wholeSeconds(value) ?? fail(field, 'must be a time between the years 0000 and 9999');
   const given = readOptionalString(field);
   if (given === undefined) return '';
   const time = parseTime(given);
   const canonical = time === undefined ? undefined : wholeSeconds(time);
-  return canonical ?? fail(field, `must be a time as in RFC 3339, not ${describeValue(given)}`);
+  return canonical ?? fail(field, `must be an RFC 3339 time, not ${describeValue(given)}`);
 }
 
-/** Reads RFC 3339, to the millisecond. @returns undefined for what is no time. */
+/**
+ * Parses an RFC 3339 time with millisecond precision.
+ * @returns undefined when the text is not a time.
+ */
 export function parseTime(given: string): Date | undefined {
   const upper = given.toUpperCase();
   const [, date] = RFC3339.exec(upper) ?? [];
-  // Date takes 30 February for 1 March.
+  // Date accepts 30 February as 1 March.
   const real = date !== undefined && wholeSeconds(new Date(`${date}T00:00:00Z`))?.startsWith(date);
   return real ? new Date(upper) : undefined;
 }

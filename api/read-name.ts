@@ -1,4 +1,4 @@
-/** Names of objects and ports, as Kubernetes checks them. */
+/** Reads names of objects and ports, with Kubernetes' rules. */
 import { describeValue, fail, isMissing, type ObjectField, readString } from './read-field.ts';
 
 const LABEL = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/;
@@ -8,12 +8,15 @@ export function isDnsLabel(text: string): boolean {
   return text.length <= 63 && LABEL.test(text);
 }
 
-/** Its labels may be longer than DNS has them, which the API server lets pass. */
+/** Unlike DNS, the API server allows labels longer than 63 characters in subdomains. */
 export function isDnsSubdomain(text: string): boolean {
   return text.length <= 253 && SUBDOMAIN.test(text);
 }
 
-/** A DNS-1123 label: what names of Services, namespaces and ports are. */
+/**
+ * Reads a DNS-1123 label, required for names of Services, namespaces and ports.
+ * @throws InvalidObject
+ */
 export function readDnsLabel(field: ObjectField): string {
   const value = readString(field);
   if (isDnsLabel(value)) return value;
@@ -21,7 +24,10 @@ export function readDnsLabel(field: ObjectField): string {
   return fail(field, `must be ${form}, not ${describeValue(value)}`);
 }
 
-/** A DNS-1123 subdomain: what names of most other objects are. */
+/**
+ * Reads a DNS-1123 subdomain, required for names of most other kinds.
+ * @throws InvalidObject
+ */
 export function readDnsSubdomain(field: ObjectField): string {
   const value = readString(field);
   if (isDnsSubdomain(value)) return value;
@@ -29,7 +35,10 @@ export function readDnsSubdomain(field: ObjectField): string {
   return fail(field, `must be ${form}, not ${describeValue(value)}`);
 }
 
-/** The name of a port: a DNS label, or empty (Kubernetes' ValidateServicePort, validatePorts). */
+/**
+ * Reads a port name: a DNS label, or empty (Kubernetes' ValidateServicePort, validatePorts).
+ * @throws InvalidObject
+ */
 export function readPortName(field: ObjectField): string {
   return isMissing(field) || field.value === '' ? '' : readDnsLabel(field);
 }

@@ -1,14 +1,14 @@
-/** Namespaces of the API group `v1`. */
+/** Reads Namespaces. */
 import type { Namespace } from './policy-objects.ts';
 import { readMetadata } from './read-metadata.ts';
 import { readLabels } from './read-selector.ts';
 
-/** The label that the API server gives each namespace. */
+/** The API server sets this label on every namespace. */
 export const NAME_LABEL = 'kubernetes.io/metadata.name';
 
 /**
- * A Namespace of the API group `v1`. It has the label with its own name that the API server gives
- * each, also where a manifest leaves it out.
+ * Reads a Namespace of `v1`. Adds the label `kubernetes.io/metadata.name`, which manifests leave to
+ * the API server.
  * @throws InvalidObject for the first field that cannot be read.
  */
 export function readNamespace(raw: unknown): Namespace {

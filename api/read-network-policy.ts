@@ -1,4 +1,4 @@
-/** NetworkPolicies of `networking.k8s.io`, and how they fail closed. */
+/** Reads NetworkPolicies; the parts that cannot be read fail closed. */
 import { cidrContains } from './addresses.ts';
 import type { Policy, PolicyFault, PolicyPeer, PolicyRule, PortMatch } from './policy-objects.ts';
 import { readCidr } from './read-address.ts';
@@ -25,14 +25,16 @@ const TYPES = ['Ingress', 'Egress'] as const;
 type PolicyType = (typeof TYPES)[number];
 
 /**
- * A NetworkPolicy of `networking.k8s.io/v1` with the defaults of the API server, held against the rules of
- * Kubernetes' ValidateNetworkPolicy. What these refuse becomes a fault: a rule allows nothing, rules that are
- * no list are none; where it is the policy as a whole (`policyTypes`, a field that is not known),
- * its pods are isolated both ways and nothing is allowed by it. Rules of a direction that it is not
- * about are not looked at.
- * @throws InvalidObject when name, namespace or `podSelector` cannot be read: it is not known then
- * whom it would isolate. The API server keeps such a selector only when a value in it is none that a
- * label can have.
+ * Reads a NetworkPolicy of `networking.k8s.io/v1`, with the API server's defaults and the rules of
+ * Kubernetes' ValidateNetworkPolicy.
+ *
+ * A violation becomes a fault and fails closed. A faulty rule allows nothing; a rule list that is
+ * not a list counts as empty. If the policy as a whole is faulty (`policyTypes`, an unknown field),
+ * its pods are isolated in both directions and the policy allows nothing. Rules of a direction that
+ * is not in `policyTypes` are not read.
+ * @throws InvalidObject when the name, namespace or `podSelector` cannot be read, because it is
+ * then unknown which pods are isolated. The API server stores such a selector only if one of its
+ * values is not a valid label value.
  */
 export function readNetworkPolicy(raw: unknown): Policy {
   const { root, metadata, key, namespace, name } = readMetadata('NetworkPolicy', raw);
@@ -43,11 +45,11 @@ export function readNetworkPolicy(raw: unknown): Policy {
     knownFields(spec, ['podSelector', 'ingress', 'egress', 'policyTypes']),
   );
   const types = collectFault(faults, () => readTypes(spec)) ?? [];
-  const isSound = faults.length === 0;
+  const isValid = faults.length === 0;
   const rulesOf = (type: PolicyType): readonly PolicyRule[] | undefined => {
-    if (isSound && !types.includes(type)) return undefined;
+    if (isValid && !types.includes(type)) return undefined;
     const [list, peers] = type === 'Ingress' ? ['ingress', 'from'] : ['egress', 'to'];
-    const read = readRules(child(spec, list), grammar(namespace, peers), isSound);
+    const read = readRules(child(spec, list), ruleSchema(namespace, peers), isValid);
     faults.push(...read.faults);
     return read.rules ?? [];
   };
@@ -66,32 +68,32 @@ export function readNetworkPolicy(raw: unknown): Policy {
   };
 }
 
-/** As SetDefaults_NetworkPolicy where there are none. */
+/** Applies SetDefaults_NetworkPolicy when `policyTypes` is missing or empty. */
 function readTypes(spec: ObjectField): readonly PolicyType[] {
   const list = child(spec, 'policyTypes');
   const fields = readList(list);
-  if (fields.length > TYPES.length) fail(list, 'must have at most two members');
+  if (fields.length > TYPES.length) fail(list, 'must have at most two items');
   if (fields.length > 0) return fields.map((field) => readEnum(field, TYPES));
   const { value } = child(spec, 'egress');
-  // What is no list may have been meant to say something of egress.
+  // A value that is not a list may have been meant as egress rules, so isolate egress too.
   const hasEgress = Array.isArray(value) ? value.length > 0 : value !== undefined && value !== null;
   return hasEgress ? TYPES : ['Ingress'];
 }
 
-function grammar(namespace: string, peersName: string): RuleSchema {
+function ruleSchema(namespace: string, peersName: string): RuleSchema {
   return {
     maxRules: Infinity,
     members: [peersName, 'ports'],
     name: () => '',
     action: () => 'Allow',
-    peers: (rule) => all(child(rule, peersName), (field) => readPeer(field, namespace)),
-    ports: (rule) => all(child(rule, 'ports'), readPort),
+    peers: (rule) => optionalList(child(rule, peersName), (field) => readPeer(field, namespace)),
+    ports: (rule) => optionalList(child(rule, 'ports'), readPort),
     check: () => {},
   };
 }
 
-/** An empty list restricts nothing, as one that is missing. */
-function all<T>(list: ObjectField, read: (field: ObjectField) => T): T[] | undefined {
+/** An empty list restricts nothing, like a missing one. */
+function optionalList<T>(list: ObjectField, read: (field: ObjectField) => T): T[] | undefined {
   const fields = readList(list);
   return fields.length === 0 ? undefined : fields.map(read);
 }
@@ -100,7 +102,7 @@ function readPeer(field: ObjectField, namespace: string): PolicyPeer {
   const set = knownFields(field, ['podSelector', 'namespaceSelector', 'ipBlock']);
   if (set.length === 0) fail(field, 'must have podSelector, namespaceSelector or ipBlock');
   if (set.includes('ipBlock')) {
-    if (set.length > 1) fail(field, 'must not have ipBlock beside a selector');
+    if (set.length > 1) fail(field, 'must not have both ipBlock and a selector');
     return readIpBlock(child(field, 'ipBlock'));
   }
   const namespaces = set.includes('namespaceSelector')
@@ -117,7 +119,8 @@ function readIpBlock(field: ObjectField): PolicyPeer {
   const whole = readCidr(child(field, 'cidr'));
   const except = readList(child(field, 'except')).map((item) => {
     const part = readCidr(item);
-    if (!isWithin(part, whole)) fail(item, `must be within ${whole} and smaller, not ${part}`);
+    if (!isWithin(part, whole))
+      fail(item, `must be a smaller network within ${whole}, not ${part}`);
     return part;
   });
   return { kind: 'network', cidr: whole, except: [...new Set(except)] };
@@ -128,7 +131,7 @@ function isWithin(part: string, whole: string): boolean {
   return cidrContains(whole, address) && Number(bits) > Number(whole.split('/')[1]);
 }
 
-/** KEP-2079: a range has a numbered port to begin with, and does not end before it. */
+/** KEP-2079: a range needs a numeric start port and must not end before it. */
 function readPort(field: ObjectField): PortMatch {
   if (isMissing(field)) fail(field, 'must be an object, not null');
   knownFields(field, ['protocol', 'port', 'endPort']);
@@ -141,22 +144,22 @@ function readPort(field: ObjectField): PortMatch {
     return { protocol: ofProtocol, first: 1, last: 65535 };
   }
   if (typeof portField.value === 'string') {
-    if (isRange) fail(endField, 'must not be set beside a named port');
+    if (isRange) fail(endField, 'must not be set with a named port');
     return { protocol: ofProtocol, name: portName(portField) };
   }
   const first = readInteger(portField, 1, 65535);
   const last = readOptionalInteger(endField, 1, 65535) ?? first;
-  if (last < first) fail(endField, `must not be below port ${first}, as ${last} is`);
+  if (last < first) fail(endField, `must not be less than port ${first}, but is ${last}`);
   return { protocol: ofProtocol, first, last };
 }
 
-/** What pods can name their ports (Kubernetes' IsValidPortName, RFC 6335). */
+/** Reads a port name with the rules for container ports (Kubernetes' IsValidPortName, RFC 6335). */
 function portName(field: ObjectField): string {
   const value = readString(field);
   const isName = /^[a-z0-9]+(-[a-z0-9]+)*$/.test(value) && /[a-z]/.test(value);
   if (isName && value.length <= 15) return value;
   return fail(
     field,
-    `must be the name of a port (a-z, 0-9, '-'; with a letter), not ${describeValue(value)}`,
+    `must be a port name (a-z, 0-9, '-', at least one letter, at most 15 characters), not ${describeValue(value)}`,
   );
 }

@@ -1,4 +1,4 @@
-/** Networks as peers of policies, and groups of them: `networks` of NPEP-133, CIDRGroups of NPEP-182. */
+/** Reads networks in policy peers (`networks` of NPEP-133) and CIDRGroups (NPEP-182). */
 import { trimmedCopy } from './collections.ts';
 import type { CidrGroup, PolicyPeer } from './policy-objects.ts';
 import { readCidr } from './read-address.ts';
@@ -15,14 +15,17 @@ import {
 import { readMetadata } from './read-metadata.ts';
 import { readLabels, readSelector } from './read-selector.ts';
 
-/** Of CIDRs that are written one beside the other. */
+/** Maximum number of CIDRs in one list. */
 const MAX_CIDRS = 25;
-/** Of NPEP-182's structs. */
+/** Maximum number of NPEP-182 structs in one list. */
 const MAX_STRUCTS = 100;
 
 /**
- * `networks` of a peer in each form that it is written in: a list of CIDRs (upstream, NPEP-133), a list of
- * structs with `cidrs` or `cidrGroups` (NPEP-182's type), and one such struct (NPEP-182's example).
+ * Reads `networks` of a peer in each published form:
+ * - a list of CIDRs (upstream, NPEP-133),
+ * - a list of structs with `cidrs` or `cidrGroups` (NPEP-182's type), or
+ * - one such struct (NPEP-182's example).
+ * @throws InvalidObject
  */
 export function readNetworks(field: ObjectField): PolicyPeer[] {
   if (isRecord(field.value)) return readStruct(field);
@@ -44,10 +47,10 @@ function networkPeer(field: ObjectField): PolicyPeer {
 }
 
 /**
- * A CIDRGroup of `policy.networking.k8s.io/v1alpha1` (NPEP-182). Its CIDRs are under `spec`, as in
- * the document's example, or at the top, as in its Go type. There has to be one.
- * @throws InvalidObject for the first field that cannot be read. A group of which a part is left out
- * would allow less, but also deny less: it stays as it was.
+ * Reads a CIDRGroup of `policy.networking.k8s.io/v1alpha1` (NPEP-182). At least one CIDR is
+ * required, under `spec` (NPEP-182's example) or at the top level (its Go type).
+ * @throws InvalidObject for the first field that cannot be read. Skipping only the bad CIDR would
+ * allow less, but also deny less, so the last readable version stays in force.
  */
 export function readCidrGroup(raw: unknown): CidrGroup {
   const { root, metadata, key, name } = readMetadata('CIDRGroup', raw);
@@ -55,7 +58,7 @@ export function readCidrGroup(raw: unknown): CidrGroup {
   knownFields(spec, ['cidrs']);
   const own = child(spec, 'cidrs');
   const flat = child(root, 'cidrs');
-  if (!isMissing(own) && !isMissing(flat)) fail(flat, 'must not be set beside spec.cidrs');
+  if (!isMissing(own) && !isMissing(flat)) fail(flat, 'must not be set together with spec.cidrs');
   const cidrs = readNonEmptyList(isMissing(flat) ? own : flat, MAX_CIDRS);
   return {
     kind: 'CIDRGroup',

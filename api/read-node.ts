@@ -1,4 +1,4 @@
-/** Nodes of the API group `v1`. */
+/** Reads Nodes. */
 import { canonicalAddress } from './addresses.ts';
 import type { Node } from './objects.ts';
 import { readTrimmedCidr, requireOnePerFamily } from './read-address.ts';
@@ -14,7 +14,7 @@ import { readMetadata } from './read-metadata.ts';
 import { readLabels } from './read-selector.ts';
 
 /**
- * A Node of the API group `v1`.
+ * Reads a Node of `v1`.
  * @throws InvalidObject for the first field that cannot be read.
  */
 export function readNode(raw: unknown): Node {
@@ -44,7 +44,10 @@ function readPodCidrs(spec: ObjectField): string[] {
     : cidrs;
 }
 
-/** The API takes any text for an address; what is none is left out, as kube-proxy does. */
+/**
+ * The API server accepts any text as an address. Entries that are not IP addresses are skipped, as
+ * in kube-proxy.
+ */
 function readAddresses(list: ObjectField): string[] {
   const addresses = readList(list).map((field) => ({
     type: readOptionalString(child(field, 'type')),

@@ -1,4 +1,7 @@
-/** Any object that is read: its kind, its apiVersion, and what reads it. */
+/**
+ * Reads an object of any supported kind: checks its kind and apiVersion and calls the reader for
+ * it.
+ */
 import type { ApiObject, Kind, ObjectKey } from './objects.ts';
 import {
   readAdminNetworkPolicy,
@@ -15,7 +18,10 @@ import { readNode } from './read-node.ts';
 import { readPod } from './read-pod.ts';
 import { readService } from './read-service.ts';
 
-/** The apiVersions that each kind is read in, because the same fields mean the same in them; the newest first. */
+/**
+ * Supported apiVersions of each kind, newest first. The fields have the same meaning in all
+ * versions of a kind.
+ */
 export const API_VERSIONS: Readonly<Record<Kind, readonly [string, ...string[]]>> = {
   Service: ['v1'],
   EndpointSlice: ['discovery.k8s.io/v1'],
@@ -43,11 +49,12 @@ const READERS: Readonly<Record<Kind, (raw: unknown) => ApiObject | undefined>> =
 };
 
 /**
- * A parsed JSON or YAML object as a slim, checked value that shares nothing with it.
- * @returns undefined for what is not asked for: other kinds, and slices that say nothing here (see
+ * Converts a parsed JSON or YAML object into a small, validated value that does not reference the
+ * input.
+ * @returns undefined for kinds not in `kinds`, and for unused EndpointSlices (see
  * `readEndpointSlice`).
- * @throws InvalidObject for the first field that cannot be read; also when a kind that is read
- * comes in an apiVersion that is not.
+ * @throws InvalidObject for the first field that cannot be read, or for an unsupported apiVersion
+ * of a supported kind.
  */
 export function readObject(raw: unknown, kinds: readonly Kind[]): ApiObject | undefined {
   const kind = kindOf(raw, kinds);
@@ -57,9 +64,9 @@ export function readObject(raw: unknown, kinds: readonly Kind[]): ApiObject | un
 }
 
 /**
- * Which object this is, also when the rest of it cannot be read or is to be ignored.
- * @returns undefined for other kinds.
- * @throws InvalidObject when name, namespace or apiVersion cannot be read.
+ * Reads only the kind and key of an object, whether or not the rest is readable or used.
+ * @returns undefined for kinds not in `kinds`.
+ * @throws InvalidObject when the name, namespace or apiVersion cannot be read.
  */
 export function readIdentity(
   raw: unknown,
@@ -71,7 +78,7 @@ export function readIdentity(
   return { kind, key: readMetadata(kind, raw).key };
 }
 
-/** Writes into an item of a list what it is: items do not say that, the list does. */
+/** Adds kind and apiVersion to a list item; in a list response only the list has them. */
 export function withListKind(kind: Kind, item: Record<string, unknown>): Record<string, unknown> {
   return Object.assign(item, { kind, apiVersion: API_VERSIONS[kind][0] });
 }

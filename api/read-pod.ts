@@ -1,4 +1,4 @@
-/** Pods of the API group `v1`. */
+/** Reads Pods. */
 import type { SpecialRange } from './addresses.ts';
 import { trimmedCopy } from './collections.ts';
 import { intern } from './intern.ts';
@@ -18,11 +18,14 @@ import { readCreationTimestamp, readMetadata } from './read-metadata.ts';
 import { readDnsSubdomain } from './read-name.ts';
 import { readLabels } from './read-selector.ts';
 
-/** Addresses that many hosts have, or none: a policy for one of them would be for others. */
+/**
+ * Ranges that cannot belong to one pod. A policy for such an address would also apply to other
+ * hosts.
+ */
 const NO_POD: readonly SpecialRange[] = ['unspecified', 'loopback', 'multicast', 'broadcast'];
 
 /**
- * A Pod of the API group `v1`.
+ * Reads a Pod of `v1`.
  * @throws InvalidObject for the first field that cannot be read.
  */
 export function readPod(raw: unknown): Pod {
@@ -57,7 +60,10 @@ function readAddresses(status: ObjectField): string[] {
     : addresses;
 }
 
-/** As Kubernetes' FindPort, of containers, then of init containers that go on to run. */
+/**
+ * Same order as Kubernetes' FindPort: containers, then sidecars (init containers with restartPolicy
+ * Always).
+ */
 function readNamedPorts(spec: ObjectField): NamedPort[] {
   const sidecars = readList(child(spec, 'initContainers')).filter(
     (container) => readOptionalString(child(container, 'restartPolicy')) === 'Always',

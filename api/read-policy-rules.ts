@@ -1,10 +1,11 @@
 /**
- * Rules of policies of any kind, and how they fail closed.
+ * Reads the rules of any kind of policy; rules that cannot be read fail closed.
  *
- * A rule with anything in it that the API would refuse, or that is not known here (a peer or protocol of a
- * version to come), cannot be enforced as it is written. What upstream says of unknown peers then
- * holds for the rule as a whole: an Allow matches nothing, a Deny or Pass denies everything. One whose
- * action is not known may be a Deny. A policy whose own fields cannot be read has no sound rules.
+ * A rule cannot be enforced as written if any part of it is invalid or unknown, such as a peer or
+ * protocol of a later API version. network-policy-api defines the effect for unknown peers; here it
+ * applies to the whole rule. An Allow rule matches nothing; a Deny or Pass rule denies everything.
+ * A rule with an unknown action is treated as Deny. If fields of the policy itself cannot be read,
+ * all of its rules fail closed.
  */
 import { InvalidObject } from './errors.ts';
 import type { PolicyFault, PolicyPeer, PolicyRule, PortMatch } from './policy-objects.ts';
@@ -19,7 +20,9 @@ import {
 
 type Action = PolicyRule['action'];
 
-/** How a kind of policy writes the rules of one direction. What reads a part throws InvalidObject. */
+/**
+ * The fields of a rule in one direction, for one kind of policy. Its functions throw InvalidObject.
+ */
 export interface RuleSchema {
   readonly maxRules: number;
   readonly members: readonly string[];
@@ -27,11 +30,11 @@ export interface RuleSchema {
   readonly action: (rule: ObjectField) => Action;
   readonly peers: (rule: ObjectField) => readonly PolicyPeer[] | undefined;
   readonly ports: (rule: ObjectField) => readonly PortMatch[] | undefined;
-  /** Whether its parts, which can be read, go together. */
+  /** Checks that the fields, each valid by itself, are valid together. */
   readonly check: (rule: ObjectField, read: PolicyRule) => void;
 }
 
-/** What `read` gives, or undefined when it throws InvalidObject, which becomes a fault. */
+/** Calls `read`. If it throws InvalidObject, records a fault and returns undefined. */
 export function collectFault<T>(faults: PolicyFault[], read: () => T): T | undefined {
   try {
     return read();
@@ -43,51 +46,51 @@ export function collectFault<T>(faults: PolicyFault[], read: () => T): T | undef
 }
 
 /**
- * The rules of one direction.
- * @param isSound false: whatever they say, they fail closed.
- * @returns no rules for what is no list.
+ * Reads the rules of one direction.
+ * @param isPolicyValid false if the policy itself is faulty: all rules then fail closed.
+ * @returns undefined rules if the field is not a list.
  */
 export function readRules(
   list: ObjectField,
-  grammar: RuleSchema,
-  isSound: boolean,
+  schema: RuleSchema,
+  isPolicyValid: boolean,
 ): { readonly rules: readonly PolicyRule[] | undefined; readonly faults: readonly PolicyFault[] } {
   const faults: PolicyFault[] = [];
   const fields = collectFault(faults, () => readList(list));
   const count = fields?.length ?? 0;
-  if (count > grammar.maxRules) {
-    const reason = `must have at most ${grammar.maxRules} rules, not ${count}`;
+  if (count > schema.maxRules) {
+    const reason = `must have at most ${schema.maxRules} rules, not ${count}`;
     faults.push({ field: pathOf(list), reason });
   }
-  const areSound = isSound && faults.length === 0;
+  const areRulesValid = isPolicyValid && faults.length === 0;
   const rules = fields?.map((field) => {
     const own: PolicyFault[] = [];
-    const rule = readRule(field, grammar, own);
+    const rule = readRule(field, schema, own);
     faults.push(...own);
-    return areSound && own.length === 0 ? rule : failClosed(rule);
+    return areRulesValid && own.length === 0 ? rule : failClosed(rule);
   });
   return { rules, faults };
 }
 
-/** What of a rule can be read. */
-function readRule(field: ObjectField, grammar: RuleSchema, faults: PolicyFault[]): PolicyRule {
+/** Reads as much of a rule as possible. */
+function readRule(field: ObjectField, schema: RuleSchema, faults: PolicyFault[]): PolicyRule {
   const path = pathOf(field);
   if (!isRecord(field.value)) {
     faults.push({ field: path, reason: `must be an object, not ${describeValue(field.value)}` });
     return {
       ...denyAllRule(path),
-      action: collectFault([], () => grammar.action(field)) ?? 'Deny',
+      action: collectFault([], () => schema.action(field)) ?? 'Deny',
     };
   }
-  collectFault(faults, () => knownFields(field, grammar.members));
+  collectFault(faults, () => knownFields(field, schema.members));
   const rule = {
     path,
-    name: collectFault(faults, () => grammar.name(field)) ?? '',
-    action: collectFault(faults, () => grammar.action(field)) ?? 'Deny',
-    peers: collectFault(faults, () => grammar.peers(field)),
-    ports: collectFault(faults, () => grammar.ports(field)),
+    name: collectFault(faults, () => schema.name(field)) ?? '',
+    action: collectFault(faults, () => schema.action(field)) ?? 'Deny',
+    peers: collectFault(faults, () => schema.peers(field)),
+    ports: collectFault(faults, () => schema.ports(field)),
   };
-  if (faults.length === 0) collectFault(faults, () => grammar.check(field, rule));
+  if (faults.length === 0) collectFault(faults, () => schema.check(field, rule));
   return rule;
 }
 

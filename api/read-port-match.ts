@@ -1,4 +1,7 @@
-/** Ports as AdminNetworkPolicies and ClusterNetworkPolicies write them; NetworkPolicies have their own way. */
+/**
+ * Reads ports in the form of AdminNetworkPolicy and ClusterNetworkPolicy. See
+ * `read-network-policy.ts` for NetworkPolicy.
+ */
 import { PROTOCOLS, type Protocol } from './objects.ts';
 import type { PortMatch } from './policy-objects.ts';
 import {
@@ -13,12 +16,12 @@ import {
   readString,
 } from './read-field.ts';
 
-/** TCP where there is none. */
+/** Reads a protocol; TCP when missing. */
 export function readPolicyProtocol(field: ObjectField): Protocol {
   return isMissing(field) ? 'TCP' : readEnum(field, PROTOCOLS);
 }
 
-/** An AdminNetworkPolicyPort. */
+/** Reads an AdminNetworkPolicyPort. */
 export function readAdminPort(field: ObjectField): PortMatch {
   const form = oneOfField(field, ['portNumber', 'portRange', 'namedPort']);
   const value = child(field, form);
@@ -31,8 +34,8 @@ export function readAdminPort(field: ObjectField): PortMatch {
 }
 
 /**
- * A ClusterNetworkPolicyProtocol. A protocol has to say something of its own: one that looks empty
- * has a field of a version to come.
+ * Reads a ClusterNetworkPolicyProtocol. A protocol without any known field is rejected, because its
+ * field is probably one of a later API version.
  */
 export function readClusterPort(field: ObjectField): PortMatch {
   const form = oneOfField(field, ['tcp', 'udp', 'sctp', 'destinationNamedPort']);
@@ -49,15 +52,15 @@ export function readClusterPort(field: ObjectField): PortMatch {
   return { protocol: ofProtocol[form], first: number, last: number };
 }
 
-/** A range of one port is that port, though ClusterNetworkPolicy's CRD takes none. */
+/** A range of one port is accepted, although ClusterNetworkPolicy's CRD rejects it. */
 function range(field: ObjectField): { first: number; last: number } {
   const first = readInteger(child(field, 'start'), 1, 65535);
   const last = readInteger(child(field, 'end'), 1, 65535);
-  if (last < first) fail(child(field, 'end'), `must not be below start, ${first}`);
+  if (last < first) fail(child(field, 'end'), `must not be less than start, ${first}`);
   return { first, last };
 }
 
-/** A name that no pod gives to a port is one that matches nothing. */
+/** Any other name is accepted: one that no pod uses matches nothing. */
 function namedPort(field: ObjectField): PortMatch {
   const name = readString(field);
   if (name === '') fail(field, 'must not be empty');

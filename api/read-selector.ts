@@ -1,4 +1,4 @@
-/** Labels, and selectors of labels in one sorted form. */
+/** Reads labels and label selectors; selectors become sorted lists of requirements. */
 import { compareText } from './collections.ts';
 import { intern } from './intern.ts';
 import type { LabelSelector, Labels, SelectorRequirement } from './policy-objects.ts';
@@ -25,14 +25,15 @@ const OPERATORS: readonly SelectorRequirement['operator'][] = [
 const KEY_NAME = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/;
 const VALUE = /^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$/;
 
-/** `metadata.labels`. What they may be is not checked: they are only compared. */
+/** `metadata.labels`. The values are only compared, so their syntax is not checked. */
 export function readLabels(metadata: ObjectField): Labels {
   return readTexts(child(metadata, 'labels'));
 }
 
 /**
- * A metav1.LabelSelector, held against the rules of Kubernetes' ValidateLabelSelector. One that is
- * missing or empty selects everything; whether it may be missing is for the caller to say.
+ * Reads a metav1.LabelSelector with the rules of Kubernetes' ValidateLabelSelector. A missing or
+ * empty one selects everything; the caller decides whether it may be missing.
+ * @throws InvalidObject
  */
 export function readSelector(field: ObjectField): LabelSelector {
   knownFields(field, ['matchLabels', 'matchExpressions']);
@@ -51,7 +52,7 @@ export function readSelector(field: ObjectField): LabelSelector {
   });
 }
 
-/** A selector that has to be written, be it empty. */
+/** Reads a selector that must be present, but may be empty. */
 export function readRequiredSelector(field: ObjectField): LabelSelector {
   if (isMissing(field)) fail(field, 'is required');
   return readSelector(field);
@@ -90,14 +91,14 @@ function labelKey(field: ObjectField, key: string): string {
   const [name = '', prefix, ...rest] = key.split('/').reverse();
   const isPrefix = prefix === undefined || isDnsSubdomain(prefix);
   if (!KEY_NAME.test(name) || !isPrefix || rest.length > 0) {
-    fail(field, `must be for a label such as example.com/app, not ${describeValue(key)}`);
+    fail(field, `must be a label key such as example.com/app, not ${describeValue(key)}`);
   }
   return key;
 }
 
 function labelValue(field: ObjectField): string {
   const value = readString(field);
-  if (!VALUE.test(value)) fail(field, `must be the value of a label, not ${describeValue(value)}`);
+  if (!VALUE.test(value)) fail(field, `must be a label value, not ${describeValue(value)}`);
   return value;
 }
 

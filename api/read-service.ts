@@ -1,4 +1,4 @@
-/** Services of the API group `v1`. */
+/** Reads Services. */
 import { canonicalAddress, type SpecialRange, specialRange } from './addresses.ts';
 import { ANNOTATION_PREFIX, PORTS_ANNOTATION } from './all-ports.ts';
 import { trimmedCopy } from './collections.ts';
@@ -49,8 +49,8 @@ const AFFINITY_SECONDS = 10800;
 const MAX_AFFINITY_SECONDS = 86400;
 
 /**
- * A Service of the API group `v1`, with the defaults of the API server. Held against the rules of
- * Kubernetes' ValidateService; those of all-ports Services are not checked here.
+ * Reads a Service of `v1` with the API server's defaults and the rules of Kubernetes'
+ * ValidateService. The rules for all-ports Services are checked in `all-ports.ts`.
  * @throws InvalidObject for the first field that cannot be read.
  */
 export function readService(raw: unknown): Service {
@@ -58,7 +58,7 @@ export function readService(raw: unknown): Service {
   const spec = child(root, 'spec');
   if (isMissing(spec)) fail(spec, 'is required');
   const type = readOptionalEnum(child(spec, 'type'), TYPES, 'ClusterIP');
-  // kube-proxy does not look at them on an ExternalName Service.
+  // kube-proxy ignores cluster IPs of ExternalName Services.
   const clusterIPs = type === 'ExternalName' ? [] : readClusterIPs(spec);
   const annotations = child(metadata, 'annotations');
   const unknownAnnotations = readUnknownAnnotations(annotations);
@@ -114,24 +114,25 @@ function readClusterIPs(spec: ObjectField): string[] | 'None' {
     return first === 'None' ? 'None' : [readAddress(single, NO_CLUSTER_IP)];
   }
   if (fields.length === 1 && fields[0]?.value === 'None') {
-    if (first !== undefined && first !== 'None') fail(list, 'must begin with spec.clusterIP');
+    if (first !== undefined && first !== 'None')
+      fail(list, 'must have spec.clusterIP as its first entry');
     return 'None';
   }
   const addresses = fields.map((field) => readAddress(field, NO_CLUSTER_IP));
   requireOnePerFamily(list, addresses);
   if (first !== undefined && canonicalAddress(first) !== addresses[0]) {
-    fail(list, 'must begin with spec.clusterIP');
+    fail(list, 'must have spec.clusterIP as its first entry');
   }
   return addresses;
 }
 
 function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
   const fields = readList(list);
-  const taken = new Set<string>();
-  /** Kubernetes refuses a second port of the same name, number or node port. */
-  const take = (field: ObjectField, what: string) => {
-    if (taken.has(what)) fail(field, `is the second ${what}`);
-    taken.add(what);
+  const seen = new Set<string>();
+  /** Kubernetes rejects a second port of the same name, number or node port. */
+  const reserve = (field: ObjectField, what: string) => {
+    if (seen.has(what)) fail(field, `duplicates the ${what}`);
+    seen.add(what);
   };
   return fields.map((field) => {
     const name = readPortName(child(field, 'name'));
@@ -144,17 +145,17 @@ function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
     if (nodePort !== 0 && type !== 'NodePort' && type !== 'LoadBalancer') {
       fail(child(field, 'nodePort'), `must not be set on a Service of type ${type}`);
     }
-    take(child(field, 'name'), `port named "${name}"`);
-    take(child(field, 'port'), `port ${port}/${protocol}`);
-    if (nodePort !== 0) take(child(field, 'nodePort'), `node port ${nodePort}/${protocol}`);
+    reserve(child(field, 'name'), `port named "${name}"`);
+    reserve(child(field, 'port'), `port ${port}/${protocol}`);
+    if (nodePort !== 0) reserve(child(field, 'nodePort'), `node port ${nodePort}/${protocol}`);
     return { name, protocol, port, nodePort };
   });
 }
 
 /**
- * Nothing stops a controller from writing special addresses into the status (`minikube tunnel`
- * writes 127.0.0.1, Docker Desktop a host name). No node may capture those, but they are no reason
- * to stop serving the Service's other addresses: they are left out.
+ * Skips special addresses, which no node may capture. Controllers may write them into the status:
+ * `minikube tunnel` writes 127.0.0.1, Docker Desktop a host name. The other addresses of the
+ * Service are still served.
  */
 function readIngress(loadBalancer: ObjectField): LoadBalancerIngress[] {
   const ingress: LoadBalancerIngress[] = [];
@@ -162,7 +163,7 @@ function readIngress(loadBalancer: ObjectField): LoadBalancerIngress[] {
     if (readOptionalString(child(field, 'ip')) === undefined) continue;
     const ip = readAddress(child(field, 'ip'), []);
     if (specialRange(ip) !== undefined) continue;
-    // A mode that is not known is not VIP (kube-proxy).
+    // As in kube-proxy, an unknown mode is not VIP.
     const ipMode =
       (readOptionalString(child(field, 'ipMode')) ?? 'VIP') === 'VIP' ? 'VIP' : 'Proxy';
     if (!ingress.some((other) => other.ip === ip && other.ipMode === ipMode)) {
@@ -180,7 +181,7 @@ function readAffinity(spec: ObjectField): number {
   return seconds ?? AFFINITY_SECONDS;
 }
 
-/** A value that came to the API later says nothing to us, and is a preference only. */
+/** A value of a later API version is ignored: it is only a preference. */
 function readDistribution(field: ObjectField): TrafficDistribution | undefined {
   const value = readOptionalString(field);
   return DISTRIBUTIONS.find((known) => known === value);
@@ -189,12 +190,14 @@ function readDistribution(field: ObjectField): TrafficDistribution | undefined {
 function readAnnotation(field: ObjectField): string | undefined {
   if (field.value === undefined) return undefined;
   if (typeof field.value !== 'string') {
-    fail(field, `must be a string, in quotes, not ${describeValue(field.value)}`);
+    fail(field, `must be a string (in YAML, quote it), not ${describeValue(field.value)}`);
   }
   return readString(field);
 }
 
-/** Fields of annotations of ours that there are not, such as `portwide.dev/port`. */
+/**
+ * Paths of unknown annotations under `portwide.dev/`, such as the misspelled `portwide.dev/port`.
+ */
 function readUnknownAnnotations(annotations: ObjectField): string[] {
   if (!isRecord(annotations.value)) return [];
   return Object.keys(annotations.value)

@@ -1,2 +1,5 @@
-/** The dummy device of the IPVS mode that holds VIPs, named as kube-proxy names it. Its addresses are not the node's own. */
+/**
+ * Dummy device that holds the VIPs in IPVS mode, with kube-proxy's name. Its addresses do not count
+ * as addresses of the node.
+ */
 export const IPVS_DEVICE = 'kube-ipvs0';

@@ -92,7 +92,7 @@ export function validate(directory: string, gates: FeatureGates) {
     /** How many objects were read. */
     objects: loaded.objects.length,
     /** Kinds that nothing here reads, as written, and how many objects are of each. */
-    passedOver: loaded.passedOver,
+    passedOver: loaded.skippedKinds,
   };
 }
 

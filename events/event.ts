@@ -1,4 +1,4 @@
-/** Objects of `events.k8s.io/v1` as Portwide writes them. */
+/** Builds `events.k8s.io/v1` Event objects. */
 import { createHash } from 'node:crypto';
 import type { Kind, ObjectKey } from '../api/objects.ts';
 import { API_VERSIONS } from '../api/read-object.ts';
@@ -7,28 +7,31 @@ import { API_VERSIONS } from '../api/read-object.ts';
 export interface ObjectRef {
   readonly apiVersion: string;
   readonly kind: Kind;
-  /** Empty for what is in no namespace, such as a Node. */
+  /** Empty for a cluster-scoped object, such as a Node. */
   readonly namespace: string;
   readonly name: string;
-  /** `kubectl describe` finds Events by it; empty when it is not known. */
+  /** `kubectl describe` finds Events by uid; empty when unknown. */
   readonly uid: string;
 }
 
-/** Something that happened, as whoever saw it tells it. */
+/** One occurrence of an Event, before equal ones are combined into a series. */
 export interface Occurrence {
   readonly type: 'Normal' | 'Warning';
   readonly regarding: ObjectRef;
-  /** Why, in one word: `RefusedNodePort`. */
+  /** Machine-readable reason: `RefusedNodePort`. */
   readonly reason: string;
-  /** What was being done: `ServeService`. */
+  /** The action that failed or succeeded: `ServeService`. */
   readonly action: string;
-  /** For people. */
+  /** Human-readable description. */
   readonly note: string;
-  /** `cluster`: every node reports the same, and all share one Event. `node`: it concerns this node only. */
+  /**
+   * `cluster`: every node reports the same occurrence, and all nodes share one Event. `node`: it
+   * concerns only this node.
+   */
   readonly scope: 'node' | 'cluster';
 }
 
-/** An occurrence that came again. */
+/** The series of an Event that occurred more than once. */
 export interface Series {
   /** 2 or more. */
   readonly count: number;
@@ -36,19 +39,22 @@ export interface Series {
   readonly lastObserved: number;
 }
 
-/** What reports all Events. */
+/** `reportingController` of all Events. */
 const CONTROLLER = 'portwide';
-/** What the API server takes at most, in bytes (ValidateEventCreate). */
-const MAX_NOTE = 1024;
-const MAX_INSTANCE = 128;
-/** Leaves room for the time in the name of the Event, which is at most 253 long. */
-const MAX_NAME = 230;
+/** Limits of the API server in bytes (ValidateEventCreate). */
+const MAX_NOTE_BYTES = 1024;
+const MAX_INSTANCE_LENGTH = 128;
+/** Leaves room for the timestamp in the Event name, which has at most 253 characters. */
+const MAX_NAME_PREFIX = 230;
 
 export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
   return objectRef({ kind: 'Service', key, uid });
 }
 
-/** Of any kind, in the newest version that it is read in, whichever the API server has. */
+/**
+ * References an object of any kind, with the newest supported apiVersion, whichever the API server
+ * has.
+ */
 export function objectRef(object: {
   readonly kind: Kind;
   readonly key: ObjectKey;
@@ -59,54 +65,56 @@ export function objectRef(object: {
   return { apiVersion: API_VERSIONS[kind][0], kind, namespace, name, uid };
 }
 
-/** As kube-proxy and the kubelet refer to their Node: its name is its uid. */
+/** References a Node as kube-proxy and the kubelet do: the name is also the uid. */
 export function nodeRef(name: string): ObjectRef {
   return objectRef({ kind: 'Node', key: name, uid: name });
 }
 
-/** The `reportingInstance` of one node. */
+/** The `reportingInstance` of a node. */
 export function reportingInstanceOf(nodeName: string): string {
-  return `${CONTROLLER}-${nodeName}`.slice(0, MAX_INSTANCE);
+  return `${CONTROLLER}-${nodeName}`.slice(0, MAX_INSTANCE_LENGTH);
 }
 
 /**
- * Occurrences with the same key are one Event. As in client-go but for the note, which is part of
- * it here: a Service may be refused for one reason on two VIPs, and both are to be seen.
+ * Occurrences with the same key form one Event. As in client-go, but the note is part of the key: a
+ * Service may be refused for one reason on two VIPs, and both must be visible.
  */
 export function occurrenceKey({ type, regarding, reason, action, note }: Occurrence): string {
   const { kind, namespace, name, uid } = regarding;
   return JSON.stringify([type, kind, namespace, name, uid, reason, action, note]);
 }
 
-/** Events about what has no namespace are in `default`, by the API's rules. */
+/** Namespace of an Event; `default` for cluster-scoped objects, as the API requires. */
 export function namespaceOf({ namespace }: ObjectRef): string {
   return namespace === '' ? 'default' : namespace;
 }
 
 /**
- * As client-go names them: the object, and the time in nanoseconds, hexadecimal.
+ * Names an Event as client-go does: the object name and the time in nanoseconds, in hexadecimal.
  * @param time milliseconds since 1970.
- * @param offset nanoseconds within the millisecond, 0 to 999,999. Two Events must not have the same
- * name, be they of one millisecond or of two nodes, which see the same things at the same time.
+ * @param offset nanoseconds within the millisecond, 0 to 999,999. It keeps names distinct, both
+ * within one millisecond and among nodes, which observe the same changes at the same time.
  */
 export function eventName(regarding: ObjectRef, time: number, offset: number): string {
   const nanoseconds = BigInt(Math.floor(time)) * 1_000_000n + BigInt(offset);
-  return `${nameStart(regarding)}.${nanoseconds.toString(16)}`;
-}
-
-/** The same on every node, so that one node creates the Event and the others find it. */
-export function sharedEventName(occurrence: Occurrence): string {
-  const hash = createHash('sha256').update(occurrenceKey(occurrence)).digest('hex');
-  return `${nameStart(occurrence.regarding)}.${hash.slice(0, 16)}`;
-}
-
-function nameStart({ name }: ObjectRef): string {
-  return name.slice(0, MAX_NAME).replace(/[-.]+$/, '');
+  return `${namePrefix(regarding)}.${nanoseconds.toString(16)}`;
 }
 
 /**
- * The whole object, for its creation.
- * @param instance of the node that writes it.
+ * Names a shared Event equally on all nodes: one node creates it, and the others find it by name.
+ */
+export function sharedEventName(occurrence: Occurrence): string {
+  const hash = createHash('sha256').update(occurrenceKey(occurrence)).digest('hex');
+  return `${namePrefix(occurrence.regarding)}.${hash.slice(0, 16)}`;
+}
+
+function namePrefix({ name }: ObjectRef): string {
+  return name.slice(0, MAX_NAME_PREFIX).replace(/[-.]+$/, '');
+}
+
+/**
+ * Builds the object to create.
+ * @param instance `reportingInstance` of this node.
  * @param time milliseconds since 1970.
  */
 export function eventBody(
@@ -115,7 +123,7 @@ export function eventBody(
   { name, time }: { readonly name: string; readonly time: number },
   series: Series | undefined,
 ): object {
-  const { type, regarding, reason, action, note, scope: seenBy } = occurrence;
+  const { type, regarding, reason, action, note, scope } = occurrence;
   const { uid, ...reference } = regarding;
   return {
     apiVersion: 'events.k8s.io/v1',
@@ -123,33 +131,33 @@ export function eventBody(
     metadata: { name, namespace: namespaceOf(regarding) },
     eventTime: microTime(time),
     reportingController: CONTROLLER,
-    // A shared Event must not look as if it concerned the node that wrote it.
-    reportingInstance: seenBy === 'cluster' ? CONTROLLER : instance,
+    // A shared Event must not look as if it only concerned the node that created it.
+    reportingInstance: scope === 'cluster' ? CONTROLLER : instance,
     type,
     reason,
     action,
-    note: shortened(note),
+    note: truncateNote(note),
     regarding: { ...reference, ...(uid === '' ? {} : { uid }) },
     ...(series === undefined ? {} : seriesPatch(series)),
   };
 }
 
-/** A merge patch of an Event that is there: nothing else of one may change. */
+/** A merge patch for an existing Event. The API server rejects changes of any other field. */
 export function seriesPatch({ count, lastObserved }: Series): object {
   return { series: { count, lastObservedTime: microTime(lastObserved) } };
 }
 
-/** The API's MicroTime has six digits, no more and no less. */
+/** The API's MicroTime requires exactly six fractional digits. */
 function microTime(time: number): string {
   return new Date(time).toISOString().replace('Z', '000Z');
 }
 
-function shortened(note: string): string {
+function truncateNote(note: string): string {
   const bytes = Buffer.from(note);
-  if (bytes.length <= MAX_NOTE) return note;
-  // What is left of a character that was cut becomes U+FFFD.
+  if (bytes.length <= MAX_NOTE_BYTES) return note;
+  // A truncated UTF-8 sequence decodes to U+FFFD.
   return `${bytes
-    .subarray(0, MAX_NOTE - 6)
+    .subarray(0, MAX_NOTE_BYTES - 6)
     .toString()
     .replace(/\ufffd$/, '')}...`;
 }

@@ -1,4 +1,7 @@
-/** events/ tells operators what to know by Kubernetes Events: here they are queued, limited and written. */
+/**
+ * events/ reports to operators with Kubernetes Events; this file queues, rate-limits and writes
+ * them.
+ */
 import { lruSet } from '../api/collections.ts';
 import { type Backoff, backoffMs } from '../sync/backoff.ts';
 import type { Timers } from '../sync/timers.ts';
@@ -8,61 +11,64 @@ import { EARLY_WINDOW_MS, sharedEventDelay } from './shared-event-delay.ts';
 import { TokenBucket, type TokenBucketOptions } from './token-bucket.ts';
 import { isRetryable, type OpenWriteSession, type WriteSession, writeEntry } from './write.ts';
 
-/** Where to tell what an operator should see with `kubectl describe`. Never throws, never waits. */
+/** Reports Events, visible with `kubectl describe`. Never throws and never waits. */
 export interface Events {
   normal(regarding: ObjectRef, reason: string, note: string, action?: string): void;
   warning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
-  /** For what every node of the cluster reports alike: all nodes share one Event. */
+  /** For warnings that every node of the cluster reports alike: all nodes share one Event. */
   sharedWarning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
 }
 
 /**
- * Why an Event was not written: there were too many, or too many about one object, the API server refused it, or was not
- * there.
+ * Why an Event was dropped: the queue was full, the spam filter limited its object, the API server
+ * rejected it, or the API server was unreachable.
  */
 export type DropReason = 'queue_full' | 'object_limit' | 'rejected' | 'unreachable';
 
-/** Time in milliseconds since 1970, and chance; tests put their own in. */
+/** Time in milliseconds since 1970, and randomness; tests substitute their own. */
 export interface EventClock extends Timers {
-  /** From 0 up to and without 1. */
+  /** From 0 (inclusive) to 1 (exclusive). */
   random(): number;
 }
 
 export interface RecorderOptions {
   readonly nodeName: string;
-  /** Nodes of the cluster, as far as it is known. */
+  /** Number of nodes of the cluster, as far as known. */
   readonly nodes: () => number;
   readonly onDropped: (reason: DropReason) => void;
-  /** Takes pino's loggers as they are. */
+  /** Compatible with pino loggers. */
   readonly log: { warn(details: object, message: string): void };
   readonly clock?: EventClock;
 }
 
-/** Rate limit of writing Events. */
+/** Token bucket for all Events. */
 const RATE: TokenBucketOptions = { burst: 25, perSecond: 1 };
-/** The same for Events about one object; client-go's (`EventSourceObjectSpamFilter`). */
+/** Token bucket per object: client-go's spam filter (`EventSourceObjectSpamFilter`). */
 const OBJECT_RATE: TokenBucketOptions = { burst: 25, perSecond: 1 / 300 };
-/** Events that wait for their turn, or for the API server. */
+/** Limit on queued Events, including delayed shared Events. */
 const MAX_QUEUED = 100;
-/** Of these, shared Events at which a node looks late. It leaves more to nodes that look early, for its looks take minutes. */
+/**
+ * Limit on delayed shared Events that this node checks late, which takes minutes. It leaves the
+ * rest of the queue to Events that are written early.
+ */
 const MAX_LATE = 50;
-/** Objects whose Events are counted; of more, those told of last. */
+/** Objects with a token bucket; the least recently used one is evicted. */
 const MAX_OBJECTS = 1000;
-const MAX_TRIES = 6;
+const MAX_ATTEMPTS = 6;
 const BACKOFF: Backoff = { first: 1000, max: 16_000 };
-/** Of a millisecond. */
+/** Nanoseconds per millisecond. */
 const NANOSECONDS = 1_000_000;
 const DEFAULT_ACTION = 'ServeService';
 
 const SYSTEM_CLOCK: EventClock = {
   now: Date.now,
   random: Math.random,
-  // Events keep no agent alive that was told to end.
+  // unref: a pending timer must not keep a stopping agent alive.
   set: (callback, milliseconds) => setTimeout(callback, milliseconds).unref(),
   clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
 };
 
-/** For an agent that has no API server. */
+/** For an agent without an API server. */
 export const NO_EVENTS: Events = {
   normal: () => {},
   warning: () => {},
@@ -70,28 +76,29 @@ export const NO_EVENTS: Events = {
 };
 
 /**
- * Writes Kubernetes Events (events.k8s.io/v1), as client-go's recorder does: the same again is a
- * series, one request at a time and few of them, some attempts for each, and a bounded memory. What
- * cannot be written is dropped and counted. Until `connect` they wait.
+ * Writes Kubernetes Events (events.k8s.io/v1) as client-go's recorder does. Equal occurrences
+ * become a series. Requests are sequential and rate-limited, retries per Event and memory are
+ * bounded. An Event that cannot be written is dropped and counted. Events are queued until
+ * `connect`.
  */
 export class EventRecorder implements Events {
   readonly #options: RecorderOptions;
   readonly #clock: EventClock;
   readonly #instance: string;
   readonly #bucket: TokenBucket;
-  /** By object. */
+  /** Token buckets by object. */
   readonly #objectBuckets = new Map<string, TokenBucket>();
   readonly #series = new SeriesCache();
   readonly #queue = new Set<SeriesEntry>();
-  /** Timers of shared Events until this node looks whether they were written. */
+  /** Timers of shared Events until this node checks whether another node has written them. */
   readonly #delayed = new Map<SeriesEntry, unknown>();
   readonly #stop = new AbortController();
   #open: OpenWriteSession | undefined;
-  #working: Promise<void> | undefined;
-  #review: unknown;
-  /** Nanoseconds for the name of the next Event, from anywhere on. */
+  #writing: Promise<void> | undefined;
+  #dueTimer: unknown;
+  /** Nanosecond part of the next Event name; starts at random. */
   #offset: number;
-  /** Told in the log already. */
+  /** The current failure has already been logged. */
   #isFailing = false;
 
   constructor(options: RecorderOptions) {
@@ -114,18 +121,18 @@ export class EventRecorder implements Events {
     this.#record({ type: 'Warning', regarding, reason, action, note, scope: 'cluster' });
   }
 
-  /** Begins to write. */
+  /** Starts writing queued Events. */
   connect(open: OpenWriteSession): void {
     this.#open = open;
-    this.#work();
+    this.#startWriting();
   }
 
-  /** What waits is not written any more. */
+  /** Stops. Queued Events are not written. */
   async stop(): Promise<void> {
     this.#stop.abort();
-    this.#clock.clear(this.#review);
+    this.#clock.clear(this.#dueTimer);
     for (const timer of this.#delayed.values()) this.#clock.clear(timer);
-    await this.#working;
+    await this.#writing;
   }
 
   #record(occurrence: Occurrence): void {
@@ -133,15 +140,15 @@ export class EventRecorder implements Events {
     const { entry, isDue } = this.#series.observe(occurrence, this.#clock.now(), this.#offset);
     this.#offset = (this.#offset + 1) % NANOSECONDS;
     if (isDue) this.#schedule(entry);
-    this.#reviewLater();
+    this.#scheduleDueEntries();
   }
 
-  #reviewLater(): void {
-    if (this.#review !== undefined || this.#series.size === 0) return;
-    this.#review = this.#clock.set(() => {
-      this.#review = undefined;
+  #scheduleDueEntries(): void {
+    if (this.#dueTimer !== undefined || this.#series.size === 0) return;
+    this.#dueTimer = this.#clock.set(() => {
+      this.#dueTimer = undefined;
       for (const entry of this.#series.takeDue(this.#clock.now())) this.#schedule(entry);
-      this.#reviewLater();
+      this.#scheduleDueEntries();
     }, SERIES_END_MS);
   }
 
@@ -149,17 +156,17 @@ export class EventRecorder implements Events {
     if (this.#queue.has(entry) || this.#delayed.has(entry)) return;
     if (this.#queue.size + this.#delayed.size >= MAX_QUEUED) {
       this.#drop(entry, 'queue_full', undefined);
-    } else if (!this.#mayTellOf(entry.occurrence.regarding)) {
+    } else if (!this.#isWithinObjectLimit(entry.occurrence.regarding)) {
       this.#drop(entry, 'object_limit', undefined);
     } else if (entry.occurrence.scope === 'cluster') {
-      this.#lookLater(entry);
+      this.#delayShared(entry);
     } else {
       this.#enqueue(entry);
     }
   }
 
-  /** Whether there were not too many Events about an object. */
-  #mayTellOf({ kind, namespace, name }: ObjectRef): boolean {
+  /** The spam filter: whether the object still has a token. */
+  #isWithinObjectLimit({ kind, namespace, name }: ObjectRef): boolean {
     const key = `${kind} ${namespace}/${name}`;
     const now = this.#clock.now();
     const bucket = this.#objectBuckets.get(key) ?? new TokenBucket(OBJECT_RATE, now);
@@ -167,7 +174,7 @@ export class EventRecorder implements Events {
     return bucket.take(now) === 0;
   }
 
-  #lookLater(entry: SeriesEntry): void {
+  #delayShared(entry: SeriesEntry): void {
     const random = () => this.#clock.random();
     const delay = sharedEventDelay(this.#options.nodes(), this.#delayed.size + 1, random);
     if (delay === undefined || (delay >= EARLY_WINDOW_MS && this.#delayed.size >= MAX_LATE)) return;
@@ -180,23 +187,23 @@ export class EventRecorder implements Events {
 
   #enqueue(entry: SeriesEntry): void {
     this.#queue.add(entry);
-    this.#work();
+    this.#startWriting();
   }
 
-  #work(): void {
+  #startWriting(): void {
     const open = this.#open;
-    if (open === undefined || this.#working !== undefined || this.#queue.size === 0) return;
+    if (open === undefined || this.#writing !== undefined || this.#queue.size === 0) return;
     if (this.#stop.signal.aborted) return;
-    this.#working = this.#writeAll(open).then(() => {
-      this.#working = undefined;
-      this.#work();
+    this.#writing = this.#writeAll(open).then(() => {
+      this.#writing = undefined;
+      this.#startWriting();
     });
   }
 
   async #writeAll(open: OpenWriteSession): Promise<void> {
     let session: WriteSession | undefined;
     for (const entry of this.#queue) {
-      await this.#turn();
+      await this.#waitForToken();
       if (this.#stop.signal.aborted) break;
       this.#queue.delete(entry);
       session = await this.#write(entry, session, open);
@@ -204,8 +211,8 @@ export class EventRecorder implements Events {
     session?.close();
   }
 
-  /** Waits until the rate allows one more request. */
-  async #turn(): Promise<void> {
+  /** Waits for a token of the common bucket. */
+  async #waitForToken(): Promise<void> {
     for (;;) {
       const wait = this.#bucket.take(this.#clock.now());
       if (wait === 0 || this.#stop.signal.aborted) return;
@@ -213,14 +220,14 @@ export class EventRecorder implements Events {
     }
   }
 
-  /** @returns the session to go on with. */
+  /** @returns the session for the next Event. */
   async #write(
     entry: SeriesEntry,
-    former: WriteSession | undefined,
+    previous: WriteSession | undefined,
     open: OpenWriteSession,
   ): Promise<WriteSession | undefined> {
     const { signal } = this.#stop;
-    let session = former;
+    let session = previous;
     for (let tries = 1; ; tries++) {
       try {
         session ??= await open(signal);
@@ -235,7 +242,7 @@ export class EventRecorder implements Events {
         }
         session?.close();
         session = undefined;
-        if (tries === MAX_TRIES) {
+        if (tries === MAX_ATTEMPTS) {
           this.#drop(entry, 'unreachable', error);
           return undefined;
         }
@@ -245,19 +252,19 @@ export class EventRecorder implements Events {
   }
 
   #drop(entry: SeriesEntry, reason: DropReason, error: unknown): void {
-    // If it comes again it is worth another try.
+    // A later occurrence is then treated as new and tried again.
     if (entry.writtenCount === 0) this.#series.delete(entry);
     this.#options.onDropped(reason);
-    // Too many about one object say nothing of the others.
+    // A limit on one object does not mean that writing fails.
     if (this.#isFailing || reason === 'object_limit') return;
     this.#isFailing = true;
     const { kind, namespace, name } = entry.occurrence.regarding;
     const object = `${kind} ${namespace === '' ? '' : `${namespace}/`}${name}`;
     const details = { object, event: entry.occurrence.reason, reason, err: error };
-    this.#options.log.warn(details, 'cannot write Events; they are dropped until it works again');
+    this.#options.log.warn(details, 'cannot write Events; dropping them until a write succeeds');
   }
 
-  /** Ends early when the recorder is stopped. */
+  /** Resolves early when the recorder is stopped. */
   #sleep(milliseconds: number): Promise<void> {
     const { signal } = this.#stop;
     return new Promise((resolve) => {

@@ -1,4 +1,4 @@
-/** Which occurrences are one Event, and when the API server hears of it. */
+/** Combines equal occurrences into Event series. */
 import { lruSet } from '../api/collections.ts';
 import {
   eventName,
@@ -8,15 +8,15 @@ import {
   sharedEventName,
 } from './event.ts';
 
-/** One Event: the occurrence, and how often it came. */
+/** An Event and the number of its occurrences. */
 export class SeriesEntry {
   readonly occurrence: Occurrence;
   readonly name: string;
-  /** Of the first time, in milliseconds since 1970. */
+  /** Time of the first occurrence, in milliseconds since 1970. */
   readonly time: number;
   count = 1;
   lastObserved: number;
-  /** The count that the API server has; 0: it has no such Event. */
+  /** The count that the API server has; 0 if the Event was not written yet. */
   writtenCount = 0;
   writtenAt = 0;
 
@@ -27,25 +27,25 @@ export class SeriesEntry {
     this.lastObserved = time;
   }
 
-  /** As of now; undefined for what came once. */
+  /** The series so far; undefined after a single occurrence. */
   get series(): Series | undefined {
     return this.count > 1 ? { count: this.count, lastObserved: this.lastObserved } : undefined;
   }
 }
 
-/** Milliseconds without another occurrence after which a series has ended; client-go's. */
+/** A series ends after this many milliseconds without an occurrence, as in client-go. */
 export const SERIES_END_MS = 6 * 60_000;
-/** Milliseconds after which the API server hears how a series goes on; client-go's. */
-const REFRESH = 30 * 60_000;
-/** Series that are remembered; of more, those that came last. */
+/** Milliseconds between updates of a continuing series at the API server, as in client-go. */
+const REFRESH_MS = 30 * 60_000;
+/** Limit on series in memory; the least recently observed one is evicted. */
 const MAX_SERIES = 1000;
 
 /**
- * Which occurrences are one Event, and when the API server is to hear of it, as client-go does it: the
- * first time, the second (from then on it is a series), once in half an hour, and at the end.
+ * Combines equal occurrences into series, and decides when to write them. As in client-go: on the
+ * first and second occurrence, then every half hour, and at the end of the series.
  */
 export class SeriesCache {
-  /** The least recently observed first. */
+  /** In the order of the last occurrence, oldest first. */
   readonly #entries = new Map<string, SeriesEntry>();
 
   get size(): number {
@@ -54,8 +54,8 @@ export class SeriesCache {
 
   /**
    * @param now milliseconds since 1970.
-   * @param offset for the name; see `eventName`.
-   * @returns the entry, and whether it is to be written now.
+   * @param offset nanoseconds for the Event name; see `eventName`.
+   * @returns the entry, and whether to write it now.
    */
   observe(
     occurrence: Occurrence,
@@ -78,20 +78,23 @@ export class SeriesCache {
     return { entry, isDue: entry.writtenCount <= 1 };
   }
 
-  /** The next time it will be as new. */
+  /** Removes an entry, so that the next occurrence creates a new Event. */
   delete(entry: SeriesEntry): void {
     const key = occurrenceKey(entry.occurrence);
     if (this.#entries.get(key) === entry) this.#entries.delete(key);
   }
 
-  /** Ends series that have ended. @returns those of which the API server is to hear. */
+  /**
+   * Removes ended series.
+   * @returns the entries to write now.
+   */
   takeDue(now: number): SeriesEntry[] {
     const due: SeriesEntry[] = [];
     for (const [key, entry] of this.#entries) {
-      const isOver = now - entry.lastObserved >= SERIES_END_MS;
-      if (isOver) this.#entries.delete(key);
-      const isNews = entry.writtenCount > 0 && entry.count > entry.writtenCount;
-      if (isNews && (isOver || now - entry.writtenAt >= REFRESH)) due.push(entry);
+      const hasEnded = now - entry.lastObserved >= SERIES_END_MS;
+      if (hasEnded) this.#entries.delete(key);
+      const hasUpdate = entry.writtenCount > 0 && entry.count > entry.writtenCount;
+      if (hasUpdate && (hasEnded || now - entry.writtenAt >= REFRESH_MS)) due.push(entry);
     }
     return due;
   }

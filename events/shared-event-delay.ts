@@ -1,24 +1,33 @@
 /**
- * When a node looks whether a shared Event was written. All nodes of a cluster see what it tells at the same
- * time; each would send its requests at once, and one writer is enough. So by chance a few nodes look early, however large
- * the cluster is, and the others later, in case that none of those was there: at a rate that does not grow with the
- * cluster either.
+ * When a node checks whether a shared Event was written.
+ *
+ * All nodes of a cluster observe the cause of a shared Event at the same time. One writer is
+ * enough, but without a delay all nodes would send requests at once. A few random nodes, a number
+ * independent of the cluster's size, therefore check early. The others check later, in case no
+ * early node runs an agent, at a total rate that is also independent of the cluster's size.
  */
 
-/** Nodes that look early, on average. Without any (once in 150), one of the others writes the Event. */
+/**
+ * Average number of nodes that check early. If there is none (once in 150), a late node writes the
+ * Event.
+ */
 const EARLY_NODES = 5;
-/** Milliseconds in which they do. */
+/** Milliseconds in which the early nodes check. */
 export const EARLY_WINDOW_MS = 5000;
-/** Looks of all other nodes together at one Event, in a second. At each further one that waits they look more seldom. */
+/**
+ * Checks per second of all late nodes together for one Event. With more waiting Events the checks
+ * of each are spread further.
+ */
 const LATE_PER_SECOND = 20;
-/** Milliseconds. Later, a look would be of no use: API servers keep Events for an hour. */
-const LATEST = 30 * 60_000;
+/** Milliseconds. A later check is useless, because API servers delete Events after an hour. */
+const LATEST_MS = 30 * 60_000;
 
 /**
- * @param nodes of the cluster. If there are more, more requests are sent; if there are fewer, the Event comes later.
- * @param waiting shared Events of this node that wait for their look, this one included.
- * @param random gives numbers from 0 up to and without 1.
- * @returns milliseconds until this node is to look; undefined: it leaves it to the others.
+ * @param nodes number of nodes in the cluster. If there are really more, more requests are sent; if
+ * fewer, the Event is written later.
+ * @param waiting shared Events of this node that wait for their check, including this one.
+ * @param random from 0 (inclusive) to 1 (exclusive).
+ * @returns milliseconds until this node checks; undefined if it leaves the Event to other nodes.
  */
 export function sharedEventDelay(
   nodes: number,
@@ -28,5 +37,5 @@ export function sharedEventDelay(
   if (random() * nodes < EARLY_NODES) return random() * EARLY_WINDOW_MS;
   const spread = ((nodes * waiting) / LATE_PER_SECOND) * 1000;
   const delay = EARLY_WINDOW_MS + random() * spread;
-  return delay < LATEST ? delay : undefined;
+  return delay < LATEST_MS ? delay : undefined;
 }

@@ -1,11 +1,11 @@
-/** The rate limit of Events. */
+/** Size and refill rate of a token bucket. */
 export interface TokenBucketOptions {
-  /** As many may go at once. */
+  /** Number of tokens when full. */
   readonly burst: number;
   readonly perSecond: number;
 }
 
-/** Limits how often something is done. */
+/** A token bucket rate limit. */
 export class TokenBucket {
   readonly #options: TokenBucketOptions;
   #tokens: number;
@@ -18,12 +18,15 @@ export class TokenBucket {
     this.#at = now;
   }
 
-  /** Takes a token. @returns 0, or how many milliseconds there is none; then none was taken. */
+  /**
+   * Takes a token.
+   * @returns 0 on success, otherwise milliseconds until a token is available; then none was taken.
+   */
   take(now: number): number {
     const { burst, perSecond } = this.#options;
-    // A wall clock may be set back.
-    const passed = Math.max(0, now - this.#at);
-    this.#tokens = Math.min(burst, this.#tokens + (passed / 1000) * perSecond);
+    // The wall clock may be set back.
+    const elapsed = Math.max(0, now - this.#at);
+    this.#tokens = Math.min(burst, this.#tokens + (elapsed / 1000) * perSecond);
     this.#at = now;
     if (this.#tokens < 1) return Math.ceil(((1 - this.#tokens) / perSecond) * 1000);
     this.#tokens -= 1;

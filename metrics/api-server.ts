@@ -39,18 +39,18 @@ export function apiServerMetrics({ counter, gauge, histogram }: MetricDefiner): 
       requests.inc({ code: code ?? '<error>', method, host });
       requestSeconds.observe({ verb: method, host }, seconds);
     },
-    watching(kind, isOpen) {
+    watchOpen(kind, isOpen) {
       watches.set({ kind }, isOpen ? 1 : 0);
       // A counter that begins with 1 has not increased, as Prometheus sees it.
       staleWatches.inc({ kind }, 0);
     },
-    current(kind) {
+    upToDate(kind) {
       lastEvent.setToCurrentTime({ kind });
     },
-    absent(kind) {
+    notInstalled(kind) {
       for (const metric of [watches, lastEvent]) metric.remove({ kind });
     },
-    deaf(kind) {
+    watchStalled(kind) {
       staleWatches.inc({ kind });
     },
   };

@@ -1,4 +1,4 @@
-/** Objects for commands that read them once, and end. */
+/** Reads objects once, for commands that exit afterwards. */
 import type { ApiObject } from '../api/objects.ts';
 import { UserError } from '../process/errors.ts';
 import type { ClusterOptions } from './kubernetes/config.ts';
@@ -8,30 +8,30 @@ import type { Resource } from './kubernetes/resources.ts';
 import { loadManifestDirectory } from './manifests/directory.ts';
 import { formatProblem } from './manifests/problem.ts';
 
-/** Where objects are read from. */
+/** The source to read from. */
 interface Origin extends ClusterOptions {
-  /** A directory of manifests; undefined: a cluster. */
+  /** A manifest directory; undefined to read from a cluster. */
   readonly manifests: string | undefined;
 }
 
 /**
- * All objects of some resources, from a directory of manifests or from a cluster.
- * @param note is told of those that cannot be read.
+ * Reads all objects of the given resources from a manifest directory or a cluster.
+ * @param report receives one line for each object that cannot be read.
  * @throws ManifestDirectoryError, ClusterConfigError, UserError
  */
 export async function readOnce(
   { manifests, kubeconfig, master }: Origin,
   resources: readonly Resource[],
-  note: (line: string) => void,
+  report: (line: string) => void,
 ): Promise<ApiObject[]> {
   if (manifests !== undefined) {
     const kinds = resources.map(({ kind }) => kind);
     const { objects, problems } = loadManifestDirectory(manifests, kinds);
-    for (const problem of problems) note(formatProblem(problem));
+    for (const problem of problems) report(formatProblem(problem));
     return objects.map(({ object }) => object);
   }
   try {
-    const onProblem = ({ message }: Error) => note(message);
+    const onProblem = ({ message }: Error) => report(message);
     return await listOnce({ kubeconfig, master, resources, onProblem });
   } catch (error) {
     if (!isApiServerFailure(error)) throw error;

@@ -1,11 +1,14 @@
-/** sources/ reads objects from an API server or a directory of manifests; this is what sources have in common. */
+/**
+ * sources/ reads objects from an API server or a manifest directory; this file has the interfaces
+ * common to both.
+ */
 import type { ApiObject, Kind, ObjectKey } from '../api/objects.ts';
 import type { Log } from '../process/log.ts';
 
 /**
- * Where sources put what they read. A source calls `upsert` and `remove` as objects come, change
- * and go, and `synced` for a kind once everything that existed at its start has been handed over.
- * Nothing is programmed before all kinds are synced. All calls are synchronous and cheap.
+ * Receives the objects of a source. The source calls `upsert` and `remove` for each change, and
+ * `synced` once per kind after delivering everything that existed at start. Nothing is programmed
+ * before all kinds are synced. All calls are synchronous and cheap.
  */
 export interface ObjectSink {
   upsert(object: ApiObject): void;
@@ -14,8 +17,8 @@ export interface ObjectSink {
 }
 
 /**
- * A sink that hands everything on to several, in their order.
- * @param sinks may get more until the source starts.
+ * A sink that forwards every call to several sinks, in their order.
+ * @param sinks may grow until the source starts.
  */
 export function fanOut(sinks: readonly ObjectSink[]): ObjectSink {
   return {
@@ -31,14 +34,17 @@ export function fanOut(sinks: readonly ObjectSink[]): ObjectSink {
   };
 }
 
-/** Takes pino's loggers as they are. */
+/** Compatible with pino loggers. */
 export type SourceLog = Pick<Log, 'info' | 'warn'>;
 
 /** A running source of objects. */
 export interface Source {
-  /** Starts reading; resolves when the first listing was handed over, goes on in the background. */
+  /**
+   * Starts reading. Resolves after the initial list was delivered; updates continue in the
+   * background.
+   */
   start(): Promise<void>;
   stop(): Promise<void>;
-  /** How many objects of a kind cannot be read as they are now; nothing of kinds without any. */
+  /** Number of objects that currently cannot be read, by kind; kinds without any are omitted. */
   unreadable(): ReadonlyMap<string, number>;
 }

@@ -1,16 +1,16 @@
-/** How long to wait: after failures, as a server asks, and for a silent watch. */
+/** Wait times: backoff after failures, `Retry-After`, and the silence period of watches. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Backoff, backoffMs } from '../../sync/backoff.ts';
 
-/** What makes waiting depend on chance and time; tests put their own in. */
+/** Randomness and time for waits; tests substitute their own. */
 export type RetryClock = typeof RETRY_CLOCK;
 
 export const RETRY_CLOCK = {
-  /** From 0 up to and without 1. */
+  /** From 0 (inclusive) to 1 (exclusive). */
   random: Math.random,
-  /** Milliseconds of a clock that never goes back. */
+  /** Milliseconds of a monotonic clock. */
   now: () => performance.now(),
-  /** Resolves after so many milliseconds, or at once when the signal is aborted. */
+  /** Resolves after the given milliseconds, or at once when the signal is aborted. */
   delay: (milliseconds: number, signal: AbortSignal): Promise<void> =>
     sleep(milliseconds, undefined, { signal }).catch((error: unknown) => {
       if (!signal.aborted) throw error;
@@ -20,26 +20,26 @@ export const RETRY_CLOCK = {
 const BACKOFF: Backoff = { first: 800, max: 30_000 };
 
 /**
- * Milliseconds to wait after the given number of failures in a row, from 1: doubling from 0.8 to 30
- * seconds, as client-go's reflector does, and up to twice that by chance, so that the nodes of a
- * cluster do not come back to a restarted API server all at once.
+ * Milliseconds to wait after the given number of consecutive failures, starting at 1. The backoff
+ * doubles from 0.8 to 30 seconds, as in client-go's reflector. Jitter of up to 100 % keeps the
+ * nodes of a cluster from reconnecting to a restarted API server at the same time.
  */
 export function jitteredBackoffMs(failures: number, random: () => number): number {
   return Math.round(backoffMs(Math.max(1, failures), BACKOFF) * (1 + random()));
 }
 
 /**
- * As `retryMs`, but at least what the server asks for (`Retry-After`), and up to half of that more
- * by chance: it may have asked many at once.
+ * As `jitteredBackoffMs`, but at least the `Retry-After` of the server plus up to 50 % jitter,
+ * because the server may have sent the same value to many clients.
  */
 export function retryDelayMs(failures: number, askedMs: number, random: () => number): number {
   return Math.max(jitteredBackoffMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
 }
 
 /**
- * How long a watch may be silent, in milliseconds: up to half more than `leastMs` by chance. A restarted API
- * server gets the watches of all nodes within a second; without this they would be renewed all at once, too, as
- * long as nothing changes.
+ * Milliseconds a watch may be silent: `leastMs` plus up to 50 % jitter. All nodes open their
+ * watches within a second of an API server restart. Without jitter, idle watches of all nodes would
+ * also be renewed together.
  */
 export function jitteredSilenceMs(leastMs: number, random: () => number): number {
   return Math.round(leastMs * (1 + random() / 2));

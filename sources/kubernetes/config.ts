@@ -1,4 +1,4 @@
-/** How to reach the API server, by flags and the environment. */
+/** Finds the API server from flags and environment variables. */
 import { join } from 'node:path';
 import { ANONYMOUS, type ClusterConfig } from './credentials.ts';
 import { ClusterConfigError } from './errors.ts';
@@ -6,17 +6,17 @@ import { ClusterConfigError } from './errors.ts';
 export interface ClusterOptions {
   /** Path of a kubeconfig file (`--kubeconfig`). */
   readonly kubeconfig?: string | undefined;
-  /** URL of the API server (`--master`); takes the place of the kubeconfig's. */
+  /** URL of the API server (`--master`); overrides the server of the kubeconfig. */
   readonly master?: string | undefined;
 }
 
-/** Where the kubelet mounts a pod's service account. */
+/** Mount path of a pod's service account. */
 const SERVICE_ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount';
 
 /**
- * How to reach the API server, as kube-proxy decides it: `--kubeconfig` and `--master`, or without
- * both the service account of the pod.
- * @param serviceAccount the directory of the pod's service account.
+ * Finds the API server and credentials with kube-proxy's rules: `--kubeconfig` and `--master`, or
+ * the pod's service account if neither is set.
+ * @param serviceAccount directory of the pod's service account.
  * @throws ClusterConfigError
  */
 export async function loadClusterConfig(
@@ -27,17 +27,19 @@ export async function loadClusterConfig(
   const where = kubeconfig ? `kubeconfig ${JSON.stringify(kubeconfig)}: ` : '';
   const server = (master ? master : config.server).replace(/\/+$/, '');
   if (!URL.canParse(server) || !/^https?:$/.test(new URL(server).protocol)) {
-    const given = master ? '--master:' : `${where}server`;
-    throw new ClusterConfigError(`${given} ${JSON.stringify(server)} is no URL of an API server`);
+    const given = master ? '--master' : `${where}server`;
+    throw new ClusterConfigError(`${given} ${JSON.stringify(server)} is not an http or https URL`);
   }
   const { proxyUrl } = config.cluster;
   if (proxyUrl && !(URL.canParse(proxyUrl) && /^https?:$/.test(new URL(proxyUrl).protocol))) {
     const shown = JSON.stringify(proxyUrl);
-    throw new ClusterConfigError(`${where}proxy-url ${shown} is no HTTP proxy`);
+    throw new ClusterConfigError(
+      `${where}proxy-url ${shown} is not an http or https URL; other proxies are not supported`,
+    );
   }
   if (config.user.authProvider) {
-    // As kube-proxy, which is built without the auth providers.
-    const reason = 'auth-provider is not supported; use exec, or a token file';
+    // kube-proxy is also built without auth providers.
+    const reason = 'auth-provider is not supported; use exec or tokenFile';
     throw new ClusterConfigError(`${where}${reason}`);
   }
   return { ...config, server };
@@ -48,7 +50,7 @@ async function baseConfig(
   master: string | undefined,
   serviceAccount: string,
 ): Promise<ClusterConfig> {
-  // What reads YAML takes megabytes, and in a pod there is none to read.
+  // Loaded only on demand: the YAML parser takes megabytes, and pods have no kubeconfig to parse.
   if (kubeconfig) return (await import('./kubeconfig.ts')).readKubeconfig(kubeconfig);
   if (master) {
     const cluster = { name: 'master', server: master, skipTLSVerify: false };
@@ -57,7 +59,7 @@ async function baseConfig(
   const { KUBERNETES_SERVICE_HOST: host, KUBERNETES_SERVICE_PORT: port } = process.env;
   if (!host || !port) {
     throw new ClusterConfigError(
-      'neither --kubeconfig nor --master is given, and this is no pod; without an API server, use --manifests',
+      'neither --kubeconfig nor --master is set, and the agent does not run in a pod; to run without an API server, use --manifests',
     );
   }
   const server = `https://${host.includes(':') ? `[${host}]` : host}:${port}`;

@@ -1,36 +1,38 @@
-/** Who the agent is at an API server: what connections show, and what requests bear. */
+/** Credentials for the API server: TLS options and request headers. */
 import { readFile } from 'node:fs/promises';
 import type { ConnectionOptions } from 'node:tls';
 import type { Cluster, User } from '@kubernetes/client-node';
 import type { ExecAuth } from '@kubernetes/client-node/dist/exec_auth.js';
 
-/** How to reach the API server and who we are there. All paths are absolute. */
+/** Address of the API server and the identity to use. All paths are absolute. */
 export interface ClusterConfig {
-  /** URL without a slash at its end. */
+  /** URL without a trailing slash. */
   readonly server: string;
   readonly cluster: Cluster;
   readonly user: User;
-  /** File of a bearer token, read for each session, for tokens rotate. */
+  /** Bearer token file. Read for each session, because tokens rotate. */
   readonly tokenFile: string | undefined;
 }
 
-/** The user of a cluster that asks nobody who they are. */
+/** The user of a cluster without authentication. */
 export const ANONYMOUS: User = { name: 'none' };
 
-/** What a connection shows and asks for, and what its requests bear. */
+/** TLS options of connections and headers of requests. */
 export interface Credentials {
   readonly tls: ConnectionOptions;
   readonly headers: Readonly<Record<string, string>>;
 }
 
-/** What client-node's authenticators fill in. */
-interface FromPlugin {
+/** Fields that client-node's authenticators set. */
+interface PluginCredentials {
   headers: Record<string, string>;
   cert?: string;
   key?: string;
 }
 
-/** Reads credentials afresh each time: files rotate, and what a plugin gives expires. */
+/**
+ * Reads credentials on every call, because files rotate and credentials of an exec plugin expire.
+ */
 export class CredentialSource {
   readonly #config: ClusterConfig;
   #plugin: ExecAuth | undefined;
@@ -41,7 +43,7 @@ export class CredentialSource {
   }
 
   /**
-   * Whoever asks while they are being read gets the same: a plugin runs once for all.
+   * Concurrent calls share one read, so an exec credential plugin runs once for all of them.
    * @throws Error for files that cannot be read and plugins that fail.
    */
   read(): Promise<Credentials> {
@@ -51,7 +53,7 @@ export class CredentialSource {
     return this.#reading;
   }
 
-  /** The server did not take them: what a plugin gave is not to be used again. */
+  /** Discards the plugin's cached credentials, because the API server rejected them. */
   invalidate(): void {
     this.#plugin = undefined;
   }
@@ -64,7 +66,7 @@ export class CredentialSource {
       pem('client-key', user.keyData, user.keyFile),
     ]);
     const token = tokenFile === undefined ? user.token : await readToken(tokenFile);
-    const plugin: FromPlugin = { headers: {} };
+    const plugin: PluginCredentials = { headers: {} };
     if (user.exec) await this.#runPlugin(plugin, ca);
     return {
       tls: {
@@ -85,7 +87,7 @@ export class CredentialSource {
     };
   }
 
-  async #runPlugin(into: FromPlugin, ca: Buffer | undefined): Promise<void> {
+  async #runPlugin(into: PluginCredentials, ca: Buffer | undefined): Promise<void> {
     const { user } = this.#config;
     const { ExecAuth } = await import('@kubernetes/client-node/dist/exec_auth.js');
     this.#plugin ??= new ExecAuth();
@@ -97,12 +99,15 @@ export class CredentialSource {
     try {
       await this.#plugin.applyAuthentication({ ...user, exec }, into);
     } catch (error) {
-      throw named(`credential plugin ${JSON.stringify(user.exec.command)}`, error);
+      throw withContext(`credential plugin ${JSON.stringify(user.exec.command)}`, error);
     }
   }
 }
 
-/** What client-go tells a credential plugin, and client-node does not. */
+/**
+ * The KUBERNETES_EXEC_INFO that client-go passes to a credential plugin. client-node does not set
+ * it.
+ */
 function execInfo({ server, cluster, user }: ClusterConfig, ca: Buffer | undefined): object {
   const { apiVersion, provideClusterInfo } = user.exec;
   const info = {
@@ -116,7 +121,7 @@ function execInfo({ server, cluster, user }: ClusterConfig, ca: Buffer | undefin
   return { kind: 'ExecCredential', apiVersion, spec };
 }
 
-/** Data takes precedence over a file, as in client-go. */
+/** Inline data takes precedence over a file, as in client-go. */
 async function pem(
   field: string,
   data: string | undefined,
@@ -126,13 +131,16 @@ async function pem(
     if (data) return asPem(Buffer.from(data, 'base64'));
     return file ? asPem(await readFile(file)) : undefined;
   } catch (error) {
-    throw named(data ? `${field}-data` : field, error);
+    throw withContext(data ? `${field}-data` : field, error);
   }
 }
 
-/** Node passes over authorities that are no PEM and then trusts none; of others it names no field. */
+/**
+ * Rejects data without PEM here, because Node's errors do not name the field. Node even ignores
+ * such a certificate authority and then trusts none.
+ */
 function asPem(bytes: Buffer): Buffer {
-  if (!bytes.includes('-----BEGIN ')) throw new Error('there is no PEM in it');
+  if (!bytes.includes('-----BEGIN ')) throw new Error('no PEM data found');
   return bytes;
 }
 
@@ -140,12 +148,12 @@ async function readToken(file: string): Promise<string> {
   try {
     return (await readFile(file, 'utf8')).trim();
   } catch (error) {
-    throw named('tokenFile', error);
+    throw withContext('tokenFile', error);
   }
 }
 
-/** @param what of the kubeconfig failed. */
-function named(what: string, cause: unknown): Error {
+/** @param what kubeconfig field or plugin that failed. */
+function withContext(what: string, cause: unknown): Error {
   const reason = cause instanceof Error ? cause.message : String(cause);
   return new Error(`${what}: ${reason.trim() || 'failed'}`, { cause });
 }

@@ -1,16 +1,16 @@
-/** Errors of the API server, and of the way to it. */
+/** Errors of the API server and of the connection to it. */
 import { isRecord } from '../../api/read-field.ts';
 import { UserError } from '../../process/errors.ts';
 import { explainConnection, type RequestTarget, withoutNodeAdvice } from './explain-failure.ts';
 
-/** The API server answered, with an error: a Kubernetes `Status`. */
+/** The API server responded with an error: a Kubernetes `Status`. */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
   /** HTTP status, such as 410. */
   readonly code: number;
-  /** Kubernetes' word for it, such as `Expired`; may be empty. */
+  /** Machine-readable reason of the `Status`, such as `Expired`; may be empty. */
   readonly reason: string;
-  /** Milliseconds that the server asks to be left alone; 0 when it does not. */
+  /** Milliseconds from `Retry-After`; 0 without one. */
   readonly retryAfterMs: number;
 
   constructor(code: number, reason: string, message: string, retryAfterMs = 0) {
@@ -20,53 +20,58 @@ export class ApiError extends Error {
     this.retryAfterMs = retryAfterMs;
   }
 
-  /** Nobody knows the path, or what is there: a CRD, or a version of it, may not be installed. */
+  /** The path or the object does not exist. A CRD, or a version of it, may not be installed. */
   get isNotFound(): boolean {
     return this.code === 404;
   }
 
-  /** The version or the page is older than what the server remembers. */
+  /** The resource version or continue token is older than the history that the server keeps. */
   get isExpired(): boolean {
     return this.code === 410 || this.reason === 'Expired' || this.reason === 'Gone';
   }
 }
 
-/** The API server was not reached, or did not speak to the end; see `cause`. */
+/**
+ * The API server could not be reached, or the connection broke during the response; see `cause`.
+ */
 export class ConnectionError extends Error {
   override readonly name = 'ConnectionError';
 
-  /** @param target undefined for what failed before any server was asked. */
+  /** @param target undefined if no request was sent. */
   constructor(cause: unknown, target?: RequestTarget) {
     super(`API server: ${explainConnection(cause, target)}`, { cause: withoutNodeAdvice(cause) });
   }
 }
 
-/** The API server said something that makes no sense. */
+/** The response of the API server is not valid. */
 export class MalformedResponse extends Error {
   override readonly name = 'MalformedAnswer';
 }
 
-/** The server is at an older version than was seen before: it lags, or etcd was restored. */
+/**
+ * The response has an older resource version than an earlier one: the server lags behind, or etcd
+ * was restored.
+ */
 export class StaleResponse extends Error {
   override readonly name = 'StaleAnswer';
-  /** Answers in a row, this one included. */
+  /** Number of consecutive stale responses, including this one. */
   readonly consecutive: number;
 
   constructor(version: string, seen: string, times: number) {
     super(
-      `API server: it is at version ${version}, and ${seen} was seen; ` +
-        'if etcd was restored from a snapshot, everything is listed anew soon',
+      `API server: response has resource version ${version}, older than ${seen}: the server lags behind, ` +
+        'or etcd was restored from a snapshot; relisting if this repeats',
     );
     this.consecutive = times;
   }
 }
 
-/** The cluster cannot be told from the flags and the environment; see `cause`. */
+/** The flags and environment do not define a usable cluster configuration; see `cause`. */
 export class ClusterConfigError extends UserError {
   override readonly name = 'ClusterConfigError';
 }
 
-/** What may go wrong with an API server, and is tried again. */
+/** Errors that are retried. */
 export type ApiServerFailure = ApiError | ConnectionError | MalformedResponse | StaleResponse;
 
 export function isApiServerFailure(error: unknown): error is ApiServerFailure {
@@ -76,8 +81,8 @@ export function isApiServerFailure(error: unknown): error is ApiServerFailure {
 }
 
 /**
- * What a failure has in common with those of other kinds of objects that have the same cause. There are few, whereas a
- * message may have something in it that always differs.
+ * Identifies the cause of a failure, so that failures of several kinds with one cause are logged
+ * once. Unlike messages, which may contain variable text, it has few distinct values.
  */
 export function failureCause(failure: ApiServerFailure): string {
   const { name } = failure;
@@ -86,14 +91,14 @@ export function failureCause(failure: ApiServerFailure): string {
   return cause instanceof Error && 'code' in cause ? `${name} ${cause.code}` : name;
 }
 
-/** More than that is no wish but a mistake. */
+/** A longer `Retry-After` is treated as a mistake and capped. */
 const MAX_RETRY_AFTER_SECONDS = 600;
 
 /**
- * The error that a `Status` object tells.
- * @param retryAfter the header of that name; of its forms only that in seconds, which is the API
- * server's, is read.
- * @param advice what to do about it.
+ * Converts a `Status` object to an error.
+ * @param retryAfter the `Retry-After` header. Only the form in seconds is read, which is what API
+ * servers send.
+ * @param advice appended to the message: what the operator can do.
  */
 export function statusError(
   status: unknown,
@@ -103,11 +108,11 @@ export function statusError(
   const { code, reason, message, details } = isRecord(status) ? status : {};
   const inBody = isRecord(details) ? details.retryAfterSeconds : undefined;
   const seconds = Number(retryAfter ?? inBody);
-  const isWish = Number.isInteger(seconds) && seconds > 0;
+  const isValid = Number.isInteger(seconds) && seconds > 0;
   return new ApiError(
     typeof code === 'number' ? code : fallbackCode,
     typeof reason === 'string' ? reason : '',
     [message, advice].filter((each) => typeof each === 'string' && each !== '').join('; '),
-    isWish ? Math.min(seconds, MAX_RETRY_AFTER_SECONDS) * 1000 : 0,
+    isValid ? Math.min(seconds, MAX_RETRY_AFTER_SECONDS) * 1000 : 0,
   );
 }

@@ -1,52 +1,52 @@
-/** Whether the API server still has the history that was followed, or etcd was restored. */
+/** Detects that etcd was restored from a snapshot, after which the known history is void. */
 import type { ObjectKey } from '../../api/objects.ts';
 import { isOlder, metadataOf, resourceVersionOf } from './metadata.ts';
 
-/** The object that changed last, as far as the agent was told. */
+/** The object of the last known change. */
 export interface LastChange {
-  /** Empty for what has no namespace. */
+  /** Empty for a cluster-scoped object. */
   readonly namespace: string;
   readonly name: string;
-  /** Its resource version; undefined when the change was that it was deleted, or stopped to match. */
+  /** Its resource version; undefined when it was deleted or stopped matching the selector. */
   readonly version: string | undefined;
 }
 
-/** What the agent knows of the server's history of one resource. */
+/** The known part of the server's history of one resource. */
 export interface HistoryPosition {
-  /** The last resource version that the server told; empty before the first. */
+  /** The last resource version received; empty before the first. */
   readonly version: string;
   readonly lastChange: LastChange | undefined;
 }
 
-/** What the server says when it is asked for the object that changed last. */
+/** The server's state, read together with the object that changed last. */
 export interface ServerState {
-  /** Resource version of the answer, which is that of all of etcd. */
+  /** Resource version of the response; it applies to the whole etcd. */
   readonly version: string;
-  /** The object's resource version; undefined when the server has no such object. */
+  /** Resource version of the object that changed last; undefined if the server does not have it. */
   readonly lastChange: string | undefined;
-  /** Key of an object that has changed since, or was deleted, as far as was looked. */
+  /** Key of an object that was changed or deleted since, if the check found one. */
   readonly changed: ObjectKey | undefined;
 }
 
 /**
  * - `same`: the server still has the history that the agent followed.
- * - `older`: the server is at an older version than the agent. Either etcd was restored from a
- *   snapshot, or this API server lags behind.
- * - `other`: etcd was restored, and has been written to until its version was ahead again.
- * - `gone`: the object that changed last is not there. Either it was deleted since, which a watch from
- *   the agent's version tells; or etcd was restored from a snapshot that did not have it.
+ * - `older`: the server's resource version is older than the agent's. Either etcd was restored
+ *   from a snapshot, or this API server lags behind.
+ * - `other`: etcd was restored, and its resource version has already overtaken the agent's.
+ * - `gone`: the object that changed last does not exist. It was deleted since, which a watch from
+ *   the agent's version delivers, or it is newer than the restored snapshot.
  */
 export type HistoryComparison = 'same' | 'older' | 'other' | 'gone';
 
 /**
- * Compares the server's history with the one that was followed.
+ * Compares the server's history with the known one.
  *
- * This cannot tell a history whose versions are ahead again, and in which the very object that changed
- * last was changed once more.
+ * A watch cannot show that etcd was restored from a snapshot. A kube-apiserver accepts a watch from
+ * a future version, sends neither events nor bookmarks until etcd is past it, and then continues as
+ * if nothing were missing. Resource versions of one etcd can be compared (KEP-5504).
  *
- * A watch cannot tell that etcd was restored from a snapshot: a kube-apiserver takes a watch from a
- * version of the future, sends neither events nor bookmarks until etcd is past that version, and
- * then goes on as if nothing had been missed. Versions of one etcd can be compared (KEP-5504).
+ * One case is not detected: the restored etcd is ahead again, and the object that changed last was
+ * changed again.
  */
 function compareHistory(known: HistoryPosition, present: ServerState): HistoryComparison {
   if (isOlder(present.version, known.version)) return 'older';
@@ -54,123 +54,141 @@ function compareHistory(known: HistoryPosition, present: ServerState): HistoryCo
   const version = present.lastChange;
   if (version === known.lastChange.version) return 'same';
   if (version === undefined) return 'gone';
-  // It may have changed since, which a watch tells.
+  // A change since then is delivered by the watch.
   return isOlder(known.version, version) ? 'same' : 'other';
 }
 
-/** The object that changed last is gone. A watch has to tell that it was deleted, or it was never there. */
+/**
+ * The object that changed last is missing. Either a watch delivers its DELETED event, or etcd was
+ * restored.
+ */
 export interface UnconfirmedDeletion {
   readonly about: LastChange;
-  /** The resource version at which it was gone: a watch that is past it does not tell any more. */
-  readonly goneAt: string;
+  /**
+   * The resource version at which the object was missing: a watch past it can no longer deliver the
+   * event.
+   */
+  readonly missingAt: string;
 }
 
-/** So many answers in a row that are older than what was seen are the truth: etcd was restored. */
-const BELIEVE_OLDER = 3;
+/** After this many consecutive stale responses, etcd is assumed to be restored. */
+const STALE_RESPONSE_LIMIT = 3;
 
-/** Follows the server's history of one resource. */
+/** Tracks the server's history of one resource. */
 export class EtcdHistory {
   #version = '';
   #lastChange: LastChange | undefined;
-  #olderAnswers = 0;
-  #doubt: UnconfirmedDeletion | undefined;
-  #untold: ObjectKey | undefined;
+  #staleResponses = 0;
+  #unconfirmedDeletion: UnconfirmedDeletion | undefined;
+  #undeliveredChange: ObjectKey | undefined;
 
-  /** Whether a watch from the last version has to show that this history is still the server's. */
+  /**
+   * Whether a watch from the last version still has to confirm that the object that changed last
+   * was deleted.
+   */
   get hasUnconfirmedDeletion(): boolean {
-    return this.#doubt !== undefined;
+    return this.#unconfirmedDeletion !== undefined;
   }
 
-  /** Key of an object that has changed on the server, of which a watch has not told yet. */
+  /**
+   * Key of an object that changed on the server and whose event the watch has not delivered yet.
+   */
   get undeliveredChange(): ObjectKey | undefined {
-    return this.#untold;
+    return this.#undeliveredChange;
   }
 
   get position(): HistoryPosition {
     return { version: this.#version, lastChange: this.#lastChange };
   }
 
-  /** Answers in a row that were older than what was seen. */
+  /** Number of consecutive stale responses. */
   get staleResponses(): number {
-    return this.#olderAnswers;
-  }
-
-  /** Whether the answers so far prove that etcd was restored. One alone may come from a server that lags. */
-  get isRestored(): boolean {
-    return this.#olderAnswers >= BELIEVE_OLDER;
+    return this.#staleResponses;
   }
 
   /**
-   * Compares the history with what the server says of it.
-   * @param known what was known when the server was asked.
+   * Whether the stale responses prove that etcd was restored. A single one may come from a lagging
+   * server.
+   */
+  get isRestored(): boolean {
+    return this.#staleResponses >= STALE_RESPONSE_LIMIT;
+  }
+
+  /**
+   * Compares the history with the server's state.
+   * @param known the position when the server was asked.
    */
   compare(known: HistoryPosition, present: ServerState): HistoryComparison {
-    const verdict = compareHistory(known, present);
-    this.recordResponse(verdict === 'older');
+    const comparison = compareHistory(known, present);
+    this.recordResponse(comparison === 'older');
     const { lastChange: about } = known;
-    // A watch may have told meanwhile what has become of the object.
-    const isGone = verdict === 'gone' && about !== undefined && about === this.#lastChange;
-    this.#doubt = isGone ? { about, goneAt: present.version } : undefined;
-    const hasTold = this.#version !== known.version;
-    this.#untold = hasTold ? undefined : present.changed;
-    return verdict;
+    // A watch may have delivered the object's event in the meantime.
+    const isMissing = comparison === 'gone' && about !== undefined && about === this.#lastChange;
+    this.#unconfirmedDeletion = isMissing ? { about, missingAt: present.version } : undefined;
+    const hasNewEvents = this.#version !== known.version;
+    this.#undeliveredChange = hasNewEvents ? undefined : present.changed;
+    return comparison;
   }
 
-  /** Records whether what the server said was older than what was seen. */
-  recordResponse(isOlderAnswer: boolean): void {
-    this.#olderAnswers = isOlderAnswer ? this.#olderAnswers + 1 : 0;
+  /** Counts a response as stale or current. */
+  recordResponse(isStale: boolean): void {
+    this.#staleResponses = isStale ? this.#staleResponses + 1 : 0;
   }
 
-  /** A list begins: what was followed before does not count any more. */
+  /** A list begins and replaces the known position. */
   startList(version: string): void {
     this.#version = version;
     this.#lastChange = undefined;
-    this.#doubt = undefined;
-    this.#untold = undefined;
+    this.#unconfirmedDeletion = undefined;
+    this.#undeliveredChange = undefined;
   }
 
-  /** An object of the list that has begun. */
+  /** Records an item of the current list. */
   recordListItem(item: unknown): void {
     const version = resourceVersionOf(item);
     if (this.#lastChange === undefined || isOlder(this.#lastChange.version ?? '', version)) {
-      this.#lastChange = changeOf(item, version);
+      this.#lastChange = toLastChange(item, version);
     }
   }
 
   /**
-   * An event of a watch, in the order of versions.
-   * @returns false when it proves that the server has another history.
+   * Records a watch event; events arrive in the order of their versions.
+   * @returns false when the event proves that etcd was restored.
    */
   recordEvent(type: string, object: unknown, version: string): boolean {
     this.#version = version;
-    this.#untold = undefined;
-    const doubt = this.#doubt;
+    this.#undeliveredChange = undefined;
+    const pending = this.#unconfirmedDeletion;
     if (type !== 'BOOKMARK') {
-      const change = changeOf(object, type === 'DELETED' ? undefined : version);
+      const change = toLastChange(object, type === 'DELETED' ? undefined : version);
       this.#lastChange = change;
-      if (doubt !== undefined && isOfSame(change, doubt.about)) this.#doubt = undefined;
+      if (pending !== undefined && isSameObject(change, pending.about))
+        this.#unconfirmedDeletion = undefined;
     }
-    return this.#doubt === undefined || !isOlder(this.#doubt.goneAt, version);
+    return (
+      this.#unconfirmedDeletion === undefined ||
+      !isOlder(this.#unconfirmedDeletion.missingAt, version)
+    );
   }
 
-  /** The history that was followed has ended; any other is as good. */
+  /** Forgets the followed history; the next list starts a new one. */
   reset(): void {
     this.startList('');
-    this.#olderAnswers = 0;
+    this.#staleResponses = 0;
   }
 }
 
-/** Whether this is the object that changed last. */
+/** Whether an object is the one that changed last. */
 export function isLastChange(lastChange: LastChange | undefined, object: unknown): boolean {
-  return lastChange !== undefined && isOfSame(changeOf(object, undefined), lastChange);
+  return lastChange !== undefined && isSameObject(toLastChange(object, undefined), lastChange);
 }
 
-function isOfSame(change: LastChange | undefined, other: LastChange): boolean {
+function isSameObject(change: LastChange | undefined, other: LastChange): boolean {
   return change?.namespace === other.namespace && change.name === other.name;
 }
 
-/** @returns undefined for an object without a name, which cannot be asked for. */
-function changeOf(object: unknown, version: string | undefined): LastChange | undefined {
+/** @returns undefined for an object without a name, which cannot be requested. */
+function toLastChange(object: unknown, version: string | undefined): LastChange | undefined {
   const { namespace, name } = metadataOf(object);
   if (typeof name !== 'string' || name === '' || version === '') return undefined;
   return { namespace: typeof namespace === 'string' ? namespace : '', name, version };

@@ -1,56 +1,56 @@
-/** What a failed request to the API server means, and what to do about it, in words for operators. */
+/** Explains failed requests to the API server to operators: the cause, and what to check. */
 
-/** Which server was asked. */
+/** The server that the request was sent to. */
 export interface RequestTarget {
-  /** Its URL. */
+  /** URL of the server. */
   readonly server: string;
   readonly proxyUrl?: string | undefined;
 }
 
-/** What was asked for. */
+/** The request. */
 export interface RequestSummary {
   readonly method: string;
   readonly path: string;
   readonly query: Readonly<Record<string, string>>;
 }
 
-/** An error as Node has it. */
+/** An error of Node. */
 interface SystemError extends Error {
   readonly code?: string;
-  /** Of the server, when it is its certificate that is wrong. */
+  /** The server's certificate, if the error is about it. */
   readonly cert?: { readonly subjectaltname?: string };
 }
 
 interface ConnectionReason {
-  /** Of Node, OpenSSL or getaddrinfo. */
+  /** Error codes of Node, OpenSSL or getaddrinfo. */
   readonly codes: RegExp;
-  /** For codes that mean several things. */
+  /** Distinguishes errors that share a code. */
   readonly message?: RegExp;
-  /** It is the way to the server that failed: with a proxy, that to the proxy. */
+  /** The first hop failed: the proxy if there is one, otherwise the API server. */
   readonly isFirstHop?: boolean;
   readonly explain: (error: SystemError, url: URL, check: string) => string;
 }
 
-const CHECK_SERVER = 'check the server of the kubeconfig';
-const CHECK_PROXY = 'check the proxy-url of the kubeconfig';
+const CHECK_SERVER = 'check "server" in the kubeconfig';
+const CHECK_PROXY = 'check "proxy-url" in the kubeconfig';
 
 const CONNECTION_REASONS: readonly ConnectionReason[] = [
   {
     codes: /^ECONNREFUSED$/,
     isFirstHop: true,
     explain: (_error, _url, check) =>
-      `refuses connections: nothing listens there, or a firewall rejects them; ${check}, and whether it runs`,
+      `refused the connection: no process listens on this port, or a firewall rejects it; ${check}, and whether the server runs`,
   },
   {
     codes: /^(ECONNRESET|EPIPE|ECONNABORTED)$/,
     explain: () =>
-      'closed the connection: it is being restarted, or a load balancer or proxy in between ended it',
+      'closed the connection: it is restarting, or a load balancer or proxy on the path closed it',
   },
   {
     codes: /^ETIMEDOUT$/,
     isFirstHop: true,
     explain: ({ message }) =>
-      `does not answer (${message}): check routes, firewalls and network policies between the node and this address`,
+      `does not respond (${message}): check routes, firewalls and network policies between the node and this address`,
   },
   {
     codes: /^(EHOSTUNREACH|ENETUNREACH|EHOSTDOWN|ENETDOWN|EADDRNOTAVAIL)$/,
@@ -62,28 +62,28 @@ const CONNECTION_REASONS: readonly ConnectionReason[] = [
     codes: /^ENOTFOUND$/,
     isFirstHop: true,
     explain: (_error, { hostname }, check) =>
-      `cannot be found: DNS does not know the name ${hostname}; ${check}`,
+      `has an unknown host name: DNS has no address for ${hostname}; ${check}`,
   },
   {
     codes: /^EAI_/,
     isFirstHop: true,
     explain: (_error, { hostname }) =>
-      `cannot be found: no DNS server answers for the name ${hostname}; check resolv.conf of the node`,
+      `has a host name that cannot be resolved: no DNS server answers for ${hostname}; check resolv.conf of the node`,
   },
   {
     codes:
       /^(UNABLE_TO_VERIFY_LEAF_SIGNATURE|UNABLE_TO_GET_ISSUER_CERT(_LOCALLY)?|SELF_SIGNED_CERT_IN_CHAIN|DEPTH_ZERO_SELF_SIGNED_CERT|CERT_UNTRUSTED|CERT_SIGNATURE_FAILURE|INVALID_CA)$/,
     explain: () =>
-      'has a certificate of an authority that is not trusted here: the certificate-authority of the kubeconfig must be that of this cluster',
+      'has a certificate from an untrusted authority: certificate-authority in the kubeconfig must be the CA of this cluster',
   },
   {
     codes: /^ERR_TLS_CERT_ALTNAME_INVALID$/,
     explain: ({ cert }, { hostname }) =>
-      `has a certificate that is not for the name asked for: it is for ${cert?.subjectaltname ?? 'no name'}; use one of these in the server of the kubeconfig instead of ${hostname}, or as tls-server-name`,
+      `has a certificate for other names (${cert?.subjectaltname ?? 'none'}): in the kubeconfig, use one of them in "server" instead of ${hostname}, or as tls-server-name`,
   },
   {
     codes: /^CERT_HAS_EXPIRED$/,
-    explain: () => 'has a certificate that has expired: renew it, or correct the clock of the node',
+    explain: () => 'has an expired certificate: renew it, or correct the clock of the node',
   },
   {
     codes: /^CERT_NOT_YET_VALID$/,
@@ -91,46 +91,46 @@ const CONNECTION_REASONS: readonly ConnectionReason[] = [
   },
   {
     codes: /^ERR_OSSL_X509_KEY_VALUES_MISMATCH$/,
-    explain: () => 'cannot be asked: client-key does not belong to client-certificate',
+    explain: () => 'was not contacted: client-key does not belong to client-certificate',
   },
   {
     codes: /^ERR_OSSL_(UNSUPPORTED|PEM_.*|ASN1_.*)$/,
     explain: () =>
-      'cannot be asked: client-certificate or client-key of the kubeconfig is not what its name says',
+      'was not contacted: client-certificate or client-key in the kubeconfig cannot be decoded',
   },
   {
     codes: /ALERT_(CERTIFICATE|BAD_CERTIFICATE|UNSUPPORTED_CERTIFICATE|UNKNOWN_CA)/,
     explain: () =>
-      'does not accept the client certificate: check client-certificate and client-key of the kubeconfig',
+      'rejected the client certificate: check client-certificate and client-key in the kubeconfig',
   },
   {
     codes: /^(EPROTO|ERR_SSL_.*)$/,
     message: /wrong version number|packet length too long/,
     explain: () =>
-      'does not speak TLS: the server of the kubeconfig must be http://, or another port',
+      'does not use TLS on this port: "server" in the kubeconfig must be an http:// URL or have another port',
   },
   {
     codes: /^(EPROTO|ERR_SSL_.*)$/,
-    explain: ({ message }) => `cannot agree with the node on TLS (${opensslReason(message)})`,
+    explain: ({ message }) => `failed the TLS handshake (${opensslReason(message)})`,
   },
   {
     codes: /^HPE_/,
-    explain: () => `does not speak HTTP; ${CHECK_SERVER}, and its port`,
+    explain: () => `does not use HTTP on this port; ${CHECK_SERVER}`,
   },
   {
     codes: /^ERR_PROXY_TUNNEL$/,
     isFirstHop: true,
-    explain: (_error, _url, check) => `opens no way to the API server; ${check}`,
+    explain: (_error, _url, check) => `did not open a tunnel to the API server; ${check}`,
   },
   {
     codes: /^(EMFILE|ENFILE)$/,
-    explain: () => 'cannot be asked: the node has too many open files',
+    explain: () => 'was not contacted: the node has too many open files',
   },
 ];
 
 /**
- * Why a request failed that got no answer, or only a part of it.
- * @param target undefined for what failed before any server was asked.
+ * Explains a request without a complete response.
+ * @param target undefined if no request was sent.
  */
 export function explainConnection(cause: unknown, target: RequestTarget | undefined): string {
   if (!(cause instanceof Error)) return String(cause);
@@ -139,17 +139,17 @@ export function explainConnection(cause: unknown, target: RequestTarget | undefi
   const reason = CONNECTION_REASONS.find(
     (each) => each.codes.test(code) && (each.message === undefined || each.message.test(message)),
   );
-  if (target === undefined || reason === undefined) return withoutAdvice(message);
+  if (target === undefined || reason === undefined) return stripNodeAdvice(message);
   const { server, proxyUrl } = target;
-  const asked = reason.isFirstHop === true && proxyUrl ? proxyUrl : server;
-  const subject = asked === server ? server : `the proxy ${asked}`;
-  const check = asked === server ? CHECK_SERVER : CHECK_PROXY;
-  return `${subject} ${reason.explain(error, new URL(asked), check)} (${code})`;
+  const hop = reason.isFirstHop === true && proxyUrl ? proxyUrl : server;
+  const subject = hop === server ? server : `the proxy ${hop}`;
+  const check = hop === server ? CHECK_SERVER : CHECK_PROXY;
+  return `${subject} ${reason.explain(error, new URL(hop), check)} (${code})`;
 }
 
 /**
- * What to do about an answer with an error; empty when the answer says enough.
- * @param body the answer's.
+ * What to do about an error response; empty when its message says enough.
+ * @param body body of the response.
  */
 export function statusAdvice(
   code: number,
@@ -157,38 +157,39 @@ export function statusAdvice(
   { method, path, query }: RequestSummary,
 ): string {
   if (code === 403 && body.includes('system:anonymous')) {
-    return 'the API server did not accept the credentials, or there are none: check the token or client certificate of the kubeconfig, or of the service account';
+    return 'the API server treats the request as anonymous: check the token or client certificate in the kubeconfig or of the service account';
   }
   if (code === 401) {
-    return 'the credentials are not valid, or not any more: check the token or client certificate of the kubeconfig, or of the service account';
+    return 'the credentials are invalid or expired: check the token or client certificate in the kubeconfig or of the service account';
   }
   if (code === 403) {
     const { group, resource } = PATH.exec(path)?.groups ?? {};
     const verb = verbOf(method, query);
-    const inGroup = group === undefined ? '' : ` of the API group ${group}`;
-    return `this user needs the right to ${verb} ${resource}${inGroup}: apply rbac.yaml of deploy/base, deploy/network-policy or deploy/dns, and check the ClusterRoleBinding`;
+    const inGroup = group === undefined ? '' : ` in the API group ${group}`;
+    return `the user needs permission to ${verb} ${resource}${inGroup}: apply rbac.yaml of deploy/base, deploy/network-policy or deploy/dns, and check the ClusterRoleBinding`;
   }
   return '';
 }
 
-/** What to do about an answer that is no `Status` of Kubernetes. */
+/** What to do about a response that is not a Kubernetes `Status`. */
 export function nonStatusAdvice(code: number, text: string, location: string | undefined): string {
   if (/HTTP request to an HTTPS server/.test(text)) {
-    return 'the server speaks TLS: the server of the kubeconfig must be https://';
+    return 'the server uses TLS: "server" in the kubeconfig must be an https:// URL';
   }
   if (code >= 300 && code < 400) {
-    return `it points to ${location ?? 'elsewhere'}: ${CHECK_SERVER}`;
+    return `the server redirects to ${location ?? 'another address'}; ${CHECK_SERVER}`;
   }
-  if (code === 404) return `it does not know this path; ${CHECK_SERVER}`;
-  return `something else than an API server answers, such as a proxy; ${CHECK_SERVER}`;
+  if (code === 404) return `the server does not have this path; ${CHECK_SERVER}`;
+  return `the response is not from an API server, but maybe from a proxy; ${CHECK_SERVER}`;
 }
 
 /**
- * A cause without the advice that Node gives to those who run Node themselves: logs may have it in full.
+ * Removes from a cause the advice that Node gives to its own users, because logs may print the
+ * cause in full.
  */
 export function withoutNodeAdvice(cause: unknown): unknown {
-  if (!(cause instanceof Error) || withoutAdvice(cause.message) === cause.message) return cause;
-  const plain = new Error(withoutAdvice(cause.message));
+  if (!(cause instanceof Error) || stripNodeAdvice(cause.message) === cause.message) return cause;
+  const plain = new Error(stripNodeAdvice(cause.message));
   return 'code' in cause ? Object.assign(plain, { code: cause.code }) : plain;
 }
 
@@ -200,11 +201,11 @@ function verbOf(method: string, query: RequestSummary['query']): string {
   return query.watch === 'true' ? 'watch' : 'list';
 }
 
-/** `wrong version number` of OpenSSL's line with addresses and file names. */
+/** Extracts `wrong version number` from OpenSSL's line of addresses and file names. */
 function opensslReason(message: string): string {
   return /:SSL routines:[^:]*:([^:]+)/.exec(message)?.[1] ?? message;
 }
 
-function withoutAdvice(message: string): string {
+function stripNodeAdvice(message: string): string {
   return message.replace(/;? ?(if the root CA|try running Node).*$/s, '');
 }

@@ -1,4 +1,4 @@
-/** The objects of one kind that the API server told of, and what changes in them. */
+/** Holds the objects of one kind and passes changes on to the sink. */
 import { isDeepStrictEqual } from 'node:util';
 import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
@@ -8,18 +8,18 @@ import type { ObjectSink } from '../source.ts';
 import { MalformedResponse } from './errors.ts';
 import { metadataOf } from './metadata.ts';
 
-/** Which object of the API server it is that cannot be read. */
+/** Identifies an object that cannot be read. */
 export interface UnreadableObject {
   readonly kind: Kind;
   readonly key: ObjectKey;
-  /** Empty when it has none. */
+  /** Empty when the object has none. */
   readonly uid: string;
 }
 
 /**
- * Told of an object that cannot be read; its last readable version stays in force. Told once, until it
- * can be read, is gone, or cannot be read for another reason.
- * @param object undefined when not even its name can be read: then it is told each time.
+ * Called for an object that cannot be read; its last readable version stays in force. Called once
+ * per object and reason, until the object becomes readable or is removed.
+ * @param object undefined when the name cannot be read either. The call is then repeated each time.
  */
 export type OnProblem = (problem: InvalidObject, object: UnreadableObject | undefined) => void;
 
@@ -29,11 +29,11 @@ export interface InformerStoreOptions {
   readonly onProblem: OnProblem;
 }
 
-/** The objects of one kind that the sink has. Hands on only what differs. */
+/** The objects of one kind that the sink has. Passes on only differences. */
 export class InformerStore {
   readonly #options: InformerStoreOptions;
-  readonly #known = new Map<ObjectKey, ApiObject>();
-  /** What cannot be read as it is now, and why. */
+  readonly #objects = new Map<ObjectKey, ApiObject>();
+  /** Error messages of objects that currently cannot be read. */
   readonly #unreadable = new Map<ObjectKey, string>();
 
   constructor(options: InformerStoreOptions) {
@@ -41,29 +41,29 @@ export class InformerStore {
   }
 
   get size(): number {
-    return this.#known.size;
+    return this.#objects.size;
   }
 
-  /** How many objects cannot be read as they are now. */
+  /** Number of objects that currently cannot be read. */
   get unreadable(): number {
     return this.#unreadable.size;
   }
 
   /**
-   * Takes an item of a list, which does not say its own kind.
-   * @returns the object's key, as far as it has one.
+   * Stores an item of a list, which has no kind of its own.
+   * @returns the object's key, if it can be read.
    */
   putListItem(item: unknown): ObjectKey | undefined {
     const { kind, onProblem } = this.#options;
     if (isRecord(item)) return this.put(withListKind(kind, item));
-    const reason = `must be objects, not ${describeValue(item)}`;
+    const reason = `must contain objects, not ${describeValue(item)}`;
     onProblem(new InvalidObject(kind, 'items', reason), undefined);
     return undefined;
   }
 
   /**
-   * @returns the object's key, as far as it has one.
-   * @throws MalformedAnswer for an object of another kind.
+   * @returns the object's key, if it can be read.
+   * @throws MalformedResponse for an object of another kind.
    */
   put(raw: unknown): ObjectKey | undefined {
     let object: ApiObject | undefined;
@@ -71,7 +71,7 @@ export class InformerStore {
       object = readObject(raw, [this.#options.kind]);
     } catch (error) {
       if (!(error instanceof InvalidObject)) throw error;
-      return this.#passOver(raw, error);
+      return this.#recordUnreadable(raw, error);
     }
     if (object === undefined) {
       const key = this.#keyOf(raw);
@@ -79,45 +79,48 @@ export class InformerStore {
       return key;
     }
     this.#unreadable.delete(object.key);
-    if (!isDeepStrictEqual(this.#known.get(object.key), object)) {
-      this.#known.set(object.key, object);
+    if (!isDeepStrictEqual(this.#objects.get(object.key), object)) {
+      this.#objects.set(object.key, object);
       this.#options.sink.upsert(object);
     }
     return object.key;
   }
 
-  /** @throws MalformedAnswer for an object of another kind. */
+  /** @throws MalformedResponse for an object of another kind. */
   remove(raw: unknown): void {
     const key = this.#keyOf(raw);
     if (key !== undefined) this.#drop(key);
   }
 
-  /** The key of an item of a list, of which no more than the metadata need be there. */
+  /** The key of a list item, which may consist of metadata only. */
   keyOfListItem(item: unknown): ObjectKey | undefined {
-    // Whoever reads the whole object reports what is wrong with it.
+    // Errors are reported when the complete object is read.
     return isRecord(item)
       ? this.#keyOf(withListKind(this.#options.kind, item), () => {})
       : undefined;
   }
 
-  /** @returns one of the objects that are not among the keys of a complete list. */
+  /**
+   * @returns the key of one known object that a complete list does not contain; undefined if it
+   * contains all.
+   */
   firstMissingFrom(present: ReadonlySet<ObjectKey>): ObjectKey | undefined {
-    for (const known of [this.#known, this.#unreadable]) {
+    for (const known of [this.#objects, this.#unreadable]) {
       for (const key of known.keys()) if (!present.has(key)) return key;
     }
     return undefined;
   }
 
-  /** Removes what is not among the keys of a complete list. */
+  /** Removes all objects that a complete list does not contain. */
   retainOnly(present: ReadonlySet<ObjectKey>): void {
-    for (const known of [this.#known, this.#unreadable]) {
+    for (const known of [this.#objects, this.#unreadable]) {
       for (const key of known.keys()) if (!present.has(key)) this.#drop(key);
     }
   }
 
-  /** @returns the object's key, as far as it has one. */
-  #passOver(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
-    // Why it cannot be named is part of the problem.
+  /** @returns the object's key, if it can be read. */
+  #recordUnreadable(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
+    // The problem already explains why the name cannot be read.
     const key = this.#keyOf(raw, () => {});
     if (key === undefined) {
       this.#options.onProblem(problem, undefined);
@@ -130,10 +133,10 @@ export class InformerStore {
 
   #drop(key: ObjectKey): void {
     this.#unreadable.delete(key);
-    if (this.#known.delete(key)) this.#options.sink.remove(this.#options.kind, key);
+    if (this.#objects.delete(key)) this.#options.sink.remove(this.#options.kind, key);
   }
 
-  /** @param report is told of an object that cannot even be named. */
+  /** @param report receives the error if the name cannot be read. */
   #keyOf(raw: unknown, report = this.#options.onProblem): ObjectKey | undefined {
     const { kind } = this.#options;
     try {
@@ -144,7 +147,7 @@ export class InformerStore {
       report(error, undefined);
       return undefined;
     }
-    throw new MalformedResponse(`API server: not a ${kind}`);
+    throw new MalformedResponse(`API server: object is not a ${kind}`);
   }
 }
 

@@ -8,18 +8,18 @@ import { isRecord } from '../../api/read-field.ts';
 import { ANONYMOUS, type ClusterConfig } from './credentials.ts';
 import { ClusterConfigError } from './errors.ts';
 
-/** What client-node leaves out of a user of a kubeconfig. */
+/** User field that client-node does not parse. */
 interface UserEntry {
   readonly name: string;
   readonly user?: { readonly tokenFile?: string };
 }
 
 /**
- * How to reach the API server by a kubeconfig's current context.
+ * Reads the cluster and user of a kubeconfig's current context.
  *
- * Of client-node only those modules are loaded that read a kubeconfig: its index takes half a second
- * of CPU and 85 MiB for the API's types. Its KubeConfig does not know `tokenFile`, which the
- * kubeconfig of every kubeadm cluster's kube-proxy has.
+ * Loads only the client-node modules that parse a kubeconfig: its index takes half a second of CPU
+ * and 85 MiB for the API types. client-node's KubeConfig does not support `tokenFile`, which
+ * kubeadm uses in kube-proxy's kubeconfig.
  * @throws ClusterConfigError
  */
 export async function readKubeconfig(path: string): Promise<ClusterConfig> {
@@ -29,18 +29,18 @@ export async function readKubeconfig(path: string): Promise<ClusterConfig> {
     try {
       return parse(text, { logLevel: 'error' });
     } catch (error) {
-      // Neither its message nor a cause: both quote the file, which has credentials.
+      // Omit the parser's message and cause: both quote the file, which contains credentials.
       const { code, linePos } = error instanceof YAMLParseError ? error : {};
       const [start] = linePos ?? [];
       const where = start && ` at line ${start.line}, column ${start.col} (${code})`;
-      throw refuse(`is no valid YAML${where ?? ''}`);
+      throw refuse(`is not valid YAML${where ?? ''}`);
     }
   };
   try {
     const raw = parsed(await readFile(path, 'utf8'));
     const { clusters, contexts, users, 'current-context': current } = isRecord(raw) ? raw : {};
     const context = newContexts(contexts).find(({ name }) => name === current);
-    if (context === undefined) throw refuse('has no current context');
+    if (context === undefined) throw refuse('has no context with the name in current-context');
     const cluster = newClusters(clusters).find(({ name }) => name === context.cluster);
     if (cluster === undefined) throw refuse(`has no cluster ${JSON.stringify(context.cluster)}`);
     const user = context.user
@@ -52,7 +52,7 @@ export async function readKubeconfig(path: string): Promise<ClusterConfig> {
         user.keyData || user.keyFile
           ? ['client-key', 'client-certificate']
           : ['client-certificate', 'client-key'];
-      throw refuse(`has a ${given} of user ${JSON.stringify(user.name)} without a ${missing}`);
+      throw refuse(`has a ${given} but no ${missing} for user ${JSON.stringify(user.name)}`);
     }
     const entries = Array.isArray(users) ? (users as readonly UserEntry[]) : [];
     const entry = entries.find(({ name }) => name === user.name);
@@ -72,14 +72,14 @@ export async function readKubeconfig(path: string): Promise<ClusterConfig> {
   }
 }
 
-/** A command with a slash in it is a file; others are looked for in the PATH. */
+/** A command with a slash is a path relative to the kubeconfig; any other is looked up in PATH. */
 function pluginOf(kubeconfig: string, exec: { readonly command?: unknown }): object {
   const { command } = exec;
   const isFile = typeof command === 'string' && command.includes('/');
   return isFile ? { ...exec, ...filesOf(kubeconfig, { command }) } : exec;
 }
 
-/** The files that are named, seen from where the kubeconfig is. */
+/** Resolves paths relative to the directory of the kubeconfig. */
 function filesOf<Name extends string>(
   kubeconfig: string,
   names: Readonly<Record<Name, string | undefined>>,

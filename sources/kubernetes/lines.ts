@@ -1,9 +1,9 @@
-/** Lines of a stream. */
+/** Splits a stream into lines. */
 import { StringDecoder } from 'node:string_decoder';
 
 /**
- * Whole lines of text that comes in pieces.
- * @throws Error for a line that has no end, which is half a line, and whatever `chunks` throws.
+ * Yields complete lines of text that arrives in chunks.
+ * @throws Error when the stream ends in the middle of a line; also everything that `chunks` throws.
  */
 export async function* readLines(chunks: AsyncIterable<Buffer>): AsyncGenerator<string> {
   const decoder = new StringDecoder('utf8');
@@ -16,5 +16,5 @@ export async function* readLines(chunks: AsyncIterable<Buffer>): AsyncGenerator<
       rest = [next];
     }
   }
-  if (rest.join('').trim() !== '') throw new Error('ended within a line');
+  if (rest.join('').trim() !== '') throw new Error('stream ended in the middle of a line');
 }

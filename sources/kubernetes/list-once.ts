@@ -1,4 +1,4 @@
-/** Lists of a cluster for commands that read objects once, and end. */
+/** Lists a cluster's objects once, for commands that exit afterwards. */
 import type { ApiObject } from '../../api/objects.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import { ApiError } from './errors.ts';
@@ -9,15 +9,15 @@ import { createOpenSession, type Session, type Timeouts } from './session.ts';
 
 export interface ListOnceOptions extends ClusterOptions {
   readonly resources: readonly Resource[];
-  /** Told of each object that cannot be read, and is not in the list. */
+  /** Called for each object that cannot be read; it is missing from the result. */
   readonly onProblem: OnProblem;
   readonly timeouts?: Timeouts;
 }
 
 /**
- * All objects of a cluster as they are now, resource by resource. Asks once: nothing is tried again, and
- * no watch follows. Of an optional resource that is not installed there are none.
- * @throws ClusterConfigError, ApiError, ConnectionError, MalformedAnswer
+ * Lists all objects of the given resources, one resource after the other. Nothing is retried or
+ * watched. An optional resource that is not installed counts as empty.
+ * @throws ClusterConfigError, ApiError, ConnectionError, MalformedResponse
  */
 export async function listOnce(options: ListOnceOptions): Promise<ApiObject[]> {
   const open = createOpenSession(await loadClusterConfig(options), options.timeouts);
@@ -58,7 +58,7 @@ async function listAt(
   const found: ApiObject[] = [];
   const sink = { upsert: (object: ApiObject) => found.push(object), remove() {}, synced() {} };
   const objects = new InformerStore({ kind, sink, onProblem });
-  // Without a limit there are no pages.
+  // Without a limit the server does not paginate.
   for await (const part of session.list(path, selectors)) {
     if ('item' in part) objects.putListItem(part.item);
     else expectList(kind, part.metadata);

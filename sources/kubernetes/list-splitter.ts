@@ -1,17 +1,17 @@
-/** Reads a list of the API server item by item, as it arrives. */
+/** Parses a list response of the API server item by item as it arrives. */
 import { isRecord } from '../../api/read-field.ts';
 import { MalformedResponse } from './errors.ts';
 
-/** What a list says of itself. */
+/** Metadata of a list. */
 export interface ListMetadata {
   /** `ServiceList`. */
   readonly kind: string;
   readonly resourceVersion: string;
-  /** For the next page; empty on the last. */
+  /** Token for the next page; empty on the last page. */
   readonly continue: string;
 }
 
-/** Piece by piece: first the metadata, then each item. */
+/** A part of a list: first its metadata, then each item. */
 export type ListPart = { readonly metadata: ListMetadata } | { readonly item: unknown };
 
 const QUOTE = 0x22;
@@ -21,38 +21,40 @@ const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 const OPEN_BRACKET = 0x5b;
 const CLOSE_BRACKET = 0x5d;
-/** How deep the members of `items` are. */
+/** Nesting depth inside the `items` array. */
 const ITEMS_DEPTH = 2;
-/** What it may be, for whoever configured the server. */
-const STRANGER = 'something else than an API server may answer at this address';
+/** Advice for the operator on an invalid response. */
+const CHECK_ADDRESS = 'check that the address is that of an API server';
 const BEFORE_ITEMS = /(?:^|[^\\])"items"\s*:\s*$/;
 
 /**
- * Takes the text of a Kubernetes list as it arrives and gives each item as soon as it is there,
- * parsed by itself: a list of thousands is never in memory as a whole nor parsed in one piece,
- * whether the server made pages of it or not.
+ * Parses each item of a Kubernetes list by itself as soon as it is complete. A list of thousands of
+ * objects is therefore never in memory or parsed as a whole, even if the server does not paginate.
  *
  *   {"kind":"ServiceList","metadata":{...},"items":[ {...} , {...} ]}
  *   '------------------- frame --------------------'  item    item  '-'
  */
 export class ListSplitter {
-  /** Text around the items. */
+  /** Text outside the items. */
   #frame: Buffer[] = [];
-  /** Text of the item that has begun. */
+  /** Text of the current item. */
   #item: Buffer[] = [];
   #depth = 0;
   #inString = false;
   #escaped = false;
-  #items: 'to come' | 'begun' | 'ended' = 'to come';
-  #taken = 0;
+  #items: 'not started' | 'started' | 'ended' = 'not started';
+  #itemCount = 0;
   #metadata: ListMetadata | undefined;
-  /** Items before the metadata; the API server has them after it, but some proxies sort keys. */
-  readonly #early: ListPart[] = [];
+  /**
+   * Items that precede the metadata. The API server sends metadata first, but some proxies sort
+   * keys.
+   */
+  readonly #itemsBeforeMetadata: ListPart[] = [];
 
-  /** @throws MalformedAnswer */
+  /** @throws MalformedResponse */
   push(chunk: Buffer): ListPart[] {
     const parts: ListPart[] = [];
-    // One look at each byte of tens of megabytes: local variables are what makes that cheap.
+    // This loop visits every byte of tens of megabytes; local variables keep it fast.
     let depth = this.#depth;
     let inString = this.#inString;
     let escaped = this.#escaped;
@@ -72,43 +74,43 @@ export class ListSplitter {
         start = at + 1;
       } else if (code === CLOSE_BRACE || code === CLOSE_BRACKET) {
         depth--;
-        if (depth !== ITEMS_DEPTH - 1 || this.#items !== 'begun') continue;
+        if (depth !== ITEMS_DEPTH - 1 || this.#items !== 'started') continue;
         this.#endItem(chunk.subarray(start, at), parts);
         this.#items = 'ended';
         start = at;
-      } else if (code === COMMA && depth === ITEMS_DEPTH && this.#items === 'begun') {
+      } else if (code === COMMA && depth === ITEMS_DEPTH && this.#items === 'started') {
         this.#endItem(chunk.subarray(start, at), parts);
-        this.#taken++;
+        this.#itemCount++;
         start = at + 1;
       }
     }
     this.#depth = depth;
     this.#inString = inString;
     this.#escaped = escaped;
-    (this.#items === 'begun' ? this.#item : this.#frame).push(chunk.subarray(start));
+    (this.#items === 'started' ? this.#item : this.#frame).push(chunk.subarray(start));
     return parts;
   }
 
   /**
    * The text has ended.
-   * @throws MalformedAnswer when it is no list.
+   * @throws MalformedResponse when it is not a list.
    */
   end(): ListPart[] {
     const frame = parseJson(textOf(this.#frame));
     const metadata = metadataOf(frame);
-    // Of an empty list Go may write null.
+    // Go may encode an empty list as null.
     const hasItems = this.#items === 'ended' || (isRecord(frame) && frame.items === null);
-    if (metadata === undefined || !hasItems) throw noList();
-    return this.#metadata === undefined ? [{ metadata }, ...this.#early] : [];
+    if (metadata === undefined || !hasItems) throw notAList();
+    return this.#metadata === undefined ? [{ metadata }, ...this.#itemsBeforeMetadata] : [];
   }
 
-  /** @returns whether the bracket at the end of the text is the one that items are in. */
+  /** @returns whether the bracket at the end of the text opens the `items` array. */
   #beginItems(text: Buffer, parts: ListPart[]): boolean {
     const frame = textOf([...this.#frame, text]);
     if (!BEFORE_ITEMS.test(frame.slice(0, -1))) return false;
-    if (this.#items === 'ended') throw noList();
+    if (this.#items === 'ended') throw notAList();
     this.#frame.push(text);
-    this.#items = 'begun';
+    this.#items = 'started';
     this.#metadata = metadataOf(parseJson(`${frame}]}`));
     if (this.#metadata !== undefined) parts.push({ metadata: this.#metadata });
     return true;
@@ -117,13 +119,15 @@ export class ListSplitter {
   #endItem(end: Buffer, parts: ListPart[]): void {
     const text = textOf([...this.#item, end]);
     this.#item = [];
-    const isEmptyList = this.#taken === 0 && text.trim() === '';
+    const isEmptyList = this.#itemCount === 0 && text.trim() === '';
     if (isEmptyList) return;
-    (this.#metadata === undefined ? this.#early : parts).push({ item: parseJson(text) });
+    (this.#metadata === undefined ? this.#itemsBeforeMetadata : parts).push({
+      item: parseJson(text),
+    });
   }
 }
 
-/** @returns undefined when it is not that of a list. */
+/** @returns undefined when this is not a list. */
 function metadataOf(frame: unknown): ListMetadata | undefined {
   if (!isRecord(frame) || !isRecord(frame.metadata)) return undefined;
   const { resourceVersion, continue: next } = frame.metadata;
@@ -137,15 +141,15 @@ function textOf(pieces: readonly Buffer[]): string {
   return (pieces.length === 1 && only !== undefined ? only : Buffer.concat(pieces)).toString();
 }
 
-function noList(): MalformedResponse {
-  return new MalformedResponse(`API server: the answer is no list; ${STRANGER}`);
+function notAList(): MalformedResponse {
+  return new MalformedResponse(`API server: response is not a Kubernetes list; ${CHECK_ADDRESS}`);
 }
 
-/** @throws MalformedAnswer for what is no JSON. */
+/** @throws MalformedResponse for invalid JSON. */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new MalformedResponse(`API server: the answer is not JSON; ${STRANGER}`, { cause });
+    throw new MalformedResponse(`API server: response is not JSON; ${CHECK_ADDRESS}`, { cause });
   }
 }

@@ -1,4 +1,4 @@
-/** Lists of one resource, and the question whether one is needed. */
+/** Lists one resource, and checks whether a relist is needed. */
 import type { Kind, ObjectKey } from '../../api/objects.ts';
 import type { RetryClock } from './backoff.ts';
 import { ApiError, MalformedResponse, StaleResponse } from './errors.ts';
@@ -19,9 +19,11 @@ export interface ListerOptions {
   readonly resource: Resource;
   readonly objects: InformerStore;
   readonly history: EtcdHistory;
-  /** What is known is what the server has. */
+  /** Called when the known objects are confirmed to match the server. */
   readonly onUpToDate: () => void;
-  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
+  /**
+   * Called when etcd was restored from a snapshot, after which the known history is void.
+   */
   readonly onEtcdRestored: () => void;
 }
 
@@ -32,42 +34,43 @@ interface ListRequest {
 }
 
 const PAGE_SIZE = '500';
-/** As client-go, a watch lasts 5 to 10 minutes. */
+/** A watch lasts 5 to 10 minutes, as in client-go. */
 const WATCH_SECONDS = 300;
 
-/** Reads lists of one resource, and tells whether one is needed. */
+/** Lists one resource, and checks whether a relist is needed. */
 export class Lister {
   readonly #options: ListerOptions;
-  #paged = true;
+  #usePages = true;
 
   constructor(options: ListerOptions) {
     this.#options = options;
   }
 
   /**
-   * Asks whether the server still has the history that was followed, and whether something has changed since, which
-   * is for a watch to tell (`history.untold`).
-   * @param scope `all` looks at each object, otherwise at the one that changed last.
-   * @returns false when only a list can tell what there is.
-   * @throws StaleAnswer for a server that is at an older version, until it is told often enough.
+   * Checks whether the server still has the followed history, and whether an object has changed
+   * since that the watch has to deliver (`history.undeliveredChange`).
+   * @param scope `all` compares every object, `last change` only the object that changed last.
+   * @returns false when a relist is needed.
+   * @throws StaleResponse when the server's version is older, until enough consecutive responses
+   * confirm it.
    */
   async checkHistory(
     session: Session,
     path: string,
     scope: 'all' | 'last change',
   ): Promise<boolean> {
-    const { history, onUpToDate: onCurrent, onEtcdRestored: onOtherHistory } = this.#options;
+    const { history, onUpToDate, onEtcdRestored } = this.#options;
     const known = history.position;
-    const present = await this.#look(session, path, known, scope);
+    const present = await this.#readServerState(session, path, known, scope);
     const verdict = history.compare(known, present);
-    // What has changed since is for the watch to bring; one that brings nothing must not count.
-    if (verdict === 'same' && present.changed === undefined) onCurrent();
-    if (verdict === 'older' && !history.isRestored) throw this.#staleAnswer(present.version);
-    if (verdict === 'other') onOtherHistory();
+    // Do not report "up to date" while a change is still undelivered: the watch may be stalled.
+    if (verdict === 'same' && present.changed === undefined) onUpToDate();
+    if (verdict === 'older' && !history.isRestored) throw this.#staleResponse(present.version);
+    if (verdict === 'other') onEtcdRestored();
     return verdict === 'same' || verdict === 'gone';
   }
 
-  async #look(
+  async #readServerState(
     session: Session,
     path: string,
     known: HistoryPosition,
@@ -101,12 +104,12 @@ export class Lister {
   }
 
   /**
-   * Reads a complete list, page by page, and removes what it has not got.
+   * Reads a complete list page by page, then removes objects that it does not contain.
    * @returns the resource version of the list.
    */
   async list(session: Session, path: string): Promise<string> {
     const { resource, objects, history } = this.#options;
-    const query = { ...resource.selectors, ...(this.#paged && { limit: PAGE_SIZE }) };
+    const query = { ...resource.selectors, ...(this.#usePages && { limit: PAGE_SIZE }) };
     const present = new Set<ObjectKey>();
     let version = '';
     try {
@@ -127,18 +130,18 @@ export class Lister {
         },
       );
     } catch (error) {
-      // The rest of the pages expired: too slow for pages, as client-go sees it.
-      if (error instanceof ApiError && error.isExpired) this.#paged = false;
+      // The continue token expired before the last page. As in client-go, retry without pagination.
+      if (error instanceof ApiError && error.isExpired) this.#usePages = false;
       throw error;
     }
     objects.retainOnly(present);
-    this.#paged = true;
+    this.#usePages = true;
     return version;
   }
 
   /**
-   * Reads a list as it comes.
-   * @param take.page says whether the page after this one is to be read, too.
+   * Reads a list as it arrives.
+   * @param take.page returns whether to read the next page, too.
    */
   async #read(
     session: Session,
@@ -160,38 +163,38 @@ export class Lister {
     } while (next !== '');
   }
 
-  /** Before anything of a list is taken. */
+  /** Checks the list before any of its items is used. */
   #checkList(metadata: ListMetadata, isFirstPage: boolean): void {
-    const { history, onEtcdRestored: onOtherHistory } = this.#options;
+    const { history, onEtcdRestored } = this.#options;
     const { resourceVersion } = metadata;
     const isStale = isOlder(resourceVersion, history.position.version);
     if (isFirstPage || isStale) history.recordResponse(isStale);
-    if (isStale && !history.isRestored) throw this.#staleAnswer(resourceVersion);
+    if (isStale && !history.isRestored) throw this.#staleResponse(resourceVersion);
     if (isStale) {
       history.reset();
-      onOtherHistory();
+      onEtcdRestored();
     }
     if (isFirstPage || isStale) history.startList(resourceVersion);
   }
 
-  #staleAnswer(version: string): StaleResponse {
-    const { position, staleResponses: olderAnswers } = this.#options.history;
-    return new StaleResponse(version, position.version, olderAnswers);
+  #staleResponse(version: string): StaleResponse {
+    const { position, staleResponses } = this.#options.history;
+    return new StaleResponse(version, position.version, staleResponses);
   }
 }
 
-/** @throws MalformedAnswer for a list of something else. */
+/** @throws MalformedResponse for a list of another kind. */
 export function expectList(kind: Kind, metadata: ListMetadata, form?: ListRequest['form']): void {
-  // Some may not know how to leave out the rest of the objects.
+  // A server that does not support PartialObjectMetadataList sends complete objects.
   if (form === 'metadata' && metadata.kind === 'PartialObjectMetadataList') return;
   if (metadata.kind === `${kind}List`) return;
-  throw new MalformedResponse(`API server: ${metadata.kind} is no ${kind}List`);
+  throw new MalformedResponse(`API server: expected a ${kind}List, got ${metadata.kind}`);
 }
 
 /**
- * The cheapest request that tells the server's version, and what the object that changed last is now.
- * Without a `resourceVersion` the answer is as new as etcd. A single name in a single namespace is
- * one key to read, where a field selector over all namespaces would look at each object.
+ * The cheapest request for the server's version and the current state of the object that changed
+ * last. Without `resourceVersion` the response is as recent as etcd. One name in one namespace
+ * reads a single key; a field selector over all namespaces would scan every object.
  */
 export function historyCheckRequest(
   path: string,
@@ -211,7 +214,7 @@ export function historyCheckRequest(
   };
 }
 
-/** @param from the version after which changes are to be told. */
+/** @param from the watch delivers the changes after this version. */
 export function watchQuery(
   selectors: QueryParameters,
   from: string,

@@ -1,24 +1,27 @@
-/** One open watch, and whether it is silent. */
+/** Reads one open watch and detects its silence. */
 import type { WatchStream } from './session.ts';
 
 export interface LiveWatchOptions {
   readonly stream: WatchStream;
-  /** Called for each event, in order; what it throws ends the watch. */
+  /** Called for each event, in order. An exception ends the watch. */
   readonly onEvent: (event: unknown) => void;
-  /** Milliseconds without any event after which the watch counts as silent. */
+  /** Milliseconds without an event before the watch counts as silent. */
   readonly silenceMs: () => number;
-  /** Called when the watch is closed or has ended. */
+  /** Called when the watch was closed or has ended. */
   readonly onClose: () => void;
 }
 
-/** A watch that ends sooner, in milliseconds, and has brought nothing, was of no use. As client-go. */
-const SHORT_MS = 1000;
+/**
+ * Milliseconds. A watch that ends earlier without an event is a "very short watch", as in
+ * client-go.
+ */
+const VERY_SHORT_WATCH_MS = 1000;
 
 /**
- * A watch that is open, and is read in the background until it ends or is closed.
+ * An open watch, read in the background until it ends or is closed.
  *
- * Silence is no failure: a kube-apiserver sends bookmarks of a kind only once its watch cache has seen
- * something of it. But a connection that has died without a word is silent too.
+ * Silence is not a failure: a kube-apiserver sends bookmarks for a kind only after its watch cache
+ * has seen a change of it. But a connection that broke without a FIN or RST is silent too.
  */
 export class LiveWatch {
   readonly #options: LiveWatchOptions;
@@ -26,10 +29,10 @@ export class LiveWatch {
   #closed = false;
   readonly #opened = performance.now();
   #events = 0;
-  #tooShort = false;
+  #endedAtOnce = false;
   #failure: unknown;
   #timer: NodeJS.Timeout | undefined;
-  #changed = Promise.withResolvers<void>();
+  #stateChanged = Promise.withResolvers<void>();
 
   constructor(options: LiveWatchOptions) {
     this.#options = options;
@@ -41,41 +44,41 @@ export class LiveWatch {
     return this.#state;
   }
 
-  /** Whether it has brought an event that was taken; one that says what went wrong is none. */
+  /** Whether the watch delivered an event that was accepted. An ERROR event does not count. */
   get hasEvents(): boolean {
     return this.#events > 0;
   }
 
-  /** It ended as soon as it was open, without any event: nobody can say that it worked. */
+  /** The watch ended within a second without any event, so there is no evidence that it worked. */
   get endedAtOnce(): boolean {
-    return this.#tooShort;
+    return this.#endedAtOnce;
   }
 
-  /** What made it end, if it has ended other than in due form. */
+  /** The error that ended the watch; undefined for a normal end. */
   get failure(): unknown {
     return this.#failure;
   }
 
-  /** Resolves with the next change of the state. */
+  /** Resolves at the next change of the state. */
   get stateChanged(): Promise<void> {
-    return this.#changed.promise;
+    return this.#stateChanged.promise;
   }
 
   /**
-   * Resolves when the watch is silent, or was ended by the server in due form.
-   * @throws what made the watch end, or what `onEvent` threw.
+   * Resolves when the watch is silent or the server ended it normally.
+   * @throws the error that ended the watch, including errors of `onEvent`.
    */
   async untilSilentOrEnded(): Promise<void> {
     while (this.#state === 'live') await this.stateChanged;
     if (this.#failure !== undefined) throw this.#failure;
   }
 
-  /** Treats the watch as silent from now on until it brings something. */
+  /** Treats the watch as silent until it delivers an event. */
   markSilent(): void {
-    if (this.#state === 'live') this.#become('silent');
+    if (this.#state === 'live') this.#setState('silent');
   }
 
-  /** No event is handed on after this. */
+  /** After this call no event is delivered. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
@@ -89,7 +92,7 @@ export class LiveWatch {
     try {
       for await (const event of stream.events) {
         if (this.#closed) break;
-        if (this.#state === 'silent') this.#become('live');
+        if (this.#state === 'silent') this.#setState('live');
         onEvent(event);
         this.#events++;
         this.#waitForSilence();
@@ -97,9 +100,9 @@ export class LiveWatch {
     } catch (error) {
       if (!this.#closed) this.#failure = error;
     }
-    this.#tooShort = !this.hasEvents && performance.now() - this.#opened < SHORT_MS;
+    this.#endedAtOnce = !this.hasEvents && performance.now() - this.#opened < VERY_SHORT_WATCH_MS;
     this.close();
-    this.#become('ended');
+    this.#setState('ended');
   }
 
   #waitForSilence(): void {
@@ -107,10 +110,10 @@ export class LiveWatch {
     this.#timer = setTimeout(() => this.markSilent(), this.#options.silenceMs());
   }
 
-  #become(state: 'live' | 'silent' | 'ended'): void {
+  #setState(state: 'live' | 'silent' | 'ended'): void {
     this.#state = state;
-    const { resolve } = this.#changed;
-    this.#changed = Promise.withResolvers<void>();
+    const { resolve } = this.#stateChanged;
+    this.#stateChanged = Promise.withResolvers<void>();
     resolve();
   }
 }

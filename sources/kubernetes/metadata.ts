@@ -1,20 +1,21 @@
-/** Metadata of objects as the API server sends them, and the order of their versions. */
+/** Metadata of raw API objects, and the order of resource versions. */
 import { isRecord } from '../../api/read-field.ts';
 
-/** The `metadata` of an object as the API server sent it; empty where there is none. */
+/** The `metadata` of a raw object; empty when missing. */
 export function metadataOf(object: unknown): Record<string, unknown> {
   return isRecord(object) && isRecord(object.metadata) ? object.metadata : {};
 }
 
-/** The object's resource version; empty where there is none. */
+/** The object's resource version; empty when missing. */
 export function resourceVersionOf(object: unknown): string {
   const { resourceVersion } = metadataOf(object);
   return typeof resourceVersion === 'string' ? resourceVersion : '';
 }
 
 /**
- * Whether one resource version is older than another. Those of Kubernetes' own resources are decimal
- * numbers and may be compared (KEP-5504); of others nothing is known.
+ * Whether one resource version is older than another. Versions of Kubernetes' own resources are
+ * decimal numbers and can be compared (KEP-5504). The order of other versions is unknown; the
+ * result is then false.
  */
 export function isOlder(version: string, other: string): boolean {
   if (!DECIMAL.test(version) || !DECIMAL.test(other)) return false;

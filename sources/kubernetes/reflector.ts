@@ -1,4 +1,4 @@
-/** Lists and watches one resource of the API server, and keeps a sink in step with it. */
+/** Lists and watches one resource of the API server, and keeps a sink in sync with it. */
 import type { Kind } from '../../api/objects.ts';
 import { isRecord } from '../../api/read-field.ts';
 import type { ObjectSink, SourceLog } from '../source.ts';
@@ -27,62 +27,61 @@ export interface ReflectorOptions {
   readonly sink: ObjectSink;
   readonly onProblem: OnProblem;
   readonly observer: ResourceObserver | undefined;
-  /** The server's history is not the one that was followed: etcd was restored from a snapshot. */
+  /**
+   * Called when etcd was restored from a snapshot, after which the known history is void.
+   */
   readonly onEtcdRestored: () => void;
   readonly log: SourceLog;
   readonly backoff: RetryClock;
   readonly timeouts: Pick<Timeouts, 'silence'>;
 }
 
-/** So many answers in a row that a CRD is not installed are the truth, and looks after them are rare. */
-const BELIEVE_ABSENCES = 3;
-const ABSENT_MS = 60_000;
-/** In which a watch has to tell what has happened before it was opened. */
-const DOUBT_MS = 2000;
-/** The same of a change on the server; longer, for the watch cache of another API server may lag behind. */
-const UNTOLD_MS = 10_000;
+/**
+ * A CRD counts as not installed after this many consecutive 404 responses; later checks are rare.
+ */
+const NOT_FOUND_LIMIT = 3;
+const NOT_INSTALLED_POLL_MS = 60_000;
+/** Time for a new watch to deliver the expected DELETED event. */
+const DELETED_EVENT_MS = 2000;
+/**
+ * Time for a new watch to deliver a change known from the server; longer, because the watch cache
+ * of another API server may lag behind.
+ */
+const UNDELIVERED_EVENT_MS = 10_000;
 
 /**
- * Keeps the sink in step with one resource of the API server: lists it, watches from there, lists
- * again when the server has forgotten the version we know, or has another history. Calls `synced` after
- * the first list, or when there is nothing to list because an optional resource is not installed.
+ * Keeps the sink in sync with one resource: lists it, watches from there, and relists when the
+ * version has expired or etcd was restored. Calls `synced` after the first list, or when an
+ * optional resource is not installed.
  *
- * Nothing is taken away but what the server says is deleted, or what a complete list has not got, or
- * all that was of a CRD that is gone.
+ * Objects are removed only on a DELETED event, when missing from a complete list, or when their CRD
+ * is no longer installed.
  */
 export class Reflector {
   readonly #options: ReflectorOptions;
   readonly #objects: InformerStore;
   readonly #history = new EtcdHistory();
   readonly #lister: Lister;
-  readonly #hearing: WatchDelivery;
-  /** The resource version to watch from; undefined: list first. */
+  readonly #delivery: WatchDelivery;
+  /** The resource version to watch from; undefined to list first. */
   #version: string | undefined;
-  /** Of the resource's paths the one that is there, as far as is known. */
+  /** The path of the resource that existed last. */
   #path: string;
   #watch: LiveWatch | undefined;
-  /** What the observer was told last. */
+  /** The value last reported to the observer. */
   #isWatching = false;
-  /** A new watch is asked for, also when the one that is open is live. */
+  /** A new watch was requested, even if the open one is live. */
   #mustRenew = false;
   /** Ends the wait before the next attempt. */
   #endWait: () => void = () => {};
-  /** Attempts in a row in which an optional resource was at none of its paths. */
-  #absences = 0;
-  #absent = false;
+  /** Consecutive attempts in which no path of an optional resource existed. */
+  #notFoundCount = 0;
+  #isNotInstalled = false;
   #isSynced = false;
   readonly #synced = Promise.withResolvers<void>();
 
   constructor(options: ReflectorOptions) {
-    const {
-      resource,
-      sink,
-      onProblem,
-      onEtcdRestored: onOtherHistory,
-      observer,
-      log,
-      backoff,
-    } = options;
+    const { resource, sink, onProblem, onEtcdRestored, observer, log, backoff } = options;
     const { kind, paths } = resource;
     this.#options = options;
     this.#path = paths[0];
@@ -91,32 +90,32 @@ export class Reflector {
       resource,
       objects: this.#objects,
       history: this.#history,
-      onUpToDate: () => this.#tellCurrent(),
-      onEtcdRestored: onOtherHistory,
+      onUpToDate: () => this.#reportUpToDate(),
+      onEtcdRestored,
     });
-    const onDeaf = () => observer?.deaf(kind);
-    this.#hearing = new WatchDelivery({ kind, log, clock: backoff, onStalled: onDeaf });
-    // Of what need not be installed, that nobody watches it is no news.
-    if (resource.optional !== true) this.#tellWatching(false);
+    const onStalled = () => observer?.watchStalled(kind);
+    this.#delivery = new WatchDelivery({ kind, log, clock: backoff, onStalled });
+    // Do not report a missing watch of an optional resource before it is known to exist.
+    if (resource.optional !== true) this.#reportWatchOpen(false);
   }
 
   get kind(): Kind {
     return this.#options.resource.kind;
   }
 
-  /** Resolves when `synced` of the sink was called. */
+  /** Resolves when the sink's `synced` was called. */
   get synced(): Promise<void> {
     return this.#synced.promise;
   }
 
-  /** How many objects cannot be read as they are now. */
+  /** Number of objects that currently cannot be read. */
   get unreadable(): number {
     return this.#objects.unreadable;
   }
 
   /**
-   * Opens a new watch soon, and compares the server's history then. The watch before it stays open
-   * until the new one is.
+   * Opens a new watch soon and checks the server's history before. The current watch stays open
+   * until then.
    */
   renew(): void {
     this.#mustRenew = true;
@@ -125,8 +124,8 @@ export class Reflector {
   }
 
   /**
-   * Runs until the signal is aborted, then resolves. Failures of the server and of the way to it
-   * are logged and tried again; it rejects only with what the sink or `onProblem` throw.
+   * Runs until the signal is aborted, then resolves. Failures of the server and the connection are
+   * logged and retried. Rejects only with errors of the sink or `onProblem`.
    */
   async run(signal: AbortSignal): Promise<void> {
     const { backoff } = this.#options;
@@ -135,14 +134,14 @@ export class Reflector {
       while (!signal.aborted) {
         const outcome = await this.#attempt(signal);
         if (signal.aborted) return;
-        if (this.#isAbsent(outcome.failure)) {
+        if (this.#handleNotFound(outcome.failure)) {
           retry = INITIAL_RETRY_STATE;
-          await this.#wait(absenceMs(this.#absences, backoff.random), signal);
+          await this.#wait(notInstalledPollMs(this.#notFoundCount, backoff.random), signal);
           continue;
         }
         const step = nextRetry(retry, outcome, backoff.random);
         retry = step.state;
-        if (step.mustRelist || (outcome.isSilent && this.#isDoubtProven()))
+        if (step.mustRelist || (outcome.isSilent && this.#hasMissedEvent()))
           this.#version = undefined;
         this.#report(outcome, step);
         if (step.waitMs > 0) await this.#wait(step.waitMs, signal);
@@ -152,18 +151,18 @@ export class Reflector {
     }
   }
 
-  /** Opens a watch unless one is live, and follows it until it is silent or has ended. */
+  /** Opens a watch unless one is live, then waits until it is silent or has ended. */
   async #attempt(signal: AbortSignal): Promise<AttemptOutcome> {
-    let answered = false;
+    let hasResponse = false;
     let watch: LiveWatch | undefined;
     let failure: ApiServerFailure | undefined;
     try {
       if (this.#watch?.state !== 'live' || this.#mustRenew) {
         await this.#renewWatch(signal, () => {
-          answered = true;
+          hasResponse = true;
         });
       }
-      answered = true;
+      hasResponse = true;
       watch = this.#watch;
       await watch?.untilSilentOrEnded();
     } catch (error) {
@@ -174,54 +173,54 @@ export class Reflector {
     return {
       failure,
       isSilent: failure === undefined && watch?.state === 'silent',
-      hasResponse: answered,
+      hasResponse,
       hasEvents: watch?.hasEvents === true,
       watchEndedAtOnce: watch?.endedAtOnce === true,
     };
   }
 
   /**
-   * Opens a watch in the place of the one before, which is read until the new one is open: it may
-   * only have had nothing to tell. The new one has a session, and so a connection, of its own, for the
-   * connection of the other may be dead.
+   * Replaces the watch. The old one is read until the new one is open, because it may just be idle.
+   * The new one has its own session and connection, because the old connection may be broken.
    */
   async #renewWatch(signal: AbortSignal, onListed: () => void): Promise<void> {
     const { open } = this.#options;
     const before = this.#watch;
-    const isAsked = this.#mustRenew;
+    const wasRequested = this.#mustRenew;
     this.#mustRenew = false;
     let session: Session | undefined;
     try {
       session = await open(signal);
       const { stream, from } = await this.#openStream(session, onListed);
-      // What the server said in the watch before counts, other than that its connection broke.
+      // An error of the old watch still counts, unless its connection broke.
       const { failure } = before ?? {};
       if (failure !== undefined && !(failure instanceof ConnectionError)) {
         stream.close();
         throw failure;
       }
       this.#watch = this.#follow(session, stream, from);
-      // What it was asked for in the meantime may have come after the check of the history.
+      // A request during opening may have arrived after the check of the history.
       if (this.#mustRenew) this.#watch.markSilent();
       before?.close();
-      this.#tellWatching(true);
+      this.#reportWatchOpen(true);
     } catch (error) {
       session?.close();
-      this.#mustRenew ||= isAsked;
-      const left = this.#watch;
-      if (left?.state === 'ended') {
+      this.#mustRenew ||= wasRequested;
+      const current = this.#watch;
+      if (current?.state === 'ended') {
         this.#watch = undefined;
-        if (left.failure !== undefined && !isApiServerFailure(left.failure)) throw left.failure;
+        if (current.failure !== undefined && !isApiServerFailure(current.failure))
+          throw current.failure;
       }
-      // It spoke again, so there is no need for another.
-      if (left?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
-      // Nobody knows whether the API server is still behind a watch that is silent.
-      if (left?.state !== 'live') this.#tellWatching(false);
+      // The old watch delivered an event, so no new one is needed.
+      if (current?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
+      // A silent watch may no longer reach the API server, so do not report it as open.
+      if (current?.state !== 'live') this.#reportWatchOpen(false);
       throw error;
     }
   }
 
-  /** Opens a watch at the path that was there last; each other one is tried once for a 404. */
+  /** Opens a watch at the path that existed last. On 404 tries each other path once. */
   async #openStream(
     session: Session,
     onListed: () => void,
@@ -235,8 +234,8 @@ export class Reflector {
           if (!isUsable) this.#version = undefined;
         }
         if (this.#version === undefined) {
-          // Its events would come between the items of the list.
-          this.#leaveWatch();
+          // Events of the old watch would interleave with the items of the list.
+          this.#closeWatch();
           this.#version = await this.#list(session);
           onListed();
         }
@@ -256,15 +255,16 @@ export class Reflector {
   /** @param from the version that the watch was opened with. */
   #follow(session: Session, stream: WatchStream, from: string): LiveWatch {
     const { timeouts, backoff } = this.#options;
-    // Events between these two were told by the watch before, while this one was being opened.
+    // The old watch delivered the events between these versions while the new one was opened.
     const until = this.#version ?? from;
     let last = from;
     const watch: LiveWatch = new LiveWatch({
       stream,
       silenceMs: () => {
-        const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
-        if (untold !== undefined) return Math.min(UNTOLD_MS, timeouts.silence);
-        if (inDoubt) return Math.min(DOUBT_MS, timeouts.silence);
+        const { undeliveredChange, hasUnconfirmedDeletion } = this.#history;
+        if (undeliveredChange !== undefined)
+          return Math.min(UNDELIVERED_EVENT_MS, timeouts.silence);
+        if (hasUnconfirmedDeletion) return Math.min(DELETED_EVENT_MS, timeouts.silence);
         return jitteredSilenceMs(timeouts.silence, backoff.random);
       },
       onEvent: (event) => {
@@ -272,132 +272,136 @@ export class Reflector {
         if (type === 'ERROR') throw statusError(object, 500);
         const version = resourceVersionOf(object);
         if (version === '') {
-          throw new MalformedResponse('API server: an event without a resource version');
+          throw new MalformedResponse('API server: watch event without a resource version');
         }
-        // Events come in the order of versions.
-        if (isOlder(version, last)) this.#leaveHistory(`${version}, after ${last}`);
+        // Events arrive in the order of their versions.
+        if (isOlder(version, last)) this.#resetHistory(`${version}, after ${last}`);
         last = version;
         const isKnown = isOlder(from, until) && !isOlder(until, version);
-        if (!isKnown) this.#takeEvent(type, object, version);
-        // It may have been silent, and not counted as open.
-        if (!this.#isWatching) this.#tellWatching(true);
-        this.#hearing.recordDelivery();
-        this.#tellCurrent();
+        if (!isKnown) this.#handleEvent(type, object, version);
+        // The watch may have been reported as closed while it was silent.
+        if (!this.#isWatching) this.#reportWatchOpen(true);
+        this.#delivery.recordDelivery();
+        this.#reportUpToDate();
       },
       onClose: () => {
         session.close();
-        if (this.#watch === watch) this.#tellWatching(false);
+        if (this.#watch === watch) this.#reportWatchOpen(false);
       },
     });
     return watch;
   }
 
-  #takeEvent(type: unknown, object: unknown, version: string): void {
+  #handleEvent(type: unknown, object: unknown, version: string): void {
     const seen = this.#history.position.version;
-    if (isOlder(version, seen)) this.#leaveHistory(`${version}, after ${seen}`);
+    if (isOlder(version, seen)) this.#resetHistory(`${version}, after ${seen}`);
     if (type === 'ADDED' || type === 'MODIFIED') this.#objects.put(object);
     else if (type === 'DELETED') this.#objects.remove(object);
-    else if (type !== 'BOOKMARK') throw new MalformedResponse('API server: an unknown event');
+    else if (type !== 'BOOKMARK')
+      throw new MalformedResponse('API server: watch event of unknown type');
     this.#version = version;
-    const isOfHistory = this.#history.recordEvent(type, object, version);
-    if (!isOfHistory) this.#leaveHistory(`${version}, and none that an object was deleted before`);
+    const isConsistent = this.#history.recordEvent(type, object, version);
+    if (!isConsistent) this.#resetHistory(`${version}, without the expected DELETED event`);
   }
 
-  /** @param what the server told that cannot be of the history that was followed. */
-  #leaveHistory(what: string): never {
+  /** @param what the version that contradicts the followed history. */
+  #resetHistory(what: string): never {
     this.#history.reset();
     this.#version = undefined;
     this.#options.onEtcdRestored();
-    throw new MalformedResponse(`API server: an event of version ${what}: etcd was restored`);
+    throw new MalformedResponse(
+      `API server: watch event with resource version ${what}: etcd was restored from a snapshot`,
+    );
   }
 
-  #tellWatching(isOpen: boolean): void {
+  #reportWatchOpen(isOpen: boolean): void {
     this.#isWatching = isOpen;
-    this.#options.observer?.watching(this.kind, isOpen);
+    this.#options.observer?.watchOpen(this.kind, isOpen);
   }
 
-  #tellCurrent(): void {
-    this.#options.observer?.current(this.kind);
+  #reportUpToDate(): void {
+    this.#options.observer?.upToDate(this.kind);
   }
 
-  #tellSynced(): void {
+  #reportSynced(): void {
     if (this.#isSynced) return;
     this.#isSynced = true;
     this.#options.sink.synced(this.kind);
     this.#synced.resolve();
   }
 
-  #leaveWatch(): void {
+  #closeWatch(): void {
     this.#watch?.close();
     this.#watch = undefined;
   }
 
-  /** @returns false when only a list can tell what there is. */
+  /** @returns false when a relist is needed. */
   async #check(session: Session): Promise<boolean> {
-    const scope = this.#hearing.isComparisonDue ? 'all' : 'last change';
+    const scope = this.#delivery.isComparisonDue ? 'all' : 'last change';
     const isUsable = await this.#lister.checkHistory(session, this.#path, scope);
     if (scope === 'all' && this.#history.undeliveredChange === undefined)
-      this.#hearing.recordComparison();
+      this.#delivery.recordComparison();
     return isUsable;
   }
 
-  /** Of a watch that is silent: whether that proves that it does not tell what has happened. */
-  #isDoubtProven(): boolean {
-    // Then it has not had its time.
+  /** Whether the silence of the watch proves that it misses a change. */
+  #hasMissedEvent(): boolean {
+    // The watch is to be replaced before its time for delivery is over.
     if (this.#mustRenew) return false;
-    const { undeliveredChange: untold, hasUnconfirmedDeletion: inDoubt } = this.#history;
-    if (untold !== undefined) this.#hearing.recordMissedChange(untold);
-    return untold !== undefined || inDoubt;
+    const { undeliveredChange, hasUnconfirmedDeletion } = this.#history;
+    if (undeliveredChange !== undefined) this.#delivery.recordMissedChange(undeliveredChange);
+    return undeliveredChange !== undefined || hasUnconfirmedDeletion;
   }
 
   /** @returns the resource version of the list. */
   async #list(session: Session): Promise<string> {
     const version = await this.#lister.list(session, this.#path);
-    this.#absent = false;
-    this.#absences = 0;
-    this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed');
-    this.#tellSynced();
-    this.#hearing.recordComparison();
-    this.#tellCurrent();
+    this.#isNotInstalled = false;
+    this.#notFoundCount = 0;
+    this.#options.log.info({ kind: this.kind, objects: this.#objects.size }, 'listed objects');
+    this.#reportSynced();
+    this.#delivery.recordComparison();
+    this.#reportUpToDate();
     return version;
   }
 
   /**
-   * Whether there is nothing of an optional resource, because it is not installed. An API server that
-   * is starting, or a proxy before it, may not know a CRD for a moment: what is in force does not
-   * go for one such answer.
+   * Handles a 404 for an optional resource. While an API server starts, it or a proxy may return 404
+   * for an existing CRD, so objects in force are only removed after several such responses.
+   * @returns whether the resource counts as not installed.
    */
-  #isAbsent(failure: ApiServerFailure | undefined): boolean {
+  #handleNotFound(failure: ApiServerFailure | undefined): boolean {
     const { resource, log, observer } = this.#options;
     const isMissing = failure instanceof ApiError && failure.isNotFound;
-    this.#absences = resource.optional === true && isMissing ? this.#absences + 1 : 0;
-    if (this.#absences === 0) return false;
+    this.#notFoundCount = resource.optional === true && isMissing ? this.#notFoundCount + 1 : 0;
+    if (this.#notFoundCount === 0) return false;
     this.#version = undefined;
     const objects = this.#objects.size;
-    if (objects > 0 && this.#absences < BELIEVE_ABSENCES) return false;
+    if (objects > 0 && this.#notFoundCount < NOT_FOUND_LIMIT) return false;
     const { kind } = resource;
     this.#objects.retainOnly(new Set());
-    // Somebody may have upgraded a CRD to one without any version that is asked for.
-    if (objects > 0) log.warn({ kind, objects }, 'not installed any more; these are gone');
-    else if (!this.#absent) log.info({ kind }, 'not installed; looking for it now and then');
-    if (!this.#absent) observer?.absent(this.kind);
-    this.#absent = true;
-    this.#tellSynced();
+    // A CRD upgrade may have removed every version that is requested.
+    if (objects > 0) log.warn({ kind, objects }, 'CRD is no longer installed; removed its objects');
+    else if (!this.#isNotInstalled)
+      log.info({ kind }, 'CRD is not installed; checking again periodically');
+    if (!this.#isNotInstalled) observer?.notInstalled(this.kind);
+    this.#isNotInstalled = true;
+    this.#reportSynced();
     return true;
   }
 
-  #report({ failure, isSilent: silent }: AttemptOutcome, { failures, waitMs }: RetryStep): void {
+  #report({ failure, isSilent }: AttemptOutcome, { failures, waitMs }: RetryStep): void {
     const { log, resource } = this.#options;
     const details = { kind: resource.kind, failures, waitMs, err: failure };
     if (failure !== undefined) {
-      if (failures > 0) log.warn(details, 'list or watch failed, trying again');
-      else log.info(details, 'the version to watch from has expired, listing');
-    } else if (!silent && waitMs > 0) {
-      log.info(details, 'watch ended without any event, trying again');
+      if (failures > 0) log.warn(details, 'list or watch failed; retrying');
+      else log.info(details, 'watch resource version expired; relisting');
+    } else if (!isSilent && waitMs > 0) {
+      log.info(details, 'watch ended without events; retrying');
     }
   }
 
-  /** Waits so long, or until `renew` is called, or a silent watch is silent no more. */
+  /** Waits until the time is over, `renew` is called, or a silent watch delivers an event. */
   async #wait(milliseconds: number, signal: AbortSignal): Promise<void> {
     const early = new AbortController();
     this.#endWait = () => early.abort();
@@ -407,8 +411,8 @@ export class Reflector {
   }
 }
 
-/** Until the next look; as after failures at first, then about once a minute. */
-function absenceMs(absences: number, random: () => number): number {
-  if (absences < BELIEVE_ABSENCES) return jitteredBackoffMs(absences, random);
-  return Math.round(ABSENT_MS * (0.5 + random()));
+/** Milliseconds until the next check: a backoff at first, then about one minute. */
+function notInstalledPollMs(notFoundCount: number, random: () => number): number {
+  if (notFoundCount < NOT_FOUND_LIMIT) return jitteredBackoffMs(notFoundCount, random);
+  return Math.round(NOT_INSTALLED_POLL_MS * (0.5 + random()));
 }

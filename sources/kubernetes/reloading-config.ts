@@ -1,4 +1,4 @@
-/** Follows a kubeconfig that is changed while the agent runs. */
+/** Reloads the kubeconfig when it changes. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { SourceLog } from '../source.ts';
@@ -19,9 +19,9 @@ export interface ReloadingConfigContext {
 }
 
 /**
- * How to reach the API server, as the kubeconfig says it now: whoever mends its server or its
- * credentials need not restart the agent. A file that cannot be used, such as one that is half written,
- * is no change.
+ * The cluster configuration, reloaded from the kubeconfig while the agent runs, so that a changed
+ * server or changed credentials need no restart. A file that cannot be used, for example one that
+ * is half written, leaves the previous configuration in place.
  */
 export class ReloadingConfig {
   readonly #options: ClusterOptions;
@@ -30,10 +30,10 @@ export class ReloadingConfig {
   #open: OpenSession;
   #problem = '';
   #reading: Promise<void> | undefined;
-  /** The read that is under way is not waited for any more. */
-  #isLate = false;
+  /** The current read exceeded its timeout; callers no longer wait for it. */
+  #isOverdue = false;
 
-  /** @param config what the options say now. */
+  /** @param config the configuration that the options give now. */
   constructor(options: ClusterOptions, context: ReloadingConfigContext, config: ClusterConfig) {
     this.#options = options;
     this.#context = context;
@@ -41,37 +41,38 @@ export class ReloadingConfig {
     this.#open = this.#openerFor(config);
   }
 
-  /** Opens a session as the files say it at that time. */
+  /** Opens a session with the configuration that the files contain at that time. */
   readonly open: OpenSession = async (signal) => {
-    await this.#look(signal);
+    await this.#refresh(signal);
     return this.#open(signal);
   };
 
-  /** Looks now and then whether the files say something else, until the signal is aborted. */
+  /** Polls the files for changes until the signal is aborted. */
   watch(pollMs: number, onChange: () => void, signal: AbortSignal): void {
-    // Flags and the environment of a process do not change.
+    // Flags and environment variables of a running process do not change.
     if (!this.#options.kubeconfig) return;
-    let told = this.#config;
-    const look = async () => {
-      await this.#look(signal);
-      if (signal.aborted || this.#config === told) return;
-      told = this.#config;
+    let reported = this.#config;
+    const poll = async () => {
+      await this.#refresh(signal);
+      if (signal.aborted || this.#config === reported) return;
+      reported = this.#config;
       onChange();
     };
-    const timer = setInterval(() => void look(), pollMs).unref();
+    const timer = setInterval(() => void poll(), pollMs).unref();
     signal.addEventListener('abort', () => clearInterval(timer), { once: true });
   }
 
   /**
-   * Ends in time, also where the files are on a file system that hangs. Then no further read is begun until that one
-   * has ended: a few of them would hold up all that the process does with files.
+   * Reloads the configuration, with a timeout for file systems that hang. While a read hangs no
+   * other is started, because a few hanging reads would block all file access of the process
+   * (libuv's thread pool).
    */
-  async #look(signal: AbortSignal): Promise<void> {
+  async #refresh(signal: AbortSignal): Promise<void> {
     this.#reading ??= this.#read().finally(() => {
       this.#reading = undefined;
-      this.#isLate = false;
+      this.#isOverdue = false;
     });
-    if (this.#isLate) return;
+    if (this.#isOverdue) return;
     const timer = new AbortController();
     const { credentials: timeoutMs } = this.#context.timeouts;
     const either = AbortSignal.any([signal, timer.signal]);
@@ -79,19 +80,21 @@ export class ReloadingConfig {
     const first = await Promise.race([this.#reading, late]);
     timer.abort();
     if (first !== 'late') return;
-    this.#isLate = true;
+    this.#isOverdue = true;
     const { kubeconfig = '' } = this.#options;
     const path = JSON.stringify(kubeconfig);
-    this.#unusable(
-      new ClusterConfigError(`kubeconfig ${path} cannot be read within ${timeoutMs / 1000} s`),
+    this.#reportProblem(
+      new ClusterConfigError(
+        `kubeconfig ${path} cannot be read: timed out after ${timeoutMs / 1000} s`,
+      ),
     );
   }
 
-  #unusable(error: ClusterConfigError): void {
+  #reportProblem(error: ClusterConfigError): void {
     if (error.message === this.#problem) return;
     this.#problem = error.message;
     const { log } = this.#context;
-    log.warn({ err: error }, 'the kubeconfig cannot be used; going on as it was before');
+    log.warn({ err: error }, 'cannot load kubeconfig; keeping the previous configuration');
   }
 
   async #read(): Promise<void> {
@@ -102,10 +105,10 @@ export class ReloadingConfig {
       if (isDeepStrictEqual(config, this.#config)) return;
       this.#config = config;
       this.#open = this.#openerFor(config);
-      log.info({ server: config.server }, 'the kubeconfig has changed; connecting anew');
+      log.info({ server: config.server }, 'kubeconfig changed; reconnecting');
     } catch (error) {
       if (!(error instanceof ClusterConfigError)) throw error;
-      this.#unusable(error);
+      this.#reportProblem(error);
     }
   }
 

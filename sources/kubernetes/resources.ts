@@ -1,34 +1,37 @@
-/** What is listed and watched of the API server for each use, and who hears how that goes. */
+/** The resources to list and watch for each feature, and the observer of their watches. */
 import type { Kind } from '../../api/objects.ts';
 import { API_VERSIONS } from '../../api/read-object.ts';
 import type { QueryParameters } from './session.ts';
 
-/** What to list and watch. */
+/** A resource to list and watch. */
 export interface Resource {
   readonly kind: Kind;
-  /** The same objects, in versions that mean the same; that which is to be asked for first. */
+  /** Paths of the same objects in equivalent API versions, preferred first. */
   readonly paths: readonly [string, ...string[]];
   /** `labelSelector`, `fieldSelector`. */
   readonly selectors: QueryParameters;
-  /** Of a CRD, which need not be installed: then there is nothing of it. */
+  /** Belongs to a CRD that may not be installed; the resource then counts as empty. */
   readonly optional?: boolean;
 }
 
-/** Hears how the objects of each kind are followed, for metrics. */
+/** Observes the watches of each kind, for metrics. */
 export interface ResourceObserver {
-  /** Whether a watch is open, as far as that is known. */
-  watching(kind: Kind, isOpen: boolean): void;
-  /** A list was read, a watch brought something, or the server was asked and had nothing to bring. */
-  current(kind: Kind): void;
-  /** It is of a CRD that is not installed, so that nobody can watch it. */
-  absent(kind: Kind): void;
-  /** Objects of it had changed, and a watch that was open did not tell. */
-  deaf(kind: Kind): void;
+  /** Whether a watch is open, as far as known. */
+  watchOpen(kind: Kind, isOpen: boolean): void;
+  /**
+   * The objects are up to date: a list was read, a watch delivered an event, or a check found no
+   * change.
+   */
+  upToDate(kind: Kind): void;
+  /** The CRD is not installed, so the kind cannot be watched. */
+  notInstalled(kind: Kind): void;
+  /** Objects had changed, and an open watch did not deliver the change. */
+  watchStalled(kind: Kind): void;
 }
 
-/** All objects of a kind, or those that are selected. */
+/** All objects of a kind that match the selectors. */
 function resource(kind: Kind, selectors: QueryParameters = {}): Resource {
-  // As Kubernetes makes the name of a resource from its kind (UnsafeGuessKindToResource).
+  // Kubernetes derives resource names from kinds in the same way (UnsafeGuessKindToResource).
   const name = `${kind.toLowerCase().replace(/y$/, 'ie')}s`;
   const pathIn = (apiVersion: string) =>
     `/${apiVersion.includes('/') ? 'apis' : 'api'}/${apiVersion}/${name}`;
@@ -41,7 +44,7 @@ function resource(kind: Kind, selectors: QueryParameters = {}): Resource {
   };
 }
 
-/** Services, EndpointSlices and the node's own Node, selected as kube-proxy selects them. */
+/** Services, EndpointSlices and the agent's own Node, with kube-proxy's selectors. */
 export function servingResources(nodeName: string): Resource[] {
   return [
     resource('Service', {
@@ -52,7 +55,7 @@ export function servingResources(nodeName: string): Resource[] {
   ];
 }
 
-/** All Services: kube-proxy's selectors leave out those that only DNS tells of. */
+/** All Services. kube-proxy's selectors exclude some that only DNS uses. */
 export const ALL_SERVICES: Resource = resource('Service');
 
 /** All Services and EndpointSlices. */
@@ -60,7 +63,10 @@ export function dnsResources(): Resource[] {
   return [ALL_SERVICES, resource('EndpointSlice')];
 }
 
-/** What network policy goes by. Pods that have ended have no address any more, and are not asked for. */
+/**
+ * Resources for network policy. Finished pods are excluded, because they no longer own their
+ * addresses.
+ */
 export function policyResources(): Resource[] {
   return [
     resource('Pod', { fieldSelector: 'status.phase!=Succeeded,status.phase!=Failed' }),
@@ -74,7 +80,7 @@ export function policyResources(): Resource[] {
   ];
 }
 
-/** For an agent that does both: all Nodes, once, instead of its own. */
+/** For an agent with both features: all Nodes once, instead of only its own. */
 export function servingAndPolicyResources(nodeName: string): Resource[] {
   const policy = policyResources();
   const others = servingResources(nodeName).filter(

@@ -11,13 +11,13 @@ import { type ListPart, ListSplitter, parseJson } from './list-splitter.ts';
 
 export type QueryParameters = Readonly<Record<string, string>>;
 
-/** Requests with one set of credentials, over connections of their own. */
+/** Sends requests with one set of credentials, over its own connections. */
 export interface Session {
   /**
-   * A list, or a page of one, piece by piece; what came before an error was in the list.
-   * @param form `metadata` asks for no more of each object, as a `PartialObjectMetadataList`; a server that cannot
-   * do that answers with the objects.
-   * @throws ApiError, ConnectionError, MalformedAnswer
+   * Reads a list, or one page of it, in parts. Parts before an error are valid.
+   * @param form `metadata` requests a `PartialObjectMetadataList`; a server that does not support
+   * it sends complete objects.
+   * @throws ApiError, ConnectionError, MalformedResponse
    */
   list(
     path: string,
@@ -25,13 +25,13 @@ export interface Session {
     form?: 'objects' | 'metadata',
   ): AsyncIterable<ListPart>;
   /**
-   * Opens a watch: resolves once the server has begun to answer.
+   * Opens a watch; resolves when the head of the response has arrived.
    * @throws ApiError, ConnectionError
    */
   watch(path: string, query: QueryParameters): Promise<WatchStream>;
   /**
    * Creates an object, or changes one by a JSON merge patch (RFC 7396).
-   * @returns the object in the answer; undefined if the answer is not JSON.
+   * @returns the object in the response; undefined if the response is not JSON.
    * @throws ApiError, ConnectionError
    */
   send(method: WriteMethod, path: string, body: object): Promise<unknown>;
@@ -41,29 +41,29 @@ export interface Session {
 /** An open watch. */
 export interface WatchStream {
   /**
-   * The lines of the answer, parsed, as they come; ends when the server ends it.
-   * @throws ConnectionError, MalformedAnswer
+   * The parsed lines of the response as they arrive. Ends when the server ends it.
+   * @throws ConnectionError, MalformedResponse
    */
   readonly events: AsyncIterable<unknown>;
   close(): void;
 }
 
 const JSON_TYPE = 'application/json';
-/** kube-apiserver does so since 1.15, of CRDs too. */
+/** kube-apiserver supports this since 1.15, also for CRDs. */
 const METADATA_TYPE = `${JSON_TYPE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,${JSON_TYPE}`;
-/** With the type of what is sent. */
+/** Content type of the request body. */
 const CONTENT_TYPES = {
   POST: JSON_TYPE,
   PATCH: 'application/merge-patch+json',
 } as const;
 type WriteMethod = keyof typeof CONTENT_TYPES;
 
-/** Hears what becomes of requests, for metrics. */
+/** Observes requests, for metrics. */
 export interface RequestObserver {
-  /** An answer began, or (`code` undefined) there was none. */
+  /** The head of a response arrived, or (`code` undefined) the request failed without one. */
   request(request: {
     method: string;
-    /** Name and port. */
+    /** Host name and port. */
     host: string;
     code: number | undefined;
     seconds: number;
@@ -71,23 +71,24 @@ export interface RequestObserver {
 }
 
 /**
- * Opens a session with credentials read afresh: tokens and certificates rotate. The signal ends all of its requests.
+ * Opens a session with freshly read credentials, because tokens and certificates rotate. The signal
+ * ends all of its requests.
  * @throws ConnectionError
  */
 export type OpenSession = (signal: AbortSignal) => Promise<Session>;
 
-/** Milliseconds after which something is given up. */
+/** Timeouts in milliseconds. */
 export const TIMEOUTS = {
-  /** Reading files, running a credential plugin. */
+  /** Reading credential files or running an exec credential plugin. */
   credentials: 60_000,
-  /** Until an answer begins. */
-  answer: 30_000,
-  /** A whole page. */
+  /** Until the head of a response arrives. */
+  response: 30_000,
+  /** A complete page of a list. */
   list: 120_000,
   /**
-   * A watch that brings nothing, which is renewed then: it may be dead. Bookmarks come about once a
-   * minute, but of a kind without any change since the API server started there are none. Up to half of it
-   * more by chance.
+   * Silence after which a watch is renewed, because its connection may be broken; plus up to 50 %
+   * jitter. Bookmarks arrive about once a minute, but not for a kind without any change since the
+   * API server started.
    */
   silence: 150_000,
 };
@@ -116,8 +117,8 @@ async function readCredentials(
   try {
     const credentials = await Promise.race([source.read(), late]);
     if (credentials !== undefined) return credentials;
-    // A plugin that hangs is waited for again, and not started again on top.
-    throw new Error(`no credentials within ${timeoutMs / 1000} s`);
+    // A plugin that hangs is not started again; the next read waits for it.
+    throw new Error(`reading credentials timed out after ${timeoutMs / 1000} s`);
   } catch (cause) {
     throw new ConnectionError(cause);
   } finally {
@@ -169,22 +170,24 @@ function createSession(
       headers: { accept, ...headers, ...content },
       body: body && JSON.stringify(body),
       signal,
-      timeoutMs: timeouts.answer,
+      timeoutMs: timeouts.response,
     }).catch((error: unknown) => {
       observe(undefined);
       throw failureOf(error);
     });
-    const { statusCode = 0, headers: answered } = answer.response;
+    const { statusCode = 0, headers: responseHeaders } = answer.response;
     observe(statusCode);
     if (statusCode >= 200 && statusCode < 300) return answer;
     try {
       if (statusCode === 401) onUnauthorized();
-      const told = await text(answer.response);
-      const status = parseOrUndefined(told);
+      const responseBody = await text(answer.response);
+      const status = parseOrUndefined(responseBody);
       const advice =
-        statusAdvice(statusCode, told, { method, path, query }) ||
-        (isRecord(status) ? '' : nonStatusAdvice(statusCode, told, answered.location));
-      throw statusError(status, statusCode, { retryAfter: answered['retry-after'], advice });
+        statusAdvice(statusCode, responseBody, { method, path, query }) ||
+        (isRecord(status)
+          ? ''
+          : nonStatusAdvice(statusCode, responseBody, responseHeaders.location));
+      throw statusError(status, statusCode, { retryAfter: responseHeaders['retry-after'], advice });
     } catch (error) {
       throw failureOf(error);
     } finally {
@@ -215,7 +218,7 @@ function createSession(
     async send(method, path, body) {
       const answer = await request(path, {}, { method, body });
       try {
-        // Read to its end, so that the connection can be used again.
+        // Read the complete body, so that the connection can be reused.
         return parseOrUndefined(await text(answer.response));
       } catch (error) {
         throw failureOf(error);
@@ -227,7 +230,7 @@ function createSession(
   };
 }
 
-/** @throws ConnectionError, MalformedAnswer */
+/** @throws ConnectionError, MalformedResponse */
 async function* eventsOf(
   { response, close }: HttpResponse,
   failureOf: (error: unknown) => Error,
@@ -242,8 +245,8 @@ async function* eventsOf(
 }
 
 /**
- * A response in pieces of 64 KiB at most, with a turn of the event loop after each: otherwise there
- * is one for all that the kernel has, which may be megabytes.
+ * Yields a response in chunks of at most 64 KiB, each in its own turn of the event loop. Otherwise
+ * one turn handles everything that the kernel has buffered, which may be megabytes.
  */
 async function* chunks(response: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   for await (const chunk of response) {
@@ -256,6 +259,6 @@ function parseOrUndefined(body: string): unknown {
   try {
     return JSON.parse(body);
   } catch {
-    return undefined; // a proxy's error page; the HTTP status says enough
+    return undefined; // an error page of a proxy; the HTTP status is sufficient
   }
 }

@@ -8,7 +8,7 @@ import { ReloadingConfig } from './reloading-config.ts';
 import type { Resource, ResourceObserver } from './resources.ts';
 import { type OpenSession, type RequestObserver, TIMEOUTS, type Timeouts } from './session.ts';
 
-/** Hears what becomes of requests and resources, for metrics. */
+/** Observes requests and watches, for metrics. */
 export interface SourceObserver extends RequestObserver, ResourceObserver {}
 
 export interface KubernetesSourceOptions extends ClusterOptions {
@@ -18,20 +18,20 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly log: SourceLog;
   readonly backoff?: RetryClock;
   readonly timeouts?: Timeouts;
-  /** Hears of each request and watch. */
+  /** Observes each request and watch. */
   readonly observer?: SourceObserver;
-  /** Milliseconds between looks whether the kubeconfig was changed. */
+  /** Milliseconds between checks of the kubeconfig for changes. */
   readonly configPollMs?: number;
-  /** Told once how to open sessions, for what else is asked of the API server. */
+  /** Called once with the function that opens sessions, for other requests to the API server. */
   readonly onSessions?: (open: OpenSession) => void;
 }
 
-/** A kubelet takes up to a minute to bring a changed ConfigMap to a file; this is little on top. */
+/** A kubelet takes up to a minute to update a mounted ConfigMap; this adds little to it. */
 const CONFIG_POLL_MS = 5000;
 
 /**
- * The API server as a source. `start` waits for an API server that cannot be reached for as long as it
- * takes.
+ * The API server as a source. `start` waits without a limit for an API server that cannot be
+ * reached.
  * @throws ClusterConfigError from `start`.
  */
 export class KubernetesSource implements Source {
@@ -66,7 +66,7 @@ export class KubernetesSource implements Source {
         sink,
         onProblem,
         observer,
-        // What befell one resource has befallen all that are in the same etcd.
+        // All resources share one etcd, so all have to check their history.
         onEtcdRestored: () => this.#renewAll(reflector),
         log,
         backoff,
@@ -78,8 +78,8 @@ export class KubernetesSource implements Source {
     this.#running = Promise.all(this.#reflectors.map((each) => each.run(this.#stop.signal)));
     const synced = Promise.all(this.#reflectors.map((each) => each.synced));
     await Promise.race([synced, this.#running]);
-    // The race counts as a handler of every rejection; later ones are bugs and must be loud.
-    void this.#running.then(() => log.info({}, 'the Kubernetes source has stopped'));
+    // The race handles every rejection, but a later one is a bug and must not stay silent.
+    void this.#running.then(() => log.info({}, 'stopped watching the API server'));
   }
 
   async stop(): Promise<void> {
@@ -87,8 +87,8 @@ export class KubernetesSource implements Source {
     await this.#running;
   }
 
-  #renewAll(but?: Reflector): void {
-    for (const each of this.#reflectors) if (each !== but) each.renew();
+  #renewAll(except?: Reflector): void {
+    for (const each of this.#reflectors) if (each !== except) each.renew();
   }
 
   unreadable(): ReadonlyMap<string, number> {

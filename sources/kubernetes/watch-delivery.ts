@@ -1,4 +1,4 @@
-/** Whether watches tell of changes, or something on the way to the API server holds them back. */
+/** Detects stalled watches: watches that are open but deliver no events although objects change. */
 import type { Kind, ObjectKey } from '../../api/objects.ts';
 import type { SourceLog } from '../source.ts';
 import { jitteredSilenceMs, type RetryClock } from './backoff.ts';
@@ -7,38 +7,45 @@ export interface WatchDeliveryOptions {
   readonly kind: Kind;
   readonly clock: Pick<RetryClock, 'now' | 'random'>;
   readonly log: SourceLog;
-  /** Counts each time that a watch was found to be deaf. */
+  /**
+   * Called each time a watch is found to be stalled; counted in `portwide_api_deaf_watches_total`.
+   */
   readonly onStalled: () => void;
 }
 
-/** Milliseconds without a word of any watch after which all objects are compared; up to half of that more by chance. */
+/** Milliseconds without any watch event before all objects are compared; plus up to 50 % jitter. */
 const COMPARE_MS = 25 * 60_000;
-/** The same once a watch was found to be deaf: then there is no other way to hear of changes. */
-const DEAF_COMPARE_MS = 10 * 60_000;
+/**
+ * The same after a watch was found to be stalled, when comparisons are the only way to detect
+ * changes.
+ */
+const STALLED_COMPARE_MS = 10 * 60_000;
 
 /**
- * Whether the watches of one resource deliver anything.
+ * Detects whether the watches of one resource deliver events.
  *
- * A proxy or load balancer may let watches open and hold back what they bring. Silence alone does not prove
- * that: on an idle cluster there is nothing to bring. So after a long silence the agent compares what it
- * knows with what the API server has; a difference that a watch does not tell proves it.
+ * A proxy or load balancer may accept watches and hold back their events. Silence alone does not
+ * prove that, because an idle cluster has no events. After a long silence the agent therefore
+ * compares its objects with the API server. A difference that the watch does not deliver
+ * proves that it is stalled.
  *
- * An etcd reports its progress every 10 to 11 minutes by default, but not after an interval with an event. Then
- * kube-apiservers send bookmarks. So even on an idle cluster one comes within 23 minutes, and nothing is compared.
+ * An etcd reports its progress every 10 to 11 minutes by default, except after an interval with an
+ * event. The kube-apiserver then sends bookmarks. So a bookmark arrives within 23 minutes even on
+ * an idle cluster, and normally nothing is compared.
  */
 export class WatchDelivery {
   readonly #options: WatchDeliveryOptions;
-  #isDeaf = false;
-  /** When what is known was last known to be what the server has. */
-  #currentAt: number;
+  #isStalled = false;
+  /** When the known objects were last confirmed to match the API server. */
+  #confirmedAt: number;
   #compareAt = 0;
 
   constructor(options: WatchDeliveryOptions) {
     this.#options = options;
-    this.#currentAt = options.clock.now();
+    this.#confirmedAt = options.clock.now();
   }
 
-  /** Whether all objects are to be compared with what the API server has. */
+  /** Whether all objects have to be compared with the API server. */
   get isComparisonDue(): boolean {
     return this.#options.clock.now() >= this.#compareAt;
   }
@@ -46,34 +53,37 @@ export class WatchDelivery {
   /** A complete list was read, or a comparison found no difference. */
   recordComparison(): void {
     const { now, random } = this.#options.clock;
-    this.#currentAt = now();
+    this.#confirmedAt = now();
     this.#compareAt =
-      this.#currentAt + jitteredSilenceMs(this.#isDeaf ? DEAF_COMPARE_MS : COMPARE_MS, random);
+      this.#confirmedAt +
+      jitteredSilenceMs(this.#isStalled ? STALLED_COMPARE_MS : COMPARE_MS, random);
   }
 
-  /** A watch has brought something. */
+  /** A watch delivered an event or bookmark. */
   recordDelivery(): void {
     const { kind, log } = this.#options;
-    if (this.#isDeaf) log.info({ kind }, 'the watch delivers again');
-    this.#isDeaf = false;
+    if (this.#isStalled) log.info({ kind }, 'stalled watch delivers events again');
+    this.#isStalled = false;
     this.recordComparison();
   }
 
   /**
-   * A watch did not tell of a change that the API server has.
-   * @param object whose change it was.
+   * The watch did not deliver a change that the API server has.
+   * @param object the changed object.
    */
   recordMissedChange(object: ObjectKey): void {
-    const { kind, log, clock, onStalled: onDeaf } = this.#options;
-    onDeaf();
-    if (this.#isDeaf) return;
-    this.#isDeaf = true;
-    const seconds = Math.round((clock.now() - this.#currentAt) / 1000);
+    const { kind, log, clock, onStalled } = this.#options;
+    onStalled();
+    if (this.#isStalled) return;
+    this.#isStalled = true;
+    const seconds = Math.round((clock.now() - this.#confirmedAt) / 1000);
+    const effect = 'changes take effect up to 19 minutes late';
+    const hint =
+      'a proxy or load balancer in front of the API server holds back watch responses; ' +
+      'disable response buffering there, or connect to the API server directly';
     log.warn(
-      { kind, object, seconds },
-      'the watch delivers nothing, though objects change; listing them now, and comparing now and then, so changes ' +
-        'take effect up to 19 minutes late: a proxy or load balancer before the API server holds back ' +
-        'watches; let it pass them on unbuffered, or connect to the API server without it',
+      { kind, object, seconds, effect, hint },
+      'watch stalled: an object changed but no event arrived; relisting',
     );
   }
 }

@@ -1,4 +1,4 @@
-/** Reads the files of a directory of manifests, all of them or one. */
+/** Reads the files of a manifest directory. */
 import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { asError } from '../../api/errors.ts';
@@ -9,13 +9,16 @@ import type { DuplicateObject } from './file-precedence.ts';
 import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.ts';
 import type { ManifestProblem, Problem } from './problem.ts';
 
-/** Larger files are refused: they are parsed in one piece, at about a second per MB of YAML. */
+/**
+ * Larger files are rejected, because a file is parsed in one piece, at about a second per MB of
+ * YAML.
+ */
 export const MAX_FILE_BYTES = 64 * 1024 * 1024;
 
-/** The manifest directory is missing, is no directory, or may not be read; see `cause`. */
+/** The manifest directory is missing, is not a directory, or is not readable; see `cause`. */
 export class ManifestDirectoryError extends UserError {
   override readonly name = 'ManifestDirectoryError';
-  /** Without the directory. */
+  /** The message without the directory. */
   readonly reason: string;
 
   constructor(directory: string, cause: unknown) {
@@ -26,14 +29,15 @@ export class ManifestDirectoryError extends UserError {
 }
 
 interface LoadedObject extends ParsedObject {
-  /** Name of the file within the directory. */
+  /** File name within the directory. */
   readonly file: string;
 }
 
 /**
- * Reads the manifests of a directory once, as the agent does when it starts: what can be read of a
- * file with problems counts, and of an object in two files the first in the order of file names.
- * Objects of kinds not asked for are left out, and counted. Objects and problems come in the order of file names and lines.
+ * Reads all manifests of a directory once, with the rules that the agent uses at start. From a file
+ * with problems, the readable objects are used. Of an object in two files, the first in the order
+ * of file names is used. Objects of kinds not in `kinds` are skipped and counted. Objects and
+ * problems are in the order of file names and lines.
  * @returns as `ParsedManifest`.
  * @throws ManifestDirectoryError
  */
@@ -41,7 +45,7 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
   const objects = new Map<string, LoadedObject>();
   const problems: ManifestProblem[] = [];
   const warnings: ManifestProblem[] = [];
-  const passedOver = new Map<string, number>();
+  const skippedKinds = new Map<string, number>();
   for (const file of listManifests(directory)) {
     const parsed = readManifest(directory, file, kinds);
     const inFile = (problem: Problem) => ({ file: join(directory, file), ...problem });
@@ -57,25 +61,25 @@ export function loadManifestDirectory(directory: string, kinds: readonly Kind[])
         );
     }
     for (const [kind, count] of parsed.skippedKinds) {
-      passedOver.set(kind, (passedOver.get(kind) ?? 0) + count);
+      skippedKinds.set(kind, (skippedKinds.get(kind) ?? 0) + count);
     }
   }
-  return { objects: [...objects.values()], problems, warnings, passedOver };
+  return { objects: [...objects.values()], problems, warnings, skippedKinds };
 }
 
-/** What is reported of an object that a file earlier in the order has as well. */
+/** Reports an object that an earlier file defines, too. */
 export function duplicateProblem(
   directory: string,
-  { file, line, object, usedFile: first }: DuplicateObject,
+  { file, line, object, usedFile }: DuplicateObject,
 ): ManifestProblem {
-  const reason = `is not used: ${JSON.stringify(first)} has it too and comes first`;
+  const reason = `is not used: ${JSON.stringify(usedFile)} defines it too and takes precedence`;
   return { file: join(directory, file), line, object, reason };
 }
 
 /**
- * Names that are manifests, sorted by code unit. Hidden files are left out: they are those that
- * editors work on, and the `..data` machinery of a ConfigMap mount, whose visible names are
- * symbolic links into it.
+ * Names of manifest files, sorted by code unit. Hidden files are excluded: temporary files of
+ * editors, and the `..data` directory of a ConfigMap mount, whose visible names are symbolic links
+ * into it.
  * @throws ManifestDirectoryError
  */
 export function listManifests(directory: string): string[] {
@@ -89,13 +93,13 @@ export function listManifests(directory: string): string[] {
 }
 
 export interface ManifestFile extends ParsedManifest {
-  /** Nothing but white space: also what a file is while a shell's `>` has only opened it. */
+  /** Only white space. A file is also blank while a shell's `>` has opened but not written it. */
   readonly blank: boolean;
 }
 
 /**
- * Reads and parses one file. Never throws: a file that cannot be read is a problem. What is no
- * regular file holds nothing.
+ * Reads and parses one file. Never throws: an unreadable file is a problem. Anything but a regular
+ * file counts as empty.
  */
 export function readManifest(
   directory: string,
@@ -107,21 +111,21 @@ export function readManifest(
     // Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = openSync(join(directory, file), constants.O_RDONLY | constants.O_NONBLOCK);
     const stats = fstatSync(descriptor);
-    if (!stats.isFile()) return holdsNothing([]);
+    if (!stats.isFile()) return emptyFile([]);
     if (stats.size > MAX_FILE_BYTES) {
-      const reason = `is too large: ${stats.size} bytes, of at most ${MAX_FILE_BYTES}`;
-      return holdsNothing([{ reason }]);
+      const reason = `is too large: ${stats.size} bytes; the limit is ${MAX_FILE_BYTES}`;
+      return emptyFile([{ reason }]);
     }
     const text = new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(descriptor));
     return { ...parseManifest(text, file, kinds), blank: text.trim() === '' };
   } catch (error) {
     const message = asError(error).message;
-    return holdsNothing([{ reason: `cannot be read: ${printableAscii(message)}` }]);
+    return emptyFile([{ reason: `cannot be read: ${printableAscii(message)}` }]);
   } finally {
     if (descriptor !== undefined) closeSync(descriptor);
   }
 }
 
-function holdsNothing(problems: readonly Problem[]): ManifestFile {
+function emptyFile(problems: readonly Problem[]): ManifestFile {
   return { objects: [], problems, warnings: [], skippedKinds: new Map(), blank: false };
 }

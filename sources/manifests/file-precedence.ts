@@ -1,4 +1,4 @@
-/** Which file of a directory has a say about which object. */
+/** Decides which file of a directory defines an object. */
 import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../../api/collections.ts';
 import type { ApiObject } from '../../api/objects.ts';
@@ -10,61 +10,66 @@ export interface DuplicateObject {
   readonly line: number;
   /** `Service default/web`. */
   readonly object: string;
-  /** The file whose object is. */
+  /** The file whose object is used. */
   readonly usedFile: string;
 }
 
 interface FileDefinition extends ParsedObject {
-  /** The file that this claim was reported to lose against. */
-  readonly toldFirst: string | undefined;
+  /** The file that was last reported to take precedence over this definition. */
+  readonly reportedFile: string | undefined;
 }
 
 /**
- * Which file has a say about which object. Several may claim one; the first in the order of file
- * names (by code unit) has it, and the next takes over when that one lets go.
+ * Decides which file defines an object. If several do, the first in the order of file names (by
+ * code unit) takes precedence. When it no longer defines the object, the next one does.
  */
 export class FilePrecedence {
-  readonly #claims = new Map<string, Map<string, FileDefinition>>();
-  readonly #claimedBy = new Map<string, readonly string[]>();
+  readonly #definitions = new Map<string, Map<string, FileDefinition>>();
+  readonly #definedBy = new Map<string, readonly string[]>();
   readonly #inForce = new Map<string, ApiObject>();
-  readonly #touched = new Set<string>();
+  readonly #changedNames = new Set<string>();
 
-  /** Replaces what a file claims; with no objects it lets go of all. */
+  /** Replaces the definitions of a file. An empty list removes them. */
   setFile(file: string, objects: readonly ParsedObject[]): void {
     const before = new Map<string, FileDefinition>();
-    for (const name of this.#claimedBy.get(file) ?? []) {
-      const claim = this.#claims.get(name)?.get(file);
-      if (claim !== undefined) before.set(name, claim);
-      this.#claims.get(name)?.delete(file);
-      this.#touched.add(name);
+    for (const name of this.#definedBy.get(file) ?? []) {
+      const definition = this.#definitions.get(name)?.get(file);
+      if (definition !== undefined) before.set(name, definition);
+      this.#definitions.get(name)?.delete(file);
+      this.#changedNames.add(name);
     }
     const names: string[] = [];
     for (const { object, line } of objects) {
       const name = `${object.kind} ${object.key}`;
-      const claims = getOrCreate(this.#claims, name, () => new Map<string, FileDefinition>());
-      claims.set(file, { object, line, toldFirst: before.get(name)?.toldFirst });
-      this.#touched.add(name);
+      const definitions = getOrCreate(
+        this.#definitions,
+        name,
+        () => new Map<string, FileDefinition>(),
+      );
+      definitions.set(file, { object, line, reportedFile: before.get(name)?.reportedFile });
+      this.#changedNames.add(name);
       names.push(name);
     }
-    if (names.length === 0) this.#claimedBy.delete(file);
-    else this.#claimedBy.set(file, names);
+    if (names.length === 0) this.#definedBy.delete(file);
+    else this.#definedBy.set(file, names);
   }
 
   /**
-   * Puts the claims in force.
-   * @returns what that changed, each in the order in which it was claimed, and duplicates not yet told.
+   * Applies the changed definitions.
+   * @returns removed and changed objects, each in the order in which they were defined, and
+   * duplicates not yet reported.
    */
   apply() {
     const removed: ApiObject[] = [];
     const changed: ApiObject[] = [];
     const duplicates: DuplicateObject[] = [];
-    for (const name of this.#touched) {
-      const claims = this.#claims.get(name) ?? new Map<string, FileDefinition>();
-      const [first, ...others] = [...claims.keys()].sort();
-      const object = first === undefined ? undefined : claims.get(first)?.object;
+    for (const name of this.#changedNames) {
+      const definitions = this.#definitions.get(name) ?? new Map<string, FileDefinition>();
+      const [first, ...others] = [...definitions.keys()].sort();
+      const object = first === undefined ? undefined : definitions.get(first)?.object;
       const old = this.#inForce.get(name);
       if (first === undefined || object === undefined) {
-        this.#claims.delete(name);
+        this.#definitions.delete(name);
         this.#inForce.delete(name);
         if (old !== undefined) removed.push(old);
         continue;
@@ -74,13 +79,13 @@ export class FilePrecedence {
         changed.push(object);
       }
       for (const file of others) {
-        const claim = claims.get(file);
-        if (claim === undefined || claim.toldFirst === first) continue;
-        claims.set(file, { ...claim, toldFirst: first });
-        duplicates.push({ file, line: claim.line, object: name, usedFile: first });
+        const definition = definitions.get(file);
+        if (definition === undefined || definition.reportedFile === first) continue;
+        definitions.set(file, { ...definition, reportedFile: first });
+        duplicates.push({ file, line: definition.line, object: name, usedFile: first });
       }
     }
-    this.#touched.clear();
+    this.#changedNames.clear();
     return { removed, changed, duplicates };
   }
 }

@@ -1,10 +1,12 @@
-/** Where things are in a JSON text: what `JSON.parse` does not tell. Lines count from 1. */
+/**
+ * Finds line numbers in JSON text, which `JSON.parse` does not report. Lines are counted from 1.
+ */
 export interface JsonPositions {
-  /** The line on which the text's value starts. */
+  /** The line on which the value starts. */
   readonly line: number;
-  /** The lines on which the members of the top object's `items` start. */
+  /** The lines on which the elements of the top-level `items` start. */
   readonly itemLines: readonly number[];
-  /** The first key that an object holds twice; `JSON.parse` would keep the last. */
+  /** The first repeated key of an object; `JSON.parse` would use its last value. */
   readonly duplicate: { readonly key: string; readonly line: number } | undefined;
 }
 
@@ -19,7 +21,7 @@ interface Frame {
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
 
-/** @param text JSON that `JSON.parse` has taken; anything may come of other text. */
+/** @param text JSON that `JSON.parse` accepts; for other text the result is meaningless. */
 export function jsonPositions(text: string): JsonPositions {
   const stack: Frame[] = [];
   const itemLines: number[] = [];
@@ -70,7 +72,7 @@ function endOfString(text: string, start: number): number {
   return text.length;
 }
 
-/** Two spellings of one key (`a` and its escape) are one key. */
+/** Decodes escapes, because two spellings of a key are the same key. */
 function keyOf(quoted: string): string {
   return quoted.includes('\\') ? String(JSON.parse(quoted)) : quoted.slice(1, -1);
 }

@@ -1,4 +1,4 @@
-/** Objects from the text of a manifest, with the lines that they are on. */
+/** Parses manifests into objects with line numbers. */
 import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
 import { asError, InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
@@ -15,37 +15,37 @@ export interface ParsedObject {
 }
 
 export interface ParsedManifest {
-  /** In the order of the text; no object twice. */
+  /** In the order of the text, without duplicates. */
   readonly objects: readonly ParsedObject[];
   readonly problems: readonly Problem[];
-  /** Of objects that are written well and mean nothing. */
+  /** Valid objects that have no effect. */
   readonly warnings: readonly Problem[];
-  /** Kinds that were not asked for, as written, and how many objects of each were left out. */
+  /** Number of skipped objects by kind, for kinds that were not requested. */
   readonly skippedKinds: ReadonlyMap<string, number>;
 }
 
-/** One document of a file, parsed and not yet read. */
+/** One parsed document of a file. */
 interface RawDocument {
   readonly value: unknown;
   readonly line: number;
-  /** Where the members of its `items` start, as far as that is known. */
+  /** Lines on which the elements of its `items` start, as far as known. */
   readonly itemLines: readonly (number | undefined)[];
 }
 
 /**
- * How often one anchor may be expanded. Shared values stay shared, so that a "billion laughs" costs
- * little memory here; the cap keeps it from costing time.
+ * Limit on expansions of one YAML anchor. Shared values stay shared, so a "billion laughs" document
+ * takes little memory; the limit bounds its CPU time.
  */
 const MAX_ALIASES = 1000;
 
-/** What may be an object: it says of which kind. */
+/** A value with a kind, which may be an object. */
 interface Candidate {
   readonly kind: string;
   readonly value: unknown;
   readonly line: number;
 }
 
-/** The lists that are known: their apiVersions, and what members are that do not say it. */
+/** Supported lists: their apiVersions, and the kind of elements that do not have one. */
 const LISTS = new Map<string, { apiVersions: readonly string[]; kind: Kind | undefined }>([
   ['List', { apiVersions: ['v1'], kind: undefined }],
   ...(Object.keys(API_VERSIONS) as Kind[]).map(
@@ -54,9 +54,9 @@ const LISTS = new Map<string, { apiVersions: readonly string[]; kind: Kind | und
 ]);
 
 /**
- * The objects of a manifest: YAML with any number of documents, or, when the file's name ends in
- * `.json`, one JSON value. Kubernetes lists are unpacked, objects of kinds not asked for left out.
- * Never throws; an object that cannot be read is a problem and leaves the others as they are.
+ * Parses a manifest: one JSON value if the file name ends in `.json`, otherwise any number of YAML
+ * documents. Kubernetes lists are expanded; objects of kinds not in `kinds` are skipped. Never
+ * throws: an object that cannot be read becomes a problem and does not affect the others.
  */
 export function parseManifest(
   text: string,
@@ -69,12 +69,12 @@ export function parseManifest(
     ? jsonDocuments(text, problems)
     : yamlDocuments(text, problems);
   const objects = new Map<string, ParsedObject>();
-  const passedOver = new Map<string, number>();
+  const skippedKinds = new Map<string, number>();
   for (const { kind, value, line } of documents.flatMap((document) =>
     unpack(document, kinds, problems),
   )) {
     if (!kinds.some((each) => each === kind)) {
-      passedOver.set(kind, (passedOver.get(kind) ?? 0) + 1);
+      skippedKinds.set(kind, (skippedKinds.get(kind) ?? 0) + 1);
       continue;
     }
     try {
@@ -86,14 +86,15 @@ export function parseManifest(
       const name = `${object.kind} ${object.key}`;
       const first = objects.get(name);
       if (first === undefined) objects.set(name, { object, line });
-      else problems.push({ line, object: name, reason: `is already on line ${first.line}` });
+      else
+        problems.push({ line, object: name, reason: `is already defined on line ${first.line}` });
     } catch (error) {
       if (!(error instanceof InvalidObject)) throw error;
       problems.push({ line, object: error.object, field: error.field, reason: error.reason });
     }
   }
   problems.sort((a, b) => (a.line ?? 0) - (b.line ?? 0));
-  return { objects: [...objects.values()], problems, warnings, skippedKinds: passedOver };
+  return { objects: [...objects.values()], problems, warnings, skippedKinds };
 }
 
 function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem[]): Candidate[] {
@@ -109,9 +110,9 @@ function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem
     return [];
   }
   const list = LISTS.get(kind);
-  // A list of a kind that is not asked for may be of somebody else's kind of that name.
-  const isAsked = list?.kind === undefined || kinds.includes(list.kind);
-  if (list === undefined || !isAsked) return [{ kind, value, line }];
+  // Another API group may have a list of the same name.
+  const isRequested = list?.kind === undefined || kinds.includes(list.kind);
+  if (list === undefined || !isRequested) return [{ kind, value, line }];
   if (!list.apiVersions.includes(apiVersion)) {
     problems.push({
       line,
@@ -146,12 +147,12 @@ function jsonDocuments(text: string, problems: Problem[]): RawDocument[] {
     if (duplicate === undefined) return [{ value, line, itemLines }];
     problems.push({
       line: duplicate.line,
-      reason: `holds the key ${describeValue(duplicate.key)} twice`,
+      reason: `has the key ${describeValue(duplicate.key)} twice`,
     });
   } catch (error) {
     const message = asError(error).message;
     const [, line] = /\(line (\d+) column \d+\)$/.exec(message) ?? [];
-    // Without a place it is the end of the text that came too early.
+    // An error without a position means that the text ended too early.
     const lines = text.split('\n').length;
     problems.push({ line: Number(line ?? lines), reason: printableAscii(message) });
   }
@@ -162,7 +163,8 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
   const lineCounter = new LineCounter();
   const lineAt = (offset: number | undefined) => lineCounter.linePos(offset ?? 0).line || 1;
   const documents: RawDocument[] = [];
-  // Kubernetes manifests use merge keys; tags that make Maps, Dates and the like are of no use.
+  // Kubernetes manifests use merge keys. Tags that create Maps, Dates and the like have no use
+  // here.
   const options = { prettyErrors: false, merge: true, resolveKnownTags: false, stringKeys: true };
   let line = 1;
   try {
@@ -188,10 +190,10 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
   return documents;
 }
 
-/** The parser recurses, and reports the end of its stack in the engine's words. */
+/** The parser recurses; replace the engine's stack overflow message. */
 function yamlReason(error: Error): string {
-  const isStack = error.message === 'Maximum call stack size exceeded';
-  return isStack ? 'is nested too deeply' : printableAscii(error.message);
+  const isStackOverflow = error.message === 'Maximum call stack size exceeded';
+  return isStackOverflow ? 'is nested too deeply' : printableAscii(error.message);
 }
 
 function lineOf(node: unknown, lineAt: (offset: number) => number): number | undefined {

@@ -1,7 +1,7 @@
-/** Problems of manifests, as they are reported. */
+/** Problems in manifests. */
 import { printableAscii } from '../../api/read-field.ts';
 
-/** Something in a manifest that cannot be read or is not used. */
+/** A part of a manifest that cannot be read or is not used. */
 export interface Problem {
   /** Counted from 1. */
   readonly line?: number | undefined;
@@ -13,7 +13,7 @@ export interface Problem {
 }
 
 export interface ManifestProblem extends Problem {
-  /** Path of the file, or of the directory when it is the directory that cannot be read. */
+  /** Path of the file, or of the directory if it cannot be read. */
   readonly file: string;
 }
 

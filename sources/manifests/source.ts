@@ -1,7 +1,7 @@
-/** A directory of manifests as a source of objects: watched, and read again when it changes. */
+/** A manifest directory as a source of objects: watched, and read again when it changes. */
 import { type BigIntStats, type FSWatcher, statSync, watch } from 'node:fs';
 import { join } from 'node:path';
-import { setImmediate as breathe } from 'node:timers/promises';
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { asError } from '../../api/errors.ts';
 import type { Kind } from '../../api/objects.ts';
@@ -19,67 +19,73 @@ import type { ManifestProblem } from './problem.ts';
 
 export interface ManifestSourceOptions {
   readonly directory: string;
-  /** Objects of other kinds are passed over. */
+  /** Objects of other kinds are skipped. */
   readonly kinds: readonly Kind[];
   readonly sink: ObjectSink;
-  /** Called once for each problem as it appears, and again when it comes back. */
+  /** Called once for each problem when it appears, and again when it reappears. */
   readonly onProblem: (problem: ManifestProblem) => void;
   /**
-   * Called when a file, or the directory, that had a problem has none any more.
-   * @param isGone it was deleted.
+   * Called when a file or the directory no longer has problems.
+   * @param isGone the file was deleted.
    */
   readonly onRecovered?: (file: string, isGone: boolean) => void;
-  /** Told how many files have a problem, the directory counted as one; first when it was read, then at changes. */
+  /**
+   * Called with the number of files that have problems, where the directory counts as one: after
+   * the first read, then on changes.
+   */
   readonly onFaulty?: (count: number) => void;
-  /** Milliseconds between looks at the directory without any event. */
+  /** Milliseconds between periodic rescans. */
   readonly rescanMs?: number;
 }
 
-/** What is known of one file; its objects are those that it contributes now. */
+/** State of one file. `objects` are the objects in force from it. */
 interface FileState extends Pick<ManifestFile, 'objects' | 'problems' | 'warnings'> {
-  /** undefined: to be read again at the next look. */
+  /** undefined: read the file again at the next scan. */
   readonly signature: string | undefined;
-  /** Whether it ever held something and was without problems. */
+  /** Whether the file was ever non-blank and without problems. */
   readonly wasGood: boolean;
 }
 
-/** Milliseconds of quiet to wait for after a file event. */
-const SETTLE_MS = 30;
-/** Under unceasing events, changes are still taken this many settle times after the first. */
-const MAX_SETTLES = 8;
-/** Two writes this close may leave the same times on a file: the kernel's clock ticks coarsely. */
+/** Milliseconds without a file event before a scan (debounce). */
+const DEBOUNCE_MS = 30;
+/** During continuous events a scan starts after this many debounce periods. */
+const MAX_DEBOUNCES = 8;
+/**
+ * Two writes within this time may leave the same timestamps on a file, because the kernel's clock
+ * is coarse.
+ */
 const RACY_MS = 20;
 
 /**
- * A directory of manifests as a source, watched.
+ * A manifest directory as a source.
  *
- * A file with any problem is reported and keeps its last good objects in force, all of them: half
- * of a manifest is not what anyone wanted. A file that was never good has no such state; of it,
- * whatever could be read so far counts, since the rest of a node's Services must not wait for one
- * bad field at start. A file that turns blank keeps its objects too, because that is what the
- * shell's `>` and editors make of it for a moment; to remove objects, delete them or the file.
+ * A file with problems is reported, and all of its last good objects stay in force: half a manifest
+ * is never intended. A file that was never good has no such objects, so its readable ones are used;
+ * one bad field at start must not keep back a node's other Services. A file that becomes blank also
+ * keeps its objects, because the shell's `>` and editors leave it blank for a moment. To remove
+ * objects, delete them or the file.
  *
- * On `fs.watch` and not chokidar, because chokidar 5 was seen to miss a file renamed over another
- * with the same mtime, and the `..data` swap of a ConfigMap mount while the old target stays, and
- * to take up to a second for new files. Events only say when to look; a look compares inode, size
- * and times of every file. The periodic look finds what makes no event: files behind symbolic
- * links to elsewhere, network file systems, and a directory that comes back.
+ * Uses `fs.watch` instead of chokidar. chokidar 5 missed a file renamed over another with the same
+ * mtime, and the `..data` swap of a ConfigMap mount while the old target exists. It also took up to
+ * a second for new files. An event only triggers a scan; the scan compares inode, size and times of
+ * every file. A periodic rescan finds changes without events: targets of symbolic links, network
+ * file systems, and a recreated directory.
  * @throws ManifestDirectoryError from `start` when the directory cannot be read.
  */
 export class ManifestSource implements Source {
   readonly #options: ManifestSourceOptions & { rescanMs: number };
-  readonly #claims = new FilePrecedence();
+  readonly #precedence = new FilePrecedence();
   readonly #files = new Map<string, FileState>();
   #watcher: FSWatcher | undefined;
   /** Identity of the watched directory. */
   #watched: string | undefined;
   #directoryProblem: string | undefined;
-  #faulty: number | undefined;
-  #settleTimer: NodeJS.Timeout | undefined;
+  #faultyCount: number | undefined;
+  #debounceTimer: NodeJS.Timeout | undefined;
   #firstEvent: number | undefined;
   #rescanTimer: NodeJS.Timeout | undefined;
-  #looking: Promise<void> | undefined;
-  #lookAgain = false;
+  #scanning: Promise<void> | undefined;
+  #scanAgain = false;
   #stopped = false;
 
   constructor(options: ManifestSourceOptions) {
@@ -87,26 +93,26 @@ export class ManifestSource implements Source {
   }
 
   async start(): Promise<void> {
-    listManifests(this.#options.directory); // for its error
-    await this.#look();
+    listManifests(this.#options.directory); // throws if the directory cannot be read
+    await this.#scan();
     if (this.#stopped) return;
     for (const kind of this.#options.kinds) this.#options.sink.synced(kind);
-    this.#rescanTimer = setInterval(() => void this.#look(), this.#options.rescanMs);
+    this.#rescanTimer = setInterval(() => void this.#scan(), this.#options.rescanMs);
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    clearTimeout(this.#settleTimer);
+    clearTimeout(this.#debounceTimer);
     clearInterval(this.#rescanTimer);
     this.#watcher?.close();
-    await this.#looking;
+    await this.#scanning;
   }
 
   unreadable(): ReadonlyMap<string, number> {
     const objects = new Set<string>();
     for (const { problems } of this.#files.values()) {
       for (const { object, field } of problems) {
-        // Without a field: it can be read, and another comes first.
+        // A problem without a field is a duplicate: the object itself can be read.
         if (object !== undefined && field !== undefined) objects.add(object);
       }
     }
@@ -122,32 +128,32 @@ export class ManifestSource implements Source {
     if (this.#stopped) return;
     const now = performance.now();
     this.#firstEvent ??= now;
-    const latest = this.#firstEvent + MAX_SETTLES * SETTLE_MS;
-    clearTimeout(this.#settleTimer);
-    this.#settleTimer = setTimeout(
+    const latest = this.#firstEvent + MAX_DEBOUNCES * DEBOUNCE_MS;
+    clearTimeout(this.#debounceTimer);
+    this.#debounceTimer = setTimeout(
       () => {
         this.#firstEvent = undefined;
-        void this.#look();
+        void this.#scan();
       },
-      Math.max(0, Math.min(SETTLE_MS, latest - now)),
+      Math.max(0, Math.min(DEBOUNCE_MS, latest - now)),
     );
   }
 
   /**
-   * Looks at the directory now, or once more after the look that is under way. Rejects only with
-   * what the sink or `onProblem` throw; nobody catches that, for it is a bug and must be loud.
+   * Scans the directory now, or once more after the current scan. Rejects only with errors of the
+   * sink or `onProblem`. They are bugs, so no caller catches them.
    */
-  #look(): Promise<void> {
-    this.#lookAgain = true;
-    this.#looking ??= this.#lookUntilCaughtUp().finally(() => {
-      this.#looking = undefined;
+  #scan(): Promise<void> {
+    this.#scanAgain = true;
+    this.#scanning ??= this.#scanUntilCaughtUp().finally(() => {
+      this.#scanning = undefined;
     });
-    return this.#looking;
+    return this.#scanning;
   }
 
-  async #lookUntilCaughtUp(): Promise<void> {
-    while (this.#lookAgain && !this.#stopped) {
-      this.#lookAgain = false;
+  async #scanUntilCaughtUp(): Promise<void> {
+    while (this.#scanAgain && !this.#stopped) {
+      this.#scanAgain = false;
       try {
         this.#watch();
         await this.#readChanged();
@@ -158,21 +164,21 @@ export class ManifestSource implements Source {
         if (!(error instanceof ManifestDirectoryError)) throw error;
         this.#watcher?.close();
         this.#watched = undefined;
-        this.#reportDirectory(`${error.reason}; its last objects stay in force until it can be`);
+        this.#reportDirectory(`${error.reason}; the objects read last stay in force`);
       }
       if (this.#stopped) return;
-      this.#handOver();
+      this.#deliver();
       this.#countFaulty();
     }
   }
 
-  /** Watches the directory, or the one that has come in its place. */
+  /** Watches the directory, and a new one after it was recreated. */
   #watch(): void {
     const { directory } = this.#options;
     let identity: string;
     try {
       const { dev, ino, birthtimeNs } = statSync(directory, { bigint: true });
-      identity = `${dev}:${ino}:${birthtimeNs}`; // inode numbers are used again
+      identity = `${dev}:${ino}:${birthtimeNs}`; // inode numbers are reused
     } catch (error) {
       throw new ManifestDirectoryError(directory, error);
     }
@@ -193,20 +199,20 @@ export class ManifestSource implements Source {
     for (const [file, before] of this.#files) {
       if (present.has(file)) continue;
       this.#files.delete(file);
-      this.#claims.setFile(file, []);
+      this.#precedence.setFile(file, []);
       if (before.problems.length > 0) this.#options.onRecovered?.(join(directory, file), true);
     }
     for (const file of present) {
       const signature = signatureOf(join(directory, file));
       const before = this.#files.get(file);
       if (signature !== undefined && signature === before?.signature) continue;
-      this.#take(file, signature, before, readManifest(directory, file, kinds));
-      await breathe(); // parsing is slow; let others run between files
+      this.#updateFile(file, signature, before, readManifest(directory, file, kinds));
+      await yieldToEventLoop(); // parsing is slow; yield to the event loop between files
       if (this.#stopped) return;
     }
   }
 
-  #take(
+  #updateFile(
     file: string,
     signature: string | undefined,
     before: FileState | undefined,
@@ -216,17 +222,17 @@ export class ManifestSource implements Source {
     const path = join(directory, file);
     const problems =
       read.blank && before !== undefined && before.objects.length > 0
-        ? [{ reason: 'is empty; its last objects stay in force until it is deleted' }]
+        ? [{ reason: 'is empty; its previous objects stay in force until the file is deleted' }]
         : read.problems;
-    const good = problems.length === 0;
+    const isGood = problems.length === 0;
     const last = before?.objects ?? [];
-    const kept = before?.wasGood ? last : merge(read.objects, last);
-    const objects = good ? read.objects : kept;
-    const wasGood = (good && !read.blank) || (before?.wasGood ?? false);
+    const retained = before?.wasGood ? last : merge(read.objects, last);
+    const objects = isGood ? read.objects : retained;
+    const wasGood = (isGood && !read.blank) || (before?.wasGood ?? false);
     const { warnings } = read;
     this.#files.set(file, { signature, wasGood, objects, problems, warnings });
-    this.#claims.setFile(file, objects);
-    if (good && before !== undefined && before.problems.length > 0) {
+    this.#precedence.setFile(file, objects);
+    if (isGood && before !== undefined && before.problems.length > 0) {
       onRecovered?.(path, false);
     }
     for (const [now, then] of [
@@ -238,9 +244,9 @@ export class ManifestSource implements Source {
     }
   }
 
-  #handOver(): void {
+  #deliver(): void {
     const { directory, sink, onProblem } = this.#options;
-    const { removed, changed, duplicates } = this.#claims.apply();
+    const { removed, changed, duplicates } = this.#precedence.apply();
     for (const { kind, key } of removed) sink.remove(kind, key);
     for (const object of changed) sink.upsert(object);
     for (const duplicate of duplicates) onProblem(duplicateProblem(directory, duplicate));
@@ -249,8 +255,8 @@ export class ManifestSource implements Source {
   #countFaulty(): void {
     const faulty = [...this.#files.values()].filter(({ problems }) => problems.length > 0).length;
     const count = faulty + (this.#directoryProblem === undefined ? 0 : 1);
-    if (count === this.#faulty) return;
-    this.#faulty = count;
+    if (count === this.#faultyCount) return;
+    this.#faultyCount = count;
     this.#options.onFaulty?.(count);
   }
 
@@ -260,16 +266,16 @@ export class ManifestSource implements Source {
     this.#options.onProblem({ file: this.#options.directory, reason });
   }
 
-  /** Such as ENOSPC, when the user's inotify watches are used up. */
+  /** For example ENOSPC, when the user's inotify watches are used up. */
   #reportWatch(error: unknown): void {
     const { directory, rescanMs, onProblem } = this.#options;
     const message = asError(error).message;
-    const reason = `cannot be watched, and is looked at every ${rescanMs} ms instead: ${message}`;
+    const reason = `cannot be watched; rescanning every ${rescanMs} ms instead: ${message}`;
     onProblem({ file: directory, reason });
   }
 }
 
-/** The new objects, then those that they do not replace. */
+/** The new objects, then the old ones that they do not replace. */
 function merge(
   objects: readonly ParsedObject[],
   last: readonly ParsedObject[],
@@ -278,13 +284,13 @@ function merge(
   return [...objects, ...last.filter(({ object }) => !names.has(`${object.kind} ${object.key}`))];
 }
 
-/** What changes whenever a file does; undefined when that cannot be told. */
+/** Changes whenever the file does; undefined when a change could go unnoticed. */
 function signatureOf(path: string): string | undefined {
   let stats: BigIntStats;
   try {
     stats = statSync(path, { bigint: true });
   } catch {
-    return undefined; // reading it will say why
+    return undefined; // reading the file reports the reason
   }
   if (Math.abs(Date.now() - Number(stats.ctimeMs)) < RACY_MS) return undefined;
   const { dev, ino, size, mtimeNs, ctimeNs } = stats;

@@ -32,10 +32,10 @@ describe('source-log: what the log says of lists and watches', () => {
       { debug: () => {}, info: say('info'), warn: say('warn'), error: say('error') },
       {
         request: (request) => heard.push(request),
-        watching: (...watch) => heard.push(watch),
-        current: (resource) => heard.push(resource),
-        absent: (resource) => heard.push(resource),
-        deaf: (resource) => heard.push(resource),
+        watchOpen: (...watch) => heard.push(watch),
+        upToDate: (resource) => heard.push(resource),
+        notInstalled: (resource) => heard.push(resource),
+        watchStalled: (resource) => heard.push(resource),
       },
       [...servingResources('node'), ...policyResources()],
       timers,
@@ -45,7 +45,7 @@ describe('source-log: what the log says of lists and watches', () => {
       for (const kind of ['Node', 'Service', 'EndpointSlice']) fail(kind, err);
     };
     const works = (...kinds: Kind[]) => {
-      for (const kind of kinds) observer.watching(kind, true);
+      for (const kind of kinds) observer.watchOpen(kind, true);
     };
     return { lines, heard, log, observer, fail, failAll, works, timers };
   };
@@ -179,7 +179,7 @@ describe('source-log: what the log says of lists and watches', () => {
   it('ends with a CRD that is not installed, too', () => {
     const { lines, observer, fail } = world();
     fail('CIDRGroup');
-    observer.absent('CIDRGroup');
+    observer.notInstalled('CIDRGroup');
     assert.deepEqual(lines, [
       `warn CIDRGroup failed ${REFUSED.message}`,
       'info CIDRGroup list and watch work again 1',
@@ -191,9 +191,9 @@ describe('source-log: what the log says of lists and watches', () => {
     for (let time = 0; time < 2; time++) log.warn({ kind: 'CIDRGroup', objects: 3 }, 'gone');
     log.info({}, 'stopped');
     assert.deepEqual(lines, ['warn CIDRGroup gone', 'warn CIDRGroup gone', 'info stopped']);
-    observer.watching('Service', false);
-    observer.current('Node');
-    observer.deaf('Node');
+    observer.watchOpen('Service', false);
+    observer.upToDate('Node');
+    observer.watchStalled('Node');
     assert.deepEqual(heard, [['Service', false], 'Node', 'Node']);
   });
 });

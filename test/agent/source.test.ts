@@ -18,10 +18,10 @@ const GROUP = {
 
 const OBSERVER = {
   request: () => {},
-  watching: () => {},
-  current: () => {},
-  absent: () => {},
-  deaf: () => {},
+  watchOpen: () => {},
+  upToDate: () => {},
+  notInstalled: () => {},
+  watchStalled: () => {},
 };
 
 describe('source: what a source tells of an object that cannot be read', () => {

@@ -77,10 +77,10 @@ describe('startup: what a start waits for', () => {
     const heard: unknown[] = [];
     const observer = startup.observing({
       request: (request) => heard.push(request),
-      watching: (...args) => heard.push(args),
-      current: (...args) => heard.push(args),
-      absent: (...args) => heard.push(args),
-      deaf: (...args) => heard.push(args),
+      watchOpen: (...args) => heard.push(args),
+      upToDate: (...args) => heard.push(args),
+      notInstalled: (...args) => heard.push(args),
+      watchStalled: (...args) => heard.push(args),
     });
     for (const host of ['api-server.invalid:6443', '192.0.2.1:6443']) {
       const request = { method: 'GET', host, code: undefined, seconds: 1 };
@@ -88,7 +88,7 @@ describe('startup: what a start waits for', () => {
       assert.deepEqual(startup.missingInputs(), [`Services from the API server ${host}`]);
       assert.equal(heard.pop(), request);
     }
-    observer.watching('Service', true);
+    observer.watchOpen('Service', true);
     assert.deepEqual(heard, [['Service', true]], 'the rest is passed on');
   });
 });

@@ -3,13 +3,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
 
-/** Names of PEM files. */
+/** Paths of PEM files. */
 export interface Certificate {
   readonly cert: string;
   readonly key: string;
 }
 
-/** An authority of a test's own, in a directory of its own. */
+/** A certificate authority for one test, in its own directory. */
 export class Authority {
   readonly directory = mkdtempSync(join(tmpdir(), 'portwide-ca-'));
   readonly #own: Certificate = this.#files('ca');
@@ -24,7 +24,7 @@ export class Authority {
     return authority;
   }
 
-  /** Name of the PEM file of the authority's own certificate. */
+  /** Path of the authority's certificate. */
   get cert(): string {
     return this.#own.cert;
   }
@@ -60,7 +60,7 @@ export class Authority {
 
 const NEW_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
 
-/** As `DoubleOptions` takes them. */
+/** Reads the files, in the form of `DoubleOptions`. */
 export function pemOf({ cert, key }: Certificate): { cert: string; key: string } {
   return { cert: readFileSync(cert, 'utf8'), key: readFileSync(key, 'utf8') };
 }

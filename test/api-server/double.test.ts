@@ -1,4 +1,4 @@
-/** What other tests rely on and would not notice if it were wrong. */
+/** Checks behaviour of the double that other tests rely on without checking it. */
 import assert from 'node:assert/strict';
 import { serviceManifest } from '../e2e/manifests.ts';
 import { ApiServerDouble } from './double.ts';
@@ -33,7 +33,7 @@ describe('double: the API-server double', () => {
   };
   const statusOf = async (...args: Parameters<typeof send>) => (await send(...args)).status;
 
-  it('records what was asked as RBAC names it', async () => {
+  it('records requests with the verbs and resources of RBAC', async () => {
     double.put(serviceManifest('web', { spec: { clusterIPs: ['10.96.0.1'] } }));
     await send('GET', '/api/v1/services?limit=5');
     assert.equal(await statusOf('GET', '/api/v1/namespaces/default/services/web'), 200);
@@ -52,7 +52,7 @@ describe('double: the API-server double', () => {
     );
   });
 
-  it('knows no other paths, methods and selectors', async () => {
+  it('rejects unknown paths, methods and selectors', async () => {
     for (const [method, path] of [
       ['GET', '/api/v1/secrets'],
       ['GET', '/apis/discovery.k8s.io/v1beta1/endpointslices'],
@@ -71,7 +71,7 @@ describe('double: the API-server double', () => {
     }
   });
 
-  it('lists what is in a namespace', async () => {
+  it('lists the objects of a namespace', async () => {
     const spec = { clusterIPs: ['10.96.0.1'] };
     const web = serviceManifest('web', { spec });
     double.put(web, { ...web, metadata: { name: 'web', namespace: 'b' } });
@@ -85,7 +85,7 @@ describe('double: the API-server double', () => {
     assert.deepEqual(await names('/api/v1/namespaces/b/services?limit=1'), ['b']);
   });
 
-  it('is silent in watches from the future, and of what has not changed since it started', async () => {
+  it('sends no bookmarks to watches from a future version, nor for resources unchanged since its start', async () => {
     await double.close();
     double = new ApiServerDouble({ bookmarkMs: 5 });
     await double.listen();
@@ -112,7 +112,7 @@ describe('double: the API-server double', () => {
     assert.deepEqual(types('future'), new Set());
   });
 
-  it('has one object in all versions of its resource that are served', async () => {
+  it('serves one object in all versions of its resource', async () => {
     const group = '/apis/policy.networking.k8s.io';
     const policy = (version: string) => ({
       apiVersion: `policy.networking.k8s.io/${version}`,
@@ -156,7 +156,7 @@ describe('double: the API-server double', () => {
     assert.equal(double.list('clusternetworkpolicies').length, 1);
   });
 
-  it('selects', async () => {
+  it('filters lists by selectors', async () => {
     const names = async (query: string) => {
       const { body } = await send('GET', `/api/v1/services?${query}`);
       return (body.items as { metadata: { name: string } }[]).map(({ metadata }) => metadata.name);
@@ -175,7 +175,7 @@ describe('double: the API-server double', () => {
     assert.deepEqual(await names('fieldSelector=metadata.name=b'), ['b']);
   });
 
-  it('keeps Events, and merges what comes later', async () => {
+  it('stores Events and merges patches', async () => {
     assert.equal(await statusOf('POST', EVENTS, EVENT), 201);
     assert.equal(await statusOf('POST', EVENTS, EVENT), 409);
     const series = { count: 2, lastObservedTime: '2026-01-01T00:01:00.000000Z' };
@@ -185,23 +185,23 @@ describe('double: the API-server double', () => {
   });
 
   for (const [what, change] of [
-    ['without a time', { eventTime: undefined }],
-    ['with whole seconds', { eventTime: '2026-01-01T00:00:00Z' }],
+    ['without eventTime', { eventTime: undefined }],
+    ['with an eventTime of whole seconds', { eventTime: '2026-01-01T00:00:00Z' }],
     ['without an action', { action: '' }],
     ['with a reason that is too long', { reason: 'x'.repeat(129) }],
-    ['without a reporter', { reportingInstance: undefined }],
+    ['without reportingInstance', { reportingInstance: undefined }],
     ['of an unknown type', { type: 'Error' }],
     ['with a note that is too long', { note: 'x'.repeat(1025) }],
     ['with a series of one', { series: { count: 1, lastObservedTime: EVENT.eventTime } }],
-    ['of another version', { apiVersion: 'v1' }],
+    ['of another apiVersion', { apiVersion: 'v1' }],
     ['in another namespace', { metadata: { name: 'x', namespace: 'other' } }],
   ] as const) {
-    it(`refuses an Event ${what}`, async () => {
+    it(`rejects an Event ${what}`, async () => {
       assert.equal(await statusOf('POST', EVENTS, { ...EVENT, ...change }), 422);
     });
   }
 
-  it('refuses an Event about a Node in a namespace where such are not', async () => {
+  it('rejects an Event about a Node outside the namespace default', async () => {
     const event = { ...EVENT, regarding: { kind: 'Node', name: 'node-1' } };
     assert.equal(await statusOf('POST', EVENTS, event), 201);
     const metadata = { name: 'x', namespace: 'other' };
@@ -209,7 +209,7 @@ describe('double: the API-server double', () => {
     assert.equal(await statusOf('POST', elsewhere, { ...event, metadata }), 422);
   });
 
-  it('changes nothing of an Event but its series', async () => {
+  it('rejects a patch of an Event that changes more than its series', async () => {
     await send('POST', EVENTS, EVENT);
     assert.equal(await statusOf('PATCH', `${EVENTS}/web.1`, { note: 'other' }), 422);
     assert.equal(await statusOf('PATCH', `${EVENTS}/web.1`, { series: { count: 1 } }), 422);

@@ -1,7 +1,7 @@
 /**
- * An API server as far as the agent can see it, for tests: lists in pages, watches, Events, and any
- * fault on demand. Objects are manifests as a user writes them. Runs in the process of a test, or by
- * `process.ts` as one of its own, inside a network namespace.
+ * A test double of the API server: paginated lists, watches, Events, and injected faults. Objects
+ * are manifests as a user writes them. Runs inside a test's process, or with `process.ts` as its
+ * own process in a network namespace.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
@@ -32,18 +32,18 @@ import {
 } from './store.ts';
 
 export interface DoubleOptions {
-  /** PEM; with `clientCa` clients need a certificate of that authority. */
+  /** PEM. With `clientCa`, clients need a certificate of that authority. */
   readonly tls?: { readonly key: string; readonly cert: string; readonly clientCa?: string };
-  /** Bearer tokens that are good; by default nobody is asked. */
+  /** Accepted bearer tokens; by default there is no authentication. */
   readonly tokens?: readonly string[];
   /**
-   * Milliseconds between bookmarks; as the API server, once a minute. Of a resource without any change
-   * since the server was started there are none.
+   * Milliseconds between bookmarks; by default one minute, as in the API server. A resource without
+   * a change since the server started gets none.
    */
   readonly bookmarkMs?: number;
 }
 
-/** A request as it came, for tests of what the agent asks and may ask. */
+/** A recorded request, for tests of what the agent requests and needs permission for. */
 export interface RecordedRequest {
   readonly verb: Verb;
   /** Empty for the core group. */
@@ -52,13 +52,13 @@ export interface RecordedRequest {
   readonly path: string;
   readonly query: Readonly<Record<string, string>>;
   readonly authorization: string | undefined;
-  /** Tells connections apart, and shows those that are used again. */
+  /** Identifies the connection, which shows reuse. */
   readonly clientPort: number;
-  /** Only the metadata of each object is asked for. */
+  /** The request asks for metadata only. */
   readonly metadataOnly: boolean;
 }
 
-/** How open watches end or fail; `half` of an event comes before the end. */
+/** How open watches end or fail. With `half`, half of an event precedes the end. */
 export type WatchBreakage = 'end' | 'end half' | 'cut' | 'cut half' | 'expire' | 'silence';
 
 interface Watcher {
@@ -67,11 +67,11 @@ interface Watcher {
   readonly selects: ObjectFilter;
   /** Changes up to this version are not sent. */
   version: number;
-  /** The connection looks alive and nothing comes any more. */
+  /** The connection stays open, but nothing more is sent. */
   silent: boolean;
 }
 
-/** A list of several pages, as it was when the first was asked for. */
+/** A list of several pages, as of the request for the first. */
 interface Pages {
   readonly version: number;
   readonly items: readonly Manifest[];
@@ -89,16 +89,16 @@ export class ApiServerDouble {
   readonly #sockets = new Set<Socket>();
   readonly #events = new EventStore();
   readonly #requests: RecordedRequest[] = [];
-  /** The apiVersions that there are of a resource; by default all that the double knows. */
+  /** Served apiVersions of a resource; by default all known ones. */
   readonly #served = new Map<string, readonly string[]>();
   #tokens: readonly string[] | undefined;
   #server: Server | undefined;
   #port = 0;
-  #skipped = 0;
-  #kept: Snapshot | undefined;
-  #snapshots = 0;
+  #changesToDrop = 0;
+  #snapshot: Snapshot | undefined;
+  #listIds = 0;
   #released = Promise.withResolvers<void>();
-  /** Resources with a change since the server was started: of others it sends no bookmarks. */
+  /** Resources with a change since the server started; others get no bookmarks. */
   readonly #changed = new Set<string>();
 
   constructor(options: DoubleOptions = {}) {
@@ -106,11 +106,11 @@ export class ApiServerDouble {
     this.#tokens = options.tokens;
   }
 
-  /** @returns the port; that of the last time unless another is given. */
+  /** @returns the port; by default the same as last time. */
   async listen(port = this.#port): Promise<number> {
     const { tls } = this.#options;
     const onRequest = (request: IncomingMessage, response: ServerResponse) =>
-      void this.#answer(request, response);
+      void this.#handleRequest(request, response);
     const server =
       tls === undefined
         ? createServer(onRequest)
@@ -126,7 +126,7 @@ export class ApiServerDouble {
             },
             onRequest,
           );
-    server.keepAliveTimeout = 3_600_000; // clients decide
+    server.keepAliveTimeout = 3_600_000; // clients decide when to close
     server.on('connection', (socket: Socket) => {
       this.#sockets.add(socket);
       socket.on('close', () => this.#sockets.delete(socket));
@@ -142,13 +142,13 @@ export class ApiServerDouble {
     return this.#port;
   }
 
-  /** Where it listens, or listened. */
+  /** URL, also while the server is closed. */
   get url(): string {
     const scheme = this.#options.tls === undefined ? 'http' : 'https';
     return `${scheme}://127.0.0.1:${this.#port}`;
   }
 
-  /** All connections go, and nobody listens any more; the objects stay for another `listen`. */
+  /** Closes the server and all connections. The objects remain for another `listen`. */
   async close(): Promise<void> {
     const server = this.#server;
     this.#server = undefined;
@@ -166,12 +166,12 @@ export class ApiServerDouble {
     return this.#requests;
   }
 
-  /** Events of events.k8s.io/v1, as they are now. */
+  /** The current Events of events.k8s.io/v1. */
   events(): readonly Manifest[] {
     return this.#events.list();
   }
 
-  /** Watches that stand now. */
+  /** Number of open watches. */
   watching(resource: string): number {
     return [...this.#watchers].filter(({ type }) => type.name === resource).length;
   }
@@ -180,19 +180,19 @@ export class ApiServerDouble {
     return this.#store.list(resource);
   }
 
-  /** Creates or replaces. */
+  /** Creates or replaces objects. */
   put(...manifests: Manifest[]): void {
     for (const manifest of manifests) this.#store.put(manifest);
   }
 
-  /** Deletes by name; the rest of the manifest says nothing. */
+  /** Deletes objects by name; the rest of the manifest is ignored. */
   delete(...manifests: Manifest[]): void {
     for (const manifest of manifests) {
       this.#store.delete(resourceOf(manifest).name, keyOf(metadataOf(manifest)));
     }
   }
 
-  /** A CRD goes, with its objects and its watches; from then on nobody knows of it. */
+  /** Removes a CRD with its objects and watches; later requests get a 404. */
   uninstall(resource: string): void {
     for (const object of this.#store.list(resource)) {
       this.#store.delete(resource, keyOf(metadataOf(object)));
@@ -204,7 +204,7 @@ export class ApiServerDouble {
     this.#served.delete(resource);
   }
 
-  /** A CRD is changed to one with these apiVersions, and with the same objects; all watches of it end. */
+  /** Sets the served apiVersions of a CRD without changing its objects. All its watches end. */
   serve(resource: string, ...apiVersions: string[]): void {
     this.#served.set(resource, apiVersions);
     this.breakWatches('end', resource);
@@ -214,44 +214,44 @@ export class ApiServerDouble {
     this.#faults.add(rule);
   }
 
-  /** Answers the requests that are held. */
+  /** Responds to the requests on hold. */
   release(): void {
     this.#released.resolve();
     this.#released = Promise.withResolvers();
   }
 
-  /** Takes back the faults that have not struck. */
+  /** Removes the faults that were not used yet. */
   recover(): void {
     this.#faults.clear();
-    this.#skipped = 0;
+    this.#changesToDrop = 0;
   }
 
-  /** From now on these tokens are good, and no others; watches go on. */
+  /** Replaces the accepted tokens; open watches continue. */
   setTokens(tokens: readonly string[] | undefined): void {
     this.#tokens = tokens;
   }
 
-  /** The next so many changes reach no watch. */
-  skip(changes: number): void {
-    this.#skipped += changes;
+  /** Hides the given number of following changes from all watches. */
+  dropChanges(changes: number): void {
+    this.#changesToDrop += changes;
   }
 
-  /** Forgets the history, so that watches of older versions and pages of lists have expired. */
+  /** Discards the history, so that older watches and continue tokens expire. */
   compact(): void {
     this.#store.compact();
     this.#pages.clear();
   }
 
-  /** What `restore` goes back to, and the fault `stale` lists. */
-  keep(): void {
-    this.#kept = this.#store.snapshot();
+  /** Saves the objects for `restore` and the fault `stale`. */
+  takeSnapshot(): void {
+    this.#snapshot = this.#store.snapshot();
   }
 
-  /** etcd goes back to what was kept. Watches do not end by themselves; they hear what comes then. */
+  /** Restores etcd to the snapshot. Watches stay open and receive later changes. */
   restore(): void {
-    if (this.#kept === undefined) return;
-    this.#store.restore(this.#kept);
-    for (const watcher of this.#watchers) watcher.version = this.#kept.version;
+    if (this.#snapshot === undefined) return;
+    this.#store.restore(this.#snapshot);
+    for (const watcher of this.#watchers) watcher.version = this.#snapshot.version;
   }
 
   breakWatches(how: WatchBreakage, resource?: string): void {
@@ -260,7 +260,7 @@ export class ApiServerDouble {
     }
   }
 
-  /** Text in watches as it stands. */
+  /** Writes text unchanged to all watches of a resource. */
   sendRaw(resource: string, text: string | Buffer): void {
     for (const { type, response } of this.#watchers) {
       if (type.name === resource) response.write(text);
@@ -271,7 +271,7 @@ export class ApiServerDouble {
     for (const watcher of this.#watchers) this.#bookmark(watcher);
   }
 
-  async #answer(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #handleRequest(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
     const request = requestOf(incoming);
     if (request === undefined) {
       sendStatus(response, 404, 'NotFound', 'no such path');
@@ -306,13 +306,18 @@ export class ApiServerDouble {
       return;
     }
     try {
-      if (verb === 'list') this.#answerList(request, response, fault);
-      else if (verb === 'watch') this.#answerWatch(request, response, fault);
-      else if (verb === 'get') this.#answerGet(request, response);
+      if (verb === 'list') this.#respondToList(request, response, fault);
+      else if (verb === 'watch') this.#respondToWatch(request, response, fault);
+      else if (verb === 'get') this.#respondToGet(request, response);
       else {
         const body = JSON.parse(await textOf(incoming)) as Manifest;
-        const { code, answer } = this.#events.write(verb, request.namespace, request.name, body);
-        sendJson(response, code, answer);
+        const { code, body: responseBody } = this.#events.write(
+          verb,
+          request.namespace,
+          request.name,
+          body,
+        );
+        sendJson(response, code, responseBody);
       }
     } catch (error) {
       if (!(error instanceof UnknownSelector || error instanceof SyntaxError)) throw error;
@@ -320,21 +325,21 @@ export class ApiServerDouble {
     }
   }
 
-  #answerGet({ type, namespace, name }: Request, response: ServerResponse): void {
+  #respondToGet({ type, namespace, name }: Request, response: ServerResponse): void {
     const key = namespace === undefined ? name : `${namespace}/${name}`;
     const object = this.#store.get(type.name, key);
     if (object === undefined) sendStatus(response, 404, 'NotFound', `${type.name} "${name}"`);
     else sendJson(response, 200, { ...object, apiVersion: type.apiVersion });
   }
 
-  #answerList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
+  #respondToList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
     const { type, query, namespace, metadataOnly } = request;
     const matches = selectorOf(query);
     const selects = (object: Manifest) =>
       matches(object) &&
       (namespace ?? metadataOf(object).namespace) === metadataOf(object).namespace;
     const [id = '', start = '0'] = (query.continue ?? '').split(' ');
-    const snapshot = fault?.kind === 'stale' ? this.#kept : undefined;
+    const snapshot = fault?.kind === 'stale' ? this.#snapshot : undefined;
     const pages =
       query.continue === undefined
         ? {
@@ -350,12 +355,12 @@ export class ApiServerDouble {
     const end = query.limit === undefined ? pages.items.length : first + Number(query.limit);
     const metadata: Record<string, unknown> = { resourceVersion: String(pages.version) };
     if (end < pages.items.length) {
-      const next = id === '' ? `list-${++this.#snapshots}` : id;
+      const next = id === '' ? `list-${++this.#listIds}` : id;
       this.#pages.set(next, pages);
       metadata.continue = `${next} ${end}`;
       metadata.remainingItemCount = pages.items.length - end;
     }
-    // Items of a list do not say what they are.
+    // Items of a list have no kind and apiVersion.
     const items = pages.items
       .slice(first, end)
       .map((item) =>
@@ -373,7 +378,7 @@ export class ApiServerDouble {
     else response.end(fault?.kind === 'truncate' ? half(body) : body);
   }
 
-  #answerWatch(request: Request, response: ServerResponse, fault: Fault | undefined): void {
+  #respondToWatch(request: Request, response: ServerResponse, fault: Fault | undefined): void {
     const { type, query } = request;
     const version = Number(query.resourceVersion ?? this.#store.version);
     const silent = fault?.kind === 'trickle' || fault?.kind === 'mute';
@@ -385,10 +390,10 @@ export class ApiServerDouble {
       return;
     }
     this.#watchers.add(watcher);
-    for (const change of changes) this.#tell(watcher, change);
+    for (const change of changes) this.#sendChange(watcher, change);
     const timers = [
       setInterval(() => {
-        // A kube-apiserver's watch cache knows no version until it has seen a change.
+        // A kube-apiserver's watch cache has no version before its first change.
         if (this.#changed.has(type.name)) this.#bookmark(watcher);
       }, this.#options.bookmarkMs ?? BOOKMARK_MS),
       setTimeout(() => response.end(), Number(query.timeoutSeconds ?? 1800) * 1000),
@@ -406,17 +411,20 @@ export class ApiServerDouble {
 
   #publish(change: Change): void {
     this.#changed.add(change.resource);
-    if (this.#skipped > 0) {
-      this.#skipped--;
+    if (this.#changesToDrop > 0) {
+      this.#changesToDrop--;
       return;
     }
     for (const watcher of this.#watchers) {
-      if (watcher.type.name === change.resource) this.#tell(watcher, change);
+      if (watcher.type.name === change.resource) this.#sendChange(watcher, change);
     }
   }
 
-  /** One change as this watcher sees it: what begins or ends to match comes and goes. */
-  #tell(watcher: Watcher, { version, before, after }: Change): void {
+  /**
+   * Sends a change as seen through the selector of the watch: an object that starts to match is
+   * ADDED, one that stops is DELETED.
+   */
+  #sendChange(watcher: Watcher, { version, before, after }: Change): void {
     if (watcher.silent || version <= watcher.version) return;
     watcher.version = version;
     const had = before !== undefined && watcher.selects(before) ? before : undefined;
@@ -430,7 +438,7 @@ export class ApiServerDouble {
 
   #bookmark(watcher: Watcher): void {
     const { type, silent } = watcher;
-    // The API server sends none that would go back.
+    // The API server never sends a bookmark with an older version.
     if (silent || this.#store.version < watcher.version) return;
     watcher.version = this.#store.version;
     const metadata = { resourceVersion: String(watcher.version), creationTimestamp: null };
@@ -443,7 +451,7 @@ export class ApiServerDouble {
       watcher.silent = true;
       return;
     }
-    // What was sent so far is on its way before the end is.
+    // Text written before is still delivered before the end.
     if (how === 'expire') {
       const status = statusBody(410, 'Expired', `too old resource version: ${watcher.version}`);
       response.end(`${JSON.stringify({ type: 'ERROR', object: status })}\n`);
@@ -458,8 +466,8 @@ export class ApiServerDouble {
   }
 }
 
-function send({ response, type: asked }: Watcher, type: string, object: Manifest): void {
-  const converted = { ...object, apiVersion: asked.apiVersion };
+function send({ response, type: requested }: Watcher, type: string, object: Manifest): void {
+  const converted = { ...object, apiVersion: requested.apiVersion };
   response.write(`${JSON.stringify({ type, object: converted })}\n`);
 }
 
@@ -478,11 +486,11 @@ function sendStatus(
   sendJson(response, code, statusBody(code, reason, message, retryAfter));
 }
 
-/** @returns whether that was all there is to the answer. */
+/** @returns whether the response is complete. */
 function failAtOnce(fault: Fault, response: ServerResponse): boolean {
   if (fault.kind === 'refuse') response.socket?.destroy();
   else if (fault.kind === 'status') {
-    sendStatus(response, fault.code, fault.reason, 'as the test says', fault.retryAfter);
+    sendStatus(response, fault.code, fault.reason, 'injected by the test', fault.retryAfter);
   } else if (fault.kind === 'text') {
     response.writeHead(200, { 'content-type': fault.type ?? 'application/json' }).end(fault.text);
   } else return fault.kind === 'silence';

@@ -3,14 +3,17 @@ import type { Manifest } from '../e2e/manifests.ts';
 import { statusBody, type Verb } from './faults.ts';
 import { keyOf, metadataOf } from './store.ts';
 
-interface Answer {
+interface EventResponse {
   readonly code: number;
-  readonly answer: object;
+  readonly body: object;
 }
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** Events of events.k8s.io/v1; refuses what ValidateEventCreate and ValidateEventUpdate would. */
+/**
+ * Stores Events of events.k8s.io/v1; applies the rules of ValidateEventCreate and
+ * ValidateEventUpdate.
+ */
 export class EventStore {
   readonly #events = new Map<string, Manifest>();
 
@@ -18,47 +21,47 @@ export class EventStore {
     return [...this.#events.values()];
   }
 
-  /** Creates an Event, or merges into one (a JSON merge patch). */
-  write(verb: Verb, namespace: string | undefined, name: string, body: Manifest): Answer {
+  /** Creates an Event, or applies a JSON merge patch to it. */
+  write(verb: Verb, namespace: string | undefined, name: string, body: Manifest): EventResponse {
     if (verb === 'patch') return this.#patch(`${namespace}/${name}`, body);
     const metadata = metadataOf(body) ?? {};
-    const wrong = faultOf(body, namespace);
+    const wrong = invalidField(body, namespace);
     if (wrong !== undefined) return invalid(wrong);
     const key = keyOf({ ...metadata, namespace: namespace ?? '' });
     if (this.#events.has(key)) {
-      return { code: 409, answer: statusBody(409, 'AlreadyExists', `events "${key}"`) };
+      return { code: 409, body: statusBody(409, 'AlreadyExists', `events "${key}"`) };
     }
     const event = { ...body, metadata: { ...metadata, namespace } };
     this.#events.set(key, event);
-    return { code: 201, answer: event };
+    return { code: 201, body: event };
   }
 
-  #patch(key: string, patch: Manifest): Answer {
+  #patch(key: string, patch: Manifest): EventResponse {
     const before = this.#events.get(key);
     if (before === undefined) {
-      return { code: 404, answer: statusBody(404, 'NotFound', `events "${key}"`) };
+      return { code: 404, body: statusBody(404, 'NotFound', `events "${key}"`) };
     }
     const event = merge(before, patch) as Manifest;
     const wrong = isDeepStrictEqual(unchanging(before), unchanging(event))
-      ? seriesFault(event)
+      ? invalidSeries(event)
       : 'a field other than series';
     if (wrong !== undefined) return invalid(wrong);
     this.#events.set(key, event);
-    return { code: 200, answer: event };
+    return { code: 200, body: event };
   }
 }
 
-function invalid(field: string): Answer {
-  return { code: 422, answer: statusBody(422, 'Invalid', `${field}: invalid or missing`) };
+function invalid(field: string): EventResponse {
+  return { code: 422, body: statusBody(422, 'Invalid', `${field}: invalid or missing`) };
 }
 
-/** The field for which Kubernetes would refuse it. */
-function faultOf(event: Manifest, namespace: string | undefined): string | undefined {
+/** The first field that Kubernetes would reject. */
+function invalidField(event: Manifest, namespace: string | undefined): string | undefined {
   const { metadata, regarding, type, note = '' } = event as Record<string, Fields>;
   if (event.kind !== 'Event' || event.apiVersion !== 'events.k8s.io/v1') return 'kind';
   if (typeof metadata?.name !== 'string' || metadata.name === '') return 'metadata.name';
   if ((metadata.namespace ?? namespace) !== namespace) return 'metadata.namespace';
-  // Of what has no namespace, such as Nodes, Events are in one of two.
+  // Events about cluster-scoped objects are in one of two namespaces.
   const clusterWide = (regarding?.namespace ?? '') === '';
   if (clusterWide && namespace !== 'default' && namespace !== 'kube-system') {
     return 'regarding.namespace';
@@ -70,10 +73,10 @@ function faultOf(event: Manifest, namespace: string | undefined): string | undef
   }
   if (!['Normal', 'Warning'].includes(String(type))) return 'type';
   if (typeof note !== 'string' || Buffer.byteLength(note) > 1024) return 'note';
-  return seriesFault(event);
+  return invalidSeries(event);
 }
 
-function seriesFault({ series }: Manifest): string | undefined {
+function invalidSeries({ series }: Manifest): string | undefined {
   if (series === undefined) return undefined;
   const { count, lastObservedTime } = series as Fields;
   return Number(count) >= 2 && isMicroTime(lastObservedTime) ? undefined : 'series';
@@ -87,7 +90,7 @@ function isMicroTime(value: unknown): boolean {
   return typeof value === 'string' && /^\d{4}-\d\d-\d\dT[\d:]{8}\.\d{6}Z$/.test(value);
 }
 
-/** RFC 7396. */
+/** A JSON merge patch (RFC 7396). */
 function merge(target: unknown, patch: unknown): unknown {
   if (!isObject(patch)) return patch;
   const merged: Record<string, unknown> = isObject(target) ? { ...target } : {};

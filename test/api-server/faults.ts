@@ -1,22 +1,22 @@
-/** What an API server, or what stands before it, does wrong when a test says so. */
+/** Faults of an API server, or of a proxy in front of it, that tests inject. */
 import type { ServerResponse } from 'node:http';
 
 export type Verb = 'get' | 'list' | 'watch' | 'create' | 'patch';
 
 export type Fault =
-  /** Not answered before `release` is called; then as if nothing were wrong, or as the next fault says. */
+  /** No response until `release`, then a normal one or the next fault. */
   | { readonly kind: 'hold'; readonly next?: Fault }
-  /** Closed before there is an answer. */
+  /** Closes the connection without a response. */
   | { readonly kind: 'refuse' }
-  /** Nothing is ever said, on a connection that stays open. */
+  /** Never responds, and keeps the connection open. */
   | { readonly kind: 'silence' }
-  /** The answer begins and is cut within a line. */
+  /** Closes the connection in the middle of a line. */
   | { readonly kind: 'cut' }
-  /** The answer ends in due form, within a line. */
+  /** Ends the response normally, but in the middle of a line. */
   | { readonly kind: 'truncate' }
-  /** A byte at a time: enough for the connection to look alive. */
+  /** Sends one byte at a time, so that the connection looks alive. */
   | { readonly kind: 'trickle'; readonly everyMs: number }
-  /** A watch that opens and never brings anything, as behind a proxy that swallows it. */
+  /** Accepts a watch and never sends an event, like a proxy that holds events back. */
   | { readonly kind: 'mute' }
   /** A `Status`, with `Retry-After` in seconds. */
   | {
@@ -25,26 +25,26 @@ export type Fault =
       readonly reason: string;
       readonly retryAfter?: number | string;
     }
-  /** This text with status 200: garbage, an HTML page of a proxy, a list of something else. */
+  /** Sends this text with status 200: garbage, an HTML page of a proxy, or another list. */
   | { readonly kind: 'text'; readonly text: string | Buffer; readonly type?: string }
-  /** As the list was when `keepListFor` was last called: a watch cache that lags behind. */
+  /** Sends the list as of the last `takeSnapshot`, like a watch cache that lags behind. */
   | { readonly kind: 'stale' };
 
-/** A fault, and the requests that it strikes. */
+/** A fault and the requests that it applies to. */
 export interface FaultRule {
   readonly fault: Fault;
   readonly verb?: Verb;
   /** Such as `services`. */
   readonly resource?: string;
-  /** Of a list, only pages after the first. */
+  /** Only applies to pages after the first. */
   readonly laterPages?: boolean;
-  /** Only lists of metadata. */
+  /** Only applies to requests for metadata. */
   readonly metadataOnly?: boolean;
-  /** How many requests it strikes; once by default. */
+  /** Number of requests that it applies to; 1 by default. */
   readonly times?: number;
 }
 
-/** What a request is as far as faults are concerned. */
+/** The properties of a request that faults depend on. */
 export interface FaultableRequest {
   readonly verb: Verb;
   readonly resource: string;
@@ -52,7 +52,7 @@ export interface FaultableRequest {
   readonly metadataOnly: boolean;
 }
 
-/** The faults that are still to strike, in the order in which they were asked for. */
+/** The faults not used up yet, in the order in which they were added. */
 export class Faults {
   #rules: { readonly rule: FaultRule; left: number }[] = [];
 
@@ -64,7 +64,7 @@ export class Faults {
     this.#rules = [];
   }
 
-  /** @returns the fault for this request, which is then used up once. */
+  /** @returns the fault for this request, and counts its use. */
   take({ verb, resource, query, metadataOnly }: FaultableRequest): Fault | undefined {
     const found = this.#rules.find(
       ({ rule }) =>
@@ -80,12 +80,12 @@ export class Faults {
   }
 }
 
-/** Writes half of the text, and cuts the connection once that is on its way. */
+/** Writes half of the text, then closes the connection. */
 export function cutWithin(response: ServerResponse, text: string): void {
   response.write(half(text), () => response.socket?.destroy());
 }
 
-/** The end of what is sent is in the middle of a line, and of an object. */
+/** The first half of the text, which ends in the middle of a line and of an object. */
 export function half(text: string): string {
   return text.slice(0, Math.floor(text.length / 2));
 }
@@ -99,7 +99,7 @@ export function trickle(response: ServerResponse, text: string, everyMs: number)
   response.on('close', () => clearInterval(timer));
 }
 
-/** As `metav1.Status` says it. */
+/** A `metav1.Status`. */
 export function statusBody(
   code: number,
   reason: string,

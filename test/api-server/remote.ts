@@ -4,7 +4,7 @@ import type { ResultPromise } from 'execa';
 import type { SpawnOptions } from '../lab/lab.ts';
 import type { ApiServerDouble, DoubleOptions } from './double.ts';
 
-/** What can be asked of a double in another process. */
+/** Methods of a double in another process. */
 export type Control = Pick<
   ApiServerDouble,
   | 'put'
@@ -18,9 +18,9 @@ export type Control = Pick<
   | 'breakWatches'
   | 'bookmark'
   | 'compact'
-  | 'keep'
+  | 'takeSnapshot'
   | 'restore'
-  | 'skip'
+  | 'dropChanges'
   | 'setTokens'
   | 'watching'
   | 'requests'
@@ -29,10 +29,10 @@ export type Control = Pick<
   | 'close'
 >;
 
-/** A line to the process: a method and its arguments. */
+/** A line of input of the process: a method and its arguments. */
 export type Call = readonly [keyof Control, ...unknown[]];
 
-interface Answer {
+interface CallResult {
   readonly result?: unknown;
   readonly error?: string;
 }
@@ -41,10 +41,10 @@ type Spawn = (command: string, args: readonly string[], options: SpawnOptions) =
 
 const PROCESS = fileURLToPath(new URL('process.ts', import.meta.url));
 
-/** A double that runs in a process of its own. */
+/** A double in another process. */
 export class RemoteDouble {
   readonly #process: ResultPromise;
-  /** For the answers that are to come, in order. */
+  /** Pending results, in the order of the calls. */
   readonly #waiting: PromiseWithResolvers<unknown>[];
   readonly port: number;
 
@@ -58,7 +58,9 @@ export class RemoteDouble {
     this.port = port;
   }
 
-  /** @param spawn such as a lab host's, which starts it in that host's namespace. */
+  /**
+   * @param spawn for example of a lab host, which starts the process in the namespace of that host.
+   */
   static async start(spawn: Spawn, options: DoubleOptions = {}, port = 0): Promise<RemoteDouble> {
     const args = [PROCESS, String(port), JSON.stringify(options)];
     const child = spawn(process.execPath, args, { stdin: 'pipe' });
@@ -67,7 +69,7 @@ export class RemoteDouble {
     const ready = Promise.withResolvers<unknown>();
     const waiting: PromiseWithResolvers<unknown>[] = [ready];
     createInterface({ input: stdout }).on('line', (line) => {
-      const { result, error } = JSON.parse(line) as Answer;
+      const { result, error } = JSON.parse(line) as CallResult;
       const first = waiting.shift();
       if (error === undefined) first?.resolve(result);
       else first?.reject(new Error(error));
@@ -87,18 +89,18 @@ export class RemoteDouble {
     return `http://127.0.0.1:${this.port}`;
   }
 
-  /** Calls are carried out in the order in which they are made. */
+  /** Calls run in the order in which they are made. */
   call<Method extends keyof Control>(
     method: Method,
     ...args: Parameters<Control[Method]>
   ): Promise<Awaited<ReturnType<Control[Method]>>> {
-    const answer = Promise.withResolvers<unknown>();
-    this.#waiting.push(answer);
+    const result = Promise.withResolvers<unknown>();
+    this.#waiting.push(result);
     this.#process.stdin?.write(`${JSON.stringify([method, ...args])}\n`);
-    return answer.promise as Promise<Awaited<ReturnType<Control[Method]>>>;
+    return result.promise as Promise<Awaited<ReturnType<Control[Method]>>>;
   }
 
-  /** SIGKILL, as a machine that goes. */
+  /** Sends SIGKILL, like a machine failure. */
   async kill(): Promise<void> {
     const exited = new Promise((resolve) => this.#process.once('exit', resolve));
     this.#process.kill('SIGKILL');

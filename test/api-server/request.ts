@@ -2,18 +2,18 @@ import type { IncomingMessage } from 'node:http';
 import type { Verb } from './faults.ts';
 import { RESOURCES, type ResourceType } from './store.ts';
 
-/** A request as the API understands it. */
+/** A parsed API request. */
 export interface Request {
   readonly verb: Verb;
   /** Empty for the core group. */
   readonly group: string;
   readonly type: ResourceType;
   readonly namespace: string | undefined;
-  /** Empty for requests about many objects. */
+  /** Empty for a list or watch. */
   readonly name: string;
   readonly path: string;
   readonly query: Readonly<Record<string, string>>;
-  /** Only the metadata of each object is asked for (`PartialObjectMetadataList`). */
+  /** Asks for metadata only (`PartialObjectMetadataList`). */
   readonly metadataOnly: boolean;
 }
 
@@ -28,8 +28,8 @@ const PATH =
   /^\/(?:api\/(?<core>v1)|apis\/(?<group>[^/]+)\/(?<version>[^/]+))(?:\/namespaces\/(?<namespace>[^/]+))?\/(?<resource>[^/]+)(?:\/(?<name>[^/]+))?$/;
 
 /**
- * @returns undefined for a path or method that the double does not know. A path may stand before the
- * API's own, as with a server behind a proxy.
+ * Parses a request. The path may have a prefix, as behind a proxy.
+ * @returns undefined for a path or method that the double does not support.
  */
 export function requestOf(incoming: IncomingMessage): Request | undefined {
   const { method, url = '/', headers } = incoming;
@@ -49,7 +49,7 @@ export function requestOf(incoming: IncomingMessage): Request | undefined {
   return { verb, group, type, namespace, name, path, query, metadataOnly };
 }
 
-/** As RBAC names it. */
+/** The verb as in RBAC. */
 function verbOf(method: string | undefined, name: string, watches: boolean): Verb | undefined {
   if (method === 'POST' && name === '') return 'create';
   if (method === 'PATCH' && name !== '') return 'patch';

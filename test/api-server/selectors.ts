@@ -3,14 +3,14 @@ import { metadataOf } from './store.ts';
 
 export type ObjectFilter = (object: Manifest) => boolean;
 
-/** A selector that the double cannot read; neither the agent nor kube-proxy is known to use such. */
+/** A selector that the double does not support. Neither the agent nor kube-proxy uses one. */
 export class UnknownSelector extends Error {
   override readonly name = 'UnknownSelector';
 }
 
 /**
- * `labelSelector` with `key`, `!key`, `key=value` and `key!=value`, and `fieldSelector` with
- * `metadata.name`, `spec.clusterIP` or `status.phase`, `=` and `!=`.
+ * Supports `labelSelector` with `key`, `!key`, `key=value` and `key!=value`, and `fieldSelector`
+ * with `metadata.name`, `spec.clusterIP` or `status.phase`, `=` and `!=`.
  * @throws UnknownSelector for all others.
  */
 export function selectorOf(query: Readonly<Record<string, string>>): ObjectFilter {

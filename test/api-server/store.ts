@@ -1,8 +1,8 @@
-/** The objects behind the API-server double: versioned, with a history, as etcd keeps them. */
+/** The objects of the API-server double, with versions and history as in etcd. */
 import { isDeepStrictEqual } from 'node:util';
 import type { Manifest } from '../e2e/manifests.ts';
 
-/** A resource that can be listed and watched, or read by name. */
+/** A resource that supports list, watch and get. */
 export interface ResourceType {
   /** Plural, as in the path. */
   readonly name: string;
@@ -33,7 +33,7 @@ export const RESOURCES: readonly ResourceType[] = [
     baselineadminnetworkpolicies: 'BaselineAdminNetworkPolicy',
     cidrgroups: 'CIDRGroup',
   }),
-  // Versions of one resource: of whichever an object was written in, it is one object in all of them.
+  // Two versions of one resource: an object exists in both, whichever version it was written in.
   ...policyCrds('v1beta1', { clusternetworkpolicies: 'ClusterNetworkPolicy' }),
   ...policyCrds('v1alpha2', { clusternetworkpolicies: 'ClusterNetworkPolicy' }),
 ];
@@ -64,7 +64,7 @@ export interface Change {
   readonly after: Manifest | undefined;
 }
 
-/** All objects as they were at a version. */
+/** All objects at one version. */
 export interface Snapshot {
   readonly version: number;
   readonly objects: ReadonlyMap<string, ReadonlyMap<string, Manifest>>;
@@ -72,7 +72,7 @@ export interface Snapshot {
 
 export class Store {
   #version = 1;
-  /** Changes up to and with this version are forgotten. */
+  /** Changes up to and including this version are discarded. */
   #compacted = 0;
   #history: Change[] = [];
   #objects = new Map<string, Map<string, Manifest>>();
@@ -90,7 +90,7 @@ export class Store {
     return this.#compacted;
   }
 
-  /** Creates an object, or replaces it. A write that changes nothing is none. */
+  /** Creates or replaces an object. A write without a difference is ignored. */
   put(manifest: Manifest): void {
     const { name } = resourceOf(manifest);
     const metadata = metadataOf(manifest);
@@ -114,7 +114,7 @@ export class Store {
     this.#write({ version, resource: name, before, after });
   }
 
-  /** @param key `namespace/name`, or the name of what has no namespace. */
+  /** @param key `namespace/name`, or `name` for a cluster-scoped object. */
   delete(resource: string, key: string): void {
     const objects = this.#of(resource);
     const before = objects.get(key);
@@ -127,19 +127,19 @@ export class Store {
     return this.#of(resource).get(key);
   }
 
-  /** In the order of keys, as etcd has them. */
+  /** Sorted by key, as in etcd. */
   list(resource: string, snapshot?: Snapshot): Manifest[] {
     const objects = snapshot?.objects.get(resource) ?? (snapshot ? [] : this.#of(resource));
     return [...objects].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, object]) => object);
   }
 
-  /** @returns undefined when the history does not reach back that far. */
+  /** @returns undefined when the history does not go back to that version. */
   changesAfter(resource: string, version: number): Change[] | undefined {
     if (version < this.#compacted) return undefined;
     return this.#history.filter((each) => each.resource === resource && each.version > version);
   }
 
-  /** Forgets the history. */
+  /** Discards the history. */
   compact(): void {
     this.#compacted = this.#version;
     this.#history = [];
@@ -150,7 +150,7 @@ export class Store {
     return { version: this.#version, objects: new Map(objects) };
   }
 
-  /** As after a restore of etcd's backup: what came later was never there. */
+  /** Restores a snapshot of etcd: later objects and versions are lost. */
   restore({ version, objects }: Snapshot): void {
     this.#version = version;
     this.#compacted = Math.min(this.#compacted, version);
@@ -174,7 +174,7 @@ export class Store {
   }
 }
 
-/** @throws RangeError for an object that the double has no resource for. */
+/** @throws RangeError for an object of an unknown resource. */
 export function resourceOf(manifest: Manifest): ResourceType {
   const { kind, apiVersion } = manifest;
   const found = RESOURCES.find((type) => type.kind === kind && type.apiVersion === apiVersion);

@@ -40,14 +40,14 @@ describe('addresses', () => {
     });
   }
 
-  it('knows what a CIDR contains, families apart', () => {
+  it('decides whether a CIDR contains an address of the same family', () => {
     assert.equal(cidrContains('10.0.0.0/8', '10.9.9.9'), true);
     assert.equal(cidrContains('10.0.0.0/8', '11.0.0.1'), false);
     assert.equal(cidrContains('0.0.0.0/0', 'fd00::1'), false);
     assert.equal(cidrContains('fd00::/8', 'fd12::1'), true);
   });
 
-  it('finds the special range of an address, and none of one that only begins alike', () => {
+  it('finds the special range of an address, and none for an address with a similar prefix', () => {
     for (const [range, ...addresses] of [
       ['unspecified', '0.0.0.0', '::'],
       ['loopback', '127.0.0.53', '::1'],
@@ -61,7 +61,7 @@ describe('addresses', () => {
     assert.ok(!isLinkLocal('fe8::1'));
   });
 
-  it('reads the last byte of either family', () => {
+  it('returns the last byte of an IPv4 or IPv6 address', () => {
     assert.equal(lastByte('10.0.0.255'), 255);
     assert.equal(lastByte('fd00::1:2f'), 0x2f);
   });

@@ -54,25 +54,25 @@ describe('all-ports: annotation portwide.dev/ports', () => {
     ['80/tcp', /TCP, UDP or SCTP/],
     ['80/ICMP', /TCP, UDP or SCTP/],
     ['80/', /TCP, UDP or SCTP/],
-    ['80-90-100', /neither/],
-    ['-5', /neither/],
-    ['+80', /neither/],
-    ['8e1', /neither/],
-    ['80 -j ACCEPT', /neither/],
-    ['80\n-A INPUT', /neither/],
+    ['80-90-100', /neither "all"/],
+    ['-5', /neither "all"/],
+    ['+80', /neither "all"/],
+    ['8e1', /neither "all"/],
+    ['80 -j ACCEPT', /neither "all"/],
+    ['80\n-A INPUT', /neither "all"/],
     [
       Array.from({ length: MAX_RANGES + 1 }, (_, at) => `${2 * at + 1}/TCP`).join(),
       /more than 1024/,
     ],
   ] as const) {
-    it(`refuses ${JSON.stringify(value).slice(0, 30)}`, () => {
+    it(`rejects ${JSON.stringify(value).slice(0, 30)}`, () => {
       const parsed = parsePortsAnnotation(value);
       assert.ok(parsed.kind === 'bad');
       assert.match(parsed.message, reason);
     });
   }
 
-  it('is total: any text gives sorted, disjoint, valid ranges or a refusal', () => {
+  it('returns sorted, disjoint, valid ranges or an error for any text', () => {
     const item = fc.tuple(
       fc.nat(70000),
       fc.option(fc.nat(70000)),
@@ -101,7 +101,7 @@ describe('all-ports: annotation portwide.dev/ports', () => {
   });
 });
 
-describe('all-ports: what an all-ports Service may be (KEP-2610)', () => {
+describe('all-ports: choosing the served ports (KEP-2610)', () => {
   const annotated = (fields: Partial<Service> = {}) =>
     service({ portsAnnotation: 'all', ...fields });
   const byField = (fields: Partial<Service> = {}) =>
@@ -109,18 +109,18 @@ describe('all-ports: what an all-ports Service may be (KEP-2610)', () => {
   const lbVip = { ip: '203.0.113.1', ipMode: 'VIP' } as const;
 
   for (const [title, object, kind] of [
-    ['neither field nor annotation', service(), 'listed'],
+    ['no field and no annotation', service(), 'listed'],
     ['allPorts: false', service({ allPorts: false }), 'listed'],
     ['annotation "false"', annotated({ portsAnnotation: 'false' }), 'listed'],
     ['allPorts: true', byField(), 'all'],
-    ['the annotation, its placeholder ignored', annotated(), 'all'],
-    ['allPorts: false beside annotation all', annotated({ allPorts: false }), 'all'],
-    ['both say all', byField({ portsAnnotation: 'all' }), 'all'],
-    ['allPorts: true beside annotation "false"', byField({ portsAnnotation: 'false' }), 'all'],
-    ['ranges', annotated({ portsAnnotation: '80-90' }), 'ranges'],
-    ['LoadBalancer by field', byField({ type: 'LoadBalancer' }), 'all'],
+    ['annotation all, with a placeholder port', annotated(), 'all'],
+    ['allPorts: false with annotation all', annotated({ allPorts: false }), 'all'],
+    ['allPorts: true with annotation all', byField({ portsAnnotation: 'all' }), 'all'],
+    ['allPorts: true with annotation "false"', byField({ portsAnnotation: 'false' }), 'all'],
+    ['annotation with ranges', annotated({ portsAnnotation: '80-90' }), 'ranges'],
+    ['allPorts: true on a LoadBalancer', byField({ type: 'LoadBalancer' }), 'all'],
     [
-      'LoadBalancer by annotation, a node port allocated',
+      'annotation on a LoadBalancer with a node port',
       annotated({ type: 'LoadBalancer', loadBalancerIngress: [lbVip] }),
       'all',
     ],
@@ -135,8 +135,8 @@ describe('all-ports: what an all-ports Service may be (KEP-2610)', () => {
   }
 
   for (const [title, object, reason, field] of [
-    ['NodePort by field', byField({ type: 'NodePort' }), 'NodePort', 'spec.type'],
-    ['NodePort by annotation', annotated({ type: 'NodePort' }), 'NodePort', 'spec.type'],
+    ['allPorts: true on a NodePort', byField({ type: 'NodePort' }), 'NodePort', 'spec.type'],
+    ['annotation on a NodePort', annotated({ type: 'NodePort' }), 'NodePort', 'spec.type'],
     [
       'ExternalName',
       annotated({ type: 'ExternalName', clusterIPs: [] }),
@@ -146,15 +146,15 @@ describe('all-ports: what an all-ports Service may be (KEP-2610)', () => {
     ['headless', byField({ headless: true, clusterIPs: [] }), 'Headless', 'spec.clusterIP'],
     ['no VIP', byField({ clusterIPs: [] }), 'Headless', 'spec.clusterIP'],
     ['externalIPs', byField({ externalIPs: ['203.0.113.9'] }), 'ExternalIPs', 'spec.externalIPs'],
-    ['ports beside allPorts: true', service({ allPorts: true }), 'Ports', 'spec.ports'],
+    ['allPorts: true with ports', service({ allPorts: true }), 'Ports', 'spec.ports'],
     [
-      'a value that cannot be parsed',
+      'an invalid annotation',
       annotated({ portsAnnotation: 'everything' }),
       'Annotation',
       'metadata.annotations["portwide.dev/ports"]',
     ],
     [
-      'ranges beside allPorts: true',
+      'allPorts: true with annotated ranges',
       byField({ portsAnnotation: '80' }),
       'Annotation',
       'metadata.annotations["portwide.dev/ports"]',
@@ -170,7 +170,7 @@ describe('all-ports: what an all-ports Service may be (KEP-2610)', () => {
     });
   }
 
-  it('reports every cause, not the first alone', () => {
+  it('reports every reason for refusal', () => {
     const scheme = portScheme(
       service({ allPorts: true, type: 'NodePort', externalIPs: ['203.0.113.9'] }),
       true,
@@ -182,7 +182,7 @@ describe('all-ports: what an all-ports Service may be (KEP-2610)', () => {
     );
   });
 
-  it('is refused with the feature gate off, and listed Services are not', () => {
+  it('refuses all-ports Services when the feature gate is off, and serves others', () => {
     for (const object of [byField(), annotated(), annotated({ portsAnnotation: '80' })]) {
       const scheme = portScheme(object, false);
       assert.ok(scheme.kind === 'refused');

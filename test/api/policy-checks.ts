@@ -1,4 +1,4 @@
-/** What every object of network policy has to be, whatever it was read from. */
+/** Invariants of every object of network policy, whatever input it was read from. */
 import assert from 'node:assert/strict';
 import { canonicalAddress, canonicalCidr, cidrContains } from '../../api/addresses.ts';
 import type {
@@ -9,7 +9,7 @@ import type {
 } from '../../api/policy-objects.ts';
 import { isPort, isProtocol } from '../../api/ports.ts';
 
-/** Everything that may reach a rule holds nothing but what it should. */
+/** Checks that all values are safe to use in a rule. */
 export function checkPolicyObject(object: PolicyObject): void {
   assert.match(object.key, /^[-a-z0-9./]+$/);
   if (object.kind === 'Namespace') return;

@@ -1,4 +1,4 @@
-/** The examples of KEP-2079, NPEP-182 and NPEP-133, word for word, and what becomes of them. */
+/** Reads the examples of KEP-2079, NPEP-182 and NPEP-133, copied verbatim. */
 import assert from 'node:assert/strict';
 import { parseAllDocuments } from 'yaml';
 import { type ApiObject, POLICY_KINDS } from '../../api/objects.ts';
@@ -21,7 +21,7 @@ const network = (cidr: string) => ({ kind: 'network', cidr, except: [] });
 const tcp = (first: number, last = first) => ({ protocol: 'TCP', first, last });
 
 describe('policy-documents: the examples of NPEP-182', () => {
-  it('a CIDRGroup', () => {
+  it('reads a CIDRGroup', () => {
     const [group] = readAll(`
 apiVersion: policy.networking.k8s.io/v1alpha1
 kind: CIDRGroup
@@ -52,7 +52,7 @@ status:
     });
   });
 
-  it('a policy that refers to it', () => {
+  it('reads a policy with the CIDRGroup as a peer', () => {
     const policy = policyOf(`
 apiVersion: policy.networking.k8s.io/v1alpha1
 kind: AdminNetworkPolicy
@@ -106,7 +106,7 @@ spec:
   });
 });
 
-/** The same three times in the document, each time with something after it. */
+/** The document has this policy three times, each time with a different addition. */
 const ALLOW_MY_SERVICE = `
 apiVersion: policy.networking.k8s.io/v1alpha1
 kind: AdminNetworkPolicy
@@ -142,7 +142,7 @@ const MY_SERVICE = {
 };
 
 describe('policy-documents: the examples of NPEP-133', () => {
-  it('pods in the namespace monitoring can talk to two domains', () => {
+  it('reads an Allow rule with two domain names', () => {
     const policy = policyOf(ALLOW_MY_SERVICE);
     assert.deepEqual([policy.priority, policy.faults], [55, []]);
     assert.deepEqual(policy.subject, {
@@ -152,7 +152,7 @@ describe('policy-documents: the examples of NPEP-133', () => {
     assert.deepEqual([policy.ingress, policy.egress], [undefined, [MY_SERVICE]]);
   });
 
-  it('a list of domains, with a deny rule in the same policy', () => {
+  it('reads an Allow rule with domain names, followed by a Deny rule', () => {
     const policy = policyOf(`${ALLOW_MY_SERVICE}  - name: "default-deny"
     action: "Deny"
     to:
@@ -172,7 +172,7 @@ describe('policy-documents: the examples of NPEP-133', () => {
     ]);
   });
 
-  it('a list of domains, over a baseline: whose rule is written under ingress, which is told', () => {
+  it('reads domain names over a baseline policy, and reports a baseline rule written under ingress', () => {
     const [admin, baseline] = readAll(`${ALLOW_MY_SERVICE}---
 apiVersion: policy.networking.k8s.io/v1alpha1
 kind: BaselineAdminNetworkPolicy
@@ -197,7 +197,7 @@ spec:
       { path: 'spec.ingress[0]', name: '', action: 'Deny', peers: undefined, ports: undefined },
     ]);
     assert.deepEqual(faults, [
-      { field: 'spec.ingress[0].to', reason: 'is not known' },
+      { field: 'spec.ingress[0].to', reason: 'is an unknown field' },
       { field: 'spec.ingress[0].from', reason: 'is required' },
     ]);
   });
@@ -213,7 +213,7 @@ spec:
   podSelector: {}
 ${rules}`);
 
-  it('1: the node ports of another cluster, which took an entry each', () => {
+  it('1: reads the node port range of another cluster', () => {
     const { egress, faults } = story(`
   policyTypes: [Egress]
   egress:
@@ -235,7 +235,7 @@ ${each.map((port) => `    - protocol: TCP\n      port: ${port}`).join('\n')}
     );
   });
 
-  it('2: all ports but 111 and 445', () => {
+  it('2: reads all ports except 111 and 445', () => {
     const { egress, faults } = story(`
   policyTypes: [Egress]
   egress:
@@ -248,7 +248,7 @@ ${each.map((port) => `    - protocol: TCP\n      port: ${port}`).join('\n')}
     assert.deepEqual(egress?.[0]?.ports, [tcp(1, 110), tcp(112, 444), tcp(446, 65535)]);
   });
 
-  it('3: passive FTP', () => {
+  it('3: reads the port range of passive FTP', () => {
     const { ingress, egress, faults } = story(`
   ingress:
   - ports:

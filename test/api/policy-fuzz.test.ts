@@ -1,4 +1,7 @@
-/** Any object of the policy kinds is read or refused, and what fails does so closed. */
+/**
+ * Fuzzes the readers of network policy: every object is read or rejected, and faulty policies fail
+ * closed.
+ */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { InvalidObject } from '../../api/errors.ts';
@@ -13,7 +16,7 @@ const text = fc.oneof(
   fc.string(),
 );
 const leaf = fc.oneof(text, fc.integer({ min: -1, max: 65_537 }), fc.boolean(), fc.constant(null));
-/** Either what belongs there, or, once in a while, nearly anything. */
+/** Usually a value that is valid there, sometimes almost any other value. */
 const maybe = <T>(value: fc.Arbitrary<T>) =>
   fc.oneof(
     { weight: 60, arbitrary: value },
@@ -25,7 +28,7 @@ const list = <T>(value: fc.Arbitrary<T>, minLength = 0) =>
   maybe(fc.array(maybe(value), { minLength, maxLength: 2 }));
 const record = (members: Record<string, fc.Arbitrary<unknown>>, ...requiredKeys: string[]) =>
   maybe(fc.record(members, { requiredKeys }));
-/** One of these members, seldom two or none. */
+/** Usually an object with one of the given fields, rarely with two or none. */
 const oneOf = (members: Record<string, fc.Arbitrary<unknown>>) =>
   maybe(
     fc.oneof(
@@ -189,8 +192,8 @@ function readOrRefuse(raw: unknown): PolicyObject | undefined {
   }
 }
 
-describe('policy-fuzz: any object of network policy', () => {
-  it('is read, ignored or refused with InvalidObject', () => {
+describe('policy-fuzz: arbitrary objects of network policy', () => {
+  it('are read, ignored or rejected with InvalidObject', () => {
     const typed = fc.tuple(
       fc.constantFrom(...POLICY_KINDS),
       fc.dictionary(
@@ -207,7 +210,7 @@ describe('policy-fuzz: any object of network policy', () => {
     );
   });
 
-  it('lets nothing through that a rule cannot hold, and fails closed', () => {
+  it('have only values that are safe in a rule, and fail closed', () => {
     const seen = new Map<string, number>();
     const count = (what: string) => seen.set(what, (seen.get(what) ?? 0) + 1);
     fc.assert(
@@ -233,19 +236,19 @@ describe('policy-fuzz: any object of network policy', () => {
   });
 });
 
-/** What has a fault has failed closed. */
+/** Checks that a faulty policy fails closed. */
 function checkFaults(policy: Policy, raw: unknown): void {
-  const told = JSON.stringify({ policy, raw });
+  const context = JSON.stringify({ policy, raw });
   for (const { field, reason } of policy.faults) {
     assert.match(`${field}: ${reason}`, /^[\x20-\x7e]+$/);
-    assert.match(field, /^(spec|metadata\.name)/, told);
+    assert.match(field, /^(spec|metadata\.name)/, context);
   }
   for (const direction of ['ingress', 'egress'] as const) {
     for (const rule of policy[direction] ?? []) {
       const faulty = policy.faults.some(
         ({ field }) => field.startsWith(`${rule.path}.`) || field.startsWith(`${rule.path}[`),
       );
-      if (faulty) assert.ok(isClosed(rule), told);
+      if (faulty) assert.ok(isClosed(rule), context);
     }
   }
   const isUnsound = policy.faults.some(({ field }) =>
@@ -253,8 +256,8 @@ function checkFaults(policy: Policy, raw: unknown): void {
   );
   if (isUnsound) {
     const rules = [...(policy.ingress ?? []), ...(policy.egress ?? [])];
-    assert.ok(rules.every(isClosed), told);
-    if (policy.kind === 'NetworkPolicy') assert.ok(policy.ingress && policy.egress, told);
+    assert.ok(rules.every(isClosed), context);
+    if (policy.kind === 'NetworkPolicy') assert.ok(policy.ingress && policy.egress, context);
   }
 }
 

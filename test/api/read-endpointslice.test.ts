@@ -14,7 +14,7 @@ const slice = (more: Raw = {}): Raw => ({
 const endpoint = (more: Raw) => slice({ endpoints: [{ addresses: ['10.1.0.1'], ...more }] });
 
 describe('read-endpointslice: reading an EndpointSlice', () => {
-  it('reads everything', () => {
+  it('reads all fields', () => {
     const raw = slice({
       metadata: {
         name: 'web-x7',
@@ -70,7 +70,7 @@ describe('read-endpointslice: reading an EndpointSlice', () => {
     });
   });
 
-  it('takes null and missing as kube-proxy does', () => {
+  it('uses the defaults of kube-proxy for null and missing fields', () => {
     const plain = {
       address: '10.1.0.1',
       ready: true,
@@ -94,12 +94,12 @@ describe('read-endpointslice: reading an EndpointSlice', () => {
     assert.deepEqual([bare?.ports, bare?.endpoints], [[], []]);
   });
 
-  it('keeps an address that comes twice', () => {
+  it('keeps a repeated address', () => {
     const twice = [{ addresses: ['10.1.0.1'] }, { addresses: ['10.1.0.1'] }];
     assert.equal(readEndpointSlice(slice({ endpoints: twice }))?.endpoints.length, 2);
   });
 
-  it('serves slices whose trigger time is missing or nonsense', () => {
+  it('ignores a missing or invalid trigger time', () => {
     const key = 'endpoints.kubernetes.io/last-change-trigger-time';
     for (const annotations of [
       undefined,
@@ -118,14 +118,17 @@ describe('read-endpointslice: reading an EndpointSlice', () => {
 
   const labels = (value: unknown) => slice({ metadata: { name: 'x', labels: value } });
   for (const [what, raw] of [
-    ['of domain names', slice({ addressType: 'FQDN', endpoints: [{ addresses: ['a.example'] }] })],
+    [
+      'of address type FQDN',
+      slice({ addressType: 'FQDN', endpoints: [{ addresses: ['a.example'] }] }),
+    ],
     ['without labels', labels(undefined)],
-    ['of no Service', labels({ 'kubernetes.io/service-name': '' })],
+    ['with an empty Service name', labels({ 'kubernetes.io/service-name': '' })],
   ] as const) {
     it(`ignores a slice ${what}`, () => assert.equal(readEndpointSlice(raw), undefined));
   }
 
-  it('says that a slice is of a headless Service', () => {
+  it('reads the label of a headless Service', () => {
     const raw = labels({
       'kubernetes.io/service-name': 'web',
       'service.kubernetes.io/headless': '',
@@ -146,10 +149,10 @@ describe('read-endpointslice: reading an EndpointSlice', () => {
     [slice({ ports: [{ port: 65536 }] }), 'ports[0].port', /65535/],
     [slice({ ports: [{ protocol: 'ICMP' }] }), 'ports[0].protocol', /TCP, UDP, SCTP/],
     [slice({ ports: [{ name: 'A' }] }), 'ports[0].name', /DNS label/],
-    [slice({ ports: [{ name: 'a' }, { name: 'a' }] }), 'ports[1].name', /second/],
+    [slice({ ports: [{ name: 'a' }, { name: 'a' }] }), 'ports[1].name', /duplicates/],
     [slice({ endpoints: {} }), 'endpoints', /list/],
-    [endpoint({ addresses: [] }), 'endpoints[0].addresses', /must hold an address/],
-    [endpoint({ addresses: null }), 'endpoints[0].addresses', /must hold an address/],
+    [endpoint({ addresses: [] }), 'endpoints[0].addresses', /must have an address/],
+    [endpoint({ addresses: null }), 'endpoints[0].addresses', /must have an address/],
     [endpoint({ addresses: ['fd00::1'] }), 'endpoints[0].addresses[0]', /IPv4 address/],
     [endpoint({ addresses: ['10.1.0.1', '::2'] }), 'endpoints[0].addresses[1]', /IPv4 address/],
     [endpoint({ addresses: ['10.1.0.1;'] }), 'endpoints[0].addresses[0]', /IP address/],
@@ -164,7 +167,7 @@ describe('read-endpointslice: reading an EndpointSlice', () => {
     [endpoint({ hints: { forZones: [{}] } }), 'endpoints[0].hints.forZones[0].name', /required/],
   ];
   for (const [raw, field, reason] of refused) {
-    it(`refuses ${field} that ${reason.source}`, () => {
+    it(`rejects ${field}: ${reason.source}`, () => {
       assert.throws(
         () => readEndpointSlice(raw),
         (error) => {

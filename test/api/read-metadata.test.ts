@@ -23,7 +23,7 @@ describe('read-metadata: reading metadata', () => {
     [1767323045, undefined],
   ];
   for (const [given, expected] of times) {
-    it(`takes ${String(given)} for the time ${expected}`, () => {
+    it(`reads the time ${String(given)} as ${expected}`, () => {
       const read = () =>
         readService({ metadata: { name: 'a', creationTimestamp: given }, spec: {} })
           .creationTimestamp;
@@ -33,7 +33,7 @@ describe('read-metadata: reading metadata', () => {
     });
   }
 
-  it('names the object as far as it can, in printable ASCII', () => {
+  it('labels an object in printable ASCII, with ? for an unreadable name', () => {
     const named = (metadata: unknown) => () => readService({ metadata });
     const object = (expected: string) => (error: unknown) =>
       error instanceof InvalidObject && error.object === expected;

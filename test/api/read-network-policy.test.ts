@@ -5,7 +5,7 @@ import { readNetworkPolicy } from '../../api/read-network-policy.ts';
 
 const policy = (spec: unknown): Policy =>
   readNetworkPolicy({ metadata: { name: 'web', namespace: 'shop', uid: 'u1' }, spec });
-/** The one ingress rule of a policy. */
+/** Reads a policy with this ingress rule and returns the rule. */
 const ingress = (rule: object) => {
   const { ingress: rules = [], faults } = policy({ ingress: [rule] });
   assert.equal(rules.length, 1);
@@ -28,12 +28,12 @@ const rule = (direction: string, index = 0) => ({
   peers: undefined,
   ports: undefined,
 });
-const NOBODY = { ...rule('ingress'), peers: [], ports: [] };
+const ALLOWS_NOTHING = { ...rule('ingress'), peers: [], ports: [] };
 const app = (value: string) => [{ key: 'app', operator: 'In', values: [value] }];
 const selects = (value: string) => ({ matchLabels: { app: value } });
 
 describe('read-network-policy: reading a NetworkPolicy', () => {
-  it('reads everything', () => {
+  it('reads all fields', () => {
     assert.deepEqual(
       policy({
         podSelector: selects('web'),
@@ -86,9 +86,9 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
 
   describe('podSelector', () => {
     for (const [what, spec] of [
-      ['empty, it matches all pods of the namespace', { podSelector: {} }],
-      ['missing, it is empty', {}],
-      ['without a spec, too', undefined],
+      ['selects all pods of the namespace when empty', { podSelector: {} }],
+      ['is empty when missing', {}],
+      ['is empty without a spec', undefined],
     ] as const) {
       it(what, () => {
         assert.deepEqual(policy(spec).subject, { namespaces: 'shop', pods: [] });
@@ -103,7 +103,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       [7, 'spec'],
       [[], 'spec'],
     ] as const) {
-      it(`cannot be ${JSON.stringify(spec)}: nobody knows whom it isolates`, () => {
+      it(`rejects the policy when the spec is ${JSON.stringify(spec)}`, () => {
         assert.throws(
           () => policy(spec),
           (error) => error instanceof InvalidObject && error.field === field,
@@ -115,28 +115,38 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
   describe('policyTypes and lists of rules', () => {
     const undefinedOr = (list: readonly unknown[] | undefined) => list?.length;
     for (const [what, spec, inwards, outwards] of [
-      ['missing: ingress, whatever there is', {}, 0, undefined],
-      ['missing: ingress also without an ingress section', { egress: [{}] }, 0, 1],
-      ['missing: no egress without egress rules', { ingress: [{}], egress: [] }, 1, undefined],
-      ['missing: both where there are rules', { ingress: [{}], egress: [{}, {}] }, 1, 2],
-      ['empty as missing', { policyTypes: [], egress: [{}] }, 0, 1],
-      ['null as missing', { policyTypes: null, ingress: null, egress: null }, 0, undefined],
-      ['Egress only', { policyTypes: ['Egress'] }, undefined, 0],
+      ['missing types default to Ingress', {}, 0, undefined],
       [
-        'Egress only, whatever the ingress',
-        { policyTypes: ['Egress'], ingress: [{}] },
-        undefined,
+        'missing types default to Ingress and Egress with egress rules only',
+        { egress: [{}] },
         0,
+        1,
       ],
       [
-        'Ingress only, whatever the egress',
-        { policyTypes: ['Ingress'], egress: [{}] },
+        'missing types default to Ingress when egress is empty',
+        { ingress: [{}], egress: [] },
+        1,
+        undefined,
+      ],
+      [
+        'missing types default to both with rules of both',
+        { ingress: [{}], egress: [{}, {}] },
+        1,
+        2,
+      ],
+      ['empty types are treated as missing', { policyTypes: [], egress: [{}] }, 0, 1],
+      [
+        'null is treated as missing',
+        { policyTypes: null, ingress: null, egress: null },
         0,
         undefined,
       ],
-      ['both', { policyTypes: ['Egress', 'Ingress'] }, 0, 0],
-      ['one twice', { policyTypes: ['Ingress', 'Ingress'] }, 0, undefined],
-      ['an empty list isolates', { policyTypes: ['Ingress'], ingress: [] }, 0, undefined],
+      ['Egress excludes ingress', { policyTypes: ['Egress'] }, undefined, 0],
+      ['Egress ignores ingress rules', { policyTypes: ['Egress'], ingress: [{}] }, undefined, 0],
+      ['Ingress ignores egress rules', { policyTypes: ['Ingress'], egress: [{}] }, 0, undefined],
+      ['both types include both directions', { policyTypes: ['Egress', 'Ingress'] }, 0, 0],
+      ['a repeated type is accepted', { policyTypes: ['Ingress', 'Ingress'] }, 0, undefined],
+      ['an empty rule list isolates', { policyTypes: ['Ingress'], ingress: [] }, 0, undefined],
     ] as const) {
       it(what, () => {
         const read = policy(spec);
@@ -148,7 +158,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       });
     }
 
-    it('does not look at rules of a direction that it is not about', () => {
+    it('ignores rules of a direction that is not in policyTypes', () => {
       assert.deepEqual(policy({ policyTypes: ['Ingress'], egress: [{ ports: 7 }] }).faults, []);
     });
 
@@ -161,15 +171,15 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       [{ policyTypes: ['Ingress', 7] }, 'spec.policyTypes[1]', /string/],
       [{ policyTypes: ['Ingress', 'Egress', 'Ingress'] }, 'spec.policyTypes', /at most two/],
       [{ policyTypes: 'Ingress' }, 'spec.policyTypes', /list/],
-      [{ podselector: {} }, 'spec.podselector', /not known/],
-      [{ order: 1 }, 'spec.order', /not known/],
+      [{ podselector: {} }, 'spec.podselector', /unknown field/],
+      [{ order: 1 }, 'spec.order', /unknown field/],
     ] as const) {
-      it(`isolates both ways and allows nothing with ${JSON.stringify(spec)}`, () => {
+      it(`isolates both directions and allows nothing when the spec has ${JSON.stringify(spec)}`, () => {
         const read = policy({ ingress: [{}], ...spec });
         assert.equal(read.faults.length, 1);
         assert.equal(read.faults[0]?.field, field);
         assert.match(read.faults[0]?.reason ?? '', reason);
-        assert.deepEqual(read.ingress, [NOBODY]);
+        assert.deepEqual(read.ingress, [ALLOWS_NOTHING]);
         assert.deepEqual(read.egress, []);
       });
     }
@@ -179,7 +189,7 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       [{ policyTypes: ['Egress'], egress: 'all' }, 'spec.egress'],
       [{ egress: { to: [] } }, 'spec.egress'],
     ] as const) {
-      it(`allows nothing by ${JSON.stringify(spec)}`, () => {
+      it(`allows nothing when the spec has ${JSON.stringify(spec)}`, () => {
         const read = policy(spec);
         assert.deepEqual(read.faults, [{ field, reason: 'must be a list' }]);
         assert.deepEqual(field === 'spec.ingress' ? read.ingress : read.egress, []);
@@ -188,20 +198,20 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
   });
 
   describe('rules', () => {
-    it('an empty one allows everything', () => {
+    it('allow everything when empty', () => {
       const { faults, ...read } = ingress({});
       assert.deepEqual(read, rule('ingress'));
       assert.deepEqual(faults, []);
     });
 
     for (const list of [null, []]) {
-      it(`ports and peers ${JSON.stringify(list)} restrict nothing`, () => {
+      it(`match everything when ports and peers are ${JSON.stringify(list)}`, () => {
         assert.equal(portsOf(list), undefined);
         assert.equal(peersOf(list), undefined);
       });
     }
 
-    it('have as many as they like', () => {
+    it('have no limit on their number', () => {
       const many = Array.from({ length: 300 }, () => ({ ports: [{ port: 80 }] }));
       assert.equal(policy({ ingress: many }).ingress?.length, 300);
       assert.deepEqual(policy({ ingress: many }).faults, []);
@@ -211,21 +221,21 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       [7, '', /object, not 7/],
       [null, '', /object, not null/],
       [[], '', /object, not a list/],
-      [{ to: [] }, '.to', /not known/],
-      [{ action: 'Allow' }, '.action', /not known/],
+      [{ to: [] }, '.to', /unknown field/],
+      [{ action: 'Allow' }, '.action', /unknown field/],
       [{ from: {} }, '.from', /list/],
       [{ ports: { port: 80 } }, '.ports', /list/],
     ] as const) {
-      it(`${JSON.stringify(given)} allows nothing, and leaves others as they are`, () => {
+      it(`allow nothing when one is ${JSON.stringify(given)}, without effect on others`, () => {
         const read = policy({ ingress: [given, {}] });
-        assert.deepEqual(read.ingress, [NOBODY, rule('ingress', 1)]);
+        assert.deepEqual(read.ingress, [ALLOWS_NOTHING, rule('ingress', 1)]);
         assert.equal(read.faults.length, 1);
         assert.equal(read.faults[0]?.field, `spec.ingress[0]${field}`);
         assert.match(read.faults[0]?.reason ?? '', reason);
       });
     }
 
-    it('each part that is wrong is told', () => {
+    it('report every faulty part', () => {
       const { faults } = ingress({ from: [{}], ports: [{ endPort: 9 }] });
       assert.deepEqual(
         faults.map(({ field }) => field),
@@ -239,36 +249,44 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       { kind: 'pods', selection: { namespaces, pods: selected } },
     ];
     for (const [what, peer, expected] of [
-      ['pods of the own namespace', { podSelector: selects('a') }, pods('shop', app('a'))],
-      ['all pods of the own namespace', { podSelector: {} }, pods('shop', [])],
-      ['all pods of namespaces', { namespaceSelector: selects('a') }, pods(app('a'), [])],
-      ['all pods of all namespaces', { namespaceSelector: {} }, pods([], [])],
       [
-        'pods of namespaces: both have to hold',
+        'selects pods of the policy’s namespace',
+        { podSelector: selects('a') },
+        pods('shop', app('a')),
+      ],
+      ['selects all pods of the policy’s namespace', { podSelector: {} }, pods('shop', [])],
+      [
+        'selects all pods of selected namespaces',
+        { namespaceSelector: selects('a') },
+        pods(app('a'), []),
+      ],
+      ['selects all pods of all namespaces', { namespaceSelector: {} }, pods([], [])],
+      [
+        'selects pods by namespace and pod labels',
         { namespaceSelector: selects('a'), podSelector: selects('b') },
         pods(app('a'), app('b')),
       ],
       [
-        'a network',
+        'reads a network',
         { ipBlock: { cidr: '2001:DB8::/32' } },
         [{ kind: 'network', cidr: '2001:db8::/32', except: [] }],
       ],
       [
-        'a network, as API servers that are not strict take it: with host bits',
+        'clears the host bits of a network, which lenient API servers accept',
         { ipBlock: { cidr: '10.1.2.3/8', except: ['10.1.2.3/16', '10.1.0.0/16'] } },
         [{ kind: 'network', cidr: '10.0.0.0/8', except: ['10.1.0.0/16'] }],
       ],
       [
-        'a network but for parts',
+        'reads a network with exceptions',
         { ipBlock: { cidr: '0.0.0.0/0', except: ['10.0.0.0/8', '192.0.2.1/32'] } },
         [{ kind: 'network', cidr: '0.0.0.0/0', except: ['10.0.0.0/8', '192.0.2.1/32'] }],
       ],
-      ['null is missing', { podSelector: {}, ipBlock: null }, pods('shop', [])],
+      ['treats null as missing', { podSelector: {}, ipBlock: null }, pods('shop', [])],
     ] as const) {
       it(what, () => assert.deepEqual(peersOf([peer]), expected));
     }
 
-    it('each in the list counts', () => {
+    it('reads every peer of the list', () => {
       assert.equal(peersOf([{ podSelector: {} }, { namespaceSelector: {} }])?.length, 2);
     });
 
@@ -277,11 +295,11 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       [{}, '', /must have podSelector, namespaceSelector or ipBlock/],
       [null, '', /must have podSelector/],
       [7, '', /object/],
-      [{ domainNames: ['a.b'] }, '.domainNames', /not known/],
-      [{ podSelector: {}, serviceAccount: 'a' }, '.serviceAccount', /not known/],
-      [{ ...ipBlock({}), podSelector: {} }, '', /ipBlock beside a selector/],
-      [{ ...ipBlock({}), namespaceSelector: {} }, '', /ipBlock beside a selector/],
-      [{ podSelector: selects('a b') }, '.podSelector.matchLabels.app', /value of a label/],
+      [{ domainNames: ['a.b'] }, '.domainNames', /unknown field/],
+      [{ podSelector: {}, serviceAccount: 'a' }, '.serviceAccount', /unknown field/],
+      [{ ...ipBlock({}), podSelector: {} }, '', /both ipBlock and a selector/],
+      [{ ...ipBlock({}), namespaceSelector: {} }, '', /both ipBlock and a selector/],
+      [{ podSelector: selects('a b') }, '.podSelector.matchLabels.app', /label value/],
       [{ namespaceSelector: [] }, '.namespaceSelector', /object/],
       [{ ipBlock: {} }, '.ipBlock.cidr', /required/],
       [{ ipBlock: '10.0.0.0/8' }, '.ipBlock', /object/],
@@ -289,18 +307,18 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
       [ipBlock({ cidr: '10.0.0.1' }), '.ipBlock.cidr', /CIDR/],
       [ipBlock({ cidr: '::ffff:10.0.0.0/104' }), '.ipBlock.cidr', /CIDR/],
       [ipBlock({ cidr: '010.0.0.0/8' }), '.ipBlock.cidr', /CIDR/],
-      [ipBlock({ exept: [] }), '.ipBlock.exept', /not known/],
+      [ipBlock({ exept: [] }), '.ipBlock.exept', /unknown field/],
       [ipBlock({ except: '10.1.0.0/16' }), '.ipBlock.except', /list/],
       [ipBlock({ except: ['10.1.0.0'] }), '.ipBlock.except[0]', /CIDR/],
       [ipBlock({ except: ['11.0.0.0/16'] }), '.ipBlock.except[0]', /within 10.0.0.0\/8/],
-      [ipBlock({ except: ['10.0.0.0/8'] }), '.ipBlock.except[0]', /and smaller/],
+      [ipBlock({ except: ['10.0.0.0/8'] }), '.ipBlock.except[0]', /smaller network/],
       [ipBlock({ except: ['0.0.0.0/0'] }), '.ipBlock.except[0]', /within/],
       [ipBlock({ except: ['10.1.0.0/16', '::/96'] }), '.ipBlock.except[1]', /within/],
       [ipBlock({ except: ['::ffff:10.1.0.0/112'] }), '.ipBlock.except[0]', /CIDR/],
     ] as const) {
-      it(`${JSON.stringify(peer)} fails, and with it the rule`, () => {
+      it(`fails the rule closed when a peer is ${JSON.stringify(peer)}`, () => {
         const { faults, ...read } = ingress({ from: [{ podSelector: {} }, peer] });
-        assert.deepEqual(read, NOBODY);
+        assert.deepEqual(read, ALLOWS_NOTHING);
         assert.equal(faults.length, 1);
         assert.equal(faults[0]?.field, `spec.ingress[0].from[1]${field}`);
         assert.match(faults[0]?.reason ?? '', reason);
@@ -310,74 +328,81 @@ describe('read-network-policy: reading a NetworkPolicy', () => {
 
   describe('ports', () => {
     for (const [what, port, expected] of [
-      ['TCP unless it says otherwise', { port: 80 }, { protocol: 'TCP', first: 80, last: 80 }],
-      ['UDP', { port: 53, protocol: 'UDP' }, { protocol: 'UDP', first: 53, last: 53 }],
-      ['SCTP', { port: 7, protocol: 'SCTP' }, { protocol: 'SCTP', first: 7, last: 7 }],
+      ['defaults to TCP', { port: 80 }, { protocol: 'TCP', first: 80, last: 80 }],
+      ['reads UDP', { port: 53, protocol: 'UDP' }, { protocol: 'UDP', first: 53, last: 53 }],
+      ['reads SCTP', { port: 7, protocol: 'SCTP' }, { protocol: 'SCTP', first: 7, last: 7 }],
       [
-        'no port: all of the protocol',
+        'matches all ports of a protocol',
         { protocol: 'UDP' },
         { protocol: 'UDP', first: 1, last: 65535 },
       ],
-      ['nothing: all of TCP', {}, { protocol: 'TCP', first: 1, last: 65535 }],
-      ['a name, and the protocol', { port: 'a-1' }, { protocol: 'TCP', name: 'a-1' }],
-      ['a name of 15', { port: 'abcdefghijklmno' }, { protocol: 'TCP', name: 'abcdefghijklmno' }],
-      ['a range', { port: 1, endPort: 65535 }, { protocol: 'TCP', first: 1, last: 65535 }],
-      ['a range of one', { port: 80, endPort: 80 }, { protocol: 'TCP', first: 80, last: 80 }],
-      ['null is missing', { port: 80, endPort: null }, { protocol: 'TCP', first: 80, last: 80 }],
+      ['matches all TCP ports when empty', {}, { protocol: 'TCP', first: 1, last: 65535 }],
+      ['reads a port name with a protocol', { port: 'a-1' }, { protocol: 'TCP', name: 'a-1' }],
+      [
+        'reads a port name of 15 characters',
+        { port: 'abcdefghijklmno' },
+        { protocol: 'TCP', name: 'abcdefghijklmno' },
+      ],
+      ['reads a range', { port: 1, endPort: 65535 }, { protocol: 'TCP', first: 1, last: 65535 }],
+      [
+        'reads a range of one port',
+        { port: 80, endPort: 80 },
+        { protocol: 'TCP', first: 80, last: 80 },
+      ],
+      [
+        'treats null as missing',
+        { port: 80, endPort: null },
+        { protocol: 'TCP', first: 80, last: 80 },
+      ],
     ] as const) {
       it(what, () => assert.deepEqual(portsOf([port]), [expected]));
     }
 
     for (const [what, port, field, reason] of [
-      ['KEP-2079: endPort without port', { endPort: 80 }, '.endPort', /without a port/],
+      ['endPort without port (KEP-2079)', { endPort: 80 }, '.endPort', /without a port/],
       [
         'KEP-2079: endPort, protocol, no port',
         { endPort: 80, protocol: 'UDP' },
         '.endPort',
         /without/,
       ],
-      [
-        'KEP-2079: endPort, named port',
-        { port: 'http', endPort: 80 },
-        '.endPort',
-        /beside a named/,
-      ],
+      ['KEP-2079: endPort, named port', { port: 'http', endPort: 80 }, '.endPort', /with a named/],
       [
         'KEP-2079: endPort below port',
         { port: 81, endPort: 80 },
         '.endPort',
-        /not be below port 81/,
+        /not be less than port 81/,
       ],
       ['endPort 0', { port: 80, endPort: 0 }, '.endPort', /1 to 65535/],
       ['endPort 65536', { port: 80, endPort: 65536 }, '.endPort', /1 to 65535/],
-      ['endPort as text', { port: 80, endPort: '90' }, '.endPort', /1 to 65535/],
+      ['endPort as a string', { port: 80, endPort: '90' }, '.endPort', /1 to 65535/],
       ['port 0', { port: 0 }, '.port', /1 to 65535/],
       ['port 65536', { port: 65536 }, '.port', /1 to 65535/],
-      ['half a port', { port: 1.5 }, '.port', /1 to 65535/],
-      ['a number as text', { port: '80' }, '.port', /with a letter/],
-      ['a name that is none', { port: 'a_b' }, '.port', /name of a port/],
-      ['a name in capitals', { port: 'Http' }, '.port', /name of a port/],
-      ['a name that ends badly', { port: 'a-' }, '.port', /name of a port/],
-      ['a name with two hyphens', { port: 'a--b' }, '.port', /name of a port/],
-      ['a name of 16', { port: 'abcdefghijklmnop' }, '.port', /name of a port/],
-      ['no name', { port: '' }, '.port', /name of a port/],
-      ['a protocol that is none', { protocol: 'ICMP' }, '.protocol', /TCP, UDP, SCTP/],
+      ['a fractional port', { port: 1.5 }, '.port', /1 to 65535/],
+      ['a port number as a string', { port: '80' }, '.port', /at least one letter/],
+      ['a name with an underscore', { port: 'a_b' }, '.port', /port name/],
+      ['a name with a capital', { port: 'Http' }, '.port', /port name/],
+      ['a name that ends in a hyphen', { port: 'a-' }, '.port', /port name/],
+      ['a name with two hyphens', { port: 'a--b' }, '.port', /port name/],
+      ['a name of 16 characters', { port: 'abcdefghijklmnop' }, '.port', /port name/],
+      ['an empty name', { port: '' }, '.port', /port name/],
+      ['an unsupported protocol', { protocol: 'ICMP' }, '.protocol', /TCP, UDP, SCTP/],
       ['a protocol in lower case', { protocol: 'tcp' }, '.protocol', /TCP, UDP, SCTP/],
-      ['no protocol', { protocol: '' }, '.protocol', /TCP, UDP, SCTP/],
-      ['something unknown', { port: 80, icmpType: 8 }, '.icmpType', /not known/],
-      ['a number alone', 80, '', /object/],
-      ['null', null, '', /object/],
+      ['an empty protocol', { protocol: '' }, '.protocol', /TCP, UDP, SCTP/],
+      ['an unknown field', { port: 80, icmpType: 8 }, '.icmpType', /unknown field/],
+      ['a number instead of an object', 80, '', /object/],
+      ['null instead of an object', null, '', /object/],
     ] as const) {
-      it(`${what} fails, and with it the rule`, () => {
+      it(`fails the rule closed on ${what}`, () => {
         const { faults, ...read } = ingress({ ports: [{ port: 443 }, port] });
-        assert.deepEqual(read, NOBODY);
+        assert.deepEqual(read, ALLOWS_NOTHING);
         assert.equal(faults.length, 1);
         assert.equal(faults[0]?.field, `spec.ingress[0].ports[1]${field}`);
         assert.match(faults[0]?.reason ?? '', reason);
       });
     }
 
-    it('may be named beside a network: pods may be in it', () => {
+    it('accepts a named port with a network peer, which may contain pods', () => {
       const peers = [{ ipBlock: { cidr: '10.0.0.0/8' } }];
       const { egress, faults } = policy({ egress: [{ to: peers, ports: [{ port: 'http' }] }] });
       assert.deepEqual(faults, []);

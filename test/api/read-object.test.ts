@@ -22,14 +22,14 @@ const slice = {
 const node = { apiVersion: 'v1', kind: 'Node', metadata: { name: 'node-1.example' } };
 
 describe('read-object: reading an object', () => {
-  it('knows the three kinds', () => {
+  it('reads the kinds for serving Services', () => {
     assert.deepEqual(
       [service, slice, node].map((raw) => readObject(raw, SERVING_KINDS)?.key),
       ['default/web', 'default/web-1', 'node-1.example'],
     );
   });
 
-  it('knows the kinds of network policy', () => {
+  it('reads the kinds of network policy', () => {
     for (const kind of POLICY_KINDS) {
       const hasSubject = API_VERSIONS[kind][0].startsWith('policy.') && kind !== 'CIDRGroup';
       const ofGroup = kind === 'CIDRGroup' ? { cidrs: ['10.0.0.0/8'] } : {};
@@ -44,7 +44,7 @@ describe('read-object: reading an object', () => {
     }
   });
 
-  it('reads a ClusterNetworkPolicy as the same, in whichever of its two versions', () => {
+  it('reads both versions of ClusterNetworkPolicy alike', () => {
     const read = (version: string) => {
       const raw = {
         apiVersion: `policy.networking.k8s.io/${version}`,
@@ -67,7 +67,7 @@ describe('read-object: reading an object', () => {
     });
   });
 
-  it('reads every other kind in one version', () => {
+  it('reads every other kind in one version only', () => {
     for (const kind of [...SERVING_KINDS, ...POLICY_KINDS]) {
       const count = kind === 'ClusterNetworkPolicy' ? 2 : 1;
       assert.equal(API_VERSIONS[kind].length, count, kind);
@@ -75,7 +75,7 @@ describe('read-object: reading an object', () => {
   });
 
   for (const raw of [null, 7, 'x', [], {}, { kind: 7 }, { apiVersion: 'v1', kind: 'Pod' }]) {
-    it(`leaves ${JSON.stringify(raw)} alone`, () => {
+    it(`ignores ${JSON.stringify(raw)}`, () => {
       assert.equal(readObject(raw, SERVING_KINDS), undefined);
       assert.equal(readIdentity(raw, SERVING_KINDS), undefined);
     });
@@ -87,7 +87,7 @@ describe('read-object: reading an object', () => {
     { ...slice, apiVersion: 'discovery.k8s.io/v1beta1' },
     { ...node, apiVersion: 1 },
   ]) {
-    it(`refuses a ${raw.kind} of ${raw.apiVersion}`, () => {
+    it(`rejects a ${raw.kind} of ${raw.apiVersion}`, () => {
       const refusal = (error: unknown) =>
         error instanceof InvalidObject && error.field === 'apiVersion';
       assert.throws(() => readObject(raw, SERVING_KINDS), refusal);
@@ -95,7 +95,7 @@ describe('read-object: reading an object', () => {
     });
   }
 
-  it('tells which object it is when the rest is ignored or cannot be read', () => {
+  it('reads the identity of an object that is ignored or unreadable', () => {
     assert.deepEqual(readIdentity({ ...slice, addressType: 'FQDN' }, SERVING_KINDS), {
       kind: 'EndpointSlice',
       key: 'default/web-1',
@@ -156,7 +156,7 @@ describe('read-object: reading an object', () => {
     [{ podCIDR: 'x' }, 'spec.podCIDR'],
     [{ taints: [{ effect: 'NoSchedule' }] }, 'spec.taints[0].key'],
   ] as const) {
-    it(`refuses a Node’s ${field}`, () => {
+    it(`rejects ${field} of a Node`, () => {
       assert.throws(
         () => readNode({ ...node, spec }),
         (error) => error instanceof InvalidObject && error.field === field,
@@ -164,7 +164,7 @@ describe('read-object: reading an object', () => {
     });
   }
 
-  it('shares nothing with what it was read from', () => {
+  it('returns a value that does not reference the input', () => {
     const raw = {
       ...service,
       spec: { clusterIPs: ['10.0.0.1'], ports: [{ port: 80 }], externalIPs: ['192.0.2.1'] },
@@ -178,7 +178,7 @@ describe('read-object: reading an object', () => {
   });
 });
 
-/** Text near what is allowed: most of it is not. */
+/** Text similar to valid values, but mostly invalid. */
 const text = fc.oneof(
   fc.constantFrom('', 'web', 'None', 'TCP', 'all', 'Local', 'ClientIP', 'FQDN', 'IPv4', 'IPv6'),
   fc.constantFrom('10.0.0.1', 'fd00::1', '::ffff:10.0.0.1', '10.0.0.0/8', ' fd00::/64 ', 'ff02::1'),
@@ -195,7 +195,7 @@ const leaf = fc.oneof(
   fc.constant(null),
   fc.double(),
 );
-/** Either what belongs there, or, once in a while, nearly anything. */
+/** Usually a value that is valid there, sometimes almost any other value. */
 const maybe = <T>(value: fc.Arbitrary<T>) =>
   fc.oneof(
     { weight: 30, arbitrary: value },
@@ -276,8 +276,8 @@ function readOrRefuse(raw: unknown): ServingObject | undefined {
   }
 }
 
-describe('read-object: any JSON', () => {
-  it('is read, ignored or refused with InvalidObject', () => {
+describe('read-object: arbitrary JSON', () => {
+  it('is read, ignored or rejected with InvalidObject', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (raw) => void readOrRefuse(raw)),
       { numRuns: 2000, seed: 7 },
@@ -292,7 +292,7 @@ describe('read-object: any JSON', () => {
     );
   });
 
-  it('lets nothing unsafe through', () => {
+  it('has only values that are safe in a rule', () => {
     const seen = { Service: 0, EndpointSlice: 0, Node: 0 };
     fc.assert(
       fc.property(anyObject, (raw) => {
@@ -307,7 +307,7 @@ describe('read-object: any JSON', () => {
   });
 });
 
-/** Everything that may reach a rule holds nothing but what it should. */
+/** Checks that all values are safe to use in a rule. */
 function checkSafe(object: ServingObject): void {
   const label = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/;
   assert.match(object.key, /^[-a-z0-9./]+$/);

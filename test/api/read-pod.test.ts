@@ -15,7 +15,7 @@ const refuses = (read: () => unknown, field: string, reason: RegExp) =>
   });
 
 describe('read-pod: reading a Pod', () => {
-  it('reads everything', () => {
+  it('reads all fields', () => {
     const raw = pod({
       metadata: {
         name: 'web-0.a',
@@ -71,7 +71,7 @@ describe('read-pod: reading a Pod', () => {
     });
   });
 
-  it('reads a pod that is but accepted', () => {
+  it('reads a pod without a node and addresses', () => {
     assert.deepEqual(readPod(pod()), {
       kind: 'Pod',
       key: 'shop/web-0',
@@ -94,22 +94,26 @@ describe('read-pod: reading a Pod', () => {
     ['Succeeded', true],
     ['Failed', true],
   ] as const) {
-    it(`${phase}: has ${finished ? '' : 'not '}finished`, () => {
+    it(`treats phase ${phase} as ${finished ? '' : 'not '}finished`, () => {
       assert.equal(readPod(pod({ status: { phase } })).finished, finished);
     });
   }
 
-  it('takes the one address where there is no list', () => {
+  it('reads podIP when podIPs is missing', () => {
     assert.deepEqual(readPod(pod({ status: { podIP: '10.0.0.1' } })).addresses, ['10.0.0.1']);
     assert.deepEqual(readPod(pod({ status: { podIP: '' } })).addresses, []);
   });
 
-  it('knows the host network', () => {
+  it('reads hostNetwork', () => {
     assert.equal(readPod(pod({ spec: { hostNetwork: true } })).hostNetwork, true);
   });
 
   for (const [more, field, reason] of [
-    [{ status: { podIPs: [{ ip: '10.0.0.1' }, { ip: '10.0.0.2' }] } }, 'status.podIPs', /one per/],
+    [
+      { status: { podIPs: [{ ip: '10.0.0.1' }, { ip: '10.0.0.2' }] } },
+      'status.podIPs',
+      /one entry per/,
+    ],
     [{ status: { podIPs: [{ ip: '::ffff:10.0.0.1' }] } }, 'status.podIPs[0].ip', /IP address/],
     [{ status: { podIPs: [{}] } }, 'status.podIPs[0].ip', /required/],
     [{ status: { podIP: '127.0.0.1' } }, 'status.podIP', /loopback/],
@@ -135,13 +139,13 @@ describe('read-pod: reading a Pod', () => {
     [{ metadata: { name: 'a', labels: { app: 7 } } }, 'metadata.labels.app', /string/],
     [{ metadata: { name: 'A' } }, 'metadata.name', /DNS subdomain/],
   ] as const) {
-    it(`refuses ${field} that ${reason.source}`, () =>
+    it(`rejects ${field}: ${reason.source}`, () =>
       refuses(() => readPod(pod(more)), field, reason));
   }
 });
 
 describe('read-pod: reading a Namespace', () => {
-  it('has the label that the API server gives each', () => {
+  it('adds the label kubernetes.io/metadata.name', () => {
     assert.deepEqual(readNamespace({ metadata: { name: 'shop', labels: { team: 'a' } } }), {
       kind: 'Namespace',
       key: 'shop',
@@ -154,7 +158,7 @@ describe('read-pod: reading a Namespace', () => {
     });
   });
 
-  it('refuses a name that is none', () => {
+  it('rejects an invalid name', () => {
     refuses(() => readNamespace({ metadata: { name: 'a.b' } }), 'metadata.name', /DNS label/);
   });
 });
@@ -163,7 +167,7 @@ describe('read-pod: reading a CIDRGroup', () => {
   const metadata = { name: 'cloud-1', labels: { env: 'cloud-1' } };
   const cidrs = (more: Raw) => readCidrGroup({ metadata, ...more }).cidrs;
 
-  it('reads it as the example has it, and as the type has it', () => {
+  it('reads CIDRs under spec and at the top level', () => {
     const list = ['192.0.2.0/24', '2001:DB8::/32'];
     const group = {
       kind: 'CIDRGroup',
@@ -177,14 +181,14 @@ describe('read-pod: reading a CIDRGroup', () => {
     assert.deepEqual(readCidrGroup({ metadata, spec: {}, cidrs: list }), group);
   });
 
-  it('clears host bits, and takes what is there twice once', () => {
+  it('clears host bits and removes duplicates', () => {
     assert.deepEqual(cidrs({ cidrs: ['10.1.2.3/8', '10.0.0.0/8', 'fd00::1/64'] }), [
       '10.0.0.0/8',
       'fd00::/64',
     ]);
   });
 
-  it('may not be empty, as NPEP-182 has it', () => {
+  it('rejects an empty group, as NPEP-182 does', () => {
     for (const more of [{}, { spec: {} }, { spec: null }, { spec: { cidrs: null } }]) {
       refuses(() => cidrs(more), 'spec.cidrs', /is required/);
     }
@@ -192,10 +196,10 @@ describe('read-pod: reading a CIDRGroup', () => {
     refuses(() => cidrs({ cidrs: [] }), 'cidrs', /must not be empty/);
   });
 
-  it('has at most 25', () => {
+  it('rejects more than 25 CIDRs', () => {
     const many = Array.from({ length: 26 }, (_, index) => `10.${index}.0.0/16`);
     assert.equal(cidrs({ spec: { cidrs: many.slice(1) } }).length, 25);
-    refuses(() => cidrs({ spec: { cidrs: many } }), 'spec.cidrs', /at most 25 members, not 26/);
+    refuses(() => cidrs({ spec: { cidrs: many } }), 'spec.cidrs', /at most 25 items, not 26/);
     refuses(() => cidrs({ cidrs: many }), 'cidrs', /at most 25/);
   });
 
@@ -207,10 +211,14 @@ describe('read-pod: reading a CIDRGroup', () => {
     [{ spec: { cidrs: [' 10.0.0.0/8'] } }, 'spec.cidrs[0]', /CIDR/],
     [{ spec: { cidrs: [7] } }, 'spec.cidrs[0]', /string/],
     [{ spec: { cidrs: '10.0.0.0/8' } }, 'spec.cidrs', /list/],
-    [{ spec: { cidr: '10.0.0.0/8' } }, 'spec.cidr', /not known/],
-    [{ spec: { cidrs: ['10.0.0.0/8'] }, cidrs: ['10.0.0.0/8'] }, 'cidrs', /beside spec.cidrs/],
+    [{ spec: { cidr: '10.0.0.0/8' } }, 'spec.cidr', /unknown field/],
+    [
+      { spec: { cidrs: ['10.0.0.0/8'] }, cidrs: ['10.0.0.0/8'] },
+      'cidrs',
+      /together with spec.cidrs/,
+    ],
     [{ spec: 7 }, 'spec', /object/],
   ] as const) {
-    it(`refuses ${JSON.stringify(more)}`, () => refuses(() => cidrs(more), field, reason));
+    it(`rejects ${JSON.stringify(more)}`, () => refuses(() => cidrs(more), field, reason));
   }
 });

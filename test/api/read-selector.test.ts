@@ -12,17 +12,17 @@ const one = (key: string, operator: string, values: readonly string[] = []) => (
 
 describe('read-selector: reading a label selector', () => {
   for (const [what, selector, expected] of [
-    ['missing, it selects everything', undefined, []],
-    ['null, it selects everything', null, []],
-    ['empty, it selects everything', {}, []],
-    ['with empty members, it selects everything', { matchLabels: {}, matchExpressions: [] }, []],
+    ['selects everything when missing', undefined, []],
+    ['selects everything when null', null, []],
+    ['selects everything when empty', {}, []],
+    ['selects everything with empty fields', { matchLabels: {}, matchExpressions: [] }, []],
     [
-      'labels are expressions with one value',
+      'converts labels to expressions with one value',
       { matchLabels: { app: 'web', 'example.com/tier': '' } },
       [one('app', 'In', ['web']), one('example.com/tier', 'In', [''])],
     ],
     [
-      'all operators are known, and values sorted',
+      'reads all operators and sorts values',
       {
         matchExpressions: [
           { key: 'd', operator: 'In', values: ['y', 'x', 'y'] },
@@ -39,7 +39,7 @@ describe('read-selector: reading a label selector', () => {
       ],
     ],
     [
-      'what is said twice is said once',
+      'removes repeated requirements',
       {
         matchLabels: { app: 'web' },
         matchExpressions: [
@@ -50,7 +50,7 @@ describe('read-selector: reading a label selector', () => {
       [one('app', 'In', ['db', 'web']), one('app', 'In', ['web'])],
     ],
     [
-      'names of labels that objects have by themselves are labels',
+      'reads label names that are properties of JavaScript objects',
       { matchLabels: { constructor: 'a', toString: 'b' } },
       [one('constructor', 'In', ['a']), one('toString', 'In', ['b'])],
     ],
@@ -61,21 +61,21 @@ describe('read-selector: reading a label selector', () => {
   for (const [selector, field, reason] of [
     ['app', '', /object/],
     [[], '', /object/],
-    [{ app: 'web' }, 'app', /not known/],
-    [{ matchlabels: {} }, 'matchlabels', /not known/],
+    [{ app: 'web' }, 'app', /unknown field/],
+    [{ matchlabels: {} }, 'matchlabels', /unknown field/],
     [{ matchLabels: ['app'] }, 'matchLabels', /object/],
     [{ matchLabels: { app: 1 } }, 'matchLabels.app', /string/],
     [{ matchLabels: { app: null } }, 'matchLabels.app', /required/],
-    [{ matchLabels: { app: 'a b' } }, 'matchLabels.app', /value of a label, not "a b"/],
-    [{ matchLabels: { app: 'x'.repeat(64) } }, 'matchLabels.app', /value of a label/],
-    [{ matchLabels: { app: '-a' } }, 'matchLabels.app', /value of a label/],
-    [{ matchLabels: { '': 'a' } }, 'matchLabels[""]', /for a label/],
-    [{ matchLabels: { 'a b': 'a' } }, 'matchLabels["a b"]', /for a label/],
-    [{ matchLabels: { 'a/b/c': 'a' } }, 'matchLabels["a/b/c"]', /for a label/],
-    [{ matchLabels: { 'A/b': 'a' } }, 'matchLabels["A/b"]', /for a label/],
-    [{ matchLabels: { '/b': 'a' } }, 'matchLabels["/b"]', /for a label/],
-    [{ matchLabels: { [`${'x'.repeat(254)}/b`]: 'a' } }, /^matchLabels\["x+/, /for a label/],
-    [{ matchLabels: { ['x'.repeat(64)]: 'a' } }, /^matchLabels\.x+$/, /for a label/],
+    [{ matchLabels: { app: 'a b' } }, 'matchLabels.app', /label value, not "a b"/],
+    [{ matchLabels: { app: 'x'.repeat(64) } }, 'matchLabels.app', /label value/],
+    [{ matchLabels: { app: '-a' } }, 'matchLabels.app', /label value/],
+    [{ matchLabels: { '': 'a' } }, 'matchLabels[""]', /label key/],
+    [{ matchLabels: { 'a b': 'a' } }, 'matchLabels["a b"]', /label key/],
+    [{ matchLabels: { 'a/b/c': 'a' } }, 'matchLabels["a/b/c"]', /label key/],
+    [{ matchLabels: { 'A/b': 'a' } }, 'matchLabels["A/b"]', /label key/],
+    [{ matchLabels: { '/b': 'a' } }, 'matchLabels["/b"]', /label key/],
+    [{ matchLabels: { [`${'x'.repeat(254)}/b`]: 'a' } }, /^matchLabels\["x+/, /label key/],
+    [{ matchLabels: { ['x'.repeat(64)]: 'a' } }, /^matchLabels\.x+$/, /label key/],
     [{ matchExpressions: {} }, 'matchExpressions', /list/],
     [{ matchExpressions: [{}] }, 'matchExpressions[0].operator', /required/],
     [{ matchExpressions: [null] }, 'matchExpressions[0].operator', /required/],
@@ -108,10 +108,10 @@ describe('read-selector: reading a label selector', () => {
     [
       { matchExpressions: [{ key: 'a', operator: 'In', values: ['b'], value: 'c' }] },
       'matchExpressions[0].value',
-      /not known/,
+      /unknown field/,
     ],
   ] as const) {
-    it(`refuses ${JSON.stringify(selector).slice(0, 90)}`, () => {
+    it(`rejects ${JSON.stringify(selector).slice(0, 90)}`, () => {
       assert.throws(
         () => read(selector),
         (error) => {
@@ -125,14 +125,14 @@ describe('read-selector: reading a label selector', () => {
     });
   }
 
-  it('may have to be written', () => {
+  it('rejects a missing selector where it is required', () => {
     assert.deepEqual(readRequiredSelector(rootField('Pod a', {})), []);
     assert.throws(() => readRequiredSelector(rootField('Pod a', undefined)), /is required/);
   });
 });
 
 describe('read-selector: reading labels', () => {
-  it('takes what they are, and shares nothing with where they come from', () => {
+  it('copies labels without checking their syntax', () => {
     const raw = { labels: { app: 'web', 'kubernetes.io/metadata.name': 'default' } };
     const labels = readLabels(rootField('Pod a', raw));
     raw.labels.app = 'other';
@@ -141,7 +141,7 @@ describe('read-selector: reading labels', () => {
   });
 
   for (const labels of [[], 'a', { app: 1 }, { app: null }, { app: {} }]) {
-    it(`refuses ${JSON.stringify(labels)}`, () => {
+    it(`rejects ${JSON.stringify(labels)}`, () => {
       assert.throws(() => readLabels(rootField('Pod a', { labels })), InvalidObject);
     });
   }

@@ -15,7 +15,7 @@ const raw = (spec: Raw, more: { metadata?: Raw; status?: Raw } = {}): Raw => ({
 const ingress = (...entries: unknown[]) => ({ status: { loadBalancer: { ingress: entries } } });
 
 describe('read-service: reading a Service', () => {
-  it('fills in what the API server would', () => {
+  it('applies the defaults of the API server', () => {
     assert.deepEqual(readService(raw({})), {
       kind: 'Service',
       key: 'default/web',
@@ -44,7 +44,7 @@ describe('read-service: reading a Service', () => {
     } satisfies Service);
   });
 
-  it('reads everything', () => {
+  it('reads all fields', () => {
     const service = readService(
       raw(
         {
@@ -113,7 +113,7 @@ describe('read-service: reading a Service', () => {
     } satisfies Service);
   });
 
-  it('notes annotations of ours that there are not', () => {
+  it('records unknown annotations under portwide.dev/', () => {
     const annotated = (annotations: unknown) =>
       readService(raw({}, { metadata: { annotations } })).unknownAnnotations;
     assert.deepEqual(
@@ -126,25 +126,25 @@ describe('read-service: reading a Service', () => {
   });
 
   const fields: readonly (readonly [string, Raw, Partial<Service>])[] = [
-    ['null for missing', raw({ ports: null, clusterIPs: null, type: null }), { ports: [] }],
+    ['null as missing', raw({ ports: null, clusterIPs: null, type: null }), { ports: [] }],
     ['clusterIP alone', raw({ clusterIP: '10.0.0.1' }), { clusterIPs: ['10.0.0.1'] }],
     ['an empty clusterIP', raw({ clusterIP: '', clusterIPs: [] }), { clusterIPs: [] }],
     ['clusterIP None', raw({ clusterIP: 'None' }), { clusterIPs: [], headless: true }],
     ['clusterIPs None', raw({ clusterIP: 'None', clusterIPs: ['None'] }), { headless: true }],
     [
-      'an ExternalName Service, whatever its clusterIP',
+      'an ExternalName Service with an invalid clusterIP',
       raw({ type: 'ExternalName', clusterIP: 'x', externalName: 'example.org' }),
       { clusterIPs: [], headless: false, type: 'ExternalName', externalName: 'example.org' },
     ],
     [
-      'a headless Service of endpoints that are not ready',
+      'a headless Service with publishNotReadyAddresses',
       raw({ clusterIP: 'None', publishNotReadyAddresses: true }),
       { headless: true, publishNotReadyAddresses: true },
     ],
     ['a link-local clusterIP', raw({ clusterIP: '169.254.1.1' }), { clusterIPs: ['169.254.1.1'] }],
-    ['an unnamed only port', raw({ ports: [{ name: null, port: 1 }] }), {}],
+    ['a single unnamed port', raw({ ports: [{ name: null, port: 1 }] }), {}],
     [
-      'one number for two protocols',
+      'one port number for two protocols',
       raw({
         type: 'NodePort',
         ports: [
@@ -155,7 +155,7 @@ describe('read-service: reading a Service', () => {
       {},
     ],
     [
-      'an affinity timeout',
+      'a session affinity timeout',
       raw({
         sessionAffinity: 'ClientIP',
         sessionAffinityConfig: { clientIP: { timeoutSeconds: 86400 } },
@@ -163,12 +163,12 @@ describe('read-service: reading a Service', () => {
       { affinitySeconds: 86400 },
     ],
     [
-      'no affinity, whatever its timeout',
+      'a timeout without session affinity',
       raw({ sessionAffinity: 'None', sessionAffinityConfig: { clientIP: { timeoutSeconds: 5 } } }),
       { affinitySeconds: 0 },
     ],
     [
-      'ingress by host name, at special addresses, twice',
+      'ingress with a host name, a special address and a duplicate',
       raw(
         {},
         ingress(
@@ -182,25 +182,25 @@ describe('read-service: reading a Service', () => {
       { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'VIP' }] },
     ],
     [
-      'an ingress mode of the future, which is not VIP',
+      'an unknown ingress mode, as Proxy',
       raw({}, ingress({ ip: '192.0.2.1', ipMode: 'Tunnel' })),
       { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'Proxy' }] },
     ],
     [
-      'a traffic distribution of the future',
+      'an unknown traffic distribution',
       raw({ trafficDistribution: 'PreferMoon' }),
       { trafficDistribution: undefined },
     ],
-    ['fields of the future', raw({ newField: { a: [1] }, ports: [{ port: 1, new: 1 }] }), {}],
+    ['unknown fields', raw({ newField: { a: [1] }, ports: [{ port: 1, new: 1 }] }), {}],
     [
-      'an annotation that is empty',
+      'an empty annotation',
       raw({}, { metadata: { annotations: { 'portwide.dev/ports': '' } } }),
       { portsAnnotation: '' },
     ],
     ['minus zero', raw({ healthCheckNodePort: -0 }), { healthCheckNodePort: 0 }],
   ];
   for (const [what, object, expected] of fields) {
-    it(`takes ${what}`, () => {
+    it(`accepts ${what}`, () => {
       const service = readService(object);
       assert.deepEqual({ ...service, ...expected }, service);
     });
@@ -221,7 +221,7 @@ describe('read-service: reading a Service', () => {
     [
       raw({}, { metadata: { annotations: { 'portwide.dev/ports': false } } }),
       'metadata.annotations["portwide.dev/ports"]',
-      /^must be a string, in quotes, not false$/,
+      /^must be a string \(in YAML, quote it\), not false$/,
     ],
     [
       raw({}, { metadata: { annotations: { 'portwide.dev/ports': null } } }),
@@ -236,10 +236,14 @@ describe('read-service: reading a Service', () => {
     [raw({ clusterIP: '239.1.1.1' }), 'spec.clusterIP', /multicast/],
     [raw({ clusterIP: 'ff02::1' }), 'spec.clusterIP', /multicast/],
     [raw({ clusterIP: '255.255.255.255' }), 'spec.clusterIP', /broadcast/],
-    [raw({ clusterIPs: ['10.0.0.1', '10.0.0.2'] }), 'spec.clusterIPs', /one per IP family/],
+    [raw({ clusterIPs: ['10.0.0.1', '10.0.0.2'] }), 'spec.clusterIPs', /one entry per IP family/],
     [raw({ clusterIPs: ['10.0.0.1', 'None'] }), 'spec.clusterIPs[1]', /IP address/],
-    [raw({ clusterIP: '10.0.0.2', clusterIPs: ['10.0.0.1'] }), 'spec.clusterIPs', /begin with/],
-    [raw({ clusterIP: '10.0.0.2', clusterIPs: ['None'] }), 'spec.clusterIPs', /begin with/],
+    [
+      raw({ clusterIP: '10.0.0.2', clusterIPs: ['10.0.0.1'] }),
+      'spec.clusterIPs',
+      /as its first entry/,
+    ],
+    [raw({ clusterIP: '10.0.0.2', clusterIPs: ['None'] }), 'spec.clusterIPs', /as its first entry/],
     [raw({ ports: {} }), 'spec.ports', /must be a list/],
     [raw({ ports: [null] }), 'spec.ports[0].port', /is required/],
     [raw({ ports: ['80'] }), 'spec.ports[0]', /must be an object/],
@@ -251,12 +255,12 @@ describe('read-service: reading a Service', () => {
     [port({ port: 1, nodePort: 65536 }), 'spec.ports[0].nodePort', /65535/],
     [raw({ ports: [{ port: 1, nodePort: 3 }] }), 'spec.ports[0].nodePort', /of type ClusterIP/],
     [port({ port: 1 }, { port: 2, name: 'b' }), 'spec.ports[0].name', /several ports/],
-    [port({ port: 1, name: 'a' }, { port: 2, name: 'a' }), 'spec.ports[1].name', /second/],
-    [port({ port: 1, name: 'a' }, { port: 1, name: 'b' }), 'spec.ports[1].port', /second/],
+    [port({ port: 1, name: 'a' }, { port: 2, name: 'a' }), 'spec.ports[1].name', /duplicates/],
+    [port({ port: 1, name: 'a' }, { port: 1, name: 'b' }), 'spec.ports[1].port', /duplicates/],
     [
       port({ port: 1, name: 'a', nodePort: 9 }, { port: 2, name: 'b', nodePort: 9 }),
       'spec.ports[1].nodePort',
-      /second node port 9\/TCP/,
+      /duplicates the node port 9\/TCP/,
     ],
     [raw({ externalIPs: ['127.0.0.1'] }), 'spec.externalIPs[0]', /loopback/],
     [raw({ externalIPs: ['fe80::1'] }), 'spec.externalIPs[0]', /link-local/],
@@ -279,7 +283,7 @@ describe('read-service: reading a Service', () => {
     [raw({}, ingress({ ip: 'x' })), 'status.loadBalancer.ingress[0].ip', /IP address/],
   ];
   for (const [object, field, reason] of refused) {
-    it(`refuses ${field} that ${reason.source}`, () => {
+    it(`rejects ${field}: ${reason.source}`, () => {
       assert.throws(() => readService(object), invalid(field, reason));
     });
   }

@@ -145,7 +145,7 @@ describe('commands: the command', () => {
       assert.equal(exitCode, 1);
       assert.deepEqual(stdout.split('\n'), [
         `${directory}/b.yaml:1: Service default/bad: metadata.annotations["portwide.dev/ports"]: "0/UDP": ports are 1 to 65535`,
-        `${directory}/c.yaml:2: Service default/web: spec.ports[0].port: must be a number from 1 to 65535, not 80000`,
+        `${directory}/c.yaml:2: Service default/web: spec.ports[0].port: must be an integer from 1 to 65535, not 80000`,
       ]);
     });
 
@@ -154,9 +154,9 @@ describe('commands: the command', () => {
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 1);
       assert.deepEqual(stdout.split('\n'), [
-        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[0].ports[0].endPort: must not be below port 90, as 80 is`,
+        `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[0].ports[0].endPort: must not be less than port 90, but is 80`,
         `${directory}/a.yaml:1: NetworkPolicy shop/web: spec.ingress[1].ports[0].endPort: must not be set without a port`,
-        `${directory}/a.yaml:12: AdminNetworkPolicy names: spec.egress[0].to: must not have domainNames: they can be allowed only`,
+        `${directory}/a.yaml:12: AdminNetworkPolicy names: spec.egress[0].to: must not have domainNames: only an Allow rule can have them`,
         `${directory}/a.yaml:21: CIDRGroup cloud: spec.cidrs[1]: must be a CIDR such as 10.0.0.0/8, not "192.0.2.1"`,
       ]);
     });
@@ -208,7 +208,7 @@ describe('commands: the command', () => {
       put('a.yaml', twice.slice(twice.indexOf('---\n') + 4));
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 1);
-      assert.match(stdout, /spec\.egress\[0\]\.to\[0\]\.domainNames\[2\]: must not be there twice/);
+      assert.match(stdout, /spec\.egress\[0\]\.to\[0\]\.domainNames\[2\]: must not be repeated/);
     });
 
     it('warns of annotations under portwide.dev/ that it does not know, and exits 0', async () => {

@@ -244,8 +244,8 @@ describe('env: portwide env', () => {
       [['-n', 'a', '--manifests=/nowhere'], /^portwide: manifest directory "\/nowhere" cannot/],
       [['-n', 'a', '--manifests=/nowhere', '--master=x'], /--manifests and --master: exclude/],
       [['-n', 'a', '--kubeconfig=/no/such'], /kubeconfig "\/no\/such" cannot be read: ENOENT/],
-      [['-n', 'a', '--master=nonsense'], /--master: "nonsense" is no URL/],
-      [['-n', 'a'], /neither --kubeconfig nor --master is given/],
+      [['-n', 'a', '--master=nonsense'], /--master "nonsense" is not an http or https URL/],
+      [['-n', 'a'], /neither --kubeconfig nor --master is set/],
     ] as const) {
       it(flags.join(' '), async () => {
         const { exitCode, stderr, stdout } = await run(...flags);

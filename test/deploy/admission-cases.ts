@@ -219,7 +219,7 @@ export const CASES: readonly AdmissionCase[] = [
     title: 'no cluster IP yet, which an API server never shows to admission',
     service: serviceObject('all', { clusterIP: undefined, clusterIPs: undefined }),
     refused: [
-      'spec.clusterIP: no cluster IP is set, and all ports need a VIP; a cluster assigns one, a manifest has to name it',
+      'spec.clusterIP: no cluster IP is set, and an all-ports Service needs a VIP; in a manifest, set spec.clusterIP',
     ],
     leftToAgent: true,
   },

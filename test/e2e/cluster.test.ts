@@ -10,7 +10,7 @@ import { SHORT, World } from './scenarios/scenario.ts';
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=500ms'];
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const [VIP = ''] = VIPS;
-const FAILURE = 'list or watch failed, trying again';
+const FAILURE = 'list or watch failed; retrying';
 
 /** One of each kind of thing that an agent does; the manifest directory runs all. */
 const CORE = [

@@ -70,7 +70,7 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
     await double.call('breakWatches', 'cut');
   },
   'changes that no watch tells, until a list does': async (double, change) => {
-    await double.call('skip', 50);
+    await double.call('dropChanges', 50);
     await change();
     await double.call('breakWatches', 'expire');
   },
@@ -85,7 +85,7 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
   '429 for a list': onNext('list', status(429, 'TooManyRequests', 1)),
   'a list that is cut': onNext('list', { kind: 'cut' }),
   'a list of yesterday': async (double, change) => {
-    await double.call('keep');
+    await double.call('takeSnapshot');
     await change();
     for (const name of WATCHED) {
       await double.call('fail', { verb: 'list', resource: name, fault: { kind: 'stale' } });

@@ -178,7 +178,7 @@ exec ip6tables-nft-restore "$@"
     agent.launch(FLAGS);
     await looksLike('it is ready', READY);
     await feed.double.call('close');
-    const missed = () => agent.logged('list or watch failed, trying again').length > 0;
+    const missed = () => agent.logged('list or watch failed; retrying').length > 0;
     await waitFor('the API server is missed', missed, DEADLINE_MS);
     assert.partialDeepStrictEqual(await look(), READY);
 

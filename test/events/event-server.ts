@@ -2,7 +2,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { OpenWriteSession } from '../../events/write.ts';
 
-/** A request that came, as far as Events are concerned. */
+/** A request for Events. */
 export interface Received {
   readonly method: string;
   readonly path: string;
@@ -12,16 +12,16 @@ export interface Received {
 }
 
 /**
- * Takes Events and keeps them; `next` decides on the status of each answer. Unlike the API-server
- * double it lets a test decide by what a request says, and in the moment of the request, by a clock
- * that does not run on meanwhile.
+ * Stores Events; `statusFor` chooses the status of each response. Unlike the API-server double, a
+ * test can decide by the content of a request. With `open`, requests take no time on the fake
+ * clock.
  */
 export class EventServer {
   readonly received: Received[] = [];
-  /** By name, as they stand. */
+  /** The stored Events by name. */
   readonly stored = new Map<string, Readonly<Record<string, unknown>>>();
-  /** HTTP status to refuse with; 0 cuts the connection; undefined does as asked. */
-  next: (request: Received) => number | undefined = () => undefined;
+  /** Status to respond with; 0 closes the connection; undefined handles the request. */
+  statusFor: (request: Received) => number | undefined = () => undefined;
   readonly #server = createServer((request, response) => {
     let text = '';
     request.setEncoding('utf8');
@@ -36,14 +36,15 @@ export class EventServer {
         authorization: request.headers.authorization,
         body: JSON.parse(text),
       };
-      const status = this.#take(received);
+      const status = this.#handle(received);
       if (status === 0) {
         response.destroy();
         return;
       }
-      const answer = status < 300 ? this.#now(received) : { kind: 'Status', code: status };
+      const responseBody =
+        status < 300 ? this.#responseTo(received) : { kind: 'Status', code: status };
       response.writeHead(status, { 'content-type': 'application/json' });
-      response.end(JSON.stringify(answer));
+      response.end(JSON.stringify(responseBody));
     });
   });
 
@@ -64,27 +65,27 @@ export class EventServer {
     await promise;
   }
 
-  /** The same without a connection, for tests in which time must not go on meanwhile. */
+  /** A session without a connection, for tests whose fake clock must not advance meanwhile. */
   readonly open: OpenWriteSession = async () => ({
     send: async (method, path, body) => {
       const request = { contentType: undefined, authorization: undefined };
       const received = { ...request, method, path, body: { ...body } };
-      const status = this.#take(received);
+      const status = this.#handle(received);
       if (status >= 300) throw Object.assign(new Error(`${status}`), { code: status });
-      return this.#now(received);
+      return this.#responseTo(received);
     },
     close: () => {},
   });
 
-  /** What a request that succeeded is answered with: the Event as it is then. */
-  #now({ method, path, body }: Received): unknown {
+  /** Response to a successful request: the current Event. */
+  #responseTo({ method, path, body }: Received): unknown {
     const last = decodeURIComponent(path.split('/').at(-1) ?? '');
     return method === 'POST' ? body : this.stored.get(last);
   }
 
-  #take(received: Received): number {
+  #handle(received: Received): number {
     this.received.push(received);
-    return this.next(received) ?? this.#store(received);
+    return this.statusFor(received) ?? this.#store(received);
   }
 
   #store({ method, path, body }: Received): number {

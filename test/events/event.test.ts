@@ -26,7 +26,7 @@ describe('event: an Event', () => {
       undefined,
     ) as { note: string; metadata: object; regarding: object };
 
-  it('about a Node is in the namespace default, and refers to it as the kubelet does', () => {
+  it('is in namespace default and references a Node as the kubelet does', () => {
     const { metadata, regarding } = body('', nodeRef('node-a'));
     assert.deepEqual(metadata, { name: 'web.1', namespace: 'default' });
     assert.deepEqual(regarding, {
@@ -38,11 +38,11 @@ describe('event: an Event', () => {
     });
   });
 
-  it('says nothing of a uid that is not known', () => {
+  it('omits an unknown uid', () => {
     assert.ok(!Object.hasOwn(body('').regarding, 'uid'));
   });
 
-  it('has a note that the API server takes, and whole where it can', () => {
+  it('truncates the note only when it exceeds the API server’s limit', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme', maxLength: 1200, size: 'max' }), (note) => {
         const written = body(note).note;
@@ -57,7 +57,7 @@ describe('event: an Event', () => {
     );
   });
 
-  it('has a name that the API server takes, and another each time', () => {
+  it('has a valid name that differs each time', () => {
     const label = fc.stringMatching(/^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/);
     fc.assert(
       fc.property(label, fc.integer({ min: 0, max: 4e12 }), (name, time) => {
@@ -71,7 +71,7 @@ describe('event: an Event', () => {
     );
   });
 
-  it('is reported by an instance whose name is not too long', () => {
+  it('truncates a long reporting instance', () => {
     const instance = reportingInstanceOf('n'.repeat(253));
     assert.match(instance, /^portwide-n+$/);
     assert.equal(instance.length, 128);

@@ -50,7 +50,7 @@ describe('recorder: the recorder of Events', () => {
     await server.close();
   });
 
-  /** Lets time pass bit by bit until it is so; requests need real time too. */
+  /** Advances the fake clock in steps until the condition holds; requests also need real time. */
   const until = async (what: string, condition: () => boolean, step = 100) => {
     const deadline = performance.now() + 10_000;
     while (!condition()) {
@@ -65,7 +65,7 @@ describe('recorder: the recorder of Events', () => {
     recorder.warning(regarding, reason, note);
   const series = () => [...server.stored.values()].map(({ series: each }) => each);
 
-  it('creates an Event as kubectl shows it', async () => {
+  it('creates a complete Event', async () => {
     recorder.connect(open);
     warn();
     await requests(1);
@@ -98,7 +98,7 @@ describe('recorder: the recorder of Events', () => {
     ]);
   });
 
-  it('waits until it is connected, and writes what came many times once', async () => {
+  it('queues Events until connect, and writes repeated ones once', async () => {
     for (let time = 0; time < 3; time++) {
       warn();
       timers.advance(1000);
@@ -108,7 +108,7 @@ describe('recorder: the recorder of Events', () => {
     assert.deepEqual(series(), [{ count: 3, lastObservedTime: '2026-01-02T03:04:07.678000Z' }]);
   });
 
-  it('writes once what came again while it got ready to write', async () => {
+  it('writes one request for an Event repeated while the session opens', async () => {
     const gate = Promise.withResolvers<void>();
     recorder.connect(async (signal) => {
       await gate.promise;
@@ -130,7 +130,7 @@ describe('recorder: the recorder of Events', () => {
     );
   });
 
-  describe('of what all nodes see', () => {
+  describe('shared Events', () => {
     const others: EventRecorder[] = [];
     let nodes = 3;
     beforeEach(() => {
@@ -139,7 +139,10 @@ describe('recorder: the recorder of Events', () => {
     afterEach(async () => {
       for (const other of others.splice(0)) await other.stop();
     });
-    /** Recorders of a cluster on one API server; `random` is when each writes, from 0 to 1. */
+    /**
+     * Recorders of several nodes with one API server; `random` is the random value of each, from 0
+     * to 1.
+     */
     const cluster = (...random: readonly number[]) => {
       for (const [index, chance] of random.entries()) {
         const other = new EventRecorder({
@@ -161,7 +164,7 @@ describe('recorder: the recorder of Events', () => {
     const see = (note = 'spec.type: no') => {
       for (const each of others) each.sharedWarning(WEB, 'RefusedNodePort', note);
     };
-    /** Bit by bit, so that one node has written before the next begins. */
+    /** Advances in steps, so that one node has written before the next starts. */
     const pass = async (milliseconds: number) => {
       for (let passed = 0; passed < milliseconds; passed += 500) {
         timers.advance(Math.min(500, milliseconds - passed));
@@ -173,7 +176,7 @@ describe('recorder: the recorder of Events', () => {
         .filter(({ body }) => Object.keys(body).length > 0)
         .map(({ method }) => method);
 
-    it('writes one Event that names no node, each at a moment of its own', async () => {
+    it('are written once, without a node name, when nodes check at different times', async () => {
       cluster(0.1, 0.5, 0.9);
       see();
       await pass(499);
@@ -187,12 +190,12 @@ describe('recorder: the recorder of Events', () => {
         [event?.reason, event?.reportingInstance, event?.series],
         ['RefusedNodePort', 'portwide', undefined],
       );
-      assert.deepEqual(changes(), ['POST'], 'the others only looked');
+      assert.deepEqual(changes(), ['POST'], 'the others only checked');
       assert.equal(server.received.length, 4);
       assert.deepEqual(dropped, []);
     });
 
-    it('of a big cluster looks later, and in the end leaves it to others', async () => {
+    it('are checked later in a large cluster, or not at all', async () => {
       nodes = 5000;
       cluster(0.0005, 0.5, 0.999);
       see();
@@ -201,7 +204,7 @@ describe('recorder: the recorder of Events', () => {
       await pass(110_000);
       assert.equal(server.received.length, 2);
       await pass(30_000);
-      assert.equal(server.received.length, 3, 'the second looked after 130 seconds');
+      assert.equal(server.received.length, 3, 'the second checks after 130 seconds');
       await pass(150_000);
       assert.equal(server.received.length, 4, 'and the third after 255');
       nodes = 1e9;
@@ -211,14 +214,14 @@ describe('recorder: the recorder of Events', () => {
       assert.deepEqual([server.stored.size, dropped], [1, []]);
     });
 
-    it('has room for an early look, however many are to be looked at later', async () => {
+    it('are queued for an early check even when many wait for a late one', async () => {
       nodes = 100;
       cluster(0.5);
       const [node] = others;
       for (let index = 0; index < 150; index++) {
         node?.sharedWarning(serviceRef(`default/${index}`, 'uid'), 'RefusedOverlap', 'no');
       }
-      assert.deepEqual(dropped, [], 'other nodes look early');
+      assert.deepEqual(dropped, [], 'other nodes check early');
       nodes = 3;
       see();
       await pass(5000);
@@ -228,19 +231,19 @@ describe('recorder: the recorder of Events', () => {
       );
     });
 
-    it('leaves it at what another node writes in the same moment', async () => {
+    it('are not retried when another node writes at the same time', async () => {
       cluster(0.1, 0.5);
       see();
       await pass(5000);
       await pass(60_000);
-      server.next = ({ body }) => ('series' in body ? 409 : undefined);
+      server.statusFor = ({ body }) => ('series' in body ? 409 : undefined);
       see();
       await pass(5000);
       assert.deepEqual(dropped, []);
       assert.deepEqual(changes(), ['POST', 'PATCH', 'PATCH']);
     });
 
-    it('counts what comes again once for all nodes, and once a minute at most', async () => {
+    it('are counted once for all nodes, at most once a minute', async () => {
       cluster(0.1, 0.5, 0.9);
       see();
       await pass(5000);
@@ -250,7 +253,7 @@ describe('recorder: the recorder of Events', () => {
       assert.deepEqual(series(), [undefined], 'within a minute');
       await pass(60_000);
       for (const each of others.splice(0)) await each.stop();
-      // Agents that start anew know nothing of it.
+      // Restarted agents do not know the Event.
       cluster(0.2, 0.4, 0.6);
       see();
       await pass(5000);
@@ -259,7 +262,7 @@ describe('recorder: the recorder of Events', () => {
       assert.equal(changes().filter((method) => method === 'PATCH').length, 1);
     });
 
-    it('creates it again when it is gone, and one for each note', async () => {
+    it('are created again after deletion, and once per note', async () => {
       cluster(0.1, 0.5);
       see();
       await pass(5000);
@@ -272,7 +275,7 @@ describe('recorder: the recorder of Events', () => {
       assert.equal(server.stored.size, 2);
     });
 
-    it('writes nothing after it was stopped', async () => {
+    it('are not written after stop', async () => {
       cluster(0.5);
       see();
       await others[0]?.stop();
@@ -281,7 +284,7 @@ describe('recorder: the recorder of Events', () => {
     });
   });
 
-  it('tells of repetitions: the second time, in half an hour, and at the end', async () => {
+  it('updates a series on the second occurrence, after half an hour, and at its end', async () => {
     recorder.connect(server.open);
     warn();
     await waitFor('it is written', () => server.stored.size === 1);
@@ -300,7 +303,7 @@ describe('recorder: the recorder of Events', () => {
       await nextTurn();
       assert.equal(server.received.length, 2, `${minute} minutes`);
     }
-    await until('the server hears how it goes on', () => server.received.length === 3, MINUTE);
+    await until('the continuing series is updated', () => server.received.length === 3, MINUTE);
     const count = (at: number) => {
       const { series: each } = server.received[at]?.body ?? {};
       return (each as { count: number } | undefined)?.count;
@@ -309,16 +312,16 @@ describe('recorder: the recorder of Events', () => {
     timers.advance(1000);
     warn();
     warn();
-    await until('the server hears of the end', () => server.received.length === 4, MINUTE);
+    await until('the end of the series is written', () => server.received.length === 4, MINUTE);
     assert.equal(count(3), 36);
-    // Afterwards it is a new one.
+    // The ended series is followed by a new Event.
     warn();
     await requests(5);
     assert.equal(server.received[4]?.method, 'POST');
     assert.equal(server.stored.size, 2);
   });
 
-  it('does not repeat itself for what came once', async () => {
+  it('writes a single occurrence only once', async () => {
     recorder.connect(open);
     warn();
     await requests(1);
@@ -331,7 +334,7 @@ describe('recorder: the recorder of Events', () => {
     assert.equal(server.received[1]?.method, 'POST');
   });
 
-  it('tells things apart by object, reason and note', async () => {
+  it('creates one Event per object, reason and note', async () => {
     recorder.connect(open);
     const others = [
       () => warn('RefusedOverlap', 'a'),
@@ -345,7 +348,7 @@ describe('recorder: the recorder of Events', () => {
     assert.match(server.received[2]?.path ?? '', /\/namespaces\/other\/events$/);
   });
 
-  it('creates an Event anew that the server has forgotten', async () => {
+  it('creates an Event again when the server has deleted it', async () => {
     recorder.connect(open);
     warn();
     await waitFor('it is written', () => server.stored.size === 1);
@@ -357,14 +360,14 @@ describe('recorder: the recorder of Events', () => {
       ['POST', 'PATCH', 'POST'],
     );
     await waitFor(
-      'it is there',
+      'the Event is created',
       () => (series()[0] as { count?: number } | undefined)?.count === 2,
     );
   });
 
-  it('writes 25 at once, then one a second', async () => {
+  it('writes a burst of 25, then one per second', async () => {
     const times: number[] = [];
-    server.next = () => void times.push(timers.now());
+    server.statusFor = () => void times.push(timers.now());
     recorder.connect(open);
     const objects = ['a', 'b'].map((name) => serviceRef(`default/${name}`, name));
     for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`, objects[index % 2]);
@@ -376,7 +379,7 @@ describe('recorder: the recorder of Events', () => {
     assert.equal(opened, 1);
   });
 
-  it('writes 25 about one object, then one in five minutes; others do not wait for that', async () => {
+  it('writes a burst of 25 per object, then one per five minutes, without delaying other objects', async () => {
     recorder.connect(open);
     for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`);
     assert.deepEqual([dropped, logged], [Array(5).fill('object_limit'), []]);
@@ -388,33 +391,34 @@ describe('recorder: the recorder of Events', () => {
     assert.equal(dropped.length, 6);
   });
 
-  it('tries again while the server is away, then drops what waits longest', async () => {
+  it('retries while the server is unreachable, then drops the Event', async () => {
     recorder.connect(open);
-    server.next = ({ body }) => (body.reason === 'RefusedHeadless' ? 0 : undefined);
+    server.statusFor = ({ body }) => (body.reason === 'RefusedHeadless' ? 0 : undefined);
     warn('RefusedHeadless');
     await requests(1);
     const times = [START];
     for (let tries = 2; tries <= 6; tries++) {
-      await until(`try ${tries}`, () => server.received.length === tries);
+      await until(`attempt ${tries}`, () => server.received.length === tries);
       times.push(START + timers.now());
     }
     warn('RefusedNodePort');
     await until('the next is written', () => server.stored.size === 1);
     assert.deepEqual(dropped, ['unreachable']);
-    assert.equal(opened, 7, 'credentials are read afresh');
-    // 1, 2, 4, 8 and 16 seconds, and half of a quarter; looked at in steps of 100 ms and a request.
+    assert.equal(opened, 7, 'each attempt reads the credentials');
+    // 1, 2, 4, 8 and 16 seconds plus an eighth of jitter; measured in steps of 100 ms plus a
+    // request.
     for (const [index, wait] of [1125, 2250, 4500, 9000, 18_000].entries()) {
       const waited = (times[index + 1] ?? 0) - (times[index] ?? 0);
       assert.ok(waited >= wait, `${waited} < ${wait}`);
     }
-    // It may be told again.
-    server.next = () => undefined;
+    // A dropped Event can be reported again.
+    server.statusFor = () => undefined;
     warn('RefusedHeadless');
-    await waitFor('it is written at last, as new', () => server.stored.size === 2);
+    await waitFor('it is written as a new Event', () => server.stored.size === 2);
     assert.deepEqual(series(), [undefined, undefined]);
   });
 
-  for (const [status, isPassing] of [
+  for (const [status, isRetryableStatus] of [
     [500, true],
     [429, true],
     [401, true],
@@ -422,12 +426,12 @@ describe('recorder: the recorder of Events', () => {
     [422, false],
     [404, false],
   ] as const) {
-    it(`${isPassing ? 'tries again' : 'gives up'} after ${status}`, async () => {
+    it(`${isRetryableStatus ? 'retries' : 'drops the Event'} after ${status}`, async () => {
       recorder.connect(open);
-      server.next = () => (server.received.length === 1 ? status : undefined);
+      server.statusFor = () => (server.received.length === 1 ? status : undefined);
       warn();
       await requests(1);
-      if (isPassing) {
+      if (isRetryableStatus) {
         await until('it is written', () => server.stored.size === 1);
         assert.deepEqual(dropped, []);
       } else {
@@ -437,18 +441,18 @@ describe('recorder: the recorder of Events', () => {
     });
   }
 
-  it('takes an Event that is there already for written', async () => {
+  it('treats an Event that already exists as written', async () => {
     recorder.connect(open);
-    server.next = () => 409;
+    server.statusFor = () => 409;
     warn();
     await requests(1);
-    server.next = () => undefined;
+    server.statusFor = () => undefined;
     recorder.warning(WEB, 'RefusedPorts', 'no');
     await requests(2);
     assert.deepEqual([dropped, server.stored.size], [[], 1]);
   });
 
-  it('holds no more than it can write soon, and says so once', async () => {
+  it('limits the queue, and logs dropped Events once', async () => {
     for (let index = 0; index < 110; index++) {
       warn('RefusedOverlap', `${index}`, serviceRef(`default/${index % 5}`, 'uid'));
     }
@@ -459,10 +463,10 @@ describe('recorder: the recorder of Events', () => {
     assert.match(message, /^cannot write Events/);
     assert.deepEqual([details.object, details.reason], ['Service default/0', 'queue_full']);
     recorder.connect(open);
-    await until('those that were held are written', () => server.stored.size === 100, 1000);
+    await until('the queued Events are written', () => server.stored.size === 100, 1000);
   });
 
-  it('survives credentials that cannot be read', async () => {
+  it('retries when credentials cannot be read', async () => {
     let fails = true;
     recorder.connect(async (signal) => {
       if (fails) throw new Error('no token');
@@ -475,9 +479,9 @@ describe('recorder: the recorder of Events', () => {
     assert.deepEqual(dropped, []);
   });
 
-  it('stops in the middle of whatever it does', async () => {
+  it('stops during a retry', async () => {
     recorder.connect(open);
-    server.next = () => 503;
+    server.statusFor = () => 503;
     for (let index = 0; index < 30; index++) warn('RefusedOverlap', `${index}`);
     await requests(1);
     await recorder.stop();

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { type Occurrence, serviceRef } from '../../events/event.ts';
 import { SeriesCache } from '../../events/series.ts';
 
-describe('series: what is known of earlier Events', () => {
+describe('series: the series cache', () => {
   const occurrence = (note: string): Occurrence => ({
     type: 'Warning',
     regarding: serviceRef('default/web', ''),
@@ -12,7 +12,7 @@ describe('series: what is known of earlier Events', () => {
     scope: 'node',
   });
 
-  it('is of a thousand, those that came last', () => {
+  it('keeps the last 1000 series', () => {
     const cache = new SeriesCache();
     for (let index = 0; index < 1000; index++) cache.observe(occurrence(`${index}`), 1000, index);
     assert.equal(cache.observe(occurrence('0'), 1000, 0).entry.count, 2);

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { TokenBucket } from '../../events/token-bucket.ts';
 
 describe('token-bucket: a token bucket', () => {
-  it('gives no more than its burst, and its rate over any time; and what it says is there', () => {
+  it('limits tokens to burst and rate, and predicts when the next is available', () => {
     const waits = fc.array(fc.integer({ min: 0, max: 3000 }), { maxLength: 60 });
     fc.assert(
       fc.property(waits, (steps) => {
@@ -31,7 +31,7 @@ describe('token-bucket: a token bucket', () => {
     );
   });
 
-  it('is not emptied for ever by a clock that is set back', () => {
+  it('still refills after the clock is set back', () => {
     const bucket = new TokenBucket({ burst: 1, perSecond: 1 }, 5000);
     assert.equal(bucket.take(5000), 0);
     assert.equal(bucket.take(0), 1000);

@@ -23,10 +23,10 @@ describe('api-server: metrics of the API server', () => {
   });
 
   it('name kinds of objects, of which each has its watch', async () => {
-    metrics.watching('Service', true);
-    metrics.watching('EndpointSlice', true);
-    metrics.watching('EndpointSlice', false);
-    metrics.current('Node');
+    metrics.watchOpen('Service', true);
+    metrics.watchOpen('EndpointSlice', true);
+    metrics.watchOpen('EndpointSlice', false);
+    metrics.upToDate('Node');
     const scraped = await scrape();
     const state = (kind: string) => scraped.value('portwide_api_watch_state', { kind });
     assert.deepEqual(['Service', 'EndpointSlice', 'Node'].map(state), [1, 0, undefined]);
@@ -35,20 +35,21 @@ describe('api-server: metrics of the API server', () => {
   });
 
   it('count deaf watches from 0 on, so that the first one is an increase', async () => {
-    metrics.watching('Pod', false);
+    metrics.watchOpen('Pod', false);
     const count = async () =>
       (await scrape()).value('portwide_api_deaf_watches_total', { kind: 'Pod' });
     assert.equal(await count(), 0);
-    metrics.deaf('Pod');
-    metrics.watching('Pod', true);
+    metrics.watchStalled('Pod');
+    metrics.watchOpen('Pod', true);
     assert.equal(await count(), 1);
   });
 
   it('tell nothing of a CRD that is not installed, or not any more', async () => {
-    metrics.watching('CIDRGroup', true);
-    metrics.current('CIDRGroup');
-    metrics.watching('CIDRGroup', false);
-    for (const resource of ['CIDRGroup', 'AdminNetworkPolicy'] as const) metrics.absent(resource);
+    metrics.watchOpen('CIDRGroup', true);
+    metrics.upToDate('CIDRGroup');
+    metrics.watchOpen('CIDRGroup', false);
+    for (const resource of ['CIDRGroup', 'AdminNetworkPolicy'] as const)
+      metrics.notInstalled(resource);
     const scraped = await scrape();
     for (const name of ['portwide_api_watch_state', 'portwide_api_last_event_timestamp_seconds']) {
       assert.equal(scraped.value(name, { kind: 'CIDRGroup' }), undefined, name);

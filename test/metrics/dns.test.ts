@@ -81,7 +81,7 @@ function experienced() {
   metrics.forwarding.failed({ address: '2001:db8::1', port: 53 }, 'TIMEOUT');
   metrics.forwarding.probeFailed(resolver);
   metrics.programmed(1.5);
-  metrics.api.watching('Service', true);
+  metrics.api.watchOpen('Service', true);
   return metrics;
 }
 

@@ -175,8 +175,8 @@ async function experienced(): Promise<Scrape> {
   metrics.localhostConnections.inc({ ip_family: 'IPv4', result: 'forwarded' });
   metrics.stallSeconds.observe(0.1);
   metrics.api.request({ method: 'GET', host: '10.96.0.1:443', code: 200, seconds: 0.1 });
-  metrics.api.watching('Service', true);
-  metrics.api.current('Service');
+  metrics.api.watchOpen('Service', true);
+  metrics.api.upToDate('Service');
   const policy = policyMetrics(
     metricDefiner(metrics.registry),
     {

@@ -10,7 +10,7 @@ describe('promtool check metrics', () => {
     table.upsert(service({ portsAnnotation: 'all' }));
     await start();
     metrics.api.request({ method: 'GET', host: '[::1]:443', code: undefined, seconds: 0.1 });
-    metrics.api.watching('Service', true);
+    metrics.api.watchOpen('Service', true);
     assert.deepEqual(
       (await promtoolProblems(await metrics.registry.metrics())).sort(),
       KUBE_PROXY_PROBLEMS,

@@ -1,6 +1,6 @@
 /**
- * Random and hostile objects through both sources, and on to Routes: no crash, no Route that a valid
- * object would not give, and all others are served.
+ * Fuzzes both sources and the route table with malformed objects. Nothing crashes, no Route has a
+ * value that a valid object could not give, and valid objects are still served.
  */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -44,18 +44,18 @@ const slice = (service: string, address: string, ports: readonly object[]): Mani
 const LABEL = (service: string) => ({ 'kubernetes.io/service-name': service });
 const HTTP = [{ name: 'http', port: 80, protocol: 'TCP' }];
 
-/** What must be served whatever else there is. */
+/** Valid objects, which must be served in every run. */
 const GOOD = [
   serviceManifest('good', { spec: { clusterIPs: ['10.96.9.9'], ports: HTTP } }),
   slice('good', '10.244.9.9', [{ name: 'http', port: 8080, protocol: 'TCP' }]),
 ];
-/** What comes after them. */
+/** Valid objects that follow the malformed ones. */
 const LAST = [
   serviceManifest('last', { spec: { clusterIPs: ['10.96.9.8'], ports: HTTP } }),
   slice('last', '10.244.9.8', []),
 ];
 const LAST_NAMES = ['Service default/last', 'EndpointSlice default/last-1'];
-/** What hostile objects are made of: something of everything that is read. */
+/** Seeds of malformed objects; together they have every field that is read. */
 const GROUPS: readonly (readonly Manifest[])[] = [
   [
     serviceManifest('victim', {
@@ -109,7 +109,7 @@ const GROUPS: readonly (readonly Manifest[])[] = [
 ];
 const VICTIM = GROUPS[0]?.[0] ?? {};
 
-/** Several of a kind need names, VIPs and node ports of their own. */
+/** Gives each copy its own names, VIPs and node ports. */
 function numbered(group: readonly unknown[], number: number): unknown[] {
   const [high, low, hex] = [number >> 8, number & 255, number.toString(16)];
   const text = JSON.stringify(group)
@@ -122,8 +122,8 @@ function numbered(group: readonly unknown[], number: number): unknown[] {
   return JSON.parse(text) as unknown[];
 }
 
-/** Hands objects on as the agent does. */
-class Table extends RecordingSink {
+/** Passes objects to a route table, as the agent does. */
+class RouteTableSink extends RecordingSink {
   readonly #table = new RouteTable({
     nodeName: 'node-1',
     allPortsEnabled: true,
@@ -173,9 +173,9 @@ function checkAddress(address: string, family: IpFamily): void {
   checked.add(`${family} ${address}`);
 }
 
-/** Every value is one that a rule may hold. */
+/** Checks that all values are safe to use in a rule. */
 function checkRoute(route: Route): void {
-  const told = JSON.stringify(route);
+  const context = JSON.stringify(route);
   const addresses = [
     ...(route.clusterIP === undefined ? [] : [route.clusterIP]),
     ...route.externalIPs,
@@ -192,8 +192,8 @@ function checkRoute(route: Route): void {
   }
   for (const cidr of route.sourceRanges ?? []) {
     const [address, bits] = ipaddr.parseCIDR(cidr);
-    assert.ok(bits > 0, told);
-    assert.equal(address.kind(), route.family.toLowerCase(), told);
+    assert.ok(bits > 0, context);
+    assert.equal(address.kind(), route.family.toLowerCase(), context);
   }
   const { match } = route;
   const ports = [
@@ -205,17 +205,17 @@ function checkRoute(route: Route): void {
   ];
   for (const port of ports) {
     if (port === undefined && match.kind !== 'port') continue;
-    assert.ok(Number.isInteger(port) && Number(port) >= 1 && Number(port) <= 65535, told);
+    assert.ok(Number.isInteger(port) && Number(port) >= 1 && Number(port) <= 65535, context);
   }
-  assert.ok(match.kind === 'port' || route.nodePort === 0, told);
-  assert.match(route.name, new RegExp(`^${DNS_LABEL}/${DNS_LABEL}(:${DNS_LABEL})?$`), told);
+  assert.ok(match.kind === 'port' || route.nodePort === 0, context);
+  assert.match(route.name, new RegExp(`^${DNS_LABEL}/${DNS_LABEL}(:${DNS_LABEL})?$`), context);
   const { affinitySeconds } = route;
   assert.ok(Number.isInteger(affinitySeconds) && affinitySeconds >= 0 && affinitySeconds <= 86_400);
 }
 
 const kindOf = (object: unknown): unknown => (object as { kind?: unknown } | null)?.kind;
 
-/** What is in the list of a kind, as text: of that kind, or of none that is known. */
+/** The items of a kind's list, as text: objects of that kind, or of no known kind. */
 function listText(kind: Kind, version: number, objects: readonly unknown[]): string {
   const known = Object.keys(RESOURCE);
   const items = objects.filter((object) => {
@@ -228,21 +228,21 @@ function listText(kind: Kind, version: number, objects: readonly unknown[]): str
 
 const MANY = 200;
 
-/** Lists all objects, then tells of some again as events. */
+/** Lists all objects, then sends some of them again as events. */
 async function throughApi(
   objects: readonly unknown[],
   asBytes: (text: string) => string | Buffer = (text) => text,
 ): Promise<void> {
-  const sink = new Table();
-  const world = new SourceFixture({ timeouts: PATIENT, sink });
-  const { double } = world;
+  const sink = new RouteTableSink();
+  const fixture = new SourceFixture({ timeouts: PATIENT, sink });
+  const { double } = fixture;
   await double.listen();
   for (const [kind, resource] of Object.entries(RESOURCE)) {
     const text = asBytes(listText(kind as Kind, double.version, objects));
     double.fail({ verb: 'list', resource, fault: { kind: 'text', text } });
   }
   try {
-    await world.settle();
+    await fixture.startAndWatch();
     sink.check();
     for (const object of objects.slice(-MANY)) {
       const resource = RESOURCE[kindOf(object) as ServingKind];
@@ -256,22 +256,24 @@ async function throughApi(
         double.sendRaw(resource, asBytes(`${JSON.stringify(event)}\n`));
       }
     }
-    // Should an event have made it list anew, then it finds these.
+    // After an event that causes a relist, the source finds these objects.
     double.put(...GOOD, ...LAST);
-    await until('it has read all', () => LAST_NAMES.every((name) => sink.objects.has(name)));
+    await until('all objects are read', () => LAST_NAMES.every((name) => sink.objects.has(name)));
     sink.check();
   } finally {
-    await world.stop();
+    await fixture.stop();
   }
 }
 
-/** Each object in a file of its own, JSON and YAML in turn; those beyond many in one list. */
+/**
+ * Each object in its own file, alternately JSON and YAML; a large number of objects in one list.
+ */
 async function throughManifests(
   objects: readonly unknown[],
   asBytes: (text: string) => string | Buffer = (text) => text,
 ): Promise<void> {
   const directory = mkdtempSync(join(tmpdir(), 'portwide-fuzz-'));
-  const sink = new Table();
+  const sink = new RouteTableSink();
   const list = { apiVersion: 'v1', kind: 'List', items: objects.slice(MANY) };
   writeFileSync(join(directory, 'z.json'), asBytes(JSON.stringify(list)));
   for (const [index, object] of objects.slice(0, MANY).entries()) {
@@ -311,7 +313,7 @@ const spec = (fields: object) => ({
 const nested = (depth: number): unknown =>
   JSON.parse(`${'{"a":['.repeat(depth)}1${']}'.repeat(depth)}`);
 
-/** Too big or too deep for the generator. */
+/** Too large or too deep for the generator. */
 const EXTREMES: Readonly<Record<string, Manifest>> = {
   'ten thousand endpoints': {
     ...slice('victim', '10.244.0.1', HTTP),
@@ -334,15 +336,15 @@ const EXTREMES: Readonly<Record<string, Manifest>> = {
       annotations: { 'portwide.dev/ports': '1-2,'.repeat(1 << 18) },
     },
   },
-  'deep nesting where nobody looks': { ...VICTIM, status: { conditions: nested(200) } },
-  'deep nesting where somebody looks': spec({ ports: nested(200) }),
+  'deep nesting in an ignored field': { ...VICTIM, status: { conditions: nested(200) } },
+  'deep nesting in a field that is read': spec({ ports: nested(200) }),
 };
 
 for (const [source, through] of SOURCES) {
-  describe(`hostile objects through ${source}`, function () {
+  describe(`fuzz: malformed objects through ${source}`, function () {
     this.timeout(120_000);
 
-    it('generated ones', () =>
+    it('tolerates generated objects', () =>
       fc.assert(
         fc.asyncProperty(
           fc.array(mutatedGroup(GROUPS), { minLength: 40, maxLength: 40 }),
@@ -351,16 +353,16 @@ for (const [source, through] of SOURCES) {
         { seed: 50, numRuns: 50, endOnFailure: true },
       ));
 
-    it('every odd value in every place', async () => {
+    it('tolerates every odd value in every field', async () => {
       for (const group of GROUPS)
         await through([...GOOD, ...everyMutation(group).flatMap(numbered)]);
     });
 
     for (const [what, object] of Object.entries(EXTREMES)) {
-      it(what, () => through([object, ...GOOD]));
+      it(`tolerates ${what}`, () => through([object, ...GOOD]));
     }
 
-    it('bytes that are no UTF-8', () => {
+    it('tolerates bytes that are not UTF-8', () => {
       const marked = serviceManifest('victim', {
         annotations: { note: '@@@' },
         spec: { clusterIPs: ['10.96.0.1'], ports: [{ port: 80, name: '@@@' }] },
@@ -375,7 +377,7 @@ for (const [source, through] of SOURCES) {
   });
 }
 
-it('deeper nesting than a stack holds, through the API', async () => {
+it('tolerates nesting deeper than the stack, through the API', async () => {
   const deep = `${'['.repeat(200_000)}${']'.repeat(200_000)}`;
   const splice = (text: string) => text.replaceAll('"@deep@"', deep);
   await throughApi([{ ...VICTIM, status: '@deep@' }, spec({ ports: '@deep@' }), ...GOOD], splice);

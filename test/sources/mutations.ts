@@ -1,8 +1,8 @@
-/** Objects that nobody should write, for fuzzing: valid ones with something wrong in them. */
+/** Malformed objects for fuzzing: valid objects with random mutations. */
 import fc from 'fast-check';
 import type { Manifest } from '../e2e/manifests.ts';
 
-/** Some are addresses to some parsers, some to none; a few are good. */
+/** Text that only some parsers accept as an address, and a few valid addresses. */
 const ADDRESSES = [
   ...['010.0.0.1', '10.0.0.010', '10.1', '167772161', '0x0a.0.0.1', '10.0.0.1 ', '10.0.0.256'],
   ...['::ffff:10.0.0.1', '::FFFF:a00:1', '::10.0.0.1', 'fe80::1%eth0', 'FD00::A', 'fd00:0::a'],
@@ -10,7 +10,7 @@ const ADDRESSES = [
   ...['fd00:0:0:0:0:0:0:b', 'fd00::00c', '10.0.0.9', 'fd00::d', 'None', '1.2.3.4.5', '1:2:3'],
   ...['10.0.0.0/8', '10.0.0.1/08', '10.0.0.0/33', '::/0', '0.0.0.0/0', '::ffff:0:0/96', 'FD00::/8'],
 ];
-/** Text that means something to some parser, shell, rule or prototype. */
+/** Text with a special meaning to a parser, a shell, a rule or a prototype. */
 const TEXTS = [
   ...['', ' ', '0', '-1', 'None', 'all', 'false', 'TCP', 'tcp', 'IPv4', 'FQDN', 'v1', 'Service'],
   ...['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'prototype'],
@@ -23,7 +23,7 @@ const POLLUTION: unknown = JSON.parse(
   '{"__proto__":{"allPorts":true,"ready":true},"constructor":{"prototype":{"kind":"Node"}}}',
 );
 
-const hostileValue: fc.Arbitrary<unknown> = fc.oneof(
+const oddValue: fc.Arbitrary<unknown> = fc.oneof(
   { weight: 6, arbitrary: fc.constantFrom<unknown>(...ADDRESSES) },
   { weight: 4, arbitrary: fc.constantFrom<unknown>(...TEXTS) },
   { weight: 4, arbitrary: fc.constantFrom<unknown>(...NUMBERS) },
@@ -35,7 +35,7 @@ const hostileValue: fc.Arbitrary<unknown> = fc.oneof(
   { weight: 1, arbitrary: fc.array(fc.constantFrom<unknown>(...TEXTS), { maxLength: 4 }) },
 );
 
-/** What is done to one place of an object: which, by number, and how. */
+/** A mutation of one field, which is chosen by number. */
 interface Mutation {
   readonly place: number;
   readonly how: 'replace' | 'remove' | 'add';
@@ -43,16 +43,15 @@ interface Mutation {
   readonly value: unknown;
 }
 
-const harm: fc.Arbitrary<Mutation> = fc.record({
+const mutation: fc.Arbitrary<Mutation> = fc.record({
   place: fc.nat(10_000),
   how: fc.constantFrom('replace', 'replace', 'replace', 'replace', 'remove', 'add'),
   key: fc.constantFrom('__proto__', 'allPorts', 'ports', 'port', 'nodePort', 'kind', 'name', 'x'),
-  value: hostileValue,
+  value: oddValue,
 });
 
 /**
- * A group of objects that belong together, with one or two things wrong in them; or now and then
- * anything at all beside them.
+ * A group of related objects with one or two mutations; sometimes with an arbitrary value added.
  */
 export function mutatedGroup(
   groups: readonly (readonly Manifest[])[],
@@ -60,8 +59,8 @@ export function mutatedGroup(
   return fc
     .tuple(
       fc.constantFrom(...groups),
-      fc.array(harm, { minLength: 1, maxLength: 2 }),
-      fc.option(hostileValue, { freq: 20 }),
+      fc.array(mutation, { minLength: 1, maxLength: 2 }),
+      fc.option(oddValue, { freq: 20 }),
     )
     .map(([group, harms, anything]) => {
       const copy = JSON.parse(JSON.stringify(group)) as unknown[];
@@ -70,7 +69,7 @@ export function mutatedGroup(
     });
 }
 
-/** Every odd value in every place of these objects, one at a time. */
+/** Copies of a group with every odd value in every field, one at a time. */
 export function everyMutation(group: readonly Manifest[]): unknown[][] {
   const values = [...ADDRESSES, ...TEXTS, ...NUMBERS, null, true, [], {}, POLLUTION];
   return placesIn(group).flatMap((_, place) =>
@@ -91,7 +90,7 @@ function apply(group: readonly unknown[], { place, how, key, value }: Mutation):
   else set(holder, how === 'add' ? key : member, JSON.parse(JSON.stringify(value)));
 }
 
-/** Every member of every object and list inside, with what it is a member of. */
+/** Every field of all nested objects and lists, with its container. */
 function placesIn(value: unknown): (readonly [Record<string, unknown>, string])[] {
   if (typeof value !== 'object' || value === null) return [];
   const holder = value as Record<string, unknown>;
@@ -101,7 +100,7 @@ function placesIn(value: unknown): (readonly [Record<string, unknown>, string])[
   ]);
 }
 
-/** As JSON.parse makes it: a member named `__proto__` is a member. */
+/** Like JSON.parse, defines a field named `__proto__` as an own property. */
 function set(object: object, key: string, value: unknown): void {
   Object.defineProperty(object, key, {
     value,

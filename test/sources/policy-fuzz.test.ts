@@ -1,6 +1,6 @@
 /**
- * Random and hostile objects of network policy through both sources: no crash, nothing that a rule cannot
- * hold, and all others are there.
+ * Fuzzes both sources with malformed objects of network policy. Nothing crashes, all values are
+ * safe in a rule, and valid objects are still read.
  */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -34,7 +34,7 @@ const object = (apiVersion: string, kind: string, name: string, more: object): M
   metadata: { name, namespace: 'default', uid: 'u', labels: { app: 'web' } },
   ...more,
 });
-/** What hostile objects are made of: something of everything that is read. */
+/** Seeds of malformed objects; together they have every field that is read. */
 const OBJECTS: readonly Manifest[] = [
   object('v1', 'Pod', 'victim', {
     spec: {
@@ -140,7 +140,7 @@ class Store extends RecordingSink {
   }
 }
 
-/** Several of a kind need names of their own. */
+/** Gives each copy its own name. */
 function numbered(group: readonly unknown[], number: number): unknown[] {
   const text = JSON.stringify(group).replace(/"victim"/g, `"victim${number}"`);
   return JSON.parse(text) as unknown[];
@@ -148,7 +148,7 @@ function numbered(group: readonly unknown[], number: number): unknown[] {
 
 const kindOf = (each: unknown): unknown => (each as { kind?: unknown } | null)?.kind;
 
-/** Of that kind, or of none that is known. */
+/** An object of that kind, or of no known kind. */
 function listText(kind: Kind, version: number, objects: readonly unknown[]): string {
   const items = objects.filter((each) => {
     const own = kindOf(each);
@@ -160,11 +160,11 @@ function listText(kind: Kind, version: number, objects: readonly unknown[]): str
 
 const MANY = 150;
 
-/** Lists all objects, then tells of some again as events. */
+/** Lists all objects, then sends some of them again as events. */
 async function throughApi(objects: readonly unknown[]): Promise<void> {
   const sink = new Store();
-  const world = new SourceFixture({ timeouts: PATIENT, sink, resources: RESOURCES });
-  const { double } = world;
+  const fixture = new SourceFixture({ timeouts: PATIENT, sink, resources: RESOURCES });
+  const { double } = fixture;
   await double.listen();
   const pathOf = new Map(RESOURCES.map(({ kind, paths: [path] }) => [kind, lastPart(path)]));
   for (const [kind, resource] of pathOf) {
@@ -172,7 +172,7 @@ async function throughApi(objects: readonly unknown[]): Promise<void> {
     double.fail({ verb: 'list', resource, fault: { kind: 'text', text } });
   }
   try {
-    await world.settle([...pathOf.values()]);
+    await fixture.startAndWatch([...pathOf.values()]);
     sink.check();
     for (const each of objects.slice(-MANY)) {
       const resource = pathOf.get(kindOf(each) as Kind);
@@ -186,20 +186,22 @@ async function throughApi(objects: readonly unknown[]): Promise<void> {
         double.sendRaw(resource, `${JSON.stringify(event)}\n`);
       }
     }
-    // Should an event have made it list anew, then it finds these.
+    // After an event that causes a relist, the source finds these objects.
     double.put(GOOD, ...LAST);
-    await until('it has read all', () =>
+    await until('all objects are read', () =>
       [...pathOf.keys()].every((kind) =>
         [...sink.objects.values()].some((each) => each.kind === kind && each.name === 'last'),
       ),
     );
     sink.check();
   } finally {
-    await world.stop();
+    await fixture.stop();
   }
 }
 
-/** Each object in a file of its own, JSON and YAML in turn; those beyond many in one list. */
+/**
+ * Each object in its own file, alternately JSON and YAML; a large number of objects in one list.
+ */
 async function throughManifests(objects: readonly unknown[]): Promise<void> {
   const directory = mkdtempSync(join(tmpdir(), 'portwide-fuzz-'));
   const sink = new Store();
@@ -236,7 +238,7 @@ const spec = (fields: object): Manifest => ({
 const many = <T>(count: number, item: (index: number) => T) =>
   Array.from({ length: count }, (_, index) => item(index));
 
-/** Too big or too deep for the generator. */
+/** Too large or too deep for the generator. */
 const EXTREMES: Readonly<Record<string, Manifest>> = {
   'twenty thousand rules, each with a fault': spec({
     ingress: many(20_000, () => ({ ports: [{ endPort: 1 }] })),
@@ -262,18 +264,18 @@ const EXTREMES: Readonly<Record<string, Manifest>> = {
     podSelector: { matchLabels: Object.fromEntries(many(20_000, (index) => [`a${index}`, 'b'])) },
   }),
   'a field of a megabyte': spec({ ['x\n'.repeat(1 << 19)]: 1 }),
-  'deep nesting where nobody looks': { ...policy, status: nested(200) },
-  'deep nesting where somebody looks': spec({ ingress: [nested(200)] }),
+  'deep nesting in an ignored field': { ...policy, status: nested(200) },
+  'deep nesting in a field that is read': spec({ ingress: [nested(200)] }),
 };
 
 for (const [source, through] of [
   ['the API', throughApi],
   ['manifests', throughManifests],
 ] as const) {
-  describe(`hostile objects of network policy through ${source}`, function () {
+  describe(`policy-fuzz: malformed objects of network policy through ${source}`, function () {
     this.timeout(120_000);
 
-    it('generated ones', () =>
+    it('tolerates generated objects', () =>
       fc.assert(
         fc.asyncProperty(
           fc.array(mutatedGroup(GROUPS), { minLength: 40, maxLength: 40 }),
@@ -282,12 +284,12 @@ for (const [source, through] of [
         { seed: 50, numRuns: 25, endOnFailure: true },
       ));
 
-    it('every odd value in every place', async () => {
+    it('tolerates every odd value in every field', async () => {
       for (const group of GROUPS) await through([GOOD, ...everyMutation(group).flatMap(numbered)]);
     });
 
     for (const [what, extreme] of Object.entries(EXTREMES)) {
-      it(what, () => through([extreme, GOOD]));
+      it(`tolerates ${what}`, () => through([extreme, GOOD]));
     }
   });
 }

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
 import type { ObjectSink } from '../../sources/source.ts';
 
-/** A sink that writes down what it is told, and refuses what no source may do. */
+/** A sink that records calls, and fails on calls that a source must not make. */
 export class RecordingSink implements ObjectSink {
   readonly objects = new Map<string, ApiObject>();
   /** `+ Service default/web`, `- Service default/web`, `synced Service`. */
@@ -12,14 +12,14 @@ export class RecordingSink implements ObjectSink {
 
   upsert(object: ApiObject): void {
     const name = `${object.kind} ${object.key}`;
-    assert.notDeepEqual(this.objects.get(name), object, `${name} came again unchanged`);
+    assert.notDeepEqual(this.objects.get(name), object, `${name} was upserted without a change`);
     this.objects.set(name, object);
     this.calls.push(`+ ${name}`);
   }
 
   remove(kind: Kind, key: ObjectKey): void {
     const name = `${kind} ${key}`;
-    assert.ok(this.objects.delete(name), `${name} was removed and is not there`);
+    assert.ok(this.objects.delete(name), `${name} was removed but does not exist`);
     this.calls.push(`- ${name}`);
   }
 
@@ -29,14 +29,14 @@ export class RecordingSink implements ObjectSink {
     this.calls.push(`synced ${kind}`);
   }
 
-  /** The port of a Service's first port, or undefined when there is no such Service. */
+  /** Port number of a Service's first port; undefined without such a Service. */
   port(name: string): number | undefined {
     const object = this.objects.get(`Service default/${name}`);
     return object?.kind === 'Service' ? object.ports[0]?.port : undefined;
   }
 }
 
-/** Waits until the check is true. */
+/** Waits until the check returns true. */
 export async function until(what: string, check: () => boolean): Promise<void> {
   const deadline = performance.now() + 10_000;
   while (!check()) {

@@ -3,7 +3,7 @@ import { fanOut } from '../../sources/source.ts';
 import { namespace } from '../policy/objects.ts';
 import { RecordingSink } from './recording-sink.ts';
 
-it('a sink of several hands everything to each of them', () => {
+it('fanOut forwards every call to each sink', () => {
   const sinks = [new RecordingSink(), new RecordingSink()];
   const sink = fanOut(sinks);
   sink.upsert(namespace('default'));

@@ -6,7 +6,7 @@ import {
 } from '../../../sources/kubernetes/backoff.ts';
 
 describe('backoff', () => {
-  it('doubles from 0.8 s to 30 s, and up to twice that by chance', () => {
+  it('doubles from 0.8 s to 30 s, plus up to 100 % jitter', () => {
     const waits = [1, 2, 3, 6, 7, 1000].map((failures) => jitteredBackoffMs(failures, () => 0));
     assert.deepEqual(waits, [800, 1600, 3200, 25600, 30000, 30000]);
     assert.equal(
@@ -15,7 +15,7 @@ describe('backoff', () => {
     );
   });
 
-  it('is no shorter than what the server asks for, and a little longer by chance', () => {
+  it('waits at least Retry-After, plus jitter', () => {
     const wait = (failures: number, askedMs: number, chance: number) =>
       retryDelayMs(failures, askedMs, () => chance);
     assert.equal(wait(1, 0, 0.5), 1200);
@@ -24,7 +24,7 @@ describe('backoff', () => {
     assert.equal(wait(6, 10_000, 0), 25_600);
   });
 
-  it('ends a wait that is aborted', async () => {
+  it('ends a wait when aborted', async () => {
     const controller = new AbortController();
     const waiting = RETRY_CLOCK.delay(3_600_000, controller.signal);
     controller.abort();

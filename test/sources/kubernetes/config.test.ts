@@ -18,7 +18,7 @@ const WHOLE = {
   users: [{ name: 'u', user: { token: 'secret' } }],
   ...CONTEXT,
 };
-/** As kubeadm makes it for kube-proxy. */
+/** The kubeconfig that kubeadm creates for kube-proxy. */
 const KUBEADM = `apiVersion: v1
 kind: Config
 clusters:
@@ -57,7 +57,7 @@ describe('config: kubernetes configuration', () => {
     clusters: [{ name: 'c', cluster: { server: 'https://10.0.0.1', ...cluster } }],
   });
 
-  it('reads a kubeconfig, and lets --master take its server’s place', async () => {
+  it('reads a kubeconfig, and --master overrides its server', async () => {
     const kubeconfig = write(WHOLE);
     const { server, user } = await loadClusterConfig({ kubeconfig });
     assert.deepEqual([server, user.token], ['https://10.0.0.1:6443/k8s', 'secret']);
@@ -65,14 +65,14 @@ describe('config: kubernetes configuration', () => {
     assert.deepEqual([other.server, other.user.token], ['http://127.0.0.1:8080', 'secret']);
   });
 
-  it('reads that of kubeadm, which names a token file', async () => {
+  it('reads tokenFile of kubeadm’s kubeconfig', async () => {
     const { server, cluster, tokenFile } = await loadClusterConfig({ kubeconfig: write(KUBEADM) });
     assert.equal(server, 'https://10.0.0.1:6443');
     assert.equal(cluster.caFile, '/var/run/secrets/kubernetes.io/serviceaccount/ca.crt');
     assert.equal(tokenFile, '/var/run/secrets/kubernetes.io/serviceaccount/token');
   });
 
-  it('takes names of files as seen from the kubeconfig', async () => {
+  it('resolves file names relative to the kubeconfig', async () => {
     const config = {
       ...withCluster({ 'certificate-authority': 'ca.crt' }),
       users: [
@@ -98,10 +98,10 @@ describe('config: kubernetes configuration', () => {
     assert.equal(inPath.user.exec.command, 'plugin');
   });
 
-  it('does without a user, and without both a kubeconfig and a user', async () => {
+  it('accepts a context without a user, and --master without a kubeconfig', async () => {
     const contexts = [{ name: 'x', context: { cluster: 'c' } }];
-    const nobody = await loadClusterConfig({ kubeconfig: write({ ...WHOLE, contexts }) });
-    assert.deepEqual([nobody.user.token, nobody.tokenFile], [undefined, undefined]);
+    const anonymous = await loadClusterConfig({ kubeconfig: write({ ...WHOLE, contexts }) });
+    assert.deepEqual([anonymous.user.token, anonymous.tokenFile], [undefined, undefined]);
     const { server, user } = await loadClusterConfig({ master: 'http://10.0.0.1:8080/' });
     assert.deepEqual([server, user.token], ['http://10.0.0.1:8080', undefined]);
   });
@@ -123,7 +123,7 @@ describe('config: kubernetes configuration', () => {
       ['10.96.0.1', 'https://10.96.0.1:443'],
       ['fd00::1', 'https://[fd00::1]:443'],
     ]) {
-      it(`uses the service account, at ${address}`, async () => {
+      it(`uses the service account with the API server at ${address}`, async () => {
         setPod(address, '443');
         const config = await loadClusterConfig({}, '/sa');
         assert.equal(config.server, server);
@@ -132,14 +132,17 @@ describe('config: kubernetes configuration', () => {
       });
     }
 
-    it('is refused elsewhere', async () => {
+    it('fails outside a pod without flags', async () => {
       setPod(undefined, undefined);
       await assert.rejects(loadClusterConfig({}), /neither --kubeconfig nor --master/);
     });
   });
 
-  it('refuses a --master that is no URL', async () => {
-    await assert.rejects(loadClusterConfig({ master: 'kube' }), /: --master: "kube" is no URL/);
+  it('rejects a --master that is not a URL', async () => {
+    await assert.rejects(
+      loadClusterConfig({ master: 'kube' }),
+      /: --master "kube" is not an http or https URL/,
+    );
   });
 
   for (const text of [
@@ -149,10 +152,10 @@ describe('config: kubernetes configuration', () => {
     'users: [{user: {token: *SECRET}}]',
     'users: [{user: {token: !SECRET x}}',
   ]) {
-    it(`quotes no credentials of a file that is no YAML: ${JSON.stringify(text)}`, async () => {
+    it(`does not quote credentials of a file that is not YAML: ${JSON.stringify(text)}`, async () => {
       await assert.rejects(loadClusterConfig({ kubeconfig: write(text) }), (error) => {
         assert.ok(error instanceof ClusterConfigError);
-        assert.match(error.message, /is no valid YAML/);
+        assert.match(error.message, /is not valid YAML/);
         assert.doesNotMatch(inspect(error), /SECRET/);
         return true;
       });
@@ -160,32 +163,32 @@ describe('config: kubernetes configuration', () => {
   }
 
   for (const [what, config, pattern] of [
-    ['a file that is missing', undefined, /cannot be read: ENOENT/],
-    ['one that is no YAML', '{', /is no valid YAML at line 1, column 2 \(/],
-    ['one that is no object', '- 1', /no current context/],
-    ['one without a current context', { ...WHOLE, 'current-context': 'z' }, /no current context/],
+    ['a missing file', undefined, /cannot be read: ENOENT/],
+    ['a file that is not YAML', '{', /is not valid YAML at line 1, column 2 \(/],
+    ['a file that is not an object', '- 1', /no context with the name in current-context/],
+    ['an unknown current-context', { ...WHOLE, 'current-context': 'z' }, /no context with/],
     ['an unknown cluster', { ...WHOLE, 'current-context': 'y' }, /no cluster "none"/],
     ['an unknown user', { ...WHOLE, users: [] }, /no user "u"/],
     ['a cluster without a server', withCluster({ server: '' }), /server is missing/],
     [
       'a client certificate without its key',
       withUser({ 'client-certificate': 'client.crt' }),
-      /has a client-certificate of user "u" without a client-key/,
+      /has a client-certificate but no client-key for user "u"/,
     ],
     [
       'a client key without its certificate',
       withUser({ 'client-key-data': 'a2V5' }),
-      /has a client-key of user "u" without a client-certificate/,
+      /has a client-key but no client-certificate for user "u"/,
     ],
     [
-      'a server that is no URL',
+      'a server that is not a URL',
       withCluster({ server: 'kube.example' }),
-      /^kubeconfig ".*": server "kube.example" is no URL/,
+      /^kubeconfig ".*": server "kube.example" is not an http or https URL/,
     ],
     [
       'a SOCKS proxy',
       withCluster({ 'proxy-url': 'socks5://10.0.0.9' }),
-      /^kubeconfig ".*": proxy-url .* no HTTP proxy/,
+      /^kubeconfig ".*": proxy-url .* other proxies are not supported/,
     ],
     [
       'an auth provider',
@@ -193,7 +196,7 @@ describe('config: kubernetes configuration', () => {
       /^kubeconfig ".*": auth-provider/,
     ],
   ] as const) {
-    it(`refuses ${what}`, async () => {
+    it(`rejects ${what}`, async () => {
       const kubeconfig = config === undefined ? join(directory, 'none') : write(config);
       await assert.rejects(loadClusterConfig({ kubeconfig }), (error) => {
         assert.ok(error instanceof ClusterConfigError);

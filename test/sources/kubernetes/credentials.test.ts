@@ -35,7 +35,7 @@ describe('credentials', () => {
   const sourceOf = async (...args: Parameters<typeof configOf>) =>
     new CredentialSource(await configOf(...args));
 
-  it('a token, a password, another’s identity', async () => {
+  it('sends a token, a password, and an impersonated user', async () => {
     const headers = async (user: object) => (await (await sourceOf(user)).read()).headers;
     assert.deepEqual(await headers({ token: 'secret' }), { authorization: 'Bearer secret' });
     assert.deepEqual(await headers({ username: 'me', password: 'pw' }), {
@@ -48,7 +48,7 @@ describe('credentials', () => {
     assert.deepEqual(await headers({}), {});
   });
 
-  it('a token file is read each time, without the white space around', async () => {
+  it('reads the token file each time, without surrounding white space', async () => {
     const source = await sourceOf({ token: 'static', tokenFile: file('token', 'one\n') });
     assert.equal((await source.read()).headers.authorization, 'Bearer one');
     file('token', ' two ');
@@ -59,7 +59,7 @@ describe('credentials', () => {
     assert.equal((await source.read()).headers.authorization, 'Bearer three');
   });
 
-  it('certificates are read each time; data takes precedence over files', async () => {
+  it('reads certificates each time, and prefers data to files', async () => {
     const source = await sourceOf(
       {
         'client-certificate': file('cert', pem('cert-1')),
@@ -81,12 +81,12 @@ describe('credentials', () => {
     assert.deepEqual((await read()).texts, ['ca-2', 'cert-data', 'key-2'].map(pem));
   });
 
-  it('insecure-skip-tls-verify', async () => {
+  it('applies insecure-skip-tls-verify', async () => {
     const source = await sourceOf({}, { 'insecure-skip-tls-verify': true });
     assert.deepEqual((await source.read()).tls, { rejectUnauthorized: false });
   });
 
-  it('what cannot be read is named', async () => {
+  it('names the field of a file that cannot be read', async () => {
     const missing = join(directory, 'missing');
     const unreadable = async (user: object, cluster: object = {}) =>
       assert.rejects((await sourceOf(user, cluster)).read(), (error: Error) => {
@@ -101,24 +101,24 @@ describe('credentials', () => {
     await unreadable({}, { 'certificate-authority': missing });
   });
 
-  it('what is no PEM is named', async () => {
+  it('names the field whose data is not PEM', async () => {
     const refused = async (field: string, value: string) => {
       const other = field.startsWith('client-key') ? 'client-certificate-data' : 'client-key-data';
       const isOfCluster = field.startsWith('certificate-authority');
       const given = { [field]: value, ...(!isOfCluster && { [other]: base64(pem('other')) }) };
       const source = await (isOfCluster ? sourceOf({}, given) : sourceOf(given));
-      await assert.rejects(source.read(), { message: `${field}: there is no PEM in it` });
+      await assert.rejects(source.read(), { message: `${field}: no PEM data found` });
     };
     for (const field of ['certificate-authority', 'client-certificate', 'client-key']) {
       await refused(field, file('text', 'x'));
       await refused(`${field}-data`, base64('x'));
-      // Not encoded.
+      // Not base64.
       await refused(`${field}-data`, pem('x'));
     }
   });
 
-  describe('of a plugin', () => {
-    /** A credential plugin that prints what a file has, and writes down what it was told. */
+  describe('exec credential plugin', () => {
+    /** An exec credential plugin that prints the file `credential` and logs its input. */
     const plugin = (status: object, { exit = 0 } = {}) => {
       const credential = { apiVersion: 'client.authentication.k8s.io/v1', kind: 'ExecCredential' };
       file('credential', JSON.stringify({ ...credential, status }));
@@ -132,7 +132,7 @@ describe('credentials', () => {
     };
     const calls = () => readFileSync(join(directory, 'calls'), 'utf8').trim().split('\n');
 
-    it('it is told what it is run for, and gives a token', async () => {
+    it('receives KUBERNETES_EXEC_INFO and returns a token', async () => {
       const exec = plugin({ token: 'of-plugin' });
       const source = await sourceOf({ exec });
       assert.equal((await source.read()).headers.authorization, 'Bearer of-plugin');
@@ -144,7 +144,7 @@ describe('credentials', () => {
       assert.deepEqual(calls(), [`get-token blue ${JSON.stringify(info)}`]);
     });
 
-    it('it is told of the cluster if it asks for that', async () => {
+    it('receives the cluster with provideClusterInfo', async () => {
       const exec = { ...plugin({ token: 'x' }), provideClusterInfo: true };
       const source = await sourceOf({ exec }, { 'certificate-authority': file('ca', pem('ca-1')) });
       await source.read();
@@ -155,13 +155,13 @@ describe('credentials', () => {
       });
     });
 
-    it('a certificate', async () => {
+    it('returns a certificate', async () => {
       const exec = plugin({ clientCertificateData: 'PEM-C', clientKeyData: 'PEM-K' });
       const { tls, headers } = await (await sourceOf({ exec })).read();
       assert.deepEqual([tls, headers], [{ cert: 'PEM-C', key: 'PEM-K' }, {}]);
     });
 
-    it('it runs once for all who ask, and again when what it gave expires or is refused', async () => {
+    it('runs once for concurrent reads, and again when its credentials expire or are rejected', async () => {
       const exec = plugin({ token: 'one', expirationTimestamp: '2999-01-01T00:00:00Z' });
       const source = await sourceOf({ exec });
       await Promise.all([source.read(), source.read(), source.read()]);
@@ -176,11 +176,11 @@ describe('credentials', () => {
     });
 
     for (const [what, exec] of [
-      ['is not there', () => ({ command: './none' })],
+      ['is missing', () => ({ command: './none' })],
       ['fails', () => plugin({ token: 'x' }, { exit: 1 })],
-      ['says nothing of use', () => ({ command: 'true' })],
+      ['prints no credential', () => ({ command: 'true' })],
     ] as const) {
-      it(`one that ${what} is an error of the connection, and tried again`, async () => {
+      it(`fails with a ConnectionError and can be retried when it ${what}`, async () => {
         const open = createOpenSession(await configOf({ exec: exec() }));
         const { signal } = new AbortController();
         for (let time = 0; time < 2; time++) {
@@ -193,14 +193,14 @@ describe('credentials', () => {
       });
     }
 
-    it('one that hangs is given up', async () => {
+    it('times out when it hangs', async () => {
       const exec = { command: 'sleep', args: ['0.5'] };
       const open = createOpenSession(await configOf({ exec }), { ...TIMEOUTS, credentials: 50 });
       const { signal } = new AbortController();
-      await assert.rejects(open(signal), /no credentials within 0.05 s/);
+      await assert.rejects(open(signal), /reading credentials timed out after 0.05 s/);
     });
 
-    it('one that hangs does not hold up the end of an agent', async () => {
+    it('does not delay the stop of an agent when it hangs', async () => {
       const open = createOpenSession(await configOf({ exec: { command: 'sleep', args: ['0.5'] } }));
       const stopping = new AbortController();
       const opening = open(stopping.signal);
@@ -208,7 +208,7 @@ describe('credentials', () => {
       await assert.rejects(opening, /aborted/);
     });
 
-    it('it runs again when the API server refuses what it gave', async () => {
+    it('runs again when the API server rejects its token', async () => {
       const double = new ApiServerDouble({ tokens: ['two'] });
       const server = `http://127.0.0.1:${await double.listen()}`;
       try {

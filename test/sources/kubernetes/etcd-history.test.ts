@@ -17,7 +17,7 @@ const object = (name: string, resourceVersion: string) => ({
 
 const GONE = { version: '20', lastChange: undefined, changed: undefined };
 
-describe('history of the API server', () => {
+describe('etcd-history: the history of the API server', () => {
   // The agent has seen version 100.
   const cases: readonly [
     string,
@@ -27,28 +27,46 @@ describe('history of the API server', () => {
     HistoryComparison,
   ][] = [
     ['nothing has changed', change('90'), '100', '90', 'same'],
-    ['the object has changed since', change('90'), '120', '110', 'same'],
-    ['the object was deleted before, and is gone', change(undefined), '120', undefined, 'same'],
-    ['the object was deleted before, and made anew', change(undefined), '120', '105', 'same'],
+    ['the object has changed since then', change('90'), '120', '110', 'same'],
+    [
+      'the object was deleted before, and does not exist',
+      change(undefined),
+      '120',
+      undefined,
+      'same',
+    ],
+    ['the object was deleted before, and created again', change(undefined), '120', '105', 'same'],
     ['there was no object', undefined, '100', undefined, 'same'],
-    ['there was no object, and there is one now', undefined, '120', '110', 'same'],
-    ['the server is at an older version', change('90'), '99', '90', 'older'],
-    ['so it is where there was no object', undefined, '99', undefined, 'older'],
-    ['by length, not by letters', undefined, '20', undefined, 'older'],
-    ['the object is as it was before', change('90'), '120', '80', 'other'],
-    ['the object has another version of that time', change('90'), '120', '95', 'other'],
-    ['the object was deleted, and is there', change(undefined), '120', '80', 'other'],
-    ['the object is not there', change('90'), '120', undefined, 'gone'],
+    ['there was no object, and one exists now', undefined, '120', '110', 'same'],
+    ['the server has an older version', change('90'), '99', '90', 'older'],
+    [
+      'the server has an older version, and there was no object',
+      undefined,
+      '99',
+      undefined,
+      'older',
+    ],
+    ['the server has an older version with fewer digits', undefined, '20', undefined, 'older'],
+    ['the object has an earlier version', change('90'), '120', '80', 'other'],
+    ['the object has another version older than the position', change('90'), '120', '95', 'other'],
+    [
+      'the object was deleted before, and exists in an old version',
+      change(undefined),
+      '120',
+      '80',
+      'other',
+    ],
+    ['the object does not exist', change('90'), '120', undefined, 'gone'],
   ];
   for (const [what, lastChange, version, present, verdict] of cases) {
-    it(`${what}: ${verdict}`, () => {
+    it(`returns ${verdict} when ${what}`, () => {
       const known = { version: '100', lastChange };
-      const answer = { version, lastChange: present, changed: undefined };
-      assert.equal(new EtcdHistory().compare(known, answer), verdict);
+      const state = { version, lastChange: present, changed: undefined };
+      assert.equal(new EtcdHistory().compare(known, state), verdict);
     });
   }
 
-  it('is doubted until a watch tells that the object was deleted', () => {
+  it('is unconfirmed until a watch delivers the DELETED event', () => {
     const history = new EtcdHistory();
     history.startList('10');
     for (const [name, version] of [
@@ -70,11 +88,11 @@ describe('history of the API server', () => {
     assert.ok(history.recordEvent('ADDED', object('d', '17'), '17'));
     assert.equal(check(), 'gone');
     assert.ok(history.recordEvent('BOOKMARK', { metadata: {} }, '20'));
-    // The watch is past the version at which the object was gone, and has not told of it.
+    // The watch is past the version at which the object was missing, without a DELETED event.
     assert.ok(!history.recordEvent('ADDED', object('e', '21'), '21'));
   });
 
-  it('is not doubted where a watch told meanwhile what has become of the object', () => {
+  it('is confirmed when a watch has delivered the DELETED event during the check', () => {
     const history = new EtcdHistory();
     history.startList('10');
     history.recordListItem(object('b', '9'));
@@ -85,7 +103,7 @@ describe('history of the API server', () => {
     assert.ok(history.recordEvent('ADDED', object('e', '21'), '21'));
   });
 
-  it('is asked for by a request for one object', () => {
+  it('is checked with a request for one object', () => {
     const path = '/apis/discovery.k8s.io/v1/endpointslices';
     const labels = { labelSelector: '!headless' };
     assert.deepEqual(historyCheckRequest(path, labels, change('9')), {

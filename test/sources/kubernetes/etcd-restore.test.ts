@@ -1,4 +1,6 @@
-/** etcd is restored from a snapshot: versions go back, and watches from before tell nothing of it. */
+/**
+ * etcd is restored from a snapshot: its version goes back, and existing watches do not report it.
+ */
 import assert from 'node:assert/strict';
 import { ALL_SERVICES } from '../../../sources/kubernetes/resources.ts';
 import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
@@ -15,135 +17,136 @@ const NODE = { ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } };
 const OLD_NODE = 'Node node-1';
 const SNAPSHOT = ['EndpointSlice default/a-ipv4', OLD_NODE, 'Service default/a'];
 
-describe('restored: after etcd was restored from a snapshot', () => {
-  let world: SourceFixture;
-  afterEach(() => world.stop());
+describe('etcd-restore: after etcd was restored from a snapshot', () => {
+  let fixture: SourceFixture;
+  afterEach(() => fixture.stop());
 
-  /** Everything is known, and then a snapshot is taken, and there is more. */
+  /** Opens the watches, takes a snapshot, and changes more objects afterwards. */
   const open = async (options: SourceFixtureOptions = {}) => {
-    world = new SourceFixture(options);
-    await world.double.listen();
-    world.double.put(service('a', 1), sliceManifest('a', 4, []), NODE);
-    await world.settle();
-    world.double.keep();
-    world.double.put(service('b', 1), sliceManifest('b', 4, []));
-    world.double.delete(service('a', 1), sliceManifest('a', 4, []), NODE);
+    fixture = new SourceFixture(options);
+    await fixture.double.listen();
+    fixture.double.put(service('a', 1), sliceManifest('a', 4, []), NODE);
+    await fixture.startAndWatch();
+    fixture.double.takeSnapshot();
+    fixture.double.put(service('b', 1), sliceManifest('b', 4, []));
+    fixture.double.delete(service('a', 1), sliceManifest('a', 4, []), NODE);
     await has('EndpointSlice default/b-ipv4', 'Service default/b');
   };
   const has = (...objects: string[]) =>
     until(`there are ${objects}`, () => {
-      return [...world.sink.objects.keys()].sort().join() === objects.join();
+      return [...fixture.sink.objects.keys()].sort().join() === objects.join();
     });
-  const lists = () => Object.values(RESOURCE).map((name) => world.requests('list', name).length);
+  const lists = () => Object.values(RESOURCE).map((name) => fixture.requests('list', name).length);
 
-  it('all kinds are listed anew, when the API server was away', async () => {
+  it('relists all kinds when the API server was stopped', async () => {
     await open();
-    await world.double.close();
-    world.double.restore();
-    await until('it is missed', () => world.waits.length >= 2);
-    const missed = world.waits.length;
-    await world.double.listen();
+    await fixture.double.close();
+    fixture.double.restore();
+    await until('reconnecting has failed twice', () => fixture.waits.length >= 2);
+    const missed = fixture.waits.length;
+    await fixture.double.listen();
     await has(...SNAPSHOT);
     assert.deepEqual(lists(), [2, 2, 2]);
-    // One answer may come from a server that lags behind. Then there are two waits, and no more.
-    assert.deepEqual(world.waits.slice(missed).slice(-2), [1200, 2400]);
-    world.double.put(service('c', 1));
-    await until('it is watched', () => world.sink.port('c') === 1);
+    // One stale response may come from a lagging server, so there are exactly two waits.
+    assert.deepEqual(fixture.waits.slice(missed).slice(-2), [1200, 2400]);
+    fixture.double.put(service('c', 1));
+    await until('it is watched', () => fixture.sink.port('c') === 1);
   });
 
-  it('all kinds are listed anew, where watches stay open and nothing comes', async () => {
+  it('relists all kinds when watches stay open without events', async () => {
     await open({ timeouts: { ...PATIENT, silence: 200 } });
-    world.double.restore();
+    fixture.double.restore();
     await has(...SNAPSHOT);
     assert.deepEqual(lists(), [2, 2, 2]);
   });
 
   for (const what of ['Service', 'EndpointSlice'] as const) {
-    it(`all kinds are listed anew, where watches stay open and a ${what} changes`, async () => {
+    it(`relists all kinds when watches stay open and a ${what} changes`, async () => {
       await open();
-      world.double.restore();
-      world.double.put(what === 'Service' ? service('a', 2) : sliceManifest('c', 4, []));
+      fixture.double.restore();
+      fixture.double.put(what === 'Service' ? service('a', 2) : sliceManifest('c', 4, []));
       const more = what === 'Service' ? [] : ['EndpointSlice default/c-ipv4'];
       await has(...[...SNAPSHOT, ...more].sort());
       assert.deepEqual(lists(), [2, 2, 2]);
     });
   }
 
-  it('a kind is listed anew, where another finds it while its watch is being opened', async () => {
+  it('relists a kind when another kind detects the restore while its watch opens', async () => {
     await open({ timeouts: { ...PATIENT, silence: 60_000 } });
-    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
-    world.double.breakWatches('cut', 'services');
-    await world.asked('watch', 2);
-    world.double.restore();
-    world.double.put(sliceManifest('c', 4, []));
-    // Whoever finds it has all others look; the last one before the watch is open.
-    await until('others are listed anew', () => lists().join() === '1,2,2');
-    world.double.release();
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    fixture.double.breakWatches('cut', 'services');
+    await fixture.waitForRequest('watch', 2);
+    fixture.double.restore();
+    fixture.double.put(sliceManifest('c', 4, []));
+    // The reflector that detects the restore makes all others check; the last one checks before its
+    // watch is open.
+    await until('the other kinds are relisted', () => lists().join() === '1,2,2');
+    fixture.double.release();
     await has(...[...SNAPSHOT, 'EndpointSlice default/c-ipv4'].sort());
   });
 
-  it('a kind is listed anew, where its old watch finds it while it is being renewed', async () => {
+  it('relists a kind when its old watch detects the restore during renewal', async () => {
     const timeouts = { ...PATIENT, silence: 200 };
-    world = new SourceFixture({ resources: [ALL_SERVICES], timeouts });
-    await world.double.listen();
-    world.double.put(service('a', 1));
-    await world.settle([RESOURCE.Service]);
-    world.double.keep();
-    world.double.put(service('b', 1), service('c', 1));
+    fixture = new SourceFixture({ resources: [ALL_SERVICES], timeouts });
+    await fixture.double.listen();
+    fixture.double.put(service('a', 1));
+    await fixture.startAndWatch([RESOURCE.Service]);
+    fixture.double.takeSnapshot();
+    fixture.double.put(service('b', 1), service('c', 1));
     await has('Service default/a', 'Service default/b', 'Service default/c');
-    const asked = world.requests('watch').length;
-    world.double.fail({ verb: 'watch', fault: { kind: 'hold' } });
-    await world.asked('watch', asked + 1);
-    // Silence of the new watch is not what finds it.
+    const before = fixture.requests('watch').length;
+    fixture.double.fail({ verb: 'watch', fault: { kind: 'hold' } });
+    await fixture.waitForRequest('watch', before + 1);
+    // The silence of the new watch must not detect the restore.
     Object.assign(timeouts, { silence: 60_000 });
-    world.double.restore();
-    world.double.put(service('a', 2));
-    await until('the old watch has ended', () => !world.watched.has('Service'));
-    world.double.release();
+    fixture.double.restore();
+    fixture.double.put(service('a', 2));
+    await until('the old watch has ended', () => !fixture.watched.has('Service'));
+    fixture.double.release();
     await has('Service default/a');
-    assert.equal(world.sink.port('a'), 2);
+    assert.equal(fixture.sink.port('a'), 2);
   });
 
-  it('a kind is listed anew, where its versions are ahead again before it is watched', async () => {
+  it('relists a kind when the version is ahead again before the next watch', async () => {
     await open();
-    await world.double.close();
-    world.double.restore();
-    for (let port = 2; port < 20; port++) world.double.put(service('c', port));
-    await world.double.listen();
+    await fixture.double.close();
+    fixture.double.restore();
+    for (let port = 2; port < 20; port++) fixture.double.put(service('c', port));
+    await fixture.double.listen();
     await has(...SNAPSHOT, 'Service default/c');
-    assert.equal(world.sink.port('c'), 19);
+    assert.equal(fixture.sink.port('c'), 19);
     assert.deepEqual(lists(), [2, 2, 2]);
   });
 
-  it('a kind without traffic, too, where the snapshot has not got what changed last', async () => {
-    world = new SourceFixture({
+  it('relists an idle kind when the snapshot lacks its last change', async () => {
+    fixture = new SourceFixture({
       resources: [ALL_SERVICES],
       timeouts: { ...PATIENT, silence: 200 },
     });
-    await world.double.listen();
-    world.double.put(service('a', 1));
-    await world.settle([RESOURCE.Service]);
-    world.double.keep();
-    world.double.put(service('b', 1));
+    await fixture.double.listen();
+    fixture.double.put(service('a', 1));
+    await fixture.startAndWatch([RESOURCE.Service]);
+    fixture.double.takeSnapshot();
+    fixture.double.put(service('b', 1));
     await has('Service default/a', 'Service default/b');
-    await world.double.close();
-    world.double.restore();
-    // Versions are ahead again, so nothing but silence tells it.
-    for (const name of ['a', 'b', 'c']) world.double.put(sliceManifest(name, 4, []));
-    await world.double.listen();
+    await fixture.double.close();
+    fixture.double.restore();
+    // The version is ahead again, so only the silence of the watch detects the restore.
+    for (const name of ['a', 'b', 'c']) fixture.double.put(sliceManifest(name, 4, []));
+    await fixture.double.listen();
     await has('Service default/a');
-    assert.equal(world.requests('list').length, 2);
+    assert.equal(fixture.requests('list').length, 2);
   });
 
-  it('one answer of a server that lags behind takes nothing back', async () => {
+  it('does not remove objects after one stale response', async () => {
     await open();
-    const calls = world.sink.calls.length;
+    const calls = fixture.sink.calls.length;
     const fault = { kind: 'stale' } as const;
-    world.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
-    world.double.breakWatches('cut', 'services');
-    await world.asked('watch', 2);
+    fixture.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
+    fixture.double.breakWatches('cut', 'services');
+    await fixture.waitForRequest('watch', 2);
     assert.deepEqual(lists(), [1, 1, 1]);
-    assert.deepEqual(world.waits, [1200, 1200, 2400]);
-    assert.equal(world.sink.calls.length, calls);
+    assert.deepEqual(fixture.waits, [1200, 1200, 2400]);
+    assert.equal(fixture.sink.calls.length, calls);
   });
 });

@@ -13,10 +13,10 @@ import { sliceManifest } from '../../e2e/manifests.ts';
 import { adminPolicy, namespaceManifest, networkPolicy } from '../../e2e/policy-manifests.ts';
 import { IMPATIENT, service } from './source-fixture.ts';
 
-/** Of whoever serves them. */
+/** All Services, whichever proxy serves them. */
 const SERVICES = { kind: 'Service', paths: ['/api/v1/services'], selectors: {} } as const;
 
-describe('list-once: a list of all objects', () => {
+describe('list-once: listing objects once', () => {
   let double: ApiServerDouble;
   let problems: string[];
   beforeEach(async () => {
@@ -36,7 +36,7 @@ describe('list-once: a list of all objects', () => {
   const list = async () =>
     (await listAll([SERVICES])).flatMap((object) => (object.kind === 'Service' ? [object] : []));
 
-  it('is asked for in one piece, and not watched', async () => {
+  it('lists without pages and without a watch', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `s${1000 + index}`);
     double.put(...names.map((name) => service(name, 1)), sliceManifest('a', 4, []));
     const services = await list();
@@ -44,11 +44,11 @@ describe('list-once: a list of all objects', () => {
       services.map(({ key }) => key),
       names.map((name) => `default/${name}`),
     );
-    const asked = double.requests().map(({ verb, path, query }) => ({ verb, path, query }));
-    assert.deepEqual(asked, [{ verb: 'list', path: '/api/v1/services', query: {} }]);
+    const requested = double.requests().map(({ verb, path, query }) => ({ verb, path, query }));
+    assert.deepEqual(requested, [{ verb: 'list', path: '/api/v1/services', query: {} }]);
   });
 
-  it('has those of other proxies, and headless ones', async () => {
+  it('includes headless Services and Services of other proxies', async () => {
     const metadata = (name: string, label: string) => ({
       name,
       namespace: 'default',
@@ -68,7 +68,7 @@ describe('list-once: a list of all objects', () => {
     );
   });
 
-  it('asks for one resource after the other, and CRDs that are not installed have nothing', async () => {
+  it('lists one resource after the other, and treats CRDs that are not installed as empty', async () => {
     double.put(namespaceManifest('default'), networkPolicy('web', { podSelector: {} }));
     double.uninstall('cidrgroups');
     const objects = await listAll(policyResources());
@@ -81,13 +81,13 @@ describe('list-once: a list of all objects', () => {
     await assert.rejects(list(), ApiError);
   });
 
-  for (const [versions, asked, found] of [
+  for (const [versions, requested, found] of [
     [['v1beta1'], ['v1beta1'], ['a']],
     [['v1beta1', 'v1alpha2'], ['v1beta1'], ['a']],
     [['v1alpha2'], ['v1beta1', 'v1alpha2'], ['a']],
     [[], ['v1beta1', 'v1alpha2'], []],
   ] as const) {
-    it(`asks for ${asked} of policies where ${versions.join() || 'nothing'} is served`, async () => {
+    it(`requests ${requested} of policies when ${versions.join() || 'no version'} is served`, async () => {
       const cnp = policyResources().filter(({ kind }) => kind === 'ClusterNetworkPolicy');
       double.put(adminPolicy('ClusterNetworkPolicy', 'a', { subject: { namespaces: {} } }));
       const group = 'policy.networking.k8s.io';
@@ -99,25 +99,25 @@ describe('list-once: a list of all objects', () => {
       );
       assert.deepEqual(
         double.requests().map(({ path }) => path),
-        asked.map((version) => `/apis/${group}/${version}/clusternetworkpolicies`),
+        requested.map((version) => `/apis/${group}/${version}/clusternetworkpolicies`),
       );
       assert.deepEqual(problems, []);
     });
   }
 
-  it('does not ask for another version for want of rights', async () => {
+  it('does not request another version after 403', async () => {
     const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     double.fail({ verb: 'list', resource: 'clusternetworkpolicies', fault });
     await assert.rejects(listAll(policyResources()), ApiError);
   });
 
-  it('fails when CRDs may not be read: policies that nobody saw decide nothing', async () => {
+  it('fails when reading a CRD is forbidden', async () => {
     const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     double.fail({ verb: 'list', resource: 'adminnetworkpolicies', fault });
     await assert.rejects(listAll(policyResources()), ApiError);
   });
 
-  it('leaves out what cannot be read, and tells of it', async () => {
+  it('skips and reports objects that cannot be read', async () => {
     double.put(service('a', 1), service('b', 70_000), service('c', 1));
     const services = await list();
     assert.deepEqual(
@@ -134,20 +134,20 @@ describe('list-once: a list of all objects', () => {
   });
 
   for (const [what, fault, error] of [
-    ['may not be asked', { kind: 'status', code: 403, reason: 'Forbidden' }, ApiError],
-    ['has enough to do', { kind: 'status', code: 429, reason: 'TooManyRequests' }, ApiError],
-    ['hangs up', { kind: 'refuse' }, ConnectionError],
-    ['says nothing', { kind: 'silence' }, ConnectionError],
-    ['breaks off', { kind: 'cut' }, ConnectionError],
-    ['ends half-way', { kind: 'truncate' }, MalformedResponse],
-    ['speaks HTML', { kind: 'text', text: '<html>' }, MalformedResponse],
+    ['responds with 403', { kind: 'status', code: 403, reason: 'Forbidden' }, ApiError],
+    ['responds with 429', { kind: 'status', code: 429, reason: 'TooManyRequests' }, ApiError],
+    ['closes the connection', { kind: 'refuse' }, ConnectionError],
+    ['does not respond', { kind: 'silence' }, ConnectionError],
+    ['closes the connection during the response', { kind: 'cut' }, ConnectionError],
+    ['ends the response early', { kind: 'truncate' }, MalformedResponse],
+    ['sends HTML', { kind: 'text', text: '<html>' }, MalformedResponse],
     [
-      'lists something else',
+      'lists another kind',
       { kind: 'text', text: '{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[{}]}' },
       MalformedResponse,
     ],
   ] as const) {
-    it(`fails, and is not asked for again, when the server ${what}`, async () => {
+    it(`fails without a retry when the server ${what}`, async () => {
       double.put(service('a', 1), service('b', 1));
       double.fail({ fault });
       await assert.rejects(list(), error);
@@ -155,7 +155,7 @@ describe('list-once: a list of all objects', () => {
     });
   }
 
-  it('fails when there is no server, and when it is not known where one is', async () => {
+  it('fails when the server is unreachable or unknown', async () => {
     await double.close();
     await assert.rejects(list(), ConnectionError);
     const options = { master: 'nonsense', resources: [SERVICES], onProblem: () => {} };

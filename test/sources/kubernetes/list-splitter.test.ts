@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { MalformedResponse } from '../../../sources/kubernetes/errors.ts';
 import { type ListPart, ListSplitter } from '../../../sources/kubernetes/list-splitter.ts';
 
-/** @param sizes how many bytes come at a time, over and over. */
+/** @param sizes sizes of the chunks in bytes, used in turn. */
 function split(text: string, sizes: readonly number[] = [1 << 20]): ListPart[] {
   const splitter = new ListSplitter();
   const parts: ListPart[] = [];
@@ -21,7 +21,7 @@ const itemsOf = (parts: readonly ListPart[]) =>
   parts.flatMap((part) => ('item' in part ? [part.item] : []));
 
 describe('list-splitter: splitting a list', () => {
-  it('gives the metadata, then each item as soon as it has ended', () => {
+  it('returns the metadata, then each item as soon as it is complete', () => {
     const splitter = new ListSplitter();
     const push = (text: string) => splitter.push(Buffer.from(text));
     assert.deepEqual(push('{"kind":"ServiceList","metadata":{"resourceVersion":"7"},'), []);
@@ -32,8 +32,8 @@ describe('list-splitter: splitting a list', () => {
     assert.deepEqual([...push('}\n'), ...splitter.end()], []);
   });
 
-  it('gives what JSON.parse gives, however the text is cut and written', () => {
-    // Property names that a slip would take for the list's own.
+  it('returns the same as JSON.parse for any chunks and formatting', () => {
+    // Property names that a faulty parser would mistake for the list's own.
     const tricky = fc.constantFrom('items', '"items":[', 'a\\', '\\"items"', '[', '}', '🎉');
     const value = fc.jsonValue({ maxDepth: 3 });
     const item = fc.oneof(value, fc.dictionary(tricky, value), tricky);
@@ -57,7 +57,7 @@ describe('list-splitter: splitting a list', () => {
     );
   });
 
-  it('takes null for no items', () => {
+  it('treats null items as empty', () => {
     const text = '{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":null}';
     assert.deepEqual(split(text), [{ metadata: METADATA }]);
   });
@@ -65,27 +65,27 @@ describe('list-splitter: splitting a list', () => {
   const list = (items: string) =>
     `{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":${items}}`;
   for (const [what, text] of [
-    ['nothing', ''],
+    ['an empty text', ''],
     ['a number', '7'],
     ['an HTML page', '<html><body>"items": [</body></html>'],
     ['half a list', list('[{}]').slice(0, -1)],
     ['half an item', list('[{"a":1}').slice(0, -2)],
     ['brackets that do not match', list('[{"a":[1}]')],
-    ['a comma too many', list('[{},]')],
-    ['a comma too few', list('[{}{}]')],
-    ['only commas', list('[,]')],
-    ['items twice', list('[],"items":[]')],
-    ['items that are no list', list('{}')],
-    ['text behind the end', `${list('[]')}}`],
-    ['a second list behind the end', `${list('[]')}${list('[]')}`],
+    ['an extra comma', list('[{},]')],
+    ['a missing comma', list('[{}{}]')],
+    ['a comma without items', list('[,]')],
+    ['repeated items', list('[],"items":[]')],
+    ['items that are not a list', list('{}')],
+    ['text after the end', `${list('[]')}}`],
+    ['a second list after the end', `${list('[]')}${list('[]')}`],
     ['no kind', list('[]').replace('"kind":"ServiceList",', '')],
-    ['no version', list('[]').replace('"7"', '7')],
+    ['a version that is not a string', list('[]').replace('"7"', '7')],
     ['an empty version', list('[]').replace('"7"', '""')],
   ] as const) {
-    it(`refuses ${what}`, () => assert.throws(() => split(text, [3]), MalformedResponse));
+    it(`rejects ${what}`, () => assert.throws(() => split(text, [3]), MalformedResponse));
   }
 
-  it('never throws anything else', () => {
+  it('throws only MalformedResponse for any text', () => {
     const piece = fc.constantFrom('{', '}', '[', ']', ',', ':', '"', '\\', '"items"', '1', ' ');
     fc.assert(
       fc.property(fc.array(piece, { maxLength: 30 }), fc.boolean(), (pieces, isList) => {

@@ -1,4 +1,4 @@
-/** What network policy reads from the API server, whose CRDs need not be installed. */
+/** The resources of network policy, whose CRDs may not be installed. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { POLICY_KINDS } from '../../../api/objects.ts';
@@ -32,25 +32,26 @@ const pod = (name: string, phase: string): Manifest => ({
 });
 
 describe('policy: the kubernetes source for network policy', () => {
-  let world: SourceFixture;
+  let fixture: SourceFixture;
   beforeEach(async () => {
-    world = new SourceFixture({ resources: RESOURCES });
-    await world.double.listen();
+    fixture = new SourceFixture({ resources: RESOURCES });
+    await fixture.double.listen();
   });
-  afterEach(() => world.stop());
+  afterEach(() => fixture.stop());
 
   const groups = () =>
-    [...world.sink.objects.values()].flatMap((object) =>
+    [...fixture.sink.objects.values()].flatMap((object) =>
       object.kind === 'CIDRGroup' ? [`${object.name} ${object.cidrs.join()}`] : [],
     );
   const hasGroups = (...wanted: readonly string[]) =>
     until(`there are the groups ${wanted.join('; ')}`, () => groups().join() === wanted.join());
-  const lists = () => world.requests('list', 'cidrgroups').length;
-  /** What the reflector of CIDR groups logged. */
-  const logged = () => world.logged.filter((line) => line.startsWith('CIDRGroup'));
-  const absent = () => world.logged.filter((line) => line.includes('not installed'));
+  const lists = () => fixture.requests('list', 'cidrgroups').length;
+  /** Log messages of the reflector of CIDRGroups. */
+  const logged = () => fixture.logged.filter((line) => line.startsWith('CIDRGroup'));
+  const absent = () =>
+    fixture.logged.filter((line) => /not installed|no longer installed/.test(line));
 
-  it('lists all of it anew after etcd was restored, as soon as one kind changes', async () => {
+  it('relists all kinds after etcd was restored, as soon as one kind changes', async () => {
     const policy = (name: string): Manifest => ({
       apiVersion: 'networking.k8s.io/v1',
       kind: 'NetworkPolicy',
@@ -58,17 +59,17 @@ describe('policy: the kubernetes source for network policy', () => {
       spec: { podSelector: {} },
     });
     const namespace = { apiVersion: 'v1', kind: 'Namespace', metadata: { name: 'default' } };
-    const known = () => [...world.sink.objects.keys()].sort().join();
+    const known = () => [...fixture.sink.objects.keys()].sort().join();
     const has = (...objects: string[]) =>
       until(`there are ${objects}`, () => known() === objects.join());
-    world.double.put(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
-    await world.settle(ALL);
-    world.double.keep();
-    world.double.put(pod('b', 'Running'), policy('b'), group('b', '192.0.2.0/24'));
-    world.double.delete(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
+    fixture.double.put(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
+    await fixture.startAndWatch(ALL);
+    fixture.double.takeSnapshot();
+    fixture.double.put(pod('b', 'Running'), policy('b'), group('b', '192.0.2.0/24'));
+    fixture.double.delete(namespace, pod('a', 'Running'), policy('a'), group('a', '192.0.2.0/24'));
     await has('CIDRGroup b', 'NetworkPolicy default/b', 'Pod default/b');
-    world.double.restore();
-    world.double.put(pod('c', 'Running'));
+    fixture.double.restore();
+    fixture.double.put(pod('c', 'Running'));
     await has(
       'CIDRGroup a',
       'Namespace default',
@@ -78,10 +79,10 @@ describe('policy: the kubernetes source for network policy', () => {
     );
   });
 
-  it('asks once for each resource, for all Nodes, and for pods that have not ended', async () => {
-    await world.settle(ALL);
-    const asked = world.double.requests().filter(({ verb }) => verb === 'list');
-    const selectors = asked.map(({ path, query: { limit, ...query } }) => {
+  it('lists each resource once, with all Nodes and without finished pods', async () => {
+    await fixture.startAndWatch(ALL);
+    const listRequests = fixture.double.requests().filter(({ verb }) => verb === 'list');
+    const selectors = listRequests.map(({ path, query: { limit, ...query } }) => {
       assert.equal(limit, '500');
       return [path, query] as const;
     });
@@ -103,36 +104,38 @@ describe('policy: the kubernetes source for network policy', () => {
     });
     assert.equal(selectors.length, 10);
     assert.deepEqual(
-      [...world.sink.syncedKinds].sort(),
+      [...fixture.sink.syncedKinds].sort(),
       ['EndpointSlice', 'Node', 'Service', ...POLICY_KINDS].sort(),
     );
   });
 
-  it('hands on all Nodes, and a pod until it ends', async () => {
+  it('delivers all Nodes, and a pod until it finishes', async () => {
     for (const name of ['node-1', 'node-2']) {
-      world.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name } });
+      fixture.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name } });
     }
-    world.double.put(pod('a', 'Running'), pod('b', 'Succeeded'));
-    await world.settle(ALL);
-    assert.deepEqual([...world.sink.objects.keys()].sort(), [
+    fixture.double.put(pod('a', 'Running'), pod('b', 'Succeeded'));
+    await fixture.startAndWatch(ALL);
+    assert.deepEqual([...fixture.sink.objects.keys()].sort(), [
       'Node node-1',
       'Node node-2',
       'Pod default/a',
     ]);
-    world.double.put(pod('a', 'Failed'));
-    await until('it is gone', () => !world.sink.objects.has('Pod default/a'));
+    fixture.double.put(pod('a', 'Failed'));
+    await until('the pod is removed', () => !fixture.sink.objects.has('Pod default/a'));
   });
 
-  it('takes pods page by page, and of each what it needs', async () => {
+  it('lists pods page by page, and keeps only the required fields', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `p${1000 + index}`);
-    world.double.put(...names.map((name) => ({ ...pod(name, 'Running'), note: 'x'.repeat(1000) })));
-    await world.settle(ALL);
-    assert.equal(world.requests('list', 'pods').length, 3);
-    assert.equal(world.sink.objects.size, 1001);
-    assert.ok(JSON.stringify(world.sink.objects.get('Pod default/p1000')).length < 400);
+    fixture.double.put(
+      ...names.map((name) => ({ ...pod(name, 'Running'), note: 'x'.repeat(1000) })),
+    );
+    await fixture.startAndWatch(ALL);
+    assert.equal(fixture.requests('list', 'pods').length, 3);
+    assert.equal(fixture.sink.objects.size, 1001);
+    assert.ok(JSON.stringify(fixture.sink.objects.get('Pod default/p1000')).length < 400);
   });
 
-  describe('of objects that its CRD lets pass and that cannot be read', () => {
+  describe('objects that cannot be read', () => {
     const admin = (name: string, operator: string): Manifest => ({
       apiVersion: 'policy.networking.k8s.io/v1alpha1',
       kind: 'AdminNetworkPolicy',
@@ -145,253 +148,256 @@ describe('policy: the kubernetes source for network policy', () => {
     });
     const unreadable = (...counts: readonly (readonly [kind: string, count: number])[]) =>
       until(`unreadable are ${JSON.stringify(counts)}`, () => {
-        const now = Object.entries(world.unreadableNow());
+        const now = Object.entries(fixture.unreadableNow());
         return JSON.stringify(now) === JSON.stringify(counts);
       });
     const relisted = async () => {
-      const before = world.requests('watch', 'adminnetworkpolicies').length;
-      world.double.breakWatches('expire', 'adminnetworkpolicies');
+      const before = fixture.requests('watch', 'adminnetworkpolicies').length;
+      fixture.double.breakWatches('expire', 'adminnetworkpolicies');
       await until(
-        'it is watched again',
-        () => world.requests('watch', 'adminnetworkpolicies').length > before,
+        'the kind is watched again',
+        () => fixture.requests('watch', 'adminnetworkpolicies').length > before,
       );
     };
 
     beforeEach(async () => {
-      world.double.put(admin('a', 'In'), admin('b', 'in'), group('g', 'nonsense'));
-      await world.settle(ALL);
+      fixture.double.put(admin('a', 'In'), admin('b', 'in'), group('g', 'nonsense'));
+      await fixture.startAndWatch(ALL);
     });
 
-    it('tells each once, with its uid, through events and lists', async () => {
+    it('are reported once, with their uid, across events and lists', async () => {
       const field = 'spec.subject.namespaces.matchExpressions[0].operator';
-      assert.deepEqual(world.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
-      world.double.put({ ...admin('b', 'in'), status: {} });
+      assert.deepEqual(fixture.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
+      fixture.double.put({ ...admin('b', 'in'), status: {} });
       await relisted();
-      world.double.put(admin('a', 'in'));
+      fixture.double.put(admin('a', 'in'));
       await unreadable(['AdminNetworkPolicy', 2], ['CIDRGroup', 1]);
-      const ofPolicies = world.unreadable.flatMap((object, index) =>
-        object?.kind === 'AdminNetworkPolicy' ? [[object, world.problems[index]]] : [],
+      const ofPolicies = fixture.unreadable.flatMap((object, index) =>
+        object?.kind === 'AdminNetworkPolicy' ? [[object, fixture.problems[index]]] : [],
       );
       assert.deepEqual(
         ofPolicies.map(([object]) => object),
         ['b', 'a'].map((name) => ({ kind: 'AdminNetworkPolicy', key: name, uid: `uid-${name}` })),
       );
       assert.ok(String(ofPolicies[0]?.[1]).startsWith(`AdminNetworkPolicy b: ${field}: must be`));
-      assert.equal(world.problems.length, 3);
+      assert.equal(fixture.problems.length, 3);
     });
 
-    it('tells one again that cannot be read for another reason', async () => {
-      world.double.put(admin('b', 'notin'));
-      await until('it is told', () => world.problems.length === 3);
-      assert.match(world.problems[2] ?? '', /"notin"/);
-      assert.deepEqual(world.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
+    it('are reported again when the reason changes', async () => {
+      fixture.double.put(admin('b', 'notin'));
+      await until('the problem is reported', () => fixture.problems.length === 3);
+      assert.match(fixture.problems[2] ?? '', /"notin"/);
+      assert.deepEqual(fixture.unreadableNow(), { AdminNetworkPolicy: 1, CIDRGroup: 1 });
     });
 
-    it('counts one no longer that can be read, be it as it was before', async () => {
-      world.double.put(admin('a', 'in'));
+    it('are not counted once they can be read again', async () => {
+      fixture.double.put(admin('a', 'in'));
       await unreadable(['AdminNetworkPolicy', 2], ['CIDRGroup', 1]);
-      world.double.put(admin('b', 'In'));
+      fixture.double.put(admin('b', 'In'));
       await unreadable(['AdminNetworkPolicy', 1], ['CIDRGroup', 1]);
-      world.double.put(admin('a', 'In'));
+      fixture.double.put(admin('a', 'In'));
       await unreadable(['CIDRGroup', 1]);
-      world.double.put(admin('a', 'in'));
+      fixture.double.put(admin('a', 'in'));
       await unreadable(['AdminNetworkPolicy', 1], ['CIDRGroup', 1]);
-      assert.equal(world.problems.length, 4);
+      assert.equal(fixture.problems.length, 4);
     });
 
-    it('nor one that is deleted, which the sink never had', async () => {
-      world.double.delete(group('g', ''));
+    it('are not counted once they are deleted', async () => {
+      fixture.double.delete(group('g', ''));
       await unreadable(['AdminNetworkPolicy', 1]);
-      world.double.delete(admin('b', 'in'));
+      fixture.double.delete(admin('b', 'in'));
       await unreadable();
-      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+      assert.ok(!fixture.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('nor one that a list has not got any more', async () => {
-      const { length } = world.requests('list', 'adminnetworkpolicies');
-      world.double.fail({
+    it('are not counted once they are missing from a list', async () => {
+      const { length } = fixture.requests('list', 'adminnetworkpolicies');
+      fixture.double.fail({
         verb: 'watch',
         resource: 'adminnetworkpolicies',
         fault: { kind: 'status', code: 410, reason: 'Expired' },
         times: 1,
       });
-      world.double.breakWatches('cut', 'adminnetworkpolicies');
-      world.double.delete(admin('b', 'in'));
+      fixture.double.breakWatches('cut', 'adminnetworkpolicies');
+      fixture.double.delete(admin('b', 'in'));
       await until(
-        'it is listed again',
-        () => world.requests('list', 'adminnetworkpolicies').length > length,
+        'the kind is relisted',
+        () => fixture.requests('list', 'adminnetworkpolicies').length > length,
       );
       await unreadable(['CIDRGroup', 1]);
     });
 
-    it('nor those of a CRD that is gone', async () => {
+    it('are not counted once their CRD is removed', async () => {
       const fault = { kind: 'status', code: 404, reason: 'NotFound' } as const;
-      world.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 3 });
-      world.double.breakWatches('expire', 'cidrgroups');
-      await until('it is told anew', () => world.problems.length === 3);
-      assert.deepEqual(world.unreadable.at(-1), { kind: 'CIDRGroup', key: 'g', uid: '' });
+      fixture.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 3 });
+      fixture.double.breakWatches('expire', 'cidrgroups');
+      await until('the problem is reported again', () => fixture.problems.length === 3);
+      assert.deepEqual(fixture.unreadable.at(-1), { kind: 'CIDRGroup', key: 'g', uid: '' });
     });
   });
 
-  describe('where the CRDs are not installed', () => {
+  describe('when the CRDs are not installed', () => {
     beforeEach(() => {
-      for (const resource of CRDS) world.double.uninstall(resource);
+      for (const resource of CRDS) fixture.double.uninstall(resource);
     });
 
-    it('there is nothing of them, all is synced, and it is said once', async () => {
-      await world.settle(ALL.filter((resource) => !CRDS.includes(resource)));
-      assert.equal(world.sink.syncedKinds.size, RESOURCES.length);
-      await until('it has looked again and again', () => lists() > 20);
+    it('treats them as empty and synced, with one log message each', async () => {
+      await fixture.startAndWatch(ALL.filter((resource) => !CRDS.includes(resource)));
+      assert.equal(fixture.sink.syncedKinds.size, RESOURCES.length);
+      await until('several checks were made', () => lists() > 20);
       assert.deepEqual(absent().sort(), [
-        'AdminNetworkPolicy: not installed; looking for it now and then',
-        'BaselineAdminNetworkPolicy: not installed; looking for it now and then',
-        'CIDRGroup: not installed; looking for it now and then',
-        'ClusterNetworkPolicy: not installed; looking for it now and then',
+        'AdminNetworkPolicy: CRD is not installed; checking again periodically',
+        'BaselineAdminNetworkPolicy: CRD is not installed; checking again periodically',
+        'CIDRGroup: CRD is not installed; checking again periodically',
+        'ClusterNetworkPolicy: CRD is not installed; checking again periodically',
       ]);
       assert.equal(logged().length, 1);
-      assert.ok(Object.values(world.failures).every((count) => count === 0));
+      assert.ok(Object.values(fixture.failures).every((count) => count === 0));
     });
 
-    it('they are looked for three times, then about once a minute', async () => {
-      await world.settle([]);
-      await until('it has looked often', () => lists() > 6);
-      // Two quick looks for each of the four, and no other reason to wait.
-      const count = (wait: number) => world.delays.filter((each) => each === wait).length;
+    it('checks for them three times, then about once a minute', async () => {
+      await fixture.startAndWatch([]);
+      await until('several checks were made', () => lists() > 6);
+      // Two quick attempts for each of the four, and no other waits.
+      const count = (wait: number) => fixture.delays.filter((each) => each === wait).length;
       assert.deepEqual([count(1200), count(2400)], [4, 4]);
       assert.deepEqual(
-        [...new Set(world.delays)].sort((a, b) => a - b),
+        [...new Set(fixture.delays)].sort((a, b) => a - b),
         [1200, 2400, 60_000],
       );
     });
 
-    it('one that comes is picked up, watched, and lost when it goes', async () => {
-      await world.settle([]);
-      world.double.put(group('a', '10.0.0.0/8'));
+    it('watches a CRD that is installed, and removes its objects when it is uninstalled', async () => {
+      await fixture.startAndWatch([]);
+      fixture.double.put(group('a', '10.0.0.0/8'));
       assert.deepEqual(groups(), []);
-      world.double.install('cidrgroups');
+      fixture.double.install('cidrgroups');
       await hasGroups('a 10.0.0.0/8');
-      await until('it is watched', () => world.double.watching('cidrgroups') === 1);
-      world.double.put(group('b', '192.0.2.0/24'));
+      await until('it is watched', () => fixture.double.watching('cidrgroups') === 1);
+      fixture.double.put(group('b', '192.0.2.0/24'));
       await hasGroups('a 10.0.0.0/8', 'b 192.0.2.0/24');
-      world.double.uninstall('cidrgroups');
+      fixture.double.uninstall('cidrgroups');
       await hasGroups();
       await until(
-        'it is said',
+        'the removal is logged',
         () => logged().filter((line) => /not inst/.test(line)).length === 2,
       );
-      world.double.install('cidrgroups');
-      world.double.put(group('c', '10.0.0.0/8'));
+      fixture.double.install('cidrgroups');
+      fixture.double.put(group('c', '10.0.0.0/8'));
       await hasGroups('c 10.0.0.0/8');
       assert.equal(absent().length, 5);
-      assert.equal(world.absent.filter((each) => each === 'CIDRGroup').length, 2);
+      assert.equal(fixture.notInstalled.filter((each) => each === 'CIDRGroup').length, 2);
     });
   });
 
-  describe('where the CRDs are installed', () => {
+  describe('when the CRDs are installed', () => {
     const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
     const fail = (times: number, verb: 'list' | 'watch' = 'list') =>
-      world.double.fail({ verb, resource: 'cidrgroups', fault: missing, times });
-    const relist = () => world.double.breakWatches('expire', 'cidrgroups');
+      fixture.double.fail({ verb, resource: 'cidrgroups', fault: missing, times });
+    const relist = () => fixture.double.breakWatches('expire', 'cidrgroups');
     const watchedAgain = async (before: number) => {
       await until(
-        'it is watched again',
+        'the kind is watched again',
         () =>
-          world.requests('watch', 'cidrgroups').length > before &&
-          world.double.watching('cidrgroups') === 1,
+          fixture.requests('watch', 'cidrgroups').length > before &&
+          fixture.double.watching('cidrgroups') === 1,
       );
     };
     beforeEach(async () => {
-      world.double.put(group('a', '10.0.0.0/8'));
-      await world.settle(ALL);
+      fixture.double.put(group('a', '10.0.0.0/8'));
+      await fixture.startAndWatch(ALL);
     });
 
-    it('what is known does not go because a server is not ready', async () => {
+    it('keeps objects when two lists in a row return 404', async () => {
       for (let round = 0; round < 3; round++) {
-        const before = world.requests('watch', 'cidrgroups').length;
+        const before = fixture.requests('watch', 'cidrgroups').length;
         fail(2);
         relist();
         await watchedAgain(before);
       }
       assert.deepEqual(groups(), ['a 10.0.0.0/8']);
-      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+      assert.ok(!fixture.sink.calls.some((call) => call.startsWith('- ')));
       assert.deepEqual(absent(), []);
     });
 
-    it('nor because a watch and a list in a row say so', async () => {
-      const before = world.requests('watch', 'cidrgroups').length;
+    it('keeps objects when a watch and a list in a row return 404', async () => {
+      const before = fixture.requests('watch', 'cidrgroups').length;
       fail(1, 'watch');
       fail(1);
-      world.double.breakWatches('cut', 'cidrgroups');
+      fixture.double.breakWatches('cut', 'cidrgroups');
       await watchedAgain(before + 1);
-      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+      assert.ok(!fixture.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('nor because watches say so, where lists do not', async () => {
-      const before = world.requests('watch', 'cidrgroups').length;
+    it('keeps objects when only watches return 404', async () => {
+      const before = fixture.requests('watch', 'cidrgroups').length;
       fail(6, 'watch');
-      world.double.breakWatches('cut', 'cidrgroups');
+      fixture.double.breakWatches('cut', 'cidrgroups');
       await watchedAgain(before + 6);
-      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+      assert.ok(!fixture.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('nor because it was said before, as long as it was served since', async () => {
-      const before = world.requests('watch', 'cidrgroups').length;
+    it('restarts the count of 404 responses after a successful watch', async () => {
+      const before = fixture.requests('watch', 'cidrgroups').length;
       fail(2);
       relist();
       await watchedAgain(before);
-      world.double.put(group('b', '10.0.0.0/8'));
+      fixture.double.put(group('b', '10.0.0.0/8'));
       await hasGroups('a 10.0.0.0/8', 'b 10.0.0.0/8');
       fail(1, 'watch');
-      world.double.breakWatches('end', 'cidrgroups');
+      fixture.double.breakWatches('end', 'cidrgroups');
       await watchedAgain(before + 2);
-      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+      assert.ok(!fixture.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('but when it is told thrice', async () => {
-      const before = world.requests('watch', 'cidrgroups').length;
+    it('removes objects after the third consecutive 404', async () => {
+      const before = fixture.requests('watch', 'cidrgroups').length;
       fail(3);
       relist();
       await watchedAgain(before);
-      const calls = world.sink.calls.filter((call) => call.includes('CIDRGroup'));
+      const calls = fixture.sink.calls.filter((call) => call.includes('CIDRGroup'));
       assert.deepEqual(calls, [
         '+ CIDRGroup a',
         'synced CIDRGroup',
         '- CIDRGroup a',
         '+ CIDRGroup a',
       ]);
-      assert.deepEqual(absent(), ['CIDRGroup: not installed any more; these are gone']);
+      assert.deepEqual(absent(), ['CIDRGroup: CRD is no longer installed; removed its objects']);
     });
 
-    it('other failures between are no such answer', async () => {
-      const before = world.requests('watch', 'cidrgroups').length;
+    it('restarts the count of 404 responses after another failure', async () => {
+      const before = fixture.requests('watch', 'cidrgroups').length;
       const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
       for (let round = 0; round < 3; round++) {
         fail(2);
-        world.double.fail({ verb: 'list', resource: 'cidrgroups', fault });
+        fixture.double.fail({ verb: 'list', resource: 'cidrgroups', fault });
       }
       relist();
       await watchedAgain(before);
-      assert.ok(!world.sink.calls.some((call) => call.startsWith('- ')));
+      assert.ok(!fixture.sink.calls.some((call) => call.startsWith('- ')));
     });
 
-    it('a CRD that nobody may read is not one that is missing', async () => {
+    it('keeps objects when reading the CRD is forbidden', async () => {
       const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
-      world.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 10 });
+      fixture.double.fail({ verb: 'list', resource: 'cidrgroups', fault, times: 10 });
       const before = lists();
       relist();
-      await until('it has asked ten times', () => lists() >= before + 10);
+      await until('ten lists have failed', () => lists() >= before + 10);
       assert.deepEqual(groups(), ['a 10.0.0.0/8']);
       assert.deepEqual(absent(), []);
     });
 
-    it('what is no CRD cannot be missing', async () => {
-      world.double.put(pod('a', 'Running'));
-      await until('it is there', () => world.sink.objects.has('Pod default/a'));
-      world.double.fail({ verb: 'list', resource: 'pods', fault: missing, times: 10 });
-      world.double.breakWatches('expire', 'pods');
-      const before = world.requests('list', 'pods').length;
-      await until('it asked', () => world.requests('list', 'pods').length >= before + 10);
-      assert.ok(world.sink.objects.has('Pod default/a'));
+    it('keeps objects of a built-in resource that returns 404', async () => {
+      fixture.double.put(pod('a', 'Running'));
+      await until('the pod is added', () => fixture.sink.objects.has('Pod default/a'));
+      fixture.double.fail({ verb: 'list', resource: 'pods', fault: missing, times: 10 });
+      fixture.double.breakWatches('expire', 'pods');
+      const before = fixture.requests('list', 'pods').length;
+      await until(
+        'ten lists have failed',
+        () => fixture.requests('list', 'pods').length >= before + 10,
+      );
+      assert.ok(fixture.sink.objects.has('Pod default/a'));
       assert.deepEqual(absent(), []);
     });
   });
@@ -421,15 +427,15 @@ const action: fc.Arbitrary<Action> = fc.oneof(
 );
 
 async function run(actions: readonly Action[]): Promise<void> {
-  const world = new SourceFixture({
+  const fixture = new SourceFixture({
     resources: RESOURCES,
     timeouts: { ...IMPATIENT, silence: 1000 },
   });
-  const { double, sink } = world;
+  const { double, sink } = fixture;
   await double.listen();
   const isInstalled = { now: true };
   try {
-    world.start();
+    fixture.start();
     for (const each of actions) {
       if (each.do === 'put' && isInstalled.now) double.put(group(each.name, each.cidr));
       else if (each.do === 'delete') double.delete(group(each.name, each.cidr));
@@ -447,7 +453,7 @@ async function run(actions: readonly Action[]): Promise<void> {
       }
     }
     double.recover();
-    await world.started;
+    await fixture.started;
     assert.equal(sink.syncedKinds.size, RESOURCES.length);
     const wanted = () =>
       double.list('cidrgroups').map((raw) => {
@@ -463,11 +469,11 @@ async function run(actions: readonly Action[]): Promise<void> {
       () => known().sort().join() === wanted().sort().join(),
     );
   } finally {
-    await world.stop();
+    await fixture.stop();
   }
 }
 
-it('CIDR groups come and go with their CRD, in any order', function () {
+it('policy: adds and removes CIDRGroups with their CRD, in any order', function () {
   this.timeout(120_000);
   return fc.assert(fc.asyncProperty(fc.array(action, { minLength: 5, maxLength: 25 }), run), {
     seed: 46,

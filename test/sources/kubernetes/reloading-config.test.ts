@@ -1,4 +1,4 @@
-/** A kubeconfig that is mended, or changed, while the agent runs. */
+/** A kubeconfig that changes while the agent runs. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import {
@@ -16,24 +16,24 @@ import { ApiServerDouble } from '../../api-server/double.ts';
 import { until } from '../recording-sink.ts';
 import { PATIENT, SourceFixture, service } from './source-fixture.ts';
 
-describe('followed-config: a kubeconfig that changes', () => {
+describe('reloading-config: a kubeconfig that changes', () => {
   let directory: string;
-  let world: SourceFixture;
+  let fixture: SourceFixture;
   let other: ApiServerDouble;
 
   beforeEach(async () => {
-    directory = mkdtempSync(join(tmpdir(), 'portwide-followed-'));
-    world = new SourceFixture({
+    directory = mkdtempSync(join(tmpdir(), 'portwide-reloading-'));
+    fixture = new SourceFixture({
       bookmarkMs: 20,
       cluster: { kubeconfig: join(directory, 'kubeconfig'), master: '', configPollMs: 10 },
     });
     other = new ApiServerDouble();
-    await Promise.all([world.double.listen(), other.listen()]);
-    world.double.put(service('a', 1), service('b', 1));
+    await Promise.all([fixture.double.listen(), other.listen()]);
+    fixture.double.put(service('a', 1), service('b', 1));
     other.put(service('c', 1));
   });
   afterEach(async () => {
-    await world.stop();
+    await fixture.stop();
     await other.close();
     rmSync(directory, { recursive: true, force: true });
   });
@@ -52,84 +52,86 @@ describe('followed-config: a kubeconfig that changes', () => {
       }),
     );
 
-  it('is used as soon as it names an API server that is there', async () => {
+  it('is used as soon as it names a reachable API server', async () => {
     const { url } = other;
     await other.close();
     use(url);
-    world.start();
-    await until('it is tried', () => world.waits.length > 3);
-    use(world.double.url);
-    await world.started;
-    await world.has({ a: 1, b: 1 });
+    fixture.start();
+    await until('connecting has failed several times', () => fixture.waits.length > 3);
+    use(fixture.double.url);
+    await fixture.started;
+    await fixture.waitForServices({ a: 1, b: 1 });
   });
 
-  it('ends the wait for a server that is not there', async () => {
+  it('ends the wait for an unreachable server', async () => {
     use('http://127.0.0.1:1');
-    world.holdDelays = true;
-    world.start();
-    await until('they wait', () => world.delays.length === 3);
-    use(world.double.url);
-    await world.started;
-    await world.has({ a: 1, b: 1 });
+    fixture.holdDelays = true;
+    fixture.start();
+    await until('all reflectors wait', () => fixture.delays.length === 3);
+    use(fixture.double.url);
+    await fixture.started;
+    await fixture.waitForServices({ a: 1, b: 1 });
   });
 
-  it('leads to another API server, also from watches that are alive', async () => {
-    use(world.double.url);
-    await world.settle();
+  it('moves open watches to another API server', async () => {
+    use(fixture.double.url);
+    await fixture.startAndWatch();
     use(other.url);
-    await world.has({ c: 1 });
+    await fixture.waitForServices({ c: 1 });
     for (const resource of ['services', 'endpointslices', 'nodes']) {
-      await until('the other is watched', () => other.watching(resource) === 1);
-      await until('the first is not', () => world.double.watching(resource) === 0);
+      await until('the other server has the watch', () => other.watching(resource) === 1);
+      await until('the first server has no watch', () => fixture.double.watching(resource) === 0);
     }
-    assert.ok(world.logged.includes('the kubeconfig has changed; connecting anew'));
+    assert.ok(fixture.logged.includes('kubeconfig changed; reconnecting'));
   });
 
-  it('costs nothing that is in force while the server that it names is not there', async () => {
-    use(world.double.url);
-    await world.settle();
+  it('keeps objects and watches while its new server is unreachable', async () => {
+    use(fixture.double.url);
+    await fixture.startAndWatch();
     use('http://127.0.0.1:1');
-    await until('it is tried', () => world.waits.length > 3);
-    world.double.put(service('d', 1));
-    await world.has({ a: 1, b: 1, d: 1 });
+    await until('connecting has failed several times', () => fixture.waits.length > 3);
+    fixture.double.put(service('d', 1));
+    await fixture.waitForServices({ a: 1, b: 1, d: 1 });
     use(other.url);
-    await world.has({ c: 1 });
+    await fixture.waitForServices({ c: 1 });
   });
 
-  it('is no change while it cannot be used, which is said once', async () => {
-    use(world.double.url);
-    await world.settle();
+  it('is ignored while it is invalid, with one log message', async () => {
+    use(fixture.double.url);
+    await fixture.startAndWatch();
     write('{"clusters": [');
-    const told = () => world.logged.filter((line) => /cannot be used/.test(line)).length;
-    await until('it is said', () => told() === 1);
-    world.double.breakWatches('cut');
-    world.double.put(service('d', 1));
-    await world.has({ a: 1, b: 1, d: 1 });
-    assert.equal(told(), 1);
+    const logCount = () =>
+      fixture.logged.filter((line) => /cannot load kubeconfig/.test(line)).length;
+    await until('the problem is logged', () => logCount() === 1);
+    fixture.double.breakWatches('cut');
+    fixture.double.put(service('d', 1));
+    await fixture.waitForServices({ a: 1, b: 1, d: 1 });
+    assert.equal(logCount(), 1);
     use(other.url);
-    await world.has({ c: 1 });
+    await fixture.waitForServices({ c: 1 });
   });
 
-  it('is no change while reading it hangs: watches are opened as it was before', async () => {
-    await world.stop();
+  it('is ignored while reading it hangs, and watches open with the previous one', async () => {
+    await fixture.stop();
     const kubeconfig = join(directory, 'kubeconfig');
-    world = new SourceFixture({
+    fixture = new SourceFixture({
       cluster: { kubeconfig, master: '', configPollMs: 10 },
       timeouts: { ...PATIENT, credentials: 300 },
     });
-    await world.double.listen();
-    use(world.double.url);
-    await world.settle();
-    // As a file system that is away: nobody writes to it.
+    await fixture.double.listen();
+    use(fixture.double.url);
+    await fixture.startAndWatch();
+    // A FIFO without a writer behaves like a file system that hangs.
     execFileSync('mkfifo', [join(directory, 'new')]);
     renameSync(join(directory, 'new'), kubeconfig);
     try {
-      const told = () => world.logged.filter((line) => /cannot be used/.test(line)).length;
-      await until('it is said', () => told() === 1);
-      world.double.breakWatches('cut');
-      world.double.put(service('d', 1));
-      await world.has({ d: 1 });
-      assert.equal(told(), 1);
+      const logCount = () =>
+        fixture.logged.filter((line) => /cannot load kubeconfig/.test(line)).length;
+      await until('the problem is logged', () => logCount() === 1);
+      fixture.double.breakWatches('cut');
+      fixture.double.put(service('d', 1));
+      await fixture.waitForServices({ d: 1 });
+      assert.equal(logCount(), 1);
     } finally {
       // Ends the read.
       closeSync(openSync(kubeconfig, constants.O_RDWR | constants.O_NONBLOCK));

@@ -7,7 +7,7 @@ import { RecordingSink } from '../recording-sink.ts';
 import { PATIENT } from './source-fixture.ts';
 
 describe('resources for DNS', () => {
-  it('are all Services and EndpointSlices, also those that kube-proxy passes over', async () => {
+  it('include Services and EndpointSlices that kube-proxy ignores', async () => {
     const double = new ApiServerDouble();
     await double.listen();
     const labels = { 'service.kubernetes.io/headless': '' };
@@ -47,8 +47,8 @@ describe('resources for DNS', () => {
         'Service default/plain',
       ]);
       assert.deepEqual([...sink.syncedKinds].sort(), ['EndpointSlice', 'Service']);
-      const asked = double.requests().filter(({ verb }) => verb === 'list');
-      assert.deepEqual(asked.map(({ resource }) => resource).sort(), [
+      const lists = double.requests().filter(({ verb }) => verb === 'list');
+      assert.deepEqual(lists.map(({ resource }) => resource).sort(), [
         'endpointslices',
         'services',
       ]);

@@ -20,10 +20,10 @@ const KINDS: Readonly<Record<string, string>> = {
 };
 const BOOKMARK = { type: 'BOOKMARK', object: { metadata: { resourceVersion: '11' } } };
 
-/** Empty lists, and watches that the test holds. */
+/** Serves empty lists, and watches that the test controls. */
 class Api {
   readonly watches = new Map<string, ServerResponse>();
-  /** Answers what is written. */
+  /** Handles write requests. */
   onWrite: Answer = (_request, response) => response.writeHead(201).end('{}');
   readonly #server: Server = createServer((request, response) => {
     const { pathname, searchParams } = new URL(request.url ?? '', 'http://localhost');
@@ -51,12 +51,12 @@ class Api {
   }
 }
 
-describe('sessions with the API server', () => {
+describe('sessions: sessions with the API server', () => {
   let directory: string;
   let api: Api;
   let url: string;
   let source: Source;
-  let heard: string[];
+  let observed: string[];
   let open: ((signal: AbortSignal) => Promise<Session>) | undefined;
   const never = new AbortController().signal;
 
@@ -64,7 +64,7 @@ describe('sessions with the API server', () => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-sessions-'));
     api = new Api();
     url = await api.listen();
-    heard = [];
+    observed = [];
     const kubeconfig = join(directory, 'kubeconfig');
     const named = { name: 'x' };
     writeFileSync(
@@ -82,12 +82,12 @@ describe('sessions with the API server', () => {
       request: ({ method, host, code, seconds }) => {
         assert.equal(host, new URL(url).host);
         assert.ok(seconds >= 0 && seconds < 60);
-        heard.push(`${method} ${code}`);
+        observed.push(`${method} ${code}`);
       },
-      watching: (resource, isOpen) => heard.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
-      current: (resource) => heard.push(`${resource} event`),
-      absent: assert.fail,
-      deaf: assert.fail,
+      watchOpen: (resource, isOpen) => observed.push(`${resource} ${isOpen ? 'open' : 'closed'}`),
+      upToDate: (resource) => observed.push(`${resource} event`),
+      notInstalled: assert.fail,
+      watchStalled: assert.fail,
     };
     source = new KubernetesSource({
       kubeconfig,
@@ -109,47 +109,47 @@ describe('sessions with the API server', () => {
     rmSync(directory, { recursive: true, force: true });
   });
 
-  it('tell of requests, watches and what these bring', async () => {
+  it('report requests, watches and events to the observer', async () => {
     await waitFor(
-      'watches are heard of',
-      () => heard.filter((each) => /open/.test(each)).length === 3,
+      'the watches are reported',
+      () => observed.filter((each) => /open/.test(each)).length === 3,
     );
-    assert.deepEqual(heard.slice(0, 3).sort(), [
+    assert.deepEqual(observed.slice(0, 3).sort(), [
       'EndpointSlice closed',
       'Node closed',
       'Service closed',
     ]);
-    assert.equal(heard.filter((each) => each === 'GET 200').length, 6);
+    assert.equal(observed.filter((each) => each === 'GET 200').length, 6);
     api.watches.get('services')?.write(`${JSON.stringify(BOOKMARK)}\n`);
-    await waitFor('the bookmark', () => heard.includes('Service event'));
-    heard.length = 0;
+    await waitFor('the bookmark is reported', () => observed.includes('Service event'));
+    observed.length = 0;
     api.watches.get('services')?.destroy();
-    await waitFor('the watch ends', () => heard.includes('Service closed'));
+    await waitFor('the end of the watch is reported', () => observed.includes('Service closed'));
   });
 
-  it('tell of requests without an answer', async () => {
+  it('report requests without a response', async () => {
     api.onWrite = (_request, response) => response.destroy();
     const session = await open?.(never);
     await assert.rejects(async () => session?.send('POST', '/x', {}), {
       name: 'ConnectionError',
     });
-    assert.ok(heard.includes('POST undefined'));
+    assert.ok(observed.includes('POST undefined'));
     await session?.close();
   });
 
-  it('do not wait for ever for who speaks of something else than HTTP', async () => {
+  it('fail when the server switches to another protocol', async () => {
     const switching =
       'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n';
     api.onWrite = (request) => request.socket.end(switching);
     const session = await open?.(never);
     await assert.rejects(async () => session?.send('POST', '/x', {}), {
       name: 'ConnectionError',
-      message: 'API server: the connection was closed without an answer',
+      message: 'API server: connection closed without a response',
     });
     await session?.close();
   });
 
-  it('write with the same credentials, in the types that the server knows', async () => {
+  it('send writes with the same credentials and the right content types', async () => {
     const seen: unknown[] = [];
     api.onWrite = async (request, response) => {
       let body = '';
@@ -170,7 +170,7 @@ describe('sessions with the API server', () => {
     ]);
   });
 
-  it('say what the server says', async () => {
+  it('throw the error of the server', async () => {
     api.onWrite = (_request, response) =>
       response
         .writeHead(403)
@@ -181,7 +181,7 @@ describe('sessions with the API server', () => {
       code: 403,
       reason: 'Forbidden',
     });
-    assert.ok(heard.includes('POST 403'));
+    assert.ok(observed.includes('POST 403'));
     await session?.close();
   });
 });

@@ -1,176 +1,176 @@
-/** Watches without any event, as a kube-apiserver has them of kinds that do not change. */
+/** Watches without events, which a kube-apiserver has for kinds that do not change. */
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
 import { until } from '../recording-sink.ts';
 import { PATIENT, SourceFixture, service } from './source-fixture.ts';
 
 describe('silent-watch: a silent watch', () => {
-  let world: SourceFixture;
-  /** Soon renewed; of Services everything else is. */
+  let fixture: SourceFixture;
+  /** Renews watches after a short silence; only Services have an object. */
   const settle = async () => {
-    world = new SourceFixture({ timeouts: { ...PATIENT, silence: 200 } });
-    await world.double.listen();
-    world.double.put(service('a', 1));
-    await world.settle();
+    fixture = new SourceFixture({ timeouts: { ...PATIENT, silence: 200 } });
+    await fixture.double.listen();
+    fixture.double.put(service('a', 1));
+    await fixture.startAndWatch();
   };
-  afterEach(() => world.stop());
+  afterEach(() => fixture.stop());
 
   const renewals = (times: number) =>
-    until(`${times} renewals`, () => world.requests('watch').length > times);
+    until(`${times} renewals`, () => fixture.requests('watch').length > times);
 
-  it('is renewed on a connection of its own, without a wait, a list or a log line', async () => {
+  it('is renewed on a new connection, without a wait, a list or a log message', async () => {
     await settle();
-    const logged = [...world.logged];
+    const logged = [...fixture.logged];
     await renewals(3);
-    assert.equal(world.requests('list').length, 1);
-    assert.deepEqual(world.delays, []);
-    assert.deepEqual(world.logged, logged);
-    const ports = world.requests('watch').map(({ clientPort }) => clientPort);
+    assert.equal(fixture.requests('list').length, 1);
+    assert.deepEqual(fixture.delays, []);
+    assert.deepEqual(fixture.logged, logged);
+    const ports = fixture.requests('watch').map(({ clientPort }) => clientPort);
     assert.equal(new Set(ports).size, ports.length);
-    // One object is asked for, over the connection of the new watch.
-    const [check] = world.requests('check');
+    // The check requests one object, over the connection of the new watch.
+    const [check] = fixture.requests('check');
     assert.equal(check?.path, '/api/v1/namespaces/default/services');
     assert.equal(check?.query.fieldSelector, 'metadata.name=a');
     assert.equal(check?.clientPort, ports[1]);
-    await until('only the last one is open', () => world.double.watching('services') === 1);
+    await until('only the last one is open', () => fixture.double.watching('services') === 1);
   });
 
-  it('counts as heard of with each renewal, so that no alert takes an idle cluster for a silent server', async () => {
+  it('is reported as up to date at each renewal, so that an idle cluster causes no alert', async () => {
     await settle();
-    const { currents } = world;
+    const { upToDateCount: currents } = fixture;
     await renewals(3);
-    assert.ok(world.currents >= currents + 2, `${world.currents}, after ${currents}`);
+    assert.ok(fixture.upToDateCount >= currents + 2, `${fixture.upToDateCount}, after ${currents}`);
   });
 
-  it('serves what comes while the new one is being opened, within a second', async () => {
+  it('delivers changes within a second while its renewal opens', async () => {
     await settle();
     for (const verb of ['list', 'watch'] as const) {
-      world.double.fail({ verb, resource: 'services', fault: { kind: 'hold' } });
-      const asked = world.requests(verb === 'list' ? 'check' : 'watch').length;
-      const held = () => world.requests(verb === 'list' ? 'check' : 'watch').length > asked;
+      fixture.double.fail({ verb, resource: 'services', fault: { kind: 'hold' } });
+      const before = fixture.requests(verb === 'list' ? 'check' : 'watch').length;
+      const held = () => fixture.requests(verb === 'list' ? 'check' : 'watch').length > before;
       await until(`the ${verb} is held`, held);
-      assert.equal(world.double.watching('services'), 1);
+      assert.equal(fixture.double.watching('services'), 1);
       const started = performance.now();
-      world.double.put(service(verb, 1));
-      await until('it is served', () => world.sink.port(verb) === 1);
+      fixture.double.put(service(verb, 1));
+      await until('the change is delivered', () => fixture.sink.port(verb) === 1);
       assert.ok(performance.now() - started < 1000);
-      world.double.release();
+      fixture.double.release();
     }
-    assert.deepEqual(world.delays, []);
-    assert.equal(world.requests('list').length, 1);
+    assert.deepEqual(fixture.delays, []);
+    assert.equal(fixture.requests('list').length, 1);
   });
 
-  it('on a dead connection: what comes is served by the new one, within a second', async () => {
+  it('on a broken connection, is replaced by one that delivers changes within a second', async () => {
     await settle();
-    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
-    world.double.breakWatches('silence', 'services');
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    fixture.double.breakWatches('silence', 'services');
     await renewals(1);
     const started = performance.now();
-    world.double.put(service('b', 1));
-    world.double.release();
-    await world.has({ a: 1, b: 1 });
+    fixture.double.put(service('b', 1));
+    fixture.double.release();
+    await fixture.waitForServices({ a: 1, b: 1 });
     assert.ok(performance.now() - started < 1000);
   });
 
-  it('hands nothing on twice, also not what changed again meanwhile', async () => {
+  it('delivers no change twice when objects change during renewal', async () => {
     await settle();
-    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     await renewals(1);
-    const before = world.sink.calls.length;
-    world.double.put(service('b', 1));
-    world.double.put(service('a', 2));
-    world.double.delete(service('b', 1));
-    world.double.put(service('a', 3));
-    await world.has({ a: 3 });
-    world.double.release();
-    await until('only the new one is open', () => world.double.watching('services') === 1);
-    world.double.put(service('c', 1));
-    await world.has({ a: 3, c: 1 });
-    assert.deepEqual(world.sink.calls.slice(before), [
+    const before = fixture.sink.calls.length;
+    fixture.double.put(service('b', 1));
+    fixture.double.put(service('a', 2));
+    fixture.double.delete(service('b', 1));
+    fixture.double.put(service('a', 3));
+    await fixture.waitForServices({ a: 3 });
+    fixture.double.release();
+    await until('only the new one is open', () => fixture.double.watching('services') === 1);
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 3, c: 1 });
+    assert.deepEqual(fixture.sink.calls.slice(before), [
       '+ Service default/b',
       '+ Service default/a',
       '- Service default/b',
       '+ Service default/a',
       '+ Service default/c',
     ]);
-    assert.equal(world.requests('list').length, 1);
-    assert.deepEqual(world.delays, []);
+    assert.equal(fixture.requests('list').length, 1);
+    assert.deepEqual(fixture.delays, []);
   });
 
-  it('is renewed at a time that differs by chance from node to node', async () => {
+  it('is renewed with jitter', async () => {
     const { mock: timers } = mock.method(globalThis, 'setTimeout');
     try {
-      world = new SourceFixture({ timeouts: { ...PATIENT, silence: 20_000 } });
-      await world.double.listen();
-      await world.settle();
-      await until('all are watched', () => world.watched.size === 3);
+      fixture = new SourceFixture({ timeouts: { ...PATIENT, silence: 20_000 } });
+      await fixture.double.listen();
+      await fixture.startAndWatch();
+      await until('all are watched', () => fixture.watched.size === 3);
     } finally {
       timers.restore();
     }
     const set = timers.calls.map(({ arguments: [, milliseconds] }) => milliseconds);
-    // Chance is 0.5 here.
+    // The random value is 0.5 here.
     assert.equal(set.filter((milliseconds) => milliseconds === 25_000).length, 3);
     assert.ok(!set.includes(20_000));
   });
 
-  it('stays open while it cannot be renewed, and does not count as open in metrics', async () => {
+  it('stays open while its renewal fails, but is not reported as open', async () => {
     await settle();
-    assert.ok(world.watched.has('Service'));
+    assert.ok(fixture.watched.has('Service'));
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 3 });
-    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault, times: 3 });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold' } });
     await renewals(4);
-    assert.deepEqual(world.waits, [1200, 2400, 4800]);
-    assert.ok(!world.watched.has('Service'));
-    assert.equal(world.double.watching('services'), 1);
-    world.double.put(service('b', 1));
-    await world.has({ a: 1, b: 1 });
-    assert.ok(world.watched.has('Service'));
-    world.double.release();
+    assert.deepEqual(fixture.waits, [1200, 2400, 4800]);
+    assert.ok(!fixture.watched.has('Service'));
+    assert.equal(fixture.double.watching('services'), 1);
+    fixture.double.put(service('b', 1));
+    await fixture.waitForServices({ a: 1, b: 1 });
+    assert.ok(fixture.watched.has('Service'));
+    fixture.double.release();
     await renewals(5);
-    assert.equal(world.requests('list').length, 1);
-    assert.deepEqual(world.waits, [1200, 2400, 4800]);
+    assert.equal(fixture.requests('list').length, 1);
+    assert.deepEqual(fixture.waits, [1200, 2400, 4800]);
   });
 
-  it('that speaks while its renewal fails needs none, and no word of it', async () => {
+  it('is kept without a log message when it delivers an event while its renewal fails', async () => {
     const timeouts = { ...PATIENT, silence: 200 };
-    world = new SourceFixture({ timeouts });
-    await world.double.listen();
-    await world.settle();
-    const logged = [...world.logged];
+    fixture = new SourceFixture({ timeouts });
+    await fixture.double.listen();
+    await fixture.startAndWatch();
+    const logged = [...fixture.logged];
     const next = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold', next } });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'hold', next } });
     await renewals(1);
     Object.assign(timeouts, { silence: 60_000 });
-    world.double.put(service('a', 1));
-    await world.has({ a: 1 });
-    world.double.release();
-    await until('the renewal is refused', () => world.codes.includes(503));
-    world.double.put(service('b', 1));
-    await world.has({ a: 1, b: 1 });
-    assert.deepEqual([world.delays, world.logged], [[], logged]);
-    assert.ok(world.watched.has('Service'));
+    fixture.double.put(service('a', 1));
+    await fixture.waitForServices({ a: 1 });
+    fixture.double.release();
+    await until('the renewal is refused', () => fixture.codes.includes(503));
+    fixture.double.put(service('b', 1));
+    await fixture.waitForServices({ a: 1, b: 1 });
+    assert.deepEqual([fixture.delays, fixture.logged], [[], logged]);
+    assert.ok(fixture.watched.has('Service'));
   });
 
-  it('that speaks while its renewal waits to be tried again needs none', async () => {
+  it('is kept when it delivers an event while its renewal waits for a retry', async () => {
     await settle();
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault });
-    world.holdDelays = true;
-    await until('it waits', () => !world.watched.has('Service'));
-    const asked = world.requests('watch').length;
-    world.double.put(service('b', 1));
-    await renewals(asked);
-    assert.deepEqual(world.waits, [1200]);
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault });
+    fixture.holdDelays = true;
+    await until('the retry waits', () => !fixture.watched.has('Service'));
+    const before = fixture.requests('watch').length;
+    fixture.double.put(service('b', 1));
+    await renewals(before);
+    assert.deepEqual(fixture.waits, [1200]);
   });
 
-  it('lists when its version has expired meanwhile', async () => {
+  it('causes a relist when its version has expired', async () => {
     await settle();
-    world.double.skip(2);
-    world.double.put(service('b', 1));
-    world.double.delete(service('a', 1));
-    world.double.compact();
-    await world.has({ b: 1 });
-    assert.equal(world.requests('list').length, 2);
+    fixture.double.dropChanges(2);
+    fixture.double.put(service('b', 1));
+    fixture.double.delete(service('a', 1));
+    fixture.double.compact();
+    await fixture.waitForServices({ b: 1 });
+    assert.equal(fixture.requests('list').length, 2);
   });
 });

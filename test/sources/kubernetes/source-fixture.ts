@@ -1,4 +1,4 @@
-/** The source with an API server of its own, and what it was told, waited for and logged. */
+/** The source with its own API-server double, and a record of its calls, waits and log messages. */
 import type { Kind, ServingKind } from '../../../api/objects.ts';
 import type { UnreadableObject } from '../../../sources/kubernetes/informer-store.ts';
 import type { Resource } from '../../../sources/kubernetes/resources.ts';
@@ -17,15 +17,15 @@ import {
 import type { Manifest } from '../../e2e/manifests.ts';
 import { RecordingSink, until } from '../recording-sink.ts';
 
-/** Long enough for a slow machine; faults that are about silence have to wait for it. */
+/** Long enough for a slow machine; tests of silence wait this long. */
 export const PATIENT: Timeouts = {
   credentials: 10_000,
-  answer: 10_000,
+  response: 10_000,
   list: 10_000,
   silence: 10_000,
 };
-/** For tests in which somebody is silent. */
-export const IMPATIENT: Timeouts = { credentials: 300, answer: 300, list: 300, silence: 300 };
+/** For tests in which a server does not respond. */
+export const IMPATIENT: Timeouts = { credentials: 300, response: 300, list: 300, silence: 300 };
 
 /** `services` of `/api/v1/services`. */
 export const lastPart = (path: string) => path.slice(path.lastIndexOf('/') + 1);
@@ -39,9 +39,9 @@ export const RESOURCE: Readonly<Record<ServingKind, string>> = {
 export interface SourceFixtureOptions extends DoubleOptions {
   readonly timeouts?: Timeouts;
   readonly sink?: RecordingSink;
-  /** By default what Services are served from. */
+  /** By default the resources for serving Services. */
   readonly resources?: readonly Resource[];
-  /** Instead of `--master`. */
+  /** Used instead of `--master`. */
   readonly cluster?: Pick<KubernetesSourceOptions, 'kubeconfig' | 'master' | 'configPollMs'>;
 }
 
@@ -49,29 +49,29 @@ export class SourceFixture {
   readonly double: ApiServerDouble;
   readonly sink: RecordingSink;
   readonly problems: string[] = [];
-  /** What each of the problems is about, as far as it can be named. */
+  /** The object of each problem, if its name can be read. */
   readonly unreadable: (UnreadableObject | undefined)[] = [];
-  /** Failures of each reflector so far. */
+  /** Number of failures of each reflector. */
   readonly failures: Record<string, number> = { Service: 0, EndpointSlice: 0, Node: 0 };
   /** Milliseconds that the reflector of Services would have waited. */
   readonly waits: number[] = [];
   /** Milliseconds that any reflector would have waited. */
   readonly delays: number[] = [];
-  /** Waits end only by what ends them early. */
+  /** Waits do not end by themselves, only early. */
   holdDelays = false;
-  /** Resources that were told to be of no CRD that is installed. */
-  readonly absent: string[] = [];
-  /** Resources of which a watch is open, as metrics tell it. */
+  /** Kinds that were reported as not installed. */
+  readonly notInstalled: string[] = [];
+  /** Kinds whose watch was reported as open. */
   readonly watched = new Set<string>();
-  /** Milliseconds that the clock of the source is ahead of this machine's. */
-  ahead = 0;
-  /** HTTP status of each answer; undefined where there was none. */
+  /** Milliseconds added to the clock of the source. */
+  clockOffset = 0;
+  /** HTTP status of each response; undefined without a response. */
   readonly codes: (number | undefined)[] = [];
-  /** Resources that changed without a word of their watch, as metrics tell it. */
-  readonly deaf: string[] = [];
-  /** How often the source said of Services that it knows them as they are now. */
-  currents = 0;
-  /** What was logged, with the kind that it was about. */
+  /** Kinds whose watch was reported as stalled. */
+  readonly stalled: string[] = [];
+  /** How often Services were reported as up to date. */
+  upToDateCount = 0;
+  /** Log messages, with their kind. */
   readonly logged: string[] = [];
   readonly #options: SourceFixtureOptions;
   #source: Source | undefined;
@@ -83,7 +83,7 @@ export class SourceFixture {
     this.sink = options.sink ?? new RecordingSink();
   }
 
-  /** Starts the source. The server has to listen by then, and goes on to. */
+  /** Starts the source. The double must listen already. */
   start(): void {
     const log = ({ kind, waitMs }: { kind?: Kind; waitMs?: number }, message: string) => {
       this.logged.push(kind === undefined ? message : `${kind}: ${message}`);
@@ -103,20 +103,20 @@ export class SourceFixture {
       log: { info: log, warn: log },
       observer: {
         request: ({ code }) => this.codes.push(code),
-        watching: (kind, isOpen) => {
+        watchOpen: (kind, isOpen) => {
           if (isOpen) this.watched.add(kind);
           else this.watched.delete(kind);
         },
-        current: (kind) => {
-          if (kind === 'Service') this.currents++;
+        upToDate: (kind) => {
+          if (kind === 'Service') this.upToDateCount++;
         },
-        absent: (kind) => this.absent.push(kind),
-        deaf: (kind) => this.deaf.push(kind),
+        notInstalled: (kind) => this.notInstalled.push(kind),
+        watchStalled: (kind) => this.stalled.push(kind),
       },
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
         random: () => 0.5,
-        now: () => performance.now() + this.ahead,
+        now: () => performance.now() + this.clockOffset,
         delay: (milliseconds, signal) => {
           this.delays.push(milliseconds);
           if (!this.holdDelays) return new Promise(setImmediate);
@@ -125,11 +125,11 @@ export class SourceFixture {
       },
     });
     this.started = this.#source.start();
-    this.started.catch(() => undefined); // awaited by the tests that are about it
+    this.started.catch(() => undefined); // tests that expect an error await it
   }
 
-  /** Starts, and waits until everything is listed, and these are watched. */
-  async settle(watched: readonly string[] = Object.values(RESOURCE)): Promise<void> {
+  /** Starts, and waits until everything is listed and the given resources are watched. */
+  async startAndWatch(watched: readonly string[] = Object.values(RESOURCE)): Promise<void> {
     this.start();
     await this.started;
     for (const resource of watched) {
@@ -145,14 +145,14 @@ export class SourceFixture {
     }
   }
 
-  /** How many objects cannot be read now, by kind. */
+  /** Number of objects that currently cannot be read, by kind. */
   unreadableNow(): Record<string, number> {
     return Object.fromEntries(this.#source?.unreadable() ?? []);
   }
 
   /**
-   * What was asked about Services. A `check` is the request for the object that changed last, a
-   * `comparison` that for the metadata of all objects.
+   * Requests for Services. A `check` requests the object that changed last, a `comparison` the
+   * metadata of all objects.
    */
   requests(
     verb: 'list' | 'watch' | 'check' | 'comparison',
@@ -165,22 +165,22 @@ export class SourceFixture {
     });
   }
 
-  /** Waits until Services have been asked for so many times, and gives the last request. */
-  async asked(verb: 'list' | 'watch', times: number): Promise<RecordedRequest> {
+  /** Waits for the given number of requests for Services, and returns the last one. */
+  async waitForRequest(verb: 'list' | 'watch', times: number): Promise<RecordedRequest> {
     await until(`${verb} ${times} of Services`, () => this.requests(verb).length >= times);
     const request = this.requests(verb)[times - 1];
     if (request === undefined) throw new RangeError('no such request');
     return request;
   }
 
-  /** Names and ports of the Services that the sink has. */
+  /** Names and ports of the Services in the sink. */
   ports(): Record<string, number | undefined> {
     const names = [...this.sink.objects.values()].filter(({ kind }) => kind === 'Service');
     return Object.fromEntries(names.map(({ name }) => [name, this.sink.port(name)]).sort());
   }
 
-  /** Waits until the sink has these Services with these ports, and no others. */
-  async has(ports: Readonly<Record<string, number>>): Promise<void> {
+  /** Waits until the sink has exactly these Services with these ports. */
+  async waitForServices(ports: Readonly<Record<string, number>>): Promise<void> {
     const wanted = JSON.stringify(ports);
     await until(`there are ${wanted}`, () => JSON.stringify(this.ports()) === wanted);
   }

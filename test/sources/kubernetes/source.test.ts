@@ -6,26 +6,26 @@ import { SourceFixture, service } from './source-fixture.ts';
 const SERVICES = '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name';
 
 describe('source: kubernetes source', () => {
-  let world: SourceFixture;
+  let fixture: SourceFixture;
   beforeEach(async () => {
-    world = new SourceFixture();
-    await world.double.listen();
+    fixture = new SourceFixture();
+    await fixture.double.listen();
   });
-  afterEach(() => world.stop());
+  afterEach(() => fixture.stop());
 
-  /** Lists two Services and watches. */
+  /** Lists two Services and opens the watches. */
   const watching = async () => {
-    world.double.put(service('a', 1), service('b', 1));
-    await world.settle();
+    fixture.double.put(service('a', 1), service('b', 1));
+    await fixture.startAndWatch();
   };
 
-  it('lists page by page, then says that all is there, then watches from the list', async () => {
+  it('lists page by page, reports synced, then watches from the list’s version', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `s${1000 + index}`);
-    world.double.put(...names.map((name) => service(name, 1)));
-    const version = String(world.double.version);
-    await world.settle();
+    fixture.double.put(...names.map((name) => service(name, 1)));
+    const version = String(fixture.double.version);
+    await fixture.startAndWatch();
     assert.deepEqual(
-      world.requests('list').map(({ query }) => query),
+      fixture.requests('list').map(({ query }) => query),
       [undefined, 500, 1000].map((start) => ({
         labelSelector: SERVICES,
         limit: '500',
@@ -33,10 +33,10 @@ describe('source: kubernetes source', () => {
       })),
     );
     assert.deepEqual(
-      world.sink.calls.filter((call) => call.includes('Service')),
+      fixture.sink.calls.filter((call) => call.includes('Service')),
       [...names.map((name) => `+ Service default/${name}`), 'synced Service'],
     );
-    assert.deepEqual(world.requests('watch')[0]?.query, {
+    assert.deepEqual(fixture.requests('watch')[0]?.query, {
       labelSelector: SERVICES,
       watch: 'true',
       allowWatchBookmarks: 'true',
@@ -45,19 +45,19 @@ describe('source: kubernetes source', () => {
     });
   });
 
-  it('asks for EndpointSlices and for its own Node', async () => {
-    world.double.put(
+  it('lists EndpointSlices and its own Node', async () => {
+    fixture.double.put(
       { ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } },
       { ...nodeManifest(['192.0.2.2']), metadata: { name: 'node-2' } },
       sliceManifest('a', 4, []),
     );
-    await world.settle();
-    assert.deepEqual([...world.sink.objects.keys()].sort(), [
+    await fixture.startAndWatch();
+    assert.deepEqual([...fixture.sink.objects.keys()].sort(), [
       'EndpointSlice default/a-ipv4',
       'Node node-1',
     ]);
-    assert.deepEqual([...world.sink.syncedKinds].sort(), ['EndpointSlice', 'Node', 'Service']);
-    const lists = world.double.requests().filter(({ verb }) => verb === 'list');
+    assert.deepEqual([...fixture.sink.syncedKinds].sort(), ['EndpointSlice', 'Node', 'Service']);
+    const lists = fixture.double.requests().filter(({ verb }) => verb === 'list');
     assert.deepEqual(lists.map(({ path, query }) => [path, query]).sort(), [
       ['/api/v1/nodes', { fieldSelector: 'metadata.name=node-1', limit: '500' }],
       ['/api/v1/services', { labelSelector: SERVICES, limit: '500' }],
@@ -68,344 +68,345 @@ describe('source: kubernetes source', () => {
     ]);
   });
 
-  it('lets others have their turn while a big list comes in', async () => {
+  it('yields to the event loop while reading a large list', async () => {
     const items = Array.from({ length: 20_000 }, (_, index) => service(`s${index}`, 1));
-    const metadata = { resourceVersion: String(world.double.version) };
+    const metadata = { resourceVersion: String(fixture.double.version) };
     const text = JSON.stringify({ kind: 'ServiceList', metadata, items });
-    world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
-    world.start();
+    fixture.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
+    fixture.start();
     let most = 0;
-    for (let before = 0, synced = false; !synced; synced = world.sink.syncedKinds.size === 3) {
+    for (let before = 0, synced = false; !synced; synced = fixture.sink.syncedKinds.size === 3) {
       await new Promise(setImmediate);
-      most = Math.max(most, world.sink.objects.size - before);
-      before = world.sink.objects.size;
+      most = Math.max(most, fixture.sink.objects.size - before);
+      before = fixture.sink.objects.size;
     }
-    assert.equal(world.sink.objects.size, 20_000);
-    // As many as there are in 64 KiB.
+    assert.equal(fixture.sink.objects.size, 20_000);
+    // At most the Services in 64 KiB per turn.
     assert.ok(most < (2 * 65536 * items.length) / text.length, `${most} in one turn`);
   });
 
-  it('follows events, and watches on from the last when the watch ends', async () => {
+  it('delivers events, and continues from the last one when the watch ends', async () => {
     await watching();
-    world.double.put(service('a', 2), service('c', 1));
-    world.double.delete(service('b', 1));
-    world.double.put(sliceManifest('other', 4, []));
-    await world.has({ a: 2, c: 1 });
-    world.double.bookmark();
-    world.double.breakWatches('end', 'services');
-    const { query } = await world.asked('watch', 2);
-    assert.equal(query.resourceVersion, String(world.double.version));
-    assert.deepEqual(world.waits, []);
-    world.double.put(service('c', 3));
-    await world.has({ a: 2, c: 3 });
-    assert.equal(world.requests('list').length, 1);
+    fixture.double.put(service('a', 2), service('c', 1));
+    fixture.double.delete(service('b', 1));
+    fixture.double.put(sliceManifest('other', 4, []));
+    await fixture.waitForServices({ a: 2, c: 1 });
+    fixture.double.bookmark();
+    fixture.double.breakWatches('end', 'services');
+    const { query } = await fixture.waitForRequest('watch', 2);
+    assert.equal(query.resourceVersion, String(fixture.double.version));
+    assert.deepEqual(fixture.waits, []);
+    fixture.double.put(service('c', 3));
+    await fixture.waitForServices({ a: 2, c: 3 });
+    assert.equal(fixture.requests('list').length, 1);
   });
 
-  it('does not pass on a change of what it does not read', async () => {
+  it('ignores changes of fields that are not read', async () => {
     await watching();
-    const before = world.sink.calls.length;
-    world.double.put({ ...service('a', 1), status: { conditions: [{ type: 'Odd' }] } });
-    world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
-    assert.deepEqual(world.sink.calls.slice(before), ['+ Service default/c']);
+    const before = fixture.sink.calls.length;
+    fixture.double.put({ ...service('a', 1), status: { conditions: [{ type: 'Odd' }] } });
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
+    assert.deepEqual(fixture.sink.calls.slice(before), ['+ Service default/c']);
   });
 
-  it('loses what begins to belong to another proxy, and takes it back', async () => {
+  it('removes a Service that another proxy takes over, and adds it when it returns', async () => {
     await watching();
     const labels = { 'service.kubernetes.io/service-proxy-name': 'other' };
     const metadata = { name: 'a', namespace: 'default', labels };
-    world.double.put({ ...service('a', 1), metadata });
-    await world.has({ b: 1 });
-    world.double.put(service('a', 4));
-    await world.has({ a: 4, b: 1 });
+    fixture.double.put({ ...service('a', 1), metadata });
+    await fixture.waitForServices({ b: 1 });
+    fixture.double.put(service('a', 4));
+    await fixture.waitForServices({ a: 4, b: 1 });
   });
 
-  it('takes events that arrive in pieces', async () => {
+  it('reads events that arrive in several chunks', async () => {
     await watching();
     const object = { ...service('c', 7), note: 'Grüße 🎉' };
     const metadata = { name: 'c', namespace: 'default', resourceVersion: '99' };
     const text = `${JSON.stringify({ type: 'ADDED', object: { ...object, metadata } })}\n`;
     for (const byte of Buffer.from(text)) {
-      world.double.sendRaw('services', Buffer.from([byte]));
+      fixture.double.sendRaw('services', Buffer.from([byte]));
       await new Promise(setImmediate);
     }
-    await world.has({ a: 1, b: 1, c: 7 });
+    await fixture.waitForServices({ a: 1, b: 1, c: 7 });
   });
 
-  it('lists again when the version is forgotten, and tells the differences only', async () => {
+  it('relists when the version has expired, and delivers only the differences', async () => {
     await watching();
-    world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
-    const before = world.sink.calls.length;
-    world.double.skip(3);
-    world.double.put(service('c', 2), service('d', 1));
-    world.double.delete(service('b', 1));
-    world.double.breakWatches('expire', 'services');
-    await world.has({ a: 1, c: 2, d: 1 });
-    assert.deepEqual(world.sink.calls.slice(before), [
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
+    const before = fixture.sink.calls.length;
+    fixture.double.dropChanges(3);
+    fixture.double.put(service('c', 2), service('d', 1));
+    fixture.double.delete(service('b', 1));
+    fixture.double.breakWatches('expire', 'services');
+    await fixture.waitForServices({ a: 1, c: 2, d: 1 });
+    assert.deepEqual(fixture.sink.calls.slice(before), [
       '+ Service default/c',
       '+ Service default/d',
       '- Service default/b',
     ]);
-    // At once but for a jitter: all nodes may hear it at the same moment.
-    assert.deepEqual(world.waits, [400]);
-    await world.asked('watch', 2);
-    assert.equal(world.requests('list').length, 2);
+    // At once except for jitter, because all nodes may relist at the same time.
+    assert.deepEqual(fixture.waits, [400]);
+    await fixture.waitForRequest('watch', 2);
+    assert.equal(fixture.requests('list').length, 2);
   });
 
-  it('lists again when the watch itself is refused with 410', async () => {
+  it('relists when opening the watch fails with 410', async () => {
     const fault = { kind: 'status', code: 410, reason: 'Expired' } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault });
     await watching();
-    assert.equal(world.requests('list').length, 2);
-    assert.deepEqual(world.waits, [400]);
+    assert.equal(fixture.requests('list').length, 2);
+    assert.deepEqual(fixture.waits, [400]);
   });
 
-  it('lists more and more rarely while each watch opens, and says 410 in an event', async () => {
+  it('backs off when each watch opens but delivers a 410 ERROR event', async () => {
     const status = { kind: 'Status', code: 410, reason: 'Expired', message: 'too old' };
     const text = `${JSON.stringify({ type: 'ERROR', object: status })}\n`;
     const fault = { kind: 'text', text } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 4 });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault, times: 4 });
     await watching();
-    assert.deepEqual(world.waits, [400, 1200, 2400, 4800]);
+    assert.deepEqual(fixture.waits, [400, 1200, 2400, 4800]);
   });
 
-  it('waits longer and longer, and lists now and then, while watches end as soon as they open', async () => {
+  it('backs off and sometimes relists when watches end as soon as they open', async () => {
     const fault = { kind: 'text', text: '' } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 7 });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault, times: 7 });
     await watching();
-    assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19_200, 38_400, 45_000]);
-    assert.equal(world.requests('list').length, 3);
+    assert.deepEqual(fixture.waits, [1200, 2400, 4800, 9600, 19_200, 38_400, 45_000]);
+    assert.equal(fixture.requests('list').length, 3);
   });
 
-  it('lists again, from another server’s history, when versions go backwards', async () => {
+  it('relists when resource versions go backwards', async () => {
     await watching();
-    world.double.keep();
-    world.double.put(service('a', 2), service('c', 1), service('d', 1));
-    await world.has({ a: 2, b: 1, c: 1, d: 1 });
-    world.double.restore();
-    world.double.put(service('e', 1));
-    await world.has({ a: 1, b: 1, e: 1 });
-    assert.deepEqual(world.waits, [1200]);
+    fixture.double.takeSnapshot();
+    fixture.double.put(service('a', 2), service('c', 1), service('d', 1));
+    await fixture.waitForServices({ a: 2, b: 1, c: 1, d: 1 });
+    fixture.double.restore();
+    fixture.double.put(service('e', 1));
+    await fixture.waitForServices({ a: 1, b: 1, e: 1 });
+    assert.deepEqual(fixture.waits, [1200]);
   });
 
-  it('does not believe a list that is older than what it knows, until it is told thrice', async () => {
+  it('ignores a stale list until the third consecutive one', async () => {
     await watching();
-    world.double.keep();
-    world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
+    fixture.double.takeSnapshot();
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
     const fault = { kind: 'stale' } as const;
-    world.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
-    world.double.breakWatches('expire', 'services');
-    await world.asked('watch', 2);
-    assert.deepEqual(world.waits, [400, 1200, 2400]);
-    assert.ok(!world.sink.calls.includes('- Service default/c'));
+    fixture.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
+    fixture.double.breakWatches('expire', 'services');
+    await fixture.waitForRequest('watch', 2);
+    assert.deepEqual(fixture.waits, [400, 1200, 2400]);
+    assert.ok(!fixture.sink.calls.includes('- Service default/c'));
 
-    world.double.put(service('d', 1));
-    await world.has({ a: 1, b: 1, c: 1, d: 1 });
-    world.double.restore();
-    world.double.breakWatches('expire', 'services');
-    await world.has({ a: 1, b: 1 });
-    assert.deepEqual(world.waits.slice(3), [400, 1200, 2400]);
+    fixture.double.put(service('d', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1, d: 1 });
+    fixture.double.restore();
+    fixture.double.breakWatches('expire', 'services');
+    await fixture.waitForServices({ a: 1, b: 1 });
+    assert.deepEqual(fixture.waits.slice(3), [400, 1200, 2400]);
 
-    // Having believed it once makes it no more credulous.
-    world.double.put(service('e', 1));
-    await world.has({ a: 1, b: 1, e: 1 });
-    world.double.fail({ verb: 'list', resource: 'services', fault });
-    world.double.breakWatches('expire', 'services');
-    await world.asked('watch', world.requests('watch').length + 1);
-    assert.ok(!world.sink.calls.includes('- Service default/e'));
+    // One detected restore does not make the next stale list count sooner.
+    fixture.double.put(service('e', 1));
+    await fixture.waitForServices({ a: 1, b: 1, e: 1 });
+    fixture.double.fail({ verb: 'list', resource: 'services', fault });
+    fixture.double.breakWatches('expire', 'services');
+    await fixture.waitForRequest('watch', fixture.requests('watch').length + 1);
+    assert.ok(!fixture.sink.calls.includes('- Service default/e'));
   });
 
-  it('watches on after an outage without a list, however long it was', async () => {
+  it('continues the watch without a relist after a long outage', async () => {
     const fault = { kind: 'refuse' } as const;
     await watching();
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 7 });
-    world.double.breakWatches('cut', 'services');
-    world.double.put(service('c', 1));
-    world.double.delete(service('b', 1));
-    await world.has({ a: 1, c: 1 });
-    assert.equal(world.requests('watch').length, 9);
-    assert.equal(world.requests('list').length, 1);
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault, times: 7 });
+    fixture.double.breakWatches('cut', 'services');
+    fixture.double.put(service('c', 1));
+    fixture.double.delete(service('b', 1));
+    await fixture.waitForServices({ a: 1, c: 1 });
+    assert.equal(fixture.requests('watch').length, 9);
+    assert.equal(fixture.requests('list').length, 1);
   });
 
   describe('with more than a page of Services', () => {
     const many = Array.from({ length: 600 }, (_, index) => service(`s${1000 + index}`, 1));
     const gone = { kind: 'status', code: 410, reason: 'Expired' } as const;
 
-    it('drops nothing when a list breaks off, and asks for it whole when its pages expire', async () => {
-      world.double.put(...many);
-      await world.settle();
-      const size = world.sink.objects.size;
+    it('removes nothing when a list is incomplete, and lists without pages when its continue token expires', async () => {
+      fixture.double.put(...many);
+      await fixture.startAndWatch();
+      const size = fixture.sink.objects.size;
       const [first] = many;
       assert.ok(first !== undefined);
-      world.double.skip(2);
-      world.double.delete(first);
-      world.double.put(service('s1599', 2));
+      fixture.double.dropChanges(2);
+      fixture.double.delete(first);
+      fixture.double.put(service('s1599', 2));
       const faults = [
         { kind: 'cut' },
         { kind: 'status', code: 500, reason: 'InternalError' },
         { kind: 'text', text: '{}' },
         { kind: 'truncate' },
       ] as const;
-      for (const fault of faults) world.double.fail({ verb: 'list', resource: 'services', fault });
-      world.double.fail({ verb: 'list', resource: 'services', fault: gone, laterPages: true });
-      world.double.breakWatches('expire', 'services');
-      await world.asked('watch', 2);
-      const limits = world.requests('list').map(({ query }) => query.limit);
+      for (const fault of faults)
+        fixture.double.fail({ verb: 'list', resource: 'services', fault });
+      fixture.double.fail({ verb: 'list', resource: 'services', fault: gone, laterPages: true });
+      fixture.double.breakWatches('expire', 'services');
+      await fixture.waitForRequest('watch', 2);
+      const limits = fixture.requests('list').map(({ query }) => query.limit);
       assert.deepEqual(limits, [...Array<string>(8).fill('500'), undefined]);
-      assert.deepEqual(world.waits, [400, 1200, 2400, 4800, 9600, 4800]);
-      assert.equal(world.sink.objects.size, size - 1);
-      assert.equal(world.sink.port('s1599'), 2);
-      const removals = world.sink.calls.filter((call) => call.startsWith('-'));
+      assert.deepEqual(fixture.waits, [400, 1200, 2400, 4800, 9600, 4800]);
+      assert.equal(fixture.sink.objects.size, size - 1);
+      assert.equal(fixture.sink.port('s1599'), 2);
+      const removals = fixture.sink.calls.filter((call) => call.startsWith('-'));
       assert.deepEqual(removals, ['- Service default/s1000']);
 
-      // The next time it may well be fast enough for pages.
-      world.double.breakWatches('expire', 'services');
-      await world.asked('watch', 3);
-      assert.equal(world.requests('list').at(-1)?.query.limit, '500');
+      // The next list uses pages again.
+      fixture.double.breakWatches('expire', 'services');
+      await fixture.waitForRequest('watch', 3);
+      assert.equal(fixture.requests('list').at(-1)?.query.limit, '500');
     });
 
-    it('asks for pages over one connection, and for the watch too', async () => {
-      world.double.put(...many);
-      await world.settle();
+    it('uses one connection for the pages and the watch', async () => {
+      fixture.double.put(...many);
+      await fixture.startAndWatch();
       const of = (resource: string) =>
-        world.double.requests().filter((request) => request.resource === resource);
+        fixture.double.requests().filter((request) => request.resource === resource);
       const ports = of('services').map(({ clientPort }) => clientPort);
       assert.equal(ports.length, 3);
       assert.equal(new Set(ports).size, 1);
     });
   });
 
-  it('watches on from the last event when the connection is cut, in mid-event too', async () => {
+  it('continues from the last event when the connection breaks in the middle of an event', async () => {
     await watching();
-    world.double.put(service('a', 2));
-    await world.has({ a: 2, b: 1 });
-    const version = String(world.double.version);
-    world.double.breakWatches('cut half', 'services');
-    const { query } = await world.asked('watch', 2);
+    fixture.double.put(service('a', 2));
+    await fixture.waitForServices({ a: 2, b: 1 });
+    const version = String(fixture.double.version);
+    fixture.double.breakWatches('cut half', 'services');
+    const { query } = await fixture.waitForRequest('watch', 2);
     assert.equal(query.resourceVersion, version);
-    world.double.delete(service('b', 1));
-    await world.has({ a: 2 });
-    assert.deepEqual(world.waits, [1200]);
-    assert.equal(world.requests('list').length, 1);
+    fixture.double.delete(service('b', 1));
+    await fixture.waitForServices({ a: 2 });
+    assert.deepEqual(fixture.waits, [1200]);
+    assert.equal(fixture.requests('list').length, 1);
   });
 
-  it('does not take half an event at the end of an answer', async () => {
+  it('ignores an incomplete event at the end of a response', async () => {
     await watching();
-    const { resourceVersion } = world.requests('watch')[0]?.query ?? {};
+    const { resourceVersion } = fixture.requests('watch')[0]?.query ?? {};
     const object = { kind: 'Service', apiVersion: 'v1', metadata: { name: 'a' } };
-    world.double.sendRaw('services', JSON.stringify({ type: 'DELETED', object }));
-    world.double.breakWatches('end', 'services');
-    const { query } = await world.asked('watch', 2);
+    fixture.double.sendRaw('services', JSON.stringify({ type: 'DELETED', object }));
+    fixture.double.breakWatches('end', 'services');
+    const { query } = await fixture.waitForRequest('watch', 2);
     assert.equal(query.resourceVersion, resourceVersion);
-    assert.deepEqual(world.ports(), { a: 1, b: 1 });
+    assert.deepEqual(fixture.ports(), { a: 1, b: 1 });
   });
 
   const metadata = { name: 'a', namespace: 'default', resourceVersion: '99' };
   for (const [what, line] of [
-    ['is no JSON', 'oops'],
-    ['is no event', '[]'],
+    ['is not JSON', 'oops'],
+    ['is not an event', '[]'],
     ['has no version', { type: 'MODIFIED', object: service('a', 9) }],
-    ['is of no known type', { type: 'SHRUGGED', object: { ...service('a', 9), metadata } }],
-    ['is about something else', { type: 'ADDED', object: { kind: 'Pod', metadata } }],
+    ['is of an unknown type', { type: 'SHRUGGED', object: { ...service('a', 9), metadata } }],
+    ['is about another kind', { type: 'ADDED', object: { kind: 'Pod', metadata } }],
   ] as const) {
-    it(`lists again after a line that ${what}`, async () => {
+    it(`relists after a line that ${what}`, async () => {
       await watching();
       const text = typeof line === 'string' ? line : JSON.stringify(line);
-      world.double.sendRaw('services', `${text}\n`);
-      await world.asked('watch', 2);
-      assert.equal(world.requests('list').length, 2);
-      assert.deepEqual(world.ports(), { a: 1, b: 1 });
-      assert.deepEqual(world.waits, [1200]);
+      fixture.double.sendRaw('services', `${text}\n`);
+      await fixture.waitForRequest('watch', 2);
+      assert.equal(fixture.requests('list').length, 2);
+      assert.deepEqual(fixture.ports(), { a: 1, b: 1 });
+      assert.deepEqual(fixture.waits, [1200]);
     });
   }
 
   for (const [what, text] of [
-    ['another kind', '{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[]}'],
-    ['an object', JSON.stringify({ ...service('a', 1), metadata })],
-    ['no version', '{"kind":"ServiceList","metadata":{},"items":[]}'],
-    ['no items', '{"kind":"ServiceList","metadata":{"resourceVersion":"9"}}'],
+    ['a list of another kind', '{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[]}'],
+    ['a single object', JSON.stringify({ ...service('a', 1), metadata })],
+    ['a list without a version', '{"kind":"ServiceList","metadata":{},"items":[]}'],
+    ['a list without items', '{"kind":"ServiceList","metadata":{"resourceVersion":"9"}}'],
   ] as const) {
-    it(`takes no list that is of ${what}`, async () => {
+    it(`rejects ${what} in place of a list`, async () => {
       await watching();
-      world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
-      world.double.breakWatches('expire', 'services');
-      await world.asked('watch', 2);
-      assert.equal(world.requests('list').length, 3);
-      assert.ok(!world.sink.calls.some((call) => call.startsWith('-')));
+      fixture.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'text', text } });
+      fixture.double.breakWatches('expire', 'services');
+      await fixture.waitForRequest('watch', 2);
+      assert.equal(fixture.requests('list').length, 3);
+      assert.ok(!fixture.sink.calls.some((call) => call.startsWith('-')));
     });
   }
 
-  it('keeps the last readable version of an object, through events and lists', async () => {
+  it('keeps the last readable version of an object after events and lists', async () => {
     await watching();
-    world.double.put(service('a', 70_000));
-    await until('it is reported', () => world.problems.length > 0);
-    assert.match(world.problems[0] ?? '', /^Service default\/a: spec\.ports\[0\]\.port: /);
-    assert.deepEqual(world.unreadableNow(), { Service: 1 });
-    world.double.put(service('c_', 1));
-    world.double.breakWatches('expire', 'services');
-    await world.asked('watch', 2);
-    assert.deepEqual(world.ports(), { a: 1, b: 1 });
-    world.double.delete(service('a', 0));
-    await world.has({ b: 1 });
-    assert.deepEqual(world.unreadableNow(), {});
-    // What has no name that it can be known by is told each time.
-    const told = world.problems.map((problem, index) => [
+    fixture.double.put(service('a', 70_000));
+    await until('it is reported', () => fixture.problems.length > 0);
+    assert.match(fixture.problems[0] ?? '', /^Service default\/a: spec\.ports\[0\]\.port: /);
+    assert.deepEqual(fixture.unreadableNow(), { Service: 1 });
+    fixture.double.put(service('c_', 1));
+    fixture.double.breakWatches('expire', 'services');
+    await fixture.waitForRequest('watch', 2);
+    assert.deepEqual(fixture.ports(), { a: 1, b: 1 });
+    fixture.double.delete(service('a', 0));
+    await fixture.waitForServices({ b: 1 });
+    assert.deepEqual(fixture.unreadableNow(), {});
+    // Objects without a readable name are reported each time.
+    const reported = fixture.problems.map((problem, index) => [
       problem.split(':')[0],
-      world.unreadable[index]?.key,
+      fixture.unreadable[index]?.key,
     ]);
-    assert.deepEqual(told[0], ['Service default/a', 'default/a']);
-    assert.ok(told.length > 2);
-    for (const each of told.slice(1)) assert.deepEqual(each, ['Service default/c_', undefined]);
+    assert.deepEqual(reported[0], ['Service default/a', 'default/a']);
+    assert.ok(reported.length > 2);
+    for (const each of reported.slice(1)) assert.deepEqual(each, ['Service default/c_', undefined]);
   });
 
-  it('waits longer and longer for a server that fails, and starts when it is back', async () => {
+  it('backs off while the server fails, and starts when it recovers', async () => {
     const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
-    world.double.fail({ verb: 'list', resource: 'services', fault, times: 7 });
-    world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'refuse' } });
-    await world.settle();
-    assert.deepEqual(world.waits, [1200, 2400, 4800, 9600, 19200, 38400, 45000, 45000]);
-    // The list has ended the waiting, and so does each watch that is opened and brings something.
+    fixture.double.fail({ verb: 'list', resource: 'services', fault, times: 7 });
+    fixture.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'refuse' } });
+    await fixture.startAndWatch();
+    assert.deepEqual(fixture.waits, [1200, 2400, 4800, 9600, 19200, 38400, 45000, 45000]);
+    // The complete list reset the backoff, and so does each watch that delivers an event.
     for (const how of ['end', 'cut'] as const) {
       if (how === 'cut') {
-        world.double.put(service('a', 1));
-        await world.has({ a: 1 });
+        fixture.double.put(service('a', 1));
+        await fixture.waitForServices({ a: 1 });
       }
-      const watches = world.requests('watch').length;
-      world.double.breakWatches(how, 'services');
-      await world.asked('watch', watches + 1);
-      assert.equal(world.waits.at(-1), 1200);
-      await until('it is watched', () => world.double.watching('services') === 1);
+      const watches = fixture.requests('watch').length;
+      fixture.double.breakWatches(how, 'services');
+      await fixture.waitForRequest('watch', watches + 1);
+      assert.equal(fixture.waits.at(-1), 1200);
+      await until('it is watched', () => fixture.double.watching('services') === 1);
     }
   });
 
-  it('counts failures anew after a complete list, also where the watch after it fails', async () => {
+  it('resets the backoff after a complete list, even if the watch then fails', async () => {
     const fault = { kind: 'status', code: 500, reason: 'Busy' } as const;
-    world.double.fail({ verb: 'list', resource: 'services', fault, times: 3 });
-    world.double.fail({ verb: 'watch', resource: 'services', fault, times: 2 });
-    await world.settle();
-    assert.deepEqual(world.waits, [1200, 2400, 4800, 1200, 2400]);
-    assert.equal(world.requests('list').length, 4);
+    fixture.double.fail({ verb: 'list', resource: 'services', fault, times: 3 });
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault, times: 2 });
+    await fixture.startAndWatch();
+    assert.deepEqual(fixture.waits, [1200, 2400, 4800, 1200, 2400]);
+    assert.equal(fixture.requests('list').length, 4);
   });
 
-  it('waits for a server that is not there at its start', async () => {
-    await world.double.close();
-    world.start();
-    await until('it has tried', () => world.waits.length > 10);
-    assert.deepEqual(world.sink.calls, []);
-    await world.double.listen();
-    await world.started;
-    assert.equal(world.sink.syncedKinds.size, 3);
+  it('waits for a server that is unreachable at start', async () => {
+    await fixture.double.close();
+    fixture.start();
+    await until('connecting has failed several times', () => fixture.waits.length > 10);
+    assert.deepEqual(fixture.sink.calls, []);
+    await fixture.double.listen();
+    await fixture.started;
+    assert.equal(fixture.sink.syncedKinds.size, 3);
   });
 
-  it('stops before the first list and in the middle of a watch', async () => {
-    world.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'silence' } });
-    world.start();
-    await world.asked('list', 1);
-    await until('the others are watched', () => world.double.watching('nodes') === 1);
-    await world.stop();
-    await world.started;
-    assert.ok(!world.sink.syncedKinds.has('Service'));
+  it('stops before the first list and during a watch', async () => {
+    fixture.double.fail({ verb: 'list', resource: 'services', fault: { kind: 'silence' } });
+    fixture.start();
+    await fixture.waitForRequest('list', 1);
+    await until('the others are watched', () => fixture.double.watching('nodes') === 1);
+    await fixture.stop();
+    await fixture.started;
+    assert.ok(!fixture.sink.syncedKinds.has('Service'));
   });
 });

@@ -1,4 +1,4 @@
-/** Watches that open and deliver nothing, as behind a proxy that holds back what the API server sends. */
+/** Watches that open but deliver nothing, as behind a proxy that holds back responses. */
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
 import { nodeManifest } from '../../e2e/manifests.ts';
@@ -6,189 +6,197 @@ import { until } from '../recording-sink.ts';
 import { PATIENT, SourceFixture, service } from './source-fixture.ts';
 
 const MINUTE = 60_000;
-const DEAF = /^Service: the watch delivers nothing, though objects change/;
-const WORKS = 'Service: the watch delivers again';
+const STALLED = /^Service: watch stalled/;
+const RECOVERED = 'Service: stalled watch delivers events again';
 
-describe('deaf-watch: a deaf watch', () => {
-  let world: SourceFixture;
-  let timeouts: { credentials: number; answer: number; list: number; silence: number };
+describe('stalled-watch: a stalled watch', () => {
+  let fixture: SourceFixture;
+  let timeouts: { credentials: number; response: number; list: number; silence: number };
   beforeEach(async () => {
     timeouts = { ...PATIENT, silence: 200 };
-    world = new SourceFixture({ timeouts });
-    await world.double.listen();
-    world.double.put(service('a', 1), service('b', 1));
-    await world.settle();
+    fixture = new SourceFixture({ timeouts });
+    await fixture.double.listen();
+    fixture.double.put(service('a', 1), service('b', 1));
+    await fixture.startAndWatch();
   });
-  afterEach(() => world.stop());
+  afterEach(() => fixture.stop());
 
-  const becomeDeaf = () => {
-    world.double.fail({
+  const stall = () => {
+    fixture.double.fail({
       verb: 'watch',
       resource: 'services',
       fault: { kind: 'mute' },
       times: 10_000,
     });
-    world.double.breakWatches('silence', 'services');
+    fixture.double.breakWatches('silence', 'services');
   };
   const renewals = async (times: number) => {
-    const before = world.requests('watch').length;
-    await until(`${times} renewals`, () => world.requests('watch').length >= before + times);
+    const before = fixture.requests('watch').length;
+    await until(`${times} renewals`, () => fixture.requests('watch').length >= before + times);
   };
-  const said = (what: RegExp) => world.logged.filter((line) => what.test(line)).length;
+  const logCount = (what: RegExp) => fixture.logged.filter((line) => what.test(line)).length;
 
-  it('is found within 42 minutes, and told once', async () => {
-    becomeDeaf();
-    // Not the object that changed last, which is looked at with each renewal.
-    world.double.put(service('c', 1));
-    world.double.delete(service('a', 1));
-    world.ahead += 25 * MINUTE - 1;
+  it('is detected within 42 minutes, and logged once', async () => {
+    stall();
+    // The change is not on the object that changed last, which every renewal checks.
+    fixture.double.put(service('c', 1));
+    fixture.double.delete(service('a', 1));
+    fixture.clockOffset += 25 * MINUTE - 1;
     await renewals(3);
-    assert.deepEqual(world.ports(), { a: 1, b: 1 });
-    assert.deepEqual([world.requests('comparison').length, world.deaf.length], [0, 0]);
-    world.ahead += 12.5 * MINUTE;
-    await world.has({ b: 1, c: 1 });
-    assert.deepEqual(world.deaf, ['Service']);
-    assert.equal(said(DEAF), 1);
-    assert.deepEqual(world.delays, []);
-    // Of an agent that knows that it is deaf, within 19 minutes.
-    world.double.put(service('a', 2));
-    world.ahead += 15 * MINUTE;
-    await world.has({ a: 2, b: 1, c: 1 });
-    assert.deepEqual(world.deaf, ['Service', 'Service']);
-    assert.equal(said(DEAF), 1);
+    assert.deepEqual(fixture.ports(), { a: 1, b: 1 });
+    assert.deepEqual([fixture.requests('comparison').length, fixture.stalled.length], [0, 0]);
+    fixture.clockOffset += 12.5 * MINUTE;
+    await fixture.waitForServices({ b: 1, c: 1 });
+    assert.deepEqual(fixture.stalled, ['Service']);
+    assert.equal(logCount(STALLED), 1);
+    assert.deepEqual(fixture.delays, []);
+    // Once a stalled watch is known, a comparison runs within 19 minutes.
+    fixture.double.put(service('a', 2));
+    fixture.clockOffset += 15 * MINUTE;
+    await fixture.waitForServices({ a: 2, b: 1, c: 1 });
+    assert.deepEqual(fixture.stalled, ['Service', 'Service']);
+    assert.equal(logCount(STALLED), 1);
   });
 
-  it('is found where objects were only deleted', async () => {
-    becomeDeaf();
-    world.double.delete(service('a', 1));
-    world.ahead += 38 * MINUTE;
-    await world.has({ b: 1 });
-    assert.deepEqual(world.deaf, ['Service']);
+  it('is detected when objects were only deleted', async () => {
+    stall();
+    fixture.double.delete(service('a', 1));
+    fixture.clockOffset += 38 * MINUTE;
+    await fixture.waitForServices({ b: 1 });
+    assert.deepEqual(fixture.stalled, ['Service']);
   });
 
-  it('is found by its next renewal where the object that changed last has changed again', async () => {
-    const checked = world.requests('check').length;
-    // The check, and the list that follows.
+  it('is detected at the next renewal when the object that changed last has changed again', async () => {
+    const checked = fixture.requests('check').length;
+    // The check, and the list that follows it.
     const fault = { kind: 'hold' } as const;
-    world.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
-    await until('the check is held', () => world.requests('check').length > checked);
-    becomeDeaf();
-    world.double.put(service('b', 2));
-    const { currents } = world;
-    world.double.release();
-    await until('it is listed', () => world.requests('list').length === 2);
-    assert.equal(world.currents, currents, 'nothing counts as up to date until it is');
-    assert.deepEqual(world.deaf, ['Service']);
-    world.double.release();
-    await world.has({ a: 1, b: 2 });
-    assert.equal(world.requests('comparison').length, 0);
+    fixture.double.fail({ verb: 'list', resource: 'services', fault, times: 2 });
+    await until('the check is held', () => fixture.requests('check').length > checked);
+    stall();
+    fixture.double.put(service('b', 2));
+    const { upToDateCount } = fixture;
+    fixture.double.release();
+    await until('the relist is held', () => fixture.requests('list').length === 2);
+    assert.equal(
+      fixture.upToDateCount,
+      upToDateCount,
+      'not reported as up to date before the list',
+    );
+    assert.deepEqual(fixture.stalled, ['Service']);
+    fixture.double.release();
+    await fixture.waitForServices({ a: 1, b: 2 });
+    assert.equal(fixture.requests('comparison').length, 0);
   });
 
-  it('that delivers again is told, and works as before', async () => {
-    becomeDeaf();
-    world.double.put(service('b', 2));
-    await world.has({ a: 1, b: 2 });
-    world.double.recover();
+  it('is logged when it delivers events again', async () => {
+    stall();
+    fixture.double.put(service('b', 2));
+    await fixture.waitForServices({ a: 1, b: 2 });
+    fixture.double.recover();
     await renewals(2);
-    world.double.put(service('a', 2));
-    await world.has({ a: 2, b: 2 });
-    assert.equal(world.logged.at(-1), WORKS);
-    assert.equal(said(DEAF), 1);
+    fixture.double.put(service('a', 2));
+    await fixture.waitForServices({ a: 2, b: 2 });
+    assert.equal(fixture.logged.at(-1), RECOVERED);
+    assert.equal(logCount(STALLED), 1);
   });
 
-  it('is found also where its renewal fails at first', async () => {
-    world.ahead += 38 * MINUTE;
+  it('is detected although its renewal fails at first', async () => {
+    fixture.clockOffset += 38 * MINUTE;
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
-    world.double.fail({ verb: 'watch', resource: 'services', fault });
-    becomeDeaf();
-    world.double.put(service('c', 1));
-    await world.has({ a: 1, b: 1, c: 1 });
-    assert.deepEqual([world.deaf, world.waits], [['Service'], [1200]]);
+    fixture.double.fail({ verb: 'watch', resource: 'services', fault });
+    stall();
+    fixture.double.put(service('c', 1));
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
+    assert.deepEqual([fixture.stalled, fixture.waits], [['Service'], [1200]]);
   });
 
-  it('has ten seconds to tell, and no less where another is asked for', async () => {
-    world.double.keep();
+  it('has ten seconds to deliver a change, even when a renewal is requested', async () => {
+    fixture.double.takeSnapshot();
     const { mock: timers } = mock.method(globalThis, 'setTimeout');
     try {
-      world.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
-      world.ahead += 38 * MINUTE;
-      await until('it is held', () => world.requests('comparison').length === 1);
-      Object.assign(timeouts, { silence: 60_000, answer: 20_000, list: 20_000 });
+      fixture.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
+      fixture.clockOffset += 38 * MINUTE;
+      await until('the comparison is held', () => fixture.requests('comparison').length === 1);
+      Object.assign(timeouts, { silence: 60_000, response: 20_000, list: 20_000 });
       timers.resetCalls();
-      world.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'mute' } });
-      world.double.skip(1);
-      world.double.put(service('c', 1));
-      world.double.release();
+      fixture.double.fail({ verb: 'watch', resource: 'services', fault: { kind: 'mute' } });
+      fixture.double.dropChanges(1);
+      fixture.double.put(service('c', 1));
+      fixture.double.release();
       const isSet = () => timers.calls.some(({ arguments: [, time] }) => time === 10_000);
-      await until('it has ten seconds', isSet);
+      await until('the ten-second timer is set', isSet);
     } finally {
       timers.restore();
     }
-    // Nodes are of another history, so all others are to look.
+    // Nodes have another history, so all other kinds have to check theirs.
     const fault = { kind: 'stale' } as const;
-    // Not their own comparison, which may be late.
-    world.double.fail({ verb: 'list', resource: 'nodes', metadataOnly: false, fault, times: 3 });
-    world.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } });
-    world.double.breakWatches('expire', 'nodes');
-    await world.has({ a: 1, b: 1, c: 1 });
-    assert.deepEqual([world.deaf, world.requests('list').length], [[], 1]);
+    // Exclude the comparison of Nodes, which may be late.
+    fixture.double.fail({ verb: 'list', resource: 'nodes', metadataOnly: false, fault, times: 3 });
+    fixture.double.put({ ...nodeManifest(['192.0.2.1']), metadata: { name: 'node-1' } });
+    fixture.double.breakWatches('expire', 'nodes');
+    await fixture.waitForServices({ a: 1, b: 1, c: 1 });
+    assert.deepEqual([fixture.stalled, fixture.requests('list').length], [[], 1]);
   });
 
-  it('is not one where nothing has changed: that costs one comparison of metadata', async () => {
+  it('is not reported when nothing has changed, at the cost of one metadata comparison', async () => {
     // Two pages.
-    for (let number = 0; number < 500; number++) world.double.put(service(`s${number}`, 1));
-    await until('they are there', () => world.sink.port('s499') === 1);
-    const logged = [...world.logged];
-    world.ahead += 38 * MINUTE;
-    await until('it is compared', () => world.requests('comparison').length === 2);
+    for (let number = 0; number < 500; number++) fixture.double.put(service(`s${number}`, 1));
+    await until('the Services are read', () => fixture.sink.port('s499') === 1);
+    const logged = [...fixture.logged];
+    fixture.clockOffset += 38 * MINUTE;
+    await until('the comparison is made', () => fixture.requests('comparison').length === 2);
     await renewals(3);
-    assert.equal(world.requests('comparison').length, 2);
-    assert.equal(world.requests('list').length, 1);
-    assert.deepEqual([world.deaf, world.delays], [[], []]);
-    assert.deepEqual(world.logged, logged);
+    assert.equal(fixture.requests('comparison').length, 2);
+    assert.equal(fixture.requests('list').length, 1);
+    assert.deepEqual([fixture.stalled, fixture.delays], [[], []]);
+    assert.deepEqual(fixture.logged, logged);
   });
 
-  it('is not one of a server that answers with whole objects when asked for metadata', async () => {
-    const items = world.double.list('services');
-    const metadata = { resourceVersion: String(world.double.version) };
+  it('is not reported when the server sends complete objects instead of metadata', async () => {
+    const items = fixture.double.list('services');
+    const metadata = { resourceVersion: String(fixture.double.version) };
     const text = JSON.stringify({ kind: 'ServiceList', apiVersion: 'v1', metadata, items });
     const fault = { kind: 'text', text } as const;
-    world.double.fail({ verb: 'list', resource: 'services', metadataOnly: true, fault });
-    world.ahead += 38 * MINUTE;
-    await until('it is compared', () => world.requests('comparison').length === 1);
+    fixture.double.fail({ verb: 'list', resource: 'services', metadataOnly: true, fault });
+    fixture.clockOffset += 38 * MINUTE;
+    await until('the comparison is made', () => fixture.requests('comparison').length === 1);
     await renewals(2);
-    assert.deepEqual([world.deaf, world.waits, world.requests('list').length], [[], [], 1]);
+    assert.deepEqual(
+      [fixture.stalled, fixture.waits, fixture.requests('list').length],
+      [[], [], 1],
+    );
   });
 
-  it('is not one that delivers bookmarks', async () => {
-    world.ahead += 20 * MINUTE;
-    world.double.bookmark();
+  it('is not reported when it delivers bookmarks', async () => {
+    fixture.clockOffset += 20 * MINUTE;
+    fixture.double.bookmark();
     await renewals(2);
-    world.ahead += 20 * MINUTE;
+    fixture.clockOffset += 20 * MINUTE;
     await renewals(2);
-    assert.equal(world.requests('comparison').length, 0);
+    assert.equal(fixture.requests('comparison').length, 0);
   });
 
-  it('is not one that tells meanwhile, or whose renewal does', async () => {
+  it('is not reported when it, or its renewal, delivers the change during the comparison', async () => {
     for (const skipped of [0, 1]) {
-      const compared = world.requests('comparison').length;
-      world.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
-      world.ahead += 38 * MINUTE;
-      await until('it is held', () => world.requests('comparison').length > compared);
+      const compared = fixture.requests('comparison').length;
+      fixture.double.fail({ verb: 'list', metadataOnly: true, fault: { kind: 'hold' } });
+      fixture.clockOffset += 38 * MINUTE;
+      await until('the comparison is held', () => fixture.requests('comparison').length > compared);
       Object.assign(timeouts, { silence: 10_000 });
       const name = `while-${skipped}`;
-      world.double.skip(skipped);
-      world.double.put(service(name, 1));
-      if (skipped === 0) await until('it is told', () => world.sink.port(name) === 1);
-      world.double.release();
-      await until('it is told', () => world.sink.port(name) === 1);
-      await until('it is renewed', () => world.double.watching('services') === 1);
+      fixture.double.dropChanges(skipped);
+      fixture.double.put(service(name, 1));
+      if (skipped === 0)
+        await until('the change is delivered', () => fixture.sink.port(name) === 1);
+      fixture.double.release();
+      await until('the change is delivered', () => fixture.sink.port(name) === 1);
+      await until('the watch is renewed', () => fixture.double.watching('services') === 1);
       Object.assign(timeouts, { silence: 200 });
-      // Its silence begins with an event.
-      world.double.put(service('b', skipped + 2));
+      // The silence period starts with an event.
+      fixture.double.put(service('b', skipped + 2));
       await renewals(1);
     }
-    assert.equal(world.requests('list').length, 1);
-    assert.deepEqual(world.deaf, []);
+    assert.equal(fixture.requests('list').length, 1);
+    assert.deepEqual(fixture.stalled, []);
   });
 });

@@ -48,7 +48,7 @@ describe('tls: HTTPS to the API server', () => {
     writeFileSync(kubeconfig, JSON.stringify(config));
     return createOpenSession(await loadClusterConfig({ kubeconfig }), TIMEOUTS);
   };
-  /** How many items a list has. */
+  /** Number of items of a list. */
   const list = async (open: Awaited<ReturnType<typeof opener>>) => {
     const { signal } = new AbortController();
     const session = await open(signal);
@@ -63,36 +63,36 @@ describe('tls: HTTPS to the API server', () => {
     }
   };
 
-  it('trusts the authority that it is told, and no other', async () => {
+  it('trusts only the configured certificate authority', async () => {
     await serve(certificate);
     assert.equal(await list(await opener({ 'certificate-authority': ca.cert })), 1);
     const data = readFileSync(ca.cert).toString('base64');
     assert.equal(await list(await opener({ 'certificate-authority-data': data })), 1);
     await assert.rejects(
       list(await opener({ 'certificate-authority': other.cert })),
-      /authority that is not trusted here/,
+      /from an untrusted authority/,
     );
     await assert.rejects(list(await opener({})), (error) => {
-      // Neither the message nor, in verbose logs, the cause has what Node would advise.
+      // Neither the message nor the cause, which verbose logs print, has Node's advice.
       assert.doesNotMatch(JSON.stringify(stdSerializers.err(error as Error)), /Node\.js/);
       return true;
     });
     assert.equal(await list(await opener({ 'insecure-skip-tls-verify': true })), 1);
   });
 
-  it('looks for the name that it is told', async () => {
+  it('verifies the configured server name', async () => {
     await serve(named);
     const authority = { 'certificate-authority': ca.cert };
     await assert.rejects(
       list(await opener(authority)),
-      /127\.0\.0\.1:\d+ has a certificate that is not .*: it is for DNS:api\.example; use one/,
+      /127\.0\.0\.1:\d+ has a certificate for other names \(DNS:api\.example\): .* use one/,
     );
     assert.equal(await list(await opener({ ...authority, 'tls-server-name': 'api.example' })), 1);
     const wrong = { ...authority, 'tls-server-name': 'other.example' };
-    await assert.rejects(list(await opener(wrong)), /it is for DNS:api\.example/);
+    await assert.rejects(list(await opener(wrong)), /other names \(DNS:api\.example\)/);
   });
 
-  it('shows a client certificate, also when it was replaced meanwhile', async () => {
+  it('sends the client certificate, and the new one after rotation', async () => {
     await serve(certificate, ca.cert);
     const cluster = { 'certificate-authority': ca.cert };
     await assert.rejects(list(await opener(cluster)), /./);
@@ -112,7 +112,7 @@ describe('tls: HTTPS to the API server', () => {
     assert.equal(await list(open), 1);
   });
 
-  it('follows a new authority of the server', async () => {
+  it('uses a new certificate authority after rotation', async () => {
     await serve(await other.issue('moved', ['IP:127.0.0.1']));
     const current = join(ca.directory, 'current-ca.crt');
     copyFileSync(ca.cert, current);
@@ -146,7 +146,7 @@ describe('tls: HTTPS to the API server', () => {
       proxy.close();
     });
 
-    it('asks it for a tunnel, and the server for its certificate', async () => {
+    it('opens a tunnel and verifies the certificate of the server', async () => {
       await serve(certificate);
       const { port } = proxy.address() as AddressInfo;
       const cluster = { 'proxy-url': `http://127.0.0.1:${port}` };

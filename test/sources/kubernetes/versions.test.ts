@@ -1,4 +1,4 @@
-/** ClusterNetworkPolicies of two versions, of which a cluster serves one, the other or both. */
+/** A cluster that serves one, the other or both of two versions of ClusterNetworkPolicy. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { policyResources } from '../../../sources/kubernetes/resources.ts';
@@ -21,168 +21,170 @@ const policy = (name: string, priority = 1) =>
     subject: { namespaces: {} },
   });
 
-/** A world where these versions are served, and what the source makes of it. */
+/** A source, and an API server that serves the given versions. */
 class Upgrade {
-  readonly world = new SourceFixture({ resources: RESOURCES, timeouts: PATIENT });
+  readonly fixture = new SourceFixture({ resources: RESOURCES, timeouts: PATIENT });
 
   async begin(...versions: Version[]): Promise<void> {
-    await this.world.double.listen();
-    this.world.double.serve(NAME, ...versions);
+    await this.fixture.double.listen();
+    this.fixture.double.serve(NAME, ...versions);
   }
 
-  /** Changes the CRD, and waits until one of these versions is watched. */
+  /** Changes the served versions, and waits until one of them is watched. */
   async serve(...versions: Version[]): Promise<void> {
-    const before = this.world.requests('watch', NAME).length;
-    this.world.double.serve(NAME, ...versions);
+    const before = this.fixture.requests('watch', NAME).length;
+    this.fixture.double.serve(NAME, ...versions);
     await until(
-      'it is watched again',
+      'the kind is watched again',
       () =>
-        this.world.requests('watch', NAME).length > before &&
-        this.world.double.watching(NAME) === 1,
+        this.fixture.requests('watch', NAME).length > before &&
+        this.fixture.double.watching(NAME) === 1,
     );
   }
 
   async has(...names: string[]): Promise<void> {
     const wanted = names.map((name) => `ClusterNetworkPolicy ${name}`).join();
-    const known = () => [...this.world.sink.objects.keys()].sort().join();
+    const known = () => [...this.fixture.sink.objects.keys()].sort().join();
     await until(`there are ${wanted}`, () => known() === wanted);
   }
 
-  /** `list v1beta1`, in the order in which it was asked for; `check` is of the object that changed last. */
-  asked(): string[] {
-    return this.world.double.requests().map(({ verb, path, query }) => {
+  /** Requests in order, such as `list v1beta1`; `check` requests the object that changed last. */
+  requests(): string[] {
+    return this.fixture.double.requests().map(({ verb, path, query }) => {
       const isCheck = verb === 'list' && query.limit === '1';
       return `${isCheck ? 'check' : verb} ${path.split('/').at(-2)}`;
     });
   }
 
-  /** What came and went. */
+  /** Objects added to and removed from the sink. */
   calls(): string[] {
-    return this.world.sink.calls.filter((call) => !call.startsWith('synced'));
+    return this.fixture.sink.calls.filter((call) => !call.startsWith('synced'));
   }
 }
 
-describe('versions: a resource that has two versions', () => {
+describe('versions: a resource with two versions', () => {
   let upgrade: Upgrade;
-  let world: SourceFixture;
+  let fixture: SourceFixture;
   beforeEach(() => {
     upgrade = new Upgrade();
-    world = upgrade.world;
-    world.double.put(policy('a'));
+    fixture = upgrade.fixture;
+    fixture.double.put(policy('a'));
   });
-  afterEach(() => world.stop());
+  afterEach(() => fixture.stop());
 
-  for (const [what, served, asked] of [
-    ['the older one', [OLD], ['list v1beta1', 'list v1alpha2', 'watch v1alpha2']],
-    ['both', [OLD, NEW], ['list v1beta1', 'watch v1beta1']],
-    ['the newer one', [NEW], ['list v1beta1', 'watch v1beta1']],
+  for (const [what, served, requests] of [
+    ['the older version', [OLD], ['list v1beta1', 'list v1alpha2', 'watch v1alpha2']],
+    ['both versions', [OLD, NEW], ['list v1beta1', 'watch v1beta1']],
+    ['the newer version', [NEW], ['list v1beta1', 'watch v1beta1']],
   ] as const) {
-    it(`is found, and followed, where ${what} is served`, async () => {
+    it(`is listed and watched when the server has ${what}`, async () => {
       await upgrade.begin(...served);
-      await world.settle([NAME]);
+      await fixture.startAndWatch([NAME]);
       await upgrade.has('a');
-      assert.deepEqual(upgrade.asked(), asked);
-      world.double.put(policy('b'));
+      assert.deepEqual(upgrade.requests(), requests);
+      fixture.double.put(policy('b'));
       await upgrade.has('a', 'b');
-      world.double.delete(policy('a'));
+      fixture.double.delete(policy('a'));
       await upgrade.has('b');
-      assert.deepEqual(world.delays, []);
-      assert.deepEqual([world.absent, world.problems], [[], []]);
+      assert.deepEqual(fixture.delays, []);
+      assert.deepEqual([fixture.notInstalled, fixture.problems], [[], []]);
     });
   }
 
-  it('is absent where neither is served, which is said once, until one is', async () => {
+  it('counts as not installed while neither version is served, with one log message', async () => {
     await upgrade.begin();
-    await world.settle([]);
-    await until('it has looked often', () => world.requests('list', NAME).length >= 12);
-    assert.deepEqual(world.absent, ['ClusterNetworkPolicy']);
-    assert.deepEqual(world.logged, [
-      'ClusterNetworkPolicy: not installed; looking for it now and then',
+    await fixture.startAndWatch([]);
+    await until('several attempts were made', () => fixture.requests('list', NAME).length >= 12);
+    assert.deepEqual(fixture.notInstalled, ['ClusterNetworkPolicy']);
+    assert.deepEqual(fixture.logged, [
+      'ClusterNetworkPolicy: CRD is not installed; checking again periodically',
     ]);
-    // Two requests for each look, of which the first is for the newer one.
+    // Each attempt sends two requests, the first for the newer version.
     const first = ['list v1beta1', 'list v1alpha2'];
-    assert.deepEqual(upgrade.asked().slice(0, 8), [...first, ...first, ...first, ...first]);
-    assert.deepEqual(world.delays.slice(0, 3), [1200, 2400, 60_000]);
+    assert.deepEqual(upgrade.requests().slice(0, 8), [...first, ...first, ...first, ...first]);
+    assert.deepEqual(fixture.delays.slice(0, 3), [1200, 2400, 60_000]);
     await upgrade.serve(OLD);
     await upgrade.has('a');
   });
 
-  it('is read on where an upgrade brings the newer one beside or instead of the older', async () => {
+  it('is watched without interruption when an upgrade adds the newer version or removes the older', async () => {
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
+    await fixture.startAndWatch([NAME]);
     await upgrade.serve(OLD, NEW);
-    assert.equal(upgrade.asked().at(-1), 'watch v1alpha2');
-    world.double.put(policy('b'));
+    assert.equal(upgrade.requests().at(-1), 'watch v1alpha2');
+    fixture.double.put(policy('b'));
     await upgrade.has('a', 'b');
     await upgrade.serve(NEW);
-    assert.deepEqual(upgrade.asked().slice(-3), [
+    assert.deepEqual(upgrade.requests().slice(-3), [
       'check v1alpha2',
       'list v1beta1',
       'watch v1beta1',
     ]);
-    world.double.put(policy('c'));
+    fixture.double.put(policy('c'));
     await upgrade.has('a', 'b', 'c');
     await upgrade.serve(OLD);
-    world.double.delete(policy('a'));
+    fixture.double.delete(policy('a'));
     await upgrade.has('b', 'c');
     const added = ['a', 'b', 'c'].map((name) => `+ ClusterNetworkPolicy ${name}`);
     assert.deepEqual(upgrade.calls(), [...added, '- ClusterNetworkPolicy a']);
-    assert.deepEqual(world.absent, []);
-    assert.ok(!world.logged.some((line) => /failed|not installed/.test(line)));
+    assert.deepEqual(fixture.notInstalled, []);
+    assert.ok(!fixture.logged.some((line) => /failed|not installed/.test(line)));
   });
 
-  it('is not absent for an upgrade while there is no object', async () => {
-    world.double.delete(policy('a'));
+  it('is not reported as not installed during an upgrade without objects', async () => {
+    fixture.double.delete(policy('a'));
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
+    await fixture.startAndWatch([NAME]);
     await upgrade.serve(NEW);
-    world.double.put(policy('b'));
+    fixture.double.put(policy('b'));
     await upgrade.has('b');
-    assert.deepEqual(world.absent, []);
+    assert.deepEqual(fixture.notInstalled, []);
   });
 
-  it('has an object as it is after the upgrade, also when it was written meanwhile', async () => {
+  it('has the current object after an upgrade that changes it', async () => {
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
-    world.double.serve(NAME, NEW);
-    world.double.put({ ...policy('a', 7), apiVersion: NEW });
-    await until('it is what it is now', () => {
-      const object = world.sink.objects.get('ClusterNetworkPolicy a');
+    await fixture.startAndWatch([NAME]);
+    fixture.double.serve(NAME, NEW);
+    fixture.double.put({ ...policy('a', 7), apiVersion: NEW });
+    await until('the object is current', () => {
+      const object = fixture.sink.objects.get('ClusterNetworkPolicy a');
       return object?.kind === 'ClusterNetworkPolicy' && object.priority === 7;
     });
     assert.deepEqual(upgrade.calls(), ['+ ClusterNetworkPolicy a', '+ ClusterNetworkPolicy a']);
   });
 
-  it('is gone when neither is there in three looks, and not before', async () => {
+  it('is removed after three attempts that find neither version, not earlier', async () => {
     const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
     const fail = (times: number) =>
-      world.double.fail({ verb: 'list', resource: NAME, fault: missing, times });
+      fixture.double.fail({ verb: 'list', resource: NAME, fault: missing, times });
     await upgrade.begin(OLD, NEW);
-    await world.settle([NAME]);
+    await fixture.startAndWatch([NAME]);
     for (const times of [1, 2, 5]) {
-      const before = world.requests('watch', NAME).length;
+      const before = fixture.requests('watch', NAME).length;
       fail(times);
-      world.double.breakWatches('expire', NAME);
-      await until('it is watched', () => world.requests('watch', NAME).length > before);
+      fixture.double.breakWatches('expire', NAME);
+      await until('the kind is watched', () => fixture.requests('watch', NAME).length > before);
     }
     assert.deepEqual(upgrade.calls(), ['+ ClusterNetworkPolicy a']);
-    assert.deepEqual(world.absent, []);
+    assert.deepEqual(fixture.notInstalled, []);
     fail(6);
-    world.double.breakWatches('expire', NAME);
-    await until('it is gone and back', () => upgrade.calls().length === 3);
-    assert.deepEqual(world.absent, ['ClusterNetworkPolicy']);
+    fixture.double.breakWatches('expire', NAME);
+    await until('the object is removed and added again', () => upgrade.calls().length === 3);
+    assert.deepEqual(fixture.notInstalled, ['ClusterNetworkPolicy']);
     assert.ok(
-      world.logged.includes('ClusterNetworkPolicy: not installed any more; these are gone'),
+      fixture.logged.includes(
+        'ClusterNetworkPolicy: CRD is no longer installed; removed its objects',
+      ),
     );
   });
 
-  it('is asked for as before after other failures, and listed where it may be', async () => {
+  it('is requested at the same path after other failures, then listed at the served one', async () => {
     await upgrade.begin(OLD);
-    await world.settle([NAME]);
+    await fixture.startAndWatch([NAME]);
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
-    world.double.fail({ verb: 'list', resource: NAME, fault, times: 2 });
+    fixture.double.fail({ verb: 'list', resource: NAME, fault, times: 2 });
     await upgrade.serve(NEW);
-    assert.deepEqual(upgrade.asked().slice(-5), [
+    assert.deepEqual(upgrade.requests().slice(-5), [
       'check v1alpha2',
       'check v1alpha2',
       'check v1alpha2',
@@ -192,14 +194,14 @@ describe('versions: a resource that has two versions', () => {
     assert.deepEqual(upgrade.calls(), ['+ ClusterNetworkPolicy a']);
   });
 
-  it('is not asked for without a pause where lists are served and watches are not', async () => {
+  it('backs off when lists succeed and watches return 404', async () => {
     const missing = { kind: 'status', code: 404, reason: 'NotFound' } as const;
     await upgrade.begin(OLD, NEW);
-    await world.settle([NAME]);
-    world.double.fail({ verb: 'watch', resource: NAME, fault: missing, times: 9 });
-    const before = world.delays.length;
+    await fixture.startAndWatch([NAME]);
+    fixture.double.fail({ verb: 'watch', resource: NAME, fault: missing, times: 9 });
+    const before = fixture.delays.length;
     await upgrade.serve(OLD, NEW);
-    assert.ok(world.delays.length - before >= 4);
+    assert.ok(fixture.delays.length - before >= 4);
     assert.deepEqual(upgrade.calls(), ['+ ClusterNetworkPolicy a']);
   });
 });
@@ -225,11 +227,11 @@ const action: fc.Arbitrary<Action> = fc.oneof(
 
 async function run(actions: readonly Action[]): Promise<void> {
   const upgrade = new Upgrade();
-  const { double, sink } = upgrade.world;
+  const { double, sink } = upgrade.fixture;
   const deleted = new Set<string>();
   try {
     await upgrade.begin(OLD);
-    await upgrade.world.settle([NAME]);
+    await upgrade.fixture.startAndWatch([NAME]);
     for (const each of actions) {
       if (each.do === 'put') double.put(policy(each.name, each.priority));
       else if (each.do === 'delete') {
@@ -253,13 +255,13 @@ async function run(actions: readonly Action[]): Promise<void> {
       () => known().sort().join() === wanted().sort().join(),
     );
     for (const call of upgrade.calls()) assert.ok(!call.startsWith('-') || deleted.has(call), call);
-    assert.deepEqual(upgrade.world.absent, []);
+    assert.deepEqual(upgrade.fixture.notInstalled, []);
   } finally {
-    await upgrade.world.stop();
+    await upgrade.fixture.stop();
   }
 }
 
-it('nothing goes or comes twice whatever versions are served, one after the other', function () {
+it('versions: no object is added or removed twice for any sequence of served versions', function () {
   this.timeout(120_000);
   return fc.assert(fc.asyncProperty(fc.array(action, { minLength: 5, maxLength: 25 }), run), {
     seed: 46,

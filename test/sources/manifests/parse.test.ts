@@ -18,7 +18,7 @@ const service = (name: string) =>
 
 const CNP = 'policy.networking.k8s.io';
 
-describe('parse: manifests of a kind that is read in two versions', () => {
+describe('parse: manifests of a kind with two supported versions', () => {
   const policy = (name: string) => `{metadata: {name: ${name}}, spec: {subject: {namespaces: {}}}}`;
   const parsed = (text: string) => {
     const { objects, problems } = parseManifest(text, 'm.yaml', POLICY_KINDS);
@@ -30,7 +30,7 @@ describe('parse: manifests of a kind that is read in two versions', () => {
   const list = (version: string, name: string) =>
     `apiVersion: ${CNP}/${version}\nkind: ClusterNetworkPolicyList\nitems:\n- ${policy(name)}\n`;
 
-  it('may say either, also as lists', () => {
+  it('accept both versions, also in lists', () => {
     const text = [
       document('v1alpha2', 'a'),
       document('v1beta1', 'b'),
@@ -43,14 +43,14 @@ describe('parse: manifests of a kind that is read in two versions', () => {
     );
   });
 
-  it('have one object but once, whatever the versions', () => {
+  it('report an object in both versions as a duplicate', () => {
     assert.deepEqual(parsed(`${document('v1beta1', 'a')}---\n${document('v1alpha2', 'a')}`), [
       'ClusterNetworkPolicy a@1',
-      'm.yaml:6: ClusterNetworkPolicy a: is already on line 1',
+      'm.yaml:6: ClusterNetworkPolicy a: is already defined on line 1',
     ]);
   });
 
-  it('say no third', () => {
+  it('reject a third version', () => {
     const either = `${CNP}/v1beta1 or ${CNP}/v1alpha2`;
     assert.deepEqual(parsed(`${document('v1', 'a')}---\n${list('v1', 'b')}`), [
       `m.yaml:1: ClusterNetworkPolicy a: apiVersion: must be ${either} for this kind, not "${CNP}/v1"`,
@@ -59,11 +59,11 @@ describe('parse: manifests of a kind that is read in two versions', () => {
   });
 });
 
-describe('parse: what is left out of a manifest', () => {
+describe('parse: skipped objects of a manifest', () => {
   const left = (text: string) =>
     Object.fromEntries(parseManifest(text, 'm.yaml', SERVING_KINDS).skippedKinds);
 
-  it('is counted by kind', () => {
+  it('are counted by kind', () => {
     const items =
       '[{kind: Service, apiVersion: v1, metadata: {name: a}}, {kind: Svc}, {kind: Pod}]';
     const pod = 'apiVersion: v1\nkind: Pod\n';
@@ -73,7 +73,7 @@ describe('parse: what is left out of a manifest', () => {
     });
   });
 
-  it('is neither what is read and says nothing here, nor what cannot be read', () => {
+  it('do not include unused or unreadable objects', () => {
     const slice = 'apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a}\n';
     assert.deepEqual(left(`${slice}addressType: FQDN\n---\n${service('A_')}---\nkind: 7\n`), {});
   });
@@ -85,13 +85,13 @@ describe('parse: manifest parsing', () => {
     ['an empty JSON file', ' \n', [], 'm.json'],
     ['only comments and separators', '---\n# nothing\n---\n', []],
     [
-      'several documents, each with its line',
+      'several documents with their lines',
       `# first\n\n${service('a')}---\n\n# second\n${service('b')}...\n`,
       ['Service default/a@3', 'Service default/b@12'],
     ],
     ['other kinds', 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n', []],
     [
-      'an unread version of a kind that is read',
+      'an unsupported version of a supported kind',
       'apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: a}\n',
       [
         'm.yaml:1: EndpointSlice default/a: apiVersion: must be discovery.k8s.io/v1 for this kind, not "discovery.k8s.io/v1beta1"',
@@ -102,16 +102,16 @@ describe('parse: manifest parsing', () => {
       'apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: a}\n  spec: {}\n- apiVersion: v1\n  kind: Service\n  metadata: {name: b}\n  spec:\n    ports: [{port: 0}]\n- 7\n',
       [
         'Service default/a@4',
-        'm.yaml:8: Service default/b: spec.ports[0].port: must be a number from 1 to 65535, not 0',
+        'm.yaml:8: Service default/b: spec.ports[0].port: must be an integer from 1 to 65535, not 0',
         'm.yaml:13: List: items[2]: must be a Kubernetes object',
       ],
     ],
     [
-      'typed lists whose members do not say what they are',
+      'typed lists whose items have no kind',
       'apiVersion: v1\nkind: ServiceList\nitems: [{metadata: {name: a}, spec: {}}]\n---\napiVersion: v1\nkind: NodeList\nitems: [{metadata: {name: n}}]\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n- {metadata: {name: s, labels: {kubernetes.io/service-name: a}}, addressType: IPv4}\n',
       ['Service default/a@3', 'Node n@7', 'EndpointSlice default/s@12'],
     ],
-    ['a list without members', 'apiVersion: v1\nkind: List\nitems: null\n', []],
+    ['a list without items', 'apiVersion: v1\nkind: List\nitems: null\n', []],
     [
       'a list in a list',
       'apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: List}\n',
@@ -122,10 +122,14 @@ describe('parse: manifest parsing', () => {
       'apiVersion: v2\nkind: List\n',
       ['m.yaml:1: List: apiVersion: must be v1'],
     ],
-    ['what is no object', '- a\n', ['m.yaml:1: must be a Kubernetes object, not a list']],
-    ['what has no kind', 'a: 1\n', ['m.yaml:1: kind: must be a string']],
     [
-      'a syntax error, and what stands before it',
+      'a document that is not an object',
+      '- a\n',
+      ['m.yaml:1: must be a Kubernetes object, not a list'],
+    ],
+    ['a document without a kind', 'a: 1\n', ['m.yaml:1: kind: must be a string']],
+    [
+      'a syntax error, and the documents before it',
       `${service('a')}---\nkind: Service\n  oops: [\n`,
       ['Service default/a@1', 'm.yaml:8: Nested mappings are not allowed in compact mappings'],
     ],
@@ -135,9 +139,9 @@ describe('parse: manifest parsing', () => {
       ['m.yaml:3: Map keys must be unique'],
     ],
     [
-      'one object twice',
+      'a duplicate object',
       `${service('a')}---\n${service('a')}`,
-      ['Service default/a@1', 'm.yaml:8: Service default/a: is already on line 1'],
+      ['Service default/a@1', 'm.yaml:8: Service default/a: is already defined on line 1'],
     ],
     [
       'anchors and merge keys',
@@ -154,13 +158,13 @@ describe('parse: manifest parsing', () => {
       'm.json',
     ],
     [
-      'a duplicate key in JSON, however it is spelt',
+      'a duplicate key in JSON with an escape',
       '{"kind": "List",\n"k\\u0069nd": "List"}',
-      ['m.json:2: holds the key "kind" twice'],
+      ['m.json:2: has the key "kind" twice'],
       'm.json',
     ],
     [
-      'a JSON file that ends too early',
+      'a truncated JSON file',
       '{"kind":\n"List"',
       [
         "m.json:2: Expected ',' or '}' after property value in JSON at position 15 (line 2 column 7)",
@@ -168,7 +172,7 @@ describe('parse: manifest parsing', () => {
       'm.json',
     ],
     [
-      'a lone bracket of JSON',
+      'a single bracket of JSON',
       '{\n',
       ["m.json:2: Expected property name or '}' in JSON at position 2 (line 2 column 1)"],
       'm.json',
@@ -178,7 +182,7 @@ describe('parse: manifest parsing', () => {
     it(`reads ${what}`, () => assert.deepEqual(outcome(text, file), expected));
   }
 
-  it('reads kinds of network policy where they are asked for', () => {
+  it('reads kinds of network policy when requested', () => {
     const policies = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicyList
 items: [{metadata: {name: a}, spec: {ingress: [{ports: [{endPort: 1}]}]}}]
@@ -205,13 +209,13 @@ metadata: {name: shop}
     assert.deepEqual(pod.addresses, ['10.244.0.1', 'fd00::1']);
   });
 
-  it('has nothing against lists of other kinds, whatever their names', () => {
+  it('skips lists of other kinds', () => {
     const calico = 'apiVersion: projectcalico.org/v3\nkind: NetworkPolicyList\nitems: [7]\n';
     assert.deepEqual(outcome(calico), []);
     assert.deepEqual(outcome('apiVersion: v1\nkind: PodList\nitems: {}\n'), []);
   });
 
-  it('is quick with a billion laughs', () => {
+  it('limits the time for a billion-laughs document', () => {
     const levels = 'abcdefghi'.split('');
     const bomb = levels.map((level, index) => {
       const below = index === 0 ? '"lol"' : `*${levels[index - 1]}`;
@@ -225,11 +229,11 @@ metadata: {name: shop}
     assert.ok(performance.now() - started < 1000);
   });
 
-  it('refuses nesting that the stack cannot hold', () => {
+  it('rejects nesting deeper than the stack', () => {
     assert.deepEqual(outcome('['.repeat(100_000)), ['m.yaml:1: is nested too deeply']);
   });
 
-  it('never throws, and prints problems on one line', () => {
+  it('never throws, and formats each problem on one line', () => {
     const fragment = fc.oneof(
       fc.string(),
       fc.constantFrom(
@@ -255,7 +259,7 @@ metadata: {name: shop}
     );
   });
 
-  it('finds items in JSON as JSON.parse does', () => {
+  it('finds the same JSON items as JSON.parse', () => {
     fc.assert(
       fc.property(fc.array(fc.dictionary(fc.string(), fc.json())), fc.nat(3), (members, indent) => {
         const list = { 'it"ems': [{}], apiVersion: 'v1', kind: 'List', items: members };

@@ -36,7 +36,7 @@ describe('source: manifest source', () => {
 
   const path = (name: string) => join(directory, name);
   const write = (name: string, text: string) => writeFileSync(path(name), text);
-  /** As careful writers do, and with the same mtime each time, as reproducible archives have it. */
+  /** An atomic rename with a constant mtime, as in reproducible archives. */
   const replace = (name: string, text: string) => {
     write('.tmp', text);
     utimesSync(path('.tmp'), 2000, 1000);
@@ -46,7 +46,7 @@ describe('source: manifest source', () => {
     options: Partial<Pick<ManifestSourceOptions, 'rescanMs' | 'onRecovered' | 'onFaulty'>> = {},
   ) => {
     const onProblem = (problem: ManifestProblem) => void problems.push(problem);
-    // Without the periodic look, unless a test is about it: events have to do.
+    // Without the periodic rescan by default, so that only file events trigger scans.
     source = new ManifestSource({
       directory,
       kinds,
@@ -72,7 +72,7 @@ describe('source: manifest source', () => {
     rmSync(root, { recursive: true, force: true });
   });
 
-  it('hands everything over before it says so', async () => {
+  it('delivers all objects before synced', async () => {
     write('b.yml', service('b', 2));
     write('a.yaml', service('a', 1));
     write('c.json', '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}');
@@ -90,7 +90,7 @@ describe('source: manifest source', () => {
     assert.deepEqual(problems, []);
   });
 
-  it('refuses to start without the directory', async () => {
+  it('fails to start when the directory is missing', async () => {
     directory = join(root, 'missing');
     await assert.rejects(start(), (error) => {
       assert.ok(error instanceof ManifestDirectoryError);
@@ -105,7 +105,7 @@ describe('source: manifest source', () => {
     ['by renaming over it', (text: string) => replace('a.yaml', text)],
   ] as const;
   for (const [how, rewrite] of writers) {
-    it(`follows a file rewritten ${how}, telling only what differs`, async () => {
+    it(`delivers only the differences of a file rewritten ${how}`, async () => {
       rewrite(`${service('a', 1)}---\n${service('b', 1)}`);
       await start();
       for (const port of [2, 3, 4]) {
@@ -113,7 +113,7 @@ describe('source: manifest source', () => {
         await until(`a has port ${port}`, () => sink.port('a') === port);
       }
       rewrite(service('c', 1));
-      await until('c is there', () => sink.port('c') === 1);
+      await until('c is added', () => sink.port('c') === 1);
       assert.deepEqual(sink.calls.slice(5), [
         ...Array(3).fill('+ Service default/a'),
         '- Service default/a',
@@ -123,15 +123,15 @@ describe('source: manifest source', () => {
     });
   }
 
-  it('follows new, renamed and removed files', async () => {
+  it('detects new, renamed and removed files', async () => {
     await start();
     write('a.yaml', service('a', 1));
-    await until('a is there', () => sink.port('a') === 1);
+    await until('a is added', () => sink.port('a') === 1);
     renameSync(path('a.yaml'), path('z.yaml'));
     write('b.yaml', service('b', 1));
-    await until('b is there', () => sink.port('b') === 1);
+    await until('b is added', () => sink.port('b') === 1);
     unlinkSync(path('z.yaml'));
-    await until('a is gone', () => sink.port('a') === undefined);
+    await until('a is removed', () => sink.port('a') === undefined);
     assert.deepEqual(sink.calls.slice(3), [
       '+ Service default/a',
       '+ Service default/b', // the rename changed nothing
@@ -145,60 +145,60 @@ describe('source: manifest source', () => {
     write('a.yaml', `${service('a', 2)}---\n${service('b', 70_000)}`);
     await until('the problem is reported', () => problems.length > 0);
     assert.deepEqual(lines(), [
-      'd/a.yaml:9: Service default/b: spec.ports[0].port: must be a number from 1 to 65535, not 70000',
+      'd/a.yaml:9: Service default/b: spec.ports[0].port: must be an integer from 1 to 65535, not 70000',
     ]);
     assert.equal(sink.port('a'), 1);
     assert.deepEqual([...(source?.unreadable() ?? [])], [['Service', 1]]);
     write('a.yaml', BROKEN);
-    await until('the next is', () => problems.length > 1);
+    await until('the next problem is reported', () => problems.length > 1);
     assert.deepEqual([sink.port('a'), sink.port('b')], [1, 1]);
     write('a.yaml', service('a', 3));
-    await until('a is new', () => sink.port('a') === 3);
+    await until('a is updated', () => sink.port('a') === 3);
     assert.equal(sink.port('b'), undefined);
     assert.equal(problems.length, 2);
     assert.equal(source?.unreadable().size, 0);
   });
 
-  it('uses what it can of a file that was never good', async () => {
+  it('uses the readable objects of a file that was never good', async () => {
     write('a.yaml', `${service('a', 1)}---\n${service('b', 0)}`);
     await start();
     assert.deepEqual([sink.port('a'), problems.length], [1, 1]);
     write('a.yaml', `${service('c', 1)}---\n${service('b', 0)}`);
-    await until('c is there', () => sink.port('c') === 1);
-    assert.equal(sink.port('a'), 1, 'nothing is lost before the file is good');
+    await until('c is added', () => sink.port('c') === 1);
+    assert.equal(sink.port('a'), 1, 'no object is removed before the file is good');
     write('a.yaml', service('b', 1));
-    await until('b is there', () => sink.port('b') === 1);
+    await until('b is added', () => sink.port('b') === 1);
     assert.deepEqual([sink.port('a'), sink.port('c')], [undefined, undefined]);
   });
 
-  it('keeps the objects of a file that is opened for writing', async () => {
+  it('keeps the objects of a file that is empty while it is rewritten', async () => {
     write('a.yaml', service('a', 1));
     await start();
     write('a.yaml', '');
-    await until('it is reported', () => problems.length > 0);
+    await until('the problem is reported', () => problems.length > 0);
     assert.equal(sink.port('a'), 1);
     write('a.yaml', '# none\n');
-    await until('a is gone', () => sink.port('a') === undefined);
+    await until('a is removed', () => sink.port('a') === undefined);
   });
 
-  it('lets the first of two files have an object, then the other', async () => {
+  it('uses an object of the first of two files, then of the other', async () => {
     write('b.yaml', `# b\n${service('a', 2)}`);
     await start();
     write('a.yaml', service('a', 1));
-    await until('the first file has it', () => sink.port('a') === 1);
+    await until('the first file takes precedence', () => sink.port('a') === 1);
     assert.deepEqual(lines(), [
-      'd/b.yaml:2: Service default/a: is not used: "a.yaml" has it too and comes first',
+      'd/b.yaml:2: Service default/a: is not used: "a.yaml" defines it too and takes precedence',
     ]);
     write('b.yaml', service('a', 3));
     write('c.yaml', service('c', 1));
-    await until('c is there', () => sink.port('c') === 1);
+    await until('c is added', () => sink.port('c') === 1);
     assert.equal(sink.port('a'), 1);
-    assert.equal(problems.length, 1, 'it was told already');
+    assert.equal(problems.length, 1, 'the duplicate is reported only once');
     unlinkSync(path('a.yaml'));
-    await until('the other file has it', () => sink.port('a') === 3);
+    await until('the other file is used', () => sink.port('a') === 3);
   });
 
-  it('does not count as unreadable what is there twice', async () => {
+  it('does not count duplicates as unreadable', async () => {
     write('a.yaml', `${service('a', 1)}---\n${service('a', 2)}`);
     write('b.yaml', service('a', 3));
     await start();
@@ -223,27 +223,27 @@ describe('source: manifest source', () => {
     assert.deepEqual([sink.objects.size, problems.length], [1, 0]);
   });
 
-  it('keeps a file behind a dangling link, and finds what makes no event', async () => {
+  it('keeps the objects behind a dangling link, and finds changes without file events', async () => {
     writeFileSync(join(root, 'elsewhere'), service('a', 1));
     symlinkSync(join(root, 'elsewhere'), path('a.yaml'));
     await start({ rescanMs: 20 });
     writeFileSync(join(root, 'elsewhere'), service('a', 2));
-    await until('the change is seen', () => sink.port('a') === 2);
+    await until('the change is found', () => sink.port('a') === 2);
     unlinkSync(join(root, 'elsewhere'));
-    await until('it is reported', () => problems.length > 0);
+    await until('the problem is reported', () => problems.length > 0);
     assert.equal(sink.port('a'), 2);
     unlinkSync(path('a.yaml'));
-    await until('a is gone', () => sink.port('a') === undefined);
+    await until('a is removed', () => sink.port('a') === undefined);
   });
 
-  it('keeps everything while the directory is gone, and follows the next one', async () => {
+  it('keeps all objects while the directory is missing, and reads a new one', async () => {
     write('a.yaml', service('a', 1));
     await start({ rescanMs: 20 });
     renameSync(directory, join(root, 'away'));
-    await until('it is reported', () => problems.length > 0);
+    await until('the problem is reported', () => problems.length > 0);
     assert.match(
       lines()[0] ?? '',
-      /^d: cannot be read: ENOENT.*; its last objects stay in force until it can be$/,
+      /^d: cannot be read: ENOENT.*; the objects read last stay in force$/,
     );
     assert.equal(sink.port('a'), 1);
     mkdirSync(join(root, 'next'));
@@ -251,11 +251,11 @@ describe('source: manifest source', () => {
     renameSync(join(root, 'next'), directory);
     await until('the new file is read', () => sink.port('a') === 2);
     replace('a.yaml', service('a', 3));
-    await until('and followed', () => sink.port('a') === 3);
+    await until('the new directory is watched', () => sink.port('a') === 3);
     assert.equal(problems.length, 1);
   });
 
-  it('says nothing more once it has been stopped', async () => {
+  it('delivers nothing after stop', async () => {
     write('a.yaml', service('a', 1));
     await start({ rescanMs: 1 });
     await source?.stop();
@@ -274,40 +274,40 @@ describe('source: manifest source', () => {
     assert.equal(sink.calls.length, before);
   });
 
-  it('tells when a fault is over, and how many files have one', async () => {
-    const told: string[] = [];
+  it('reports recovered files and the number of files with problems', async () => {
+    const calls: string[] = [];
     write('a.yaml', BROKEN);
     write('b.yaml', BROKEN);
     write('good.yaml', service('good', 1));
     await start({
-      onRecovered: (file, isGone) => told.push(`${file.replace(`${root}/`, '')} ${isGone}`),
-      onFaulty: (count) => told.push(String(count)),
+      onRecovered: (file, isGone) => calls.push(`${file.replace(`${root}/`, '')} ${isGone}`),
+      onFaulty: (count) => calls.push(String(count)),
     });
-    assert.deepEqual(told, ['2']);
+    assert.deepEqual(calls, ['2']);
     replace('a.yaml', service('a', 1));
-    await until('3 are told', () => told.length === 3);
+    await until('3 calls were made', () => calls.length === 3);
     unlinkSync(path('b.yaml'));
-    await until('5 are told', () => told.length === 5);
+    await until('5 calls were made', () => calls.length === 5);
     write('good.yaml', BROKEN);
-    await until('6 are told', () => told.length === 6);
-    assert.deepEqual(told, ['2', 'd/a.yaml false', '1', 'd/b.yaml true', '0', '1']);
+    await until('6 calls were made', () => calls.length === 6);
+    assert.deepEqual(calls, ['2', 'd/a.yaml false', '1', 'd/b.yaml true', '0', '1']);
   });
 
-  it('tells when the directory can be read again', async () => {
-    const told: string[] = [];
+  it('reports when the directory can be read again', async () => {
+    const calls: string[] = [];
     await start({
       rescanMs: 10,
-      onRecovered: (file) => told.push(file.replace(`${root}/`, '')),
-      onFaulty: (count) => told.push(String(count)),
+      onRecovered: (file) => calls.push(file.replace(`${root}/`, '')),
+      onFaulty: (count) => calls.push(String(count)),
     });
     renameSync(directory, join(root, 'elsewhere'));
-    await until('2 are told', () => told.length === 2);
+    await until('2 calls were made', () => calls.length === 2);
     renameSync(join(root, 'elsewhere'), directory);
-    await until('4 are told', () => told.length === 4);
-    assert.deepEqual(told, ['0', '1', 'd', '0']);
+    await until('4 calls were made', () => calls.length === 4);
+    assert.deepEqual(calls, ['0', '1', 'd', '0']);
   });
 
-  it('tells once of a slice that belongs to no Service', async () => {
+  it('warns once about a slice without a Service', async () => {
     const slice = (labels: string) =>
       `apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s${labels}}\naddressType: IPv4\n`;
     write('a.yaml', slice(''));
@@ -317,19 +317,19 @@ describe('source: manifest source', () => {
     ];
     assert.deepEqual(lines(), expected);
     write('a.yaml', `${slice('')}---\n${service('a', 1)}`);
-    await until('the Service', () => sink.calls.includes('+ Service default/a'));
+    await until('the Service is added', () => sink.calls.includes('+ Service default/a'));
     assert.deepEqual(lines(), expected);
   });
 
-  it('refuses what is too large or not UTF-8', () => {
+  it('rejects files that are too large or not UTF-8', () => {
     write('a.yaml', `${service('a', 1)}# ${'x'.repeat(MAX_FILE_BYTES)}`);
     writeFileSync(path('b.yaml'), Buffer.from([0xff, 0xfe]));
     problems.push(...loadManifestDirectory(directory, kinds).problems);
-    assert.match(lines()[0] ?? '', /^d\/a.yaml: is too large: \d+ bytes, of at most 67108864$/);
+    assert.match(lines()[0] ?? '', /^d\/a.yaml: is too large: \d+ bytes; the limit is 67108864$/);
     assert.match(lines()[1] ?? '', /^d\/b.yaml: cannot be read: .*utf-8/);
   });
 
-  it('loads a directory once, in the order of names and lines', () => {
+  it('loads a directory in the order of file names and lines', () => {
     write('b.yaml', `${service('b', 2)}---\n${service('a', 2)}---\n${service('c', 0)}`);
     write('a.yaml', `${service('z', 1)}---\n${service('a', 1)}`);
     const loaded = loadManifestDirectory(directory, kinds);
@@ -339,8 +339,8 @@ describe('source: manifest source', () => {
       ['a.yaml:1 default/z', 'a.yaml:9 default/a', 'b.yaml:1 default/b'],
     );
     assert.deepEqual(lines(), [
-      'd/b.yaml:17: Service default/c: spec.ports[0].port: must be a number from 1 to 65535, not 0',
-      'd/b.yaml:9: Service default/a: is not used: "a.yaml" has it too and comes first',
+      'd/b.yaml:17: Service default/c: spec.ports[0].port: must be an integer from 1 to 65535, not 0',
+      'd/b.yaml:9: Service default/a: is not used: "a.yaml" defines it too and takes precedence',
     ]);
     assert.throws(() => loadManifestDirectory(path('none'), kinds), ManifestDirectoryError);
   });
