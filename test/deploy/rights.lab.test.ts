@@ -158,8 +158,9 @@ for (const mode of MODES) {
           return warningsIn(log);
         };
         const removedIn = (families: number) => () =>
-          log.filter((line) => line.includes('removed what mode iptables had left')).length ===
-          families;
+          log.filter(
+            (line) => line.includes('removed leftover state') && line.includes('"what":"iptables"'),
+          ).length === families;
 
         await init(mode);
         assert.equal(await isOpen(), true);
