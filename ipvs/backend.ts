@@ -232,7 +232,7 @@ class IpvsBackend implements Backend {
   stats(): BackendStats {
     return {
       marks: { inUse: this.#marks.inUse, waiting: this.#plan.waitingForMark },
-      lingeringVips: this.#plan.drainingVips.size,
+      drainingVips: this.#plan.drainingVips.size,
     };
   }
 

@@ -129,7 +129,7 @@ export class Takeover {
   }
 
   /** State that is still on the node, and why. */
-  kept(): Iterable<RemainingState> {
+  remaining(): Iterable<RemainingState> {
     return this.#remaining.values();
   }
 

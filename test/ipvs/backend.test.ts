@@ -210,7 +210,7 @@ describe('backend: ipvs', () => {
     /** An agent whose Service is refused while connections to its pod are active. */
     async function refused(fake: FakeKernel, activeConnections = 1) {
       const backend = await serving(fake, [wide()]);
-      assert.equal(backend.stats?.().lingeringVips, 0);
+      assert.equal(backend.stats?.().drainingVips, 0);
       fake.set(service, `${POD}:0`, { activeConnections });
       backend.setRefusedServices?.(refuse);
       backend.update([], [id]);
@@ -225,13 +225,13 @@ describe('backend: ipvs', () => {
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
       assert.equal(await backend.findDrift(), undefined);
-      assert.equal(backend.stats?.().lingeringVips, 1);
+      assert.equal(backend.stats?.().drainingVips, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       timers.advance(60_000);
       await backend.findDrift();
       assert.deepEqual(bound(fake), UNBOUND);
       assert.deepEqual([...fake.services.keys()], []);
-      assert.equal(backend.stats?.().lingeringVips, 0);
+      assert.equal(backend.stats?.().drainingVips, 0);
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
       assert.deepEqual(fake.take(), []);
@@ -353,7 +353,7 @@ describe('backend: ipvs', () => {
             'no Service is served on these VIPs; they stay bound until their connections end',
         },
       ]);
-      assert.equal(backend.stats?.().lingeringVips, 1);
+      assert.equal(backend.stats?.().drainingVips, 1);
       await backend.apply(true);
       assert.equal(warnings.length, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });

@@ -42,7 +42,7 @@ function agent(
   return {
     failing,
     timers,
-    kept: () => [...takeover.kept()],
+    remaining: () => [...takeover.remaining()],
     afterFirstSync: (family: IpFamily) => takeover.afterFirstSync(family),
     /** Removals after a first sync. */
     removedAfter: async (family: IpFamily): Promise<string[]> => {
@@ -72,10 +72,10 @@ describe('takeover: removals after first syncs', () => {
     ['ipvs', ['policy', `${tables} of IPv4`], [`${tables} of IPv6`]],
   ] as const) {
     it(`removes state of other modes after each family's first sync (mode ${mode})`, async () => {
-      const { removedAfter, kept } = agent(mode);
+      const { removedAfter, remaining } = agent(mode);
       assert.deepEqual(await removedAfter('IPv4'), first);
       assert.deepEqual(await removedAfter('IPv6'), second);
-      assert.deepEqual(kept(), []);
+      assert.deepEqual(remaining(), []);
     });
   }
 
@@ -85,14 +85,14 @@ describe('takeover: removals after first syncs', () => {
   });
 
   it('keeps IPVS while rules may reference its sets', async () => {
-    const { failing, removedAfter, removedIn, kept } = agent('nftables');
+    const { failing, removedAfter, removedIn, remaining } = agent('nftables');
     failing.add('rules of IPv4');
     await removedAfter('IPv4');
     assert.deepEqual(await removedAfter('IPv6'), ['kube-proxy of IPv6', 'rules of IPv6']);
-    assert.deepEqual(kept(), [{ what: 'iptables', reason: 'error', connections: 0 }]);
+    assert.deepEqual(remaining(), [{ what: 'iptables', reason: 'error', connections: 0 }]);
     failing.clear();
     assert.deepEqual(await removedIn(SECOND), ['rules of IPv4', 'IPVS but ::/0']);
-    assert.deepEqual(kept(), []);
+    assert.deepEqual(remaining(), []);
   });
 
   it('resolves when the tables of a family are deleted', async () => {
@@ -142,14 +142,14 @@ function removing(nextEnd: () => number | Error) {
     { ...NO_LEFTOVERS, ipvs: () => leftover },
   );
   void takeover.afterFirstSync('IPv4');
-  const kept = () => [...takeover.kept()];
+  const remaining = () => [...takeover.remaining()];
   return {
     takeover,
     timers,
     logged,
-    kept,
+    remaining,
     attempts: () => attempts,
-    isDone: () => timers.pending === 0 && kept().length === 0,
+    isDone: () => timers.pending === 0 && remaining().length === 0,
     /** Lets time pass in steps, and runs what follows from each. */
     pass: async (milliseconds: number, step = SECOND) => {
       for (let passed = 0; passed < milliseconds; passed += step) {
@@ -162,37 +162,40 @@ function removing(nextEnd: () => number | Error) {
 
 describe('takeover: one removal', () => {
   it('finishes at once when no connection needs the state', async () => {
-    const { isDone, kept, attempts, logged, timers } = removing(() => 0);
+    const { isDone, remaining, attempts, logged, timers } = removing(() => 0);
     await nextTurn();
-    assert.deepEqual([isDone(), kept(), attempts(), logged, timers.pending], [true, [], 1, [], 0]);
+    assert.deepEqual(
+      [isDone(), remaining(), attempts(), logged, timers.pending],
+      [true, [], 1, [], 0],
+    );
   });
 
   it('keeps state that connections need, and removes it within a minute of the last one', async () => {
     let connections = 21;
-    const { isDone, kept, logged, pass } = removing(() => connections);
+    const { isDone, remaining, logged, pass } = removing(() => connections);
     // So that checks come at whole periods, and the last connection ends right after one.
     await nextTurn();
     await pass(10 * MINUTE);
-    assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'connections', connections: 21 }]);
+    assert.deepEqual(remaining(), [{ what: 'ipvs', reason: 'connections', connections: 21 }]);
     connections = 1;
     await pass(MINUTE);
-    assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'connections', connections: 1 }]);
+    assert.deepEqual(remaining(), [{ what: 'ipvs', reason: 'connections', connections: 1 }]);
     connections = 0;
     // Half a minute remains for the removal itself.
     await pass(30 * SECOND);
-    assert.deepEqual([isDone(), kept()], [true, []]);
+    assert.deepEqual([isDone(), remaining()], [true, []]);
     assert.deepEqual(logged, ['keeping leftover state until its connections end']);
   });
 
   it('retries with growing delays, and logs each new reason', async () => {
     const [busy, denied] = [new Error('busy'), new Error('denied')];
     const ends = [busy, busy, denied, denied, 2];
-    const { isDone, kept, logged, attempts, pass } = removing(() => ends.shift() ?? 0);
+    const { isDone, remaining, logged, attempts, pass } = removing(() => ends.shift() ?? 0);
     await pass(2 * SECOND);
     assert.equal(attempts(), 2);
-    assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'error', connections: 0 }]);
+    assert.deepEqual(remaining(), [{ what: 'ipvs', reason: 'error', connections: 0 }]);
     await pass(MINUTE);
-    assert.deepEqual([isDone(), kept()], [true, []]);
+    assert.deepEqual([isDone(), remaining()], [true, []]);
     assert.deepEqual(logged, [
       `warning: ${FAILED}: busy`,
       `warning: ${FAILED}: denied`,
