@@ -42,7 +42,7 @@ export type FailedChange = readonly [what: string, error: NetlinkError];
 
 /** Changes that the kernel rejected; all others were made. */
 export class IpvsApplyError extends AggregateError {
-  override readonly name = 'IpvsRefusedError';
+  override readonly name = 'IpvsApplyError';
   declare readonly errors: NetlinkError[];
   readonly failures: readonly FailedChange[];
 

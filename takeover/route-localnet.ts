@@ -14,7 +14,7 @@ const ROUTE_LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet';
 
 /** route_localnet cannot be set to 0, for example in a container that is not privileged. */
 export class RouteLocalnetError extends Error {
-  override readonly name = 'LocalnetOpenError';
+  override readonly name = 'RouteLocalnetError';
   readonly sysctl = 'net.ipv4.conf.all.route_localnet';
 
   constructor(cause: Error) {

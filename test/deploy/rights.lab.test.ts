@@ -172,7 +172,7 @@ for (const mode of MODES) {
         const isTold = () => removedIn(2)() && log.some((line) => line.includes(ROUTE_LOCALNET));
         const warnings = await agent(NFTABLES, isTold);
         assert.equal(warnings.length, 1, warnings.join('\n'));
-        assert.match(warnings[0] ?? '', /KUBE-FIREWALL.*Services are not concerned.*--init-only/);
+        assert.match(warnings[0] ?? '', /KUBE-FIREWALL.*Services are not affected.*--init-only/);
         assert.doesNotMatch(warnings[0] ?? '', /cleanup/);
         assert.deepEqual(await chains(), ['KUBE-FIREWALL']);
         assert.equal(await isOpen(), true);
