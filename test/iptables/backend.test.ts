@@ -198,13 +198,13 @@ describe('backend: iptables', () => {
     });
     await backend.apply(true);
     assert.equal(await backend.findDrift(), undefined);
-    for (const [table, chain, said] of [
+    for (const [table, chain, drift] of [
       ['nat', 'OUTPUT', 'jump from OUTPUT to KUBE-SERVICES in table nat'],
       ['filter', 'KUBE-FIREWALL', 'rule of chain KUBE-FIREWALL in table filter'],
       ['mangle', 'KUBE-PROXY-CANARY', 'chain KUBE-PROXY-CANARY of table mangle'],
     ] as const) {
       tables.get(table)?.restore(`*${table}\n:${chain} - [0:0]\nCOMMIT\n`);
-      assert.equal(await backend.findDrift(), said);
+      assert.equal(await backend.findDrift(), drift);
       await backend.apply(true);
     }
   });

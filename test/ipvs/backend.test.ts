@@ -538,8 +538,8 @@ describe('backend: ipvs', () => {
 
   const drifts: readonly (readonly [
     what: string,
-    lose: (fake: FakeKernel) => unknown,
-    said: string,
+    change: (fake: FakeKernel) => unknown,
+    drift: string,
   ])[] = [
     ['IPVS was cleared', (fake) => fake.services.clear(), `IPVS service FWM ${MARK}`],
     ['a set was deleted', (fake) => fake.sets.delete('KUBE-DROP'), 'ipset KUBE-DROP'],
@@ -567,13 +567,13 @@ describe('backend: ipvs', () => {
       'jump from PREROUTING to KUBE-SERVICES in table nat',
     ],
   ];
-  for (const [what, lose, said] of drifts) {
+  for (const [what, change, drift] of drifts) {
     it(`detects drift when ${what}`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [wide()]);
       assert.equal(await backend.findDrift(), undefined);
-      lose(fake);
-      assert.equal(await backend.findDrift(), said);
+      change(fake);
+      assert.equal(await backend.findDrift(), drift);
       await backend.apply(true);
       assert.equal(await backend.findDrift(), undefined);
     });

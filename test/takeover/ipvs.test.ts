@@ -20,18 +20,18 @@ function node() {
   const timers = new FakeTimers();
   const log = { debug() {}, info() {}, warn() {}, error() {} };
   const connections = new Map([WEB, DNS].map((key) => [key, 0]));
-  const looks: (readonly IpvsServiceKey[])[] = [];
+  const checks: (readonly IpvsServiceKey[])[] = [];
   let startedDraining = true;
   let isThere = true;
   const leftover = ipvs([], {
     hasDevice: async () => isThere,
     drainServices: async (_excluded, among = [WEB, DNS]) => {
-      looks.push(among);
+      checks.push(among);
       const busy = among.filter((key) => connections.get(key) !== 0);
       const sum = busy.reduce((total, key) => total + (connections.get(key) ?? 0), 0);
-      const look = { connections: sum, busy, startedDraining };
+      const check = { connections: sum, busy, startedDraining };
       startedDraining = false;
-      return look;
+      return check;
     },
     clear: async () => {
       isThere = false;
@@ -45,7 +45,7 @@ function node() {
   void takeover.afterFirstSync('IPv4');
   return {
     connections,
-    looks,
+    checks,
     isGone: () => !isThere,
     pass: async (milliseconds: number) => {
       await nextTurn();
@@ -71,7 +71,7 @@ describe('ipvs: removal of IPVS state', () => {
   });
 
   it('waits for handshakes with services without connections when others have some', async () => {
-    const { connections, pass, isGone, looks } = node();
+    const { connections, pass, isGone, checks } = node();
     connections.set(WEB, 1);
     await nextTurn();
     connections.set(DNS, 1);
@@ -79,7 +79,7 @@ describe('ipvs: removal of IPVS state', () => {
     connections.set(WEB, 0);
     await pass(60_000);
     assert.equal(isGone(), false, 'while the connection lasts');
-    assert.deepEqual(looks.at(-1), [DNS], 'only services with connections are checked again');
+    assert.deepEqual(checks.at(-1), [DNS], 'only services with connections are checked again');
     connections.set(DNS, 0);
     await pass(15_000);
     assert.equal(isGone(), true);
