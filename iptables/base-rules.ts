@@ -24,6 +24,7 @@ import { addressType, ctstate, hex, host, type RuleSpec, reject, ruleText } from
 import type { IptablesCompileOptions } from './ruleset.ts';
 import type { TreeChain } from './vip-tree.ts';
 
+/** Options of the static rules and the compiled Routes of the iptables mode. */
 export interface BaseOptions extends IptablesCompileOptions {
   /** 0 to 31 (`--iptables-masquerade-bit`). */
   readonly masqueradeBit: number;
@@ -63,6 +64,7 @@ export function staticChain(
  */
 export const CANARY_RULE = ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
 
+/** The canary chain of each table. */
 export function canaries(): TreeChain[] {
   const canary = { name: CANARY, depth: DEPTH.root, rules: [CANARY_RULE] };
   return (['mangle', 'nat', 'filter'] as const).map((table) => ({ table, ...canary }));

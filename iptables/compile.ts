@@ -61,6 +61,7 @@ export interface VipEntry {
   readonly firewall: boolean;
 }
 
+/** Rules of one TrafficPlan. */
 export interface CompiledRules {
   /** Chains of table nat with their rules. A chain jumps only to chains of greater `depth`. */
   readonly chains: ReadonlyMap<

@@ -22,6 +22,7 @@ export interface PortRule {
   readonly target: string;
 }
 
+/** The dispatch tree over ports in one table. */
 export class PortTree {
   readonly #table: Table;
   readonly #root: string;

@@ -24,6 +24,7 @@ import { MarkAllocator } from './marks.ts';
 import { IpvsPlan, type IpvsPlanOptions } from './plan.ts';
 import type { SetName } from './sets.ts';
 
+/** Options that are fixed while the agent runs. */
 export interface IpvsOptions extends IpvsPlanOptions {
   /** IPVS services and addresses in these CIDRs stay untouched (`--ipvs-exclude-cidrs`). */
   readonly excludeCidrs: readonly string[];

@@ -43,7 +43,8 @@ const MISSING_CHECKS = 2;
 /**
  * Whether a draining destination may be deleted.
  * @param isServiceDesired the service stays, without this destination.
- * @param handshakeChecks once there were `HANDSHAKE_CHECKS`, no handshake is in flight.
+ * @param handshakeChecks number of handshake checks since draining started. After
+ * `HANDSHAKE_CHECKS` of them, no handshake is in flight.
  * @param periodicChecks number of periodic checks since draining started.
  * @param state connection counts of the kernel. Established TCP and SCTP connections are active;
  * all others, UDP flows included, are inactive.

@@ -31,6 +31,7 @@ export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
   readonly onWarning: Log['warn'];
 }
 
+/** A Route with its items and the owners of its marks. */
 interface CompiledRoute {
   readonly route: Route;
   readonly items: readonly Item[];

@@ -22,6 +22,7 @@ import {
   setMatches,
 } from './rule-matches.ts';
 
+/** Static chains of table filter. */
 export function filterChains(options: RuleOptions): TreeChain[] {
   const { inSet, notInSet, inSets } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>

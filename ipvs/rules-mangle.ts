@@ -17,6 +17,7 @@ import { verdictMarks } from './marks.ts';
 import { LISTED_PORT_SETS, matchMark, type RuleOptions, setMatches } from './rule-matches.ts';
 import type { SetName } from './sets.ts';
 
+/** Static chains of table mangle. */
 export function mangleChains(options: RuleOptions): TreeChain[] {
   const { localDetector } = options;
   const { inSet, notInSet, inSets, mapMark } = setMatches(options);

@@ -66,6 +66,7 @@ export function acceptVipTraffic(options: RuleOptions): RuleSpec[] {
   return setMatches(options).inSets(['KUBE-IPVS-IPS'], 'ACCEPT', 'dst');
 }
 
+/** Static chains of table nat, without KUBE-SERVICES. */
 export function natChains(options: RuleOptions): TreeChain[] {
   const { inSet } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>

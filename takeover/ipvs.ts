@@ -52,6 +52,7 @@ export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): Clea
     });
 }
 
+/** Removes the dummy device, or only our addresses if other programs have some on it. */
 export function ipvsDevice(excludeCidrs: readonly string[]): CleanupStep {
   return (attempt) => attempt.remove(`device ${IPVS_DEVICE}`, () => deleteDevice(excludeCidrs));
 }
