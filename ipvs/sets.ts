@@ -82,7 +82,10 @@ export const SET_NAMES = Object.keys(SET_DEFINITIONS) as readonly SetName[];
  * of another size would keep it from ever taking over again.
  */
 const DEFAULT_MAX_ELEMENTS = 65_536;
-/** Upper bound of sets that need more entries than the default allows. */
+/**
+ * Upper bound of Portwide's own sets, and of kube-proxy's sets that need more entries than the
+ * default.
+ */
 const LARGE_MAX_ELEMENTS = 1 << 24;
 /** Leaves room for entries that are added before the next full sync. */
 const HEADROOM_FACTOR = 2;
