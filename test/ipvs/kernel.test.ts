@@ -143,7 +143,7 @@ describe('kernel: writing items', () => {
 });
 
 describe('kernel: device and sets', () => {
-  const WANTED = [{ ip: VIP }, { ip: '10.96.0.11' }];
+  const DESIRED = [{ ip: VIP }, { ip: '10.96.0.11' }];
 
   /** A prepared kernel in which another program has created one set, with an entry. */
   async function withSet(name: SetName, fields: Partial<IpsetSpec>) {
@@ -151,7 +151,7 @@ describe('kernel: device and sets', () => {
     const entries = new Map([['stale', { ip: '10.96.0.99' }]]);
     fake.sets.set(name, { spec: { ...setSpec(name, 'IPv4'), ...fields }, entries });
     const desired = new DesiredItems();
-    for (const entry of WANTED) desired.addReference({ kind: 'entry', set: name, entry });
+    for (const entry of DESIRED) desired.addReference({ kind: 'entry', set: name, entry });
     const prepare = () => kernel.prepare(desired);
     const held = () => [...(fake.sets.get(name)?.entries.values() ?? [])].map(({ ip }) => ip);
     return { fake, prepare, held };
@@ -203,7 +203,7 @@ describe('kernel: device and sets', () => {
       assert.deepEqual(fake.take(), [
         'destroy KUBE-TMP',
         'create KUBE-TMP',
-        ...WANTED.map(({ ip }) => `add KUBE-TMP ${ip}`),
+        ...DESIRED.map(({ ip }) => `add KUBE-TMP ${ip}`),
         `swap KUBE-TMP ${name}`,
         'destroy KUBE-TMP',
       ]);
