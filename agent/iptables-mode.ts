@@ -24,7 +24,8 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
         const traits = {
           dropInvalid,
           randomFully: hasRandomFully(await iptables.version()),
-          onWarning: (message: string) => log.warn({ family }, message),
+          onWarning: (details: object, message: string) =>
+            log.warn({ family, ...details }, message),
         };
         return iptablesBackend(iptables, iptablesOptions(options, family, podCidrs, traits));
       });

@@ -29,7 +29,8 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Su
           await kernel.probe(options.ipvsScheduler);
           const traits = {
             randomFully: hasRandomFully(await iptables.version()),
-            onWarning: (message: string) => log.warn({ family }, message),
+            onWarning: (details: object, message: string) =>
+              log.warn({ family, ...details }, message),
           };
           const own = ipvsOptions(options, family, podCidrs, traits);
           backends.push(await ipvsBackend(kernel, iptables, own, systemTimers));

@@ -14,7 +14,7 @@ export type AgentMetricSources = ReturnType<typeof createMetricSources>;
  */
 export function createMetricSources(
   table: RouteTable,
-  takeover: Pick<Takeover, 'kept'>,
+  takeover: Pick<Takeover, 'remaining'>,
   configChanges = () => NO_CONFIG_CHANGES,
 ) {
   let backends: readonly Backend[] = [];
@@ -58,7 +58,7 @@ export function createMetricSources(
     elements: () => counts('elements').map(({ name: map, ...rest }) => ({ map, ...rest })),
     cleanupFailures: () => of('cleanupFailures').map(([family, count]) => ({ family, count })),
     marks: () => of('marks').map(([family, marks]) => ({ family, ...marks })),
-    drainingVips: () => of('lingeringVips').map(([family, count]) => ({ family, count })),
-    remainingState: () => takeover.kept(),
+    drainingVips: () => of('drainingVips').map(([family, count]) => ({ family, count })),
+    remainingState: () => takeover.remaining(),
   };
 }

@@ -30,6 +30,9 @@ const options: NftBackendOptions = {
   resetsTcp: false,
   rejectsOnLocalhost: false,
   serviceCidrs: [],
+  onWarning: (...warning: unknown[]) => {
+    throw new Error(warning.map(String).join(': '));
+  },
 };
 
 /** The agent without its source, and the elements in the kernel after its start. */

@@ -161,7 +161,7 @@ export function compileOptions(): IptablesOptions {
     localhostNodePorts: true,
     dropInvalid: true,
     randomFully: true,
-    onWarning: (message) => {
+    onWarning: (_details: object, message: string) => {
       throw new Error(message);
     },
   };

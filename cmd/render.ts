@@ -114,14 +114,14 @@ const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
     return tableScript(plan.chains(), elements, options.ipFamily);
   },
   iptables({ options, podCidrs, facts, routes, note }) {
-    const traits = { dropInvalid: true, randomFully: true, onWarning: note };
+    const traits = { dropInvalid: true, randomFully: true, onWarning: warningTo(note) };
     const mode = iptablesOptions(options, options.ipFamily, podCidrs, traits);
     const ruleset = iptablesRuleset(baseOptions(mode, facts));
     ruleset.update(routes, []);
     return allRules(ruleset);
   },
   ipvs({ options, podCidrs, facts, routes, note }) {
-    const traits = { randomFully: true, onWarning: note };
+    const traits = { randomFully: true, onWarning: warningTo(note) };
     const mode = ipvsOptions(options, options.ipFamily, podCidrs, traits);
     const plan = new IpvsPlan(mode, new MarkAllocator(mode.markRange, [], []));
     plan.setNodeAddresses(facts);
@@ -129,6 +129,16 @@ const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
     return renderScript(plan.desired.items(), allRules(plan.ruleset), options.ipFamily);
   },
 };
+
+/** Notes warnings of a backend as one line each: message and `key=value` fields. */
+function warningTo(note: (line: string) => void) {
+  return (details: object, message: string) => {
+    const fields = Object.entries(details).map(
+      ([key, value]) => ` ${key}=${JSON.stringify(value)}`,
+    );
+    note(message + fields.join(''));
+  };
+}
 
 function allRules(ruleset: Ruleset): string {
   const nothing = { chains: new Map(), foreign: new Set<string>() };

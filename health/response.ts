@@ -1,9 +1,9 @@
-/** What the health servers answer, to the byte as kube-proxy does. */
+/** Responses of the health servers, byte for byte as kube-proxy's. */
 import type { RequestListener, ServerResponse } from 'node:http';
 import type { ServiceHealth } from '../services/service-health.ts';
 import type { HealthReport, ProxyHealth } from './proxy-health.ts';
 
-/** One answer of a health server, before it goes over the wire. */
+/** One response of a health server. */
 export interface HealthResponse {
   readonly code: 200 | 503;
   readonly headers: Readonly<Record<string, string>>;
@@ -13,23 +13,24 @@ export interface HealthResponse {
 type ProxyPath = '/healthz' | '/livez';
 
 const HEADERS = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' };
-/** How Go writes a time that was never set. */
+/** Go's zero time. */
 const GO_ZERO_TIME = '0001-01-01T00:00:00Z';
 
 /**
- * As kube-proxy answers, to the byte but for the fractions of seconds (Go writes nanoseconds), once every
- * family has synced. Until then `/healthz` is bad, with a field more that says what it waits for;
- * `/livez` is not, for a restart brings nothing closer.
+ * Response to `/healthz` or `/livez`. Once every family has synced, it equals kube-proxy's byte for
+ * byte, except for fractions of seconds (Go writes nanoseconds). Before that, `/healthz` fails and
+ * has an additional field with what the agent waits for. `/livez` does not fail, because a restart
+ * would not help.
  */
 export function proxyResponse(path: ProxyPath, health: ProxyHealth): HealthResponse {
   const report = health.report();
   if (path === '/livez') return healthResponse(report, {}, report.healthy);
   const { nodeEligible, hasSynced, waitingFor } = health;
-  const more = { nodeEligible, ...(waitingFor.length > 0 && { waitingFor }) };
-  return healthResponse(report, more, report.healthy && nodeEligible && hasSynced);
+  const fields = { nodeEligible, ...(waitingFor.length > 0 && { waitingFor }) };
+  return healthResponse(report, fields, report.healthy && nodeEligible && hasSynced);
 }
 
-/** What only `/healthz` tells. */
+/** Fields of `/healthz` only. */
 interface HealthzFields {
   readonly nodeEligible?: boolean;
   readonly waitingFor?: readonly string[];
@@ -40,9 +41,9 @@ function healthResponse(
   { nodeEligible, waitingFor }: HealthzFields,
   isGood: boolean,
 ): HealthResponse {
-  // "healthy" is the proxy's alone; a node that is not eligible shows in the code, and so does one that
-  // waits for its first sync. A good answer is as of now: readers of old took a time that stands still
-  // for a proxy that hangs.
+  // `healthy` is about the proxy only. An ineligible node, or a missing first sync, shows in the
+  // status code. A good response has the current time as lastUpdated, because older clients took an
+  // old time for a hung proxy.
   const lastUpdated = isGood ? report.currentTime : report.lastUpdated;
   const body = JSON.stringify({
     lastUpdated: lastUpdated ?? GO_ZERO_TIME,
@@ -55,7 +56,7 @@ function healthResponse(
   return { code: isGood ? 200 : 503, headers: HEADERS, body };
 }
 
-/** As kube-proxy's healthCheckNodePort answers, to the byte. */
+/** Response of a healthCheckNodePort, byte for byte as kube-proxy's. */
 export function serviceResponse(
   { serviceKey, localEndpoints }: ServiceHealth,
   serviceProxyHealthy: boolean,
@@ -73,12 +74,12 @@ export function serviceResponse(
 }
 
 /**
- * `/healthz` and `/livez`; anything else is not found.
- * @param onAnswer hears of each answer, to count it.
+ * Serves `/healthz` and `/livez`; other paths are not found.
+ * @param onResponse called for each response, for metrics.
  */
 export function proxyHandler(
   health: ProxyHealth,
-  onAnswer: (path: ProxyPath, code: number) => void,
+  onResponse: (path: ProxyPath, code: number) => void,
 ): RequestListener {
   return (request, response) => {
     const path = request.url?.split('?')[0];
@@ -88,7 +89,7 @@ export function proxyHandler(
       return;
     }
     const found = proxyResponse(path, health);
-    onAnswer(path, found.code);
+    onResponse(path, found.code);
     sendResponse(response, found);
   };
 }

@@ -1,4 +1,4 @@
-/** The servers of health check node ports, one for each Service, family and address. */
+/** HTTP servers of health check node ports, one for each Service, family and address. */
 import { isLinkLocal } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import type { Listener, ListenerOptions } from '../process/listener.ts';
@@ -8,22 +8,22 @@ import { sendResponse, serviceResponse } from './response.ts';
 /** A server on one address. */
 type Closable = Pick<Listener, 'close'>;
 
-/** What a server of a health check node port is made with. */
+/** Options of a server of a health check node port. */
 export type HealthServerOptions = Omit<ListenerOptions, 'timers'>;
 
 interface ServiceServersOptions {
   readonly isProxyHealthy: () => boolean;
-  /** Starts a server that tries to listen until it is closed. */
+  /** Starts a server, which retries to listen until it is closed. */
   readonly listen: (options: HealthServerOptions) => Closable;
   /** A health check node port cannot be bound on this address; called for each attempt. */
   readonly onBindFailure: (serviceKey: ObjectKey, port: number, error: Error, host: string) => void;
-  /** It could in the end. */
+  /** A health check node port was bound after failures. */
   readonly onBindRecovery: (serviceKey: ObjectKey, port: number, host: string) => void;
-  /** The port is no longer to be served on this address, whether it could be bound or not. */
+  /** The port is no longer served on this address, whether it was bound or not. */
   readonly onEnd: (serviceKey: ObjectKey, port: number, host: string) => void;
 }
 
-/** One Service in one family. */
+/** A Service that is served in one family. */
 interface ServedService {
   health: ServiceHealth;
   readonly servers: Map<string, Closable>;
@@ -32,9 +32,9 @@ interface ServedService {
 const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
 
 /**
- * The servers of health check node ports. Each family has sockets of its own and counts its own
- * endpoints, as kube-proxy does since 1.36 (kubernetes/kubernetes#114702): a load balancer probes a
- * node in the family in which it sends traffic. A change touches the Service that it is of.
+ * Servers of health check node ports. Each family has its own sockets and counts its own endpoints,
+ * as in kube-proxy since 1.36 (kubernetes/kubernetes#114702). The reason: a load balancer probes a
+ * node in the family in which it sends traffic. A change affects only the servers of its Service.
  */
 export class ServiceServers {
   readonly #options: ServiceServersOptions;
@@ -48,9 +48,9 @@ export class ServiceServers {
     this.#options = options;
   }
 
-  /** On which addresses of the node ports are served; none before the first call. */
+  /** Sets the node addresses that serve ports; none before the first call. */
   setAddresses(family: IpFamily, addresses: 'all' | readonly string[]): void {
-    // A link-local address cannot be bound without its link, and no load balancer knows it.
+    // A link-local address cannot be bound without its interface, and no load balancer uses it.
     this.#hosts[family] =
       addresses === 'all'
         ? [ANY_ADDRESS[family]]
@@ -58,9 +58,9 @@ export class ServiceServers {
     for (const served of this.#served[family].values()) this.#listenOn(served);
   }
 
-  /** Takes what changed; port 0 ends a Service's server. */
+  /** Applies changes; port 0 closes a Service's servers. */
   update(changes: readonly ServiceHealth[]): void {
-    // First all that end: another Service may have got their port.
+    // Close servers first: another Service may use their port now.
     for (const { family, serviceKey, port } of changes) {
       const served = this.#served[family].get(serviceKey);
       if (served === undefined || served.health.port === port) continue;
@@ -108,7 +108,7 @@ export class ServiceServers {
       const server = listen({
         host,
         port,
-        // Any path and any method, as kube-proxy.
+        // Any path and any method, as in kube-proxy.
         onRequest: (_request, response) =>
           sendResponse(response, serviceResponse(served.health, isProxyHealthy())),
         onFailure: (error) => onBindFailure(serviceKey, port, error, host),

@@ -1,4 +1,5 @@
-/** Mode iptables: this folder renders TrafficPlans as rules of iptables, and applies them. */
+/** The iptables proxy mode: renders TrafficPlans as iptables rules and applies them. */
+import type { Log } from '../process/log.ts';
 import type { ApplyReport, Backend } from '../proxier/backend.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
@@ -9,47 +10,50 @@ import type { Iptables } from './commands.ts';
 import { Ruleset, type TableChange } from './ruleset.ts';
 import { rulesetWriter, writtenRuleCount } from './writer.ts';
 
-/** Options that hold for the life of the agent; the rest are facts about the node. */
+/** Options that are fixed while the agent runs; the node's addresses are not. */
 export interface IptablesOptions
   extends NodePortOptions,
     Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
-  /** Told of a chain that could not be removed: something that is not ours still jumps to it. */
-  readonly onWarning: (message: string) => void;
+  /** Logs a chain that cannot be removed, because a rule of another program jumps to it. */
+  readonly onWarning: Log['warn'];
 }
 
-/** Options for a ruleset, from what is configured and what the node is like. */
-export function baseOptions(options: IptablesOptions, facts: NodeAddresses): BaseOptions {
+/** Options for a ruleset, from the configuration and the node's addresses. */
+export function baseOptions(options: IptablesOptions, nodeAddresses: NodeAddresses): BaseOptions {
   return {
     ...options,
-    nodeAddresses: facts.addresses,
-    nodePortAddresses: nodePortAddresses(options, facts, options.localhostNodePorts),
+    nodeAddresses: nodeAddresses.addresses,
+    nodePortAddresses: nodePortAddresses(options, nodeAddresses, options.localhostNodePorts),
   };
 }
 
-/** The rules of the iptables mode, without a Route yet. */
+/** The ruleset of the iptables mode, without Routes. */
 export function iptablesRuleset(options: BaseOptions): Ruleset {
   return new Ruleset(options, iptablesStaticRules(options));
 }
 
-/** The iptables mode in one family: hands Routes to a `Ruleset` and its changes to the commands. */
+/**
+ * The iptables backend of one family: passes Routes to a `Ruleset`, and its changes to the iptables
+ * commands.
+ */
 export function iptablesBackend(iptables: Iptables, options: IptablesOptions): Backend {
   const ruleset = iptablesRuleset(baseOptions(options, { addresses: [], primary: [] }));
   const writer = rulesetWriter(iptables, ruleset, options.onWarning);
   return {
     family: iptables.family,
-    setNodeAddresses: (facts) => {
-      const base = baseOptions(options, facts);
+    setNodeAddresses: (nodeAddresses) => {
+      const base = baseOptions(options, nodeAddresses);
       ruleset.setOptions(base, iptablesStaticRules(base));
     },
     update: (upserts: Iterable<Route>, removals: Iterable<string>) =>
       ruleset.update(upserts, removals),
     async apply(full): Promise<ApplyReport> {
-      // Filter must not be ahead of nat: both come from one look at what is wanted.
+      // Table filter must not be ahead of nat, so take the changes of both at the same time.
       const changes = inWritingOrder(full ? await writer.diff() : ruleset.pending());
       let written = 0;
       const rulesWritten = new Map<string, number>();
       for (const change of changes) {
-        written += full ? await writer.writeTolerant(change) : await writer.write(change);
+        written += full ? await writer.writeSkippingBlocked(change) : await writer.write(change);
         rulesWritten.set(change.table, writtenRuleCount(change));
       }
       return { written, rulesWritten };
@@ -61,17 +65,24 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
 }
 
 /**
- * nat before filter: a Service that gets its first endpoint is translated before its reject goes, so
- * that no packet to the VIP leaves the node untranslated. mangle last: of this mode it has the canary
- * alone, but mode ipvs has the marks of all-ports Services and the drops of source ranges there,
- * which packets need until nat translates them.
+ * Order in which tables are written. nat comes before filter: when a Service gets its first
+ * endpoint, its packets are translated before the reject rule is removed. So no packet to the VIP
+ * leaves the node untranslated. mangle comes last. The iptables mode has only the canary there.
+ * During a takeover from mode ipvs, mangle still has the marks of all-ports Services and the drops
+ * of source ranges. Packets need both until nat translates them.
  *
- * Between nat and mangle, a packet to an all-ports VIP is translated by nat and still bears the Service's mark, by which
- * IPVS would translate it again: in OUTPUT, or in INPUT if the endpoint is the node itself. Where the connection is
- * masqueraded it does not, for KUBE-MARK-MASQ adds its bit, and IPVS looks for the whole mark. Processes of the node are
- * masqueraded if there is a local detector (`--cluster-cidr`). For others conntrack is told of the second endpoint
- * (ip_vs_update_conntrack), and TCP connections live, also when the marks are gone (seen on 6.1). Only a UDP flow that sends
- * twice in these milliseconds may lose answers, until the services of IPVS go.
+ * Between the writes of nat and mangle, a packet to an all-ports VIP is translated by nat and still
+ * has the Service's mark. IPVS would translate it again by that mark: in OUTPUT, or in INPUT if the
+ * endpoint is the node itself.
+ *
+ * - Masqueraded connections are not affected: KUBE-MARK-MASQ adds its bit, and IPVS compares the
+ * whole mark. Processes on the node are masqueraded if there is a local detector
+ * (`--cluster-cidr`).
+ * - For other connections, IPVS updates conntrack with the second endpoint
+ * (ip_vs_update_conntrack). TCP connections survive that, also when the marks are removed (seen on
+ * 6.1).
+ * - A UDP flow that sends twice within these milliseconds may lose replies until the IPVS services
+ * are removed.
  */
 const WRITING_ORDER: readonly Table[] = ['nat', 'filter', 'mangle'];
 

@@ -1,7 +1,7 @@
 /**
- * What stands on every node whatever Services there are: the chains around the dispatch trees, and
- * the jumps from the built-in chains. Text is kube-proxy's, in iptables-save's form, so that rules
- * that kube-proxy left are taken over as they stand.
+ * Static rules, which do not depend on Services: the chains around the dispatch trees, and the
+ * jumps from built-in chains. Text is kube-proxy's, in iptables-save format, so that rules left by
+ * kube-proxy are taken over unchanged.
  */
 import { PROTOCOLS } from '../api/objects.ts';
 import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
@@ -24,20 +24,23 @@ import { addressType, ctstate, hex, host, type RuleSpec, reject, ruleText } from
 import type { IptablesCompileOptions } from './ruleset.ts';
 import type { TreeChain } from './vip-tree.ts';
 
+/** Options of the static rules and the compiled Routes of the iptables mode. */
 export interface BaseOptions extends IptablesCompileOptions {
   /** 0 to 31 (`--iptables-masquerade-bit`). */
   readonly masqueradeBit: number;
-  /** `all`: every local address; otherwise these, which must be the node's (`--nodeport-addresses`). */
+  /** `all`: every local address; otherwise these addresses of the node (`--nodeport-addresses`). */
   readonly nodePortAddresses: 'all' | readonly string[];
   /** Serve node ports on 127.0.0.1 (`--iptables-localhost-nodeports`); IPv4 only. */
   readonly localhostNodePorts: boolean;
-  /** Drop what conntrack calls invalid; off when the kernel is liberal about TCP windows. */
+  /** Drop packets in conntrack state INVALID; off if the kernel is liberal about TCP windows. */
   readonly dropInvalid: boolean;
-  /** MASQUERADE knows --random-fully (iptables 1.6.2). */
+  /** MASQUERADE supports --random-fully (iptables 1.6.2). */
   readonly randomFully: boolean;
 }
 
-/** A rule in a chain that is not ours alone: added where it is missing, nothing else is touched. */
+/**
+ * A rule in a chain shared with other programs. It is added if missing; other rules stay untouched.
+ */
 export interface SharedRule {
   readonly table: Table;
   readonly chain: string;
@@ -45,7 +48,7 @@ export interface SharedRule {
   readonly rule: string;
 }
 
-/** A chain that stands whatever Services there are. */
+/** A chain that does not depend on Services. */
 export function staticChain(
   table: Table,
   name: string,
@@ -56,11 +59,12 @@ export function staticChain(
 }
 
 /**
- * Stands in a chain that nothing jumps to. kube-proxy looks for its canary chain only, which a
- * flush (`iptables -F`) leaves standing; the rule in it goes.
+ * Detects a flush. The rule is in a chain that nothing jumps to. kube-proxy checks only for its
+ * canary chain, which `iptables -F` leaves in place; this rule is deleted.
  */
 export const CANARY_RULE = ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
 
+/** The canary chain of each table. */
 export function canaries(): TreeChain[] {
   const canary = { name: CANARY, depth: DEPTH.root, rules: [CANARY_RULE] };
   return (['mangle', 'nat', 'filter'] as const).map((table) => ({ table, ...canary }));
@@ -74,7 +78,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
     staticChain('nat', MARK_MASQ, [{ target: `MARK --set-xmark ${mark}/${mark}` }], DEPTH.mark),
     staticChain('nat', POSTROUTING, [
       { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' },
-      // Cleared, so that a packet that is encapsulated and comes by again is not masqueraded twice.
+      // Clear the mark, so that the packet is not masqueraded again after encapsulation.
       { target: `MARK --set-xmark ${mark}/0x0` },
       masqueradeRule(options),
     ]),
@@ -86,7 +90,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
   ];
 }
 
-/** Of what is marked for it. */
+/** The masquerade rule. Rules before it return packets that are not marked for masquerade. */
 export function masqueradeRule({ randomFully }: Pick<BaseOptions, 'randomFully'>): RuleSpec {
   return {
     comment: 'kubernetes service traffic requiring SNAT',
@@ -94,7 +98,10 @@ export function masqueradeRule({ randomFully }: Pick<BaseOptions, 'randomFully'>
   };
 }
 
-/** Accepts, in FORWARD, what is to be masqueraded, and what belongs to a connection. */
+/**
+ * Accepts, in FORWARD, packets that are marked for masquerade or belong to a connection.
+ * @param marked matches on the masquerade mark.
+ */
 export function forwardRules(...marked: readonly string[]): RuleSpec[] {
   return [
     ...marked.map((match) => ({
@@ -110,24 +117,24 @@ export function forwardRules(...marked: readonly string[]): RuleSpec[] {
   ];
 }
 
-/** Rules of a tree's root besides its jumps into the tree. */
+/** Rules of a tree's root chain besides its jumps into the tree. */
 export interface RootRules {
   readonly before?: readonly RuleSpec[];
   readonly after?: readonly RuleSpec[];
-  /** The chain goes when it has no rules; default: it stays. */
+  /** Remove the chain while the tree is empty; default: keep it. */
   readonly removeWhenEmpty?: boolean;
 }
 
-/** What stands on every node, whatever Services there are. */
+/** Rules of a proxy mode that do not depend on Services. */
 export interface StaticRules {
-  /** Chains without dispatch in them. */
+  /** Chains outside the dispatch trees. */
   chains(): readonly TreeChain[];
   root(table: Table, root: string): RootRules;
-  /** Jumps from built-in chains, first to last as they shall stand. */
+  /** Jumps from built-in chains, in order. */
   shared(): readonly SharedRule[];
 }
 
-/** Those of the iptables mode. */
+/** Static rules of the iptables mode. */
 export function iptablesStaticRules(options: BaseOptions): StaticRules {
   return {
     chains: () => baseChains(options),
@@ -141,8 +148,8 @@ export function iptablesStaticRules(options: BaseOptions): StaticRules {
 }
 
 /**
- * An established connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it. Chains of their own,
- * for the rules that lead there may match any protocol.
+ * An established TCP connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it.
+ * These rules have chains of their own because the rules that jump to them may match any protocol.
  */
 function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
   if (!resetsTcp) return [];
@@ -162,12 +169,12 @@ function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOp
     return nodePortAddresses.map((address) => ({ ...jump, destination: host(address, family) }));
   }
   const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
-  // The kernel does not route [::1] off the loopback device, whatever route_localnet says for IPv4.
+  // The kernel does not route [::1] off the loopback device; route_localnet is for IPv4 only.
   if (family === 'IPv4' && localhostNodePorts) return [local];
   return [{ ...local, destination: { value: LOOPBACK_CIDRS[family], not: true } }];
 }
 
-/** All-ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either. */
+/** All ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either. */
 function dropPortZeroRules(): RuleSpec[] {
   return PROTOCOLS.map((protocol) => ({
     protocol,
@@ -185,7 +192,7 @@ export function jumpFrom(table: Table, chain: string, rule: RuleSpec): SharedRul
 function sharedRules(options: BaseOptions): SharedRule[] {
   const jump = (table: Table, chain: string, target: string, comment: string, onlyNew = true) =>
     jumpFrom(table, chain, {
-      // kube-proxy puts the state first; so does this, or its jumps would not be recognised.
+      // kube-proxy writes the state match first. Other text would not match its existing jumps.
       ...(onlyNew ? { matches: [ctstate('NEW'), commentMatch(comment)] } : { comment }),
       target,
     });
@@ -198,10 +205,11 @@ function sharedRules(options: BaseOptions): SharedRule[] {
     jump('nat', 'POSTROUTING', POSTROUTING, 'kubernetes postrouting rules', false),
     jump('filter', 'INPUT', PROXY_FIREWALL, firewall),
     jump('filter', 'INPUT', EXTERNAL_SERVICES, external),
-    // kube-proxy has none here. Without it a VIP that the node holds would reach the node's own
-    // listeners when it has no endpoint.
+    // kube-proxy has no such jump. Without it, a packet to a VIP without endpoints would reach the
+    // node's own listeners if the node holds the VIP.
     jump('filter', 'INPUT', SERVICES, portals),
-    // After those: the health check port of one Service must not open it on the VIP of another.
+    // After the jumps above: the health check port of one Service must not be accepted on the VIP
+    // of another.
     jump('filter', 'INPUT', NODE_PORTS, 'kubernetes health check service ports', false),
     jump('filter', 'FORWARD', PROXY_FIREWALL, firewall),
     jump('filter', 'FORWARD', FORWARD, 'kubernetes forwarding rules', false),
@@ -215,7 +223,10 @@ function sharedRules(options: BaseOptions): SharedRule[] {
     : rules;
 }
 
-/** route_localnet=1 lets neighbours send to 127.0.0.0/8; this takes it back (CVE-2020-8558). */
+/**
+ * route_localnet=1 lets neighbours send to 127.0.0.0/8; these rules drop such packets
+ * (CVE-2020-8558).
+ */
 export function localnetRules(): SharedRule[] {
   const drop = ruleText(FIREWALL, {
     source: { value: '127.0.0.0/8', not: true },

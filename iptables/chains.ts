@@ -1,4 +1,4 @@
-/** Names of chains: kube-proxy's, and which of them are ours to flush and delete. */
+/** Chain names, and which chains Portwide may flush and delete. */
 import { hash } from 'node:crypto';
 import { socketAddress } from '../api/addresses.ts';
 import { getOrCreate } from '../api/collections.ts';
@@ -6,7 +6,7 @@ import type { IpFamily, Protocol } from '../api/objects.ts';
 
 export type Table = 'mangle' | 'nat' | 'filter';
 
-/** kube-proxy's chain names; dashboards, scripts and kube-proxy itself know these rules by them. */
+/** kube-proxy's chain names. Dashboards, scripts and kube-proxy itself depend on them. */
 export const SERVICES = 'KUBE-SERVICES';
 export const NODE_PORTS = 'KUBE-NODEPORTS';
 export const EXTERNAL_SERVICES = 'KUBE-EXTERNAL-SERVICES';
@@ -19,7 +19,9 @@ export const FORWARD = 'KUBE-FORWARD';
 export const FIREWALL = 'KUBE-FIREWALL';
 export const CANARY = 'KUBE-PROXY-CANARY';
 
-/** Chains of the IPVS mode; those from `ALL_PORTS` on are not kube-proxy's. */
+/**
+ * Chains of the ipvs mode. `ALL_PORTS` and the following are Portwide's, the others kube-proxy's.
+ */
 export const IPVS_NODE_PORT = 'KUBE-NODE-PORT';
 export const LOAD_BALANCER = 'KUBE-LOAD-BALANCER';
 export const SOURCE_RANGES_FIREWALL = 'KUBE-SOURCE-RANGES-FIREWALL';
@@ -32,9 +34,9 @@ export const ALL_PORTS_FIREWALL = 'KUBE-ALL-PORTS-FIREWALL';
 export const PORT_RANGES_FIREWALL = 'KUBE-PORT-RANGES-FIREWALL';
 
 /**
- * Prefixes of chains that come and go with Services. kube-proxy removes chains of these names that
- * it does not know, and does so in the transaction that brings its own rules: every chain of ours
- * that jumps to one must bear such a name too, or kube-proxy could never take over again.
+ * Prefixes of chains that belong to a Service. kube-proxy removes unknown chains with such a
+ * prefix, in the same transaction that writes its own rules. A chain of ours that jumps to such a
+ * chain must therefore have such a prefix too, or kube-proxy could never take over again.
  */
 const SERVICE_PREFIXES = [
   'KUBE-SVC-',
@@ -67,7 +69,10 @@ const STATIC_CHAINS = [
   PORT_RANGES_FIREWALL,
 ];
 
-/** Names of the dispatch trees' chains, before their suffix; no hash is as short. */
+/**
+ * Prefixes of the dispatch trees' chain names. The suffixes are shorter than any hash, so names do
+ * not collide.
+ */
 export const TREE_PREFIX = {
   vips: 'KUBE-SVC-VIP-',
   firewall: 'KUBE-FW-VIP-',
@@ -76,15 +81,15 @@ export const TREE_PREFIX = {
   healthChecks: 'KUBE-SVC-HC-',
 } as const;
 
-/** Whether a chain stands whatever Services there are; only built-in chains jump to those. */
+/** Whether a chain does not depend on Services. Only built-in chains jump to such chains. */
 export function isStaticChain(name: string): boolean {
   return STATIC_CHAINS.includes(name);
 }
 
 /**
- * Whether a chain belongs to kube-proxy or Portwide alone, in whatever mode, so that it may be
- * flushed and deleted. KUBE-FIREWALL is shared with the kubelet, and its KUBE-IPTABLES-HINT and
- * KUBE-KUBELET-CANARY are its own: those are never touched.
+ * Whether a chain belongs to kube-proxy or Portwide alone, in any mode, so that it may be flushed
+ * and deleted. KUBE-FIREWALL is shared with the kubelet. KUBE-IPTABLES-HINT and KUBE-KUBELET-CANARY
+ * belong to the kubelet and stay untouched.
  */
 export function isOwnChain(name: string): boolean {
   return isStaticChain(name) || SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix));
@@ -92,11 +97,11 @@ export function isOwnChain(name: string): boolean {
 
 /** Chains of one Service port, named as kube-proxy names them. */
 export interface ServiceChains {
-  /** Spreads over the endpoints of traffic policy Cluster. */
+  /** Selects an endpoint of traffic policy Cluster. */
   readonly cluster: string;
-  /** Spreads over the endpoints of traffic policy Local. */
+  /** Selects an endpoint of traffic policy Local. */
   readonly local: string;
-  /** Traffic from outside: decides on masquerade and policy. */
+  /** Traffic from outside the cluster: decides on masquerade and traffic policy. */
   readonly external: string;
   /** Source ranges of load balancer VIPs. */
   readonly firewall: string;
@@ -104,9 +109,10 @@ export interface ServiceChains {
 }
 
 /**
- * kube-proxy hashes `ns/name:port`, the lower-case protocol and, for an endpoint, `ip:port`, so
- * that a node changes hands without leaking chains. An all-ports Service has `*` for its port, which
- * no port is named, and no protocol; its endpoints have no port.
+ * Chain names of one Service port. kube-proxy hashes `ns/name:port`, the lower-case protocol and,
+ * for an endpoint, `ip:port`. With equal names, either program can replace the other without
+ * leaking chains. An all-ports Service has `*` as its port name, which no port can have, and no
+ * protocol; its endpoints have no port.
  */
 export function serviceChains(name: string, protocol: Protocol | undefined): ServiceChains {
   const key = protocol === undefined ? `${name}:*` : name + protocol.toLowerCase();
@@ -125,14 +131,14 @@ export function serviceChains(name: string, protocol: Protocol | undefined): Ser
 }
 
 /**
- * A prefix and the first 16 characters of the base32 (RFC 4648) SHA-256, which keeps names within 28
- * characters. Joined, for what is put together with `+` V8 keeps in its parts, at four times the
- * memory, and there are as many names as endpoints.
+ * A prefix and the first 16 characters of the SHA-256 hash in base32 (RFC 4648), so that names have
+ * at most 28 characters. Uses `join`: V8 keeps the parts of a string concatenated with `+`, at four
+ * times the memory, and there are as many names as endpoints.
  */
 function hashedName(prefix: string, text: string): string {
   const digest = hash('sha256', text, 'buffer');
   const parts = [prefix];
-  // 16 times 5 bits: the first 80 of the digest.
+  // 16 characters of 5 bits: the first 80 bits of the digest.
   for (let bit = 0; bit < 80; bit += 5) {
     const twoBytes = digest.readUInt16BE(bit >> 3);
     parts.push(BASE32.charAt((twoBytes >> (11 - (bit & 7))) & 31));
@@ -142,7 +148,7 @@ function hashedName(prefix: string, text: string): string {
 
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567';
 
-/** Length of the prefix that means one host. */
+/** Prefix length of a single address. */
 export function hostPrefixLength(family: IpFamily): number {
   return family === 'IPv4' ? 32 : 128;
 }

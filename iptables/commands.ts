@@ -18,18 +18,20 @@ export {
 } from '../config/mode-values.ts';
 
 /**
- * Waits for the xtables lock. Without a number of seconds, unlike kube-proxy: with one,
- * iptables-legacy-restore 1.8 leaves an alarm behind that, going off while it waits for input, it
- * takes for the end of the input. A big table, read for longer than that, then fails to load.
+ * Waits for the xtables lock without a time limit, unlike kube-proxy. With a limit,
+ * iptables-legacy-restore 1.8 leaves an alarm armed. If the alarm fires while it waits for input,
+ * it takes that for the end of the input. A big table that takes longer to read then fails to load.
  */
 export const LOCK_WAIT = ['-w'];
 
 /**
- * Milliseconds after which a command counts as hung and is killed. iptables-nft-restore takes minutes for the rules of 10,000 Services, and waits for the xtables lock
- * first, which another such restore may hold. To read them takes it less than half as long. A restore
- * that is killed leaves each table as it was, or as it is after one of the input's COMMITs: legacy
- * replaces a table by one system call, and nft sends one transaction, which the kernel makes or drops as
- * a whole.
+ * Milliseconds after which a command counts as hung and is killed. iptables-nft-restore takes
+ * minutes for the rules of 10,000 Services, and first waits for the xtables lock, which another
+ * such restore may hold. Reading these rules takes less than half as long.
+ *
+ * A killed restore leaves each table as it was, or as of one of the COMMITs in the input.
+ * iptables-legacy replaces a table by one system call. iptables-nft sends one transaction, which
+ * the kernel applies completely or not at all.
  */
 export const IPTABLES_TIMEOUTS = {
   read: 5 * 60_000,
@@ -37,14 +39,14 @@ export const IPTABLES_TIMEOUTS = {
   version: VERSION_TIMEOUT,
 };
 
-/** A command of iptables failed; for a restore, with the line of the input that it named. */
+/** An iptables command failed. For a restore, has the input line that the command reported. */
 export class IptablesError extends Error {
   override readonly name = 'IptablesError';
   readonly command: string;
   readonly stderr: string;
-  /** The rejected line of the input, when the command told its number. */
+  /** The rejected input line, if the command reported its number. */
   readonly line: string | undefined;
-  /** The table that it was for. */
+  /** The table of that line. */
   readonly table: string | undefined;
 
   constructor(
@@ -62,7 +64,7 @@ export class IptablesError extends Error {
   }
 }
 
-/** A line of the input for `iptables-restore`, and the table in whose part it stands. */
+/** A line of `iptables-restore` input, and the table to which it belongs. */
 export interface InputLine {
   readonly line: string;
   readonly table: string;
@@ -70,15 +72,15 @@ export interface InputLine {
 
 export type Iptables = ReturnType<typeof iptablesCommands>;
 
-/** `iptables-nft` and the like. */
+/** Name of the command, for example `iptables-nft`. */
 export function iptablesCommand(family: IpFamily, variant: IptablesVariant): string {
   return `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
 }
 
 /**
- * The commands of one family and variant. Each runs without a shell.
- * @param timeouts for tests; ProgramTimeoutError says which command took longer.
- * @throws (rejections) IptablesError, ProgramTimeoutError
+ * The iptables commands of one family and variant, run without a shell.
+ * @param timeouts for tests.
+ * @throws (rejections) IptablesError; ProgramTimeoutError, which names the hung command.
  */
 export function iptablesCommands(
   family: IpFamily,
@@ -95,13 +97,15 @@ export function iptablesCommands(
   return {
     family,
     variant,
-    /** Reads all tables in one go: each run of iptables-nft-save reads them all anyway. */
+    /** Reads all tables with one command, because iptables-nft-save always reads all of them. */
     save: () => asIptablesErrors(saveName, readProgram(saveName, [], timeouts.read, parseSaved)),
-    /** One table as `iptables-save` prints it. For one that is small. */
+    /** One table as `iptables-save` prints it; for small tables only. */
     saveTable: (table: Table) => saveTable(table),
-    /** @throws IptablesError when the kernel has no such table. */
+    /** @throws IptablesError if the kernel has no such table. */
     probe: async (table: Table) => void (await saveTable(table, true)),
-    /** Loads `input` without flushing the rest; all of a table or nothing of it. */
+    /**
+     * Loads `input` without flushing other chains. Each table is written completely or not at all.
+     */
     async restore(input: Iterable<string>) {
       await asIptablesErrors(
         restoreName,
@@ -112,13 +116,17 @@ export function iptablesCommands(
         input,
       );
     },
-    /** The first rule of `input`, made of `-C` lines, that is not there. */
+    /**
+     * The first rule of `input`, which consists of `-C` lines, that does not exist; undefined: all
+     * exist.
+     */
     async check(input: string): Promise<InputLine | undefined> {
       try {
         await this.restore([input]);
         return undefined;
       } catch (error) {
-        // A line that was named is a rule that is not there; anything else is no answer.
+        // A reported line is a missing rule. Any other error does not tell whether a rule is
+        // missing.
         if (!(error instanceof IptablesError) || error.line === undefined) throw error;
         return { line: error.line, table: error.table ?? '' };
       }
@@ -129,7 +137,7 @@ export function iptablesCommands(
   };
 }
 
-/** Has a failure be an IptablesError. */
+/** Converts errors to IptablesError, except timeouts. */
 async function asIptablesErrors<T>(
   command: string,
   work: Promise<T>,
@@ -153,7 +161,10 @@ function asIptablesError(
   return new IptablesError(command, stderr, place, error);
 }
 
-/** @param number of a line, counted from 1. */
+/**
+ * Finds a line of restore input.
+ * @param number line number, starting at 1.
+ */
 export function locateLine(input: Iterable<string>, number: number): InputLine | undefined {
   let left = number;
   let rest = '';

@@ -1,18 +1,19 @@
 /**
- * One TrafficPlan to its rules. What a packet does in table nat (PREROUTING and OUTPUT):
+ * Compiles one TrafficPlan to rules. A packet passes these chains of table nat (PREROUTING and
+ * OUTPUT):
  *
  *   KUBE-SERVICES ─ by VIP (and port) ─┬─ cluster IP ──────────────────────────► KUBE-SVC / KUBE-SVL
  *                                      └─ external IP, ─► KUBE-FW ─► KUBE-EXT ─► KUBE-SVC / KUBE-SVL
  *   KUBE-NODEPORTS ─ by node port ────────────────────────► KUBE-EXT
- *   KUBE-SVC, KUBE-SVL ─ affinity, then equal chances ─► KUBE-SEP ─ masquerade a hairpin ─► DNAT
+ *   KUBE-SVC, KUBE-SVL ─ session affinity, then random ─► KUBE-SEP ─ masquerade hairpin ─► DNAT
  *
- * In table filter, packets that are still addressed to a VIP were translated by nobody: they are
- * rejected (no endpoint), dropped (none on this node, or the client is outside the source ranges),
- * or were never a Service's.
+ * In table filter, a packet that is still addressed to a VIP was not translated. It is rejected (no
+ * endpoint), dropped (no endpoint on this node, or a client outside the source ranges), or belongs
+ * to no Service.
  *
- * All-ports Routes differ in two places only: the match on the VIP carries no port, and the DNAT
- * carries none, which keeps the packet's. Their VIPs are rejected in filter even while they have
- * endpoints: nothing that escaped translation may reach a listener of the host.
+ * All-ports Routes differ in two places only: the match on the VIP has no port, and the DNAT has no
+ * port, so that the packet keeps its port. Their VIPs are rejected in table filter even while they
+ * have endpoints, so that no untranslated packet reaches a listener of the host.
  */
 import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
@@ -39,34 +40,40 @@ import {
   ruleText,
 } from './rule.ts';
 
-/** What one VIP does on one match; the dispatch trees order these by precedence. */
+/** Treatment of one match on one VIP; the dispatch trees order these by precedence. */
 export interface VipEntry {
   readonly vip: string;
-  /** In order of precedence: the node's own port, one port, a range, everything, what ranges leave. */
+  /**
+   * In order of precedence: health check node port, one port, a port range, all ports, ports
+   * outside the ranges.
+   */
   readonly kind: 'health' | 'port' | 'range' | 'all' | 'outside';
   /** undefined: every protocol and port. */
   readonly ports: { protocol: Protocol; from: number; to: number } | undefined;
   readonly comment: string;
-  /** Chain in table nat that translates; undefined leaves the packet as it is. */
+  /** Chain in table nat that translates the packet; undefined: it stays untranslated. */
   readonly chain: string | undefined;
-  /** The chain returns some packets untranslated. */
+  /** The chain may return packets untranslated. */
   readonly returns: boolean;
-  /** Target of packets that nobody translated. */
+  /** Target in table filter for untranslated packets. */
   readonly verdict: string | undefined;
-  /** Packets outside the source ranges are dropped. */
+  /** Packets from outside the source ranges are dropped. */
   readonly firewall: boolean;
 }
 
+/** Rules of one TrafficPlan. */
 export interface CompiledRules {
-  /** Chains of table nat with their rules; `depth` orders them: deeper ones are jumped to by lower. */
+  /** Chains of table nat with their rules. A chain jumps only to chains of greater `depth`. */
   readonly chains: ReadonlyMap<
     string,
     { readonly rules: readonly string[]; readonly depth: number }
   >;
   readonly vips: readonly VipEntry[];
-  /** In table nat. */
+  /** Rule in table nat. */
   readonly nodePort: PortRule | undefined;
-  /** In table filter: what nobody translated, and health checks of load balancers that are let in. */
+  /**
+   * Rules in table filter: for untranslated packets, and to accept health checks of load balancers.
+   */
   readonly nodePortVerdict: PortRule | undefined;
   readonly healthCheck: PortRule | undefined;
 }
@@ -85,7 +92,7 @@ export const DEPTH = {
 
 const SETS: readonly EndpointSet[] = ['cluster', 'local'];
 
-/** Compiles one plan; equal plans and options give equal text. */
+/** Compiles one plan. Equal plans and options give equal text. */
 export function compileIptablesRules(plan: TrafficPlan, options: TrafficOptions): CompiledRules {
   const { name, match, vips, healthCheckNodePort } = plan;
   const names = serviceChains(name, match.kind === 'port' ? match.protocol : undefined);
@@ -143,7 +150,7 @@ function nodePortRules(
   };
 }
 
-/** The target of packets that nobody translated. */
+/** Target in table filter for untranslated packets. */
 function verdictTarget(
   verdict: UntranslatedVerdict | undefined,
   { family, resetsTcp }: TrafficOptions,
@@ -159,7 +166,7 @@ function endpointRules(
   { address, port }: Endpoint,
 ): RuleSpec[] {
   return [
-    // A hairpin, see `needsHairpin`.
+    // Hairpin, see `needsHairpin`.
     { source: host(address, family), target: MARK_MASQ },
     {
       protocol: match.kind === 'port' ? match.protocol : undefined,
@@ -169,7 +176,10 @@ function endpointRules(
   ];
 }
 
-/** Affinity first; it is keyed on the client alone, so with all ports it holds across ports. */
+/**
+ * Session affinity first, then random selection. Affinity is keyed on the client address only, so
+ * with all ports it holds across ports.
+ */
 function loadBalancingRules(
   { endpoints, affinitySeconds, family }: TrafficPlan,
   names: ServiceChains,
@@ -187,7 +197,7 @@ function loadBalancingRules(
   return affinitySeconds > 0 ? [...sticky, ...spread] : spread;
 }
 
-/** Of the cluster IP that an endpoint set serves. */
+/** Masquerade rules of the cluster IP that an endpoint set serves. */
 function nonPodMasqueradeRules(
   { name, family, vips }: TrafficPlan,
   set: EndpointSet,
@@ -217,7 +227,7 @@ function externalRules(
   const rules: RuleSpec[] = [];
   if (podsAndNode !== undefined && podsAndNode.endpoints.length > 0) {
     const target = names[podsAndNode.set];
-    // Pods keep their address, the node's own traffic cannot.
+    // Pods keep their source address; traffic of the node itself is masqueraded.
     if (localDetector) rules.push({ ...fromPods(localDetector, false), comment, target });
     const node = { comment, matches: [addressType('src', 'LOCAL')] };
     rules.push({ ...node, target: MARK_MASQ }, { ...node, target });
@@ -229,7 +239,10 @@ function externalRules(
   return rules;
 }
 
-/** What falls through is dropped by KUBE-PROXY-FIREWALL in filter, for nat cannot drop. */
+/**
+ * Packets that match no source are dropped by KUBE-PROXY-FIREWALL in table filter, because nat
+ * cannot drop.
+ */
 function firewallRules({ name, family, vips }: TrafficPlan, names: ServiceChains): RuleSpec[] {
   const restricted = vips.find(({ sources }) => sources !== undefined);
   if (restricted?.sources === undefined) return [];

@@ -1,6 +1,6 @@
 /**
- * From a port of the node to its rules, as `vip-tree.ts` does for VIPs: one chain for 32 ports, so
- * that a new node port rewrites a handful of rules and a packet passes few.
+ * Dispatches node ports to their rules, as `vip-tree.ts` does for VIPs. One chain has 32 ports, so
+ * that a new node port rewrites a handful of rules, and a packet passes few.
  *
  *   KUBE-NODEPORTS ── tcp dport 30016:30047 ──► KUBE-SVC-NP-T938 ── tcp dport 30040 ──► KUBE-EXT-…
  */
@@ -22,15 +22,16 @@ export interface PortRule {
   readonly target: string;
 }
 
+/** The dispatch tree over ports in one table. */
 export class PortTree {
   readonly #table: Table;
   readonly #root: string;
   readonly #prefix: string;
-  /** Block name -> owner -> rule. */
+  /** Rules by block name and owner. */
   readonly #blocks = new Map<string, Map<string, PortRule>>();
   readonly #changedBlocks = new Set<string>();
 
-  /** @param prefix of the names of its chains. */
+  /** @param prefix prefix of the tree's chain names. */
   constructor(table: Table, root: string, prefix: string) {
     this.#table = table;
     this.#root = root;
@@ -53,7 +54,7 @@ export class PortTree {
     }
   }
 
-  /** The chains that changed since the last call, and then the root. */
+  /** Takes the chains that changed since the last call, and the jumps of the root. */
   takeChanges(): { chains: TreeChain[]; roots: TreeRoot[] } {
     if (this.#changedBlocks.size === 0) return { chains: [], roots: [] };
     const chains = [...this.#changedBlocks].map((name) => this.#blockChain(name));
@@ -86,7 +87,7 @@ function blockStart(port: number): number {
   return port - (port % BLOCK_SIZE);
 }
 
-/** Short, for chain names end at 28 characters: `T939` is the 940th block of TCP. */
+/** Short, because chain names have at most 28 characters: `T939` is the 940th block of TCP. */
 function blockName({ protocol, port }: PortRule): string {
   return `${protocol.charAt(0)}${blockStart(port) / BLOCK_SIZE}`;
 }

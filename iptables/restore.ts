@@ -1,39 +1,40 @@
-/** Changes of tables as input of `iptables-restore`. */
+/** Renders table changes as input of `iptables-restore`. */
 import { compareText } from '../api/collections.ts';
 import { CANARY_RULE, type SharedRule } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import type { RenderedChain, TableChange } from './ruleset.ts';
 
 /**
- * iptables-nft-restore searches its list of chains for each one of a transaction: 20,000 at once
- * take minutes, in transactions of a few hundred seconds. iptables-legacy-restore writes the whole
- * table for each, so there one is best.
+ * Maximum number of chains in a transaction of iptables-nft. iptables-nft-restore searches its
+ * chain list for each chain of a transaction. 20,000 chains take minutes in one transaction, and
+ * seconds in transactions of a few hundred. iptables-legacy-restore writes the whole table for each
+ * transaction, so one transaction is best.
  */
 export const NFT_CHAINS_PER_TRANSACTION = 500;
 
-/** Whether there is anything to write. */
+/** Whether a change has nothing to write. */
 export function isEmpty(change: TableChange): boolean {
   return change.write.size === 0 && change.remove.length === 0 && change.shared.length === 0;
 }
 
-/** Characters of one piece: some milliseconds to make. */
+/** Characters in one chunk, which takes some milliseconds to render. */
 const CHUNK_LENGTH = 1 << 18;
 
 /**
- * Input for `iptables-restore --noflush` that makes one table as wanted. Naming a chain in the
- * header flushes it, so each named chain is written whole; all others stay as they are.
+ * Input for `iptables-restore --noflush` that applies a change to one table. Naming a chain in the
+ * header flushes it, so each named chain is written completely; all others stay unchanged.
  *
- * With `chainsPerTransaction` the input may have several commits. Chains that others jump to come
- * first, removals last, so that the table is right after each.
- * @returns an empty string when there is nothing to do.
+ * With `chainsPerTransaction` the input may have several commits. Chains are written before chains
+ * that jump to them, and removals come last, so that the table is consistent after each commit.
+ * @returns an empty string if there is nothing to write.
  */
 export function restoreInput(change: TableChange, chainsPerTransaction = Infinity): string {
   return [...restoreChunks(change, chainsPerTransaction)].join('');
 }
 
 /**
- * `restoreInput` in pieces that are made as they are taken, so that the text of a big table, tens of
- * megabytes, neither holds up the event loop nor stands in memory whole. May be iterated again.
+ * `restoreInput` in chunks that are rendered on demand. The text of a big table, tens of megabytes,
+ * thus neither blocks the event loop nor is in memory at once. The result may be iterated again.
  */
 export function restoreChunks(
   change: TableChange,
@@ -75,7 +76,7 @@ function* restoreLines(change: TableChange, chainsPerTransaction: number): Gener
   if (writes.length > 0 || shared.length > 0) {
     yield* transaction(table, chainLines(writes.at(-1) ?? []), shared);
   }
-  // Flushed first, all of them: they jump to each other in any order.
+  // Flush all chains before removing any: they jump to each other in any order.
   for (const part of inBatches(removed, chainsPerTransaction)) {
     yield* transaction(table, headers(part));
   }
@@ -91,8 +92,8 @@ function* transaction(table: Table, ...groups: readonly Iterable<string>[]): Gen
 }
 
 /**
- * Orders chains the same everywhere, but not by name: the kernel lists them in the order of their
- * making, and iptables-nft-save takes minutes to sort 20,000 that are sorted already.
+ * Sort key of a chain: a stable order, but not by name. The kernel lists chains in the order of
+ * creation, and iptables-nft-save takes minutes to sort 20,000 that are already sorted.
  */
 function shuffledKey(name: string): string {
   return name.slice(-5) + name;
@@ -105,7 +106,7 @@ function inBatches<Item>(items: readonly Item[], size: number): (readonly Item[]
   );
 }
 
-/** Headers, then each chain's rules at once. */
+/** Headers of all chains, then their rules. */
 function* chainLines(chains: readonly (readonly [string, RenderedChain])[]): Generator<string> {
   for (const [name] of chains) yield `:${name} - [0:0]`;
   for (const [, { text }] of chains) if (text !== '') yield text;
@@ -123,7 +124,7 @@ function sharedLines(changes: TableChange['shared']): string[] {
   const created = changes.filter(({ create }) => create).map(({ chain }) => chain);
   const rules = changes.flatMap(({ remove, insert, append }) => [
     ...remove.map((rule) => rule.replace('-A ', '-D ')),
-    // Inserted at the head one by one, so the last comes first.
+    // Each rule is inserted at the head, so insert the last one first.
     ...insert.toReversed().map((rule) => rule.replace('-A ', '-I ')),
     ...append,
   ]);
@@ -131,8 +132,8 @@ function sharedLines(changes: TableChange['shared']): string[] {
 }
 
 /**
- * Input for `iptables-restore --noflush` that changes nothing and fails unless the canary of each
- * table and the jumps into our chains are there: one command sees a flush, a deleted chain and a
+ * Input for `iptables-restore --noflush` that changes nothing. It fails unless the canary of each
+ * table and the jumps to our chains exist. So one command detects a flush, a deleted chain and a
  * deleted jump.
  */
 export function checkInput(tables: readonly Table[], shared: readonly SharedRule[]): string {

@@ -1,4 +1,4 @@
-/** One rule as text, and the matches and targets that many rules have. */
+/** One iptables rule as text, and common matches and targets. */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traffic/options.ts';
 import { hostPrefixLength } from './chains.ts';
@@ -9,26 +9,26 @@ export interface Condition {
   readonly not?: boolean;
 }
 
-/** One rule, as values. Addresses are CIDRs or address/mask, already canonical. */
+/** One rule as values. Addresses are CIDRs or address/mask, in canonical form. */
 export interface RuleSpec {
   readonly source?: Condition | undefined;
   readonly destination?: Condition | undefined;
   readonly inInterface?: Condition | undefined;
   readonly protocol?: Protocol | 'ICMP' | 'IPv6-ICMP' | undefined;
   readonly comment?: string | undefined;
-  /** `from:to` or a single destination port; needs `protocol`. */
+  /** Destination port or port range; needs `protocol`. */
   readonly ports?: { readonly from: number; readonly to: number } | undefined;
-  /** Further matches, each as iptables-save prints it. */
+  /** Further matches, as iptables-save prints them. */
   readonly matches?: readonly string[] | undefined;
   /** Target with its options. */
   readonly target: string;
-  /** The target is a chain that does not come back to this one (`-g`). */
+  /** Use `-g`: the target chain does not return to this one. */
   readonly goto?: boolean | undefined;
 }
 
 /**
- * Text of a rule in exactly the form in which `iptables-save` prints it, so that what is wanted and
- * what the kernel has can be compared as text.
+ * Text of a rule exactly as `iptables-save` prints it, so that desired and existing rules can be
+ * compared as text.
  */
 export function ruleText(chain: string, rule: RuleSpec): string {
   const parts = [`-A ${chain}`];
@@ -49,21 +49,24 @@ export function ruleText(chain: string, rule: RuleSpec): string {
   return parts.join(' ');
 }
 
-/** `10.0.0.1/32`: how rules match one address exactly. */
+/** A match on exactly one address, for example `10.0.0.1/32`. */
 export function host(address: string, family: IpFamily): Condition {
   return { value: `${address}/${hostPrefixLength(family)}` };
 }
 
 type ClientMatch = Pick<RuleSpec, 'source' | 'inInterface'>;
 
-/** Packets of this node's pods, or all others. */
+/**
+ * Matches packets of this node's pods.
+ * @param not matches all other packets instead.
+ */
 export function fromPods(detector: LocalDetector, not: boolean): ClientMatch {
   return detector.kind === 'cidr'
     ? { source: { value: detector.cidr, not } }
     : { inInterface: { value: detector.name, not } };
 }
 
-/** Packets of `foreignClients`: at most one match, none for nobody. */
+/** Matches packets of `nonPodClients`: at most one match; empty if there are no such clients. */
 export function fromNonPodClients(
   options: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>,
 ): ClientMatch[] {
@@ -73,15 +76,15 @@ export function fromNonPodClients(
 }
 
 /**
- * A comment as iptables-restore reads it: quoted, at most 255 bytes. Names are checked when objects
- * are read; whatever else gets here still cannot leave its quotes or its line.
+ * A comment as iptables-restore reads it: quoted, at most 255 bytes. Names are validated when
+ * objects are read; other text cannot break out of its quotes or its line either.
  */
 function quoteComment(text: string): string {
   const safe = text.replaceAll(/[^\x20-\x7e]/g, '?').slice(0, 240);
   return `"${safe.replaceAll(/["\\]/g, '?')}"`;
 }
 
-/** `-m statistic` for the first of `n` equal shares, in the kernel's own rounding (31 bits). */
+/** A `-m statistic` match for the first of `n` equal shares, rounded as in the kernel (31 bits). */
 export function oneIn(n: number): string {
   const probability = Math.round(0x80000000 / n) / 0x80000000;
   return `-m statistic --mode random --probability ${probability.toFixed(11)}`;
@@ -95,7 +98,7 @@ export function addressType(side: 'src' | 'dst', type: 'LOCAL'): string {
   return `-m addrtype --${side}-type ${type}`;
 }
 
-/** `-m recent` keyed by the source address alone. */
+/** A `-m recent` match, keyed on the source address only. */
 export function recent(action: string, list: string, family: IpFamily): string {
   const mask = family === 'IPv4' ? '255.255.255.255' : 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff';
   return `-m recent ${action} --name ${list} --mask ${mask} --rsource`;

@@ -1,4 +1,4 @@
-/** The rules that one family should have, Route by Route, and what the kernel lacks of them. */
+/** Desired iptables rules of one family, and their diff against the kernel. */
 import type { Route } from '../services/route.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
@@ -19,15 +19,15 @@ import { type TreeChain, type TreeRoot, VipTrees } from './vip-tree.ts';
 
 export const TABLES: readonly Table[] = ['mangle', 'nat', 'filter'];
 
-/** One chain as it should be: rules as text, joined by newlines. */
+/** One desired chain: its rules as text, joined by newlines. */
 export interface RenderedChain {
   readonly text: string;
   readonly depth: number;
-  /** How many rules the text has. */
-  readonly size: number;
+  /** Number of rules in the text. */
+  readonly ruleCount: number;
 }
 
-/** What must be written to one table. */
+/** Changes to write to one table. */
 export interface TableChange {
   readonly table: Table;
   readonly write: ReadonlyMap<string, RenderedChain>;
@@ -35,29 +35,29 @@ export interface TableChange {
   readonly shared: readonly SharedChange[];
 }
 
-/** What a chain that is not ours alone lacks. */
+/** Changes to a chain that is shared with other programs. */
 export interface SharedChange {
   readonly chain: string;
-  /** It does not exist; naming one that does would flush it. */
+  /** The chain does not exist. Naming an existing chain would flush it. */
   readonly create: boolean;
   readonly remove: readonly string[];
-  /** At the head, in this order. */
+  /** Rules to insert at the head, in this order. */
   readonly insert: readonly string[];
   readonly append: readonly string[];
 }
 
-/** One table as `iptables-save` shows it, ours and the built-in chains. */
+/** One table as `iptables-save` prints it. */
 export interface SavedTable {
-  /** Our own chains, to their rules joined by newlines. */
+  /** Our own chains with their rules, joined by newlines. */
   readonly chains: ReadonlyMap<string, string>;
-  /** Rules and declarations (`:NAME`) in chains that are not ours. */
+  /** Rules and declarations (`:NAME`) of chains that are not ours. */
   readonly foreign: ReadonlySet<string>;
 }
 
-/** All but its chains, which live in the table they are in. */
+/** The compiled rules of a Route, without the text of its chains, which is in their table. */
 type CompiledRoute = Omit<CompiledRules, 'chains'> & {
   readonly chains: readonly string[];
-  /** Kept where it has to be compiled again for new facts about the node. */
+  /** The Route, if it must be compiled again when the node's addresses change. */
   readonly route: Route | undefined;
 };
 
@@ -70,16 +70,15 @@ const NO_ROUTE: CompiledRoute = {
   route: undefined,
 };
 
-/** What the rules of Routes depend on besides. */
+/** Options that compiled Routes depend on. */
 export interface IptablesCompileOptions extends TrafficOptions {
-  /** This node's own addresses of the family. */
+  /** This node's addresses of the family. */
   readonly nodeAddresses: readonly string[];
 }
 
 /**
- * The rules that one family should have, kept up to date Route by Route: a change compiles the
- * Routes concerned, rewrites their chains and the leaves that lead to them, and nothing else.
- * Pure but for its memory: it touches no kernel.
+ * Desired rules of one family, maintained Route by Route. A change compiles the affected Routes,
+ * and rewrites only their chains and the leaves that dispatch to them. Does not access the kernel.
  */
 export class Ruleset {
   #options: IptablesCompileOptions;
@@ -94,9 +93,9 @@ export class Ruleset {
   readonly #jumps = new Map<string, TreeRoot>();
   readonly #tables = { mangle: new TableState(), nat: new TableState(), filter: new TableState() };
 
-  constructor(options: IptablesCompileOptions, standing: StaticRules) {
+  constructor(options: IptablesCompileOptions, staticRules: StaticRules) {
     this.#options = options;
-    this.#staticRules = standing;
+    this.#staticRules = staticRules;
     this.#vips = new VipTrees(options.family);
     for (const [table, name] of [
       ['nat', SERVICES],
@@ -111,22 +110,25 @@ export class Ruleset {
     this.#writeStaticChains();
   }
 
-  /** New facts about the node: recompiles what depends on them. */
-  setOptions(options: IptablesCompileOptions, standing: StaticRules): void {
+  /**
+   * Sets options, which include the node's addresses, and recompiles the Routes that depend on
+   * them.
+   */
+  setOptions(options: IptablesCompileOptions, staticRules: StaticRules): void {
     this.#options = options;
-    this.#staticRules = standing;
+    this.#staticRules = staticRules;
     this.#writeStaticChains();
-    const concerned = [...this.#routes.values()].flatMap(({ route }) => route ?? []);
-    this.update(concerned, []);
+    const affected = [...this.#routes.values()].flatMap(({ route }) => route ?? []);
+    this.update(affected, []);
   }
 
-  /** Hands over changed Routes whole, and the ids of Routes that went. */
+  /** Takes complete changed Routes, and the ids of removed Routes. */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) this.#replace(id, undefined);
     for (const route of upserts) this.#replace(route.id, route);
   }
 
-  /** Writes the leaves that changed; once for any number of updates, which often share some. */
+  /** Writes changed leaves; once for any number of updates, which often share leaves. */
   #writeTrees(): void {
     const changes = [this.#vips, ...Object.values(this.#ports)].map((tree) => tree.takeChanges());
     for (const chain of changes.flatMap(({ chains }) => chains)) this.#write(chain);
@@ -136,7 +138,7 @@ export class Ruleset {
     }
   }
 
-  /** What changed since `markWritten`, for a kernel that has the rest. */
+  /** Changes since `markWritten`, for a kernel that has everything else. */
   pending(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
@@ -152,7 +154,9 @@ export class Ruleset {
     });
   }
 
-  /** What one table lacks, given what is in it; the rest counts as written from now on. */
+  /**
+   * Diffs one table against the kernel. Chains that the kernel has count as written from now on.
+   */
   diff(table: Table, saved: SavedTable): TableChange {
     this.#writeTrees();
     const { chains, dirty } = this.#tables[table];
@@ -166,19 +170,19 @@ export class Ruleset {
     return { table, write, remove, shared: this.#sharedChanges(table, saved) };
   }
 
-  /** The kernel took everything that was pending when `change` was made. */
+  /** Marks a change as written. Chains that changed again since then stay pending. */
   markWritten(change: TableChange): void {
     const { chains, dirty } = this.#tables[change.table];
     for (const [name, chain] of change.write) if (chains.get(name) === chain) dirty.delete(name);
     for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
   }
 
-  /** How many rules each table should have in our own chains; kept up to date chain by chain. */
+  /** Number of desired rules in our own chains, by table; counted as chains change. */
   get ruleCounts(): ReadonlyMap<Table, number> {
-    return new Map(TABLES.map((table) => [table, this.#tables[table].size]));
+    return new Map(TABLES.map((table) => [table, this.#tables[table].ruleCount]));
   }
 
-  /** The rules in chains that are not ours alone. */
+  /** Rules in chains that are shared with other programs. */
   shared(): readonly SharedRule[] {
     return this.#staticRules.shared();
   }
@@ -227,30 +231,30 @@ export class Ruleset {
     } = this.#staticRules.root(table, name);
     const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
     const rules = [...texts(before), ...jumps, ...texts(after)];
-    // What is there for the tree alone goes with it.
+    // Rules that exist only for the tree are removed with it.
     const isIdle = mayGo && jumps.length === 0;
     this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);
   }
 
   #write({ table, name, depth, rules }: TreeChain, keepEmpty = false): void {
     if (rules.length === 0 && !keepEmpty) this.#tables[table].drop(name);
-    else this.#tables[table].set(name, { text: rules.join('\n'), depth, size: rules.length });
+    else this.#tables[table].set(name, { text: rules.join('\n'), depth, ruleCount: rules.length });
   }
 }
 
-/** What one table should have in our own chains. */
+/** Desired content of our own chains in one table. */
 class TableState {
   readonly chains = new Map<string, RenderedChain>();
-  /** Chains whose text changed, or that went, since they were last known to be in the kernel. */
+  /** Chains that changed or were removed since the kernel was last known to match. */
   readonly dirty = new Set<string>();
-  /** Rules in the chains. */
-  size = 0;
+  /** Number of rules in all chains. */
+  ruleCount = 0;
 
   set(name: string, chain: RenderedChain): void {
     const before = this.chains.get(name);
     if (before?.text === chain.text) return;
     this.chains.set(name, chain);
-    this.size += chain.size - (before?.size ?? 0);
+    this.ruleCount += chain.ruleCount - (before?.ruleCount ?? 0);
     this.dirty.add(name);
   }
 
@@ -258,21 +262,23 @@ class TableState {
     const before = this.chains.get(name);
     if (before === undefined) return;
     this.chains.delete(name);
-    this.size -= before.size;
+    this.ruleCount -= before.ruleCount;
     this.dirty.add(name);
   }
 }
 
-/** A jump as kube-proxy and Portwide write it; with another condition it is somebody else's. */
+/**
+ * A jump as kube-proxy and Portwide write it. A jump with other matches belongs to another program.
+ */
 const KUBE_PROXY_JUMP =
   /^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING)(?: -m conntrack --ctstate NEW| -m comment --comment "kube(?:rnetes|-proxy) [^"]*"){1,2} -j (\S+)$/;
 
-/** Jumps of another mode, or of another version, from built-in chains to chains of ours. */
+/** Jumps from built-in chains to our chains that another mode or version has left. */
 function staleJumps(
-  wanted: readonly SharedRule[],
+  desired: readonly SharedRule[],
   saved: SavedTable,
 ): ReadonlyMap<string, readonly string[]> {
-  const rules = new Set(wanted.map(({ rule }) => rule));
+  const rules = new Set(desired.map(({ rule }) => rule));
   const stale = [...saved.foreign].filter((line) => {
     const target = KUBE_PROXY_JUMP.exec(line)?.[2];
     return target !== undefined && isStaticChain(target) && !rules.has(line);
@@ -281,15 +287,15 @@ function staleJumps(
 }
 
 /**
- * What the filter table lacks of the rules that make route_localnet safe, for who sets it before
- * there are any others (`--init-only`).
+ * Missing rules of table filter that make route_localnet safe. For `--init-only`, which sets
+ * route_localnet before other rules exist.
  */
 export function localnetChange(saved: SavedTable): TableChange {
   const shared = sharedChanges(localnetRules(), new Map(), saved);
   return { table: 'filter', write: new Map(), remove: [], shared };
 }
 
-/** @param stale rules to be removed, by chain. */
+/** @param stale rules to remove, by chain. */
 function sharedChanges(
   own: readonly SharedRule[],
   stale: ReadonlyMap<string, readonly string[]>,
@@ -303,8 +309,8 @@ function sharedChanges(
 }
 
 /**
- * Our jumps in a chain stand in an order that counts: a source range drops before a Service
- * rejects. Where one is missing or out of order, all are put in anew.
+ * The order of our jumps in a chain matters: source ranges drop before a Service rejects. If a jump
+ * is missing or out of order, all of them are inserted again.
  */
 function sharedChange(
   chain: string,
@@ -312,19 +318,19 @@ function sharedChange(
   stale: readonly string[],
   saved: SavedTable,
 ): SharedChange[] {
-  const wanted = rules.map(({ rule }) => rule);
-  const present = [...saved.foreign].filter((line) => wanted.includes(line));
-  const isRight = present.join('\n') === wanted.join('\n');
-  if (isRight && stale.length === 0) return [];
+  const desired = rules.map(({ rule }) => rule);
+  const present = [...saved.foreign].filter((line) => desired.includes(line));
+  const isInOrder = present.join('\n') === desired.join('\n');
+  if (isInOrder && stale.length === 0) return [];
   const isBuiltin = rules.every(({ builtin }) => builtin);
-  const moves = isBuiltin && !isRight;
+  const moves = isBuiltin && !isInOrder;
   return [
     {
       chain,
       create: !isBuiltin && !saved.foreign.has(`:${chain}`),
       remove: moves ? [...stale, ...present] : stale,
-      insert: moves ? wanted : [],
-      append: isBuiltin ? [] : wanted.filter((rule) => !saved.foreign.has(rule)),
+      insert: moves ? desired : [],
+      append: isBuiltin ? [] : desired.filter((rule) => !saved.foreign.has(rule)),
     },
   ];
 }

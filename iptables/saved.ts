@@ -1,8 +1,8 @@
-/** Reads what `iptables-save` prints. */
+/** Parses the output of `iptables-save`. */
 import { isOwnChain, type Table } from './chains.ts';
 import { type SavedTable, TABLES } from './ruleset.ts';
 
-/** Reads the output of `iptables-save`; a table that it does not name is empty. */
+/** Parses the output of `iptables-save`. A table that it does not name is empty. */
 export async function parseSaved(
   lines: AsyncIterable<string> | Iterable<string>,
 ): Promise<ReadonlyMap<Table, SavedTable>> {

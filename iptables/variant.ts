@@ -1,4 +1,4 @@
-/** Which variant of iptables the node uses, and what either of them has there. */
+/** Detects the iptables variant (nft or legacy) that the node uses. */
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
@@ -9,12 +9,13 @@ import { SERVICES, type Table } from './chains.ts';
 import { IPTABLES_TIMEOUTS, iptablesCommand, type Variant } from './commands.ts';
 import { TABLES } from './ruleset.ts';
 
-/** What the two variants hold now, as `iptables-save` text; undefined: unused or not installed. */
+/** Rules of both variants as `iptables-save` text; undefined: unused or not installed. */
 export type VariantRules = Readonly<Record<Variant, string | undefined>>;
 
 /**
- * The variant that the node uses, by the rules of iptables-wrapper: the kubelet's mark in table
- * mangle decides, then the greater number of rules. Rules in both would be ghosts to each other.
+ * The variant that the node uses, by the rules of iptables-wrapper: the kubelet's chains in table
+ * mangle decide, otherwise the larger number of rules. With rules in both variants, neither command
+ * shows the other's rules.
  */
 export function chooseVariant(mangle: VariantRules, all: VariantRules): Variant {
   if (hasKubelet(mangle.nft ?? '')) return 'nft';
@@ -22,7 +23,10 @@ export function chooseVariant(mangle: VariantRules, all: VariantRules): Variant 
   return countRules(all.legacy) > countRules(all.nft) ? 'legacy' : 'nft';
 }
 
-/** Looks at both families of the node and chooses. @throws ProgramTimeoutError */
+/**
+ * Detects the variant from the rules of both families.
+ * @throws ProgramTimeoutError
+ */
 export async function detectVariant(): Promise<Variant> {
   const mangle = { nft: await saved('nft', 'mangle'), legacy: await saved('legacy', 'mangle') };
   const all = { nft: await saved('nft', 'nat'), legacy: await saved('legacy', 'nat') };
@@ -30,22 +34,25 @@ export async function detectVariant(): Promise<Variant> {
 }
 
 /**
- * Whether there are rules for Services in this variant, of kube-proxy or Portwide.
+ * Whether this variant has Service rules of kube-proxy or Portwide.
  * @throws ProgramTimeoutError
  */
 export async function holdsServices(variant: Variant): Promise<boolean> {
   return (await saved(variant, 'nat'))?.includes(`\n:${SERVICES} `) ?? false;
 }
 
-/** Chains that the kubelet keeps in table mangle. */
+/** Chains that the kubelet creates in table mangle. */
 const KUBELET_CHAINS = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
 
-/** Whether a kubelet uses this iptables, by the text of `iptables-save -t mangle`. */
+/**
+ * Whether a kubelet uses this variant.
+ * @param savedMangle output of `iptables-save -t mangle`.
+ */
 export function hasKubelet(savedMangle: string): boolean {
   return KUBELET_CHAINS.test(savedMangle);
 }
 
-/** The tables in which a variant may have rules; to ask for others would create them. */
+/** Tables in which a variant may have rules. Reading other tables would create them. */
 export async function iptablesTables(family: IpFamily, variant: Variant): Promise<Table[]> {
   const names =
     variant === 'nft'
@@ -63,7 +70,7 @@ async function legacyTables(family: IpFamily): Promise<string[]> {
 
 /**
  * A table as `iptables-save` prints it.
- * @throws ProgramTimeoutError; ProgramError, with the code ENOENT when there is no such command.
+ * @throws ProgramTimeoutError; ProgramError with code ENOENT if the command does not exist.
  */
 export async function savedTable(
   family: IpFamily,
@@ -77,10 +84,10 @@ export async function savedTable(
 async function saved(variant: Variant, table: Table): Promise<string | undefined> {
   const texts: string[] = [];
   for (const family of IP_FAMILIES) {
-    // iptables-legacy-save creates the table that it is asked for, and loads its module.
+    // iptables-legacy-save creates the table that it reads, and loads its module.
     const used = variant === 'nft' ? [table] : await legacyTables(family).catch(() => ['']);
     if (!used.includes(table)) continue;
-    // Not installed, or of no use on this node. One that hangs tells nothing of the kind.
+    // The command is missing or unusable on this node. A timeout does not show that.
     const text = await savedTable(family, variant, table).catch((error: unknown) => {
       if (error instanceof ProgramError) return undefined;
       throw error;

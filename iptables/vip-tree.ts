@@ -1,14 +1,14 @@
 /**
- * From a VIP to its rules without walking all of them. kube-proxy keeps one rule a VIP and port in
- * the one chain KUBE-SERVICES: every new connection walks it, every change rewrites it. Here a tree
- * of two levels stands between, by the low and then the high half of the address's last byte (which
- * addresses handed out from a pool use evenly):
+ * Dispatches VIPs to their rules without walking all of them. kube-proxy has one rule for each VIP
+ * and port in the single chain KUBE-SERVICES: every new connection walks it, and every change
+ * rewrites it. Here, a tree of two levels is in between. It branches by the low, then the high half
+ * of the address's last byte, whose values are evenly used by addresses from a pool:
  *
  *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SVC-VIP-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SVC-VIP-5A
  *
- * A packet passes at most 32 rules and the ports of one 256th of the VIPs; a change rewrites one leaf. In table
- * filter, where most VIPs have no rule, the branches are left out.
- * All entries of one VIP share a leaf, so that its order there is their precedence.
+ * A packet passes at most 32 rules and the ports of one 256th of the VIPs; a change rewrites one
+ * leaf. Table filter has no branches, because most VIPs have no rule there. All entries of one VIP
+ * share a leaf, so that their order there is their precedence.
  */
 import { lastByte } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
@@ -17,7 +17,7 @@ import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX } from './chains.ts';
 import { DEPTH, type VipEntry } from './compile.ts';
 import { host, type RuleSpec, ruleText } from './rule.ts';
 
-/** A chain to write, or to remove when it has no rules. */
+/** A chain to write, or to remove if it has no rules. */
 export interface TreeChain {
   readonly table: Table;
   readonly name: string;
@@ -25,7 +25,7 @@ export interface TreeChain {
   readonly rules: readonly string[];
 }
 
-/** The jumps with which the root of a tree begins; rules of its own may follow. */
+/** Jumps at the head of a tree's root chain; other rules of that chain may follow. */
 export interface TreeRoot {
   readonly table: Table;
   readonly name: string;
@@ -35,13 +35,16 @@ export interface TreeRoot {
 interface Tree {
   readonly table: Table;
   readonly root: string;
-  /** Of the names of its chains. */
+  /** Prefix of the tree's chain names. */
   readonly prefix: string;
-  /** What an entry does in this tree; undefined: nothing. */
+  /** Target of an entry in this tree; undefined: none. */
   target(entry: VipEntry): string | undefined;
-  /** Target that keeps a packet of an entry from the wider entries of its VIP. */
+  /** Target that keeps packets of an entry from wider entries of its VIP. */
   readonly stop: string;
-  /** Table filter only holds exceptions: there the root jumps to the leaves, without branches. */
+  /**
+   * Whether the root jumps to branches. In table filter, which has exceptions only, it jumps to
+   * leaves.
+   */
   readonly branches: boolean;
 }
 
@@ -51,7 +54,8 @@ const TREES: readonly Tree[] = [
     root: SERVICES,
     prefix: TREE_PREFIX.vips,
     target: (entry) => entry.chain,
-    // Not RETURN: node ports are looked up later, and must not capture a VIP that the node holds.
+    // Not RETURN: node ports are matched later, and must not capture packets to a VIP that the node
+    // holds.
     stop: 'ACCEPT',
     branches: true,
   },
@@ -73,13 +77,13 @@ const TREES: readonly Tree[] = [
   },
 ];
 
-/** The three trees over VIPs of one family: translation, rejects, source ranges. */
+/** The three trees over the VIPs of one family: translation, rejects, source ranges. */
 export class VipTrees {
   readonly #family: IpFamily;
-  /** Last byte of the address -> VIP and owner -> entries. */
+  /** Entries by last byte of the address, then by VIP and owner. */
   readonly #leaves = new Map<number, Map<string, readonly VipEntry[]>>();
   readonly #changedLeaves = new Set<number>();
-  /** Leaf chains that have rules, by tree root and table; what the branches jump to. */
+  /** Last bytes whose leaf chain has rules, by tree; branches jump to these leaves. */
   readonly #nonEmptyLeaves = new Map<Tree, Set<number>>(TREES.map((tree) => [tree, new Set()]));
 
   constructor(family: IpFamily) {
@@ -100,8 +104,8 @@ export class VipTrees {
   }
 
   /**
-   * The chains that the replacements since the last call may have changed: leaves, branches and
-   * the jumps of the roots.
+   * Takes the chains that may have changed since the last call: leaves, branches and the jumps of
+   * the roots.
    */
   takeChanges(): { chains: TreeChain[]; roots: TreeRoot[] } {
     const chains: TreeChain[] = [];
@@ -170,9 +174,9 @@ export class VipTrees {
 }
 
 /**
- * Rules of one VIP in one tree, by precedence: exact port, range, all. An entry that does nothing
- * here still hides wider ones: it gets a stop where one of those would act. In nat that is also so
- * where the entry's chain may come back without having translated.
+ * Rules of one VIP in one tree, by precedence: exact port, range, all ports. An entry without a
+ * target still hides wider entries: it gets the `stop` target if a wider entry has a target. In
+ * table nat, an entry also gets it if its chain may return packets untranslated.
  */
 function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): RuleSpec[] {
   const rules: RuleSpec[] = [];
@@ -220,12 +224,12 @@ function branchName(tree: Tree, low: number): string {
   return tree.prefix + low.toString(16).toUpperCase();
 }
 
-/** Branch name and the high half: KUBE-SVC-VIP-5A holds addresses that end in .165 (0xA5). */
+/** Branch name and high half: KUBE-SVC-VIP-5A has addresses that end in .165 (0xA5). */
 function leafName(tree: Tree, byte: number): string {
   return branchName(tree, lowHalf(byte)) + (byte >> 4).toString(16).toUpperCase();
 }
 
-/** `0.0.0.5/0.0.0.15`: matches addresses by bits of their last byte. */
+/** Matches addresses by bits of their last byte, for example `0.0.0.5/0.0.0.15`. */
 function maskedByte(family: IpFamily, value: number, mask: number): string {
   return family === 'IPv4'
     ? `0.0.0.${value}/0.0.0.${mask}`

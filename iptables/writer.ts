@@ -1,4 +1,5 @@
-/** Brings a ruleset into the kernel, and finds out what the kernel lacks. */
+/** Writes a ruleset to the kernel, and detects drift. */
+import type { Log } from '../process/log.ts';
 import { ProgramTimeoutError } from '../process/run-program.ts';
 import { isOwnChain } from './chains.ts';
 import type { InputLine, Iptables } from './commands.ts';
@@ -9,15 +10,14 @@ import { type Ruleset, TABLES, type TableChange } from './ruleset.ts';
 
 export type RulesetWriter = ReturnType<typeof rulesetWriter>;
 
-/** @param onWarning is told of chains that could not be removed. */
-export function rulesetWriter(
-  iptables: Iptables,
-  ruleset: Ruleset,
-  onWarning: (message: string) => void,
-) {
+/** @param onWarning logs chains that cannot be removed. */
+export function rulesetWriter(iptables: Iptables, ruleset: Ruleset, onWarning: Log['warn']) {
   const perTransaction = iptables.variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
 
-  /** @returns how much was written. @throws IptablesError; nothing was written then. */
+  /**
+   * @returns the number of chains and shared changes written.
+   * @throws IptablesError; the change then stays pending.
+   */
   const write = async (change: TableChange): Promise<number> => {
     if (isEmpty(change)) return 0;
     await iptables.restore(restoreChunks(change, perTransaction));
@@ -26,8 +26,8 @@ export function rulesetWriter(
   };
 
   /**
-   * A rule of somebody else that jumps to a chain of ours keeps it from being removed. That must
-   * not keep everything else from being written, nor other chains from being removed.
+   * Like `write`, but skips removals of chains to which a rule of another program jumps. They must
+   * not block other changes.
    */
   const writeSkippingBlocked = async (change: TableChange): Promise<number> => {
     try {
@@ -35,28 +35,37 @@ export function rulesetWriter(
     } catch (error) {
       const left = blockedRemovals(error, change.remove);
       if (left.length === 0) throw error;
-      // Until the next comparison with the kernel.
+      // Do not retry before the next full sync.
       ruleset.markWritten({ ...change, write: new Map(), remove: left });
       const remove = change.remove.filter((name) => !left.includes(name));
-      // Emptied all the same: it must not lead to pods that went, nor hold the chains it jumps to.
-      const emptied = left.map((name) => [name, { text: '', depth: DEPTH.mark, size: 0 }] as const);
+      // Flush the chain anyway: it must not lead to deleted pods, nor block the removal of chains
+      // it jumps to.
+      const emptied = left.map(
+        (name) => [name, { text: '', depth: DEPTH.mark, ruleCount: 0 }] as const,
+      );
       const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
       const written = await writeSkippingBlocked(rest);
-      // Not before: where the rest fails too, the removals are not to blame.
-      onWarning(`table ${change.table} keeps ${left.join(', ')}: ${String(error)}`);
+      // Warn only now: if the rest had failed too, the removals would not be the cause.
+      const hint = 'delete the rules of other programs that jump to these chains';
+      onWarning(
+        { table: change.table, chains: left, hint, err: error },
+        'cannot remove iptables chains that are in use',
+      );
       return written;
     }
   };
 
   return {
-    /** What the kernel lacks; all of it at once, for what is wanted may change meanwhile. */
+    /**
+     * Diffs all tables against the kernel at once, because the desired state may change meanwhile.
+     */
     async diff(): Promise<TableChange[]> {
       const saved = await iptables.save();
       return [...saved].map(([table, rules]) => ruleset.diff(table, rules));
     },
     write,
-    writeTolerant: writeSkippingBlocked,
-    /** Which canary or jump to our chains is missing, in words; undefined: none is. */
+    writeSkippingBlocked,
+    /** The canary or jump to our chains that is missing, for the log; undefined: none. */
     async findDrift(): Promise<string | undefined> {
       const missing = await iptables.check(checkInput(TABLES, ruleset.shared()));
       return missing === undefined ? undefined : driftText(missing);
@@ -64,15 +73,18 @@ export function rulesetWriter(
   };
 }
 
-/** How many rules a change brings. */
+/** Number of rules that a change writes. */
 export function writtenRuleCount({ write, shared }: TableChange): number {
   let rules = 0;
-  for (const { size } of write.values()) rules += size;
+  for (const { ruleCount } of write.values()) rules += ruleCount;
   for (const { insert, append } of shared) rules += insert.length + append.length;
   return rules;
 }
 
-/** `chain KUBE-PROXY-CANARY of table nat`, `jump from INPUT to KUBE-SERVICES in table filter` */
+/**
+ * For example `chain KUBE-PROXY-CANARY of table nat` or `jump from INPUT to KUBE-SERVICES in table
+ * filter`.
+ */
 function driftText({ line, table }: InputLine): string {
   const [, chain = '', target = ''] = /^-C (\S+).* -j (\S+)/.exec(line) ?? [];
   if (isOwnChain(chain)) return `chain ${chain} of table ${table}`;
@@ -81,8 +93,8 @@ function driftText({ line, table }: InputLine): string {
 }
 
 /**
- * The removals that a failed restore is to blame on: the one it names, or any. One that hung was not
- * refused, and would hang again.
+ * Removals that may have made a restore fail: the one that the error names, or all. A restore that
+ * timed out was not rejected, and would hang again.
  */
 function blockedRemovals(error: unknown, removals: readonly string[]): readonly string[] {
   if (error instanceof ProgramTimeoutError) return [];

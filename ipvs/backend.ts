@@ -1,4 +1,7 @@
-/** Mode ipvs: this folder renders TrafficPlans as IPVS services, ipsets, addresses and rules, and applies them. */
+/**
+ * The ipvs proxy mode: renders TrafficPlans as IPVS services, ipsets, addresses and rules, and
+ * applies them.
+ */
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
@@ -21,23 +24,28 @@ import { MarkAllocator } from './marks.ts';
 import { IpvsPlan, type IpvsPlanOptions } from './plan.ts';
 import type { SetName } from './sets.ts';
 
+/** Options that are fixed while the agent runs. */
 export interface IpvsOptions extends IpvsPlanOptions {
-  /** Services with these addresses are left alone (`--ipvs-exclude-cidrs`). */
+  /** IPVS services and addresses in these CIDRs stay untouched (`--ipvs-exclude-cidrs`). */
   readonly excludeCidrs: readonly string[];
 }
 
-/** Milliseconds between two looks at destinations that drain, as in kube-proxy. */
+/** Milliseconds between two checks of draining destinations, as in kube-proxy. */
 const DRAIN_CHECK_PERIOD = 60_000;
 
-/** Milliseconds in which handshakes under way, which the kernel counts like UDP flows, are over. */
+/**
+ * Milliseconds after which a handshake in flight has completed. IPVS counts such connections as
+ * inactive, like UDP flows.
+ */
 const HANDSHAKE_TIME = 1000;
 
-/** VIPs that one warning names. */
+/** Maximum number of VIPs in one warning. */
 const MAX_VIPS_IN_WARNING = 10;
 
 /**
- * The IPVS mode in one family. Asks the kernel first who has which mark.
- * @throws NetlinkError
+ * Creates the ipvs backend of one family. Reads the mark records in the kernel first, so that
+ * Services keep their marks across restarts.
+ * @throws (rejection) NetlinkError
  */
 export async function ipvsBackend(
   kernel: IpvsKernel,
@@ -66,19 +74,22 @@ class IpvsBackend implements Backend {
   readonly #termination: GracefulTermination;
   readonly #timers: Timers;
   readonly #stopDrainChecks: () => void;
-  /** What the kernel will not do, and was warned of. */
+  /** Changes that the kernel rejected permanently and that were logged. */
   #permanentErrors: ReadonlySet<string> = new Set();
-  /** What changes while everything is compared; it is written with the next sync. */
+  /** Updates that arrive during a full sync; the next sync writes them. */
   #deferredChanges: (() => void)[] | undefined;
   #handshakeTimer: unknown;
   #isClosed = false;
-  /** The last sync did all that it was to do. */
+  /** Whether the last sync succeeded. */
   #isInSync = false;
-  /** Nothing was compared yet: what the kernel holds is of an earlier agent, or of kube-proxy. */
+  /**
+   * No full sync has succeeded yet: the kernel state may come from an earlier agent or from
+   * kube-proxy.
+   */
   #isFirstSync = true;
-  /** Of VIPs that no longer linger, what the kernel may still have. */
+  /** Items of VIPs that have drained and may still exist in the kernel. */
   #pendingUnbinds: readonly Item[] = [];
-  /** One at a time: syncs and looks at what drains. */
+  /** Serialises syncs and drain checks. */
   readonly #queue = new SerialQueue();
 
   constructor(
@@ -114,8 +125,8 @@ class IpvsBackend implements Backend {
     await this.#kernel.close();
   }
 
-  setNodeAddresses(facts: NodeAddresses): void {
-    this.#changeOrDefer(() => this.#plan.setNodeAddresses(facts));
+  setNodeAddresses(nodeAddresses: NodeAddresses): void {
+    this.#changeOrDefer(() => this.#plan.setNodeAddresses(nodeAddresses));
   }
 
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
@@ -145,34 +156,36 @@ class IpvsBackend implements Backend {
     });
   }
 
-  /** Looks at what drains, then unbinds VIPs that stayed for what is over. */
-  async #checkDraining(look: () => Promise<void>): Promise<void> {
-    await look();
-    const { drainingVips: lingering, desired: wanted } = this.#plan;
-    // Of a VIP whose Routes went since the last sync, the services do not drain yet.
-    if (!this.#isInSync || wanted.hasChanges) return;
+  /** Runs a drain check, then unbinds draining VIPs without connections. */
+  async #checkDraining(check: () => Promise<void>): Promise<void> {
+    await check();
+    const { drainingVips, desired } = this.#plan;
+    // The services of a VIP whose Routes were removed since the last sync are not draining yet, so
+    // the VIP would seem idle.
+    if (!this.#isInSync || desired.hasChanges) return;
     const vips = this.#termination.vips();
-    const over = [...this.#pendingUnbinds, ...lingering.takeIdle((vip) => vips.has(vip))];
-    // What a Service asks for since an attempt that failed stays.
-    this.#pendingUnbinds = over.filter((item) => !wanted.has(itemKey(item)));
+    const idle = [...this.#pendingUnbinds, ...drainingVips.takeIdle((vip) => vips.has(vip))];
+    // A Service may have started to use the VIP since an attempt failed.
+    this.#pendingUnbinds = idle.filter((item) => !desired.has(itemKey(item)));
     if (this.#pendingUnbinds.length === 0) return;
     await this.#kernel.remove(this.#pendingUnbinds);
     this.#pendingUnbinds = [];
   }
 
-  /** Nobody can tell whether their Services are refused or were deleted while no agent ran. */
+  /**
+   * Warns about VIPs without a served Service. After a restart it is unknown whether their Services
+   * were refused or deleted.
+   */
   #warnOfDrainingVips(): void {
     const { vips } = this.#plan.drainingVips;
     if (vips.length === 0) return;
-    const more =
-      vips.length > MAX_VIPS_IN_WARNING ? ` and ${vips.length - MAX_VIPS_IN_WARNING} more` : '';
     this.#options.onWarning(
-      `no Service is served on these VIPs; they stay bound to ${IPVS_DEVICE} while connections to them last: ` +
-        `${vips.slice(0, MAX_VIPS_IN_WARNING).join(', ')}${more}`,
+      { device: IPVS_DEVICE, count: vips.length, vips: vips.slice(0, MAX_VIPS_IN_WARNING) },
+      'no Service is served on these VIPs; they stay bound until their connections end',
     );
   }
 
-  /** Looks again at what has just begun to drain. */
+  /** Schedules a check of destinations that started draining a moment ago. */
   #scheduleHandshakeCheck(): void {
     if (
       this.#isClosed ||
@@ -188,26 +201,28 @@ class IpvsBackend implements Backend {
     }, HANDSHAKE_TIME);
   }
 
-  /** Looks when nothing else is under way. */
-  async #enqueueDrainCheck(look: () => Promise<void>): Promise<void> {
+  /** Runs a drain check after the operations in the queue. */
+  async #enqueueDrainCheck(check: () => Promise<void>): Promise<void> {
     try {
-      await this.#queue.run(() => this.#checkDraining(look));
+      await this.#queue.run(() => this.#checkDraining(check));
     } catch (error) {
-      this.#options.onWarning(`cannot look at destinations that drain: ${String(error)}`);
+      this.#options.onWarning({ err: error }, 'cannot check draining IPVS destinations');
     }
   }
 
   findDrift(): Promise<string | undefined> {
     return this.#queue.run(async () => {
-      // What is still to be written is not lost.
-      const isSettled = !this.#plan.desired.hasChanges;
-      const hasEntries = (set: SetName) => isSettled && this.#plan.desired.countOf(set) > 0;
+      // Changes that are not yet written are not drift.
+      const isWritten = !this.#plan.desired.hasChanges;
+      const hasEntries = (set: SetName) => isWritten && this.#plan.desired.countOf(set) > 0;
       const missing = await this.#kernel.findDrift(hasEntries);
       if (missing !== undefined) return missing;
-      // One service stands for all: IPVS is cleared as a whole (`ipvsadm -C`).
-      const hopeless = [...this.#permanentErrors];
-      const isThere = (key: string) => !hopeless.some((what) => what.endsWith(key));
-      const some = isSettled ? this.#plan.desired.findServiceWithDestination(isThere) : undefined;
+      // Checking one service is enough: `ipvsadm -C` clears all of them.
+      const failed = [...this.#permanentErrors];
+      const isAccepted = (key: string) => !failed.some((what) => what.endsWith(key));
+      const some = isWritten
+        ? this.#plan.desired.findServiceWithDestination(isAccepted)
+        : undefined;
       if (some !== undefined && (await this.#kernel.destinations(some)).length === 0) {
         return `IPVS service ${serviceText(some)}`;
       }
@@ -218,7 +233,7 @@ class IpvsBackend implements Backend {
   stats(): BackendStats {
     return {
       marks: { inUse: this.#marks.inUse, waiting: this.#plan.waitingForMark },
-      lingeringVips: this.#plan.drainingVips.size,
+      drainingVips: this.#plan.drainingVips.size,
     };
   }
 
@@ -228,14 +243,16 @@ class IpvsBackend implements Backend {
     const removes = differences.flatMap(({ before, after }) =>
       before === undefined || after !== undefined ? [] : [before],
     );
-    const refusals = new ApplyFailures();
-    await refusals.collect(this.#kernel.add(adds));
+    const rejected = new ApplyFailures();
+    await rejected.collect(this.#kernel.add(adds));
     for (const change of this.#plan.ruleset.pending()) await this.#writer.write(change);
-    await this.#remove(removes, refusals);
-    return differences.length - this.#reportPermanentErrors(refusals);
+    await this.#remove(removes, rejected);
+    return differences.length - this.#reportPermanentErrors(rejected);
   }
 
-  /** Compares everything with a plan that stands still. */
+  /**
+   * Runs a full sync. The desired state does not change meanwhile, because updates are deferred.
+   */
   async #applyFull(): Promise<number> {
     const deferred: (() => void)[] = [];
     this.#deferredChanges = deferred;
@@ -243,7 +260,7 @@ class IpvsBackend implements Backend {
       return await this.#reconcile();
     } finally {
       const slice = new TimeSlice();
-      // More may come between the turns.
+      // More updates may arrive while this loop yields.
       for (const change of deferred) {
         change();
         if (slice.isOver()) await slice.yield();
@@ -263,31 +280,31 @@ class IpvsBackend implements Backend {
       isOwnMark: (mark) => this.#marks.isOwn(mark),
       isDraining: (service, key) => this.#termination.has(service, key),
     });
-    const refusals = new ApplyFailures();
+    const rejected = new ApplyFailures();
     const isAddress = ({ kind }: Item) => kind === 'address';
-    await refusals.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));
+    await rejected.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));
 
-    // Rejects stand before there are addresses to be rejected on, and masquerade before there are
-    // packets for it; but rules of another mode that translate stay until there are addresses.
+    // Install the reject and masquerade rules before the VIPs are bound. Keep the DNAT rules of the
+    // iptables mode until they are bound, so that the takeover has no gap.
     const changes = await this.#writer.diff();
     const isLast = ({ table, remove }: TableChange) =>
       table === 'nat' && remove.some((chain) => chain.startsWith('KUBE-SVC-'));
     const write = async (some: readonly TableChange[]) => {
-      for (const change of some) written += await this.#writer.writeTolerant(change);
+      for (const change of some) written += await this.#writer.writeSkippingBlocked(change);
     };
     await write(changes.filter((change) => !isLast(change)));
-    await refusals.collect(this.#kernel.add(adds.filter(isAddress)));
+    await rejected.collect(this.#kernel.add(adds.filter(isAddress)));
     await write(changes.filter(isLast));
 
-    await this.#remove(removes, refusals);
-    const hopeless = this.#reportPermanentErrors(refusals);
-    // What is wanted no more is not among what was tried again.
-    this.#permanentErrors = new Set(refusals.failures.map(([what]) => what));
+    await this.#remove(removes, rejected);
+    const permanent = this.#reportPermanentErrors(rejected);
+    // The full sync retried everything desired; drop errors of items no longer desired.
+    this.#permanentErrors = new Set(rejected.failures.map(([what]) => what));
     this.#isFirstSync = false;
-    return written + adds.length + removes.length - hopeless;
+    return written + adds.length + removes.length - permanent;
   }
 
-  /** VIPs that are bound and not wanted stay while connections to them last. */
+  /** Keeps bound VIPs that are not desired while they have connections. */
   async #adoptVips(isExcluded: (address: string) => boolean): Promise<void> {
     for (const { address } of await this.#kernel.addresses()) {
       if (isExcluded(address) || this.#plan.isNodeAddress(address)) continue;
@@ -296,54 +313,55 @@ class IpvsBackend implements Backend {
   }
 
   /**
-   * Destinations drain; services, and the records of their marks, stay for those that do. What
-   * leads packets to destinations goes before, and what guards them after they have begun.
+   * Removes items in phases. Entries and addresses that lead packets to destinations are removed
+   * first. Then destinations start draining; their services and mark records stay until they have
+   * drained. Entries that guard destinations (source ranges, masquerade) are removed last.
    */
-  async #remove(items: readonly Item[], refusals: ApplyFailures): Promise<void> {
-    const unwanted = items.flatMap((item): Item[] =>
+  async #remove(items: readonly Item[], rejected: ApplyFailures): Promise<void> {
+    const undesired = items.flatMap((item): Item[] =>
       item.kind === 'entry' ? this.#plan.desired.undesiredParts(item) : [item],
     );
     const [before, after] = [false, true].map((isAfter) =>
-      unwanted.filter(
+      undesired.filter(
         (item) => item.kind !== 'destination' && precedesDestinations(item) === isAfter,
       ),
     );
-    await refusals.collect(this.#kernel.remove(before ?? []));
-    await refusals.collect(
+    await rejected.collect(this.#kernel.remove(before ?? []));
+    await rejected.collect(
       this.#termination.start(items.flatMap((item) => (item.kind === 'destination' ? [item] : []))),
     );
     const gone = (after ?? []).filter((item) => {
       const service = serviceOf(item);
       return service === undefined || !this.#termination.deferRemoval(service, item);
     });
-    await refusals.collect(this.#kernel.remove(gone));
+    await rejected.collect(this.#kernel.remove(gone));
   }
 
   /**
-   * Warns once of what no kernel will ever take, such as an endpoint with a broadcast address.
-   * Comparing everything again and again, as after a failure, would help neither it nor the rest.
-   * @returns how much that was.
-   * @throws IpvsRefusedError for what else was refused.
+   * Logs permanent errors (EINVAL, for example an endpoint with a broadcast address) once. Full
+   * syncs, as after other failures, would not fix them.
+   * @returns the number of permanent errors.
+   * @throws IpvsApplyError for all other errors.
    */
-  #reportPermanentErrors({ failures: refused }: ApplyFailures): number {
-    const isHopeless = ([, { errno }]: FailedChange) => errno === EINVAL;
-    const others = refused.filter((each) => !isHopeless(each));
+  #reportPermanentErrors({ failures }: ApplyFailures): number {
+    const isPermanent = ([, { errno }]: FailedChange) => errno === EINVAL;
+    const others = failures.filter((each) => !isPermanent(each));
     if (others.length > 0) throw new IpvsApplyError(others);
     const known = this.#permanentErrors;
-    this.#permanentErrors = new Set([...known, ...refused.map(([what]) => what)]);
-    for (const [what, error] of refused) {
+    this.#permanentErrors = new Set([...known, ...failures.map(([what]) => what)]);
+    for (const [what, error] of failures) {
       if (known.has(what)) continue;
-      // `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`
+      // For example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`.
       const [service = ''] = what.replace(/^\S+ /, '').split(' > ');
       const name = this.#plan.nameOf(service);
-      const whose = name === undefined ? '' : ` for ${name}`;
-      this.#options.onWarning(`the kernel will not ${what}${whose}: ${error.message}`);
+      const details = { change: what, ...(name !== undefined && { service: name }), err: error };
+      this.#options.onWarning(details, 'kernel rejected an IPVS change permanently');
     }
-    return refused.length;
+    return failures.length;
   }
 }
 
-/** What the kernel refused does not keep the rest from being done. */
+/** Collects rejected changes, so that one of them does not stop the rest of the sync. */
 class ApplyFailures {
   readonly failures: FailedChange[] = [];
 

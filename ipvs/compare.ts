@@ -1,4 +1,4 @@
-/** Compares the kernel with what is wanted. */
+/** Diffs the kernel state of the ipvs mode against the desired items. */
 import type { IpvsDestinationState, IpvsService } from '../netlink/ipvs/ipvs.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { DesiredItems } from './desired-items.ts';
@@ -18,62 +18,65 @@ import type { IpvsKernel } from './kernel.ts';
 import { isRanged, KernelPorts } from './port-ranges.ts';
 import { SET_NAMES } from './sets.ts';
 
-/** What of the kernel's state is not to be touched. */
+/** Kernel state that a full sync leaves untouched. */
 export interface ComparisonScope {
   isExcluded(address: string): boolean;
-  /** Services of other marks are somebody else's. */
+  /** Whether this agent allocated the mark. Services of other marks belong to other programs. */
   isOwnMark(mark: number): boolean;
   isDraining(service: string, key: string): boolean;
 }
 
 type KernelState = Awaited<ReturnType<typeof readKernel>>;
 
-/** What the kernel lacks, and what it has that nobody wants. */
+/**
+ * Diffs the kernel against the desired items.
+ * @returns items that the kernel lacks or holds with another value, and items that are not desired.
+ */
 export async function compareWithKernel(
   kernel: IpvsKernel,
-  wanted: DesiredItems,
-  bounds: ComparisonScope,
+  desired: DesiredItems,
+  scope: ComparisonScope,
 ): Promise<{ adds: Item[]; removes: Item[] }> {
-  const state = await readKernel(kernel, wanted, bounds);
+  const state = await readKernel(kernel, desired, scope);
   const slice = new TimeSlice();
   const adds: Item[] = [];
-  for (const item of wanted.items()) {
+  for (const item of desired.items()) {
     if (!isInKernel(item, state)) adds.push(item);
     if (slice.isOver()) await slice.yield();
   }
   const removes: Item[] = [];
-  const removeUnlessWanted = (item: Item) => {
+  const removeUnlessDesired = (item: Item) => {
     const key = itemKey(item);
-    if (wanted.has(key) || bounds.isDraining(serviceOf(item) ?? '', key)) return;
+    if (desired.has(key) || scope.isDraining(serviceOf(item) ?? '', key)) return;
     removes.push(item);
   };
   for (const item of state.entries.values()) {
-    removeUnlessWanted(item);
+    removeUnlessDesired(item);
     if (slice.isOver()) await slice.yield();
   }
   for (const item of state.ports.items()) {
-    removes.push(...wanted.undesiredParts(item));
+    removes.push(...desired.undesiredParts(item));
     if (slice.isOver()) await slice.yield();
   }
   for (const { service, state: destination } of state.destinations.values()) {
-    removeUnlessWanted({ kind: 'destination', service: service.key, destination });
+    removeUnlessDesired({ kind: 'destination', service: service.key, destination });
     if (slice.isOver()) await slice.yield();
   }
   for (const { key, ...config } of state.services.values()) {
-    removeUnlessWanted({ kind: 'service', service: key, config });
+    removeUnlessDesired({ kind: 'service', service: key, config });
   }
   for (const address of state.addresses.keys()) {
-    if (!bounds.isExcluded(address)) removeUnlessWanted({ kind: 'address', address });
+    if (!scope.isExcluded(address)) removeUnlessDesired({ kind: 'address', address });
   }
   return { adds, removes };
 }
 
-async function readKernel(kernel: IpvsKernel, wanted: DesiredItems, bounds: ComparisonScope) {
+async function readKernel(kernel: IpvsKernel, desired: DesiredItems, scope: ComparisonScope) {
   const slice = new TimeSlice();
   const entries = new Map<string, EntryItem>();
   const ports = new KernelPorts();
   for (const set of SET_NAMES) {
-    // The socket sees to it that the event loop gets its turns.
+    // The netlink socket yields to the event loop.
     await kernel.visitEntries(set, (entry) => {
       if (isRanged(set)) ports.add(set, entry);
       else entries.set(entryText(set, entry), { kind: 'entry', set, entry });
@@ -84,7 +87,7 @@ async function readKernel(kernel: IpvsKernel, wanted: DesiredItems, bounds: Comp
   for (const service of await kernel.services()) {
     const { key } = service;
     const text = serviceText(key);
-    if (!wanted.has(text) && !isOwnService(key, bounds.isOwnMark, bounds.isExcluded)) continue;
+    if (!desired.has(text) && !isOwnService(key, scope.isOwnMark, scope.isExcluded)) continue;
     services.set(text, service);
     for (const state of await kernel.destinations(key)) {
       destinations.set(destinationText(key, state), { service, state });
@@ -113,7 +116,8 @@ function isInKernel(item: Item, state: KernelState): boolean {
       return found !== undefined && sameEntry(found.entry, item.entry);
     }
     case 'address':
-      // kube-proxy binds VIPs so that the kernel may choose them as sources.
+      // kube-proxy binds VIPs so that the kernel may choose them as source addresses; bind them
+      // again.
       return state.addresses.get(item.address)?.isUpToDate === true;
   }
 }

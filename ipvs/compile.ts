@@ -1,18 +1,18 @@
 /**
- * One TrafficPlan to what the kernel must hold for it. What a packet to a VIP does on its way in (from
- * a process of the node: the same, in OUTPUT instead of PREROUTING):
+ * Compiles one TrafficPlan to the items that the kernel must hold. An incoming packet to a VIP
+ * passes these hooks (a packet from a process on the node passes OUTPUT instead of PREROUTING):
  *
- *   mangle PREROUTING ─ all-ports: the Service's mark, out of an ipset ─ drops by policy
- *   nat PREROUTING ──── is it to be masqueraded? noted in the connection's mark
- *   routing ─────────── the VIP is on kube-ipvs0, so the packet is for this host
- *   filter INPUT ────── what no Service has is rejected
+ *   mangle PREROUTING ─ all-ports: sets the Service's mark, from an ipset ─ drops by policy
+ *   nat PREROUTING ──── decides on masquerade, recorded in the connection mark
+ *   routing ─────────── the VIP is bound to kube-ipvs0, so the packet is for this host
+ *   filter INPUT ────── rejects packets that belong to no Service
  *   IPVS ────────────── service by mark, or by protocol, VIP and port ─► endpoint
  *   nat POSTROUTING ─── masquerade
  *
  * All-ports Routes become fwmark services whose destinations have port 0, which keeps the packet's
- * (KEP-2610, open question 1c). So do the clients inside the cluster of a Route whose external
- * traffic policy is Local: pods and the node itself may use every endpoint, and IPVS cannot tell
- * clients apart, but marks can.
+ * port (KEP-2610, open question 1c). A Route with external traffic policy Local gets a fwmark
+ * service too, for clients inside the cluster: pods and the node itself may use every endpoint.
+ * IPVS cannot distinguish clients, but marks can.
  */
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, Protocol } from '../api/objects.ts';
@@ -36,28 +36,31 @@ export interface IpvsCompileOptions {
   readonly family: IpFamily;
   /** `--ipvs-scheduler`. */
   readonly scheduler: string;
-  /** All of this node's own addresses. */
+  /** All addresses of this node. */
   readonly nodeAddresses: readonly string[];
-  /** Those on which node ports are served. */
+  /** Node addresses that serve node ports. */
   readonly nodePortAddresses: readonly string[];
   readonly verdicts: VerdictMarks;
-  /** Whether a listed Route has this port of an address that is the node's own: node ports yield. */
+  /**
+   * Whether a Route lists this port on a VIP that is a node address. Such a VIP takes precedence
+   * over the node port.
+   */
   isVipPort(ip: string, protocol: Protocol, port: number): boolean;
-  /** The mark of an owner, see `markOwner`; undefined when there is none left. */
+  /** The owner's mark, see `markOwner`; undefined if the mark range is exhausted. */
   markOf(owner: string): number | undefined;
 }
 
-/** Who a mark belongs to, as `portwide ipvs marks` prints it. */
+/** Owner of a mark, as `portwide ipvs marks` prints it. */
 function markOwner({ match, name }: TrafficPlan, set: EndpointSet): string {
   return match.kind === 'port' ? `${name} ${match.protocol} ${set}` : `${name} ${set}`;
 }
 
-/** The owners of the marks that a plan needs. */
+/** Owners of all marks that a plan needs. */
 export function markOwners(plan: TrafficPlan): string[] {
   return markedSets(plan).map((set) => markOwner(plan, set));
 }
 
-/** All-ports plans have a mark for each endpoint set that some client gets. */
+/** Endpoint sets that need a mark: of an all-ports plan, each set that serves some client. */
 function markedSets(plan: TrafficPlan): EndpointSet[] {
   if (plan.match.kind === 'port') return hasDistinctInsideEndpoints(plan) ? ['cluster'] : [];
   const sets = plan.vips.flatMap(({ dispatch: { podsAndNode, others } }) =>
@@ -66,13 +69,13 @@ function markedSets(plan: TrafficPlan): EndpointSet[] {
   return [...new Set(sets)];
 }
 
-/** Whether clients inside reach other endpoints than those outside. */
+/** Whether clients inside the cluster use other endpoints than external clients. */
 function hasDistinctInsideEndpoints({ external }: TrafficPlan): boolean {
   const inside = external?.podsAndNode?.endpoints ?? [];
   return inside.length > 0 && !isDeepStrictEqual(inside, external?.others.endpoints);
 }
 
-/** Compiles one plan; equal plans and options give equal items. */
+/** Compiles one plan. Equal plans and options give equal items. */
 export function compileIpvsItems(plan: TrafficPlan, options: IpvsCompileOptions): Item[] {
   const { match, vips } = plan;
   const bound = vips.filter(({ vip }) => !options.nodeAddresses.includes(vip));
@@ -88,7 +91,10 @@ export function compileIpvsItems(plan: TrafficPlan, options: IpvsCompileOptions)
   ];
 }
 
-/** What lets health checks of load balancers reach the node, on its own addresses and on the VIPs. */
+/**
+ * Entries that let load balancer health checks reach the node, on its own addresses and on the
+ * VIPs.
+ */
 export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPlan): Item[] {
   if (port === 0) return [];
   const balanced = vips.filter(({ kind }) => kind === 'loadbalancer IP');
@@ -129,26 +135,27 @@ function* listedItems(
     yield entry(skbMark === undefined ? 'KUBE-DROP' : 'KUBE-DROP-OUTSIDE', at);
   }
 
-  for (const { vip: ip, kind, dispatch: treatment } of plan.vips) {
+  for (const { vip: ip, kind, dispatch } of plan.vips) {
     if (kind !== 'cluster IP') continue;
     const at = { ip, protocol, port };
-    yield* serve(at, treatment);
+    yield* serve(at, dispatch);
     yield entry('KUBE-CLUSTER-IP', at);
-    yield* markOrDrop(at, treatment);
+    yield* markOrDrop(at, dispatch);
   }
   if (insideMark !== undefined) {
-    // To a persistent service of a mark IPVS keeps the packet's port, whatever the destination's
-    // (ip_vs_sched_persist): the right port is worth more than the same endpoint.
+    // A persistent fwmark service keeps the packet's port, whatever the destination's port is
+    // (ip_vs_sched_persist). If the ports differ, give up session affinity to reach the correct
+    // port.
     const isMapped = endpoints.cluster.some((endpoint) => (endpoint.port ?? port) !== port);
     const service = { kind: 'mark', family, mark: insideMark } as const;
     yield* serviceItems(service, isMapped ? 0 : affinitySeconds, endpoints.cluster, options);
   }
-  for (const { vip: ip, kind, dispatch: treatment, sources } of plan.vips) {
+  for (const { vip: ip, kind, dispatch, sources } of plan.vips) {
     if (kind === 'cluster IP') continue;
     const at = { ip, protocol, port };
-    const isLocal = treatment.podsAndNode !== undefined;
-    yield* serve(at, treatment);
-    yield* markOrDrop(at, treatment);
+    const isLocal = dispatch.podsAndNode !== undefined;
+    yield* serve(at, dispatch);
+    yield* markOrDrop(at, dispatch);
     if (kind === 'external IP') {
       yield entry(isLocal ? 'KUBE-EXTERNAL-IP-LOCAL' : 'KUBE-EXTERNAL-IP', at);
     } else {
@@ -158,7 +165,7 @@ function* listedItems(
     }
   }
   for (const [ip, source] of allowedSources(plan)) {
-    // A single address is in kube-proxy's other set.
+    // kube-proxy has separate sets for single addresses and CIDRs.
     const end = source.includes('/') ? 'CIDR' : 'IP';
     yield entry(`KUBE-LOAD-BALANCER-SOURCE-${end}`, { ip, protocol, port, ip2: source });
   }
@@ -276,15 +283,15 @@ function serviceItems(
 }
 
 /**
- * The hashing schedulers must look at the port (IP_VS_SVC_F_SCHED2), or all connections of a client
- * go to one endpoint, and pass over a destination of weight 0 (IP_VS_SVC_F_SCHED1), or clients of
- * one that drains are refused.
+ * Flags of the hashing schedulers. IP_VS_SVC_F_SCHED2 hashes the port too: otherwise all
+ * connections of a client reach one endpoint. IP_VS_SVC_F_SCHED1 skips destinations of weight 0:
+ * otherwise clients of a draining endpoint are refused.
  */
 function schedulerFlags(scheduler: string): number {
   return scheduler === 'mh' || scheduler === 'sh' ? 0x08 | 0x10 : 0;
 }
 
-/** Pairs of a VIP and who may use it: CIDRs and addresses. */
+/** Pairs of a VIP and an allowed source, which is a CIDR or an address. */
 function allowedSources({ vips }: TrafficPlan): [vip: string, source: string][] {
   return vips.flatMap(({ vip, sources }) =>
     [...(sources?.ranges ?? []), ...(sources?.ownVips ?? [])].map((source): [string, string] => [

@@ -1,4 +1,4 @@
-/** The items that are wanted, and how many Routes want each. */
+/** Desired items with their reference counts. */
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import { type EntryItem, type Item, itemKey, sameItem } from './items.ts';
@@ -10,57 +10,61 @@ interface ReferencedItem {
   references: number;
 }
 
-/** One difference between what the kernel should hold and what it held before. */
+/** Change of a desired item since changes were last taken. */
 export interface ItemChange {
   readonly before: Item | undefined;
   readonly after: Item | undefined;
 }
 
 /**
- * All that the kernel should hold, with how many Routes ask for each (two may share a VIP, or
- * a pod), and what of it changed since it was last taken.
+ * All desired items of one family. Counts the Routes that reference each item, because two Routes
+ * may share a VIP or a pod. Records changes until they are taken.
  */
 export class DesiredItems {
   readonly #referenced = new Map<string, ReferencedItem>();
   readonly #ranges = new RangeIndex();
-  /** How many entries each set should have. */
+  /** Number of desired entries by set. */
   readonly #entries = new Map<SetName, number>();
-  /** Items as they were when they last were taken; undefined: there was none. */
+  /** Changed items as they were when changes were last taken; undefined: the item did not exist. */
   #changed = new Map<string, Item | undefined>();
 
-  /** One more Route asks for it. Where two differ in its value, the later is right. */
+  /** Adds a Route's reference to an item. If two Routes differ in its value, the later one wins. */
   addReference(item: Item): void {
     const key = itemKey(item);
-    const held = this.#referenced.get(key);
-    if (held === undefined) {
+    const found = this.#referenced.get(key);
+    if (found === undefined) {
       this.#recordChange(key, undefined);
       this.#referenced.set(key, { item, references: 1 });
       this.#index(item, 'add');
       return;
     }
-    held.references += 1;
-    if (sameItem(held.item, item)) return;
-    this.#recordChange(key, held.item);
-    this.#index(held.item, 'delete');
+    found.references += 1;
+    if (sameItem(found.item, item)) return;
+    this.#recordChange(key, found.item);
+    this.#index(found.item, 'delete');
     this.#index(item, 'add');
-    held.item = item;
-  }
-
-  /** One Route less asks for it. */
-  removeReference(item: Item): void {
-    const key = itemKey(item);
-    const held = this.#referenced.get(key);
-    if (held === undefined) throw new TypeError(`nobody asked for ${key}`);
-    held.references -= 1;
-    if (held.references > 0) return;
-    this.#recordChange(key, held.item);
-    this.#referenced.delete(key);
-    this.#index(held.item, 'delete');
+    found.item = item;
   }
 
   /**
-   * As `release`, for a caller that removes the item from the kernel itself.
-   * @returns whether it is to: nobody asks for it any more.
+   * Removes a Route's reference. An item without references is no longer desired.
+   * @throws TypeError if the item has no reference.
+   */
+  removeReference(item: Item): void {
+    const key = itemKey(item);
+    const found = this.#referenced.get(key);
+    if (found === undefined) throw new TypeError(`item has no reference: ${key}`);
+    found.references -= 1;
+    if (found.references > 0) return;
+    this.#recordChange(key, found.item);
+    this.#referenced.delete(key);
+    this.#index(found.item, 'delete');
+  }
+
+  /**
+   * Like `removeReference`, but records no change, for a caller that removes the item from the
+   * kernel.
+   * @returns whether the item is no longer desired and must be removed.
    */
   removeReferenceUnrecorded(item: Item): boolean {
     this.removeReference(item);
@@ -77,7 +81,7 @@ export class DesiredItems {
     if (isRanged(item.set)) this.#ranges[action](item);
   }
 
-  /** What of an entry that is no longer wanted is not wanted as part of another either. */
+  /** Parts of an undesired entry that no desired entry covers. */
   undesiredParts(item: EntryItem): EntryItem[] {
     if (!isRanged(item.set)) return [item];
     return this.#ranges.uncovered(item).map((entry) => ({ ...item, entry }));
@@ -99,12 +103,12 @@ export class DesiredItems {
     for (const { item } of this.#referenced.values()) yield item;
   }
 
-  /** How many entries a set should have; one of a range of ports counts once. */
+  /** Number of desired entries of a set; a port range counts as one. */
   countOf(set: SetName): number {
     return this.#entries.get(set) ?? 0;
   }
 
-  /** Some service that should have a destination whose key passes. */
+  /** A service with a desired destination whose key passes; undefined: there is none. */
   findServiceWithDestination(passes: (key: string) => boolean): IpvsServiceKey | undefined {
     for (const [key, { item }] of this.#referenced) {
       if (item.kind === 'destination' && passes(key)) return item.service;
@@ -112,24 +116,24 @@ export class DesiredItems {
     return undefined;
   }
 
-  /** Whether there is something that `takeChanges` would give. */
+  /** Whether changes were recorded since they were last taken. */
   get hasChanges(): boolean {
     return this.#changed.size > 0;
   }
 
-  /** The entries of one set. */
+  /** Desired entries of one set. */
   *entriesOf(set: SetName): Iterable<IpsetEntry> {
     for (const item of this.items()) {
       if (item.kind === 'entry' && item.set === set) yield item.entry;
     }
   }
 
-  /** Whoever calls compares everything. */
+  /** Discards recorded changes, before a full sync. */
   discardChanges(): void {
     this.#changed = new Map();
   }
 
-  /** What changed since the last call; whoever calls sees to it. */
+  /** Takes the changes since the last call; the caller applies them. */
   takeChanges(): ItemChange[] {
     const changed = this.#changed;
     this.#changed = new Map();

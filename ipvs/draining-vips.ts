@@ -1,28 +1,28 @@
-/** VIPs that stay bound as long as connections to them last. */
+/** VIPs that stay bound until their connections end. */
 import type { ObjectKey } from '../api/objects.ts';
 import type { DesiredItems } from './desired-items.ts';
 import type { Item } from './items.ts';
 
 /**
- * VIPs without a Route that stay bound as long as connections to them last, and take no new ones. IPVS
- * sees only packets to addresses of the node, so to unbind a VIP cuts its connections. A Service that
- * is deleted is cut so, as by kube-proxy, for its VIP may belong to a host elsewhere by now. One that
- * is refused keeps its connections, as it does in the other modes.
+ * VIPs without a Route that stay bound while they have connections, and take no new ones. IPVS sees
+ * only packets to local addresses, so unbinding a VIP cuts its connections. The connections of a
+ * deleted Service are cut, as by kube-proxy, because another host may own the VIP by now. A refused
+ * Service keeps its connections, as in the other modes.
  */
 export class DrainingVips {
   readonly #desired: DesiredItems;
   /** Services that are refused as a whole. */
   readonly #refusedServices = new Set<ObjectKey>();
-  /** By VIP, the refused Services that had it; none where an earlier agent or kube-proxy bound it. */
+  /** Refused Services by VIP; empty if an earlier agent or kube-proxy bound the VIP. */
   readonly #owners = new Map<string, Set<ObjectKey>>();
 
-  constructor(wanted: DesiredItems) {
-    this.#desired = wanted;
+  constructor(desired: DesiredItems) {
+    this.#desired = desired;
   }
 
   /**
-   * Takes note of Services that came to be refused as a whole (true), or are no longer (false): those
-   * are served again, or gone, and nothing is kept for them.
+   * Records which Services are refused as a whole (true) or no longer (false). The latter are
+   * served again or deleted, so their VIPs stop draining.
    */
   setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
     for (const [key, isRefused] of changes) {
@@ -37,15 +37,18 @@ export class DrainingVips {
     }
   }
 
-  /** Keeps the VIPs that a Service's Route, which is about to go, has bound, if the Service is refused. */
+  /**
+   * Keeps the VIPs that a Route has bound, if its Service is refused. To be called before the Route
+   * is removed.
+   */
   retain(service: ObjectKey, items: readonly Item[]): void {
     if (!this.#refusedServices.has(service)) return;
     for (const item of items) if (item.kind === 'address') this.#track(item.address).add(service);
   }
 
   /**
-   * Keeps a VIP that was bound before the agent started: its Service may have been refused since, and
-   * nobody knows any more whose it was.
+   * Keeps a VIP that was bound before the agent started. Its Service is unknown and may have been
+   * refused since.
    */
   adopt(vip: string): void {
     this.#track(vip);
@@ -60,25 +63,25 @@ export class DrainingVips {
     return owners;
   }
 
-  /** No longer keeps a VIP, if it does; the next sync unbinds it. */
+  /** Stops keeping a VIP; the next sync unbinds it. Does nothing for a VIP that is not kept. */
   release(vip: string): void {
     if (!this.#owners.delete(vip)) return;
     for (const item of bindingItems(vip)) this.#desired.removeReference(item);
   }
 
   /**
-   * No longer keeps VIPs without connections.
-   * @returns what nobody wants any more, for the caller to remove from the kernel.
+   * Stops keeping VIPs without connections.
+   * @returns items that are no longer desired, for the caller to remove from the kernel.
    */
   takeIdle(hasConnections: (vip: string) => boolean): Item[] {
-    const over = this.vips.filter((vip) => !hasConnections(vip));
-    for (const vip of over) this.#owners.delete(vip);
-    return over
+    const idle = this.vips.filter((vip) => !hasConnections(vip));
+    for (const vip of idle) this.#owners.delete(vip);
+    return idle
       .flatMap(bindingItems)
       .filter((item) => this.#desired.removeReferenceUnrecorded(item));
   }
 
-  /** The VIPs that are kept. */
+  /** VIPs that are kept. */
   get vips(): readonly string[] {
     return [...this.#owners.keys()];
   }
@@ -88,7 +91,7 @@ export class DrainingVips {
   }
 }
 
-/** The address, and what has new connections to it rejected. */
+/** The address, and the set entry by which new connections to it are rejected. */
 function bindingItems(vip: string): Item[] {
   return [
     { kind: 'entry', set: 'KUBE-IPVS-IPS', entry: { ip: vip } },

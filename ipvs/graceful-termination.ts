@@ -1,6 +1,7 @@
 /**
- * Graceful termination. A destination that no Route wants any more takes no new connections
- * (weight 0) and goes when the ones that it has are over; deleted at once, it would cut them.
+ * Graceful termination of IPVS destinations. A destination that is no longer desired gets weight 0,
+ * so that it takes no new connections. It is deleted when its connections have ended, because
+ * deleting it cuts them.
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
@@ -13,7 +14,10 @@ import type {
 import { destinationText, type Item, itemKey, serviceText } from './items.ts';
 import type { IpvsKernel } from './kernel.ts';
 
-/** UDP and SCTP: kube-proxy deletes at once, for their clients do not notice that a pod went. */
+/**
+ * Protocols without graceful termination. As in kube-proxy, destinations are deleted at once: UDP
+ * and SCTP clients do not notice that a pod is gone.
+ */
 const IMMEDIATE_PROTOCOLS: ReadonlySet<Protocol> = new Set(['UDP', 'SCTP']);
 
 function isDeletedImmediately(service: IpvsServiceKey): boolean {
@@ -21,73 +25,83 @@ function isDeletedImmediately(service: IpvsServiceKey): boolean {
 }
 
 /**
- * What became of an endpoint: it still serves, or drains by itself; it is there, but not ready, or
- * its Service is gone, so that nobody can tell; or it is in no EndpointSlice of the Service any more.
+ * State of the endpoint behind a destination.
+ *
+ * - `serving`: it serves or terminates gracefully.
+ * - `notServing`: it exists but is not ready. Also used if the Service is gone, so that the state
+ * is unknown.
+ * - `gone`: it is in no EndpointSlice of the Service.
  */
-export type EndpointState = 'alive' | 'unready' | 'gone';
+export type EndpointState = 'serving' | 'notServing' | 'gone';
 
 /**
- * Rounds of looking for which an endpoint may be missing. More than one, for slices are now and then
- * deleted before those that take their place arrive.
+ * Periodic checks for which an endpoint may be missing from EndpointSlices before it counts as
+ * gone. More than one, because a slice is sometimes deleted before its replacement arrives.
  */
 const MISSING_CHECKS = 2;
 
 /**
- * Whether a destination may be deleted.
- * @param stays the service is still wanted, only not with this destination.
- * @param settles when these are enough, no handshake is under way any more.
- * @param rounds how often all that drain were looked at since this one began to.
- * @param state connections, as the kernel counts them: active are established TCP and SCTP ones,
- * inactive all others, UDP among them.
+ * Whether a draining destination may be deleted.
+ * @param isServiceDesired the service stays, without this destination.
+ * @param handshakeChecks number of handshake checks since draining started. After
+ * `HANDSHAKE_CHECKS` of them, no handshake is in flight.
+ * @param periodicChecks number of periodic checks since draining started.
+ * @param state connection counts of the kernel. Established TCP and SCTP connections are active;
+ * all others, UDP flows included, are inactive.
  */
 function canDelete(
   service: IpvsServiceKey,
-  stays: boolean,
-  life: EndpointState,
-  { settles, rounds }: Pick<DrainingDestination, 'settles' | 'rounds'>,
+  isServiceDesired: boolean,
+  endpoint: EndpointState,
+  {
+    handshakeChecks,
+    periodicChecks,
+  }: Pick<DrainingDestination, 'handshakeChecks' | 'periodicChecks'>,
   state: IpvsDestinationState,
 ): boolean {
   const { activeConnections: active, inactiveConnections: inactive } = state;
-  if (life === 'alive' && stays) return active + inactive === 0;
+  if (endpoint === 'serving' && isServiceDesired) return active + inactive === 0;
   if (service.kind === 'address') {
     if (isDeletedImmediately(service)) return true;
-    // The port may be somebody else's now, who must not wait for what is over but for the timers.
-    return active + (stays ? inactive : 0) === 0;
+    // Another Service may reuse this address and port, so ignore connections already closed and
+    // only waiting for their timeout.
+    return active + (isServiceDesired ? inactive : 0) === 0;
   }
-  // UDP flows must move on, TCP connections must live. IPVS can forget one only by destination. To
-  // a pod that died no connection ends by itself, and flows would be led astray for its sake.
-  if (active === 0) return inactive === 0 || settles >= HANDSHAKE_CHECKS;
-  return life === 'gone' && rounds >= MISSING_CHECKS;
+  // UDP flows must move to another endpoint, and TCP connections must survive. IPVS deletes either
+  // only together with the destination. Connections to a dead pod never end, so waiting for them
+  // would only misdirect UDP flows.
+  if (active === 0) return inactive === 0 || handshakeChecks >= HANDSHAKE_CHECKS;
+  return endpoint === 'gone' && periodicChecks >= MISSING_CHECKS;
 }
 
 interface DrainingDestination {
   readonly destination: IpvsDestinationKey;
-  /** Calls of `settle` since it began to drain. */
-  settles: number;
-  rounds: number;
+  /** Handshake checks since draining started. */
+  handshakeChecks: number;
+  periodicChecks: number;
 }
 
-/** Two, for the first may come just after it began. */
+/** Two, because the first check may come right after draining started. */
 const HANDSHAKE_CHECKS = 2;
 
 interface DrainingService {
   readonly service: IpvsServiceKey;
   readonly destinations: Map<string, DrainingDestination>;
-  /** What goes with the last of them, by key: the service itself, and the record of its mark. */
-  readonly rest: Map<string, Item>;
+  /** Items to remove with the last destination, by key: the service itself and its mark record. */
+  readonly deferredItems: Map<string, Item>;
 }
 
-/** Reads and writes the IPVS table. */
+/** Access to the IPVS table. */
 export type TerminationTable = Pick<IpvsKernel, 'destinations' | 'change' | 'remove'>;
 
-/** What decides on a draining destination besides its connections. */
+/** Desired state that, besides connections, decides when a destination is deleted. */
 export interface DesiredStateView {
-  /** A Route wants it, or its service, again. */
+  /** Whether a Route references this destination or service. */
   isDesired(key: string): boolean;
   endpointState(service: IpvsServiceKey, destination: IpvsDestinationKey): EndpointState;
 }
 
-/** It takes no new connections. */
+/** Sets weight 0: the destination takes no new connections. */
 function zeroWeight(key: IpvsServiceKey, destination: IpvsDestinationKey): IpvsChange {
   return { op: 'edit-destination', key, destination: { ...destination, weight: 0 } };
 }
@@ -96,15 +110,15 @@ function deletion(key: IpvsServiceKey, destination: IpvsDestinationKey): IpvsCha
   return { op: 'delete-destination', key, destination };
 }
 
-/** The destinations of one family that drain. */
+/** Draining destinations of one family. */
 export class GracefulTermination {
   readonly #table: TerminationTable;
   readonly #desired: DesiredStateView;
   readonly #services = new Map<string, DrainingService>();
 
-  constructor(table: TerminationTable, wishes: DesiredStateView) {
+  constructor(table: TerminationTable, desired: DesiredStateView) {
     this.#table = table;
-    this.#desired = wishes;
+    this.#desired = desired;
   }
 
   get isEmpty(): boolean {
@@ -112,91 +126,105 @@ export class GracefulTermination {
   }
 
   /**
-   * Takes over what is no longer wanted along with a service, if that stays for the sake of its
-   * destinations. @returns whether it does.
+   * Defers the removal of an item that belongs to a service, while destinations of that service
+   * drain.
+   * @returns whether the removal is deferred.
    */
   deferRemoval(service: string, item: Item): boolean {
     const draining = this.#services.get(service);
-    draining?.rest.set(itemKey(item), item);
+    draining?.deferredItems.set(itemKey(item), item);
     return draining !== undefined;
   }
 
-  /** VIPs of services whose destinations drain. */
+  /** VIPs of services with draining destinations. */
   vips(): Set<string> {
     const vips = new Set<string>();
-    for (const { service, rest } of this.#services.values()) {
+    for (const { service, deferredItems } of this.#services.values()) {
       if (service.kind === 'address') vips.add(service.address);
-      for (const item of rest.values()) {
+      for (const item of deferredItems.values()) {
         if (item.kind === 'entry' && item.entry.ip !== undefined) vips.add(item.entry.ip);
       }
     }
     return vips;
   }
 
-  /** Whether this destination drains, or this service stays for such a one. */
+  /** Whether this destination drains, or this item's removal is deferred. */
   has(service: string, key: string): boolean {
     const draining = this.#services.get(service);
-    return draining?.destinations.has(key) === true || draining?.rest.has(key) === true;
+    return draining?.destinations.has(key) === true || draining?.deferredItems.has(key) === true;
   }
 
-  /** Takes over destinations that are no longer wanted, and deletes those that may go at once. */
+  /**
+   * Starts draining destinations that are no longer desired. Deletes destinations that need no
+   * draining.
+   */
   async start(
     items: readonly { service: IpvsServiceKey; destination: IpvsDestinationKey }[],
   ): Promise<void> {
-    const touched = new Set<string>();
+    const affected = new Set<string>();
     const changes: IpvsChange[] = [];
     for (const { service, destination } of items) {
       const key = serviceText(service);
       const { destinations } = getOrCreate(this.#services, key, () => ({
         service,
         destinations: new Map(),
-        rest: new Map(),
+        deferredItems: new Map(),
       }));
       const text = destinationText(service, destination);
-      getOrCreate(destinations, text, () => ({ destination, settles: 0, rounds: 0 }));
-      touched.add(key);
-      const goes =
+      getOrCreate(destinations, text, () => ({
+        destination,
+        handshakeChecks: 0,
+        periodicChecks: 0,
+      }));
+      affected.add(key);
+      const deletesAtOnce =
         isDeletedImmediately(service) &&
-        this.#desired.endpointState(service, destination) !== 'alive';
-      changes.push(goes ? deletion(service, destination) : zeroWeight(service, destination));
+        this.#desired.endpointState(service, destination) !== 'serving';
+      changes.push(
+        deletesAtOnce ? deletion(service, destination) : zeroWeight(service, destination),
+      );
     }
     await this.#table.change(changes);
-    await this.check(touched);
+    await this.check(affected);
   }
 
-  /** Whether some destination has not yet been given the time of a handshake. */
+  /** Whether handshakes with a draining destination may still be in flight. */
   get needsHandshakeCheck(): boolean {
     for (const { destinations } of this.#services.values()) {
-      for (const { settles } of destinations.values()) if (settles < HANDSHAKE_CHECKS) return true;
+      for (const { handshakeChecks } of destinations.values())
+        if (handshakeChecks < HANDSHAKE_CHECKS) return true;
     }
     return false;
   }
 
   /**
-   * To be called again and again, in the time that a handshake takes at most, while `isUnsettled`:
-   * looks at destinations that have just begun to drain.
+   * Checks destinations that started draining a moment ago. To be called while
+   * `needsHandshakeCheck` is true, with the maximum duration of a handshake between calls.
    */
   async checkHandshakes(): Promise<void> {
     const services: string[] = [];
     for (const [key, { destinations }] of this.#services) {
-      const unsettled = [...destinations.values()].filter(
-        ({ settles }) => settles < HANDSHAKE_CHECKS,
+      const recent = [...destinations.values()].filter(
+        ({ handshakeChecks }) => handshakeChecks < HANDSHAKE_CHECKS,
       );
-      for (const draining of unsettled) draining.settles += 1;
-      if (unsettled.length > 0) services.push(key);
+      for (const draining of recent) draining.handshakeChecks += 1;
+      if (recent.length > 0) services.push(key);
     }
     await this.check(services);
   }
 
-  /** A round: looks at all that drain. */
+  /** The periodic check of all draining destinations. */
   async checkAll(): Promise<void> {
     for (const { destinations } of this.#services.values()) {
-      for (const draining of destinations.values()) draining.rounds += 1;
+      for (const draining of destinations.values()) draining.periodicChecks += 1;
     }
     await this.check([...this.#services.keys()]);
   }
 
-  /** Looks at the connections of these services and deletes what may go. */
+  /**
+   * Reads the connections of services and deletes drained destinations.
+   * @param services keys as of `serviceText`.
+   */
   async check(services: Iterable<string>): Promise<void> {
     for (const key of services) {
       const draining = this.#services.get(key);
@@ -206,7 +234,7 @@ export class GracefulTermination {
 
   async #checkService(
     key: string,
-    { service, destinations, rest }: DrainingService,
+    { service, destinations, deferredItems }: DrainingService,
   ): Promise<void> {
     const states = new Map(
       (await this.#table.destinations(service)).map((state) => [
@@ -215,11 +243,11 @@ export class GracefulTermination {
       ]),
     );
     const changes: IpvsChange[] = [];
-    const over: string[] = [];
+    const finished: string[] = [];
     for (const [text, draining] of destinations) {
       const { destination } = draining;
       const state = states.get(text);
-      const isOver =
+      const isFinished =
         this.#desired.isDesired(text) ||
         state === undefined ||
         canDelete(
@@ -229,21 +257,23 @@ export class GracefulTermination {
           draining,
           state,
         );
-      if (!isOver) {
-        // To say so once may have failed, and comparisons leave alone what drains.
+      if (!isFinished) {
+        // Setting the weight may have failed before, and full syncs skip draining destinations.
         if (state.weight > 0) changes.push(zeroWeight(service, destination));
         continue;
       }
-      over.push(text);
+      finished.push(text);
       if (state === undefined || this.#desired.isDesired(text)) continue;
       changes.push(deletion(service, destination));
     }
-    // What the kernel refuses is kept, and tried again with the next look.
+    // If the kernel rejects a change, this throws, and the next check tries again.
     await this.#table.change(changes);
-    for (const text of over) destinations.delete(text);
+    for (const text of finished) destinations.delete(text);
     if (destinations.size > 0) return;
-    const gone = [...rest].flatMap(([text, item]) => (this.#desired.isDesired(text) ? [] : [item]));
-    await this.#table.remove(gone);
+    const removable = [...deferredItems].flatMap(([text, item]) =>
+      this.#desired.isDesired(text) ? [] : [item],
+    );
+    await this.#table.remove(removable);
     this.#services.delete(key);
   }
 }

@@ -1,6 +1,6 @@
 /**
- * What the kernel should hold, in pieces that can be compared one by one. Items with the same key
- * are the same thing; one may differ from another in its value (a mark, a scheduler).
+ * The units of desired kernel state, compared one by one. Items with the same key are the same
+ * kernel object; their values (a mark, a scheduler) may differ.
  */
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type {
@@ -22,18 +22,20 @@ export type Item =
       readonly destination: IpvsDestinationKey;
     }
   | { readonly kind: 'entry'; readonly set: SetName; readonly entry: IpsetEntry }
-  /** Bound to the agent's dummy device. */
+  /** A VIP, bound to the dummy device. */
   | { readonly kind: 'address'; readonly address: string };
 
 export type EntryItem = Extract<Item, { kind: 'entry' }>;
 
 /**
- * The order in which items come into being, and, backwards, go: what a packet needs last is there
- * first. A mark is written down before there is a service of that mark, so that an agent that is
- * killed in between knows the service for its own. Who may use a VIP, and which connections are
- * masqueraded by the node's own address or by a pod's, is known before a destination can take
- * a packet. What is let through to IPVS comes after the services; an address is bound last, when
- * the packets that it attracts are served or rejected.
+ * Order in which items are written; they are removed in reverse order. What a packet needs last is
+ * written first.
+ *
+ * - record: a mark is recorded before a service uses it. If the agent is killed in between, the
+ * next one recognises the service as its own. Allowed sources are written here too.
+ * - guard: source restrictions and masquerade entries exist before a destination can take a packet.
+ * - entry and marking: entries that let packets through to IPVS follow the services.
+ * - address: a VIP is bound last, when its packets are served or rejected.
  */
 const STAGE = { record: 0, guard: 1, service: 2, destination: 3, entry: 4, marking: 5, address: 6 };
 export const STAGES = 7;
@@ -42,7 +44,7 @@ export function stageOf(item: Item): number {
   return item.kind === 'entry' ? (SET_STAGE.get(item.set) ?? STAGE.entry) : STAGE[item.kind];
 }
 
-/** Whether an item comes before the destinations, and so goes after they have begun to drain. */
+/** Whether an item is written before destinations, and so removed after they start draining. */
 export function precedesDestinations(item: Item): boolean {
   return stageOf(item) < STAGE.destination;
 }
@@ -53,7 +55,7 @@ const inStage = (stage: number, sets: readonly SetName[]) =>
 const SET_STAGE: ReadonlyMap<SetName, number> = new Map([
   ...inStage(STAGE.record, [
     'KUBE-MARKS',
-    // Sources before the sets that have them asked.
+    // Allowed sources before the sets that restrict a VIP to them.
     'KUBE-LOAD-BALANCER-SOURCE-IP',
     'KUBE-LOAD-BALANCER-SOURCE-CIDR',
     'KUBE-PORT-RANGES-SOURCE',
@@ -83,14 +85,20 @@ const SET_STAGE: ReadonlyMap<SetName, number> = new Map([
   ]),
 ]);
 
-/** The service that an item goes with: itself, its destinations, the record of its mark. */
+/**
+ * Key of the service that an item belongs to: the service itself, its destinations and its mark
+ * record do.
+ */
 export function serviceOf(item: Item): string | undefined {
   if (item.kind === 'service' || item.kind === 'destination') return serviceText(item.service);
   if (item.kind === 'entry' && item.set === 'KUBE-MARKS') return `FWM ${item.entry.mark}`;
   return undefined;
 }
 
-/** Whether a service is Portwide's or, as kube-proxy takes it, may be: all but marks are. */
+/**
+ * Whether Portwide owns an IPVS service. As in kube-proxy, that is each service with an address
+ * that is not excluded; of fwmark services, only those with an own mark.
+ */
 export function isOwnService(
   key: IpvsServiceKey,
   isOwnMark: (mark: number) => boolean,
@@ -99,7 +107,7 @@ export function isOwnService(
   return key.kind === 'mark' ? isOwnMark(key.mark) : !isExcluded(key.address);
 }
 
-/** What an item is known by. */
+/** Identity of an item. */
 export function itemKey(item: Item): string {
   switch (item.kind) {
     case 'service':
@@ -113,7 +121,7 @@ export function itemKey(item: Item): string {
   }
 }
 
-/** `TCP 10.96.0.1:80`, `FWM 4098`, as ipvsadm tells them apart; of one family. */
+/** `TCP 10.96.0.1:80` or `FWM 4098`, as ipvsadm prints services; unique within a family. */
 export function serviceText(key: IpvsServiceKey): string {
   return key.kind === 'mark' ? `FWM ${key.mark}` : `${key.protocol} ${key.address}:${key.port}`;
 }
@@ -130,7 +138,7 @@ export function entryText(set: SetName, entry: IpsetEntry): string {
   return `${set} ${ip} ${protocol} ${port}-${portTo} ${ip2} ${mark}`;
 }
 
-/** Whether two items of one key are the same in all. */
+/** Whether two items with the same key have equal values. */
 export function sameItem(a: Item, b: Item): boolean {
   if (a.kind === 'service' && b.kind === 'service') return sameConfig(a.config, b.config);
   if (a.kind === 'entry' && b.kind === 'entry') return sameEntry(a.entry, b.entry);
@@ -145,7 +153,7 @@ export function sameConfig(a: IpvsServiceConfig, b: IpvsServiceConfig): boolean 
   );
 }
 
-/** What follows from the key needs no comparison. */
+/** Whether two entries with the same key have equal values. */
 export function sameEntry(a: IpsetEntry, b: IpsetEntry): boolean {
   return a.skbMark === b.skbMark && a.comment === b.comment;
 }

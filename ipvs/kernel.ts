@@ -1,4 +1,4 @@
-/** The kernel's side: what it holds, and writing changes in the order of their stages. */
+/** Kernel state of the ipvs mode in one family: reads it, and writes changes stage by stage. */
 import { isLinkLocal } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
@@ -37,24 +37,24 @@ import type { DesiredItems } from './desired-items.ts';
 import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
 
-/** A change that the kernel refused: what it was about, and why. */
+/** A change that the kernel rejected: its description, and the error. */
 export type FailedChange = readonly [what: string, error: NetlinkError];
 
-/** Changes that the kernel refused; all others are done. */
+/** Changes that the kernel rejected; all others were made. */
 export class IpvsApplyError extends AggregateError {
-  override readonly name = 'IpvsRefusedError';
+  override readonly name = 'IpvsApplyError';
   declare readonly errors: NetlinkError[];
   readonly failures: readonly FailedChange[];
 
-  constructor(refused: readonly FailedChange[]) {
-    const [first] = refused;
-    const others = refused.length > 1 ? `, and ${refused.length - 1} more` : '';
+  constructor(failures: readonly FailedChange[]) {
+    const [first] = failures;
+    const others = failures.length > 1 ? `, and ${failures.length - 1} more` : '';
     super(
-      refused.map(([, error]) => error),
-      `the kernel refused ${first?.[0]}: ${first?.[1].message}${others}`,
+      failures.map(([, error]) => error),
+      `the kernel rejected ${first?.[0]}: ${first?.[1].message}${others}`,
       { cause: first?.[1] },
     );
-    this.failures = refused;
+    this.failures = failures;
   }
 }
 
@@ -71,7 +71,7 @@ export class SchedulerMissingError extends Error {
 
 const LINKS = { findLink, createDummy, changeAddresses, listBoundAddresses };
 
-/** The ways into the kernel; tests have one in memory. */
+/** Access to the kernel; tests use an in-memory fake. */
 export interface KernelInterfaces {
   readonly ipvs: Pick<Ipvs, 'services' | 'destinations' | 'apply' | 'close'>;
   readonly sets: Pick<
@@ -81,13 +81,13 @@ export interface KernelInterfaces {
   readonly links: typeof LINKS;
 }
 
-/** The IPVS table, the ipsets and the dummy device, as far as one family goes. */
+/** The IPVS table, the ipsets and the dummy device, in one family. */
 export class IpvsKernel {
   readonly family: IpFamily;
   readonly #ipvs: KernelInterfaces['ipvs'];
   readonly #sets: KernelInterfaces['sets'];
   readonly #links: KernelInterfaces['links'];
-  /** The device that was there when everything was compared last. */
+  /** Interface index of the dummy device at the last full sync. */
   #deviceIndex: number | undefined;
 
   constructor(family: IpFamily, { ipvs, sets, links }: KernelInterfaces) {
@@ -114,7 +114,8 @@ export class IpvsKernel {
   }
 
   /**
-   * Tries what this mode needs: a service with the scheduler, and a set of each type.
+   * Checks what this mode requires, by creating and deleting a service with the scheduler and a set
+   * of each type.
    * @throws SchedulerMissingError, UnsupportedError, NetlinkError
    */
   async probe(scheduler: string): Promise<void> {
@@ -127,16 +128,16 @@ export class IpvsKernel {
       port: 20_000,
     } as const;
     const config = { scheduler, schedulerFlags: 0, persistenceSeconds: 0 };
-    // One may be left of an agent that was killed, or of kube-proxy, which tries the same.
+    // A killed agent, or kube-proxy with the same probe, may have left this service.
     await this.#ipvs.apply([{ op: 'delete-service', key }]);
-    const [refusal] = await this.#ipvs.apply([{ op: 'add-service', key, config }]);
-    if (refusal?.error.errno === ENOENT) {
-      throw new SchedulerMissingError(scheduler, { cause: refusal.error });
+    const [failure] = await this.#ipvs.apply([{ op: 'add-service', key, config }]);
+    if (failure?.error.errno === ENOENT) {
+      throw new SchedulerMissingError(scheduler, { cause: failure.error });
     }
-    if (refusal?.error.errno === EAFNOSUPPORT) {
-      throw new UnsupportedError('IPVS for IPv6', { cause: refusal.error });
+    if (failure?.error.errno === EAFNOSUPPORT) {
+      throw new UnsupportedError('IPVS for IPv6', { cause: failure.error });
     }
-    if (refusal !== undefined) throw refusal.error;
+    if (failure !== undefined) throw failure.error;
     await this.#ipvs.apply([{ op: 'delete-service', key }]);
 
     const name = temporarySet(this.family);
@@ -161,7 +162,9 @@ export class IpvsKernel {
     return this.#ipvs.destinations(key);
   }
 
-  /** Each entry of a set, perhaps more than once; none of a set that does not exist. */
+  /**
+   * Visits each entry of a set, possibly more than once. A set that does not exist has no entries.
+   */
   async visitEntries(set: SetName, visit: (entry: IpsetEntry) => void): Promise<void> {
     try {
       await this.#sets.visitEntries(kernelName(set, this.family), visit);
@@ -170,7 +173,10 @@ export class IpvsKernel {
     }
   }
 
-  /** VIPs of the family on the dummy device: whoever sets it up gives it an address of the link too. */
+  /**
+   * VIPs of this family on the dummy device. Skips the link-local address that the device gets when
+   * it is set up.
+   */
   async addresses(): Promise<BoundAddress[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
     if (index === undefined) return [];
@@ -179,12 +185,13 @@ export class IpvsKernel {
   }
 
   /**
-   * What is not there of the device and the sets, with entries where they should have some, in
-   * words (`ipset KUBE-CLUSTER-IP`); undefined: nothing is missing.
-   * @param hasEntries whether a set should.
+   * Checks whether the device and the sets exist, and whether sets have entries.
+   * @param hasEntries whether a set should have entries.
+   * @returns what is missing, for the log (`ipset KUBE-CLUSTER-IP`); undefined: nothing.
    */
   async findDrift(hasEntries: (set: SetName) => boolean): Promise<string | undefined> {
-    // Another one than it was has, of this family, no addresses: whoever missed it first made it.
+    // If the interface was recreated (its index changed), this family's VIPs are gone. The other
+    // family may have recreated it first.
     const device = await this.#links.findLink(IPVS_DEVICE);
     if (device === undefined || device !== this.#deviceIndex) return `device ${IPVS_DEVICE}`;
     const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
@@ -198,41 +205,42 @@ export class IpvsKernel {
   }
 
   /**
-   * Creates the device and the sets that are missing. A set of another version, such as
-   * kube-proxy's, which hold fewer elements, is exchanged for one with the entries that are wanted.
-   * @returns how many were made.
+   * Creates the dummy device and missing sets. A set with another definition, such as kube-proxy's
+   * smaller ones, is replaced by a set with the desired entries.
+   * @returns the number of created objects.
    */
-  async prepare(wanted: Pick<DesiredItems, 'countOf' | 'entriesOf'>): Promise<number> {
-    let made = 0;
+  async prepare(desired: Pick<DesiredItems, 'countOf' | 'entriesOf'>): Promise<number> {
+    let created = 0;
     this.#deviceIndex = await this.#links.findLink(IPVS_DEVICE);
     if (this.#deviceIndex === undefined) {
       this.#deviceIndex = await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
-        // The other family may be about to.
+        // The other family may create it at the same time.
         if (!hasErrno(error, EEXIST)) throw error;
         return this.#links.findLink(IPVS_DEVICE);
       });
-      made += 1;
+      created += 1;
     }
     const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
     for (const set of SET_NAMES) {
-      const spec = setSpec(set, this.family, wanted.countOf(set));
+      const spec = setSpec(set, this.family, desired.countOf(set));
       const header = headers.get(spec.name);
       if (header !== undefined && isUsable(header, spec)) continue;
-      made += 1;
+      created += 1;
       if (header === undefined) await this.#sets.create(spec);
-      else await this.#swapSet(header, spec, wanted.entriesOf(set));
+      else await this.#swapSet(header, spec, desired.entriesOf(set));
     }
-    return made;
+    return created;
   }
 
-  /** Puts another set, with its entries, in the place of one; rules never see it without. */
+  /** Replaces a set by a filled one (`ipset swap`), so that rules never see it empty. */
   async #swapSet(
     header: IpsetHeader,
     spec: IpsetSpec,
     entries: Iterable<IpsetEntry>,
   ): Promise<void> {
     if (header.type !== spec.type || (header.family ?? spec.family) !== spec.family) {
-      // Not a set that rules for this one could refer to; what does refer to it must go first.
+      // `swap` needs equal types. Rules for the new type cannot reference this set, and other rules
+      // that do must be removed first.
       await this.#sets.destroy(spec.name);
       await this.#sets.create(spec);
       return;
@@ -247,35 +255,35 @@ export class IpvsKernel {
   }
 
   /**
-   * Brings items into being, stage by stage.
-   * @throws IpvsRefusedError after all was tried.
+   * Adds items, stage by stage.
+   * @throws IpvsApplyError after trying all items.
    */
   async add(items: readonly Item[]): Promise<void> {
     await this.#writeAll(await groupByStage(items), 'add');
   }
 
   /**
-   * Removes items, the other way round.
-   * @throws IpvsRefusedError after all was tried.
+   * Removes items, stage by stage in reverse order.
+   * @throws IpvsApplyError after trying all items.
    */
   async remove(items: readonly Item[]): Promise<void> {
     await this.#writeAll((await groupByStage(items)).reverse(), 'remove');
   }
 
   /**
-   * Changes to the IPVS table alone. What is there already is made as wanted; what is to go and is
-   * not there is no error.
-   * @throws IpvsRefusedError after all was tried.
+   * Changes the IPVS table only. An existing object is updated, and removing a missing one is no
+   * error.
+   * @throws IpvsApplyError after trying all changes.
    */
   async change(changes: readonly IpvsChange[]): Promise<void> {
-    const refusals = await this.#changeIpvs(changes);
-    if (refusals.length > 0) throw new IpvsApplyError(refusals);
+    const failures = await this.#changeIpvs(changes);
+    if (failures.length > 0) throw new IpvsApplyError(failures);
   }
 
   async #writeAll(stages: readonly Item[][], op: 'add' | 'remove'): Promise<void> {
-    const refusals: FailedChange[] = [];
-    for (const stage of stages) refusals.push(...(await this.#write(stage, op)));
-    if (refusals.length > 0) throw new IpvsApplyError(refusals);
+    const failures: FailedChange[] = [];
+    for (const stage of stages) failures.push(...(await this.#write(stage, op)));
+    if (failures.length > 0) throw new IpvsApplyError(failures);
   }
 
   async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<FailedChange[]> {
@@ -291,16 +299,16 @@ export class IpvsKernel {
         sets.push({ op: op === 'add' ? 'add' : 'delete', set, entry: item.entry });
       } else table.push(tableChange(item, op));
     }
-    const refusals = await this.#changeIpvs(table);
+    const failures = await this.#changeIpvs(table);
     if (sets.length > 0) {
       for (const { change, error } of await this.#sets.change(sets)) {
         const { ip, port } = change.entry;
         const what = [ip, port].filter((each) => each !== undefined).join(' ');
-        refusals.push([`${what} in set ${change.set}`, error]);
+        failures.push([`entry ${what} of ipset ${change.set}`, error]);
       }
     }
-    if (addresses.length > 0) refusals.push(...(await this.#changeAddresses(op, addresses)));
-    return refusals;
+    if (addresses.length > 0) failures.push(...(await this.#changeAddresses(op, addresses)));
+    return failures;
   }
 
   async #changeAddresses(
@@ -308,20 +316,21 @@ export class IpvsKernel {
     addresses: readonly string[],
   ): Promise<FailedChange[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
-    // Somebody deleted it; `loss` will tell, and the next comparison makes it anew.
+    // The device was deleted by another program. `findDrift` reports it, and the next full sync
+    // creates it.
     if (index === undefined && op === 'remove') return [];
     const link = index ?? (await this.#links.createDummy(IPVS_DEVICE));
-    const refused = await this.#links.changeAddresses(
+    const failures = await this.#links.changeAddresses(
       link,
       op === 'add' ? addresses : [],
       op === 'remove' ? addresses : [],
     );
-    return refused.map(({ address, error }) => [`${address} on ${IPVS_DEVICE}`, error]);
+    return failures.map(({ address, error }) => [`address ${address} on ${IPVS_DEVICE}`, error]);
   }
 
   async #changeIpvs(changes: readonly IpvsChange[]): Promise<FailedChange[]> {
     if (changes.length === 0) return [];
-    const refusals: FailedChange[] = [];
+    const failures: FailedChange[] = [];
     const edits: IpvsChange[] = [];
     for (const { change, error } of await this.#ipvs.apply(changes)) {
       const { errno } = error;
@@ -330,18 +339,18 @@ export class IpvsKernel {
       } else if (change.op === 'add-destination' && errno === EEXIST) {
         edits.push({ ...change, op: 'edit-destination' });
       } else if (!isTeardown(change) || (errno !== ENOENT && errno !== ESRCH)) {
-        refusals.push([changeText(change), error]);
+        failures.push([changeText(change), error]);
       }
     }
-    if (edits.length === 0) return refusals;
+    if (edits.length === 0) return failures;
     for (const { change, error } of await this.#ipvs.apply(edits)) {
-      refusals.push([changeText(change), error]);
+      failures.push([changeText(change), error]);
     }
-    return refusals;
+    return failures;
   }
 }
 
-/** Whether a set can hold what is wanted; one that is bigger than need be is left as it is. */
+/** Whether a set can hold the desired entries. A larger set than needed is kept. */
 function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
   return (
     header.type === spec.type &&
@@ -352,7 +361,7 @@ function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
   );
 }
 
-/** `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080` */
+/** For example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`. */
 function changeText(change: IpvsChange): string {
   const { op, key } = change;
   const what =
@@ -360,7 +369,7 @@ function changeText(change: IpvsChange): string {
   return `${op} ${what}`;
 }
 
-/** Whether what it concerns is to end, so that it may as well be gone. */
+/** Whether a change deletes its object or sets weight 0, so that a missing object is no error. */
 function isTeardown(change: IpvsChange): boolean {
   if (change.op === 'edit-destination') return change.destination.weight === 0;
   return change.op === 'delete-service' || change.op === 'delete-destination';

@@ -1,6 +1,7 @@
 /**
- * Packet marks of all-ports Services. IPVS compares the whole 32-bit mark of a packet with that of
- * a service, so each Service needs a mark of its own, out of a range that nobody else uses.
+ * Allocates packet marks to all-ports Services. IPVS compares the whole 32-bit mark of a packet
+ * with that of a service. Each Service therefore needs its own mark, from a range that no other
+ * program uses.
  */
 import { hash } from 'node:crypto';
 import type { MarkRange } from '../config/mode-values.ts';
@@ -9,39 +10,41 @@ export type VerdictMarks = ReturnType<typeof verdictMarks>;
 
 const RESERVED = 2;
 /**
- * The AWS VPC CNI restores this bit from the mark of the connection, for packets of pods, behind the
- * rule that marks them; a mark that has it would lose it.
+ * The AWS VPC CNI restores this bit from the connection mark, for packets of pods, after the rule
+ * that sets the packet mark. A mark with this bit set would lose it.
  */
 const AWS_CNI_MARK_BIT = 0x80;
 
-/** Marks with a meaning of their own, at the start of the range; they are given to nobody. */
+/** Reserved marks at the start of the range; they are never allocated. */
 export function verdictMarks({ first }: MarkRange) {
   return {
-    /** There are endpoints, but none that this node may use: drop. */
+    /** Endpoints exist, but this node may use none: drop. */
     drop: first,
-    /** There is no endpoint at all: reject. */
+    /** No endpoint exists: reject. */
     reject: first + 1,
   };
 }
 
 /**
- * Gives owners marks. An owner keeps its mark as long as the process lives, and beyond, for the
- * kernel is asked at the start who had which. Where an owner starts to look follows from its name,
- * so that nodes agree as a rule and a mark that was freed is hardly ever the next one to be given.
+ * Allocates marks to owners. An owner keeps its mark while the process lives and across restarts,
+ * because the agent reads the records in the kernel at start. The search for a free mark starts at
+ * a hash of the owner's name. Nodes therefore usually agree on marks, and a freed mark is rarely
+ * the next one allocated.
  */
 export class MarkAllocator {
   readonly #range: MarkRange;
   readonly #marksByOwner = new Map<string, number>();
   readonly #ownersByMark = new Map<number, string>();
   readonly #foreign: ReadonlySet<number>;
-  /** All that ever were given: of services of these marks nobody else is the owner. */
+  /** All marks ever allocated. fwmark services with these marks belong to this agent. */
   readonly #everAllocated = new Set<number>();
-  /** Owners that went, the longest gone first. */
+  /** Released owners, the oldest first. */
   readonly #released = new Set<string>();
 
   /**
-   * @param known owner and mark, as the kernel tells; of two that claim one mark the first has it.
-   * @param foreign marks of fwmark services that others made.
+   * @param known owners and marks as recorded in the kernel; if two owners claim one mark, the
+   * first keeps it.
+   * @param foreign marks of fwmark services of other programs.
    */
   constructor(
     range: MarkRange,
@@ -60,7 +63,7 @@ export class MarkAllocator {
     }
   }
 
-  /** The mark of an owner. @returns undefined when the range is exhausted. */
+  /** Returns the owner's mark, allocated if necessary; undefined if the range is exhausted. */
   allocate(owner: string): number | undefined {
     this.#released.delete(owner);
     const known = this.#marksByOwner.get(owner);
@@ -70,17 +73,17 @@ export class MarkAllocator {
     return mark;
   }
 
-  /** How many owners have a mark now. */
+  /** Number of owners with a mark. */
   get inUse(): number {
     return this.#marksByOwner.size - this.#released.size;
   }
 
-  /** Whether a mark is, or once was, given to a Service, out of whatever range. */
+  /** Whether a mark was ever allocated to a Service, also from an earlier range. */
   isOwn(mark: number): boolean {
     return this.#everAllocated.has(mark);
   }
 
-  /** The owner went; its mark stays its own until there is no other left. */
+  /** Releases an owner. Its mark is reused only when no other mark is free. */
   release(owner: string): void {
     if (!this.#marksByOwner.has(owner)) return;
     this.#released.delete(owner);

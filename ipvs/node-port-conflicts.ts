@@ -1,35 +1,39 @@
-/** Node ports that yield to the listed ports of VIPs. */
+/** Conflicts between node ports and listed ports of VIPs. */
 import type { Protocol } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 
 /**
- * Where a VIP is the node's own address, its listed ports win over node ports. IPVS has one service for
- * both, so the Route with the node port must not add its endpoints to it. Most Routes have neither.
+ * If a VIP is also a node address, its listed ports take precedence over node ports. IPVS has one
+ * service for both, so the Route with the node port must not add its endpoints to it. Most Routes
+ * have neither a node port nor such a VIP.
  */
 export class NodePortConflicts {
-  /** How many Routes list this port of a VIP that is no cluster IP. */
+  /** Number of Routes that list this port on this VIP; cluster IPs are not counted. */
   readonly #vips = new Map<string, number>();
-  /** By protocol and node port, which the API server gives once: the id of the Route. */
+  /** Route id by protocol and node port; the API server allocates each node port once. */
   readonly #routes = new Map<string, string>();
 
   isVipPort(ip: string, protocol: Protocol, port: number): boolean {
     return this.#vips.has(`${protocol} ${port} ${ip}`);
   }
 
-  /** One Route in the place of another. @returns ids of Routes whose node port may be free or taken now. */
+  /**
+   * Replaces one Route by another.
+   * @returns ids of Routes whose node port may have become free or taken.
+   */
   replace(before: Route | undefined, after: Route | undefined): string[] {
     if (before === after) return [];
-    const concerned = [...this.#change(before, -1), ...this.#change(after, 1)];
+    const affected = [...this.#change(before, -1), ...this.#change(after, 1)];
     const nodePort = nodePortOf(before);
     if (nodePort !== undefined) this.#routes.delete(nodePort);
     if (after !== undefined) {
       const now = nodePortOf(after);
       if (now !== undefined) this.#routes.set(now, after.id);
     }
-    return concerned.flatMap((key) => this.#routes.get(key) ?? []);
+    return affected.flatMap((key) => this.#routes.get(key) ?? []);
   }
 
-  /** @returns node ports that a VIP has, or has no more. */
+  /** @returns node ports that a VIP may now have, or have no longer. */
   #change(route: Route | undefined, by: 1 | -1): string[] {
     if (route?.match.kind !== 'port') return [];
     const { protocol, port } = route.match;

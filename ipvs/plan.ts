@@ -1,10 +1,11 @@
-/** What one family should have in mode ipvs, Route by Route. */
+/** Desired state of one family in the ipvs mode. */
 import { isDeepStrictEqual } from 'node:util';
 import { isLinkLocal } from '../api/addresses.ts';
 import type { IpvsAllPortsMode } from '../config/mode-values.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
+import type { Log } from '../process/log.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
@@ -25,11 +26,12 @@ import { ipvsStaticRules, type RuleOptions } from './rules.ts';
 
 export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
   readonly scheduler: string;
-  /** Who serves all-ports Services (`--ipvs-all-ports`). */
+  /** What serves all-ports Services: IPVS or iptables rules (`--ipvs-all-ports`). */
   readonly allPorts: IpvsAllPortsMode;
-  readonly onWarning: (message: string) => void;
+  readonly onWarning: Log['warn'];
 }
 
+/** A Route with its items and the owners of its marks. */
 interface CompiledRoute {
   readonly route: Route;
   readonly items: readonly Item[];
@@ -37,8 +39,8 @@ interface CompiledRoute {
 }
 
 /**
- * What one family should have in IPVS, ipsets and rules, kept up to date Route by Route. Pure but
- * for its memory: it touches no kernel.
+ * Desired IPVS services, ipsets and rules of one family, maintained Route by Route. Does not access
+ * the kernel.
  */
 export class IpvsPlan {
   readonly desired = new DesiredItems();
@@ -48,42 +50,44 @@ export class IpvsPlan {
   readonly #marks: MarkAllocator;
   readonly #routes = new Map<string, CompiledRoute>();
   readonly #nodePorts = new NodePortConflicts();
-  /** By service: whose endpoints are alive decides on what drains. */
+  /** Route by service key. Its endpoints decide when draining destinations are deleted. */
   readonly #routesByService = new Map<string, Route>();
   #changedServices = new Set<string>();
-  /** Ids of Routes for which no mark was left; they are rejected until there is one. */
+  /**
+   * Ids of Routes that wait for a mark because the range is exhausted; their packets are rejected.
+   */
   readonly #waitingForMark = new Set<string>();
-  #facts: NodeAddresses = { addresses: [], primary: [] };
+  #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
   #compileOptions: IpvsCompileOptions;
 
   constructor(options: IpvsPlanOptions, marks: MarkAllocator) {
     this.#options = options;
     this.#marks = marks;
-    this.#compileOptions = this.#optionsFor(this.#facts);
+    this.#compileOptions = this.#optionsFor(this.#nodeAddresses);
     this.ruleset = new Ruleset(this.#ruleOptions(), this.#staticRules());
   }
 
-  /** New facts about the node: compiles anew what depends on them. */
-  setNodeAddresses(facts: NodeAddresses): void {
-    const [now, then] = [facts.addresses, this.#facts.addresses];
+  /** Sets the node's addresses, and recompiles what depends on them. */
+  setNodeAddresses(nodeAddresses: NodeAddresses): void {
+    const [now, then] = [nodeAddresses.addresses, this.#nodeAddresses.addresses];
     const moved = (vip: string) => now.includes(vip) !== then.includes(vip);
-    this.#facts = facts;
-    // What is the node's own now must reach its listeners.
-    for (const address of facts.addresses) this.drainingVips.release(address);
+    this.#nodeAddresses = nodeAddresses;
+    // Packets to an address that is now the node's must reach its listeners.
+    for (const address of nodeAddresses.addresses) this.drainingVips.release(address);
     const before = this.#compileOptions.nodePortAddresses;
-    this.#compileOptions = this.#optionsFor(facts);
+    this.#compileOptions = this.#optionsFor(nodeAddresses);
     this.ruleset.setOptions(this.#ruleOptions(), this.#staticRules());
     const portsMoved = !isDeepStrictEqual(before, this.#compileOptions.nodePortAddresses);
     for (const { route } of [...this.#routes.values()]) {
-      const isConcerned =
+      const isAffected =
         (portsMoved && route.nodePort > 0) ||
         dependsOnNodeAddresses(route) ||
         vipsOf(route).some(moved);
-      if (isConcerned) this.#replace(route.id, route);
+      if (isAffected) this.#replace(route.id, route);
     }
   }
 
-  /** Hands over changed Routes whole, and the ids of Routes that went. */
+  /** Takes complete changed Routes, and the ids of removed Routes. */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) {
       const record = this.#routes.get(id);
@@ -97,37 +101,42 @@ export class IpvsPlan {
     }
   }
 
-  /** Services of Routes that changed since the last call: what drains there may be over. */
+  /**
+   * Keys of services whose Routes changed since the last call; their destinations may have drained.
+   */
   takeChangedServices(): ReadonlySet<string> {
-    const touched = this.#changedServices;
+    const changed = this.#changedServices;
     this.#changedServices = new Set();
-    return touched;
+    return changed;
   }
 
-  /** How many Services wait for a mark. */
+  /** Number of Services that wait for a mark. */
   get waitingForMark(): number {
     const services = [...this.#waitingForMark].map((id) => this.#routes.get(id)?.route.serviceKey);
     return new Set(services).size;
   }
 
-  /** Whether the node has this address other than on the agent's dummy device. */
+  /** Whether the node has this address on another device than the dummy device. */
   isNodeAddress(address: string): boolean {
-    return this.#facts.addresses.includes(address);
+    return this.#nodeAddresses.addresses.includes(address);
   }
 
-  /** Whose an IPVS service is (`ns/name` or `ns/name:port`), by its text. */
+  /**
+   * Name of the Service port (`ns/name` or `ns/name:port`) behind an IPVS service.
+   * @param service key as of `serviceText`.
+   */
   nameOf(service: string): string | undefined {
     return this.#routesByService.get(service)?.name;
   }
 
-  /** What became of the endpoint that a destination stands for. */
+  /** State of the endpoint behind a destination. */
   endpointState(service: IpvsServiceKey, { address, port }: IpvsDestinationKey): EndpointState {
     const route = this.#routesByService.get(serviceText(service));
-    if (route === undefined) return 'unready';
+    if (route === undefined) return 'notServing';
     const isThis = (endpoint: Endpoint) =>
       endpoint.address === address && (endpoint.port ?? 0) === port;
-    if (route.servingEndpoints.some(isThis)) return 'alive';
-    return route.notServingEndpoints.some(isThis) ? 'unready' : 'gone';
+    if (route.servingEndpoints.some(isThis)) return 'serving';
+    return route.notServingEndpoints.some(isThis) ? 'notServing' : 'gone';
   }
 
   #usesIptables(route: Route): boolean {
@@ -139,17 +148,18 @@ export class IpvsPlan {
   }
 
   #ruleOptions() {
-    return { ...this.#options, nodeAddresses: this.#facts.addresses, resetsTcp: false };
+    return { ...this.#options, nodeAddresses: this.#nodeAddresses.addresses, resetsTcp: false };
   }
 
-  #optionsFor(facts: NodeAddresses): IpvsCompileOptions {
+  #optionsFor(nodeAddresses: NodeAddresses): IpvsCompileOptions {
     const { family, scheduler, markRange } = this.#options;
-    const addresses = listedNodePortAddresses(this.#options, facts);
+    const addresses = listedNodePortAddresses(this.#options, nodeAddresses);
     return {
       family,
       scheduler,
-      nodeAddresses: facts.addresses,
-      // IPVS lets no packet from a loopback address leave the host (crosses_local_route_boundary).
+      nodeAddresses: nodeAddresses.addresses,
+      // IPVS does not send packets from a loopback address off the host
+      // (crosses_local_route_boundary).
       nodePortAddresses: addresses.filter((each) => !isLinkLocal(each)),
       verdicts: verdictMarks(markRange),
       isVipPort: (ip, protocol, port) => this.#nodePorts.isVipPort(ip, protocol, port),
@@ -171,13 +181,13 @@ export class IpvsPlan {
       this.#routes.delete(id);
       this.#waitingForMark.delete(id);
     } else this.#routes.set(id, after);
-    const again = new Set([...yielding, ...(released.length > 0 ? this.#waitingForMark : [])]);
-    again.delete(id);
-    for (const other of again) this.#replace(other, this.#routes.get(other)?.route);
+    const affected = new Set([...yielding, ...(released.length > 0 ? this.#waitingForMark : [])]);
+    affected.delete(id);
+    for (const other of affected) this.#replace(other, this.#routes.get(other)?.route);
   }
 
   #compile(route: Route): CompiledRoute {
-    const plan = trafficPlan(route, allowsOwnVips(route, this.#facts.addresses));
+    const plan = trafficPlan(route, allowsOwnVips(route, this.#nodeAddresses.addresses));
     if (this.#usesIptables(route)) return { route, items: healthCheckItems(plan), owners: [] };
     const items = compileIpvsItems(plan, this.#compileOptions);
     const owners = markOwners(plan);
@@ -185,12 +195,14 @@ export class IpvsPlan {
       this.#waitingForMark.delete(route.id);
       return { route, items, owners };
     }
-    // One of two is of no use to it, and perhaps to somebody else.
+    // The plan needs all of its marks. Release partial allocations, which another Service may use.
     for (const owner of owners) this.#marks.release(owner);
     if (!this.#waitingForMark.has(route.id)) {
       this.#waitingForMark.add(route.id);
+      const effect = 'connections to the Service are rejected';
       this.#options.onWarning(
-        `no mark is left for ${route.name}: --ipvs-fwmark-range is too small`,
+        { service: route.name, setting: '--ipvs-fwmark-range', effect, hint: 'use a larger range' },
+        'no packet mark left for an all-ports Service',
       );
     }
     return { route, items, owners: [] };

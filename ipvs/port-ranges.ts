@@ -1,13 +1,13 @@
 /**
- * Ranges of ports in ipsets. They are one entry to whoever adds them, and one for each port to the
- * kernel, so that ranges which overlap must be told apart port by port.
+ * Port ranges in ipsets. A range is added as one entry, and the kernel stores an entry for each
+ * port. Overlapping ranges must therefore be compared port by port.
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { EntryItem } from './items.ts';
 import type { SetName } from './sets.ts';
 
-/** Sets whose entries may be ranges. */
+/** Sets whose entries may be port ranges. */
 const RANGED: ReadonlySet<SetName> = new Set([
   'KUBE-PORT-RANGES',
   'KUBE-INSIDE-PORT-RANGES',
@@ -18,7 +18,7 @@ export function isRanged(set: SetName): boolean {
   return RANGED.has(set);
 }
 
-/** Entries of the ranged sets, by all but their ports. */
+/** Entries with port ranges, grouped by all fields but the ports. */
 export class RangeIndex {
   readonly #groups = new Map<string, Set<IpsetEntry>>();
 
@@ -33,7 +33,7 @@ export class RangeIndex {
     if (entries?.size === 0) this.#groups.delete(group);
   }
 
-  /** What of an entry no entry of the index covers: what may be deleted. */
+  /** Parts of an entry that no entry of the index covers, and that may thus be deleted. */
   uncovered({ set, entry }: EntryItem): IpsetEntry[] {
     let rest = [bounds(entry)];
     for (const other of this.#groups.get(groupOf(set, entry)) ?? []) {
@@ -49,13 +49,13 @@ export class RangeIndex {
 
 interface PortGroup {
   readonly set: SetName;
-  /** All but its ports. */
+  /** All fields but the ports. */
   readonly entry: IpsetEntry;
-  /** Ports, to their marks. Not entries: there may be millions. */
+  /** Mark by port. Not whole entries, because there may be millions. */
   readonly marks: Map<number, number | undefined>;
 }
 
-/** The kernel's entries of the ranged sets, port by port. */
+/** The kernel's entries with port ranges, port by port. */
 export class KernelPorts {
   readonly #groups = new Map<string, PortGroup>();
 
@@ -65,7 +65,7 @@ export class KernelPorts {
     group.marks.set(port, skbMark);
   }
 
-  /** All of them, without their marks, neighbours as one range. */
+  /** All entries without their marks; adjacent ports form one range. */
   *items(): Iterable<EntryItem> {
     for (const { set, entry, marks } of this.#groups.values()) {
       let from: number | undefined;
@@ -78,7 +78,7 @@ export class KernelPorts {
     }
   }
 
-  /** Whether every port of an entry is there, with its mark. */
+  /** Whether the kernel has every port of an entry, with its mark. */
   has({ set, entry }: EntryItem): boolean {
     const marks = this.#groups.get(groupOf(set, entry))?.marks;
     const [from, to] = bounds(entry);

@@ -1,4 +1,4 @@
-/** What the kernel should hold, as text for people and for the tools that they know. */
+/** Renders the desired state of the ipvs mode for the standard tools. */
 import type { IpFamily } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
 import { hostPrefixLength } from '../iptables/chains.ts';
@@ -9,7 +9,7 @@ import { type Item, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, setSpec } from './sets.ts';
 
 /**
- * A shell script that programs the kernel with the usual tools.
+ * A shell script that programs the kernel with ipset, ipvsadm, iptables-restore and ip.
  * @param rules input for iptables-restore.
  */
 export function renderScript(items: Iterable<Item>, rules: string, family: IpFamily): string {
@@ -19,7 +19,7 @@ export function renderScript(items: Iterable<Item>, rules: string, family: IpFam
     item.kind === 'entry' ? [`add ${kernelName(item.set, family)} ${entryLine(item.entry)}`] : [],
   );
   const services = sorted.flatMap((item) => tableLines(item, family));
-  // As changeAddresses binds them: not to be chosen as source addresses.
+  // As `changeAddresses` binds them, so that the kernel does not choose them as source addresses.
   const notSource = family === 'IPv4' ? 'scope host' : 'nodad preferred_lft 0';
   const addresses = sorted.flatMap((item) =>
     item.kind === 'address'
@@ -43,7 +43,7 @@ export function renderScript(items: Iterable<Item>, rules: string, family: IpFam
   ].join('\n');
 }
 
-/** Names that reach these lines are those of Kubernetes objects, which no quote can be part of. */
+/** Lines may contain names of Kubernetes objects, which contain no quotes. */
 function hereDocument(command: string, lines: readonly string[]): string {
   return [`${command} <<'END'`, ...lines, 'END'].join('\n');
 }

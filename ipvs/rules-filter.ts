@@ -1,4 +1,6 @@
-/** Rules of table filter: what no Service has on a VIP is rejected. */
+/**
+ * Rules of table filter in the ipvs mode: packets to a VIP that belong to no Service are rejected.
+ */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import { forwardRules, staticChain } from '../iptables/base-rules.ts';
 import {
@@ -20,6 +22,7 @@ import {
   setMatches,
 } from './rule-matches.ts';
 
+/** Static chains of table filter. */
 export function filterChains(options: RuleOptions): TreeChain[] {
   const { inSet, notInSet, inSets } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
@@ -34,8 +37,8 @@ export function filterChains(options: RuleOptions): TreeChain[] {
   ];
   const withMark = { matches: [inSet('KUBE-MARKS')], target: 'RETURN' };
   return [
-    // While modes iptables and ipvs take over from each other, nat is still, or already, the iptables
-    // mode's, which marks packets.
+    // During a takeover between modes iptables and ipvs, table nat holds the rules of the iptables
+    // mode, which set the packet mark. So match the packet mark too.
     chain(
       FORWARD,
       forwardRules(
@@ -51,8 +54,9 @@ export function filterChains(options: RuleOptions): TreeChain[] {
         target: 'ACCEPT',
       },
     ]),
-    // INPUT comes before IPVS. What is let through and not scheduled reaches the host (72236): other
-    // ports, other protocols, and clients at port 20, which IPVS takes for FTP data (ip_vs_schedule).
+    // INPUT runs before IPVS. A packet that passes and that IPVS does not schedule reaches the host
+    // (kubernetes/kubernetes#72236). So reject other ports, other protocols, and source port 20,
+    // which IPVS takes for FTP data (ip_vs_schedule).
     chain(IPVS_FILTER, [
       ...nodes,
       ...PROTOCOLS.map((protocol) => ({
@@ -65,7 +69,7 @@ export function filterChains(options: RuleOptions): TreeChain[] {
       { ...echo, target: 'RETURN' },
       rejected,
     ]),
-    // OUTPUT comes after IPVS: what still goes to a VIP was not scheduled.
+    // OUTPUT runs after IPVS: a packet still addressed to a VIP was not scheduled.
     chain(IPVS_OUT_FILTER, [
       ...nodes,
       { ...echo, matches: [...echo.matches, isAllPorts], ...toAllPorts },
@@ -76,9 +80,10 @@ export function filterChains(options: RuleOptions): TreeChain[] {
       ALL_PORTS,
       [
         { matches: [matchMark(verdictMarks(options.markRange).reject)], ...rejected },
-        // With its Service's very mark; IPVS schedules no packet whose mark somebody else changed since.
+        // Only with the Service's own mark. If another program changed the mark, IPVS does not
+        // schedule the packet.
         ...PROTOCOLS.map((protocol) => ({ protocol, ...withMark })),
-        // IPVS schedules no ping; the node answers for a VIP all of whose ports are served.
+        // IPVS does not schedule ping. The node answers for a VIP with all ports served.
         { ...echo, matches: [...echo.matches, inSet('KUBE-ALL-PORTS', 'dst')], target: 'RETURN' },
         rejected,
       ],

@@ -1,4 +1,4 @@
-/** Rules of table mangle: the marks of all-ports Services, and drops. */
+/** Rules of table mangle in the ipvs mode: marks of all-ports Services, and drops. */
 import { PROTOCOLS } from '../api/objects.ts';
 import { staticChain } from '../iptables/base-rules.ts';
 import {
@@ -17,26 +17,28 @@ import { verdictMarks } from './marks.ts';
 import { LISTED_PORT_SETS, matchMark, type RuleOptions, setMatches } from './rule-matches.ts';
 import type { SetName } from './sets.ts';
 
+/** Static chains of table mangle. */
 export function mangleChains(options: RuleOptions): TreeChain[] {
   const { localDetector } = options;
   const { inSet, notInSet, inSets, mapMark } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
     staticChain('mangle', name, rules, depth);
-  /** Lets on sources that one of these sets has. */
+  /** Accepts sources in any of the sets and drops all others. */
   const sources = (name: string, fields: string, ...sets: SetName[]) =>
     chain(name, [...inSets(sets, 'RETURN', fields), { target: 'DROP' }], DEPTH.branch);
   const toInside = { goto: true, target: ALL_PORTS_INSIDE };
   const toListed = inSets([...LISTED_PORT_SETS, 'KUBE-HEALTH-CHECK-VIP'], 'RETURN');
   const allPortsVip = inSet('KUBE-ALL-PORTS-IPS', 'dst');
   return [
-    // In PREROUTING. Not only what is new: IPVS may have forgotten a connection that conntrack knows.
+    // Called from PREROUTING, not only for new connections: IPVS may have expired a connection that
+    // conntrack still knows.
     chain(ALL_PORTS, [
-      // What the node sends to itself: the ping to a VIP, which IPVS does not schedule.
+      // Packets from the node to itself: pings to a VIP, which IPVS does not schedule.
       { inInterface: { value: 'lo' }, ...toInside },
       ...(localDetector ? [{ ...fromPods(localDetector, false), ...toInside }] : []),
       { matches: [allPortsVip], target: ALL_PORTS_MARK },
     ]),
-    // For pods of this node and, in OUTPUT, the node itself.
+    // For pods on this node and, from OUTPUT, for the node itself.
     chain(ALL_PORTS_INSIDE, [
       {
         matches: [inSet('KUBE-INSIDE-PORTS'), notInSet('KUBE-HEALTH-CHECK-VIP')],
@@ -45,13 +47,15 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
       { matches: [inSet('KUBE-INSIDE-PORTS')], target: 'RETURN' },
       { matches: [notInSet('KUBE-ALL-PORTS-IPS', 'dst')], target: 'RETURN' },
       { target: ALL_PORTS_MARK },
-      // Not what a port of another Service on the VIP has, nor, of all ports, what a range has.
+      // Skip ports that another Service lists on the VIP and, for all ports, ranges of another
+      // Service.
       ...toListed,
       { target: mapMark('KUBE-INSIDE-PORT-RANGES') },
       { matches: [inSet('KUBE-PORT-RANGES')], target: 'RETURN' },
       { target: mapMark('KUBE-INSIDE-ALL-PORTS', 'dst') },
     ]),
-    // The most specific wins: a listed port keeps its service, a range overrides what all ports have.
+    // The most specific match wins: a listed port keeps its service, and a range overrides all
+    // ports.
     chain(
       ALL_PORTS_MARK,
       [
@@ -61,7 +65,8 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
       ],
       DEPTH.branch,
     ),
-    // Drops, for new connections; in mangle, because IPVS has local clients' packets before filter.
+    // Drops for new connections. In mangle, because IPVS sees packets of local clients before table
+    // filter does.
     chain(PROXY_FIREWALL, [
       {
         comment: 'Kubernetes service load balancer ip + port for load balancer with sourceRange',
@@ -77,7 +82,7 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
         target: 'DROP',
       },
       { matches: [matchMark(verdictMarks(options.markRange).drop), allPortsVip], target: 'DROP' },
-      // All ports are 1 to 65535 (KEP-2610).
+      // All ports means 1 to 65535 (KEP-2610).
       ...PROTOCOLS.map((protocol) => ({
         protocol,
         ports: { from: 0, to: 0 },

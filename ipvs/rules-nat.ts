@@ -1,4 +1,7 @@
-/** Rules of table nat: which connections are masqueraded. IPVS translates, nat does not. */
+/**
+ * Rules of table nat in the ipvs mode: which connections are masqueraded. IPVS does the
+ * translation.
+ */
 import { PROTOCOLS } from '../api/objects.ts';
 import { masqueradeRule, staticChain } from '../iptables/base-rules.ts';
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ, POSTROUTING } from '../iptables/chains.ts';
@@ -8,7 +11,7 @@ import type { TreeChain } from '../iptables/vip-tree.ts';
 import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
 import { LISTED_PORT_SETS, masqueradeMark, type RuleOptions, setMatches } from './rule-matches.ts';
 
-/** In PREROUTING and OUTPUT. */
+/** Rules of KUBE-SERVICES, called from PREROUTING and OUTPUT, that decide on masquerade. */
 export function masqueradeRules(options: RuleOptions): RuleSpec[] {
   const { inSet, notInSet, inSets } = setMatches(options);
   const toMasq = { target: MARK_MASQ };
@@ -16,11 +19,12 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
   return [
     { source: { value: LOOPBACK_CIDRS[options.family] }, target: 'RETURN' },
     {
-      // Listed by another Service on the VIP, it is served.
+      // Unless another Service lists this port on the VIP.
       matches: [inSet('KUBE-HEALTH-CHECK-VIP'), ...LISTED_PORT_SETS.map((set) => notInSet(set))],
       target: 'ACCEPT',
     },
-    // A process of the node that calls a VIP has the VIP for its source, which leads nobody back.
+    // A process on the node that connects to a VIP has the VIP as its source, to which replies
+    // cannot return.
     { matches: [inSet('KUBE-IPVS-IPS', 'src'), inSet('KUBE-IPVS-IPS', 'dst')], ...toMasq },
     ...fromNonPodClients(options).flatMap((from) => [
       {
@@ -42,7 +46,8 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
       target: LOAD_BALANCER,
     },
     { matches: [inSet('KUBE-LOAD-BALANCER-MARK')], ...toMasq },
-    // For the node the policy Local does not hold, but its address leads no reply past it.
+    // Traffic policy Local does not apply to the node itself, but replies to its source address may
+    // take another way.
     { matches: [isFromNode, inSet('KUBE-EXTERNAL-IP-LOCAL')], ...toMasq },
     { matches: [isFromNode, inSet('KUBE-ALL-PORTS-IPS', 'dst')], ...toMasq },
     {
@@ -53,11 +58,15 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
   ];
 }
 
-/** Behind those: nobody else translates what goes to a VIP, which is a local address to them (hostPorts). */
+/**
+ * Rules after these: keep packets to a VIP from the nat rules of other programs, to which a VIP is
+ * a local address (hostPort).
+ */
 export function acceptVipTraffic(options: RuleOptions): RuleSpec[] {
   return setMatches(options).inSets(['KUBE-IPVS-IPS'], 'ACCEPT', 'dst');
 }
 
+/** Static chains of table nat, without KUBE-SERVICES. */
 export function natChains(options: RuleOptions): TreeChain[] {
   const { inSet } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
@@ -97,7 +106,7 @@ export function natChains(options: RuleOptions): TreeChain[] {
     chain(IPVS_NODE_PORT, nodePorts, DEPTH.branch),
     chain(MARK_MASQ, [{ target: `CONNMARK --set-xmark ${masqueradeMark(options)}` }], DEPTH.mark),
     chain(POSTROUTING, [
-      // Hairpins, see `needsHairpin`.
+      // Hairpin, see `needsHairpin`.
       {
         comment: 'Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose',
         matches: [inSet('KUBE-LOOP-BACK', 'dst,dst,src')],

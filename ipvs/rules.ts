@@ -1,11 +1,11 @@
 /**
- * The rules of this mode: a constant number, whatever Services there are. What they decide on is in
- * ipsets. Names are kube-proxy's where it has the same.
+ * iptables rules of the ipvs mode. Their number is constant; ipsets hold what depends on Services.
+ * Names are kube-proxy's where kube-proxy has the same rule.
  *
- * Marks: IPVS compares the whole mark of a packet, so all-ports packets get theirs whole, in
- * mangle, at its head: what others accept there (Calico) is marked too. Whether a connection is to be masqueraded is therefore noted in the mark of the connection
- * (conntrack), where it disturbs no mark of a packet and cannot masquerade a packet a second time
- * once it is encapsulated.
+ * IPVS compares the whole mark of a packet. All-ports packets therefore get their whole mark at the
+ * head of table mangle, so that packets that other programs accept there (Calico) are marked too.
+ * Whether to masquerade a connection is recorded in the connection mark (conntrack). There it does
+ * not interfere with packet marks, and an encapsulated packet is not masqueraded a second time.
  */
 import { canaries, jumpFrom, type SharedRule, type StaticRules } from '../iptables/base-rules.ts';
 import {
@@ -29,9 +29,9 @@ import { acceptVipTraffic, masqueradeRules, natChains } from './rules-nat.ts';
 export type { RuleOptions } from './rule-matches.ts';
 
 /**
- * The rules of this mode.
- * @param allPortsByRules all-ports Services have rules as in the iptables mode, which come in
- * between: behind what IPVS serves on a VIP that they share.
+ * Static rules of the ipvs mode.
+ * @param allPortsByRules all-ports Services use the rules of the iptables mode
+ * (`--ipvs-all-ports=iptables`). Ports that IPVS serves on a shared VIP take precedence over them.
  */
 export function ipvsStaticRules(options: RuleOptions, allPortsByRules: boolean): StaticRules {
   return {
@@ -57,7 +57,7 @@ function jump(table: Table, chain: string, target: string, text: string, onlyNew
   return jumpFrom(table, chain, { comment: text, matches, target });
 }
 
-/** Jumps from built-in chains, first to last as they shall stand. */
+/** Jumps from built-in chains, in order. */
 function ipvsJumps(): SharedRule[] {
   const marks = 'kubernetes all-ports service marks';
   const firewall = 'kubernetes load balancer firewall';
@@ -77,7 +77,7 @@ function ipvsJumps(): SharedRule[] {
   ];
 }
 
-/** To the chains of filter that the iptables mode has for all-ports Services. */
+/** Jumps to the chains of table filter that the iptables mode uses for all-ports Services. */
 function verdictJumps(): SharedRule[] {
   const portals = 'kubernetes service portals';
   const firewall = 'kubernetes load balancer firewall';

@@ -1,29 +1,29 @@
 /**
- * The ipsets of this mode. Those of the first group are kube-proxy's, by name, type and meaning
- * (pkg/proxy/ipvs/ipset.go); the others serve all-ports Services, and the clients inside the
- * cluster of Services whose traffic policy is Local.
+ * ipsets of the ipvs mode. The first group is kube-proxy's, with the same names, types and meaning
+ * (pkg/proxy/ipvs/ipset.go). The others serve all-ports Services, and in-cluster clients of
+ * Services with traffic policy Local.
  */
 import type { IpFamily } from '../api/objects.ts';
 import type { IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
 
 interface SetDefinition {
   readonly type: IpsetType;
-  /** Entries give packets a mark. */
+  /** Entries set a packet mark (skbinfo). */
   readonly marks?: boolean;
-  /** Entries say to whom they belong. */
+  /** Entries name their owner in a comment. */
   readonly comments?: boolean;
 }
 
 const SET_DEFINITIONS = {
-  /** Endpoint, port, endpoint: a pod that is sent back to itself. */
+  /** Endpoint, port, endpoint: hairpin connections. */
   'KUBE-LOOP-BACK': { type: 'hash:ip,port,ip' },
   'KUBE-CLUSTER-IP': { type: 'hash:ip,port' },
   'KUBE-EXTERNAL-IP': { type: 'hash:ip,port' },
   'KUBE-EXTERNAL-IP-LOCAL': { type: 'hash:ip,port' },
   'KUBE-LOAD-BALANCER': { type: 'hash:ip,port' },
-  /** Those of KUBE-LOAD-BALANCER with externalTrafficPolicy Local. */
+  /** Entries of KUBE-LOAD-BALANCER with externalTrafficPolicy Local. */
   'KUBE-LOAD-BALANCER-LOCAL': { type: 'hash:ip,port' },
-  /** Those of KUBE-LOAD-BALANCER with source ranges, and who may use them. */
+  /** Entries of KUBE-LOAD-BALANCER with source ranges, and their allowed sources. */
   'KUBE-LOAD-BALANCER-FW': { type: 'hash:ip,port' },
   'KUBE-LOAD-BALANCER-SOURCE-IP': { type: 'hash:ip,port,ip' },
   'KUBE-LOAD-BALANCER-SOURCE-CIDR': { type: 'hash:ip,port,net' },
@@ -34,37 +34,43 @@ const SET_DEFINITIONS = {
   'KUBE-NODE-PORT-SCTP-HASH': { type: 'hash:ip,port' },
   'KUBE-NODE-PORT-LOCAL-SCTP-HASH': { type: 'hash:ip,port' },
   'KUBE-HEALTH-CHECK-NODE-PORT': { type: 'bitmap:port' },
-  /** All VIPs that are not the node's own addresses. */
+  /** All VIPs that are not node addresses. */
   'KUBE-IPVS-IPS': { type: 'hash:ip' },
 
-  /** Who has which mark: the memory of the allocator, and what `portwide ipvs marks` prints. */
+  /**
+   * Mark records: VIP, mark, and the owner in the comment. They keep allocations across restarts;
+   * `portwide ipvs marks` prints them.
+   */
   'KUBE-MARKS': { type: 'hash:ip,mark', comments: true },
-  /** VIPs with an all-ports Service, of ranges or all. */
+  /** VIPs of Services with port ranges or all ports. */
   'KUBE-ALL-PORTS-IPS': { type: 'hash:ip' },
-  /** VIP, to the mark of the Service on all its ports. */
+  /** VIP to mark of the Service with all its ports. */
   'KUBE-ALL-PORTS': { type: 'hash:ip', marks: true },
-  /** VIP and port, to the mark of the Service that has the range. */
+  /** VIP and port to mark of the Service with this port in a range. */
   'KUBE-PORT-RANGES': { type: 'hash:ip,port', marks: true },
-  /** The same for pods and the node itself, where the traffic policy Local does not bind them. */
+  /** The same for pods and the node itself, to which traffic policy Local does not apply. */
   'KUBE-INSIDE-ALL-PORTS': { type: 'hash:ip', marks: true },
   'KUBE-INSIDE-PORT-RANGES': { type: 'hash:ip,port', marks: true },
-  /** VIP and listed port, likewise. */
+  /** VIP and listed port to mark, for the same clients. */
   'KUBE-INSIDE-PORTS': { type: 'hash:ip,port', marks: true },
-  /** VIP and port of listed ports whose policy finds no endpoint on this node. */
+  /** VIP and listed port for which the traffic policy leaves no endpoint on this node. */
   'KUBE-DROP': { type: 'hash:ip,port' },
-  /** The same, but pods and the node itself are served. */
+  /** The same, where pods and the node itself are served. */
   'KUBE-DROP-OUTSIDE': { type: 'hash:ip,port' },
-  /** VIP and mark: to be masqueraded as KUBE-CLUSTER-IP is, as KUBE-LOAD-BALANCER is. */
+  /** VIP and mark: masqueraded like KUBE-CLUSTER-IP and like KUBE-LOAD-BALANCER. */
   'KUBE-CLUSTER-IP-MARK': { type: 'hash:ip,mark' },
   'KUBE-LOAD-BALANCER-MARK': { type: 'hash:ip,mark' },
-  /** VIP and mark of those with source ranges, and who may use them: of ranges, of all ports. */
+  /**
+   * VIP and mark of Services with source ranges, and their allowed sources: for ranges, and for all
+   * ports.
+   */
   'KUBE-PORT-RANGES-FW': { type: 'hash:ip,mark' },
   'KUBE-PORT-RANGES-SOURCE': { type: 'hash:ip,port,net' },
   'KUBE-ALL-PORTS-FW': { type: 'hash:ip,mark' },
   'KUBE-ALL-PORTS-SOURCE': { type: 'hash:net,net' },
-  /** KUBE-LOOP-BACK for every port. */
+  /** KUBE-LOOP-BACK for all ports. */
   'KUBE-ALL-PORTS-LOOP-BACK': { type: 'hash:net,net' },
-  /** Load balancer VIP and healthCheckNodePort, which stay with the node. */
+  /** Load balancer VIP and healthCheckNodePort: packets that the node itself handles. */
   'KUBE-HEALTH-CHECK-VIP': { type: 'hash:ip,port' },
 } as const satisfies Record<string, SetDefinition>;
 
@@ -72,26 +78,33 @@ export type SetName = keyof typeof SET_DEFINITIONS;
 export const SET_NAMES = Object.keys(SET_DEFINITIONS) as readonly SetName[];
 
 /**
- * The kernel's default, and kube-proxy's. kube-proxy creates its sets anew with every sync, and a set
- * that differs in this would keep it from ever taking over again.
+ * Default of the kernel and of kube-proxy. kube-proxy creates its sets with every sync, and a set
+ * of another size would keep it from ever taking over again.
  */
 const DEFAULT_MAX_ELEMENTS = 65_536;
-/** Only a bound. Room is left for what comes before the next comparison. */
+/**
+ * Upper bound of Portwide's own sets, and of kube-proxy's sets that need more entries than the
+ * default.
+ */
 const LARGE_MAX_ELEMENTS = 1 << 24;
+/** Leaves room for entries that are added before the next full sync. */
 const HEADROOM_FACTOR = 2;
 
-/** IPSET_MAXNAMELEN is 32 with the final zero; kube-proxy cuts its IPv6 names there. */
+/**
+ * IPSET_MAXNAMELEN is 32 with the terminating NUL. kube-proxy truncates its IPv6 names to this
+ * length.
+ */
 const MAX_NAME_LENGTH = 31;
 
-/** Name in the kernel: kube-proxy's IPv6 sets have `KUBE-6-` for `KUBE-`. */
+/** Name in the kernel. kube-proxy's IPv6 sets have `KUBE-6-` for `KUBE-`. */
 export function kernelName(name: SetName, family: IpFamily): string {
   if (family === 'IPv4') return name;
   return name.replace('KUBE-', 'KUBE-6-').slice(0, MAX_NAME_LENGTH);
 }
 
 /**
- * How the set is created.
- * @param entries how many it is to hold.
+ * How a set is created.
+ * @param entries number of entries that it is to hold.
  */
 export function setSpec(name: SetName, family: IpFamily, entries = 0): IpsetSpec {
   const shape: SetDefinition = SET_DEFINITIONS[name];
@@ -107,12 +120,15 @@ export function setSpec(name: SetName, family: IpFamily, entries = 0): IpsetSpec
   };
 }
 
-/** Where a set is built that will take the place of another. */
+/** Name of the set that is filled and then swapped with an existing one. */
 export function temporarySet(family: IpFamily): string {
   return family === 'IPv4' ? 'KUBE-TMP' : 'KUBE-6-TMP';
 }
 
-/** Names of all sets of this mode, of kube-proxy's too. Others begin alike: kube-router's. */
+/**
+ * Names of all sets of this mode, including kube-proxy's. A prefix would not do: sets of
+ * kube-router have the same.
+ */
 export function allSetNames(family: IpFamily): string[] {
   return [...SET_NAMES.map((set) => kernelName(set, family)), temporarySet(family)];
 }

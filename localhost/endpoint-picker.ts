@@ -1,26 +1,30 @@
-/** Which endpoint a connection to a node port on localhost goes to. */
+/** Selects endpoints for connections to node ports on localhost. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { EndpointAddress } from './forward.ts';
 
-/** A TCP node port as it is served on the loopback address in one family, for modes whose rules cannot (KEP-6032). */
+/**
+ * A TCP node port served on the loopback address of one family, for modes whose rules cannot do so
+ * (KEP-6032).
+ */
 export interface LocalhostNodePort {
-  /** Of the Route. */
+  /** Route id. */
   readonly id: string;
   readonly serviceKey: ObjectKey;
   readonly family: IpFamily;
-  /** 0: it is not to be served any more. */
+  /** 0: the node port is no longer served. */
   readonly port: number;
-  /** Those of the external traffic policy. */
+  /** Endpoints of the external traffic policy. */
   readonly endpoints: readonly { readonly address: string; readonly port: number }[];
-  /** Seconds; 0 for no session affinity. */
+  /** Session affinity timeout in seconds; 0: no session affinity. */
   readonly affinitySeconds: number;
 }
 
 type Endpoints = Pick<LocalhostNodePort, 'endpoints' | 'affinitySeconds'>;
 
 /**
- * Chooses an endpoint for each connection to one node port. All clients have the loopback address, so with session
- * affinity all of them stay on one endpoint until none has connected for the Service's timeout (KEP-6032).
+ * Selects an endpoint for each connection to one node port. All clients have the loopback address.
+ * With session affinity, all of them therefore stay on one endpoint until no client has connected
+ * for the Service's timeout (KEP-6032).
  */
 export class EndpointPicker {
   readonly #now: () => number;
@@ -30,31 +34,34 @@ export class EndpointPicker {
   #affinityEndpoint: EndpointAddress | undefined;
   #affinityExpiresAt = 0;
 
-  /** @param now milliseconds. @param random at least 0 and less than 1. */
+  /**
+   * @param now clock in milliseconds.
+   * @param random returns a number of at least 0 and less than 1.
+   */
   constructor(endpoints: Endpoints, now: () => number, random: () => number = Math.random) {
     this.#now = now;
     this.#random = random;
     this.update(endpoints);
   }
 
-  /** @throws RangeError without an endpoint. */
+  /** @throws RangeError if there is no endpoint. */
   update({ endpoints, affinitySeconds }: Endpoints): void {
-    if (endpoints.length === 0) throw new RangeError('no endpoint to choose from');
+    if (endpoints.length === 0) throw new RangeError('node port has no endpoints');
     this.#endpoints = endpoints;
     this.#affinityTimeout = affinitySeconds * 1000;
   }
 
-  /** The endpoint for a connection that is made now. */
+  /** Selects the endpoint of a new connection. */
   pick(): EndpointAddress {
     const now = this.#now();
     const kept =
       this.#affinityTimeout > 0 && now < this.#affinityExpiresAt
         ? this.#find(this.#affinityEndpoint)
         : undefined;
-    const chosen = kept ?? this.#pickRandom();
-    this.#affinityEndpoint = chosen;
+    const selected = kept ?? this.#pickRandom();
+    this.#affinityEndpoint = selected;
     this.#affinityExpiresAt = now + this.#affinityTimeout;
-    return chosen;
+    return selected;
   }
 
   #find(target: EndpointAddress | undefined): EndpointAddress | undefined {
@@ -65,8 +72,9 @@ export class EndpointPicker {
 
   #pickRandom(): EndpointAddress {
     const index = Math.floor(this.#random() * this.#endpoints.length);
-    const drawn = this.#endpoints[index];
-    if (drawn === undefined) throw new RangeError(`no endpoint has number ${index}`);
-    return drawn;
+    const picked = this.#endpoints[index];
+    if (picked === undefined)
+      throw new RangeError(`random number selects endpoint ${index}, which does not exist`);
+    return picked;
   }
 }

@@ -1,40 +1,51 @@
 /** Forwards one TCP connection to an endpoint. */
 import { connect, type Socket } from 'node:net';
 
-/** An endpoint that a connection is forwarded to. */
+/** Address and port of an endpoint. */
 export interface EndpointAddress {
   readonly address: string;
   readonly port: number;
 }
 
-/** Milliseconds in which an endpoint has to answer, as in kube-proxy's localhost proxy. */
+/**
+ * Milliseconds to wait for an endpoint to accept a connection, as in kube-proxy's localhost proxy.
+ */
 const CONNECT_TIMEOUT = 5000;
 
-/** Probes of an idle connection begin after so many milliseconds, so that a pod that died holds no socket for ever. */
+/**
+ * Idle milliseconds before TCP keep-alive probes start, so that a dead pod does not hold a socket
+ * forever.
+ */
 const KEEP_ALIVE = 15_000;
 
 /** Options of both connections. */
 const OPTIONS = {
-  // Each direction ends by itself: a client may close its side and still wait for the answer.
+  // Each direction closes separately: a client may close its side and still wait for the response.
   allowHalfOpen: true,
   noDelay: true,
   keepAlive: true,
   keepAliveInitialDelay: KEEP_ALIVE,
 };
 
-/** Options of a server whose connections `forward` is given. Nothing is read before there is somewhere to write it to. */
+/**
+ * Options of a server whose connections are passed to `forward`. Nothing is read before the
+ * endpoint is connected.
+ */
 export const SERVER_OPTIONS = { ...OPTIONS, pauseOnConnect: true };
 
-/** Node resets a socket that connects only once it has. */
+/**
+ * Resets a socket. Node.js resets a connecting socket only after it has connected, so destroy such
+ * a socket.
+ */
 function abort(socket: Socket): void {
   if (socket.connecting) socket.destroy();
   else socket.resetAndDestroy();
 }
 
 /**
- * Forwards a connection to an endpoint until both sides have closed it. What one side sends waits where it is while
- * the other does not read. When one side breaks off, the other is reset.
- * @returns whether the endpoint took the connection; never rejects.
+ * Forwards a connection to an endpoint until both sides have closed it. While one side does not
+ * read, data from the other waits in the kernel. If one side aborts, the other is reset.
+ * @returns whether the endpoint accepted the connection; never rejects.
  */
 export function forward(client: Socket, { address, port }: EndpointAddress): Promise<boolean> {
   const endpoint = connect({ ...OPTIONS, host: address, port });
@@ -52,7 +63,7 @@ export function forward(client: Socket, { address, port }: EndpointAddress): Pro
       [client, endpoint],
       [endpoint, client],
     ] as const) {
-      // What broke off says so by `close`, too; an error that nobody hears would end the agent.
+      // `close` follows each error. Without this listener an error would terminate the agent.
       side.on('error', () => {});
       side.once('close', (hadError) => {
         clearTimeout(timer);

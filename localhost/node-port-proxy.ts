@@ -1,4 +1,7 @@
-/** localhost/ serves node ports on the loopback address by forwarding connections, for modes whose rules cannot. */
+/**
+ * Serves node ports on the loopback address by forwarding TCP connections, for modes whose rules
+ * cannot.
+ */
 import { createServer, type Socket } from 'node:net';
 import type { IpFamily } from '../api/objects.ts';
 import { RetryingServer } from '../process/retrying-server.ts';
@@ -8,16 +11,16 @@ import { EndpointPicker, type LocalhostNodePort } from './endpoint-picker.ts';
 import { forward, SERVER_OPTIONS } from './forward.ts';
 
 export interface NodePortProxyOptions {
-  /** Families in which node ports are served on the loopback address; changes of others are passed over. */
+  /** Families that are served on the loopback address; node ports of other families are ignored. */
   readonly families: readonly IpFamily[];
   readonly timers: Timers;
-  /** A node port cannot be listened on; it is tried again and again. */
+  /** A node port cannot be bound; it is tried again. */
   readonly onBindFailure: (port: LocalhostNodePort, error: Error) => void;
-  /** It could in the end. */
+  /** A node port was bound after failures. */
   readonly onBindRecovery: (port: LocalhostNodePort) => void;
-  /** It could not, and is not to be listened on any more. */
+  /** A node port that could not be bound is no longer served. */
   readonly onBindAbandoned: (port: LocalhostNodePort) => void;
-  /** A connection was accepted, and its endpoint took it or did not. */
+  /** A connection was accepted from a client. `isForwarded`: its endpoint accepted it too. */
   readonly onConnection: (port: LocalhostNodePort, isForwarded: boolean) => void;
 }
 
@@ -28,9 +31,9 @@ interface ServedNodePort {
 }
 
 /**
- * Serves TCP node ports on 127.0.0.1 and [::1] by forwarding connections, as kube-proxy's nftables mode does
- * (KEP-6032). A connection that was accepted stays with its endpoint until it ends, whatever becomes of the Service, as
- * connections by rules do.
+ * Serves TCP node ports on 127.0.0.1 and [::1] by forwarding connections, as kube-proxy's nftables
+ * mode does (KEP-6032). Like connections through rules, an accepted connection stays with its
+ * endpoint until it ends, even if the Service is deleted.
  */
 export class NodePortProxy {
   readonly #options: NodePortProxyOptions;
@@ -45,16 +48,16 @@ export class NodePortProxy {
     this.#options = options;
   }
 
-  /** How many node ports are listened on, by family; only of families that are served. */
+  /** Number of bound node ports for each served family. */
   listeners(): readonly (readonly [IpFamily, number])[] {
     return this.#options.families.map((family) => [family, this.#listenerCounts[family]]);
   }
 
-  /** Takes what changed; port 0 ends a listener. Nothing is listened on any more after `drain`. */
+  /** Applies changes; port 0 closes a listener. Does nothing after `drain`. */
   update(changes: readonly LocalhostNodePort[]): void {
     if (this.#isDraining) return;
     const own = changes.filter(({ family }) => this.#options.families.includes(family));
-    // First all that end: another Service may have got their port.
+    // Close listeners first: another Service may use their port now.
     for (const { id, port } of own) {
       const served = this.#served.get(id);
       if (served === undefined || served.nodePort.port === port) continue;
@@ -72,8 +75,8 @@ export class NodePortProxy {
   }
 
   /**
-   * Stops listening, and gives open connections some time to end.
-   * @param milliseconds after which those that are left are reset.
+   * Closes all listeners and waits for open connections to end.
+   * @param milliseconds after which the remaining connections are reset.
    */
   async drain(milliseconds: number): Promise<void> {
     this.#isDraining = true;

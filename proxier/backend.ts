@@ -22,7 +22,7 @@ export interface BackendStats {
     readonly waiting: number;
   };
   /** VIPs on which no Service is served, and that stay bound while connections to them last. */
-  readonly lingeringVips?: number;
+  readonly drainingVips?: number;
   /** Elements of nf_tables that Services have, by map. */
   readonly elements?: ReadonlyMap<string, number>;
   /** How often something in our table that is of no use could not be removed. */

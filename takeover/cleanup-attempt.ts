@@ -1,17 +1,17 @@
-/** One attempt to remove leftovers, part by part: what is gone, what failed, and what is kept for connections. */
+/** One attempt to clean up: removed state, failed parts, and connections that still need state. */
 
-/** One kind of leftover: finds what is there and removes it, or as much as may go now. */
+/** Finds state of one kind that another mode or agent left, and removes what may be removed now. */
 export type CleanupStep = (attempt: CleanupAttempt) => Promise<void>;
 
 export class CleanupAttempt {
-  /** What was there and is gone, as a log line tells it. */
+  /** Removed state, as fields of log lines. */
   readonly removed: object[] = [];
-  /** What could not be removed, by name of the part (`iptables-nft, table nat`), and why. */
+  /** Parts that could not be removed (`iptables-nft, table nat`), with the errors. */
   readonly failures: { readonly part: string; readonly error: unknown }[] = [];
-  /** Established connections that need what is kept for them; 0: handshakes that are under way may. */
+  /** Established connections that need the kept state; 0: handshakes in flight may need it. */
   connections: number | undefined;
 
-  /** A part that cannot be removed keeps no other from going. */
+  /** Removes one part. An error is recorded and does not prevent the removal of other parts. */
   async remove(part: string, work: () => Promise<void>): Promise<void> {
     try {
       await work();
@@ -21,7 +21,7 @@ export class CleanupAttempt {
   }
 }
 
-/** Several failures as one. */
+/** Combines several errors into one. */
 export function aggregateErrors(failures: readonly unknown[]): AggregateError {
   return new AggregateError(failures, failures.map(String).join('; '), { cause: failures[0] });
 }

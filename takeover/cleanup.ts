@@ -1,4 +1,6 @@
-/** What `portwide cleanup` and `portwide run --cleanup` do: remove all leftovers, in one attempt. */
+/**
+ * `portwide cleanup` and `portwide run --cleanup`: remove all state of every mode, in one attempt.
+ */
 import { asError } from '../api/errors.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
 import { requireNetAdmin } from '../process/capabilities.ts';
@@ -11,10 +13,10 @@ import { ipvsDevice, ipvsServices } from './ipvs.ts';
 import { nftTables } from './nft-tables.ts';
 import { policyRules } from './policy-rules.ts';
 
-/** Rules, tables, sets, virtual servers and devices, whichever mode made them, in the order in which they go. */
-export function allLeftovers(excludeCidrs: readonly string[]): CleanupStep[] {
+/** Steps that remove rules, tables, sets, IPVS services and the device of all modes, in order. */
+export function allCleanupSteps(excludeCidrs: readonly string[]): CleanupStep[] {
   return [
-    // First, or VIPs on it would reach the node's own listeners while their rules go.
+    // First: without rules, packets to VIPs on the device would reach the node's own listeners.
     ipvsDevice(excludeCidrs),
     ...IP_FAMILIES.flatMap((family) => [iptablesRules(family), nftTables(family)]),
     policyRules,
@@ -23,24 +25,25 @@ export function allLeftovers(excludeCidrs: readonly string[]): CleanupStep[] {
 }
 
 /**
- * Goes on after a failure: says on standard error what could not be removed, and has the process exit with 1 then.
+ * Removes all state, and continues after errors. Prints what it cannot remove to standard error,
+ * and sets exit code 1.
  * @param excludeCidrs `--ipvs-exclude-cidrs`
- * @throws UserError when an agent runs on this node, or the process lacks CAP_NET_ADMIN.
+ * @throws UserError if an agent runs on this node, or the process lacks CAP_NET_ADMIN.
  */
 export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise<void> {
   await requireNetAdmin('removing rules');
-  // Held meanwhile, so that none starts either.
+  // Hold the lock, so that no agent starts meanwhile.
   const lock = await tryLock();
   if (lock === undefined) {
     throw new UserError(
-      'an agent runs on this node and would write everything again; stop it first',
+      'an agent runs on this node and would restore what cleanup removes; stop it first',
     );
   }
   const attempt = new CleanupAttempt();
-  for (const leftover of allLeftovers(excludeCidrs)) await leftover(attempt);
+  for (const step of allCleanupSteps(excludeCidrs)) await step(attempt);
   lock.close();
   for (const { part, error } of attempt.failures) {
-    process.stderr.write(`${part}: not cleaned up: ${reasonOf(error)}\n`);
+    process.stderr.write(`cannot clean up ${part}: ${reasonOf(error)}\n`);
     process.exitCode = 1;
   }
 }

@@ -1,4 +1,4 @@
-/** Leftover rules of iptables, of modes iptables and ipvs, Portwide's or kube-proxy's. */
+/** Removes iptables rules of modes iptables and ipvs, Portwide's or kube-proxy's. */
 import type { IpFamily } from '../api/objects.ts';
 import { FIREWALL, isOwnChain, type Table } from '../iptables/chains.ts';
 import {
@@ -15,8 +15,9 @@ import type { CleanupStep } from './cleanup-attempt.ts';
 import { disableRouteLocalnet, hasOwnFirewall } from './route-localnet.ts';
 
 /**
- * All chains of Portwide and kube-proxy, and what jumps to them, of both variants. The kubelet's own stay,
- * and so does KUBE-FIREWALL while there is a kubelet, or while route_localnet is 1: LocalnetOpenError.
+ * Removes all chains of Portwide and kube-proxy, and the jumps to them, in both variants. The
+ * kubelet's chains stay. KUBE-FIREWALL stays too while there is a kubelet, or while route_localnet
+ * is 1 (RouteLocalnetError).
  */
 export function iptablesRules(family: IpFamily): CleanupStep {
   return async (attempt) => {
@@ -36,8 +37,9 @@ export function iptablesRules(family: IpFamily): CleanupStep {
 }
 
 /**
- * @param onRemoved there was something that is gone, be it without KUBE-FIREWALL.
- * @throws LocalnetOpenError, ProgramTimeoutError; ExecaError, with the code ENOENT when there is no such command.
+ * @param onRemoved called if rules were removed, even if KUBE-FIREWALL stays.
+ * @throws RouteLocalnetError, ProgramTimeoutError; ProgramError with code ENOENT if the command
+ * does not exist.
  */
 async function cleanTable(
   family: IpFamily,
@@ -47,7 +49,8 @@ async function cleanTable(
 ): Promise<void> {
   const saved = await savedTable(family, variant, table);
   const hasFirewall = await hasOwnFirewall(family, variant, saved);
-  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558): it goes when that is off. IPv6 has none.
+  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558), so turn that off before removing the
+  // chain. IPv6 has no route_localnet.
   const open = hasFirewall && family === 'IPv4' ? await disableRouteLocalnet() : undefined;
   const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
   const input = cleanupInput(table, saved, !hasFirewall || open !== undefined, perTransaction);
@@ -65,8 +68,8 @@ async function cleanTable(
  * Input for `iptables-restore --noflush` that removes every chain of Portwide and kube-proxy from a
  * table, and every rule that jumps to one.
  * @param saved output of `iptables-save -t TABLE`.
- * @param keepFirewall KUBE-FIREWALL, which a kubelet shares, stays.
- * @returns undefined when there is nothing to remove.
+ * @param keepFirewall keep KUBE-FIREWALL, which is shared with the kubelet.
+ * @returns undefined if there is nothing to remove.
  */
 export function cleanupInput(
   table: Table,

@@ -1,4 +1,6 @@
-/** What mode ipvs left, Portwide's or kube-proxy's: services of IPVS, ipsets, and the device with the VIPs. */
+/**
+ * Removes IPVS services, ipsets and the dummy device of the ipvs mode, Portwide's or kube-proxy's.
+ */
 import { cidrContains } from '../api/addresses.ts';
 import { IP_FAMILIES } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
@@ -12,34 +14,37 @@ import { changeAddresses, deleteLink, findLink } from '../netlink/route/links.ts
 import { listAddresses } from '../netlink/route/rtnetlink.ts';
 import { aggregateErrors, type CleanupStep } from './cleanup-attempt.ts';
 
-/** What it takes of the node; tests have one in memory. */
+/** Access to the node; tests use an in-memory fake. */
 const IPVS_ON_NODE = {
   hasDevice: async () => (await findLink(IPVS_DEVICE)) !== undefined,
-  retireServices: drainServices,
+  drainServices,
   clear: async (excludeCidrs: readonly string[]) => {
     await clearServices(excludeCidrs);
     await destroySets();
-    // Last: while it is there, the next start finds what an interrupted one has left.
+    // Last: while the device exists, the next agent finds what an interrupted cleanup has left.
     await deleteDevice(excludeCidrs);
   },
 };
 
 /**
- * All of it, for an agent that takes over: at once what takes new connections, and the rest, which the
- * established ones need, when these are over. Nothing on a node without the device.
- * @param excludeCidrs addresses whose services are somebody else's (`--ipvs-exclude-cidrs`).
+ * Removes all state of the ipvs mode, for an agent that takes over. New connections stop at once.
+ * The rest is removed when the established connections that need it have ended. Does nothing if the
+ * device does not exist.
+ * @param excludeCidrs IPVS services with these addresses belong to other programs
+ * (`--ipvs-exclude-cidrs`).
  */
 export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): CleanupStep {
-  // Services that had connections at the last look: the others take no new ones.
+  // Services that had connections at the last check. The others have weight 0 and get no new ones.
   let busy: readonly IpvsServiceKey[] | undefined;
   return (attempt) =>
     attempt.remove('IPVS', async () => {
       if (!(await node.hasDevice())) return;
-      const look = await node.retireServices(excludeCidrs, busy);
-      // After the first look, the next is at all services again: any of them may have got a connection by then.
-      if (!look.hasBegun) busy = look.connections > 0 ? look.busy : undefined;
-      if (look.hasBegun || look.connections > 0) {
-        attempt.connections = look.connections;
+      const check = await node.drainServices(excludeCidrs, busy);
+      // Check all services again after the first check: each may have got a connection before its
+      // weight was 0.
+      if (!check.startedDraining) busy = check.connections > 0 ? check.busy : undefined;
+      if (check.startedDraining || check.connections > 0) {
+        attempt.connections = check.connections;
         return;
       }
       await node.clear(excludeCidrs);
@@ -47,32 +52,37 @@ export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): Clea
     });
 }
 
+/** Removes the dummy device, or only our addresses if other programs have some on it. */
 export function ipvsDevice(excludeCidrs: readonly string[]): CleanupStep {
   return (attempt) => attempt.remove(`device ${IPVS_DEVICE}`, () => deleteDevice(excludeCidrs));
 }
 
-/** Services and sets, whoever uses them. When no rule names the sets any more. */
+/**
+ * Removes services and sets at once, even if they are in use. To be called when no rule references
+ * the sets.
+ */
 export function ipvsServices(excludeCidrs: readonly string[]): CleanupStep {
   return async (attempt) => {
-    // The sets tell which marks are ours.
+    // Before the sets, which record our marks.
     await attempt.remove('IPVS', () => clearServices(excludeCidrs));
     await attempt.remove('ipset', destroySets);
   };
 }
 
 /**
- * Has the services take no new connections (weight 0).
- * @param among looks at these only; default: all that Portwide or kube-proxy made.
- * @returns how many established connections they still carry, which of them do, and whether one took new
- * connections until now: the handshakes of the latest may be under way, and do not count as established yet.
+ * Sets weight 0, so that services take no new connections.
+ * @param among services to check; default: all that Portwide or kube-proxy created.
+ * @returns the number of established connections, the services that have them, and whether a
+ * service took new connections until now. Handshakes in flight at that moment do not count as
+ * established yet.
  * @throws IpvsMissingError, UnsupportedError, NetlinkError
  */
 async function drainServices(
   excludeCidrs: readonly string[],
   among?: readonly IpvsServiceKey[],
-): Promise<{ connections: number; busy: readonly IpvsServiceKey[]; hasBegun: boolean }> {
+): Promise<{ connections: number; busy: readonly IpvsServiceKey[]; startedDraining: boolean }> {
   let connections = 0;
-  let hasBegun = false;
+  let startedDraining = false;
   const busy: IpvsServiceKey[] = [];
   await forEachFamily(async (kernel) => {
     const { family } = kernel;
@@ -83,7 +93,7 @@ async function drainServices(
       if (active > 0) busy.push(key);
       connections += active;
       const open = destinations.filter(({ weight }) => weight > 0);
-      hasBegun ||= open.length > 0;
+      startedDraining ||= open.length > 0;
       await kernel.change(
         open.map(({ address, port }) => {
           const destination = { address, port, weight: 0 };
@@ -92,10 +102,10 @@ async function drainServices(
       );
     }
   });
-  return { connections, busy, hasBegun };
+  return { connections, busy, startedDraining };
 }
 
-/** Nothing where the kernel lacks what mode ipvs needs. */
+/** Does nothing if the kernel lacks what the ipvs mode requires. */
 async function clearServices(excludeCidrs: readonly string[]): Promise<void> {
   try {
     await forEachFamily(async (kernel) => {
@@ -126,8 +136,8 @@ async function ownServices(
 }
 
 /**
- * The device goes with its addresses, for to remove thousands of IPv6 ones takes the kernel seconds;
- * unless somebody else has addresses there.
+ * Deletes the device with its addresses, because removing thousands of IPv6 addresses takes the
+ * kernel seconds. If other programs have addresses on it, removes only ours.
  */
 async function deleteDevice(excludeCidrs: readonly string[]): Promise<void> {
   const bound = (await listAddresses()).filter((each) => each.interfaceName === IPVS_DEVICE);
@@ -146,7 +156,10 @@ function isExcludedBy(cidrs: readonly string[]): (address: string) => boolean {
   return (address) => cidrs.some((cidr) => cidrContains(cidr, address));
 }
 
-/** Of both families; one that a rule still refers to keeps no other from going. */
+/**
+ * Destroys the sets of both families. A set that a rule still references does not prevent the
+ * removal of others.
+ */
 async function destroySets(): Promise<void> {
   const sets = await Ipsets.open().catch((error: unknown) => {
     if (!(error instanceof UnsupportedError)) throw error;

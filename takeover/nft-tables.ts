@@ -1,4 +1,4 @@
-/** Leftover tables of nf_tables: Portwide's own, and that of kube-proxy's nftables mode. */
+/** Deletes the nf_tables tables of Portwide and of kube-proxy's nftables mode. */
 import type { IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/core/address.ts';
 import { deleteTable, listTables } from '../netlink/nftables/tables.ts';
@@ -8,7 +8,7 @@ import type { CleanupStep } from './cleanup-attempt.ts';
 /** The table of kube-proxy's nftables mode. */
 export const KUBE_PROXY_TABLE = 'kube-proxy';
 
-/** Tables that serve Services in one family. */
+/** Deletes the tables of one family that serve Services. */
 export function nftTables(
   family: IpFamily,
   names: readonly string[] = [TABLE, KUBE_PROXY_TABLE],
@@ -21,8 +21,9 @@ export function nftTables(
 }
 
 /**
- * Deletes tables with all that is in them. By netlink: nft need not be there, and would list what others have.
- * @returns the names of those that were there.
+ * Deletes tables with their contents. Uses netlink, because nft may be missing, and would list the
+ * tables of other programs.
+ * @returns the names of the deleted tables.
  * @throws NftRefusedError, NetlinkError
  */
 export async function deleteTables(

@@ -1,4 +1,7 @@
-/** What an agent with `--network-policy` left: its tables, and the rules that queue DNS packets. */
+/**
+ * Removes state of an agent with `--network-policy`: its tables, and the rules that queue DNS
+ * packets.
+ */
 import { IP_FAMILIES } from '../api/objects.ts';
 import { iptablesCommands, VARIANTS } from '../iptables/commands.ts';
 import { iptablesTables } from '../iptables/variant.ts';
@@ -7,7 +10,7 @@ import { removeDnsRules } from '../policy/fqdn/dns-queue-rules.ts';
 import type { CleanupAttempt } from './cleanup-attempt.ts';
 import { deleteTables } from './nft-tables.ts';
 
-/** From then on nothing is denied. */
+/** Removes network policy enforcement; nothing is denied afterwards. */
 export async function policyRules(attempt: CleanupAttempt): Promise<void> {
   let tables = 0;
   let hadQueues = false;

@@ -1,4 +1,7 @@
-/** route_localnet, which mode iptables sets to 1, and KUBE-FIREWALL, which keeps neighbours from 127.0.0.0/8 then. */
+/**
+ * The sysctl route_localnet, which the iptables mode sets to 1, and KUBE-FIREWALL, which then
+ * protects 127.0.0.0/8 from neighbours.
+ */
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import type { IpFamily } from '../api/objects.ts';
@@ -9,35 +12,40 @@ import type { Log } from '../process/log.ts';
 
 const ROUTE_LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet';
 
-/** route_localnet cannot be set back, as in a container that is not privileged. */
+/** route_localnet cannot be set to 0, for example in a container that is not privileged. */
 export class RouteLocalnetError extends Error {
-  override readonly name = 'LocalnetOpenError';
+  override readonly name = 'RouteLocalnetError';
   readonly sysctl = 'net.ipv4.conf.all.route_localnet';
 
   constructor(cause: Error) {
     super(
-      `KUBE-FIREWALL stays and keeps neighbours from 127.0.0.0/8: net.ipv4.conf.all.route_localnet cannot be set back to 0: ${cause.message}`,
+      `cannot set net.ipv4.conf.all.route_localnet to 0, so KUBE-FIREWALL stays: ${cause.message}`,
       { cause },
     );
   }
 
-  /** Harmless: what neighbours send there is dropped, as it was before. */
+  /** Logs that KUBE-FIREWALL stays. Harmless, because packets from neighbours are still dropped. */
   warn(log: Log): void {
     log.warn(
-      { sysctl: this.sysctl, err: this },
-      'all that mode iptables left is removed but KUBE-FIREWALL, which keeps neighbours from 127.0.0.0/8 while route_localnet is 1; ' +
-        'Services are not concerned. A new pod sets it back in its init container ("portwide run --init-only")',
+      {
+        sysctl: this.sysctl,
+        err: this,
+        effect:
+          'KUBE-FIREWALL drops packets from neighbours to 127.0.0.0/8; Services are not affected',
+        hint: 'a new pod sets route_localnet to 0 in its init container (portwide run --init-only)',
+      },
+      'keeping chain KUBE-FIREWALL while route_localnet is 1',
     );
   }
 }
 
-/** Whether packets from neighbours to 127.0.0.0/8 are let in, but for rules that drop them. */
+/** Whether the kernel accepts packets from neighbours to 127.0.0.0/8, unless rules drop them. */
 export async function isRouteLocalnetEnabled(): Promise<boolean> {
   return existsSync(ROUTE_LOCALNET) && (await readFile(ROUTE_LOCALNET, 'utf8')).trim() === '1';
 }
 
 /**
- * Whether KUBE-FIREWALL is there and no kubelet's.
+ * Whether KUBE-FIREWALL exists and is not shared with a kubelet.
  * @param saved output of `iptables-save -t TABLE`.
  */
 export async function hasOwnFirewall(
@@ -50,7 +58,10 @@ export async function hasOwnFirewall(
   return !tables.includes('mangle') || !hasKubelet(await savedTable(family, variant, 'mangle'));
 }
 
-/** @returns why route_localnet is still 1. */
+/**
+ * Sets route_localnet to 0.
+ * @returns why it is still 1; undefined: it is 0.
+ */
 export async function disableRouteLocalnet(): Promise<RouteLocalnetError | undefined> {
   if (!(await isRouteLocalnetEnabled())) return undefined;
   try {
@@ -62,10 +73,11 @@ export async function disableRouteLocalnet(): Promise<RouteLocalnetError | undef
 }
 
 /**
- * Sets route_localnet back, for a mode that does not serve node ports on 127.0.0.1, where the rules of
- * mode iptables guard it and the kubelet's do not. These go when the agent serves.
- * @returns whether it was on.
- * @throws LocalnetOpenError, ProgramTimeoutError, ExecaError
+ * Sets route_localnet to 0, for a mode that does not serve node ports on 127.0.0.1. Only if the
+ * iptables mode's KUBE-FIREWALL protects it and not a kubelet's, because the former is removed when
+ * the agent serves.
+ * @returns whether it was 1.
+ * @throws RouteLocalnetError, ProgramTimeoutError, ProgramError
  */
 export async function disableUnneededRouteLocalnet(): Promise<boolean> {
   for (const variant of VARIANTS) {

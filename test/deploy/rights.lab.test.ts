@@ -158,8 +158,9 @@ for (const mode of MODES) {
           return warningsIn(log);
         };
         const removedIn = (families: number) => () =>
-          log.filter((line) => line.includes('removed what mode iptables had left')).length ===
-          families;
+          log.filter(
+            (line) => line.includes('removed leftover state') && line.includes('"what":"iptables"'),
+          ).length === families;
 
         await init(mode);
         assert.equal(await isOpen(), true);
@@ -171,7 +172,7 @@ for (const mode of MODES) {
         const isTold = () => removedIn(2)() && log.some((line) => line.includes(ROUTE_LOCALNET));
         const warnings = await agent(NFTABLES, isTold);
         assert.equal(warnings.length, 1, warnings.join('\n'));
-        assert.match(warnings[0] ?? '', /KUBE-FIREWALL.*Services are not concerned.*--init-only/);
+        assert.match(warnings[0] ?? '', /KUBE-FIREWALL.*Services are not affected.*--init-only/);
         assert.doesNotMatch(warnings[0] ?? '', /cleanup/);
         assert.deepEqual(await chains(), ['KUBE-FIREWALL']);
         assert.equal(await isOpen(), true);

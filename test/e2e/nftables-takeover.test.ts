@@ -27,7 +27,6 @@ const VIPS = {
   gone: { 4: '10.96.0.99', 6: 'fd00:10:96::99' },
 };
 const NODE_PORT = 30_080;
-const REMOVED_IPTABLES = 'removed what mode iptables had left';
 /** A test may neither lower a score nor set the host's limit: what is warned of is of another kind. */
 const FLAGS = [...AGENT_FLAGS, '--oom-score-adj=0', '--conntrack-max-per-core=0'];
 const NFTABLES = [...FLAGS, '--proxy-mode=nftables'];
@@ -225,7 +224,9 @@ describe('what takes over from what', () => {
     await lab.node.exec('sysctl', ['-q', '-w', 'net.ipv4.conf.all.route_localnet=1']);
     agent.write('objects', services());
     await agent.start(NFTABLES);
-    await waitFor('the rules are gone', () => agent.logged(REMOVED_IPTABLES).length === 1, 30_000);
+    const removed = () =>
+      agent.logged('removed leftover state').filter(({ what }) => what === 'iptables');
+    await waitFor('the rules are gone', () => removed().length === 1, 30_000);
     const chains = (await leftBy(['nft'])).filter((line) => line.startsWith(':'));
     const names = chains.map((line) => /KUBE-\S+/.exec(line)?.[0]);
     assert.deepEqual(names.sort(), ['KUBE-FIREWALL', 'KUBE-IPTABLES-HINT', 'KUBE-KUBELET-CANARY']);
@@ -256,7 +257,7 @@ describe('what takes over from what', () => {
       const warnings = own.log.filter(({ level }) => level >= 40);
       assert.deepEqual(
         warnings.map(({ msg }) => msg),
-        ['cannot remove what mode iptables left; Services are served without it; trying again'],
+        ['cannot remove leftover state; retrying'],
       );
       assert.match(JSON.stringify(warnings), /told to fail/);
       assert.deepEqual(await leftBy(['nft']), []);

@@ -451,8 +451,9 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await agent.start(flags);
       await becomes(pod(0), pod(1), ALLOWED);
       assert.equal(await tables(), 0);
-      const message = 'removed what an agent with --network-policy had enforced';
-      await waitFor('it says so', () => agent.logged(message).length === 1);
+      const removed = () =>
+        agent.logged('removed leftover state').filter(({ what }) => what === 'network-policy');
+      await waitFor('it says so', () => removed().length === 1);
     });
 
     it('cleanup removes it', async () => {

@@ -19,7 +19,7 @@ const NODE: Node = {
   taints: [],
 };
 
-/** A state machine whose time passes when told; the wall clock can be set besides. */
+/** Health with a simulated clock; the wall clock can be set separately. */
 function build({ needsNode = false } = {}) {
   let elapsed = 0;
   let wallStep = 0;
@@ -40,7 +40,7 @@ function build({ needsNode = false } = {}) {
   };
 }
 
-/** One step: time passes, or a family is told of something. */
+/** One step: seconds that pass, or a call for a family. */
 type Step = number | readonly ['queued' | 'updated', IpFamily];
 
 /** Seconds since the start. */
@@ -68,21 +68,31 @@ describe('proxy-health: health of the proxy', () => {
     ['updated', 'IPv6'],
   ];
   for (const [title, steps, healthy, families] of [
-    ['before it begins', [3600], true, []],
-    ['queued before it begins', [['queued', 'IPv4'], 3600], true, []],
+    ['before begin', [3600], true, []],
+    ['queued before begin', [['queued', 'IPv4'], 3600], true, []],
     ['begun, no sync yet', [...begun, 50], true, [true, true]],
-    ['nothing to do for long', [...begun, 86_400], true, [true, true]],
-    ['queued a little while ago', [...begun, ['queued', 'IPv4'], 59.999], true, [true, true]],
-    ['queued for long', [...begun, ['queued', 'IPv4'], 60], false, [false, true]],
-    ['the other family', [...begun, ['queued', 'IPv6'], 60], false, [true, false]],
+    ['no changes for long', [...begun, 86_400], true, [true, true]],
     [
-      'queued again does not start anew',
+      'queued for less than the timeout',
+      [...begun, ['queued', 'IPv4'], 59.999],
+      true,
+      [true, true],
+    ],
+    ['queued for the timeout', [...begun, ['queued', 'IPv4'], 60], false, [false, true]],
+    [
+      'the other family queued for the timeout',
+      [...begun, ['queued', 'IPv6'], 60],
+      false,
+      [true, false],
+    ],
+    [
+      'queued twice, counted from the first',
       [...begun, ['queued', 'IPv4'], 30, ['queued', 'IPv4'], 30],
       false,
       [false, true],
     ],
     [
-      'a sync of one family does not help the other',
+      'only the other family synced',
       [...begun, ['queued', 'IPv4'], ['queued', 'IPv6'], 60, ['updated', 'IPv4']],
       false,
       [true, false],
@@ -94,14 +104,14 @@ describe('proxy-health: health of the proxy', () => {
       [true, true],
     ],
     [
-      'queued, synced, queued: the clock starts with the second',
+      'queued, synced and queued, counted from the second',
       [...begun, ['queued', 'IPv4'], 40, ['updated', 'IPv4'], ['queued', 'IPv4'], 40],
       true,
       [true, true],
     ],
     ['one family only', [['updated', 'IPv6'], ['queued', 'IPv6'], 61], false, [false]],
   ] as const) {
-    it(title, () => {
+    it(`is ${healthy ? 'healthy' : 'unhealthy'} when: ${title}`, () => {
       const report = outcome(steps as readonly Step[]);
       assert.equal(report.healthy, healthy);
       assert.deepEqual(
@@ -111,7 +121,7 @@ describe('proxy-health: health of the proxy', () => {
     });
   }
 
-  it('tells when each family, and any of them, was last in sync', () => {
+  it('reports the last sync of each family and of any family', () => {
     const report = outcome([5, ['updated', 'IPv6'], 2, ['updated', 'IPv4'], 3]);
     assert.deepEqual(report, {
       healthy: true,
@@ -124,7 +134,7 @@ describe('proxy-health: health of the proxy', () => {
     });
   });
 
-  it('does not take a step of the wall clock for time that passed', () => {
+  it('ignores steps of the wall clock', () => {
     const { health, pass, setWallClock } = build();
     health.updated('IPv4');
     health.queued('IPv4');
@@ -135,7 +145,7 @@ describe('proxy-health: health of the proxy', () => {
     assert.equal(health.report().healthy, false);
   });
 
-  it('is unhealthy exactly while something is older than the timeout', () => {
+  it('is unhealthy exactly while a change is older than the timeout', () => {
     const step = fc.oneof(
       fc.integer({ min: 0, max: 45 }),
       fc.tuple(
@@ -145,7 +155,7 @@ describe('proxy-health: health of the proxy', () => {
     );
     fc.assert(
       fc.property(fc.array(step, { maxLength: 30 }), (steps) => {
-        // From the end: how old is the oldest that was queued since the last sync?
+        // Going back from the end: the age of the oldest change queued since the last sync.
         const late = IP_FAMILIES.filter((family) => {
           let age = 0;
           let oldest = 0;
@@ -169,7 +179,7 @@ describe('proxy-health: health of the proxy', () => {
   });
 });
 
-describe('proxy-health: eligibility of the node', () => {
+describe('proxy-health: node eligibility', () => {
   const TAINT = 'ToBeDeletedByClusterAutoscaler';
   for (const [title, nodes, eligible] of [
     ['before a Node is known', [], undefined],
@@ -183,7 +193,7 @@ describe('proxy-health: eligibility of the node', () => {
     ['registered again', [NODE, undefined, NODE], true],
   ] as const) {
     for (const needsNode of [true, false]) {
-      it(`${title}, where a Node is ${needsNode ? 'needed' : 'not needed'}`, () => {
+      it(`reports eligibility with a Node ${needsNode ? 'required' : 'not required'}: ${title}`, () => {
         const { health } = build({ needsNode });
         for (const node of nodes) health.setNode(node);
         assert.equal(health.nodeEligible, eligible ?? !needsNode);

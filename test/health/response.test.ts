@@ -4,7 +4,7 @@ import { proxyResponse, serviceResponse } from '../../health/response.ts';
 
 const HEADERS = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 'nosniff' };
 
-/** A proxy at a moment of time, in milliseconds since the start. */
+/** The health of a proxy, with a clock in milliseconds since the start. */
 function build({ needsNode = false } = {}) {
   let now = 0;
   const missing: string[] = [];
@@ -36,8 +36,8 @@ const node = (fields: { deleting?: boolean; taints?: string[] }) => ({
   ...fields,
 });
 
-describe('answer: /healthz and /livez', () => {
-  it('healthy: updated just now, whenever that was', () => {
+describe('response: /healthz and /livez', () => {
+  it('gives the current time as lastUpdated when healthy', () => {
     const { health, goTo } = build();
     health.begin(['IPv4', 'IPv6']);
     health.updated('IPv6');
@@ -62,7 +62,7 @@ describe('answer: /healthz and /livez', () => {
     });
   });
 
-  it('unhealthy: when it last was in sync', () => {
+  it('gives the time of the last sync as lastUpdated when unhealthy', () => {
     const { health, goTo } = build();
     health.begin(['IPv4', 'IPv6']);
     for (const family of ['IPv4', 'IPv6'] as const) health.updated(family);
@@ -86,7 +86,7 @@ describe('answer: /healthz and /livez', () => {
     }
   });
 
-  it('not eligible: /healthz is bad though the proxy is healthy, /livez is good', () => {
+  it('fails /healthz but not /livez when the node is not eligible', () => {
     const { health, goTo } = build();
     health.begin(['IPv4']);
     health.updated('IPv4');
@@ -106,7 +106,7 @@ describe('answer: /healthz and /livez', () => {
 
   const NOW = '"currentTime":"2026-01-01T00:00:00.000Z"';
 
-  it('before it begins /healthz is bad and says what it waits for, and /livez is good', () => {
+  it('fails /healthz with what it waits for, but not /livez, before the first sync', () => {
     const { health, missing } = build();
     missing.push('Services from the API server 192.0.2.1:6443', 'Node "a"');
     assert.equal(
@@ -126,13 +126,13 @@ describe('answer: /healthz and /livez', () => {
     );
   });
 
-  /** What `/healthz` answers: code and what it waits for; and the code of `/livez`. */
+  /** Status code and `waitingFor` of `/healthz`, and status code of `/livez`. */
   const outcome = (health: ProxyHealth) => {
     const { code, body } = proxyResponse('/healthz', health);
     return [code, JSON.parse(body).waitingFor, proxyResponse('/livez', health).code];
   };
 
-  it('/healthz is bad until each family that is served has synced, and never again for that', () => {
+  it('fails /healthz until each served family has synced once', () => {
     const { health, goTo } = build();
     health.begin(['IPv4', 'IPv6']);
     const [v4, v6] = ['the first sync of IPv4 rules', 'the first sync of IPv6 rules'];
@@ -141,14 +141,18 @@ describe('answer: /healthz and /livez', () => {
     health.updated('IPv4');
     assert.deepEqual(outcome(health), [503, [v6], 200]);
     goTo(1000);
-    assert.deepEqual(outcome(health), [503, [v6], 503], 'a first sync that keeps failing is late');
+    assert.deepEqual(
+      outcome(health),
+      [503, [v6], 503],
+      'a first sync that keeps failing times out',
+    );
     health.updated('IPv6');
     assert.deepEqual(outcome(health), [200, undefined, 200]);
     health.queued('IPv6');
     assert.deepEqual(outcome(health), [200, undefined, 200]);
   });
 
-  it('a node with one family waits for that alone', () => {
+  it('waits for the only family of a single-stack node', () => {
     const { health } = build();
     health.begin(['IPv6']);
     assert.deepEqual(outcome(health), [503, ['the first sync of IPv6 rules'], 200]);
@@ -156,7 +160,7 @@ describe('answer: /healthz and /livez', () => {
     assert.deepEqual(outcome(health), [200, undefined, 200]);
   });
 
-  it('where there has to be a Node and there is none, /healthz is bad and says so', () => {
+  it('fails /healthz when a required Node does not exist', () => {
     const { health, missing } = build({ needsNode: true });
     missing.push('Node "a"');
     health.begin(['IPv4']);
@@ -166,11 +170,11 @@ describe('answer: /healthz and /livez', () => {
     missing.length = 0;
     assert.deepEqual(outcome(health), [200, undefined, 200]);
     health.setNode(undefined);
-    assert.deepEqual(outcome(health), [503, undefined, 200], 'nobody waits for one that is gone');
+    assert.deepEqual(outcome(health), [503, undefined, 200], 'a deleted Node is not waited for');
   });
 });
 
-describe('answer: a health check node port', () => {
+describe('response: a health check node port', () => {
   for (const [localEndpoints, healthy, code] of [
     [0, true, 503],
     [1, true, 200],
@@ -178,7 +182,7 @@ describe('answer: a health check node port', () => {
     [12, false, 503],
     [0, false, 503],
   ] as const) {
-    it(`${localEndpoints} endpoints, proxy ${healthy ? 'healthy' : 'unhealthy'}: ${code}`, () => {
+    it(`responds ${code} with ${localEndpoints} endpoints and ${healthy ? 'a healthy' : 'an unhealthy'} proxy`, () => {
       const health = {
         serviceKey: 'media/sip',
         family: 'IPv4',

@@ -12,7 +12,7 @@ const health = (
   family: IpFamily = 'IPv4',
 ): ServiceHealth => ({ serviceKey, family, port, localEndpoints });
 
-/** Servers that only say that they were opened and closed, one line each. */
+/** Servers that only log when they are opened and closed, one line each. */
 function build() {
   const log: string[] = [];
   const open = new Map<string, HealthServerOptions>();
@@ -37,7 +37,7 @@ function build() {
     onBindRecovery: (service, port) => failures.push(`${service} ${port} recovered`),
     onEnd: (service, port, host) => ended.push(`${service} ${host} ${port}`),
   });
-  /** What was opened and closed by one call. */
+  /** Servers that one call opened and closed. */
   const done = (call: () => void) => {
     log.length = 0;
     call();
@@ -46,7 +46,7 @@ function build() {
   return { servers, open, state, failures, ended, done };
 }
 
-/** As `build`, with node ports on every address. */
+/** Like `build`, with node ports on every address. */
 function everywhere() {
   const built = build();
   built.servers.setAddresses('IPv4', 'all');
@@ -55,7 +55,7 @@ function everywhere() {
 }
 
 describe('service-servers: servers of health check node ports', () => {
-  it('come, stay and go with their Services', () => {
+  it('opens, keeps and closes servers with their Services', () => {
     const { servers, done } = everywhere();
     const update = (...changes: ServiceHealth[]) => done(() => servers.update(changes));
     assert.deepEqual(update(health('a/b', 30_001), health('a/c', 30_002)), [
@@ -72,7 +72,7 @@ describe('service-servers: servers of health check node ports', () => {
     );
   });
 
-  it('are told to have ended with their Service, their port or their address', () => {
+  it('reports the end of a server with its Service, port or address', () => {
     const { servers, ended } = everywhere();
     servers.update([health('a/b', 30_001), health('a/c', 30_002)]);
     servers.update([health('a/b', 30_003), health('a/c', 0)]);
@@ -81,7 +81,7 @@ describe('service-servers: servers of health check node ports', () => {
     assert.deepEqual(ended.slice(2), ['a/b 0.0.0.0 30003']);
   });
 
-  it('of each family have sockets of their own', () => {
+  it('opens separate sockets for each family', () => {
     const { servers, done } = everywhere();
     const both = [health('a/b', 30_001), health('a/b', 30_001, 1, 'IPv6')];
     assert.deepEqual(
@@ -94,7 +94,7 @@ describe('service-servers: servers of health check node ports', () => {
     );
   });
 
-  it('let go of a port before another Service takes it, also when two swap', () => {
+  it('closes a port before another Service opens it, also when two Services swap ports', () => {
     const { servers, done } = everywhere();
     servers.update([health('a/b', 30_001), health('a/c', 30_002)]);
     assert.deepEqual(
@@ -107,7 +107,7 @@ describe('service-servers: servers of health check node ports', () => {
     );
   });
 
-  it('follow the addresses that serve node ports', () => {
+  it('follows changes of the node port addresses', () => {
     const { servers, done } = build();
     const set = (addresses: readonly string[]) =>
       done(() => servers.setAddresses('IPv4', addresses));
@@ -130,7 +130,7 @@ describe('service-servers: servers of health check node ports', () => {
     assert.deepEqual(set([]), ['close 192.0.2.2 30001', 'close 192.0.2.3 30001']);
   });
 
-  it('tell of a port that cannot be bound by Service, and others go on', () => {
+  it('reports the Service of a port that cannot be bound, and serves others', () => {
     const { servers, open, failures } = everywhere();
     servers.update([health('a/b', 30_001), health('a/c', 30_002)]);
     const taken = open.get('0.0.0.0 30001');
@@ -146,7 +146,7 @@ describe('service-servers: servers of health check node ports', () => {
       for (const server of running.splice(0)) server.close();
     });
 
-    /** Serves what a server was made with, on a port of the kernel's choice. */
+    /** Starts a real server with these options, on a port that the kernel chooses. */
     async function serve(options: HealthServerOptions | undefined): Promise<string> {
       const server = createServer(options?.onRequest);
       running.push(server);
@@ -154,7 +154,7 @@ describe('service-servers: servers of health check node ports', () => {
       return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
     }
 
-    it('say how many endpoints there are now, on any path', async () => {
+    it('reports the current number of endpoints, on any path', async () => {
       const { servers, open, state } = everywhere();
       servers.update([health('a/b', 30_001, 2)]);
       const url = await serve(open.get('0.0.0.0 30001'));

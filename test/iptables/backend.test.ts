@@ -9,7 +9,7 @@ import { simulatedIptables } from './restore-simulator.ts';
 const ADDRESSES = ['10.1.0.1', '127.0.0.1', '192.0.2.1'];
 const ADDRESSES_6 = ['2001:db8::1', '::1'];
 
-describe('backend: --nodeport-addresses, as kube-proxy reads it', () => {
+describe('backend: node port addresses of --nodeport-addresses, as in kube-proxy', () => {
   const select = (
     nodePortSelection: IptablesOptions['nodePortSelection'],
     family: IpFamily = 'IPv4',
@@ -28,7 +28,7 @@ describe('backend: --nodeport-addresses, as kube-proxy reads it', () => {
     ['all', select(['all']), 'all'],
     ['all, in IPv6', select(['all', '10.0.0.0/8'], 'IPv6'), 'all'],
     ['primary', select(['primary']), ['192.0.2.1']],
-    ['primary of a family without one', select(['primary'], 'IPv6'), []],
+    ['primary in a family without a primary address', select(['primary'], 'IPv6'), []],
     ['localhost', select(['localhost']), ['127.0.0.1']],
     [
       'localhost, with --iptables-localhost-nodeports=false',
@@ -36,26 +36,26 @@ describe('backend: --nodeport-addresses, as kube-proxy reads it', () => {
       ['192.0.2.1'],
     ],
     ['primary and localhost', select(['primary', 'localhost']), ['127.0.0.1', '192.0.2.1']],
-    ['localhost never on [::1]', select(['localhost'], 'IPv6'), []],
+    ['localhost, which is never [::1]', select(['localhost'], 'IPv6'), []],
     ['primary and a CIDR', select(['primary', '10.0.0.0/8']), ['10.1.0.1', '192.0.2.1']],
     ['primary and a CIDR of the other family', select(['primary', '10.0.0.0/8'], 'IPv6'), []],
-    ['by CIDR', select(['10.0.0.0/8']), ['10.1.0.1']],
-    ['a zero CIDR is all', select(['0.0.0.0/0']), 'all'],
-    ['a family that is not mentioned is not restricted', select(['10.0.0.0/8'], 'IPv6'), 'all'],
-    ['loopback', select(['127.0.0.0/8']), ['127.0.0.1']],
+    ['a CIDR', select(['10.0.0.0/8']), ['10.1.0.1']],
+    ['a zero CIDR, which means all', select(['0.0.0.0/0']), 'all'],
+    ['CIDRs of the other family only, which means all', select(['10.0.0.0/8'], 'IPv6'), 'all'],
+    ['a loopback CIDR', select(['127.0.0.0/8']), ['127.0.0.1']],
     [
-      'loopback, with --iptables-localhost-nodeports=false',
+      'a loopback CIDR, with --iptables-localhost-nodeports=false',
       select(['127.0.0.0/8'], 'IPv4', { localhostNodePorts: false }),
       [],
     ],
-    ['never on [::1]', select(['::1/128'], 'IPv6'), []],
+    ['an IPv6 loopback CIDR, which selects nothing', select(['::1/128'], 'IPv6'), []],
   ] as const) {
-    it(title, () => assert.deepEqual(actual, expected));
+    it(`selects addresses by ${title}`, () => assert.deepEqual(actual, expected));
   }
 });
 
-describe('backend: the iptables backend', () => {
-  /** A kernel in which a rule of somebody else jumps to one of our chains. */
+describe('backend: iptables', () => {
+  /** A kernel in which rules of another program can block the removal of chains. */
   function kernelWithForeignJump() {
     const blocked = new Set<string>();
     const simulated = simulatedIptables((_table, lines) => {
@@ -66,13 +66,13 @@ describe('backend: the iptables backend', () => {
     return { ...simulated, blocked };
   }
 
-  it('leaves the one chain that somebody else jumps to, and no other', async () => {
+  it('keeps only the chain to which a rule of another program jumps', async () => {
     const { tables, blocked, iptables } = kernelWithForeignJump();
-    const warnings: string[] = [];
+    const warnings: Record<string, unknown>[] = [];
     const backend = iptablesBackend(iptables, {
       ...options(),
       nodePortSelection: ['all'],
-      onWarning: (message) => warnings.push(message),
+      onWarning: (details, message) => warnings.push({ ...details, message }),
     });
     const one = route({ id: 'one', name: 'default/one' }, ['10.244.0.1']);
     const two = route({ id: 'two', name: 'default/two', clusterIP: '10.96.0.11' }, ['10.244.0.2']);
@@ -91,9 +91,11 @@ describe('backend: the iptables backend', () => {
     await backend.apply(true);
     assert.deepEqual(chains(), [held]);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', new RegExp(name));
+    const [{ table, chains: inUse, message } = {}] = warnings;
+    assert.deepEqual([table, inUse], ['nat', [name]]);
+    assert.equal(message, 'cannot remove iptables chains that are in use');
 
-    // Meanwhile everything else goes on, and the chain is used again when its Service is back.
+    // Other changes go on, and the chain is used again when its Service is back.
     backend.update([one], []);
     await backend.apply(false);
     blocked.clear();
@@ -102,7 +104,7 @@ describe('backend: the iptables backend', () => {
     assert.deepEqual(chains(), []);
   });
 
-  it('translates before it rejects, and both before the marks of mode ipvs go', async () => {
+  it('writes nat before filter, and removes the marks of mode ipvs last', async () => {
     const order: string[] = [];
     const { tables, iptables } = simulatedIptables((table) => order.push(table));
     tables.get('mangle')?.restore('*mangle\n:KUBE-ALL-PORTS - [0:0]\nCOMMIT\n');
@@ -117,7 +119,7 @@ describe('backend: the iptables backend', () => {
     assert.doesNotMatch(tables.get('mangle')?.lines().join() ?? '', /KUBE-ALL-PORTS/);
   });
 
-  it('blames no chain for a restore that fails whatever is in it', async () => {
+  it('does not skip removals when a restore fails for another reason', async () => {
     let isLocked = false;
     const { iptables } = simulatedIptables(() => {
       if (isLocked) throw new IptablesError('iptables-restore', 'no lock', undefined, undefined);
@@ -136,7 +138,7 @@ describe('backend: the iptables backend', () => {
     await backend.apply(true);
   });
 
-  it('writes one Service after a start that found everything in place', async () => {
+  it('writes only a changed Service after a start that found everything in place', async () => {
     const { iptables } = kernelWithForeignJump();
     const start = async () => {
       const backend = iptablesBackend(iptables, {
@@ -159,7 +161,7 @@ describe('backend: the iptables backend', () => {
       [route({ id: '7', name: 'default/s7', clusterIP: '10.96.0.7' }, ['10.244.0.2'])],
       [],
     );
-    // Its KUBE-SVC chain, and one KUBE-SEP chain of two rules for the other.
+    // Its KUBE-SVC chain, and one KUBE-SEP chain of two rules in place of the other.
     const rules = (nat: number) =>
       new Map([
         ['mangle', 0],
@@ -170,7 +172,7 @@ describe('backend: the iptables backend', () => {
     assert.deepEqual(await backend.apply(false), { written: 0, rulesWritten: rules(0) });
   });
 
-  it('counts the rules of its chains, and those that it wrote with the jumps to them', async () => {
+  it('counts the rules of its chains, and the rules that it wrote including jumps', async () => {
     const { iptables, tables } = kernelWithForeignJump();
     const backend = iptablesBackend(iptables, {
       ...options(),
@@ -187,7 +189,7 @@ describe('backend: the iptables backend', () => {
     }
   });
 
-  it('says what is missing', async () => {
+  it('reports a missing jump, rule or canary as drift', async () => {
     const { iptables, tables } = kernelWithForeignJump();
     const backend = iptablesBackend(iptables, {
       ...options(),
@@ -196,18 +198,18 @@ describe('backend: the iptables backend', () => {
     });
     await backend.apply(true);
     assert.equal(await backend.findDrift(), undefined);
-    for (const [table, chain, said] of [
+    for (const [table, chain, drift] of [
       ['nat', 'OUTPUT', 'jump from OUTPUT to KUBE-SERVICES in table nat'],
       ['filter', 'KUBE-FIREWALL', 'rule of chain KUBE-FIREWALL in table filter'],
       ['mangle', 'KUBE-PROXY-CANARY', 'chain KUBE-PROXY-CANARY of table mangle'],
     ] as const) {
       tables.get(table)?.restore(`*${table}\n:${chain} - [0:0]\nCOMMIT\n`);
-      assert.equal(await backend.findDrift(), said);
+      assert.equal(await backend.findDrift(), drift);
       await backend.apply(true);
     }
   });
 
-  it("a failure that is nobody else's fault is a failure", async () => {
+  it('fails when a restore names a line that removes no chain', async () => {
     const { iptables } = kernelWithForeignJump();
     const error = new IptablesError('iptables-restore', 'bad', { line: '-A nonsense' }, undefined);
     const backend = iptablesBackend(

@@ -1,13 +1,12 @@
 /**
- * Reads rendered rules and follows a packet through their chains, every way it may go. Knows the
- * matches and targets that our rules use and throws at any other, so that a new one is not passed
- * over.
+ * Parses rendered rules, and follows a packet on every possible path through their chains. Supports
+ * the matches and targets that our rules use and throws on others, so that none is ignored.
  */
 import { network, type Packet } from '../traffic/expected-outcome.ts';
 
 export type Chains = ReadonlyMap<string, readonly ParsedRule[]>;
 
-/** A packet on its way; `destination` and `port` are those it has been translated to. */
+/** A packet between two rules; `destination` and `port` are after translation. */
 export interface PacketState extends Packet {
   readonly mark: number;
   /** Mark of its connection. */
@@ -21,24 +20,27 @@ export interface PacketState extends Packet {
   readonly sets: Sets | undefined;
 }
 
-/** What rules ask ipsets. */
+/** Lookups of rules in ipsets. */
 export interface Sets {
-  /** @param flags `dst,dst,src`: which side of the packet each part of an entry is compared with. */
+  /**
+   * @param flags `dst,dst,src`: the side of the packet with which each part of an entry is
+   * compared.
+   */
   has(set: string, flags: string, packet: PacketState): boolean;
-  /** The mark of the entry that matches; undefined when none does. */
+  /** The mark of the matching entry; undefined if none matches. */
   markOf(set: string, flags: string, packet: PacketState): number | undefined;
 }
 
-/** A packet before any rule saw it. */
+/** A packet before the first rule. */
 export function newState(packet: Packet, local: ReadonlySet<string>, sets?: Sets): PacketState {
   const flags = { translated: false, masqueraded: false, accepted: false, markLeft: false };
-  const remembered = new Set<string>();
+  const addedEntries = new Set<string>();
   return {
     ...packet,
     ...flags,
     mark: 0,
     connectionMark: 0,
-    addedEntries: remembered,
+    addedEntries,
     local,
     sets,
   };
@@ -47,7 +49,10 @@ export function newState(packet: Packet, local: ReadonlySet<string>, sets?: Sets
 type MatchResult = boolean | 'either';
 type PacketMatch = (state: PacketState) => MatchResult;
 
-/** What a rule makes of a packet that it matches; with neither, the next rule has it. */
+/**
+ * What a rule does with a matching packet. With neither a verdict nor a jump, the next rule
+ * follows.
+ */
 interface RuleResult {
   readonly state: PacketState;
   readonly verdict?: string;
@@ -62,11 +67,11 @@ export interface ChainResult {
 interface ParsedRule {
   readonly matches: PacketMatch;
   readonly target: (state: PacketState) => RuleResult;
-  /** The chain jumped to does not come back to this one (`-g`). */
+  /** Jumps with `-g`: the target chain does not return to this one. */
   readonly goto: boolean;
 }
 
-/** Every way through a chain from one of its rules on; RETURN: at its end. */
+/** All paths through a chain, starting at one of its rules. The verdict at its end is RETURN. */
 export function* walk(
   chains: Chains,
   chain: string,
@@ -110,7 +115,7 @@ export function parseChains(lines: readonly string[]): Chains {
 
 function parseRule(line: string): ParsedRule {
   const matches: PacketMatch[] = [];
-  let learn: ((state: PacketState) => string) | undefined;
+  let addEntry: ((state: PacketState) => string) | undefined;
   let rest = line;
   const take = (pattern: RegExp) => {
     const found = pattern.exec(rest);
@@ -137,7 +142,7 @@ function parseRule(line: string): ParsedRule {
       const [, action, list, side] = recent;
       const entry = (state: PacketState) =>
         `${list} ${state[side === 'd' ? 'destination' : 'source']}`;
-      if (action === 'set') learn = entry;
+      if (action === 'set') addEntry = entry;
       else matches.push((state) => state.affinityEntries?.has(entry(state)) ?? 'either');
       continue;
     }
@@ -147,17 +152,17 @@ function parseRule(line: string): ParsedRule {
     matches.push(not === undefined ? match : (state) => negate(match(state)));
   }
   const target = parseTarget(rest.slice('-j '.length));
-  const learned = learn;
+  const add = addEntry;
   return {
     goto: rest.startsWith('-g '),
     matches: (state) => all(matches, state),
     target:
-      learned === undefined
+      add === undefined
         ? target
         : (state) =>
             target({
               ...state,
-              addedEntries: new Set([...state.addedEntries, learned(state)]),
+              addedEntries: new Set([...state.addedEntries, add(state)]),
             }),
   };
 }
@@ -176,7 +181,7 @@ function negate(answer: MatchResult): MatchResult {
   return answer === 'either' ? answer : !answer;
 }
 
-/** Comments, and the names of modules whose options follow. */
+/** Comments, and names of modules whose options follow. */
 const IGNORED_MATCHES =
   /^-m (comment --comment "[^"]*"|statistic --mode random|conntrack|addrtype|mark|tcp|udp|sctp|icmp6?) /;
 
@@ -200,12 +205,12 @@ const OPTIONS: Readonly<Record<string, (value: string) => PacketMatch | undefine
     return (state) => from <= state.port && state.port <= to;
   },
   '--sport': (value) => (state) => state.sourcePort === Number(value),
-  // The only ICMP that is traced is echo requests.
+  // Traced ICMP packets are echo requests only.
   '--icmp-type': (value) => (value === '8' ? () => true : undefined),
   '--icmpv6-type': (value) => (value === '128' ? () => true : undefined),
   '--src-type': (value) => isLocal(value, 'source'),
   '--dst-type': (value) => isLocal(value, 'destination'),
-  // The first packet of a connection is NEW, whatever else.
+  // The first packet of a connection is always NEW.
   '--ctstate': (value) => {
     const states = value.split(',');
     return (state) => states.includes('NEW') || (state.translated && states.includes('DNAT'));
@@ -220,7 +225,7 @@ function hasMark(value: string, which: 'mark' | 'connectionMark') {
 }
 
 function setsOf({ sets }: PacketState): Sets {
-  if (sets === undefined) throw new Error('there are no sets');
+  if (sets === undefined) throw new Error('a rule matches a set, and the packet has no sets');
   return sets;
 }
 
@@ -233,7 +238,7 @@ function isLocal(type: string, side: 'source' | 'destination'): PacketMatch | un
   return type === 'LOCAL' ? (state) => state.local.has(state[side]) : undefined;
 }
 
-// Bare IPv6 ends in hex digits that look like a port: only brackets set one apart.
+// The last group of an IPv6 address looks like a port: only brackets separate a port.
 const TO_V4 = /^DNAT --to-destination ([\d.]+)(?::(\d+))?$/;
 const TO_V6 = /^DNAT --to-destination ([\da-f:]+)$/;
 const TO_V6_PORT = /^DNAT --to-destination \[([\da-f:]+)\]:(\d+)$/;

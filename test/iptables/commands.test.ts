@@ -5,10 +5,10 @@ import { waitFor } from '../lab/lab.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
 import { options } from './options.ts';
 
-/** For what ends by itself. */
+/** Timeout of commands that end on their own. */
 const LONG = 60_000;
 
-describe('commands: the line of an input that a command names by its number', () => {
+describe('commands: the input line of a reported number', () => {
   const INPUT = '*nat\n-C OUTPUT -j A\nCOMMIT\n*filter\n-C INPUT -j B\nCOMMIT\n';
 
   for (const [number, expected] of [
@@ -17,7 +17,7 @@ describe('commands: the line of an input that a command names by its number', ()
     [5, { line: '-C INPUT -j B', table: 'filter' }],
     [7, undefined],
   ] as const) {
-    it(`${number}, wherever the pieces are cut`, () => {
+    it(`finds line ${number}, wherever chunks are split`, () => {
       for (let cut = 0; cut <= INPUT.length; cut++) {
         const pieces = [INPUT.slice(0, cut), INPUT.slice(cut)];
         assert.deepEqual(locateLine(pieces, number), expected);
@@ -26,15 +26,15 @@ describe('commands: the line of an input that a command names by its number', ()
   }
 });
 
-describe('commands: the iptables commands', () => {
+describe('commands: iptables commands', () => {
   const programs = new FakePrograms();
   beforeEach(() => programs.install());
   afterEach(() => programs.remove());
-  /** Of those that hang; of the others, so long that it does not matter. */
+  /** Short, for commands that hang. */
   const timeouts = { read: 300, write: 300, version: 300 };
   const hung = (program: string) => ({ name: 'ProgramTimeoutError', program, timeout: 300 });
 
-  it('end when they hang, whichever it is, and say which', async () => {
+  it('kills a command that hangs, and names it in the error', async () => {
     for (const end of ['', '-save', '-restore'])
       programs.write(`iptables-nft${end}`, 'exec sleep 1000');
     const iptables = iptablesCommands('IPv4', 'nft', timeouts);
@@ -54,20 +54,20 @@ describe('commands: the iptables commands', () => {
     }
   });
 
-  it('tell that a table is there, however long it is', async () => {
-    // More than what execa keeps of an output.
+  it('finds a table whatever its size', async () => {
+    // More output than execa buffers.
     programs.write('iptables-nft-save', "head -c 101000000 /dev/zero | tr '\\0' x");
     await iptablesCommands('IPv4', 'nft').probe('nat');
   });
 
-  it('that hang in a sync are not tried with other input; the next sync does it all', async () => {
+  it('does not retry a hung restore with other input, and writes everything in the next sync', async () => {
     const limits = { read: LONG, write: 300, version: LONG };
     const backend = iptablesBackend(iptablesCommands('IPv4', 'nft', limits), {
       ...options(),
       nodePortSelection: ['all'],
       onWarning: assert.fail,
     });
-    // A chain that is to be removed: a restore that is refused is tried again without the removal.
+    // A chain to remove: a rejected restore would be retried without the removal.
     const stale = ['mangle', 'nat', 'filter'].map(
       (table) => `*${table}\\n:KUBE-SVC-AAAAAAAAAAAAAAAA - [0:0]\\nCOMMIT\\n`,
     );

@@ -1,4 +1,4 @@
-/** Generated clusters for property tests: few names and addresses, so that things collide. */
+/** Generates clusters for property tests, with few names and addresses, so that they collide. */
 import fc from 'fast-check';
 import type { ApiObject, EndpointSlice, Kind, Service } from '../../api/objects.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';

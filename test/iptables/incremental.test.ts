@@ -24,7 +24,7 @@ function feed(table: RouteTable, step: ClusterChange): void {
   else table.setNodeAddresses(new Set(step.nodeAddresses));
 }
 
-/** One family of a node: what is wanted, and a simulated kernel that follows. */
+/** One family of a node: a ruleset, and a simulated kernel that follows it. */
 class Machine {
   readonly family: IpFamily;
   readonly ruleset: Ruleset;
@@ -76,10 +76,10 @@ class Machine {
   }
 }
 
-describe('incremental: syncing iptables rules step by step', () => {
+describe('incremental: syncing iptables rules', () => {
   for (const family of IP_FAMILIES) {
     for (const perTransaction of [Infinity, 3]) {
-      it(`ends where a fresh full sync ends (${family}, ${perTransaction} chains a commit)`, async () => {
+      it(`writes the same rules step by step as a full sync (${family}, ${perTransaction} chains a commit)`, async () => {
         await fc.assert(
           fc.asyncProperty(
             fc.array(arbitraryChange, { minLength: 1, maxLength: 12 }),
@@ -106,10 +106,10 @@ describe('incremental: syncing iptables rules step by step', () => {
                 assert.equal(machine.ruleset.ruleCounts.get(TABLES[rules] ?? 'nat'), own);
               }
               for (const line of machine.lines().flat()) {
-                // XT_EXTENSION_MAXNAMELEN of the kernel, less the final zero.
+                // XT_EXTENSION_MAXNAMELEN of the kernel, without the terminating NUL.
                 if (line.startsWith(':')) assert.ok(line.indexOf(' ') <= 1 + 28, line);
               }
-              assert.equal(await machine.syncFully(), 0, 'a full sync finds nothing to mend');
+              assert.equal(await machine.syncFully(), 0, 'a full sync finds no difference');
             },
           ),
           { seed: 42, numRuns: 150 },
@@ -118,7 +118,7 @@ describe('incremental: syncing iptables rules step by step', () => {
     }
   }
 
-  it('a full sync takes over whatever an earlier agent left, and leaves no stale chain', async () => {
+  it('takes over the rules of an earlier agent in a full sync, without stale chains', async () => {
     const steps = fc.array(arbitraryChange, { minLength: 1, maxLength: 8 });
     await fc.assert(
       fc.asyncProperty(steps, steps, async (earlier, later) => {
@@ -146,7 +146,7 @@ describe('incremental: syncing iptables rules step by step', () => {
     );
   });
 
-  it('the order in which objects arrive does not matter', async () => {
+  it('renders the same rules for objects in any order', async () => {
     const objects = fc.array(
       arbitraryChange.filter((step) => 'upsert' in step),
       { minLength: 2, maxLength: 10 },
@@ -171,7 +171,7 @@ describe('incremental: syncing iptables rules step by step', () => {
 });
 
 describe('incremental: a change of one Service', () => {
-  it('writes the chains of that Service and nothing else', async () => {
+  it('writes only the chains of that Service', async () => {
     const table = newTable();
     const machine = new Machine('IPv4', Infinity);
     for (let index = 0; index < 200; index++) {

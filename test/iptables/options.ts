@@ -1,7 +1,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import type { BaseOptions } from '../../iptables/base-rules.ts';
 
-/** What `portwide run --cluster-cidr …` compiles with. */
+/** Options of `portwide run --cluster-cidr …`. */
 export function options(fields: Partial<BaseOptions> = {}): BaseOptions {
   const family: IpFamily = fields.family ?? 'IPv4';
   return {

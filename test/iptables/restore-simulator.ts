@@ -5,9 +5,9 @@ import { parseSaved } from '../../iptables/saved.ts';
 const TARGET = /-j (\S+)/;
 
 /**
- * What `iptables-restore --noflush` does to the chains of one table: a chain that is named in the
- * header is flushed, a commit is all or nothing, a chain in use cannot be deleted, a rule cannot
- * jump to a chain that is not there. Commits are counted.
+ * Simulates `iptables-restore --noflush` on the chains of one table. A chain named in the header is
+ * flushed, and a commit is applied completely or not at all. A chain in use cannot be deleted, and
+ * a rule cannot jump to a missing chain. Counts commits.
  */
 export class SimulatedTable {
   #chains = new Map<string, string[]>();
@@ -58,8 +58,8 @@ export class SimulatedTable {
 const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
 
 /**
- * The commands on tables in memory, with their built-in chains.
- * @param onRestore is shown each load before it is made, and may throw.
+ * The iptables commands, on tables in memory with the built-in chains.
+ * @param onRestore called before each restore; may throw.
  */
 export function simulatedIptables(onRestore: (table: string, lines: string[]) => void = () => {}) {
   const tables = new Map<string, SimulatedTable>(

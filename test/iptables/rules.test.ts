@@ -21,9 +21,9 @@ function rulesFor(routes: Parameters<Ruleset['update']>[0], fields = {}): string
 const countRules = (lines: readonly string[]) =>
   lines.filter((line) => line.startsWith('-A ')).length;
 
-describe('rules: names of chains', () => {
-  it("are kube-proxy's", () => {
-    // As every cluster shows them for the API server's own Service.
+describe('rules: chain names', () => {
+  it("equals kube-proxy's names", () => {
+    // As in every cluster, for the API server's own Service.
     assert.equal(
       serviceChains('default/kubernetes:https', 'TCP').cluster,
       'KUBE-SVC-NPX46M4PTMTKRN6Y',
@@ -51,12 +51,12 @@ describe('rules: names of chains', () => {
     ['PREROUTING', false],
     ['cali-KUBE-SERVICES', false],
   ] as const) {
-    it(`${name} is ${own ? 'ours' : "somebody else's"}`, () => assert.equal(isOwnChain(name), own));
+    it(`${own ? 'owns' : 'does not own'} ${name}`, () => assert.equal(isOwnChain(name), own));
   }
 });
 
-describe('rules: Services and chains', () => {
-  it('no two share a chain, however they are named', () => {
+describe('rules: chains of Services', () => {
+  it('gives each Service its own chains, whatever its name', () => {
     const keys = [
       serviceChains('default/web', 'TCP'),
       serviceChains('default/web', 'UDP'),
@@ -85,7 +85,7 @@ describe('rules: the text of a rule', () => {
     ]);
   });
 
-  it('no comment leaves its quotes or its line', () => {
+  it('keeps comments within their quotes and line', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary', maxLength: 400 }), (comment) => {
         const text = ruleText('X', { comment, target: 'RETURN' });
@@ -98,7 +98,7 @@ describe('rules: the text of a rule', () => {
     );
   });
 
-  it('every mark bit gives a mark, the last one too', () => {
+  it('renders the masquerade mark for every bit, including bit 31', () => {
     const marks = [0, 14, 31].map((masqueradeBit) =>
       rulesFor([], { masqueradeBit }).find((line) => line.startsWith('-A KUBE-MARK-MASQ')),
     );
@@ -110,17 +110,17 @@ describe('rules: the text of a rule', () => {
   });
 });
 
-describe('rules of a Route', () => {
+describe('rules: a Route', () => {
   const ten = Array.from({ length: 10 }, (_, index) => `10.244.0.${index + 1}`);
 
-  it('all ports with 10 endpoints cost as many as one port with 10, give or take two', () => {
+  it('renders as many rules for all ports as for one port, within two', () => {
     const none = countRules(rulesFor([]));
     const one = countRules(rulesFor([route({}, ten)])) - none;
     const all = countRules(rulesFor([route({ match: { kind: 'all' } }, ten)])) - none;
     assert.ok(Math.abs(all - one) <= 2, `${all} rules for all ports, ${one} for one port`);
   });
 
-  it('all ports: matches the VIP alone, translates without a port', () => {
+  it('matches only the VIP and translates without a port, for all ports', () => {
     const lines = rulesFor([route({ match: { kind: 'all' } }, ['10.244.0.1'])]).filter((line) =>
       /10\.96\.0\.10\/32|DNAT --to/.test(line),
     );
@@ -135,7 +135,7 @@ describe('rules of a Route', () => {
     );
   });
 
-  it('a bridge or a prefix tells pods by the interface', () => {
+  it('recognises pods by interface when the local detector is a bridge or a name prefix', () => {
     const masquerade = (name: string) =>
       rulesFor([route({}, ten)], { localDetector: { kind: 'interface', name } }).find(
         (line) => line.includes('-j KUBE-MARK-MASQ') && line.includes('10.96.0.10'),
@@ -150,7 +150,7 @@ describe('rules of a Route', () => {
   });
 });
 
-describe('rules that stand on every node', () => {
+describe('rules: static rules', () => {
   const saved = (foreign: readonly string[]) => ({
     chains: new Map<string, string>(),
     foreign: new Set(foreign),
@@ -158,7 +158,7 @@ describe('rules that stand on every node', () => {
   const filterLines = (foreign: readonly string[]) =>
     restoreInput(iptablesRuleset(options()).diff('filter', saved(foreign))).split('\n');
 
-  it('masquerade what is marked, and clear the mark', () => {
+  it('masquerades marked packets, and clears the mark', () => {
     assert.deepEqual(
       rulesFor([]).filter((line) => line.startsWith('-A KUBE-POSTROUTING')),
       [
@@ -169,7 +169,7 @@ describe('rules that stand on every node', () => {
     );
   });
 
-  it('accept what is marked or established, where forwarding is dropped by default', () => {
+  it('accepts marked and established packets in FORWARD', () => {
     assert.deepEqual(
       rulesFor([]).filter((line) => /^-(A|I) (KUBE-FORWARD|FORWARD .*KUBE-FORWARD)/.test(line)),
       [
@@ -186,7 +186,7 @@ describe('rules that stand on every node', () => {
     );
   });
 
-  it('jumps stand in an order: where one is missing, all of its chain are put in anew', () => {
+  it('inserts all jumps of a chain again in order when one is missing', () => {
     const all = iptablesRuleset(options())
       .shared()
       .filter(({ table }) => table === 'filter');
@@ -211,7 +211,7 @@ describe('rules that stand on every node', () => {
     );
   });
 
-  it("the kubelet's KUBE-FIREWALL is never flushed, only added to", () => {
+  it("adds to the kubelet's KUBE-FIREWALL, and never flushes it", () => {
     const kubelet = [':KUBE-FIREWALL', '-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP'];
     const lines = filterLines(kubelet);
     assert.equal(
@@ -222,14 +222,14 @@ describe('rules that stand on every node', () => {
     assert.equal(filterLines([]).includes(':KUBE-FIREWALL - [0:0]'), true);
   });
 
-  it('a node inside the source ranges may call its VIP with the VIP as source', () => {
+  it('allows the VIP as source when the node is in the source ranges', () => {
     const firewalled = route({ loadBalancerIPs: ['203.0.113.1'], sourceRanges: ['192.0.2.0/24'] }, [
       '10.244.0.1',
     ]);
     const sources = (nodeAddresses: readonly string[]) => {
       const ruleset = iptablesRuleset(options());
       ruleset.update([firewalled], []);
-      // The node's addresses are heard of later than its Services.
+      // Node addresses arrive after Services.
       ruleset.setOptions(
         options({ nodeAddresses }),
         iptablesStaticRules(options({ nodeAddresses })),
@@ -243,8 +243,8 @@ describe('rules that stand on every node', () => {
   });
 });
 
-describe('rules: input for iptables-restore', () => {
-  it('can be of any size', () => {
+describe('rules: input of iptables-restore', () => {
+  it('renders input of any size', () => {
     const ruleset = iptablesRuleset(options());
     const many = Array.from({ length: 3000 }, (_, index) =>
       route(
@@ -264,7 +264,7 @@ describe('rules: input for iptables-restore', () => {
     }
   });
 
-  it('removes many chains in several transactions, all flushed before one goes', () => {
+  it('removes many chains in several transactions, and flushes all of them first', () => {
     const remove = Array.from({ length: 7 }, (_, index) => `KUBE-SEP-${index}`);
     const change = { table: 'nat' as const, write: new Map(), remove, shared: [] };
     const lines = restoreInput(change, 3).split('\n');
@@ -272,7 +272,7 @@ describe('rules: input for iptables-restore', () => {
     assert.ok(lines.lastIndexOf(':KUBE-SEP-6 - [0:0]') < lines.indexOf('-X KUBE-SEP-0'));
   });
 
-  it('a change that comes in the middle of a write is still to be written after it', () => {
+  it('keeps a change pending that arrives during a write', () => {
     const ruleset = iptablesRuleset(options());
     ruleset.update([route({}, ['10.244.0.1'])], []);
     const writing = ruleset.pending();
@@ -283,18 +283,23 @@ describe('rules: input for iptables-restore', () => {
   });
 });
 
-describe('rules: which iptables the node uses', () => {
+describe('rules: iptables variant of the node', () => {
   const hint = ':KUBE-IPTABLES-HINT - [0:0]\n';
   for (const [title, mangle, all, expected] of [
     [
-      "the kubelet's mark decides",
+      "nft by the kubelet's chain",
       { nft: hint, legacy: '' },
       { nft: '', legacy: '-A X\n-A Y' },
       'nft',
     ],
-    ['in the legacy tables too', { nft: '', legacy: hint }, { nft: '-A X', legacy: '' }, 'legacy'],
     [
-      'else the greater number of rules',
+      "legacy by the kubelet's chain",
+      { nft: '', legacy: hint },
+      { nft: '-A X', legacy: '' },
+      'legacy',
+    ],
+    [
+      'the one with more rules without a kubelet',
       { nft: '', legacy: '' },
       { nft: '-A X', legacy: '-A X\n-A Y' },
       'legacy',
@@ -306,6 +311,6 @@ describe('rules: which iptables the node uses', () => {
       'nft',
     ],
   ] as const) {
-    it(title, () => assert.equal(chooseVariant(mangle, all), expected));
+    it(`chooses ${title}`, () => assert.equal(chooseVariant(mangle, all), expected));
   }
 });

@@ -1,4 +1,4 @@
-/** The small world of the generated clusters (see `generated.ts`), and who sends what in it. */
+/** Addresses of the generated clusters (see `generated.ts`), and packets sent in them. */
 import fc from 'fast-check';
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
@@ -10,7 +10,7 @@ import type { Cluster, Packet } from '../traffic/expected-outcome.ts';
 import type { ClusterChange } from './generated.ts';
 import { options } from './options.ts';
 
-/** What the generated clusters use, see `generated.ts`. */
+/** Addresses of the generated clusters, see `generated.ts`. */
 export const ADDRESSES = {
   IPv4: {
     vips: ['203.0.113.1', '203.0.113.17'],
@@ -29,7 +29,7 @@ export const ADDRESSES = {
 } as const;
 
 export const VIP = ADDRESSES.IPv4.vips[0];
-/** Endpoints of all ports, the first of which is on this node. */
+/** An all-ports endpoint on this node. */
 const LOCAL_ENDPOINT = { address: '10.244.0.2', port: undefined };
 export const REMOTE_ENDPOINT = { address: '10.244.0.3', port: undefined };
 
@@ -45,7 +45,7 @@ export function wideRoute(fields: Partial<Route> = {}): Route {
   });
 }
 
-/** From a client outside the cluster to port 80 of VIP. */
+/** A packet from a client outside the cluster to port 80 of VIP. */
 export function clientPacket(fields: Partial<Packet> = {}): Packet {
   return {
     source: ADDRESSES.IPv4.clients[0],
@@ -77,7 +77,7 @@ export function* packets(family: IpFamily, local: ReadonlySet<string>): Iterable
   }
 }
 
-/** A cluster after some steps, as one family of the node sees it. */
+/** A cluster after some changes, as one family of the node sees it. */
 export function clusterAfter(
   steps: readonly ClusterChange[],
   family: IpFamily,
@@ -110,7 +110,7 @@ export function clusterAfter(
   };
 }
 
-/** Ways to tell pods from others, none among them. */
+/** Local detectors, or none. */
 export const localDetectors = (family: IpFamily): fc.Arbitrary<BaseOptions['localDetector']> =>
   fc.constantFrom(
     options({ family }).localDetector,

@@ -23,7 +23,7 @@ import { packetPaths, parseTables, type Tables, trace } from './tracer.ts';
 
 const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
 
-/** Rules as they stand in the kernel after a first sync. */
+/** Rules in the kernel after the first sync. */
 function tablesFor(routes: readonly Route[], local: ReadonlySet<string>, fields = {}): Tables {
   const ruleset = iptablesRuleset(options(fields));
   ruleset.update(routes, []);
@@ -38,9 +38,9 @@ function tablesFor(routes: readonly Route[], local: ReadonlySet<string>, fields 
   return parseTables((table) => lines.get(table) ?? [], local);
 }
 
-describe('trace: packets through the iptables rules', () => {
+describe('trace: generated packets through the iptables rules', () => {
   for (const family of IP_FAMILIES) {
-    it(`meet the fate that Routes say (${family})`, () => {
+    it(`gives packets the outcome that Routes say (${family})`, () => {
       const settings = fc.record({
         masqueradeAll: fc.boolean(),
         localDetector: localDetectors(family),
@@ -62,20 +62,20 @@ describe('trace: packets through the iptables rules', () => {
 
 function compare(tables: Tables, cluster: Cluster, packet: Packet): void {
   const { outcomes, sticky } = expectedOutcomes(cluster, packet);
-  const ways = packetPaths(tables, packet);
-  const met = new Set(ways.map(({ outcome: fate }) => fate));
+  const paths = packetPaths(tables, packet);
+  const actual = new Set(paths.map(({ outcome }) => outcome));
   const text = (set: ReadonlySet<string>) => [...set].sort().join('; ');
-  if (text(met) !== text(outcomes)) {
+  if (text(actual) !== text(outcomes)) {
     const where = { packet, ...cluster, local: [...cluster.local] };
-    assert.equal(text(met), text(outcomes), JSON.stringify(where, null, 1));
+    assert.equal(text(actual), text(outcomes), JSON.stringify(where, null, 1));
   }
   if (!sticky) return;
-  for (const { outcome: fate, affinityEntries: remembered } of ways) {
-    assert.deepEqual([...trace(tables, { ...packet, affinityEntries: remembered })], [fate]);
+  for (const { outcome, affinityEntries: addedEntries } of paths) {
+    assert.deepEqual([...trace(tables, { ...packet, affinityEntries: addedEntries })], [outcome]);
   }
 }
 
-describe('trace: one packet', () => {
+describe('trace: one packet through the iptables rules', () => {
   const NODE = ADDRESSES.IPv4.node;
   const local: ReadonlySet<string> = new Set([NODE]);
 
@@ -89,83 +89,80 @@ describe('trace: one packet', () => {
     });
   const own = (fields: Partial<Packet> = {}) =>
     clientPacket({ source: NODE, ...fields, inInterface: undefined });
-  const fates = (routes: readonly Route[], sent: Packet, held = local) =>
+  const outcomes = (routes: readonly Route[], sent: Packet, held = local) =>
     [...trace(tablesFor(routes, held, { nodeAddresses: [NODE] }), sent)].sort();
 
-  it('the node itself to an externalTrafficPolicy Local VIP is masqueraded', () => {
-    assert.deepEqual(fates([wideRoute({ externalLocal: true })], own()), [
+  it('masquerades packets of the node itself to a VIP with externalTrafficPolicy Local', () => {
+    assert.deepEqual(outcomes([wideRoute({ externalLocal: true })], own()), [
       '10.244.0.2 port 80, masqueraded',
       '10.244.0.3 port 80, masqueraded',
     ]);
   });
 
-  it('a masqueraded packet is forwarded whatever the policy of FORWARD, and loses its mark', () => {
+  it('accepts a masqueraded packet in FORWARD, and clears its mark', () => {
     const routes = [wideRoute({ clusterEndpoints: [REMOTE_ENDPOINT] })];
-    assert.deepEqual(fates(routes, clientPacket()), ['10.244.0.3 port 80, masqueraded, accepted']);
+    assert.deepEqual(outcomes(routes, clientPacket()), [
+      '10.244.0.3 port 80, masqueraded, accepted',
+    ]);
   });
 
-  it('affinity is keyed on the client alone: it holds across ports and VIPs, for no other client', () => {
+  it('keeps session affinity across ports and VIPs, for each client', () => {
     const tables = tablesFor([wideRoute({ affinitySeconds: 60 })], local);
     const first = packetPaths(tables, clientPacket());
-    assert.equal(new Set(first.map(({ outcome: fate }) => fate)).size, 2);
-    for (const { outcome: fate, affinityEntries: memory } of first) {
-      const again = trace(
-        tables,
-        clientPacket({ port: 5060, protocol: 'udp', affinityEntries: memory }),
-      );
-      assert.deepEqual([...again], [fate.replace('port 80', 'port 5060')]);
-      const elsewhere = trace(
-        tables,
-        clientPacket({ destination: '10.96.0.10', affinityEntries: memory }),
-      );
-      assert.deepEqual([...elsewhere], [fate]);
-      assert.equal(
-        trace(tables, clientPacket({ source: '192.0.2.51', affinityEntries: memory })).size,
-        2,
-      );
+    assert.equal(new Set(first.map(({ outcome }) => outcome)).size, 2);
+    for (const { outcome, affinityEntries } of first) {
+      const again = trace(tables, clientPacket({ port: 5060, protocol: 'udp', affinityEntries }));
+      assert.deepEqual([...again], [outcome.replace('port 80', 'port 5060')]);
+      const elsewhere = trace(tables, clientPacket({ destination: '10.96.0.10', affinityEntries }));
+      assert.deepEqual([...elsewhere], [outcome]);
+      assert.equal(trace(tables, clientPacket({ source: '192.0.2.51', affinityEntries })).size, 2);
     }
   });
 
-  it('a node inside the source ranges may use its own VIP as source', () => {
+  it('accepts the VIP as source when the node is in the source ranges', () => {
     const routes = [
       wideRoute({ sourceRanges: ['192.0.2.0/24'], clusterEndpoints: [REMOTE_ENDPOINT] }),
     ];
     const sent = own({ source: VIP });
     const held = new Set([NODE, VIP]);
-    assert.deepEqual(fates(routes, sent, held), ['10.244.0.3 port 80, masqueraded']);
+    assert.deepEqual(outcomes(routes, sent, held), ['10.244.0.3 port 80, masqueraded']);
     const others = [wideRoute({ sourceRanges: ['198.51.100.0/24'] })];
-    assert.deepEqual(fates(others, sent, held), ['DROP']);
+    assert.deepEqual(outcomes(others, sent, held), ['DROP']);
   });
 
-  it('a health check is let in whatever the policy of INPUT', () => {
+  it('accepts a health check in INPUT', () => {
     const routes = [wideRoute({ externalLocal: true, healthCheckNodePort: 32000 })];
     const check = (destination: string) => clientPacket({ destination, port: 32000 });
-    assert.deepEqual(fates(routes, check(NODE)), ['untouched, accepted']);
-    assert.deepEqual(fates(routes, check(VIP), new Set([NODE, VIP])), ['untouched, accepted']);
+    assert.deepEqual(outcomes(routes, check(NODE)), ['untouched, accepted']);
+    assert.deepEqual(outcomes(routes, check(VIP), new Set([NODE, VIP])), ['untouched, accepted']);
   });
 
-  it('a node port does not capture a VIP with ranges that the node holds', () => {
+  it('does not treat a packet to a VIP that the node holds as a node port', () => {
     const ranged = wideRoute({ match: { kind: 'ranges', ranges: [] } });
     const routes = [ranged, exact({ id: 'np', loadBalancerIPs: [], nodePort: 30001 })];
     const sent = clientPacket({ port: 30001 });
-    assert.deepEqual(fates(routes, sent, new Set([NODE, VIP])), ['REJECT icmp-port-unreachable']);
+    assert.deepEqual(outcomes(routes, sent, new Set([NODE, VIP])), [
+      'REJECT icmp-port-unreachable',
+    ]);
   });
 
-  it('an exact port without endpoints hides a Service with all ports', () => {
+  it('rejects a listed port without endpoints, even if another Service has all ports', () => {
     const none = exact({ clusterEndpoints: [], localEndpoints: [], hasEndpointsAnywhere: false });
-    assert.deepEqual(fates([wideRoute(), none], clientPacket()), ['REJECT icmp-port-unreachable']);
-    assert.equal(fates([wideRoute(), none], clientPacket({ port: 81 })).length, 2);
+    assert.deepEqual(outcomes([wideRoute(), none], clientPacket()), [
+      'REJECT icmp-port-unreachable',
+    ]);
+    assert.equal(outcomes([wideRoute(), none], clientPacket({ port: 81 })).length, 2);
   });
 
-  it('outside the source ranges of an exact port, all ports are not reached either', () => {
+  it('drops clients outside the source ranges of a listed port, even if another has all ports', () => {
     const ranged = exact({ sourceRanges: ['198.51.100.0/24'] });
-    assert.deepEqual(fates([wideRoute(), ranged], clientPacket()), ['DROP']);
+    assert.deepEqual(outcomes([wideRoute(), ranged], clientPacket()), ['DROP']);
   });
 
-  it('port 0 of a Service with all ports is dropped, ping is not', () => {
+  it('drops port 0 of an all-ports Service, and serves ping', () => {
     const routes = [wideRoute({ clusterEndpoints: [REMOTE_ENDPOINT] })];
-    assert.deepEqual(fates(routes, clientPacket({ port: 0 })), ['DROP']);
+    assert.deepEqual(outcomes(routes, clientPacket({ port: 0 })), ['DROP']);
     const ping = clientPacket({ port: 0, protocol: 'icmp' });
-    assert.deepEqual(fates(routes, ping), ['10.244.0.3 port 0, masqueraded, accepted']);
+    assert.deepEqual(outcomes(routes, ping), ['10.244.0.3 port 0, masqueraded, accepted']);
   });
 });

@@ -1,25 +1,26 @@
 /**
- * Follows the first packet of a connection through the rules of the iptables mode, every way it may
- * go, as the kernel would: nat PREROUTING or OUTPUT, the chains of filter, nat POSTROUTING.
+ * Follows the first packet of a connection through the rules of the iptables mode, on every
+ * possible path. As in the kernel, these are nat PREROUTING or OUTPUT, the chains of filter, and
+ * nat POSTROUTING.
  */
 import type { Table } from '../../iptables/chains.ts';
 import { outcomeText, type Packet } from '../traffic/expected-outcome.ts';
 import { type Chains, newState, type PacketState, parseChains, walk } from './chain-walk.ts';
 
-/** One way a packet may go, and what the kernel remembers of it for affinity. */
+/** One path of a packet, and the affinity entries that the kernel adds on it. */
 export interface PacketPath {
   readonly outcome: string;
   readonly affinityEntries: ReadonlySet<string>;
 }
 
-/** Rules as values, and the addresses that the node holds. */
+/** Parsed rules, and the addresses of the node. */
 export interface Tables {
   readonly nat: Chains;
   readonly filter: Chains;
   readonly local: ReadonlySet<string>;
 }
 
-/** Reads the lines of two tables, `:CHAIN` and `-A CHAIN …`. */
+/** Parses the lines of two tables, `:CHAIN` and `-A CHAIN …`. */
 export function parseTables(
   linesOf: (table: Table) => readonly string[],
   local: ReadonlySet<string>,
@@ -27,12 +28,12 @@ export function parseTables(
   return { nat: parseChains(linesOf('nat')), filter: parseChains(linesOf('filter')), local };
 }
 
-/** The fates that a packet may meet, as `fateText` words them. */
+/** All outcomes that a packet may have, as worded by `outcomeText`. */
 export function trace(tables: Tables, packet: Packet): Set<string> {
-  return new Set(packetPaths(tables, packet).map(({ outcome: fate }) => fate));
+  return new Set(packetPaths(tables, packet).map(({ outcome }) => outcome));
 }
 
-/** Every way that a packet may go. */
+/** All paths that a packet may take. */
 export function packetPaths({ nat, filter, local }: Tables, packet: Packet): PacketPath[] {
   const start = newState(packet, local);
   const isOwn = packet.inInterface === undefined;
@@ -44,12 +45,12 @@ export function packetPaths({ nat, filter, local }: Tables, packet: Packet): Pac
   });
 }
 
-function finish(tables: Tables, way: readonly string[], state: PacketState): PacketPath[] {
-  const [chain, ...further] = way;
+function finish(tables: Tables, chainsToWalk: readonly string[], state: PacketState): PacketPath[] {
+  const [chain, ...further] = chainsToWalk;
   if (chain === undefined) {
-    const { destination: address, port, addedEntries: remembered } = state;
+    const { destination: address, port, addedEntries } = state;
     const translated = state.translated ? { address, port } : undefined;
-    return [{ outcome: outcomeText({ ...state, translated }), affinityEntries: remembered }];
+    return [{ outcome: outcomeText({ ...state, translated }), affinityEntries: addedEntries }];
   }
   const chains = chain === 'POSTROUTING' ? tables.nat : tables.filter;
   return [...walk(chains, chain, state)].flatMap(({ verdict, state: after }) => {

@@ -14,10 +14,10 @@ const { ENOMEM } = constants.errno;
 const VIP = '10.96.0.10';
 const POD = '10.244.0.1';
 const MARK = 4098;
-/** With one mark to give. */
+/** A range with one mark to allocate. */
 const MARK_RANGE = { first: MARK - 2, last: MARK };
 
-/** Of nobody. */
+/** An IPVS service that no Route needs. */
 const STALE: IpvsChange = {
   op: 'add-service',
   key: { kind: 'address', family: 'IPv4', protocol: 'TCP', address: '10.97.0.1', port: 80 },
@@ -30,20 +30,20 @@ const { id } = wide();
 
 let timers = new FakeTimers();
 
-/** An agent that has just started; it is to serve these. */
+/** An agent that has just started, with these Routes. */
 async function agent(
   fake: FakeKernel,
   routes: readonly Route[],
   fields: Partial<IpvsOptions> = {},
 ) {
-  const warnings: string[] = [];
+  const warnings: Record<string, unknown>[] = [];
   const options: IpvsOptions = {
     ...ruleOptions({ markRange: MARK_RANGE, ...fields }),
     nodePortSelection: ['all'],
     scheduler: 'rr',
     allPorts: 'fwmark',
     excludeCidrs: [],
-    onWarning: (message) => warnings.push(message),
+    onWarning: (details, message) => warnings.push({ ...details, message }),
     ...fields,
   };
   const backend = await ipvsBackend(fake.open(), fake.rules.iptables, options, timers);
@@ -51,7 +51,7 @@ async function agent(
   return { backend, warnings };
 }
 
-/** One that has served them already. */
+/** An agent that has synced these Routes. */
 async function serving(fake: FakeKernel, routes: readonly Route[]) {
   const { backend } = await agent(fake, routes);
   await backend.apply(true);
@@ -59,12 +59,12 @@ async function serving(fake: FakeKernel, routes: readonly Route[]) {
   return backend;
 }
 
-describe('backend: the IPVS backend', () => {
+describe('backend: ipvs', () => {
   beforeEach(() => {
     timers = new FakeTimers();
   });
 
-  it('has a packet find what it needs last before it finds the VIP', async () => {
+  it('writes first what a packet needs last, and binds the VIP at the end', async () => {
     const fake = new FakeKernel();
     const { backend } = await agent(fake, [wide()]);
     await backend.apply(true);
@@ -87,7 +87,7 @@ describe('backend: the IPVS backend', () => {
     );
   });
 
-  it('lets rules of the iptables mode translate until there are addresses, removes last', async () => {
+  it('keeps DNAT rules of the iptables mode until VIPs are bound, and removes services last', async () => {
     const fake = new FakeKernel();
     const chain = 'KUBE-SVC-AAAAAAAAAAAAAAAA';
     fake.rules.tables.get('nat')?.restore(`*nat\n:${chain} - [0:0]\nCOMMIT\n`);
@@ -103,7 +103,7 @@ describe('backend: the IPVS backend', () => {
     ]);
   });
 
-  it('writes nothing twice', async () => {
+  it('writes nothing when nothing has changed', async () => {
     const fake = new FakeKernel();
     const backend = await serving(fake, [wide()]);
     for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
@@ -114,7 +114,7 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual(fake.take(), []);
   });
 
-  it('writes what changes while it compares with the next sync', async () => {
+  it('defers an update during a full sync to the next sync', async () => {
     const fake = new FakeKernel();
     const { backend } = await agent(fake, [wide()]);
     fake.onLine = (line) => {
@@ -127,7 +127,7 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual([...fake.services.keys()], ['TCP 10.96.0.11:80']);
   });
 
-  it('leaves nothing of what comes and goes while it compares', async () => {
+  it('leaves no state of a Route that is added and removed during a full sync', async () => {
     const fake = new FakeKernel();
     const { backend } = await agent(fake, [wide()]);
     fake.onLine = (line) => {
@@ -141,26 +141,26 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual([fake.services.size, [...fake.addresses]], [1, [VIP]]);
   });
 
-  it('goes from IPVS to rules and back with one of them in place at any time', async () => {
+  it('moves a Service from IPVS to iptables rules and back without a gap', async () => {
     const fake = new FakeKernel();
     const listed = route({ id: 'listed' }, [POD]);
     const { backend } = await agent(fake, [listed], { allPorts: 'iptables' });
     await backend.apply(true);
     fake.take();
-    const steps = () => fake.take().filter((line) => /^restore nat|address/.test(line));
+    const writes = () => fake.take().filter((line) => /^restore nat|address/.test(line));
     backend.update([wide()], ['listed']);
     await backend.apply(false);
-    assert.deepEqual(steps(), ['restore nat', `remove address ${VIP}`]);
+    assert.deepEqual(writes(), ['restore nat', `remove address ${VIP}`]);
     backend.update([listed], [id]);
     await backend.apply(false);
-    const [first, ...rest] = steps();
+    const [first, ...rest] = writes();
     assert.equal(first, `add address ${VIP}`);
     assert.match(rest.join(), /^restore nat -X KUBE-S/);
   });
 
   for (const full of [false, true]) {
-    const how = full ? 'a comparison' : 'its change';
-    it(`drains between what leads to endpoints and what guards them, after ${how}`, async () => {
+    const sync = full ? 'full' : 'partial';
+    it(`drains after it removes entries that lead to endpoints, and before their guards (${sync} sync)`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [wide()]);
       fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
@@ -179,7 +179,7 @@ describe('backend: the IPVS backend', () => {
         `delete KUBE-ALL-PORTS-LOOP-BACK ${POD}/32 ${POD}/32`,
       ]);
 
-      // Neither a comparison nor the time that handshakes take is a reason to end it.
+      // Neither a full sync nor a handshake check ends it.
       await backend.apply(true);
       timers.advance(1000);
       assert.equal(await backend.findDrift(), undefined);
@@ -195,22 +195,22 @@ describe('backend: the IPVS backend', () => {
     });
   }
 
-  describe('with connections to a VIP of a Service that is refused', () => {
+  describe('when a Service with connections is refused', () => {
     const service = `FWM ${MARK}`;
     const refuse = new Map([['default/web', true]]);
     const accept = new Map([['default/web', false]]);
     const bound = (fake: FakeKernel) => ({
       addresses: [...fake.addresses],
       rejected: fake.sets.get('KUBE-IPVS-IPS')?.entries.size,
-      led: fake.sets.get('KUBE-ALL-PORTS')?.entries.size,
+      marked: fake.sets.get('KUBE-ALL-PORTS')?.entries.size,
     });
-    const LINGERS = { addresses: [VIP], rejected: 1, led: 0 };
-    const GONE = { addresses: [], rejected: 0, led: 0 };
+    const DRAINING = { addresses: [VIP], rejected: 1, marked: 0 };
+    const UNBOUND = { addresses: [], rejected: 0, marked: 0 };
 
-    /** One whose Service is refused while connections to its pod are active. */
-    async function refusing(fake: FakeKernel, activeConnections = 1) {
+    /** An agent whose Service is refused while connections to its pod are active. */
+    async function refused(fake: FakeKernel, activeConnections = 1) {
       const backend = await serving(fake, [wide()]);
-      assert.equal(backend.stats?.().lingeringVips, 0);
+      assert.equal(backend.stats?.().drainingVips, 0);
       fake.set(service, `${POD}:0`, { activeConnections });
       backend.setRefusedServices?.(refuse);
       backend.update([], [id]);
@@ -218,20 +218,20 @@ describe('backend: the IPVS backend', () => {
       return backend;
     }
 
-    it('keeps the VIP bound, with what rejects new connections, until they are over', async () => {
+    it('keeps the VIP bound and rejects new connections until the old ones end', async () => {
       const fake = new FakeKernel();
-      const backend = await refusing(fake);
-      assert.deepEqual(bound(fake), LINGERS);
+      const backend = await refused(fake);
+      assert.deepEqual(bound(fake), DRAINING);
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
       assert.equal(await backend.findDrift(), undefined);
-      assert.equal(backend.stats?.().lingeringVips, 1);
+      assert.equal(backend.stats?.().drainingVips, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       timers.advance(60_000);
       await backend.findDrift();
-      assert.deepEqual(bound(fake), GONE);
+      assert.deepEqual(bound(fake), UNBOUND);
       assert.deepEqual([...fake.services.keys()], []);
-      assert.equal(backend.stats?.().lingeringVips, 0);
+      assert.equal(backend.stats?.().drainingVips, 0);
       fake.take();
       for (const full of [false, true]) assert.deepEqual(await backend.apply(full), { written: 0 });
       assert.deepEqual(fake.take(), []);
@@ -243,9 +243,9 @@ describe('backend: the IPVS backend', () => {
       `delete-destination ${service} > ${POD}:0`,
       `delete-service ${service}`,
     ]) {
-      it(`tries again each minute what the kernel refused: ${line}`, async () => {
+      it(`retries every minute when the kernel rejects: ${line}`, async () => {
         const fake = new FakeKernel();
-        const backend = await refusing(fake);
+        const backend = await refused(fake);
         fake.set(service, `${POD}:0`, { activeConnections: 0 });
         fake.errors.set(line, ENOMEM);
         for (let minute = 0; minute < 2; minute++) {
@@ -256,23 +256,23 @@ describe('backend: the IPVS backend', () => {
         fake.errors.clear();
         timers.advance(60_000);
         await backend.findDrift();
-        assert.deepEqual(bound(fake), GONE);
+        assert.deepEqual(bound(fake), UNBOUND);
         assert.deepEqual([...fake.services.keys()], []);
       });
     }
 
-    it('unbinds the VIP when somebody deletes the service that drains', async () => {
+    it('unbinds the VIP when another program deletes the draining service', async () => {
       const fake = new FakeKernel();
-      const backend = await refusing(fake);
+      const backend = await refused(fake);
       fake.services.clear();
       timers.advance(60_000);
       await backend.findDrift();
-      assert.deepEqual(bound(fake), GONE);
+      assert.deepEqual(bound(fake), UNBOUND);
     });
 
-    it('does not unbind, in place of an attempt that failed, what a Service has by then', async () => {
+    it('does not retry to unbind a VIP that a Service uses again', async () => {
       const fake = new FakeKernel();
-      const backend = await refusing(fake);
+      const backend = await refused(fake);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
       fake.errors.set(`remove address ${VIP}`, ENOMEM);
       timers.advance(60_000);
@@ -283,71 +283,77 @@ describe('backend: the IPVS backend', () => {
       await backend.apply(false);
       timers.advance(60_000);
       await backend.findDrift();
-      assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
+      assert.deepEqual(bound(fake), { ...DRAINING, marked: 1 });
     });
 
-    it('unbinds the VIP at once where there are none', async () => {
+    it('unbinds the VIP at once when there are no connections', async () => {
       const fake = new FakeKernel();
-      await refusing(fake, 0);
-      assert.deepEqual(bound(fake), GONE);
+      await refused(fake, 0);
+      assert.deepEqual(bound(fake), UNBOUND);
     });
 
-    it('unbinds it at once when the Service is deleted', async () => {
+    it('unbinds the VIP at once when the Service is deleted', async () => {
       const fake = new FakeKernel();
-      const backend = await refusing(fake);
+      const backend = await refused(fake);
       backend.setRefusedServices?.(accept);
       await backend.apply(false);
-      assert.deepEqual(bound(fake), GONE);
-      assert.deepEqual([...fake.services.keys()], [service], 'its services drain as ever');
+      assert.deepEqual(bound(fake), UNBOUND);
+      assert.deepEqual([...fake.services.keys()], [service], 'its services still drain');
     });
 
-    it('serves it again when the Service is', async () => {
+    it('serves the VIP again when the Service is served again', async () => {
       const fake = new FakeKernel();
-      const backend = await refusing(fake);
+      const backend = await refused(fake);
       fake.take();
       backend.setRefusedServices?.(accept);
       backend.update([wide()], []);
       await backend.apply(false);
-      assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
+      assert.deepEqual(bound(fake), { ...DRAINING, marked: 1 });
       assert.ok(!fake.take().some((line) => / address /.test(line)));
       timers.advance(60_000);
       await backend.findDrift();
-      assert.deepEqual(bound(fake), { ...LINGERS, led: 1 });
+      assert.deepEqual(bound(fake), { ...DRAINING, marked: 1 });
     });
 
-    it('keeps it for another Service that has it by now', async () => {
+    it('keeps the VIP bound when another Service uses it', async () => {
       const fake = new FakeKernel();
-      const backend = await refusing(fake);
+      const backend = await refused(fake);
       backend.update([{ ...other, clusterIP: VIP }], []);
       await backend.apply(false);
       backend.setRefusedServices?.(accept);
       await backend.apply(false);
-      assert.deepEqual(bound(fake), LINGERS);
+      assert.deepEqual(bound(fake), DRAINING);
       backend.update([], ['other']);
       await backend.apply(false);
-      assert.deepEqual(bound(fake), GONE);
+      assert.deepEqual(bound(fake), UNBOUND);
     });
 
-    it('leaves it to the node that has it as an address of its own by now', async () => {
+    it('unbinds the VIP when it becomes a node address', async () => {
       const fake = new FakeKernel();
-      const backend = await refusing(fake);
+      const backend = await refused(fake);
       backend.setNodeAddresses({ addresses: [VIP], primary: [] });
       await backend.apply(false);
-      assert.deepEqual(bound(fake), GONE);
+      assert.deepEqual(bound(fake), UNBOUND);
     });
 
-    it('keeps it across a restart', async () => {
+    it('keeps the VIP bound across a restart', async () => {
       const fake = new FakeKernel();
-      await refusing(fake);
+      await refused(fake);
       const { backend, warnings } = await agent(fake, [other]);
       backend.setRefusedServices?.(refuse);
       await backend.apply(true);
       assert.deepEqual([...fake.addresses].sort(), [VIP, '10.96.0.11']);
-      // Whether the Service is refused or was deleted meanwhile, nobody can tell.
+      // After a restart it is unknown whether the Service is refused or was deleted.
       assert.deepEqual(warnings, [
-        `no Service is served on these VIPs; they stay bound to kube-ipvs0 while connections to them last: ${VIP}`,
+        {
+          device: 'kube-ipvs0',
+          count: 1,
+          vips: [VIP],
+          message:
+            'no Service is served on these VIPs; they stay bound until their connections end',
+        },
       ]);
-      assert.equal(backend.stats?.().lingeringVips, 1);
+      assert.equal(backend.stats?.().drainingVips, 1);
       await backend.apply(true);
       assert.equal(warnings.length, 1);
       fake.set(service, `${POD}:0`, { activeConnections: 0 });
@@ -356,14 +362,14 @@ describe('backend: the IPVS backend', () => {
       assert.deepEqual([...fake.addresses], ['10.96.0.11']);
     });
 
-    it('does not take them for over before their service has begun to drain', async () => {
+    it('does not unbind a VIP before its service has started draining', async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [wide(), other]);
       fake.set(service, `${POD}:0`, { activeConnections: 1 });
       fake.set('TCP 10.96.0.11:80', '10.244.0.3:8080', { activeConnections: 1 });
       backend.update([], ['other']);
       await backend.apply(false);
-      // Handed over, and not applied yet, when what drains is looked at; or in a sync that fails.
+      // A drain check may run before the update is applied, or after a sync that fails.
       backend.setRefusedServices?.(refuse);
       backend.update([], [id]);
       timers.advance(60_000);
@@ -376,11 +382,11 @@ describe('backend: the IPVS backend', () => {
       assert.deepEqual([...fake.addresses], [VIP]);
       fake.errors.clear();
       await backend.apply(true);
-      assert.deepEqual(bound(fake), LINGERS);
+      assert.deepEqual(bound(fake), DRAINING);
     });
   });
 
-  it('looks at nothing once it is closed', async () => {
+  it('stops checking when it is closed', async () => {
     const fake = new FakeKernel();
     const backend = await serving(fake, [wide()]);
     fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 0, inactiveConnections: 1 });
@@ -394,7 +400,7 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual(fake.take(), []);
   });
 
-  it('looks again at what drains when handshakes are over', async () => {
+  it('deletes a draining destination when handshakes have completed', async () => {
     const fake = new FakeKernel();
     const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);
     fake.set(`FWM ${MARK}`, `${POD}:0`, { inactiveConnections: 1 });
@@ -409,7 +415,7 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual(fake.take(), [`delete-destination FWM ${MARK} > ${POD}:0`]);
   });
 
-  it('gives each handshake its time, whenever its endpoint began to drain', async () => {
+  it('gives handshakes with each destination their time, whenever it started draining', async () => {
     const fake = new FakeKernel();
     const pods = [POD, '10.244.0.2', '10.244.0.3'];
     const backend = await serving(fake, [wide(pods)]);
@@ -430,7 +436,7 @@ describe('backend: the IPVS backend', () => {
     }
   });
 
-  it('says again that an endpoint takes no new connections where that failed', async () => {
+  it('sets weight 0 again when that failed before', async () => {
     const fake = new FakeKernel();
     const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);
     fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
@@ -444,9 +450,9 @@ describe('backend: the IPVS backend', () => {
     assert.equal(fake.services.get(`FWM ${MARK}`)?.destinations.get(`${POD}:0`)?.weight, 0);
   });
 
-  it('makes no service of a mark that is on no record', async () => {
+  it('creates no fwmark service without a mark record', async () => {
     const fake = new FakeKernel();
-    // It needs two, and there is one.
+    // It needs two marks, and the range has one.
     const two = route(
       {
         match: { kind: 'all' },
@@ -464,7 +470,7 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual([...fake.services.keys()], [`FWM ${MARK}`]);
   });
 
-  it("never gives a Service the mark of somebody else's, nor touches that", async () => {
+  it('never allocates the mark of a foreign fwmark service, nor changes that service', async () => {
     for (const [theirs, ours] of [
       [MARK, MARK + 1],
       [MARK + 1, MARK],
@@ -476,14 +482,14 @@ describe('backend: the IPVS backend', () => {
       await backend.apply(true);
       assert.deepEqual([...fake.services.keys()], [`FWM ${theirs}`, `FWM ${ours}`]);
       assert.ok(fake.take().every((line) => !line.includes(`${theirs}`)));
-      // Whoever starts next gives a Service the mark that it has, another being free or not.
+      // The next agent keeps the recorded mark, whether another is free or not.
       fake.services.delete(`FWM ${theirs}`);
       const again = await agent(fake, [wide()], { markRange });
       assert.deepEqual(await again.backend.apply(true), { written: 0 });
     }
   });
 
-  it('leaves addresses in --ipvs-exclude-cidrs alone', async () => {
+  it('keeps addresses in --ipvs-exclude-cidrs and services on them', async () => {
     const fake = new FakeKernel();
     fake.write(STALE);
     fake.addresses.add('10.97.0.1');
@@ -494,13 +500,21 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual([fake.services.size, fake.addresses.size], [0, 0]);
   });
 
-  it('warns once of what no kernel will take, and serves the rest', async () => {
+  it('logs a permanent error once, and serves the other endpoints', async () => {
     const fake = new FakeKernel();
     fake.errors.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
     const { backend, warnings } = await agent(fake, [wide(['224.0.0.1', POD])]);
     for (let round = 0; round < 3; round++) await backend.apply(true);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', /FWM 4098 > 224\.0\.0\.1:0 for default\/web: /);
+    const [{ change, service, message } = {}] = warnings;
+    assert.deepEqual(
+      [change, service, message],
+      [
+        `add-destination FWM ${MARK} > 224.0.0.1:0`,
+        'default/web',
+        'kernel rejected an IPVS change permanently',
+      ],
+    );
     assert.deepEqual(
       [...(fake.services.get(`FWM ${MARK}`)?.destinations.keys() ?? [])],
       [`${POD}:0`],
@@ -509,7 +523,7 @@ describe('backend: the IPVS backend', () => {
   });
 
   for (const full of [true, false]) {
-    it(`fails when a kernel could but does not, with the rest done (full: ${full})`, async () => {
+    it(`fails on a temporary error after all other changes (full: ${full})`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [other]);
       fake.errors.set(`add-destination FWM ${MARK} > ${POD}:0 weight 1`, ENOMEM);
@@ -522,10 +536,10 @@ describe('backend: the IPVS backend', () => {
     });
   }
 
-  const losses: readonly (readonly [
+  const drifts: readonly (readonly [
     what: string,
-    lose: (fake: FakeKernel) => unknown,
-    said: string,
+    change: (fake: FakeKernel) => unknown,
+    drift: string,
   ])[] = [
     ['IPVS was cleared', (fake) => fake.services.clear(), `IPVS service FWM ${MARK}`],
     ['a set was deleted', (fake) => fake.sets.delete('KUBE-DROP'), 'ipset KUBE-DROP'],
@@ -540,7 +554,7 @@ describe('backend: the IPVS backend', () => {
       'device kube-ipvs0',
     ],
     [
-      'the device was deleted, and the other family made another',
+      'the device was deleted, and the other family recreated it',
       (fake) => {
         fake.deviceIndex += 1;
         fake.addresses.clear();
@@ -548,24 +562,24 @@ describe('backend: the IPVS backend', () => {
       'device kube-ipvs0',
     ],
     [
-      'a chain was emptied',
+      'a chain was flushed',
       (fake) => fake.rules.tables.get('nat')?.restore('*nat\n:PREROUTING - [0:0]\nCOMMIT\n'),
       'jump from PREROUTING to KUBE-SERVICES in table nat',
     ],
   ];
-  for (const [what, lose, said] of losses) {
-    it(`finds out that ${what}`, async () => {
+  for (const [what, change, drift] of drifts) {
+    it(`detects drift when ${what}`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [wide()]);
       assert.equal(await backend.findDrift(), undefined);
-      lose(fake);
-      assert.equal(await backend.findDrift(), said);
+      change(fake);
+      assert.equal(await backend.findDrift(), drift);
       await backend.apply(true);
       assert.equal(await backend.findDrift(), undefined);
     });
   }
 
-  it('does not take for lost what no kernel takes', async () => {
+  it('reports no drift for items with a permanent error', async () => {
     const fake = new FakeKernel();
     fake.errors.set(`add-destination FWM ${MARK} > 224.0.0.1:0 weight 1`, EINVAL);
     const { backend } = await agent(fake, [wide(['224.0.0.1'])]);
@@ -577,7 +591,7 @@ describe('backend: the IPVS backend', () => {
     assert.match((await backend.findDrift()) ?? '', /^IPVS service TCP /);
   });
 
-  it('tells how many marks are in use, and how many Services wait for one', async () => {
+  it('counts marks in use and Services that wait for one', async () => {
     const late = route(
       {
         id: 'late',
@@ -596,7 +610,7 @@ describe('backend: the IPVS backend', () => {
     assert.deepEqual(backend.stats?.().marks, { inUse: 0, waiting: 0 });
   });
 
-  it('does not take for lost what is still to be written', async () => {
+  it('reports no drift for changes that are not written yet', async () => {
     const backend = await serving(new FakeKernel(), []);
     backend.update([wide()], []);
     assert.equal(await backend.findDrift(), undefined);

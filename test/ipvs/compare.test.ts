@@ -24,7 +24,7 @@ const SERVICE = marked(4098);
 const entry = (set: SetName, fields: IpsetEntry): Item => ({ kind: 'entry', set, entry: fields });
 const RANGE = { ip: VIP, protocol: 'UDP', port: 100, portTo: 102, skbMark: 4098 } as const;
 
-const WANTED: readonly Item[] = [
+const DESIRED: readonly Item[] = [
   entry('KUBE-MARKS', { ip: VIP, mark: 4098, comment: 'default/web' }),
   { kind: 'service', service: SERVICE, config },
   { kind: 'destination', service: SERVICE, destination: POD },
@@ -40,20 +40,20 @@ function text(item: Item): string {
 
 type Tamper = (fake: FakeKernel) => void;
 
-/** What is made of a kernel that has all that is wanted, after somebody else was there. */
-async function compared(tamper: Tamper, bounds: Partial<ComparisonScope> = {}) {
+/** Diff of a kernel that had all desired items until `tamper` changed it. */
+async function diffAfter(tamper: Tamper, scope: Partial<ComparisonScope> = {}) {
   const fake = new FakeKernel();
   const kernel = fake.open();
-  const wanted = new DesiredItems();
-  for (const item of WANTED) wanted.addReference(item);
+  const desired = new DesiredItems();
+  for (const item of DESIRED) desired.addReference(item);
   await kernel.prepare(new DesiredItems());
-  await kernel.add(WANTED);
+  await kernel.add(DESIRED);
   tamper(fake);
-  const { adds, removes } = await compareWithKernel(kernel, wanted, {
+  const { adds, removes } = await compareWithKernel(kernel, desired, {
     isExcluded: () => false,
     isOwnMark: () => false,
     isDraining: () => false,
-    ...bounds,
+    ...scope,
   });
   return { adds: adds.map(text), removes: removes.map(text) };
 }
@@ -74,42 +74,42 @@ const addService =
       { op: 'add-destination', key, destination: { ...POD, weight: 1 } },
     );
 
-describe('compare: a comparison with the kernel', () => {
-  it('finds nothing when nothing differs', async () => {
-    assert.deepEqual(await compared(() => {}), { adds: [], removes: [] });
+describe('compare: diff against the kernel', () => {
+  it('returns no changes when the kernel matches', async () => {
+    assert.deepEqual(await diffAfter(() => {}), { adds: [], removes: [] });
   });
 
   const lacks: readonly (readonly [title: string, Tamper, add: string])[] = [
     [
-      'takes no connections',
+      'has weight 0',
       (fake) => fake.set('FWM 4098', '10.244.0.1:0', { weight: 0 }),
       'FWM 4098 > 10.244.0.1:0',
     ],
     [
-      'is forwarded to in another way',
+      'does not forward by masquerade',
       (fake) => fake.set('FWM 4098', '10.244.0.1:0', { masquerade: false }),
       'FWM 4098 > 10.244.0.1:0',
     ],
     ['has another scheduler', editService({ scheduler: 'wrr' }), 'FWM 4098'],
     ['has other scheduler flags', editService({ schedulerFlags: 8 }), 'FWM 4098'],
-    ['has another persistence', editService({ persistenceSeconds: 60 }), 'FWM 4098'],
+    ['has another persistence timeout', editService({ persistenceSeconds: 60 }), 'FWM 4098'],
     [
       'has another comment',
       addEntry('KUBE-MARKS', { ip: VIP, mark: 4098, comment: 'default/other' }),
       'KUBE-MARKS 10.96.0.10 4098 default/web',
     ],
     [
-      'gives another mark',
+      'sets another mark',
       addEntry('KUBE-ALL-PORTS', { ip: VIP, skbMark: 4099 }),
       'KUBE-ALL-PORTS 10.96.0.10 4098',
     ],
     [
-      'gives one of its ports another mark',
+      'sets another mark for one port of a range',
       addEntry('KUBE-PORT-RANGES', { ip: VIP, protocol: 'UDP', port: 101, skbMark: 4099 }),
       'KUBE-PORT-RANGES 10.96.0.10 UDP 100 102 4098',
     ],
     [
-      'lacks one of its ports',
+      'lacks one port of a range',
       (fake) =>
         fake.write({
           op: 'delete',
@@ -121,8 +121,8 @@ describe('compare: a comparison with the kernel', () => {
     ['is not bound', (fake) => fake.addresses.clear(), VIP],
   ];
   for (const [title, tamper, add] of lacks) {
-    it(`writes again what ${title}`, async () => {
-      assert.deepEqual(await compared(tamper), { adds: [add], removes: [] });
+    it(`adds an item again when it ${title}`, async () => {
+      assert.deepEqual(await diffAfter(tamper), { adds: [add], removes: [] });
     });
   }
 
@@ -130,25 +130,25 @@ describe('compare: a comparison with the kernel', () => {
     ['IPv4', VIP, OTHER_VIP],
     ['IPv6', 'fd00::1', 'fd00::2'],
   ] as const) {
-    it(`binds anew an ${family} VIP that the kernel may choose as a source address`, async () => {
+    it(`binds an ${family} VIP again when the kernel may choose it as source address`, async () => {
       const fake = new FakeKernel(family);
       const kernel = fake.open();
-      const wanted = new DesiredItems();
+      const desired = new DesiredItems();
       const items: Item[] = [first, second].map((address) => ({ kind: 'address', address }));
-      for (const item of items) wanted.addReference(item);
-      await kernel.prepare(wanted);
+      for (const item of items) desired.addReference(item);
+      await kernel.prepare(desired);
       await kernel.add(items);
       fake.preferred.add(second);
-      const bounds = { isExcluded: () => false, isOwnMark: () => false, isDraining: () => false };
-      const { adds } = await compareWithKernel(kernel, wanted, bounds);
+      const scope = { isExcluded: () => false, isOwnMark: () => false, isDraining: () => false };
+      const { adds } = await compareWithKernel(kernel, desired, scope);
       assert.deepEqual(adds.map(itemKey), [second]);
       await kernel.add(adds);
-      const again = await compareWithKernel(kernel, wanted, bounds);
+      const again = await compareWithKernel(kernel, desired, scope);
       assert.deepEqual(again, { adds: [], removes: [] });
     });
   }
 
-  it('removes what nobody wants, of ranges no more than that', async () => {
+  it('removes undesired items, and only the undesired ports of ranges', async () => {
     const tamper = (fake: FakeKernel) => {
       const destination = { address: '10.244.0.2', port: 0, weight: 1 };
       fake.write(
@@ -159,7 +159,7 @@ describe('compare: a comparison with the kernel', () => {
       addService(listed(OTHER_VIP))(fake);
       fake.addresses.add(OTHER_VIP);
     };
-    assert.deepEqual(await compared(tamper), {
+    assert.deepEqual(await diffAfter(tamper), {
       adds: [],
       removes: [
         'KUBE-ALL-PORTS 10.97.0.1 4098',
@@ -173,15 +173,15 @@ describe('compare: a comparison with the kernel', () => {
     });
   });
 
-  it("leaves services of marks that are somebody else's", async () => {
+  it('keeps fwmark services of other programs', async () => {
     const tamper: Tamper = (fake) => {
       for (const mark of [4099, 7]) addService(marked(mark))(fake);
     };
-    const { removes } = await compared(tamper, { isOwnMark: (mark) => mark === 4099 });
+    const { removes } = await diffAfter(tamper, { isOwnMark: (mark) => mark === 4099 });
     assert.deepEqual(removes, ['FWM 4099 > 10.244.0.1:0', 'FWM 4099']);
   });
 
-  it('leaves addresses that are excluded, and services on them, unless they are wanted', async () => {
+  it('keeps excluded addresses and services on them, unless they are desired', async () => {
     const tamper: Tamper = (fake) => {
       addService(listed(OTHER_VIP))(fake);
       addService(listed('10.98.0.1'))(fake);
@@ -189,13 +189,16 @@ describe('compare: a comparison with the kernel', () => {
       fake.set('FWM 4098', '10.244.0.1:0', { weight: 0 });
       fake.addresses.delete(VIP);
     };
-    assert.deepEqual(await compared(tamper, { isExcluded: (address) => address !== '10.98.0.1' }), {
-      adds: ['FWM 4098 > 10.244.0.1:0', VIP],
-      removes: ['TCP 10.98.0.1:80 > 10.244.0.1:0', 'TCP 10.98.0.1:80', '10.98.0.1'],
-    });
+    assert.deepEqual(
+      await diffAfter(tamper, { isExcluded: (address) => address !== '10.98.0.1' }),
+      {
+        adds: ['FWM 4098 > 10.244.0.1:0', VIP],
+        removes: ['TCP 10.98.0.1:80 > 10.244.0.1:0', 'TCP 10.98.0.1:80', '10.98.0.1'],
+      },
+    );
   });
 
-  it('leaves destinations that drain, with their service and the record of its mark', async () => {
+  it('keeps draining destinations with their service and mark record', async () => {
     const record = { ip: OTHER_VIP, mark: 4099, comment: 'default/gone' };
     const tamper: Tamper = (fake) => {
       addEntry('KUBE-MARKS', record)(fake);
@@ -208,7 +211,7 @@ describe('compare: a comparison with the kernel', () => {
     };
     const draining = new Set(['FWM 4099', 'FWM 4099 > 10.244.0.1:0']);
     draining.add(itemKey(entry('KUBE-MARKS', record)));
-    const { removes } = await compared(tamper, {
+    const { removes } = await diffAfter(tamper, {
       isOwnMark: () => true,
       isDraining: (service, key) => service === 'FWM 4099' && draining.has(key),
     });

@@ -15,7 +15,7 @@ const VIP = '203.0.113.1';
 const HERE = { address: '10.244.0.1', port: 8080 };
 const THERE = { address: '10.244.0.2', port: 8080 };
 
-/** Marks by owner, in the order in which they are first asked for. */
+/** Compiles with marks from 10 on, in the order in which owners first ask for one. */
 function compile(from: Route, fields: Parameters<typeof compileOptions>[0] = {}): string[] {
   const owners: string[] = [];
   const options = compileOptions({
@@ -32,7 +32,7 @@ function compile(from: Route, fields: Parameters<typeof compileOptions>[0] = {})
   return compileIpvsItems(plan, options).map(itemText);
 }
 
-/** One line an item; what it does not have is not there. */
+/** One line for each item, without undefined fields. */
 function itemText(item: Item): string {
   switch (item.kind) {
     case 'service': {
@@ -63,7 +63,7 @@ function itemText(item: Item): string {
   }
 }
 
-/** A Service with all ports on a load balancer VIP, one of two endpoints on this node. */
+/** An all-ports Route with two endpoints, one of them on this node. */
 function wide(fields: Partial<Route> = {}): Route {
   const [here, there] = [HERE, THERE].map(({ address }) => ({ address, port: undefined }));
   return route({
@@ -85,8 +85,8 @@ const listed = (fields: Partial<Route> = {}) =>
 
 const NONE = { clusterEndpoints: [], localEndpoints: [], hasEndpointsAnywhere: false };
 
-describe('compile: a Route in the IPVS mode', () => {
-  it('with a listed port on a cluster IP', () => {
+describe('compile: a Route in the ipvs mode', () => {
+  it('compiles a listed port on a cluster IP', () => {
     assert.deepEqual(compile(route({}, ['10.244.0.1'])), [
       'IPVS-IPS 10.96.0.10',
       'bind 10.96.0.10',
@@ -97,7 +97,7 @@ describe('compile: a Route in the IPVS mode', () => {
     ]);
   });
 
-  it('in IPv6', () => {
+  it('compiles an IPv6 Route', () => {
     assert.deepEqual(compile(route({ family: 'IPv6' }, ['fd00:10:244::1'])), [
       'IPVS-IPS fd00:10:96::a',
       'bind fd00:10:96::a',
@@ -108,7 +108,7 @@ describe('compile: a Route in the IPVS mode', () => {
     ]);
   });
 
-  it('with a load balancer, its sources, and externalTrafficPolicy Local', () => {
+  it('compiles a load balancer VIP with source ranges and externalTrafficPolicy Local', () => {
     const from = listed({
       clusterIP: undefined,
       loadBalancerIPs: [VIP],
@@ -121,7 +121,7 @@ describe('compile: a Route in the IPVS mode', () => {
       `bind ${VIP}`,
       'HEALTH-CHECK-NODE-PORT 32000',
       `HEALTH-CHECK-VIP ${VIP} TCP 32000`,
-      // For clients inside, who reach the endpoints of other nodes too.
+      // For clients inside the cluster, which reach endpoints on other nodes too.
       'service FWM 10 (rr)',
       '  FWM 10 > 10.244.0.1:8080',
       '  FWM 10 > 10.244.0.2:8080',
@@ -134,7 +134,7 @@ describe('compile: a Route in the IPVS mode', () => {
       `LOAD-BALANCER-FW ${VIP} TCP 80`,
       `LOAD-BALANCER-SOURCE-CIDR ${VIP} TCP 80 192.0.2.0/24`,
       `LOAD-BALANCER-SOURCE-IP ${VIP} TCP 80 198.51.100.9`,
-      // The node is in the ranges, and calls with the VIP as its source.
+      // The node is in the source ranges, and connects with the VIP as its source.
       `LOAD-BALANCER-SOURCE-IP ${VIP} TCP 80 ${VIP}`,
       'LOOP-BACK 10.244.0.1 TCP 8080 10.244.0.1',
       'LOOP-BACK 10.244.0.2 TCP 8080 10.244.0.2',
@@ -142,7 +142,7 @@ describe('compile: a Route in the IPVS mode', () => {
     ]);
   });
 
-  it('with a node port: TCP by port, SCTP by address and port', () => {
+  it('compiles a node port: TCP by port, SCTP by address and port', () => {
     const one = { clusterIP: undefined, nodePort: 30001, clusterEndpoints: [HERE] };
     const [tcp, sctp] = [
       compile(listed(one)),
@@ -160,7 +160,7 @@ describe('compile: a Route in the IPVS mode', () => {
     ]);
   });
 
-  it('with all ports', () => {
+  it('compiles all ports', () => {
     assert.deepEqual(compile(wide({ loadBalancerIPs: [VIP] })), [
       'IPVS-IPS 10.96.0.10',
       'bind 10.96.0.10',
@@ -183,7 +183,7 @@ describe('compile: a Route in the IPVS mode', () => {
     ]);
   });
 
-  it('with ranges, sources and externalTrafficPolicy Local', () => {
+  it('compiles port ranges with source ranges and externalTrafficPolicy Local', () => {
     const from = wide({
       match: {
         kind: 'ranges',
@@ -222,7 +222,7 @@ describe('compile: a Route in the IPVS mode', () => {
     );
   });
 
-  it('without an endpoint is rejected: by IPVS, and with all ports by the mark', () => {
+  it('rejects when there is no endpoint: by IPVS, and for all ports by the reject mark', () => {
     assert.deepEqual(compile(route()), [
       'IPVS-IPS 10.96.0.10',
       'bind 10.96.0.10',
@@ -232,38 +232,38 @@ describe('compile: a Route in the IPVS mode', () => {
     assert.ok(compile(wide(NONE)).includes('ALL-PORTS 10.96.0.10 => 2'));
   });
 
-  it('without an endpoint that the node may use is dropped', () => {
+  it('drops when the traffic policy leaves the node no endpoint', () => {
     const here = { internalLocal: true, localEndpoints: [] };
     assert.ok(compile(listed(here)).includes('DROP 10.96.0.10 TCP 80'));
     assert.ok(compile(wide(here)).includes('ALL-PORTS 10.96.0.10 => 1'));
     const outside = { loadBalancerIPs: [VIP], externalLocal: true, localEndpoints: [] };
     const lines = compile(listed(outside));
     assert.ok(lines.includes(`DROP-OUTSIDE ${VIP} TCP 80`));
-    assert.ok(!lines.includes(`DROP ${VIP} TCP 80`), 'clients inside are served');
+    assert.ok(!lines.includes(`DROP ${VIP} TCP 80`), 'clients inside the cluster are served');
     const wideLines = compile(wide(outside));
     assert.ok(wideLines.includes(`ALL-PORTS ${VIP} => 1`));
     assert.ok(wideLines.includes(`INSIDE-ALL-PORTS ${VIP} => 10`));
   });
 
-  it('with affinity is persistent, and so is its mark', () => {
+  it('makes services persistent when there is session affinity', () => {
     assert.ok(
       compile(listed({ affinitySeconds: 60 })).includes('service TCP 10.96.0.10:80 (rr, 60 s)'),
     );
     assert.ok(compile(wide({ affinitySeconds: 60 })).includes('service FWM 10 (rr, 60 s)'));
   });
 
-  it('by a scheduler that hashes looks at ports, and passes over what drains', () => {
+  it('sets the flags of a hashing scheduler: hash ports, skip draining destinations', () => {
     const lines = compile(wide(), { scheduler: 'mh' });
     assert.ok(lines.includes('service FWM 10 (mh, flags 24)'));
   });
 
-  it("binds no VIP that is the node's own address", () => {
+  it('does not bind a VIP that is a node address', () => {
     const lines = compile(listed({ clusterIP: undefined, loadBalancerIPs: [NODE] }));
     assert.ok(lines.includes(`service TCP ${NODE}:80 (rr)`));
     assert.ok(!lines.some((line) => /^(bind|IPVS-IPS)/.test(line)));
   });
 
-  it('without a mark is rejected on all its ports', () => {
+  it('rejects all ports when no mark is left', () => {
     const lines = compile(wide(), { markOf: () => undefined });
     assert.deepEqual(lines, [
       'IPVS-IPS 10.96.0.10',
@@ -274,9 +274,9 @@ describe('compile: a Route in the IPVS mode', () => {
   });
 });
 
-describe('compile: Routes in the IPVS mode', () => {
+describe('compile: generated Routes in the ipvs mode', () => {
   for (const family of IP_FAMILIES) {
-    it(`give the same items each time, and ask for the marks that they own (${family})`, () => {
+    it(`gives equal items for equal Routes, and asks for the marks of their owners (${family})`, () => {
       const settings = { masqueradeAll: false, localDetector: undefined, holdsVips: false };
       fc.assert(
         fc.property(fc.array(arbitraryChange, { minLength: 5, maxLength: 25 }), (steps) => {
@@ -301,7 +301,10 @@ describe('compile: Routes in the IPVS mode', () => {
   }
 });
 
-/** Destinations have their service, entries of sets are no two at odds, marks are on record. */
+/**
+ * Asserts that destinations have a service, equal entries have equal marks, and marks have a
+ * record.
+ */
 function checkReferences(items: readonly Item[]): void {
   const services = new Set<string>();
   const recorded = new Set<number>();
@@ -318,7 +321,7 @@ function checkReferences(items: readonly Item[]): void {
   for (const item of items) {
     if (item.kind === 'destination') assert.ok(services.has(serviceText(item.service)));
     if (item.kind === 'service' && item.service.kind === 'mark') {
-      assert.ok(recorded.has(item.service.mark), `${item.service.mark} is on record`);
+      assert.ok(recorded.has(item.service.mark), `mark ${item.service.mark} has a record`);
     }
   }
 }

@@ -7,10 +7,10 @@ import { isRanged } from '../../ipvs/port-ranges.ts';
 const VIP = '203.0.113.1';
 const PORTS = 10;
 
-/** What one Service asks for. */
+/** What one Service needs. */
 interface Asked {
   readonly mark: number;
-  /** For each port: whether it is this Service's. */
+  /** For each port: whether this Service has it. */
   readonly ports: readonly boolean[];
   readonly hasAll: boolean;
   readonly persistenceSeconds: number;
@@ -39,7 +39,7 @@ function itemsOf({ mark, ports, hasAll, persistenceSeconds, endpoints }: Asked):
   ];
 }
 
-/** Runs of ports, and each of those halved once more: ranges of one Service may overlap. */
+/** Runs of ports, and a shorter range in each: ranges of one Service may overlap. */
 function rangesOf(ports: readonly boolean[]): [from: number, to: number][] {
   const runs: [number, number][] = [];
   for (const [port, isOwn] of ports.entries()) {
@@ -54,17 +54,17 @@ function rangesOf(ports: readonly boolean[]): [from: number, to: number][] {
   ]);
 }
 
-/** Follows the changes as the backend applies them. */
+/** Applies changes as the backend does. */
 class SimulatedKernel {
   readonly #state = new Map<string, string>();
 
-  follow(wanted: DesiredItems): void {
-    const differences = wanted.takeChanges();
+  apply(desired: DesiredItems): void {
+    const differences = desired.takeChanges();
     for (const { after } of differences) if (after !== undefined) this.write(after);
     for (const { before, after } of differences) {
       if (before === undefined || after !== undefined) continue;
-      const gone = before.kind === 'entry' ? wanted.undesiredParts(before) : [before];
-      for (const item of gone.flatMap(single)) this.#state.delete(itemKey(item));
+      const undesired = before.kind === 'entry' ? desired.undesiredParts(before) : [before];
+      for (const item of undesired.flatMap(single)) this.#state.delete(itemKey(item));
     }
   }
 
@@ -77,7 +77,7 @@ class SimulatedKernel {
   }
 }
 
-/** As the kernel has it: port by port. */
+/** An item as the kernel stores it, port by port. */
 function single(item: Item): Item[] {
   if (item.kind !== 'entry' || !isRanged(item.set)) return [item];
   const { port = 0, portTo = port, ...rest } = item.entry;
@@ -97,7 +97,7 @@ const asked = fc.record({
   endpoints: fc.subarray(['10.244.0.1', '10.244.0.2']),
 });
 
-/** Two Services share a VIP; each port, and all the others, is of one of them or of nobody. */
+/** Two Services share a VIP. Each port, and all others, belongs to one of them or to none. */
 const state = fc
   .record({
     owners: fc.array(fc.constantFrom(undefined, 0, 1), { minLength: PORTS, maxLength: PORTS }),
@@ -119,17 +119,17 @@ const state = fc
     ),
   );
 
-describe('wanted: what the kernel should hold', () => {
-  it('is what it holds, whichever Service changes first, once the changes are made', () => {
+describe('desired-items: items and changes', () => {
+  it('gives the changes that bring the kernel to the desired items, in any order of updates', () => {
     const steps = fc.array(fc.record({ state, first: fc.nat(1), isApplied: fc.boolean() }), {
       minLength: 1,
       maxLength: 8,
     });
     fc.assert(
       fc.property(steps, (each) => {
-        const wanted = new DesiredItems();
+        const desired = new DesiredItems();
         const kernel = new SimulatedKernel();
-        const held: Item[][] = [[], []];
+        const current: Item[][] = [[], []];
         for (const { state: services, first, isApplied } of [
           ...each,
           { state: [undefined, undefined], first: 0, isApplied: true },
@@ -137,41 +137,41 @@ describe('wanted: what the kernel should hold', () => {
           for (const index of [first, 1 - first]) {
             const service = services[index];
             const items = service === undefined ? [] : itemsOf(service);
-            for (const item of items) wanted.addReference(item);
-            for (const item of held[index] ?? []) wanted.removeReference(item);
-            held[index] = items;
+            for (const item of items) desired.addReference(item);
+            for (const item of current[index] ?? []) desired.removeReference(item);
+            current[index] = items;
           }
           if (!isApplied) continue;
-          kernel.follow(wanted);
+          kernel.apply(desired);
           const fresh = new SimulatedKernel();
-          for (const item of held.flat()) fresh.write(item);
+          for (const item of current.flat()) fresh.write(item);
           assert.deepEqual(kernel.sorted, fresh.sorted);
-          assert.deepEqual(wanted.takeChanges(), []);
+          assert.deepEqual(desired.takeChanges(), []);
         }
-        assert.deepEqual([...wanted.items()], []);
+        assert.deepEqual([...desired.items()], []);
       }),
       { seed: 42, numRuns: 2000 },
     );
   });
 
-  it('is not released by an owner that does not hold it', () => {
+  it('throws when a reference is removed that does not exist', () => {
     assert.throws(
       () => new DesiredItems().removeReference({ kind: 'address', address: VIP }),
       TypeError,
     );
   });
 
-  it('does not change when something comes and goes in between', () => {
-    const wanted = new DesiredItems();
+  it('records no change when an item is added and removed again', () => {
+    const desired = new DesiredItems();
     const item: Item = { kind: 'address', address: VIP };
-    wanted.addReference(item);
-    wanted.removeReference(item);
-    assert.deepEqual(wanted.takeChanges(), []);
-    wanted.addReference(item);
-    wanted.takeChanges();
-    wanted.removeReference(item);
-    wanted.addReference(item);
-    assert.deepEqual(wanted.takeChanges(), []);
-    assert.deepEqual([...wanted.items()], [item]);
+    desired.addReference(item);
+    desired.removeReference(item);
+    assert.deepEqual(desired.takeChanges(), []);
+    desired.addReference(item);
+    desired.takeChanges();
+    desired.removeReference(item);
+    desired.addReference(item);
+    assert.deepEqual(desired.takeChanges(), []);
+    assert.deepEqual([...desired.items()], [item]);
   });
 });

@@ -16,24 +16,24 @@ interface FakeService {
 
 interface FakeSet {
   readonly spec: IpsetSpec;
-  /** By all that is not an extension, port by port. */
+  /** By all fields but extensions, port by port. */
   readonly entries: Map<string, IpsetEntry>;
 }
 
-/** IPVS, ipsets, links and iptables in memory; what is written to them is told line by line. */
+/** IPVS, ipsets, links and iptables in memory. Records what is written to them, line by line. */
 export class FakeKernel {
   /** By `serviceText`. */
   readonly services = new Map<string, FakeService>();
   readonly sets = new Map<string, FakeSet>();
-  /** On the dummy device. */
+  /** Addresses on the dummy device. */
   readonly addresses = new Set<string>();
-  /** Those of them that the kernel may choose as source addresses, as an older agent bound them. */
+  /** Addresses that the kernel may choose as source addresses, as an older agent bound them. */
   readonly preferred = new Set<string>();
   hasDevice = false;
   deviceIndex = FIRST_INDEX;
-  /** Lines that are refused, and why. */
+  /** Lines that fail, with their errno. */
   readonly errors = new Map<string, number>();
-  /** Is told of each line before it is done. */
+  /** Called with each line before it is applied. */
   onLine: (line: string) => void = () => {};
   readonly #family: IpFamily;
   readonly #lines: string[] = [];
@@ -52,12 +52,15 @@ export class FakeKernel {
     return new IpvsKernel(this.#family, parts);
   }
 
-  /** What was written, or tried to be, since the last call. */
+  /** Lines that were written, or failed, since the last call. */
   take(): string[] {
     return this.#lines.splice(0);
   }
 
-  /** Replaces what a destination is like. @param destination `address:port` */
+  /**
+   * Changes the state of a destination.
+   * @param destination `address:port`
+   */
   set(service: string, destination: string, state: Partial<IpvsDestinationState>): void {
     const destinations = this.services.get(service)?.destinations;
     const known = destinations?.get(destination);
@@ -65,7 +68,7 @@ export class FakeKernel {
     destinations?.set(destination, { ...known, ...state });
   }
 
-  /** Writes as somebody else would, untold. */
+  /** Writes as another program would, without a record. */
   write(...changes: (IpvsChange | IpsetChange)[]): void {
     for (const change of changes) {
       const errno = 'key' in change ? this.#changeTable(change) : this.#changeSet(change);
@@ -84,7 +87,7 @@ export class FakeKernel {
     if (errno !== undefined) throw new NetlinkError(line, errno);
   }
 
-  /** As netlink does: goes on after what is refused. */
+  /** Like netlink, continues after a failed change. */
   #tryAll<Change extends IpvsChange | IpsetChange>(
     changes: readonly Change[],
     make: (change: Change) => number | undefined,

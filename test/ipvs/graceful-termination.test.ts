@@ -23,10 +23,10 @@ const OTHER = { address: '10.244.0.2', port: 8080 };
 
 const NO_CONNECTIONS = { activeConnections: 0, inactiveConnections: 0 };
 
-/** An IPVS table, with a word on what is wanted. */
+/** An IPVS table in memory, with the desired state. */
 class Table {
-  readonly wanted = new Set<string>();
-  readonly alive = new Set<string>();
+  readonly desired = new Set<string>();
+  readonly serving = new Set<string>();
   readonly gone = new Set<string>();
   readonly changes: IpvsChange['op'][] = [];
   readonly removed: string[] = [];
@@ -43,16 +43,16 @@ class Table {
         },
       },
       {
-        isDesired: (key) => this.wanted.has(key),
+        isDesired: (key) => this.desired.has(key),
         endpointState: (service, destination) => {
           const text = destinationText(service, destination);
-          return this.alive.has(text) ? 'alive' : this.gone.has(text) ? 'gone' : 'unready';
+          return this.serving.has(text) ? 'serving' : this.gone.has(text) ? 'gone' : 'notServing';
         },
       },
     );
   }
 
-  /** Connections to a destination. */
+  /** Sets the connections of a destination. */
   set(
     service: IpvsServiceKey,
     destination: IpvsDestinationKey,
@@ -70,7 +70,7 @@ class Table {
     });
   }
 
-  forget(service: IpvsServiceKey, destination: IpvsDestinationKey): void {
+  deleteExternally(service: IpvsServiceKey, destination: IpvsDestinationKey): void {
     this.#of(service).delete(destinationText(service, destination));
   }
 
@@ -82,7 +82,7 @@ class Table {
     return this.draining.start(destinations.map((destination) => ({ service, destination })));
   }
 
-  keep(service: IpvsServiceKey, item: Item): boolean {
+  deferRemoval(service: IpvsServiceKey, item: Item): boolean {
     return this.draining.deferRemoval(serviceText(service), item);
   }
 
@@ -117,16 +117,16 @@ const MARK_RECORD: Item = {
   entry: { ip: '203.0.113.1', mark: 0x1002, comment: 'default/web cluster' },
 };
 
-describe('draining: destinations that nobody wants any more', () => {
-  it('of a TCP service take no new connections, and go when the last has ended', async () => {
+describe('graceful-termination: destinations that are no longer desired', () => {
+  it('gives a TCP destination weight 0, and deletes it when its last connection has ended', async () => {
     const table = new Table();
-    table.wanted.add(serviceText(TCP));
+    table.desired.add(serviceText(TCP));
     table.set(TCP, POD, { activeConnections: 1 });
     await table.start(TCP, POD);
     assert.equal(table.weight(TCP, POD), 0);
     table.set(TCP, POD, { activeConnections: 0, inactiveConnections: 1 });
     await table.draining.checkAll();
-    assert.equal(table.weight(TCP, POD), 0, 'not while connections close');
+    assert.equal(table.weight(TCP, POD), 0, 'connections are still closing');
     assert.ok(table.draining.has(serviceText(TCP), destinationText(TCP, POD)));
     table.set(TCP, POD, NO_CONNECTIONS);
     await table.draining.checkAll();
@@ -134,7 +134,7 @@ describe('draining: destinations that nobody wants any more', () => {
     assert.ok(table.draining.isEmpty);
   });
 
-  it('go at once without connections', async () => {
+  it('deletes a destination at once when it has no connections', async () => {
     const table = new Table();
     table.set(TCP, POD, {});
     await table.start(TCP, POD);
@@ -142,7 +142,7 @@ describe('draining: destinations that nobody wants any more', () => {
     assert.ok(table.draining.isEmpty);
   });
 
-  it('of a TCP service that goes do not wait for connections that are over', async () => {
+  it('ignores closed connections when the TCP service is removed too', async () => {
     const table = new Table();
     table.set(TCP, POD, { inactiveConnections: 1 });
     await table.start(TCP, POD);
@@ -150,41 +150,41 @@ describe('draining: destinations that nobody wants any more', () => {
   });
 
   for (const service of [UDP, SCTP]) {
-    it(`of ${serviceText(service)} go at once, unless they still drain by themselves`, async () => {
+    it(`deletes destinations of ${serviceText(service)} at once, unless the endpoint still serves`, async () => {
       const busy = { activeConnections: 1, inactiveConnections: 1 };
       const table = new Table();
-      table.wanted.add(serviceText(service));
-      table.alive.add(destinationText(service, OTHER));
+      table.desired.add(serviceText(service));
+      table.serving.add(destinationText(service, OTHER));
       table.set(service, POD, busy);
       table.set(service, OTHER, busy);
       await table.start(service, POD, OTHER);
       assert.equal(table.weight(service, POD), undefined);
       assert.equal(table.weight(service, OTHER), 0);
-      table.alive.clear();
+      table.serving.clear();
       await table.draining.check([serviceText(service)]);
       assert.equal(table.weight(service, OTHER), undefined);
     });
   }
 
-  it('of a mark wait for handshakes, which are counted like UDP flows', async () => {
+  it('waits for handshakes with fwmark destinations, which IPVS counts like UDP flows', async () => {
     const table = new Table();
-    table.wanted.add(serviceText(MARK));
+    table.desired.add(serviceText(MARK));
     for (const pod of [POD, OTHER]) table.set(MARK, pod, { inactiveConnections: 1 });
     await table.start(MARK, POD, OTHER);
     assert.ok(table.draining.needsHandshakeCheck);
     assert.equal(table.weight(MARK, POD), 0);
     await table.draining.checkHandshakes();
-    assert.equal(table.weight(MARK, OTHER), 0, 'it may have begun to drain just now');
+    assert.equal(table.weight(MARK, OTHER), 0, 'draining may have started just now');
     table.set(MARK, POD, { activeConnections: 1, inactiveConnections: 0 });
     await table.draining.checkHandshakes();
     assert.equal(table.weight(MARK, POD), 0, 'it was a handshake');
-    assert.equal(table.weight(MARK, OTHER), undefined, 'it was a flow');
+    assert.equal(table.weight(MARK, OTHER), undefined, 'it was a UDP flow');
     assert.ok(!table.draining.needsHandshakeCheck);
   });
 
-  it('of a mark go when no connection is active; UDP flows must move on', async () => {
+  it('deletes a fwmark destination when no connection is active, so that UDP flows move on', async () => {
     const table = new Table();
-    table.wanted.add(serviceText(MARK));
+    table.desired.add(serviceText(MARK));
     table.set(MARK, POD, { activeConnections: 1, inactiveConnections: 5 });
     await table.start(MARK, POD);
     assert.equal(table.weight(MARK, POD), 0);
@@ -193,37 +193,37 @@ describe('draining: destinations that nobody wants any more', () => {
     assert.equal(table.weight(MARK, POD), undefined);
   });
 
-  it('of a mark go a round later when the pod is in no slice any more, TCP or not', async () => {
+  it('deletes a fwmark destination with TCP connections two checks after its pod left all slices', async () => {
     const table = new Table();
-    table.wanted.add(serviceText(MARK));
+    table.desired.add(serviceText(MARK));
     for (const pod of [POD, OTHER]) table.set(MARK, pod, { activeConnections: 1 });
     table.gone.add(destinationText(MARK, POD));
     await table.start(MARK, POD, OTHER);
     await table.draining.check([serviceText(MARK)]);
     await table.draining.checkAll();
-    assert.equal(table.weight(MARK, POD), 0, 'another slice may be on its way');
+    assert.equal(table.weight(MARK, POD), 0, 'another slice may arrive');
     await table.draining.checkAll();
     assert.equal(table.weight(MARK, POD), undefined);
     await table.draining.checkAll();
-    assert.equal(table.weight(MARK, OTHER), 0, 'one that is there keeps its connections');
+    assert.equal(table.weight(MARK, OTHER), 0, 'a pod in a slice keeps its connections');
   });
 
-  it('of a mark stay for their flows while the pod drains by itself', async () => {
+  it('keeps a fwmark destination for its UDP flows while the endpoint still serves', async () => {
     const table = new Table();
-    table.wanted.add(serviceText(MARK));
-    table.alive.add(destinationText(MARK, POD));
+    table.desired.add(serviceText(MARK));
+    table.serving.add(destinationText(MARK, POD));
     table.set(MARK, POD, { inactiveConnections: 5 });
     await table.start(MARK, POD);
     assert.equal(table.weight(MARK, POD), 0);
   });
 
-  it('keep their service and the record of its mark until the last of them is gone', async () => {
+  it('keeps the service and its mark record until the last destination is deleted', async () => {
     const table = new Table();
     table.set(MARK, POD, { activeConnections: 1 });
     table.set(MARK, OTHER, { activeConnections: 1 });
     await table.start(MARK, POD, OTHER);
     for (const item of [serviceItem(MARK), MARK_RECORD]) {
-      assert.ok(table.keep(MARK, item));
+      assert.ok(table.deferRemoval(MARK, item));
       assert.ok(table.draining.has(serviceText(MARK), itemKey(item)));
     }
     table.set(MARK, POD, NO_CONNECTIONS);
@@ -232,38 +232,41 @@ describe('draining: destinations that nobody wants any more', () => {
     table.set(MARK, OTHER, NO_CONNECTIONS);
     await table.draining.checkAll();
     assert.deepEqual(table.removed, [serviceText(MARK), itemKey(MARK_RECORD)]);
-    assert.ok(!table.keep(MARK, serviceItem(MARK)), 'nothing is kept for nobody');
+    assert.ok(
+      !table.deferRemoval(MARK, serviceItem(MARK)),
+      'nothing is deferred without a draining destination',
+    );
   });
 
-  it('leave a service that is wanted again alone', async () => {
+  it('keeps a service that is desired again', async () => {
     const table = new Table();
     table.set(MARK, POD, { activeConnections: 1 });
     await table.start(MARK, POD);
-    table.keep(MARK, serviceItem(MARK));
-    table.keep(MARK, MARK_RECORD);
-    table.wanted.add(serviceText(MARK));
+    table.deferRemoval(MARK, serviceItem(MARK));
+    table.deferRemoval(MARK, MARK_RECORD);
+    table.desired.add(serviceText(MARK));
     table.set(MARK, POD, NO_CONNECTIONS);
     await table.draining.checkAll();
     assert.deepEqual(table.removed, [itemKey(MARK_RECORD)]);
   });
 
-  it('stop draining when they are wanted again, and are not deleted then', async () => {
+  it('stops draining a destination that is desired again', async () => {
     const table = new Table();
-    table.wanted.add(serviceText(TCP));
+    table.desired.add(serviceText(TCP));
     table.set(TCP, POD, { activeConnections: 1 });
     await table.start(TCP, POD);
-    table.wanted.add(destinationText(TCP, POD));
+    table.desired.add(destinationText(TCP, POD));
     table.set(TCP, POD, { ...NO_CONNECTIONS, weight: 1 });
     await table.draining.checkAll();
     assert.equal(table.weight(TCP, POD), 1);
     assert.ok(table.draining.isEmpty);
   });
 
-  it('may be gone already, by the hand of somebody else', async () => {
+  it('accepts that another program has deleted a draining destination', async () => {
     const table = new Table();
     table.set(TCP, POD, { activeConnections: 1 });
     await table.start(TCP, POD);
-    table.forget(TCP, POD);
+    table.deleteExternally(TCP, POD);
     await table.draining.checkAll();
     assert.deepEqual(table.changes, ['edit-destination']);
     assert.ok(table.draining.isEmpty);

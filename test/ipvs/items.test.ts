@@ -15,17 +15,17 @@ const STAGE = {
 };
 const ofSet = (set: SetName) => stageOf({ kind: 'entry', set, entry: {} } satisfies Item);
 
-/** What comes later, and so goes earlier. */
+/** Asserts that a stage is before others. */
 function precedes(stage: number, ...later: readonly number[]): void {
   for (const each of later) assert.ok(stage < each, `${stage} < ${each}`);
 }
 
-describe('items come into being in an order in which', () => {
-  it('a mark is on record before there is a service of it', () => {
+describe('items: order of stages', () => {
+  it('records a mark before its service', () => {
     precedes(ofSet('KUBE-MARKS'), STAGE.service, STAGE.destination);
   });
 
-  it('who may use a VIP is known before anybody is asked, and that before packets are taken', () => {
+  it('adds allowed sources before sets that restrict a VIP, and these before destinations', () => {
     precedes(ofSet('KUBE-LOAD-BALANCER-SOURCE-CIDR'), ofSet('KUBE-LOAD-BALANCER-FW'));
     precedes(ofSet('KUBE-LOAD-BALANCER-SOURCE-IP'), ofSet('KUBE-LOAD-BALANCER-FW'));
     precedes(ofSet('KUBE-PORT-RANGES-SOURCE'), ofSet('KUBE-PORT-RANGES-FW'));
@@ -35,13 +35,13 @@ describe('items come into being in an order in which', () => {
     }
   });
 
-  it('hairpins and node ports are masqueraded before a destination takes a packet', () => {
+  it('adds masquerade entries of hairpins and node ports before destinations', () => {
     for (const set of SET_NAMES.filter((name) => /LOOP-BACK|^KUBE-NODE-PORT/.test(name))) {
       precedes(ofSet(set), STAGE.destination);
     }
   });
 
-  it('no packet passes the filter before there is a service, nor is marked for one', () => {
+  it('adds entries that accept or mark packets after destinations', () => {
     const passing: SetName[] = [
       'KUBE-CLUSTER-IP',
       'KUBE-LOAD-BALANCER',
@@ -56,7 +56,7 @@ describe('items come into being in an order in which', () => {
     for (const set of passing) precedes(STAGE.destination, ofSet(set));
   });
 
-  it('an address attracts packets last of all', () => {
+  it('binds addresses last', () => {
     for (const set of SET_NAMES) precedes(ofSet(set), STAGE.address);
     assert.equal(STAGE.address, STAGES - 1);
   });

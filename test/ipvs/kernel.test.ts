@@ -24,7 +24,7 @@ const destination = (pod: typeof POD): Item => ({
 });
 const bound = (address: string): Item => ({ kind: 'address', address });
 
-/** A kernel with all that items go into. */
+/** A kernel with the device and all sets. */
 async function prepared() {
   const fake = new FakeKernel();
   const kernel = fake.open();
@@ -33,8 +33,8 @@ async function prepared() {
   return { fake, kernel };
 }
 
-describe('kernel: items on their way into the kernel', () => {
-  it('come stage by stage, and go the other way round', async () => {
+describe('kernel: writing items', () => {
+  it('adds items stage by stage, and removes them in reverse order', async () => {
     const { fake, kernel } = await prepared();
     const items = [
       bound(VIP),
@@ -67,7 +67,7 @@ describe('kernel: items on their way into the kernel', () => {
     ]);
   });
 
-  it('are made as wanted when they are there already', async () => {
+  it('updates items that exist', async () => {
     const { fake, kernel } = await prepared();
     await kernel.add([SERVICE, destination(POD)]);
     fake.set('FWM 4098', '10.244.0.1:0', { weight: 0, activeConnections: 3 });
@@ -81,7 +81,7 @@ describe('kernel: items on their way into the kernel', () => {
     assert.deepEqual([state?.weight, state?.activeConnections], [1, 3]);
   });
 
-  it('may be gone when they are to go or to drain, but not otherwise', async () => {
+  it('accepts that an item to remove or to drain is missing, and no other', async () => {
     const { fake, kernel } = await prepared();
     const edit = (weight: number) =>
       kernel.change([{ op: 'edit-destination', key: service, destination: { ...POD, weight } }]);
@@ -94,7 +94,7 @@ describe('kernel: items on their way into the kernel', () => {
     await assert.rejects(edit(1), IpvsApplyError);
   });
 
-  it('are all tried, and those that were refused told at the end', async () => {
+  it('tries all items, and reports the failed ones at the end', async () => {
     const { fake, kernel } = await prepared();
     fake.errors
       .set('add-destination FWM 4098 > 10.244.0.1:0 weight 1', EINVAL)
@@ -112,8 +112,8 @@ describe('kernel: items on their way into the kernel', () => {
       error.failures.map(([what, { errno }]) => [what, errno]),
       [
         ['add-destination FWM 4098 > 10.244.0.1:0', EINVAL],
-        [`${VIP} 80 in set KUBE-PORT-RANGES`, ENOMEM],
-        [`${VIP} on kube-ipvs0`, ENOMEM],
+        [`entry ${VIP} 80 of ipset KUBE-PORT-RANGES`, ENOMEM],
+        [`address ${VIP} on kube-ipvs0`, ENOMEM],
       ],
     );
     assert.equal(fake.services.get('FWM 4098')?.destinations.has('10.244.0.2:0'), true);
@@ -127,7 +127,7 @@ describe('kernel: items on their way into the kernel', () => {
     assert.equal(fake.take().at(-1), `delete KUBE-MARKS ${VIP} 0`, 'the last stage');
   });
 
-  it('are, as addresses, VIPs of the family on the dummy device', async () => {
+  it('lists VIPs of its family on the dummy device', async () => {
     for (const [family, expected] of [
       ['IPv4', VIP],
       ['IPv6', 'fd00:10:96::a'],
@@ -135,29 +135,29 @@ describe('kernel: items on their way into the kernel', () => {
       const fake = new FakeKernel(family);
       for (const address of [VIP, 'fd00:10:96::a']) fake.addresses.add(address);
       const bound = async () => (await fake.open().addresses()).map(({ address }) => address);
-      assert.deepEqual(await bound(), [], 'there is no device');
+      assert.deepEqual(await bound(), [], 'without a device');
       fake.hasDevice = true;
       assert.deepEqual(await bound(), [expected]);
     }
   });
 });
 
-describe('kernel: what items go into', () => {
-  const WANTED = [{ ip: VIP }, { ip: '10.96.0.11' }];
+describe('kernel: device and sets', () => {
+  const DESIRED = [{ ip: VIP }, { ip: '10.96.0.11' }];
 
-  /** A kernel that is prepared with one of its sets made by somebody else, and holding something. */
+  /** A prepared kernel in which another program has created one set, with an entry. */
   async function withSet(name: SetName, fields: Partial<IpsetSpec>) {
     const { fake, kernel } = await prepared();
     const entries = new Map([['stale', { ip: '10.96.0.99' }]]);
     fake.sets.set(name, { spec: { ...setSpec(name, 'IPv4'), ...fields }, entries });
-    const wanted = new DesiredItems();
-    for (const entry of WANTED) wanted.addReference({ kind: 'entry', set: name, entry });
-    const prepare = () => kernel.prepare(wanted);
+    const desired = new DesiredItems();
+    for (const entry of DESIRED) desired.addReference({ kind: 'entry', set: name, entry });
+    const prepare = () => kernel.prepare(desired);
     const held = () => [...(fake.sets.get(name)?.entries.values() ?? [])].map(({ ip }) => ip);
     return { fake, prepare, held };
   }
 
-  it('is made once, by each family', async () => {
+  it('creates device and sets once for each family', async () => {
     for (const [family, marks] of [
       ['IPv4', 'KUBE-MARKS'],
       ['IPv6', 'KUBE-6-MARKS'],
@@ -177,7 +177,7 @@ describe('kernel: what items go into', () => {
     }
   });
 
-  it('may be made by the other family at the same time, as far as it is the device', async () => {
+  it('accepts that the other family creates the device at the same time', async () => {
     const fake = new FakeKernel();
     fake.errors.set('link kube-ipvs0', ENOMEM);
     await assert.rejects(fake.open().prepare(new DesiredItems()), { errno: ENOMEM });
@@ -190,20 +190,20 @@ describe('kernel: what items go into', () => {
 
   for (const [title, name, fields] of [
     ['is too small', 'KUBE-ALL-PORTS', { maxElements: 65_536 }],
-    ['gives no marks', 'KUBE-ALL-PORTS', { skbinfo: false }],
+    ['sets no marks', 'KUBE-ALL-PORTS', { skbinfo: false }],
     ['has no comments', 'KUBE-MARKS', { comments: false }],
   ] as const) {
-    it(`is exchanged with its entries when a set ${title}`, async () => {
+    it(`swaps a set for one with the desired entries when it ${title}`, async () => {
       const { fake, prepare, held } = await withSet(name, fields);
       const spec = setSpec(name, 'IPv4');
-      // Of an agent that was killed.
+      // Left by a killed agent.
       const left = { ...spec, name: 'KUBE-TMP' };
       fake.sets.set('KUBE-TMP', { spec: left, entries: new Map([['stale', {}]]) });
       assert.equal(await prepare(), 1);
       assert.deepEqual(fake.take(), [
         'destroy KUBE-TMP',
         'create KUBE-TMP',
-        ...WANTED.map(({ ip }) => `add KUBE-TMP ${ip}`),
+        ...DESIRED.map(({ ip }) => `add KUBE-TMP ${ip}`),
         `swap KUBE-TMP ${name}`,
         'destroy KUBE-TMP',
       ]);
@@ -212,7 +212,7 @@ describe('kernel: what items go into', () => {
     });
   }
 
-  it('is left as it was when another cannot be filled', async () => {
+  it('keeps a set when its replacement cannot be filled', async () => {
     const { fake, prepare, held } = await withSet('KUBE-ALL-PORTS', { skbinfo: false });
     fake.errors.set('add KUBE-TMP 10.96.0.11', ENOMEM);
     await assert.rejects(prepare(), { errno: ENOMEM });
@@ -220,7 +220,7 @@ describe('kernel: what items go into', () => {
   });
 
   for (const fields of [{ type: 'hash:ip,port' }, { family: 'IPv6' }] as const) {
-    it(`is made anew when a set is of ${Object.values(fields)}`, async () => {
+    it(`recreates a set when it is of ${Object.values(fields)}`, async () => {
       const { fake, prepare, held } = await withSet('KUBE-ALL-PORTS', fields);
       assert.equal(await prepare(), 1);
       assert.deepEqual(fake.take(), ['destroy KUBE-ALL-PORTS', 'create KUBE-ALL-PORTS']);
@@ -228,7 +228,7 @@ describe('kernel: what items go into', () => {
     });
   }
 
-  it('is left as it is when a set is bigger than need be', async () => {
+  it('keeps a set when it is larger than needed', async () => {
     const { fake, prepare, held } = await withSet('KUBE-CLUSTER-IP', { maxElements: 1 << 24 });
     assert.equal(await prepare(), 0);
     assert.deepEqual(fake.take(), []);
@@ -236,20 +236,20 @@ describe('kernel: what items go into', () => {
   });
 });
 
-describe('kernel: what a kernel lacks', () => {
+describe('kernel: probe', () => {
   for (const [errno, lacks] of [
     [ENOENT, { name: 'SchedulerMissingError', scheduler: 'mh' }],
     [EAFNOSUPPORT, { name: 'UnsupportedError', feature: 'IPVS for IPv6' }],
     [ENOMEM, { errno: ENOMEM }],
   ] as const) {
-    it(`is told at the start: ${JSON.stringify(lacks)}`, async () => {
+    it(`fails when the kernel lacks support: ${JSON.stringify(lacks)}`, async () => {
       const fake = new FakeKernel('IPv6');
       fake.errors.set('add-service TCP 2001:db8:::20000', errno);
       await assert.rejects(fake.open().probe('mh'), lacks);
     });
   }
 
-  it('is nothing: no trace of the look is left', async () => {
+  it('leaves nothing behind when the kernel has everything', async () => {
     const fake = new FakeKernel();
     await fake.open().probe('rr');
     assert.deepEqual([fake.services.size, fake.sets.size], [0, 0]);

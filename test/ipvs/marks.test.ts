@@ -15,10 +15,10 @@ const steps = fc.array(fc.record({ owner, op: fc.constantFrom('take', 'release')
   maxLength: 60,
 });
 
-/** What is given by hand: who has which mark, and who went, the longest gone first. */
+/** A model of the allocator: marks by owner, and released owners, the oldest first. */
 class Model {
   readonly marks = new Map<string, number>();
-  gone: string[] = [];
+  released: string[] = [];
   readonly free: Set<number>;
 
   constructor(records: readonly (readonly [string, number])[], others: readonly number[]) {
@@ -30,31 +30,31 @@ class Model {
       if (!this.free.has(mark) || this.marks.has(name)) continue;
       this.free.delete(mark);
       this.marks.set(name, mark);
-      this.gone.push(name);
+      this.released.push(name);
     }
   }
 
   take(name: string, mark: number | undefined): void {
-    this.gone = this.gone.filter((each) => each !== name);
+    this.released = this.released.filter((each) => each !== name);
     const had = this.marks.get(name);
     if (had !== undefined) assert.equal(mark, had, 'an owner keeps its mark');
     else if (this.free.size > 0) assert.ok(mark !== undefined && this.free.delete(mark));
     else {
-      const longest = this.gone.shift();
-      assert.equal(mark, longest === undefined ? undefined : this.marks.get(longest));
-      if (longest !== undefined) this.marks.delete(longest);
+      const oldest = this.released.shift();
+      assert.equal(mark, oldest === undefined ? undefined : this.marks.get(oldest));
+      if (oldest !== undefined) this.marks.delete(oldest);
     }
     if (mark !== undefined) this.marks.set(name, mark);
   }
 
   release(name: string): void {
     if (!this.marks.has(name)) return;
-    this.gone = [...this.gone.filter((each) => each !== name), name];
+    this.released = [...this.released.filter((each) => each !== name), name];
   }
 }
 
-describe('marks of all-ports Services', () => {
-  it('are given to one owner each, kept beyond its end, and taken from the longest gone at last', () => {
+describe('marks: allocation', () => {
+  it('allocates each mark once, keeps it after release, and reuses the oldest when none is free', () => {
     fc.assert(
       fc.property(known, foreign, steps, (records, others, each) => {
         const marks = new MarkAllocator(RANGE, records, others);
@@ -66,7 +66,7 @@ describe('marks of all-ports Services', () => {
             model.release(name);
           }
           assert.equal(new Set(model.marks.values()).size, model.marks.size);
-          assert.equal(marks.inUse, model.marks.size - model.gone.length);
+          assert.equal(marks.inUse, model.marks.size - model.released.length);
         }
         for (const mark of [...model.marks.values()]) assert.ok(marks.isOwn(mark));
       }),
@@ -74,7 +74,7 @@ describe('marks of all-ports Services', () => {
     );
   });
 
-  it('are the same on every node that has room', () => {
+  it('allocates the same marks on every node while there is room', () => {
     const wide = { first: 0x1000, last: 0x3fff };
     const [here, there] = [new MarkAllocator(wide, [], []), new MarkAllocator(wide, [], [])];
     const some = OWNERS.map((name) => [name, here.allocate(name)]);
@@ -82,7 +82,7 @@ describe('marks of all-ports Services', () => {
     assert.deepEqual(some, others.toReversed());
   });
 
-  it('have no bit that the AWS CNI takes from packets of pods', () => {
+  it('avoids the bit that the AWS CNI restores on packets of pods', () => {
     const marks = new MarkAllocator({ first: 0x1070, last: 0x1103 }, [], []);
     const given = Array.from({ length: 17 }, (_, index) =>
       marks.allocate(`default/s${index} cluster`),
@@ -90,21 +90,21 @@ describe('marks of all-ports Services', () => {
     for (const mark of given) assert.ok(mark !== undefined && (mark & 0x80) === 0);
   });
 
-  it('survive the agent: who had which is on record in the kernel', () => {
+  it('keeps marks across restarts, by the records in the kernel', () => {
     const before = new MarkAllocator(RANGE, [], []);
     const record = OWNERS.slice(0, 8).map((name) => [name, before.allocate(name) ?? 0] as const);
     const after = new MarkAllocator(RANGE, record.toReversed(), []);
     for (const [name, mark] of record) assert.equal(after.allocate(name), mark);
   });
 
-  it('of another range are on record as ours, but are not given again', () => {
+  it('knows recorded marks of another range as own, but does not allocate them', () => {
     const marks = new MarkAllocator(RANGE, [['default/s0 cluster', 0x9000]], []);
     assert.ok(marks.isOwn(0x9000));
     const mark = marks.allocate('default/s0 cluster') ?? 0;
     assert.ok(RANGE.first + 2 <= mark && mark <= RANGE.last);
   });
 
-  it('of two that claim one mark, the first has it', () => {
+  it('keeps a mark for the first owner when two records claim it', () => {
     const marks = new MarkAllocator(
       RANGE,
       [

@@ -37,21 +37,21 @@ function take(into: Plan, table: RouteTable, family: IpFamily, addresses: readon
   );
 }
 
-/** By key, without the order in which Routes came. */
-function itemsOf({ desired: wanted }: Plan): readonly Item[] {
-  return [...wanted.items()].sort((a, b) => (itemKey(a) < itemKey(b) ? -1 : 1));
+/** Items sorted by key, independent of the order of Routes. */
+function itemsOf({ desired }: Plan): readonly Item[] {
+  return [...desired.items()].sort((a, b) => (itemKey(a) < itemKey(b) ? -1 : 1));
 }
 
-/** What a first sync writes: rules as input of iptables-restore. */
+/** Rules that a first sync writes, as input of iptables-restore. */
 function rulesOf({ ruleset }: Plan): string {
   const nothing = { chains: new Map<string, string>(), foreign: new Set<string>() };
   return TABLES.map((table) => restoreInput(ruleset.diff(table, nothing))).join('\n');
 }
 
-describe('plan: the plan of the IPVS mode', () => {
+describe('plan: desired state of the ipvs mode', () => {
   for (const family of IP_FAMILIES) {
     for (const allPorts of ['fwmark', 'iptables'] as const) {
-      it(`comes to the same step by step and at once (${family}, all ports by ${allPorts})`, () => {
+      it(`gives the same items step by step and at once (${family}, all ports by ${allPorts})`, () => {
         const steps = fc.array(arbitraryChange, { minLength: 1, maxLength: 20 });
         fc.assert(
           fc.property(steps, (each) => {
@@ -74,7 +74,7 @@ describe('plan: the plan of the IPVS mode', () => {
     }
   }
 
-  it('has rules of a constant number, whatever Routes there are', () => {
+  it('has the same rules for any Routes', () => {
     fc.assert(
       fc.property(fc.array(arbitraryChange, { maxLength: 20 }), (steps) => {
         const table = newTable();
@@ -87,12 +87,12 @@ describe('plan: the plan of the IPVS mode', () => {
     );
   });
 
-  it('gives a node port its service back when the VIP on its address goes', () => {
+  it('serves a node port again when the VIP on its address is removed', () => {
     const NODE = '192.0.2.7';
     const ported = (id: string, pod: string, fields: Partial<Route>) =>
       route({ id, name: id, clusterIP: undefined, ...fields }, [pod]);
     const listed = (port: number) => ({ kind: 'port', protocol: 'TCP', port }) as const;
-    // Each has the other's node port on its VIP.
+    // Each lists the other's node port on its VIP.
     const a = ported('default/a', '10.244.0.1', {
       match: listed(30_002),
       nodePort: 30_001,
@@ -121,7 +121,7 @@ describe('plan: the plan of the IPVS mode', () => {
     ]);
   });
 
-  it('rejects a Service for which no mark is left, says so once, and serves it when there is one', () => {
+  it('rejects a Service without a mark, warns once, and serves it when a mark is free', () => {
     const warnings: string[] = [];
     const markRange = { first: 0x1000, last: 0x1002 };
     const tiny = new IpvsPlan(
@@ -130,7 +130,7 @@ describe('plan: the plan of the IPVS mode', () => {
         nodePortSelection: ['all'],
         scheduler: 'rr',
         allPorts: 'fwmark',
-        onWarning: (message) => warnings.push(message),
+        onWarning: (details, message) => warnings.push(JSON.stringify({ ...details, message })),
       },
       new MarkAllocator(markRange, [], []),
     );
@@ -143,7 +143,7 @@ describe('plan: the plan of the IPVS mode', () => {
       ['10.96.0.1', 0x1002],
       ['10.96.0.2', 0x1001],
     ]);
-    // Bound and rejected: nothing of the node answers there.
+    // Bound and rejected, so that no listener of the node answers.
     assert.deepEqual(
       [...tiny.desired.entriesOf('KUBE-IPVS-IPS')].map(({ ip }) => ip),
       ['10.96.0.1', '10.96.0.2'],
@@ -151,7 +151,7 @@ describe('plan: the plan of the IPVS mode', () => {
     tiny.update([wide('default/b', '10.96.0.2')], []);
     assert.equal(tiny.waitingForMark, 1);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', /default\/b.*--ipvs-fwmark-range/);
+    assert.match(warnings[0] ?? '', /default\/b.*--ipvs-fwmark-range.*no packet mark left/);
     tiny.update([], ['default/a']);
     assert.deepEqual(marked(), [['10.96.0.2', 0x1002]]);
     assert.equal(tiny.waitingForMark, 0);

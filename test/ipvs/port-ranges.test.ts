@@ -13,7 +13,7 @@ const entry: fc.Arbitrary<IpsetEntry> = fc
     skbMark: fc.constantFrom(0x1002, 0x1003),
   })
   .map(({ length, ...rest }) => {
-    // One port has no `portTo`, as the compiler writes it, or its own.
+    // A single port has no `portTo`, as the compiler writes it, or an equal one.
     return length === 0 ? rest : { ...rest, portTo: rest.port + length - 1 };
   });
 const item: fc.Arbitrary<EntryItem> = entry.map((each) => ({
@@ -22,18 +22,18 @@ const item: fc.Arbitrary<EntryItem> = entry.map((each) => ({
   entry: each,
 }));
 
-/** Entries port by port, as the kernel has them. */
+/** An entry port by port, as the kernel stores it. */
 function portsOf({ ip, protocol, port = 0, portTo = port }: IpsetEntry): string[] {
   return Array.from({ length: portTo - port + 1 }, (_, step) => `${ip} ${protocol} ${port + step}`);
 }
 
-describe('port-ranges: ranges of ports in sets', () => {
-  it('are those of all ports, but not the sources of listed ones', () => {
+describe('port-ranges: port ranges in ipsets', () => {
+  it('knows the sets that may have ranges', () => {
     assert.ok(isRanged('KUBE-PORT-RANGES') && isRanged('KUBE-INSIDE-PORT-RANGES'));
     assert.ok(!isRanged('KUBE-CLUSTER-IP') && !isRanged('KUBE-LOAD-BALANCER-SOURCE-CIDR'));
   });
 
-  it('what may be deleted of one is what no other covers, port by port', () => {
+  it('returns the ports of a range that no other entry covers', () => {
     fc.assert(
       fc.property(fc.array(item, { maxLength: 6 }), fc.array(fc.nat(5)), item, (all, gone, one) => {
         const index = new RangeIndex();
@@ -54,7 +54,7 @@ describe('port-ranges: ranges of ports in sets', () => {
     );
   });
 
-  it("the kernel's ports make the fewest ranges, and have what each of them has", () => {
+  it("joins the kernel's ports to the fewest ranges, and finds ports with their marks", () => {
     fc.assert(
       fc.property(fc.array(item, { maxLength: 6 }), item, (all, one) => {
         const kernel = new KernelPorts();
@@ -70,7 +70,7 @@ describe('port-ranges: ranges of ports in sets', () => {
         assert.deepEqual(ranges.flatMap(portsOf).sort(), [...marks.keys()].sort());
         const ends = new Set(ranges.map((each) => portsOf(each).at(-1)));
         for (const { ip = '', protocol = 'TCP', port = 0 } of ranges) {
-          assert.ok(!ends.has(`${ip} ${protocol} ${port - 1}`), 'neighbours are one range');
+          assert.ok(!ends.has(`${ip} ${protocol} ${port - 1}`), 'adjacent ports form one range');
         }
         const has = portsOf(one.entry).every((port) => marks.get(port) === one.entry.skbMark);
         assert.equal(kernel.has(one), has);

@@ -15,7 +15,7 @@ const DETECTORS: readonly (readonly [string, LocalDetector | undefined])[] = [
 
 const linesOf = (fields: RuleOptions) => Object.values(rulesOf(fields)).flat();
 
-/** All combinations of what the flags decide on. */
+/** All combinations of the options. */
 function* everyOption(): Iterable<RuleOptions> {
   for (const family of IP_FAMILIES) {
     for (const [, detector] of DETECTORS) {
@@ -34,11 +34,11 @@ function* everyOption(): Iterable<RuleOptions> {
   }
 }
 
-describe('rules: the rules of the IPVS mode', () => {
-  it('are well formed with every option', () => {
+describe('rules: iptables rules of the ipvs mode', () => {
+  it('renders well-formed rules with every option', () => {
     for (const fields of everyOption()) {
       for (const lines of Object.values(rulesOf(fields))) {
-        // Throws at what it does not know.
+        // Throws on unknown matches and targets.
         parseChains(lines);
         for (const line of lines) {
           assert.doesNotMatch(line, /undefined|NaN|null|\[object|0x-|--mark -/, line);
@@ -47,7 +47,7 @@ describe('rules: the rules of the IPVS mode', () => {
     }
   });
 
-  it('forward what the iptables mode masquerades, whose nat may still be or already stand', () => {
+  it('accepts forwarded packets with the masquerade mark of the iptables mode', () => {
     for (const masqueradeBit of [0, 14, 31]) {
       const lines = linesOf(ruleOptions({ masqueradeBit }));
       const bit = `0x${(2 ** masqueradeBit).toString(16)}`;
@@ -60,7 +60,7 @@ describe('rules: the rules of the IPVS mode', () => {
     }
   });
 
-  it('jump to chains that are there, of names that are removed with the mode', () => {
+  it('jumps to existing chains only, with names that cleanup removes', () => {
     for (const fields of everyOption()) {
       for (const lines of Object.values(rulesOf(fields))) {
         const declared = lines.flatMap((line) => /^:(\S+)/.exec(line)?.[1] ?? []);
@@ -75,7 +75,7 @@ describe('rules: the rules of the IPVS mode', () => {
     }
   });
 
-  it('ask only sets that are made, with a part of the packet for each part of an entry', () => {
+  it('matches existing sets only, with one packet field for each entry field', () => {
     for (const fields of everyOption()) {
       const specs = new Map(
         SET_NAMES.map((set) => [kernelName(set, fields.family), setSpec(set, fields.family)]),
@@ -93,7 +93,7 @@ describe('rules: the rules of the IPVS mode', () => {
     }
   });
 
-  it('use the sets of one family each, all of names that the kernel takes', () => {
+  it('uses sets of its own family, with names that the kernel accepts', () => {
     const names = IP_FAMILIES.flatMap((family) => SET_NAMES.map((set) => kernelName(set, family)));
     assert.equal(new Set(names).size, names.length);
     for (const name of names) assert.ok(name.length <= 31, name);
@@ -102,18 +102,18 @@ describe('rules: the rules of the IPVS mode', () => {
     }
   });
 
-  it('use every set', () => {
+  it('uses every set', () => {
     const text = linesOf(ruleOptions()).join('\n');
     const unused = SET_NAMES.filter((set) => !text.includes(`-set ${set} `));
     assert.deepEqual(unused, []);
   });
 
-  it('give connections bit 31 as an unsigned number', () => {
+  it('prints masquerade bit 31 as an unsigned number', () => {
     const lines = linesOf(ruleOptions({ masqueradeBit: 31 }));
     assert.ok(lines.includes('-A KUBE-MARK-MASQ -j CONNMARK --set-xmark 0x80000000/0x80000000'));
   });
 
-  it('touch no mark of a packet but those that sets map', () => {
+  it('sets packet marks from ipsets only', () => {
     for (const fields of everyOption()) {
       for (const line of linesOf(fields)) assert.doesNotMatch(line, /-j MARK /, line);
     }

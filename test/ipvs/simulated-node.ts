@@ -1,4 +1,4 @@
-/** A kernel as the IPVS mode leaves it after a first sync. */
+/** A kernel after the first sync of the ipvs mode. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { MarkRange } from '../../config/mode-values.ts';
 import { restoreInput } from '../../iptables/restore.ts';
@@ -17,14 +17,14 @@ import { ipvsTable, type Kernel } from './tracer.ts';
 
 const MARK_RANGE: MarkRange = { first: 0x1000, last: 0x3fff };
 
-/** What `portwide run --proxy-mode ipvs --cluster-cidr …` makes rules with. */
+/** Rule options of `portwide run --proxy-mode ipvs --cluster-cidr …`. */
 export function ruleOptions(fields: Partial<RuleOptions> = {}): RuleOptions {
   const { family, masqueradeAll, masqueradeBit, localDetector, randomFully } = options(fields);
   const markRange = fields.markRange ?? MARK_RANGE;
   return { family, masqueradeAll, masqueradeBit, localDetector, randomFully, markRange };
 }
 
-/** What it compiles Routes with. */
+/** Compile options of the same agent. */
 export function compileOptions(fields: Partial<IpvsCompileOptions> = {}): IpvsCompileOptions {
   const marks = new MarkAllocator(MARK_RANGE, [], []);
   return {
@@ -41,7 +41,7 @@ export function compileOptions(fields: Partial<IpvsCompileOptions> = {}): IpvsCo
 
 const BUILTIN = ['PREROUTING', 'INPUT', 'FORWARD', 'OUTPUT', 'POSTROUTING'];
 
-/** The rules of all tables as `iptables-save` would show them. */
+/** Rules of all tables as `iptables-save` would print them. */
 export function rulesOf(
   fields: RuleOptions,
 ): Readonly<Record<'mangle' | 'nat' | 'filter', string[]>> {
@@ -61,7 +61,7 @@ export function rulesOf(
 
 const parsed = new Map<string, Kernel['chains']>();
 
-/** They depend on no Route. */
+/** Parsed chains; cached, because they do not depend on Routes. */
 function chainsOf(fields: RuleOptions): Kernel['chains'] {
   const key = JSON.stringify(fields);
   const known = parsed.get(key);
@@ -73,7 +73,7 @@ function chainsOf(fields: RuleOptions): Kernel['chains'] {
   return fresh;
 }
 
-/** The mode without a Route yet. */
+/** The plan of the ipvs mode without Routes. */
 export function plan(
   fields: Partial<RuleOptions>,
   allPorts: IpvsPlanOptions['allPorts'] = 'fwmark',
@@ -83,14 +83,14 @@ export function plan(
     nodePortSelection: ['all'],
     scheduler: 'rr',
     allPorts,
-    onWarning: (message: string) => {
+    onWarning: (_details: object, message: string) => {
       throw new Error(message);
     },
   };
   return new IpvsPlan(options, new MarkAllocator(MARK_RANGE, [], []));
 }
 
-/** All that Routes need. */
+/** Items that Routes need. */
 export function itemsOf(
   routes: Iterable<Route>,
   family: IpFamily,
@@ -102,7 +102,7 @@ export function itemsOf(
   return [...full.desired.items()];
 }
 
-/** Rules, sets, services and addresses. */
+/** A kernel with rules, sets, services and addresses. */
 export function kernelWith(
   items: readonly Item[],
   nodeAddresses: readonly string[],

@@ -1,4 +1,4 @@
-/** The kernel's ipsets, as far as this mode uses them. */
+/** Simulates ipsets of the types that the ipvs mode uses. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { EntryItem } from '../../ipvs/items.ts';
@@ -9,7 +9,7 @@ import { network } from '../traffic/expected-outcome.ts';
 
 interface SimulatedSet {
   readonly type: IpsetType;
-  /** By `tupleOf`; of types with networks, by all that is not one. */
+  /** By `keyOf`; for types with networks, without the networks. */
   readonly entries: Map<string, IpsetEntry[]>;
 }
 
@@ -47,19 +47,19 @@ export class SimulatedSets implements Sets {
 
   #find(name: string, flags: string, packet: PacketState): IpsetEntry | undefined {
     const { type, entries } = this.#of(name);
-    // bitmap_port_kadt takes TCP and UDP only; so does every type with ports, and SCTP.
+    // bitmap_port_kadt accepts TCP and UDP only. Other types with ports accept SCTP too.
     const noPorts = type === 'bitmap:port' ? ['sctp', 'icmp'] : ['icmp'];
     if (type.includes('port') && noPorts.includes(packet.protocol)) return undefined;
-    const wanted = asEntry(type, flags.split(','), packet);
-    return entries.get(keyOf(type, wanted))?.findLast((entry) => {
+    const lookup = asEntry(type, flags.split(','), packet);
+    return entries.get(keyOf(type, lookup))?.findLast((entry) => {
       const isIn = (cidr = '', address = '') => network(cidr)(address);
-      if (type === 'hash:net,net' && !isIn(entry.ip, wanted.ip)) return false;
-      return !type.endsWith(',net') || isIn(entry.ip2, wanted.ip2);
+      if (type === 'hash:net,net' && !isIn(entry.ip, lookup.ip)) return false;
+      return !type.endsWith(',net') || isIn(entry.ip2, lookup.ip2);
     });
   }
 }
 
-/** What of a packet a set is asked for. */
+/** The entry that a set looks up for a packet. */
 function asEntry(type: IpsetType, flags: readonly string[], packet: PacketState): IpsetEntry {
   const side = (index: number) => {
     const flag = flags[index];
@@ -68,9 +68,9 @@ function asEntry(type: IpsetType, flags: readonly string[], packet: PacketState)
     throw new Error(`${type} has no part ${index} in ${flags}`);
   };
   const parts = type === 'bitmap:port' ? ['port'] : type.replace('hash:', '').split(',');
-  if (parts.length !== flags.length) throw new Error(`${type} is asked for ${flags}`);
+  if (parts.length !== flags.length) throw new Error(`${type} does not have the parts ${flags}`);
   const port = parts.indexOf('port');
-  if (port >= 0 && flags[port] !== 'dst') throw new Error('nobody looks at source ports');
+  if (port >= 0 && flags[port] !== 'dst') throw new Error('source ports are not supported');
   return {
     ...(port === 0 ? {} : { ip: side(0) }),
     ...(port >= 0 ? { protocol: PROTOCOL[packet.protocol], port: packet.port } : {}),

@@ -18,21 +18,21 @@ import { type Cluster, expectedOutcomes, type Packet } from '../traffic/expected
 import { compileOptions, itemsOf, kernelWith } from './simulated-node.ts';
 import { type Kernel, packetPaths } from './tracer.ts';
 
-/** A packet, where it goes to, and what Routes say of it. */
+/** A packet, and the cluster in which it is sent. */
 interface Case {
   readonly cluster: Cluster;
   readonly packet: Packet;
-  /** The destination is on the dummy device; no VIP that is the node's own address is. */
+  /** Whether the destination is bound to the dummy device. A VIP that is a node address is not. */
   readonly isBound: boolean;
 }
 
 interface Difference {
   readonly reason: string;
-  /** The fate in this mode; undefined when it is the same. */
-  becomes(fate: string, each: Case): string | undefined;
+  /** The outcome in the ipvs mode; undefined if it is the same. */
+  becomes(outcome: string, each: Case): string | undefined;
 }
 
-const isTranslated = (fate: string) => / port \d/.test(fate);
+const isTranslated = (outcome: string) => / port \d/.test(outcome);
 const rejection = ({ destination }: Packet) =>
   `REJECT ${destination.includes(':') ? 'icmp6' : 'icmp'}-port-unreachable`;
 
@@ -42,7 +42,7 @@ const isAllPorts = ({ cluster, packet }: Case) =>
       match.kind !== 'port' && [clusterIP, ...loadBalancerIPs].includes(packet.destination),
   );
 
-/** Of a load balancer that looks whether the node has endpoints. */
+/** Whether the packet is a load balancer's health check. */
 const isProbe = ({ cluster, packet: { destination, protocol, port } }: Case) =>
   protocol === 'tcp' &&
   cluster.routes.some(
@@ -50,77 +50,79 @@ const isProbe = ({ cluster, packet: { destination, protocol, port } }: Case) =>
       loadBalancerIPs.includes(destination) && healthCheckNodePort === port && port > 0,
   );
 
-/** All that this mode does otherwise than Routes say, each on top of those before. */
+/** All differences of the ipvs mode from what Routes say, applied in order. */
 const DIFFERENCES: readonly Difference[] = [
   {
     reason: 'packets to endpoints leave by OUTPUT, so FORWARD need not accept them',
-    becomes: (fate) => (isTranslated(fate) ? fate.replace(', accepted', '') : undefined),
+    becomes: (outcome) => (isTranslated(outcome) ? outcome.replace(', accepted', '') : undefined),
   },
   {
-    reason: 'IPVS schedules no ping; the node answers it',
-    becomes: (fate, { packet }) =>
-      packet.protocol === 'icmp' && isTranslated(fate) ? 'untouched' : undefined,
+    reason: 'IPVS does not schedule ping; the node answers it',
+    becomes: (outcome, { packet }) =>
+      packet.protocol === 'icmp' && isTranslated(outcome) ? 'untouched' : undefined,
   },
   {
-    reason: 'nobody listens on port 0 of an all-ports VIP: dropped before anything is looked at',
-    becomes: (_fate, { packet, ...each }) =>
+    reason: 'packets to port 0 of an all-ports VIP are dropped before anything else',
+    becomes: (_outcome, { packet, ...each }) =>
       packet.protocol !== 'icmp' && packet.port === 0 && isAllPorts({ packet, ...each })
         ? 'DROP'
         : undefined,
   },
   {
     reason:
-      'a process of the node has the VIP for its source, or its address; both lead no reply past it',
-    becomes: (fate, each) => {
+      'a process on the node has the VIP or a node address as source; replies do not pass the node',
+    becomes: (outcome, each) => {
       const { packet, isBound } = each;
       const isHere = packet.inInterface === undefined && isBound;
-      if (!isHere || isProbe(each) || fate.includes('masqueraded')) return undefined;
+      if (!isHere || isProbe(each) || outcome.includes('masqueraded')) return undefined;
       if (packet.source !== packet.destination && !isAllPorts(each)) return undefined;
-      return /^(DROP|REJECT)/.test(fate) ? undefined : `${fate}, masqueraded`;
+      return /^(DROP|REJECT)/.test(outcome) ? undefined : `${outcome}, masqueraded`;
     },
   },
   {
     reason:
-      'load balancers probe a VIP on the dummy device also where it is that of a listed Service',
-    becomes: (_fate, each) => (each.isBound && isProbe(each) ? 'untouched, accepted' : undefined),
+      'load balancers probe a VIP on the dummy device, also if it belongs to a listed Service',
+    becomes: (_outcome, each) =>
+      each.isBound && isProbe(each) ? 'untouched, accepted' : undefined,
   },
   {
-    reason: 'a VIP on the dummy device is a local address: what nobody serves is rejected (72236)',
-    becomes: (fate, each) => {
+    reason:
+      'a VIP on the dummy device is local: packets of no Service are rejected (kubernetes#72236)',
+    becomes: (outcome, each) => {
       const { packet, isBound } = each;
       if (!isBound || packet.protocol === 'icmp' || isProbe(each)) return undefined;
-      return fate.startsWith('untouched') ? rejection(packet) : undefined;
+      return outcome.startsWith('untouched') ? rejection(packet) : undefined;
     },
   },
 ];
 
-/** Reasons that some packet of these tests met. */
+/** Reasons that applied to some packet in this file. */
 const used = new Set<string>();
 
-function inThisMode(fate: string, each: Case): string {
+function inThisMode(outcome: string, each: Case): string {
   return DIFFERENCES.reduce((before, { reason, becomes }) => {
     const after = becomes(before, each);
     if (after === undefined || after === before) return before;
     used.add(reason);
     return after;
-  }, fate);
+  }, outcome);
 }
 
 function compare(kernel: Kernel, each: Case): void {
   const { cluster, packet } = each;
   const { outcomes, sticky } = expectedOutcomes(cluster, packet);
-  const expected = new Set([...outcomes].map((fate) => inThisMode(fate, each)));
-  const ways = packetPaths(kernel, packet);
-  const met = new Set(ways.map(({ outcome: fate }) => fate));
+  const expected = new Set([...outcomes].map((outcome) => inThisMode(outcome, each)));
+  const paths = packetPaths(kernel, packet);
+  const actual = new Set(paths.map(({ outcome }) => outcome));
   const text = (set: ReadonlySet<string>) => [...set].sort().join('; ');
-  if (text(met) !== text(expected)) {
+  if (text(actual) !== text(expected)) {
     const where = { packet, ...cluster, local: [...cluster.local] };
-    assert.equal(text(met), text(expected), JSON.stringify(where, null, 1));
+    assert.equal(text(actual), text(expected), JSON.stringify(where, null, 1));
   }
   if (!sticky) return;
-  for (const { outcome: fate, affinityEntries: memory } of ways) {
-    const again = packetPaths(kernel, { ...packet, affinityEntries: memory });
-    assert.deepEqual([...new Set(again.map((way) => way.outcome))], [fate]);
+  for (const { outcome, affinityEntries } of paths) {
+    const again = packetPaths(kernel, { ...packet, affinityEntries });
+    assert.deepEqual([...new Set(again.map((way) => way.outcome))], [outcome]);
   }
 }
 
@@ -130,7 +132,7 @@ function tablesFor(routes: readonly Route[]): Kernel {
 
 const NODE = '192.0.2.7';
 
-describe('trace: one packet through the IPVS mode', () => {
+describe('trace: one packet through the ipvs mode', () => {
   const ranges = (fields: Partial<Route> = {}) =>
     wideRoute({
       id: 'ranges',
@@ -152,28 +154,28 @@ describe('trace: one packet through the IPVS mode', () => {
     ranges({ id: 'all', name: 'default/all', match: { kind: 'all' }, ...fields });
   const POD = { source: '10.244.0.7', inInterface: 'cali7' };
   const OWN = { source: VIP, inInterface: undefined };
-  const fates = (routes: readonly Route[], sent: Packet) => [
-    ...new Set(packetPaths(tablesFor(routes), sent).map(({ outcome: fate }) => fate)),
+  const outcomes = (routes: readonly Route[], sent: Packet) => [
+    ...new Set(packetPaths(tablesFor(routes), sent).map(({ outcome }) => outcome)),
   ];
 
-  it('a listed port of one Service is not in the range of another, for nobody', () => {
+  it('prefers a listed port of one Service to a range of another, for every client', () => {
     for (const sender of [{}, POD, OWN]) {
       const expected = ['10.244.0.9 port 8080, masqueraded'];
       for (const wide of [ranges, all]) {
         assert.deepEqual(
-          fates([wide({ externalLocal: true }), exact()], clientPacket(sender)),
+          outcomes([wide({ externalLocal: true }), exact()], clientPacket(sender)),
           expected,
         );
         assert.deepEqual(
-          fates([exact(), wide({ externalLocal: true })], clientPacket(sender)),
+          outcomes([exact(), wide({ externalLocal: true })], clientPacket(sender)),
           expected,
         );
       }
     }
   });
 
-  it('who may use one Service of a shared VIP may not use the other', () => {
-    const stranger = clientPacket({ source: '198.51.100.9' });
+  it('applies the source ranges of each Service on a shared VIP separately', () => {
+    const outsider = clientPacket({ source: '198.51.100.9' });
     const theirs = { sourceRanges: ['198.51.100.0/24'] };
     const ours = { sourceRanges: ['192.0.2.0/24'] };
     for (const [narrow, wide] of [
@@ -181,13 +183,13 @@ describe('trace: one packet through the IPVS mode', () => {
       [exact, all],
       [ranges, all],
     ] as const) {
-      assert.deepEqual(fates([narrow(ours), wide(theirs)], stranger), ['DROP']);
-      assert.deepEqual(fates([narrow(theirs), wide(ours)], clientPacket()), ['DROP']);
-      assert.notDeepEqual(fates([narrow(ours), wide(theirs)], clientPacket()), ['DROP']);
+      assert.deepEqual(outcomes([narrow(ours), wide(theirs)], outsider), ['DROP']);
+      assert.deepEqual(outcomes([narrow(theirs), wide(ours)], clientPacket()), ['DROP']);
+      assert.notDeepEqual(outcomes([narrow(ours), wide(theirs)], clientPacket()), ['DROP']);
     }
   });
 
-  describe('of a listed port whose external traffic policy is Local', () => {
+  describe('with a listed port and external traffic policy Local', () => {
     const [A, B] = [
       { address: '10.244.0.2', port: 8080 },
       { address: '10.244.0.3', port: 8080 },
@@ -195,33 +197,33 @@ describe('trace: one packet through the IPVS mode', () => {
     const local = (fields: Partial<Route> = {}) =>
       exact({ clusterEndpoints: [A, B], localEndpoints: [A], externalLocal: true, ...fields });
 
-    it('a pod reaches the target port of every endpoint, with affinity too', () => {
+    it('sends a pod to the target port of every endpoint, also with session affinity', () => {
       for (const affinitySeconds of [0, 60]) {
-        assert.deepEqual(fates([local({ affinitySeconds })], clientPacket(POD)).sort(), [
+        assert.deepEqual(outcomes([local({ affinitySeconds })], clientPacket(POD)).sort(), [
           '10.244.0.2 port 8080',
           '10.244.0.3 port 8080',
         ]);
       }
     });
 
-    it('a pod reaches the endpoints of its zone, others those of the node', () => {
+    it('sends a pod to endpoints of its zone, and other clients to those on the node', () => {
       const routes = [local({ clusterEndpoints: [A], localEndpoints: [A, B] })];
-      assert.deepEqual(fates(routes, clientPacket(POD)), ['10.244.0.2 port 8080']);
-      assert.equal(fates(routes, clientPacket()).length, 2);
+      assert.deepEqual(outcomes(routes, clientPacket(POD)), ['10.244.0.2 port 8080']);
+      assert.equal(outcomes(routes, clientPacket()).length, 2);
     });
 
-    it('another Service may list the port of its health check', () => {
+    it('serves another Service that lists its health check port', () => {
       const routes = [
         local({ id: 'checked', name: 'default/checked', healthCheckNodePort: 32_000 }),
         exact({ match: { kind: 'port', protocol: 'TCP', port: 32_000 } }),
       ];
-      assert.deepEqual(fates(routes, clientPacket({ port: 32_000 })), [
+      assert.deepEqual(outcomes(routes, clientPacket({ port: 32_000 })), [
         '10.244.0.9 port 8080, masqueraded',
       ]);
     });
   });
 
-  it("ports of a range for which no mark is left are nobody else's", () => {
+  it('rejects ports of a range without a mark, even if another Service has all ports', () => {
     const base = compileOptions({ nodeAddresses: [NODE] });
     const markOf = (owner: string) =>
       owner.startsWith('default/ranges') ? undefined : base.markOf(owner);
@@ -229,14 +231,14 @@ describe('trace: one packet through the IPVS mode', () => {
       compileIpvsItems(trafficPlan(each, false), { ...base, markOf }),
     );
     const unique = [...new Map(items.map((item) => [itemKey(item), item])).values()];
-    const ways = packetPaths(kernelWith(unique, [NODE], {}), clientPacket());
+    const paths = packetPaths(kernelWith(unique, [NODE], {}), clientPacket());
     assert.deepEqual(
-      ways.map(({ outcome: fate }) => fate),
+      paths.map(({ outcome }) => outcome),
       ['REJECT icmp-port-unreachable'],
     );
   });
 
-  it('a node port yields to the same port of a VIP that is an address of the node', () => {
+  it('prefers a listed port of a VIP on a node address to a node port', () => {
     const withNodePort = exact({
       id: 'node-port',
       name: 'default/node-port',
@@ -255,45 +257,45 @@ describe('trace: one packet through the IPVS mode', () => {
       [withNodePort, onNode],
       [onNode, withNodePort],
     ]) {
-      assert.deepEqual(fates(routes, sent), ['10.244.0.9 port 8080, masqueraded']);
+      assert.deepEqual(outcomes(routes, sent), ['10.244.0.9 port 8080, masqueraded']);
     }
-    assert.deepEqual(fates([withNodePort], sent), ['10.244.0.2 port 8080, masqueraded']);
+    assert.deepEqual(outcomes([withNodePort], sent), ['10.244.0.2 port 8080, masqueraded']);
   });
 
-  it('the node may ping a VIP whose only endpoints are elsewhere', () => {
+  it('answers pings of the node to a VIP without local endpoints', () => {
     const routes = [all({ externalLocal: true, localEndpoints: [] })];
     const ping = clientPacket({ ...OWN, protocol: 'icmp', port: 0 });
-    assert.deepEqual(fates(routes, ping), ['untouched, masqueraded']);
+    assert.deepEqual(outcomes(routes, ping), ['untouched, masqueraded']);
     const fromOutside = clientPacket({ protocol: 'icmp', port: 0 });
-    assert.deepEqual(fates(routes, fromOutside), ['DROP']);
+    assert.deepEqual(outcomes(routes, fromOutside), ['DROP']);
   });
 
-  it('clients at port 20 are rejected, for the host would answer them', () => {
+  it('rejects source port 20, which IPVS does not schedule, so that the host does not answer', () => {
     for (const sender of [{}, POD, OWN, { source: NODE, inInterface: undefined }]) {
       const sent = clientPacket({ ...sender, sourcePort: 20 });
       for (const each of [exact(), ranges(), all()]) {
-        assert.deepEqual(fates([each], sent), ['REJECT icmp-port-unreachable']);
+        assert.deepEqual(outcomes([each], sent), ['REJECT icmp-port-unreachable']);
       }
     }
   });
 
-  it('affinity of all ports holds across ports and protocols, for one client', () => {
+  it('keeps session affinity of all ports across ports and protocols, for each client', () => {
     const kernel = tablesFor([all({ affinitySeconds: 60 })]);
-    for (const { outcome: fate, affinityEntries: memory } of packetPaths(kernel, clientPacket())) {
+    for (const { outcome, affinityEntries } of packetPaths(kernel, clientPacket())) {
       const again = packetPaths(
         kernel,
-        clientPacket({ port: 5060, protocol: 'udp', affinityEntries: memory }),
+        clientPacket({ port: 5060, protocol: 'udp', affinityEntries }),
       );
       assert.deepEqual(
         again.map((each) => each.outcome),
-        [fate.replace('port 80', 'port 5060')],
+        [outcome.replace('port 80', 'port 5060')],
       );
-      const other = clientPacket({ source: '192.0.2.51', affinityEntries: memory });
+      const other = clientPacket({ source: '192.0.2.51', affinityEntries });
       assert.equal(packetPaths(kernel, other).length, 2);
     }
   });
 
-  it('a probe of a listed Service reaches the node though all ports are of another', () => {
+  it('lets a health check of a listed Service reach the node when another has all ports', () => {
     const routes = [exact({ externalLocal: true, healthCheckNodePort: 32000 }), all()];
     const kernel = tablesFor(routes);
     const cluster = {
@@ -310,15 +312,15 @@ describe('trace: one packet through the IPVS mode', () => {
     }
   });
 
-  it('what is sent from a loopback address is not masqueraded', () => {
+  it('does not masquerade packets from a loopback address', () => {
     const sent = clientPacket({ source: '127.0.0.1', inInterface: undefined });
-    assert.deepEqual(fates([exact()], sent), ['10.244.0.9 port 8080']);
+    assert.deepEqual(outcomes([exact()], sent), ['10.244.0.9 port 8080']);
   });
 });
 
-describe('trace: packets through the IPVS mode', () => {
+describe('trace: generated packets through the ipvs mode', () => {
   for (const family of IP_FAMILIES) {
-    it(`meet the fate that Routes say (${family})`, () => {
+    it(`gives packets the outcome that Routes say (${family})`, () => {
       const settings = fc.record({
         masqueradeAll: fc.boolean(),
         localDetector: localDetectors(family),
@@ -342,7 +344,7 @@ describe('trace: packets through the IPVS mode', () => {
     });
   }
 
-  it('differ from Routes in every way that is listed', () => {
+  it('shows each listed difference from Routes', () => {
     assert.deepEqual(
       DIFFERENCES.map(({ reason }) => reason).filter((reason) => !used.has(reason)),
       [],

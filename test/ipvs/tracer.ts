@@ -1,7 +1,7 @@
 /**
- * Follows the first packet of a connection through the rules, ipsets and services of the IPVS mode,
- * every way it may go. A packet to an address of this host (VIPs are on the dummy device) is for
- * IPVS behind filter INPUT; one that a process of the node sends is, behind nat OUTPUT.
+ * Follows the first packet of a connection through the rules, ipsets and services of the ipvs mode,
+ * on every possible path. IPVS handles a packet to a local address (VIPs are on the dummy device)
+ * after filter INPUT. It handles a packet of a process on the node after nat OUTPUT.
  */
 import { getOrCreate } from '../../api/collections.ts';
 import type { Table } from '../../iptables/chains.ts';
@@ -23,17 +23,17 @@ interface Service {
   readonly destinations: IpvsDestinationKey[];
 }
 
-/** What the kernel holds. */
+/** State of the kernel. */
 export interface Kernel {
   readonly chains: Readonly<Record<Table, Chains>>;
   readonly sets: Sets;
   /** By `serviceText`. */
   readonly services: ReadonlyMap<string, Service>;
-  /** All addresses of the host, those on the dummy device included. */
+  /** All local addresses, including those on the dummy device. */
   readonly local: ReadonlySet<string>;
 }
 
-/** IPVS's table. */
+/** The IPVS table. */
 export function ipvsTable(items: Iterable<Item>): Kernel['services'] {
   const services = new Map<string, Service>();
   const destinations = new Map<string, IpvsDestinationKey[]>();
@@ -58,61 +58,56 @@ export function ipvsTable(items: Iterable<Item>): Kernel['services'] {
 
 type Hook = `${Table} ${string}` | 'route' | 'IPVS';
 
-/** The way behind IPVS: packets to endpoints leave as if the node had sent them. */
+/** Hooks after IPVS: packets to endpoints leave as if the node had sent them. */
 const OUTPUT_HOOKS: readonly Hook[] = ['mangle OUTPUT', 'filter OUTPUT', 'nat POSTROUTING'];
 
-/** Every way that a packet may go. */
+/** All paths that a packet may take. */
 export function packetPaths(kernel: Kernel, packet: Packet): PacketPath[] {
   const isOwn = packet.inInterface === undefined;
-  const way: readonly Hook[] = isOwn
+  const hooks: readonly Hook[] = isOwn
     ? ['mangle OUTPUT', 'nat OUTPUT', 'IPVS', 'filter OUTPUT', 'nat POSTROUTING', 'route']
     : ['mangle PREROUTING', 'nat PREROUTING', 'route'];
-  return follow(kernel, way, newState(packet, kernel.local, kernel.sets), isOwn);
+  return follow(kernel, hooks, newState(packet, kernel.local, kernel.sets), isOwn);
 }
 
 function follow(
   kernel: Kernel,
-  way: readonly Hook[],
+  hooks: readonly Hook[],
   state: PacketState,
   isOwn: boolean,
 ): PacketPath[] {
-  const [stop, ...further] = way;
-  if (stop === undefined) {
-    const {
-      translated,
-      destination: address,
-      port,
-      masqueraded,
-      accepted,
-      addedEntries: remembered,
-    } = state;
-    const fate = translated
+  const [hook, ...further] = hooks;
+  if (hook === undefined) {
+    const { translated, destination: address, port, masqueraded, accepted, addedEntries } = state;
+    const outcome = translated
       ? { translated: { address, port }, masqueraded }
       : { masqueraded, accepted };
-    return [{ outcome: outcomeText(fate), affinityEntries: remembered }];
+    return [{ outcome: outcomeText(outcome), affinityEntries: addedEntries }];
   }
-  if (stop === 'route')
+  if (hook === 'route')
     return follow(kernel, hooksAfterRouting(kernel, state, isOwn), arrived(state), isOwn);
-  if (stop === 'IPVS') {
+  if (hook === 'IPVS') {
     return scheduled(kernel, state).flatMap((answer) => {
-      if (answer === 'nobody') return follow(kernel, further, state, isOwn);
+      if (answer === 'not scheduled') return follow(kernel, further, state, isOwn);
       if (typeof answer === 'string')
         return [{ outcome: answer, affinityEntries: state.addedEntries }];
       return follow(kernel, OUTPUT_HOOKS, answer, isOwn);
     });
   }
-  const [table, chain = ''] = stop.split(' ') as [Table, string];
+  const [table, chain = ''] = hook.split(' ') as [Table, string];
   return [...walk(kernel.chains[table], chain, state)].flatMap(({ verdict, state: after }) => {
     const passes = verdict === 'RETURN' || verdict === 'ACCEPT';
     if (!passes && table === 'nat') throw new Error('table nat cannot drop');
     if (!passes) return [{ outcome: verdict, affinityEntries: after.addedEntries }];
-    const isLast = stop === 'filter INPUT' || stop === 'filter FORWARD';
+    const isLast = hook === 'filter INPUT' || hook === 'filter FORWARD';
     const accepted = after.accepted || (isLast && verdict === 'ACCEPT');
     return follow(kernel, further, { ...after, accepted }, isOwn);
   });
 }
 
-/** Behind routing. What the node sends to itself comes in again, but nat has seen it. */
+/**
+ * Hooks after routing. A packet of the node to itself comes in again, but has already passed nat.
+ */
 function hooksAfterRouting(
   { local }: Kernel,
   { destination }: PacketState,
@@ -129,26 +124,27 @@ function arrived(state: PacketState): PacketState {
   return { ...state, inInterface: state.inInterface ?? 'lo' };
 }
 
-/** What IPVS makes of a packet: to a destination, or rejected, or not its own. */
+/** What IPVS does with a packet: sends it to a destination, rejects it, or passes it on. */
 function scheduled(
   kernel: Kernel,
   state: PacketState,
-): (PacketState | 'nobody' | `REJECT ${string}`)[] {
-  const { destination: vip, source, port, protocol, affinityEntries: memory } = state;
-  // ip_vs_schedule leaves clients at port 20 alone: FTP data comes from there.
-  if (!kernel.local.has(vip) || protocol === 'icmp' || state.sourcePort === 20) return ['nobody'];
+): (PacketState | 'not scheduled' | `REJECT ${string}`)[] {
+  const { destination: vip, source, port, protocol, affinityEntries } = state;
+  // ip_vs_schedule skips source port 20, which it takes for FTP data.
+  if (!kernel.local.has(vip) || protocol === 'icmp' || state.sourcePort === 20)
+    return ['not scheduled'];
   const service =
     kernel.services.get(`FWM ${state.mark}`) ??
     kernel.services.get(`${protocol.toUpperCase()} ${vip}:${port}`);
-  if (service === undefined) return ['nobody'];
+  if (service === undefined) return ['not scheduled'];
   const { key, isPersistent, destinations } = service;
   if (destinations.length === 0) {
     return [`REJECT ${vip.includes(':') ? 'icmp6' : 'icmp'}-port-unreachable`];
   }
-  const noteOf = (destination: IpvsDestinationKey) =>
+  const affinityEntry = (destination: IpvsDestinationKey) =>
     `${source} ${destinationText(key, destination)}`;
   const known = isPersistent
-    ? destinations.filter((destination) => memory?.has(noteOf(destination)))
+    ? destinations.filter((destination) => affinityEntries?.has(affinityEntry(destination)))
     : [];
   return (known.length > 0 ? known : destinations).map((destination) => ({
     ...state,
@@ -157,7 +153,7 @@ function scheduled(
     port: destination.port === 0 || (isPersistent && key.kind === 'mark') ? port : destination.port,
     translated: true,
     addedEntries: isPersistent
-      ? new Set([...state.addedEntries, noteOf(destination)])
+      ? new Set([...state.addedEntries, affinityEntry(destination)])
       : state.addedEntries,
   }));
 }

@@ -3,51 +3,51 @@ import { EndpointPicker } from '../../localhost/endpoint-picker.ts';
 
 const [A, B, C] = ['10.0.0.1', '10.0.0.2', '10.0.0.3'].map((address) => ({ address, port: 80 }));
 
-describe('endpoint-picker: the endpoint of a connection to a node port on localhost', () => {
+describe('endpoint-picker: endpoints of connections to a node port on localhost', () => {
   assert.ok(A && B && C);
   let now = 0;
-  let drawn = 0;
+  let random = 0;
   const picker = (affinitySeconds: number) => {
     now = 0;
-    drawn = 0;
+    random = 0;
     return new EndpointPicker(
       { endpoints: [A, B, C], affinitySeconds },
       () => now,
-      () => drawn,
+      () => random,
     );
   };
 
-  it('is drawn anew for each', () => {
+  it('selects a random endpoint for each connection', () => {
     const of = picker(0);
     assert.equal(of.pick(), A);
-    drawn = 0.999;
+    random = 0.999;
     assert.equal(of.pick(), C);
-    drawn = 0.34;
+    random = 0.34;
     assert.equal(of.pick(), B);
   });
 
-  it('stays with session affinity, until nobody has connected for the timeout', () => {
+  it('keeps the endpoint with session affinity until there was no connection for the timeout', () => {
     const of = picker(60);
     assert.equal(of.pick(), A);
-    drawn = 0.5;
+    random = 0.5;
     now = 59_999;
     assert.equal(of.pick(), A);
     now += 59_999;
-    assert.equal(of.pick(), A, 'each connection lengthens it');
+    assert.equal(of.pick(), A, 'each connection extends the timeout');
     now += 60_000;
     assert.equal(of.pick(), B);
   });
 
-  it('is another once the one it stayed on is gone', () => {
+  it('selects another endpoint when the kept one is removed', () => {
     const of = picker(60);
     of.pick();
     of.update({ endpoints: [{ ...B }, { ...C }], affinitySeconds: 60 });
     assert.deepEqual(of.pick(), B);
-    drawn = 0.999;
+    random = 0.999;
     assert.deepEqual(of.pick(), B);
   });
 
-  it('is never none', () => {
+  it('throws when there is no endpoint', () => {
     const of = picker(0);
     assert.throws(() => of.update({ endpoints: [], affinitySeconds: 0 }), RangeError);
   });

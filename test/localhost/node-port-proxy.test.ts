@@ -6,24 +6,24 @@ import { NodePortProxy } from '../../localhost/node-port-proxy.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
-describe('node-port-proxy: the proxy for node ports on localhost', () => {
+describe('node-port-proxy: proxy for node ports on localhost', () => {
   const servers: Server[] = [];
   const sockets: Socket[] = [];
   let timers: FakeTimers;
   let proxy: NodePortProxy;
-  let heard: string[];
+  let events: string[];
 
   beforeEach(() => {
     timers = new FakeTimers();
-    heard = [];
+    events = [];
     proxy = new NodePortProxy({
       families: ['IPv4', 'IPv6'],
       timers,
       onBindFailure: (_nodePort, error) =>
-        heard.push((error as NodeJS.ErrnoException).code ?? error.message),
-      onBindRecovery: () => heard.push('recovered'),
-      onBindAbandoned: () => heard.push('abandoned'),
-      onConnection: (_nodePort, isForwarded) => heard.push(isForwarded ? 'forwarded' : 'failed'),
+        events.push((error as NodeJS.ErrnoException).code ?? error.message),
+      onBindRecovery: () => events.push('recovered'),
+      onBindAbandoned: () => events.push('abandoned'),
+      onConnection: (_nodePort, isForwarded) => events.push(isForwarded ? 'forwarded' : 'failed'),
     });
   });
 
@@ -35,7 +35,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     for (const server of servers.splice(0)) server.close();
   });
 
-  /** A server that stands for an endpoint; each connection is handed to `onConnection`. */
+  /** An endpoint: a server that passes each connection to `onConnection`. */
   async function endpoint(onConnection: (socket: Socket) => void, host = '127.0.0.1') {
     const server = createServer({ allowHalfOpen: true }, (socket) => {
       sockets.push(socket);
@@ -74,7 +74,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     };
   }
 
-  /** Connects; waits for the listener, which listens a moment after it was asked to. */
+  /** Connects, and retries until the listener is bound. */
   async function client(port: number, host = '127.0.0.1'): Promise<Socket> {
     return await waitFor('a connection', async () => {
       const socket = connect({ host, port, allowHalfOpen: true });
@@ -95,7 +95,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     return text;
   }
 
-  /** Whether a socket ends by an error, once it ends. */
+  /** Whether a socket was reset, once it has closed. */
   const isReset = (socket: Socket) =>
     new Promise<boolean>((resolve) => socket.resume().once('close', resolve));
 
@@ -110,7 +110,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     ['IPv6', '::1'],
   ] as const;
   for (const [family, host] of SERVED) {
-    it(`${family}: a client may close its side first and still get the answer`, async () => {
+    it(`returns the response to a client that closed its side first (${family})`, async () => {
       const target = await endpoint((socket) => {
         void all(socket).then((said) => socket.end(`you said ${said}`));
       }, host);
@@ -119,7 +119,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
       const socket = await client(own.port, host);
       socket.end('hello');
       assert.equal(await all(socket), 'you said hello');
-      assert.deepEqual(heard, ['forwarded']);
+      assert.deepEqual(events, ['forwarded']);
       assert.deepEqual(
         proxy.listeners(),
         SERVED.map(([each]) => [each, each === family ? 1 : 0]),
@@ -127,7 +127,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     });
   }
 
-  it('what the other side does not read is not read either', async () => {
+  it('does not read from a client while the endpoint does not read', async () => {
     let reading: Socket | undefined;
     const target = await endpoint((socket) => {
       reading = socket.pause();
@@ -135,7 +135,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     const own = await nodePort([target]);
     proxy.update([own]);
     const socket = await client(own.port);
-    // More than sockets of both connections hold (tcp_rmem and tcp_wmem are 10 MB together).
+    // More than the sockets of both connections buffer (tcp_rmem and tcp_wmem are 10 MB together).
     const size = 64 * 1024 * 1024;
     socket.end(Buffer.alloc(size));
     const before = process.memoryUsage().arrayBuffers;
@@ -150,7 +150,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     assert.equal(read, size);
   });
 
-  it('connections go on when endpoints change, and when the Service goes; new ones do not', async () => {
+  it('keeps connections when endpoints change or the Service is deleted', async () => {
     const echo = (name: string) => (socket: Socket) =>
       void socket.on('data', (data) => socket.write(`${name}: ${data}`));
     const [one, two] = [await endpoint(echo('one')), await endpoint(echo('two'))];
@@ -174,7 +174,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     ]);
   });
 
-  it('a port that moves to another Service in one change is served by that', async () => {
+  it('serves a port that moves to another Service in one update', async () => {
     const [one, two] = [
       await endpoint((socket) => socket.end('one')),
       await endpoint((socket) => socket.end('two')),
@@ -189,17 +189,17 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     assert.equal(await all(await client(own.port)), 'two');
   });
 
-  it('resets the client of an endpoint that does not answer', async () => {
+  it('resets the client when the endpoint refuses the connection', async () => {
     const port = await freePort();
     const own = await nodePort([{ address: '127.0.0.1', port }]);
     proxy.update([own]);
     const socket = connect({ host: '127.0.0.1', port: own.port });
     const [error] = await once(socket, 'error');
     assert.equal((error as NodeJS.ErrnoException).code, 'ECONNRESET');
-    assert.deepEqual(heard, ['failed']);
+    assert.deepEqual(events, ['failed']);
   });
 
-  it('resets one side when the other breaks off', async () => {
+  it('resets one side when the other aborts', async () => {
     let other: Socket | undefined;
     const target = await endpoint((socket) => {
       other = socket;
@@ -210,37 +210,37 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
       other = undefined;
       const socket = await client(own.port);
       const peer = await waitFor('it is forwarded', () => other);
-      const [breaks, hears] = who === 'client' ? [socket, peer] : [peer, socket];
-      const broken = isReset(hears);
-      breaks.resetAndDestroy();
-      assert.equal(await broken, true, `${who} breaks off`);
+      const [aborting, observer] = who === 'client' ? [socket, peer] : [peer, socket];
+      const broken = isReset(observer);
+      aborting.resetAndDestroy();
+      assert.equal(await broken, true, `${who} aborts`);
     }
   });
 
-  it('a port that another process has is tried again', async () => {
+  it('retries a port that another process uses', async () => {
     const held = await endpoint((socket) => socket.end('held'));
     const target = await endpoint((socket) => socket.end('pod'));
     const own = await nodePort([target], { port: held.port });
     proxy.update([own]);
-    await waitFor('it fails', () => heard.length > 0);
-    assert.deepEqual(heard, ['EADDRINUSE']);
+    await waitFor('it fails', () => events.length > 0);
+    assert.deepEqual(events, ['EADDRINUSE']);
     assert.deepEqual(proxy.listeners()[0], ['IPv4', 0]);
     const [holder] = servers.splice(0, 1);
     holder?.close();
     await waitFor('it listens', () => {
       timers.advance(10_000);
-      return heard.includes('recovered');
+      return events.includes('recovered');
     });
     assert.equal(await all(await client(own.port)), 'pod');
     assert.deepEqual(proxy.listeners()[0], ['IPv4', 1]);
   });
 
-  it('gives connections time to end when the agent does, and resets those that are left', async () => {
+  it('waits for connections to end when draining, and resets the remaining ones', async () => {
     const target = await endpoint((socket) => void socket.resume());
     const own = await nodePort([target]);
     proxy.update([own]);
     const [ends, stays] = [await client(own.port), await client(own.port)];
-    await waitFor('both are forwarded', () => heard.length === 2);
+    await waitFor('both are forwarded', () => events.length === 2);
     let isOver = false;
     const drained = proxy.drain(5000).then(() => {
       isOver = true;
@@ -255,12 +255,12 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     assert.equal(await broken, true);
   });
 
-  it('listens no more once the agent ends, whatever a last sync says', async () => {
+  it('does not listen again after draining started', async () => {
     const target = await endpoint((socket) => void socket.resume());
     const own = await nodePort([target]);
     proxy.update([own]);
     await client(own.port);
-    await waitFor('it is forwarded', () => heard.length === 1);
+    await waitFor('it is forwarded', () => events.length === 1);
     const drained = proxy.drain(5000);
     proxy.update([own]);
     assert.deepEqual(proxy.listeners()[0], ['IPv4', 0]);
@@ -268,7 +268,7 @@ describe('node-port-proxy: the proxy for node ports on localhost', () => {
     await drained;
   });
 
-  it('passes over families that it does not serve', async () => {
+  it('ignores families that it does not serve', async () => {
     proxy = new NodePortProxy({
       families: [],
       timers,

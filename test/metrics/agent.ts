@@ -73,7 +73,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
   });
   const kept: RemainingState[] = [];
   const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
-  const numbers = createMetricSources(table, { kept: () => kept }, () => config.changes);
+  const numbers = createMetricSources(table, { remaining: () => kept }, () => config.changes);
   numbers.register(backends, { listeners: () => [['IPv4', 3]] });
   const metrics = createMetrics(numbers, '1.2.3', [
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },

@@ -156,7 +156,7 @@ async function experienced(): Promise<Scrape> {
     backend.has = {
       rules: new Map([['nat', 1]]),
       marks: { inUse: 1, waiting: 0 },
-      lingeringVips: 0,
+      drainingVips: 0,
       elements: new Map([['endpoints', 1]]),
       cleanupFailures: 0,
     };

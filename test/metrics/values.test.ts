@@ -226,7 +226,7 @@ describe('values: the values of metrics', () => {
       ['UDP', 7],
       ['SCTP', 0],
     ];
-    v6.has = { marks: { inUse: 5, waiting: 2 }, lingeringVips: 3, elements, cleanupFailures: 1 };
+    v6.has = { marks: { inUse: 5, waiting: 2 }, drainingVips: 3, elements, cleanupFailures: 1 };
     await start();
     const scraped = await scrape();
     const nat = { table: 'nat' };

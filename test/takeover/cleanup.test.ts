@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
-import { allLeftovers } from '../../takeover/cleanup.ts';
+import { allCleanupSteps } from '../../takeover/cleanup.ts';
 import { CleanupAttempt } from '../../takeover/cleanup-attempt.ts';
 
-/** Hears of parts, and removes none. */
+/** Records parts, and removes none. */
 class Listing extends CleanupAttempt {
   readonly parts: string[] = [];
 
@@ -11,10 +11,10 @@ class Listing extends CleanupAttempt {
   }
 }
 
-describe('cleanup', () => {
-  it('begins with the device, and comes to IPVS and its sets when no rule names them', async () => {
+describe('cleanup: steps', () => {
+  it('removes the device first, and IPVS and its sets after the rules that reference them', async () => {
     const listing = new Listing();
-    for (const leftover of allLeftovers([])) await leftover(listing);
+    for (const step of allCleanupSteps([])) await step(listing);
     assert.deepEqual(listing.parts, [
       'device kube-ipvs0',
       'iptables-nft',

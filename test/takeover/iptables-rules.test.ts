@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { cleanupInput } from '../../takeover/iptables-rules.ts';
 
-describe('iptables rules of another mode', () => {
+describe('iptables-rules: input for iptables-restore', () => {
   const saved = [
     '*nat',
     ':PREROUTING ACCEPT [0:0]',
@@ -16,7 +16,7 @@ describe('iptables rules of another mode', () => {
     'COMMIT',
   ].join('\n');
 
-  it("are removed: kube-proxy's chains of every mode and the jumps to them", () => {
+  it("removes kube-proxy's chains of every mode and the jumps to them", () => {
     assert.deepEqual(cleanupInput('nat', saved, true)?.split('\n'), [
       '*nat',
       '-D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES',

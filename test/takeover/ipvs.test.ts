@@ -15,23 +15,23 @@ const service = (address: string): IpvsServiceKey => ({
 });
 const [WEB, DNS] = [service('10.96.0.1'), service('10.96.0.2')];
 
-/** A node whose services have these connections; those that are opened take new ones. */
+/** A node with connections by service. At the first check, all services take new ones. */
 function node() {
   const timers = new FakeTimers();
   const log = { debug() {}, info() {}, warn() {}, error() {} };
   const connections = new Map([WEB, DNS].map((key) => [key, 0]));
-  const looks: (readonly IpvsServiceKey[])[] = [];
-  let hasBegun = true;
+  const checks: (readonly IpvsServiceKey[])[] = [];
+  let startedDraining = true;
   let isThere = true;
   const leftover = ipvs([], {
     hasDevice: async () => isThere,
-    retireServices: async (_excluded, among = [WEB, DNS]) => {
-      looks.push(among);
+    drainServices: async (_excluded, among = [WEB, DNS]) => {
+      checks.push(among);
       const busy = among.filter((key) => connections.get(key) !== 0);
       const sum = busy.reduce((total, key) => total + (connections.get(key) ?? 0), 0);
-      const look = { connections: sum, busy, hasBegun };
-      hasBegun = false;
-      return look;
+      const check = { connections: sum, busy, startedDraining };
+      startedDraining = false;
+      return check;
     },
     clear: async () => {
       isThere = false;
@@ -45,7 +45,7 @@ function node() {
   void takeover.afterFirstSync('IPv4');
   return {
     connections,
-    looks,
+    checks,
     isGone: () => !isThere,
     pass: async (milliseconds: number) => {
       await nextTurn();
@@ -57,8 +57,8 @@ function node() {
   };
 }
 
-describe('ipvs: taking away what mode ipvs left', () => {
-  it('waits for handshakes that were under way when services ceased to take connections', async () => {
+describe('ipvs: removal of IPVS state', () => {
+  it('waits for handshakes that were in flight when services stopped taking connections', async () => {
     const { connections, pass, isGone } = node();
     await nextTurn();
     assert.equal(isGone(), false);
@@ -70,8 +70,8 @@ describe('ipvs: taking away what mode ipvs left', () => {
     assert.equal(isGone(), true);
   });
 
-  it('waits for those of services that had no connection, too, when others have some', async () => {
-    const { connections, pass, isGone, looks } = node();
+  it('waits for handshakes with services without connections when others have some', async () => {
+    const { connections, pass, isGone, checks } = node();
     connections.set(WEB, 1);
     await nextTurn();
     connections.set(DNS, 1);
@@ -79,13 +79,13 @@ describe('ipvs: taking away what mode ipvs left', () => {
     connections.set(WEB, 0);
     await pass(60_000);
     assert.equal(isGone(), false, 'while the connection lasts');
-    assert.deepEqual(looks.at(-1), [DNS], 'only what has connections is looked at again');
+    assert.deepEqual(checks.at(-1), [DNS], 'only services with connections are checked again');
     connections.set(DNS, 0);
     await pass(15_000);
     assert.equal(isGone(), true);
   });
 
-  it('is over in seconds where there are no connections', async () => {
+  it('removes everything within seconds when there are no connections', async () => {
     const { isGone, pass } = node();
     await pass(2000);
     assert.equal(isGone(), true);

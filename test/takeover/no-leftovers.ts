@@ -2,7 +2,7 @@ import type { CleanupStep } from '../../takeover/cleanup-attempt.ts';
 
 const nothing: CleanupStep = async () => {};
 
-/** Kinds of leftovers of a node that has none. */
+/** Cleanup steps on a node with nothing to remove. */
 export const NO_LEFTOVERS = {
   nftTables: () => nothing,
   iptablesRules: () => nothing,

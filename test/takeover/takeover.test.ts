@@ -9,10 +9,10 @@ import { NO_LEFTOVERS } from './no-leftovers.ts';
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
-const FAILED = 'cannot remove what mode ipvs left; Services are served without it; trying again';
+const FAILED = 'cannot remove leftover state; retrying';
 const LOG = { debug() {}, info() {}, warn() {}, error() {} };
 
-/** An agent of a mode, and what is removed for it, in order. */
+/** An agent of a mode, and the removals that it starts, in order. */
 function agent(
   mode: ProxyMode,
   {
@@ -42,9 +42,9 @@ function agent(
   return {
     failing,
     timers,
-    kept: () => [...takeover.kept()],
+    remaining: () => [...takeover.remaining()],
     afterFirstSync: (family: IpFamily) => takeover.afterFirstSync(family),
-    /** What is removed after a first sync. */
+    /** Removals after a first sync. */
     removedAfter: async (family: IpFamily): Promise<string[]> => {
       begun.length = 0;
       await takeover.afterFirstSync(family);
@@ -60,7 +60,7 @@ function agent(
   };
 }
 
-describe('takeover: taking over', () => {
+describe('takeover: removals after first syncs', () => {
   const tables = 'portwide,kube-proxy';
   for (const [mode, first, second] of [
     [
@@ -71,31 +71,31 @@ describe('takeover: taking over', () => {
     ['iptables', ['policy', `${tables} of IPv4`], ['IPVS but ::/0', `${tables} of IPv6`]],
     ['ipvs', ['policy', `${tables} of IPv4`], [`${tables} of IPv6`]],
   ] as const) {
-    it(`by mode ${mode}: what goes after the first sync of each family, and after the last one`, async () => {
-      const { removedAfter, kept } = agent(mode);
+    it(`removes state of other modes after each family's first sync (mode ${mode})`, async () => {
+      const { removedAfter, remaining } = agent(mode);
       assert.deepEqual(await removedAfter('IPv4'), first);
       assert.deepEqual(await removedAfter('IPv6'), second);
-      assert.deepEqual(kept(), []);
+      assert.deepEqual(remaining(), []);
     });
   }
 
-  it('leaves network policy to an agent that enforces it', async () => {
+  it('keeps network policy when the agent enforces it', async () => {
     const { removedAfter } = agent('ipvs', { families: ['IPv6'], networkPolicy: true });
     assert.deepEqual(await removedAfter('IPv6'), [`${tables} of IPv6`]);
   });
 
-  it('leaves IPVS while rules may name its sets', async () => {
-    const { failing, removedAfter, removedIn, kept } = agent('nftables');
+  it('keeps IPVS while rules may reference its sets', async () => {
+    const { failing, removedAfter, removedIn, remaining } = agent('nftables');
     failing.add('rules of IPv4');
     await removedAfter('IPv4');
     assert.deepEqual(await removedAfter('IPv6'), ['kube-proxy of IPv6', 'rules of IPv6']);
-    assert.deepEqual(kept(), [{ what: 'iptables', reason: 'error', connections: 0 }]);
+    assert.deepEqual(remaining(), [{ what: 'iptables', reason: 'error', connections: 0 }]);
     failing.clear();
     assert.deepEqual(await removedIn(SECOND), ['rules of IPv4', 'IPVS but ::/0']);
-    assert.deepEqual(kept(), []);
+    assert.deepEqual(remaining(), []);
   });
 
-  it('tells when the tables of a family are gone', async () => {
+  it('resolves when the tables of a family are deleted', async () => {
     const { failing, afterFirstSync, removedIn } = agent('nftables');
     failing.add('kube-proxy of IPv4');
     failing.add('rules of IPv6');
@@ -111,18 +111,21 @@ describe('takeover: taking over', () => {
   });
 });
 
-/** One removal, whose attempts end as told: with an error or the connections left. */
+/**
+ * One removal. `nextEnd` gives the result of each attempt: an error, or the connections that
+ * remain.
+ */
 function removing(nextEnd: () => number | Error) {
   const timers = new FakeTimers();
-  const said: string[] = [];
+  const logged: string[] = [];
   const log = {
     debug: () => {},
-    info: (_details: object, message: string) => void said.push(message),
+    info: (_details: object, message: string) => void logged.push(message),
     warn: (details: object, message: string) => {
-      said.push(`warning: ${message}: ${(details as { err: Error }).err.message}`);
+      logged.push(`warning: ${message}: ${(details as { err: Error }).err.message}`);
     },
     error: (details: object, message: string) => {
-      said.push(`error: ${message}: ${(details as { err: Error }).err.message}`);
+      logged.push(`error: ${message}: ${(details as { err: Error }).err.message}`);
     },
   };
   let attempts = 0;
@@ -139,15 +142,15 @@ function removing(nextEnd: () => number | Error) {
     { ...NO_LEFTOVERS, ipvs: () => leftover },
   );
   void takeover.afterFirstSync('IPv4');
-  const kept = () => [...takeover.kept()];
+  const remaining = () => [...takeover.remaining()];
   return {
     takeover,
     timers,
-    said,
-    kept,
+    logged,
+    remaining,
     attempts: () => attempts,
-    isDone: () => timers.pending === 0 && kept().length === 0,
-    /** Lets time pass in steps, with all that follows from each. */
+    isDone: () => timers.pending === 0 && remaining().length === 0,
+    /** Lets time pass in steps, and runs what follows from each. */
     pass: async (milliseconds: number, step = SECOND) => {
       for (let passed = 0; passed < milliseconds; passed += step) {
         timers.advance(step);
@@ -157,59 +160,60 @@ function removing(nextEnd: () => number | Error) {
   };
 }
 
-describe('takeover: removing what another mode left', () => {
-  it('is done at once where nothing needs what was left', async () => {
-    const { isDone, kept, attempts, said, timers } = removing(() => 0);
+describe('takeover: one removal', () => {
+  it('finishes at once when no connection needs the state', async () => {
+    const { isDone, remaining, attempts, logged, timers } = removing(() => 0);
     await nextTurn();
-    assert.deepEqual([isDone(), kept(), attempts(), said, timers.pending], [true, [], 1, [], 0]);
+    assert.deepEqual(
+      [isDone(), remaining(), attempts(), logged, timers.pending],
+      [true, [], 1, [], 0],
+    );
   });
 
-  it('keeps what connections need, and removes it within a minute of the last one', async () => {
+  it('keeps state that connections need, and removes it within a minute of the last one', async () => {
     let connections = 21;
-    const { isDone, kept, said, pass } = removing(() => connections);
-    // So that looks come at whole periods, and the last connection ends right after one.
+    const { isDone, remaining, logged, pass } = removing(() => connections);
+    // So that checks come at whole periods, and the last connection ends right after one.
     await nextTurn();
     await pass(10 * MINUTE);
-    assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'connections', connections: 21 }]);
+    assert.deepEqual(remaining(), [{ what: 'ipvs', reason: 'connections', connections: 21 }]);
     connections = 1;
     await pass(MINUTE);
-    assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'connections', connections: 1 }]);
+    assert.deepEqual(remaining(), [{ what: 'ipvs', reason: 'connections', connections: 1 }]);
     connections = 0;
-    // Half a minute is left for the removal itself.
+    // Half a minute remains for the removal itself.
     await pass(30 * SECOND);
-    assert.deepEqual([isDone(), kept()], [true, []]);
-    assert.deepEqual(said, [
-      'mode ipvs left established connections; what they need stays until they end',
-    ]);
+    assert.deepEqual([isDone(), remaining()], [true, []]);
+    assert.deepEqual(logged, ['keeping leftover state until its connections end']);
   });
 
-  it('tries again soon after a failure, later after many, and warns of each new reason', async () => {
+  it('retries with growing delays, and logs each new reason', async () => {
     const [busy, denied] = [new Error('busy'), new Error('denied')];
     const ends = [busy, busy, denied, denied, 2];
-    const { isDone, kept, said, attempts, pass } = removing(() => ends.shift() ?? 0);
+    const { isDone, remaining, logged, attempts, pass } = removing(() => ends.shift() ?? 0);
     await pass(2 * SECOND);
     assert.equal(attempts(), 2);
-    assert.deepEqual(kept(), [{ what: 'ipvs', reason: 'error', connections: 0 }]);
+    assert.deepEqual(remaining(), [{ what: 'ipvs', reason: 'error', connections: 0 }]);
     await pass(MINUTE);
-    assert.deepEqual([isDone(), kept()], [true, []]);
-    assert.deepEqual(said, [
+    assert.deepEqual([isDone(), remaining()], [true, []]);
+    assert.deepEqual(logged, [
       `warning: ${FAILED}: busy`,
       `warning: ${FAILED}: denied`,
-      'mode ipvs left established connections; what they need stays until they end',
-      'the removal succeeds again',
+      'keeping leftover state until its connections end',
+      'leftover state can be removed again',
     ]);
   });
 
-  it('goes on for as long as it fails, every five minutes in the end', async () => {
-    const { attempts, said, pass } = removing(() => new Error('no'));
+  it('retries every five minutes at last while it fails', async () => {
+    const { attempts, logged, pass } = removing(() => new Error('no'));
     await pass(60 * MINUTE);
-    assert.deepEqual([said[0], said.at(-1)?.slice(0, 6)], [`warning: ${FAILED}: no`, 'error:']);
+    assert.deepEqual([logged[0], logged.at(-1)?.slice(0, 6)], [`warning: ${FAILED}: no`, 'error:']);
     const after = attempts();
     await pass(60 * MINUTE);
     assert.equal(attempts() - after, 12);
   });
 
-  it('leaves no timer behind when it is stopped, waiting or in the middle of an attempt', async () => {
+  it('leaves no timer when it is stopped, while waiting or during an attempt', async () => {
     const waiting = removing(() => 3);
     await nextTurn();
     assert.equal(waiting.timers.pending, 1);

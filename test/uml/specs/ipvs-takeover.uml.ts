@@ -263,11 +263,11 @@ describe('IPVS mode after something else', () => {
     await waitFor('nothing is left of IPVS within a minute', isGone, 60_000);
     assert.deepEqual(await ipvs.services(), foreign);
     const said = ipvs.agent.log
-      .filter(({ msg }) => msg.includes('mode ipvs'))
+      .filter(({ msg, what }) => msg.includes('leftover state') && what === 'ipvs')
       .map(({ msg }) => msg);
     assert.deepEqual(said, [
-      'mode ipvs left established connections; what they need stays until they end',
-      'removed what mode ipvs had left',
+      'keeping leftover state until its connections end',
+      'removed leftover state',
     ]);
     await ipvs.agent.stop();
     await ipvs.cleanup();
