@@ -1,7 +1,7 @@
 /**
- * What the policy APIs say of a connection, read off the objects as they are, for each connection
- * from the start. It knows nothing of profiles and lists, and nothing here is fast or clever: what is
- * compared with it has to be right because this is plainly right.
+ * A reference implementation of the policy APIs. It evaluates the objects directly for each
+ * connection, without policy sets and lists. It is simple rather than fast, so that its correctness
+ * is evident.
  */
 import { cidrContains } from '../../api/addresses.ts';
 import type { Node, Protocol } from '../../api/objects.ts';
@@ -19,20 +19,20 @@ import type {
 } from '../../api/policy-objects.ts';
 import type { TestObject } from './objects.ts';
 
-/** A cluster. */
+/** Objects and settings of a cluster. */
 export interface ClusterState {
   readonly objects: readonly TestObject[];
-  /** Addresses that were learned for domain names, in lower case and without the final dot. */
+  /** FQDN cache: addresses by domain name in lower case without the final dot. */
   readonly names?: ReadonlyMap<string, readonly string[]>;
-  /** Nodes that enforce policy for their pods. Missing: all. */
+  /** Nodes that enforce policy for their pods; default: all. */
   readonly enforcing?: readonly string[];
 }
 
-/** The first packet of a connection, after translation of its destination. */
+/** The first packet of a connection, after DNAT. */
 export interface Flow {
   readonly from: string;
   readonly to: string;
-  /** Of the destination; means nothing with ICMP. */
+  /** Destination port; ignored for ICMP. */
   readonly port: number;
   readonly protocol: Protocol | 'ICMP';
 }
@@ -84,7 +84,7 @@ function judge(
   return decide(rulesOf('Baseline')) === 'Deny' ? 'deny' : 'allow';
 }
 
-/** By priority, a BaselineAdminNetworkPolicy before all; then by name; then by kind. */
+/** Order by priority (a BaselineAdminNetworkPolicy first), then name, then kind. */
 function goesBefore(a: Policy, b: Policy): number {
   const rank = (policy: Policy) =>
     policy.kind === 'BaselineAdminNetworkPolicy' ? -1 : policy.priority;
@@ -151,7 +151,7 @@ function isNamedBy(pattern: string, name: string): boolean {
   return labels.length > tail.length && labels.slice(-tail.length).join('.') === tail.join('.');
 }
 
-/** The pod that has an address; of several the one that was created last. */
+/** The pod with an address; of several, the one created last. */
 function podAt(world: ClusterState, address: string): Pod | undefined {
   let holder: Pod | undefined;
   for (const pod of kind<Pod>(world, ['Pod'])) {
@@ -177,7 +177,7 @@ function isSelected(world: ClusterState, { namespaces, pods }: PodSelection, pod
   return matchesLabels(pods, pod.labels);
 }
 
-/** With the one that the API server gives every namespace. */
+/** Labels of a namespace, including `kubernetes.io/metadata.name`. */
 function namespaceLabels(world: ClusterState, name: string): Labels {
   const object = kind<Namespace>(world, ['Namespace']).find((each) => each.name === name);
   return { ...object?.labels, 'kubernetes.io/metadata.name': name };

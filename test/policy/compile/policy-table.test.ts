@@ -3,18 +3,18 @@ import type { IpFamily } from '../../../api/objects.ts';
 import { nftRuleText } from '../../../nft/rule.ts';
 import { staticChains } from '../../../policy/compile/policy-table.ts';
 
-describe('skeleton: what stands in the table of network policy', () => {
+describe('policy-table: static chains of the policy table', () => {
   const chains = (family: IpFamily, logGroup?: number) =>
     new Map(
-      staticChains({ family, logGroup }).map(({ name, hook, lines }) => [
+      staticChains({ family, logGroup }).map(({ name, hook, rules }) => [
         name,
-        { hook, rules: [...lines].map(({ rule }) => nftRuleText(rule)) },
+        { hook, rules: [...rules].map(({ rule }) => nftRuleText(rule)) },
       ]),
     );
 
-  it('is called where connections begin, after translation', () => {
+  it('has base chains that evaluate the first packet of a connection after DNAT', () => {
     const judged = [
-      'ip saddr . ip daddr @own accept',
+      'ip saddr . ip daddr @hairpin-pods accept',
       'ip saddr vmap @egress-pods',
       'ip daddr vmap @ingress-pods',
     ];
@@ -36,14 +36,14 @@ describe('skeleton: what stands in the table of network policy', () => {
     });
   });
 
-  it('does not judge neighbour discovery', () => {
+  it('accepts neighbour discovery', () => {
     const discovery = 'meta l4proto ipv6-icmp ip6 hoplimit 255 icmpv6 type 133-137 accept';
     for (const name of ['forward', 'input']) {
       assert.equal(chains('IPv6').get(name)?.rules[1], discovery);
     }
   });
 
-  it('counts what it drops, and hands it to nflog if it is told', () => {
+  it('counts denied packets and logs them to the NFLOG group when set', () => {
     const name = 'deny-network-policy-egress';
     assert.deepEqual(chains('IPv4').get(name)?.rules, [`counter name "${name}" drop`]);
     assert.deepEqual(chains('IPv4', 5).get(name)?.rules, [

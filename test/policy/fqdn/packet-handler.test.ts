@@ -17,7 +17,7 @@ function message(type: 'query' | 'response', id: number, name = 'a.example.com')
   });
 }
 
-describe('intake: the intake of packets', () => {
+describe('packet-handler: verdicts on queued packets', () => {
   let intake: PacketHandler;
   let accepted: number[];
   let last = 0;
@@ -28,7 +28,7 @@ describe('intake: the intake of packets', () => {
     intake = new PacketHandler((id) => accepted.push(id));
     intake.configure(['*.example.com'], ['10.96.0.10']);
   });
-  /** @returns its number. */
+  /** @returns the id of the packet. */
   const take = (bytes: Buffer, link: number, now = 0) => {
     last += 1;
     intake.handle({ id: last, ifindex: link, bytes }, now);
@@ -38,7 +38,7 @@ describe('intake: the intake of packets', () => {
   const answer = (id: number, name?: string, now?: number) =>
     take(udpPacket(BACK, message('response', id, name)), 2, now);
 
-  it('lets all go on at once but answers that tell something', () => {
+  it('accepts all packets at once except answers with observations', () => {
     const passing = [
       ask(1),
       ask(2, 'other.test'),
@@ -68,7 +68,7 @@ describe('intake: the intake of packets', () => {
     });
   });
 
-  it('numbers what is to be learned', () => {
+  it('numbers batches of observations', () => {
     for (const id of [1, 2, 3]) ask(id);
     answer(1);
     assert.equal(intake.takeBatch()?.first, 1);
@@ -81,13 +81,13 @@ describe('intake: the intake of packets', () => {
     assert.deepEqual(accepted, [5, 6]);
   });
 
-  it('lets answers go on after a while', () => {
+  it('accepts answers after the timeout', () => {
     ask(1);
     const held = answer(1, undefined, 100);
-    assert.equal(intake.deferred.deadline, 100 + DEFERRAL_LIMITS.patience);
-    intake.deferred.check(99 + DEFERRAL_LIMITS.patience);
+    assert.equal(intake.deferred.deadline, 100 + DEFERRAL_LIMITS.timeout);
+    intake.deferred.check(99 + DEFERRAL_LIMITS.timeout);
     assert.ok(!accepted.includes(held));
-    intake.deferred.check(100 + DEFERRAL_LIMITS.patience);
+    intake.deferred.check(100 + DEFERRAL_LIMITS.timeout);
     assert.ok(accepted.includes(held));
     ask(2);
     assert.ok(accepted.includes(answer(2)));
@@ -99,7 +99,7 @@ describe('intake: the intake of packets', () => {
     assert.equal(intake.counts().overdue, 3);
   });
 
-  it('lets go on what it holds back when no name matters any more, and holds back again for the next', () => {
+  it('accepts deferred packets when the last pattern is removed, and defers again for a new one', () => {
     ask(1);
     const held = answer(1);
     intake.configure([], []);
@@ -112,7 +112,7 @@ describe('intake: the intake of packets', () => {
     assert.equal(intake.counts().overdue, 0);
   });
 
-  it('holds back the rest of a stream, and what is sent once more, with the first', () => {
+  it('defers later segments and retransmissions of a stream with the first segment', () => {
     take(tcpPacket(FLOW, 99, Buffer.alloc(0), { syn: true }), 7);
     take(tcpPacket(BACK, 499, Buffer.alloc(0), { syn: true }), 2);
     const query = framed(message('query', 1));
@@ -134,7 +134,7 @@ describe('intake: the intake of packets', () => {
     assert.equal(accepted.at(-1), late);
   });
 
-  it('lets a packet go on that cannot be looked into', () => {
+  it('accepts a packet whose inspection fails', () => {
     const broken = { id: 1, ifindex: 1, bytes: undefined as unknown as Buffer };
     assert.throws(() => intake.handle(broken, 0), TypeError);
     assert.deepEqual(accepted, [1]);
