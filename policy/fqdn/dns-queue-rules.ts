@@ -1,8 +1,8 @@
 /**
  * iptables rules that send DNS packets through an NFQUEUE.
  *
- *   FORWARD ─┬─► PORTWIDE-DNS: queries from and answers to non-local addresses, of connections to
- *   INPUT  ──┤   port 53 of a resolver, before or after DNAT
+ *   FORWARD ─┬─► PORTWIDE-DNS: queries from and answers to non-local addresses, of connections
+ *   INPUT  ──┤   whose destination before DNAT is port 53 of a resolver
  *   OUTPUT ──┘   (answers only)
  *
  * A query of a pod traverses FORWARD, or INPUT if the resolver is on the node or the VIP belongs to
@@ -72,7 +72,7 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
  * sync.
  * @param resolvers Canonical addresses; the other IP family is ignored. Empty: removes the rules.
  * @returns whether something was written.
- * @throws IptablesError if nothing was changed.
+ * @throws IptablesError; then nothing was changed.
  */
 export async function syncDnsRules(
   table: MangleTable,
@@ -94,7 +94,7 @@ export async function syncDnsRules(
 /**
  * Removes the rules, whatever their queue number.
  * @returns whether the rules existed.
- * @throws IptablesError if nothing was changed.
+ * @throws IptablesError; then nothing was changed.
  */
 export async function removeDnsRules(table: MangleTable): Promise<boolean> {
   const saved = (await table.saveTable('mangle')).split('\n');

@@ -23,7 +23,7 @@ export interface AddressEntry {
   readonly namedPorts: readonly NamedPortMember[];
   /** Whether a pod of this node has the address. */
   readonly isLocalPod: boolean;
-  /** Ids of the policy sets that apply to the pod; undefined for pods of other nodes. */
+  /** Ids of the policy sets that apply to the pod; undefined: none, as for pods of other nodes. */
   readonly policySets: Readonly<Record<Direction, number | undefined>>;
 }
 

@@ -43,7 +43,7 @@ export function releaseRules(rules: readonly PolicySetRule[], lists: RuleLists):
 
 function ruleVerdict({ tier }: Policy, { action }: PolicyRule): RuleVerdict {
   if (action === 'Allow') return 'allow';
-  if (action === 'Pass') return tier === 'Admin' ? 'pass' : 'allow'; // After Baseline comes the default allow.
+  if (action === 'Pass') return tier === 'Admin' ? 'pass' : 'allow'; // The default allow follows.
   if (tier === 'Admin') return 'deny-admin';
   return tier === 'Baseline' ? 'deny-baseline' : 'deny-network-policy';
 }
