@@ -103,9 +103,9 @@ function changeList(
     change.cleanup.push(...rangeElements(number, before, family));
     return;
   }
-  const [old, fresh] = [before.networks[family], now.networks[family]];
-  change.remove.push(...networkElements(number, rangesNotIn(old, fresh), family));
-  change.add.push(...networkElements(number, rangesNotIn(fresh, old), family));
+  const [old, current] = [before.networks[family], now.networks[family]];
+  change.remove.push(...networkElements(number, rangesNotIn(old, current), family));
+  change.add.push(...networkElements(number, rangesNotIn(current, old), family));
 }
 
 function* rangeElements(

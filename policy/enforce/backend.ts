@@ -194,11 +194,11 @@ export class PolicyBackend {
   }
 
   #enqueueAddition(elements: readonly FqdnElement[], entries: readonly FqdnEntry[]): Promise<void> {
-    const waiting = this.#pendingAddition;
-    if (waiting !== undefined) {
-      waiting.elements.push(...elements);
-      waiting.entries.push(...entries);
-      return waiting.done;
+    const batch = this.#pendingAddition;
+    if (batch !== undefined) {
+      batch.elements.push(...elements);
+      batch.entries.push(...entries);
+      return batch.done;
     }
     const done = this.#queue.run(async () => {
       this.#pendingAddition = undefined;

@@ -75,15 +75,15 @@ export class FqdnCache {
    */
   setPatterns(names: ReadonlyMap<string, ReadonlySet<ListId>>, now: number): FqdnElement[] {
     const patterns = new NamePatterns<PatternLists>();
-    const fresh = new NamePatterns<PatternLists>();
+    const newLists = new NamePatterns<PatternLists>();
     for (const [pattern, lists] of names) {
       patterns.set(pattern, { pattern, lists: new Set(lists) });
       const before = this.#patterns.get(pattern)?.lists;
       const added = [...lists].filter((list) => before?.has(list) !== true);
-      if (added.length > 0) fresh.set(pattern, { pattern, lists: new Set(added) });
+      if (added.length > 0) newLists.set(pattern, { pattern, lists: new Set(added) });
     }
     this.#patterns = patterns;
-    return fresh.size === 0 ? [] : this.#elements(fresh, now);
+    return newLists.size === 0 ? [] : this.#elements(newLists, now);
   }
 
   /** Adds the addresses of an answer. Ignores names that no pattern matches. */
@@ -155,9 +155,9 @@ export class FqdnCache {
   }
 
   #add(name: string, addresses: Addresses, address: string, until: number): void {
-    const known = addresses.get(address);
-    addresses.set(address, Math.max(until, known ?? 0));
-    if (known !== undefined) return;
+    const previous = addresses.get(address);
+    addresses.set(address, Math.max(until, previous ?? 0));
+    if (previous !== undefined) return;
     this.#addressCount += 1;
     getOrCreate(this.#namesByAddress, address, () => new Set()).add(name);
   }

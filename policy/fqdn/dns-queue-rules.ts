@@ -80,13 +80,13 @@ export async function syncDnsRules(
   queue: number,
 ): Promise<boolean> {
   const { family } = table;
-  const own = [...resolvers].filter((resolver) => familyOf(resolver) === family);
-  if (own.length === 0) return await removeDnsRules(table);
-  const rules = dnsRules(family, own, queue);
+  const ofFamily = [...resolvers].filter((resolver) => familyOf(resolver) === family);
+  if (ofFamily.length === 0) return await removeDnsRules(table);
+  const rules = dnsRules(family, ofFamily, queue);
   const saved = (await table.saveTable('mangle')).split('\n');
   const missing = JUMPS.filter((jump) => !saved.includes(jump));
-  const there = saved.filter((line) => line.startsWith(`-A ${DNS_CHAIN} `));
-  if (missing.length === 0 && there.join('\n') === rules.join('\n')) return false;
+  const existing = saved.filter((line) => line.startsWith(`-A ${DNS_CHAIN} `));
+  if (missing.length === 0 && existing.join('\n') === rules.join('\n')) return false;
   await restore(table, [...rules, ...missing]);
   return true;
 }

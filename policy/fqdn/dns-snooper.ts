@@ -230,10 +230,10 @@ export class DnsSnooper {
   async #store(observations: readonly DnsObservation[]): Promise<void> {
     const { store, timers, observer } = this.#options;
     const written: Promise<void>[] = [];
-    let waiting: FqdnContent[] = [];
+    let pending: FqdnContent[] = [];
     const write = () => {
-      const { elements, entries } = joined(waiting);
-      waiting = [];
+      const { elements, entries } = joined(pending);
+      pending = [];
       if (entries.length > 0) written.push(store.addFqdnAddresses(elements, entries));
     };
     for (const { name, addresses } of observations) {
@@ -244,7 +244,7 @@ export class DnsSnooper {
           .removeFqdnAddresses(remove.elements, remove.entries)
           .catch((error) => observer.removeFailed(error));
       }
-      waiting.push(add);
+      pending.push(add);
     }
     write();
     const failure = (await Promise.allSettled(written)).find(({ status }) => status === 'rejected');

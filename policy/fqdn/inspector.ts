@@ -51,10 +51,10 @@ export class Inspector<Tag> {
 
   /**
    * @param packet Begins with the IP header.
-   * @param link Index of the input interface; 0 for packets that the node itself sends.
+   * @param ifindex Index of the input interface; 0 for packets that the node itself sends.
    * @param now Time in milliseconds.
    */
-  inspect(packet: Buffer, link: number, now: number): InspectionResult<Tag> {
+  inspect(packet: Buffer, ifindex: number, now: number): InspectionResult<Tag> {
     const observations: DnsObservation[] = [];
     const segment = readPacket(packet);
     if (segment === undefined) {
@@ -63,7 +63,7 @@ export class Inspector<Tag> {
     }
     const look = (bytes: Buffer) => {
       const message = readDnsMessage(bytes);
-      const observation = this.#message(segment, message, link, now);
+      const observation = this.#message(segment, message, ifindex, now);
       if (observation !== undefined) observations.push(observation);
     };
     if (segment.protocol === 'UDP') {
@@ -77,7 +77,7 @@ export class Inspector<Tag> {
   #message(
     { protocol, source, destination }: TransportPayload,
     message: DnsMessage | undefined,
-    link: number,
+    ifindex: number,
     now: number,
   ): DnsObservation | undefined {
     if (message === undefined) {
@@ -86,7 +86,7 @@ export class Inspector<Tag> {
     }
     const { kind, question } = message;
     const passage = (client: SocketAddress, server: SocketAddress): ObservedMessage => {
-      return { protocol, client, server, link, question };
+      return { protocol, client, server, ifindex, question };
     };
     if (kind === 'query') {
       this.counts.queries += 1;

@@ -44,10 +44,10 @@ export class PacketHandler {
   }
 
   /** Accepts or defers a packet. @throws on an internal error, after it has accepted the packet. */
-  handle({ id, ifindex: link, bytes }: QueuedPacket, now: number): void {
+  handle({ id, ifindex, bytes }: QueuedPacket, now: number): void {
     let finding: InspectionResult<Deferral>;
     try {
-      finding = this.#inspector.inspect(bytes, link, now);
+      finding = this.#inspector.inspect(bytes, ifindex, now);
     } catch (error) {
       this.#accept(id);
       throw error;

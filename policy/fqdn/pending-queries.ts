@@ -18,13 +18,13 @@ export interface ObservedMessage {
   /** The server: a resolver, or the endpoint after DNAT. */
   readonly server: SocketAddress;
   /** Index of the input interface; 0 for packets that the node itself sends. */
-  readonly link: number;
+  readonly ifindex: number;
   readonly question: DnsQuestion;
 }
 
 interface PendingQuery {
   readonly server: SocketAddress;
-  readonly link: number;
+  readonly ifindex: number;
   /** Time of expiry in milliseconds. */
   readonly until: number;
 }
@@ -68,7 +68,7 @@ export class PendingQueries {
     return this.#clients.size;
   }
 
-  addQuery({ protocol, client, server, link, question }: ObservedMessage, now: number): void {
+  addQuery({ protocol, client, server, ifindex, question }: ObservedMessage, now: number): void {
     const address = addressOf(client);
     const queries = this.#clients.get(address) ?? new Map<string, PendingQuery>();
     // Move to the end: most recently active.
@@ -76,7 +76,7 @@ export class PendingQueries {
     this.#clients.set(address, queries);
     const key = keyOf(protocol, client, question);
     this.#forget(queries, key);
-    queries.set(key, { server, link, until: now + this.#limits.lifetime });
+    queries.set(key, { server, ifindex, until: now + this.#limits.lifetime });
     this.#size += 1;
 
     for (const [oldest, { until }] of queries) {
@@ -93,14 +93,17 @@ export class PendingQueries {
   /**
    * Whether an answer matches a pending query. Removes the query, so that no second answer matches.
    */
-  matchAnswer({ protocol, client, server, link, question }: ObservedMessage, now: number): boolean {
+  matchAnswer(
+    { protocol, client, server, ifindex, question }: ObservedMessage,
+    now: number,
+  ): boolean {
     const address = addressOf(client);
     const queries = this.#clients.get(address);
     const key = keyOf(protocol, client, question);
     const query = queries?.get(key);
     if (queries === undefined || query === undefined || query.until <= now) return false;
     if (!this.#isAsked(query.server, server)) return false;
-    if (link !== 0 && link === query.link) return false;
+    if (ifindex !== 0 && ifindex === query.ifindex) return false;
     this.#forget(queries, key);
     if (queries.size === 0) this.#clients.delete(address);
     return true;

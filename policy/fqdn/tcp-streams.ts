@@ -65,12 +65,12 @@ export class TcpStreams<Tag> {
    */
   addSegment(segment: TcpSegment, onMessage: (message: Buffer) => void): Stream<Tag> | undefined {
     const key = segment.source + segment.destination;
-    const known = this.#streams.get(key);
+    const existing = this.#streams.get(key);
     if (segment.rst) {
-      if (known !== undefined) this.#end(key, known);
+      if (existing !== undefined) this.#end(key, existing);
       return undefined;
     }
-    const state = segment.syn ? this.#begin(key, segment, known) : known;
+    const state = segment.syn ? this.#begin(key, segment, existing) : existing;
     if (state === undefined) return undefined;
     // Move to the end: most recently active.
     this.#streams.delete(key);
@@ -87,12 +87,12 @@ export class TcpStreams<Tag> {
   #begin(
     key: string,
     { sequence }: TcpSegment,
-    known: StreamState<Tag> | undefined,
+    existing: StreamState<Tag> | undefined,
   ): StreamState<Tag> {
     const next = (sequence + 1) >>> 0;
     // A retransmitted SYN, possibly after data.
-    if (known !== undefined && known.next === next) return known;
-    if (known !== undefined) this.#end(key, known);
+    if (existing !== undefined && existing.next === next) return existing;
+    if (existing !== undefined) this.#end(key, existing);
     return { tag: undefined, next, buffer: EMPTY, length: 0, outOfOrder: [] };
   }
 
@@ -137,12 +137,12 @@ export class TcpStreams<Tag> {
     data: Buffer,
     onMessage: (message: Buffer) => void,
   ): boolean {
-    const fresh = data.subarray(Math.min(-distance(state.next, start), data.length));
-    if (fresh.length === 0) return true;
-    state.next = (state.next + fresh.length) >>> 0;
-    this.#reserve(state, state.length + fresh.length);
-    fresh.copy(state.buffer, state.length);
-    state.length += fresh.length;
+    const newData = data.subarray(Math.min(-distance(state.next, start), data.length));
+    if (newData.length === 0) return true;
+    state.next = (state.next + newData.length) >>> 0;
+    this.#reserve(state, state.length + newData.length);
+    newData.copy(state.buffer, state.length);
+    state.length += newData.length;
 
     let at = 0;
     let isSound = true;

@@ -17,7 +17,7 @@ import {
 const options = workerData as ThreadOptions;
 const queue = new PacketQueue(options.queue);
 options.descriptor[0] = queue.descriptor;
-const intake = new PacketHandler((packet) => queue.accept(packet));
+const handler = new PacketHandler((packet) => queue.accept(packet));
 const queueLength = new QueueLength();
 /** Counter values of earlier threads. */
 const baseCounts = Float64Array.from(options.counts);
@@ -35,19 +35,19 @@ function onPacket(packet: QueuedPacket): void {
   if (received === 0) queueMicrotask(flush);
   received += 1;
   try {
-    intake.handle(packet, performance.now());
+    handler.handle(packet, performance.now());
   } catch (error) {
     post({ kind: 'failed', error: error instanceof Error ? (error.stack ?? '') : String(error) });
   }
 }
 
 function flush(): void {
-  resize(queueLength.length(received + intake.deferred.waiting, performance.now()));
+  resize(queueLength.length(received + handler.deferred.waiting, performance.now()));
   received = 0;
-  const batch = intake.takeBatch();
+  const batch = handler.takeBatch();
   if (batch !== undefined) post({ kind: 'observations', ...batch });
   scheduleCheck();
-  const counts = intake.counts();
+  const counts = handler.counts();
   for (const [index, count] of COUNTER_NAMES.entries()) {
     options.counts[index] = (baseCounts[index] ?? 0) + counts[count];
   }
@@ -61,12 +61,12 @@ function resize(target: number): void {
 
 /** Checks for overdue packets at the next deadline. */
 function scheduleCheck(): void {
-  const { deadline } = intake.deferred;
+  const { deadline } = handler.deferred;
   if (deadline === undefined || timer !== undefined) return;
   timer = setTimeout(
     () => {
       timer = undefined;
-      intake.deferred.check(performance.now());
+      handler.deferred.check(performance.now());
       scheduleCheck();
     },
     Math.max(deadline - performance.now(), 0),
@@ -76,13 +76,13 @@ function scheduleCheck(): void {
 function onMessage(message: ToThread): void {
   switch (message.kind) {
     case 'settings':
-      intake.configure(message.patterns, message.resolvers);
+      handler.configure(message.patterns, message.resolvers);
       break;
     case 'stored':
-      intake.deferred.release(message.first, message.last);
+      handler.deferred.release(message.first, message.last);
       break;
     case 'stop':
-      intake.deferred.releaseAll();
+      handler.deferred.releaseAll();
       queue.close();
       options.descriptor[0] = NO_DESCRIPTOR;
       clearTimeout(timer);

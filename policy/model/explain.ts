@@ -116,8 +116,8 @@ function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly stri
   if (pod.finished) throw new UnknownPodError(endpoint.pod, 'the pod has finished');
   if (pod.addresses.length === 0)
     throw new UnknownPodError(endpoint.pod, 'the pod has no address yet');
-  const own = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
-  if (own.length > 0) return own;
+  const owned = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
+  if (owned.length > 0) return owned;
   throw new UnknownPodError(endpoint.pod, 'the address of the pod belongs to a newer pod now');
 }
 

@@ -94,40 +94,40 @@ export class Pods {
   removeNamespace(name: string): Iterable<PodClass> {
     const namespace = this.#namespaces.get(name);
     if (namespace === undefined) return [];
-    const touched = this.#relabel(namespace, {}, false);
+    const changed = this.#relabel(namespace, {}, false);
     this.#dropIfUnused(namespace);
-    return touched;
+    return changed;
   }
 
-  #relabel(namespace: NamespaceState, labels: Labels, known: boolean): Iterable<PodClass> {
+  #relabel(namespace: NamespaceState, labels: Labels, hasObject: boolean): Iterable<PodClass> {
     const before = textOf(namespace.labels);
     namespace.labels = { ...labels, [NAME_LABEL]: namespace.name };
-    namespace.hasObject = known;
+    namespace.hasObject = hasObject;
     return textOf(namespace.labels) === before ? [] : namespace.classes.values();
   }
 
   #addToClass(state: PodState): PodClass[] {
-    const { pod, class: own } = state;
-    if (own === undefined) return [];
+    const { pod, class: podClass } = state;
+    if (podClass === undefined) return [];
     for (const address of pod.addresses) this.#owners.add(address, state);
-    own.pods.add(state);
+    podClass.pods.add(state);
     if (!this.isLocal(pod)) return [];
-    own.localCount += 1;
-    return own.localCount === 1 ? [own] : [];
+    podClass.localCount += 1;
+    return podClass.localCount === 1 ? [podClass] : [];
   }
 
   #removeFromClass(state: PodState | undefined): PodClass[] {
     if (state?.class === undefined) return [];
-    const { pod, class: own } = state;
+    const { pod, class: podClass } = state;
     for (const address of pod.addresses) this.#owners.remove(address, state);
-    own.pods.delete(state);
-    if (own.pods.size === 0) {
-      own.namespace.classes.delete(own.key);
-      this.#dropIfUnused(own.namespace);
+    podClass.pods.delete(state);
+    if (podClass.pods.size === 0) {
+      podClass.namespace.classes.delete(podClass.key);
+      this.#dropIfUnused(podClass.namespace);
     }
     if (!this.isLocal(pod)) return [];
-    own.localCount -= 1;
-    return own.localCount === 0 ? [own] : [];
+    podClass.localCount -= 1;
+    return podClass.localCount === 0 ? [podClass] : [];
   }
 
   #classOf({ namespace: name, labels, namedPorts }: Pod): PodClass {

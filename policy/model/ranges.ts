@@ -83,8 +83,8 @@ export function rangesNotIn(
   b: readonly AddressRange[],
 ): AddressRange[] {
   if (a === b) return [];
-  const known = new Map(b.map(({ first, last }) => [first, last]));
-  return a.filter(({ first, last }) => known.get(first) !== last);
+  const lasts = new Map(b.map(({ first, last }) => [first, last]));
+  return a.filter(({ first, last }) => lasts.get(first) !== last);
 }
 
 /** Whether a merged list contains an address. */

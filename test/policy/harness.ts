@@ -45,14 +45,14 @@ export class ModelHarness {
   }
 
   /** The verdict of the applied rules. */
-  judge(flow: Flow): Verdict {
-    return this.kernels[familyOf(flow.to)].judge(flow, this.packetContext());
+  evaluate(flow: Flow): Verdict {
+    return this.kernels[familyOf(flow.to)].evaluate(flow, this.packetContext());
   }
 
   /** The verdict of the oracle. @param enforcing Nodes that enforce policy; default: all. */
   expected(flow: Flow, enforcing?: readonly string[]): Verdict {
-    const world = { objects: [...this.objects.values()], names: this.names };
-    return verdict(enforcing === undefined ? world : { ...world, enforcing }, flow);
+    const clusterState = { objects: [...this.objects.values()], names: this.names };
+    return verdict(enforcing === undefined ? clusterState : { ...clusterState, enforcing }, flow);
   }
 
   packetContext(): PacketContext {
@@ -103,7 +103,7 @@ export function checkedVerdict(
   const agent = new ModelHarness(objects, names);
   agent.sync();
   const expected = agent.expected(flow, [HERE]);
-  assert.equal(agent.judge(flow), expected, 'compiled rules and oracle');
+  assert.equal(agent.evaluate(flow), expected, 'compiled rules and oracle');
   if (flow.protocol !== 'ICMP') {
     assert.equal(agent.explained(flow), agent.expected(flow), 'explain() and oracle');
   }

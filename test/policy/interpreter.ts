@@ -87,7 +87,7 @@ export class Interpreter {
     }
   }
 
-  judge(flow: Flow, context: PacketContext): Verdict {
+  evaluate(flow: Flow, context: PacketContext): Verdict {
     const { from, to } = flow;
     // Packets of the node itself are never evaluated.
     if (context.nodeAddresses.includes(from)) return 'allow';

@@ -27,7 +27,7 @@ export class PolicyLab {
   static async create(logGroup?: number): Promise<PolicyLab> {
     const lab = await createLab({ pods: 3, remotePods: 2 });
     const agent = startNetnsHelper(lab.node.namespace);
-    const world = new PolicyLab(lab, agent);
+    const policyLab = new PolicyLab(lab, agent);
     try {
       await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
       for (const host of [lab.node, lab.node2, lab.client]) {
@@ -39,9 +39,9 @@ export class PolicyLab {
         const logged = logGroup === undefined ? {} : { logGroup };
         await agent.call('policyStart', family, { family, ...logged });
       }
-      return world;
+      return policyLab;
     } catch (error) {
-      await world.destroy();
+      await policyLab.destroy();
       throw error;
     }
   }
@@ -69,10 +69,10 @@ export class PolicyLab {
 /** The lab for one IP family. */
 export class FamilyLab {
   readonly family: IpFamily;
-  readonly world: PolicyLab;
+  readonly policyLab: PolicyLab;
 
-  constructor(world: PolicyLab, family: IpFamily) {
-    this.world = world;
+  constructor(policyLab: PolicyLab, family: IpFamily) {
+    this.policyLab = policyLab;
     this.family = family;
   }
 
@@ -86,7 +86,7 @@ export class FamilyLab {
 
   /** Replaces the policy table and deletes all conntrack entries. */
   async enforce(state: TableState, content?: Parameters<NetnsHelper['call']>[3]): Promise<void> {
-    const { agent, lab } = this.world;
+    const { agent, lab } = this.policyLab;
     const refusal = await agent.call('policyReplaceAll', this.family, state, content as never);
     assert.equal(refusal, undefined);
     await lab.node.exec('conntrack', ['-F']);
@@ -94,7 +94,7 @@ export class FamilyLab {
 
   /** Names in the policy tables that only this release, or only an earlier one has. */
   async tableNames(): Promise<ReturnType<typeof tableNames>> {
-    const { stdout } = await this.world.lab.node.exec('nft', ['list', 'ruleset']);
+    const { stdout } = await this.policyLab.lab.node.exec('nft', ['list', 'ruleset']);
     return tableNames(stdout);
   }
 
@@ -102,9 +102,9 @@ export class FamilyLab {
   async lift(): Promise<void> {
     for (const table of POLICY_TABLES) {
       const args = ['delete', 'table', this.ip, table];
-      await this.world.lab.node.exec('nft', args, { reject: false });
+      await this.policyLab.lab.node.exec('nft', args, { reject: false });
     }
-    await this.world.lab.node.exec('conntrack', ['-F']);
+    await this.policyLab.lab.node.exec('conntrack', ['-F']);
   }
 
   async reaches(from: Host, to: Host | string, port = 80, protocol: Protocol = 'TCP') {
@@ -131,7 +131,7 @@ export class FamilyLab {
 
   /** Counters of denied packets by tier and direction, without zeros. */
   async denied(): Promise<Record<string, number>> {
-    const all = await this.world.agent.call('policyDenied', this.family);
+    const all = await this.policyLab.agent.call('policyDenied', this.family);
     return Object.fromEntries(
       all
         .filter(({ packets }) => packets > 0)

@@ -19,27 +19,27 @@ const NFLOG = fileURLToPath(new URL('../nflog.ts', import.meta.url));
 
 describe('odd-packets: rare packets under network policy', function () {
   this.timeout(120_000);
-  let world: PolicyLab;
+  let policyLab: PolicyLab;
   let pod: Host;
   let other: Host;
   let remote: Host;
   before(async () => {
-    world = await PolicyLab.create(GROUP);
-    pod = world.pod(1);
-    other = world.pod(2);
-    remote = world.remote(1);
+    policyLab = await PolicyLab.create(GROUP);
+    pod = policyLab.pod(1);
+    other = policyLab.pod(2);
+    remote = policyLab.remote(1);
   });
-  after(async () => world?.destroy());
+  after(async () => policyLab?.destroy());
 
   for (const family of IP_FAMILIES) {
     describe(family, () => {
       let here: FamilyLab;
       before(() => {
-        here = world.in(family);
+        here = policyLab.in(family);
       });
       afterEach(() => here.lift());
 
-      const judge = (
+      const enforceRules = (
         direction: Direction,
         rest: readonly CompiledRule[],
         elements: readonly PolicyElement[] = [],
@@ -106,15 +106,15 @@ describe('odd-packets: rare packets under network policy', function () {
           }
 
           it('pass when no rule has ports', async () => {
-            await judge(direction, []);
+            await enforceRules(direction, []);
             assert.equal(await passing(2), 3);
-            await judge(direction, [chainRule({ peers: peers(2) }), DENY_REST], peer());
+            await enforceRules(direction, [chainRule({ peers: peers(2) }), DENY_REST], peer());
             assert.equal(await passing(2), 3);
           });
 
           it('are dropped by a deny rule with ports', async () => {
             const deny = chainRule({ ports: ports(1), verdict: 'deny-baseline' });
-            await judge(direction, [deny], web);
+            await enforceRules(direction, [deny], web);
             assert.equal(await passing(3), 0);
             assert.deepEqual(await here.denied(), { [`deny-baseline ${direction}`]: 3 });
             await here.reaches(pod, other, 81);
@@ -127,7 +127,7 @@ describe('odd-packets: rare packets under network policy', function () {
               chainRule({ ports: ports(1), verdict: 'pass' }),
               chainRule({ peers: peers(2) }),
             ];
-            await judge(direction, [DENY_REST], [...web, ...peer()], admin);
+            await enforceRules(direction, [DENY_REST], [...web, ...peer()], admin);
             assert.equal(await passing(3), 0);
             assert.deepEqual(await here.denied(), { [`deny-admin ${direction}`]: 3 });
             await here.reaches(pod, other, 81);
@@ -135,7 +135,7 @@ describe('odd-packets: rare packets under network policy', function () {
           });
 
           it('are not allowed by an allow rule with ports', async () => {
-            await judge(direction, [chainRule({ ports: ports(1) }), DENY_REST], web);
+            await enforceRules(direction, [chainRule({ ports: ports(1) }), DENY_REST], web);
             await send(pod, ...packets(1));
             assert.deepEqual(await here.denied(), { [`deny-network-policy ${direction}`]: 3 });
             await here.reaches(pod, other, 80);
@@ -144,28 +144,30 @@ describe('odd-packets: rare packets under network policy', function () {
       }
 
       it('in fragments are evaluated by their ports', async () => {
-        await judge('egress', [chainRule({ ports: ports(1) }), DENY_REST], web);
+        await enforceRules('egress', [chainRule({ ports: ports(1) }), DENY_REST], web);
         const payload = 'x'.repeat(4000);
         const allowed = await pod.udp(here.address(other), 80, { payload });
         assert.equal(allowed.outcome, 'answered');
         const denied = await pod.udp(here.address(other), 81, { payload, timeoutMs: 300 });
         assert.equal(denied.outcome, 'timeout');
-        await judge('egress', [chainRule({ ports: ports(1), verdict: 'deny-admin' })], web);
+        await enforceRules('egress', [chainRule({ ports: ports(1), verdict: 'deny-admin' })], web);
         const other80 = await pod.udp(here.address(other), 80, { payload, timeoutMs: 300 });
         assert.equal(other80.outcome, 'timeout');
         assert.equal((await pod.udp(here.address(other), 81, { payload })).outcome, 'answered');
       });
 
       it('are logged to NFLOG when they are denied', async () => {
-        const log = world.lab.node.spawn(process.execPath, [NFLOG, String(GROUP)]);
+        const log = policyLab.lab.node.spawn(process.execPath, [NFLOG, String(GROUP)]);
         let output = '';
         log.stdout?.on('data', (text: Buffer) => {
           output += text.toString();
         });
         await waitFor('the logger is ready', () => output.includes('ready'));
-        await judge('egress', [DENY_REST]);
+        await enforceRules('egress', [DENY_REST]);
         await here.isDenied(pod, other, 80, 'UDP');
-        await judge('ingress', [], peer(), [chainRule({ verdict: 'deny-admin', peers: peers(2) })]);
+        await enforceRules('ingress', [], peer(), [
+          chainRule({ verdict: 'deny-admin', peers: peers(2) }),
+        ]);
         await here.isDenied(pod, other, 80, 'UDP');
         await waitFor('two packets are logged', () => output.trim().split('\n').length >= 3);
         assert.deepEqual(
@@ -184,7 +186,7 @@ describe('odd-packets: rare packets under network policy', function () {
   describe('neighbour discovery', () => {
     let here: FamilyLab;
     before(() => {
-      here = world.in('IPv6');
+      here = policyLab.in('IPv6');
     });
     afterEach(() => here.lift());
     const isolate = (elements: readonly PolicyElement[] = []) =>
@@ -195,8 +197,8 @@ describe('odd-packets: rare packets under network policy', function () {
 
     it('is answered by a pod with default deny for egress', async () => {
       await isolate();
-      await world.lab.node.exec('ip', ['-6', 'neighbour', 'flush', 'dev', 'pw1']);
-      await here.pings(world.lab.node, pod);
+      await policyLab.lab.node.exec('ip', ['-6', 'neighbour', 'flush', 'dev', 'pw1']);
+      await here.pings(policyLab.lab.node, pod);
       await here.reaches(other, pod);
       assert.deepEqual(await here.denied(), {});
     });

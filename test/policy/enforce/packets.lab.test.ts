@@ -15,11 +15,11 @@ const SCTP = 132;
 
 describe('packets: traffic under network policy', function () {
   this.timeout(120_000);
-  let world: PolicyLab;
+  let policyLab: PolicyLab;
   before(async () => {
-    world = await PolicyLab.create();
+    policyLab = await PolicyLab.create();
   });
-  after(async () => world?.destroy());
+  after(async () => policyLab?.destroy());
 
   for (const family of IP_FAMILIES) {
     describe(family, () => {
@@ -32,12 +32,12 @@ describe('packets: traffic under network policy', function () {
       let far: Host;
 
       before(() => {
-        here = world.in(family);
-        pod = world.pod(1);
-        other = world.pod(2);
-        third = world.pod(3);
-        remote = world.remote(1);
-        far = world.remote(2);
+        here = policyLab.in(family);
+        pod = policyLab.pod(1);
+        other = policyLab.pod(2);
+        third = policyLab.pod(3);
+        remote = policyLab.remote(1);
+        far = policyLab.remote(2);
       });
       afterEach(() => here.lift());
 
@@ -64,7 +64,7 @@ describe('packets: traffic under network policy', function () {
         last,
       });
       /** Enforces these rules for pod 1 in one direction. */
-      const judge = (
+      const enforceRules = (
         direction: Direction,
         rest: readonly CompiledRule[],
         elements: readonly PolicyElement[] = [],
@@ -77,7 +77,7 @@ describe('packets: traffic under network policy', function () {
 
       it('is allowed without policy, and for pods that no policy selects', async () => {
         await here.reaches(pod, remote);
-        await judge('egress', [DENY_REST]);
+        await enforceRules('egress', [DENY_REST]);
         await here.reaches(other, pod);
         await here.reaches(other, remote);
         await here.isDenied(pod, other);
@@ -105,7 +105,7 @@ describe('packets: traffic under network policy', function () {
               chainRule({ verdict: 'deny-network-policy', peers: peers(5) }),
             ];
             const lists = (host: Host, ...all: number[]) => all.map((each) => peer(each, host));
-            await judge(
+            await enforceRules(
               direction,
               rest,
               [
@@ -122,7 +122,7 @@ describe('packets: traffic under network policy', function () {
             await denied(remote);
             await denied(far);
             // No rule matches, and there is no default deny.
-            await allowed(world.lab.client, direction === 'egress' ? HOST_PORT : 80);
+            await allowed(policyLab.lab.client, direction === 'egress' ? HOST_PORT : 80);
             const found = await here.denied();
             assert.deepEqual(Object.keys(found).sort(), [
               `deny-admin ${direction}`,
@@ -137,7 +137,7 @@ describe('packets: traffic under network policy', function () {
               chainRule({ verdict: 'deny-baseline', peers: peers(3) }),
             ];
             const elements = [peer(1, other), peer(2, third), peer(3, remote)];
-            await judge(direction, rest, elements, admin);
+            await enforceRules(direction, rest, elements, admin);
             await denied(other, 80, 'UDP');
             await denied(third, 80, 'UDP');
             await denied(third, 81, 'UDP');
@@ -181,9 +181,9 @@ describe('packets: traffic under network policy', function () {
             await Promise.all([denied(third), denied(far)]);
             const fqdnPeer = (list: number, timeoutMs: number) =>
               ({ set: 'fqdn-peers', list, address: here.address(far), timeoutMs }) as const;
-            await world.agent.call('policyAddFqdn', family, [fqdnPeer(2, 60_000)]);
+            await policyLab.agent.call('policyAddFqdn', family, [fqdnPeer(2, 60_000)]);
             await denied(far);
-            await world.agent.call('policyAddFqdn', family, [fqdnPeer(1, 60_000)]);
+            await policyLab.agent.call('policyAddFqdn', family, [fqdnPeer(1, 60_000)]);
             await allowed(far);
           });
 
@@ -197,7 +197,7 @@ describe('packets: traffic under network policy', function () {
               protocol: TCP,
               port: 8080,
             });
-            await judge(
+            await enforceRules(
               direction,
               [rule, DENY_REST],
               [
@@ -227,7 +227,11 @@ describe('packets: traffic under network policy', function () {
           });
 
           it('matches all protocols with rules without ports', async () => {
-            await judge(direction, [chainRule({ peers: peers(1) }), DENY_REST], [peer(1, other)]);
+            await enforceRules(
+              direction,
+              [chainRule({ peers: peers(1) }), DENY_REST],
+              [peer(1, other)],
+            );
             await allowed(other, 1);
             await allowed(other, 65_535, 'UDP');
             await allowed(other, 5, 'SCTP');
@@ -237,7 +241,7 @@ describe('packets: traffic under network policy', function () {
           });
 
           it('allows replies and related ICMP errors', async () => {
-            await judge(direction, [DENY_REST]);
+            await enforceRules(direction, [DENY_REST]);
             const [to, from] = ends(other);
             await here.reaches(from, to);
             await here.reaches(from, to, 80, 'UDP');
@@ -256,7 +260,7 @@ describe('packets: traffic under network policy', function () {
             await here.enforce({ chains: [], elements: [] });
             const [from, to] = ends(remote);
             const held = await from.hold(here.address(to), 80);
-            const refusal = await world.agent.call('policyReplaceAll', family, {
+            const refusal = await policyLab.agent.call('policyReplaceAll', family, {
               chains: [policySetChain(direction, 1, [DENY_REST])],
               elements: [subject(direction)],
             });
@@ -291,33 +295,33 @@ describe('packets: traffic under network policy', function () {
       });
 
       it('is allowed from the node to its own pods, and evaluated from other nodes and from outside', async () => {
-        await judge('ingress', [DENY_REST]);
+        await enforceRules('ingress', [DENY_REST]);
         for (const protocol of ['TCP', 'UDP', 'SCTP'] as const) {
-          await here.reaches(world.lab.node, pod, 80, protocol);
+          await here.reaches(policyLab.lab.node, pod, 80, protocol);
         }
-        await here.pings(world.lab.node, pod);
-        await here.isDenied(world.lab.node2, pod);
-        await here.isDenied(world.lab.client, pod);
+        await here.pings(policyLab.lab.node, pod);
+        await here.isDenied(policyLab.lab.node2, pod);
+        await here.isDenied(policyLab.lab.client, pod);
       });
 
       it('is evaluated by egress rules from a pod to its own node', async () => {
         const allow = chainRule({ ports: ports(1) });
-        await judge('egress', [allow, DENY_REST], [port(1, TCP, HOST_PORT)]);
-        await here.reaches(pod, world.lab.node, HOST_PORT);
-        await here.isDenied(pod, world.lab.node, HOST_PORT, 'UDP');
-        await here.reaches(other, world.lab.node, HOST_PORT, 'UDP');
-        await here.reaches(remote, world.lab.node, HOST_PORT);
-        await here.pingIsDenied(pod, world.lab.node);
+        await enforceRules('egress', [allow, DENY_REST], [port(1, TCP, HOST_PORT)]);
+        await here.reaches(pod, policyLab.lab.node, HOST_PORT);
+        await here.isDenied(pod, policyLab.lab.node, HOST_PORT, 'UDP');
+        await here.reaches(other, policyLab.lab.node, HOST_PORT, 'UDP');
+        await here.reaches(remote, policyLab.lab.node, HOST_PORT);
+        await here.pingIsDenied(pod, policyLab.lab.node);
       });
 
       it('is evaluated after DNAT', async () => {
         const vip = family === 'IPv4' ? '10.96.0.10' : 'fd00:10:96::a';
         const rule = chainRule({ peers: peers(1), ports: ports(2) });
-        await judge('egress', [rule, DENY_REST], [peer(1, other), port(2, TCP, 8080)]);
+        await enforceRules('egress', [rule, DENY_REST], [peer(1, other), port(2, TCP, 8080)]);
         const to = (host: Host) =>
           family === 'IPv4' ? `${here.address(host)}:8080` : `[${here.address(host)}]:8080`;
         const translate = (host: Host) =>
-          world.agent.call(
+          policyLab.agent.call(
             'hold',
             `table ${here.ip} translation {
               chain prerouting {
@@ -329,7 +333,8 @@ describe('packets: traffic under network policy', function () {
             '-f',
             '-',
           );
-        const undo = () => world.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
+        const undo = () =>
+          policyLab.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
         await translate(other);
         const reply = await here.reaches(pod, vip);
         assert.deepEqual([reply.host, reply.localPort], ['pod-2', 8080]);
@@ -360,13 +365,13 @@ describe('packets: traffic under network policy', function () {
             ct status dnat masquerade;
           }
         }`;
-        await world.agent.call('hold', script, 'nft', '-f', '-');
+        await policyLab.agent.call('hold', script, 'nft', '-f', '-');
         const reply = await here.reaches(pod, vip);
         assert.equal(reply.host, 'pod-1');
         await here.isDenied(other, vip);
         await here.enforce(state);
         await here.isDenied(pod, vip);
-        await world.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
+        await policyLab.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
       });
 
       it('is evaluated in output when IPVS forwards packets to a local VIP', async () => {
@@ -386,7 +391,7 @@ describe('packets: traffic under network policy', function () {
           const [source, destination] = [here.address(pod), here.address(to)];
           const from = { address: source, port: 1234 };
           const payload = udpDatagram(from, { ...from, address: destination }, Buffer.from('x'));
-          await send(world.lab.node, { source, destination, protocol: UDP, payload });
+          await send(policyLab.lab.node, { source, destination, protocol: UDP, payload });
         };
         await leave(other);
         assert.deepEqual(await here.denied(), {});

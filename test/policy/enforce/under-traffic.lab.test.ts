@@ -12,30 +12,30 @@ const KILLS = 6;
 
 describe('under-traffic: enforcement without gaps while the policy table changes', function () {
   this.timeout(240_000);
-  let world: PolicyLab;
+  let policyLab: PolicyLab;
   let pod: Host;
   let never: Host;
   let network: Host;
   before(async () => {
-    world = await PolicyLab.create();
-    pod = world.pod(1);
-    never = world.pod(2);
-    network = world.pod(3);
+    policyLab = await PolicyLab.create();
+    pod = policyLab.pod(1);
+    never = policyLab.pod(2);
+    network = policyLab.pod(3);
   });
-  after(async () => world?.destroy());
+  after(async () => policyLab?.destroy());
 
   for (const family of IP_FAMILIES) {
     describe(family, () => {
       let here: FamilyLab;
       let churn: Churn;
       before(() => {
-        here = world.in(family);
+        here = policyLab.in(family);
         churn = {
           family,
           pod: here.address(pod),
-          even: here.address(world.remote(1)),
-          odd: here.address(world.remote(2)),
-          always: here.address(world.lab.client),
+          even: here.address(policyLab.remote(1)),
+          odd: here.address(policyLab.remote(2)),
+          always: here.address(policyLab.lab.client),
           never: here.address(never),
           network: here.address(network),
         };
@@ -63,7 +63,7 @@ describe('under-traffic: enforcement without gaps while the policy table changes
 
       /** Sums a counter over all policy tables: a staging table may be in force. */
       async function deniedPackets(counter: string): Promise<number> {
-        const { stdout } = await world.lab.node.exec('nft', ['list', 'counters']);
+        const { stdout } = await policyLab.lab.node.exec('nft', ['list', 'counters']);
         const values = stdout.matchAll(new RegExp(`counter ${counter} \\{\\s+packets (\\d+)`, 'g'));
         return [...values].reduce((sum, [, packets]) => sum + Number(packets), 0);
       }
@@ -123,7 +123,11 @@ describe('under-traffic: enforcement without gaps while the policy table changes
       }
 
       const all = async (step: number) => {
-        const refusal = await world.agent.call('policyReplaceAll', family, stateOf(step, churn));
+        const refusal = await policyLab.agent.call(
+          'policyReplaceAll',
+          family,
+          stateOf(step, churn),
+        );
         assert.equal(refusal, undefined);
       };
 
@@ -141,7 +145,11 @@ describe('under-traffic: enforcement without gaps while the policy table changes
         await assertDenied(() =>
           assertAllowed(async () => {
             for (let step = 1; step <= 100; step++) {
-              const refusal = await world.agent.call('policyApply', family, changeTo(step, churn));
+              const refusal = await policyLab.agent.call(
+                'policyApply',
+                family,
+                changeTo(step, churn),
+              );
               assert.equal(refusal, undefined);
             }
           }),
@@ -155,7 +163,7 @@ describe('under-traffic: enforcement without gaps while the policy table changes
         await assertDenied(async () => {
           for (let round = 0; round < 5; round++) {
             const old = oldTable(here, churn);
-            await world.agent.call('hold', old, 'nft', '-f', '-');
+            await policyLab.agent.call('hold', old, 'nft', '-f', '-');
             await all(round);
           }
         });
@@ -164,7 +172,7 @@ describe('under-traffic: enforcement without gaps while the policy table changes
 
       describe('takeover of tables with the names of an earlier release', () => {
         const start = (hasOldNames: boolean) =>
-          world.agent.call('policyStart', family, { family, hasOldNames });
+          policyLab.agent.call('policyStart', family, { family, hasOldNames });
         afterEach(() => start(false));
 
         const entry = () => ({
@@ -175,10 +183,10 @@ describe('under-traffic: enforcement without gaps while the policy table changes
         /** Writes the first state and an entry of the FQDN cache. */
         const writeFirst = () => {
           const content = { elements: [], entries: [entry()] };
-          return world.agent.call('policyReplaceAll', family, stateOf(0, churn), content);
+          return policyLab.agent.call('policyReplaceAll', family, stateOf(0, churn), content);
         };
         const cachedNames = async () =>
-          (await world.agent.call('policyFqdnEntries', family)).map(({ name }) => name);
+          (await policyLab.agent.call('policyFqdnEntries', family)).map(({ name }) => name);
 
         const takeOver = async () => {
           const names = await here.tableNames();
@@ -203,9 +211,9 @@ describe('under-traffic: enforcement without gaps while the policy table changes
         it('has no gap when its agent was killed while the staging table was in force', async () => {
           await start(true);
           await writeFirst();
-          await world.agent.call('policyFailAfter', family, 4);
+          await policyLab.agent.call('policyFailAfter', family, 4);
           await assert.rejects(writeFirst(), /broken off/);
-          const { stdout } = await world.lab.node.exec('nft', ['list', 'tables', here.ip]);
+          const { stdout } = await policyLab.lab.node.exec('nft', ['list', 'tables', here.ip]);
           assert.match(stdout, /portwide-policy-guard/);
           await takeOver();
           assert.deepEqual(await cachedNames(), [entry().name]);
@@ -230,13 +238,13 @@ describe('under-traffic: enforcement without gaps while the policy table changes
         await assertDenied(async () => {
           for (let operations = 0; operations <= 8; operations++) {
             await all(0);
-            await world.agent.call('policyFailAfter', family, operations);
-            const work = world.agent.call('policyReplaceAll', family, stateOf(1, churn));
+            await policyLab.agent.call('policyFailAfter', family, operations);
+            const work = policyLab.agent.call('policyReplaceAll', family, stateOf(1, churn));
             if (operations < 8) await assert.rejects(work, /broken off/);
             else await work;
-            await world.agent.call('policyStart', family, { family });
+            await policyLab.agent.call('policyStart', family, { family });
             await here.reaches(pod, churn.always, 7000);
-            await world.lab.node.exec('conntrack', ['-F']);
+            await policyLab.lab.node.exec('conntrack', ['-F']);
             // The third operation commits the staging table.
             const [denied, allowed] =
               operations < 3 ? [churn.odd, churn.even] : [churn.even, churn.odd];
@@ -254,7 +262,7 @@ describe('under-traffic: enforcement without gaps while the policy table changes
             for (let kill = 0; kill < KILLS; kill++) {
               await runAndKill(how, kill);
               await here.reaches(pod, churn.always, 7000);
-              await world.lab.node.exec('conntrack', ['-F']);
+              await policyLab.lab.node.exec('conntrack', ['-F']);
               const outcomes = await Promise.all(
                 [churn.even, churn.odd].map((each) => pod.tcp(each, 80, { timeoutMs: 1500 })),
               );
@@ -263,17 +271,17 @@ describe('under-traffic: enforcement without gaps while the policy table changes
             }
           });
           await all(1);
-          const written = await world.agent.call('policyState', family);
+          const written = await policyLab.agent.call('policyState', family);
           await here.lift();
           await all(1);
-          assert.deepEqual(await world.agent.call('policyState', family), written);
+          assert.deepEqual(await policyLab.agent.call('policyState', family), written);
         });
       }
 
       /** Starts an agent and kills it some time after its first write. */
       async function runAndKill(how: string, kill: number): Promise<void> {
         const args = [CHURNER, JSON.stringify(churn), how];
-        const agent = world.lab.node.spawn(process.execPath, args);
+        const agent = policyLab.lab.node.spawn(process.execPath, args);
         let output = '';
         agent.stdout?.on('data', (text: Buffer) => {
           output += text.toString();

@@ -20,19 +20,19 @@ function isIpv4(address: string): boolean {
 
 /** The pod may connect to the resolvers, and to addresses of `*.example.com`, only. */
 describe('dns-snooper: addresses of domain names', () => {
-  let world: FqdnLab;
+  let fqdnLab: FqdnLab;
   let pod: Host;
   let agent: Child<AgentFunctions>;
   let client: Child<ClientFunctions>;
   let next = 0;
 
   before(async () => {
-    world = await createFqdnLab();
-    [pod] = world.pods;
-    client = await world.client(pod);
-    agent = await world.agent();
+    fqdnLab = await createFqdnLab();
+    [pod] = fqdnLab.pods;
+    client = await fqdnLab.client(pod);
+    agent = await fqdnLab.agent();
   });
-  after(() => world[Symbol.asyncDispose]());
+  after(() => fqdnLab[Symbol.asyncDispose]());
 
   /** The number of an address that no other test uses. */
   const unused = () => {
@@ -61,7 +61,7 @@ describe('dns-snooper: addresses of domain names', () => {
   const unasked = async () => (await agent.call('numbers')).unasked;
   const restart = async (options?: Parameters<FqdnLab['agent']>[0]) => {
     await agent.stop();
-    agent = await world.agent(options);
+    agent = await fqdnLab.agent(options);
   };
 
   describe('are observed', () => {
@@ -148,8 +148,8 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('if they are backend addresses, but not the VIP of a Service', async () => {
-      const { node } = world.lab;
-      const [, other] = world.pods;
+      const { node } = fqdnLab.lab;
+      const [, other] = fqdnLab.pods;
       await other.serve({ protocol: 'TCP', port: PORT });
       const vip = '10.96.0.80';
       const rule = `PREROUTING -d ${vip} -p tcp -j DNAT --to-destination ${other.ipv4}`;
@@ -189,13 +189,13 @@ describe('dns-snooper: addresses of domain names', () => {
     const RESOLVER_PORT = 53;
 
     before(async () => {
-      servers = world.servers;
-      const [first, second] = world.pods;
+      servers = fqdnLab.servers;
+      const [first, second] = fqdnLab.pods;
       const script = 'spoofer.ts';
       spoofers = {
-        client: await world.start(first, script),
-        pod: await world.start(second, script),
-        elsewhere: await world.start(world.lab.elsewhere, script),
+        client: await fqdnLab.start(first, script),
+        pod: await fqdnLab.start(second, script),
+        elsewhere: await fqdnLab.start(fqdnLab.lab.elsewhere, script),
       };
     });
 
@@ -209,7 +209,7 @@ describe('dns-snooper: addresses of domain names', () => {
       return await waitFor('the query', async () => {
         for (const [index, server] of servers.entries()) {
           const query = (await server.call('asked')).find((each) => each.name === name);
-          const host = world.lab.remotePods[index];
+          const host = fqdnLab.lab.remotePods[index];
           if (query !== undefined && host !== undefined) return { query, host, asking };
         }
         return undefined;
@@ -228,11 +228,11 @@ describe('dns-snooper: addresses of domain names', () => {
 
     it('from a server that is not a resolver', async () => {
       const number = unused();
-      const { elsewhere } = world.lab;
+      const { elsewhere } = fqdnLab.lab;
       const before = await agent.call('numbers');
       assert.deepEqual(await dig(`@${elsewhere.ipv4}`, `a${number}.example.com`, '+time=1'), []);
       // Another pod may query this server.
-      const [, other] = world.pods;
+      const [, other] = fqdnLab.pods;
       const { stdout } = await other.exec('dig', [
         '+short',
         `@${elsewhere.ipv4}`,
@@ -247,7 +247,7 @@ describe('dns-snooper: addresses of domain names', () => {
       const number = unused();
       const { query, host, asking } = await ask(number);
       const before = await unasked();
-      const { elsewhere } = world.lab;
+      const { elsewhere } = fqdnLab.lab;
       const flow = back(query, host.ipv4);
       const forgeries: readonly (readonly [Flow, Buffer])[] = [
         [back(query, elsewhere.ipv4), answerOf(query, number)],
@@ -282,7 +282,7 @@ describe('dns-snooper: addresses of domain names', () => {
 
     it('without a query', async () => {
       const number = unused();
-      const [host] = world.lab.remotePods;
+      const [host] = fqdnLab.lab.remotePods;
       const flow = { from: host?.ipv4 ?? '', fromPort: 53, to: pod.ipv4, toPort: 40_000 };
       const name = `a${number}.example.com`;
       // Packets of the previous test are counted by now.
@@ -301,9 +301,9 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('from queries of the node itself', async () => {
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       const before = await agent.call('numbers');
-      const [host] = world.lab.remotePods;
+      const [host] = fqdnLab.lab.remotePods;
       await agent.call('setResolvers', [host?.ipv4 ?? '', ...Object.values(VIP)]);
       await waitFor('rules', async () => {
         return (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes(
@@ -319,7 +319,7 @@ describe('dns-snooper: addresses of domain names', () => {
     it('for a pod whose queries are denied: a domain name rule does not allow the resolver', async () => {
       await restart({ allowed: [] });
       // A lookup from a port used in the last minute would match that conntrack entry.
-      await world.lab.node.exec('conntrack', ['-F']);
+      await fqdnLab.lab.node.exec('conntrack', ['-F']);
       const before = await agent.call('denied');
       assert.deepEqual(await look(`a${unused()}.example.com`, 'A', '+time=1'), []);
       assert.ok((await agent.call('denied')) > before);
@@ -332,12 +332,12 @@ describe('dns-snooper: addresses of domain names', () => {
     const RULES = ['PREROUTING -d', 'OUTPUT -s'].map((side) => `${side} ${LOCAL} -j NOTRACK`);
 
     it('on the node itself, tracked or untracked (NodeLocal DNSCache)', async () => {
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       await node.exec('ip', ['address', 'add', `${LOCAL}/32`, 'dev', 'lo']);
       for (const rule of RULES) {
         await node.exec('iptables-nft', ['-t', 'raw', '-A', ...rule.split(' ')]);
       }
-      await world.serveDns(node, node.ipv4, node.ipv6, LOCAL);
+      await fqdnLab.serveDns(node, node.ipv4, node.ipv6, LOCAL);
       const resolvers = [node.ipv4, node.ipv6, LOCAL];
       await restart({ resolvers, allowed: resolvers.map((each) => [each, each]) });
       for (const resolver of resolvers) {
@@ -358,7 +358,7 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('that are current, after the resolvers change', async () => {
-      const { elsewhere, node } = world.lab;
+      const { elsewhere, node } = fqdnLab.lab;
       const rules = async (resolver: string) => {
         await agent.call('setResolvers', [resolver]);
         await waitFor('rules', async () => {
@@ -401,8 +401,8 @@ describe('dns-snooper: addresses of domain names', () => {
       const TOTAL = 40;
       await agent.stop();
       // Addresses of the other names must be evicted.
-      await world.lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
-      agent = await world.agent({ learner: { total: TOTAL } });
+      await fqdnLab.lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
+      agent = await fqdnLab.agent({ learner: { total: TOTAL } });
       await client.call('lookups', {
         resolver: VIP[4],
         name: 'a#-t296.example.com',
@@ -424,7 +424,7 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('continues while no rule has a domain name and no packets are queued', async () => {
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       const mangle = async () => (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout;
       const number = unused();
       await look(`a${number}.example.com`);
@@ -444,7 +444,7 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('begins with the first lookup after the rules are written, because the thread was started in advance', async () => {
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       const queueing = async () =>
         (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes('NFQUEUE');
       await restart({ names: [] });
@@ -475,7 +475,7 @@ describe('dns-snooper: addresses of domain names', () => {
         (await pod.tcp(addressOf(two, 'A'), PORT, { timeoutMs: 300 })).outcome,
         'timeout',
       );
-      agent = await world.agent();
+      agent = await fqdnLab.agent();
       assert.ok(await connects(addressOf(one, 'A')));
       assert.equal(await connection.exchange('still here'), 'still here');
       assert.ok(await isDenied(addressOf(two, 'A')));
@@ -533,14 +533,14 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('whose queue is in use, the failure is reported and retried', async () => {
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       await agent.stop();
-      const holder = await world.start<QueueProcessFunctions>(
+      const holder = await fqdnLab.start<QueueProcessFunctions>(
         node,
         '../../netlink/queue-process.ts',
       );
       await holder.call('listen', DNS_QUEUE, 8, true);
-      agent = await world.agent({ waits: false });
+      agent = await fqdnLab.agent({ waits: false });
       await waitFor('the failure is reported', async () =>
         (await agent.call('log')).some((line) => line.includes('EPERM')),
       );
@@ -555,7 +555,7 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('that cannot write the iptables rules of one IP family, the failure is reported and retried', async () => {
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       const isBlind = async () => (await agent.call('numbers')).isBlind;
       await agent.call('log');
       await agent.call('failRules', 'IPv6');
@@ -585,7 +585,7 @@ describe('dns-snooper: addresses of domain names', () => {
 
     it('that replaces the policy table, deferred answers are not lost', async () => {
       const COUNT = 500;
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       const answeredMeanwhile = async (first: number) => {
         let looking = true;
         const lookups = client.call('lookups', {
@@ -624,7 +624,7 @@ describe('dns-snooper: addresses of domain names', () => {
     });
 
     it('whose iptables rules are removed externally, they are restored', async () => {
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       await node.exec('iptables-nft', ['-t', 'mangle', '-F']);
       await agent.call('resyncRules');
       await waitFor('the rules', async () => {

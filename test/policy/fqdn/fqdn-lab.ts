@@ -49,7 +49,7 @@ export async function createFqdnLab(): Promise<FqdnLab> {
     children.push(child as unknown as Child<Functions>);
     return child;
   };
-  const world: FqdnLab = {
+  const fqdnLab: FqdnLab = {
     lab,
     pods: [first, second],
     servers,
@@ -98,12 +98,12 @@ export async function createFqdnLab(): Promise<FqdnLab> {
       ].join('\n'),
     });
     await elsewhere.serve({ protocol: 'TCP', port: PORT });
-    for (const remote of remotePods) servers.push(await world.serveDns(remote, '0.0.0.0', '::'));
-    await world.serveDns(elsewhere, elsewhere.ipv4);
+    for (const remote of remotePods) servers.push(await fqdnLab.serveDns(remote, '0.0.0.0', '::'));
+    await fqdnLab.serveDns(elsewhere, elsewhere.ipv4);
     await translate(node, remotePods);
-    return world;
+    return fqdnLab;
   } catch (error) {
-    await world[Symbol.asyncDispose]();
+    await fqdnLab[Symbol.asyncDispose]();
     throw error;
   }
 }

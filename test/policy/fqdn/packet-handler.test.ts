@@ -18,20 +18,20 @@ function message(type: 'query' | 'response', id: number, name = 'a.example.com')
 }
 
 describe('packet-handler: verdicts on queued packets', () => {
-  let intake: PacketHandler;
+  let handler: PacketHandler;
   let accepted: number[];
   let last = 0;
 
   beforeEach(() => {
     accepted = [];
     last = 0;
-    intake = new PacketHandler((id) => accepted.push(id));
-    intake.configure(['*.example.com'], ['10.96.0.10']);
+    handler = new PacketHandler((id) => accepted.push(id));
+    handler.configure(['*.example.com'], ['10.96.0.10']);
   });
   /** @returns the id of the packet. */
-  const take = (bytes: Buffer, link: number, now = 0) => {
+  const take = (bytes: Buffer, ifindex: number, now = 0) => {
     last += 1;
-    intake.handle({ id: last, ifindex: link, bytes }, now);
+    handler.handle({ id: last, ifindex, bytes }, now);
     return last;
   };
   const ask = (id: number, name?: string) => take(udpPacket(FLOW, message('query', id, name)), 7);
@@ -47,18 +47,18 @@ describe('packet-handler: verdicts on queued packets', () => {
       take(Buffer.from('x'), 1),
     ];
     assert.deepEqual(accepted, passing);
-    assert.equal(intake.takeBatch(), undefined);
+    assert.equal(handler.takeBatch(), undefined);
     const held = answer(1);
-    assert.deepEqual([accepted, intake.deferred.waiting], [passing, 1]);
+    assert.deepEqual([accepted, handler.deferred.waiting], [passing, 1]);
     const addresses = [{ address: '192.0.2.1', ttl: 60 }];
-    assert.deepEqual(intake.takeBatch(), {
+    assert.deepEqual(handler.takeBatch(), {
       first: 1,
       batch: [[{ name: 'a.example.com', addresses }]],
     });
-    assert.equal(intake.takeBatch(), undefined);
-    intake.deferred.release(1, 1);
+    assert.equal(handler.takeBatch(), undefined);
+    handler.deferred.release(1, 1);
     assert.deepEqual(accepted, [...passing, held]);
-    assert.deepEqual(intake.counts(), {
+    assert.deepEqual(handler.counts(), {
       queries: 2,
       answers: 2,
       unasked: 1,
@@ -71,45 +71,45 @@ describe('packet-handler: verdicts on queued packets', () => {
   it('numbers batches of observations', () => {
     for (const id of [1, 2, 3]) ask(id);
     answer(1);
-    assert.equal(intake.takeBatch()?.first, 1);
+    assert.equal(handler.takeBatch()?.first, 1);
     answer(2);
     answer(3);
-    const { first, batch } = intake.takeBatch() ?? {};
+    const { first, batch } = handler.takeBatch() ?? {};
     assert.deepEqual([first, batch?.length], [2, 2]);
     accepted = [];
-    intake.deferred.release(2, 3);
+    handler.deferred.release(2, 3);
     assert.deepEqual(accepted, [5, 6]);
   });
 
   it('accepts answers after the timeout', () => {
     ask(1);
     const held = answer(1, undefined, 100);
-    assert.equal(intake.deferred.deadline, 100 + DEFERRAL_LIMITS.timeout);
-    intake.deferred.check(99 + DEFERRAL_LIMITS.timeout);
+    assert.equal(handler.deferred.deadline, 100 + DEFERRAL_LIMITS.timeout);
+    handler.deferred.check(99 + DEFERRAL_LIMITS.timeout);
     assert.ok(!accepted.includes(held));
-    intake.deferred.check(100 + DEFERRAL_LIMITS.timeout);
+    handler.deferred.check(100 + DEFERRAL_LIMITS.timeout);
     assert.ok(accepted.includes(held));
     ask(2);
     assert.ok(accepted.includes(answer(2)));
-    intake.deferred.release(1, 1);
+    handler.deferred.release(1, 1);
     ask(3);
     assert.ok(!accepted.includes(answer(3)));
-    intake.deferred.releaseAll();
+    handler.deferred.releaseAll();
     assert.equal(accepted.length, last);
-    assert.equal(intake.counts().overdue, 3);
+    assert.equal(handler.counts().overdue, 3);
   });
 
   it('accepts deferred packets when the last pattern is removed, and defers again for a new one', () => {
     ask(1);
     const held = answer(1);
-    intake.configure([], []);
+    handler.configure([], []);
     assert.ok(accepted.includes(held));
     ask(2);
     assert.ok(accepted.includes(answer(2)));
-    intake.configure(['*.example.com'], ['10.96.0.10']);
+    handler.configure(['*.example.com'], ['10.96.0.10']);
     ask(3);
     assert.ok(!accepted.includes(answer(3)));
-    assert.equal(intake.counts().overdue, 0);
+    assert.equal(handler.counts().overdue, 0);
   });
 
   it('defers later segments and retransmissions of a stream with the first segment', () => {
@@ -128,7 +128,7 @@ describe('packet-handler: verdicts on queued packets', () => {
     const acknowledgement = take(tcpPacket(BACK, 500 + bytes.length, Buffer.alloc(0)), 2);
     const other = take(tcpPacket(FLOW, 100 + query.length, query), 7);
     assert.deepEqual(accepted.slice(passed), [acknowledgement, other]);
-    intake.deferred.release(1, 1);
+    handler.deferred.release(1, 1);
     assert.deepEqual(accepted.slice(passed + 2), [end, again, more]);
     const late = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
     assert.equal(accepted.at(-1), late);
@@ -136,7 +136,7 @@ describe('packet-handler: verdicts on queued packets', () => {
 
   it('accepts a packet whose inspection fails', () => {
     const broken = { id: 1, ifindex: 1, bytes: undefined as unknown as Buffer };
-    assert.throws(() => intake.handle(broken, 0), TypeError);
+    assert.throws(() => handler.handle(broken, 0), TypeError);
     assert.deepEqual(accepted, [1]);
   });
 });

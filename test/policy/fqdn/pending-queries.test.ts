@@ -12,7 +12,7 @@ function bytesOf(address: string): string {
   return endpoint(address, 0).slice(0, -2);
 }
 
-function passage(
+function message(
   fields: Partial<Omit<ObservedMessage, 'question'>> & Partial<ObservedMessage['question']> = {},
 ): ObservedMessage {
   const { id = 1, name = 'www.example.com', type = 1, ...rest } = fields;
@@ -20,21 +20,21 @@ function passage(
     protocol: 'UDP',
     client: endpoint(CLIENT, 40_000),
     server: endpoint(ENDPOINT, 53),
-    link: 7,
+    ifindex: 7,
     question: { id, name, type },
     ...rest,
   };
 }
 
 /** The answer, which arrives on another interface than the query. */
-function answer(fields: Parameters<typeof passage>[0] = {}): ObservedMessage {
-  return passage({ link: 2, ...fields });
+function answer(fields: Parameters<typeof message>[0] = {}): ObservedMessage {
+  return message({ ifindex: 2, ...fields });
 }
 
 describe('pending-queries: observed queries', () => {
   let queries: PendingQueries;
-  const asked = (fields: Parameters<typeof passage>[0] = {}, now = 0) =>
-    queries.addQuery(passage(fields), now);
+  const asked = (fields: Parameters<typeof message>[0] = {}, now = 0) =>
+    queries.addQuery(message(fields), now);
 
   beforeEach(() => {
     queries = new PendingQueries(LIMITS);
@@ -50,7 +50,7 @@ describe('pending-queries: observed queries', () => {
 
   it('do not match an answer with another socket, id or question', () => {
     asked();
-    const others: Parameters<typeof passage>[0][] = [
+    const others: Parameters<typeof message>[0][] = [
       { id: 2 },
       { name: 'example.com' },
       { type: 28 },
@@ -69,10 +69,10 @@ describe('pending-queries: observed queries', () => {
 
   it('do not match an answer from the interface of the client', () => {
     asked();
-    assert.equal(queries.matchAnswer(passage(), 0), false);
+    assert.equal(queries.matchAnswer(message(), 0), false);
     // Packets of the node itself have no input interface.
-    asked({ link: 0 });
-    assert.equal(queries.matchAnswer(answer({ link: 0 }), 0), true);
+    asked({ ifindex: 0 });
+    assert.equal(queries.matchAnswer(answer({ ifindex: 0 }), 0), true);
   });
 
   it('to a VIP match an answer from an endpoint, but not from another resolver', () => {

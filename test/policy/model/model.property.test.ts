@@ -24,7 +24,7 @@ type Verdicts = readonly Verdict[];
 /** Verdicts of the applied rules on all connections, with the final nodes and FQDN addresses. */
 function verdictsOf(agent: ModelHarness): Verdicts {
   const context = agent.packetContext();
-  return FLOWS.map((flow) => agent.kernels[familyOf(flow.to)].judge(flow, context));
+  return FLOWS.map((flow) => agent.kernels[familyOf(flow.to)].evaluate(flow, context));
 }
 
 function textOf({ from, to, port, protocol }: Flow): string {
@@ -48,11 +48,11 @@ function syncStepwise(agent: ModelHarness): PolicyChange[] {
   assertSame(each('prepare'), before, 'after prepare');
   const after = each('commit');
   assertSame(each('cleanup'), after, 'after cleanup');
-  const world = { objects: [...agent.objects.values()], names: agent.names };
+  const clusterState = { objects: [...agent.objects.values()], names: agent.names };
   assertSame(
     after,
     FLOWS.map((flow) => agent.expected(flow, [HERE])),
-    `after commit, with ${JSON.stringify(world)}`,
+    `after commit, with ${JSON.stringify(clusterState)}`,
   );
   return changes;
 }
