@@ -85,15 +85,15 @@ export class Inspector<Tag> {
       return undefined;
     }
     const { kind, question } = message;
-    const passage = (client: SocketAddress, server: SocketAddress): ObservedMessage => {
+    const observed = (client: SocketAddress, server: SocketAddress): ObservedMessage => {
       return { protocol, client, server, ifindex, question };
     };
     if (kind === 'query') {
       this.counts.queries += 1;
-      this.#queries.addQuery(passage(source, destination), now);
+      this.#queries.addQuery(observed(source, destination), now);
       return undefined;
     }
-    if (!this.#queries.matchAnswer(passage(destination, source), now)) {
+    if (!this.#queries.matchAnswer(observed(destination, source), now)) {
       this.counts.unasked += 1;
       return undefined;
     }

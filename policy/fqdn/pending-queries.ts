@@ -75,13 +75,13 @@ export class PendingQueries {
     this.#clients.delete(address);
     this.#clients.set(address, queries);
     const key = keyOf(protocol, client, question);
-    this.#forget(queries, key);
+    this.#drop(queries, key);
     queries.set(key, { server, ifindex, until: now + this.#limits.lifetime });
     this.#size += 1;
 
     for (const [oldest, { until }] of queries) {
       if (until > now && queries.size <= this.#limits.perClient) break;
-      this.#forget(queries, oldest);
+      this.#drop(queries, oldest);
     }
     for (const [silent, { size }] of this.#clients) {
       if (this.#size <= this.#limits.total) break;
@@ -104,12 +104,12 @@ export class PendingQueries {
     if (queries === undefined || query === undefined || query.until <= now) return false;
     if (!this.#isAsked(query.server, server)) return false;
     if (ifindex !== 0 && ifindex === query.ifindex) return false;
-    this.#forget(queries, key);
+    this.#drop(queries, key);
     if (queries.size === 0) this.#clients.delete(address);
     return true;
   }
 
-  #forget(queries: Map<string, PendingQuery>, key: string): void {
+  #drop(queries: Map<string, PendingQuery>, key: string): void {
     if (queries.delete(key)) this.#size -= 1;
   }
 

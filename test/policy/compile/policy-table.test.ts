@@ -13,25 +13,25 @@ describe('policy-table: static chains of the policy table', () => {
     );
 
   it('has base chains that evaluate the first packet of a connection after DNAT', () => {
-    const judged = [
+    const bothDirections = [
       'ip saddr . ip daddr @hairpin-pods accept',
       'ip saddr vmap @egress-pods',
       'ip daddr vmap @ingress-pods',
     ];
-    const known = 'ct state established,related accept';
+    const established = 'ct state established,related accept';
     const hooks = [...chains('IPv4')].filter(([, { hook }]) => hook !== undefined);
     assert.deepEqual(Object.fromEntries(hooks), {
       forward: {
         hook: 'type filter hook forward priority 10; policy accept;',
-        rules: [known, ...judged],
+        rules: [established, ...bothDirections],
       },
       input: {
         hook: 'type filter hook input priority 110; policy accept;',
-        rules: [known, 'ip saddr vmap @egress-pods'],
+        rules: [established, 'ip saddr vmap @egress-pods'],
       },
       output: {
         hook: 'type filter hook output priority 10; policy accept;',
-        rules: [known, 'fib saddr type local accept', ...judged],
+        rules: [established, 'fib saddr type local accept', ...bothDirections],
       },
     });
   });

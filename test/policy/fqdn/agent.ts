@@ -129,7 +129,7 @@ const functions = {
   numbers: (): DnsSnooperStats => learning.stats(),
   applied: (): number => applied,
   log: (): readonly string[] => log.splice(0),
-  answers: (): Promise<FqdnEntry[]> => kernel.fqdnEntries(),
+  fqdnEntries: (): Promise<FqdnEntry[]> => kernel.fqdnEntries(),
   queue: () => queueState(DNS_QUEUE),
 
   /** Makes writes of addresses to the kernel fail. */
@@ -154,7 +154,7 @@ const functions = {
   },
 
   /** Number of addresses of a name in the FQDN cache. */
-  async kept(name: string): Promise<number> {
+  async cachedAddresses(name: string): Promise<number> {
     return (await kernel.fqdnEntries()).filter((each) => each.name === name).length;
   },
 

@@ -32,13 +32,13 @@ describe('cache: the FQDN cache', () => {
   beforeEach(() => {
     cache = new FqdnCache(OPTIONS);
   });
-  const take = (name: string, ...addresses: readonly string[]) =>
+  const addAnswer = (name: string, ...addresses: readonly string[]) =>
     cache.addAnswer(name, resolved(...addresses), 0);
 
   it('adds addresses to the lists of all matching patterns and stores the answer', () => {
     cache.setPatterns(names({ '*.example.com': [1, 2], 'www.example.com': [2, 3], other: [4] }), 0);
-    const { add: learn, remove: forget } = take('WWW.example.com.', '192.0.2.1', '2001:db8::1');
-    assert.deepEqual(elements(learn.elements), [
+    const { add, remove } = addAnswer('WWW.example.com.', '192.0.2.1', '2001:db8::1');
+    assert.deepEqual(elements(add.elements), [
       `1 192.0.2.1 ${60_000 + MORE}`,
       `1 2001:db8::1 ${60_000 + MORE}`,
       `2 192.0.2.1 ${60_000 + MORE}`,
@@ -46,17 +46,17 @@ describe('cache: the FQDN cache', () => {
       `3 192.0.2.1 ${60_000 + MORE}`,
       `3 2001:db8::1 ${60_000 + MORE}`,
     ]);
-    assert.deepEqual(answers(learn.entries), [
+    assert.deepEqual(answers(add.entries), [
       `www.example.com 192.0.2.1 ${60_000 + MORE}`,
       `www.example.com 2001:db8::1 ${60_000 + MORE}`,
     ]);
-    assert.deepEqual(forget, { elements: [], entries: [] });
+    assert.deepEqual(remove, { elements: [], entries: [] });
   });
 
   it('ignores names that no pattern matches', () => {
     cache.setPatterns(names({ '*.example.com': [1] }), 0);
-    assert.deepEqual(take('example.com', '192.0.2.1').add, { elements: [], entries: [] });
-    assert.deepEqual(take('www.example.com').add, { elements: [], entries: [] });
+    assert.deepEqual(addAnswer('example.com', '192.0.2.1').add, { elements: [], entries: [] });
+    assert.deepEqual(addAnswer('www.example.com').add, { elements: [], entries: [] });
     assert.deepEqual(cache.stats(), { names: 0, addresses: 0, evictions: 0 });
   });
 
@@ -84,18 +84,18 @@ describe('cache: the FQDN cache', () => {
       [3601, 3600],
       [0x7fffffff, 3600],
     ] as const) {
-      const { add: learn } = cache.addAnswer('a', [{ address: '192.0.2.1', ttl }], 0);
-      assert.equal(learn.elements[0]?.timeoutMs, seconds * 1000 + MORE, String(ttl));
+      const { add } = cache.addAnswer('a', [{ address: '192.0.2.1', ttl }], 0);
+      assert.equal(add.elements[0]?.timeoutMs, seconds * 1000 + MORE, String(ttl));
     }
     const capped = new FqdnCache({ ...OPTIONS, floor: 9000, cap: 5000 });
     capped.setPatterns(names({ a: [1] }), 0);
-    const { add: learn } = capped.addAnswer('a', [{ address: '192.0.2.1', ttl: 1 }], 0);
-    assert.equal(learn.elements[0]?.timeoutMs, 5000 + MORE);
+    const { add } = capped.addAnswer('a', [{ address: '192.0.2.1', ttl: 1 }], 0);
+    assert.equal(add.elements[0]?.timeoutMs, 5000 + MORE);
   });
 
   it('adds cached addresses with their remaining lifetime to a new list', () => {
     cache.setPatterns(names({ 'www.example.com': [1] }), 0);
-    take('www.example.com', '192.0.2.1');
+    addAnswer('www.example.com', '192.0.2.1');
     cache.addAnswer('www.example.com', [{ address: '192.0.2.2', ttl: 40 }], 0);
     const more = names({ 'www.example.com': [1, 2], '*.com': [3] });
     assert.deepEqual(elements(cache.setPatterns(more, 41_000)), [
@@ -107,9 +107,9 @@ describe('cache: the FQDN cache', () => {
 
   it('keeps entries until they expire when their pattern is removed', () => {
     cache.setPatterns(names({ a: [1], b: [2] }), 0);
-    take('a', '192.0.2.1');
+    addAnswer('a', '192.0.2.1');
     assert.deepEqual(cache.setPatterns(names({ b: [2] }), 0), []);
-    assert.deepEqual(take('a', '192.0.2.2').add.elements, []);
+    assert.deepEqual(addAnswer('a', '192.0.2.2').add.elements, []);
     assert.deepEqual(elements(cache.snapshot(1000).elements), []);
     assert.deepEqual(elements(cache.setPatterns(names({ a: [3] }), 1000)), ['3 192.0.2.1 60000']);
   });
@@ -134,9 +134,9 @@ describe('cache: the FQDN cache', () => {
 
   it('drops expired entries', () => {
     cache.setPatterns(names({ '*.a': [1] }), 0);
-    take('x.a', '192.0.2.1');
+    addAnswer('x.a', '192.0.2.1');
     cache.addAnswer('x.a', [{ address: '192.0.2.2', ttl: 90 }], 0);
-    take('y.a', '192.0.2.1');
+    addAnswer('y.a', '192.0.2.1');
     assert.deepEqual(cache.stats(), { names: 2, addresses: 3, evictions: 0 });
     cache.expire(60_999);
     assert.equal(cache.stats().addresses, 3);
@@ -173,13 +173,13 @@ describe('cache: the FQDN cache', () => {
       cache.addAnswer('y.a', [{ address: address(4), ttl: 100 }], 0);
       cache.addAnswer('x.a', some(0, 5, 50), 0);
       cache.addAnswer('x.a', some(5, 5, 100), 0);
-      const { add: learn, remove: forget } = cache.addAnswer('x.a', some(10, 3, 40), 0);
-      assert.equal(learn.elements.length, 6);
+      const { add, remove } = cache.addAnswer('x.a', some(10, 3, 40), 0);
+      assert.equal(add.elements.length, 6);
       assert.deepEqual(
-        forget.entries.map((answer) => answer.address),
+        remove.entries.map((answer) => answer.address),
         [address(0), address(1), address(2)],
       );
-      assert.deepEqual(elements(forget.elements), [
+      assert.deepEqual(elements(remove.elements), [
         `1 ${address(0)} 0`,
         `1 ${address(1)} 0`,
         `1 ${address(2)} 0`,
@@ -203,17 +203,17 @@ describe('cache: the FQDN cache', () => {
       cache = new FqdnCache({ ...OPTIONS, perName: 10 });
       cache.setPatterns(names({ a: [1] }), 0);
       cache.addAnswer('a', some(100, 5, 500), 0);
-      const { add: learn, remove: forget } = cache.addAnswer('a', some(0, 12, 50), 0);
-      assert.equal(learn.entries.length, 10);
-      assert.equal(forget.entries.length, 5);
+      const { add, remove } = cache.addAnswer('a', some(0, 12, 50), 0);
+      assert.equal(add.entries.length, 10);
+      assert.equal(remove.entries.length, 5);
     });
 
     it('of one name ignore expired addresses', () => {
       cache = new FqdnCache({ ...OPTIONS, perName: 10, total: 10 });
       cache.setPatterns(names({ a: [1] }), 0);
       cache.addAnswer('a', some(0, 10, 50), 0);
-      const { remove: forget } = cache.addAnswer('a', some(10, 10, 50), 51_000);
-      assert.deepEqual(forget.entries, []);
+      const { remove } = cache.addAnswer('a', some(10, 10, 50), 51_000);
+      assert.deepEqual(remove.entries, []);
       assert.deepEqual(cache.stats(), { names: 1, addresses: 10, evictions: 0 });
     });
 
@@ -227,14 +227,14 @@ describe('cache: the FQDN cache', () => {
         cache.addAnswer(`n${index}.flood`, some(index, 1, 100 + index), 0);
       }
       assert.equal(cache.stats().evictions, 0);
-      const { remove: forget } = cache.addAnswer('last.flood', some(200, 1, 30), 0);
+      const { remove } = cache.addAnswer('last.flood', some(200, 1, 30), 0);
       // An eighth of the limit, the earliest expiry first.
       assert.deepEqual(
-        forget.entries.map(({ name }) => name),
+        remove.entries.map(({ name }) => name),
         Array.from({ length: 11 }, (_, index) => `n${index}.flood`),
       );
       assert.deepEqual(
-        elements(forget.elements),
+        elements(remove.elements),
         Array.from({ length: 11 }, (_, index) => `1 ${address(index)} 0`).sort(),
       );
       assert.deepEqual(cache.stats(), { names: 70, addresses: 70, evictions: 11 });
@@ -247,8 +247,8 @@ describe('cache: the FQDN cache', () => {
         cache.addAnswer(`n${index}.one`, some(index, 1, 100), 0);
         cache.addAnswer(`n${index}.two`, some(1000 + index, 1, 1000), 0);
       }
-      const { remove: forget } = cache.addAnswer('last.one', some(200, 1, 30), 0);
-      const evicted = Object.groupBy(forget.elements, ({ list }) => list);
+      const { remove } = cache.addAnswer('last.one', some(200, 1, 30), 0);
+      const evicted = Object.groupBy(remove.elements, ({ list }) => list);
       assert.deepEqual([evicted[1]?.length, evicted[2]?.length], [6, 5]);
     });
 

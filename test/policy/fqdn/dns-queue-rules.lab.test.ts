@@ -70,8 +70,8 @@ for (const variant of VARIANTS) {
         const before = await saved();
         await write(...RESOLVERS);
         const [first = '', second = '', third = ''] = RESOLVERS;
-        const [kept, other] = family === 'IPv4' ? [first, third] : [third, second];
-        assert.equal(await write(kept), true);
+        const [staying, other] = family === 'IPv4' ? [first, third] : [third, second];
+        assert.equal(await write(staying), true);
         const text = await saved();
         assert.equal(text.match(/--ctorigdst /g)?.length, 4);
         assert.equal(text.match(/-j PORTWIDE-DNS/g)?.length, 4);

@@ -130,7 +130,7 @@ describe('dns-snooper: addresses of domain names', () => {
       // In IPv6 fragments.
       const args = ['+notcp', '+bufsize=8192', '+ignore', '+short', '+tries=1', '+time=5'];
       assert.equal((await dig(`@${VIP[6]}`, 'm100-six.example.com', 'AAAA', ...args)).length, 100);
-      const answers = await agent.call('answers');
+      const answers = await agent.call('fqdnEntries');
       assert.equal(answers.filter((each) => each.name === 'm100-six.example.com').length, 100);
       for (const name of ['m100.example.com', 'm100-x.example.com']) {
         assert.equal(answers.filter((each) => each.name === name).length, 200);
@@ -140,7 +140,7 @@ describe('dns-snooper: addresses of domain names', () => {
     it('from a truncated answer, and the rest over TCP', async () => {
       const name = 'm60-t299.example.com';
       const count = async () =>
-        (await agent.call('answers')).filter((each) => each.name === name).length;
+        (await agent.call('fqdnEntries')).filter((each) => each.name === name).length;
       assert.equal((await look(name, 'A', '+noedns', '+ignore')).length, 5);
       assert.equal(await count(), 5);
       assert.equal((await look(name, 'A', '+noedns')).length, 60);
@@ -384,7 +384,7 @@ describe('dns-snooper: addresses of domain names', () => {
       await restart({ learner: { floor: 0 } });
       const number = unused();
       const address = addressOf(number, 'A');
-      const size = await agent.call('kept', `a${number}-t1.example.com`);
+      const size = await agent.call('cachedAddresses', `a${number}-t1.example.com`);
       assert.equal(size, 0);
       await look(`a${number}-t1.example.com`);
       const connection = await pod.hold(address, PORT);
@@ -417,8 +417,8 @@ describe('dns-snooper: addresses of domain names', () => {
         'the other addresses are removed',
         async () => (await elements()) === addresses,
       );
-      const kept = (await agent.call('answers')).filter(({ address }) => isIpv4(address));
-      assert.equal(kept.length, addresses);
+      const cached = (await agent.call('fqdnEntries')).filter(({ address }) => isIpv4(address));
+      assert.equal(cached.length, addresses);
       assert.ok(await connects(addressOf(30_000 + 3 * TOTAL - 1, 'A')));
       await restart();
     });

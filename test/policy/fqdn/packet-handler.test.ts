@@ -29,14 +29,14 @@ describe('packet-handler: verdicts on queued packets', () => {
     handler.configure(['*.example.com'], ['10.96.0.10']);
   });
   /** @returns the id of the packet. */
-  const take = (bytes: Buffer, ifindex: number, now = 0) => {
+  const handle = (bytes: Buffer, ifindex: number, now = 0) => {
     last += 1;
     handler.handle({ id: last, ifindex, bytes }, now);
     return last;
   };
-  const ask = (id: number, name?: string) => take(udpPacket(FLOW, message('query', id, name)), 7);
+  const ask = (id: number, name?: string) => handle(udpPacket(FLOW, message('query', id, name)), 7);
   const answer = (id: number, name?: string, now?: number) =>
-    take(udpPacket(BACK, message('response', id, name)), 2, now);
+    handle(udpPacket(BACK, message('response', id, name)), 2, now);
 
   it('accepts all packets at once except answers with observations', () => {
     const passing = [
@@ -44,7 +44,7 @@ describe('packet-handler: verdicts on queued packets', () => {
       ask(2, 'other.test'),
       answer(2, 'other.test'),
       answer(3),
-      take(Buffer.from('x'), 1),
+      handle(Buffer.from('x'), 1),
     ];
     assert.deepEqual(accepted, passing);
     assert.equal(handler.takeBatch(), undefined);
@@ -113,24 +113,24 @@ describe('packet-handler: verdicts on queued packets', () => {
   });
 
   it('defers later segments and retransmissions of a stream with the first segment', () => {
-    take(tcpPacket(FLOW, 99, Buffer.alloc(0), { syn: true }), 7);
-    take(tcpPacket(BACK, 499, Buffer.alloc(0), { syn: true }), 2);
+    handle(tcpPacket(FLOW, 99, Buffer.alloc(0), { syn: true }), 7);
+    handle(tcpPacket(BACK, 499, Buffer.alloc(0), { syn: true }), 2);
     const query = framed(message('query', 1));
-    take(tcpPacket(FLOW, 100, query), 7);
+    handle(tcpPacket(FLOW, 100, query), 7);
     const bytes = framed(message('response', 1));
     const half = bytes.length >> 1;
-    const begin = take(tcpPacket(BACK, 500, bytes.subarray(0, half)), 2);
+    const begin = handle(tcpPacket(BACK, 500, bytes.subarray(0, half)), 2);
     assert.equal(accepted.at(-1), begin);
     const passed = accepted.length;
-    const end = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
-    const again = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
-    const more = take(tcpPacket(BACK, 500 + bytes.length, framed(Buffer.alloc(20))), 2);
-    const acknowledgement = take(tcpPacket(BACK, 500 + bytes.length, Buffer.alloc(0)), 2);
-    const other = take(tcpPacket(FLOW, 100 + query.length, query), 7);
+    const end = handle(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
+    const again = handle(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
+    const more = handle(tcpPacket(BACK, 500 + bytes.length, framed(Buffer.alloc(20))), 2);
+    const acknowledgement = handle(tcpPacket(BACK, 500 + bytes.length, Buffer.alloc(0)), 2);
+    const other = handle(tcpPacket(FLOW, 100 + query.length, query), 7);
     assert.deepEqual(accepted.slice(passed), [acknowledgement, other]);
     handler.deferred.release(1, 1);
     assert.deepEqual(accepted.slice(passed + 2), [end, again, more]);
-    const late = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
+    const late = handle(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
     assert.equal(accepted.at(-1), late);
   });
 
