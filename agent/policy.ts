@@ -73,7 +73,7 @@ export function startPolicy(given: PolicyOptions) {
   const kernel = new PolicyKernel({
     ...open,
     logGroup: options.policyLogGroup,
-    onWarning: (family, message) => log.warn({ family }, message),
+    onWarning: (family, message, details) => log.warn({ family, ...details }, message),
   });
   const learning = createDnsLearning(kernel, options, log);
   const mending = setInterval(() => learning.resyncRules(), DNS_RULES_CHECK_PERIOD).unref();

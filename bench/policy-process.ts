@@ -61,7 +61,7 @@ function createAgent() {
     source: {
       takeChanges: () => applied.takeChanges(),
       snapshot: (family) => applied.snapshot(family),
-      fqdnContent: () => ({ elements: [], answers: [] }),
+      fqdnContent: () => ({ elements: [], entries: [] }),
     },
     timers: systemTimers,
     monitor: new NftMonitor(systemTimers),

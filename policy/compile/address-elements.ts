@@ -1,20 +1,19 @@
-/** Elements of sets for one address. */
-
+/** The set elements of one address. */
 import { type AddressEntry, EMPTY_ENTRY, type NamedPortMember } from '../model/memberships.ts';
 import { DIRECTIONS } from '../model/terms.ts';
 import type { PolicyElement } from './change.ts';
 
-/** Elements that an address has with an entry, but not with the other one. */
+/** Elements that follow from one entry but not from the other. */
 export function* addressElements(
   address: string,
   entry: AddressEntry,
   other: AddressEntry = EMPTY_ENTRY,
 ): Iterable<PolicyElement> {
-  if (entry.isLocalPod && !other.isLocalPod) yield { set: 'own', address };
+  if (entry.isLocalPod && !other.isLocalPod) yield { set: 'hairpin-pods', address };
   for (const direction of DIRECTIONS) {
-    const profile = entry.policySets[direction];
-    if (profile !== undefined && profile !== other.policySets[direction]) {
-      yield { set: `${direction}-pods`, address, profile };
+    const policySetId = entry.policySets[direction];
+    if (policySetId !== undefined && policySetId !== other.policySets[direction]) {
+      yield { set: `${direction}-pods`, address, policySetId };
     }
   }
   if (entry.peers !== other.peers) {
@@ -22,9 +21,9 @@ export function* addressElements(
     for (const list of entry.peers) if (!peers.has(list)) yield { set: 'peers', list, address };
   }
   if (entry.namedPorts !== other.namedPorts) {
-    const named = new Set(other.namedPorts.map(memberKey));
+    const others = new Set(other.namedPorts.map(memberKey));
     for (const member of entry.namedPorts) {
-      if (!named.has(memberKey(member))) yield { set: 'named-ports', address, ...member };
+      if (!others.has(memberKey(member))) yield { set: 'named-ports', address, ...member };
     }
   }
 }

@@ -1,6 +1,6 @@
 /**
- * compile/ turns what applies into sets and chains. This file holds the state that was handed over for the
- * kernel, and compares it with changes of the model.
+ * compile/ turns the policy model into nft sets and chains. This file holds the state that was
+ * passed to the kernel last, and computes the difference to the model.
  */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
@@ -16,22 +16,24 @@ import { isSamePolicySetChain, policySetChain } from './policy-set-chain.ts';
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] extends readonly (infer E)[] ? E[] : T[K] };
 
-/** Empty at first. */
 export class AppliedState {
   readonly #model: PolicyModel;
   readonly #families: readonly IpFamily[];
   readonly #lists = new Map<ListId, ListRanges>();
   readonly #entries = new Map<string, AddressEntry>();
-  /** By number of the policy set. */
+  /** By id of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
 
-  /** @param model Nothing else may take its changes. */
+  /** @param model No other caller may take its changes. */
   constructor(model: PolicyModel, families: readonly IpFamily[] = IP_FAMILIES) {
     this.#model = model;
     this.#families = families;
   }
 
-  /** What the kernel needs since the last call, for each family with a change; everything at the first. */
+  /**
+   * Kernel changes since the last call, one for each IP family that has any. The first call returns
+   * everything.
+   */
   takeChanges(): PolicyChange[] {
     const { lists, entries, policySets } = this.#model.takeChanges();
     const changes = this.#families.map(noChange);
@@ -47,31 +49,31 @@ export class AppliedState {
       const before = this.#entries.get(address) ?? EMPTY_ENTRY;
       if (change === undefined || before === now) continue;
       for (const element of addressElements(address, before, now)) {
-        const isDropped = 'list' in element && !this.#lists.has(element.list);
-        (isDropped ? change.cleanup : change.remove).push(element);
+        const isListRemoved = 'list' in element && !this.#lists.has(element.list);
+        (isListRemoved ? change.cleanup : change.remove).push(element);
       }
       change.add.push(...addressElements(address, now, before));
       if (now === EMPTY_ENTRY) this.#entries.delete(address);
       else this.#entries.set(address, now);
     }
-    for (const [{ direction, number: profile }, rules] of policySets) {
-      const before = this.#chains.get(profile);
+    for (const [{ direction, id: policySetId }, rules] of policySets) {
+      const before = this.#chains.get(policySetId);
       if (rules !== undefined) {
-        const chain = policySetChain(direction, profile, rules);
+        const chain = policySetChain(direction, policySetId, rules);
         if (before === undefined || !isSamePolicySetChain(before, chain)) {
           for (const change of changes) change.chains.push(chain);
         }
-        this.#chains.set(profile, chain);
+        this.#chains.set(policySetId, chain);
       } else if (before !== undefined) {
-        for (const change of changes) change.cleanupChains.push({ direction, profile });
-        this.#chains.delete(profile);
+        for (const change of changes) change.cleanupChains.push({ direction, policySetId });
+        this.#chains.delete(policySetId);
       }
     }
     return changes.filter(isChange);
   }
 
   /**
-   * All that should be in the kernel as of the last `takeChanges()`. Later changes are not in it. To be read
+   * The complete state as of the last `takeChanges()`, without later changes. Consume the elements
    * before the next call.
    */
   snapshot(family: IpFamily): PolicyState {
@@ -101,9 +103,9 @@ function changeList(
     change.cleanup.push(...rangeElements(number, before, family));
     return;
   }
-  const [old, fresh] = [before.networks[family], now.networks[family]];
-  change.remove.push(...networkElements(number, rangesNotIn(old, fresh), family));
-  change.add.push(...networkElements(number, rangesNotIn(fresh, old), family));
+  const [old, current] = [before.networks[family], now.networks[family]];
+  change.remove.push(...networkElements(number, rangesNotIn(old, current), family));
+  change.add.push(...networkElements(number, rangesNotIn(current, old), family));
 }
 
 function* rangeElements(

@@ -1,6 +1,7 @@
 /**
- * The chains of policy sets. They are jumped to from a base chain, and what is allowed returns there.
- * Where the Admin tier may pass on to the others, these are a second chain, `egress-7-rest`.
+ * The nft chains of policy sets. A base chain jumps to them; allowed packets return to the base
+ * chain. If an Admin rule can Pass, the lower tiers get a second chain, for example
+ * `egress-7-lower-tiers`.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import {
@@ -21,45 +22,46 @@ import {
   unparsablePortsChain,
 } from './policy-table.ts';
 
-/** A line of a chain, and the rule that it is of. */
+/** An nft rule and the policy rule that it was compiled from. */
 export interface KernelRule extends TableRule {
-  readonly origin: CompiledRule | undefined;
+  readonly source: CompiledRule | undefined;
 }
 
-/** A chain of a policy set. */
+/** An nft chain of a policy set. */
 export interface KernelChain extends TableChain {
-  readonly lines: Iterable<KernelRule>;
+  readonly rules: Iterable<KernelRule>;
 }
 
-/** All chains that a policy set may have. Packets of its pods are led to the first. */
-export function kernelChainNames(direction: Direction, profile: number): [string, string] {
-  return [`${direction}-${profile}`, `${direction}-${profile}-rest`];
+/** Names of the chains that a policy set can have. The pod maps jump to the first one. */
+export function kernelChainNames(direction: Direction, policySetId: number): [string, string] {
+  return [`${direction}-${policySetId}`, `${direction}-${policySetId}-lower-tiers`];
 }
 
-/** The chains of a policy set, the one that packets are led to first. Lines are made as they are asked for. */
+/** The chains of a policy set; the pod maps jump to the first one. Rules are generated lazily. */
 export function kernelChains(
-  { direction, profile, admin, lowerTiers: rest }: PolicySetChain,
+  { direction, policySetId, admin, lowerTiers }: PolicySetChain,
   family: IpFamily,
 ): KernelChain[] {
-  const [name, restName] = kernelChainNames(direction, profile);
+  const [name, lowerName] = kernelChainNames(direction, policySetId);
   const lookups = lookupsOf(direction, family);
-  const isSplit = rest.length > 0 && admin.some(({ outcome }) => outcome === 'pass');
-  if (!isSplit) return [{ name, lines: rulesOf([...admin, ...rest], direction, lookups, RETURN) }];
+  const isSplit = lowerTiers.length > 0 && admin.some(({ verdict }) => verdict === 'pass');
+  if (!isSplit) {
+    return [{ name, rules: rulesOf([...admin, ...lowerTiers], direction, lookups, RETURN) }];
+  }
   return [
-    { name, lines: withFinalGoto(rulesOf(admin, direction, lookups, goTo(restName)), restName) },
-    { name: restName, lines: rulesOf(rest, direction, lookups, RETURN) },
+    { name, rules: withFinalGoto(rulesOf(admin, direction, lookups, goTo(lowerName)), lowerName) },
+    { name: lowerName, rules: rulesOf(lowerTiers, direction, lookups, RETURN) },
   ];
 }
 
-function* withFinalGoto(lines: Iterable<KernelRule>, chain: string): Iterable<KernelRule> {
-  yield* lines;
-  yield { rule: [goTo(chain)], origin: undefined };
+function* withFinalGoto(rules: Iterable<KernelRule>, chain: string): Iterable<KernelRule> {
+  yield* rules;
+  yield { rule: [goTo(chain)], source: undefined };
 }
 
-/** How rules look things up in one direction and family. */
+/** Set lookups for one direction and IP family. Keys lack the list id, which comes first. */
 interface Lookups {
-  readonly isIn: (key: LookupKey, set: string) => RulePart;
-  /** What is looked up in a set beside the number of the list. */
+  readonly inSet: (key: LookupKey, set: string) => RulePart;
   readonly peer: LookupKey;
   readonly portKeys: Readonly<Record<'ports' | 'named-ports', LookupKey>>;
 }
@@ -67,7 +69,7 @@ interface Lookups {
 function lookupsOf(direction: Direction, family: IpFamily): Lookups {
   const { source, destination, protocol, port, inSet } = rulePartsFor(family);
   return {
-    isIn: inSet,
+    inSet,
     peer: [direction === 'egress' ? destination : source],
     portKeys: {
       ports: [protocol, port],
@@ -82,37 +84,39 @@ function* rulesOf(
   lookups: Lookups,
   pass: RulePart,
 ): Iterable<KernelRule> {
-  let isReadable = false;
-  for (const origin of rules) {
-    const { outcome, ports, comment } = origin;
-    // A packet whose ports cannot be read would go on as if it had other ports than are denied.
-    if (ports !== undefined && outcome !== 'allow' && !isReadable) {
-      const denial = outcome === 'pass' ? 'deny-admin' : outcome;
+  let hasPortCheck = false;
+  for (const source of rules) {
+    const { verdict, ports, comment } = source;
+    // A packet with unparsable ports matches no port rule. It would skip this deny or pass rule.
+    if (ports !== undefined && verdict !== 'allow' && !hasPortCheck) {
+      const denial = verdict === 'pass' ? 'deny-admin' : verdict;
       const rule = [jumpTo(unparsablePortsChain(denial, direction))];
-      yield { rule, comment: 'ports that cannot be read', origin };
-      isReadable = true;
+      yield { rule, comment: 'drop packets with unparsable ports', source };
+      hasPortCheck = true;
     }
-    const end = verdictOf(outcome, direction, pass);
-    for (const conditions of conditionsOf(origin, lookups)) {
-      yield { rule: [...conditions, end], comment, origin };
+    const end = verdictPart(verdict, direction, pass);
+    for (const conditions of conditionsOf(source, lookups)) {
+      yield { rule: [...conditions, end], comment, source };
     }
   }
 }
 
-/** In nf_tables a rule looks up in one set after the other, and never in one or the other. */
+/**
+ * Lookups in one nft rule are ANDed. A rule with peers in several sets becomes several nft rules.
+ */
 function* conditionsOf({ peers, ports }: CompiledRule, lookups: Lookups): Iterable<RuleParts> {
   const byPeer: RuleParts[] = peers?.sets.map((set) => [
-    lookups.isIn([listId(peers.number), ...lookups.peer], set),
+    lookups.inSet([listId(peers.id), ...lookups.peer], set),
   ]) ?? [[]];
   const byPort: RuleParts[] = ports?.sets.map((set) => [
-    lookups.isIn([listId(ports.number), ...lookups.portKeys[set]], set),
+    lookups.inSet([listId(ports.id), ...lookups.portKeys[set]], set),
   ]) ?? [[]];
   for (const peer of byPeer) {
     for (const port of byPort) yield [...peer, ...port];
   }
 }
 
-function verdictOf(outcome: RuleVerdict, direction: Direction, pass: RulePart): RulePart {
-  if (outcome === 'allow') return RETURN;
-  return outcome === 'pass' ? pass : goTo(denyChain(outcome satisfies DenyVerdict, direction));
+function verdictPart(verdict: RuleVerdict, direction: Direction, pass: RulePart): RulePart {
+  if (verdict === 'allow') return RETURN;
+  return verdict === 'pass' ? pass : goTo(denyChain(verdict satisfies DenyVerdict, direction));
 }

@@ -1,61 +1,71 @@
 /**
- * What compile/ hands to enforce/: one table a family with a constant set of sets, and one chain for each
- * policy set. A chain has the rules of its policies in the order of their priority: the first match decides.
- * Chains and elements call the number of a policy set `profile`, as metrics do.
+ * What compile/ passes to enforce/: changes of the policy table of one IP family. The table has a
+ * fixed list of nft sets and one chain for each policy set. A chain has the rules of its policies
+ * by priority; the first match decides.
  *
- * For a packet that begins a connection, a base chain looks up the pod that sends it in `egress-pods`
- * and the pod that gets it in `ingress-pods`, and jumps to the chain of its policy set; what a chain
- * allows returns. Peers and ports are numbers in the rules, and members of shared sets under these
- * numbers: a pod that comes, goes or is relabelled is some elements, and no rule.
+ * For the first packet of a connection, a base chain looks up the source pod in `egress-pods` and
+ * the destination pod in `ingress-pods`. Each map jumps to the chain of the pod's policy set;
+ * allowed packets return. Rules refer to peers and ports by list ids. The members of all lists are
+ * elements of shared nft sets. So a pod that is added, removed or relabelled changes elements, but
+ * no rule.
+ *
+ * The metric `portwide_policy_profiles` counts policy sets.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import type { Direction, ListId, PeerSetName, PortSetName, RuleVerdict } from '../model/terms.ts';
 
-/** What the kernel is told of a rule (`model/rules.ts`). */
+/** The part of a rule (`model/rules.ts`) that the kernel needs. */
 export interface CompiledRule {
-  /** undefined: whoever. Otherwise a peer is one of the list in any of the sets; no sets: nobody. */
-  readonly peers: { readonly number: ListId; readonly sets: readonly PeerSetName[] } | undefined;
-  /** undefined: all ports of all protocols. Otherwise a port in either of the sets. */
-  readonly ports: { readonly number: ListId; readonly sets: readonly PortSetName[] } | undefined;
-  readonly outcome: RuleVerdict;
-  /** `NetworkPolicy default/web spec.egress[0]`, for whoever lists the chain. */
+  /**
+   * undefined: all peers. Otherwise the members of the list in any of the sets; no sets: no peer.
+   */
+  readonly peers: { readonly id: ListId; readonly sets: readonly PeerSetName[] } | undefined;
+  /** undefined: all ports of all protocols. Otherwise the members of the list in either set. */
+  readonly ports: { readonly id: ListId; readonly sets: readonly PortSetName[] } | undefined;
+  readonly verdict: RuleVerdict;
+  /** Shown by `nft list chain`, for example `NetworkPolicy default/web spec.egress[0]`. */
   readonly comment: string;
 }
 
-/** The rules of one policy set. */
+/** The compiled rules of one policy set. */
 export interface PolicySetChain {
   readonly direction: Direction;
-  readonly profile: number;
-  /** The Admin tier; empty where none applies. What nothing matches goes on. */
+  readonly policySetId: number;
+  /** Rules of the Admin tier. A packet that no rule matches continues with `lowerTiers`. */
   readonly admin: readonly CompiledRule[];
-  /** NetworkPolicies or, where none isolates, the Baseline tier. What nothing matches is allowed. */
+  /**
+   * Rules of NetworkPolicies, or of the Baseline tier if no NetworkPolicy isolates the pod. No
+   * match: allow.
+   */
   readonly lowerTiers: readonly CompiledRule[];
 }
 
-/** Addresses are canonical text of the family that they are handed over for. */
+/** An element of an nft set. Addresses are canonical text of the IP family of the change. */
 export type PolicyElement =
-  /** The pod's connections are judged by the chain of the policy set. */
-  | { readonly set: `${Direction}-pods`; readonly address: string; readonly profile: number }
-  /** A pod of this node, which may talk to itself (through a Service that leads back to it). */
-  | { readonly set: 'own'; readonly address: string }
+  /** The policy set that is evaluated for the connections of a pod. */
+  | { readonly set: `${Direction}-pods`; readonly address: string; readonly policySetId: number }
+  /** A pod of this node. Its hairpin traffic (to itself, through a Service) is always allowed. */
+  | { readonly set: 'hairpin-pods'; readonly address: string }
   | { readonly set: 'peers'; readonly list: ListId; readonly address: string }
-  /** Ranges of one list do not overlap. */
+  /** Both ends are included. Ranges of one list do not overlap. */
   | {
       readonly set: 'networks';
       readonly list: ListId;
       readonly first: string;
       readonly last: string;
     }
-  /** Of one list and protocol they do not overlap or touch. */
+  /**
+   * Both ends are included. Ranges of one list and protocol do not overlap and are not adjacent.
+   */
   | {
       readonly set: 'ports';
       readonly list: ListId;
-      /** As IP numbers it. */
+      /** IP protocol number. */
       readonly protocol: number;
       readonly first: number;
       readonly last: number;
     }
-  /** The destination, and the port that it gives the name. */
+  /** The destination pod and the number of its named port. */
   | {
       readonly set: 'named-ports';
       readonly list: ListId;
@@ -64,15 +74,17 @@ export type PolicyElement =
       readonly port: number;
     };
 
-/** An address that a domain name of a list has, for as long as the answer lives. */
+/** An address that a domain name of a peer list was resolved to. */
 export interface FqdnElement {
-  readonly set: 'learned';
+  readonly set: 'fqdn-peers';
   readonly list: ListId;
   readonly address: string;
   readonly timeoutMs: number;
 }
 
-/** An entry of the FQDN cache, as it is kept in the kernel over a restart of the agent. */
+/**
+ * An entry of the FQDN cache. The kernel stores a copy, so that the cache survives agent restarts.
+ */
 export interface FqdnEntry {
   /** Lower-case, without the final dot. */
   readonly name: string;
@@ -80,34 +92,37 @@ export interface FqdnEntry {
   readonly timeoutMs: number;
 }
 
-/** Entries of the FQDN cache, and what follows from them for lists. */
+/** Entries of the FQDN cache, and the set elements that follow from them. */
 export interface FqdnContent {
   readonly elements: readonly FqdnElement[];
-  readonly answers: readonly FqdnEntry[];
+  readonly entries: readonly FqdnEntry[];
 }
 
 /**
- * What one family has to do to come from one state to the next. In this order, so that no packet
- * meets a rule whose lists are not complete: the elements of lists that are new; then, at once,
- * everything else; then what nothing names any more.
+ * A change of one IP family in three phases: prepare (new lists), commit (atomic), cleanup
+ * (unreferenced lists and chains). With this order no packet is evaluated by a rule whose lists are
+ * incomplete.
  */
 export interface PolicyChange {
   readonly family: IpFamily;
-  /** Elements of lists that no rule names yet. */
+  /** Elements of lists that no rule refers to yet. */
   readonly prepare: readonly PolicyElement[];
-  /** Elements that go from, and come to, what is in force. One with another policy set is in both. */
+  /** Elements to remove and to add in the commit. A pod with a changed policy set is in both. */
   readonly remove: readonly PolicyElement[];
   readonly add: readonly PolicyElement[];
-  /** Chains that are new, or have other rules than before. */
+  /** Policy sets that are new or have changed rules. */
   readonly chains: readonly PolicySetChain[];
-  /** Elements of lists, and chains, that nothing names any more. */
+  /** Elements of lists, and chains, that are no longer referenced. */
   readonly cleanup: readonly PolicyElement[];
-  readonly cleanupChains: readonly { readonly direction: Direction; readonly profile: number }[];
+  readonly cleanupChains: readonly {
+    readonly direction: Direction;
+    readonly policySetId: number;
+  }[];
 }
 
-/** What one family has in force, for whoever compares it with the kernel. */
+/** The complete desired state of one IP family. */
 export interface PolicyState {
   readonly chains: readonly PolicySetChain[];
-  /** Made as they are asked for: there may be 100,000. */
+  /** Generated lazily: there may be 100,000 elements. */
   readonly elements: Iterable<PolicyElement>;
 }

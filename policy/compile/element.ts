@@ -1,4 +1,4 @@
-/** Elements as the kernel has them. */
+/** Encodes set elements for the kernel. */
 import { createHash } from 'node:crypto';
 import type { IpFamily } from '../../api/objects.ts';
 import { type AddressFormatter, addressBytes } from '../../netlink/core/address.ts';
@@ -14,62 +14,62 @@ import { kernelChainNames } from './chains.ts';
 import type { FqdnElement, FqdnEntry, PolicyElement } from './change.ts';
 import type { NftSetName } from './policy-table.ts';
 
-/** An element for the kernel, and what it was made of. */
+/** An encoded element and its source. */
 export interface KernelElement extends NftElement {
-  readonly origin: PolicyElement | FqdnElement | FqdnEntry;
+  readonly source: PolicyElement | FqdnElement | FqdnEntry;
 }
 
-/** An element, and the set that it is in. */
+/** An encoded element with the set that contains it. */
 export interface SetElement {
   readonly set: NftSetName;
   readonly element: KernelElement;
 }
 
-export function setElement(origin: PolicyElement | FqdnElement): SetElement {
-  return { set: origin.set, element: { ...nftElement(origin), origin } };
+export function setElement(source: PolicyElement | FqdnElement): SetElement {
+  return { set: source.set, element: { ...nftElement(source), source } };
 }
 
-function nftElement(origin: PolicyElement | FqdnElement): NftElement {
-  switch (origin.set) {
+function nftElement(source: PolicyElement | FqdnElement): NftElement {
+  switch (source.set) {
     case 'ingress-pods':
     case 'egress-pods': {
-      const direction = origin.set.slice(0, -'-pods'.length) as Direction;
-      const [chain] = kernelChainNames(direction, origin.profile);
-      return { key: addressBytes(origin.address), data: { kind: 'jump', chain } };
+      const direction = source.set.slice(0, -'-pods'.length) as Direction;
+      const [chain] = kernelChainNames(direction, source.policySetId);
+      return { key: addressBytes(source.address), data: { kind: 'jump', chain } };
     }
-    case 'own': {
-      const address = addressBytes(origin.address);
+    case 'hairpin-pods': {
+      const address = addressBytes(source.address);
       return { key: Buffer.concat([address, address]) };
     }
     case 'peers':
-      return { key: listKey(origin.list, addressBytes(origin.address)) };
-    case 'learned':
+      return { key: listKey(source.list, addressBytes(source.address)) };
+    case 'fqdn-peers':
       return {
-        key: listKey(origin.list, addressBytes(origin.address)),
-        timeoutMs: wholeMilliseconds(origin.timeoutMs),
+        key: listKey(source.list, addressBytes(source.address)),
+        timeoutMs: wholeMilliseconds(source.timeoutMs),
       };
     case 'networks':
       return {
-        key: listKey(origin.list, addressBytes(origin.first)),
-        keyEnd: listKey(origin.list, addressBytes(origin.last)),
+        key: listKey(source.list, addressBytes(source.first)),
+        keyEnd: listKey(source.list, addressBytes(source.last)),
       };
     case 'ports':
       return {
-        key: listKey(origin.list, portBytes(origin.protocol, origin.first)),
-        keyEnd: listKey(origin.list, portBytes(origin.protocol, origin.last)),
+        key: listKey(source.list, portBytes(source.protocol, source.first)),
+        keyEnd: listKey(source.list, portBytes(source.protocol, source.last)),
       };
     case 'named-ports':
       return {
         key: listKey(
-          origin.list,
-          addressBytes(origin.address),
-          portBytes(origin.protocol, origin.port),
+          source.list,
+          addressBytes(source.address),
+          portBytes(source.protocol, source.port),
         ),
       };
   }
 }
 
-/** As rules look it up. */
+/** A key of a set that all lists share: the list id comes first. */
 function listKey(list: number, ...fields: readonly Buffer[]): Buffer {
   return Buffer.concat([encodeNumber(list, 4), ...fields]);
 }
@@ -81,34 +81,37 @@ function portBytes(protocol: number, port: number): Buffer {
   return bytes;
 }
 
-/** 0 would be no timeout at all. */
+/** At least 1: a timeout of 0 means none. */
 function wholeMilliseconds(timeoutMs: number): number {
   return Math.max(Math.ceil(timeoutMs), 1);
 }
 
-const HASH = 8;
-/** What a domain name is written with. Others do not come back as they were. */
-const NAME = /^[\x21\x23-\x5b\x5d-\x7e]+$/;
+const HASH_BYTES = 8;
+/**
+ * Domain names that an nft comment can hold unchanged: printable ASCII without space, quote and
+ * backslash.
+ */
+const COMMENT_SAFE_NAME = /^[\x21\x23-\x5b\x5d-\x7e]+$/;
 
 /**
- * An answer as it is kept: address and a hash of the name, for one address may have many. The name
- * itself is the element's comment.
- * @returns undefined for a name that has no room there: it is not kept.
+ * The element of an FQDN cache entry. Its key is the address and a hash of the name, because an
+ * address can have several names. The name itself is the comment of the element.
+ * @returns undefined if a comment cannot hold the name; the entry is not stored then.
  */
-export function fqdnEntryElement(origin: FqdnEntry): SetElement | undefined {
-  const { name, address, timeoutMs } = origin;
-  if (name.length >= ELEMENT_COMMENT_LIMIT || !NAME.test(name)) return undefined;
-  const hash = createHash('sha256').update(name).digest().subarray(0, HASH);
+export function fqdnEntryElement(source: FqdnEntry): SetElement | undefined {
+  const { name, address, timeoutMs } = source;
+  if (name.length >= ELEMENT_COMMENT_LIMIT || !COMMENT_SAFE_NAME.test(name)) return undefined;
+  const hash = createHash('sha256').update(name).digest().subarray(0, HASH_BYTES);
   const element = {
     key: Buffer.concat([addressBytes(address), hash]),
     timeoutMs: wholeMilliseconds(timeoutMs),
     userdata: encodeComment(name, ELEMENT_COMMENT_LIMIT),
-    origin,
+    source,
   };
-  return { set: 'answers', element };
+  return { set: 'fqdn-cache', element };
 }
 
-/** @returns undefined for an element that is no answer, or no more. */
+/** @returns undefined for an element without a name, or an expired one. */
 export function readFqdnEntry(
   { key, timeoutMs = 0, userdata }: NftElement,
   family: IpFamily,

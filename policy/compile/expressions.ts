@@ -1,4 +1,4 @@
-/** Parts of rules that only network policy has; `nft/rule.ts` has the others. */
+/** Rule parts that only network policy uses; `nft/rule.ts` has the common ones. */
 import { u32 } from '../../netlink/core/host-order.ts';
 import { encodeNumber } from '../../netlink/core/network-order.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
@@ -22,17 +22,17 @@ import type { ListId } from '../model/terms.ts';
 const ESTABLISHED_OR_RELATED = 2 | 4;
 /** linux/in6.h */
 const IPPROTO_ICMPV6 = 58;
-/** Byte of the hop limit in an IPv6 header. */
+/** Offset of the hop limit in an IPv6 header. */
 const HOP_LIMIT = 7;
-/** Router solicitation to redirect (RFC 4861). */
+/** ICMPv6 types from router solicitation to redirect (RFC 4861). */
 const DISCOVERY = { first: 133, last: 137 };
 
-/** A number of the rule's own, the first part of keys in sets that lists share. */
+/** A list id as a constant: the first field of keys in sets that all lists share. */
 export function listId(list: ListId): KeyField {
   return { text: String(list), registers: 1, load: (to) => immediate(to, encodeNumber(list, 4)) };
 }
 
-/** Of a connection that was let through, or an ICMP error about one. */
+/** Packets of an accepted connection, and ICMP errors related to one. */
 export const IS_ESTABLISHED: RulePart = {
   text: 'ct state established,related',
   expressions: [
@@ -43,8 +43,8 @@ export const IS_ESTABLISHED: RulePart = {
 };
 
 /**
- * Neighbour discovery. With a hop limit of 255 it comes from the link itself (RFC 4861); one that is
- * routed has less here, and whoever gets it does not heed it.
+ * Neighbour discovery. A hop limit of 255 proves that the packet was sent on the same link (RFC
+ * 4861). A forwarded packet has less, and receivers ignore it.
  */
 export const IS_NEIGHBOUR_DISCOVERY: RulePart = {
   text: `meta l4proto ipv6-icmp ip6 hoplimit 255 icmpv6 type ${DISCOVERY.first}-${DISCOVERY.last}`,
@@ -58,7 +58,7 @@ export const IS_NEIGHBOUR_DISCOVERY: RulePart = {
   ],
 };
 
-/** A protocol of which no rule names ports. */
+/** Protocols that policy rules cannot select by port. */
 export const HAS_NO_PORTS: RulePart = {
   text: 'meta l4proto != tcp meta l4proto != udp meta l4proto != sctp',
   expressions: [
@@ -67,7 +67,7 @@ export const HAS_NO_PORTS: RulePart = {
   ],
 };
 
-/** To load what is not there ends a rule. */
+/** Matches if the packet has a destination port: nf_tables ends a rule whose payload load fails. */
 export const HAS_PORTS: RulePart = {
   text: 'th dport 0-65535',
   expressions: [
@@ -82,7 +82,7 @@ export function jumpTo(chain: string): RulePart {
   return verdict({ kind: 'jump', chain });
 }
 
-/** Hands the packet to whoever listens to a group (0 to 65535) of nflog. */
+/** @param group NFLOG group, 0 to 65535. */
 export function logToGroup(group: number, prefix: string): RulePart {
   return { text: `log prefix "${prefix}" group ${group}`, expressions: [log(group, prefix)] };
 }

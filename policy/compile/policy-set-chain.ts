@@ -1,4 +1,4 @@
-/** The chain of a policy set, with the default deny of a pod that NetworkPolicies isolate. */
+/** Compiles a policy set. Adds the default deny if NetworkPolicies isolate the pods. */
 import type { PolicySetRules } from '../model/policy-sets.ts';
 import type { Direction } from '../model/terms.ts';
 import type { CompiledRule, PolicySetChain } from './change.ts';
@@ -6,24 +6,24 @@ import type { CompiledRule, PolicySetChain } from './change.ts';
 const DEFAULT_DENY: CompiledRule = {
   peers: undefined,
   ports: undefined,
-  outcome: 'deny-network-policy',
-  comment: 'isolated by NetworkPolicy',
+  verdict: 'deny-network-policy',
+  comment: 'default deny: isolated by NetworkPolicy',
 };
 
 export function policySetChain(
   direction: Direction,
-  profile: number,
-  { admin, lowerTiers: rest, isolatedBy }: PolicySetRules,
+  policySetId: number,
+  { admin, lowerTiers, isolatedBy }: PolicySetRules,
 ): PolicySetChain {
   return {
     direction,
-    profile,
+    policySetId,
     admin,
-    lowerTiers: isolatedBy.length > 0 ? [...rest, DEFAULT_DENY] : rest,
+    lowerTiers: isolatedBy.length > 0 ? [...lowerTiers, DEFAULT_DENY] : lowerTiers,
   };
 }
 
-/** Whether two chains are the same to the kernel. */
+/** Whether two policy sets compile to the same kernel rules. */
 export function isSamePolicySetChain(a: PolicySetChain, b: PolicySetChain): boolean {
   return areSameRules(a.admin, b.admin) && areSameRules(a.lowerTiers, b.lowerTiers);
 }
@@ -34,9 +34,9 @@ function areSameRules(all: readonly CompiledRule[], others: readonly CompiledRul
 
 function isSameRule(a: CompiledRule, b: CompiledRule | undefined): boolean {
   return (
-    a.peers?.number === b?.peers?.number &&
-    a.ports?.number === b?.ports?.number &&
-    a.outcome === b?.outcome &&
+    a.peers?.id === b?.peers?.id &&
+    a.ports?.id === b?.ports?.id &&
+    a.verdict === b?.verdict &&
     a.comment === b.comment
   );
 }

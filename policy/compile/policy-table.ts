@@ -1,21 +1,23 @@
 /**
- * What stands on every node that enforces policy. A packet that begins a connection:
+ * The static part of the policy table: sets, maps, base chains and deny chains. The first packet of
+ * a connection:
  *
- *   forward ─ own? ─ egress-pods, by source ─► the chain of its policy set: dropped, or back here
- *                  └ ingress-pods, by destination ─► the same
- *   input ─── egress-pods alone: of the node itself only pods are subjects
- *   output ── as forward, unless the node itself sends it
+ *   forward ─ hairpin-pods? ─ egress-pods, by source ─► chain of the policy set: drop, or return
+ *                           └ ingress-pods, by destination ─► the same
+ *   input ─── egress-pods only: the node itself is never a subject
+ *   output ── as forward, except for packets that the node itself sends
  *
- * Destinations are translated by then, and sources not yet. What belongs to a connection that was let
- * through passes before any of it, replies included.
+ * Policies are evaluated after DNAT and before SNAT. Packets of an established connection, replies
+ * included, are accepted first.
  *
- * - On input comes last what IPVS does not take (its hook is 99): a VIP of IPVS is an address of the
- *   node, and what goes there comes by once more in output, translated, with the source of a pod.
- * - In forward and output Services come first (0), which reject what has no endpoint.
- * - Pods on a bridge of the node pass by here with br_netfilter only
- *   (`net.bridge.bridge-nf-call-iptables`), as they do for Services.
- * - Neighbour discovery is never judged. Nor is what pods send without an address of their own: DHCP,
- *   router solicitation, MLD come from `0.0.0.0`, `::` or a link-local address.
+ * - The input chain has priority 110, after IPVS (99). A VIP of IPVS is a local address. Its
+ *   packets traverse output again after translation, with the pod as source.
+ * - The forward and output chains have priority 10, after the Service chains (0), which reject
+ *   packets to a Service without endpoints.
+ * - Traffic between pods on one bridge passes here only with br_netfilter
+ *   (`net.bridge.bridge-nf-call-iptables=1`), as for Services.
+ * - Neighbour discovery is always accepted. Packets that a pod sends without its own address are in
+ *   no map: DHCP, router solicitation and MLD come from `0.0.0.0`, `::` or a link-local address.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { encodeComment } from '../../netlink/nftables/comment.ts';
@@ -43,30 +45,40 @@ import {
 } from './expressions.ts';
 
 export const POLICY_TABLE = 'portwide-policy';
-/** Stands in for that one while it is made anew. */
-export const STAGING_TABLE = 'portwide-policy-guard';
-export const POLICY_TABLES: readonly string[] = [POLICY_TABLE, STAGING_TABLE];
-/** A chain without rules, of a table that has everything. */
-export const COMMIT_MARKER = 'complete';
+/** Enforces while the policy table is replaced (`enforce/rebuild.ts`). */
+export const STAGING_TABLE = 'portwide-policy-staging';
+/** Names in tables of earlier releases, for a takeover without a gap. */
+export const LEGACY_NAMES = {
+  stagingTable: 'portwide-policy-guard',
+  commitMarker: 'complete',
+  fqdnCache: 'answers',
+} as const;
+export const POLICY_TABLES: readonly string[] = [
+  POLICY_TABLE,
+  STAGING_TABLE,
+  LEGACY_NAMES.stagingTable,
+];
+/** An empty chain that marks a completely written table. */
+export const COMMIT_MARKER = 'commit-marker';
 
 export interface PolicyTableOptions {
   readonly family: IpFamily;
-  /** The group of nflog that hears of denied packets, 0 to 65535; undefined: none. */
+  /** NFLOG group for denied packets, 0 to 65535; undefined: no logging. */
   readonly logGroup?: number | undefined;
 }
 
-/** A rule, and why it is there. */
+/** An nft rule with an optional comment. */
 export interface TableRule {
   readonly rule: RuleParts;
   readonly comment?: string;
 }
 
-/** A chain of the table. */
+/** An nft chain of the policy table. */
 export interface TableChain {
   readonly name: string;
-  /** What the kernel calls it for, as nft says it; undefined: other chains or maps lead to it. */
+  /** Hook and priority of a base chain in nft syntax; undefined: chains or maps jump to it. */
   readonly hook?: string;
-  readonly lines: Iterable<TableRule>;
+  readonly rules: Iterable<TableRule>;
 }
 
 export type DenyVerdict = Extract<RuleVerdict, `deny-${string}`>;
@@ -80,51 +92,54 @@ const DENIED_DIRECTIONS = DENY_VERDICTS.flatMap((denial) =>
   DIRECTIONS.map((direction) => [denial, direction] as const),
 );
 
-/** Drops what is denied. */
+/** Name of the chain that counts, logs and drops denied packets. */
 export function denyChain(denial: DenyVerdict, direction: Direction): string {
   return `${denial}-${direction}`;
 }
 
-/** Drops what has ports that cannot be read, and returns all else. */
+/** Name of the chain that drops packets with unparsable ports and returns all others. */
 export function unparsablePortsChain(denial: DenyVerdict, direction: Direction): string {
-  return `unreadable-${denyChain(denial, direction)}`;
+  return `unparsable-ports-${denyChain(denial, direction)}`;
 }
 
 /**
- * Sets and maps in nft's words, `IP` for the family. Numbers of lists are typed as something of 32 bits in
- * network order, which nft prints in decimal: a mark has the order of the host, and nft 1.0.6 takes and
- * prints it the wrong way round in sets of intervals.
+ * Declarations of sets and maps in nft syntax; `IP` stands for the family. List ids have the type
+ * of `ct id`: 32 bits in network byte order, printed in decimal. The type of a mark has host byte
+ * order, which nft 1.0.6 reads and prints byte-swapped in interval sets.
  */
 const SETS = {
   peers: 'set peers { typeof ct id . IP daddr; }',
   networks: 'set networks { typeof ct id . IP daddr; flags interval; }',
-  learned: 'set learned { typeof ct id . IP daddr; flags timeout; }',
+  'fqdn-peers': 'set fqdn-peers { typeof ct id . IP daddr; flags timeout; }',
   ports: 'set ports { typeof ct id . meta l4proto . th dport; flags interval; }',
   'named-ports': 'set named-ports { typeof ct id . IP daddr . meta l4proto . th dport; }',
-  own: 'set own { typeof IP saddr . IP daddr; }',
+  'hairpin-pods': 'set hairpin-pods { typeof IP saddr . IP daddr; }',
   'ingress-pods': 'map ingress-pods { typeof IP daddr : verdict; }',
   'egress-pods': 'map egress-pods { typeof IP saddr : verdict; }',
-  /** For the agent alone: which names led to an address. Two numbers are a hash of the name. */
-  answers: 'set answers { typeof IP daddr . ct id . ct id; flags timeout; }',
+  /**
+   * The FQDN cache, which no rule uses. It survives agent restarts. Two numbers hold a hash of the
+   * name.
+   */
+  'fqdn-cache': 'set fqdn-cache { typeof IP daddr . ct id . ct id; flags timeout; }',
 } as const;
 
 export type NftSetName = keyof typeof SETS;
 export const NFT_SET_NAMES = Object.keys(SETS) as readonly NftSetName[];
 
 /**
- * Every chain that is no policy set's.
- * @param priorityOffset by how much the kernel asks base chains later than they are meant to be.
+ * All chains except the chains of policy sets.
+ * @param priorityOffset Added to the priorities of base chains.
  */
 export function staticChains(
   { family, logGroup }: PolicyTableOptions,
   priorityOffset: 0 | 1 = 0,
 ): TableChain[] {
   const { source, destination, inSet, verdictMap } = rulePartsFor(family);
-  const known: RuleParts = [IS_ESTABLISHED, ACCEPT];
+  const established: RuleParts = [IS_ESTABLISHED, ACCEPT];
   const discovery: RuleParts[] = family === 'IPv6' ? [[IS_NEIGHBOUR_DISCOVERY, ACCEPT]] : [];
   const egress: RuleParts = [verdictMap([source], 'egress-pods')];
-  const judged: RuleParts[] = [
-    [inSet([source, destination], 'own'), ACCEPT],
+  const bothDirections: RuleParts[] = [
+    [inSet([source, destination], 'hairpin-pods'), ACCEPT],
     egress,
     [verdictMap([destination], 'ingress-pods')],
   ];
@@ -133,9 +148,9 @@ export function staticChains(
     hook: `type filter hook ${name} priority ${priority + priorityOffset}; policy accept;`,
   });
   return [
-    base('forward', 10, [known, ...discovery, ...judged]),
-    base('input', 110, [known, ...discovery, egress]),
-    base('output', 10, [known, [IS_FROM_NODE, ACCEPT], ...judged]),
+    base('forward', 10, [established, ...discovery, ...bothDirections]),
+    base('input', 110, [established, ...discovery, egress]),
+    base('output', 10, [established, [IS_FROM_NODE, ACCEPT], ...bothDirections]),
     ...DENIED_DIRECTIONS.map(([denial, direction]) => {
       const name = denyChain(denial, direction);
       const tier = denial.slice('deny-'.length);
@@ -154,15 +169,16 @@ export function staticChains(
 }
 
 function chain(name: string, rules: readonly RuleParts[]): TableChain {
-  return { name, lines: rules.map((rule) => ({ rule })) };
+  return { name, rules: rules.map((rule) => ({ rule })) };
 }
 
-/** What a counter has counted. */
+/** Values of counters by name. */
 export type CounterValues = ReadonlyMap<string, Pick<NftCounter, 'packets' | 'bytes'>>;
 
 /**
- * A script for nft that makes a table anew, but for rules and elements: nothing is judged by it yet.
- * @param counts what its counters begin with.
+ * An nft script that replaces a table with its sets, maps, chains and counters, without rules and
+ * elements. It accepts every packet until its base chains get rules.
+ * @param counts Initial values of the counters; default 0.
  */
 export function policyTableScript(
   name: string,
@@ -177,7 +193,7 @@ export function policyTableScript(
     return `counter ${counter} { packets ${packets} bytes ${bytes}; }`;
   });
   return [
-    // To delete one that is not there would be an error.
+    // Add the table first: deleting a missing table is an error.
     `table ${ip} ${name}`,
     `delete table ${ip} ${name}`,
     `table ${ip} ${name} {`,
@@ -189,32 +205,35 @@ export function policyTableScript(
   ].join('\n');
 }
 
-/** A script for nft that makes such a table under a name that nobody has, to see whether it would be taken. */
+/**
+ * An nft script that creates such a table under an unused name, to check that nft and the kernel
+ * accept it.
+ */
 export function policyProbeScript(options: PolicyTableOptions): string {
   const chains = staticChains(options);
   const name = `${POLICY_TABLE}-probe`;
   const table = `${nftFamily(options.family)} ${name}`;
-  const rules = chains
+  const ruleCommands = chains
     .filter(({ hook }) => hook !== undefined)
-    .flatMap(({ name: chain, lines }) =>
-      [...lines].map(({ rule }) => `add rule ${table} ${chain} ${nftRuleText(rule)}`),
+    .flatMap(({ name: chain, rules }) =>
+      [...rules].map(({ rule }) => `add rule ${table} ${chain} ${nftRuleText(rule)}`),
     );
-  return [policyTableScript(name, options, chains, new Map()), ...rules, ''].join('\n');
+  return [policyTableScript(name, options, chains, new Map()), ...ruleCommands, ''].join('\n');
 }
 
-/** A chain as the kernel gets it. Its rules are made as they are asked for. */
-export function nftChainRules({ name, lines }: TableChain): NftChainRules {
-  return { name, rules: rulesOf(lines) };
+/** Encodes a chain for the kernel. Rules are generated lazily. */
+export function nftChainRules({ name, rules }: TableChain): NftChainRules {
+  return { name, rules: encodeRules(rules) };
 }
 
-function* rulesOf(lines: Iterable<TableRule>): Iterable<NftRule> {
-  for (const { rule, comment } of lines) {
+function* encodeRules(rules: Iterable<TableRule>): Iterable<NftRule> {
+  for (const { rule, comment } of rules) {
     const userdata = comment === undefined ? undefined : encodeComment(sanitizeComment(comment));
     yield { expressions: nftRuleBytes(rule), userdata };
   }
 }
 
-/** nft prints comments between quotes and reads no others. */
+/** Replaces characters that nft cannot read back from a quoted comment. */
 function sanitizeComment(comment: string): string {
   return comment.replaceAll(/["\\\p{Cc}]/gu, '?');
 }

@@ -1,4 +1,4 @@
-/** Network policy of one family in the kernel. */
+/** Writes the policy table of one IP family to the kernel. */
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFormatter } from '../../netlink/core/address.ts';
 import { ENOENT, hasErrno } from '../../netlink/core/error.ts';
@@ -8,6 +8,7 @@ import {
   NftRefusedError,
 } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
+import type { RuleTable } from '../../nft/table.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { kernelChainNames, kernelChains } from '../compile/chains.ts';
@@ -30,6 +31,7 @@ import {
   DENY_VERDICTS,
   type DenyVerdict,
   denyChain,
+  LEGACY_NAMES,
   NFT_SET_NAMES,
   type NftSetName,
   type PolicyTableOptions,
@@ -40,33 +42,33 @@ import { activeTable, fill, type PolicyTables, rebuild, type TableContent } from
 import { SetTtls } from './set-ttls.ts';
 
 export interface PolicyBackendOptions extends PolicyTableOptions {
-  /** What cannot be done, while the rest is. */
-  readonly onWarning: (message: string) => void;
-  /** Milliseconds, of a clock that only goes forward. */
+  /** An optional feature does not work on this node; policies are enforced without it. */
+  readonly onWarning: (message: string, details: Readonly<Record<string, unknown>>) => void;
+  /** Monotonic clock in milliseconds. */
   readonly now?: () => number;
 }
 
-/** Packets that were denied, unless somebody else took the table away since. */
+/** Packets denied since the table exists; an external deletion of the table resets the counters. */
 export interface DeniedPackets {
   readonly denial: DenyVerdict;
   readonly direction: Direction;
   readonly packets: number;
 }
 
-/** An element that is refreshed may end in the moment between. */
-const LEARN_ATTEMPTS = 3;
+/** An element may expire between the lookup and the transaction that refreshes it; then retry. */
+const ADD_ATTEMPTS = 3;
 
-/** What waits to be learned, so that all of it becomes one transaction. */
-interface PendingLearn extends FqdnContent {
+/** Additions that wait for their turn, collected into one transaction. */
+interface PendingAddition extends FqdnContent {
   readonly elements: FqdnElement[];
-  readonly answers: FqdnEntry[];
+  readonly entries: FqdnEntry[];
   readonly done: Promise<void>;
 }
 
 /**
- * Writes what it is told, one thing after the other, in the order of calls. It reads the kernel only
- * in `replaceAll`. After a failure, and when somebody else changed the table, it needs that: nothing less
- * would bring the kernel to a state that is known.
+ * Calls are executed one after the other, in their order. Only `replaceAll` reads the kernel. After
+ * a failure or an external change the content of the table is unknown, and only `replaceAll`
+ * restores a known state.
  */
 export class PolicyBackend {
   readonly family: IpFamily;
@@ -75,20 +77,26 @@ export class PolicyBackend {
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
   readonly #queue = new SerialQueue();
-  #pending: PendingLearn | undefined;
-  /** What the kernel has: not before `replaceAll`, nor after a failure or a change by others. */
+  #pendingAddition: PendingAddition | undefined;
+  /**
+   * Whether the content of the table is known: not before `replaceAll`, after a failure or an
+   * external change.
+   */
   #isInSync = false;
-  /** Whether a table was written whole. Before, its lists may be those of an earlier agent. */
+  /**
+   * Whether `replaceAll` has succeeded once. Before, an earlier agent assigned the list ids in the
+   * table.
+   */
   #hasWritten = false;
-  /** From the call of `replaceAll` on until it is done. */
+  /** True from the call of `replaceAll` until it is done. */
   #isReplacing = false;
   #denied: readonly DeniedPackets[] = [];
-  #onInvalidated: (what: string) => void = () => {};
-  /** Names of profiles' chains. */
+  #onInvalidated: (reason: string) => void = () => {};
+  /** Names of the chains of policy sets in the kernel. */
   #chains = new Set<string>();
   #sizes = new Map<NftSetName, number>();
-  readonly #learned = new SetTtls('learned');
-  readonly #answers = new SetTtls('answers');
+  readonly #fqdnPeerTtls = new SetTtls('fqdn-peers');
+  readonly #fqdnCacheTtls = new SetTtls('fqdn-cache');
 
   constructor(tables: PolicyTables, nft: NftCommand, options: PolicyBackendOptions) {
     this.family = options.family;
@@ -98,28 +106,34 @@ export class PolicyBackend {
     this.#now = options.now ?? (() => performance.now());
   }
 
-  /** Elements in the kernel, by set. */
+  /** Number of elements in the kernel, by set. */
   setSizes(): ReadonlyMap<string, number> {
-    const { size: learned } = this.#learned;
-    const { size: answers } = this.#answers;
-    return new Map<string, number>([...this.#sizes, ['learned', learned], ['answers', answers]]);
+    return new Map<string, number>([
+      ...this.#sizes,
+      ['fqdn-peers', this.#fqdnPeerTtls.size],
+      ['fqdn-cache', this.#fqdnCacheTtls.size],
+    ]);
   }
 
-  onInvalidated(callback: (what: string) => void): void {
+  onInvalidated(callback: (reason: string) => void): void {
     this.#onInvalidated = callback;
   }
 
-  /** The table is not what it should be: somebody else changed it, say. @param what in words for the log. */
-  invalidate(what: string): void {
+  /**
+   * Marks the content of the table as unknown, for example after an external change.
+   * @param reason For the log.
+   */
+  invalidate(reason: string): void {
     if (!this.#isInSync) return;
     this.#isInSync = false;
-    this.#onInvalidated(what);
+    this.#onInvalidated(reason);
   }
 
   /**
-   * Brings the kernel from what it was given last to what is wanted now, in up to three transactions: what
-   * nothing leads to yet; what is in force, all at once; what nothing leads to any more.
-   * @throws PolicyRefusedError; NetlinkError when it is not known whether something was done.
+   * Applies a change in up to three transactions. Prepare adds new lists and chains, which nothing
+   * refers to yet. Commit switches atomically. Cleanup removes lists and chains that are no longer
+   * referenced.
+   * @throws PolicyRefusedError; NetlinkError if it is unknown whether a transaction was applied.
    */
   apply(change: PolicyChange): Promise<void> {
     return this.#queue.run(async () => {
@@ -127,31 +141,32 @@ export class PolicyBackend {
         await this.#apply(change);
       } catch (error) {
         this.#isInSync = false;
-        throw this.#explained(error, change.chains);
+        throw this.#asPolicyError(error, change.chains);
       }
     });
   }
 
   /**
-   * Has the table hold this and nothing else, whatever there is: nothing, a table of an earlier agent, of
-   * another version, or one that somebody changed. What was in force is until this is, also where it
-   * is broken off. Answers that were kept are.
-   * @param state must stay as it is until the promise is settled.
+   * Replaces the whole table. There may be none, a table of an earlier agent or release, or one
+   * that was changed externally. The old content stays in force until the new one is, even if the
+   * replacement is interrupted. The FQDN cache in the kernel is kept.
+   * @param state Must not change until the promise is settled.
    * @returns the number of elements.
    * @throws NftError, PolicyRefusedError, NetlinkError
    */
-  replaceAll(state: PolicyState, learned: FqdnContent): Promise<number> {
+  replaceAll(state: PolicyState, fqdn: FqdnContent): Promise<number> {
     this.#isReplacing = true;
-    // What is learned from now on is not in `learned`: it must not join what is written before this.
-    this.#pending = undefined;
+    // Later additions are not in `fqdn`, so they must not join a batch that is written before the
+    // table.
+    this.#pendingAddition = undefined;
     return this.#queue.run(async () => {
-      // What others do from here on is for the next time.
+      // An external change from here on needs another `replaceAll`.
       this.#isInSync = true;
       try {
-        return await this.#replaceAll(state, learned);
+        return await this.#replaceAll(state, fqdn);
       } catch (error) {
         this.#isInSync = false;
-        throw this.#explained(error, state.chains);
+        throw this.#asPolicyError(error, state.chains);
       } finally {
         this.#isReplacing = false;
       }
@@ -159,119 +174,129 @@ export class PolicyBackend {
   }
 
   /**
-   * Has addresses of domain names be peers for a while, and keeps what they are of. One that is there
-   * already lives on for as long as is said, unless it does anyway. Before `replaceAll` has succeeded
-   * nothing is done: that is told what is known. A failure makes everything be written anew.
-   * @returns when packets may go there; while everything is written anew at once, and they may soon.
+   * Adds resolved addresses to the peer sets with a timeout, and stores the entries of the FQDN
+   * cache. The timeout of an existing element is extended, never shortened. Does nothing before
+   * `replaceAll` has succeeded, which gets the whole cache. A failure invalidates the table.
+   * @returns when packets to the addresses may pass. During `replaceAll` it returns at once.
    * @throws PolicyRefusedError, NetlinkError
    */
-  async learn(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    // What is of the other family must not wait for this one.
-    if (elements.length + answers.length === 0) return;
-    const done = this.#learnInTurn(elements, answers);
+  async addFqdnAddresses(
+    elements: readonly FqdnElement[],
+    entries: readonly FqdnEntry[],
+  ): Promise<void> {
+    // An answer of the other family must not wait for this one.
+    if (elements.length + entries.length === 0) return;
+    const done = this.#enqueueAddition(elements, entries);
     if (!this.#isReplacing) return await done;
-    // When hooks of tables go the kernel drops what waits in queues (nf_queue_nf_hook_drop), such as
-    // the answers that nobody lets go on before this.
+    // Do not wait: when a table is deleted the kernel drops queued packets (nf_queue_nf_hook_drop),
+    // including the DNS answers whose verdict waits for this call.
     done.catch(() => undefined);
   }
 
-  #learnInTurn(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    const waiting = this.#pending;
-    if (waiting !== undefined) {
-      waiting.elements.push(...elements);
-      waiting.answers.push(...answers);
-      return waiting.done;
+  #enqueueAddition(elements: readonly FqdnElement[], entries: readonly FqdnEntry[]): Promise<void> {
+    const batch = this.#pendingAddition;
+    if (batch !== undefined) {
+      batch.elements.push(...elements);
+      batch.entries.push(...entries);
+      return batch.done;
     }
     const done = this.#queue.run(async () => {
-      this.#pending = undefined;
-      await this.#learn(pending);
+      this.#pendingAddition = undefined;
+      await this.#addNow(pending);
     });
-    const pending: PendingLearn = { elements: [...elements], answers: [...answers], done };
-    this.#pending = pending;
+    const pending: PendingAddition = { elements: [...elements], entries: [...entries], done };
+    this.#pendingAddition = pending;
     return done;
   }
 
   /**
-   * Has addresses of domain names be peers no longer, before their time has come. Their timeouts do not
-   * count. What is learned after it is called is learned after it. As `learn`, before `replaceAll`.
+   * Removes addresses from the peer sets and entries from the FQDN cache before they expire;
+   * ignores their timeouts. Later calls of `addFqdnAddresses` take effect after it. Does nothing
+   * before `replaceAll` has succeeded.
    * @throws PolicyRefusedError, NetlinkError
    */
-  forget(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    this.#pending = undefined;
-    return this.#queue.run(() => this.#forget({ elements, answers }));
+  removeFqdnAddresses(
+    elements: readonly FqdnElement[],
+    entries: readonly FqdnEntry[],
+  ): Promise<void> {
+    this.#pendingAddition = undefined;
+    return this.#queue.run(() => this.#removeNow({ elements, entries }));
   }
 
-  /** What is kept of answers, with the time that they have left; nothing without a table. */
+  /** The FQDN cache in the kernel with remaining timeouts; empty without a table. */
   fqdnEntries(): Promise<FqdnEntry[]> {
-    return this.#queue.run(() => this.#readAnswers());
+    return this.#queue.run(() => this.#readFqdnCache());
   }
 
   /**
-   * Zeros without a table. While the table is made anew, what was counted when somebody asked before: nothing
-   * at first, for a zero would be a counter that was reset.
+   * Counters of denied packets; zeros without a table. During `replaceAll` returns the result of
+   * the last call, or nothing if there was none: a zero would look like a counter reset.
    */
   async deniedPackets(): Promise<readonly DeniedPackets[]> {
     if (this.#isReplacing) return this.#denied;
     return await this.#queue.run(async () => {
-      this.#denied = deniedBy((await this.#tables.main.counters()) ?? []);
+      this.#denied = deniedCounts((await this.#tables.main.counters()) ?? []);
       return this.#denied;
     });
   }
 
   async #apply(change: PolicyChange): Promise<void> {
-    const { prepare, remove, add, chains, cleanup: discard, cleanupChains: discardChains } = change;
+    const { prepare, remove, add, chains, cleanup, cleanupChains } = change;
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
-    // A packet that is under way when the chain of its pod is another one sees that with the rules
-    // which it had before: none, had it come into being in the same moment.
-    const fresh = parts.filter(({ name }) => !this.#chains.has(name));
+    // Create new chains in an earlier transaction. A packet in flight evaluates a chain with its
+    // pre-commit rules, so a chain created in the same commit would look empty and allow it.
+    const created = parts.filter(({ name }) => !this.#chains.has(name));
     const changed = parts.filter(({ name }) => this.#chains.has(name));
-    const stale = staleChains(chains, discardChains, this.#chains, this.family);
+    const stale = staleChains(chains, cleanupChains, this.#chains, this.family);
 
-    await this.#tables.main.transact([...steps('add', prepare), ...fresh.map(fill)]);
-    for (const { name } of fresh) this.#chains.add(name);
+    await this.#tables.main.transact([...setOperations('add', prepare), ...created.map(fill)]);
+    for (const { name } of created) this.#chains.add(name);
     this.#count(prepare, 1);
     await this.#tables.main.transact([
-      ...steps('delete', remove),
-      ...steps('add', add),
+      ...setOperations('delete', remove),
+      ...setOperations('add', add),
       ...changed.map(fill),
     ]);
     this.#count(remove, -1);
     this.#count(add, 1);
     await this.#tables.main.transact([
-      ...steps('delete', discard),
+      ...setOperations('delete', cleanup),
       { action: 'remove', chains: stale },
     ]);
     for (const name of stale) this.#chains.delete(name);
-    this.#count(discard, -1);
+    this.#count(cleanup, -1);
   }
 
-  async #replaceAll({ chains, elements }: PolicyState, learned: FqdnContent): Promise<number> {
+  async #replaceAll({ chains, elements }: PolicyState, fqdn: FqdnContent): Promise<number> {
     const slice = new TimeSlice();
     const bySet = new Map<NftSetName, KernelElement[]>(NFT_SET_NAMES.map((set) => [set, []]));
-    for (const origin of elements) {
-      const { set, element } = setElement(origin);
+    for (const source of elements) {
+      const { set, element } = setElement(source);
       bySet.get(set)?.push(element);
       if (slice.isOver()) await slice.yield();
     }
     const sizes = new Map([...bySet].map(([set, { length }]) => [set, length]));
     const now = this.#now();
-    const kept = await this.#readAnswers();
-    this.#answers.clear();
-    this.#learned.clear();
-    const answers = this.#answers.missing(elementsOfAnswers([...kept, ...learned.answers]), now);
-    const names = this.#learned.missing(elementsOfNames(learned.elements), now);
-    bySet.set('answers', answers).set('learned', names);
+    const stored = await this.#readFqdnCache();
+    this.#fqdnCacheTtls.clear();
+    this.#fqdnPeerTtls.clear();
+    const cache = this.#fqdnCacheTtls.missing(fqdnCacheElements([...stored, ...fqdn.entries]), now);
+    const peers = this.#fqdnPeerTtls.missing(fqdnPeerElements(fqdn.elements), now);
+    bySet.set('fqdn-cache', cache).set('fqdn-peers', peers);
     await this.#rebuild({ chains, elements: bySet });
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
-    this.#learned.recordWritten(names, now);
-    this.#answers.recordWritten(answers, now);
+    this.#fqdnPeerTtls.recordWritten(peers, now);
+    this.#fqdnCacheTtls.recordWritten(cache, now);
     this.#sizes = sizes;
     this.#hasWritten = true;
     return [...sizes.values()].reduce((sum, size) => sum + size, 0);
   }
 
-  /** Without nflog where the kernel has none: that nobody hears of denials is better than none. */
+  /**
+   * If the kernel has no nflog, writes the table without log rules: enforcing matters more than
+   * logging.
+   */
   async #rebuild(content: TableContent): Promise<void> {
     const { logGroup, onWarning } = this.#options;
     try {
@@ -283,84 +308,93 @@ export class PolicyBackend {
         error.rule !== undefined &&
         DENY_VERDICTS.some((denial) => error.chain?.startsWith(denial));
       if (!isLogging) throw error;
-      onWarning(`denied packets cannot be logged to group ${logGroup}: ${error.message}`);
+      onWarning('cannot log denied packets', { logGroup, err: error });
       await rebuild(this.#tables, this.#nft, { ...this.#options, logGroup: undefined }, content);
     }
   }
 
-  async #learn({ elements, answers }: FqdnContent): Promise<void> {
+  async #addNow({ elements, entries }: FqdnContent): Promise<void> {
     if (!this.#hasWritten) return;
     for (let attempt = 1; ; attempt++) {
       const now = this.#now();
-      const names = this.#learned.missing(elementsOfNames(elements), now);
-      const kept = this.#answers.missing(elementsOfAnswers(answers), now);
+      const peers = this.#fqdnPeerTtls.missing(fqdnPeerElements(elements), now);
+      const cache = this.#fqdnCacheTtls.missing(fqdnCacheElements(entries), now);
       try {
         await this.#tables.main.transact([
-          ...this.#learned.refresh(names),
-          ...this.#answers.refresh(kept),
+          ...this.#fqdnPeerTtls.refresh(peers),
+          ...this.#fqdnCacheTtls.refresh(cache),
         ]);
-        this.#learned.recordWritten(names, now);
-        this.#answers.recordWritten(kept, now);
+        this.#fqdnPeerTtls.recordWritten(peers, now);
+        this.#fqdnCacheTtls.recordWritten(cache, now);
         return;
       } catch (error) {
-        const hasEnded = error instanceof NftRefusedError && error.action === 'delete';
-        if (!hasEnded || attempt === LEARN_ATTEMPTS) {
-          this.invalidate(`cannot add to it: ${String(error)}`);
-          throw this.#explained(error, []);
+        const hasExpired = error instanceof NftRefusedError && error.action === 'delete';
+        if (!hasExpired || attempt === ADD_ATTEMPTS) {
+          this.invalidate(`cannot add FQDN addresses: ${String(error)}`);
+          throw this.#asPolicyError(error, []);
         }
       }
     }
   }
 
-  async #forget({ elements, answers }: FqdnContent): Promise<void> {
+  async #removeNow({ elements, entries }: FqdnContent): Promise<void> {
     if (!this.#hasWritten) return;
-    const names = elementsOfNames(elements);
-    const kept = elementsOfAnswers(answers);
+    const peers = fqdnPeerElements(elements);
+    const cache = fqdnCacheElements(entries);
     try {
       await this.#tables.main.transact([
-        ...this.#learned.remove(names),
-        ...this.#answers.remove(kept),
+        ...this.#fqdnPeerTtls.remove(peers),
+        ...this.#fqdnCacheTtls.remove(cache),
       ]);
     } catch (error) {
-      throw this.#explained(error, []);
+      throw this.#asPolicyError(error, []);
     }
-    this.#learned.recordRemoved(names);
-    this.#answers.recordRemoved(kept);
+    this.#fqdnPeerTtls.recordRemoved(peers);
+    this.#fqdnCacheTtls.recordRemoved(cache);
   }
 
-  async #readAnswers(): Promise<FqdnEntry[]> {
-    const tables = await activeTable(this.#tables);
+  async #readFqdnCache(): Promise<FqdnEntry[]> {
+    const table = await activeTable(this.#tables);
+    for (const set of ['fqdn-cache', LEGACY_NAMES.fqdnCache]) {
+      const entries = await this.#readFqdnEntries(table, set);
+      if (entries !== undefined) return entries;
+    }
+    return [];
+  }
+
+  /** @returns undefined if the table has no such set. */
+  async #readFqdnEntries(table: RuleTable, set: string): Promise<FqdnEntry[] | undefined> {
     const format = addressFormatter();
-    let answers: FqdnEntry[] = [];
+    let entries: FqdnEntry[] = [];
     try {
-      await tables.visitElements(
-        'answers',
+      await table.visitElements(
+        set,
         (element) => {
-          const answer = readFqdnEntry(element, this.family, format);
-          if (answer !== undefined) answers.push(answer);
+          const entry = readFqdnEntry(element, this.family, format);
+          if (entry !== undefined) entries.push(entry);
         },
         () => {
-          answers = [];
+          entries = [];
         },
       );
     } catch (error) {
-      if (hasErrno(error, ENOENT)) return [];
+      if (hasErrno(error, ENOENT)) return undefined;
       throw error;
     }
-    return answers;
+    return entries;
   }
 
   #count(elements: readonly PolicyElement[], change: 1 | -1): void {
     for (const { set } of elements) this.#sizes.set(set, (this.#sizes.get(set) ?? 0) + change);
   }
 
-  #explained(error: unknown, chains: readonly PolicySetChain[]): unknown {
+  #asPolicyError(error: unknown, chains: readonly PolicySetChain[]): unknown {
     if (!(error instanceof NftRefusedError)) return error;
     return new PolicyRefusedError(this.family, error, chains);
   }
 }
 
-function deniedBy(counters: readonly NftCounter[]): DeniedPackets[] {
+function deniedCounts(counters: readonly NftCounter[]): DeniedPackets[] {
   const packets = new Map(counters.map((each) => [each.name, Number(each.packets)]));
   return DENY_VERDICTS.flatMap((denial) =>
     DIRECTIONS.map((direction) => ({
@@ -371,8 +405,11 @@ function deniedBy(counters: readonly NftCounter[]): DeniedPackets[] {
   );
 }
 
-/** Elements, set by set. */
-function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): NftOperation[] {
+/** One operation for each set. */
+function setOperations(
+  action: 'add' | 'delete',
+  elements: readonly PolicyElement[],
+): NftOperation[] {
   const bySet = Map.groupBy(elements.map(setElement), ({ set }) => set);
   return [...bySet].map(([set, all]) => ({
     action,
@@ -381,25 +418,25 @@ function steps(action: 'add' | 'delete', elements: readonly PolicyElement[]): Nf
   }));
 }
 
-/** Chains that are there, of profiles that are not, or have only one now. */
+/** Existing chains of policy sets that were removed, or that no longer need a second chain. */
 function staleChains(
   chains: readonly PolicySetChain[],
-  discarded: PolicyChange['cleanupChains'],
-  there: ReadonlySet<string>,
+  removed: PolicyChange['cleanupChains'],
+  existing: ReadonlySet<string>,
   family: IpFamily,
 ): string[] {
-  const wanted = new Set(
+  const desired = new Set(
     chains.flatMap((chain) => kernelChains(chain, family)).map(({ name }) => name),
   );
-  return [...chains, ...discarded]
-    .flatMap(({ direction, profile }) => kernelChainNames(direction, profile))
-    .filter((name) => there.has(name) && !wanted.has(name));
+  return [...chains, ...removed]
+    .flatMap(({ direction, policySetId }) => kernelChainNames(direction, policySetId))
+    .filter((name) => existing.has(name) && !desired.has(name));
 }
 
-function elementsOfNames(elements: readonly FqdnElement[]): KernelElement[] {
-  return elements.map((origin) => setElement(origin).element);
+function fqdnPeerElements(elements: readonly FqdnElement[]): KernelElement[] {
+  return elements.map((source) => setElement(source).element);
 }
 
-function elementsOfAnswers(answers: readonly FqdnEntry[]): KernelElement[] {
-  return answers.flatMap((answer) => fqdnEntryElement(answer)?.element ?? []);
+function fqdnCacheElements(entries: readonly FqdnEntry[]): KernelElement[] {
+  return entries.flatMap((entry) => fqdnEntryElement(entry)?.element ?? []);
 }

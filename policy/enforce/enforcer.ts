@@ -1,4 +1,7 @@
-/** policy/enforce/ brings network policy into the kernel; this keeps it there, in all families. */
+/**
+ * policy/enforce/ programs network policy into the kernel. The enforcer keeps it in sync with the
+ * desired state in every IP family.
+ */
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftMonitor, ReportLoaded } from '../../nft/monitor.ts';
 import { Loop } from '../../sync/loop.ts';
@@ -9,31 +12,34 @@ import type { PolicyBackend } from './backend.ts';
 import type { FamilyKernel, PolicyKernel } from './kernel.ts';
 import { isComplete } from './rebuild.ts';
 
-/** What is wanted. */
+/** The desired state. */
 export interface PolicySource {
-  /** What each family has to do since the last call. */
+  /** Changes since the last call, by IP family. */
   takeChanges(): readonly PolicyChange[];
-  /** All that is wanted, as of the last `takeChanges`; stays as it is until the next. */
+  /** The desired state as of the last `takeChanges`; does not change before the next call. */
   snapshot(family: IpFamily): PolicyState;
-  /** What is known of domain names, when the whole table is written. */
+  /** Content of the FQDN cache; needed when the whole table is written. */
   fqdnContent(family: IpFamily): FqdnContent;
 }
 
-/** Is told what happens, for logs and metrics. */
+/** Callbacks for logs and metrics. */
 export interface EnforcerObserver {
-  /** There may be something to do; `unchanged`, `applied` or `failed` follows. */
+  /** A run begins; `unchanged`, `applied` or `failed` follows. */
   started(family: IpFamily): void;
-  /** There was nothing. */
+  /** There was nothing to apply. */
   unchanged(family: IpFamily): void;
-  /** Changes of objects were turned into changes of the kernel, of all families. */
+  /** API object changes were compiled to kernel changes of all families. */
   compiled(milliseconds: number): void;
-  /** @param isFull everything was written, because nobody knew what there was. */
+  /** @param isFull The whole table was written, because its content was unknown. */
   applied(family: IpFamily, isFull: boolean, milliseconds: number): void;
-  /** It comes again by itself. */
+  /** The run is retried after a backoff. */
   failed(family: IpFamily, error: unknown): void;
-  /** Our table is not as it should be: somebody else changed it, say. It is written anew. */
-  driftDetected(family: IpFamily, what: string): void;
-  /** Changes of others are not heard of, and so not mended. */
+  /**
+   * The policy table has unexpected content, for example after an external change. A full run
+   * follows.
+   */
+  driftDetected(family: IpFamily, reason: string): void;
+  /** External changes cannot be watched, so drift is not repaired. */
   watchFailed(error: unknown): void;
 }
 
@@ -47,18 +53,18 @@ export interface EnforcerOptions {
 
 const BACKOFF = { first: 100, max: 30_000 };
 
-/** One family. */
+/** The loop of one IP family. */
 interface FamilyEnforcer extends FamilyKernel {
   readonly loop: Loop;
-  /** Taken from the source, and not applied yet. */
+  /** Changes that were taken from the source and are not applied yet. */
   readonly pending: PolicyChange[];
 }
 
-/** Nothing is written before `start`. Nothing is removed by `stop`: what was enforced is. */
+/** Writes nothing before `start`. `stop` removes nothing: the kernel keeps enforcing the tables. */
 export class Enforcer {
   readonly #options: EnforcerOptions;
   readonly #families = new Map<IpFamily, FamilyEnforcer>();
-  readonly #loaded: ReportLoaded;
+  readonly #reportLoaded: ReportLoaded;
   #isStarted = false;
 
   /** @throws NetlinkError */
@@ -68,25 +74,25 @@ export class Enforcer {
     for (const [family, kernel] of families) {
       this.#families.set(family, this.#familyEnforcer(family, kernel));
     }
-    this.#loaded = options.monitor.register({
+    this.#reportLoaded = options.monitor.register({
       families: [...families.keys()],
       tables: POLICY_TABLES,
-      onExternalChange: (family, what) => this.#families.get(family)?.backend.invalidate(what),
+      onExternalChange: (family, reason) => this.#families.get(family)?.backend.invalidate(reason),
       onWatchStarted: (family) => void this.#checkTable(family),
       onWatchFailed: (error) => options.observer.watchFailed(error),
     });
   }
 
   /**
-   * Writes everything, and follows what changes from then on. Not before the source knows everything: what
-   * an earlier agent enforced is until then.
+   * Writes the whole table and then applies changes. Call it when the source has synced; until then
+   * the tables of an earlier agent stay in force.
    */
   start(): void {
     this.#isStarted = true;
     this.changed();
   }
 
-  /** Something changed in the source. */
+  /** Requests a run, because the source has changes. */
   changed(): void {
     if (!this.#isStarted) return;
     for (const { loop } of this.#families.values()) loop.request();
@@ -102,8 +108,8 @@ export class Enforcer {
     const pending: PolicyChange[] = [];
     const run = (full: boolean) => this.#run(family, backend, pending, full);
     const loop = new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
-    backend.onInvalidated((what) => {
-      observer.driftDetected(family, what);
+    backend.onInvalidated((reason) => {
+      observer.driftDetected(family, reason);
       loop.resync();
     });
     return { tables, backend, loop, pending };
@@ -126,25 +132,28 @@ export class Enforcer {
       const start = timers.now();
       if (full) {
         const { chains, elements } = source.snapshot(family);
-        // At once, for the other family may take changes meanwhile.
+        // Copy now: a run of the other family may call `takeChanges` meanwhile.
         const state = { chains, elements: [...elements] };
         pending.length = 0;
         await backend.replaceAll(state, source.fqdnContent(family));
       } else {
         for (const change of pending.splice(0)) await backend.apply(change);
       }
-      const took = timers.now() - start;
-      observer.applied(family, full, took);
-      return took;
+      const duration = timers.now() - start;
+      observer.applied(family, full, duration);
+      return duration;
     } catch (error) {
       observer.failed(family, error);
       throw error;
     } finally {
-      this.#loaded(family);
+      this.#reportLoaded(family);
     }
   }
 
-  /** Has each family know what is to be done in it. Whoever told of changes has all of them look. */
+  /**
+   * Distributes the changes of the source to the families. `changed()` requests a run of every
+   * family.
+   */
   #takeChanges(): void {
     const { observer, source, timers } = this.#options;
     const start = timers.now();
@@ -152,7 +161,7 @@ export class Enforcer {
     try {
       changes = source.takeChanges();
     } catch (error) {
-      // Nobody knows how much of it was taken.
+      // It is unknown which changes the source has handed out, so every family needs a full run.
       for (const { backend } of this.#families.values()) backend.invalidate(String(error));
       throw error;
     }
@@ -160,16 +169,16 @@ export class Enforcer {
     for (const change of changes) this.#families.get(change.family)?.pending.push(change);
   }
 
-  /** What others did before the monitor listened, such as `nft flush ruleset`. */
+  /** Detects external changes made before the watch started, such as `nft flush ruleset`. */
   async #checkTable(family: IpFamily): Promise<void> {
-    const member = this.#families.get(family);
-    if (member === undefined) return;
-    const { tables, backend } = member;
+    const enforcer = this.#families.get(family);
+    if (enforcer === undefined) return;
+    const { tables, backend } = enforcer;
     try {
-      if (!(await isComplete(tables.main))) backend.invalidate(`no table ${POLICY_TABLE}`);
+      if (!(await isComplete(tables.main))) backend.invalidate(`table ${POLICY_TABLE} is missing`);
     } catch (error) {
-      // Not of sockets that `stop` closed.
-      if (this.#isStarted) backend.invalidate(`cannot look for the table: ${String(error)}`);
+      // After `stop` the sockets are closed, and reading fails.
+      if (this.#isStarted) backend.invalidate(`cannot read the table: ${String(error)}`);
     }
   }
 }

@@ -1,4 +1,6 @@
-/** Network policy in the kernel, of all families. The enforcer and FQDN learning both write to it. */
+/**
+ * Network policy in the kernel, for all IP families. Used by the enforcer and by the DNS snooper.
+ */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftCommand } from '../../nft/command.ts';
@@ -9,15 +11,19 @@ import { openPolicyTables, type PolicyTables } from './rebuild.ts';
 export interface PolicyKernelOptions {
   readonly families: readonly IpFamily[];
   readonly nft: NftCommand;
-  /** See `SkeletonOptions`. */
+  /** See `PolicyTableOptions`. */
   readonly logGroup?: number | undefined;
-  /** Something cannot be done, and the rest is. */
-  readonly onWarning: (family: IpFamily, message: string) => void;
-  /** Default: of the kernel. */
+  /** An optional feature does not work on this node; policies are enforced without it. */
+  readonly onWarning: (
+    family: IpFamily,
+    message: string,
+    details: Readonly<Record<string, unknown>>,
+  ) => void;
+  /** Opens the tables of a family; default: in the kernel. */
   readonly open?: (family: IpFamily) => PolicyTables;
 }
 
-/** One family. */
+/** The tables and the backend of one IP family. */
 export interface FamilyKernel {
   readonly tables: PolicyTables;
   readonly backend: PolicyBackend;
@@ -36,32 +42,42 @@ export class PolicyKernel {
   }: PolicyKernelOptions) {
     const kernelOf = (family: IpFamily): FamilyKernel => {
       const tables = open(family);
-      const warn = (message: string) => onWarning(family, message);
-      return {
-        tables,
-        backend: new PolicyBackend(tables, nft, { family, logGroup, onWarning: warn }),
-      };
+      const backend = new PolicyBackend(tables, nft, {
+        family,
+        logGroup,
+        onWarning: (message, details) => onWarning(family, message, details),
+      });
+      return { tables, backend };
     };
     this.families = new Map(families.map((family) => [family, kernelOf(family)]));
   }
 
-  /** Resolves when packets may go there. @throws as `PolicyBackend.learn` */
-  learn(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    return this.#inFamilies('learn', elements, answers);
+  /**
+   * Resolves when packets to the addresses may pass.
+   * @throws as `PolicyBackend.addFqdnAddresses`
+   */
+  addFqdnAddresses(elements: readonly FqdnElement[], entries: readonly FqdnEntry[]): Promise<void> {
+    return this.#inFamilies('addFqdnAddresses', elements, entries);
   }
 
-  /** Resolves when packets may go there no longer. @throws as `PolicyBackend.forget` */
-  forget(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void> {
-    return this.#inFamilies('forget', elements, answers);
+  /** Resolves when the addresses are removed. @throws as `PolicyBackend.removeFqdnAddresses` */
+  removeFqdnAddresses(
+    elements: readonly FqdnElement[],
+    entries: readonly FqdnEntry[],
+  ): Promise<void> {
+    return this.#inFamilies('removeFqdnAddresses', elements, entries);
   }
 
-  /** What is kept of answers, an earlier agent's included. @throws NetlinkError */
+  /**
+   * The FQDN cache that the kernel stores, including the entries of an earlier agent.
+   * @throws NetlinkError
+   */
   async fqdnEntries(): Promise<FqdnEntry[]> {
     const all = [...this.families.values()].map(({ backend }) => backend.fqdnEntries());
     return (await Promise.all(all)).flat();
   }
 
-  /** By family. @throws NetlinkError */
+  /** Counters of denied packets by IP family. @throws NetlinkError */
   async deniedPackets(): Promise<ReadonlyMap<IpFamily, readonly DeniedPackets[]>> {
     const counts = [...this.families].map(
       async ([family, { backend }]) => [family, await backend.deniedPackets()] as const,
@@ -69,26 +85,26 @@ export class PolicyKernel {
     return new Map(await Promise.all(counts));
   }
 
-  /** Elements in the kernel, by set. */
+  /** Number of elements by nft set. */
   setSizes(family: IpFamily): ReadonlyMap<string, number> {
     return this.families.get(family)?.backend.setSizes() ?? new Map();
   }
 
-  /** What was enforced is. */
+  /** Closes the sockets. The kernel keeps enforcing the policy tables. */
   async close(): Promise<void> {
     for (const { tables } of this.families.values()) {
-      await Promise.all([tables.main.close(), tables.guard.close()]);
+      await Promise.all(Object.values(tables).map((table) => table.close()));
     }
   }
 
   async #inFamilies(
-    what: 'learn' | 'forget',
+    method: 'addFqdnAddresses' | 'removeFqdnAddresses',
     elements: readonly FqdnElement[],
-    answers: readonly FqdnEntry[],
+    entries: readonly FqdnEntry[],
   ): Promise<void> {
     const all = [...this.families].map(([family, { backend }]) => {
       const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
-      return backend[what](elements.filter(isOf), answers.filter(isOf));
+      return backend[method](elements.filter(isOf), entries.filter(isOf));
     });
     await Promise.all(all);
   }

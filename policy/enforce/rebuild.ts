@@ -1,15 +1,15 @@
 /**
- * Making the table of network policy anew. Table and sets are text for nft, rules are not, so it is not
- * made in one transaction. A guard is made beside the one that is there, and takes over from it in one;
- * and when the table has been made anew beside the guard, that goes:
+ * Replaces the policy table without a moment in which no table enforces. nft creates the table and
+ * its sets; rules and elements go over netlink. One transaction cannot hold both, so a staging
+ * table bridges the time between the old table and the new one:
  *
- *   old table     ████████▌
- *   guard            ·····▐██████████▌      · made, judges nothing yet
- *   new table               ········▐█████
+ *   old table        ████████▌
+ *   staging table       ·····▐██████████▌      · filled, without rules in its base chains
+ *   new table                  ········▐█████  █ enforces
  *
- * Rules that begin to judge in the transaction that adds intervals do not find these for some
- * milliseconds (seen on 6.18), which lets through what they deny and keeps back what they allow. So
- * hooks get their rules in a transaction of their own.
+ * The rules of base chains get a transaction of their own. If the transaction that adds interval
+ * elements also adds the rules that look them up, lookups miss these elements for some milliseconds
+ * (seen on Linux 6.18). Denied packets would pass, and allowed packets would be dropped.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftOperation } from '../../netlink/nftables/tables.ts';
@@ -21,6 +21,7 @@ import type { KernelElement } from '../compile/element.ts';
 import {
   COMMIT_MARKER,
   type CounterValues,
+  LEGACY_NAMES,
   type NftSetName,
   nftChainRules,
   POLICY_TABLE,
@@ -31,38 +32,51 @@ import {
   type TableChain,
 } from '../compile/policy-table.ts';
 
-/** Of one family, by sockets of their own. */
+/** The tables of one family, each with its own netlink socket. */
 export interface PolicyTables {
   /** `POLICY_TABLE` */
   readonly main: RuleTable;
-  /** `GUARD_TABLE`: stands in for that while it is made anew. */
-  readonly guard: RuleTable;
+  /** `STAGING_TABLE`: enforces while `main` is replaced. */
+  readonly staging: RuleTable;
+  /**
+   * `LEGACY_NAMES.stagingTable`: the staging table of an earlier release, if its agent was killed.
+   */
+  readonly legacyStaging: RuleTable;
 }
 
-/** What the table is to hold. */
+/** The desired chains and elements of the policy table. */
 export interface TableContent {
   readonly chains: readonly PolicySetChain[];
   readonly elements: ReadonlyMap<NftSetName, readonly KernelElement[]>;
 }
 
-const NO_COUNTS: CounterValues = new Map();
+const ZERO_COUNTERS: CounterValues = new Map();
 
 /** @throws NetlinkError */
 export function openPolicyTables(family: IpFamily): PolicyTables {
   return {
     main: new NfTables(family, POLICY_TABLE),
-    guard: new NfTables(family, STAGING_TABLE),
+    staging: new NfTables(family, STAGING_TABLE),
+    legacyStaging: new NfTables(family, LEGACY_NAMES.stagingTable),
   };
 }
 
-/** The table that judges packets; the guard where an agent was killed beside it. @throws NetlinkError */
-export async function activeTable({ main, guard }: PolicyTables): Promise<RuleTable> {
-  return !(await isComplete(main)) && (await isComplete(guard)) ? guard : main;
+/**
+ * The table that enforces: the main table, or a staging table if an agent was killed during a
+ * rebuild.
+ * @returns the main table if none is complete.
+ * @throws NetlinkError
+ */
+export async function activeTable(tables: PolicyTables): Promise<RuleTable> {
+  for (const table of [tables.main, tables.staging, tables.legacyStaging]) {
+    if (await isComplete(table)) return table;
+  }
+  return tables.main;
 }
 
 /**
- * Has the table hold just this, whatever there is; counters go on. Wherever it is broken off, what was in
- * force is, or this.
+ * Replaces the policy table with this content, whatever it contained before. Counters keep their
+ * values. If it is interrupted at any point, either the old content or the new content is enforced.
  * @throws NftError, NftRefusedError, NetlinkError
  */
 export async function rebuild(
@@ -72,46 +86,51 @@ export async function rebuild(
   { chains, elements }: TableContent,
 ): Promise<void> {
   const { family } = options;
-  const made = {
-    main: { name: POLICY_TABLE, standing: staticChains(options) },
-    // Asked after the one that goes in the same moment, so that no packet that is under way then comes
-    // by neither.
-    guard: { name: STAGING_TABLE, standing: staticChains(options, 1) },
+  const layouts = {
+    main: { name: POLICY_TABLE, fixed: staticChains(options) },
+    // Base chains of the staging table run after the base chains that they replace. So a packet in
+    // flight during the switch traverses at least one of the two tables.
+    staging: { name: STAGING_TABLE, fixed: staticChains(options, 1) },
   };
   const isBase = ({ hook }: TableChain) => hook !== undefined;
-  /** Makes a table that judges nothing yet. */
-  const make = async (which: keyof PolicyTables, counts: CounterValues) => {
-    const { name, standing } = made[which];
-    await nft.run(policyTableScript(name, options, standing, counts));
-    const profiles = chains.flatMap((chain) => kernelChains(chain, family));
+  /** Creates and fills a table whose base chains are still empty. */
+  const fillTable = async (which: keyof typeof layouts, counters: CounterValues) => {
+    const { name, fixed } = layouts[which];
+    await nft.run(policyTableScript(name, options, fixed, counters));
+    const policySetChains = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
-      ...[...standing.filter((each) => !isBase(each)), ...profiles].map(fill),
+      ...[...fixed.filter((each) => !isBase(each)), ...policySetChains].map(fill),
       ...[...elements].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),
     ]);
   };
-  /** Has it judge. @param besides is done in the same moment. */
-  const judge = async (which: keyof PolicyTables, besides: readonly NftOperation[] = []) => {
-    const hooks = made[which].standing.filter(isBase);
-    const complete = { name: COMMIT_MARKER, lines: [] };
-    await tables[which].transact([...[...hooks, complete].map(fill), ...besides]);
+  /**
+   * Adds the rules of base chains and the commit marker.
+   * @param also Part of the same transaction.
+   */
+  const commit = async (which: keyof typeof layouts, also: readonly NftOperation[] = []) => {
+    const baseChains = layouts[which].fixed.filter(isBase);
+    const marker = { name: COMMIT_MARKER, rules: [] };
+    await tables[which].transact([...[...baseChains, marker].map(fill), ...also]);
   };
 
   const old = await activeTable(tables);
-  const isReplaced = old === tables.main && (await old.chains()) !== undefined;
-  if (isReplaced) await make('guard', NO_COUNTS);
+  const needsStaging = old === tables.main && (await old.chains()) !== undefined;
+  if (needsStaging) await fillTable('staging', ZERO_COUNTERS);
   const counters = (await old.counters()) ?? [];
-  if (isReplaced) await judge('guard', [{ action: 'delete-table', table: POLICY_TABLE }]);
-  await make('main', new Map(counters.map((counter) => [counter.name, counter])));
-  await judge('main');
-  await tables.guard.delete();
+  if (needsStaging) await commit('staging', [{ action: 'delete-table', table: POLICY_TABLE }]);
+  await fillTable('main', new Map(counters.map((counter) => [counter.name, counter])));
+  await commit('main');
+  await tables.staging.delete();
+  await tables.legacyStaging.delete();
 }
 
-/** Gives a chain just these rules. */
+/** Replaces the rules of a chain. */
 export function fill(chain: TableChain): NftOperation {
   return { action: 'fill', chain: nftChainRules(chain) };
 }
 
-/** Whether all that was wanted once was written to a table. @throws NetlinkError */
-export async function isComplete(tables: RuleTable): Promise<boolean> {
-  return (await tables.chains())?.includes(COMMIT_MARKER) === true;
+/** Whether a table has a commit marker: its rebuild was finished. @throws NetlinkError */
+export async function isComplete(table: RuleTable): Promise<boolean> {
+  const chains = (await table.chains()) ?? [];
+  return chains.includes(COMMIT_MARKER) || chains.includes(LEGACY_NAMES.commitMarker);
 }

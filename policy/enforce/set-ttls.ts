@@ -1,41 +1,43 @@
 /**
- * TTLs of the elements that a set with timeouts was given. Resolvers answer from their caches: most of what is
- * learned is in the set already, for as long as it would be now.
+ * Tracks when the elements of an nft set with timeouts expire. Resolvers answer from their caches,
+ * so most observed addresses are in the set already, with a timeout that is long enough.
  */
 import type { NftOperation } from '../../netlink/nftables/tables.ts';
 import type { KernelElement } from '../compile/element.ts';
 import type { NftSetName } from '../compile/policy-table.ts';
 
-/** Milliseconds that an element may end too early, when to write it again would gain no more. */
+/** Milliseconds that an element may expire early without being refreshed. */
 const SLACK = 1000;
-/** Of how long it lives, where that is short. */
+/** For short timeouts the slack is the timeout divided by this. */
 const SLACK_SHARE = 8;
-const FIRST_PRUNING = 1024;
-/** Milliseconds, for an element that is deleted in the transaction that adds it. */
-const PASSING = 60_000;
+const MIN_PRUNE_SIZE = 1024;
+/** Timeout in milliseconds of an element that the same transaction adds and deletes. */
+const DELETE_TTL = 60_000;
 
 export class SetTtls {
   readonly #set: NftSetName;
-  /** When elements end, by key. */
+  /** Expiry time in milliseconds by element key. */
   #expirations = new Map<string, number>();
-  #pruneAt = FIRST_PRUNING;
+  #pruneAt = MIN_PRUNE_SIZE;
 
   constructor(set: NftSetName) {
     this.#set = set;
   }
 
-  /** As far as is known: those that have ended since count until they are noticed. */
+  /** Number of tracked elements. Expired elements count until they are pruned. */
   get size(): number {
     return this.#expirations.size;
   }
 
-  /** The set is empty. */
+  /** Call when the set has been emptied. */
   clear(): void {
     this.#expirations = new Map();
-    this.#pruneAt = FIRST_PRUNING;
+    this.#pruneAt = MIN_PRUNE_SIZE;
   }
 
-  /** Those of these that are not there, or would be gone before their time; of each key the longest. */
+  /**
+   * Elements that the set lacks or that would expire too early; for each key the longest timeout.
+   */
   missing(elements: Iterable<KernelElement>, now: number): KernelElement[] {
     const longest = new Map<string, KernelElement>();
     for (const element of elements) {
@@ -49,49 +51,47 @@ export class SetTtls {
   }
 
   /**
-   * What writes elements that are wanting. Linux gives an element that is there a new timeout since 6.12
-   * only, and before lets it keep its own. So it is deleted first; and added before that, for to
-   * delete one that has just ended would be an error.
+   * Operations that write missing elements. Before Linux 6.12 an add does not change the timeout of
+   * an existing element, so the element is deleted and added again. Deleting an element that has
+   * just expired is an error (ENOENT), so an add comes first.
    */
   refresh(elements: readonly KernelElement[]): NftOperation[] {
     const set = this.#set;
-    const there = elements.filter((element) => this.#expirations.has(keyText(element)));
+    const existing = elements.filter((element) => this.#expirations.has(keyText(element)));
     return [
       { action: 'add', set, elements },
-      { action: 'delete', set, elements: there },
-      { action: 'add', set, elements: there },
+      { action: 'delete', set, elements: existing },
+      { action: 'add', set, elements: existing },
     ];
   }
 
   /**
-   * What removes elements, whether they are there or not: to delete one that has just ended would be an
-   * error, to add one that is there is none.
+   * Operations that remove elements, whether they exist or not. Deleting an expired element is an
+   * error (ENOENT), adding an existing one is not: so add first, then delete.
    */
   remove(elements: readonly KernelElement[]): NftOperation[] {
     const set = this.#set;
     const unique = new Map(elements.map((element) => [keyText(element), element]));
-    const passing = [...unique.values()].map((each) => ({ ...each, timeoutMs: PASSING }));
+    const all = [...unique.values()].map((each) => ({ ...each, timeoutMs: DELETE_TTL }));
     return [
-      { action: 'add', set, elements: passing },
-      { action: 'delete', set, elements: passing },
+      { action: 'add', set, elements: all },
+      { action: 'delete', set, elements: all },
     ];
   }
 
-  /** They were removed. */
   recordRemoved(elements: readonly KernelElement[]): void {
     for (const element of elements) this.#expirations.delete(keyText(element));
   }
 
-  /** They were written. */
   recordWritten(elements: Iterable<KernelElement>, now: number): void {
     for (const element of elements) {
       this.#expirations.set(keyText(element), now + (element.timeoutMs ?? 0));
     }
     if (this.#expirations.size < this.#pruneAt) return;
-    for (const [key, end] of this.#expirations) {
-      if (end <= now) this.#expirations.delete(key);
+    for (const [key, expiry] of this.#expirations) {
+      if (expiry <= now) this.#expirations.delete(key);
     }
-    this.#pruneAt = Math.max(2 * this.#expirations.size, FIRST_PRUNING);
+    this.#pruneAt = Math.max(2 * this.#expirations.size, MIN_PRUNE_SIZE);
   }
 }
 

@@ -1,4 +1,7 @@
-/** The FQDN cache: what names were resolved to, and which lists of peers get it. No I/O; the clock is handed in. */
+/**
+ * The FQDN cache: resolved addresses by name, and the peer lists they belong to. No I/O; the caller
+ * passes the time.
+ */
 import { getOrCreate } from '../../api/collections.ts';
 import type { FqdnContent, FqdnElement, FqdnEntry } from '../compile/change.ts';
 import { NamePatterns, normalizeName } from '../model/domain-names.ts';
@@ -7,46 +10,47 @@ import type { ResolvedAddress } from './dns-message.ts';
 
 export type FqdnCacheOptions = Readonly<typeof FQDN_CACHE_DEFAULTS>;
 
-/** As settings have them by default (config/policy-settings.ts). */
+/** Defaults of the settings in config/policy-settings.ts. */
 export const FQDN_CACHE_DEFAULTS = {
   /**
-   * Milliseconds that an address lives at least. A resolver's cache hands out what is left of a TTL, be it
-   * nothing, and whoever asked has yet to connect, perhaps to one address after the other. This is the lifetime that
-   * kube-network-policies gives to a TTL of 0, and for which Java remembers an address.
+   * Minimum lifetime of an address in milliseconds. A resolver's cache returns the remaining TTL,
+   * which may be 0. The client still has to connect, possibly to one address after the other.
+   * kube-network-policies uses this lifetime for a TTL of 0, and Java caches addresses for as long.
    */
   floor: 30_000,
   /**
-   * Milliseconds that an address lives at most, whatever its TTL; it goes before the floor. A pod may use an address
-   * for its TTL (NPEP-133), so to take it away earlier would cut off the pods that behave; but one with a TTL of weeks
-   * must not stay for so long. An hour is what CoreDNS caches at most.
+   * Maximum lifetime of an address in milliseconds, whatever its TTL; takes precedence over the
+   * floor. A pod may use an address for its TTL (NPEP-133), so a low cap breaks correct clients.
+   * But an address with a TTL of weeks must not stay that long. One hour is the maximum that
+   * CoreDNS caches.
    */
   cap: 3_600_000,
-  /** Addresses of one name. */
+  /** Maximum of addresses of one name. */
   perName: 1000,
-  /** Addresses of all names. */
+  /** Maximum of addresses of all names. */
   total: 100_000,
 };
 
-/** TTLs are cut to whole seconds, and the backend lets elements go that much too early. */
+/** TTLs are truncated to whole seconds, and the backend lets elements expire up to 1 s early. */
 const ROUNDING = 1000;
-/** Of the limit, how much is made free at once when it is reached. */
-const ROOM = 1 / 8;
+/** Share of `total` that is evicted at once when the limit is reached. */
+const EVICTION_SHARE = 1 / 8;
 
-/** What an answer leads to in the kernel. */
+/** The kernel changes that follow from an answer. */
 export interface CacheChange {
   readonly add: FqdnContent;
-  /** To make room. Has no timeouts. */
+  /** Evicted entries; their timeouts are 0. */
   readonly remove: FqdnContent;
 }
 
-/** Until when a name has its addresses. */
+/** Expiry times of the addresses of a name. */
 type Addresses = Map<string, number>;
 
 export class FqdnCache {
   readonly #options: FqdnCacheOptions;
   #patterns = new NamePatterns<PatternLists>();
   readonly #addressesByName = new Map<string, Addresses>();
-  /** Names by address. */
+  /** Names that were resolved to an address. */
   readonly #namesByAddress = new Map<string, Set<string>>();
   #addressCount = 0;
   #evictions = 0;
@@ -55,7 +59,7 @@ export class FqdnCache {
     this.#options = options;
   }
 
-  /** What has ended counts until `expire`. */
+  /** Expired addresses count until `expire`. */
   stats(): { readonly names: number; readonly addresses: number; readonly evictions: number } {
     return {
       names: this.#addressesByName.size,
@@ -65,24 +69,24 @@ export class FqdnCache {
   }
 
   /**
-   * These patterns count from now on, with the lists that they belong to. What was learned for others
-   * stays known until it ends.
-   * @returns what lists get that did not have a pattern before.
+   * Replaces the patterns and their peer lists. Entries that no pattern matches any longer stay
+   * until they expire.
+   * @returns cached addresses for lists that are new for a pattern.
    */
   setPatterns(names: ReadonlyMap<string, ReadonlySet<ListId>>, now: number): FqdnElement[] {
     const patterns = new NamePatterns<PatternLists>();
-    const fresh = new NamePatterns<PatternLists>();
+    const newLists = new NamePatterns<PatternLists>();
     for (const [pattern, lists] of names) {
       patterns.set(pattern, { pattern, lists: new Set(lists) });
       const before = this.#patterns.get(pattern)?.lists;
       const added = [...lists].filter((list) => before?.has(list) !== true);
-      if (added.length > 0) fresh.set(pattern, { pattern, lists: new Set(added) });
+      if (added.length > 0) newLists.set(pattern, { pattern, lists: new Set(added) });
     }
     this.#patterns = patterns;
-    return fresh.size === 0 ? [] : this.#elements(fresh, now);
+    return newLists.size === 0 ? [] : this.#elements(newLists, now);
   }
 
-  /** The name got an answer. Nothing follows from one that no pattern matches. */
+  /** Adds the addresses of an answer. Ignores names that no pattern matches. */
   addAnswer(text: string, resolved: readonly ResolvedAddress[], now: number): CacheChange {
     const name = normalizeName(text);
     const lists = listsOf(this.#patterns, name);
@@ -103,31 +107,31 @@ export class FqdnCache {
     ];
     this.#evictions += evicted.length;
     return {
-      add: { elements: elementsOf(answers.values(), lists), answers: [...answers.values()] },
-      remove: { elements: this.#unused(evicted), answers: evicted },
+      add: { elements: elementsOf(answers.values(), lists), entries: [...answers.values()] },
+      remove: { elements: this.#unused(evicted), entries: evicted },
     };
   }
 
-  /** What an earlier agent learned. */
-  restore(answers: readonly FqdnEntry[], now: number): void {
-    for (const { name, address, timeoutMs } of answers) {
+  /** Adds entries that an earlier agent stored. */
+  restore(entries: readonly FqdnEntry[], now: number): void {
+    for (const { name, address, timeoutMs } of entries) {
       const addresses = getOrCreate(this.#addressesByName, name, () => new Map());
       this.#add(name, addresses, address, now + timeoutMs);
     }
   }
 
-  /** Everything that is known, with the time that it has left. */
+  /** All entries that have not expired, with their remaining lifetimes. */
   snapshot(now: number): FqdnContent {
-    const answers: FqdnEntry[] = [];
+    const entries: FqdnEntry[] = [];
     for (const [name, addresses] of this.#addressesByName) {
       for (const [address, until] of addresses) {
-        if (until > now) answers.push({ name, address, timeoutMs: until - now });
+        if (until > now) entries.push({ name, address, timeoutMs: until - now });
       }
     }
-    return { elements: this.#elements(this.#patterns, now), answers };
+    return { elements: this.#elements(this.#patterns, now), entries };
   }
 
-  /** Forgets what has ended; the kernel has by itself. */
+  /** Drops expired entries. The kernel expires its elements itself. */
   expire(now: number): void {
     for (const [name, addresses] of this.#addressesByName) this.#expireName(name, addresses, now);
   }
@@ -151,9 +155,9 @@ export class FqdnCache {
   }
 
   #add(name: string, addresses: Addresses, address: string, until: number): void {
-    const known = addresses.get(address);
-    addresses.set(address, Math.max(until, known ?? 0));
-    if (known !== undefined) return;
+    const previous = addresses.get(address);
+    addresses.set(address, Math.max(until, previous ?? 0));
+    if (previous !== undefined) return;
     this.#addressCount += 1;
     getOrCreate(this.#namesByAddress, address, () => new Set()).add(name);
   }
@@ -173,7 +177,10 @@ export class FqdnCache {
     }
   }
 
-  /** Brings a name down to its limit; of what was not answered just now, what ends first goes first. */
+  /**
+   * Evicts addresses beyond the limit of a name, the earliest expiry first, but none of the current
+   * answer.
+   */
   #evictFromName(
     name: string,
     addresses: Addresses,
@@ -191,8 +198,9 @@ export class FqdnCache {
   }
 
   /**
-   * Brings all names well below the limit. Names go that end first, but of the pattern that has most at
-   * the moment: whoever has a domain of his own must not push out what others have learned.
+   * Evicts whole names until the total is well below the limit: the names that expire first, from
+   * the pattern with most addresses. So the owner of one domain cannot displace the entries of
+   * other patterns.
    */
   #evictNames(current: string, now: number): FqdnEntry[] {
     const { total } = this.#options;
@@ -201,7 +209,7 @@ export class FqdnCache {
     if (this.#addressCount <= total) return [];
     const groups = this.#groups(current);
     const evicted: FqdnEntry[] = [];
-    while (this.#addressCount > total * (1 - ROOM)) {
+    while (this.#addressCount > total * (1 - EVICTION_SHARE)) {
       let biggest: Group | undefined;
       for (const group of groups) {
         if (group.size > (biggest?.size ?? 0)) biggest = group;
@@ -216,7 +224,7 @@ export class FqdnCache {
     return evicted;
   }
 
-  /** All names but one, by the pattern that matches them most closely. */
+  /** All names except one, grouped by the most specific pattern that matches. */
   #groups(except: string): readonly Group[] {
     const groups = new Map<string, Group>();
     for (const [name, addresses] of this.#addressesByName) {
@@ -236,14 +244,14 @@ export class FqdnCache {
     return { name, address, timeoutMs: 0 };
   }
 
-  /** Of what was evicted, the elements that no other name wants. */
+  /** Elements of evicted entries that no other name needs. */
   #unused(evicted: readonly FqdnEntry[]): FqdnElement[] {
-    return evicted.flatMap((answer) => {
-      const lists = new Set(listsOf(this.#patterns, answer.name));
-      for (const name of this.#namesByAddress.get(answer.address) ?? []) {
+    return evicted.flatMap((entry) => {
+      const lists = new Set(listsOf(this.#patterns, entry.name));
+      for (const name of this.#namesByAddress.get(entry.address) ?? []) {
         for (const list of listsOf(this.#patterns, name)) lists.delete(list);
       }
-      return elementsOf([answer], lists);
+      return elementsOf([entry], lists);
     });
   }
 }
@@ -254,13 +262,13 @@ interface PatternLists {
 }
 
 interface Group {
-  /** Addresses. */
+  /** Number of addresses. */
   size: number;
-  /** The first to end comes last. */
+  /** The name that expires first comes last. */
   readonly names: { readonly name: string; readonly addresses: Addresses; readonly end: number }[];
 }
 
-const EMPTY_CONTENT: FqdnContent = { elements: [], answers: [] };
+const EMPTY_CONTENT: FqdnContent = { elements: [], entries: [] };
 
 function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySet<ListId> {
   const all = new Set<ListId>();
@@ -271,12 +279,12 @@ function listsOf(patterns: NamePatterns<PatternLists>, name: string): ReadonlySe
 }
 
 function elementsOf(
-  answers: Iterable<{ readonly address: string; readonly timeoutMs: number }>,
+  entries: Iterable<{ readonly address: string; readonly timeoutMs: number }>,
   lists: ReadonlySet<ListId>,
 ): FqdnElement[] {
   const elements: FqdnElement[] = [];
-  for (const { address, timeoutMs } of answers) {
-    for (const list of lists) elements.push({ set: 'learned', list, address, timeoutMs });
+  for (const { address, timeoutMs } of entries) {
+    for (const list of lists) elements.push({ set: 'fqdn-peers', list, address, timeoutMs });
   }
   return elements;
 }

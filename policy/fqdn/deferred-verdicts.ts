@@ -1,33 +1,33 @@
-/** Packets that wait until what the first of them tells has been learned. */
+/** Packets that wait until the observations of the first one are stored. */
 export interface Deferral {
   readonly number: number;
-  /** Milliseconds of the clock. */
+  /** Time in milliseconds. */
   readonly since: number;
-  /** Empty when they have gone on. */
+  /** Empty when the packets were accepted. */
   packets: number[];
 }
 
 export interface DeferralLimits {
-  /** Milliseconds that a packet waits. */
-  readonly patience: number;
-  /** Of what is to be learned and is not, how much may add up while nobody waits for it. */
+  /** Milliseconds that a packet waits at most. */
+  readonly timeout: number;
+  /** Deferrals that may be pending; with more, packets are accepted at once. */
   readonly backlog: number;
 }
 
 /**
- * Clients ask again after five seconds, and what keeps the main thread longest is over in a fraction of
- * one: when it has not learned by then it hangs.
+ * Clients retry after five seconds. The longest task of the main thread takes a fraction of a
+ * second, so after two seconds the main thread hangs.
  */
-export const DEFERRAL_LIMITS: DeferralLimits = { patience: 2000, backlog: 1000 };
+export const DEFERRAL_LIMITS: DeferralLimits = { timeout: 2000, backlog: 1000 };
 
 /**
- * Defers verdicts on packets until what they tell is learned, but not for ever: once one has waited in vain none
- * does, until something has been learned again.
+ * Defers verdicts on packets until their observations are stored. After a timeout no packet is
+ * deferred any longer, until an observation is stored again.
  */
 export class DeferredVerdicts {
   readonly #accept: (packet: number) => void;
   readonly #limits: DeferralLimits;
-  /** What is not learned yet, in the order in which it came. */
+  /** Pending deferrals, the oldest first. */
   readonly #deferrals = new Map<number, Deferral>();
   #last = 0;
   #isLate = false;
@@ -39,25 +39,25 @@ export class DeferredVerdicts {
     this.#limits = limits;
   }
 
-  /** How often a packet went on before what it tells was learned. */
+  /** Packets that were accepted before their observations were stored. */
   get overdue(): number {
     return this.#overdue;
   }
 
-  /** Packets that are held back. */
+  /** Number of packets that wait for a verdict. */
   get waiting(): number {
     return this.#waiting;
   }
 
-  /** When a packet will have waited for long enough; undefined while none does. */
+  /** Time at which the oldest waiting packet is overdue; undefined if none waits. */
   get deadline(): number | undefined {
     for (const { since, packets } of this.#deferrals.values()) {
-      if (packets.length > 0) return since + this.#limits.patience;
+      if (packets.length > 0) return since + this.#limits.timeout;
     }
     return undefined;
   }
 
-  /** @returns undefined when there is too much to be learned already: the packet went on. */
+  /** @returns undefined if the backlog is full and the packet was accepted. */
   defer(packet: number, now: number): Deferral | undefined {
     if (this.#deferrals.size >= this.#limits.backlog) {
       this.#overdue += 1;
@@ -72,7 +72,7 @@ export class DeferredVerdicts {
     return deferral;
   }
 
-  /** DeferredVerdicts a packet back for as long as others wait. */
+  /** Defers another packet of the same stream for as long as the first one waits. */
   join(deferral: Deferral, packet: number): void {
     if (deferral.packets.length === 0) {
       this.#accept(packet);
@@ -82,7 +82,7 @@ export class DeferredVerdicts {
     this.#waiting += 1;
   }
 
-  /** What came under these numbers, one after the other, is learned, or cannot be. */
+  /** Accepts the packets of deferrals whose observations are stored, or cannot be. */
   release(first: number, last: number): void {
     this.#isLate = false;
     for (let number = first; number <= last; number++) {
@@ -93,14 +93,14 @@ export class DeferredVerdicts {
     }
   }
 
-  /** Lets all go on if one has waited for too long. */
+  /** Accepts all packets if one is overdue. */
   check(now: number): void {
     const { deadline } = this;
     if (deadline === undefined || deadline > now) return;
     this.releaseAll();
   }
 
-  /** Lets all go on. Nothing is held back again before something is learned. */
+  /** Accepts all packets, and defers none until the next `release`. */
   releaseAll(): void {
     this.#isLate = true;
     for (const deferral of this.#deferrals.values()) {
@@ -108,7 +108,10 @@ export class DeferredVerdicts {
     }
   }
 
-  /** Lets all go on, for nobody wants to know any more what they tell. What comes later is held back as ever. */
+  /**
+   * Accepts all packets, because their observations are no longer needed. Later packets are
+   * deferred as usual.
+   */
   acceptAll(): void {
     for (const deferral of this.#deferrals.values()) this.#acceptPackets(deferral);
     this.#deferrals.clear();

@@ -1,27 +1,27 @@
 /**
- * DNS messages (RFC 1035), as far as addresses are learned from them.
+ * Reads addresses from DNS messages (RFC 1035).
  *
- * Read here and not by `dns-packet`, for what is read comes from whoever can make a resolver answer.
- * That package joins labels with dots, whatever is in them, and makes one character of all bytes that
- * are no text, so that names which differ read alike. It decodes every record of every type: it has
- * nothing to tell of a message in which one is odd, and one of 64 KiB takes it 20 to 50 ms.
+ * The package `dns-packet` is unsuitable for untrusted answers. It joins labels with dots without
+ * escaping, and decodes all invalid bytes to one character, so that different names become equal.
+ * It decodes records of all types: one malformed record invalidates the message, and a message of
+ * 64 KiB takes 20 to 50 ms.
  */
 import { addressFormatter } from '../../netlink/core/address.ts';
 
-/** What a message asks, or is the answer to. */
+/** The question of a query or an answer. */
 export interface DnsQuestion {
-  /** Of the message. */
+  /** Id of the message. */
   readonly id: number;
-  /** Without the final dot; letters in lower case, bytes that host names do not have as `\123`. */
+  /** Lower case without the final dot; bytes not used in host names are escaped as `\123`. */
   readonly name: string;
-  /** Of the record that is asked for, of class IN. */
+  /** Record type; the class is IN. */
   readonly type: number;
 }
 
 export interface ResolvedAddress {
   /** Canonical text. */
   readonly address: string;
-  /** Seconds: the least on the way from the name to the address. */
+  /** Seconds: the minimum of the CNAME chain and the address record. */
   readonly ttl: number;
 }
 
@@ -30,7 +30,9 @@ export type DnsMessage =
   | {
       readonly kind: 'answer';
       readonly question: DnsQuestion;
-      /** Reads the addresses of the name, if it was asked for any. Valid as long as the bytes are. */
+      /**
+       * Reads the addresses if the type is A or AAAA. Valid as long as the bytes of the message.
+       */
       readonly addresses: () => readonly ResolvedAddress[];
     };
 
@@ -44,23 +46,23 @@ export const TYPE_A = 1;
 const TYPE_CNAME = 5;
 export const TYPE_AAAA = 28;
 const CLASS_IN = 1;
-/** Type, class, TTL and length of the data. */
+/** Bytes of type, class, TTL and data length. */
 const RECORD = 10;
 const ADDRESS_LENGTH: ReadonlyMap<number, number> = new Map([
   [TYPE_A, 4],
   [TYPE_AAAA, 16],
 ]);
 
-/** More than any resolver follows. */
+/** CNAMEs to follow: more than any resolver follows. */
 const LONGEST_CHAIN = 32;
-/** Labels that are read in one message, which takes two milliseconds. No real one has as many. */
+/** Maximum of labels to read in one message, which takes 2 ms. No real message has as many. */
 const LABELS = 20_000;
-/** RFC 1035, 2.3.4: bytes of a name with the lengths of its labels. */
+/** Bytes of a name including the lengths of its labels (RFC 1035, 2.3.4). */
 const LONGEST_NAME = 255;
 
 /**
  * Reads a message with one question of class IN.
- * @returns undefined for anything else, and for what is malformed as far as it is read.
+ * @returns undefined for other messages, and if the header or the question is malformed.
  */
 export function readDnsMessage(bytes: Buffer): DnsMessage | undefined {
   if (bytes.length < HEADER) return undefined;
@@ -78,7 +80,7 @@ export function readDnsMessage(bytes: Buffer): DnsMessage | undefined {
   return { kind: 'answer', question, addresses };
 }
 
-/** What the answers say of one name. */
+/** The answer records of one name. */
 interface Owner {
   alias: { readonly name: string; readonly ttl: number } | undefined;
   readonly addresses: { readonly at: number; readonly ttl: number }[];
@@ -86,7 +88,7 @@ interface Owner {
 
 class Reader {
   readonly #bytes: Buffer;
-  /** Names that others are nothing but a pointer to, as those of most records. */
+  /** Decoded names by offset, for the names of most records, which are only a pointer. */
   readonly #pointedTo = new Map<number, string>();
   #labelsLeft = LABELS;
 
@@ -95,8 +97,8 @@ class Reader {
   }
 
   /**
-   * The name at an offset, and where what follows it begins.
-   * @returns undefined when it is malformed, or there is no end to the names of the message.
+   * Reads the name at an offset. `end` is the offset after it.
+   * @returns undefined if the name is malformed, or the message has too many labels.
    */
   name(offset: number): { readonly text: string; readonly end: number } | undefined {
     const pointer = this.#pointer(offset);
@@ -110,7 +112,7 @@ class Reader {
     return { text, end: offset + 2 };
   }
 
-  /** Where a pointer leads; undefined where there is none. */
+  /** The target of a compression pointer; undefined if there is no pointer. */
   #pointer(at: number): number | undefined {
     if ((this.#bytes[at] ?? 0) < 0xc0 || at + 2 > this.#bytes.length) return undefined;
     return this.#bytes.readUInt16BE(at) & 0x3fff;
@@ -121,7 +123,7 @@ class Reader {
     const labels: string[] = [];
     let end: number | undefined;
     let length = 1;
-    // A pointer has to lead before whatever led to it, or there would be loops.
+    // Each pointer must point before the previous one; this excludes loops.
     let lowest = offset;
     for (let at = offset; ; ) {
       const size = bytes[at];
@@ -141,7 +143,7 @@ class Reader {
     }
   }
 
-  /** @returns undefined when an answer is malformed. */
+  /** @returns undefined if an answer record is malformed. */
   addresses({ name, type }: DnsQuestion, start: number): ResolvedAddress[] | undefined {
     const length = ADDRESS_LENGTH.get(type);
     if (length === undefined) return [];
@@ -154,7 +156,7 @@ class Reader {
       least = Math.min(least, owner.alias.ttl);
       owner = owners.get(owner.alias.name);
     }
-    // Of a name with an alias nothing else counts (RFC 1034, 3.6.2).
+    // A name with a CNAME must have no other records (RFC 1034, 3.6.2).
     if (owner === undefined || owner.alias !== undefined) return [];
     const format = addressFormatter();
     return owner.addresses
@@ -167,7 +169,8 @@ class Reader {
 
   #owners(start: number, type: number, length: number): Map<string, Owner> | undefined {
     const bytes = this.#bytes;
-    // Servers cut at the end of a record, but may have counted before.
+    // Servers truncate after a complete record, but the answer count may include the removed
+    // records.
     const isTruncated = (bytes.readUInt16BE(2) & FLAG_TRUNCATED) !== 0;
     const owners = new Map<string, Owner>();
     let at = start;
@@ -202,13 +205,13 @@ class Reader {
   }
 }
 
-/** Numbers with the first bit are 0 (RFC 2181, 8). */
+/** A TTL with the most significant bit set counts as 0 (RFC 2181, 8). */
 function readTtl(bytes: Buffer, at: number): number {
   const ttl = bytes.readUInt32BE(at);
   return ttl > 0x7fffffff ? 0 : ttl;
 }
 
-/** ::ffff:0:0/96: a socket that connects there sends IPv4. */
+/** IPv4-mapped address (::ffff:0:0/96): a socket connected to it sends IPv4. */
 function isMapped(bytes: Buffer, at: number): boolean {
   return (
     bytes.readUInt32BE(at) === 0 &&
@@ -219,7 +222,10 @@ function isMapped(bytes: Buffer, at: number): boolean {
 
 const PLAIN = /^[a-z0-9_-]+$/;
 
-/** Lower case of ASCII only: to JavaScript `K` (U+212A) is a letter, and its lower case is `k`. */
+/**
+ * Converts ASCII letters to lower case. `toLowerCase` on the whole text would map `K` (U+212A) to
+ * `k`.
+ */
 function labelText(bytes: Buffer, start: number, end: number): string {
   const text = bytes.toString('latin1', start, end);
   if (PLAIN.test(text)) return text;

@@ -1,26 +1,27 @@
 /**
- * Rules of iptables that lead packets to and from resolvers through the queue.
+ * iptables rules that send DNS packets through an NFQUEUE.
  *
- *   FORWARD ─┬─► PORTWIDE-DNS: a query from elsewhere, or an answer to elsewhere, of a connection to
- *   INPUT  ──┤   port 53 of a resolver, whatever its destination was translated to
+ *   FORWARD ─┬─► PORTWIDE-DNS: queries from and answers to non-local addresses, of connections
+ *   INPUT  ──┤   whose destination before DNAT is port 53 of a resolver
  *   OUTPUT ──┘   (answers only)
  *
- * A query of a pod comes by in FORWARD or, when a resolver is on the node or the VIP is IPVS's, in
- * INPUT; an answer in FORWARD or OUTPUT. In OUTPUT queries are IPVS's own, which INPUT has seen.
- * Connections that are not tracked (NodeLocal DNSCache takes care that its own are not) are known by
- * their addresses. What the node's own processes ask is not looked at.
+ * A query of a pod traverses FORWARD, or INPUT if the resolver is on the node or the VIP belongs to
+ * IPVS. An answer traverses FORWARD or OUTPUT. Queries in OUTPUT were forwarded by IPVS and seen in
+ * INPUT already. Untracked connections, as NodeLocal DNSCache configures them, are matched by
+ * address and port. Queries of the node's own processes are not queued.
  *
- * There is no list of the pods: the first that a pod does is to look a name up, and it connects when the
- * agent has heard of it. Clients beyond the node, whom a resolver has answered here, tell nothing wrong.
+ * The rules do not match pod addresses: a pod looks up names before the agent knows its address.
+ * Answers to clients outside the node are queued too, which does no harm.
  *
- * The jumps come last in their chains. What is accepted after a queue skips the rest of its table.
+ * The jumps are the last rules of their chains, because a packet accepted by the queue skips the
+ * rest of the table.
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { Iptables } from '../../iptables/commands.ts';
 import { ctstate, host, ruleText } from '../../iptables/rule.ts';
 
-/** What iptables-nft and iptables-legacy are asked for here. */
+/** The iptables commands that these rules need. */
 export type MangleTable = Pick<Iptables, 'family' | 'saveTable' | 'restore'>;
 
 const DNS_CHAIN = 'PORTWIDE-DNS';
@@ -38,8 +39,9 @@ const FROM_ELSEWHERE = '-m addrtype ! --src-type LOCAL';
 const TO_ELSEWHERE = '-m addrtype ! --dst-type LOCAL';
 
 /**
- * Rules of the chain, as iptables-save prints them.
- * @param resolvers Of this family, canonical.
+ * Rules of the chain PORTWIDE-DNS as iptables-save prints them.
+ * @param resolvers Canonical addresses of this IP family.
+ * @param queue NFQUEUE number.
  */
 export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: number): string[] {
   const target = `NFQUEUE --queue-num ${queue} --queue-bypass`;
@@ -49,16 +51,16 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
         `-m conntrack --ctorigdst ${resolver} --ctorigdstport ${PORT} --ctdir ${direction}`;
       const untracked = ctstate('UNTRACKED');
       const port = (side: 's' | 'd') => `-m ${protocol.toLowerCase()} --${side}port ${PORT}`;
-      const own = host(resolver, family);
+      const address = host(resolver, family);
       return [
         { protocol, matches: [tracked('ORIGINAL'), FROM_ELSEWHERE], target },
         { protocol, matches: [tracked('REPLY'), TO_ELSEWHERE], target },
-        { protocol, destination: own, matches: [port('d'), untracked, FROM_ELSEWHERE], target },
-        { protocol, source: own, matches: [port('s'), untracked, TO_ELSEWHERE], target },
+        { protocol, destination: address, matches: [port('d'), untracked, FROM_ELSEWHERE], target },
+        { protocol, source: address, matches: [port('s'), untracked, TO_ELSEWHERE], target },
       ];
     }),
   );
-  // Nearly all packets end here.
+  // Nearly all packets match this rule.
   const others = `-m conntrack ! --ctstate UNTRACKED ! --ctorigdstport ${PORT}`;
   return [{ matches: [others], target: 'RETURN' }, ...rules].map((rule) =>
     ruleText(DNS_CHAIN, rule),
@@ -66,10 +68,11 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
 }
 
 /**
- * Has the packets of these resolvers queued, and no others. Nothing is written when it is so already.
- * @param resolvers Canonical; those of the other family do not count. None: as `removeDnsRules`.
+ * Makes the rules queue the packets of the given resolvers only. Writes nothing if the rules are in
+ * sync.
+ * @param resolvers Canonical addresses; the other IP family is ignored. Empty: removes the rules.
  * @returns whether something was written.
- * @throws IptablesError; nothing was changed then.
+ * @throws IptablesError; then nothing was changed.
  */
 export async function syncDnsRules(
   table: MangleTable,
@@ -77,21 +80,21 @@ export async function syncDnsRules(
   queue: number,
 ): Promise<boolean> {
   const { family } = table;
-  const own = [...resolvers].filter((resolver) => familyOf(resolver) === family);
-  if (own.length === 0) return await removeDnsRules(table);
-  const rules = dnsRules(family, own, queue);
+  const ofFamily = [...resolvers].filter((resolver) => familyOf(resolver) === family);
+  if (ofFamily.length === 0) return await removeDnsRules(table);
+  const rules = dnsRules(family, ofFamily, queue);
   const saved = (await table.saveTable('mangle')).split('\n');
   const missing = JUMPS.filter((jump) => !saved.includes(jump));
-  const there = saved.filter((line) => line.startsWith(`-A ${DNS_CHAIN} `));
-  if (missing.length === 0 && there.join('\n') === rules.join('\n')) return false;
+  const existing = saved.filter((line) => line.startsWith(`-A ${DNS_CHAIN} `));
+  if (missing.length === 0 && existing.join('\n') === rules.join('\n')) return false;
   await restore(table, [...rules, ...missing]);
   return true;
 }
 
 /**
- * Removes the rules, whoever's queue they lead to.
- * @returns whether there were any.
- * @throws IptablesError; nothing was changed then.
+ * Removes the rules, whatever their queue number.
+ * @returns whether the rules existed.
+ * @throws IptablesError; then nothing was changed.
  */
 export async function removeDnsRules(table: MangleTable): Promise<boolean> {
   const saved = (await table.saveTable('mangle')).split('\n');
@@ -102,7 +105,7 @@ export async function removeDnsRules(table: MangleTable): Promise<boolean> {
   return true;
 }
 
-/** The header empties the chain. */
+/** The chain declaration in the input makes iptables-restore flush the chain. */
 async function restore(table: MangleTable, lines: readonly string[]): Promise<void> {
   const all = ['*mangle', `:${DNS_CHAIN} - [0:0]`, ...lines, 'COMMIT', ''];
   await table.restore([all.join('\n')]);

@@ -1,7 +1,7 @@
 /**
- * Learns the addresses of domain names from the answers that pods get, as long as there are names that
- * matter. An answer goes on when its addresses are known to the kernel; also when that fails, for DNS
- * itself is never kept from anybody.
+ * Learns the addresses of domain names by observing the DNS answers to pods, while a policy rule
+ * has domain names. The verdict on an answer is deferred until its addresses are in the kernel. If
+ * that fails the answer is accepted anyway: DNS itself is never blocked.
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
@@ -15,42 +15,46 @@ import type { DnsObservation } from './inspector.ts';
 import { QueueThread } from './queue-thread.ts';
 import type { CounterName, FromThread, ToThread } from './thread-messages.ts';
 
-/** Where addresses are made known to the kernel. */
+/** Stores observed addresses in the kernel. */
 export interface FqdnStore {
-  /** Resolves when packets may go there. */
-  learn(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void>;
-  /** Packets need not go there any more: there was too much to remember. */
-  forget(elements: readonly FqdnElement[], answers: readonly FqdnEntry[]): Promise<void>;
+  /** Resolves when packets to the addresses may pass. */
+  addFqdnAddresses(elements: readonly FqdnElement[], entries: readonly FqdnEntry[]): Promise<void>;
+  /** Removes addresses that the cache evicted. */
+  removeFqdnAddresses(
+    elements: readonly FqdnElement[],
+    entries: readonly FqdnEntry[],
+  ): Promise<void>;
 }
 
-/** Is told what fails, for logs. All of it is tried again. */
+/** Callbacks for failures, for the log. All operations are retried. */
 export interface DnsSnooperObserver {
-  /** Answers went on although their addresses are not known to the kernel. */
+  /** Answers were accepted although their addresses could not be stored. */
   addFailed(error: unknown): void;
-  /** What was to go from the kernel before its time stays that long. */
+  /** Evicted addresses could not be removed; they stay until they expire. */
   removeFailed(error: unknown): void;
-  /** The rules that have packets queued could not be written. */
+  /** The iptables rules that queue DNS packets could not be written. */
   rulesFailed(family: IpFamily, error: unknown): void;
-  /** The thread that looks into packets ended; until another runs, they go by unseen. */
+  /** The inspection thread ended. Until it is restarted, packets bypass the queue. */
   threadFailed(error: unknown): void;
 }
 
 export interface DnsSnooperOptions {
   readonly store: FqdnStore;
-  /** Of each family that is enforced. */
+  /** One for each IP family with enforcement. */
   readonly tables: readonly MangleTable[];
   readonly observer: DnsSnooperObserver;
   readonly timers: Timers;
   readonly cache?: FqdnCacheOptions;
+  /** NFQUEUE number; default: `DNS_QUEUE`. */
   readonly queue?: number;
 }
 
-/** Ours, unless somebody else on the node has it. */
+/** Default NFQUEUE number. */
 export const DNS_QUEUE = 2610;
 
 const BACKOFF = { first: 1000, max: 60_000 };
-/** Milliseconds between two looks for what has ended. */
-const EXPIRY = 30_000;
+/** Milliseconds between removals of expired cache entries. */
+const EXPIRY_PERIOD = 30_000;
 
 export type DnsSnooperStats = ReturnType<DnsSnooper['stats']>;
 
@@ -60,11 +64,11 @@ export class DnsSnooper {
   readonly #thread: QueueThread;
   readonly #queue: number;
   readonly #loops: readonly Loop[];
-  /** undefined: not known yet. What an earlier agent left stays until then. */
+  /** undefined: not known yet; rules of an earlier agent stay until then. */
   #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
-  #notLearned = 0;
-  /** What failed and was not mended yet. */
+  #notStored = 0;
+  /** Parts that failed and have not recovered. */
   readonly #failing = new Set<IpFamily | 'thread'>();
   #expiry: unknown;
 
@@ -89,39 +93,40 @@ export class DnsSnooper {
     this.#expire();
   }
 
-  /** Has the thread be there before the first name, so that little is left to be done then. */
+  /** Starts the thread in advance, so that the first domain name takes effect sooner. */
   prestart(): void {
     if (!this.#isActive) this.#thread.idle();
   }
 
-  /** Takes over what an earlier agent learned. */
-  restore(answers: readonly FqdnEntry[]): void {
-    this.#cache.restore(answers, this.#options.timers.now());
+  /** Takes over the FQDN cache of an earlier agent. */
+  restore(entries: readonly FqdnEntry[]): void {
+    this.#cache.restore(entries, this.#options.timers.now());
   }
 
   /**
-   * These names matter from now on. While there are none nothing is queued. It costs little when they
-   * are the same as before.
-   * @returns when lists have what is known already. A failure is told, and no rejection.
+   * Sets the domain name patterns of all rules and their peer lists. Without patterns no packets
+   * are queued. Cheap if nothing changed.
+   * @returns when the lists have the cached addresses. A failure goes to the observer and does not
+   * reject.
    */
-  async setPatterns(names: ReadonlyMap<string, ReadonlySet<ListId>>): Promise<void> {
-    const elements = this.#cache.setPatterns(names, this.#options.timers.now());
-    const patterns = new Set(names.keys());
+  async setPatterns(listsByPattern: ReadonlyMap<string, ReadonlySet<ListId>>): Promise<void> {
+    const elements = this.#cache.setPatterns(listsByPattern, this.#options.timers.now());
+    const patterns = new Set(listsByPattern.keys());
     if (this.#patterns === undefined || !isSame(patterns, this.#patterns)) {
-      const was = this.#patterns && this.#isActive;
+      const wasActive = this.#patterns && this.#isActive;
       this.#patterns = patterns;
       this.#configureThread();
-      if (this.#isActive !== was) this.#requestRules();
+      if (this.#isActive !== wasActive) this.#requestRules();
     }
     if (elements.length === 0) return;
     try {
-      await this.#options.store.learn(elements, []);
+      await this.#options.store.addFqdnAddresses(elements, []);
     } catch (error) {
       this.#options.observer.addFailed(error);
     }
   }
 
-  /** @param resolvers Canonical addresses of those whose answers count. */
+  /** @param resolvers Canonical addresses of trusted resolvers. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     if (isSame(resolvers, this.#resolvers)) return;
     this.#resolvers = new Set(resolvers);
@@ -130,19 +135,19 @@ export class DnsSnooper {
     this.#requestRules();
   }
 
-  /** Everything that is known of a family, for whoever writes the kernel's tables anew. */
+  /** The cache content of one IP family, for a full write of the policy table. */
   fqdnContent(family: IpFamily): FqdnContent {
-    const { elements, answers } = this.#cache.snapshot(this.#options.timers.now());
+    const { elements, entries } = this.#cache.snapshot(this.#options.timers.now());
     const isOf = ({ address }: { readonly address: string }) => familyOf(address) === family;
-    return { elements: elements.filter(isOf), answers: answers.filter(isOf) };
+    return { elements: elements.filter(isOf), entries: entries.filter(isOf) };
   }
 
-  /** Compares the rules with the kernel's, which somebody may have changed, and writes them if need be. */
+  /** Checks the iptables rules for external changes and restores them if necessary. */
   resyncRules(): void {
     if (this.#hasNames) this.#requestRules();
   }
 
-  /** What was counted since the start, and what there is. */
+  /** Counters since the start, and cache sizes. */
   stats() {
     const count = (what: CounterName) => this.#thread.count(what);
     return {
@@ -152,18 +157,18 @@ export class DnsSnooper {
       unreadable: count('unreadable'),
       givenUp: count('givenUp'),
       overdue: count('overdue'),
-      /** Answers that could not be made known to the kernel. */
-      notLearned: this.#notLearned,
+      /** Answers whose addresses could not be stored in the kernel. */
+      notLearned: this.#notStored,
       /**
-       * Whether answers go by unseen although names matter: there are no resolvers, or the thread or the rules of a
-       * family are not there.
+       * Whether answers are not observed although rules have domain names: no resolver is known, or
+       * the thread or the iptables rules of an IP family failed.
        */
       isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
       ...this.#cache.stats(),
     };
   }
 
-  /** The rules stay: packets bypass a queue that nobody has. */
+  /** Leaves the iptables rules: packets bypass a queue without listener. */
   async close(): Promise<void> {
     this.#options.timers.clear(this.#expiry);
     await Promise.all([this.#thread.stop(), ...this.#loops.map((loop) => loop.stop())]);
@@ -213,33 +218,33 @@ export class DnsSnooper {
     if (message.kind !== 'observations') return;
     const { first, batch } = message;
     try {
-      await this.#learn(batch.flat());
+      await this.#store(batch.flat());
     } catch (error) {
-      this.#notLearned += batch.length;
+      this.#notStored += batch.length;
       observer.addFailed(error);
     }
-    reply({ kind: 'learned', first, last: first + batch.length - 1 });
+    reply({ kind: 'stored', first, last: first + batch.length - 1 });
   }
 
-  /** In the order of the answers: what one has forgotten the next may bring again. */
-  async #learn(observations: readonly DnsObservation[]): Promise<void> {
+  /** Keeps the order of answers: a later answer may add an address that an earlier one evicted. */
+  async #store(observations: readonly DnsObservation[]): Promise<void> {
     const { store, timers, observer } = this.#options;
     const written: Promise<void>[] = [];
-    let waiting: FqdnContent[] = [];
+    let pending: FqdnContent[] = [];
     const write = () => {
-      const { elements, answers } = joined(waiting);
-      waiting = [];
-      if (answers.length > 0) written.push(store.learn(elements, answers));
+      const { elements, entries } = joined(pending);
+      pending = [];
+      if (entries.length > 0) written.push(store.addFqdnAddresses(elements, entries));
     };
     for (const { name, addresses } of observations) {
-      const { add: learn, remove: forget } = this.#cache.addAnswer(name, addresses, timers.now());
-      if (forget.answers.length > 0) {
+      const { add, remove } = this.#cache.addAnswer(name, addresses, timers.now());
+      if (remove.entries.length > 0) {
         write();
         store
-          .forget(forget.elements, forget.answers)
+          .removeFqdnAddresses(remove.elements, remove.entries)
           .catch((error) => observer.removeFailed(error));
       }
-      waiting.push(learn);
+      pending.push(add);
     }
     write();
     const failure = (await Promise.allSettled(written)).find(({ status }) => status === 'rejected');
@@ -249,7 +254,7 @@ export class DnsSnooper {
   #expire(): void {
     const { timers } = this.#options;
     this.#cache.expire(timers.now());
-    this.#expiry = timers.set(() => this.#expire(), EXPIRY);
+    this.#expiry = timers.set(() => this.#expire(), EXPIRY_PERIOD);
   }
 }
 
@@ -260,6 +265,6 @@ function isSame(one: ReadonlySet<string>, other: ReadonlySet<string>): boolean {
 function joined(all: readonly FqdnContent[]): FqdnContent {
   return {
     elements: all.flatMap(({ elements }) => elements),
-    answers: all.flatMap(({ answers }) => answers),
+    entries: all.flatMap(({ entries }) => entries),
   };
 }

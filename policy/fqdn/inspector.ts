@@ -1,33 +1,33 @@
-/** Looks into the packets to and from resolvers. No I/O; the clock is handed in. */
+/** Inspects the packets to and from resolvers. No I/O; the caller passes the time. */
 import { NamePatterns } from '../model/domain-names.ts';
 import { type DnsMessage, type ResolvedAddress, readDnsMessage } from './dns-message.ts';
 import { readPacket, type SocketAddress, type TransportPayload } from './packet.ts';
 import { type ObservedMessage, PendingQueries } from './pending-queries.ts';
 import { type Stream, TcpStreams } from './tcp-streams.ts';
 
-/** What was answered to a query that was seen. */
+/** The answer to an observed query. */
 export interface DnsObservation {
   readonly name: string;
   readonly addresses: readonly ResolvedAddress[];
 }
 
-/** What a packet tells. */
+/** The result of inspecting a packet. */
 export interface InspectionResult<Tag> {
-  /** Of names that matter. */
+  /** Answers for names that match a pattern. */
   readonly observations: readonly DnsObservation[];
-  /** The TCP stream that it is part of, if it carries a part of it. */
+  /** The TCP stream of a segment with data. */
   readonly stream: Stream<Tag> | undefined;
 }
 
 export class Inspector<Tag> {
-  /** What went by since the start. */
+  /** Counters since the start. */
   readonly counts = {
     queries: 0,
-    /** Answers to queries that were seen. */
+    /** Answers to observed queries. */
     answers: 0,
-    /** Answers that nobody asked for, or not so. */
+    /** Answers without a matching query. */
     unasked: 0,
-    /** Packets, or messages in TCP streams, that could not be read. */
+    /** Malformed packets, or messages in TCP streams. */
     unreadable: 0,
   };
   readonly #queries = new PendingQueries();
@@ -39,22 +39,22 @@ export class Inspector<Tag> {
     return this.#streams.stats().givenUp;
   }
 
-  /** @param patterns Of names that matter. */
+  /** @param patterns Domain name patterns of policy rules. */
   setPatterns(patterns: readonly string[]): void {
     this.#patterns = new NamePatterns(patterns.map((pattern) => [pattern, true]));
   }
 
-  /** @param resolvers Addresses, in bytes as a SocketAddress has them. */
+  /** @param resolvers Addresses in the binary form of `SocketAddress`. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#queries.setResolvers(resolvers);
   }
 
   /**
-   * @param packet From the IP header on.
-   * @param link Index of the link by which it came; 0 for what the node itself sends.
-   * @param now In milliseconds.
+   * @param packet Begins with the IP header.
+   * @param ifindex Index of the input interface; 0 for packets that the node itself sends.
+   * @param now Time in milliseconds.
    */
-  inspect(packet: Buffer, link: number, now: number): InspectionResult<Tag> {
+  inspect(packet: Buffer, ifindex: number, now: number): InspectionResult<Tag> {
     const observations: DnsObservation[] = [];
     const segment = readPacket(packet);
     if (segment === undefined) {
@@ -63,7 +63,7 @@ export class Inspector<Tag> {
     }
     const look = (bytes: Buffer) => {
       const message = readDnsMessage(bytes);
-      const observation = this.#message(segment, message, link, now);
+      const observation = this.#message(segment, message, ifindex, now);
       if (observation !== undefined) observations.push(observation);
     };
     if (segment.protocol === 'UDP') {
@@ -77,7 +77,7 @@ export class Inspector<Tag> {
   #message(
     { protocol, source, destination }: TransportPayload,
     message: DnsMessage | undefined,
-    link: number,
+    ifindex: number,
     now: number,
   ): DnsObservation | undefined {
     if (message === undefined) {
@@ -85,15 +85,15 @@ export class Inspector<Tag> {
       return undefined;
     }
     const { kind, question } = message;
-    const passage = (client: SocketAddress, server: SocketAddress): ObservedMessage => {
-      return { protocol, client, server, link, question };
+    const observed = (client: SocketAddress, server: SocketAddress): ObservedMessage => {
+      return { protocol, client, server, ifindex, question };
     };
     if (kind === 'query') {
       this.counts.queries += 1;
-      this.#queries.addQuery(passage(source, destination), now);
+      this.#queries.addQuery(observed(source, destination), now);
       return undefined;
     }
-    if (!this.#queries.matchAnswer(passage(destination, source), now)) {
+    if (!this.#queries.matchAnswer(observed(destination, source), now)) {
       this.counts.unasked += 1;
       return undefined;
     }

@@ -1,11 +1,14 @@
-/** Lets packets go on, at once or when what they tell is learned. No I/O; the clock is handed in. */
+/**
+ * Accepts queued packets: at once, or when their DNS observations are stored. No I/O; the caller
+ * passes the time.
+ */
 import { addressBytes } from '../../netlink/core/address.ts';
 import type { QueuedPacket } from '../../netlink/nfqueue/queue.ts';
 import { type Deferral, DeferredVerdicts } from './deferred-verdicts.ts';
 import { type DnsObservation, type InspectionResult, Inspector } from './inspector.ts';
 import type { CounterName } from './thread-messages.ts';
 
-/** What is to be learned, numbered from `first` on; each came with one packet. */
+/** Observations of consecutive packets, numbered from `first`. */
 export interface ObservationBatch {
   readonly first: number;
   readonly batch: readonly (readonly DnsObservation[])[];
@@ -18,7 +21,7 @@ export class PacketHandler {
   #first = 0;
   #batch: (readonly DnsObservation[])[] = [];
 
-  /** @param accept Lets a packet go on, by its number. */
+  /** @param accept Accepts a packet by its id. */
   constructor(accept: (packet: number) => void) {
     this.#accept = accept;
     this.deferred = new DeferredVerdicts(accept);
@@ -30,7 +33,7 @@ export class PacketHandler {
   }
 
   /**
-   * @param patterns None: nothing is looked for, and what is held back goes on.
+   * @param patterns Domain name patterns of policy rules. Empty: accepts all deferred packets.
    * @param resolvers Canonical addresses.
    */
   configure(patterns: readonly string[], resolvers: readonly string[]): void {
@@ -40,11 +43,11 @@ export class PacketHandler {
     this.#inspector.setResolvers(new Set(keys));
   }
 
-  /** @throws what only a mistake of ours would throw; the packet has gone on then. */
-  handle({ id, ifindex: link, bytes }: QueuedPacket, now: number): void {
+  /** Accepts or defers a packet. @throws on an internal error, after it has accepted the packet. */
+  handle({ id, ifindex, bytes }: QueuedPacket, now: number): void {
     let finding: InspectionResult<Deferral>;
     try {
-      finding = this.#inspector.inspect(bytes, link, now);
+      finding = this.#inspector.inspect(bytes, ifindex, now);
     } catch (error) {
       this.#accept(id);
       throw error;
@@ -53,7 +56,7 @@ export class PacketHandler {
     if (observations.length > 0) {
       const deferral = this.deferred.defer(id, now);
       if (deferral === undefined) return;
-      // Whatever of the stream comes by until then, the same once more included, comes after it.
+      // Later segments of the stream, including retransmissions, wait for the same deferral.
       if (stream !== undefined) stream.tag = deferral;
       if (this.#batch.length === 0) this.#first = deferral.number;
       this.#batch.push(observations);
@@ -61,7 +64,7 @@ export class PacketHandler {
     else this.#accept(id);
   }
 
-  /** What came since the last call. */
+  /** Observations since the last call. */
   takeBatch(): ObservationBatch | undefined {
     const batch = this.#batch;
     if (batch.length === 0) return undefined;

@@ -1,9 +1,11 @@
-/** The headers of a packet, as far as DNS is found behind them. */
+/** Parses the IP, UDP and TCP headers of DNS packets. */
 
-/** One side of a flow: four or sixteen bytes of address and two of port, each a character. */
+/**
+ * Address and port as a binary string: 4 or 16 bytes of address and 2 of port, one character each.
+ */
 export type SocketAddress = string;
 
-/** What a packet carries. `data` is a view of the packet. */
+/** The payload of a packet. `data` is a view of the packet. */
 export type TransportPayload = Datagram | TcpSegment;
 
 interface Payload {
@@ -18,7 +20,7 @@ interface Datagram extends Payload {
 
 export interface TcpSegment extends Payload {
   readonly protocol: 'TCP';
-  /** Of the first byte of `data`, or of the SYN. */
+  /** Sequence number of the first byte of `data`, or of the SYN. */
   readonly sequence: number;
   readonly syn: boolean;
   readonly rst: boolean;
@@ -33,9 +35,9 @@ const SYN = 0x02;
 const RST = 0x04;
 
 /**
- * Reads a packet from the IP header on. What came in fragments is whole when conntrack has seen it, and
- * has right checksums.
- * @returns undefined for anything but UDP and TCP, and when lengths do not add up.
+ * Parses a packet that begins with the IP header. Conntrack has reassembled fragments and verified
+ * checksums before.
+ * @returns undefined for other protocols than UDP and TCP, and for inconsistent lengths.
  */
 export function readPacket(packet: Buffer): TransportPayload | undefined {
   const version = (packet[0] ?? 0) >> 4;
@@ -44,7 +46,7 @@ export function readPacket(packet: Buffer): TransportPayload | undefined {
 }
 
 const IPV4_HEADER = 20;
-/** More fragments, or an offset. */
+/** Mask of the IPv4 fragment field: more-fragments flag and offset. */
 const FRAGMENT = 0x3fff;
 
 function readIpv4(packet: Buffer): TransportPayload | undefined {
@@ -58,7 +60,7 @@ function readIpv4(packet: Buffer): TransportPayload | undefined {
 }
 
 const IPV6_HEADER = 40;
-/** Hop-by-hop and destination options, and routing, which all have the same form (RFC 8200). */
+/** Hop-by-hop options, routing and destination options share one format (RFC 8200). */
 const EXTENSIONS = new Set([0, 43, 60]);
 
 function readIpv6(packet: Buffer): TransportPayload | undefined {

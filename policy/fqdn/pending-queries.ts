@@ -1,48 +1,51 @@
 /**
- * Queries that were seen and not answered yet. An answer counts only when it is the first to a query:
- * to the client and the port that asked, with its number and its question, and from whom it asked.
+ * Observed queries without an answer. Only the first answer to a query is accepted, and only if
+ * client address, client port, id, question and server match.
  *
- * The packets that get here belong to connections to a resolver, as conntrack sees it. So what is left
- * to spoof is the resolver's own address: by guessing port, number and question from elsewhere, or by
- * knowing them, as the client does itself. But what it sends comes from its own link.
+ * According to conntrack, all queued packets belong to connections to a resolver. An attacker would
+ * have to spoof the resolver's address, and guess port, id and question. A client knows them, but
+ * its packets arrive on its own interface, so an answer from the interface of the query is
+ * rejected.
  */
 import type { DnsQuestion } from './dns-message.ts';
 import type { SocketAddress } from './packet.ts';
 
-/** A message that went by, and how. */
+/** A DNS message with its addresses and interface. */
 export interface ObservedMessage {
   readonly protocol: 'UDP' | 'TCP';
-  /** Who asks. */
+  /** The socket that sends the query. */
   readonly client: SocketAddress;
-  /** Who is asked: a resolver, or what its address was translated to. */
+  /** The server: a resolver, or the endpoint after DNAT. */
   readonly server: SocketAddress;
-  /** Index of the link by which it came; 0 for what the node itself sends. */
-  readonly link: number;
+  /** Index of the input interface; 0 for packets that the node itself sends. */
+  readonly ifindex: number;
   readonly question: DnsQuestion;
 }
 
 interface PendingQuery {
   readonly server: SocketAddress;
-  readonly link: number;
-  /** In milliseconds of the clock. */
+  readonly ifindex: number;
+  /** Time of expiry in milliseconds. */
   readonly until: number;
 }
 
 export interface QueryLimits {
-  /** Milliseconds for which an answer is waited for. */
+  /** Milliseconds until a query expires. */
   readonly lifetime: number;
-  /** Of one client; who asks more loses its oldest. */
+  /** Maximum of one client address; beyond it the client's oldest query is dropped. */
   readonly perClient: number;
-  /** Of all. Those of the client that has been silent the longest go first. */
+  /**
+   * Maximum of all clients; beyond it the queries of the least recently active client are dropped.
+   */
   readonly total: number;
 }
 
-/** No client waits longer. 50,000 are some 10 MB. */
+/** No client waits longer than 10 s. 50,000 queries take some 10 MB. */
 const QUERY_LIMITS: QueryLimits = { lifetime: 10_000, perClient: 1000, total: 50_000 };
 
 export class PendingQueries {
   readonly #limits: QueryLimits;
-  /** By client's address; a client's queries, and the clients, in the order of their last coming. */
+  /** Queries by client address. Clients and their queries are in order of last activity. */
   readonly #clients = new Map<string, Map<string, PendingQuery>>();
   #resolvers: ReadonlySet<string> = new Set();
   #size = 0;
@@ -51,7 +54,7 @@ export class PendingQueries {
     this.#limits = limits;
   }
 
-  /** @param resolvers Addresses, in bytes as a SocketAddress has them. */
+  /** @param resolvers Addresses in the binary form of `SocketAddress`. */
   setResolvers(resolvers: ReadonlySet<string>): void {
     this.#resolvers = resolvers;
   }
@@ -60,25 +63,25 @@ export class PendingQueries {
     return this.#size;
   }
 
-  /** That have asked and were not answered. */
+  /** Number of clients with pending queries. */
   get clients(): number {
     return this.#clients.size;
   }
 
-  addQuery({ protocol, client, server, link, question }: ObservedMessage, now: number): void {
+  addQuery({ protocol, client, server, ifindex, question }: ObservedMessage, now: number): void {
     const address = addressOf(client);
     const queries = this.#clients.get(address) ?? new Map<string, PendingQuery>();
-    // To the end of both.
+    // Move to the end: most recently active.
     this.#clients.delete(address);
     this.#clients.set(address, queries);
     const key = keyOf(protocol, client, question);
-    this.#forget(queries, key);
-    queries.set(key, { server, link, until: now + this.#limits.lifetime });
+    this.#drop(queries, key);
+    queries.set(key, { server, ifindex, until: now + this.#limits.lifetime });
     this.#size += 1;
 
     for (const [oldest, { until }] of queries) {
       if (until > now && queries.size <= this.#limits.perClient) break;
-      this.#forget(queries, oldest);
+      this.#drop(queries, oldest);
     }
     for (const [silent, { size }] of this.#clients) {
       if (this.#size <= this.#limits.total) break;
@@ -87,27 +90,32 @@ export class PendingQueries {
     }
   }
 
-  /** Whether an answer is one that was asked for. No other answers the same query. */
-  matchAnswer({ protocol, client, server, link, question }: ObservedMessage, now: number): boolean {
+  /**
+   * Whether an answer matches a pending query. Removes the query, so that no second answer matches.
+   */
+  matchAnswer(
+    { protocol, client, server, ifindex, question }: ObservedMessage,
+    now: number,
+  ): boolean {
     const address = addressOf(client);
     const queries = this.#clients.get(address);
     const key = keyOf(protocol, client, question);
     const query = queries?.get(key);
     if (queries === undefined || query === undefined || query.until <= now) return false;
     if (!this.#isAsked(query.server, server)) return false;
-    if (link !== 0 && link === query.link) return false;
-    this.#forget(queries, key);
+    if (ifindex !== 0 && ifindex === query.ifindex) return false;
+    this.#drop(queries, key);
     if (queries.size === 0) this.#clients.delete(address);
     return true;
   }
 
-  #forget(queries: Map<string, PendingQuery>, key: string): void {
+  #drop(queries: Map<string, PendingQuery>, key: string): void {
     if (queries.delete(key)) this.#size -= 1;
   }
 
   /**
-   * Where IPVS or a rule translates behind us, a query is seen with the resolver's own address and the
-   * answer with that of the endpoint.
+   * If IPVS or a later rule translates the packet, the query is observed with the resolver's
+   * address and the answer with the endpoint's address.
    */
   #isAsked(asked: SocketAddress, answers: SocketAddress): boolean {
     if (asked === answers) return true;

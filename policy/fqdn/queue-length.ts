@@ -1,19 +1,19 @@
-/** How long the queue should be: short, for as long as that does. */
+/** Computes the maximum length of the NFQUEUE: as short as the load permits. */
 export interface QueueLengthLimits {
   readonly min: number;
   readonly max: number;
-  /** Milliseconds after which a length that was not needed any more is given up. */
+  /** Milliseconds without need after which the length shrinks. */
   readonly shrinkDelay: number;
 }
 
 /**
- * A process that hangs as a whole holds up as many packets as its queue is long. How long that takes away
- * DNS depends on how many come: 128 are a second of a busy node's, and seconds of a quiet one's. But with
- * 2,000 lookups a second on a machine without a CPU to spare, 1,000 were waiting at times.
+ * If the whole process hangs, DNS fails until the queue is full and packets bypass it. 128 packets
+ * are one second of DNS traffic on a busy node, and several seconds on a quiet one. Measured with
+ * 2,000 lookups a second on a machine without idle CPU: up to 1,000 packets waited.
  */
 export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { min: 128, max: 4096, shrinkDelay: 5000 };
 
-/** Times as long as what waits. */
+/** The length is at least this multiple of the waiting packets. */
 const RESERVE = 4;
 
 export class QueueLength {
@@ -26,7 +26,7 @@ export class QueueLength {
     this.#length = limits.min;
   }
 
-  /** @param waiting Packets that are in the queue. */
+  /** @param waiting Packets in the queue. @param now Time in milliseconds. */
   length(waiting: number, now: number): number {
     const { min: least, max: most, shrinkDelay: calm } = this.#limits;
     const roomy = 2 ** Math.ceil(Math.log2(Math.max(waiting, 1) * RESERVE));

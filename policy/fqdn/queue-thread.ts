@@ -1,6 +1,7 @@
 /**
- * Has the thread that looks into packets run for as long as it is wanted. To start it takes longer than all
- * else that is to be done for the first name, so it is started before, and rests between names.
+ * Runs the inspection thread and restarts it after a failure. Starting the thread takes longer than
+ * everything else that the first domain name needs. So it is started in advance, and idles while no
+ * rule has a domain name.
  */
 import { Worker } from 'node:worker_threads';
 import { closeQueueDescriptor } from '../../netlink/nfqueue/queue.ts';
@@ -17,26 +18,29 @@ import {
 export interface QueueThreadOptions {
   readonly queue: number;
   readonly timers: Timers;
-  /** @param reply goes to the thread that sent it, which another may have replaced meanwhile. */
+  /**
+   * @param reply Sends to the thread that sent the message; another thread may have replaced it
+   * meanwhile.
+   */
   readonly onMessage: (message: FromThread, reply: (message: ToThread) => void) => void;
-  /** It ended, or could not begin. Another follows. */
+  /** The thread ended or could not start. A restart follows. */
   readonly onFailure: (error: unknown) => void;
 }
 
 type ThreadSettings = Extract<ToThread, { readonly kind: 'settings' }>;
 
-/** Milliseconds. While there is no thread, packets bypass the queue. */
+/** Milliseconds between restarts. Without a thread, packets bypass the queue. */
 const BACKOFF = { first: 100, max: 30_000 };
-/** It needs a few, and what it keeps is bounded below that. */
+/** Heap limit: the thread needs a few MiB, and its state is bounded. */
 const HEAP_MIB = 128;
 
-/** Beside this file, or beside the file that scripts/bundle.ts has put this into. */
+/** Next to this file, or next to the bundle that scripts/bundle.ts creates. */
 const SCRIPT = new URL(
   import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.mjs',
   import.meta.url,
 );
 
-/** Of a thread that rests: it looks for nothing. */
+/** Settings of an idle thread. */
 const IDLE: ThreadSettings = { kind: 'settings', patterns: [], resolvers: [] };
 
 export class QueueThread {
@@ -46,7 +50,7 @@ export class QueueThread {
   );
   #settings: ThreadSettings | undefined;
   #worker: Worker | undefined;
-  /** Of the last one. */
+  /** Resolves when the last thread has ended. */
   #ended: Promise<unknown> = Promise.resolve();
   #timer: unknown;
   #backoff = BACKOFF.first;
@@ -55,20 +59,20 @@ export class QueueThread {
     this.#options = options;
   }
 
-  /** Has it run, with these settings. */
+  /** Starts the thread or changes its settings. */
   run(settings: Omit<ThreadSettings, 'kind'>): void {
     this.#set({ kind: 'settings', ...settings });
   }
 
   /**
-   * Has it be there, and look for nothing. If it cannot, as where the kernel has no queues, nobody is told
-   * and it is not tried again before it is wanted.
+   * Starts the thread without work. A failure, for example if the kernel lacks NFQUEUE, is neither
+   * reported nor retried before `run`.
    */
   idle(): void {
     this.#set(IDLE);
   }
 
-  /** Has it end. What it holds back goes on, and its packets bypass the queue from then on. */
+  /** Stops the thread. It accepts deferred packets; later packets bypass the queue. */
   async stop(): Promise<void> {
     const { timers } = this.#options;
     timers.clear(this.#timer);
@@ -80,7 +84,7 @@ export class QueueThread {
     await this.#ended;
   }
 
-  /** Since this object was made. */
+  /** Value of a counter since this object was created, over all threads. */
   count(what: CounterName): number {
     return this.#counts[COUNTER_NAMES.indexOf(what)] ?? 0;
   }
@@ -88,7 +92,7 @@ export class QueueThread {
   #set(settings: ThreadSettings): void {
     this.#settings = settings;
     if (this.#worker !== undefined) this.#worker.postMessage(settings);
-    // One that is about to end has the queue still.
+    // A thread that is about to end still owns the queue.
     else if (this.#timer === undefined) void this.#ended.then(() => this.#start());
   }
 

@@ -1,50 +1,50 @@
 /**
- * DNS messages out of the segments of TCP connections, each direction by itself. A stream is followed
- * from its SYN on: one that was there before, or of which a part was never seen, tells nothing.
+ * Reassembles DNS messages from TCP segments, separately for each direction. A stream is followed
+ * from its SYN. Streams that began earlier, or that lost a segment for good, yield no messages.
  *
- * A gap is closed by the segment that is missing, and until that has gone on nobody can read what is
- * behind it. So it is enough to hold back the one that completes a message.
+ * Only the segment that completes a message needs a deferred verdict: the receiver cannot read data
+ * behind a gap before the missing segment arrives.
  */
 import type { TcpSegment } from './packet.ts';
 
 /** One direction of a connection. */
 export interface Stream<Tag> {
-  /** For whoever follows the stream. */
+  /** Data of the caller. */
   tag: Tag | undefined;
 }
 
 export interface StreamLimits {
-  /** Streams that are followed; of more, those that were silent the longest are given up. */
+  /** Maximum number of streams; beyond it the least recently active ones are given up. */
   readonly streams: number;
-  /** Bytes that wait in all streams, for the rest of a message or for what is missing before them. */
+  /** Maximum of buffered bytes in all streams: incomplete messages and out-of-order segments. */
   readonly bytes: number;
-  /** Segments that wait in one stream for what is missing before them. */
-  readonly early: number;
+  /** Maximum of out-of-order segments in one stream. */
+  readonly outOfOrder: number;
 }
 
-const STREAM_LIMITS: StreamLimits = { streams: 4096, bytes: 8 << 20, early: 64 };
+const STREAM_LIMITS: StreamLimits = { streams: 4096, bytes: 8 << 20, outOfOrder: 64 };
 
-/** A message has its length before it, in two bytes (RFC 1035, 4.2.2). */
+/** Bytes of the length before each message (RFC 1035, 4.2.2). */
 const LENGTH = 2;
-/** Bytes from where a stream is at which a segment may begin: more than any window in use. */
+/** Segments further ahead than this many bytes are ignored: more than any TCP window in use. */
 const WINDOW = 1 << 20;
 const SMALLEST_BUFFER = 512;
 
 interface StreamState<Tag> extends Stream<Tag> {
-  /** Sequence number of the byte that comes next. */
+  /** Sequence number of the next byte. */
   next: number;
-  /** Begin of a message, of which `length` bytes are there. */
+  /** An incomplete message; its first `length` bytes are valid. */
   buffer: Buffer;
   length: number;
-  /** Segments behind a gap. */
-  readonly early: { readonly start: number; readonly data: Buffer }[];
+  /** Segments after a gap. */
+  readonly outOfOrder: { readonly start: number; readonly data: Buffer }[];
 }
 
 const EMPTY = Buffer.alloc(0);
 
 export class TcpStreams<Tag> {
   readonly #limits: StreamLimits;
-  /** The one that was silent the longest comes first. */
+  /** The least recently active stream comes first. */
   readonly #streams = new Map<string, StreamState<Tag>>();
   #bytes = 0;
   #givenUp = 0;
@@ -58,20 +58,21 @@ export class TcpStreams<Tag> {
   }
 
   /**
-   * Takes a segment.
-   * @param onMessage Has the messages that it completes, valid during the call.
-   * @returns the stream; undefined for one that is not followed.
+   * Adds a segment to its stream.
+   * @param onMessage Called with each message that the segment completes; valid during the call
+   * only.
+   * @returns the stream; undefined if it is not followed.
    */
   addSegment(segment: TcpSegment, onMessage: (message: Buffer) => void): Stream<Tag> | undefined {
     const key = segment.source + segment.destination;
-    const known = this.#streams.get(key);
+    const existing = this.#streams.get(key);
     if (segment.rst) {
-      if (known !== undefined) this.#end(key, known);
+      if (existing !== undefined) this.#end(key, existing);
       return undefined;
     }
-    const state = segment.syn ? this.#begin(key, segment, known) : known;
+    const state = segment.syn ? this.#begin(key, segment, existing) : existing;
     if (state === undefined) return undefined;
-    // To the end.
+    // Move to the end: most recently active.
     this.#streams.delete(key);
     this.#streams.set(key, state);
     if (!this.#follow(state, segment, onMessage)) this.#giveUp(key, state);
@@ -86,26 +87,26 @@ export class TcpStreams<Tag> {
   #begin(
     key: string,
     { sequence }: TcpSegment,
-    known: StreamState<Tag> | undefined,
+    existing: StreamState<Tag> | undefined,
   ): StreamState<Tag> {
     const next = (sequence + 1) >>> 0;
-    // Sent once more, perhaps when data has come already.
-    if (known !== undefined && known.next === next) return known;
-    if (known !== undefined) this.#end(key, known);
-    return { tag: undefined, next, buffer: EMPTY, length: 0, early: [] };
+    // A retransmitted SYN, possibly after data.
+    if (existing !== undefined && existing.next === next) return existing;
+    if (existing !== undefined) this.#end(key, existing);
+    return { tag: undefined, next, buffer: EMPTY, length: 0, outOfOrder: [] };
   }
 
-  /** @returns whether the stream can be followed further. */
+  /** @returns false if the stream must be given up. */
   #follow(
     state: StreamState<Tag>,
     { sequence, syn, data }: TcpSegment,
     onMessage: (message: Buffer) => void,
   ): boolean {
-    const { early } = state;
+    const { outOfOrder: early } = state;
     const start = syn ? (sequence + 1) >>> 0 : sequence;
     if (distance(state.next, start) > 0) return this.#queueOutOfOrder(state, start, data);
     let isSound = this.#append(state, start, data, onMessage);
-    // What waited may come next now.
+    // Segments that waited may be next now.
     for (;;) {
       const index = early.findIndex((each) => distance(state.next, each.start) <= 0);
       const [segment] = index === -1 ? [] : early.splice(index, 1);
@@ -115,29 +116,33 @@ export class TcpStreams<Tag> {
     }
   }
 
-  /** Keeps a segment that comes too early. */
-  #queueOutOfOrder({ early, next }: StreamState<Tag>, start: number, data: Buffer): boolean {
+  /** Buffers a segment that arrived before the data in front of it. */
+  #queueOutOfOrder(
+    { outOfOrder: early, next }: StreamState<Tag>,
+    start: number,
+    data: Buffer,
+  ): boolean {
     if (data.length === 0 || distance(next, start) > WINDOW) return true;
     if (early.some((each) => each.start === start && each.data.length >= data.length)) return true;
-    if (early.length >= this.#limits.early) return false;
+    if (early.length >= this.#limits.outOfOrder) return false;
     early.push({ start, data: Buffer.from(data) });
     this.#bytes += data.length;
     return true;
   }
 
-  /** Takes what is new of a segment that begins where the stream is, or before. */
+  /** Appends the new data of a segment that begins at or before the next byte. */
   #append(
     state: StreamState<Tag>,
     start: number,
     data: Buffer,
     onMessage: (message: Buffer) => void,
   ): boolean {
-    const fresh = data.subarray(Math.min(-distance(state.next, start), data.length));
-    if (fresh.length === 0) return true;
-    state.next = (state.next + fresh.length) >>> 0;
-    this.#reserve(state, state.length + fresh.length);
-    fresh.copy(state.buffer, state.length);
-    state.length += fresh.length;
+    const newData = data.subarray(Math.min(-distance(state.next, start), data.length));
+    if (newData.length === 0) return true;
+    state.next = (state.next + newData.length) >>> 0;
+    this.#reserve(state, state.length + newData.length);
+    newData.copy(state.buffer, state.length);
+    state.length += newData.length;
 
     let at = 0;
     let isSound = true;
@@ -173,13 +178,13 @@ export class TcpStreams<Tag> {
 
   #end(key: string, state: StreamState<Tag>): void {
     this.#resize(state, EMPTY);
-    for (const { data } of state.early) this.#bytes -= data.length;
-    state.early.length = 0;
+    for (const { data } of state.outOfOrder) this.#bytes -= data.length;
+    state.outOfOrder.length = 0;
     this.#streams.delete(key);
   }
 }
 
-/** How far sequence numbers, which are modulo 2^32, are apart; negative when the second is before. */
+/** Distance of sequence numbers modulo 2^32; negative if `to` is before `from`. */
 function distance(from: number, to: number): number {
   return (to - from) | 0;
 }

@@ -1,18 +1,24 @@
-/** What the thread that looks into packets and the one that learns say to each other. */
+/** Messages between the inspection thread and the main thread. */
 import type { ObservationBatch } from './packet-handler.ts';
 
-/** What the thread is told when it starts. */
+/** Start options of the thread. */
 export interface ThreadOptions {
+  /** NFQUEUE number. */
   readonly queue: number;
-  /** See COUNTS. Shared, so that whoever wants the numbers need not ask and wait. */
+  /**
+   * Counters in the order of `COUNTER_NAMES`. Shared memory, so that reading them needs no message.
+   */
   readonly counts: Float64Array<SharedArrayBuffer>;
-  /** One place: the descriptor of the queue while it is open, or NONE. Shared, for a thread may end without a word. */
+  /**
+   * One element: the descriptor of the open queue, or `NO_DESCRIPTOR`. Shared, because a thread may
+   * end abruptly.
+   */
   readonly descriptor: Int32Array<SharedArrayBuffer>;
 }
 
 export const NO_DESCRIPTOR = -1;
 
-/** What is counted, in the order of its place. */
+/** Names of the counters in the order of their index. */
 export const COUNTER_NAMES = [
   'queries',
   'answers',
@@ -25,19 +31,19 @@ export const COUNTER_NAMES = [
 export type CounterName = (typeof COUNTER_NAMES)[number];
 
 export type ToThread =
-  /** Patterns of names that matter, and addresses of resolvers. */
+  /** Domain name patterns of policy rules, and addresses of resolvers. */
   | {
       readonly kind: 'settings';
       readonly patterns: readonly string[];
       readonly resolvers: readonly string[];
     }
-  /** What came under these numbers is learned, or cannot be. */
-  | { readonly kind: 'learned'; readonly first: number; readonly last: number }
+  /** The observations with these numbers are stored, or cannot be. */
+  | { readonly kind: 'stored'; readonly first: number; readonly last: number }
   | { readonly kind: 'stop' };
 
 export type FromThread =
   /** The queue is bound. */
   | { readonly kind: 'ready' }
   | ({ readonly kind: 'observations' } & ObservationBatch)
-  /** A packet could not be looked into; it went on. */
+  /** Inspecting a packet failed; the packet was accepted. */
   | { readonly kind: 'failed'; readonly error: string };

@@ -1,6 +1,6 @@
 /**
- * The thread that looks into packets. It has the queue to itself: what keeps the agent's main thread
- * would otherwise keep every pod of the node from resolving names.
+ * The thread that inspects DNS packets. It owns the NFQUEUE, so that a busy main thread does not
+ * delay the DNS traffic of all pods on the node.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { PacketQueue, type QueuedPacket } from '../../netlink/nfqueue/queue.ts';
@@ -17,72 +17,72 @@ import {
 const options = workerData as ThreadOptions;
 const queue = new PacketQueue(options.queue);
 options.descriptor[0] = queue.descriptor;
-const intake = new PacketHandler((packet) => queue.accept(packet));
+const handler = new PacketHandler((packet) => queue.accept(packet));
 const queueLength = new QueueLength();
-/** By threads before this one. */
-const counted = Float64Array.from(options.counts);
-/** Packets of this turn of the event loop. */
-let taken = 0;
+/** Counter values of earlier threads. */
+const baseCounts = Float64Array.from(options.counts);
+/** Packets received in this turn of the event loop. */
+let received = 0;
 let length = queueLength.length(0, performance.now());
 let timer: NodeJS.Timeout | undefined;
 
-function tell(message: FromThread): void {
+function post(message: FromThread): void {
   parentPort?.postMessage(message);
 }
 
-function take(packet: QueuedPacket): void {
-  // After all packets that are there.
-  if (taken === 0) queueMicrotask(settle);
-  taken += 1;
+function onPacket(packet: QueuedPacket): void {
+  // Runs after all packets that are available now.
+  if (received === 0) queueMicrotask(flush);
+  received += 1;
   try {
-    intake.handle(packet, performance.now());
+    handler.handle(packet, performance.now());
   } catch (error) {
-    tell({ kind: 'failed', error: error instanceof Error ? (error.stack ?? '') : String(error) });
+    post({ kind: 'failed', error: error instanceof Error ? (error.stack ?? '') : String(error) });
   }
 }
 
-function settle(): void {
-  resize(queueLength.length(taken + intake.deferred.waiting, performance.now()));
-  taken = 0;
-  const batch = intake.takeBatch();
-  if (batch !== undefined) tell({ kind: 'observations', ...batch });
-  wait();
-  const counts = intake.counts();
+function flush(): void {
+  resize(queueLength.length(received + handler.deferred.waiting, performance.now()));
+  received = 0;
+  const batch = handler.takeBatch();
+  if (batch !== undefined) post({ kind: 'observations', ...batch });
+  scheduleCheck();
+  const counts = handler.counts();
   for (const [index, count] of COUNTER_NAMES.entries()) {
-    options.counts[index] = (counted[index] ?? 0) + counts[count];
+    options.counts[index] = (baseCounts[index] ?? 0) + counts[count];
   }
 }
 
-function resize(wanted: number): void {
-  if (wanted === length) return;
-  length = wanted;
+function resize(target: number): void {
+  if (target === length) return;
+  length = target;
   queue.setMaxLength(length);
 }
 
-/** Until somebody has waited for too long. */
-function wait(): void {
-  const { deadline } = intake.deferred;
+/** Checks for overdue packets at the next deadline. */
+function scheduleCheck(): void {
+  const { deadline } = handler.deferred;
   if (deadline === undefined || timer !== undefined) return;
   timer = setTimeout(
     () => {
       timer = undefined;
-      intake.deferred.check(performance.now());
-      wait();
+      handler.deferred.check(performance.now());
+      scheduleCheck();
     },
     Math.max(deadline - performance.now(), 0),
   );
 }
 
-function hear(message: ToThread): void {
+function onMessage(message: ToThread): void {
   switch (message.kind) {
     case 'settings':
-      intake.configure(message.patterns, message.resolvers);
+      handler.configure(message.patterns, message.resolvers);
       break;
-    case 'learned':
-      intake.deferred.release(message.first, message.last);
+    case 'stored':
+      handler.deferred.release(message.first, message.last);
       break;
     case 'stop':
-      intake.deferred.releaseAll();
+      handler.deferred.releaseAll();
       queue.close();
       options.descriptor[0] = NO_DESCRIPTOR;
       clearTimeout(timer);
@@ -90,6 +90,6 @@ function hear(message: ToThread): void {
   }
 }
 
-parentPort?.on('message', hear);
-queue.bind(length, take);
-tell({ kind: 'ready' });
+parentPort?.on('message', onMessage);
+queue.bind(length, onPacket);
+post({ kind: 'ready' });

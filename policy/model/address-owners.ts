@@ -1,17 +1,18 @@
 /**
- * Which pod owns which address. For a while the API may show two pods with one address: it is given to a
- * new pod before the watch reports the end of the old one. The pod that was created later owns it.
+ * Decides which pod owns an address. The API may show two pods with one address for a while: the
+ * address is assigned to a new pod before the watch reports the end of the old one. The pod that
+ * was created later owns it.
  */
 import { compareText } from '../../api/collections.ts';
 
-/** A pod that has an address, or a newer owner of it. */
+/** A pod that lists an address in its status. */
 export interface AddressCandidate {
   readonly pod: { readonly key: string; readonly creationTimestamp: string };
 }
 
 export class AddressOwners<T extends AddressCandidate> {
   readonly #owners = new Map<string, T>();
-  /** All claimants of addresses that several claim, the owner last. */
+  /** All candidates of addresses with more than one, the owner last. */
   readonly #candidates = new Map<string, readonly T[]>();
 
   add(address: string, candidate: T): void {
@@ -44,7 +45,7 @@ export class AddressOwners<T extends AddressCandidate> {
   }
 }
 
-/** A pod without a timestamp (a manifest) was never created by an API server: it is the youngest. */
+/** A pod from a manifest has no timestamp. It counts as the newest. */
 function createdAt({ pod }: AddressCandidate): string {
   return pod.creationTimestamp || '~';
 }

@@ -1,15 +1,15 @@
-/** Patterns of domain names: `www.example.com`, or `*.example.com` for what is below it. */
+/** Domain name patterns: `www.example.com`, or `*.example.com` for all its subdomains. */
 
-/** As patterns and names are compared: without the final dot, ASCII letters in lower case. */
+/** Removes the final dot and converts ASCII letters to lower case, for comparison. */
 export function normalizeName(text: string): string {
   const plain = text.endsWith('.') ? text.slice(0, -1) : text;
   return plain.replaceAll(/[A-Z]+/g, (letters) => letters.toLowerCase());
 }
 
-/** What belongs to patterns, found by a name in a step for each of its labels. */
+/** A map from patterns to values. Matching a name takes one lookup for each of its labels. */
 export class NamePatterns<T> {
   readonly #exact = new Map<string, T>();
-  /** By what comes after `*.`. */
+  /** Keyed by the part after `*.`. */
   readonly #wildcards = new Map<string, T>();
 
   constructor(entries: Iterable<readonly [pattern: string, value: T]> = []) {
@@ -30,15 +30,15 @@ export class NamePatterns<T> {
     map.set(key, value);
   }
 
-  /** What belongs to the patterns that a name matches; of the closest one first. */
+  /** Values of all patterns that match a name, the most specific pattern first. */
   *match(name: string): Generator<T> {
     const plain = normalizeName(name);
     const exact = this.#exact.get(plain);
     if (exact !== undefined) yield exact;
-    // The apex is not below itself, and one label or more stand for the asterisk.
+    // The asterisk stands for one or more labels, so `*.example.com` does not match `example.com`.
     for (let dot = plain.indexOf('.', 1); dot !== -1; dot = plain.indexOf('.', dot + 1)) {
-      const below = this.#wildcards.get(plain.slice(dot + 1));
-      if (below !== undefined) yield below;
+      const wildcard = this.#wildcards.get(plain.slice(dot + 1));
+      if (wildcard !== undefined) yield wildcard;
     }
   }
 

@@ -1,6 +1,7 @@
 /**
- * Why a connection is allowed or denied, by the policy sets and lists that the kernel's rules are made
- * of, judged here as they are judged there. For pods of other nodes, by what applies to them there.
+ * Explains why a connection is allowed or denied. Evaluates the policy sets and lists that the
+ * kernel rules are compiled from, in the same order. Pods of other nodes are evaluated as on their
+ * own node.
  */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../../api/objects.ts';
@@ -14,11 +15,11 @@ import type { PeerList, PortList } from './rule-lists.ts';
 import type { PolicySetRule } from './rules.ts';
 import type { Direction, ListId, RuleVerdict } from './terms.ts';
 
-/** An end of a connection. An address that a pod has is that pod. */
+/** An end of a connection. The address of a pod stands for the pod. */
 export type ConnectionEnd =
   | { readonly pod: ObjectKey }
   | { readonly address: string }
-  /** With the address that it has, if that is known. */
+  /** A domain name, with its address if known. */
   | { readonly name: string; readonly address?: string };
 
 export interface ConnectionQuery {
@@ -26,42 +27,48 @@ export interface ConnectionQuery {
   readonly to: ConnectionEnd;
   readonly port: number;
   readonly protocol: Protocol;
-  /** Whether an address is in force for a domain name of a list. Without, nobody knows but of `to.name`. */
+  /**
+   * Whether the FQDN cache has an address for a peer list. Without it, rules with domain names are
+   * uncertain.
+   */
   readonly isFqdnAddress?: (list: ListId, address: string) => boolean;
 }
 
-/** What policy says of one direction. */
+/** The verdict for one direction. */
 export interface DirectionVerdict {
   readonly direction: Direction;
   readonly verdict: 'allow' | 'deny';
   /** undefined: no policy decides. */
   readonly tier: Policy['tier'] | undefined;
-  /** `NetworkPolicy default/web`: the one that decides, or all those that isolate the pod. */
+  /**
+   * The deciding policy, such as `NetworkPolicy default/web`, or all NetworkPolicies that isolate
+   * the pod.
+   */
   readonly policies: readonly string[];
-  /** `spec.egress[2]`; undefined where no rule decides. */
+  /** Such as `spec.egress[2]`; undefined if no rule decides. */
   readonly rule: string | undefined;
-  /** For people. */
+  /** One sentence for the user. */
   readonly reason: string;
   /**
-   * Rules before that would decide otherwise if the name had an address in their networks, or if the
-   * address were known for a domain name of theirs.
+   * Earlier rules that might decide otherwise: the address of the name may be in their networks, or
+   * the address may be known for one of their domain names.
    */
   readonly uncertain: readonly string[];
 }
 
-/** Of one family in which the connection is possible. */
+/** The result for one IP family. */
 export interface Explanation {
   readonly family: IpFamily;
   readonly from: string;
-  /** undefined for a name without one. */
+  /** undefined for a name whose address is unknown. */
   readonly to: string | undefined;
-  /** Both directions have to allow. */
+  /** `allow` if both directions allow. */
   readonly verdict: 'allow' | 'deny';
   readonly egress: DirectionVerdict;
   readonly ingress: DirectionVerdict;
 }
 
-/** There is no such pod, or it has no address. */
+/** The pod does not exist or has no address. */
 export class UnknownPodError extends Error {
   override readonly name = 'UnknownPod';
 
@@ -70,7 +77,7 @@ export class UnknownPodError extends Error {
   }
 }
 
-/** One connection, as packets show it and as they do not. */
+/** The connection to evaluate. */
 interface Connection {
   readonly family: IpFamily;
   readonly from: string;
@@ -82,11 +89,11 @@ interface Connection {
 }
 
 /**
- * @returns one explanation for each family that both ends have.
- * @throws UnknownPod when the pod is not there, or has no address of its own.
+ * @returns one explanation for each IP family that both ends have.
+ * @throws UnknownPodError if a pod does not exist or owns no address.
  */
 export function explain(model: PolicyModel, question: ConnectionQuery): Explanation[] {
-  const { port, to: target, isFqdnAddress: learned } = question;
+  const { port, to: target, isFqdnAddress } = question;
   const protocol = protocolNumbers[question.protocol];
   const name = 'name' in target ? target.name : undefined;
   const sources = addressesOf(model, question.from);
@@ -96,21 +103,22 @@ export function explain(model: PolicyModel, question: ConnectionQuery): Explanat
     const to = targets.find((address) => familyOf(address) === family);
     const isNameOnly = name !== undefined && targets.length === 0;
     if (from === undefined || (to === undefined && !isNameOnly)) return [];
-    return explainOne(model, { family, from, to, name, port, protocol, isFqdnAddress: learned });
+    return explainOne(model, { family, from, to, name, port, protocol, isFqdnAddress });
   });
 }
 
-/** Of a name without an address: none. */
+/** The addresses of an end; none for a name whose address is unknown. */
 function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly string[] {
   if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
   if (!('pod' in endpoint)) return [];
   const pod = model.pod(endpoint.pod);
-  if (pod === undefined) throw new UnknownPodError(endpoint.pod, 'there is no such pod');
+  if (pod === undefined) throw new UnknownPodError(endpoint.pod, 'the pod does not exist');
   if (pod.finished) throw new UnknownPodError(endpoint.pod, 'the pod has finished');
-  if (pod.addresses.length === 0) throw new UnknownPodError(endpoint.pod, 'it has no address yet');
-  const own = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
-  if (own.length > 0) return own;
-  throw new UnknownPodError(endpoint.pod, 'its address belongs to a newer pod now');
+  if (pod.addresses.length === 0)
+    throw new UnknownPodError(endpoint.pod, 'the pod has no address yet');
+  const owned = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
+  if (owned.length > 0) return owned;
+  throw new UnknownPodError(endpoint.pod, 'the address of the pod belongs to a newer pod now');
 }
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {
@@ -121,7 +129,7 @@ function explainOne(model: PolicyModel, connection: Connection): Explanation {
   return { family, from, to, verdict: isAllowed ? 'allow' : 'deny', egress, ingress };
 }
 
-/** @param end whose pod sends the connection, or gets it. */
+/** @param end Address of the subject: the source for egress, the destination for ingress. */
 function evaluateAt(
   model: PolicyModel,
   direction: Direction,
@@ -132,7 +140,8 @@ function evaluateAt(
   if (end === undefined)
     return notEvaluated(direction, 'not checked, because the address of the name is unknown');
   const pod = model.podAt(end);
-  if (pod === undefined) return notEvaluated(direction, `${end} is no pod, so no policy applies`);
+  if (pod === undefined)
+    return notEvaluated(direction, `${end} is not a pod address, so no policy applies`);
   if (from === to) return notEvaluated(direction, 'a pod may always connect to itself');
   if (direction === 'ingress' && model.isNodeOf(pod, from))
     return notEvaluated(direction, 'a node may always connect to its own pods');
@@ -140,8 +149,8 @@ function evaluateAt(
 }
 
 function notEvaluated(direction: Direction, reason: string): DirectionVerdict {
-  const nobody = { tier: undefined, policies: [], rule: undefined, uncertain: [] };
-  return { direction, verdict: 'allow', ...nobody, reason };
+  const none = { tier: undefined, policies: [], rule: undefined, uncertain: [] };
+  return { direction, verdict: 'allow', ...none, reason };
 }
 
 function evaluate(
@@ -152,22 +161,22 @@ function evaluate(
 ): DirectionVerdict {
   return model.withRules(pod, direction, (rules) => {
     const uncertain: PolicySetRule[] = [];
-    const first = (some: readonly PolicySetRule[]) =>
-      some.find((each) => {
-        const fit = matchesRule(model, each, direction, connection);
-        if (fit === 'maybe') uncertain.push(each);
-        return fit === 'yes';
+    const firstMatch = (tier: readonly PolicySetRule[]) =>
+      tier.find((each) => {
+        const match = matchesRule(model, each, direction, connection);
+        if (match === 'maybe') uncertain.push(each);
+        return match === 'yes';
       });
-    const admin = first(rules.admin);
-    const passed = admin?.outcome === 'pass' ? `${admin.comment} passes it to the next tier; ` : '';
-    const decisive = admin === undefined || passed !== '' ? first(rules.lowerTiers) : admin;
+    const admin = firstMatch(rules.admin);
+    const passed = admin?.verdict === 'pass' ? `${admin.comment} passes it to the next tier; ` : '';
+    const decisive = admin === undefined || passed !== '' ? firstMatch(rules.lowerTiers) : admin;
     const found = decisive === undefined ? decidedByDefault(rules) : decidedByRule(decisive);
     return {
       direction,
       ...found,
       reason: `${passed}${found.reason}`,
       uncertain: uncertain
-        .filter(({ outcome }) => outcome === 'pass' || verdictOf(outcome) !== found.verdict)
+        .filter(({ verdict }) => verdict === 'pass' || allowOrDeny(verdict) !== found.verdict)
         .map(({ comment }) => comment),
     };
   });
@@ -175,13 +184,13 @@ function evaluate(
 
 type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain'>;
 
-function decidedByRule({ outcome, comment, policy, source }: PolicySetRule): Decision {
+function decidedByRule({ verdict: ruleVerdict, comment, policy, source }: PolicySetRule): Decision {
   const policies = [nameOf(policy)];
   const decision = { tier: policy.tier, policies, rule: source.path };
-  const verdict = verdictOf(outcome);
+  const verdict = allowOrDeny(ruleVerdict);
   const title = source.name === '' ? comment : `${comment} (${source.name})`;
   if (source.action === 'Pass') {
-    const reason = `${title} passes it on, and there is no further tier`;
+    const reason = `${title} passes it, and the default after the last tier allows it`;
     return { verdict, ...decision, reason };
   }
   return {
@@ -191,8 +200,8 @@ function decidedByRule({ outcome, comment, policy, source }: PolicySetRule): Dec
   };
 }
 
-function verdictOf(outcome: RuleVerdict): DirectionVerdict['verdict'] {
-  return outcome === 'allow' ? 'allow' : 'deny';
+function allowOrDeny(verdict: RuleVerdict): DirectionVerdict['verdict'] {
+  return verdict === 'allow' ? 'allow' : 'deny';
 }
 
 function decidedByDefault({ isolatedBy }: PolicySetRules): Decision {
@@ -210,7 +219,7 @@ function nameOf({ kind, key }: Policy): string {
   return `${kind} ${key}`;
 }
 
-/** `maybe`: it depends on which address a name has, or which name the address. */
+/** @returns `maybe` if it depends on the unknown address of a name, or on the FQDN cache. */
 function matchesRule(
   model: PolicyModel,
   { peers, ports }: PolicySetRule,
@@ -219,13 +228,13 @@ function matchesRule(
 ): 'yes' | 'no' | 'maybe' {
   if (ports !== undefined && !matchesPort(model, ports, connection)) return 'no';
   if (peers === undefined) return 'yes';
-  const { family, from, to, name, isFqdnAddress: learned } = connection;
+  const { family, from, to, name, isFqdnAddress } = connection;
   const other = direction === 'egress' ? to : from;
   const isNamed = direction === 'egress' && name !== undefined;
-  if (isNamed && new NamePatterns(peers.names.map((each) => [each, each])).matches(name))
+  if (isNamed && new NamePatterns(peers.domainNames.map((each) => [each, each])).matches(name))
     return 'yes';
   if (other !== undefined) {
-    return model.hasPeer(peers, other, family) ? 'yes' : matchesFqdn(peers, other, learned);
+    return model.hasPeer(peers, other, family) ? 'yes' : matchesFqdn(peers, other, isFqdnAddress);
   }
   const networks = model.networksOf(peers, family);
   if (coversFamily(networks, family)) return 'yes';
@@ -233,18 +242,18 @@ function matchesRule(
 }
 
 function matchesFqdn(
-  { sets, number }: PeerList,
+  { sets, id }: PeerList,
   address: string,
-  learned: Connection['isFqdnAddress'],
+  isFqdnAddress: Connection['isFqdnAddress'],
 ): 'yes' | 'no' | 'maybe' {
-  if (!sets.includes('learned')) return 'no';
-  if (learned === undefined) return 'maybe';
-  return learned(number, address) ? 'yes' : 'no';
+  if (!sets.includes('fqdn-peers')) return 'no';
+  if (isFqdnAddress === undefined) return 'maybe';
+  return isFqdnAddress(id, address) ? 'yes' : 'no';
 }
 
 function matchesPort(
   model: PolicyModel,
-  { number, ranges }: PortList,
+  { id, ranges }: PortList,
   { to, port, protocol }: Connection,
 ): boolean {
   const isInRange = ranges.some(
@@ -254,5 +263,5 @@ function matchesPort(
   if (isInRange || to === undefined) return isInRange;
   return model
     .namedPortsAt(to)
-    .some((named) => named.list === number && named.protocol === protocol && named.port === port);
+    .some((named) => named.list === id && named.protocol === protocol && named.port === port);
 }

@@ -1,4 +1,4 @@
-/** Which lists the pods of a class are members of. */
+/** Computes which lists the pods of a class are members of. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { Labels } from '../../api/policy-objects.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
@@ -8,22 +8,22 @@ import type { ListChanges, PortList, RuleList } from './rule-lists.ts';
 import { selectsNamespace, selectsPod } from './selectors.ts';
 import type { Direction, ListId } from './terms.ts';
 
-/** A port that a list names, of a pod. */
+/** A named port of a pod that is a member of a port list. */
 export interface NamedPortMember {
   readonly list: ListId;
-  /** As IP numbers it. */
+  /** IP protocol number. */
   readonly protocol: number;
   readonly port: number;
 }
 
-/** All that applies to an address. Pods of one class share it. */
+/** Everything that the kernel needs to know of an address. Pods of one class share an entry. */
 export interface AddressEntry {
-  /** Lists of peers that the address is in. */
+  /** Peer lists that contain the address. */
   readonly peers: readonly ListId[];
   readonly namedPorts: readonly NamedPortMember[];
-  /** The address of a pod of this node. */
+  /** Whether a pod of this node has the address. */
   readonly isLocalPod: boolean;
-  /** Numbers of the policy sets that judge the pod; none for pods of other nodes. */
+  /** Ids of the policy sets that apply to the pod; undefined: none, as for pods of other nodes. */
   readonly policySets: Readonly<Record<Direction, number | undefined>>;
 }
 
@@ -35,12 +35,15 @@ export const EMPTY_ENTRY: AddressEntry = {
 };
 
 export class Memberships {
-  /** Computed so far. */
+  /** Cache of computed entries. */
   readonly #entries = new WeakMap<PodClass, AddressEntry>();
   readonly #listsByNamespace = new NamespaceIndex<RuleList>();
-  /** Lists of named ports of this node's pods. */
+  /** Port lists of ingress rules: they contain named ports of this node's pods. */
   readonly #localPortLists = new Set<PortList>();
-  /** Lists that may select pods of a namespace, by its labels object, which a relabelling replaces. */
+  /**
+   * Lists that may select pods of a namespace. Keyed by its labels object, which relabelling
+   * replaces.
+   */
   #candidateLists = new WeakMap<Labels, readonly RuleList[]>();
 
   /** The entry of pods of this class on other nodes. */
@@ -50,73 +53,77 @@ export class Memberships {
     );
   }
 
-  /** Lists of named ports that pods of this class are members of on their own node only. */
+  /** Named ports of pods of this class that count on their own node only. */
   localNamedPorts(pods: PodClass): readonly NamedPortMember[] {
     if (pods.namedPorts.length === 0) return [];
     return [...this.#localPortLists].flatMap((list) => namedMembers(list, pods));
   }
 
-  /** Computes the entry anew at the next `of()`, because the namespace was relabelled. */
+  /** Makes the next `of()` compute the entry again, because the namespace was relabelled. */
   invalidate(pods: PodClass): void {
     this.#entries.delete(pods);
   }
 
   /**
-   * Updates entries that were computed.
-   * @param every All namespaces.
-   * @param locals Classes of this node's pods.
-   * @returns classes that are in other lists than before.
+   * Updates the cached entries.
+   * @param namespaces All namespaces; called only if needed.
+   * @param locals Classes with pods on this node.
+   * @returns classes whose memberships changed.
    */
   applyListChanges(
-    { added: fresh, removed: dropped }: ListChanges,
-    every: () => Iterable<NamespaceState>,
+    { added, removed }: ListChanges,
+    namespaces: () => Iterable<NamespaceState>,
     locals: Iterable<PodClass>,
   ): ReadonlySet<PodClass> {
-    const touched = new Set<PodClass>();
+    const changedClasses = new Set<PodClass>();
     this.#candidateLists = new WeakMap();
-    const changed = [...fresh, ...dropped];
+    const changed = [...added, ...removed];
     for (const list of changed) {
       if (!isLocal(list))
         this.#listsByNamespace[list.isLive ? 'add' : 'delete'](list, list.selections);
       else if (list.isLive) this.#localPortLists.add(list);
       else this.#localPortLists.delete(list);
     }
-    const isConcerned = changed.some((list) => list.selections.length > 0);
-    for (const namespace of isConcerned ? every() : []) {
-      const isHere = (list: RuleList) => reachesNamespace(list, namespace);
-      const [come, gone] = [fresh.filter(isHere), dropped.filter(isHere)];
-      if (come.length + gone.length === 0) continue;
-      const numbers = new Set(gone.map(({ number }) => number));
+    const selectsPods = changed.some((list) => list.selections.length > 0);
+    for (const namespace of selectsPods ? namespaces() : []) {
+      const isInNamespace = (list: RuleList) => reachesNamespace(list, namespace);
+      const [addedHere, removedHere] = [added.filter(isInNamespace), removed.filter(isInNamespace)];
+      if (addedHere.length + removedHere.length === 0) continue;
+      const removedIds = new Set(removedHere.map(({ id }) => id));
       for (const pods of namespace.classes.values()) {
-        if (this.#updateEntry(pods, come, numbers)) touched.add(pods);
+        if (this.#updateEntry(pods, addedHere, removedIds)) changedClasses.add(pods);
       }
     }
     if (changed.some(isLocal)) {
-      for (const pods of locals) if (pods.namedPorts.length > 0) touched.add(pods);
+      for (const pods of locals) if (pods.namedPorts.length > 0) changedClasses.add(pods);
     }
-    return touched;
+    return changedClasses;
   }
 
-  /** @returns whether a computed entry changed. */
-  #updateEntry(pods: PodClass, fresh: readonly RuleList[], gone: ReadonlySet<ListId>): boolean {
+  /** @returns whether a cached entry changed. */
+  #updateEntry(
+    pods: PodClass,
+    added: readonly RuleList[],
+    removedIds: ReadonlySet<ListId>,
+  ): boolean {
     const before = this.#entries.get(pods);
-    // `of()` will compute it; the caller of `forget()` has touched the addresses.
+    // `of()` will compute it. The caller of `invalidate()` has marked the addresses as dirty.
     if (before === undefined) return false;
-    const isLeft =
-      before.peers.every((list) => !gone.has(list)) &&
-      before.namedPorts.every(({ list }) => !gone.has(list));
-    const left = isLeft
+    const isUnchanged =
+      before.peers.every((list) => !removedIds.has(list)) &&
+      before.namedPorts.every(({ list }) => !removedIds.has(list));
+    const remaining = isUnchanged
       ? before
       : entryOf(
-          before.peers.filter((list) => !gone.has(list)),
-          before.namedPorts.filter(({ list }) => !gone.has(list)),
+          before.peers.filter((list) => !removedIds.has(list)),
+          before.namedPorts.filter(({ list }) => !removedIds.has(list)),
         );
-    const now = withLists(left, pods, fresh);
+    const now = withLists(remaining, pods, added);
     this.#entries.set(pods, now);
     return now !== before;
   }
 
-  /** Computed once for all classes of a namespace: a cluster has 10,000 classes and hundreds of lists. */
+  /** Cached by namespace: a cluster has 10,000 classes and hundreds of lists. */
   #candidates(namespace: NamespaceState): readonly RuleList[] {
     return getOrCreate(this.#candidateLists, namespace.labels, () =>
       [...this.#listsByNamespace.candidates(namespace.name)].filter((list) =>
@@ -135,28 +142,29 @@ function withLists(entry: AddressEntry, pods: PodClass, lists: Iterable<RuleList
       selectsPod(selection, pods.namespace, pods.labels),
     );
     if (!isMember) continue;
-    if (list.kind === 'peers') peers.push(list.number);
+    if (list.kind === 'peers') peers.push(list.id);
     else named.push(...namedMembers(list, pods));
   }
   if (peers.length === 0 && named.length === 0) return entry;
   return entryOf([...entry.peers, ...peers], [...entry.namedPorts, ...named]);
 }
 
-function entryOf(peers: readonly ListId[], named: readonly NamedPortMember[]): AddressEntry {
-  return peers.length + named.length > 0
-    ? { ...EMPTY_ENTRY, peers, namedPorts: named }
-    : EMPTY_ENTRY;
+function entryOf(peers: readonly ListId[], namedPorts: readonly NamedPortMember[]): AddressEntry {
+  return peers.length + namedPorts.length > 0 ? { ...EMPTY_ENTRY, peers, namedPorts } : EMPTY_ENTRY;
 }
 
-/** The ports of pods that a list names, each once. */
-function namedMembers({ number, names }: PortList, { namedPorts }: PodClass): NamedPortMember[] {
+/** Ports of pods that a list selects by name, without duplicates. */
+function namedMembers(
+  { id, namedPorts: matches }: PortList,
+  { namedPorts }: PodClass,
+): NamedPortMember[] {
   const members = new Map<string, NamedPortMember>();
   for (const { name, protocol, port } of namedPorts) {
-    const isNamed = names.some(
+    const isMember = matches.some(
       (match) => match.name === name && (match.protocol ?? protocol) === protocol,
     );
-    if (!isNamed) continue;
-    const member = { list: number, protocol: protocolNumbers[protocol], port };
+    if (!isMember) continue;
+    const member = { list: id, protocol: protocolNumbers[protocol], port };
     members.set(`${protocol} ${port}`, member);
   }
   return [...members.values()];

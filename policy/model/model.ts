@@ -1,4 +1,7 @@
-/** What applies to the pods of this node by the objects that sources hand over: model/ knows no sets, chains or kernel. */
+/**
+ * Computes which policies apply to the pods of this node. model/ knows nothing of nft sets, chains
+ * or the kernel.
+ */
 import { getOrCreate } from '../../api/collections.ts';
 import {
   type ApiObject,
@@ -24,7 +27,7 @@ import { type AddressRange, addressNumber, rangesContain } from './ranges.ts';
 import { type PeerList, type RuleList, RuleLists } from './rule-lists.ts';
 import type { Direction, ListId } from './terms.ts';
 
-/** Objects that network policy depends on. Nodes are peers. */
+/** Objects that network policy depends on. Nodes can be peers. */
 export type ModelObject = PolicyObject | Node;
 
 export const MODEL_KINDS: readonly Kind[] = [...POLICY_KINDS, 'Node'];
@@ -37,18 +40,19 @@ export function isModelKind(kind: Kind): kind is ModelObject['kind'] {
   return MODEL_KINDS.includes(kind);
 }
 
-/** What may have changed since the last `takeChanges()`. */
+/** Values that may have changed since the last `takeChanges()`. */
 export interface ModelChanges {
-  /** undefined: no rule names it any more. */
+  /** undefined: no rule refers to the list any longer. */
   readonly lists: ReadonlyMap<ListId, ListRanges | undefined>;
   readonly entries: ReadonlyMap<string, AddressEntry>;
-  /** undefined: no pod is judged by it any more. */
+  /** undefined: the policy set no longer applies to a pod of this node. */
   readonly policySets: ReadonlyMap<PolicySet, PolicySetRules | undefined>;
 }
 
 /**
- * An object that changes marks what it touches, and `takeChanges` computes only that: a pod costs its own
- * entries, a policy the sets that contain it and lists that no other rule uses.
+ * An object change marks the affected values as dirty, and `takeChanges` computes only those. A pod
+ * change costs the entries of its addresses. A policy change costs the policy sets that contain it,
+ * and lists used by no other rule.
  */
 export class PolicyModel {
   readonly #pods: Pods;
@@ -58,7 +62,7 @@ export class PolicyModel {
   readonly #memberships = new Memberships();
   readonly #policySets = new PolicySets(this.#lists);
   readonly policies: Pick<PolicySets, 'get' | 'all'> = this.#policySets;
-  /** Entries of this node's pods, computed so far. */
+  /** Cache of the entries of this node's pods. */
   readonly #localEntries = new WeakMap<PodClass, AddressEntry>();
   readonly #dirtyAddresses = new Set<string>();
   readonly #dirtyLists = new Map<ListId, RuleList>();
@@ -107,8 +111,8 @@ export class PolicyModel {
   }
 
   /**
-   * Computes the membership of each class in time slices. Otherwise the first `takeChanges()` would block the
-   * event loop for all pods of the cluster.
+   * Computes the memberships of all classes in time slices. Otherwise the first `takeChanges()`
+   * would compute them at once and block the event loop.
    */
   async precompute(): Promise<void> {
     this.#update();
@@ -121,7 +125,7 @@ export class PolicyModel {
     }
   }
 
-  /** What may have changed since the last call; everything at the first. */
+  /** Values that may have changed since the last call. The first call returns everything. */
   takeChanges(): ModelChanges {
     this.#update();
     const changes = {
@@ -143,8 +147,8 @@ export class PolicyModel {
   }
 
   /**
-   * Patterns of domain names that rules name, and the lists that each belongs to. Stays the same
-   * map, which follows the changes that are taken.
+   * Domain name patterns of all rules, and the peer lists that contain each. Every call returns the
+   * same live map.
    */
   listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
     this.#update();
@@ -155,18 +159,19 @@ export class PolicyModel {
     return this.#pods.get(key)?.pod;
   }
 
-  /** The pod that has an address; none on the host's network, and none that has finished. */
+  /** The pod that owns an address; never one on the host network or one that has finished. */
   podAt(address: string): Pod | undefined {
     return this.#pods.owner(address)?.pod;
   }
 
-  /** Whether an address is the pod's node's own. */
+  /** Whether an address belongs to the pod's node. */
   isNodeOf({ nodeName }: Pod, address: string): boolean {
     return nodeName !== undefined && this.#nodes.has(nodeName, address);
   }
 
   /**
-   * The rules that judge a pod on its node, whichever that is, while `use` runs.
+   * Calls `use` with the rules that apply to a pod, on this or another node. The rules are valid
+   * during the call only.
    * @returns what `use` returns.
    */
   withRules<T>(pod: Pod, direction: Direction, use: (rules: PolicySetRules) => T): T {
@@ -182,27 +187,27 @@ export class PolicyModel {
     }
   }
 
-  /** Whether an address is in a list that rules name, but for what names were resolved to. */
+  /** Whether an address is in a peer list. Ignores resolved domain names. */
   hasPeer(list: PeerList, address: string, family: IpFamily): boolean {
     return (
-      this.#entryOf(address).peers.includes(list.number) ||
+      this.#entryOf(address).peers.includes(list.id) ||
       rangesContain(this.networksOf(list, family), addressNumber(address))
     );
   }
 
-  /** Addresses of networks and groups of a list, as a normal list (`ranges.ts`). */
+  /** CIDRs and CIDRGroups of a list as merged ranges (`ranges.ts`). */
   networksOf(list: PeerList, family: IpFamily): readonly AddressRange[] {
     return this.#networks.rangesOf(list).networks[family];
   }
 
-  /** Ports that lists name of the pod that has an address. */
+  /** Port lists that contain named ports of the pod with this address. */
   namedPortsAt(address: string): readonly NamedPortMember[] {
     const pods = this.#pods.owner(address)?.class;
     if (pods === undefined) return [];
     return [...this.#memberships.of(pods).namedPorts, ...this.#memberships.localNamedPorts(pods)];
   }
 
-  /** Updates policy sets and lists. Entries of addresses are computed when they are read. */
+  /** Updates policy sets and lists. Address entries are computed lazily. */
   #update(): void {
     const { classes, sets } = this.#policySets.update();
     for (const pods of classes) this.#markEntries(pods);
@@ -237,7 +242,7 @@ export class PolicyModel {
         peers: entry.peers,
         namedPorts: [...entry.namedPorts, ...this.#memberships.localNamedPorts(pods)],
         isLocalPod: true,
-        policySets: { ingress: ingress?.number, egress: egress?.number },
+        policySets: { ingress: ingress?.id, egress: egress?.id },
       };
     });
   }
@@ -251,7 +256,7 @@ export class PolicyModel {
     for (const address of addresses) this.#dirtyAddresses.add(address);
   }
 
-  /** A relabelled namespace may change everything about its pods. */
+  /** Relabelling a namespace may change memberships and policy sets of its pods. */
   #markClasses(classes: Iterable<PodClass>): void {
     for (const pods of classes) {
       this.#memberships.invalidate(pods);
@@ -266,7 +271,7 @@ export class PolicyModel {
   }
 
   #markLists(lists: readonly RuleList[]): void {
-    for (const list of lists) this.#dirtyLists.set(list.number, list);
+    for (const list of lists) this.#dirtyLists.set(list.id, list);
   }
 }
 

@@ -1,10 +1,12 @@
-/** Finds policies or lists by the namespace of pods that they may select, without a walk over all of them. */
+/**
+ * Finds the policies or lists that may select pods of a namespace, without scanning all of them.
+ */
 import { getOrCreate } from '../../api/collections.ts';
 import type { PodSelection } from '../../api/policy-objects.ts';
 
 export class NamespaceIndex<T> {
   readonly #byName = new Map<string, Set<T>>();
-  /** Items that select namespaces by labels. */
+  /** Items that select namespaces by label. */
   readonly #byLabels = new Set<T>();
 
   add(item: T, selections: readonly PodSelection[]): void {
@@ -13,7 +15,7 @@ export class NamespaceIndex<T> {
     else for (const name of names) getOrCreate(this.#byName, name, () => new Set()).add(item);
   }
 
-  /** @param selections as they were for `add`. */
+  /** @param selections The same as for `add`. */
   delete(item: T, selections: readonly PodSelection[]): void {
     this.#byLabels.delete(item);
     for (const name of namespaceNames(selections) ?? []) {
@@ -23,14 +25,14 @@ export class NamespaceIndex<T> {
     }
   }
 
-  /** Items that name a namespace, and those that may select it. */
+  /** Items that name the namespace, and all items that select namespaces by label. */
   *candidates(namespace: string): Iterable<T> {
     yield* this.#byName.get(namespace) ?? [];
     yield* this.#byLabels;
   }
 }
 
-/** The namespaces that selections name; undefined: one of them selects namespaces. */
+/** Namespaces named by the selections; undefined if one selects namespaces by label. */
 function namespaceNames(selections: readonly PodSelection[]): readonly string[] | undefined {
   const names = selections.map(({ namespaces }) => namespaces);
   return names.every((each) => typeof each === 'string') ? names : undefined;

@@ -1,4 +1,4 @@
-/** Groups of CIDRs, and the addresses of lists that have networks. */
+/** CIDRGroups, and the address ranges of peer lists with networks. */
 import { familyOf } from '../../api/addresses.ts';
 import { getOrCreate } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../../api/objects.ts';
@@ -8,9 +8,9 @@ import { type AddressRange, cidrRange, mergeRanges, subtractRanges } from './ran
 import type { ListChanges, PeerList, RuleList } from './rule-lists.ts';
 import { matches } from './selectors.ts';
 
-/** Members of a list that are ranges. */
+/** The members of a list that are ranges of addresses or ports. */
 export interface ListRanges {
-  /** Normal lists of ranges (`ranges.ts`). */
+  /** Merged lists of ranges (`ranges.ts`). */
   readonly networks: Readonly<Record<IpFamily, readonly AddressRange[]>>;
   readonly ports: readonly PortRange[];
 }
@@ -19,30 +19,30 @@ const NO_NETWORKS: ListRanges['networks'] = { IPv4: [], IPv6: [] };
 
 export class Networks {
   readonly #groups = new Map<ObjectKey, CidrGroup>();
-  /** Lists that select groups. */
+  /** Lists that select CIDRGroups. */
   readonly #listsWithGroups = new Set<PeerList>();
-  /** Computed so far. */
+  /** Cache of computed ranges. */
   readonly #networks = new Map<PeerList, ListRanges['networks']>();
 
-  /** @returns the lists that the group was in, or is now. */
+  /** @returns lists that selected the group before, or select it now. */
   upsert(group: CidrGroup): readonly PeerList[] {
     const before = this.#groups.get(group.key);
     this.#groups.set(group.key, group);
     return this.#invalidate([before, group]);
   }
 
-  /** @returns the lists that the group was in. */
+  /** @returns lists that selected the group. */
   remove(key: ObjectKey): readonly PeerList[] {
     const before = this.#groups.get(key);
     this.#groups.delete(key);
     return this.#invalidate([before]);
   }
 
-  applyListChanges({ added: fresh, removed: dropped }: ListChanges): void {
-    for (const list of fresh) {
-      if (list.kind === 'peers' && list.groups.length > 0) this.#listsWithGroups.add(list);
+  applyListChanges({ added, removed }: ListChanges): void {
+    for (const list of added) {
+      if (list.kind === 'peers' && list.cidrGroups.length > 0) this.#listsWithGroups.add(list);
     }
-    for (const list of dropped) {
+    for (const list of removed) {
       if (list.kind !== 'peers') continue;
       this.#listsWithGroups.delete(list);
       this.#networks.delete(list);
@@ -58,7 +58,7 @@ export class Networks {
     };
   }
 
-  #computeRanges({ networks, groups }: PeerList): ListRanges['networks'] {
+  #computeRanges({ networks, cidrGroups: groups }: PeerList): ListRanges['networks'] {
     const ranges: Record<IpFamily, AddressRange[]> = { IPv4: [], IPv6: [] };
     for (const { cidr, except } of networks) {
       ranges[familyOf(cidr)].push(...subtractRanges(cidrRange(cidr), except.map(cidrRange)));
@@ -73,7 +73,7 @@ export class Networks {
 
   #invalidate(groups: readonly (CidrGroup | undefined)[]): PeerList[] {
     const lists = [...this.#listsWithGroups].filter((list) =>
-      list.groups.some((selector) =>
+      list.cidrGroups.some((selector) =>
         groups.some((group) => group !== undefined && matches(selector, group.labels)),
       ),
     );

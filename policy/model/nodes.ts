@@ -1,4 +1,4 @@
-/** Nodes, and the lists that their addresses are in. */
+/** Nodes, and the peer lists that select them. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { Node, ObjectKey } from '../../api/objects.ts';
 import type { Labels } from '../../api/policy-objects.ts';
@@ -11,7 +11,7 @@ export class Nodes {
   readonly #byAddress = new Map<string, Set<Node>>();
   readonly #lists = new Set<PeerList>();
 
-  /** @returns the addresses that it concerns. */
+  /** @returns addresses whose lists may have changed. */
   upsert(node: Node): readonly string[] {
     const before = this.remove(node.key);
     this.#nodes.set(node.key, node);
@@ -34,23 +34,23 @@ export class Nodes {
     return node.addresses;
   }
 
-  /** Whether an address is one of this node. */
+  /** Whether a node has this address. */
   has(key: ObjectKey, address: string): boolean {
     return this.#nodes.get(key)?.addresses.includes(address) === true;
   }
 
-  /** The lists that select a node that has the address. */
+  /** Lists that select a node with this address. */
   listsOf(address: string): readonly ListId[] {
     const nodes = this.#byAddress.get(address);
     if (nodes === undefined) return [];
     return [...this.#lists]
       .filter((list) => [...nodes].some(({ labels }) => selectsNode(list, labels)))
-      .map(({ number }) => number);
+      .map(({ id }) => id);
   }
 
   /** @returns as `upsert`. */
-  applyListChanges({ added: fresh, removed: dropped }: ListChanges): readonly string[] {
-    const changed = [...fresh, ...dropped].filter(
+  applyListChanges({ added, removed }: ListChanges): readonly string[] {
+    const changed = [...added, ...removed].filter(
       (list): list is PeerList => list.kind === 'peers' && list.nodes.length > 0,
     );
     for (const list of changed) {

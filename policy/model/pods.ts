@@ -1,4 +1,4 @@
-/** All pods and namespaces of the cluster, in classes of pods that no policy can tell apart. */
+/** All pods and namespaces of the cluster. Pods that no policy can distinguish form a class. */
 import { getOrCreate } from '../../api/collections.ts';
 import type { ObjectKey } from '../../api/objects.ts';
 import type { Labels, NamedPort, Namespace, Pod } from '../../api/policy-objects.ts';
@@ -8,14 +8,14 @@ import { AddressOwners } from './address-owners.ts';
 export interface NamespaceState {
   readonly name: string;
   labels: Labels;
-  /** A Namespace object says so. */
+  /** Whether the Namespace object exists; otherwise the namespace is known from its pods only. */
   hasObject: boolean;
   readonly classes: Map<string, PodClass>;
 }
 
 /**
- * An equivalence class of pods: of one namespace, with the same labels and named ports. What follows for
- * one of them is worked out once for all.
+ * An equivalence class of pods: the same namespace, labels and named ports. Memberships and policy
+ * sets are computed once for each class.
  */
 export interface PodClass {
   readonly key: string;
@@ -23,20 +23,22 @@ export interface PodClass {
   readonly labels: Labels;
   readonly namedPorts: readonly NamedPort[];
   readonly pods: Set<PodState>;
-  /** How many of them are of this node. */
+  /** Number of pods on this node. */
   localCount: number;
 }
 
 export interface PodState {
   readonly pod: Pod;
-  /** undefined for a pod that no policy is about: it is on the host's network, or has finished. */
+  /**
+   * undefined for a pod that is never subject or peer: it uses the host network or has finished.
+   */
   readonly class: PodClass | undefined;
 }
 
-/** What a change concerns. */
+/** Addresses and classes that a change affects. */
 export interface PodChange {
   readonly addresses: readonly string[];
-  /** These have their first pod of this node, or have lost the last. */
+  /** Classes that got their first pod on this node, or lost the last. */
   readonly classes: readonly PodClass[];
 }
 
@@ -54,7 +56,7 @@ export class Pods {
     return this.#pods.get(key);
   }
 
-  /** The pod that has an address. */
+  /** The pod that owns an address. */
   owner(address: string): PodState | undefined {
     return this.#owners.owner(address);
   }
@@ -72,7 +74,7 @@ export class Pods {
     const isSubject = !pod.hostNetwork && !pod.finished;
     const now = { pod, class: isSubject ? this.#classOf(pod) : undefined };
     this.#pods.set(pod.key, now);
-    // The new one first: a class that loses its last pod is forgotten, with what was worked out.
+    // Add before removing: a class without pods is dropped with everything computed for it.
     const classes = [...this.#addToClass(now), ...this.#removeFromClass(before)];
     return { addresses: [...pod.addresses, ...(before?.pod.addresses ?? [])], classes };
   }
@@ -83,7 +85,7 @@ export class Pods {
     return { addresses: before?.pod.addresses ?? [], classes: this.#removeFromClass(before) };
   }
 
-  /** @returns the classes in the namespace, if it has other labels than before. */
+  /** @returns the classes in the namespace if its labels changed. */
   upsertNamespace({ name, labels }: Namespace): Iterable<PodClass> {
     return this.#relabel(this.#namespaceOf(name), labels, true);
   }
@@ -92,40 +94,40 @@ export class Pods {
   removeNamespace(name: string): Iterable<PodClass> {
     const namespace = this.#namespaces.get(name);
     if (namespace === undefined) return [];
-    const touched = this.#relabel(namespace, {}, false);
+    const changed = this.#relabel(namespace, {}, false);
     this.#dropIfUnused(namespace);
-    return touched;
+    return changed;
   }
 
-  #relabel(namespace: NamespaceState, labels: Labels, known: boolean): Iterable<PodClass> {
+  #relabel(namespace: NamespaceState, labels: Labels, hasObject: boolean): Iterable<PodClass> {
     const before = textOf(namespace.labels);
     namespace.labels = { ...labels, [NAME_LABEL]: namespace.name };
-    namespace.hasObject = known;
+    namespace.hasObject = hasObject;
     return textOf(namespace.labels) === before ? [] : namespace.classes.values();
   }
 
   #addToClass(state: PodState): PodClass[] {
-    const { pod, class: own } = state;
-    if (own === undefined) return [];
+    const { pod, class: podClass } = state;
+    if (podClass === undefined) return [];
     for (const address of pod.addresses) this.#owners.add(address, state);
-    own.pods.add(state);
+    podClass.pods.add(state);
     if (!this.isLocal(pod)) return [];
-    own.localCount += 1;
-    return own.localCount === 1 ? [own] : [];
+    podClass.localCount += 1;
+    return podClass.localCount === 1 ? [podClass] : [];
   }
 
   #removeFromClass(state: PodState | undefined): PodClass[] {
     if (state?.class === undefined) return [];
-    const { pod, class: own } = state;
+    const { pod, class: podClass } = state;
     for (const address of pod.addresses) this.#owners.remove(address, state);
-    own.pods.delete(state);
-    if (own.pods.size === 0) {
-      own.namespace.classes.delete(own.key);
-      this.#dropIfUnused(own.namespace);
+    podClass.pods.delete(state);
+    if (podClass.pods.size === 0) {
+      podClass.namespace.classes.delete(podClass.key);
+      this.#dropIfUnused(podClass.namespace);
     }
     if (!this.isLocal(pod)) return [];
-    own.localCount -= 1;
-    return own.localCount === 0 ? [own] : [];
+    podClass.localCount -= 1;
+    return podClass.localCount === 0 ? [podClass] : [];
   }
 
   #classOf({ namespace: name, labels, namedPorts }: Pod): PodClass {

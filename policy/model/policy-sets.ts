@@ -1,4 +1,4 @@
-/** All policies, and the sets of them that together apply to pods of this node. */
+/** All policies, and the policy sets that apply to pods of this node. */
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import type { ObjectKey } from '../../api/objects.ts';
 import type { Policy, PolicyKind } from '../../api/policy-objects.ts';
@@ -9,32 +9,38 @@ import { acquireRules, type PolicySetRule, releaseRules } from './rules.ts';
 import { selectsPod } from './selectors.ts';
 import { DIRECTIONS, type Direction } from './terms.ts';
 
-/** Policies that together apply to a pod in one direction. Pods to which the same ones apply share it. */
+/**
+ * The policies that apply to a pod in one direction. Pods with the same policies share a policy
+ * set.
+ */
 export interface PolicySet {
-  /** Never used again while the agent runs. */
-  readonly number: number;
+  /** Never reused while the agent runs. */
+  readonly id: number;
   readonly direction: Direction;
   readonly key: string;
   readonly policies: readonly StoredPolicy[];
-  uses: number;
+  refCount: number;
 }
 
 interface StoredPolicy {
   readonly id: string;
-  /** undefined: it was deleted; `settle()` drops the sets that contain it. */
+  /** undefined: the policy was deleted; `update()` drops the sets that contain it. */
   policy: Policy | undefined;
   readonly sets: Set<PolicySet>;
-  /** For directions in which a set contains it. */
+  /** Set for directions in which a policy set contains the policy. */
   readonly rules: Partial<Record<Direction, readonly PolicySetRule[]>>;
 }
 
-/** The rules of a policy set, in the order in which they are judged. */
+/** The rules of a policy set in order of evaluation. */
 export interface PolicySetRules {
-  /** The Admin tier; empty where none applies. What nothing matches goes on. */
+  /** Rules of the Admin tier. A connection that no rule matches continues with `lowerTiers`. */
   readonly admin: readonly PolicySetRule[];
-  /** NetworkPolicies or, where none isolates, the Baseline tier. */
+  /** Rules of NetworkPolicies, or of the Baseline tier if no NetworkPolicy isolates the pod. */
   readonly lowerTiers: readonly PolicySetRule[];
-  /** NetworkPolicies, if there are: what nothing in `rest` matches is denied. */
+  /**
+   * NetworkPolicies that isolate the pod. If any: default deny for connections that no rule
+   * matches.
+   */
   readonly isolatedBy: readonly Policy[];
 }
 
@@ -47,9 +53,9 @@ export class PolicySets {
   readonly #policies = new Map<string, StoredPolicy>();
   readonly #bySubject = new NamespaceIndex<StoredPolicy>();
   readonly #sets = new Map<string, PolicySet>();
-  /** Sets of each class with pods of this node. */
+  /** Policy sets of each class with pods on this node. */
   readonly #assigned = new Map<PodClass, Assignment>();
-  /** Classes whose sets may have changed. */
+  /** Classes whose policy sets may have changed. */
   readonly #dirtyClasses = new Set<PodClass>();
   readonly #changedPolicies = new Set<StoredPolicy>();
   readonly #dirtySets = new Set<PolicySet>();
@@ -61,8 +67,8 @@ export class PolicySets {
 
   upsert(policy: Policy): void {
     const id = idOf(policy.kind, policy.key);
-    const fresh = () => ({ id, policy: undefined, sets: new Set<PolicySet>(), rules: {} });
-    this.#replace(getOrCreate<string, StoredPolicy>(this.#policies, id, fresh), policy);
+    const empty = () => ({ id, policy: undefined, sets: new Set<PolicySet>(), rules: {} });
+    this.#replace(getOrCreate<string, StoredPolicy>(this.#policies, id, empty), policy);
   }
 
   remove(kind: PolicyKind, key: ObjectKey): void {
@@ -78,22 +84,24 @@ export class PolicySets {
     for (const { policy } of this.#policies.values()) if (policy !== undefined) yield policy;
   }
 
-  /** Finds the sets of a class anew: policies, labels, or whether it has pods of this node may have changed. */
+  /** Makes the next `update()` assign policy sets to a class again. */
   markDirty(pods: PodClass): void {
     this.#dirtyClasses.add(pods);
   }
 
-  /** The sets that judge the pods of a class on this node. */
+  /** The policy sets that apply to pods of a class on this node. */
   of(pods: PodClass): Assignment {
     return this.#assigned.get(pods) ?? NO_POLICIES;
   }
 
-  /** Classes with pods of this node. */
+  /** Classes with pods on this node. */
   localClasses(): Iterable<PodClass> {
     return this.#assigned.keys();
   }
 
-  /** The set for pods of a class; the caller releases it. undefined: no policy applies. */
+  /**
+   * The policy set for pods of a class; the caller must release it. undefined: no policy applies.
+   */
   acquire(pods: PodClass, direction: Direction): PolicySet | undefined {
     const policies = this.#applying(pods, direction);
     if (policies.length === 0) return undefined;
@@ -101,39 +109,40 @@ export class PolicySets {
     const key = [direction, ...ids].join('\n');
     const set = getOrCreate(this.#sets, key, () => {
       this.#lastId += 1;
-      const made = { number: this.#lastId, direction, key, policies, uses: 0 };
-      this.#dirtySets.add(made);
+      const created = { id: this.#lastId, direction, key, policies, refCount: 0 };
+      this.#dirtySets.add(created);
       for (const stored of policies) {
-        stored.sets.add(made);
+        stored.sets.add(created);
         stored.rules[direction] ??= this.#rulesOf(stored, direction);
       }
-      return made;
+      return created;
     });
-    set.uses += 1;
+    set.refCount += 1;
     return set;
   }
 
   release(set: PolicySet): void {
-    set.uses -= 1;
-    if (set.uses === 0) this.#dirtySets.add(set);
+    set.refCount -= 1;
+    if (set.refCount === 0) this.#dirtySets.add(set);
   }
 
   /**
-   * Assigns sets to classes that were touched, forgets sets that are used no more, and takes the rules of
-   * policies that changed.
-   * @returns classes that have other sets than before, and sets that came, went, or may have other rules.
+   * Assigns policy sets to dirty classes, drops unused policy sets and updates the rules of changed
+   * policies.
+   * @returns classes with changed assignments, and policy sets that were added, dropped or may have
+   * changed rules.
    */
   update(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
-    // First, so that sets that nobody needs after a change of policies are unused by now.
+    // Assign first: then policy sets that are no longer needed have no references.
     const classes = [...this.#dirtyClasses].filter((pods) => this.#assign(pods));
     this.#dirtyClasses.clear();
-    for (const set of this.#dirtySets) if (set.uses === 0) this.#drop(set);
+    for (const set of this.#dirtySets) if (set.refCount === 0) this.#drop(set);
     for (const stored of this.#changedPolicies) {
       for (const set of stored.sets) this.#dirtySets.add(set);
       for (const direction of DIRECTIONS) {
         const before = stored.rules[direction];
         if (before === undefined) continue;
-        // Before the old rules release their lists: lists of both must stay.
+        // Acquire new rules before releasing old ones, so that lists used by both keep their ids.
         stored.rules[direction] = this.#rulesOf(stored, direction);
         releaseRules(before, this.#lists);
       }
@@ -145,8 +154,8 @@ export class PolicySets {
     return { classes, sets };
   }
 
-  /** undefined: nothing is judged by it any more. */
-  rules({ policies, direction, uses }: PolicySet): PolicySetRules | undefined {
+  /** Returns undefined if the policy set applies to no pod any longer. */
+  rules({ policies, direction, refCount: uses }: PolicySet): PolicySetRules | undefined {
     if (uses === 0) return undefined;
     const inOrder = policies.toSorted((a, b) =>
       byPrecedence(a.policy as Policy, b.policy as Policy),
@@ -154,7 +163,7 @@ export class PolicySets {
     const of = (tier: Policy['tier']) => inOrder.filter(({ policy }) => policy?.tier === tier);
     const rulesOf = (some: readonly StoredPolicy[]) =>
       some.flatMap(({ rules }) => rules[direction] ?? []);
-    // A set has policies of only one of these tiers.
+    // A policy set never contains both: NetworkPolicies replace the Baseline tier.
     const [isolating, baseline] = [of('NetworkPolicy'), of('Baseline')];
     return {
       admin: rulesOf(of('Admin')),
@@ -163,7 +172,7 @@ export class PolicySets {
     };
   }
 
-  /** @returns whether the pods have other sets than before. */
+  /** @returns whether the assignment changed. */
   #assign(pods: PodClass): boolean {
     const before = this.of(pods);
     if (pods.localCount === 0) this.#assigned.delete(pods);
@@ -176,7 +185,10 @@ export class PolicySets {
     return now.ingress !== before.ingress || now.egress !== before.egress;
   }
 
-  /** Policies that apply to pods of a class. The Baseline tier does not where a NetworkPolicy does. */
+  /**
+   * Policies that apply to pods of a class. A NetworkPolicy excludes the Baseline tier in its
+   * direction.
+   */
   #applying({ namespace, labels }: PodClass, direction: Direction): StoredPolicy[] {
     const applying: StoredPolicy[] = [];
     for (const stored of this.#bySubject.candidates(namespace.name)) {
@@ -206,7 +218,7 @@ export class PolicySets {
   #replace(stored: StoredPolicy, policy: Policy | undefined): void {
     for (const each of [stored.policy, policy]) {
       if (each === undefined) continue;
-      // A change of a policy concerns only pods that it selected before or selects now.
+      // A policy change affects only pods that it selected before or selects now.
       for (const pods of this.#assigned.keys()) {
         if (selectsPod(each.subject, pods.namespace, pods.labels)) this.#dirtyClasses.add(pods);
       }
@@ -222,20 +234,23 @@ function idOf(kind: PolicyKind, key: ObjectKey): string {
   return `${kind} ${key}`;
 }
 
-/** A NetworkPolicy isolates pods even without rules; the others need a rule. */
+/** Whether a policy applies in a direction. A NetworkPolicy isolates pods even without rules. */
 function appliesTo(policy: Policy, direction: Direction): boolean {
   const rules = policy[direction];
   return rules !== undefined && (policy.tier === 'NetworkPolicy' || rules.length > 0);
 }
 
-/** The order of a tier. Upstream leaves it open among equals of priority, and among kinds. */
+/**
+ * Order within a tier. The API leaves it undefined for equal priorities and between kinds: by name,
+ * then kind.
+ */
 function byPrecedence(a: Policy, b: Policy): number {
   return (
     priorityOf(a) - priorityOf(b) || compareText(a.name, b.name) || compareText(a.kind, b.kind)
   );
 }
 
-/** A BaselineAdminNetworkPolicy has none and goes first. */
+/** A BaselineAdminNetworkPolicy has no priority and is evaluated first. */
 function priorityOf({ kind, priority }: Policy): number {
   return kind === 'BaselineAdminNetworkPolicy' ? -1 : priority;
 }

@@ -1,13 +1,13 @@
 /**
- * Sets of addresses as ranges. Numbers of any width, so that both families are one code path. A
- * normal list of ranges is sorted, and its ranges do not overlap. They may touch: a network beside one that
- * is in force comes without a change of that.
+ * Address ranges. Addresses are bigints, so that both IP families share the code. A merged list of
+ * ranges is sorted, and its ranges do not overlap. Adjacent ranges stay separate: adding a network
+ * does not change the element of its neighbour.
  */
 import ipaddr from 'ipaddr.js';
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 
-/** Both ends are included. */
+/** A range of addresses; both ends are included. */
 export interface AddressRange {
   readonly first: bigint;
   readonly last: bigint;
@@ -35,7 +35,7 @@ export function cidrRange(cidr: string): AddressRange {
   return { first, last: first + size - 1n };
 }
 
-/** Whether a normal list has all addresses of a family. */
+/** Whether a merged list contains all addresses of an IP family. */
 export function coversFamily(ranges: readonly AddressRange[], family: IpFamily): boolean {
   let next = 0n;
   for (const { first, last } of ranges) {
@@ -45,7 +45,7 @@ export function coversFamily(ranges: readonly AddressRange[], family: IpFamily):
   return next === 1n << BigInt(BITS[family]);
 }
 
-/** What is left of a range without others. */
+/** The parts of a range that are in none of the holes. */
 export function subtractRanges(
   range: AddressRange,
   holes: readonly AddressRange[],
@@ -62,7 +62,9 @@ export function subtractRanges(
   return left;
 }
 
-/** A normal list of the same addresses, the same for the same ranges. */
+/**
+ * Sorts ranges and merges overlapping ones. The result does not depend on the order of the input.
+ */
 export function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
   const joined: AddressRange[] = [];
   for (const range of ranges.toSorted((a, b) => compare(a.first, b.first))) {
@@ -75,17 +77,17 @@ export function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
   return joined;
 }
 
-/** Ranges of the normal list `a` that the normal list `b` has not got just so. */
+/** Ranges of the merged list `a` that are not, with the same ends, in the merged list `b`. */
 export function rangesNotIn(
   a: readonly AddressRange[],
   b: readonly AddressRange[],
 ): AddressRange[] {
   if (a === b) return [];
-  const known = new Map(b.map(({ first, last }) => [first, last]));
-  return a.filter(({ first, last }) => known.get(first) !== last);
+  const lasts = new Map(b.map(({ first, last }) => [first, last]));
+  return a.filter(({ first, last }) => lasts.get(first) !== last);
 }
 
-/** Whether an address is in a normal list. */
+/** Whether a merged list contains an address. */
 export function rangesContain(ranges: readonly AddressRange[], address: bigint): boolean {
   let [low, high] = [0, ranges.length];
   while (low < high) {

@@ -1,4 +1,4 @@
-/** Lists of peers and of ports. Rules with equal peers, or equal ports, share one list. */
+/** Peer lists and port lists. Rules with equal peers, or equal ports, share one list. */
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import type {
   LabelSelector,
@@ -13,32 +13,32 @@ type NetworkPeer = Extract<PolicyPeer, { kind: 'network' }>;
 type NamedPortMatch = Extract<PortMatch, { name: string }>;
 
 interface SharedList {
-  readonly number: ListId;
+  readonly id: ListId;
   readonly key: string;
-  /** Pods that are peers, or whose named ports count. */
+  /** Pods that are peers, or whose named ports are members. */
   readonly selections: readonly PodSelection[];
-  uses: number;
-  /** Reported as fresh, and not as dropped since. */
+  refCount: number;
+  /** Reported as added, and not as removed since. */
   isLive: boolean;
 }
 
-/** Peers that rules share. */
+/** Peers of one or more rules. */
 export interface PeerList extends SharedList {
   readonly kind: 'peers';
   readonly nodes: readonly LabelSelector[];
   readonly networks: readonly NetworkPeer[];
-  readonly groups: readonly LabelSelector[];
-  readonly names: readonly string[];
-  /** Where its members are. */
+  readonly cidrGroups: readonly LabelSelector[];
+  readonly domainNames: readonly string[];
+  /** The nft sets that contain the members. */
   readonly sets: readonly PeerSetName[];
 }
 
-/** Ports that rules share. */
+/** Ports of one or more rules. */
 export interface PortList extends SharedList {
   readonly kind: 'ports';
   readonly ranges: readonly PortRange[];
-  readonly names: readonly NamedPortMatch[];
-  /** Named ports of this node's pods count, instead of those of `selections`. */
+  readonly namedPorts: readonly NamedPortMatch[];
+  /** Whether named ports refer to this node's pods (ingress) instead of `selections` (egress). */
   readonly isLocal: boolean;
   readonly sets: readonly PortSetName[];
 }
@@ -47,26 +47,26 @@ export type RuleList = PeerList | PortList;
 
 const EVERY_POD: readonly PodSelection[] = [{ namespaces: [], pods: [] }];
 
-/** Lists that came into use, or went out of use, since the last `settle()`. */
+/** Lists that came into use or fell out of use since the last `takeChanges()`. */
 export interface ListChanges {
   readonly added: readonly RuleList[];
   readonly removed: readonly RuleList[];
 }
 
-/** Lists by their content. A list keeps its number while a rule uses it; no other list gets that number later. */
+/** Reference-counted lists by content. The id of a list is never reused. */
 export class RuleLists {
   readonly #byKey = new Map<string, RuleList>();
-  /** Lists whose use count became 1 or 0 since the last `settle()`. */
+  /** Lists whose reference count became 1 or 0 since the last `takeChanges()`. */
   readonly #changed = new Set<RuleList>();
   readonly #listsByDomainName = new Map<string, Set<ListId>>();
   #lastId = 0;
 
-  /** Patterns of domain names, and the lists that each belongs to. */
+  /** Domain name patterns and the lists that contain them. */
   get listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
     return this.#listsByDomainName;
   }
 
-  /** The list of these peers. The caller releases it. */
+  /** Returns the list with these peers. The caller must release it. */
   peers(peers: readonly PolicyPeer[]): PeerList {
     const entries = new Map(peers.map((peer) => [peerKey(peer), peer]));
     const key = `peers ${[...entries.keys()].sort(compareText).join()}`;
@@ -80,20 +80,20 @@ export class RuleLists {
         selections: of('pods').map(({ selection }) => selection),
         nodes: of('nodes').map(({ selector }) => selector),
         networks: of('network'),
-        groups: of('cidrGroups').map(({ selector }) => selector),
-        names: of('domainName').map(({ pattern }) => pattern),
+        cidrGroups: of('cidrGroups').map(({ selector }) => selector),
+        domainNames: of('domainName').map(({ pattern }) => pattern),
       };
       const sets: PeerSetName[] = [];
       if (content.selections.length + content.nodes.length > 0) sets.push('peers');
-      if (content.networks.length + content.groups.length > 0) sets.push('networks');
-      if (content.names.length > 0) sets.push('learned');
+      if (content.networks.length + content.cidrGroups.length > 0) sets.push('networks');
+      if (content.domainNames.length > 0) sets.push('fqdn-peers');
       return {
         kind: 'peers',
-        number: this.#nextId(),
+        id: this.#nextId(),
         key,
         ...content,
         sets,
-        uses: 0,
+        refCount: 0,
         isLive: false,
       };
     });
@@ -101,8 +101,9 @@ export class RuleLists {
   }
 
   /**
-   * The list of these ports. The caller releases it.
-   * @param peers Of the rule: named ports are looked for in pods that these select.
+   * Returns the list with these ports. The caller must release it.
+   * @param peers Peers of the rule. For egress, named ports are ports of the pods that the peers
+   * select.
    */
   ports(
     direction: Direction,
@@ -118,7 +119,7 @@ export class RuleLists {
     const names = [...new Map(named.map((port) => [namedPortKey(port), port])).values()].sort(
       (a, b) => compareText(namedPortKey(a), namedPortKey(b)),
     );
-    // A named port is a port of the destination: for ingress a pod of this node.
+    // A named port is a port of the destination pod. For ingress this is a pod of this node.
     const isLocal = names.length > 0 && direction === 'ingress';
     const selections = names.length === 0 || isLocal ? [] : destinationSelections(peers);
     const scopeKey = isLocal ? 'local' : selections.map(selectionKey).sort(compareText);
@@ -129,14 +130,14 @@ export class RuleLists {
       if (names.length > 0) sets.push('named-ports');
       return {
         kind: 'ports',
-        number: this.#nextId(),
+        id: this.#nextId(),
         key,
         ranges,
-        names,
+        namedPorts: names,
         isLocal,
         selections,
         sets,
-        uses: 0,
+        refCount: 0,
         isLive: false,
       };
     });
@@ -144,33 +145,33 @@ export class RuleLists {
   }
 
   release(list: RuleList): void {
-    list.uses -= 1;
-    if (list.uses === 0) this.#changed.add(list);
+    list.refCount -= 1;
+    if (list.refCount === 0) this.#changed.add(list);
   }
 
-  /** Forgets lists that are no longer used, and returns what changed since the last call. */
+  /** Drops unused lists and returns the changes since the last call. */
   takeChanges(): ListChanges {
-    const [fresh, dropped]: [RuleList[], RuleList[]] = [[], []];
+    const [added, removed]: [RuleList[], RuleList[]] = [[], []];
     for (const list of this.#changed) {
-      const isUsed = list.uses > 0;
+      const isUsed = list.refCount > 0;
       if (!isUsed) this.#byKey.delete(list.key);
       if (isUsed === list.isLive) continue;
       list.isLive = isUsed;
-      (isUsed ? fresh : dropped).push(list);
-      for (const name of list.kind === 'peers' ? list.names : []) {
-        const numbers = getOrCreate(this.#listsByDomainName, name, () => new Set());
-        if (isUsed) numbers.add(list.number);
-        else numbers.delete(list.number);
-        if (numbers.size === 0) this.#listsByDomainName.delete(name);
+      (isUsed ? added : removed).push(list);
+      for (const name of list.kind === 'peers' ? list.domainNames : []) {
+        const ids = getOrCreate(this.#listsByDomainName, name, () => new Set());
+        if (isUsed) ids.add(list.id);
+        else ids.delete(list.id);
+        if (ids.size === 0) this.#listsByDomainName.delete(name);
       }
     }
     this.#changed.clear();
-    return { added: fresh, removed: dropped };
+    return { added, removed };
   }
 
   #acquire(list: RuleList): RuleList {
-    list.uses += 1;
-    if (list.uses === 1) this.#changed.add(list);
+    list.refCount += 1;
+    if (list.refCount === 1) this.#changed.add(list);
     return list;
   }
 
@@ -181,15 +182,15 @@ export class RuleLists {
 }
 
 /**
- * Pods to which a rule of egress may lead. Peers that are no selections may have pods among them (a network
- * that has the pods' addresses), so that every pod may be the destination.
+ * Possible destination pods of an egress rule. A peer that selects no pods may still include them
+ * (a CIDR of the pod network), so then every pod is possible.
  */
 function destinationSelections(peers: readonly PolicyPeer[] | undefined): readonly PodSelection[] {
   const selections = peers?.flatMap((peer) => (peer.kind === 'pods' ? [peer.selection] : []));
   return selections?.length === peers?.length && selections !== undefined ? selections : EVERY_POD;
 }
 
-/** Equal for equal peers, whatever the order in which they were written. */
+/** A key that is equal for equal peers. */
 function peerKey(peer: PolicyPeer): string {
   switch (peer.kind) {
     case 'pods':

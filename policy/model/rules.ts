@@ -1,22 +1,22 @@
-/** Rules of policies, with their peers and ports as lists that rules share. */
+/** Rules of policies. Their peers and ports are shared lists. */
 import type { Policy, PolicyRule } from '../../api/policy-objects.ts';
 import type { PeerList, PortList, RuleLists } from './rule-lists.ts';
 import type { Direction, RuleVerdict } from './terms.ts';
 
-/** A rule that can match something, and where it comes from. */
+/** A rule that can match at least one packet, and its source. */
 export interface PolicySetRule {
-  /** undefined: all. */
+  /** undefined: all peers. */
   readonly peers: PeerList | undefined;
   /** undefined: all ports of all protocols. */
   readonly ports: PortList | undefined;
-  readonly outcome: RuleVerdict;
+  readonly verdict: RuleVerdict;
   /** `NetworkPolicy default/web spec.egress[0]` */
   readonly comment: string;
   readonly policy: Policy;
   readonly source: PolicyRule;
 }
 
-/** Those rules of a policy that can match anything. The caller releases the lists. */
+/** Rules of a policy that can match a packet. The caller must release the lists. */
 export function acquireRules(
   policy: Policy,
   direction: Direction,
@@ -27,7 +27,7 @@ export function acquireRules(
     .map((source) => ({
       peers: source.peers && lists.peers(source.peers),
       ports: source.ports && lists.ports(direction, source.peers, source.ports),
-      outcome: ruleVerdict(policy, source),
+      verdict: ruleVerdict(policy, source),
       comment: `${policy.kind} ${policy.key} ${source.path}`,
       policy,
       source,
@@ -43,7 +43,7 @@ export function releaseRules(rules: readonly PolicySetRule[], lists: RuleLists):
 
 function ruleVerdict({ tier }: Policy, { action }: PolicyRule): RuleVerdict {
   if (action === 'Allow') return 'allow';
-  if (action === 'Pass') return tier === 'Admin' ? 'pass' : 'allow'; // Behind Baseline is the default.
+  if (action === 'Pass') return tier === 'Admin' ? 'pass' : 'allow'; // The default allow follows.
   if (tier === 'Admin') return 'deny-admin';
   return tier === 'Baseline' ? 'deny-baseline' : 'deny-network-policy';
 }

@@ -1,4 +1,4 @@
-/** Label selectors (metav1.LabelSelector), and what they select. */
+/** Evaluates label selectors (metav1.LabelSelector). */
 import type {
   LabelSelector,
   Labels,
@@ -6,18 +6,18 @@ import type {
   SelectorRequirement,
 } from '../../api/policy-objects.ts';
 
-/** A namespace as selectors see it. */
+/** The fields of a namespace that selectors need. */
 export interface SelectableNamespace {
   readonly name: string;
   readonly labels: Labels;
 }
 
-/** Whether all requirements hold (metav1.LabelSelector). */
+/** Whether labels match all requirements of a selector. */
 export function matches(selector: LabelSelector, labels: Labels): boolean {
   return selector.every((requirement) => meetsRequirement(requirement, labels));
 }
 
-/** Whether a selection has pods with these labels in this namespace. */
+/** Whether a selection contains pods with these labels in this namespace. */
 export function selectsPod(
   { namespaces, pods }: PodSelection,
   namespace: SelectableNamespace,
@@ -26,7 +26,10 @@ export function selectsPod(
   return selectsNamespace(namespaces, namespace) && matches(pods, labels);
 }
 
-/** Whether a selection has, or might have, pods in this namespace. */
+/**
+ * Whether a selection includes this namespace. Whether it selects a pod there depends on the pod's
+ * labels.
+ */
 export function selectsNamespace(
   namespaces: PodSelection['namespaces'],
   namespace: SelectableNamespace,
@@ -37,7 +40,7 @@ export function selectsNamespace(
 }
 
 function meetsRequirement({ key, operator, values }: SelectorRequirement, labels: Labels): boolean {
-  // Labels are parsed JSON: `labels.constructor` is there without anybody having set it.
+  // Labels are a parsed JSON object, which inherits properties such as `constructor`.
   const value = Object.hasOwn(labels, key) ? labels[key] : undefined;
   switch (operator) {
     case 'In':

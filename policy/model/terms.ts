@@ -1,21 +1,23 @@
-/** Terms that the files of model/ share with each other and with compile/. */
+/** Types that model/ and compile/ share. */
 
 export type Direction = 'ingress' | 'egress';
 export const DIRECTIONS: readonly Direction[] = ['ingress', 'egress'];
 
-/** A list of peers, or of ports, that rules share. Never used again while the agent runs. */
+/** Id of a peer list or port list. Never reused while the agent runs. */
 export type ListId = number;
 
-/** Where the addresses of a list of peers are: of pods and nodes, in CIDRs, of domain names. */
-export type PeerSetName = 'peers' | 'networks' | 'learned';
+/**
+ * nft sets with members of peer lists: addresses of pods and nodes, CIDRs, resolved domain names.
+ */
+export type PeerSetName = 'peers' | 'networks' | 'fqdn-peers';
 export type PortSetName = 'ports' | 'named-ports';
 
-/** What becomes of a packet that a rule matches. */
+/** What a rule does with the packets that it matches. */
 export type RuleVerdict =
   | 'allow'
-  /** On to NetworkPolicies, and what comes after them. */
+  /** Skip the rest of the Admin tier; continue with NetworkPolicies or the Baseline tier. */
   | 'pass'
-  /** Denied by a rule, or by isolation, of this tier. */
+  /** Denied by a rule of this tier, or by the default deny of NetworkPolicies. */
   | 'deny-admin'
   | 'deny-network-policy'
   | 'deny-baseline';

@@ -166,8 +166,8 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
   });
 
   for (const [args, message] of [
-    [['default/gone', 'data/db', 1], 'default/gone: there is no such pod'],
-    [['default/pending', 'data/db', 1], 'default/pending: it has no address yet'],
+    [['default/gone', 'data/db', 1], 'default/gone: the pod does not exist'],
+    [['default/pending', 'data/db', 1], 'default/pending: the pod has no address yet'],
     [['10.244.1.11', 'fd00::1', 1], '--from and --to have no addresses of the same IP family'],
     [
       ['default/web', '10.96.0.1', 80],

@@ -1,4 +1,7 @@
-/** A large cluster that changes all the while, and an agent's policy half that follows, in a namespace. */
+/**
+ * A large random cluster that changes constantly, and an enforcer that follows it in a network
+ * namespace.
+ */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import type {
@@ -31,7 +34,7 @@ export interface Size {
   readonly pods: number;
 }
 
-/** Objects by their place: each pod, policy, namespace and group has one, and changes in it. */
+/** Random objects by kind and key. A change replaces, adds or removes one of them. */
 class Cluster {
   readonly #random: Random;
   readonly #size: Size;
@@ -50,7 +53,7 @@ class Cluster {
     return [...this.#objects.values()];
   }
 
-  /** Changes, adds or removes one object. */
+  /** Replaces, adds or removes one object. */
   change(): Change {
     const random = this.#random;
     const { pods, policies } = this.#size;
@@ -98,7 +101,7 @@ class Cluster {
     ]);
   }
 
-  /** Of some that others may have as well for a while, as addresses are used again. */
+  /** A pod whose address another pod may have as well, as when addresses are reused. */
   #pod(index: number): Pod {
     const number = this.#random.chance(0.1) ? this.#random.integer(0, this.#size.pods) : index;
     const address = this.#random.chance(0.05)
@@ -123,7 +126,7 @@ class Cluster {
     return this.#random.pick([[], labelled({ app }), labelled({ tier }), labelled(all)]);
   }
 
-  /** Most in one namespace, some across. */
+  /** A NetworkPolicy, or sometimes a ClusterNetworkPolicy. */
   #policy(index: number): Policy {
     const random = this.#random;
     const isAcross = index % 50 === 0;
@@ -183,9 +186,9 @@ let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
 let monitor: NftMonitor | undefined;
 let log: string[] = [];
-/** Families with changes that are not in the kernel. */
+/** IP families with changes that are not in the kernel. */
 const behind = new Set<IpFamily>();
-/** Those of them at which the enforcer looks by now. */
+/** IP families in `behind` whose enforcer run has begun. */
 const begun = new Set<IpFamily>();
 let caughtUp = Promise.withResolvers<void>();
 
@@ -199,7 +202,7 @@ function feed(change: Change): void {
 }
 
 export const churn = {
-  /** Enforces for these objects; resolves when the kernel has all. */
+  /** Starts an enforcer with these objects; resolves when the kernel is in sync. */
   async churnStart(objects: readonly TestObject[]): Promise<void> {
     log = [];
     const end = (family: IpFamily) => {
@@ -220,7 +223,7 @@ export const churn = {
       source: {
         takeChanges: () => applied.takeChanges(),
         snapshot: (family) => applied.snapshot(family),
-        fqdnContent: () => ({ elements: [], answers: [] }),
+        fqdnContent: () => ({ elements: [], entries: [] }),
       },
       timers: systemTimers,
       monitor,
@@ -230,8 +233,8 @@ export const churn = {
         compiled: () => {},
         applied: end,
         failed: (family, error) => log.push(`${family} failed ${String(error)}`),
-        driftDetected: (family, what) => log.push(`${family} disturbed ${what}`),
-        watchFailed: (error) => log.push(`deaf ${String(error)}`),
+        driftDetected: (family, what) => log.push(`${family} drift ${what}`),
+        watchFailed: (error) => log.push(`watch failed ${String(error)}`),
       },
     });
     for (const object of objects) feed({ upsert: object });
@@ -240,8 +243,9 @@ export const churn = {
   },
 
   /**
-   * Changes so many objects, some of them at once, and does not always wait for the kernel.
-   * @returns the objects in the end.
+   * Makes a number of changes in random batches, and only sometimes waits until the kernel is in
+   * sync.
+   * @returns the final objects.
    */
   async churnAll(seed: number, size: Size, changes: number): Promise<readonly TestObject[]> {
     const cluster = new Cluster(seed, size);

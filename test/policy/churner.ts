@@ -1,6 +1,7 @@
 /**
- * An agent whose policies change until it is killed: `churner.ts CHURN HOW`. It writes everything first; then
- * HOW: `all`, over and over, or what has changed.
+ * An agent that writes changing policies until it is killed: `churner.ts CHURN HOW`. After the
+ * first full write, HOW `all` replaces the whole table in a loop, and any other value applies
+ * changes.
  */
 import { nftCommand } from '../../nft/command.ts';
 import { PolicyBackend } from '../../policy/enforce/backend.ts';
@@ -15,7 +16,7 @@ const backend = new PolicyBackend(openPolicyTables(family), nftCommand(), {
   onWarning: (message) => console.error(message),
 });
 console.log('starts');
-const NOTHING = { elements: [], answers: [] };
+const NOTHING = { elements: [], entries: [] };
 await backend.replaceAll(stateOf(0, churn), NOTHING);
 console.log('churns');
 for (let step = 1; ; step++) {

@@ -3,19 +3,19 @@ import type { CompiledRule, PolicyChange, PolicySetChain } from '../../policy/co
 import type { Direction, PeerSetName } from '../../policy/model/terms.ts';
 
 export function chainRule(fields: Partial<CompiledRule> = {}): CompiledRule {
-  return { peers: undefined, ports: undefined, outcome: 'allow', comment: 'a rule', ...fields };
+  return { peers: undefined, ports: undefined, verdict: 'allow', comment: 'a rule', ...fields };
 }
 
-/** What isolation by NetworkPolicies ends with. */
-export const DENY_REST = chainRule({ outcome: 'deny-network-policy', comment: 'isolated' });
+/** The default deny of isolated pods. */
+export const DENY_REST = chainRule({ verdict: 'deny-network-policy', comment: 'isolated' });
 
 export function policySetChain(
   direction: Direction,
-  profile: number,
-  rest: readonly CompiledRule[],
+  policySetId: number,
+  lowerTiers: readonly CompiledRule[],
   admin: readonly CompiledRule[] = [],
 ): PolicySetChain {
-  return { direction, profile, admin, lowerTiers: rest };
+  return { direction, policySetId, admin, lowerTiers };
 }
 
 export function policyChange(family: IpFamily, fields: Partial<PolicyChange> = {}): PolicyChange {
@@ -31,17 +31,17 @@ export function policyChange(family: IpFamily, fields: Partial<PolicyChange> = {
   };
 }
 
-/** Peers of a list. */
+/** A reference to a peer list. */
 export function peers(list: number, ...sets: readonly PeerSetName[]) {
-  return { number: list, sets: sets.length === 0 ? (['peers'] as const) : sets };
+  return { id: list, sets: sets.length === 0 ? (['peers'] as const) : sets };
 }
 
-/** Ports of a list. */
+/** A reference to a port list. */
 export function ports(list: number, ...sets: readonly ('ports' | 'named-ports')[]) {
-  return { number: list, sets: sets.length === 0 ? (['ports'] as const) : sets };
+  return { id: list, sets: sets.length === 0 ? (['ports'] as const) : sets };
 }
 
-/** An address that nobody has. */
+/** An unused address. */
 export function address(family: IpFamily, number: number): string {
   return family === 'IPv4'
     ? `10.9.${number >> 8}.${number & 255}`

@@ -1,11 +1,12 @@
 /**
- * Sends datagrams to these addresses until it is ended: `flood.ts PORT ADDRESS...`. Runs in the
- * namespace of a host. What is dropped begins a connection anew each time.
+ * Sends UDP datagrams until it is killed: `flood.ts PORT ADDRESS...`. Runs in the network namespace
+ * of a host. A dropped datagram leaves no conntrack entry, so each one is the first packet of a
+ * connection.
  */
 import { createSocket } from 'node:dgram';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Datagrams to each address, and the milliseconds between. */
+/** Datagrams to each address, and milliseconds between batches. */
 const BATCH = 20;
 const PAUSE = 2;
 

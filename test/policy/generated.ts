@@ -1,6 +1,6 @@
 /**
- * Clusters and changes for property tests. Few names, labels and addresses, so that objects meet:
- * pods share labels and addresses, lists share members, networks overlap and touch.
+ * Random clusters and changes for property tests. There are few names, labels and addresses, so
+ * that pods share labels and addresses, lists share members, and networks overlap or are adjacent.
  */
 import fc, { type Arbitrary } from 'fast-check';
 import { cidrContains } from '../../api/addresses.ts';
@@ -27,7 +27,7 @@ const NODE_ADDRESSES = {
   [THERE]: ['192.168.0.2', 'fd00:1::2'],
 } as const;
 
-/** What names were resolved to: addresses elsewhere, and a pod's. */
+/** Resolved addresses of domain names: external ones, and one of a pod. */
 export const NAMES = new Map([
   ['example.com', ['203.0.113.5', '2001:db8::5']],
   ['www.example.com', ['203.0.113.200']],
@@ -60,7 +60,7 @@ const NAMED: readonly NamedPort[] = [
   { name: 'dns', protocol: 'UDP', port: 53 },
 ];
 
-/** The first of them more often than the others. */
+/** Picks the first value more often than the others. */
 function often<T>([first, ...others]: readonly [T, ...T[]], weight: number): Arbitrary<T> {
   const rest = others.map((other) => ({ arbitrary: fc.constant(other), weight: 1 }));
   return fc.oneof({ arbitrary: fc.constant(first), weight }, ...rest);
@@ -266,7 +266,7 @@ const anyNode = fc
   .record({ name: fc.constantFrom(HERE, THERE), labels, families: fc.subarray([0, 1]) })
   .map(({ name, labels: some, families }) => {
     const addresses = NODE_ADDRESSES[name].filter((_, at) => families.includes(at));
-    // Nodes share addresses where a load balancer's is on several; a pod's may be on another node.
+    // Nodes may share an address (of a load balancer), and a node may have the address of a pod.
     return node(name, name === THERE ? [...addresses, '10.0.0.6', '192.168.0.9'] : addresses, some);
   });
 
@@ -308,7 +308,7 @@ function several<T>(one: Arbitrary<T>, minLength: number, maxLength: number): Ar
   return fc.array(one, { minLength, maxLength, size: 'max' });
 }
 
-/** A cluster with most of what there can be. */
+/** A cluster with most kinds of objects. */
 export const cluster: Arbitrary<readonly TestObject[]> = fc
   .tuple(
     several<TestObject>(anyPod, 6, 14),
@@ -326,7 +326,7 @@ const ADDRESSES = [
   [...POD_NUMBERS.map((number) => `fd00::${number}`), '2001:db8::5', 'fd00:1::2', '2001:db8:1::1'],
 ] as const;
 
-/** Connections between all addresses that there may be, of pods with all, of others with pods. */
+/** Connections from pods to all addresses, and from all addresses to pods. */
 export const FLOWS: readonly Flow[] = ADDRESSES.flatMap((addresses) =>
   addresses.flatMap((from, source) =>
     addresses.flatMap((to, target) =>

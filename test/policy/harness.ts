@@ -1,4 +1,4 @@
-/** A model with an interpreter behind it, held against the oracle. */
+/** A policy model whose changes an interpreter applies; compared with the oracle. */
 import assert from 'node:assert/strict';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
@@ -37,29 +37,29 @@ export class ModelHarness {
     this.model.remove(kind, key);
   }
 
-  /** Brings everything into force. */
+  /** Applies all changes. */
   sync(): PolicyChange[] {
     const changes = this.applied.takeChanges();
     for (const change of changes) this.kernels[change.family].apply(change);
     return changes;
   }
 
-  /** What the rules in force do. */
-  judge(flow: Flow): Verdict {
-    return this.kernels[familyOf(flow.to)].judge(flow, this.surroundings());
+  /** The verdict of the applied rules. */
+  evaluate(flow: Flow): Verdict {
+    return this.kernels[familyOf(flow.to)].evaluate(flow, this.packetContext());
   }
 
-  /** What the API says, for one node or for all. */
+  /** The verdict of the oracle. @param enforcing Nodes that enforce policy; default: all. */
   expected(flow: Flow, enforcing?: readonly string[]): Verdict {
-    const world = { objects: [...this.objects.values()], names: this.names };
-    return verdict(enforcing === undefined ? world : { ...world, enforcing }, flow);
+    const clusterState = { objects: [...this.objects.values()], names: this.names };
+    return verdict(enforcing === undefined ? clusterState : { ...clusterState, enforcing }, flow);
   }
 
-  surroundings(): PacketContext {
+  packetContext(): PacketContext {
     const node = this.objects.get(`Node ${HERE}`);
     const nodeAddresses = node?.kind === 'Node' ? node.addresses : [];
-    const learned = learnedIn(this.model, this.names);
-    return { nodeAddresses, learned: (list, address) => learned.has(`${list} ${address}`) };
+    const elements = fqdnPeersOf(this.model, this.names);
+    return { nodeAddresses, isFqdnPeer: (list, address) => elements.has(`${list} ${address}`) };
   }
 
   explained(flow: Flow): Verdict {
@@ -69,30 +69,31 @@ export class ModelHarness {
       to: { address: flow.to },
       port: flow.port,
       protocol: flow.protocol,
-      // Asked anew each time: for pods of other nodes there are lists only while they are explained.
-      isFqdnAddress: (list, address) => learnedIn(this.model, this.names).has(`${list} ${address}`),
+      // Compute again for each call: lists for pods of other nodes exist only during explain().
+      isFqdnAddress: (list, address) =>
+        fqdnPeersOf(this.model, this.names).has(`${list} ${address}`),
     });
     assert.ok(one !== undefined && others.length === 0);
     return one.verdict;
   }
 }
 
-/** Members of the set `learned`: `list address`. */
-function learnedIn(model: PolicyModel, names: ResolvedNames): Set<string> {
-  const learned = new Set<string>();
+/** Elements of the set `fqdn-peers` as `list address`. */
+function fqdnPeersOf(model: PolicyModel, names: ResolvedNames): Set<string> {
+  const elements = new Set<string>();
   for (const [pattern, lists] of model.listsByDomainName()) {
     for (const [name, addresses] of names) {
       if (pattern !== name && !(pattern.startsWith('*.') && name.endsWith(pattern.slice(1))))
         continue;
-      for (const list of lists) for (const address of addresses) learned.add(`${list} ${address}`);
+      for (const list of lists) for (const address of addresses) elements.add(`${list} ${address}`);
     }
   }
-  return learned;
+  return elements;
 }
 
 /**
- * What becomes of a connection on a node that has these objects, on which the model, the oracle and
- * the explanation have to agree.
+ * The verdict on a connection with these objects. Fails if the compiled rules, the oracle and
+ * explain() differ.
  */
 export function checkedVerdict(
   objects: Iterable<TestObject>,
@@ -102,14 +103,14 @@ export function checkedVerdict(
   const agent = new ModelHarness(objects, names);
   agent.sync();
   const expected = agent.expected(flow, [HERE]);
-  assert.equal(agent.judge(flow), expected, 'the rules, and the oracle');
+  assert.equal(agent.evaluate(flow), expected, 'compiled rules and oracle');
   if (flow.protocol !== 'ICMP') {
-    assert.equal(agent.explained(flow), agent.expected(flow), 'the explanation, and the oracle');
+    assert.equal(agent.explained(flow), agent.expected(flow), 'explain() and oracle');
   }
   return expected;
 }
 
-/** All that is in force, with what lists and profiles have in place of their numbers. */
+/** The applied state as text. Contents replace the ids of lists and policy sets. */
 export function contentOf({ model, applied }: ModelHarness, family: IpFamily): readonly string[] {
   const { chains, elements } = applied.snapshot(family);
   const all = [...elements];
@@ -124,54 +125,54 @@ export function contentOf({ model, applied }: ModelHarness, family: IpFamily): r
     for (const list of lists) members.set(list, [...(members.get(list) ?? []), pattern]);
   }
   const listText = (part: CompiledRule['peers'] | CompiledRule['ports']) =>
-    part && [part.sets, (members.get(part.number) ?? []).sort()];
-  const ruleText = ({ peers, ports, outcome, comment }: CompiledRule) => [
+    part && [part.sets, (members.get(part.id) ?? []).sort()];
+  const ruleText = ({ peers, ports, verdict, comment }: CompiledRule) => [
     listText(peers),
     listText(ports),
-    outcome,
+    verdict,
     comment,
   ];
   const chainText = new Map(
-    chains.map(({ direction, profile, admin, lowerTiers: rest }) => [
-      profile,
-      JSON.stringify([direction, admin.map(ruleText), rest.map(ruleText)]),
+    chains.map(({ direction, policySetId, admin, lowerTiers }) => [
+      policySetId,
+      JSON.stringify([direction, admin.map(ruleText), lowerTiers.map(ruleText)]),
     ]),
   );
   const lines = [...chainText.values()];
   for (const element of all) {
     if ('list' in element) continue;
-    const chain = 'profile' in element ? chainText.get(element.profile) : '';
+    const chain = 'policySetId' in element ? chainText.get(element.policySetId) : '';
     lines.push(`${element.set} ${element.address} ${chain}`);
   }
   lines.push(...[...members.values()].map((list) => JSON.stringify(list.sort())));
   return lines.sort();
 }
 
-/** The interpreters have what the model says is in force. */
+/** Asserts that the interpreters have the same state as the snapshot. */
 export function assertApplied({ applied, kernels }: ModelHarness): void {
   for (const family of IP_FAMILIES) {
     const { chains, elements } = applied.snapshot(family);
     const byKey = (some: Iterable<PolicyElement>) =>
       [...some].map((each) => JSON.stringify([elementKey(each), each])).sort();
     assert.deepEqual(byKey(kernels[family].elements.values()), byKey(elements));
-    const byProfile = (some: Iterable<(typeof chains)[number]>) =>
+    const byId = (some: Iterable<(typeof chains)[number]>) =>
       [...some]
-        .toSorted((a, b) => a.profile - b.profile)
+        .toSorted((a, b) => a.policySetId - b.policySetId)
         .map((each) => ({
           ...each,
           admin: each.admin.map(plain),
           lowerTiers: each.lowerTiers.map(plain),
         }));
-    assert.deepEqual(byProfile(kernels[family].chains.values()), byProfile(chains));
+    assert.deepEqual(byId(kernels[family].chains.values()), byId(chains));
   }
 }
 
-/** A rule as the kernel has it: rules of the model say besides where they come from. */
-function plain({ peers, ports, outcome, comment }: CompiledRule): CompiledRule {
+/** A rule without the additional fields of `PolicySetRule`. */
+function plain({ peers, ports, verdict, comment }: CompiledRule): CompiledRule {
   return {
-    peers: peers && { number: peers.number, sets: peers.sets },
-    ports: ports && { number: ports.number, sets: ports.sets },
-    outcome,
+    peers: peers && { id: peers.id, sets: peers.sets },
+    ports: ports && { id: ports.id, sets: ports.sets },
+    verdict,
     comment,
   };
 }

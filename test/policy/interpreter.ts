@@ -1,7 +1,7 @@
 /**
- * What the kernel does with policy changes, as `policy/compile/change.ts` says: the sets and chains of one
- * family, and what becomes of packets. It refuses what the kernel, or the order of changes, does
- * not allow.
+ * A model of the kernel for one IP family: applies policy changes (`policy/compile/change.ts`) to
+ * sets and chains, and evaluates packets. Fails on changes that the kernel would refuse, or in the
+ * wrong phase.
  */
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
@@ -19,21 +19,21 @@ const PROTOCOLS = { TCP: 6, UDP: 17, SCTP: 132, ICMP: 1 } as const;
 
 type RangeElement = Extract<PolicyElement, { set: 'networks' | 'ports' }>;
 
-/** What is neither in the table's sets of the model nor in the packet. */
+/** State outside the model that the evaluation of a packet needs. */
 export interface PacketContext {
   readonly nodeAddresses: readonly string[];
-  /** Whether an address is in the set `learned`. */
-  readonly learned: (list: ListId, address: string) => boolean;
+  /** Whether an address is in the set `fqdn-peers`. */
+  readonly isFqdnPeer: (list: ListId, address: string) => boolean;
 }
 
 export class Interpreter {
   readonly family: IpFamily;
   readonly elements = new Map<string, PolicyElement>();
   readonly chains = new Map<string, PolicySetChain>();
-  /** The same again as a packet looks it up. */
+  /** Elements by lookup key. */
   readonly #pods = new Map<string, number>();
   readonly #ranges = new Map<string, RangeElement[]>();
-  readonly #discarded = { lists: new Set<number>(), profiles: new Set<number>() };
+  readonly #removed = { lists: new Set<number>(), policySets: new Set<number>() };
 
   constructor(family: IpFamily) {
     this.family = family;
@@ -41,8 +41,8 @@ export class Interpreter {
 
   apply(change: PolicyChange): void {
     this.prepare(change);
-    this.switchOver(change);
-    this.discard(change);
+    this.commit(change);
+    this.cleanup(change);
   }
 
   prepare(change: PolicyChange): void {
@@ -55,64 +55,64 @@ export class Interpreter {
     }
   }
 
-  switchOver({ remove, add, chains }: PolicyChange): void {
+  commit({ remove, add, chains }: PolicyChange): void {
     for (const element of remove) this.#remove(element);
     for (const element of add) this.#add(element);
-    const [gone, come] = [remove, add].map((some) => new Set(some.map(contentKey)));
-    for (const key of come ?? []) assert.ok(!gone?.has(key), `${key} goes and comes`);
+    const [removed, added] = [remove, add].map((some) => new Set(some.map(contentKey)));
+    for (const key of added ?? []) assert.ok(!removed?.has(key), `${key} is removed and added`);
     for (const element of [...remove, ...add]) {
       assert.ok(element.set !== 'ports', 'ports of a list never change');
     }
     for (const chain of chains) {
-      assert.ok(!this.#discarded.profiles.has(chain.profile), 'a number is used again');
+      assert.ok(!this.#removed.policySets.has(chain.policySetId), 'a policy set id is reused');
       this.chains.set(chainKey(chain), chain);
     }
     this.#checkReferences();
   }
 
-  discard({ cleanup: discard, cleanupChains: discardChains }: PolicyChange): void {
-    for (const chain of discardChains) {
+  cleanup({ cleanup, cleanupChains }: PolicyChange): void {
+    for (const chain of cleanupChains) {
       assert.ok(this.chains.delete(chainKey(chain)), `no chain ${chainKey(chain)}`);
-      this.#discarded.profiles.add(chain.profile);
+      this.#removed.policySets.add(chain.policySetId);
     }
     this.#checkReferences();
     const named = this.#namedLists();
-    for (const element of discard) {
-      assert.ok('list' in element && !named.has(element.list), 'discards what is in use');
+    for (const element of cleanup) {
+      assert.ok('list' in element && !named.has(element.list), 'removes a list in use');
       this.#remove(element);
-      this.#discarded.lists.add(element.list);
+      this.#removed.lists.add(element.list);
     }
     for (const element of this.elements.values()) {
-      if ('list' in element) assert.ok(named.has(element.list), 'something is left over');
+      if ('list' in element) assert.ok(named.has(element.list), 'a list without rule remains');
     }
   }
 
-  judge(flow: Flow, surroundings: PacketContext): Verdict {
+  evaluate(flow: Flow, context: PacketContext): Verdict {
     const { from, to } = flow;
-    // Packets of the node itself are looked at nowhere.
-    if (surroundings.nodeAddresses.includes(from)) return 'allow';
-    if (from === to && this.elements.has(elementKey({ set: 'own', address: from }))) return 'allow';
+    // Packets of the node itself are never evaluated.
+    if (context.nodeAddresses.includes(from)) return 'allow';
+    if (from === to && this.elements.has(elementKey({ set: 'hairpin-pods', address: from })))
+      return 'allow';
     for (const [direction, subject] of [
       ['egress', from],
       ['ingress', to],
     ] as const) {
-      const profile = this.#pods.get(`${direction} ${subject}`);
-      if (profile === undefined) continue;
-      const chain = this.chains.get(chainKey({ direction, profile }));
+      const policySetId = this.#pods.get(`${direction} ${subject}`);
+      if (policySetId === undefined) continue;
+      const chain = this.chains.get(chainKey({ direction, policySetId }));
       assert.ok(chain !== undefined);
-      if (this.#walk(chain, flow, surroundings) === 'deny') return 'deny';
+      if (this.#walk(chain, flow, context) === 'deny') return 'deny';
     }
     return 'allow';
   }
 
-  #walk(chain: PolicySetChain, flow: Flow, surroundings: PacketContext): Verdict {
-    const matches = (rule: CompiledRule) =>
-      this.#matches(rule, chain.direction, flow, surroundings);
-    const outcome: RuleVerdict = chain.admin.find(matches)?.outcome ?? 'pass';
+  #walk(chain: PolicySetChain, flow: Flow, context: PacketContext): Verdict {
+    const matches = (rule: CompiledRule) => this.#matches(rule, chain.direction, flow, context);
+    const outcome: RuleVerdict = chain.admin.find(matches)?.verdict ?? 'pass';
     if (outcome === 'allow') return 'allow';
     if (outcome !== 'pass') return 'deny';
-    const rest = chain.lowerTiers.find(matches)?.outcome ?? 'allow';
-    assert.notEqual(rest, 'pass', 'there is nothing to pass on to');
+    const rest = chain.lowerTiers.find(matches)?.verdict ?? 'allow';
+    assert.notEqual(rest, 'pass', 'Pass in the last tier');
     return rest === 'allow' ? 'allow' : 'deny';
   }
 
@@ -120,12 +120,12 @@ export class Interpreter {
     { peers, ports }: CompiledRule,
     direction: Direction,
     { from, to, port, protocol: name }: Flow,
-    { learned }: PacketContext,
+    { isFqdnPeer }: PacketContext,
   ): boolean {
     const address = direction === 'egress' ? to : from;
     const isPeer = peers?.sets.some((set) => {
-      const { number: list } = peers;
-      if (set === 'learned') return learned(list, address);
+      const { id: list } = peers;
+      if (set === 'fqdn-peers') return isFqdnPeer(list, address);
       if (set === 'peers') return this.elements.has(elementKey({ set, list, address }));
       const value = addressNumber(address);
       return (this.#ranges.get(`networks ${list}`) ?? []).some((range) => {
@@ -135,7 +135,7 @@ export class Interpreter {
     });
     const protocol = PROTOCOLS[name];
     const isPort = ports?.sets.some((set) => {
-      const { number: list } = ports;
+      const { id: list } = ports;
       if (set === 'named-ports') {
         return this.elements.has(elementKey({ set, list, address: to, protocol, port }));
       }
@@ -149,12 +149,12 @@ export class Interpreter {
 
   #add(element: PolicyElement): void {
     const key = elementKey(element);
-    assert.ok(!this.elements.has(key), `${key} is there already`);
+    assert.ok(!this.elements.has(key), `${key} exists already`);
     if ('list' in element) {
-      assert.ok(!this.#discarded.lists.has(element.list), `list ${element.list} is used again`);
+      assert.ok(!this.#removed.lists.has(element.list), `list ${element.list} is reused`);
     }
     this.elements.set(key, element);
-    if ('profile' in element) this.#pods.set(podKey(element), element.profile);
+    if ('policySetId' in element) this.#pods.set(podKey(element), element.policySetId);
     if (!('first' in element)) return;
     const ranges = this.#ranges.get(rangesKey(element)) ?? [];
     const [first, last] = bounds(element);
@@ -168,9 +168,9 @@ export class Interpreter {
 
   #remove(element: PolicyElement): void {
     const key = elementKey(element);
-    assert.deepEqual(this.elements.get(key), element, `${key} is not there`);
+    assert.deepEqual(this.elements.get(key), element, `${key} does not exist`);
     this.elements.delete(key);
-    if ('profile' in element) this.#pods.delete(podKey(element));
+    if ('policySetId' in element) this.#pods.delete(podKey(element));
     if (!('first' in element)) return;
     const ranges = this.#ranges.get(rangesKey(element)) ?? [];
     this.#ranges.set(
@@ -181,10 +181,10 @@ export class Interpreter {
 
   #namedLists(): Set<ListId> {
     const named = new Set<ListId>();
-    for (const { admin, lowerTiers: rest } of this.chains.values()) {
-      for (const { peers, ports } of [...admin, ...rest]) {
-        if (peers !== undefined) named.add(peers.number);
-        if (ports !== undefined) named.add(ports.number);
+    for (const { admin, lowerTiers } of this.chains.values()) {
+      for (const { peers, ports } of [...admin, ...lowerTiers]) {
+        if (peers !== undefined) named.add(peers.id);
+        if (ports !== undefined) named.add(ports.id);
       }
     }
     return named;
@@ -192,17 +192,17 @@ export class Interpreter {
 
   #checkReferences(): void {
     for (const element of this.elements.values()) {
-      if (!('profile' in element)) continue;
+      if (!('policySetId' in element)) continue;
       const direction = element.set === 'egress-pods' ? 'egress' : 'ingress';
-      const key = chainKey({ direction, profile: element.profile });
+      const key = chainKey({ direction, policySetId: element.policySetId });
       assert.ok(this.chains.has(key), `${elementKey(element)}: no chain ${key}`);
     }
   }
 }
 
-/** By what an element is found in its set. */
+/** The key of an element in its set. */
 export function elementKey(element: PolicyElement): string {
-  if ('profile' in element) return `${element.set} ${element.address}`;
+  if ('policySetId' in element) return `${element.set} ${element.address}`;
   return JSON.stringify(Object.entries(element).sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
@@ -210,12 +210,15 @@ function contentKey(element: PolicyElement): string {
   return JSON.stringify([elementKey(element), element]);
 }
 
-function podKey(element: Extract<PolicyElement, { profile: number }>): string {
+function podKey(element: Extract<PolicyElement, { policySetId: number }>): string {
   return `${element.set.replace('-pods', '')} ${element.address}`;
 }
 
-function chainKey({ direction, profile }: Pick<PolicySetChain, 'direction' | 'profile'>): string {
-  return `${direction} ${profile}`;
+function chainKey({
+  direction,
+  policySetId,
+}: Pick<PolicySetChain, 'direction' | 'policySetId'>): string {
+  return `${direction} ${policySetId}`;
 }
 
 function rangesKey(element: RangeElement): string {

@@ -1,4 +1,4 @@
-/** Policies that change all the time, and what stays the same in all of them. */
+/** A sequence of policy states with some verdicts that never change. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
 import {
@@ -12,15 +12,17 @@ import {
 } from './fixtures.ts';
 import type { TableState } from './policy-functions.ts';
 
-/** Whom a pod's policies are about. */
+/** The subject and its peers. */
 export interface Churn {
   readonly family: IpFamily;
   readonly pod: string;
-  /** Allowed in even steps, allowed in odd ones, always allowed. */
+  /** Peers that are allowed in even steps, in odd steps, and always. */
   readonly even: string;
   readonly odd: string;
   readonly always: string;
-  /** Never allowed: by no rule; by one that denies a network, in one port. */
+  /**
+   * Peers that are never allowed: by default deny, and by a deny rule for one port of a network.
+   */
   readonly never: string;
   readonly network: string;
 }
@@ -30,13 +32,13 @@ export const DENIED_PORT = 4000;
 const UDP = 17;
 const FILLING = 300;
 
-/** What is wanted in a step. Numbers are other ones than in any step before. */
+/** The state of a step. Every step has new list ids. */
 export function stateOf(step: number, churn: Churn): TableState {
-  const list = numberOf(step);
+  const list = firstListOf(step);
   const { family, pod, always, network } = churn;
   const admin = [
     chainRule({
-      outcome: 'deny-admin',
+      verdict: 'deny-admin',
       peers: peers(list + 1, 'networks'),
       ports: ports(list + 2),
     }),
@@ -60,9 +62,9 @@ export function stateOf(step: number, churn: Churn): TableState {
     last: one,
   });
   return {
-    chains: [policySetChain('egress', profileOf(step), [...rest, DENY_REST], admin)],
+    chains: [policySetChain('egress', policySetIdOf(step), [...rest, DENY_REST], admin)],
     elements: [
-      { set: 'egress-pods', address: pod, profile: profileOf(step) },
+      { set: 'egress-pods', address: pod, policySetId: policySetIdOf(step) },
       ...filling.flat(),
       { set: 'peers', list, address: step % 2 === 0 ? churn.even : churn.odd },
       range(1, network),
@@ -79,10 +81,10 @@ export function stateOf(step: number, churn: Churn): TableState {
   };
 }
 
-/** From one step to the next. The profile is the same one in every other. */
+/** The change from the previous step. Two consecutive steps share a policy set id. */
 export function changeTo(step: number, churn: Churn): PolicyChange {
   const [before, now] = [stateOf(step - 1, churn), stateOf(step, churn)];
-  const isSame = profileOf(step) === profileOf(step - 1);
+  const isSame = policySetIdOf(step) === policySetIdOf(step - 1);
   const isPod = ({ set }: PolicyElement) => set === 'egress-pods';
   return policyChange(churn.family, {
     prepare: now.elements.filter((each) => !isPod(each)),
@@ -90,14 +92,14 @@ export function changeTo(step: number, churn: Churn): PolicyChange {
     add: isSame ? [] : now.elements.filter(isPod),
     chains: now.chains,
     cleanup: before.elements.filter((each) => !isPod(each)),
-    cleanupChains: isSame ? [] : [{ direction: 'egress', profile: profileOf(step - 1) }],
+    cleanupChains: isSame ? [] : [{ direction: 'egress', policySetId: policySetIdOf(step - 1) }],
   });
 }
 
-function numberOf(step: number): number {
+function firstListOf(step: number): number {
   return 1 + 5 * step;
 }
 
-function profileOf(step: number): number {
+function policySetIdOf(step: number): number {
   return 1 + Math.floor(step / 2);
 }

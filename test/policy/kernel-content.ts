@@ -1,6 +1,6 @@
 /**
- * What a table of network policy comes to, whatever numbers its lists and profiles have: rules with the
- * members of their lists, and pods with the rules of their chains.
+ * The content of a policy table without ids: rules with the members of their lists, and pods with
+ * the rules of their chains.
  */
 import { createHash } from 'node:crypto';
 
@@ -22,11 +22,11 @@ interface ListedSet {
   readonly elem?: readonly Json[];
 }
 
-/** Sets whose elements begin with the number of a list. */
-const LISTS = ['peers', 'networks', 'learned', 'ports', 'named-ports'];
-const PROFILE = /^(?:egress|ingress)-\d+(?:-rest)?$/;
+/** Sets whose keys begin with a list id. */
+const LISTS = ['peers', 'networks', 'fqdn-peers', 'ports', 'named-ports'];
+const POLICY_SET_CHAIN = /^(?:egress|ingress)-\d+(?:-lower-tiers)?$/;
 
-/** Sorted lines. @param listing what `nft -j list table` prints. */
+/** The content as sorted lines. @param listing Output of `nft -j list table`. */
 export function contentOfTable(listing: string): readonly string[] {
   const { nftables } = JSON.parse(listing) as { nftables: readonly ListedTable[] };
   const sets = nftables.flatMap(({ set, map }) => set ?? map ?? []);
@@ -48,7 +48,7 @@ export function contentOfTable(listing: string): readonly string[] {
     return Object.fromEntries(
       entries.map(([key, each]) => [
         key,
-        key === 'target' && typeof each === 'string' && PROFILE.test(each)
+        key === 'target' && typeof each === 'string' && POLICY_SET_CHAIN.test(each)
           ? contentOf(each)
           : resolve(each),
       ]),
@@ -59,7 +59,7 @@ export function contentOfTable(listing: string): readonly string[] {
 
   const lines = nftables
     .flatMap(({ chain }) => chain ?? [])
-    .map(({ name }) => `chain ${PROFILE.test(name) ? '' : name} ${contentOf(name)}`);
+    .map(({ name }) => `chain ${POLICY_SET_CHAIN.test(name) ? '' : name} ${contentOf(name)}`);
   for (const { name, elem = [] } of sets) {
     if (LISTS.includes(name)) continue;
     for (const element of elem) lines.push(`${name} ${JSON.stringify(resolve(element))}`);
@@ -68,7 +68,7 @@ export function contentOfTable(listing: string): readonly string[] {
   return lines.sort();
 }
 
-/** By set and number of the list. */
+/** Members of lists by set and list id. */
 function membersOf(sets: readonly ListedSet[]): ReadonlyMap<string, readonly string[]> {
   const members = new Map<string, string[]>();
   for (const { name, elem = [] } of sets) {

@@ -1,6 +1,6 @@
 /**
- * Listens to a group of nflog in the namespace that it is started in: `nflog.ts GROUP`. Prints
- * `ready`, and a line with the prefix of each packet.
+ * Listens to an NFLOG group in its network namespace: `nflog.ts GROUP`. Prints `ready`, and then
+ * the prefix of each packet on a line.
  */
 import { encodeAttributes, readAttributes } from '../../netlink/core/attribute.ts';
 import { newReceiveBuffer, readDatagram } from '../../netlink/core/datagram.ts';

@@ -1,4 +1,4 @@
-/** Objects of network policy with everything that a test does not care about filled in. */
+/** Builds policy objects with default values for all fields. */
 import type { Node } from '../../api/objects.ts';
 import type {
   CidrGroup,
@@ -100,7 +100,7 @@ export function rule(fields: Partial<PolicyRule> = {}): PolicyRule {
 
 type PolicyFields = Partial<Omit<Policy, 'kind' | 'tier'>>;
 
-/** One of the namespace `default`, about all its pods. */
+/** Selects all pods of the namespace `default` unless given otherwise. */
 export function networkPolicy(name: string, fields: PolicyFields = {}): Policy {
   const space = fields.namespace ?? 'default';
   return policy('NetworkPolicy', 'NetworkPolicy', name, {
@@ -127,7 +127,7 @@ export function clusterPolicy(
   return policy('ClusterNetworkPolicy', tier, name, fields);
 }
 
-/** About all pods of the cluster, unless told otherwise. */
+/** Selects all pods of the cluster unless given otherwise. */
 function policy(
   kind: Policy['kind'],
   tier: Policy['tier'],

@@ -1,7 +1,7 @@
 /**
- * What the policy APIs say of a connection, read off the objects as they are, for each connection
- * from the start. It knows nothing of profiles and lists, and nothing here is fast or clever: what is
- * compared with it has to be right because this is plainly right.
+ * A reference implementation of the policy APIs. It evaluates the objects directly for each
+ * connection, without policy sets and lists. It is simple rather than fast, so that its correctness
+ * is evident.
  */
 import { cidrContains } from '../../api/addresses.ts';
 import type { Node, Protocol } from '../../api/objects.ts';
@@ -19,56 +19,57 @@ import type {
 } from '../../api/policy-objects.ts';
 import type { TestObject } from './objects.ts';
 
-/** A cluster. */
+/** Objects and settings of a cluster. */
 export interface ClusterState {
   readonly objects: readonly TestObject[];
-  /** Addresses that were learned for domain names, in lower case and without the final dot. */
+  /** FQDN cache: addresses by domain name in lower case without the final dot. */
   readonly names?: ReadonlyMap<string, readonly string[]>;
-  /** Nodes that enforce policy for their pods. Missing: all. */
+  /** Nodes that enforce policy for their pods; default: all. */
   readonly enforcing?: readonly string[];
 }
 
-/** The first packet of a connection, after translation of its destination. */
+/** The first packet of a connection, after DNAT. */
 export interface Flow {
   readonly from: string;
   readonly to: string;
-  /** Of the destination; means nothing with ICMP. */
+  /** Destination port; ignored for ICMP. */
   readonly port: number;
   readonly protocol: Protocol | 'ICMP';
 }
 
 export type Verdict = 'allow' | 'deny';
 
-export function verdict(world: ClusterState, flow: Flow): Verdict {
-  const source = podAt(world, flow.from);
-  const target = podAt(world, flow.to);
-  if (source !== undefined && flow.from === flow.to && enforces(world, source)) return 'allow';
-  if (source !== undefined && enforces(world, source)) {
-    if (judge(world, 'egress', source, flow.to, flow) === 'deny') return 'deny';
+export function verdict(cluster: ClusterState, flow: Flow): Verdict {
+  const source = podAt(cluster, flow.from);
+  const target = podAt(cluster, flow.to);
+  if (source !== undefined && flow.from === flow.to && enforces(cluster, source)) return 'allow';
+  if (source !== undefined && enforces(cluster, source)) {
+    if (evaluate(cluster, 'egress', source, flow.to, flow) === 'deny') return 'deny';
   }
-  if (target !== undefined && enforces(world, target) && !isNodeOf(world, target, flow.from)) {
-    if (judge(world, 'ingress', target, flow.from, flow) === 'deny') return 'deny';
+  if (target !== undefined && enforces(cluster, target) && !isNodeOf(cluster, target, flow.from)) {
+    if (evaluate(cluster, 'ingress', target, flow.from, flow) === 'deny') return 'deny';
   }
   return 'allow';
 }
 
-function judge(
-  world: ClusterState,
+function evaluate(
+  cluster: ClusterState,
   direction: 'ingress' | 'egress',
   subject: Pod,
   other: string,
   flow: Flow,
 ): Verdict {
-  const policies = kind<Policy>(world, [
+  const policies = kind<Policy>(cluster, [
     'NetworkPolicy',
     'AdminNetworkPolicy',
     'BaselineAdminNetworkPolicy',
     'ClusterNetworkPolicy',
   ]).filter(
-    (policy) => policy[direction] !== undefined && isSelected(world, policy.subject, subject),
+    (policy) => policy[direction] !== undefined && isSelected(cluster, policy.subject, subject),
   );
   const decide = (rules: readonly PolicyRule[]) =>
-    rules.find((rule) => matchesPeer(world, rule, other) && matchesPort(world, rule, flow))?.action;
+    rules.find((rule) => matchesPeer(cluster, rule, other) && matchesPort(cluster, rule, flow))
+      ?.action;
   const rulesOf = (tier: Policy['tier']) =>
     policies
       .filter((policy) => policy.tier === tier)
@@ -84,7 +85,7 @@ function judge(
   return decide(rulesOf('Baseline')) === 'Deny' ? 'deny' : 'allow';
 }
 
-/** By priority, a BaselineAdminNetworkPolicy before all; then by name; then by kind. */
+/** Order by priority (a BaselineAdminNetworkPolicy first), then name, then kind. */
 function goesBefore(a: Policy, b: Policy): number {
   const rank = (policy: Policy) =>
     policy.kind === 'BaselineAdminNetworkPolicy' ? -1 : policy.priority;
@@ -93,48 +94,48 @@ function goesBefore(a: Policy, b: Policy): number {
   return a.kind < b.kind ? -1 : 1;
 }
 
-function matchesPeer(world: ClusterState, { peers }: PolicyRule, other: string): boolean {
-  return peers === undefined || peers.some((peer) => isPeer(world, peer, other));
+function matchesPeer(cluster: ClusterState, { peers }: PolicyRule, other: string): boolean {
+  return peers === undefined || peers.some((peer) => isPeer(cluster, peer, other));
 }
 
-function isPeer(world: ClusterState, peer: PolicyPeer, other: string): boolean {
+function isPeer(cluster: ClusterState, peer: PolicyPeer, other: string): boolean {
   switch (peer.kind) {
     case 'pods': {
-      const pod = podAt(world, other);
-      return pod !== undefined && isSelected(world, peer.selection, pod);
+      const pod = podAt(cluster, other);
+      return pod !== undefined && isSelected(cluster, peer.selection, pod);
     }
     case 'network':
       return (
         cidrContains(peer.cidr, other) && !peer.except.some((cidr) => cidrContains(cidr, other))
       );
     case 'cidrGroups':
-      return kind<CidrGroup>(world, ['CIDRGroup']).some(
+      return kind<CidrGroup>(cluster, ['CIDRGroup']).some(
         ({ labels, cidrs }) =>
           matchesLabels(peer.selector, labels) && cidrs.some((cidr) => cidrContains(cidr, other)),
       );
     case 'nodes':
-      return kind<Node>(world, ['Node']).some(
+      return kind<Node>(cluster, ['Node']).some(
         ({ labels, addresses }) =>
           matchesLabels(peer.selector, labels) && addresses.includes(other),
       );
     case 'domainName':
-      return [...(world.names ?? [])].some(
+      return [...(cluster.names ?? [])].some(
         ([name, addresses]) => isNamedBy(peer.pattern, name) && addresses.includes(other),
       );
   }
 }
 
-function matchesPort(world: ClusterState, { ports }: PolicyRule, flow: Flow): boolean {
+function matchesPort(cluster: ClusterState, { ports }: PolicyRule, flow: Flow): boolean {
   if (ports === undefined) return true;
   if (flow.protocol === 'ICMP') return false;
-  return ports.some((match) => isPort(world, match, flow));
+  return ports.some((match) => isPort(cluster, match, flow));
 }
 
-function isPort(world: ClusterState, match: PortMatch, { to, port, protocol }: Flow): boolean {
+function isPort(cluster: ClusterState, match: PortMatch, { to, port, protocol }: Flow): boolean {
   if ('first' in match) {
     return match.protocol === protocol && match.first <= port && port <= match.last;
   }
-  const named = podAt(world, to)?.namedPorts ?? [];
+  const named = podAt(cluster, to)?.namedPorts ?? [];
   return named.some(
     (each) =>
       each.name === match.name &&
@@ -151,10 +152,10 @@ function isNamedBy(pattern: string, name: string): boolean {
   return labels.length > tail.length && labels.slice(-tail.length).join('.') === tail.join('.');
 }
 
-/** The pod that has an address; of several the one that was created last. */
-function podAt(world: ClusterState, address: string): Pod | undefined {
+/** The pod with an address; of several, the one created last. */
+function podAt(cluster: ClusterState, address: string): Pod | undefined {
   let holder: Pod | undefined;
-  for (const pod of kind<Pod>(world, ['Pod'])) {
+  for (const pod of kind<Pod>(cluster, ['Pod'])) {
     if (pod.hostNetwork || pod.finished || !pod.addresses.includes(address)) continue;
     if (holder === undefined || isYounger(pod, holder)) holder = pod;
   }
@@ -170,16 +171,16 @@ function isYounger(a: Pod, b: Pod): boolean {
   return a.key > b.key;
 }
 
-function isSelected(world: ClusterState, { namespaces, pods }: PodSelection, pod: Pod): boolean {
+function isSelected(cluster: ClusterState, { namespaces, pods }: PodSelection, pod: Pod): boolean {
   if (typeof namespaces === 'string') {
     if (namespaces !== pod.namespace) return false;
-  } else if (!matchesLabels(namespaces, namespaceLabels(world, pod.namespace))) return false;
+  } else if (!matchesLabels(namespaces, namespaceLabels(cluster, pod.namespace))) return false;
   return matchesLabels(pods, pod.labels);
 }
 
-/** With the one that the API server gives every namespace. */
-function namespaceLabels(world: ClusterState, name: string): Labels {
-  const object = kind<Namespace>(world, ['Namespace']).find((each) => each.name === name);
+/** Labels of a namespace, including `kubernetes.io/metadata.name`. */
+function namespaceLabels(cluster: ClusterState, name: string): Labels {
+  const object = kind<Namespace>(cluster, ['Namespace']).find((each) => each.name === name);
   return { ...object?.labels, 'kubernetes.io/metadata.name': name };
 }
 
@@ -199,8 +200,8 @@ function enforces({ enforcing }: ClusterState, { nodeName }: Pod): boolean {
   return enforcing === undefined || (nodeName !== undefined && enforcing.includes(nodeName));
 }
 
-function isNodeOf(world: ClusterState, { nodeName }: Pod, address: string): boolean {
-  const node = kind<Node>(world, ['Node']).find(({ name }) => name === nodeName);
+function isNodeOf(cluster: ClusterState, { nodeName }: Pod, address: string): boolean {
+  const node = kind<Node>(cluster, ['Node']).find(({ name }) => name === nodeName);
   return node?.addresses.includes(address) === true;
 }
 

@@ -1,4 +1,4 @@
-/** What is done with network policy inside a namespace of a test. */
+/** Functions for network policy that tests call inside a network namespace. */
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, type NftOperation, NftRefusedError } from '../../netlink/nftables/tables.ts';
@@ -23,26 +23,27 @@ import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuil
 import { systemTimers } from '../../sync/timers.ts';
 import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
+import { legacyNft, openLegacyTables } from './legacy-names.ts';
 
-/** As PolicyState, to be sent to another process. */
+/** A serializable `PolicyState`. */
 export interface TableState {
   readonly chains: readonly PolicySetChain[];
   readonly elements: readonly PolicyElement[];
 }
 
-/** What a PolicyRefusedError has: errors do not pass from process to process whole. */
+/** A serializable `PolicyRefusedError`. */
 export interface RefusedPolicy {
   readonly message: string;
   readonly set: string | undefined;
   readonly element: PolicyRefusedError['element'];
-  readonly profile: number | undefined;
+  readonly policySetId: number | undefined;
   readonly rule: string | undefined;
 }
 
 interface Agent {
   readonly tables: PolicyTables;
   readonly backend: PolicyBackend;
-  /** Operations that it may make yet. */
+  /** Number of operations until the agent fails. */
   readonly left: { operations: number };
   readonly log: string[];
 }
@@ -50,17 +51,19 @@ interface Agent {
 export interface AgentOptions {
   readonly family: IpFamily;
   readonly logGroup?: number;
+  /** Writes tables with the names of an earlier release. */
+  readonly hasOldNames?: boolean;
 }
 
-const NOTHING: FqdnContent = { elements: [], answers: [] };
+const NOTHING: FqdnContent = { elements: [], entries: [] };
 const agents = new Map<string, Agent>();
 let kernel: PolicyKernel | undefined;
 let enforcer: Enforcer | undefined;
 let enforcerLog: string[] = [];
-let wanted = new Map<IpFamily, TableState>();
+let desired = new Map<IpFamily, TableState>();
 let changes: PolicyChange[] = [];
-let learnt: FqdnContent = NOTHING;
-let broken = false;
+let fqdnContent: FqdnContent = NOTHING;
+let sourceFails = false;
 let loaded = Promise.withResolvers<void>();
 let monitor = new NftMonitor(systemTimers);
 
@@ -70,8 +73,8 @@ function agent(name: string): Agent {
   return found;
 }
 
-/** Counts operations down, and ends with an error when none is left. */
-function breaking<Args extends unknown[], T>(
+/** Makes an operation fail when no operations are left. */
+function limited<Args extends unknown[], T>(
   left: Agent['left'],
   operation: (...args: Args) => Promise<T>,
 ): (...args: Args) => Promise<T> {
@@ -85,8 +88,8 @@ function breaking<Args extends unknown[], T>(
 /** One line for each transaction, such as `add peers 1, fill egress-7`. */
 function logging(tables: PolicyTables, log: string[], left: Agent['left']): PolicyTables {
   for (const [name, each] of Object.entries(tables) as [string, RuleTable][]) {
-    const transact = breaking(left, each.transact.bind(each));
-    each.delete = breaking(left, each.delete.bind(each));
+    const transact = limited(left, each.transact.bind(each));
+    each.delete = limited(left, each.delete.bind(each));
     each.transact = async (steps) => {
       const line = steps.map(stepText).filter((text) => text !== '');
       if (line.length > 0) log.push(`${name === 'main' ? '' : `${name}: `}${line.join(', ')}`);
@@ -115,41 +118,49 @@ async function refusalOf(work: Promise<unknown>): Promise<RefusedPolicy | undefi
     return undefined;
   } catch (error) {
     if (!(error instanceof PolicyRefusedError)) throw error;
-    const { message, set, element, profile, rule } = error;
-    return { message, set, element, profile: profile?.profile, rule: rule?.comment };
+    const { message, set, element, chain, rule } = error;
+    return { message, set, element, policySetId: chain?.policySetId, rule: rule?.comment };
   }
 }
 
 export const policy = {
-  async policyStart(name: string, { family, logGroup }: AgentOptions): Promise<void> {
+  async policyStart(
+    name: string,
+    { family, logGroup, hasOldNames = false }: AgentOptions,
+  ): Promise<void> {
     const log: string[] = [];
     const left = { operations: Infinity };
-    const tables = logging(openPolicyTables(family), log, left);
-    const nft = nftCommand();
+    const open = hasOldNames ? openLegacyTables : openPolicyTables;
+    const tables = logging(open(family), log, left);
+    const nft = hasOldNames ? legacyNft(nftCommand()) : nftCommand();
     const backend = new PolicyBackend(
       tables,
-      { ...nft, run: breaking(left, nft.run) },
-      { family, logGroup, onWarning: (message) => log.push(`warning: ${message}`) },
+      { ...nft, run: limited(left, nft.run) },
+      {
+        family,
+        logGroup,
+        onWarning: (message, { logGroup: group, err }) =>
+          log.push(`warning: ${message} (${group}): ${(err as Error).message}`),
+      },
     );
     agents.set(name, { tables, backend, log, left });
   },
 
   async policyStop(name: string): Promise<void> {
-    const { main, guard } = agent(name).tables;
-    await Promise.all([main.close(), guard.close()]);
+    await Promise.all(Object.values(agent(name).tables).map((table) => table.close()));
     agents.delete(name);
   },
 
   /**
-   * After so many operations the agent does nothing more, as if it had been killed. Operations are scripts
-   * of nft, transactions, and the deletion of a table.
+   * Makes all later operations fail, as if the agent had been killed. Operations are nft scripts,
+   * transactions and the deletion of a table.
    */
-  async policyBreakOff(name: string, operations: number): Promise<void> {
+  async policyFailAfter(name: string, operations: number): Promise<void> {
     agent(name).left.operations = operations;
   },
 
-  /** From now on the kernel seems to have no nflog. */
-  async policyWithoutLog(name: string): Promise<void> {
+  /** Simulates a kernel without nflog. */
+  async policyWithoutNflog(name: string): Promise<void> {
     for (const tables of Object.values(agent(name).tables) as RuleTable[]) {
       const transact = tables.transact.bind(tables);
       tables.transact = async (steps) => {
@@ -169,24 +180,24 @@ export const policy = {
     }
   },
 
-  policyAll: (name: string, state: TableState, learned: FqdnContent = NOTHING) =>
-    refusalOf(agent(name).backend.replaceAll(state, learned)),
+  policyReplaceAll: (name: string, state: TableState, content: FqdnContent = NOTHING) =>
+    refusalOf(agent(name).backend.replaceAll(state, content)),
 
   policyApply: (name: string, change: PolicyChange) => refusalOf(agent(name).backend.apply(change)),
 
-  policyLearn: (
+  policyAddFqdn: (
     name: string,
     elements: readonly FqdnElement[],
-    answers: readonly FqdnEntry[] = [],
-  ): Promise<void> => agent(name).backend.learn(elements, answers),
+    entries: readonly FqdnEntry[] = [],
+  ): Promise<void> => agent(name).backend.addFqdnAddresses(elements, entries),
 
-  /** Many calls at once; one transaction each, unless they are put together. */
-  async policyLearnAtOnce(name: string, elements: readonly FqdnElement[]): Promise<void> {
-    await Promise.all(elements.map((each) => agent(name).backend.learn([each], [])));
+  /** Many concurrent calls, which should be batched. */
+  async policyAddFqdnEach(name: string, elements: readonly FqdnElement[]): Promise<void> {
+    await Promise.all(elements.map((each) => agent(name).backend.addFqdnAddresses([each], [])));
   },
 
-  /** Learns before and after everything is written, without waiting in between. */
-  async policyLearnAround(
+  /** Adds elements before and after a full write, without waiting in between. */
+  async policyAddFqdnAroundReplace(
     name: string,
     state: TableState,
     before: FqdnElement,
@@ -194,17 +205,20 @@ export const policy = {
   ): Promise<void> {
     const { backend } = agent(name);
     const done = [
-      backend.learn([before], []),
-      backend.replaceAll(state, { elements: [before], answers: [] }),
-      backend.learn([after], []),
+      backend.addFqdnAddresses([before], []),
+      backend.replaceAll(state, { elements: [before], entries: [] }),
+      backend.addFqdnAddresses([after], []),
     ];
     await Promise.all(done);
-    // Nobody waits for what is learned meanwhile.
+    // Additions during a full write return early; this call waits for them.
     await backend.fqdnEntries();
   },
 
-  /** What is told when somebody asks while everything is written. */
-  async policyDeniedMeanwhile(name: string, state: TableState): Promise<readonly DeniedPackets[]> {
+  /** Reads the counters during a full write. */
+  async policyDeniedDuringReplace(
+    name: string,
+    state: TableState,
+  ): Promise<readonly DeniedPackets[]> {
     const { backend } = agent(name);
     const written = backend.replaceAll(state, NOTHING);
     const denied = await backend.deniedPackets();
@@ -212,39 +226,39 @@ export const policy = {
     return denied;
   },
 
-  policyForget: (
+  policyRemoveFqdn: (
     name: string,
     elements: readonly FqdnElement[],
-    answers: readonly FqdnEntry[] = [],
-  ): Promise<void> => agent(name).backend.forget(elements, answers),
+    entries: readonly FqdnEntry[] = [],
+  ): Promise<void> => agent(name).backend.removeFqdnAddresses(elements, entries),
 
-  /** Learns, forgets and learns again, without waiting in between. */
-  async policyRelearn(name: string, elements: readonly FqdnElement[]): Promise<void> {
+  /** Adds, removes and adds elements again, without waiting in between. */
+  async policyReaddFqdn(name: string, elements: readonly FqdnElement[]): Promise<void> {
     const { backend } = agent(name);
     await Promise.all([
-      backend.learn(
+      backend.addFqdnAddresses(
         elements.map((each) => ({ ...each, timeoutMs: 2 * each.timeoutMs })),
         [],
       ),
-      backend.forget(elements, []),
-      backend.learn(elements, []),
+      backend.removeFqdnAddresses(elements, []),
+      backend.addFqdnAddresses(elements, []),
     ]);
   },
 
-  policyAnswers: (name: string): Promise<FqdnEntry[]> => agent(name).backend.fqdnEntries(),
+  policyFqdnEntries: (name: string): Promise<FqdnEntry[]> => agent(name).backend.fqdnEntries(),
   policyDenied: (name: string): Promise<readonly DeniedPackets[]> =>
     agent(name).backend.deniedPackets(),
 
   policySizes: async (name: string): Promise<Record<string, number>> =>
     Object.fromEntries(agent(name).backend.setSizes()),
 
-  /** Transactions since the last call. */
+  /** The log of transactions since the last call. */
   policyLog: async (name: string): Promise<string[]> => agent(name).log.splice(0),
 
-  policyRemove: async (): Promise<number> =>
+  policyDeleteTables: async (): Promise<number> =>
     (await deleteTables(IP_FAMILIES, POLICY_TABLES)).length,
 
-  /** All that the table holds but counters and times: elements by set, rules by chain; sorted, as text. */
+  /** The table as sorted text without counters and timeouts: elements by set, rules by chain. */
   async policyState(family: IpFamily): Promise<Record<string, readonly string[]>> {
     const tables = new NfTables(family, POLICY_TABLE);
     try {
@@ -253,9 +267,9 @@ export const policy = {
         const elements: string[] = [];
         await tables.visitElements(name, (element) => {
           const { data } = element;
-          const leads = data === undefined || Buffer.isBuffer(data) ? '' : JSON.stringify(data);
+          const jump = data === undefined || Buffer.isBuffer(data) ? '' : JSON.stringify(data);
           elements.push(
-            `${Buffer.from(elementKeyText(element), 'latin1').toString('hex')} ${leads}`,
+            `${Buffer.from(elementKeyText(element), 'latin1').toString('hex')} ${jump}`,
           );
         });
         state[`set ${name}`] = elements.sort();
@@ -270,7 +284,7 @@ export const policy = {
     }
   },
 
-  /** An enforcer that wants this. @param waits with listening to others, for `enforcerLoaded`. */
+  /** Starts an enforcer. @param waits Delays the watch until `enforcerOthersLoaded`. */
   async enforcerStart(
     states: Readonly<Partial<Record<IpFamily, TableState>>>,
     waits = false,
@@ -278,11 +292,11 @@ export const policy = {
     loaded = Promise.withResolvers();
     monitor = new NftMonitor(systemTimers);
     if (waits) monitor.waitForLoad(loaded.promise);
-    wanted = new Map(Object.entries(states) as [IpFamily, TableState][]);
+    desired = new Map(Object.entries(states) as [IpFamily, TableState][]);
     enforcerLog = [];
-    learnt = NOTHING;
+    fqdnContent = NOTHING;
     kernel = new PolicyKernel({
-      families: [...wanted.keys()],
+      families: [...desired.keys()],
       nft: nftCommand(),
       onWarning: (family, message) => enforcerLog.push(`${family} warned ${message}`),
     });
@@ -290,11 +304,11 @@ export const policy = {
       kernel,
       source: {
         takeChanges: () => {
-          if (broken) throw new Error('broken');
+          if (sourceFails) throw new Error('broken');
           return changes.splice(0);
         },
-        snapshot: (family) => wanted.get(family) ?? { chains: [], elements: [] },
-        fqdnContent: () => learnt,
+        snapshot: (family) => desired.get(family) ?? { chains: [], elements: [] },
+        fqdnContent: () => fqdnContent,
       },
       timers: systemTimers,
       monitor,
@@ -304,36 +318,36 @@ export const policy = {
         compiled: () => {},
         applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
         failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
-        driftDetected: (family, what) => enforcerLog.push(`${family} disturbed ${what}`),
-        watchFailed: (error) => enforcerLog.push(`deaf ${String(error)}`),
+        driftDetected: (family, what) => enforcerLog.push(`${family} drift ${what}`),
+        watchFailed: (error) => enforcerLog.push(`watch failed ${String(error)}`),
       },
     });
     enforcer.start();
   },
 
-  /** Has it want something else. */
-  async enforcerWant(
+  /** Changes the desired state. */
+  async enforcerUpdate(
     states: Readonly<Partial<Record<IpFamily, TableState>>>,
     how: readonly PolicyChange[],
-    learned: FqdnContent = NOTHING,
+    content: FqdnContent = NOTHING,
   ): Promise<void> {
-    for (const [family, state] of Object.entries(states)) wanted.set(family as IpFamily, state);
+    for (const [family, state] of Object.entries(states)) desired.set(family as IpFamily, state);
     changes.push(...how);
-    learnt = learned;
+    fqdnContent = content;
     enforcer?.changed();
   },
 
-  /** Others have loaded theirs. */
-  enforcerLoaded: async (): Promise<void> => loaded.resolve(),
+  /** Lets the watch start. */
+  enforcerOthersLoaded: async (): Promise<void> => loaded.resolve(),
 
-  /** Whether it cannot find out what it wants. */
-  async enforcerBreak(value: boolean): Promise<void> {
-    broken = value;
+  /** Makes the source of the enforcer fail. */
+  async enforcerFailSource(value: boolean): Promise<void> {
+    sourceFails = value;
     enforcer?.changed();
   },
 
-  enforcerLearn: async (elements: readonly FqdnElement[], answers: readonly FqdnEntry[]) =>
-    kernel?.learn(elements, answers),
+  enforcerAddFqdn: async (elements: readonly FqdnElement[], entries: readonly FqdnEntry[]) =>
+    kernel?.addFqdnAddresses(elements, entries),
 
   enforcerDenied: async () => Object.fromEntries((await kernel?.deniedPackets()) ?? []),
   enforcerLog: async (): Promise<readonly string[]> => enforcerLog,

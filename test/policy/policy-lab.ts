@@ -1,18 +1,18 @@
-/** A lab whose node enforces hand-made policy. */
-
+/** A lab whose node enforces hand-written policy tables. */
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
 import { nftFamily } from '../../nft/rule.ts';
-import { POLICY_TABLE } from '../../policy/compile/policy-table.ts';
+import { POLICY_TABLES } from '../../policy/compile/policy-table.ts';
 import { createLab, type Host, type Lab, type Outcome, type Protocol } from '../lab/lab.ts';
 import { type NetnsHelper, startNetnsHelper } from '../netlink/namespace.ts';
+import { tableNames } from './legacy-names.ts';
 import type { TableState } from './policy-functions.ts';
 
-/** How long a packet that must not come through is waited for. */
+/** Milliseconds to wait for a packet that must be dropped. */
 const SHORT = 300;
 const PROBES = { TCP: 'tcp', UDP: 'udp', SCTP: 'sctpProbe' } as const;
 
-/** Every port of pods and port 7000 of the other hosts is served. */
+/** Pods serve every port; the other hosts serve this one. */
 export const HOST_PORT = 7000;
 
 export class PolicyLab {
@@ -27,7 +27,7 @@ export class PolicyLab {
   static async create(logGroup?: number): Promise<PolicyLab> {
     const lab = await createLab({ pods: 3, remotePods: 2 });
     const agent = startNetnsHelper(lab.node.namespace);
-    const world = new PolicyLab(lab, agent);
+    const policyLab = new PolicyLab(lab, agent);
     try {
       await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
       for (const host of [lab.node, lab.node2, lab.client]) {
@@ -39,9 +39,9 @@ export class PolicyLab {
         const logged = logGroup === undefined ? {} : { logGroup };
         await agent.call('policyStart', family, { family, ...logged });
       }
-      return world;
+      return policyLab;
     } catch (error) {
-      await world.destroy();
+      await policyLab.destroy();
       throw error;
     }
   }
@@ -51,12 +51,12 @@ export class PolicyLab {
     await this.lab.destroy();
   }
 
-  /** Pods on the node under test, from 1 on. */
+  /** Pods on the node under test; the first number is 1. */
   pod(number: number): Host {
     return at(this.lab.pods, number);
   }
 
-  /** Pods on the other node. */
+  /** Pods on the other node; the first number is 1. */
   remote(number: number): Host {
     return at(this.lab.remotePods, number);
   }
@@ -66,13 +66,13 @@ export class PolicyLab {
   }
 }
 
-/** The same, of one family. */
+/** The lab for one IP family. */
 export class FamilyLab {
   readonly family: IpFamily;
-  readonly world: PolicyLab;
+  readonly policyLab: PolicyLab;
 
-  constructor(world: PolicyLab, family: IpFamily) {
-    this.world = world;
+  constructor(policyLab: PolicyLab, family: IpFamily) {
+    this.policyLab = policyLab;
     this.family = family;
   }
 
@@ -84,19 +84,27 @@ export class FamilyLab {
     return this.family === 'IPv4' ? host.ipv4 : host.ipv6;
   }
 
-  /** Has the node enforce this and nothing else, and forget connections. */
-  async enforce(state: TableState, learned?: Parameters<NetnsHelper['call']>[3]): Promise<void> {
-    const { agent, lab } = this.world;
-    const refusal = await agent.call('policyAll', this.family, state, learned as never);
+  /** Replaces the policy table and deletes all conntrack entries. */
+  async enforce(state: TableState, content?: Parameters<NetnsHelper['call']>[3]): Promise<void> {
+    const { agent, lab } = this.policyLab;
+    const refusal = await agent.call('policyReplaceAll', this.family, state, content as never);
     assert.equal(refusal, undefined);
     await lab.node.exec('conntrack', ['-F']);
   }
 
-  /** Lifts everything. */
+  /** Names in the policy tables that only this release, or only an earlier one has. */
+  async tableNames(): Promise<ReturnType<typeof tableNames>> {
+    const { stdout } = await this.policyLab.lab.node.exec('nft', ['list', 'ruleset']);
+    return tableNames(stdout);
+  }
+
+  /** Deletes the policy tables. */
   async lift(): Promise<void> {
-    const args = ['delete', 'table', this.ip, POLICY_TABLE];
-    await this.world.lab.node.exec('nft', args, { reject: false });
-    await this.world.lab.node.exec('conntrack', ['-F']);
+    for (const table of POLICY_TABLES) {
+      const args = ['delete', 'table', this.ip, table];
+      await this.policyLab.lab.node.exec('nft', args, { reject: false });
+    }
+    await this.policyLab.lab.node.exec('conntrack', ['-F']);
   }
 
   async reaches(from: Host, to: Host | string, port = 80, protocol: Protocol = 'TCP') {
@@ -121,9 +129,9 @@ export class FamilyLab {
     assert.ok(!(await from.ping(this.address(to), SHORT)), `${from.name} pings ${to.name}`);
   }
 
-  /** Denied packets by tier and direction, without those of which there are none. */
+  /** Counters of denied packets by tier and direction, without zeros. */
   async denied(): Promise<Record<string, number>> {
-    const all = await this.world.agent.call('policyDenied', this.family);
+    const all = await this.policyLab.agent.call('policyDenied', this.family);
     return Object.fromEntries(
       all
         .filter(({ packets }) => packets > 0)

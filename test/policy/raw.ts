@@ -1,4 +1,4 @@
-/** IP packets that no socket would send. */
+/** Builds and sends IP packets that ordinary sockets cannot send. */
 import { fileURLToPath } from 'node:url';
 import ipaddr from 'ipaddr.js';
 import type { Host } from '../lab/lab.ts';
@@ -13,7 +13,7 @@ export interface RawPacket {
   readonly hopLimit?: number;
 }
 
-/** A packet with its header; the checksum of IPv4 is left to the kernel. */
+/** A packet with its header. The kernel fills in the IPv4 checksum. */
 function ipPacket(packet: RawPacket): Buffer {
   const { protocol, payload, hopLimit = 64 } = packet;
   const [source, destination] = [packet.source, packet.destination].map((address) =>

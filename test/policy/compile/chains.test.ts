@@ -7,18 +7,18 @@ import type { PolicySetChain } from '../../../policy/compile/change.ts';
 import { nftChainRules } from '../../../policy/compile/policy-table.ts';
 import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
 
-/** Rules by chain. */
+/** Rules as text by chain. */
 function compiled(chain: PolicySetChain, family: IpFamily = 'IPv4'): Record<string, string[]> {
   return Object.fromEntries(
-    kernelChains(chain, family).map(({ name, lines }) => [
+    kernelChains(chain, family).map(({ name, rules }) => [
       name,
-      [...lines].map(({ rule }) => nftRuleText(rule)),
+      [...rules].map(({ rule }) => nftRuleText(rule)),
     ]),
   );
 }
 
 describe('chains: the chains of a policy set', () => {
-  it('look egress peers up by destination, ingress peers by source', () => {
+  it('match egress peers by destination and ingress peers by source', () => {
     const rules = [chainRule({ peers: peers(3), ports: ports(7, 'ports', 'named-ports') })];
     assert.deepEqual(compiled(policySetChain('egress', 1, rules)), {
       'egress-1': [
@@ -34,32 +34,32 @@ describe('chains: the chains of a policy set', () => {
     });
   });
 
-  it('have a rule for each of the sets that peers and ports may be in', () => {
+  it('have one rule for each combination of peer set and port set', () => {
     const all = chainRule({
-      peers: peers(1, 'peers', 'networks', 'learned'),
+      peers: peers(1, 'peers', 'networks', 'fqdn-peers'),
       ports: ports(2, 'ports', 'named-ports'),
     });
     const [texts] = Object.values(compiled(policySetChain('egress', 1, [all])));
     assert.deepEqual(
       texts?.map((text) => [...text.matchAll(/@(\S+)/g)].map(([, set]) => set)),
-      ['peers', 'networks', 'learned'].flatMap((set) => [
+      ['peers', 'networks', 'fqdn-peers'].flatMap((set) => [
         [set, 'ports'],
         [set, 'named-ports'],
       ]),
     );
   });
 
-  it('have no rule for what matches nothing', () => {
-    const nobody = chainRule({ peers: { number: 1, sets: [] }, outcome: 'deny-admin' });
-    const nothing = chainRule({ ports: { number: 1, sets: [] } });
-    assert.deepEqual(compiled(policySetChain('egress', 4, [nothing], [nobody])), {
+  it('have no nft rule for a policy rule that matches nothing', () => {
+    const noPeer = chainRule({ peers: { id: 1, sets: [] }, verdict: 'deny-admin' });
+    const noPort = chainRule({ ports: { id: 1, sets: [] } });
+    assert.deepEqual(compiled(policySetChain('egress', 4, [noPort], [noPeer])), {
       'egress-4': [],
     });
   });
 
-  it('go where each outcome leads', () => {
+  it('have a target for each verdict', () => {
     const outcomes = ['deny-admin', 'deny-network-policy', 'deny-baseline', 'allow'] as const;
-    const rules = outcomes.map((outcome) => chainRule({ outcome }));
+    const rules = outcomes.map((verdict) => chainRule({ verdict }));
     assert.deepEqual(compiled(policySetChain('ingress', 2, rules)), {
       'ingress-2': [
         'goto deny-admin-ingress',
@@ -70,45 +70,45 @@ describe('chains: the chains of a policy set', () => {
     });
   });
 
-  it('are one where nothing passes on, the Admin tier first', () => {
+  it('are one chain with the Admin tier first when no rule has action Pass', () => {
     const admin = [chainRule({ peers: peers(1) })];
     assert.deepEqual(compiled(policySetChain('egress', 5, [DENY_REST], admin)), {
       'egress-5': ['1 . ip daddr @peers return', 'goto deny-network-policy-egress'],
     });
   });
 
-  it('of a policy set are two where a rule passes; a packet that no rule of the first matches goes on to the second', () => {
+  it('are two chains when a rule has action Pass, and the first ends with a goto to the second', () => {
     const admin = [
-      chainRule({ peers: peers(1), outcome: 'pass' }),
-      chainRule({ peers: peers(2), outcome: 'deny-admin' }),
+      chainRule({ peers: peers(1), verdict: 'pass' }),
+      chainRule({ peers: peers(2), verdict: 'deny-admin' }),
     ];
     assert.deepEqual(compiled(policySetChain('egress', 5, [DENY_REST], admin)), {
       'egress-5': [
-        '1 . ip daddr @peers goto egress-5-rest',
+        '1 . ip daddr @peers goto egress-5-lower-tiers',
         '2 . ip daddr @peers goto deny-admin-egress',
-        'goto egress-5-rest',
+        'goto egress-5-lower-tiers',
       ],
-      'egress-5-rest': ['goto deny-network-policy-egress'],
+      'egress-5-lower-tiers': ['goto deny-network-policy-egress'],
     });
   });
 
-  it('allow what passes on to nothing', () => {
-    const admin = [chainRule({ outcome: 'pass' }), chainRule({ outcome: 'deny-admin' })];
+  it('allow passed packets when the lower tiers are empty', () => {
+    const admin = [chainRule({ verdict: 'pass' }), chainRule({ verdict: 'deny-admin' })];
     assert.deepEqual(compiled(policySetChain('egress', 5, [], admin)), {
       'egress-5': ['return', 'goto deny-admin-egress'],
     });
   });
 
-  describe('drop what has ports that cannot be read', () => {
-    const deny = chainRule({ ports: ports(1), outcome: 'deny-baseline' });
+  describe('drop packets with unparsable ports', () => {
+    const deny = chainRule({ ports: ports(1), verdict: 'deny-baseline' });
 
-    it('where ports deny, once', () => {
+    it('once, before the first deny rule with ports', () => {
       assert.deepEqual(
         compiled(policySetChain('egress', 1, [chainRule({ peers: peers(2) }), deny, deny])),
         {
           'egress-1': [
             '2 . ip daddr @peers return',
-            'jump unreadable-deny-baseline-egress',
+            'jump unparsable-ports-deny-baseline-egress',
             '1 . meta l4proto . th dport @ports goto deny-baseline-egress',
             '1 . meta l4proto . th dport @ports goto deny-baseline-egress',
           ],
@@ -116,22 +116,22 @@ describe('chains: the chains of a policy set', () => {
       );
     });
 
-    it('where ports pass on, in each chain', () => {
-      const pass = chainRule({ ports: ports(1), outcome: 'pass' });
+    it('in each chain, before a pass rule with ports', () => {
+      const pass = chainRule({ ports: ports(1), verdict: 'pass' });
       assert.deepEqual(compiled(policySetChain('ingress', 1, [deny], [pass])), {
         'ingress-1': [
-          'jump unreadable-deny-admin-ingress',
-          '1 . meta l4proto . th dport @ports goto ingress-1-rest',
-          'goto ingress-1-rest',
+          'jump unparsable-ports-deny-admin-ingress',
+          '1 . meta l4proto . th dport @ports goto ingress-1-lower-tiers',
+          'goto ingress-1-lower-tiers',
         ],
-        'ingress-1-rest': [
-          'jump unreadable-deny-baseline-ingress',
+        'ingress-1-lower-tiers': [
+          'jump unparsable-ports-deny-baseline-ingress',
           '1 . meta l4proto . th dport @ports goto deny-baseline-ingress',
         ],
       });
     });
 
-    it('not where they only allow: the packet goes on to what denies it', () => {
+    it('not before allow rules: the packet continues to the default deny', () => {
       const allow = chainRule({ ports: ports(1) });
       assert.deepEqual(compiled(policySetChain('ingress', 1, [allow, DENY_REST])), {
         'ingress-1': [
@@ -142,7 +142,7 @@ describe('chains: the chains of a policy set', () => {
     });
   });
 
-  it('carry comments that nft can show', () => {
+  it('have comments that nft can print', () => {
     const chain = policySetChain('egress', 1, [
       chainRule({ comment: `say "no" \\ \n${'x'.repeat(200)}` }),
     ]);

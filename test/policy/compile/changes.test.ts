@@ -1,4 +1,4 @@
-/** What changes cost, and how they are put. */
+/** Which kernel changes follow from changes of API objects. */
 import assert from 'node:assert/strict';
 import type { CidrGroup, Pod, PolicyRule, PortMatch } from '../../../api/policy-objects.ts';
 import { AppliedState } from '../../../policy/compile/applied-state.ts';
@@ -31,17 +31,17 @@ const db = (number: number, fields: Partial<Pod> = {}) =>
 
 const WEB_ONLY = { namespaces: 'default', pods: labelled({ app: 'web' }) };
 const fromDb = rule({ peers: [peerPods(labelled({ app: 'db' }))], ports: [tcp(80)] });
-/** About pods `web`, with `db` as peers. */
+/** Selects the pods `web` and allows ingress from the pods `db`. */
 const POLICY = networkPolicy('p', { subject: WEB_ONLY, ingress: [fromDb] });
 
-/** An agent in which everything is in force. */
-function settled(...objects: TestObject[]): ModelHarness {
+/** A model whose initial state was applied. */
+function synced(...objects: TestObject[]): ModelHarness {
   const agent = new ModelHarness(objects);
   agent.sync();
   return agent;
 }
 
-/** The one change that IPv4 has; the other family has none. */
+/** The change of IPv4; fails if another IP family has one. */
 function onlyChange(agent: ModelHarness): PolicyChange {
   const changes = agent.sync();
   assert.deepEqual(
@@ -53,30 +53,30 @@ function onlyChange(agent: ModelHarness): PolicyChange {
 
 const none = { prepare: [], remove: [], add: [], chains: [], cleanup: [], cleanupChains: [] };
 
-/** Elements as text, without the numbers of lists and profiles. */
+/** Elements as sorted text, without the ids of lists and policy sets. */
 function texts(elements: Iterable<PolicyElement>): string[] {
   return [...elements]
     .map(({ set, ...rest }) => {
-      const { list: _, profile: __, ...fields } = { list: 0, profile: 0, ...rest };
+      const { list: _, policySetId: __, ...fields } = { list: 0, policySetId: 0, ...rest };
       return [set, ...Object.values(fields)].join(' ');
     })
     .sort();
 }
 
-function inForce(agent: ModelHarness, set?: PolicyElement['set']): PolicyElement[] {
+function appliedElements(agent: ModelHarness, set?: PolicyElement['set']): PolicyElement[] {
   const elements = [...agent.applied.snapshot('IPv4').elements];
   return set === undefined ? elements : elements.filter((element) => element.set === set);
 }
 
-describe('changes of network policy', () => {
-  it('are everything at first, and then nothing', () => {
+describe('changes: kernel changes computed from API objects', () => {
+  it('returns everything at the first call and nothing at the second', () => {
     const agent = new ModelHarness([POLICY, web(1), db(1)]);
     const [first] = agent.sync();
     assert.deepEqual(texts(first?.prepare ?? []), ['ports 6 80 80']);
     assert.deepEqual(texts(first?.add ?? []), [
+      'hairpin-pods 10.0.0.1',
+      'hairpin-pods 10.0.1.1',
       'ingress-pods 10.0.0.1',
-      'own 10.0.0.1',
-      'own 10.0.1.1',
       'peers 10.0.1.1',
     ]);
     assert.deepEqual(
@@ -87,7 +87,7 @@ describe('changes of network policy', () => {
     assert.deepEqual(agent.sync(), []);
   });
 
-  it('are the same when they are worked out ahead, whatever comes meanwhile', async () => {
+  it('returns the same changes when objects change during precompute()', async () => {
     const objects = [POLICY, namespace('other'), web(1), db(1), db(2, { nodeName: THERE })];
     const late = [
       namespace('default', { team: 'x' }),
@@ -101,55 +101,58 @@ describe('changes of network policy', () => {
     agent.remove('Pod', 'default/db-2');
     await ahead;
     agent.sync();
-    const other = settled(...objects, ...late);
+    const other = synced(...objects, ...late);
     other.remove('Pod', 'default/db-2');
     other.sync();
-    assert.deepEqual(texts(inForce(agent)), texts(inForce(other)));
+    assert.deepEqual(texts(appliedElements(agent)), texts(appliedElements(other)));
   });
 
-  it('a pod that comes here is its elements', () => {
-    const agent = settled(POLICY, web(1), db(1));
+  it('adds only the elements of a new pod on this node', () => {
+    const agent = synced(POLICY, web(1), db(1));
     agent.upsert(web(2));
     const change = onlyChange(agent);
-    assert.deepEqual(texts(change.add), ['ingress-pods 10.0.0.2', 'own 10.0.0.2']);
+    assert.deepEqual(texts(change.add), ['hairpin-pods 10.0.0.2', 'ingress-pods 10.0.0.2']);
     assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
   });
 
-  it('a pod that comes elsewhere is one element for each list', () => {
-    const agent = settled(POLICY, web(1), db(1));
+  it('adds one element for each list when a pod is created on another node', () => {
+    const agent = synced(POLICY, web(1), db(1));
     agent.upsert(db(2, { nodeName: THERE }));
     const change = onlyChange(agent);
     assert.deepEqual(texts(change.add), ['peers 10.0.1.2']);
     assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
     agent.upsert(web(3, { nodeName: THERE }));
-    assert.deepEqual(agent.sync(), [], 'no list has it');
+    assert.deepEqual(agent.sync(), [], 'no list contains the pod');
   });
 
-  it('a pod that goes takes its elements along', () => {
-    const agent = settled(POLICY, web(1), web(2), db(1));
+  it('removes the elements of a deleted pod', () => {
+    const agent = synced(POLICY, web(1), web(2), db(1));
     agent.remove('Pod', 'default/web-2');
-    assert.deepEqual(texts(onlyChange(agent).remove), ['ingress-pods 10.0.0.2', 'own 10.0.0.2']);
+    assert.deepEqual(texts(onlyChange(agent).remove), [
+      'hairpin-pods 10.0.0.2',
+      'ingress-pods 10.0.0.2',
+    ]);
     agent.remove('Pod', 'default/db-1');
-    assert.deepEqual(texts(onlyChange(agent).remove), ['own 10.0.1.1', 'peers 10.0.1.1']);
+    assert.deepEqual(texts(onlyChange(agent).remove), ['hairpin-pods 10.0.1.1', 'peers 10.0.1.1']);
   });
 
-  it('a pod that is relabelled is what differs', () => {
-    const agent = settled(POLICY, web(1), web(2), db(1), db(2));
+  it('changes only the affected elements when a pod is relabelled', () => {
+    const agent = synced(POLICY, web(1), web(2), db(1), db(2));
     agent.upsert(web(2, { labels: { app: 'db' } }));
     const { remove, add, ...rest } = onlyChange(agent);
     assert.deepEqual([texts(remove), texts(add)], [['ingress-pods 10.0.0.2'], ['peers 10.0.0.2']]);
     assert.deepEqual({ ...rest, remove: [], add: [] }, { family: 'IPv4', ...none });
   });
 
-  it('a pod that only changes what policy does not read is nothing', () => {
-    const agent = settled(POLICY, web(1), db(1));
+  it('returns nothing when a pod change does not affect policies', () => {
+    const agent = synced(POLICY, web(1), db(1));
     agent.upsert(web(1));
     agent.upsert(db(1, { nodeName: HERE }));
     assert.deepEqual(agent.sync(), []);
   });
 
-  it('what is undone before it is taken is nothing', () => {
-    const agent = settled(POLICY, web(1), db(1));
+  it('returns nothing when changes are reverted before takeChanges()', () => {
+    const agent = synced(POLICY, web(1), db(1));
     agent.upsert(web(2));
     agent.upsert(networkPolicy('q', { ingress: [fromDb, rule({ peers: [peerPods([])] })] }));
     agent.remove('NetworkPolicy', 'default/q');
@@ -159,8 +162,8 @@ describe('changes of network policy', () => {
     assert.deepEqual(agent.sync(), []);
   });
 
-  it('a list that one policy leaves and another takes up at the same time stays', () => {
-    const agent = settled(
+  it('keeps a list when one policy stops using it and another starts', () => {
+    const agent = synced(
       POLICY,
       networkPolicy('q', { subject: WEB_ONLY, ingress: [] }),
       web(1),
@@ -173,8 +176,8 @@ describe('changes of network policy', () => {
       }),
     );
     agent.upsert(networkPolicy('q', { subject: WEB_ONLY, ingress: [fromDb] }));
-    const { prepare, remove, add, cleanup: discard } = onlyOf(agent.sync(), 'IPv4');
-    assert.deepEqual([prepare, discard], [[], []]);
+    const { prepare, remove, add, cleanup } = onlyOf(agent.sync(), 'IPv4');
+    assert.deepEqual([prepare, cleanup], [[], []]);
     assert.deepEqual(
       [texts(remove), texts(add)],
       [['ingress-pods 10.0.0.1'], ['ingress-pods 10.0.0.1']],
@@ -186,70 +189,70 @@ describe('changes of network policy', () => {
     ]);
   });
 
-  it('a pod has a profile before it has an address', () => {
-    const agent = settled(POLICY, db(1), web(1, { addresses: [] }));
+  it('compiles the policy set of a pod before the pod has an address', () => {
+    const agent = synced(POLICY, db(1), web(1, { addresses: [] }));
     assert.equal(agent.applied.snapshot('IPv4').chains.length, 1);
     agent.upsert(web(1));
     const change = onlyChange(agent);
-    assert.deepEqual(texts(change.add), ['ingress-pods 10.0.0.1', 'own 10.0.0.1']);
+    assert.deepEqual(texts(change.add), ['hairpin-pods 10.0.0.1', 'ingress-pods 10.0.0.1']);
     assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
   });
 
-  describe('profiles', () => {
-    const profiles = (agent: ModelHarness) =>
+  describe('policy sets', () => {
+    const policySetIds = (agent: ModelHarness) =>
       new Map(
-        inForce(agent).flatMap((each) =>
-          'profile' in each ? [[`${each.set} ${each.address}`, each.profile] as const] : [],
+        appliedElements(agent).flatMap((each) =>
+          'policySetId' in each ? [[`${each.set} ${each.address}`, each.policySetId] as const] : [],
         ),
       );
 
-    it('are shared by pods to which the same policies apply', () => {
-      const agent = settled(
+    it('are shared by pods with the same policies', () => {
+      const agent = synced(
         POLICY,
         networkPolicy('q', { ingress: [] }),
         web(1),
         web(2, { labels: { app: 'web', more: 'x' } }),
         db(1),
       );
-      const at = profiles(agent);
+      const at = policySetIds(agent);
       assert.equal(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.0.2'));
       assert.notEqual(at.get('ingress-pods 10.0.0.1'), at.get('ingress-pods 10.0.1.1'));
       assert.equal(agent.applied.snapshot('IPv4').chains.length, 2);
     });
 
-    it('have the number as long as the policies are the same, whatever these say', () => {
-      const agent = settled(POLICY, web(1), db(1));
-      const before = profiles(agent);
+    it('keep their id when a policy changes its rules', () => {
+      const agent = synced(POLICY, web(1), db(1));
+      const before = policySetIds(agent);
       agent.upsert(networkPolicy('p', { subject: WEB_ONLY, ingress: [rule()] }));
       const change = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(
-        change.chains.map(({ profile }) => profile),
+        change.chains.map(({ policySetId }) => policySetId),
         [...before.values()],
       );
       assert.deepEqual([change.add, change.remove], [[], []]);
-      assert.deepEqual(profiles(agent), before);
+      assert.deepEqual(policySetIds(agent), before);
       agent.remove('NetworkPolicy', POLICY.key);
       agent.upsert(POLICY);
       agent.sync();
-      assert.deepEqual(profiles(agent), before);
+      assert.deepEqual(policySetIds(agent), before);
     });
 
-    it('are exchanged when a policy comes to apply', () => {
-      const agent = settled(POLICY, web(1), db(1));
-      const [before] = profiles(agent).values();
+    it('are replaced when another policy selects the pod', () => {
+      const agent = synced(POLICY, web(1), db(1));
+      const [before] = policySetIds(agent).values();
       agent.upsert(networkPolicy('q', { subject: WEB_ONLY, ingress: [] }));
-      const { remove, add, chains, cleanupChains: discardChains } = onlyOf(agent.sync(), 'IPv4');
+      const { remove, add, chains, cleanupChains } = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(
         [texts(remove), texts(add)],
         [['ingress-pods 10.0.0.1'], ['ingress-pods 10.0.0.1']],
       );
       assert.equal(chains.length, 1);
-      assert.deepEqual(discardChains, [{ direction: 'ingress', profile: before }]);
+      assert.deepEqual(cleanupChains, [{ direction: 'ingress', policySetId: before }]);
     });
 
-    it('are written anew when the order of policies changes', () => {
+    it('are rewritten when the priority of a policy changes the order', () => {
       const first = adminPolicy('a', { priority: 1, ingress: [rule()] });
-      const agent = settled(
+      const agent = synced(
         first,
         adminPolicy('b', { priority: 2, ingress: [rule({ action: 'Deny' })] }),
         web(1),
@@ -257,7 +260,7 @@ describe('changes of network policy', () => {
       agent.upsert({ ...first, priority: 3 });
       const change = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(
-        change.chains.map(({ admin }) => admin.map(({ outcome }) => outcome)),
+        change.chains.map(({ admin }) => admin.map(({ verdict }) => verdict)),
         [['deny-admin', 'allow']],
       );
       assert.deepEqual({ ...change, chains: [] }, { family: 'IPv4', ...none });
@@ -269,46 +272,46 @@ describe('changes of network policy', () => {
       ['action', rule({ ...fromDb, action: 'Pass' })],
       ['number of rules', undefined],
     ] as const) {
-      it(`are written anew when a rule has another ${title}`, () => {
+      it(`are rewritten when a rule changes its ${title}`, () => {
         const policy = (...ingress: PolicyRule[]) =>
           adminPolicy('a', { subject: WEB_ONLY, ingress });
-        const agent = settled(policy(fromDb), web(1), db(1));
+        const agent = synced(policy(fromDb), web(1), db(1));
         agent.upsert(policy(...(changed === undefined ? [fromDb, fromDb] : [changed])));
         const { chains, add, remove } = onlyOf(agent.sync(), 'IPv4');
         assert.equal(chains.length, 1);
         assert.ok(
           [...add, ...remove].every(({ set }) => set === 'peers'),
-          'the profile stays',
+          'the policy set id stays',
         );
       });
     }
 
-    it('are written anew when a rule is in another place, for whoever reads it', () => {
+    it('are rewritten when the index of a rule changes, because its comment contains it', () => {
       const nothing = rule({ ports: [] });
-      const agent = settled(networkPolicy('p', { ingress: [fromDb] }), web(1));
+      const agent = synced(networkPolicy('p', { ingress: [fromDb] }), web(1));
       agent.upsert(networkPolicy('p', { ingress: [nothing, fromDb] }));
       const { chains } = onlyOf(agent.sync(), 'IPv4');
       assert.equal(chains[0]?.lowerTiers[0]?.comment, 'NetworkPolicy default/p spec.ingress[1]');
     });
 
-    it('are not there for policies without rules, but of NetworkPolicies', () => {
-      const agent = settled(adminPolicy('a', { ingress: [], egress: [] }), web(1));
+    it('exist for a NetworkPolicy without rules, but not for an AdminNetworkPolicy without rules', () => {
+      const agent = synced(adminPolicy('a', { ingress: [], egress: [] }), web(1));
       assert.deepEqual(agent.applied.snapshot('IPv4').chains, []);
       agent.upsert(networkPolicy('p', { ingress: [] }));
       agent.sync();
       assert.equal(agent.applied.snapshot('IPv4').chains.length, 1);
     });
 
-    it('do not have Baseline policies behind NetworkPolicies', () => {
-      const agent = settled(POLICY, web(1));
+    it('omit the Baseline tier when a NetworkPolicy isolates the pod', () => {
+      const agent = synced(POLICY, web(1));
       const content = contentOf(agent, 'IPv4');
       agent.upsert(baselinePolicy({ subject: WEB_ONLY, ingress: [fromDb] }));
       assert.deepEqual(agent.sync(), []);
       assert.deepEqual(contentOf(agent, 'IPv4'), content);
     });
 
-    it('say which policy and which rule', () => {
-      const agent = settled(
+    it('have rule comments with policy and rule', () => {
+      const agent = synced(
         POLICY,
         adminPolicy('a', { ingress: [rule({ action: 'Deny', ports: [tcp(1)] }), rule()] }),
         web(1),
@@ -318,14 +321,14 @@ describe('changes of network policy', () => {
         [chain?.admin, chain?.lowerTiers].map((rules) => rules?.map(({ comment }) => comment)),
         [
           ['AdminNetworkPolicy a spec.ingress[0]', 'AdminNetworkPolicy a spec.ingress[1]'],
-          ['NetworkPolicy default/p spec.ingress[0]', 'isolated by NetworkPolicy'],
+          ['NetworkPolicy default/p spec.ingress[0]', 'default deny: isolated by NetworkPolicy'],
         ],
       );
     });
 
-    it('deny in the tier of the policy', () => {
+    it('deny with the tier of the policy', () => {
       const ingress = [rule({ action: 'Deny' })];
-      const agent = settled(
+      const agent = synced(
         adminPolicy('a', { ingress }),
         baselinePolicy({ ingress }),
         networkPolicy('p', { subject: WEB_ONLY, ingress: [] }),
@@ -335,31 +338,31 @@ describe('changes of network policy', () => {
       assert.deepEqual(
         agent.applied
           .snapshot('IPv4')
-          .chains.map(({ admin, lowerTiers: rest }) =>
-            [...admin, ...rest].map(({ outcome }) => outcome).join(),
+          .chains.map(({ admin, lowerTiers }) =>
+            [...admin, ...lowerTiers].map(({ verdict }) => verdict).join(),
           )
           .sort(),
         ['deny-admin,deny-baseline', 'deny-admin,deny-network-policy'],
       );
     });
 
-    it('do not have rules that match nothing', () => {
+    it('omit rules that match nothing', () => {
       const rules = [rule({ peers: [] }), rule({ ports: [] })];
-      const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
+      const agent = synced(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
       assert.deepEqual(
         agent.applied
           .snapshot('IPv4')
-          .chains.map(({ lowerTiers: rest }) => rest.map(({ outcome }) => outcome)),
+          .chains.map(({ lowerTiers }) => lowerTiers.map(({ verdict }) => verdict)),
         [['deny-network-policy'], ['deny-network-policy']],
       );
     });
   });
 
-  describe('lists', () => {
+  describe('peer lists and port lists', () => {
     const lists = (agent: ModelHarness) =>
-      new Set(inForce(agent).flatMap((each) => ('list' in each ? [each.list] : [])));
+      new Set(appliedElements(agent).flatMap((each) => ('list' in each ? [each.list] : [])));
 
-    it('are shared by rules that say the same, in whichever order', () => {
+    it('are shared by rules with equal peers or ports in any order', () => {
       const peers = [
         peerPods(labelled({ app: 'db' })),
         network('10.1.0.0/16', '10.1.1.0/24', '10.1.2.0/24'),
@@ -371,7 +374,7 @@ describe('changes of network policy', () => {
         peers[0],
         peers[0],
       ];
-      const agent = settled(
+      const agent = synced(
         networkPolicy('p', { ingress: [rule({ peers, ports: [tcp(80), tcp(81, 90)] })] }),
         networkPolicy('q', {
           ingress: [rule({ peers: reversed, ports: [tcp(85, 90), tcp(80, 84)] })],
@@ -386,9 +389,9 @@ describe('changes of network policy', () => {
       assert.equal(lists(agent).size, 2);
     });
 
-    it('of ports are shared by both directions, unless ports are named', () => {
+    it('are shared by both directions when ports are not named', () => {
       const rules = [rule({ ports: [tcp(80)] })];
-      const agent = settled(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
+      const agent = synced(networkPolicy('p', { ingress: rules, egress: rules }), web(1));
       assert.equal(lists(agent).size, 1);
     });
 
@@ -396,14 +399,14 @@ describe('changes of network policy', () => {
     const named: PortMatch = { protocol: 'TCP', name: 'http' };
     const selector = labelled({ app: 'db' });
 
-    it('of named ports are shared by rules with the same peers, in whichever order', () => {
+    it('of named ports are shared by rules with equal peers in any order', () => {
       const peers = [peerPods(selector), peerPods([], 'red')];
       const egress = [
         rule({ peers, ports: [named] }),
         rule({ peers: peers.toReversed(), ports: [named] }),
       ];
-      const agent = settled(networkPolicy('p', { egress }), web(1), db(1, { namedPorts: http }));
-      assert.equal(inForce(agent, 'named-ports').length, 1);
+      const agent = synced(networkPolicy('p', { egress }), web(1), db(1, { namedPorts: http }));
+      assert.equal(appliedElements(agent, 'named-ports').length, 1);
     });
 
     for (const [title, one, other] of [
@@ -436,46 +439,46 @@ describe('changes of network policy', () => {
         { ports: [named], peers: [peerPods(labelled({ app: 'web' }))] },
       ],
     ] as const satisfies readonly (readonly [string, Partial<PolicyRule>, Partial<PolicyRule>])[]) {
-      it(`are not shared by rules with other ${title}`, () => {
-        const agent = settled(networkPolicy('p', { egress: [rule(one), rule(other)] }), web(1));
+      it(`are not shared by rules with different ${title}`, () => {
+        const agent = synced(networkPolicy('p', { egress: [rule(one), rule(other)] }), web(1));
         const [first, second] = agent.applied.snapshot('IPv4').chains[0]?.lowerTiers ?? [];
         const part = 'ports' in one ? 'ports' : 'peers';
         assert.ok(first?.[part] !== undefined && second?.[part] !== undefined);
-        assert.notEqual(first[part].number, second[part].number);
+        assert.notEqual(first[part].id, second[part].id);
       });
     }
 
-    it('are not there for pods of other nodes', () => {
-      const agent = settled(POLICY, web(1, { nodeName: THERE }), db(1, { nodeName: THERE }));
+    it('are not written for pods on other nodes', () => {
+      const agent = synced(POLICY, web(1, { nodeName: THERE }), db(1, { nodeName: THERE }));
       assert.deepEqual([...agent.applied.snapshot('IPv4').elements], []);
       assert.deepEqual(agent.applied.snapshot('IPv4').chains, []);
     });
 
-    it('are prepared before rules name them, and discarded when none does any more', () => {
+    it('are prepared before a rule refers to them and cleaned up when none does', () => {
       const policy = networkPolicy('p', {
         egress: [rule({ peers: [network('10.9.0.0/16'), peerPods([])], ports: [tcp(443)] })],
       });
-      const agent = settled(web(1));
+      const agent = synced(web(1));
       agent.upsert(policy);
-      const come = onlyOf(agent.sync(), 'IPv4');
-      assert.deepEqual(texts(come.prepare), ['networks 10.9.0.0 10.9.255.255', 'ports 6 443 443']);
-      assert.deepEqual(texts(come.add), ['egress-pods 10.0.0.1', 'peers 10.0.0.1']);
+      const added = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(texts(added.prepare), ['networks 10.9.0.0 10.9.255.255', 'ports 6 443 443']);
+      assert.deepEqual(texts(added.add), ['egress-pods 10.0.0.1', 'peers 10.0.0.1']);
       agent.remove('NetworkPolicy', policy.key);
-      const gone = onlyOf(agent.sync(), 'IPv4');
-      assert.deepEqual(texts(gone.remove), ['egress-pods 10.0.0.1']);
-      assert.deepEqual(texts(gone.cleanup), [
+      const removed = onlyOf(agent.sync(), 'IPv4');
+      assert.deepEqual(texts(removed.remove), ['egress-pods 10.0.0.1']);
+      assert.deepEqual(texts(removed.cleanup), [
         'networks 10.9.0.0 10.9.255.255',
         'peers 10.0.0.1',
         'ports 6 443 443',
       ]);
       assert.deepEqual(
-        gone.cleanupChains,
-        come.chains.map(({ direction, profile }) => ({ direction, profile })),
+        removed.cleanupChains,
+        added.chains.map(({ direction, policySetId }) => ({ direction, policySetId })),
       );
     });
 
-    it('have numbers that no list had before', () => {
-      const agent = settled(POLICY, web(1), db(1));
+    it('have ids that are never reused', () => {
+      const agent = synced(POLICY, web(1), db(1));
       const before = lists(agent);
       agent.remove('NetworkPolicy', POLICY.key);
       agent.sync();
@@ -487,22 +490,22 @@ describe('changes of network policy', () => {
       );
     });
 
-    it('of another policy are left alone when one of the same goes', () => {
-      const agent = settled(POLICY, networkPolicy('q', { ingress: [fromDb] }), web(1), db(1));
+    it('stay when one of two policies that use them is deleted', () => {
+      const agent = synced(POLICY, networkPolicy('q', { ingress: [fromDb] }), web(1), db(1));
       agent.remove('NetworkPolicy', 'default/q');
       const change = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual([change.prepare, change.cleanup], [[], []]);
-      assert.equal(inForce(agent, 'peers').length, 1);
+      assert.equal(appliedElements(agent, 'peers').length, 1);
     });
 
-    it('are kept by a policy that says the same with others', () => {
-      const agent = settled(POLICY, web(1), db(1));
+    it('stay when a policy gets an additional rule', () => {
+      const agent = synced(POLICY, web(1), db(1));
       agent.upsert(
         networkPolicy('p', { subject: WEB_ONLY, ingress: [fromDb, rule({ ports: [tcp(1)] })] }),
       );
-      const { prepare, remove, add, cleanup: discard } = onlyOf(agent.sync(), 'IPv4');
+      const { prepare, remove, add, cleanup } = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(texts(prepare), ['ports 6 1 1']);
-      assert.deepEqual([remove, add, discard], [[], [], []]);
+      assert.deepEqual([remove, add, cleanup], [[], [], []]);
     });
   });
 
@@ -512,7 +515,7 @@ describe('changes of network policy', () => {
     const one = group('one', { env: 'a' }, ['203.0.113.0/26', '203.0.113.128/26', '2001:db8::/32']);
     const two = group('two', { env: 'a' }, ['198.51.100.0/24']);
 
-    /** What a group's change does, in IPv4. */
+    /** Elements that are added and removed in IPv4 when groups change. */
     function effect(agent: ModelHarness, ...groups: CidrGroup[]) {
       for (const each of groups) agent.upsert(each);
       const { remove, add, ...rest } = onlyChange(agent);
@@ -520,8 +523,8 @@ describe('changes of network policy', () => {
       return { remove: texts(remove), add: texts(add) };
     }
 
-    it('touch their own elements', () => {
-      const agent = settled(policy(), one, two, web(1));
+    it('change only their own elements', () => {
+      const agent = synced(policy(), one, two, web(1));
       const more = group('two', { env: 'a' }, ['198.51.100.0/24', '192.0.2.0/24']);
       assert.deepEqual(effect(agent, more), {
         remove: [],
@@ -533,8 +536,8 @@ describe('changes of network policy', () => {
       });
     });
 
-    it('come and go by their labels', () => {
-      const agent = settled(policy(), one, two, web(1));
+    it('are added and removed when their labels change', () => {
+      const agent = synced(policy(), one, two, web(1));
       assert.deepEqual(effect(agent, { ...two, labels: { env: 'b' } }), {
         remove: ['networks 198.51.100.0 198.51.100.255'],
         add: [],
@@ -544,8 +547,8 @@ describe('changes of network policy', () => {
       assert.deepEqual(texts(onlyChange(agent).remove), ['networks 198.51.100.0 198.51.100.255']);
     });
 
-    it('leave what they touch alone, and join with what they overlap', () => {
-      const agent = settled(policy(), one, two, web(1));
+    it('keep adjacent ranges and merge overlapping ranges', () => {
+      const agent = synced(policy(), one, two, web(1));
       const between = group('two', { env: 'a' }, ['198.51.100.0/24', '203.0.113.64/26']);
       assert.deepEqual(effect(agent, between), {
         remove: [],
@@ -558,15 +561,15 @@ describe('changes of network policy', () => {
       });
     });
 
-    it('that nobody selects are nothing', () => {
-      const agent = settled(policy(), one, web(1));
+    it('change nothing when no rule selects them', () => {
+      const agent = synced(policy(), one, web(1));
       agent.upsert(group('three', { env: 'b' }, ['192.0.2.0/24']));
       agent.upsert(group('two', { env: 'a' }, []));
       assert.deepEqual(agent.sync(), []);
     });
 
-    it('of one family leave the other alone', () => {
-      const agent = settled(policy(), one, web(1));
+    it('do not change the other IP family', () => {
+      const agent = synced(policy(), one, web(1));
       agent.upsert({ ...one, cidrs: one.cidrs.slice(0, 2) });
       const [change, ...others] = agent.sync();
       assert.deepEqual([change?.family, others], ['IPv6', []]);
@@ -580,36 +583,38 @@ describe('changes of network policy', () => {
     const http = (port: number) => [{ name: 'http', protocol: 'TCP' as const, port }];
     const named = { ports: [{ protocol: 'TCP' as const, name: 'http' }] };
 
-    it('of egress are those of pods that the rule selects', () => {
+    it('of egress rules are ports of the pods that the rule selects', () => {
       const peers = [peerPods(labelled({ app: 'db' }))];
-      const agent = settled(
+      const agent = synced(
         networkPolicy('p', { subject: WEB_ONLY, egress: [rule({ peers, ...named })] }),
         web(1, { namedPorts: http(80) }),
         db(1, { namedPorts: http(5432), nodeName: THERE }),
         db(2),
       );
-      assert.deepEqual(texts(inForce(agent, 'named-ports')), ['named-ports 10.0.1.1 6 5432']);
+      assert.deepEqual(texts(appliedElements(agent, 'named-ports')), [
+        'named-ports 10.0.1.1 6 5432',
+      ]);
     });
 
-    it('of ingress are those of pods of this node', () => {
-      const agent = settled(
+    it('of ingress rules are ports of pods on this node', () => {
+      const agent = synced(
         networkPolicy('p', { ingress: [rule(named)] }),
         web(1, { namedPorts: http(80) }),
         db(1, { namedPorts: http(5432), nodeName: THERE }),
       );
-      assert.deepEqual(texts(inForce(agent, 'named-ports')), ['named-ports 10.0.0.1 6 80']);
+      assert.deepEqual(texts(appliedElements(agent, 'named-ports')), ['named-ports 10.0.0.1 6 80']);
     });
 
-    it('that a pod has twice are one element', () => {
-      const agent = settled(
+    it('of a pod are deduplicated', () => {
+      const agent = synced(
         networkPolicy('p', { ingress: [rule(named)] }),
         web(1, { namedPorts: [...http(80), ...http(80), ...http(81)] }),
       );
-      assert.equal(inForce(agent, 'named-ports').length, 2);
+      assert.equal(appliedElements(agent, 'named-ports').length, 2);
     });
 
-    it('follow the pod', () => {
-      const agent = settled(
+    it('are updated when the pod changes its ports', () => {
+      const agent = synced(
         networkPolicy('p', { ingress: [rule(named)] }),
         web(1, { namedPorts: http(80) }),
       );
@@ -622,9 +627,9 @@ describe('changes of network policy', () => {
     });
   });
 
-  it('a node that comes, is relabelled, moves and goes is its addresses', () => {
+  it('updates peer addresses when a node is created, relabelled, renumbered or deleted', () => {
     const peers = [{ kind: 'nodes' as const, selector: labelled({ zone: 'a' }) }];
-    const agent = settled(adminPolicy('p', { egress: [rule({ peers })] }), web(1));
+    const agent = synced(adminPolicy('p', { egress: [rule({ peers })] }), web(1));
     agent.upsert(node(THERE, ['192.168.0.2'], { zone: 'a' }));
     assert.deepEqual(texts(onlyChange(agent).add), ['peers 192.168.0.2']);
     agent.upsert(node(THERE, ['192.168.0.2', '192.168.0.3'], { zone: 'a' }));
@@ -640,9 +645,9 @@ describe('changes of network policy', () => {
     assert.deepEqual(texts(onlyChange(agent).remove), ['peers 192.168.0.4']);
   });
 
-  it('an address of a node and of a pod is what both are', () => {
+  it('gives an address of both a node and a pod the memberships of both', () => {
     const peers = [{ kind: 'nodes' as const, selector: [] }];
-    const agent = settled(
+    const agent = synced(
       adminPolicy('a', {
         egress: [rule({ peers }), rule({ peers: [peerPods(labelled({ app: 'db' }))] })],
       }),
@@ -650,15 +655,15 @@ describe('changes of network policy', () => {
       db(1, { nodeName: THERE }),
       node(THERE, ['10.0.1.1']),
     );
-    assert.deepEqual(texts(inForce(agent, 'peers')), ['peers 10.0.1.1', 'peers 10.0.1.1']);
+    assert.deepEqual(texts(appliedElements(agent, 'peers')), ['peers 10.0.1.1', 'peers 10.0.1.1']);
     agent.remove('Node', THERE);
     assert.deepEqual(texts(onlyChange(agent).remove), ['peers 10.0.1.1']);
   });
 
-  it('a namespace keeps its labels while it has no pods', () => {
+  it('keeps the labels of a namespace without pods', () => {
     const peers = [peerPods([], labelled({ team: 'a' }))];
     const red = { namespace: 'red', nodeName: THERE };
-    const agent = settled(
+    const agent = synced(
       networkPolicy('p', { subject: WEB_ONLY, ingress: [rule({ peers })] }),
       web(1),
       namespace('red', { team: 'a' }),
@@ -670,9 +675,9 @@ describe('changes of network policy', () => {
     assert.deepEqual(texts(onlyChange(agent).add), ['peers 10.0.1.2']);
   });
 
-  it('a namespace that is relabelled is what differs for its pods', () => {
+  it('changes only the affected pods when a namespace is relabelled', () => {
     const peers = [peerPods(labelled({ app: 'db' }), labelled({ team: 'a' }))];
-    const agent = settled(
+    const agent = synced(
       networkPolicy('p', { subject: WEB_ONLY, ingress: [rule({ peers })] }),
       namespace('red', { team: 'b' }),
       web(1),
@@ -687,7 +692,7 @@ describe('changes of network policy', () => {
     assert.deepEqual(texts(onlyChange(agent).remove), ['peers 10.0.1.1']);
   });
 
-  it('are of the families that there are', () => {
+  it('returns changes of the enabled IP families only', () => {
     const model = new PolicyModel({ nodeName: HERE });
     const applied = new AppliedState(model, ['IPv6']);
     model.upsert(POLICY);
@@ -697,11 +702,14 @@ describe('changes of network policy', () => {
       changes.map(({ family }) => family),
       ['IPv6'],
     );
-    assert.deepEqual(texts(changes[0]?.add ?? []), ['ingress-pods fd00::1', 'own fd00::1']);
+    assert.deepEqual(texts(changes[0]?.add ?? []), [
+      'hairpin-pods fd00::1',
+      'ingress-pods fd00::1',
+    ]);
   });
 
-  it('that are not taken yet are not part of all', () => {
-    const agent = settled(POLICY, web(1), db(1));
+  it('excludes changes after takeChanges() from the snapshot', () => {
+    const agent = synced(POLICY, web(1), db(1));
     const before = contentOf(agent, 'IPv4');
     agent.upsert(web(2));
     agent.remove('NetworkPolicy', POLICY.key);
@@ -710,17 +718,21 @@ describe('changes of network policy', () => {
     agent.upsert(POLICY);
     agent.remove('Pod', 'default/web-2');
     const between = [...agent.applied.snapshot('IPv4').elements];
-    assert.deepEqual(texts(between), ['own 10.0.0.1', 'own 10.0.0.2', 'own 10.0.1.1']);
+    assert.deepEqual(texts(between), [
+      'hairpin-pods 10.0.0.1',
+      'hairpin-pods 10.0.0.2',
+      'hairpin-pods 10.0.1.1',
+    ]);
   });
 
-  it('domain names have their lists for as long as rules name them', () => {
+  it('tracks the lists of domain names while a rule refers to them', () => {
     const names = (...patterns: string[]) =>
       rule({ peers: patterns.map((pattern) => ({ kind: 'domainName', pattern })) });
-    const agent = settled(
+    const agent = synced(
       adminPolicy('p', { egress: [names('example.com', '*.example.org')] }),
       adminPolicy('q', { egress: [names('example.com')] }),
     );
-    assert.equal(agent.model.listsByDomainName().size, 0, 'no pod needs them');
+    assert.equal(agent.model.listsByDomainName().size, 0, 'no pod is selected');
     agent.upsert(web(1));
     agent.sync();
     const domainNames = agent.model.listsByDomainName();
@@ -733,9 +745,9 @@ describe('changes of network policy', () => {
       .chains.flatMap(({ admin }) => admin.map(({ peers }) => peers));
     assert.deepEqual(
       named.map((peers) => peers?.sets),
-      [['learned'], ['learned']],
+      [['fqdn-peers'], ['fqdn-peers']],
     );
-    assert.deepEqual(new Set(named.map((peers) => peers?.number)), domainNames.get('example.com'));
+    assert.deepEqual(new Set(named.map((peers) => peers?.id)), domainNames.get('example.com'));
     agent.remove('AdminNetworkPolicy', 'p');
     agent.sync();
     assert.deepEqual([...domainNames.keys()], ['example.com']);

@@ -3,47 +3,47 @@ import type { IpFamily } from '../../../api/objects.ts';
 import { nftRuleText } from '../../../nft/rule.ts';
 import { staticChains } from '../../../policy/compile/policy-table.ts';
 
-describe('skeleton: what stands in the table of network policy', () => {
+describe('policy-table: static chains of the policy table', () => {
   const chains = (family: IpFamily, logGroup?: number) =>
     new Map(
-      staticChains({ family, logGroup }).map(({ name, hook, lines }) => [
+      staticChains({ family, logGroup }).map(({ name, hook, rules }) => [
         name,
-        { hook, rules: [...lines].map(({ rule }) => nftRuleText(rule)) },
+        { hook, rules: [...rules].map(({ rule }) => nftRuleText(rule)) },
       ]),
     );
 
-  it('is called where connections begin, after translation', () => {
-    const judged = [
-      'ip saddr . ip daddr @own accept',
+  it('has base chains that evaluate the first packet of a connection after DNAT', () => {
+    const bothDirections = [
+      'ip saddr . ip daddr @hairpin-pods accept',
       'ip saddr vmap @egress-pods',
       'ip daddr vmap @ingress-pods',
     ];
-    const known = 'ct state established,related accept';
+    const established = 'ct state established,related accept';
     const hooks = [...chains('IPv4')].filter(([, { hook }]) => hook !== undefined);
     assert.deepEqual(Object.fromEntries(hooks), {
       forward: {
         hook: 'type filter hook forward priority 10; policy accept;',
-        rules: [known, ...judged],
+        rules: [established, ...bothDirections],
       },
       input: {
         hook: 'type filter hook input priority 110; policy accept;',
-        rules: [known, 'ip saddr vmap @egress-pods'],
+        rules: [established, 'ip saddr vmap @egress-pods'],
       },
       output: {
         hook: 'type filter hook output priority 10; policy accept;',
-        rules: [known, 'fib saddr type local accept', ...judged],
+        rules: [established, 'fib saddr type local accept', ...bothDirections],
       },
     });
   });
 
-  it('does not judge neighbour discovery', () => {
+  it('accepts neighbour discovery', () => {
     const discovery = 'meta l4proto ipv6-icmp ip6 hoplimit 255 icmpv6 type 133-137 accept';
     for (const name of ['forward', 'input']) {
       assert.equal(chains('IPv6').get(name)?.rules[1], discovery);
     }
   });
 
-  it('counts what it drops, and hands it to nflog if it is told', () => {
+  it('counts denied packets and logs them to the NFLOG group when set', () => {
     const name = 'deny-network-policy-egress';
     assert.deepEqual(chains('IPv4').get(name)?.rules, [`counter name "${name}" drop`]);
     assert.deepEqual(chains('IPv4', 5).get(name)?.rules, [

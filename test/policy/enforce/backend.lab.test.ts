@@ -18,27 +18,27 @@ import type { TableState } from '../policy-functions.ts';
 const TCP = 6;
 const SCTP = 132;
 
-/** One of everything that a policy may have. */
+/** A state with every kind of rule and element. */
 function everything(family: IpFamily): TableState {
   const [pod, other] = [address(family, 1), address(family, 2)];
   const admin = [
     chainRule({
-      outcome: 'pass',
-      peers: peers(1, 'peers', 'networks', 'learned'),
+      verdict: 'pass',
+      peers: peers(1, 'peers', 'networks', 'fqdn-peers'),
       ports: ports(2, 'ports', 'named-ports'),
       comment: 'AdminNetworkPolicy a spec.egress[0]',
     }),
-    chainRule({ outcome: 'deny-admin', peers: peers(1, 'networks') }),
+    chainRule({ verdict: 'deny-admin', peers: peers(1, 'networks') }),
   ];
   return {
     chains: [
       policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST], admin),
-      policySetChain('ingress', 1, [chainRule({ outcome: 'deny-baseline', ports: ports(2) })]),
+      policySetChain('ingress', 1, [chainRule({ verdict: 'deny-baseline', ports: ports(2) })]),
     ],
     elements: [
-      { set: 'own', address: pod },
-      { set: 'egress-pods', address: pod, profile: 1 },
-      { set: 'ingress-pods', address: pod, profile: 1 },
+      { set: 'hairpin-pods', address: pod },
+      { set: 'egress-pods', address: pod, policySetId: 1 },
+      { set: 'ingress-pods', address: pod, policySetId: 1 },
       { set: 'peers', list: 1, address: other },
       { set: 'networks', list: 1, first: address(family, 16), last: address(family, 40) },
       { set: 'networks', list: 1, first: address(family, 300), last: address(family, 300) },
@@ -50,7 +50,7 @@ function everything(family: IpFamily): TableState {
 }
 
 for (const family of IP_FAMILIES) {
-  describe(`the table of network policy, ${family}`, () => {
+  describe(`policy backend, ${family}`, () => {
     const ip = nftFamily(family);
     const at = (number: number) => address(family, number);
     let namespace: Namespace;
@@ -75,8 +75,8 @@ for (const family of IP_FAMILIES) {
         .filter((line) => line !== '')
         .sort();
     };
-    const all = async (wanted: TableState, learned?: FqdnContent) => {
-      const refusal = await helper.call('policyAll', 'agent', wanted, learned);
+    const all = async (state: TableState, fqdn?: FqdnContent) => {
+      const refusal = await helper.call('policyReplaceAll', 'agent', state, fqdn);
       assert.equal(refusal, undefined);
     };
     const peer = (list: number, number: number): PolicyElement => ({
@@ -84,13 +84,13 @@ for (const family of IP_FAMILIES) {
       list,
       address: at(number),
     });
-    const pod = (number: number, profile: number): PolicyElement => ({
+    const pod = (number: number, policySetId: number): PolicyElement => ({
       set: 'egress-pods',
       address: at(number),
-      profile,
+      policySetId,
     });
 
-    it('comes into being whole, and is equal when it is written again', async () => {
+    it('writes the complete table, and the same table again', async () => {
       await all(everything(family));
       const before = await state();
       assert.deepEqual(await helper.call('policySizes', 'agent'), {
@@ -98,32 +98,32 @@ for (const family of IP_FAMILIES) {
         networks: 2,
         ports: 2,
         'named-ports': 1,
-        own: 1,
+        'hairpin-pods': 1,
         'ingress-pods': 1,
         'egress-pods': 1,
-        learned: 0,
-        answers: 0,
+        'fqdn-peers': 0,
+        'fqdn-cache': 0,
       });
       for (const [name, size] of Object.entries(await helper.call('policySizes', 'agent'))) {
         assert.equal(before[`set ${name}`]?.length, size, name);
       }
       await all(everything(family));
       assert.deepEqual(await state(), before);
-      const [made, judges, ...others] = await helper.call('policyLog', 'agent');
-      assert.match(made ?? '', /^fill deny-admin-ingress, .*, add egress-pods 1$/);
-      assert.equal(judges, 'fill forward, fill input, fill output, fill complete');
+      const [filled, committed, ...others] = await helper.call('policyLog', 'agent');
+      assert.match(filled ?? '', /^fill deny-admin-ingress, .*, add egress-pods 1$/);
+      assert.equal(committed, 'fill forward, fill input, fill output, fill commit-marker');
       assert.deepEqual(others, [
-        `guard: ${made}`,
-        `guard: ${judges}, delete-table portwide-policy`,
-        made,
-        judges,
+        `staging: ${filled}`,
+        `staging: ${committed}, delete-table portwide-policy`,
+        filled,
+        committed,
       ]);
     });
 
-    it('can be listed by nft with everything in it', async () => {
+    it('writes tables that nft can list', async () => {
       await all(everything(family), {
-        elements: [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
-        answers: [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
+        elements: [{ set: 'fqdn-peers', list: 1, address: at(9), timeoutMs: 60_000 }],
+        entries: [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
       });
       const text = await nft('list', 'ruleset');
       assert.match(text, /comment "AdminNetworkPolicy a spec.egress\[0\]"/);
@@ -137,7 +137,7 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(await set('networks'), [`1 . ${at(16)}-${at(40)}`, `1 . ${at(300)}`]);
       assert.deepEqual(await set('ports'), ['2 . sctp . 1-65535', '2 . tcp . 80-90']);
       assert.deepEqual(await set('named-ports'), [`2 . ${at(2)} . tcp . 8080`]);
-      assert.deepEqual(await set('own'), [`${at(1)} . ${at(1)}`]);
+      assert.deepEqual(await set('hairpin-pods'), [`${at(1)} . ${at(1)}`]);
       const found = await nft(
         'get',
         'element',
@@ -149,10 +149,10 @@ for (const family of IP_FAMILIES) {
       assert.ok(found.includes(`1 . ${at(16)}-${at(40)}`), found);
     });
 
-    it('is written in three transactions, of which empty ones are left out', async () => {
+    it('applies a change in three transactions and omits empty ones', async () => {
       await all({
         chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1) })])],
-        elements: [peer(1, 2), peer(1, 3), pod(1, 1), { set: 'own', address: at(1) }],
+        elements: [peer(1, 2), peer(1, 3), pod(1, 1), { set: 'hairpin-pods', address: at(1) }],
       });
       await helper.call('policyLog', 'agent');
       const apply = async (fields: Parameters<typeof policyChange>[1]) => {
@@ -164,12 +164,12 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(await apply({ add: [peer(1, 4)], remove: [peer(1, 3)] }), [
         'delete peers 1, add peers 1',
       ]);
-      // A new profile, whose chain is there before the pod is led to it, and a changed one.
+      // A new policy set, whose chain exists before a pod uses it, and a changed one.
       const twofold = policySetChain(
         'egress',
         1,
         [DENY_REST],
-        [chainRule({ outcome: 'pass', peers: peers(5) })],
+        [chainRule({ verdict: 'pass', peers: peers(5) })],
       );
       assert.deepEqual(
         await apply({
@@ -180,7 +180,7 @@ for (const family of IP_FAMILIES) {
           cleanup: [peer(1, 2), peer(1, 4)],
         }),
         [
-          'add peers 1, fill egress-2, fill egress-1-rest',
+          'add peers 1, fill egress-2, fill egress-1-lower-tiers',
           'delete egress-pods 1, add egress-pods 2, fill egress-1',
           'delete peers 2',
         ],
@@ -190,74 +190,77 @@ for (const family of IP_FAMILIES) {
           remove: [pod(1, 2)],
           chains: [policySetChain('egress', 1, [DENY_REST])],
           cleanup: [peer(5, 7)],
-          cleanupChains: [{ direction: 'egress', profile: 2 }],
+          cleanupChains: [{ direction: 'egress', policySetId: 2 }],
         }),
-        ['delete egress-pods 1, fill egress-1', 'delete peers 1, remove egress-1-rest egress-2'],
+        [
+          'delete egress-pods 1, fill egress-1',
+          'delete peers 1, remove egress-1-lower-tiers egress-2',
+        ],
       );
       const left = {
         chains: [policySetChain('egress', 1, [DENY_REST])],
-        elements: [pod(2, 1), { set: 'own', address: at(1) } as const],
+        elements: [pod(2, 1), { set: 'hairpin-pods', address: at(1) } as const],
       };
       const stepwise = await state();
       await all(left);
       assert.deepEqual(await state(), stepwise);
     });
 
-    it('is replaced over that of an earlier agent, whose numbers were others', async () => {
+    it('replaces the table of an earlier agent with other list ids and keeps its FQDN cache', async () => {
       await all(everything(family), {
-        elements: [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
-        answers: [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
+        elements: [{ set: 'fqdn-peers', list: 1, address: at(9), timeoutMs: 60_000 }],
+        entries: [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
       });
       await namespace.run(
         'nft',
-        `add chain ${ip} portwide-policy stranger; add set ${ip} portwide-policy strange { type mark; }`,
+        `add chain ${ip} portwide-policy unknown-chain; add set ${ip} portwide-policy unknown-set { type mark; }`,
       );
       await helper.call('policyStart', 'agent', { family });
       const now: TableState = {
         chains: [policySetChain('ingress', 1, [DENY_REST])],
-        elements: [peer(1, 77), { set: 'ingress-pods', address: at(5), profile: 1 }],
+        elements: [peer(1, 77), { set: 'ingress-pods', address: at(5), policySetId: 1 }],
       };
       await all(now, {
-        elements: [{ set: 'learned', list: 3, address: at(9), timeoutMs: 60_000 }],
-        answers: [],
+        elements: [{ set: 'fqdn-peers', list: 3, address: at(9), timeoutMs: 60_000 }],
+        entries: [],
       });
       assert.deepEqual(await set('peers'), [`1 . ${at(77)}`]);
-      assert.match((await set('learned')).join(), /^3 \. \S+ timeout 1m expires \S+$/);
-      const [answer, ...others] = await helper.call('policyAnswers', 'agent');
+      assert.match((await set('fqdn-peers')).join(), /^3 \. \S+ timeout 1m expires \S+$/);
+      const [answer, ...others] = await helper.call('policyFqdnEntries', 'agent');
       assert.deepEqual([answer?.name, answer?.address, others], ['www.example.com', at(9), []]);
       const after = await state();
-      const profiles = Object.keys(after).filter((name) =>
-        /stran|^chain (in|e)gress-\d/.test(name),
+      const chains = Object.keys(after).filter((name) =>
+        /unknown|^chain (in|e)gress-\d/.test(name),
       );
-      assert.deepEqual(profiles, ['chain ingress-1']);
+      assert.deepEqual(chains, ['chain ingress-1']);
       await helper.call('hold', `delete table ${ip} portwide-policy`, 'nft', '-f', '-');
       await all(now);
       const fresh = await state();
-      assert.deepEqual({ ...after, 'set learned': [], 'set answers': [] }, fresh);
+      assert.deepEqual({ ...after, 'set fqdn-peers': [], 'set fqdn-cache': [] }, fresh);
     });
 
-    it('of an earlier agent learns nothing: its lists are others', async () => {
+    it('adds no FQDN addresses to the table of an earlier agent, whose list ids differ', async () => {
       await all(everything(family));
       const before = await state();
       await helper.call('policyStart', 'agent', { family });
       const learn = () =>
         helper.call(
-          'policyLearn',
+          'policyAddFqdn',
           'agent',
-          [{ set: 'learned', list: 1, address: at(9), timeoutMs: 60_000 }],
+          [{ set: 'fqdn-peers', list: 1, address: at(9), timeoutMs: 60_000 }],
           [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }],
         );
       await learn();
       const refused = { chains: [], elements: [pod(1, 404)] };
-      assert.notEqual(await helper.call('policyAll', 'agent', refused), undefined);
+      assert.notEqual(await helper.call('policyReplaceAll', 'agent', refused), undefined);
       await learn();
       assert.deepEqual(await state(), before);
       await all(everything(family));
       await learn();
-      assert.equal((await set('learned')).length, 1);
+      assert.equal((await set('fqdn-peers')).length, 1);
     });
 
-    it('is replaced when it is of another version', async () => {
+    it('replaces a table of another version', async () => {
       const old = `table ${ip} portwide-policy {
         set peers { type ${ip === 'ip' ? 'ipv4' : 'ipv6'}_addr; }
         chain forward { type filter hook forward priority -5; }
@@ -270,35 +273,38 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(await state(), replaced);
     });
 
-    it('has another stand in for it while it is made anew, until it is complete', async () => {
-      const answers = [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }];
-      await all(everything(family), { elements: [], answers });
+    it('keeps the staging table when interrupted, and reads the FQDN cache from it', async () => {
+      const entries = [{ name: 'www.example.com', address: at(9), timeoutMs: 60_000 }];
+      await all(everything(family), { elements: [], entries });
       const complete = await state();
       await helper.call('policyLog', 'agent');
-      // Of the guard nothing is missing, of the table itself the rules.
-      await helper.call('policyBreakOff', 'agent', 4);
-      await assert.rejects(helper.call('policyAll', 'agent', everything(family)), /broken off/);
+      // The staging table is complete; the policy table has no rules yet.
+      await helper.call('policyFailAfter', 'agent', 4);
+      await assert.rejects(
+        helper.call('policyReplaceAll', 'agent', everything(family)),
+        /broken off/,
+      );
       assert.deepEqual((await state())['chain forward'], []);
       const tables = async () => (await nft('list', 'tables', ip)).split('\n').sort();
       assert.deepEqual(await tables(), [
         `table ${ip} portwide-policy`,
-        `table ${ip} portwide-policy-guard`,
+        `table ${ip} portwide-policy-staging`,
       ]);
 
       await helper.call('policyStart', 'agent', { family });
-      const [answer] = await helper.call('policyAnswers', 'agent');
+      const [answer] = await helper.call('policyFqdnEntries', 'agent');
       assert.equal(answer?.name, 'www.example.com');
       await all(everything(family));
       const log = await helper.call('policyLog', 'agent');
       assert.deepEqual(
-        log.map((line) => line.startsWith('guard')),
+        log.map((line) => line.startsWith('staging')),
         [false, false],
       );
       assert.deepEqual(await tables(), [`table ${ip} portwide-policy`]);
       assert.deepEqual(await state(), complete);
     });
 
-    it('keeps its counters when it is written again', async () => {
+    it('keeps counters when the table is replaced', async () => {
       await all(everything(family));
       await namespace.run(
         'nft',
@@ -318,30 +324,28 @@ for (const family of IP_FAMILIES) {
       );
       assert.ok((packets?.packets ?? 0) > 0);
       assert.equal(denied.filter((each) => each.packets === 0).length, 5);
-      const meanwhile = () => helper.call('policyDeniedMeanwhile', 'agent', everything(family));
+      const meanwhile = () => helper.call('policyDeniedDuringReplace', 'agent', everything(family));
       assert.deepEqual(await meanwhile(), denied);
       assert.deepEqual(await helper.call('policyDenied', 'agent'), denied);
       await helper.call('policyStart', 'agent', { family });
-      assert.deepEqual(await meanwhile(), [], 'an agent that never asked');
+      assert.deepEqual(await meanwhile(), [], 'an agent without an earlier result');
       assert.deepEqual(await helper.call('policyDenied', 'agent'), denied);
     });
 
-    it('denies without telling nflog where the kernel has none', async () => {
+    it('enforces without log rules when the kernel has no nflog', async () => {
       await helper.call('policyStart', 'agent', { family, logGroup: 5 });
-      await helper.call('policyWithoutLog', 'agent');
+      await helper.call('policyWithoutNflog', 'agent');
       await all(everything(family));
       const log = await helper.call('policyLog', 'agent');
       assert.deepEqual(
         log.filter((line) => line.startsWith('warning')),
-        [
-          'warning: denied packets cannot be logged to group 5: rule 0 of chain deny-admin-ingress: ENOENT',
-        ],
+        ['warning: cannot log denied packets (5): rule 0 of chain deny-admin-ingress: ENOENT'],
       );
       const chain = await nft('list', 'chain', ip, 'portwide-policy', 'deny-baseline-egress');
       assert.match(chain, /counter name "deny-baseline-egress" drop/);
     });
 
-    it('tells what was refused, and of whose', async () => {
+    it('reports the refused element, or the refused rule with its policy', async () => {
       const chains = [policySetChain('egress', 1, [DENY_REST])];
       await all({ chains, elements: [pod(1, 1), peer(1, 2)] });
       const before = await state();
@@ -351,12 +355,12 @@ for (const family of IP_FAMILIES) {
         policyChange(family, { add: [peer(1, 4)], remove: [peer(1, 2), peer(9, 9)] }),
       );
       assert.deepEqual([refused?.set, refused?.element], ['peers', peer(9, 9)]);
-      assert.match(refused?.message ?? '', /"list":9.*delete peers .*ENOENT/);
+      assert.match(refused?.message ?? '', /"list":9.*delete element .* in set peers: ENOENT/);
       assert.deepEqual(await state(), before);
 
-      await nft('delete', 'set', ip, 'portwide-policy', 'learned');
+      await nft('delete', 'set', ip, 'portwide-policy', 'fqdn-peers');
       const rule = chainRule({
-        peers: peers(1, 'learned'),
+        peers: peers(1, 'fqdn-peers'),
         comment: 'NetworkPolicy d/w spec.egress[0]',
       });
       const again = await helper.call(
@@ -364,27 +368,27 @@ for (const family of IP_FAMILIES) {
         'agent',
         policyChange(family, { chains: [policySetChain('egress', 1, [DENY_REST, rule])] }),
       );
-      assert.deepEqual([again?.profile, again?.rule], [1, 'NetworkPolicy d/w spec.egress[0]']);
+      assert.deepEqual([again?.policySetId, again?.rule], [1, 'NetworkPolicy d/w spec.egress[0]']);
       assert.match(again?.message ?? '', /spec.egress\[0\]: rule 1 of chain egress-1: ENOENT/);
     });
 
-    it('is gone when it is removed, in both families', async () => {
-      assert.equal(await helper.call('policyRemove'), 0);
+    it('has no tables after cleanup, in both IP families', async () => {
+      assert.equal(await helper.call('policyDeleteTables'), 0);
       await all(everything(family));
       await nft('add', 'table', ip, 'portwide-policies');
       await nft('add', 'table', 'inet', 'portwide-policy');
-      await nft('add', 'table', ip, 'portwide-policy-guard');
-      assert.equal(await helper.call('policyRemove'), 2);
+      await nft('add', 'table', ip, 'portwide-policy-staging');
+      assert.equal(await helper.call('policyDeleteTables'), 2);
       const left = (await nft('list', 'tables')).split('\n').sort();
       assert.deepEqual(left, [`table inet portwide-policy`, `table ${ip} portwide-policies`]);
-      assert.deepEqual(await helper.call('policyAnswers', 'agent'), []);
+      assert.deepEqual(await helper.call('policyFqdnEntries', 'agent'), []);
       assert.ok((await helper.call('policyDenied', 'agent')).every(({ packets }) => packets === 0));
     });
 
-    describe('has learned', () => {
-      const learned = (number: number, timeoutMs: number, list = 1) =>
-        ({ set: 'learned', list, address: at(number), timeoutMs }) as const;
-      /** Seconds that each has left, rounded up to tens: some pass until nft tells. */
+    describe('FQDN addresses', () => {
+      const fqdnPeer = (number: number, timeoutMs: number, list = 1) =>
+        ({ set: 'fqdn-peers', list, address: at(number), timeoutMs }) as const;
+      /** Remaining seconds by element, rounded up to tens: nft takes some time. */
       const left = async (name: string) => {
         const found: Record<string, number> = {};
         for (const line of await set(name)) {
@@ -399,93 +403,93 @@ for (const family of IP_FAMILIES) {
 
       beforeEach(() => all({ chains: [], elements: [] }));
 
-      it('addresses, each for its time, of each list the longest', async () => {
-        await helper.call('policyLearn', 'agent', [learned(1, 100_000), learned(2, 50_000)]);
-        await helper.call('policyLearn', 'agent', [
-          learned(1, 50_000),
-          learned(2, 100_000),
-          learned(1, 70_000, 2),
-          learned(1, 30_000, 2),
+      it('get the longest timeout for each list and address', async () => {
+        await helper.call('policyAddFqdn', 'agent', [fqdnPeer(1, 100_000), fqdnPeer(2, 50_000)]);
+        await helper.call('policyAddFqdn', 'agent', [
+          fqdnPeer(1, 50_000),
+          fqdnPeer(2, 100_000),
+          fqdnPeer(1, 70_000, 2),
+          fqdnPeer(1, 30_000, 2),
         ]);
-        assert.deepEqual(await left('learned'), {
+        assert.deepEqual(await left('fqdn-peers'), {
           [`1 . ${at(1)}`]: 100,
           [`1 . ${at(2)}`]: 100,
           [`2 . ${at(1)}`]: 70,
         });
         assert.deepEqual((await helper.call('policyLog', 'agent')).slice(2), [
-          'add learned 2',
-          'add learned 2, delete learned 1, add learned 1',
+          'add fqdn-peers 2',
+          'add fqdn-peers 2, delete fqdn-peers 1, add fqdn-peers 1',
         ]);
       });
 
-      it('nothing anew when it would not live longer to speak of', async () => {
-        await helper.call('policyLearn', 'agent', [learned(1, 100_000)]);
+      it('are not refreshed when the timeout would grow by less than a second', async () => {
+        await helper.call('policyAddFqdn', 'agent', [fqdnPeer(1, 100_000)]);
         await helper.call('policyLog', 'agent');
-        await helper.call('policyLearn', 'agent', [learned(1, 100_500)]);
+        await helper.call('policyAddFqdn', 'agent', [fqdnPeer(1, 100_500)]);
         assert.deepEqual(await helper.call('policyLog', 'agent'), []);
       });
 
-      it('again what has ended', async () => {
-        await helper.call('policyLearn', 'agent', [learned(1, 60)]);
-        await waitFor('it ends', async () => (await set('learned')).length === 0);
-        await helper.call('policyLearn', 'agent', [learned(1, 60_000)]);
-        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 60 });
+      it('are added again after they have expired', async () => {
+        await helper.call('policyAddFqdn', 'agent', [fqdnPeer(1, 60)]);
+        await waitFor('the element expires', async () => (await set('fqdn-peers')).length === 0);
+        await helper.call('policyAddFqdn', 'agent', [fqdnPeer(1, 60_000)]);
+        assert.deepEqual(await left('fqdn-peers'), { [`1 . ${at(1)}`]: 60 });
       });
 
-      it('as long as it is told while it ends', async () => {
+      it('get their full timeout when they expire during the refresh', async () => {
         for (let round = 0; round < 40; round++) {
-          await helper.call('policyLearn', 'agent', [learned(round, 20 + (round % 5))]);
-          await helper.call('policyLearn', 'agent', [learned(round, 60_000)]);
+          await helper.call('policyAddFqdn', 'agent', [fqdnPeer(round, 20 + (round % 5))]);
+          await helper.call('policyAddFqdn', 'agent', [fqdnPeer(round, 60_000)]);
         }
-        assert.equal((await set('learned')).length, 40);
+        assert.equal((await set('fqdn-peers')).length, 40);
       });
 
-      it('no more what it is told to forget, be it there or not', async () => {
-        const kept = (name: string, number: number) =>
+      it('are removed, whether they exist or not', async () => {
+        const cacheEntry = (name: string, number: number) =>
           ({ name, address: at(number), timeoutMs: 60_000 }) as const;
         await helper.call(
-          'policyLearn',
+          'policyAddFqdn',
           'agent',
-          [learned(1, 60_000), learned(1, 60_000, 2), learned(2, 60_000)],
-          [kept('a.example', 1), kept('b.example', 1)],
+          [fqdnPeer(1, 60_000), fqdnPeer(1, 60_000, 2), fqdnPeer(2, 60_000)],
+          [cacheEntry('a.example', 1), cacheEntry('b.example', 1)],
         );
         await helper.call(
-          'policyForget',
+          'policyRemoveFqdn',
           'agent',
-          [learned(1, 0), learned(1, 0), learned(9, 0)],
-          [kept('a.example', 1), kept('c.example', 1)],
+          [fqdnPeer(1, 0), fqdnPeer(1, 0), fqdnPeer(9, 0)],
+          [cacheEntry('a.example', 1), cacheEntry('c.example', 1)],
         );
-        assert.deepEqual(await left('learned'), { [`1 . ${at(2)}`]: 60, [`2 . ${at(1)}`]: 60 });
-        const answers = await helper.call('policyAnswers', 'agent');
+        assert.deepEqual(await left('fqdn-peers'), { [`1 . ${at(2)}`]: 60, [`2 . ${at(1)}`]: 60 });
+        const answers = await helper.call('policyFqdnEntries', 'agent');
         assert.deepEqual(
           answers.map(({ name }) => name),
           ['b.example'],
         );
-        assert.equal((await helper.call('policySizes', 'agent')).learned, 2);
+        assert.equal((await helper.call('policySizes', 'agent'))['fqdn-peers'], 2);
       });
 
-      it('what it learns after it was told to forget it', async () => {
-        await helper.call('policyLearn', 'agent', [learned(1, 60_000)]);
-        await helper.call('policyRelearn', 'agent', [learned(1, 50_000)]);
-        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 50 });
+      it('can be added again after a removal', async () => {
+        await helper.call('policyAddFqdn', 'agent', [fqdnPeer(1, 60_000)]);
+        await helper.call('policyReaddFqdn', 'agent', [fqdnPeer(1, 50_000)]);
+        assert.deepEqual(await left('fqdn-peers'), { [`1 . ${at(1)}`]: 50 });
       });
 
-      it('what it learns while everything is written', async () => {
+      it('can be added while the table is replaced', async () => {
         const state = { chains: [], elements: [] };
-        const [before, after] = [learned(1, 60_000), learned(2, 60_000)];
-        await helper.call('policyLearnAround', 'agent', state, before, after);
-        assert.deepEqual(await left('learned'), { [`1 . ${at(1)}`]: 60, [`1 . ${at(2)}`]: 60 });
+        const [before, after] = [fqdnPeer(1, 60_000), fqdnPeer(2, 60_000)];
+        await helper.call('policyAddFqdnAroundReplace', 'agent', state, before, after);
+        assert.deepEqual(await left('fqdn-peers'), { [`1 . ${at(1)}`]: 60, [`1 . ${at(2)}`]: 60 });
       });
 
-      it('many at once in few transactions', async () => {
+      it('are batched into few transactions', async () => {
         await helper.call('policyLog', 'agent');
-        const many = Array.from({ length: 200 }, (_, index) => learned(index, 60_000));
-        await helper.call('policyLearnAtOnce', 'agent', many);
-        assert.equal((await set('learned')).length, 200);
+        const many = Array.from({ length: 200 }, (_, index) => fqdnPeer(index, 60_000));
+        await helper.call('policyAddFqdnEach', 'agent', many);
+        assert.equal((await set('fqdn-peers')).length, 200);
         assert.ok((await helper.call('policyLog', 'agent')).length <= 2);
       });
 
-      it('answers, under each name', async () => {
+      it('are stored in the FQDN cache under each name', async () => {
         const answers = [
           { name: 'www.example.com', address: at(1), timeoutMs: 60_000 },
           { name: 'other.example.com', address: at(1), timeoutMs: 100_000 },
@@ -498,8 +502,8 @@ for (const family of IP_FAMILIES) {
             timeoutMs: 60_000,
           }),
         );
-        await helper.call('policyLearn', 'agent', [], [...answers, ...odd]);
-        const found = await helper.call('policyAnswers', 'agent');
+        await helper.call('policyAddFqdn', 'agent', [], [...answers, ...odd]);
+        const found = await helper.call('policyFqdnEntries', 'agent');
         const sorted = found.toSorted((a, b) => (a.name < b.name ? -1 : 1));
         assert.deepEqual(
           sorted.map(({ name, address }) => ({ name, address })),
@@ -512,11 +516,11 @@ for (const family of IP_FAMILIES) {
         await nft('list', 'ruleset');
       });
 
-      it('what is told with a full write, beside the answers that were there', async () => {
+      it('are merged with the stored FQDN cache when the table is replaced', async () => {
         await helper.call(
-          'policyLearn',
+          'policyAddFqdn',
           'agent',
-          [learned(1, 60_000)],
+          [fqdnPeer(1, 60_000)],
           [
             { name: 'a.example', address: at(1), timeoutMs: 100_000 },
             { name: 'b.example', address: at(1), timeoutMs: 50_000 },
@@ -525,16 +529,16 @@ for (const family of IP_FAMILIES) {
         await all(
           { chains: [], elements: [] },
           {
-            elements: [learned(2, 60_000, 4)],
-            answers: [
+            elements: [fqdnPeer(2, 60_000, 4)],
+            entries: [
               { name: 'a.example', address: at(1), timeoutMs: 50_000 },
               { name: 'b.example', address: at(1), timeoutMs: 100_000 },
               { name: 'c.example', address: at(1), timeoutMs: 100_000 },
             ],
           },
         );
-        assert.deepEqual(await left('learned'), { [`4 . ${at(2)}`]: 60 });
-        const answers = await helper.call('policyAnswers', 'agent');
+        assert.deepEqual(await left('fqdn-peers'), { [`4 . ${at(2)}`]: 60 });
+        const answers = await helper.call('policyFqdnEntries', 'agent');
         assert.deepEqual(
           answers.map(({ name, timeoutMs }) => [name, Math.ceil(timeoutMs / 10_000)]).sort(),
           [
@@ -543,15 +547,15 @@ for (const family of IP_FAMILIES) {
             ['c.example', 10],
           ],
         );
-        // What it was told of counts from then on.
+        // The full write has set these timeouts.
         await helper.call('policyLog', 'agent');
         await helper.call(
-          'policyLearn',
+          'policyAddFqdn',
           'agent',
-          [learned(2, 59_000, 4), learned(1, 59_000)],
+          [fqdnPeer(2, 59_000, 4), fqdnPeer(1, 59_000)],
           [{ name: 'c.example', address: at(1), timeoutMs: 90_000 }],
         );
-        assert.deepEqual(await helper.call('policyLog', 'agent'), ['add learned 1']);
+        assert.deepEqual(await helper.call('policyLog', 'agent'), ['add fqdn-peers 1']);
       });
     });
   });

@@ -18,18 +18,18 @@ describe('churn: 1,000 policies and 200 pods that change', () => {
   const content = async ({ run }: Namespace, family: string) =>
     contentOfTable(await run('nft', '-j', 'list', 'table', family, 'portwide-policy'));
 
-  it('leave in the kernel what an agent writes that finds them so', async function () {
+  it('give the same kernel state as a new agent with the final objects', async function () {
     this.timeout(180_000);
     const [churned, fresh] = [await create(), await create()];
     const objects = await churned.helper.call('churnAll', 11, SIZE, CHANGES);
     await fresh.helper.call('churnStart', objects.toReversed());
-    for (const { helper: inhabitant } of [churned, fresh]) {
-      assert.deepEqual(await inhabitant.call('churnLog'), []);
+    for (const { helper } of [churned, fresh]) {
+      assert.deepEqual(await helper.call('churnLog'), []);
     }
     for (const family of ['ip', 'ip6']) {
-      const wanted = await content(fresh.namespace, family);
-      assert.ok(wanted.length > 1000, `${wanted.length} lines`);
-      assert.deepEqual(await content(churned.namespace, family), wanted);
+      const expected = await content(fresh.namespace, family);
+      assert.ok(expected.length > 1000, `${expected.length} lines`);
+      assert.deepEqual(await content(churned.namespace, family), expected);
     }
   });
 });

@@ -4,7 +4,7 @@ import type { NftWatchOptions } from '../../../netlink/nftables/watch.ts';
 import { FakeTables } from '../../../nft/fake-tables.ts';
 import { NftMonitor } from '../../../nft/monitor.ts';
 import type { PolicyChange, PolicyState } from '../../../policy/compile/change.ts';
-import { POLICY_TABLE, STAGING_TABLE } from '../../../policy/compile/policy-table.ts';
+import { LEGACY_NAMES, POLICY_TABLE, STAGING_TABLE } from '../../../policy/compile/policy-table.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
@@ -15,17 +15,18 @@ const peer = (number: number) =>
   ({ set: 'peers', list: 1, address: address(FAMILY, number) }) as const;
 const STATE: PolicyState = {
   chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1, 'peers') }), DENY_REST])],
-  elements: [{ set: 'egress-pods', address: address(FAMILY, 1), profile: 1 }, peer(2)],
+  elements: [{ set: 'egress-pods', address: address(FAMILY, 1), policySetId: 1 }, peer(2)],
 };
 
-/** An enforcer of one family on tables in memory. */
+/** An enforcer of one IP family with tables in memory. */
 function start() {
   const timers = new FakeTimers();
-  const [main, guard] = [
+  const [main, staging, legacy] = [
     new FakeTables(FAMILY, POLICY_TABLE),
     new FakeTables(FAMILY, STAGING_TABLE),
+    new FakeTables(FAMILY, LEGACY_NAMES.stagingTable),
   ];
-  guard.otherTables = [main];
+  staging.otherTables = [main];
   const sockets: NftWatchOptions[] = [];
   const monitor = new NftMonitor(timers, (options) => {
     sockets.push(options);
@@ -37,17 +38,21 @@ function start() {
     families: [FAMILY],
     nft: {
       check: async () => {},
-      run: (script) => (script.includes(`${STAGING_TABLE} {`) ? guard : main).nft.run(script),
+      run: (script) => (script.includes(`${STAGING_TABLE} {`) ? staging : main).nft.run(script),
     },
     onWarning: (_, message) => log.push(message),
-    open: () => ({ main: main.tables, guard: guard.tables }),
+    open: () => ({
+      main: main.tables,
+      staging: staging.tables,
+      legacyStaging: legacy.tables,
+    }),
   });
   const enforcer = new Enforcer({
     kernel,
     source: {
       takeChanges: () => changes.splice(0),
       snapshot: () => STATE,
-      fqdnContent: () => ({ elements: [], answers: [] }),
+      fqdnContent: () => ({ elements: [], entries: [] }),
     },
     observer: {
       started: () => {},
@@ -69,13 +74,13 @@ function start() {
     changes = some;
     enforcer.changed();
   };
-  const isWhole = () => main.chains.has('complete') && main.sets.get('peers')?.size === 1;
-  return { enforcer, monitor, main, guard, sockets, log, pass, change, isWhole };
+  const isWhole = () => main.chains.has('commit-marker') && main.sets.get('peers')?.size === 1;
+  return { enforcer, monitor, main, staging, sockets, log, pass, change, isWhole };
 }
 
 describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
-  it('writes nothing before it is started, then everything, then what changes', async () => {
-    const { enforcer, main, guard, log, pass, change } = start();
+  it('writes nothing before start(), then the whole table, then changes', async () => {
+    const { enforcer, main, staging, log, pass, change } = start();
     change();
     await pass(1000);
     assert.deepEqual([main.log, log], [[], []]);
@@ -84,9 +89,9 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     assert.deepEqual(main.log, [
       'replace table',
       'rules of all, add peers 1, add egress-pods 1',
-      'rules of forward,input,output,complete',
+      'rules of forward,input,output,commit-marker',
     ]);
-    assert.deepEqual(guard.log, []);
+    assert.deepEqual(staging.log, []);
     main.log = [];
     change(policyChange(FAMILY, { remove: [peer(2)], add: [peer(3)] }));
     await pass(0);
@@ -96,21 +101,21 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     assert.deepEqual(log, ['all', 'change', 'unchanged']);
   });
 
-  it('has a guard stand in for the table of an earlier agent until the new one judges', async () => {
-    const { enforcer, main, guard, pass, isWhole } = start();
-    main.chains.set('complete', 0);
+  it('enforces the staging table while it replaces the table of an earlier agent', async () => {
+    const { enforcer, main, staging, pass, isWhole } = start();
+    main.chains.set('commit-marker', 0);
     enforcer.start();
     await pass(0);
-    assert.deepEqual(guard.log, [
+    assert.deepEqual(staging.log, [
       'replace table',
       'rules of all, add peers 1, add egress-pods 1',
-      `rules of forward,input,output,complete, delete table ${POLICY_TABLE}`,
+      `rules of forward,input,output,commit-marker, delete table ${POLICY_TABLE}`,
       'delete table',
     ]);
     assert.ok(isWhole());
   });
 
-  it('writes everything again when others delete its table, once a second at most', async () => {
+  it('rewrites the table when it is deleted externally, once a second at most', async () => {
     const { enforcer, main, sockets, log, pass, isWhole } = start();
     enforcer.start();
     await pass(0);
@@ -132,7 +137,7 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     assert.deepEqual(log, ['all', lost, 'all', lost, 'all']);
   });
 
-  it('writes everything again when the table went before the monitor listened', async () => {
+  it('rewrites the table when it was deleted before the watch started', async () => {
     const { enforcer, monitor, main, log, pass, isWhole } = start();
     const load = Promise.withResolvers<void>();
     monitor.waitForLoad(load.promise);
@@ -144,17 +149,17 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     load.resolve();
     await pass(0);
     await pass(0);
-    assert.deepEqual([log, isWhole()], [['all', `no table ${POLICY_TABLE}`, 'all'], true]);
+    assert.deepEqual([log, isWhole()], [['all', `table ${POLICY_TABLE} is missing`, 'all'], true]);
   });
 
-  it('comes again with everything after what the kernel refused', async () => {
+  it('rewrites the table after a change that the kernel refused', async () => {
     const { enforcer, log, pass, change, isWhole } = start();
     enforcer.start();
     await pass(0);
     change(policyChange(FAMILY, { remove: [peer(9)] }));
     await pass(0);
     assert.equal(log.length, 2);
-    assert.match(log[1] ?? '', /^PolicyRefusedError: .*delete peers .*ENOENT/);
+    assert.match(log[1] ?? '', /^PolicyRefusedError: .*delete element .* in set peers: ENOENT/);
     await pass(99);
     assert.equal(log.length, 2);
     await pass(1);

@@ -1,5 +1,4 @@
-/** Whatever policies there may be, nft lists what was wanted, one step after the other. */
-
+/** Random policies: nft lists the desired elements after every change. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { compareText } from '../../../api/collections.ts';
@@ -16,14 +15,14 @@ const PROTOCOLS = [
   [17, 'udp'],
   [132, 'sctp'],
 ] as const;
-const MOST_LISTS = [1, 2, 255, 256, 65_536, 2 ** 31, 2 ** 32 - 1];
-const PROFILES = [1, 2, 3];
+const LIST_IDS = [1, 2, 255, 256, 65_536, 2 ** 31, 2 ** 32 - 1];
+const POLICY_SET_IDS = [1, 2, 3];
 
-const list = fc.constantFrom(...MOST_LISTS);
+const list = fc.constantFrom(...LIST_IDS);
 const number = fc.integer({ min: 0, max: 600 });
 const protocol = fc.constantFrom(...PROTOCOLS.map(([each]) => each));
 
-/** Of one value or two each, without overlaps and without neighbours. */
+/** Ranges of one or two values, which neither overlap nor are adjacent. */
 function apart(bounds: readonly number[]): [first: number, last: number][] {
   const sorted = [...new Set(bounds)].sort((a, b) => a - b);
   const ranges: [number, number][] = [];
@@ -43,11 +42,13 @@ function stateOf(family: IpFamily): fc.Arbitrary<TableState> {
         (each): PolicyElement => ({
           set: `${direction}-pods`,
           address: at(each),
-          profile: PROFILES[each % PROFILES.length] ?? 1,
+          policySetId: POLICY_SET_IDS[each % POLICY_SET_IDS.length] ?? 1,
         }),
       ),
     );
-  const own = many(number.map((each): PolicyElement => ({ set: 'own', address: at(each) })));
+  const hairpinPods = many(
+    number.map((each): PolicyElement => ({ set: 'hairpin-pods', address: at(each) })),
+  );
   const peer = many(
     fc
       .tuple(list, number)
@@ -97,49 +98,49 @@ function stateOf(family: IpFamily): fc.Arbitrary<TableState> {
     ),
   );
   const elements = fc
-    .tuple(pod('ingress'), pod('egress'), own, peer, networks, ports, named)
+    .tuple(pod('ingress'), pod('egress'), hairpinPods, peer, networks, ports, named)
     .map((all) => [...new Map(all.flat().map((each) => [textOf(each), each])).values()]);
-  return fc.record({ elements, chains: fc.tuple(...PROFILES.flatMap((n) => chainsOf(n))) });
+  return fc.record({ elements, chains: fc.tuple(...POLICY_SET_IDS.flatMap((n) => chainsOf(n))) });
 }
 
-function chainsOf(profile: number): fc.Arbitrary<PolicySetChain>[] {
+function chainsOf(policySetId: number): fc.Arbitrary<PolicySetChain>[] {
   const peers = fc.record({
-    number: list,
-    sets: fc.subarray<PeerSetName>(['peers', 'networks', 'learned']),
+    id: list,
+    sets: fc.subarray<PeerSetName>(['peers', 'networks', 'fqdn-peers']),
   });
   const ports = fc.record({
-    number: list,
+    id: list,
     sets: fc.subarray<'ports' | 'named-ports'>(['ports', 'named-ports']),
   });
   const rule = (
-    ...outcomes: ('allow' | 'pass' | 'deny-admin' | 'deny-network-policy' | 'deny-baseline')[]
+    ...verdicts: ('allow' | 'pass' | 'deny-admin' | 'deny-network-policy' | 'deny-baseline')[]
   ) =>
     fc
       .record({
         peers: fc.option(peers, { nil: undefined }),
         ports: fc.option(ports, { nil: undefined }),
-        outcome: fc.constantFrom(...outcomes),
+        verdict: fc.constantFrom(...verdicts),
         comment: fc.string({ maxLength: 150, unit: 'grapheme' }),
       })
       .map((fields) => chainRule(fields));
   const admin = fc.array(rule('allow', 'pass', 'deny-admin'), { maxLength: 3 });
   const rest = fc.array(rule('allow', 'deny-network-policy', 'deny-baseline'), { maxLength: 3 });
   return (['ingress', 'egress'] as const).map((direction) =>
-    fc.tuple(rest, admin).map(([a, b]) => policySetChain(direction, profile, a, b)),
+    fc.tuple(rest, admin).map(([a, b]) => policySetChain(direction, policySetId, a, b)),
   );
 }
 
-/** As it is listed below. */
+/** An element in the form of `listedText`. */
 function textOf(element: PolicyElement): string {
   const range = (first: unknown, last: unknown) =>
     first === last ? `${first}` : `${first}-${last}`;
-  const name = (wanted: number) => PROTOCOLS.find(([each]) => each === wanted)?.[1];
+  const name = (number: number) => PROTOCOLS.find(([each]) => each === number)?.[1];
   switch (element.set) {
     case 'ingress-pods':
     case 'egress-pods':
-      return `${element.set} ${element.address} jump ${element.set.slice(0, -5)}-${element.profile}`;
-    case 'own':
-      return `own ${element.address} ${element.address}`;
+      return `${element.set} ${element.address} jump ${element.set.slice(0, -5)}-${element.policySetId}`;
+    case 'hairpin-pods':
+      return `hairpin-pods ${element.address} ${element.address}`;
     case 'peers':
       return `peers ${element.list} ${element.address}`;
     case 'networks':
@@ -155,7 +156,7 @@ function textOf(element: PolicyElement): string {
 
 type Json = string | number | { readonly [key: string]: Json } | readonly Json[];
 
-/** An element of `nft -j`, in the same form. */
+/** An element of `nft -j` as text. */
 function listedText(set: string, element: Json, family: IpFamily): string {
   const field = (value: Json): string => {
     if (typeof value !== 'object') return String(value);
@@ -166,19 +167,19 @@ function listedText(set: string, element: Json, family: IpFamily): string {
     }
     if ('jump' in value) return `jump ${(value.jump as { target: string }).target}`;
     if ('concat' in value) return (value.concat as Json[]).map(field).join(' ');
-    throw new Error(`not known: ${JSON.stringify(value)}`);
+    throw new Error(`unknown value: ${JSON.stringify(value)}`);
   };
   return [set, ...(Array.isArray(element) ? element : [element]).map(field)].join(' ');
 }
 
-/** A prefix as a range, of the addresses that are used here. */
+/** A prefix as a range of test addresses. */
 function lastOf(first: string, length: number, family: IpFamily): string {
   const size = 2 ** ((family === 'IPv4' ? 32 : 128) - length);
   const all = Array.from({ length: 1024 }, (_, index) => address(family, index));
   return `${first}-${all[all.indexOf(first) + size - 1]}`;
 }
 
-describe('fuzz: nft lists what is wanted of network policy', () => {
+describe('fuzz: nft lists the desired elements', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
   beforeEach(async () => {
@@ -188,7 +189,7 @@ describe('fuzz: nft lists what is wanted of network policy', () => {
   afterEach(() => namespace[Symbol.asyncDispose]());
 
   for (const family of IP_FAMILIES) {
-    it(`${family}, whatever that is, and after each change`, async function () {
+    it(`${family}: after a full write and after each change`, async function () {
       this.timeout(180_000);
       const ip = nftFamily(family);
       const listed = async () => {
@@ -211,7 +212,7 @@ describe('fuzz: nft lists what is wanted of network policy', () => {
             await helper.call('policyStart', 'agent', { family });
             const [first, ...others] = states;
             assert.ok(first !== undefined);
-            assert.equal(await helper.call('policyAll', 'agent', first), undefined);
+            assert.equal(await helper.call('policyReplaceAll', 'agent', first), undefined);
             assert.deepEqual(await listed(), texts(first));
             let now = first;
             for (const next of others) {
@@ -226,7 +227,7 @@ describe('fuzz: nft lists what is wanted of network policy', () => {
               now = next;
             }
             const stepwise = await helper.call('policyState', family);
-            assert.equal(await helper.call('policyAll', 'agent', now), undefined);
+            assert.equal(await helper.call('policyReplaceAll', 'agent', now), undefined);
             assert.deepEqual(await helper.call('policyState', family), stepwise);
             await helper.call('policyStop', 'agent');
           },

@@ -1,4 +1,4 @@
-/** Packets that hosts seldom send, and what is heard of those that are denied. */
+/** Truncated packets, fragments, neighbour discovery, and logging of denied packets. */
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import { IP_FAMILIES } from '../../../api/objects.ts';
@@ -17,29 +17,29 @@ const NEIGHBOUR_SOLICITATION = 135;
 const GROUP = 17;
 const NFLOG = fileURLToPath(new URL('../nflog.ts', import.meta.url));
 
-describe('odd packets under network policy', function () {
+describe('odd-packets: rare packets under network policy', function () {
   this.timeout(120_000);
-  let world: PolicyLab;
+  let policyLab: PolicyLab;
   let pod: Host;
   let other: Host;
   let remote: Host;
   before(async () => {
-    world = await PolicyLab.create(GROUP);
-    pod = world.pod(1);
-    other = world.pod(2);
-    remote = world.remote(1);
+    policyLab = await PolicyLab.create(GROUP);
+    pod = policyLab.pod(1);
+    other = policyLab.pod(2);
+    remote = policyLab.remote(1);
   });
-  after(async () => world?.destroy());
+  after(async () => policyLab?.destroy());
 
   for (const family of IP_FAMILIES) {
     describe(family, () => {
       let here: FamilyLab;
       before(() => {
-        here = world.in(family);
+        here = policyLab.in(family);
       });
       afterEach(() => here.lift());
 
-      const judge = (
+      const enforceRules = (
         direction: Direction,
         rest: readonly CompiledRule[],
         elements: readonly PolicyElement[] = [],
@@ -49,7 +49,7 @@ describe('odd packets under network policy', function () {
         const pods: PolicyElement = {
           set: `${direction}-pods`,
           address: here.address(subject),
-          profile: 1,
+          policySetId: 1,
         };
         return here.enforce({
           chains: [policySetChain(direction, 1, rest, admin)],
@@ -69,8 +69,8 @@ describe('odd packets under network policy', function () {
         );
 
       for (const direction of ['egress', 'ingress'] as const) {
-        describe(`whose ports cannot be read, ${direction}`, () => {
-          /** One of each protocol, with this many bytes of its header. */
+        describe(`with unparsable ports, ${direction}`, () => {
+          /** One packet of each protocol with only the first bytes of its header. */
           const packets = (bytes: number) =>
             Object.values(PROTOCOLS).map((protocol) => ({
               ...ends(),
@@ -79,7 +79,7 @@ describe('odd packets under network policy', function () {
             }));
           const ends = () => ({ source: here.address(pod), destination: here.address(other) });
 
-          /** How many of these arrive, of which none is answered. */
+          /** Number of packets that arrive. */
           async function passing(bytes: number): Promise<number> {
             const table = `table ${here.ip} arrivals`;
             const script = `${table}
@@ -105,16 +105,16 @@ describe('odd packets under network policy', function () {
             return await count('some');
           }
 
-          it('pass where no ports are asked for', async () => {
-            await judge(direction, []);
+          it('pass when no rule has ports', async () => {
+            await enforceRules(direction, []);
             assert.equal(await passing(2), 3);
-            await judge(direction, [chainRule({ peers: peers(2) }), DENY_REST], peer());
+            await enforceRules(direction, [chainRule({ peers: peers(2) }), DENY_REST], peer());
             assert.equal(await passing(2), 3);
           });
 
-          it('do not pass by a rule of ports that denies', async () => {
-            const deny = chainRule({ ports: ports(1), outcome: 'deny-baseline' });
-            await judge(direction, [deny], web);
+          it('are dropped by a deny rule with ports', async () => {
+            const deny = chainRule({ ports: ports(1), verdict: 'deny-baseline' });
+            await enforceRules(direction, [deny], web);
             assert.equal(await passing(3), 0);
             assert.deepEqual(await here.denied(), { [`deny-baseline ${direction}`]: 3 });
             await here.reaches(pod, other, 81);
@@ -122,20 +122,20 @@ describe('odd packets under network policy', function () {
             await here.pings(pod, other);
           });
 
-          it('do not pass by a rule of ports that passes on', async () => {
+          it('are dropped by a pass rule with ports', async () => {
             const admin = [
-              chainRule({ ports: ports(1), outcome: 'pass' }),
+              chainRule({ ports: ports(1), verdict: 'pass' }),
               chainRule({ peers: peers(2) }),
             ];
-            await judge(direction, [DENY_REST], [...web, ...peer()], admin);
+            await enforceRules(direction, [DENY_REST], [...web, ...peer()], admin);
             assert.equal(await passing(3), 0);
             assert.deepEqual(await here.denied(), { [`deny-admin ${direction}`]: 3 });
             await here.reaches(pod, other, 81);
             await here.isDenied(pod, other, 80);
           });
 
-          it('do not pass by a rule of ports that allows', async () => {
-            await judge(direction, [chainRule({ ports: ports(1) }), DENY_REST], web);
+          it('are not allowed by an allow rule with ports', async () => {
+            await enforceRules(direction, [chainRule({ ports: ports(1) }), DENY_REST], web);
             await send(pod, ...packets(1));
             assert.deepEqual(await here.denied(), { [`deny-network-policy ${direction}`]: 3 });
             await here.reaches(pod, other, 80);
@@ -143,33 +143,35 @@ describe('odd packets under network policy', function () {
         });
       }
 
-      it('in fragments are judged by their ports', async () => {
-        await judge('egress', [chainRule({ ports: ports(1) }), DENY_REST], web);
+      it('in fragments are evaluated by their ports', async () => {
+        await enforceRules('egress', [chainRule({ ports: ports(1) }), DENY_REST], web);
         const payload = 'x'.repeat(4000);
         const allowed = await pod.udp(here.address(other), 80, { payload });
         assert.equal(allowed.outcome, 'answered');
         const denied = await pod.udp(here.address(other), 81, { payload, timeoutMs: 300 });
         assert.equal(denied.outcome, 'timeout');
-        await judge('egress', [chainRule({ ports: ports(1), outcome: 'deny-admin' })], web);
+        await enforceRules('egress', [chainRule({ ports: ports(1), verdict: 'deny-admin' })], web);
         const other80 = await pod.udp(here.address(other), 80, { payload, timeoutMs: 300 });
         assert.equal(other80.outcome, 'timeout');
         assert.equal((await pod.udp(here.address(other), 81, { payload })).outcome, 'answered');
       });
 
-      it('are told to nflog as they are dropped', async () => {
-        const log = world.lab.node.spawn(process.execPath, [NFLOG, String(GROUP)]);
-        let told = '';
+      it('are logged to NFLOG when they are denied', async () => {
+        const log = policyLab.lab.node.spawn(process.execPath, [NFLOG, String(GROUP)]);
+        let output = '';
         log.stdout?.on('data', (text: Buffer) => {
-          told += text.toString();
+          output += text.toString();
         });
-        await waitFor('it listens', () => told.includes('ready'));
-        await judge('egress', [DENY_REST]);
+        await waitFor('the logger is ready', () => output.includes('ready'));
+        await enforceRules('egress', [DENY_REST]);
         await here.isDenied(pod, other, 80, 'UDP');
-        await judge('ingress', [], peer(), [chainRule({ outcome: 'deny-admin', peers: peers(2) })]);
+        await enforceRules('ingress', [], peer(), [
+          chainRule({ verdict: 'deny-admin', peers: peers(2) }),
+        ]);
         await here.isDenied(pod, other, 80, 'UDP');
-        await waitFor('two packets are told', () => told.trim().split('\n').length >= 3);
+        await waitFor('two packets are logged', () => output.trim().split('\n').length >= 3);
         assert.deepEqual(
-          told
+          output
             .trim()
             .split('\n')
             .map((line) => line.trim()),
@@ -184,24 +186,24 @@ describe('odd packets under network policy', function () {
   describe('neighbour discovery', () => {
     let here: FamilyLab;
     before(() => {
-      here = world.in('IPv6');
+      here = policyLab.in('IPv6');
     });
     afterEach(() => here.lift());
     const isolate = (elements: readonly PolicyElement[] = []) =>
       here.enforce({
         chains: [policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST])],
-        elements: [{ set: 'egress-pods', address: pod.ipv6, profile: 1 }, ...elements],
+        elements: [{ set: 'egress-pods', address: pod.ipv6, policySetId: 1 }, ...elements],
       });
 
-    it('is answered by a pod that may send nothing', async () => {
+    it('is answered by a pod with default deny for egress', async () => {
       await isolate();
-      await world.lab.node.exec('ip', ['-6', 'neighbour', 'flush', 'dev', 'pw1']);
-      await here.pings(world.lab.node, pod);
+      await policyLab.lab.node.exec('ip', ['-6', 'neighbour', 'flush', 'dev', 'pw1']);
+      await here.pings(policyLab.lab.node, pod);
       await here.reaches(other, pod);
       assert.deepEqual(await here.denied(), {});
     });
 
-    it('finds the node for a pod that may send elsewhere only', async () => {
+    it('resolves the gateway for a pod that may not send to the node', async () => {
       await isolate([{ set: 'peers', list: 1, address: remote.ipv6 }]);
       const gateway = ['fe80::1', 'dev', 'eth0'];
       await pod.exec('ip', ['-6', 'neighbour', 'delete', ...gateway]);
@@ -214,7 +216,7 @@ describe('odd packets under network policy', function () {
       }
     });
 
-    it('is no way round a denial: what is routed is judged', async () => {
+    it('is evaluated when the packet is forwarded', async () => {
       await isolate();
       const payload = Buffer.alloc(24);
       payload[0] = NEIGHBOUR_SOLICITATION;

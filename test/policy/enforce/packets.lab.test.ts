@@ -1,4 +1,4 @@
-/** What becomes of packets under hand-made policy. */
+/** Traffic of pods with hand-written rules. */
 import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../../api/objects.ts';
 import type { CompiledRule, PolicyElement } from '../../../policy/compile/change.ts';
@@ -13,18 +13,18 @@ const TCP = 6;
 const UDP = 17;
 const SCTP = 132;
 
-describe('packets under network policy', function () {
+describe('packets: traffic under network policy', function () {
   this.timeout(120_000);
-  let world: PolicyLab;
+  let policyLab: PolicyLab;
   before(async () => {
-    world = await PolicyLab.create();
+    policyLab = await PolicyLab.create();
   });
-  after(async () => world?.destroy());
+  after(async () => policyLab?.destroy());
 
   for (const family of IP_FAMILIES) {
     describe(family, () => {
       let here: FamilyLab;
-      /** On the node that judges, the first as subject; on the other node. */
+      /** The subject and another pod on the enforcing node, and pods on the other node. */
       let pod: Host;
       let other: Host;
       let third: Host;
@@ -32,19 +32,19 @@ describe('packets under network policy', function () {
       let far: Host;
 
       before(() => {
-        here = world.in(family);
-        pod = world.pod(1);
-        other = world.pod(2);
-        third = world.pod(3);
-        remote = world.remote(1);
-        far = world.remote(2);
+        here = policyLab.in(family);
+        pod = policyLab.pod(1);
+        other = policyLab.pod(2);
+        third = policyLab.pod(3);
+        remote = policyLab.remote(1);
+        far = policyLab.remote(2);
       });
       afterEach(() => here.lift());
 
-      const subject = (direction: Direction, host = pod, profile = 1): PolicyElement => ({
+      const subject = (direction: Direction, host = pod, policySetId = 1): PolicyElement => ({
         set: `${direction}-pods`,
         address: here.address(host),
-        profile,
+        policySetId,
       });
       const peer = (list: number, host: Host): PolicyElement => ({
         set: 'peers',
@@ -63,8 +63,8 @@ describe('packets under network policy', function () {
         first,
         last,
       });
-      /** Pod 1 is judged by these rules in one direction. */
-      const judge = (
+      /** Enforces these rules for pod 1 in one direction. */
+      const enforceRules = (
         direction: Direction,
         rest: readonly CompiledRule[],
         elements: readonly PolicyElement[] = [],
@@ -75,9 +75,9 @@ describe('packets under network policy', function () {
           elements: [subject(direction), ...elements],
         });
 
-      it('passes without policy, and of pods that no policy is about', async () => {
+      it('is allowed without policy, and for pods that no policy selects', async () => {
         await here.reaches(pod, remote);
-        await judge('egress', [DENY_REST]);
+        await enforceRules('egress', [DENY_REST]);
         await here.reaches(other, pod);
         await here.reaches(other, remote);
         await here.isDenied(pod, other);
@@ -86,7 +86,7 @@ describe('packets under network policy', function () {
 
       for (const direction of ['egress', 'ingress'] as const) {
         describe(direction, () => {
-          /** A connection in the direction that is judged. */
+          /** The ends of a connection in the enforced direction. */
           const ends = (host: Host): [from: Host, to: Host] =>
             direction === 'egress' ? [pod, host] : [host, pod];
           const allowed = (host: Host, ...rest: [number?, ('TCP' | 'UDP' | 'SCTP')?]) =>
@@ -94,18 +94,18 @@ describe('packets under network policy', function () {
           const denied = (host: Host, ...rest: [number?, ('TCP' | 'UDP' | 'SCTP')?]) =>
             here.isDenied(...ends(host), ...rest);
 
-          it('is decided by the first rule that matches, in each tier', async () => {
+          it('is decided by the first matching rule of each tier', async () => {
             const admin = [
-              chainRule({ outcome: 'allow', peers: peers(1) }),
-              chainRule({ outcome: 'pass', peers: peers(2) }),
-              chainRule({ outcome: 'deny-admin', peers: peers(3) }),
+              chainRule({ verdict: 'allow', peers: peers(1) }),
+              chainRule({ verdict: 'pass', peers: peers(2) }),
+              chainRule({ verdict: 'deny-admin', peers: peers(3) }),
             ];
             const rest = [
               chainRule({ peers: peers(4) }),
-              chainRule({ outcome: 'deny-network-policy', peers: peers(5) }),
+              chainRule({ verdict: 'deny-network-policy', peers: peers(5) }),
             ];
             const lists = (host: Host, ...all: number[]) => all.map((each) => peer(each, host));
-            await judge(
+            await enforceRules(
               direction,
               rest,
               [
@@ -116,13 +116,13 @@ describe('packets under network policy', function () {
               ],
               admin,
             );
-            // Allowed by the first; passed on and allowed; denied though it would be allowed later on.
+            // Allowed by Admin; passed and allowed; denied by Admin; passed and denied.
             await allowed(other);
             await allowed(third);
             await denied(remote);
             await denied(far);
-            // Nothing matches, and nothing isolates.
-            await allowed(world.lab.client, direction === 'egress' ? HOST_PORT : 80);
+            // No rule matches, and there is no default deny.
+            await allowed(policyLab.lab.client, direction === 'egress' ? HOST_PORT : 80);
             const found = await here.denied();
             assert.deepEqual(Object.keys(found).sort(), [
               `deny-admin ${direction}`,
@@ -130,14 +130,14 @@ describe('packets under network policy', function () {
             ]);
           });
 
-          it('counts what each tier denies', async () => {
-            const admin = [chainRule({ outcome: 'deny-admin', peers: peers(1) })];
+          it('is counted for each tier when denied', async () => {
+            const admin = [chainRule({ verdict: 'deny-admin', peers: peers(1) })];
             const rest = [
-              chainRule({ outcome: 'deny-network-policy', peers: peers(2) }),
-              chainRule({ outcome: 'deny-baseline', peers: peers(3) }),
+              chainRule({ verdict: 'deny-network-policy', peers: peers(2) }),
+              chainRule({ verdict: 'deny-baseline', peers: peers(3) }),
             ];
             const elements = [peer(1, other), peer(2, third), peer(3, remote)];
-            await judge(direction, rest, elements, admin);
+            await enforceRules(direction, rest, elements, admin);
             await denied(other, 80, 'UDP');
             await denied(third, 80, 'UDP');
             await denied(third, 81, 'UDP');
@@ -149,15 +149,15 @@ describe('packets under network policy', function () {
             });
           });
 
-          it('knows peers by address, network, and learned address', async () => {
-            const all = chainRule({ peers: peers(1, 'peers', 'networks', 'learned') });
+          it('matches peers by address, network and FQDN address', async () => {
+            const all = chainRule({ peers: peers(1, 'peers', 'networks', 'fqdn-peers') });
             const state = {
               chains: [policySetChain(direction, 1, [all, DENY_REST])],
               elements: [
                 subject(direction),
                 peer(1, other),
                 peer(2, third),
-                // Up to the pod before `far`.
+                // The last address is before `far`.
                 {
                   set: 'networks',
                   list: 1,
@@ -179,15 +179,15 @@ describe('packets under network policy', function () {
             await allowed(other);
             await allowed(remote);
             await Promise.all([denied(third), denied(far)]);
-            const learned = (list: number, timeoutMs: number) =>
-              ({ set: 'learned', list, address: here.address(far), timeoutMs }) as const;
-            await world.agent.call('policyLearn', family, [learned(2, 60_000)]);
+            const fqdnPeer = (list: number, timeoutMs: number) =>
+              ({ set: 'fqdn-peers', list, address: here.address(far), timeoutMs }) as const;
+            await policyLab.agent.call('policyAddFqdn', family, [fqdnPeer(2, 60_000)]);
             await denied(far);
-            await world.agent.call('policyLearn', family, [learned(1, 60_000)]);
+            await policyLab.agent.call('policyAddFqdn', family, [fqdnPeer(1, 60_000)]);
             await allowed(far);
           });
 
-          it('knows ports, ranges, protocols, and ports of a name', async () => {
+          it('matches ports, port ranges, protocols and named ports', async () => {
             const rule = chainRule({ ports: ports(1, 'ports', 'named-ports') });
             const destination = direction === 'egress' ? other : pod;
             const named = (host: Host): PolicyElement => ({
@@ -197,7 +197,7 @@ describe('packets under network policy', function () {
               protocol: TCP,
               port: 8080,
             });
-            await judge(
+            await enforceRules(
               direction,
               [rule, DENY_REST],
               [
@@ -226,8 +226,12 @@ describe('packets under network policy', function () {
             if (direction === 'egress') await denied(third, 8080);
           });
 
-          it('takes rules without ports for all protocols', async () => {
-            await judge(direction, [chainRule({ peers: peers(1) }), DENY_REST], [peer(1, other)]);
+          it('matches all protocols with rules without ports', async () => {
+            await enforceRules(
+              direction,
+              [chainRule({ peers: peers(1) }), DENY_REST],
+              [peer(1, other)],
+            );
             await allowed(other, 1);
             await allowed(other, 65_535, 'UDP');
             await allowed(other, 5, 'SCTP');
@@ -236,8 +240,8 @@ describe('packets under network policy', function () {
             await denied(third, 5, 'SCTP');
           });
 
-          it('lets replies pass, and errors about what was let through', async () => {
-            await judge(direction, [DENY_REST]);
+          it('allows replies and related ICMP errors', async () => {
+            await enforceRules(direction, [DENY_REST]);
             const [to, from] = ends(other);
             await here.reaches(from, to);
             await here.reaches(from, to, 80, 'UDP');
@@ -252,11 +256,11 @@ describe('packets under network policy', function () {
             }
           });
 
-          it('lets connections live on that are denied now', async () => {
+          it('keeps established connections when a new policy denies them', async () => {
             await here.enforce({ chains: [], elements: [] });
             const [from, to] = ends(remote);
             const held = await from.hold(here.address(to), 80);
-            const refusal = await world.agent.call('policyAll', family, {
+            const refusal = await policyLab.agent.call('policyReplaceAll', family, {
               chains: [policySetChain(direction, 1, [DENY_REST])],
               elements: [subject(direction)],
             });
@@ -268,7 +272,7 @@ describe('packets under network policy', function () {
         });
       }
 
-      it('has to be allowed at both ends, on the node and across', async () => {
+      it('must be allowed at both ends, on one node and between nodes', async () => {
         const allow = chainRule({ peers: peers(1) });
         const chains = [
           policySetChain('egress', 1, [allow, DENY_REST]),
@@ -283,41 +287,41 @@ describe('packets under network policy', function () {
         assert.equal((await here.denied())['deny-network-policy ingress'], 1);
         await here.enforce({ chains, elements: [...elements, peer(1, pod), peer(1, other)] });
         await here.reaches(pod, other);
-        // The node knows nothing of what the other one enforces.
+        // Ingress of the remote pod is enforced on the other node only.
         await here.isDenied(pod, remote);
         await here.isDenied(remote, other);
         await here.reaches(remote, third);
         await here.reaches(third, remote);
       });
 
-      it('passes from the node to its own pods, and is judged from other nodes and outside', async () => {
-        await judge('ingress', [DENY_REST]);
+      it('is allowed from the node to its own pods, and evaluated from other nodes and from outside', async () => {
+        await enforceRules('ingress', [DENY_REST]);
         for (const protocol of ['TCP', 'UDP', 'SCTP'] as const) {
-          await here.reaches(world.lab.node, pod, 80, protocol);
+          await here.reaches(policyLab.lab.node, pod, 80, protocol);
         }
-        await here.pings(world.lab.node, pod);
-        await here.isDenied(world.lab.node2, pod);
-        await here.isDenied(world.lab.client, pod);
+        await here.pings(policyLab.lab.node, pod);
+        await here.isDenied(policyLab.lab.node2, pod);
+        await here.isDenied(policyLab.lab.client, pod);
       });
 
-      it('is judged by egress where a pod speaks to its node', async () => {
+      it('is evaluated by egress rules from a pod to its own node', async () => {
         const allow = chainRule({ ports: ports(1) });
-        await judge('egress', [allow, DENY_REST], [port(1, TCP, HOST_PORT)]);
-        await here.reaches(pod, world.lab.node, HOST_PORT);
-        await here.isDenied(pod, world.lab.node, HOST_PORT, 'UDP');
-        await here.reaches(other, world.lab.node, HOST_PORT, 'UDP');
-        await here.reaches(remote, world.lab.node, HOST_PORT);
-        await here.pingIsDenied(pod, world.lab.node);
+        await enforceRules('egress', [allow, DENY_REST], [port(1, TCP, HOST_PORT)]);
+        await here.reaches(pod, policyLab.lab.node, HOST_PORT);
+        await here.isDenied(pod, policyLab.lab.node, HOST_PORT, 'UDP');
+        await here.reaches(other, policyLab.lab.node, HOST_PORT, 'UDP');
+        await here.reaches(remote, policyLab.lab.node, HOST_PORT);
+        await here.pingIsDenied(pod, policyLab.lab.node);
       });
 
-      it('is judged by where it is translated to', async () => {
+      it('is evaluated after DNAT', async () => {
         const vip = family === 'IPv4' ? '10.96.0.10' : 'fd00:10:96::a';
         const rule = chainRule({ peers: peers(1), ports: ports(2) });
-        await judge('egress', [rule, DENY_REST], [peer(1, other), port(2, TCP, 8080)]);
+        await enforceRules('egress', [rule, DENY_REST], [peer(1, other), port(2, TCP, 8080)]);
         const to = (host: Host) =>
           family === 'IPv4' ? `${here.address(host)}:8080` : `[${here.address(host)}]:8080`;
         const translate = (host: Host) =>
-          world.agent.call(
+          policyLab.agent.call(
             'hold',
             `table ${here.ip} translation {
               chain prerouting {
@@ -329,7 +333,8 @@ describe('packets under network policy', function () {
             '-f',
             '-',
           );
-        const undo = () => world.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
+        const undo = () =>
+          policyLab.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
         await translate(other);
         const reply = await here.reaches(pod, vip);
         assert.deepEqual([reply.host, reply.localPort], ['pod-2', 8080]);
@@ -339,9 +344,9 @@ describe('packets under network policy', function () {
         await undo();
       });
 
-      it('passes from a pod to itself by way of a Service', async () => {
+      it('is allowed from a pod to itself through a Service (hairpin)', async () => {
         const vip = family === 'IPv4' ? '10.96.0.11' : 'fd00:10:96::b';
-        const own: PolicyElement = { set: 'own', address: here.address(pod) };
+        const own: PolicyElement = { set: 'hairpin-pods', address: here.address(pod) };
         const state = {
           chains: [
             policySetChain('egress', 1, [DENY_REST]),
@@ -360,16 +365,16 @@ describe('packets under network policy', function () {
             ct status dnat masquerade;
           }
         }`;
-        await world.agent.call('hold', script, 'nft', '-f', '-');
+        await policyLab.agent.call('hold', script, 'nft', '-f', '-');
         const reply = await here.reaches(pod, vip);
         assert.equal(reply.host, 'pod-1');
         await here.isDenied(other, vip);
         await here.enforce(state);
         await here.isDenied(pod, vip);
-        await world.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
+        await policyLab.lab.node.exec('nft', ['delete', 'table', here.ip, 'translation']);
       });
 
-      it('is judged on its way out where the node forwards what came in for it (IPVS)', async () => {
+      it('is evaluated in output when IPVS forwards packets to a local VIP', async () => {
         const chains = [
           policySetChain('egress', 1, [chainRule({ peers: peers(1) }), DENY_REST]),
           policySetChain('ingress', 2, [DENY_REST]),
@@ -381,12 +386,12 @@ describe('packets under network policy', function () {
           subject('ingress', third, 2),
         ];
         await here.enforce({ chains, elements });
-        /** The node sends a datagram with the pod's address as its source. */
+        /** Sends a datagram from the node with the pod's source address. */
         const leave = async (to: Host) => {
           const [source, destination] = [here.address(pod), here.address(to)];
           const from = { address: source, port: 1234 };
           const payload = udpDatagram(from, { ...from, address: destination }, Buffer.from('x'));
-          await send(world.lab.node, { source, destination, protocol: UDP, payload });
+          await send(policyLab.lab.node, { source, destination, protocol: UDP, payload });
         };
         await leave(other);
         assert.deepEqual(await here.denied(), {});

@@ -1,6 +1,6 @@
 /**
- * The agent of these tests: learns addresses, and enforces one profile for all pods of the node. They may
- * go to resolvers, and to what names of the lists 1 and 2 have.
+ * The agent of the lab tests: observes DNS and enforces one policy set for all pods of the node.
+ * Pods may connect to resolvers, and to addresses of the domain names of lists 1 and 2.
  */
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
 import { iptablesCommands } from '../../../iptables/commands.ts';
@@ -20,9 +20,9 @@ import { serveCalls } from '../../child.ts';
 import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 
 export interface AgentOptions {
-  /** Addresses. */
+  /** Addresses of the pods. */
   readonly pods: readonly string[];
-  /** Networks that are allowed beside names. */
+  /** Networks that are allowed in addition to domain names. */
   readonly allowed: readonly (readonly [first: string, last: string])[];
   readonly resolvers: readonly string[];
   readonly learner: FqdnCacheOptions;
@@ -50,13 +50,13 @@ const functions = {
   async start(options: AgentOptions): Promise<void> {
     const rules = [
       chainRule({ peers: peers(RESOLVERS, 'networks') }),
-      ...LISTS.map((list) => chainRule({ peers: peers(list, 'learned') })),
+      ...LISTS.map((list) => chainRule({ peers: peers(list, 'fqdn-peers') })),
       DENY_REST,
     ];
     const elements = (isOf: (address: string) => boolean): PolicyElement[] => [
       ...options.pods
         .filter(isOf)
-        .map((address) => ({ set: 'egress-pods', address, profile: 1 }) as const),
+        .map((address) => ({ set: 'egress-pods', address, policySetId: 1 }) as const),
       ...options.allowed
         .filter(([first]) => isOf(first))
         .map(([first, last]) => ({ set: 'networks', list: RESOLVERS, first, last }) as const),
@@ -84,32 +84,32 @@ const functions = {
           applied += 1;
         },
         failed: (family, error) => say(`failed ${family}`)(error),
-        driftDetected: say('disturbed'),
-        watchFailed: say('deaf'),
+        driftDetected: say('drift'),
+        watchFailed: say('watch failed'),
       },
       timers: systemTimers,
       monitor,
     });
     learning = new DnsSnooper({
       store: {
-        learn: async (...args) => {
-          if (failing) throw new Error('told to');
+        addFqdnAddresses: async (...args) => {
+          if (failing) throw new Error('simulated failure');
           if (sticking) await new Promise(() => undefined);
-          await kernel.learn(...args);
+          await kernel.addFqdnAddresses(...args);
         },
-        forget: (...args) => kernel.forget(...args),
+        removeFqdnAddresses: (...args) => kernel.removeFqdnAddresses(...args),
       },
       tables: IP_FAMILIES.map((family) => {
         const commands = iptablesCommands(family, 'nft');
         const saveTable: typeof commands.saveTable = async (table) => {
-          if (withoutRules === family) throw new Error('told to');
+          if (withoutRules === family) throw new Error('simulated failure');
           return await commands.saveTable(table);
         };
         return { ...commands, saveTable };
       }),
       observer: {
-        addFailed: say('not learned'),
-        removeFailed: say('not forgotten'),
+        addFailed: say('not stored'),
+        removeFailed: say('not removed'),
         rulesFailed: (family, error) => say(`rules ${family}`)(error),
         threadFailed: say('thread'),
       },
@@ -125,46 +125,46 @@ const functions = {
   setNames: (names: Names): Promise<void> =>
     learning.setPatterns(new Map(names.map(([pattern, lists]) => [pattern, new Set(lists)]))),
   setResolvers: (resolvers: readonly string[]): void => learning.setResolvers(new Set(resolvers)),
-  mend: (): void => learning.resyncRules(),
+  resyncRules: (): void => learning.resyncRules(),
   numbers: (): DnsSnooperStats => learning.stats(),
   applied: (): number => applied,
   log: (): readonly string[] => log.splice(0),
-  answers: (): Promise<FqdnEntry[]> => kernel.fqdnEntries(),
+  fqdnEntries: (): Promise<FqdnEntry[]> => kernel.fqdnEntries(),
   queue: () => queueState(DNS_QUEUE),
 
-  /** Has the kernel learn nothing. */
+  /** Makes writes of addresses to the kernel fail. */
   fail(value: boolean): void {
     failing = value;
   },
 
-  /** In this family, nobody can look at the rules that queue packets. */
+  /** Makes reads of the iptables rules of an IP family fail. */
   failRules(family: IpFamily | undefined): void {
     withoutRules = family;
   },
 
-  /** Has the kernel learn nothing, without an end. */
+  /** Makes writes of addresses to the kernel hang. */
   stick(value: boolean): void {
     sticking = value;
   },
 
-  /** Packets that were denied. */
+  /** Number of denied packets. */
   async denied(): Promise<number> {
     const all = [...(await kernel.deniedPackets()).values()].flat();
     return all.reduce((sum, { packets }) => sum + packets, 0);
   },
 
-  /** Addresses that a name is kept with. */
-  async kept(name: string): Promise<number> {
+  /** Number of addresses of a name in the FQDN cache. */
+  async cachedAddresses(name: string): Promise<number> {
     return (await kernel.fqdnEntries()).filter((each) => each.name === name).length;
   },
 
-  /** Addresses that a list has learned. */
+  /** Addresses of a peer list in the set `fqdn-peers`. */
   async elements(list: number): Promise<readonly string[]> {
     const addresses: string[] = [];
     for (const family of IP_FAMILIES) {
       const tables = new NfTables(family, POLICY_TABLE);
       const format = addressFormatter();
-      await tables.visitElements('learned', ({ key }) => {
+      await tables.visitElements('fqdn-peers', ({ key }) => {
         if (key.readUInt32BE(0) === list) addresses.push(format(key, 4, key.length));
       });
       await tables.close();
@@ -172,28 +172,28 @@ const functions = {
     return addresses;
   },
 
-  /** Elements of both families. */
+  /** Number of elements of an nft set in both IP families. */
   size(set: string): number {
     return IP_FAMILIES.reduce((sum, family) => sum + (kernel.setSizes(family).get(set) ?? 0), 0);
   },
 
-  /** From now on the main thread does nothing else most of the time, for so many milliseconds at once. */
+  /** Blocks the main thread repeatedly for some milliseconds. */
   keepBusy(milliseconds: number, pause: number): void {
     setTimeout(() => {
       const end = performance.now() + milliseconds;
       while (performance.now() < end) {
-        // As a long list that is parsed.
+        // Like parsing a long list.
       }
       functions.keepBusy(milliseconds, pause);
     }, pause);
   },
 
-  /** Soon, the main thread does nothing else for so many milliseconds. */
+  /** Blocks the main thread once for some milliseconds. */
   hang(milliseconds: number): void {
     setTimeout(() => {
       const end = performance.now() + milliseconds;
       while (performance.now() < end) {
-        // Hanging.
+        // Block.
       }
     }, 0);
   },

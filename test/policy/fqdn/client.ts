@@ -1,4 +1,4 @@
-/** What pods of these tests do: look names up, and connect. */
+/** The DNS client of the lab tests: looks up names and connects to the addresses. */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { connect } from 'node:net';
@@ -7,22 +7,22 @@ import { serveCalls } from '../../child.ts';
 
 export interface LookupsOptions {
   readonly resolver: string;
-  /** Each lookup is of this, with its number in the place of `#`. */
+  /** The name of each lookup; `#` stands for its number. */
   readonly name: string;
   readonly count: number;
-  /** Under way at a time. */
+  /** Maximum of concurrent lookups. */
   readonly concurrency: number;
-  /** Wanted; unlimited without. */
+  /** Rate limit; default: unlimited. */
   readonly perSecond?: number;
   readonly first?: number;
-  /** Connect by TCP to this port of the address as soon as it is there. */
+  /** Connects to this TCP port of the resolved address. */
   readonly port?: number;
 }
 
 export interface LookupsResult {
   readonly answered: number;
   readonly connected: number;
-  /** Milliseconds from query to answer, sorted. */
+  /** Milliseconds between query and answer, sorted. */
   readonly latencies: readonly number[];
   readonly milliseconds: number;
 }
@@ -47,7 +47,7 @@ async function lookup(resolver: string, name: string, id: number) {
   }
 }
 
-/** Whether a connection comes to be, at the first attempt or a later one. */
+/** Whether a TCP connection succeeds, possibly after retransmissions. */
 async function reaches(address: string, port: number): Promise<boolean> {
   const socket = connect({ host: address, port });
   socket.on('error', () => undefined);
@@ -61,7 +61,7 @@ async function reaches(address: string, port: number): Promise<boolean> {
   }
 }
 
-/** Asks for both types at once, as resolvers of libc do. @returns how many answers came. */
+/** Queries A and AAAA at once, as libc does. @returns the number of answers. */
 async function askForBoth(resolver: string, name: string): Promise<number> {
   const socket = createSocket('udp4');
   try {
@@ -88,7 +88,7 @@ async function askForBoth(resolver: string, name: string): Promise<number> {
 }
 
 const functions = {
-  /** @returns how many answers came. */
+  /** @returns the number of answers. */
   async pairs(resolver: string, name: string, count: number): Promise<number> {
     let answers = 0;
     for (let number = 0; number < count; number++) {

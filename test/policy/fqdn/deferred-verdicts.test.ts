@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { DeferredVerdicts } from '../../../policy/fqdn/deferred-verdicts.ts';
 
-const LIMITS = { patience: 100, backlog: 4 };
+const LIMITS = { timeout: 100, backlog: 4 };
 
-describe('deferred-verdicts: packets that are held back', () => {
+describe('deferred-verdicts: packets that wait for their observations', () => {
   let accepted: number[];
   let deferred: DeferredVerdicts;
 
@@ -12,7 +12,7 @@ describe('deferred-verdicts: packets that are held back', () => {
     deferred = new DeferredVerdicts((packet) => accepted.push(packet), LIMITS);
   });
 
-  it('go on when what they tell is learned', () => {
+  it('are accepted when their observations are stored', () => {
     const first = deferred.defer(11, 0);
     const second = deferred.defer(12, 5);
     assert.deepEqual([first?.number, second?.number], [1, 2]);
@@ -25,7 +25,7 @@ describe('deferred-verdicts: packets that are held back', () => {
     assert.deepEqual(accepted, [12, 11]);
   });
 
-  it('wait together', () => {
+  it('wait together when they join a deferral', () => {
     const deferral = deferred.defer(11, 0);
     assert.ok(deferral);
     deferred.join(deferral, 12);
@@ -36,7 +36,7 @@ describe('deferred-verdicts: packets that are held back', () => {
     assert.deepEqual([accepted, deferred.waiting], [[11, 12, 13], 0]);
   });
 
-  it('do not wait for ever', () => {
+  it('are accepted after the timeout', () => {
     deferred.defer(11, 0);
     deferred.defer(12, 50);
     deferred.check(99);
@@ -46,7 +46,7 @@ describe('deferred-verdicts: packets that are held back', () => {
     assert.equal(deferred.deadline, undefined);
   });
 
-  it('go on when nobody wants to know any more, and what comes then waits as ever', () => {
+  it('are accepted by acceptAll(), and later packets are deferred', () => {
     const first = deferred.defer(11, 0);
     assert.ok(first);
     deferred.join(first, 12);
@@ -54,12 +54,12 @@ describe('deferred-verdicts: packets that are held back', () => {
     deferred.join(first, 13);
     assert.deepEqual([accepted, deferred.waiting, deferred.overdue], [[11, 12, 13], 0, 0]);
     assert.equal(deferred.defer(14, 1)?.number, 2);
-    // What was under way all the same.
+    // A release that was already on its way.
     deferred.release(1, 1);
     assert.deepEqual([accepted, deferred.waiting], [[11, 12, 13], 1]);
   });
 
-  it('do not wait again before something is learned', () => {
+  it('are not deferred after a timeout until an observation is stored', () => {
     const deferral = deferred.defer(11, 0);
     deferred.check(100);
     deferred.defer(12, 101);
@@ -73,7 +73,7 @@ describe('deferred-verdicts: packets that are held back', () => {
     assert.deepEqual([accepted, deferred.overdue], [[11, 12, 13, 14], 2]);
   });
 
-  it('are not numbered for whoever does not learn', () => {
+  it('are accepted at once when the backlog is full', () => {
     for (const packet of [1, 2, 3, 4]) assert.ok(deferred.defer(packet, 0));
     assert.equal(deferred.defer(5, 0), undefined);
     assert.deepEqual([accepted, deferred.overdue], [[5], 1]);
@@ -81,7 +81,7 @@ describe('deferred-verdicts: packets that are held back', () => {
     assert.equal(deferred.defer(6, 0)?.number, 5);
   });
 
-  it('all go on at the end', () => {
+  it('are all accepted by releaseAll()', () => {
     deferred.defer(11, 0);
     deferred.defer(12, 0);
     deferred.releaseAll();

@@ -35,7 +35,7 @@ function addresses(bytes: Buffer): Record<string, number> | undefined {
   return Object.fromEntries(message.addresses().map(({ address, ttl }) => [address, ttl]));
 }
 
-/** A query for a name that is given label by label. */
+/** A query for a name given by its labels. */
 function query(...labels: readonly (string | readonly number[])[]): Buffer {
   const header = Buffer.alloc(12);
   header.writeUInt16BE(1, 4);
@@ -51,9 +51,9 @@ function nameOf(message: DnsMessage | undefined): string | undefined {
   return message?.question.name;
 }
 
-describe('DNS messages', () => {
-  describe('tell what is asked', () => {
-    it('in a query', () => {
+describe('dns-message: DNS messages', () => {
+  describe('question', () => {
+    it('is read from a query', () => {
       const bytes = packet.encode({
         type: 'query',
         id: 0xabcd,
@@ -67,13 +67,13 @@ describe('DNS messages', () => {
       });
     });
 
-    it('in an answer', () => {
+    it('is read from an answer', () => {
       const message = readDnsMessage(response([]));
       assert.equal(message?.kind, 'answer');
       assert.deepEqual(message?.question, { id: 7, name: NAME, type: TYPE_A });
     });
 
-    it('and not with two questions, none, of another class, or of something else', () => {
+    it('is rejected unless it is one question of class IN and opcode QUERY', () => {
       const question = { type: 'A', name: NAME } as const;
       assert.equal(readDnsMessage(response([], { questions: [question, question] })), undefined);
       assert.equal(readDnsMessage(response([], { questions: [] })), undefined);
@@ -84,8 +84,8 @@ describe('DNS messages', () => {
     });
   });
 
-  describe('name', () => {
-    it('each name in one way, and no two in the same', () => {
+  describe('names', () => {
+    it('have one text form each, and no two names share one', () => {
       const all = [
         query('www', 'example', 'com'),
         query('www.example', 'com'),
@@ -109,7 +109,7 @@ describe('DNS messages', () => {
       assert.equal(nameOf(readDnsMessage(query('WwW', 'eXample', 'COM'))), NAME);
     });
 
-    it('at most 255 bytes, in labels of at most 63', () => {
+    it('have at most 255 bytes, in labels of at most 63', () => {
       const label = 'a'.repeat(63);
       const longest = [label, label, label, 'a'.repeat(61)];
       assert.equal(nameOf(readDnsMessage(query(...longest))), longest.join('.'));
@@ -117,20 +117,20 @@ describe('DNS messages', () => {
       assert.equal(readDnsMessage(query('a'.repeat(64))), undefined);
     });
 
-    it('nothing in a circle', () => {
+    it('with pointer loops or forward pointers are rejected', () => {
       const message = response([a('192.0.2.1')]);
-      // The record's name, which dns-packet writes out.
+      // The name of the record, which dns-packet writes without compression.
       const at = 12 + NAME.length + 2 + 4;
       for (const target of [at, at + 1, at + 12, 0x3fff]) {
         const bytes = Buffer.from(message);
         bytes.writeUInt16BE(0xc000 | target, at);
         assert.deepEqual(addresses(bytes), {}, String(target));
       }
-      // Forwards, where nobody points to.
+      // A forward pointer.
       const forwards = Buffer.concat([Buffer.alloc(12), Buffer.from('c01200010001016100', 'hex')]);
       forwards.writeUInt16BE(1, 4);
       assert.equal(readDnsMessage(forwards), undefined);
-      // Back, and forwards from there, into the data of a text.
+      // A pointer back, and from there forward into the data of a TXT record.
       const head = response([{ type: 'TXT', name: NAME, ttl: 60, data: 'text' }]);
       const text = head.length - 4;
       head.set([0xc0, text + 2], text);
@@ -145,7 +145,7 @@ describe('DNS messages', () => {
         bytes.writeUInt16BE(2, 6);
         assert.deepEqual(addresses(bytes), expected);
       }
-      // Two that lead to each other.
+      // Two pointers to each other.
       const header = Buffer.alloc(12);
       header.writeUInt16BE(1, 4);
       const circle = Buffer.concat([header, Buffer.from('c00ec00c00010001', 'hex')]);
@@ -153,8 +153,8 @@ describe('DNS messages', () => {
     });
   });
 
-  describe('have addresses', () => {
-    it('of the type that was asked for, with their TTL', () => {
+  describe('addresses', () => {
+    it('are read for the queried type, with TTLs', () => {
       const both: Answer[] = [
         a('192.0.2.1'),
         a('192.0.2.2', NAME, 0),
@@ -168,13 +168,13 @@ describe('DNS messages', () => {
       assert.deepEqual(addresses(response(both, { questions: texts })), {});
     });
 
-    it('of the name in whatever case', () => {
+    it('are found when the case of the name differs', () => {
       assert.deepEqual(addresses(response([a('192.0.2.1', 'wWw.eXAMPLE.com')])), {
         '192.0.2.1': 60,
       });
     });
 
-    it('at the end of aliases, in any order, for the shortest TTL on the way', () => {
+    it('are found at the end of a CNAME chain in any order, with the smallest TTL', () => {
       const chain = [
         a('192.0.2.1', 'c.example.net', 90),
         cname('b.example.net', 'c.example.net', 30),
@@ -188,13 +188,13 @@ describe('DNS messages', () => {
       });
     });
 
-    it('at the end of the first of several aliases', () => {
+    it('follow the first of several CNAMEs of a name', () => {
       const aliases = [cname(NAME, 'b.net'), cname(NAME, 'c.net')];
       const ends = [a('192.0.2.1', 'b.net'), a('192.0.2.2', 'c.net')];
       assert.deepEqual(addresses(response([...aliases, ...ends])), { '192.0.2.1': 60 });
     });
 
-    it('not of other names in the answer', () => {
+    it('of other names in the answer are ignored', () => {
       assert.deepEqual(addresses(response([a('192.0.2.1', 'example.com')])), {});
       assert.deepEqual(
         addresses(response([cname(NAME, 'b.example.net'), a('192.0.2.1'), a('192.0.2.2', 'c')])),
@@ -202,7 +202,7 @@ describe('DNS messages', () => {
       );
     });
 
-    it('not where the chain ends, goes round, or has no end', () => {
+    it('are empty when the CNAME chain is broken, circular or too long', () => {
       assert.deepEqual(addresses(response([cname(NAME, 'b.example.net')])), {});
       const circle = [cname(NAME, 'b.net'), cname('b.net', NAME)];
       const inside = [a('192.0.2.1', 'b.net'), a('192.0.2.2')];
@@ -216,7 +216,7 @@ describe('DNS messages', () => {
       });
     });
 
-    it('not in other sections, of other classes, or with an error', () => {
+    it('in other sections, of other classes, or with an error code are ignored', () => {
       assert.deepEqual(addresses(response([], { additionals: [a('192.0.2.1')] })), {});
       assert.deepEqual(addresses(response([], { authorities: [a('192.0.2.1')] })), {});
       assert.deepEqual(addresses(response([{ ...a('192.0.2.1'), class: 'CH' } as Answer])), {});
@@ -225,7 +225,7 @@ describe('DNS messages', () => {
       }
     });
 
-    it('not those of IPv4 in IPv6', () => {
+    it('that are IPv4-mapped are ignored', () => {
       const answers: Answer[] = ['::ffff:192.0.2.1', '::fffe:192.0.2.1'].map((data) => {
         return { type: 'AAAA', name: NAME, ttl: 60, data };
       });
@@ -233,7 +233,7 @@ describe('DNS messages', () => {
       assert.deepEqual(addresses(response(answers, { questions })), { '::fffe:c000:201': 60 });
     });
 
-    it('with a TTL of 0 when it has the first bit', () => {
+    it('get a TTL of 0 when its most significant bit is set', () => {
       const bytes = response([a('192.0.2.1', NAME, 1)]);
       const at = bytes.length - 4 - 2 - 4;
       bytes.writeUInt32BE(0x80000001, at);
@@ -242,26 +242,26 @@ describe('DNS messages', () => {
       assert.deepEqual(addresses(bytes), { '192.0.2.1': 0x7fffffff });
     });
 
-    it('as far as they came when the answer is truncated', () => {
+    it('of complete records are read from a truncated answer', () => {
       const all = [a('192.0.2.1'), a('192.0.2.2'), a('192.0.2.3')];
       const flags = packet.TRUNCATED_RESPONSE;
       assert.deepEqual(addresses(response(all.slice(0, 2), { flags })), {
         '192.0.2.1': 60,
         '192.0.2.2': 60,
       });
-      // Cut at the end of a record, and counted before.
+      // Truncated after a record; the count includes the removed records.
       const whole = response(all, { flags });
       const record = (whole.length - response([], { flags }).length) / 3;
       const cut = whole.subarray(0, whole.length - record);
       assert.deepEqual(addresses(cut), { '192.0.2.1': 60, '192.0.2.2': 60 });
-      // Elsewhere, or when it is not said to be truncated, something is wrong.
+      // Malformed if truncated within a record, or without the TC flag.
       assert.deepEqual(addresses(whole.subarray(0, whole.length - 1)), {});
       const claimed = Buffer.from(cut);
       claimed.writeUInt16BE(claimed.readUInt16BE(2) & ~flags, 2);
       assert.deepEqual(addresses(claimed), {});
     });
 
-    it('not when a record is malformed', () => {
+    it('are empty when a record is malformed', () => {
       const bytes = response([a('192.0.2.1'), a('192.0.2.2')]);
       const wrong = Buffer.from(bytes);
       wrong.writeUInt16BE(3, wrong.length - 6);
@@ -273,14 +273,14 @@ describe('DNS messages', () => {
       const broken = Buffer.from(alias);
       broken.writeUInt8(63, end);
       assert.deepEqual(addresses(broken), {});
-      // A name that ends before its record does.
+      // A CNAME target that ends before its record.
       const short = response([cname(NAME, 'b.example.net'), a('192.0.2.1', 'b')]);
       short.writeUInt8(0, end + 2);
       assert.deepEqual(addresses(short), {});
     });
 
-    it('4,000 of them', () => {
-      // As servers write it: with pointers.
+    it('are read from an answer with 4,000 of them', () => {
+      // With compression, as servers write it.
       const head = response([]);
       const records = Array.from({ length: 4000 }, (_, index) => {
         const address = [198, 18, index >> 8, index & 255];
@@ -292,8 +292,8 @@ describe('DNS messages', () => {
     });
   });
 
-  it('are given up when there is no end to their names', () => {
-    // Each record has another name of a hundred labels.
+  it('are rejected when their names have too many labels', () => {
+    // Each record has a different name of a hundred labels.
     const labels = Buffer.concat([
       ...Array.from({ length: 110 }, () => Buffer.from('\x01a', 'latin1')),
       Buffer.from([0]),
@@ -316,7 +316,7 @@ describe('DNS messages', () => {
     assert.deepEqual(addresses(message(300)), {});
   });
 
-  it('read as dns-packet writes them', () => {
+  it('are read as dns-packet writes them', () => {
     const label = fc.stringMatching(/^[a-z0-9]([a-z0-9_-]{0,10}[a-z0-9])?$/);
     const name = fc.array(label, { minLength: 1, maxLength: 5 }).map((all) => all.join('.'));
     const ttl = fc.integer({ min: 0, max: 100_000 });
@@ -347,7 +347,7 @@ describe('DNS messages', () => {
     );
   });
 
-  it('may be anything', () => {
+  it('never throw for random bytes', () => {
     const seed = response([cname(NAME, 'b.example.net'), a('192.0.2.1', 'b.example.net')]);
     const change = fc.tuple(fc.nat({ max: seed.length - 1 }), fc.nat({ max: 255 }));
     const look = (bytes: Buffer) => {

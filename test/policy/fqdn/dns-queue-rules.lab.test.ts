@@ -13,7 +13,7 @@ const RESOLVERS = ['10.96.0.10', '169.254.20.10', 'fd00:10:96::a', '2001:db8::53
 
 for (const variant of VARIANTS) {
   for (const family of IP_FAMILIES) {
-    describe(`rules for packets of DNS, ${family}, iptables-${variant}`, () => {
+    describe(`dns-queue-rules: ${family}, iptables-${variant}`, () => {
       let namespace: Namespace;
       let writer: Child<WriterFunctions>;
       const command = `${family === 'IPv4' ? 'iptables' : 'ip6tables'}-${variant}`;
@@ -26,7 +26,7 @@ for (const variant of VARIANTS) {
         namespace = await createNamespace();
         writer = await startChild(namespace.name, new URL('rules-writer.ts', import.meta.url));
       });
-      // What is there is of somebody else.
+      // Rules of another program.
       beforeEach(async () => {
         const input = [
           '*mangle',
@@ -43,7 +43,7 @@ for (const variant of VARIANTS) {
         await namespace?.[Symbol.asyncDispose]();
       });
 
-      it('are written once, and read as they are', async () => {
+      it('are written once, and match what iptables-save prints', async () => {
         assert.equal(await write(...RESOLVERS), true);
         const text = await saved();
         const own = RESOLVERS.filter((address) => address.includes(':') === (family === 'IPv6'));
@@ -55,7 +55,7 @@ for (const variant of VARIANTS) {
         assert.equal(await saved(), text);
       });
 
-      it('come after those of others, and go without a trace', async () => {
+      it('are appended to the rules of others, and removed without a trace', async () => {
         const before = await saved();
         await write(...RESOLVERS);
         const forward = (await iptables('-S', 'FORWARD')).split('\n');
@@ -66,12 +66,12 @@ for (const variant of VARIANTS) {
         assert.equal(await writer.call('remove', variant, family), false);
       });
 
-      it('follow the resolvers, and go with the last', async () => {
+      it('follow the resolvers, and are removed with the last one', async () => {
         const before = await saved();
         await write(...RESOLVERS);
         const [first = '', second = '', third = ''] = RESOLVERS;
-        const [kept, other] = family === 'IPv4' ? [first, third] : [third, second];
-        assert.equal(await write(kept), true);
+        const [staying, other] = family === 'IPv4' ? [first, third] : [third, second];
+        assert.equal(await write(staying), true);
         const text = await saved();
         assert.equal(text.match(/--ctorigdst /g)?.length, 4);
         assert.equal(text.match(/-j PORTWIDE-DNS/g)?.length, 4);
@@ -79,7 +79,7 @@ for (const variant of VARIANTS) {
         assert.equal(await saved(), before);
       });
 
-      it('are mended', async () => {
+      it('are restored after external changes', async () => {
         await write(...RESOLVERS);
         const text = await saved();
         const damages = [

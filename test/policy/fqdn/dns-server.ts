@@ -1,5 +1,6 @@
 /**
- * A DNS server of these tests, by UDP and TCP. What it has of a name the name says itself; see `recordsOf`.
+ * The DNS server of the lab tests, over UDP and TCP. A name encodes its own records; see
+ * `recordsOf`.
  */
 import { createSocket, type RemoteInfo } from 'node:dgram';
 import { once } from 'node:events';
@@ -7,7 +8,7 @@ import { createServer, type Socket } from 'node:net';
 import packet, { type Answer, type Packet } from 'dns-packet';
 import { serveCalls } from '../../child.ts';
 
-/** Addresses that names get, all of the host `elsewhere`. */
+/** Addresses of the host `elsewhere` that names are resolved to. */
 export function addressOf(number: number, type: 'A' | 'AAAA'): string {
   const [high, low] = [(number >> 8) & 0xff, number & 0xff];
   return type === 'A'
@@ -15,7 +16,7 @@ export function addressOf(number: number, type: 'A' | 'AAAA'): string {
     : `2001:db8:52::${high.toString(16)}:${low.toString(16)}`;
 }
 
-/** What was asked by UDP, and from where. */
+/** A query over UDP and its source. */
 export interface Asked {
   readonly name: string;
   readonly id: number;
@@ -30,12 +31,12 @@ function partsOf(name: string): string[] {
 }
 
 /**
- * The records of a name, by its first label, of which several may be joined with `-`.
+ * The records of a name, encoded in its first label. `-` joins several:
  * - `a7`: the address with this number; `m100`: the first hundred from 1000 on
  * - `t5`: a TTL of 5 seconds; otherwise 300
- * - `i10x0x0x1`: this address, which only type A has
- * - `cname`: under an alias, in the same answer; `bare`: an alias, and nothing of where it leads
- * - `silent`: nothing is answered
+ * - `i10x0x0x1`: this IPv4 address; type A only
+ * - `cname`: a CNAME with its address records in the same answer; `bare`: a CNAME only
+ * - `silent`: no answer
  */
 function recordsOf(name: string, type: 'A' | 'AAAA'): Answer[] {
   const parts = partsOf(name);
@@ -123,7 +124,7 @@ function serveConnection(socket: Socket): void {
 
 const functions = {
   serve,
-  /** What was not answered. */
+  /** Unanswered queries. */
   asked: (): readonly Asked[] => asked,
 };
 export type ServerFunctions = typeof functions;

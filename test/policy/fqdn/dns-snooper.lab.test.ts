@@ -18,28 +18,28 @@ function isIpv4(address: string): boolean {
   return !address.includes(':');
 }
 
-/** A pod that may go nowhere but to the resolvers and where names of `*.example.com` lead. */
-describe('learning: addresses of domain names', () => {
-  let world: FqdnLab;
+/** The pod may connect to the resolvers, and to addresses of `*.example.com`, only. */
+describe('dns-snooper: addresses of domain names', () => {
+  let fqdnLab: FqdnLab;
   let pod: Host;
   let agent: Child<AgentFunctions>;
   let client: Child<ClientFunctions>;
   let next = 0;
 
   before(async () => {
-    world = await createFqdnLab();
-    [pod] = world.pods;
-    client = await world.client(pod);
-    agent = await world.agent();
+    fqdnLab = await createFqdnLab();
+    [pod] = fqdnLab.pods;
+    client = await fqdnLab.client(pod);
+    agent = await fqdnLab.agent();
   });
-  after(() => world[Symbol.asyncDispose]());
+  after(() => fqdnLab[Symbol.asyncDispose]());
 
-  /** The number of an address that no other test has. */
+  /** The number of an address that no other test uses. */
   const unused = () => {
     next += 1;
     return next;
   };
-  /** What dig is answered. */
+  /** The answers that dig prints. */
   const dig = async (...args: readonly string[]) => {
     const options = ['+short', '+tries=1', '+time=5'];
     const { stdout } = await pod.exec('dig', [...options, ...args], { reject: false });
@@ -47,7 +47,7 @@ describe('learning: addresses of domain names', () => {
   };
   const look = (name: string, type: Type = 'A', ...args: readonly string[]) =>
     dig(`@${VIP[4]}`, name, type, ...args);
-  /** Without so much as one packet denied. */
+  /** Whether a connection succeeds without a single denied packet. */
   const connects = async (address: string) => {
     const before = await agent.call('denied');
     const { outcome } = await pod.tcp(address, PORT);
@@ -61,10 +61,10 @@ describe('learning: addresses of domain names', () => {
   const unasked = async () => (await agent.call('numbers')).unasked;
   const restart = async (options?: Parameters<FqdnLab['agent']>[0]) => {
     await agent.stop();
-    agent = await world.agent(options);
+    agent = await fqdnLab.agent(options);
   };
 
-  describe('are learned', () => {
+  describe('are observed', () => {
     afterEach(async () => {
       assert.deepEqual(await agent.call('log'), []);
     });
@@ -84,7 +84,7 @@ describe('learning: addresses of domain names', () => {
       }
     }
 
-    it('of names in whatever case, and with labels in between', async () => {
+    it('for names in any case, and for subdomains at any depth', async () => {
       const [one, two] = [unused(), unused()];
       await look(`A${one}.eXample.COM`);
       await look(`a${two}.b.c.Example.com.`);
@@ -92,7 +92,7 @@ describe('learning: addresses of domain names', () => {
       assert.ok(await connects(addressOf(two, 'A')));
     });
 
-    it('of no other names, which are resolved all the same', async () => {
+    it('for matching names only; other names are resolved without observation', async () => {
       for (const name of ['other.test', 'my-example.com', 'example.com.other.test']) {
         const number = unused();
         const found = await look(`a${number}.${name}`);
@@ -101,20 +101,20 @@ describe('learning: addresses of domain names', () => {
       }
     });
 
-    it('of the name that was asked for at the end of a chain of aliases', async () => {
+    it('for the queried name at the end of a CNAME chain', async () => {
       const number = unused();
       assert.equal((await look(`a${number}-cname.example.com`)).length, 2);
       assert.ok(await connects(addressOf(number, 'A')));
     });
 
-    it('not when the answer has the alias alone, nor for the alias of another answer', async () => {
+    it('only within one answer: not for a CNAME without address, nor for the alias of another answer', async () => {
       const number = unused();
       assert.equal((await look(`a${number}-bare.example.com`)).length, 1);
       assert.equal((await look(`alias-of-a${number}.elsewhere.test`)).length, 1);
       assert.ok(await isDenied(addressOf(number, 'A')));
     });
 
-    it('a hundred of a name, by TCP and in a datagram of 4,096 bytes, and of more names', async () => {
+    it('from a hundred addresses of a name, over TCP and in a datagram of 4,096 bytes', async () => {
       const hundred = Array.from({ length: 100 }, (_, index) => 1000 + index);
       for (const [type, args] of [
         ['AAAA', ['+tcp']],
@@ -127,29 +127,29 @@ describe('learning: addresses of domain names', () => {
           assert.ok(await connects(addressOf(number ?? 0, type)));
         }
       }
-      // In fragments of IPv6.
+      // In IPv6 fragments.
       const args = ['+notcp', '+bufsize=8192', '+ignore', '+short', '+tries=1', '+time=5'];
       assert.equal((await dig(`@${VIP[6]}`, 'm100-six.example.com', 'AAAA', ...args)).length, 100);
-      const answers = await agent.call('answers');
+      const answers = await agent.call('fqdnEntries');
       assert.equal(answers.filter((each) => each.name === 'm100-six.example.com').length, 100);
       for (const name of ['m100.example.com', 'm100-x.example.com']) {
         assert.equal(answers.filter((each) => each.name === name).length, 200);
       }
     });
 
-    it('as far as a truncated answer has them, and the rest by TCP', async () => {
+    it('from a truncated answer, and the rest over TCP', async () => {
       const name = 'm60-t299.example.com';
       const count = async () =>
-        (await agent.call('answers')).filter((each) => each.name === name).length;
+        (await agent.call('fqdnEntries')).filter((each) => each.name === name).length;
       assert.equal((await look(name, 'A', '+noedns', '+ignore')).length, 5);
       assert.equal(await count(), 5);
       assert.equal((await look(name, 'A', '+noedns')).length, 60);
       assert.equal(await count(), 60);
     });
 
-    it('of pods, but not of the VIP of a Service', async () => {
-      const { node } = world.lab;
-      const [, other] = world.pods;
+    it('if they are backend addresses, but not the VIP of a Service', async () => {
+      const { node } = fqdnLab.lab;
+      const [, other] = fqdnLab.pods;
       await other.serve({ protocol: 'TCP', port: PORT });
       const vip = '10.96.0.80';
       const rule = `PREROUTING -d ${vip} -p tcp -j DNAT --to-destination ${other.ipv4}`;
@@ -162,7 +162,7 @@ describe('learning: addresses of domain names', () => {
       await node.exec('iptables-nft', ['-t', 'nat', '-D', ...rule.split(' ')]);
     });
 
-    it('before the answer is there: a thousand times', async () => {
+    it('before the pod gets the answer, a thousand times', async () => {
       const before = await agent.call('denied');
       const { answered, connected } = await client.call('lookups', {
         resolver: VIP[4],
@@ -176,36 +176,40 @@ describe('learning: addresses of domain names', () => {
       assert.equal(await agent.call('denied'), before);
     });
 
-    it('of both types asked for at once, with several endpoints of the resolver', async () => {
-      // The second query meets a connection that is not confirmed while the first one waits.
+    it('for simultaneous A and AAAA queries to a resolver with several endpoints', async () => {
+      // While the first query is queued, its conntrack entry is unconfirmed when the second one
+      // arrives.
       assert.equal(await client.call('pairs', VIP[4], 'a#.other.test', 300), 600);
     });
   });
 
-  describe('are not learned', () => {
+  describe('are not observed', () => {
     let servers: readonly Child<ServerFunctions>[];
     let spoofers: Readonly<Record<'client' | 'pod' | 'elsewhere', Child<SpooferFunctions>>>;
     const RESOLVER_PORT = 53;
 
     before(async () => {
-      servers = world.servers;
-      const [first, second] = world.pods;
+      servers = fqdnLab.servers;
+      const [first, second] = fqdnLab.pods;
       const script = 'spoofer.ts';
       spoofers = {
-        client: await world.start(first, script),
-        pod: await world.start(second, script),
-        elsewhere: await world.start(world.lab.elsewhere, script),
+        client: await fqdnLab.start(first, script),
+        pod: await fqdnLab.start(second, script),
+        elsewhere: await fqdnLab.start(fqdnLab.lab.elsewhere, script),
       };
     });
 
-    /** Has the pod ask for a name, which is not answered; what was asked, and by which endpoint. */
+    /**
+     * Sends an unanswered query from the pod.
+     * @returns the query, and the endpoint that received it.
+     */
     const ask = async (number: number) => {
       const name = `a${number}-silent.example.com`;
       const asking = pod.spawn('dig', ['+tries=1', '+time=10', `@${VIP[4]}`, name]);
       return await waitFor('the query', async () => {
         for (const [index, server] of servers.entries()) {
           const query = (await server.call('asked')).find((each) => each.name === name);
-          const host = world.lab.remotePods[index];
+          const host = fqdnLab.lab.remotePods[index];
           if (query !== undefined && host !== undefined) return { query, host, asking };
         }
         return undefined;
@@ -222,13 +226,13 @@ describe('learning: addresses of domain names', () => {
       return { from, fromPort: RESOLVER_PORT, to: address, toPort: port };
     };
 
-    it('from a server that is no resolver', async () => {
+    it('from a server that is not a resolver', async () => {
       const number = unused();
-      const { elsewhere } = world.lab;
+      const { elsewhere } = fqdnLab.lab;
       const before = await agent.call('numbers');
       assert.deepEqual(await dig(`@${elsewhere.ipv4}`, `a${number}.example.com`, '+time=1'), []);
-      // Another pod may ask there.
-      const [, other] = world.pods;
+      // Another pod may query this server.
+      const [, other] = fqdnLab.pods;
       const { stdout } = await other.exec('dig', [
         '+short',
         `@${elsewhere.ipv4}`,
@@ -239,11 +243,11 @@ describe('learning: addresses of domain names', () => {
       assert.ok(await isDenied(addressOf(number, 'A')));
     });
 
-    it('from others, with another number, for another name, to another port', async () => {
+    it('from answers with another source, id, name or port', async () => {
       const number = unused();
       const { query, host, asking } = await ask(number);
       const before = await unasked();
-      const { elsewhere } = world.lab;
+      const { elsewhere } = fqdnLab.lab;
       const flow = back(query, host.ipv4);
       const forgeries: readonly (readonly [Flow, Buffer])[] = [
         [back(query, elsewhere.ipv4), answerOf(query, number)],
@@ -256,13 +260,13 @@ describe('learning: addresses of domain names', () => {
       for (const [forged, data] of forgeries) {
         await spoofers.elsewhere.call('send', forged, data);
       }
-      // Two are packets of the connection, as conntrack sees it.
+      // For conntrack, two of them belong to the connection.
       await waitFor('they are seen', async () => (await unasked()) >= before + 2);
       assert.ok(await isDenied(addressOf(number, 'A')));
       asking.kill();
     });
 
-    it('from the client itself in the name of the resolver', async () => {
+    it('from answers that the client spoofs', async () => {
       const number = unused();
       const { query, host, asking } = await ask(number);
       const before = await unasked();
@@ -270,7 +274,7 @@ describe('learning: addresses of domain names', () => {
       await spoofers.client.call('sendFrame', flow, answerOf(query, number));
       await waitFor('it is seen', async () => (await unasked()) === before + 1);
       assert.ok(await isDenied(addressOf(number, 'A')));
-      // What it forged would have done, had it come from where the resolver is.
+      // The same spoofed packet is accepted from the resolver's interface.
       await spoofers.elsewhere.call('send', flow, answerOf(query, number));
       await waitFor('the address', async () => connects(addressOf(number, 'A')));
       asking.kill();
@@ -278,14 +282,14 @@ describe('learning: addresses of domain names', () => {
 
     it('without a query', async () => {
       const number = unused();
-      const [host] = world.lab.remotePods;
+      const [host] = fqdnLab.lab.remotePods;
       const flow = { from: host?.ipv4 ?? '', fromPort: 53, to: pod.ipv4, toPort: 40_000 };
       const name = `a${number}.example.com`;
-      // What the test before left under way is counted by now.
+      // Packets of the previous test are counted by now.
       await look('a2.other.test');
       await spoofers.elsewhere.call('send', flow, answerOf({ id: 0, name }, number));
       await spoofers.pod.call('send', { ...flow, from: VIP[4] }, answerOf({ id: 0, name }, number));
-      // Nothing of this is of a connection to a resolver. What comes after it is seen.
+      // No packet so far belongs to a connection to a resolver. The packet after them does.
       const before = await agent.call('numbers');
       await look('a1.other.test');
       const { queries, answers, unasked: others } = await agent.call('numbers');
@@ -296,10 +300,10 @@ describe('learning: addresses of domain names', () => {
       assert.ok(await isDenied(addressOf(number, 'A')));
     });
 
-    it('by what the node itself asks', async () => {
-      const { node } = world.lab;
+    it('from queries of the node itself', async () => {
+      const { node } = fqdnLab.lab;
       const before = await agent.call('numbers');
-      const [host] = world.lab.remotePods;
+      const [host] = fqdnLab.lab.remotePods;
       await agent.call('setResolvers', [host?.ipv4 ?? '', ...Object.values(VIP)]);
       await waitFor('rules', async () => {
         return (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes(
@@ -312,10 +316,10 @@ describe('learning: addresses of domain names', () => {
       await agent.call('setResolvers', Object.values(VIP));
     });
 
-    it('of a pod that was not given leave to ask: names open no resolver', async () => {
+    it('for a pod whose queries are denied: a domain name rule does not allow the resolver', async () => {
       await restart({ allowed: [] });
-      // A lookup from a port that one of the last minute had would go on that one's connection.
-      await world.lab.node.exec('conntrack', ['-F']);
+      // A lookup from a port used in the last minute would match that conntrack entry.
+      await fqdnLab.lab.node.exec('conntrack', ['-F']);
       const before = await agent.call('denied');
       assert.deepEqual(await look(`a${unused()}.example.com`, 'A', '+time=1'), []);
       assert.ok((await agent.call('denied')) > before);
@@ -327,13 +331,13 @@ describe('learning: addresses of domain names', () => {
     const LOCAL = '169.254.20.10';
     const RULES = ['PREROUTING -d', 'OUTPUT -s'].map((side) => `${side} ${LOCAL} -j NOTRACK`);
 
-    it('on the node itself, tracked or not (NodeLocal DNSCache)', async () => {
-      const { node } = world.lab;
+    it('on the node itself, tracked or untracked (NodeLocal DNSCache)', async () => {
+      const { node } = fqdnLab.lab;
       await node.exec('ip', ['address', 'add', `${LOCAL}/32`, 'dev', 'lo']);
       for (const rule of RULES) {
         await node.exec('iptables-nft', ['-t', 'raw', '-A', ...rule.split(' ')]);
       }
-      await world.serveDns(node, node.ipv4, node.ipv6, LOCAL);
+      await fqdnLab.serveDns(node, node.ipv4, node.ipv6, LOCAL);
       const resolvers = [node.ipv4, node.ipv6, LOCAL];
       await restart({ resolvers, allowed: resolvers.map((each) => [each, each]) });
       for (const resolver of resolvers) {
@@ -343,7 +347,7 @@ describe('learning: addresses of domain names', () => {
           assert.ok(await connects(addressOf(number, 'A')), `${resolver} ${protocol}`);
         }
       }
-      // What the node itself asks there is its own affair.
+      // Queries of the node itself are ignored.
       for (const resolver of [node.ipv4, LOCAL]) {
         const { stdout } = await node.exec('dig', ['+short', `@${resolver}`, 'a9.example.com']);
         assert.equal(stdout, addressOf(9, 'A'));
@@ -353,8 +357,8 @@ describe('learning: addresses of domain names', () => {
       await restart();
     });
 
-    it('that were none before, and not from those that are none any more', async () => {
-      const { elsewhere, node } = world.lab;
+    it('that are current, after the resolvers change', async () => {
+      const { elsewhere, node } = fqdnLab.lab;
       const rules = async (resolver: string) => {
         await agent.call('setResolvers', [resolver]);
         await waitFor('rules', async () => {
@@ -375,30 +379,30 @@ describe('learning: addresses of domain names', () => {
     });
   });
 
-  describe('live', () => {
-    it('for their TTL; connections live on', async () => {
+  describe('lifetime of addresses', () => {
+    it('ends after the TTL; established connections continue', async () => {
       await restart({ learner: { floor: 0 } });
       const number = unused();
       const address = addressOf(number, 'A');
-      const size = await agent.call('kept', `a${number}-t1.example.com`);
+      const size = await agent.call('cachedAddresses', `a${number}-t1.example.com`);
       assert.equal(size, 0);
       await look(`a${number}-t1.example.com`);
       const connection = await pod.hold(address, PORT);
       await waitFor('it ends', () => isDenied(address));
       assert.equal(await connection.exchange('still here'), 'still here');
-      // And come back with the next answer.
+      // The next answer adds them again.
       await look(`a${number}-t1.example.com`);
       assert.ok(await connects(address));
       await connection.close();
       await restart();
     });
 
-    it('as long as there is room for them', async () => {
+    it('ends early when the cache is full', async () => {
       const TOTAL = 40;
       await agent.stop();
-      // Of the others nothing is to be there.
-      await world.lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
-      agent = await world.agent({ learner: { total: TOTAL } });
+      // Addresses of the other names must be evicted.
+      await fqdnLab.lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
+      agent = await fqdnLab.agent({ learner: { total: TOTAL } });
       await client.call('lookups', {
         resolver: VIP[4],
         name: 'a#-t296.example.com',
@@ -408,36 +412,39 @@ describe('learning: addresses of domain names', () => {
       });
       const { addresses, evictions } = await agent.call('numbers');
       assert.ok(addresses <= TOTAL && evictions >= 2 * TOTAL);
-      const learned = async () => (await agent.call('elements', 1)).filter(isIpv4).length;
-      await waitFor('the rest is gone', async () => (await learned()) === addresses);
-      const kept = (await agent.call('answers')).filter(({ address }) => isIpv4(address));
-      assert.equal(kept.length, addresses);
+      const elements = async () => (await agent.call('elements', 1)).filter(isIpv4).length;
+      await waitFor(
+        'the other addresses are removed',
+        async () => (await elements()) === addresses,
+      );
+      const cached = (await agent.call('fqdnEntries')).filter(({ address }) => isIpv4(address));
+      assert.equal(cached.length, addresses);
       assert.ok(await connects(addressOf(30_000 + 3 * TOTAL - 1, 'A')));
       await restart();
     });
 
-    it('while no name matters, and nothing is queued', async () => {
-      const { node } = world.lab;
+    it('continues while no rule has a domain name and no packets are queued', async () => {
+      const { node } = fqdnLab.lab;
       const mangle = async () => (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout;
       const number = unused();
       await look(`a${number}.example.com`);
       await agent.call('setNames', []);
-      await waitFor('the rules are gone', async () => !(await mangle()).includes('PORTWIDE'));
+      await waitFor('the rules are removed', async () => !(await mangle()).includes('PORTWIDE'));
       assert.ok(await connects(addressOf(number, 'A')));
       const other = unused();
       const { queries } = await agent.call('numbers');
       assert.equal((await look(`a${other}.example.com`)).length, 1);
       assert.equal((await agent.call('numbers')).queries, queries);
-      // A new list gets what is known.
+      // A new list gets the cached addresses.
       await agent.call('setNames', [['*.example.com', [2]]]);
       assert.ok((await agent.call('elements', 2)).includes(addressOf(number, 'A')));
-      await waitFor('it is queued again', async () => (await mangle()).includes('NFQUEUE'));
+      await waitFor('packets are queued again', async () => (await mangle()).includes('NFQUEUE'));
       await look(`a${other}.example.com`);
       assert.ok(await connects(addressOf(other, 'A')));
     });
 
-    it('from the moment on in which the rules are there: the thread waits for the first name', async () => {
-      const { node } = world.lab;
+    it('begins with the first lookup after the rules are written, because the thread was started in advance', async () => {
+      const { node } = fqdnLab.lab;
       const queueing = async () =>
         (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes('NFQUEUE');
       await restart({ names: [] });
@@ -446,7 +453,7 @@ describe('learning: addresses of domain names', () => {
       assert.equal((await agent.call('numbers')).isBlind, false);
       await agent.call('setNames', [['*.example.com', [1]]]);
       await waitFor('the rules', queueing);
-      // Not a moment later: the first lookup counts, for a client keeps what it is told.
+      // The first lookup must be observed, because clients cache its answer.
       const number = unused();
       await look(`a${number}.example.com`);
       assert.ok(await connects(addressOf(number, 'A')));
@@ -454,8 +461,8 @@ describe('learning: addresses of domain names', () => {
     });
   });
 
-  describe('and an agent', () => {
-    it('that is killed: DNS goes on, names learn nothing, and the next one knows', async () => {
+  describe('with an agent', () => {
+    it('that is killed, DNS works, nothing is observed, and the next agent restores the cache', async () => {
       const [one, two] = [unused(), unused()];
       await look(`a${one}.example.com`);
       const connection = await pod.hold(addressOf(one, 'A'), PORT);
@@ -468,7 +475,7 @@ describe('learning: addresses of domain names', () => {
         (await pod.tcp(addressOf(two, 'A'), PORT, { timeoutMs: 300 })).outcome,
         'timeout',
       );
-      agent = await world.agent();
+      agent = await fqdnLab.agent();
       assert.ok(await connects(addressOf(one, 'A')));
       assert.equal(await connection.exchange('still here'), 'still here');
       assert.ok(await isDenied(addressOf(two, 'A')));
@@ -477,9 +484,9 @@ describe('learning: addresses of domain names', () => {
       await connection.close();
     });
 
-    it('that hangs as a whole: DNS goes on when the queue is full', async () => {
+    it('that hangs as a process, DNS works once the queue is full', async () => {
       agent.signal('SIGSTOP');
-      // Of the queries that wait none is answered; all that come after are.
+      // Queued queries are not answered; later ones are.
       const { answered } = await client.call('lookups', {
         resolver: VIP[4],
         name: 'a1.example.com',
@@ -491,13 +498,13 @@ describe('learning: addresses of domain names', () => {
       assert.equal((await look('a1.example.com', 'A', '+tcp')).length, 1);
       agent.signal('SIGCONT');
       const number = unused();
-      await waitFor('names are learned again', async () => {
+      await waitFor('addresses are added again', async () => {
         await look(`a${number}.example.com`);
         return await connects(addressOf(number, 'A'));
       });
     });
 
-    it('whose main thread hangs: DNS goes on', async () => {
+    it('whose main thread hangs, DNS works', async () => {
       const [one, two] = [unused(), unused()];
       const { overdue } = await agent.call('numbers');
       await agent.call('hang', 6000);
@@ -508,33 +515,33 @@ describe('learning: addresses of domain names', () => {
         (await pod.tcp(addressOf(one, 'A'), PORT, { timeoutMs: 300 })).outcome,
         'timeout',
       );
-      // It learns late.
+      // The addresses are added late.
       await waitFor('the addresses', () => connects(addressOf(two, 'A')));
       assert.ok((await agent.call('numbers')).overdue >= overdue + 1);
     });
 
-    it('that cannot tell the kernel: DNS goes on, and it is told', async () => {
+    it('that cannot write to the kernel, DNS works and the failure is reported', async () => {
       const number = unused();
       await agent.call('fail', true);
       assert.equal((await look(`a${number}.example.com`)).length, 1);
       assert.ok(await isDenied(addressOf(number, 'A')));
-      assert.deepEqual(await agent.call('log'), ['not learned: Error: told to']);
+      assert.deepEqual(await agent.call('log'), ['not stored: Error: simulated failure']);
       assert.equal((await agent.call('numbers')).notLearned, 1);
       await agent.call('fail', false);
       await look(`a${number}.example.com`);
       assert.ok(await connects(addressOf(number, 'A')));
     });
 
-    it('whose queue somebody else has: it is told, and tries again', async () => {
-      const { node } = world.lab;
+    it('whose queue is in use, the failure is reported and retried', async () => {
+      const { node } = fqdnLab.lab;
       await agent.stop();
-      const holder = await world.start<QueueProcessFunctions>(
+      const holder = await fqdnLab.start<QueueProcessFunctions>(
         node,
         '../../netlink/queue-process.ts',
       );
       await holder.call('listen', DNS_QUEUE, 8, true);
-      agent = await world.agent({ waits: false });
-      await waitFor('it is told', async () =>
+      agent = await fqdnLab.agent({ waits: false });
+      await waitFor('the failure is reported', async () =>
         (await agent.call('log')).some((line) => line.includes('EPERM')),
       );
       assert.equal((await agent.call('numbers')).isBlind, true);
@@ -547,38 +554,38 @@ describe('learning: addresses of domain names', () => {
       assert.equal((await agent.call('numbers')).isBlind, false);
     });
 
-    it('whose rules cannot be written in one family: it is told, until they can', async () => {
-      const { node } = world.lab;
+    it('that cannot write the iptables rules of one IP family, the failure is reported and retried', async () => {
+      const { node } = fqdnLab.lab;
       const isBlind = async () => (await agent.call('numbers')).isBlind;
       await agent.call('log');
       await agent.call('failRules', 'IPv6');
-      await agent.call('mend');
-      await waitFor('it is told', isBlind);
-      assert.deepEqual(await agent.call('log'), ['rules IPv6: Error: told to']);
+      await agent.call('resyncRules');
+      await waitFor('the failure is reported', isBlind);
+      assert.deepEqual(await agent.call('log'), ['rules IPv6: Error: simulated failure']);
       await node.exec('ip6tables-nft', ['-t', 'mangle', '-F']);
       await agent.call('failRules', undefined);
-      await waitFor('it is mended', async () => !(await isBlind()));
+      await waitFor('the rules are restored', async () => !(await isBlind()));
       const { stdout } = await node.exec('ip6tables-nft-save', ['-t', 'mangle']);
       assert.match(stdout, /NFQUEUE/);
     });
 
-    it('whose thread dies: DNS goes on, and another thread has the queue', async () => {
+    it('whose thread dies, DNS works and a new thread takes the queue', async () => {
       await agent.call('setResolvers', [...Object.values(VIP), 'no:address']);
-      await waitFor('it is told', async () =>
+      await waitFor('the failure is reported', async () =>
         (await agent.call('log')).some((line) => line.startsWith('thread:')),
       );
       await agent.call('setResolvers', Object.values(VIP));
       const number = unused();
       assert.equal((await look(`a${number}.example.com`)).length, 1);
-      await waitFor('names are learned again', async () => {
+      await waitFor('addresses are added again', async () => {
         await look(`a${number}.example.com`);
         return await connects(addressOf(number, 'A'));
       });
     });
 
-    it('that writes its table anew meanwhile: what waits is not lost', async () => {
+    it('that replaces the policy table, deferred answers are not lost', async () => {
       const COUNT = 500;
-      const { node } = world.lab;
+      const { node } = fqdnLab.lab;
       const answeredMeanwhile = async (first: number) => {
         let looking = true;
         const lookups = client.call('lookups', {
@@ -589,22 +596,25 @@ describe('learning: addresses of domain names', () => {
           concurrency: 200,
           perSecond: 400,
         });
-        const disturbing = (async () => {
+        const replacing = (async () => {
           while (looking) {
-            await node.exec('nft', ['add', 'chain', 'ip', 'portwide-policy', 'strange'], {
+            await node.exec('nft', ['add', 'chain', 'ip', 'portwide-policy', 'unknown'], {
               reject: false,
             });
             const applied = await agent.call('applied');
-            await waitFor('it is written', async () => (await agent.call('applied')) > applied);
+            await waitFor(
+              'the table is replaced',
+              async () => (await agent.call('applied')) > applied,
+            );
           }
         })();
         const { answered } = await lookups;
         looking = false;
-        await disturbing;
+        await replacing;
         return answered;
       };
-      // Packets that are on their way in the moment in which a table goes are lost. On a busy machine that moment is long,
-      // so the best of three counts.
+      // Packets in flight while a table is deleted are lost. On a busy machine this takes long, so
+      // the best of three attempts counts.
       let answered = 0;
       for (let attempt = 0; attempt < 3 && answered <= 0.9 * COUNT; attempt += 1) {
         answered = Math.max(answered, await answeredMeanwhile(50_000 + attempt * COUNT));
@@ -613,10 +623,10 @@ describe('learning: addresses of domain names', () => {
       await agent.call('log');
     });
 
-    it('whose rules somebody removes: it mends them', async () => {
-      const { node } = world.lab;
+    it('whose iptables rules are removed externally, they are restored', async () => {
+      const { node } = fqdnLab.lab;
       await node.exec('iptables-nft', ['-t', 'mangle', '-F']);
-      await agent.call('mend');
+      await agent.call('resyncRules');
       await waitFor('the rules', async () => {
         return (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes('NFQUEUE');
       });
@@ -625,12 +635,12 @@ describe('learning: addresses of domain names', () => {
       assert.ok(await connects(addressOf(number, 'A')));
     });
 
-    it('whose main thread stands still for a while has them all when it goes on', async () => {
+    it('whose main thread blocks for a while, all addresses are added afterwards', async () => {
       const COUNT = 250;
       const before = await agent.call('numbers');
-      const size = await agent.call('size', 'learned');
+      const size = await agent.call('size', 'fqdn-peers');
       await agent.call('hang', 1000);
-      // More answers wait than the queue has room for at first.
+      // More answers wait than the initial queue length.
       const { answered } = await client.call('lookups', {
         resolver: VIP[4],
         name: 'a#-t295.example.com',
@@ -645,10 +655,10 @@ describe('learning: addresses of domain names', () => {
         [after.answers - before.answers, after.unasked, after.overdue],
         [COUNT, before.unasked, before.overdue],
       );
-      assert.equal((await agent.call('size', 'learned')) - size, COUNT);
+      assert.equal((await agent.call('size', 'fqdn-peers')) - size, COUNT);
     });
 
-    it('that has no names any more: what it holds back goes on', async () => {
+    it('that loses its last domain name, deferred packets are accepted', async () => {
       await agent.call('stick', true);
       const number = unused();
       const { answers } = await agent.call('numbers');
@@ -661,7 +671,7 @@ describe('learning: addresses of domain names', () => {
       await restart();
     });
 
-    it('that is closed: DNS goes on', async () => {
+    it('that is closed, DNS works', async () => {
       const number = unused();
       await look(`a${number}.example.com`);
       await agent.call('close');
@@ -675,18 +685,18 @@ describe('learning: addresses of domain names', () => {
       await restart();
     });
 
-    it('that has much else to do loses none of many', async () => {
+    it('that is busy, no address is lost', async () => {
       const COUNT = 3000;
       const before = await agent.call('numbers');
-      const size = await agent.call('size', 'learned');
-      // As long as its event loop has been seen to stand still under load.
+      const size = await agent.call('size', 'fqdn-peers');
+      // The longest event loop delay seen under load.
       await agent.call('keepBusy', 65, 100);
       const { answered } = await client.call('lookups', {
         resolver: VIP[4],
         name: 'a#-t297.example.com',
         first: 20_000,
         count: COUNT,
-        // As many as fit into the queue, so that it does not depend on the machine.
+        // At most the queue length, so that the result does not depend on the machine.
         concurrency: QUEUE_LENGTH_LIMITS.min / 2,
         perSecond: 2000,
       });
@@ -697,7 +707,7 @@ describe('learning: addresses of domain names', () => {
         [COUNT, COUNT],
       );
       assert.deepEqual([after.unasked, after.overdue], [before.unasked, before.overdue]);
-      assert.equal((await agent.call('size', 'learned')) - size, COUNT);
+      assert.equal((await agent.call('size', 'fqdn-peers')) - size, COUNT);
     });
   });
 });

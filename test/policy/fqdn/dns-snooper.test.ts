@@ -4,10 +4,10 @@ import type { FqdnElement, FqdnEntry } from '../../../policy/compile/change.ts';
 import { DnsSnooper } from '../../../policy/fqdn/dns-snooper.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
 
-/** Without resolvers: nothing is queued, and nothing new is learned. */
-describe('known: what is known of domain names', () => {
+/** Without resolvers no packets are queued, and no addresses are learned. */
+describe('dns-snooper: without resolvers', () => {
   const timers = new FakeTimers();
-  let learned: (readonly FqdnElement[])[];
+  let added: (readonly FqdnElement[])[];
   let restored: string[];
   let failures: unknown[];
   let error: Error | undefined;
@@ -20,17 +20,17 @@ describe('known: what is known of domain names', () => {
     new Map([[pattern, new Set(lists)]]);
 
   beforeEach(() => {
-    learned = [];
+    added = [];
     restored = [];
     failures = [];
     error = undefined;
     learning = new DnsSnooper({
       store: {
-        learn: async (elements) => {
+        addFqdnAddresses: async (elements) => {
           if (error !== undefined) throw error;
-          learned.push(elements);
+          added.push(elements);
         },
-        forget: async () => undefined,
+        removeFqdnAddresses: async () => undefined,
       },
       tables: [
         {
@@ -61,31 +61,31 @@ describe('known: what is known of domain names', () => {
     assert.equal(timers.pending, 0);
   });
 
-  it('comes into lists that are new, and stays in those that are not', async () => {
+  it('adds cached addresses to new lists only', async () => {
     await learning.setPatterns(names('*.example.com', 1));
     await learning.setPatterns(names('*.example.com', 1));
-    assert.deepEqual(learned, [
+    assert.deepEqual(added, [
       [
-        { set: 'learned', list: 1, address: '192.0.2.1', timeoutMs: 90_000 },
-        { set: 'learned', list: 1, address: '2001:db8::1', timeoutMs: 20_000 },
+        { set: 'fqdn-peers', list: 1, address: '192.0.2.1', timeoutMs: 90_000 },
+        { set: 'fqdn-peers', list: 1, address: '2001:db8::1', timeoutMs: 20_000 },
       ],
     ]);
   });
 
-  it('is told by family, with the time that is left', async () => {
+  it('returns the cache content of an IP family with remaining lifetimes', async () => {
     await learning.setPatterns(names('*.example.com', 1));
     timers.advance(5000);
     assert.deepEqual(learning.fqdnContent('IPv6'), {
-      elements: [{ set: 'learned', list: 1, address: '2001:db8::1', timeoutMs: 15_000 }],
-      answers: [answer('a.example.com', '2001:db8::1', 15_000)],
+      elements: [{ set: 'fqdn-peers', list: 1, address: '2001:db8::1', timeoutMs: 15_000 }],
+      entries: [answer('a.example.com', '2001:db8::1', 15_000)],
     });
-    assert.deepEqual(learning.fqdnContent('IPv4').answers, [
+    assert.deepEqual(learning.fqdnContent('IPv4').entries, [
       answer('a.example.com', '192.0.2.1', 85_000),
       answer('b.test', '192.0.2.2', 85_000),
     ]);
   });
 
-  it('is about no name: rules of an earlier agent go, and not before that is known', async () => {
+  it('removes the iptables rules of an earlier agent once it is known that no rule has a domain name', async () => {
     const turn = async () => {
       timers.advance(0);
       await nextTurn();
@@ -103,7 +103,7 @@ describe('known: what is known of domain names', () => {
     assert.equal(restored.length, 1);
   });
 
-  it('ends', () => {
+  it('drops expired entries', () => {
     assert.equal(learning.stats().addresses, 3);
     timers.advance(60_000);
     assert.equal(learning.stats().addresses, 2);
@@ -111,7 +111,7 @@ describe('known: what is known of domain names', () => {
     assert.deepEqual([learning.stats().names, learning.stats().addresses], [0, 0]);
   });
 
-  it('cannot become more without resolvers, which matters where there are names', async () => {
+  it('reports isBlind when rules have domain names and no resolver is known', async () => {
     assert.equal(learning.stats().isBlind, false);
     await learning.setPatterns(names('*.example.com', 1));
     assert.equal(learning.stats().isBlind, true);
@@ -119,7 +119,7 @@ describe('known: what is known of domain names', () => {
     assert.equal(learning.stats().isBlind, false);
   });
 
-  it('may not be known to the kernel, which is told', async () => {
+  it('reports addresses that cannot be stored in the kernel', async () => {
     error = new Error('no table');
     await learning.setPatterns(names('*.example.com', 1));
     assert.deepEqual(failures, [error]);

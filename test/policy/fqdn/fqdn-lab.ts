@@ -1,4 +1,7 @@
-/** A lab with resolvers, names, an agent that learns, and a world in which the names have addresses. */
+/**
+ * A lab with resolvers, an agent that observes DNS, and a host with the addresses of all domain
+ * names.
+ */
 
 import { FQDN_CACHE_DEFAULTS, type FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { type Child, type Functions, startChild } from '../../child.ts';
@@ -7,29 +10,29 @@ import type { AgentFunctions } from './agent.ts';
 import type { ClientFunctions } from './client.ts';
 import type { ServerFunctions } from './dns-server.ts';
 
-/** Addresses of the Service of resolvers. */
+/** VIPs of the DNS Service. */
 export const VIP = { 4: '10.96.0.10', 6: 'fd00:10:96::a' } as const;
-/** Of the port that names are connected to. */
+/** TCP port of the addresses of domain names. */
 export const PORT = 443;
 
 export interface FqdnLab extends AsyncDisposable {
   readonly lab: Lab;
-  /** Two, of which the first is subject to policy. */
+  /** Two pods; the first one is subject to policy. */
   readonly pods: readonly [Host, Host];
-  /** Starts something that ends with the world. */
+  /** Starts a process that is stopped with the lab. */
   start<F extends Functions>(host: Host, script: string): Promise<Child<F>>;
   serveDns(host: Host, ...addresses: readonly string[]): Promise<Child<ServerFunctions>>;
-  /** Those behind the VIP, in the order of the lab's remote pods. */
+  /** DNS servers behind the VIP, in the order of the lab's remote pods. */
   readonly servers: readonly Child<ServerFunctions>[];
   client(host: Host): Promise<Child<ClientFunctions>>;
   agent(options?: {
     readonly learner?: Partial<FqdnCacheOptions>;
     readonly resolvers?: readonly string[];
-    /** Networks that the first pod may go to: those of the resolvers by default. */
+    /** Networks that the first pod may connect to; default: the resolvers. */
     readonly allowed?: readonly (readonly [first: string, last: string])[];
-    /** Patterns of names, of list 1. */
+    /** Domain name patterns of list 1. */
     readonly names?: readonly string[];
-    /** Whether to wait until packets are queued. */
+    /** Whether to wait until DNS packets are queued. */
     readonly waits?: boolean;
   }): Promise<Child<AgentFunctions>>;
 }
@@ -46,7 +49,7 @@ export async function createFqdnLab(): Promise<FqdnLab> {
     children.push(child as unknown as Child<Functions>);
     return child;
   };
-  const world: FqdnLab = {
+  const fqdnLab: FqdnLab = {
     lab,
     pods: [first, second],
     servers,
@@ -95,17 +98,17 @@ export async function createFqdnLab(): Promise<FqdnLab> {
       ].join('\n'),
     });
     await elsewhere.serve({ protocol: 'TCP', port: PORT });
-    for (const remote of remotePods) servers.push(await world.serveDns(remote, '0.0.0.0', '::'));
-    await world.serveDns(elsewhere, elsewhere.ipv4);
+    for (const remote of remotePods) servers.push(await fqdnLab.serveDns(remote, '0.0.0.0', '::'));
+    await fqdnLab.serveDns(elsewhere, elsewhere.ipv4);
     await translate(node, remotePods);
-    return world;
+    return fqdnLab;
   } catch (error) {
-    await world[Symbol.asyncDispose]();
+    await fqdnLab[Symbol.asyncDispose]();
     throw error;
   }
 }
 
-/** Whether the thread has the queue and the rules lead there. */
+/** Whether the thread listens on the queue and the iptables rules exist. */
 async function isQueueing(node: Host, agent: Child<AgentFunctions>): Promise<boolean> {
   if ((await agent.call('queue')) === undefined) return false;
   for (const command of ['iptables-nft-save', 'ip6tables-nft-save']) {
@@ -115,7 +118,7 @@ async function isQueueing(node: Host, agent: Child<AgentFunctions>): Promise<boo
   return true;
 }
 
-/** Sends what is for the VIP to one of the hosts. */
+/** Translates the VIP to one of the hosts (DNAT). */
 async function translate(node: Host, hosts: readonly Host[]): Promise<void> {
   for (const family of [4, 6] as const) {
     const rules = hosts.flatMap((host, index) => {

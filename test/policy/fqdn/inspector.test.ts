@@ -25,12 +25,12 @@ function answer(name = NAME, id = 1, answers?: Answer[]): Buffer {
   });
 }
 
-const LEARNED = [{ name: NAME, addresses: [{ address: ADDRESS, ttl: 60 }] }];
+const OBSERVED = [{ name: NAME, addresses: [{ address: ADDRESS, ttl: 60 }] }];
 
-describe('inspector: the inspection of packets', () => {
+describe('inspector: inspection of DNS packets', () => {
   let inspector: Inspector<string>;
   const sent = (bytes: Buffer) => inspector.inspect(bytes, POD_LINK, 0).observations;
-  const came = (bytes: Buffer) => inspector.inspect(bytes, UPLINK, 0).observations;
+  const observe = (bytes: Buffer) => inspector.inspect(bytes, UPLINK, 0).observations;
 
   beforeEach(() => {
     inspector = new Inspector();
@@ -38,50 +38,50 @@ describe('inspector: the inspection of packets', () => {
     inspector.setResolvers(new Set([addressBytes('10.96.0.10').toString('latin1')]));
   });
 
-  it('finds what is answered to a query, of names that matter', () => {
+  it('observes answers to queries for names that match a pattern', () => {
     assert.deepEqual(sent(udpPacket(FLOW, query())), []);
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), LEARNED);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer())), OBSERVED);
     sent(udpPacket(FLOW, query('www.other.test', 2)));
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('www.other.test', 2))), []);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer('www.other.test', 2))), []);
     assert.deepEqual(inspector.counts, { queries: 2, answers: 2, unasked: 0, unreadable: 0 });
   });
 
-  it('takes a name for the same in whatever case (0x20)', () => {
+  it('ignores the case of names (0x20 encoding)', () => {
     sent(udpPacket(FLOW, query('wWw.EXAmple.com')));
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('WwW.exAMPLE.COM'))), LEARNED);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer('WwW.exAMPLE.COM'))), OBSERVED);
   });
 
-  it('finds nothing in what nobody asked for', () => {
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), []);
+  it('ignores answers without a matching query', () => {
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer())), []);
     sent(udpPacket(FLOW, query()));
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer(NAME, 2))), []);
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('a.example.com'))), []);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer(NAME, 2))), []);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer('a.example.com'))), []);
     const others: Partial<Flow>[] = [{ to: '10.9.9.9' }, { toPort: 54 }, { fromPort: 1 }];
     for (const other of others) {
-      assert.deepEqual(came(udpPacket(reversed({ ...FLOW, ...other }), answer())), []);
+      assert.deepEqual(observe(udpPacket(reversed({ ...FLOW, ...other }), answer())), []);
     }
-    // The client itself, in the resolver's name.
+    // Spoofed by the client with the resolver's address.
     assert.deepEqual(sent(udpPacket(reversed(FLOW), answer())), []);
-    assert.deepEqual(came(tcpPacket(reversed(FLOW), 1, framed(answer()))), []);
+    assert.deepEqual(observe(tcpPacket(reversed(FLOW), 1, framed(answer()))), []);
     assert.equal(inspector.counts.unasked, 7);
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), LEARNED);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer())), OBSERVED);
   });
 
-  it('finds nothing in an answer of nothing', () => {
+  it('ignores answers without addresses', () => {
     sent(udpPacket(FLOW, query()));
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer(NAME, 1, []))), []);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer(NAME, 1, []))), []);
     assert.equal(inspector.counts.answers, 1);
   });
 
-  it('knows a query by the VIP of IPVS', () => {
+  it('matches the answer of an endpoint to a query for an IPVS VIP', () => {
     sent(udpPacket({ ...FLOW, to: '10.96.0.10' }, query()));
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer())), LEARNED);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer())), OBSERVED);
   });
 
-  it('finds answers in TCP, whole or in parts, and tells the stream', () => {
+  it('observes answers in TCP segments, and returns the stream', () => {
     const back = reversed(FLOW);
     sent(tcpPacket(FLOW, 999, Buffer.alloc(0), { syn: true }));
-    came(tcpPacket(back, 4999, Buffer.alloc(0), { syn: true }));
+    observe(tcpPacket(back, 4999, Buffer.alloc(0), { syn: true }));
     const queries = Buffer.concat([framed(query()), framed(query('a.example.com', 2))]);
     sent(tcpPacket(FLOW, 1000, queries));
     const bytes = Buffer.concat([framed(answer()), framed(answer('a.example.com', 2))]);
@@ -94,25 +94,25 @@ describe('inspector: the inspection of packets', () => {
     );
     assert.ok(second.stream);
     assert.equal(second.stream, first.stream);
-    // An acknowledgement carries nothing.
+    // An acknowledgement has no data.
     const empty = tcpPacket(back, 5030 + bytes.length, Buffer.alloc(0));
     assert.equal(inspector.inspect(empty, UPLINK, 0).stream, undefined);
     assert.equal(inspector.counts.unreadable, 0);
   });
 
-  it('counts what it cannot read', () => {
+  it('counts malformed packets and messages', () => {
     sent(Buffer.from('nonsense'));
     sent(udpPacket(FLOW, Buffer.from('nonsense')));
     assert.equal(inspector.counts.unreadable, 2);
   });
 
-  it('finds what matters now', () => {
+  it('uses the current patterns', () => {
     sent(udpPacket(FLOW, query('exact.test')));
     inspector.setPatterns([]);
-    assert.deepEqual(came(udpPacket(reversed(FLOW), answer('exact.test'))), []);
+    assert.deepEqual(observe(udpPacket(reversed(FLOW), answer('exact.test'))), []);
   });
 
-  it('may be of anything', () => {
+  it('never throws for random bytes', () => {
     const data = fc.oneof(
       fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes)),
       fc.constantFrom(query(), answer(), framed(query()), framed(answer())),

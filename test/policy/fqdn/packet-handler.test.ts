@@ -17,48 +17,48 @@ function message(type: 'query' | 'response', id: number, name = 'a.example.com')
   });
 }
 
-describe('intake: the intake of packets', () => {
-  let intake: PacketHandler;
+describe('packet-handler: verdicts on queued packets', () => {
+  let handler: PacketHandler;
   let accepted: number[];
   let last = 0;
 
   beforeEach(() => {
     accepted = [];
     last = 0;
-    intake = new PacketHandler((id) => accepted.push(id));
-    intake.configure(['*.example.com'], ['10.96.0.10']);
+    handler = new PacketHandler((id) => accepted.push(id));
+    handler.configure(['*.example.com'], ['10.96.0.10']);
   });
-  /** @returns its number. */
-  const take = (bytes: Buffer, link: number, now = 0) => {
+  /** @returns the id of the packet. */
+  const handle = (bytes: Buffer, ifindex: number, now = 0) => {
     last += 1;
-    intake.handle({ id: last, ifindex: link, bytes }, now);
+    handler.handle({ id: last, ifindex, bytes }, now);
     return last;
   };
-  const ask = (id: number, name?: string) => take(udpPacket(FLOW, message('query', id, name)), 7);
+  const ask = (id: number, name?: string) => handle(udpPacket(FLOW, message('query', id, name)), 7);
   const answer = (id: number, name?: string, now?: number) =>
-    take(udpPacket(BACK, message('response', id, name)), 2, now);
+    handle(udpPacket(BACK, message('response', id, name)), 2, now);
 
-  it('lets all go on at once but answers that tell something', () => {
+  it('accepts all packets at once except answers with observations', () => {
     const passing = [
       ask(1),
       ask(2, 'other.test'),
       answer(2, 'other.test'),
       answer(3),
-      take(Buffer.from('x'), 1),
+      handle(Buffer.from('x'), 1),
     ];
     assert.deepEqual(accepted, passing);
-    assert.equal(intake.takeBatch(), undefined);
+    assert.equal(handler.takeBatch(), undefined);
     const held = answer(1);
-    assert.deepEqual([accepted, intake.deferred.waiting], [passing, 1]);
+    assert.deepEqual([accepted, handler.deferred.waiting], [passing, 1]);
     const addresses = [{ address: '192.0.2.1', ttl: 60 }];
-    assert.deepEqual(intake.takeBatch(), {
+    assert.deepEqual(handler.takeBatch(), {
       first: 1,
       batch: [[{ name: 'a.example.com', addresses }]],
     });
-    assert.equal(intake.takeBatch(), undefined);
-    intake.deferred.release(1, 1);
+    assert.equal(handler.takeBatch(), undefined);
+    handler.deferred.release(1, 1);
     assert.deepEqual(accepted, [...passing, held]);
-    assert.deepEqual(intake.counts(), {
+    assert.deepEqual(handler.counts(), {
       queries: 2,
       answers: 2,
       unasked: 1,
@@ -68,75 +68,75 @@ describe('intake: the intake of packets', () => {
     });
   });
 
-  it('numbers what is to be learned', () => {
+  it('numbers batches of observations', () => {
     for (const id of [1, 2, 3]) ask(id);
     answer(1);
-    assert.equal(intake.takeBatch()?.first, 1);
+    assert.equal(handler.takeBatch()?.first, 1);
     answer(2);
     answer(3);
-    const { first, batch } = intake.takeBatch() ?? {};
+    const { first, batch } = handler.takeBatch() ?? {};
     assert.deepEqual([first, batch?.length], [2, 2]);
     accepted = [];
-    intake.deferred.release(2, 3);
+    handler.deferred.release(2, 3);
     assert.deepEqual(accepted, [5, 6]);
   });
 
-  it('lets answers go on after a while', () => {
+  it('accepts answers after the timeout', () => {
     ask(1);
     const held = answer(1, undefined, 100);
-    assert.equal(intake.deferred.deadline, 100 + DEFERRAL_LIMITS.patience);
-    intake.deferred.check(99 + DEFERRAL_LIMITS.patience);
+    assert.equal(handler.deferred.deadline, 100 + DEFERRAL_LIMITS.timeout);
+    handler.deferred.check(99 + DEFERRAL_LIMITS.timeout);
     assert.ok(!accepted.includes(held));
-    intake.deferred.check(100 + DEFERRAL_LIMITS.patience);
+    handler.deferred.check(100 + DEFERRAL_LIMITS.timeout);
     assert.ok(accepted.includes(held));
     ask(2);
     assert.ok(accepted.includes(answer(2)));
-    intake.deferred.release(1, 1);
+    handler.deferred.release(1, 1);
     ask(3);
     assert.ok(!accepted.includes(answer(3)));
-    intake.deferred.releaseAll();
+    handler.deferred.releaseAll();
     assert.equal(accepted.length, last);
-    assert.equal(intake.counts().overdue, 3);
+    assert.equal(handler.counts().overdue, 3);
   });
 
-  it('lets go on what it holds back when no name matters any more, and holds back again for the next', () => {
+  it('accepts deferred packets when the last pattern is removed, and defers again for a new one', () => {
     ask(1);
     const held = answer(1);
-    intake.configure([], []);
+    handler.configure([], []);
     assert.ok(accepted.includes(held));
     ask(2);
     assert.ok(accepted.includes(answer(2)));
-    intake.configure(['*.example.com'], ['10.96.0.10']);
+    handler.configure(['*.example.com'], ['10.96.0.10']);
     ask(3);
     assert.ok(!accepted.includes(answer(3)));
-    assert.equal(intake.counts().overdue, 0);
+    assert.equal(handler.counts().overdue, 0);
   });
 
-  it('holds back the rest of a stream, and what is sent once more, with the first', () => {
-    take(tcpPacket(FLOW, 99, Buffer.alloc(0), { syn: true }), 7);
-    take(tcpPacket(BACK, 499, Buffer.alloc(0), { syn: true }), 2);
+  it('defers later segments and retransmissions of a stream with the first segment', () => {
+    handle(tcpPacket(FLOW, 99, Buffer.alloc(0), { syn: true }), 7);
+    handle(tcpPacket(BACK, 499, Buffer.alloc(0), { syn: true }), 2);
     const query = framed(message('query', 1));
-    take(tcpPacket(FLOW, 100, query), 7);
+    handle(tcpPacket(FLOW, 100, query), 7);
     const bytes = framed(message('response', 1));
     const half = bytes.length >> 1;
-    const begin = take(tcpPacket(BACK, 500, bytes.subarray(0, half)), 2);
+    const begin = handle(tcpPacket(BACK, 500, bytes.subarray(0, half)), 2);
     assert.equal(accepted.at(-1), begin);
     const passed = accepted.length;
-    const end = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
-    const again = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
-    const more = take(tcpPacket(BACK, 500 + bytes.length, framed(Buffer.alloc(20))), 2);
-    const acknowledgement = take(tcpPacket(BACK, 500 + bytes.length, Buffer.alloc(0)), 2);
-    const other = take(tcpPacket(FLOW, 100 + query.length, query), 7);
+    const end = handle(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
+    const again = handle(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
+    const more = handle(tcpPacket(BACK, 500 + bytes.length, framed(Buffer.alloc(20))), 2);
+    const acknowledgement = handle(tcpPacket(BACK, 500 + bytes.length, Buffer.alloc(0)), 2);
+    const other = handle(tcpPacket(FLOW, 100 + query.length, query), 7);
     assert.deepEqual(accepted.slice(passed), [acknowledgement, other]);
-    intake.deferred.release(1, 1);
+    handler.deferred.release(1, 1);
     assert.deepEqual(accepted.slice(passed + 2), [end, again, more]);
-    const late = take(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
+    const late = handle(tcpPacket(BACK, 500 + half, bytes.subarray(half)), 2);
     assert.equal(accepted.at(-1), late);
   });
 
-  it('lets a packet go on that cannot be looked into', () => {
+  it('accepts a packet whose inspection fails', () => {
     const broken = { id: 1, ifindex: 1, bytes: undefined as unknown as Buffer };
-    assert.throws(() => intake.handle(broken, 0), TypeError);
+    assert.throws(() => handler.handle(broken, 0), TypeError);
     assert.deepEqual(accepted, [1]);
   });
 });

@@ -11,16 +11,16 @@ const FLOWS: readonly Flow[] = [
 const DATA = Buffer.from('some data');
 
 for (const flow of FLOWS) {
-  describe(`packets from ${flow.from}`, () => {
+  describe(`packet: packets from ${flow.from}`, () => {
     const source = endpoint(flow.from, flow.fromPort);
     const destination = endpoint(flow.to, flow.toPort);
     const datagram = { protocol: 'UDP', source, destination, data: DATA };
 
-    it('of UDP', () => {
+    it('with UDP are parsed', () => {
       assert.deepEqual(readPacket(udpPacket(flow, DATA)), datagram);
     });
 
-    it('of TCP', () => {
+    it('with TCP are parsed', () => {
       const segment = { protocol: 'TCP', source, destination, data: DATA };
       assert.deepEqual(readPacket(tcpPacket(flow, 0xfffffff0, DATA)), {
         ...segment,
@@ -36,17 +36,17 @@ for (const flow of FLOWS) {
       });
     });
 
-    it('with something behind them', () => {
-      // Padding of a short frame.
+    it('with trailing padding are parsed', () => {
+      // Padding of a short Ethernet frame.
       const padded = Buffer.concat([udpPacket(flow, DATA), Buffer.alloc(20)]);
       assert.deepEqual(readPacket(padded), datagram);
     });
 
-    it('of other protocols are nothing', () => {
+    it('of other protocols are ignored', () => {
       assert.equal(readPacket(ipPacket(flow, 132, DATA)), undefined);
     });
 
-    it('that are cut are nothing', () => {
+    it('that are truncated are ignored', () => {
       for (const packet of [udpPacket(flow, DATA), tcpPacket(flow, 7, DATA)]) {
         for (let length = 0; length < packet.length; length++) {
           assert.equal(readPacket(packet.subarray(0, length)), undefined, String(length));
@@ -54,7 +54,7 @@ for (const flow of FLOWS) {
       }
     });
 
-    it('whose inner lengths are wrong are nothing', () => {
+    it('with inconsistent lengths are ignored', () => {
       const transport = flow.from.includes(':') ? 40 : 20;
       for (const length of [7, 8 + DATA.length + 1]) {
         const packet = udpPacket(flow, DATA);
@@ -68,7 +68,7 @@ for (const flow of FLOWS) {
       }
     });
 
-    it('are read whatever bytes there are', () => {
+    it('with random bytes never throw', () => {
       checkProperty(
         fc.property(fc.uint8Array({ maxLength: 120 }), fc.boolean(), (bytes, isTcp) => {
           const packet = isTcp ? tcpPacket(flow, 1, DATA) : udpPacket(flow, DATA);
@@ -84,10 +84,10 @@ for (const flow of FLOWS) {
   });
 }
 
-describe('packets of IPv4', () => {
+describe('packet: IPv4 packets', () => {
   const [flow] = FLOWS as [Flow];
 
-  it('may have options', () => {
+  it('with options are parsed', () => {
     const packet = udpPacket(flow, DATA);
     const longer = Buffer.concat([packet.subarray(0, 20), Buffer.alloc(8), packet.subarray(20)]);
     longer.writeUInt8(0x47, 0);
@@ -97,7 +97,7 @@ describe('packets of IPv4', () => {
     assert.equal(readPacket(longer), undefined);
   });
 
-  it('that are fragments are not read; ones that only say that they must not be fragmented are', () => {
+  it('that are fragments are ignored; the DF flag is not a fragment', () => {
     for (const [field, isWhole] of [
       [0x4000, true],
       [0x2000, false],
@@ -110,30 +110,30 @@ describe('packets of IPv4', () => {
   });
 });
 
-describe('packets of IPv6', () => {
+describe('packet: IPv6 packets', () => {
   const flow = FLOWS[1] as Flow;
   const udp = udpPacket(flow, DATA).subarray(40);
   const options = (next: number, words: number) => {
     return Buffer.from([next, words, ...Array<number>(6 + 8 * words).fill(0)]);
   };
 
-  it('may have headers in between', () => {
+  it('with extension headers are parsed', () => {
     const packet = ipPacket(flow, 0, Buffer.concat([options(60, 0), options(17, 2), udp]));
     assert.deepEqual(readPacket(packet), readPacket(udpPacket(flow, DATA)));
   });
 
-  it('that end in them are nothing', () => {
+  it('that end within extension headers are ignored', () => {
     assert.equal(readPacket(ipPacket(flow, 0, options(17, 0))), undefined);
     assert.equal(readPacket(ipPacket(flow, 0, options(0, 0))), undefined);
     assert.equal(readPacket(ipPacket(flow, 0, options(17, 3).subarray(0, 16))), undefined);
   });
 
-  it('that are fragments are not read', () => {
+  it('that are fragments are ignored', () => {
     assert.equal(readPacket(ipPacket(flow, 44, Buffer.concat([options(17, 0), udp]))), undefined);
   });
 });
 
-it('what is of no known version is nothing', () => {
+it('packet: packets of an unknown IP version are ignored', () => {
   assert.equal(readPacket(Buffer.alloc(0)), undefined);
   assert.equal(readPacket(Buffer.alloc(60, 0x55)), undefined);
 });

@@ -1,4 +1,4 @@
-/** Packets as a queue hands them over, for tests; without checksums, which nobody looks at there. */
+/** Builds packets as an NFQUEUE delivers them, without checksums. */
 import { addressBytes } from '../../../netlink/core/address.ts';
 import type { SocketAddress } from '../../../policy/fqdn/packet.ts';
 
@@ -9,7 +9,7 @@ export interface Flow {
   readonly toPort: number;
 }
 
-/** As the other side sends. */
+/** The flow in the reply direction. */
 export function reversed({ from, fromPort, to, toPort }: Flow): Flow {
   return { from: to, fromPort: toPort, to: from, toPort: fromPort };
 }
@@ -58,7 +58,7 @@ export function ipPacket({ from, to }: Flow, protocol: number, data: Buffer): Bu
   return Buffer.concat([header, ...addresses, data]);
 }
 
-/** With its length before it, as in a stream. */
+/** A message with its length prefix, as in a TCP stream. */
 export function framed(message: Buffer): Buffer {
   const length = Buffer.alloc(2);
   length.writeUInt16BE(message.length);

@@ -12,7 +12,7 @@ function bytesOf(address: string): string {
   return endpoint(address, 0).slice(0, -2);
 }
 
-function passage(
+function message(
   fields: Partial<Omit<ObservedMessage, 'question'>> & Partial<ObservedMessage['question']> = {},
 ): ObservedMessage {
   const { id = 1, name = 'www.example.com', type = 1, ...rest } = fields;
@@ -20,37 +20,37 @@ function passage(
     protocol: 'UDP',
     client: endpoint(CLIENT, 40_000),
     server: endpoint(ENDPOINT, 53),
-    link: 7,
+    ifindex: 7,
     question: { id, name, type },
     ...rest,
   };
 }
 
-/** As the answer comes: by another link than the query. */
-function answer(fields: Parameters<typeof passage>[0] = {}): ObservedMessage {
-  return passage({ link: 2, ...fields });
+/** The answer, which arrives on another interface than the query. */
+function answer(fields: Parameters<typeof message>[0] = {}): ObservedMessage {
+  return message({ ifindex: 2, ...fields });
 }
 
-describe('queries that were seen', () => {
+describe('pending-queries: observed queries', () => {
   let queries: PendingQueries;
-  const asked = (fields: Parameters<typeof passage>[0] = {}, now = 0) =>
-    queries.addQuery(passage(fields), now);
+  const asked = (fields: Parameters<typeof message>[0] = {}, now = 0) =>
+    queries.addQuery(message(fields), now);
 
   beforeEach(() => {
     queries = new PendingQueries(LIMITS);
     queries.setResolvers(new Set([bytesOf(VIP), bytesOf(OTHER_RESOLVER)]));
   });
 
-  it('have one answer', () => {
+  it('match one answer', () => {
     asked();
     assert.equal(queries.matchAnswer(answer(), 0), true);
     assert.equal(queries.matchAnswer(answer(), 0), false);
     assert.equal(queries.size, 0);
   });
 
-  it('have no other answer', () => {
+  it('do not match an answer with another socket, id or question', () => {
     asked();
-    const others: Parameters<typeof passage>[0][] = [
+    const others: Parameters<typeof message>[0][] = [
       { id: 2 },
       { name: 'example.com' },
       { type: 28 },
@@ -67,15 +67,15 @@ describe('queries that were seen', () => {
     assert.equal(queries.matchAnswer(answer(), 0), true);
   });
 
-  it('have no answer that the client made itself', () => {
+  it('do not match an answer from the interface of the client', () => {
     asked();
-    assert.equal(queries.matchAnswer(passage(), 0), false);
-    // What the node sends comes by no link.
-    asked({ link: 0 });
-    assert.equal(queries.matchAnswer(answer({ link: 0 }), 0), true);
+    assert.equal(queries.matchAnswer(message(), 0), false);
+    // Packets of the node itself have no input interface.
+    asked({ ifindex: 0 });
+    assert.equal(queries.matchAnswer(answer({ ifindex: 0 }), 0), true);
   });
 
-  it('to a VIP have an answer from wherever they were sent on to, but not from another resolver', () => {
+  it('to a VIP match an answer from an endpoint, but not from another resolver', () => {
     asked({ server: endpoint(VIP, 53) });
     assert.equal(queries.matchAnswer(answer({ server: endpoint(OTHER_RESOLVER, 53) }), 0), false);
     assert.equal(queries.matchAnswer(answer({ server: endpoint(ENDPOINT, 1053) }), 0), true);
@@ -83,26 +83,26 @@ describe('queries that were seen', () => {
     assert.equal(queries.matchAnswer(answer({ server: endpoint(VIP, 53) }), 0), true);
   });
 
-  it('do not wait for ever', () => {
+  it('expire', () => {
     asked({}, 10);
     asked({ id: 2 }, 10);
     assert.equal(queries.matchAnswer(answer(), 1009), true);
     assert.equal(queries.matchAnswer(answer({ id: 2 }), 1010), false);
     asked({ id: 3 }, 1010);
     assert.equal(queries.size, 1);
-    // Asked once more, it waits anew.
+    // A repeated query expires later.
     asked({ id: 2 }, 1500);
     assert.equal(queries.size, 2);
     assert.equal(queries.matchAnswer(answer({ id: 2 }), 2400), true);
   });
 
-  it('are the last of each client', () => {
+  it('are limited for each client, the oldest is dropped', () => {
     for (const id of [1, 2, 3, 1, 4]) asked({ id });
     const left = [1, 2, 3, 4].filter((id) => queries.matchAnswer(answer({ id }), 0));
     assert.deepEqual(left, [1, 3, 4]);
   });
 
-  it('are those of the last clients', () => {
+  it('are limited in total, the least recently active client is dropped', () => {
     const clients = ['10.244.1.1', '10.244.1.2', '10.244.1.3'].map((each) =>
       endpoint(each, 40_000),
     );
@@ -116,7 +116,7 @@ describe('queries that were seen', () => {
     assert.equal(queries.matchAnswer(answer({ client: one }), 0), true);
   });
 
-  it('forget a client with its last query', () => {
+  it('drop a client with its last query', () => {
     for (let id = 0; id < 20; id++) {
       asked({ id });
       queries.matchAnswer(answer({ id }), 0);

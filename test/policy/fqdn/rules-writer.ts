@@ -1,4 +1,4 @@
-/** Runs inside a namespace of a test and writes rules there. */
+/** Writes and removes the DNS queue rules in a network namespace. */
 import type { IpFamily } from '../../../api/objects.ts';
 import { iptablesCommands, type Variant } from '../../../iptables/commands.ts';
 import { removeDnsRules, syncDnsRules } from '../../../policy/fqdn/dns-queue-rules.ts';

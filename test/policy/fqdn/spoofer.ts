@@ -1,4 +1,4 @@
-/** Sends datagrams over IPv4 in whosever name it is told to. */
+/** Sends IPv4 datagrams with spoofed source addresses. */
 import { readFileSync } from 'node:fs';
 import koffi from 'koffi';
 import { serveCalls } from '../../child.ts';
@@ -10,7 +10,7 @@ const SOCK_DGRAM = 2;
 const SOCK_RAW = 3;
 const IPPROTO_RAW = 255;
 const ETH_P_IP = 0x0800;
-/** Of the node, on the link of every pod of the lab. */
+/** MAC address of the node on the interface of each pod. */
 const GATEWAY_MAC = Buffer.from('eeeeeeeeeeee', 'hex');
 
 const libc = koffi.load('libc.so.6');
@@ -35,7 +35,7 @@ function spoofed(flow: Flow, data: Uint8Array): Buffer {
 }
 
 const functions = {
-  /** By the routes of the host. */
+  /** Sends by the routes of the host. */
   send(flow: Flow, data: Uint8Array): void {
     const address = Buffer.alloc(16);
     address.writeUInt16LE(AF_INET, 0);
@@ -43,7 +43,7 @@ const functions = {
     send(socket(AF_INET, SOCK_RAW, IPPROTO_RAW), spoofed(flow, data), address);
   },
 
-  /** To the node, be it for this pod itself. */
+  /** Sends a frame to the node, even if the destination is the pod itself. */
   sendFrame(flow: Flow, data: Uint8Array): void {
     const address = Buffer.alloc(20);
     address.writeUInt16LE(AF_PACKET, 0);

@@ -5,9 +5,9 @@ import { type StreamLimits, TcpStreams } from '../../../policy/fqdn/tcp-streams.
 import { checkProperty } from '../../netlink/property.ts';
 import { framed } from './packets.ts';
 
-const LIMITS: StreamLimits = { streams: 8, bytes: 1 << 20, early: 16 };
+const LIMITS: StreamLimits = { streams: 8, bytes: 1 << 20, outOfOrder: 16 };
 
-/** What a stream makes of segments. */
+/** Messages that are found in segments. */
 function listener(limits = LIMITS) {
   const streams = new TcpStreams<string>(limits);
   const messages: string[] = [];
@@ -31,8 +31,8 @@ const bytes = (text: string) => Buffer.from(text, 'latin1');
 const ONE = framed(bytes('first'));
 const TWO = framed(bytes('second'));
 
-describe('tcp-streams: messages in TCP streams', () => {
-  it('come in one segment, in several, and several in one', () => {
+describe('tcp-streams: DNS messages in TCP streams', () => {
+  it('are found in one segment, in several, and several in one', () => {
     const { messages, take } = listener();
     take({ syn: true, sequence: 99 });
     take({ sequence: 100, data: ONE });
@@ -44,14 +44,14 @@ describe('tcp-streams: messages in TCP streams', () => {
     assert.deepEqual(messages, ['first', 'second', 'first', 'second']);
   });
 
-  it('come with the SYN', () => {
+  it('are found in a SYN with data', () => {
     const { messages, take } = listener();
     take({ syn: true, sequence: 99, data: ONE });
     take({ sequence: 107, data: TWO });
     assert.deepEqual(messages, ['first', 'second']);
   });
 
-  it('come in any order, more than once, and over the end of the numbers', () => {
+  it('are found with reordered and repeated segments and sequence number wraparound', () => {
     const { messages, take } = listener();
     const start = 0xfffffffd;
     const at = (offset: number, data: Buffer) => take({ sequence: (start + offset) >>> 0, data });
@@ -67,11 +67,11 @@ describe('tcp-streams: messages in TCP streams', () => {
     assert.deepEqual(messages, ['first', 'second']);
   });
 
-  it('wait for what is missing, be what follows sent again and again', () => {
+  it('wait for a missing segment when later segments are retransmitted', () => {
     const { messages, take, streams } = listener();
     take({ syn: true, sequence: 99 });
-    for (let time = 0; time < 3 * LIMITS.early; time++) {
-      // What is handed over is another packet by the next.
+    for (let time = 0; time < 3 * LIMITS.outOfOrder; time++) {
+      // The buffer of a packet is reused for the next one.
       const buffer = Buffer.from(ONE.subarray(3));
       take({ sequence: 103, data: buffer.subarray(0, 2) });
       buffer.fill(0);
@@ -82,7 +82,7 @@ describe('tcp-streams: messages in TCP streams', () => {
     assert.deepEqual(messages, ['first']);
   });
 
-  it('are the same however the stream is cut', () => {
+  it('do not depend on the segmentation', () => {
     const message = fc.string({ minLength: 1, maxLength: 40, unit: 'grapheme-ascii' });
     checkProperty(
       fc.property(
@@ -92,7 +92,7 @@ describe('tcp-streams: messages in TCP streams', () => {
         fc.infiniteStream(fc.nat()),
         (texts, extra, start, random) => {
           const stream = Buffer.concat(texts.map((text) => framed(bytes(text))));
-          // Pieces of ten, which are all of it, and others.
+          // Consecutive pieces of ten bytes that cover the stream, and arbitrary pieces.
           const pieces = Array.from({ length: Math.ceil(stream.length / 10) }, (_, index) => {
             return [index * 10, 10] as const;
           });
@@ -101,7 +101,7 @@ describe('tcp-streams: messages in TCP streams', () => {
             .map((piece) => ({ piece, key: random.next().value }))
             .sort((one, other) => one.key - other.key)
             .map(({ piece }) => piece);
-          const { messages, take, streams } = listener({ ...LIMITS, early: 64 });
+          const { messages, take, streams } = listener({ ...LIMITS, outOfOrder: 64 });
           take({ syn: true, sequence: start });
           for (const [at, length] of shuffled) {
             const data = stream.subarray(at, at + length);
@@ -114,7 +114,7 @@ describe('tcp-streams: messages in TCP streams', () => {
     );
   });
 
-  it('are not heard without the SYN, nor behind what was never seen', () => {
+  it('are not found without the SYN, or after a lost segment', () => {
     const { messages, take } = listener();
     assert.equal(take({ sequence: 100, data: ONE }), undefined);
     take({ syn: true, sequence: 199 });
@@ -122,7 +122,7 @@ describe('tcp-streams: messages in TCP streams', () => {
     assert.deepEqual(messages, []);
   });
 
-  it('belong to one direction of one connection', () => {
+  it('are separate for each connection and direction', () => {
     const { messages, take, streams } = listener();
     take({ syn: true, sequence: 99 });
     take({ syn: true, sequence: 99, destination: 'other' });
@@ -136,7 +136,7 @@ describe('tcp-streams: messages in TCP streams', () => {
     assert.deepEqual(messages, ['first']);
   });
 
-  it('start anew with another SYN, and not with the same', () => {
+  it('restart with a new SYN, but not with a retransmitted one', () => {
     const { messages, take } = listener();
     const stream = take({ syn: true, sequence: 99 });
     assert.equal(take({ syn: true, sequence: 99 }), stream);
@@ -147,7 +147,7 @@ describe('tcp-streams: messages in TCP streams', () => {
     assert.deepEqual(messages, ['second']);
   });
 
-  it('have a stream that remembers', () => {
+  it('keep the tag of their stream', () => {
     const { take } = listener();
     const stream = take({ syn: true, sequence: 99 });
     assert.ok(stream);
@@ -165,8 +165,8 @@ describe('tcp-streams: messages in TCP streams', () => {
     assert.deepEqual(messages, []);
   });
 
-  describe('are given up', () => {
-    it('when one has no length', () => {
+  describe('streams are given up', () => {
+    it('when a message has length 0', () => {
       const { messages, take, streams } = listener();
       take({ syn: true, sequence: 99 });
       take({ sequence: 100, data: Buffer.concat([ONE, Buffer.alloc(2), TWO]) });
@@ -174,13 +174,13 @@ describe('tcp-streams: messages in TCP streams', () => {
       assert.deepEqual(streams.stats(), { streams: 0, bytes: 0, givenUp: 1 });
     });
 
-    it('when too much came too early', () => {
-      const { messages, take, streams } = listener({ ...LIMITS, early: 2 });
+    it('when too many segments are out of order', () => {
+      const { messages, take, streams } = listener({ ...LIMITS, outOfOrder: 2 });
       take({ syn: true, sequence: 99 });
       take({ sequence: 101, data: ONE.subarray(1, 2) });
       take({ sequence: 103, data: ONE.subarray(3, 4) });
       assert.equal(streams.stats().bytes, 2);
-      // What is far from where the stream is was never sent.
+      // A segment far ahead is ignored.
       take({ sequence: 100 + (1 << 21), data: ONE });
       assert.equal(streams.stats().bytes, 2);
       take({ sequence: 105, data: ONE.subarray(5, 6) });
@@ -189,7 +189,7 @@ describe('tcp-streams: messages in TCP streams', () => {
       assert.deepEqual(messages, []);
     });
 
-    it('when there are too many, those that were silent the longest first', () => {
+    it('when there are too many, the least recently active first', () => {
       const { messages, take, streams } = listener({ ...LIMITS, streams: 2 });
       take({ syn: true, sequence: 99, source: 'a' });
       take({ syn: true, sequence: 99, source: 'b' });
@@ -203,7 +203,7 @@ describe('tcp-streams: messages in TCP streams', () => {
       assert.equal(streams.stats().givenUp, 1);
     });
 
-    it('when too many bytes wait', () => {
+    it('when too many bytes are buffered', () => {
       const { messages, take, streams } = listener({ ...LIMITS, bytes: 8192 });
       const long = framed(Buffer.alloc(6000, 'x'));
       for (const source of ['a', 'b']) {
@@ -219,8 +219,8 @@ describe('tcp-streams: messages in TCP streams', () => {
     });
   });
 
-  it('may be anything, in bounded memory', () => {
-    const limits = { streams: 4, bytes: 4096, early: 4 };
+  it('use bounded memory for random segments', () => {
+    const limits = { streams: 4, bytes: 4096, outOfOrder: 4 };
     const segment = fc.record({
       source: fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f'),
       sequence: fc.oneof(fc.nat({ max: 3000 }), fc.nat({ max: 0xffffffff })),

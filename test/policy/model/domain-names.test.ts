@@ -9,17 +9,17 @@ function patterns(...all: readonly string[]): NamePatterns<string> {
   return made;
 }
 
-/** Says the same label by label. */
+/** Reference implementation that compares label by label. */
 function isMatch(pattern: string, name: string): boolean {
   const labels = (text: string) => text.toLowerCase().replace(/\.$/, '').split('.');
-  const [wanted, found] = [labels(pattern), labels(name)];
-  if (wanted[0] !== '*') return wanted.join('.') === found.join('.');
-  const rest = wanted.slice(1);
+  const [expected, found] = [labels(pattern), labels(name)];
+  if (expected[0] !== '*') return expected.join('.') === found.join('.');
+  const rest = expected.slice(1);
   return found.length > rest.length && found.slice(-rest.length).join('.') === rest.join('.');
 }
 
-describe('domain-names: patterns of domain names', () => {
-  it('match as NPEP-133 has them', () => {
+describe('domain-names: domain name patterns', () => {
+  it('match as in the examples of NPEP-133', () => {
     const cases = [
       ['kubernetes.io', 'kubernetes.io', true],
       ['kubernetes.io', 'www.kubernetes.io', false],
@@ -44,25 +44,25 @@ describe('domain-names: patterns of domain names', () => {
     }
   });
 
-  it('fold no letters but those of ASCII', () => {
+  it('fold the case of ASCII letters only', () => {
     assert.equal('\u212a'.toLowerCase(), 'k');
     assert.equal(normalizeName('\u212aubernetes.IO'), '\u212aubernetes.io');
     assert.equal(patterns('kubernetes.io').matches('\u212aubernetes.io'), false);
   });
 
-  it('yield all that match, the closest first', () => {
+  it('yield all matching patterns, the most specific first', () => {
     const all = patterns('*.io', 'a.b.io', '*.b.io', '*.a.b.io', 'b.io');
     assert.deepEqual([...all.match('a.b.io')], ['a.b.io', '*.b.io', '*.io']);
     assert.equal(all.size, 5);
   });
 
-  it('are the same in other words', () => {
+  it('are equal when case or the final dot differs', () => {
     const all = patterns('*.a.io', 'a.io');
     assert.equal(all.get('A.io.'), 'a.io');
     assert.equal(all.get('*.A.io.'), '*.a.io');
   });
 
-  it('match as their labels do', () => {
+  it('match label by label', () => {
     const label = fc.constantFrom('a', 'b', 'B', 'ab', 'x-1');
     const name = fc
       .tuple(fc.array(label, { minLength: 1, maxLength: 5 }), fc.constantFrom('', '.'))
@@ -76,7 +76,7 @@ describe('domain-names: patterns of domain names', () => {
     );
   });
 
-  it('are not looked at one by one', () => {
+  it('are not scanned one by one', () => {
     const all = patterns(...Array.from({ length: 1000 }, (_, index) => `*.n${index}.example.com`));
     let steps = 0;
     const { get } = Map.prototype;

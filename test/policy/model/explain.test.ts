@@ -59,8 +59,8 @@ function askOne(...question: Parameters<typeof ask>): Explanation {
   return one;
 }
 
-describe('explaining policy', () => {
-  it('says that no policy decides', () => {
+describe('explain: verdict and reason for a connection', () => {
+  it('reports that no policy decides', () => {
     const { verdict, egress, ingress, family, from, to } = askOne([], web, db);
     assert.deepEqual([verdict, family, from, to], ['allow', 'IPv4', '10.0.0.1', '10.0.0.2']);
     for (const judgement of [egress, ingress]) {
@@ -72,7 +72,7 @@ describe('explaining policy', () => {
     }
   });
 
-  it('names tier, policy and rule of each direction', () => {
+  it('reports tier, policy and rule of each direction', () => {
     const { verdict, egress, ingress } = askOne(
       [
         adminPolicy('guard', {
@@ -110,7 +110,7 @@ describe('explaining policy', () => {
     });
   });
 
-  it('tells what was passed on', () => {
+  it('reports an Admin rule with action Pass', () => {
     const { egress } = askOne(
       [
         adminPolicy('a', { egress: [rule({ action: 'Pass' })] }),
@@ -130,7 +130,7 @@ describe('explaining policy', () => {
     );
   });
 
-  it('tells what was passed on behind the last tier', () => {
+  it('reports a Baseline rule with action Pass', () => {
     const { egress } = askOne(
       [clusterPolicy('c', 'Baseline', { egress: [rule({ action: 'Pass' })] })],
       web,
@@ -139,11 +139,11 @@ describe('explaining policy', () => {
     assert.deepEqual([egress.verdict, egress.tier], ['allow', 'Baseline']);
     assert.equal(
       egress.reason,
-      'ClusterNetworkPolicy c spec.egress[0] passes it on, and there is no further tier',
+      'ClusterNetworkPolicy c spec.egress[0] passes it, and the default after the last tier allows it',
     );
   });
 
-  it('judges pods of other nodes by what applies there', () => {
+  it('evaluates pods on other nodes with the policies that apply there', () => {
     const objects = [
       networkPolicy('p', {
         subject: { namespaces: 'default', pods: labelled({ app: 'db' }) },
@@ -167,17 +167,17 @@ describe('explaining policy', () => {
     assert.deepEqual(applied.takeChanges(), [], 'and leaves no trace');
   });
 
-  it('is asked about addresses as about pods', () => {
+  it('accepts addresses in place of pods', () => {
     const objects = [networkPolicy('p', { subject: ONLY_WEB, ingress: [] })];
     const from = { address: '10.0.0.2' };
     assert.equal(askOne(objects, from, { address: '10.0.0.1' }).verdict, 'deny');
     const outside = askOne(objects, { address: '203.0.113.1' }, { address: '203.0.113.2' });
     assert.equal(outside.verdict, 'allow');
-    assert.equal(outside.egress.reason, '203.0.113.1 is no pod, so no policy applies');
-    assert.equal(outside.ingress.reason, '203.0.113.2 is no pod, so no policy applies');
+    assert.equal(outside.egress.reason, '203.0.113.1 is not a pod address, so no policy applies');
+    assert.equal(outside.ingress.reason, '203.0.113.2 is not a pod address, so no policy applies');
   });
 
-  it('knows nodes, and pods that talk to themselves', () => {
+  it('allows a node to its own pods, and a pod to itself', () => {
     const objects = [networkPolicy('p', { ingress: [], egress: [] })];
     const probe = askOne(objects, { address: '192.168.0.1' }, { address: '10.0.0.1' });
     assert.equal(probe.ingress.reason, 'a node may always connect to its own pods');
@@ -198,7 +198,7 @@ describe('explaining policy', () => {
     assert.equal(itself[0]?.ingress.reason, 'a pod may always connect to itself');
   });
 
-  it('takes a pod on the host network for its node', () => {
+  it('treats a hostNetwork pod as its node', () => {
     const objects = [
       networkPolicy('p', { ingress: [], egress: [] }),
       pod('host', { addresses: ['192.168.0.1'], hostNetwork: true }),
@@ -207,7 +207,7 @@ describe('explaining policy', () => {
     assert.equal(askOne(objects, { pod: 'default/host' }, db).verdict, 'deny');
   });
 
-  it('explains each family that both have', () => {
+  it('explains each IP family that both ends have', () => {
     const objects = [
       networkPolicy('p', { subject: ONLY_WEB, egress: [rule({ peers: [network('::/0')] })] }),
       pod('dual', { addresses: ['10.0.0.9', 'fd00::9'] }),
@@ -249,11 +249,11 @@ describe('explaining policy', () => {
       it(`${name} is not`, () => assert.equal(verdicts(name)[0], 'deny'));
     }
 
-    it('are of the ports of their rule', () => {
+    it('match only with the ports of their rule', () => {
       assert.equal(verdicts('www.example.com', 80)[0], 'deny');
     });
 
-    it('tells of rules that depend on the address', () => {
+    it('reports rules that depend on the unknown address of a name', () => {
       const [ipv4, ipv6] = ask(objects, web, { name: 'other.net' });
       assert.deepEqual(
         [ipv4?.verdict, ipv4?.egress.uncertain],
@@ -269,7 +269,7 @@ describe('explaining policy', () => {
       );
     });
 
-    it('are judged by the address, if that is given', () => {
+    it('are evaluated with the address if it is given', () => {
       const at = (address: string, name = 'other.net') =>
         askOne(objects, web, { name, address }, { port: 443 });
       assert.equal(at('198.51.100.9').verdict, 'allow');
@@ -281,22 +281,22 @@ describe('explaining policy', () => {
       );
     });
 
-    it('have the addresses that were learned', () => {
+    it('match the addresses in the FQDN cache', () => {
       const to = { address: '203.0.113.9' };
       const port = 443;
       assert.equal(askOne(objects, web, to, { port }).verdict, 'deny');
       const asked: string[] = [];
-      const learned = (list: number, address: string) => {
+      const isFqdnAddress = (list: number, address: string) => {
         asked.push(`${list} ${address}`);
         return true;
       };
-      assert.equal(askOne(objects, web, to, { port, isFqdnAddress: learned }).verdict, 'allow');
+      assert.equal(askOne(objects, web, to, { port, isFqdnAddress }).verdict, 'allow');
       assert.equal(asked.length, 1);
-      assert.equal(askOne(objects, web, to, { isFqdnAddress: learned }).verdict, 'deny');
+      assert.equal(askOne(objects, web, to, { isFqdnAddress }).verdict, 'deny');
       assert.equal(asked.length, 1, 'other lists have no names');
     });
 
-    it('tells of rules that depend on the names of an address, if it is not told these', () => {
+    it('reports rules that depend on the FQDN cache if the cache is not given', () => {
       const at = (address: string, fields: Partial<ConnectionQuery> = {}) =>
         askOne(objects, web, { address }, { port: 443, ...fields }).egress;
       const { verdict, uncertain } = at('203.0.113.9');
@@ -306,14 +306,14 @@ describe('explaining policy', () => {
       assert.deepEqual(at('2001:db8::9').uncertain, ['AdminNetworkPolicy a spec.egress[0]']);
     });
 
-    it('tells of no rule that would decide the same', () => {
+    it('does not report uncertain rules with the same verdict', () => {
       const name = { kind: 'domainName' as const, pattern: 'example.org' };
       const allowed = [adminPolicy('a', { egress: [rule({ peers: [name] })] })];
       const { verdict, uncertain } = askOne(allowed, web, { address: '203.0.113.9' }).egress;
       assert.deepEqual([verdict, uncertain], ['allow', []]);
     });
 
-    it('are not sources of ingress', () => {
+    it('never match as ingress sources', () => {
       const peers = [{ kind: 'domainName' as const, pattern: '*.example.com' }];
       const closed = [networkPolicy('p', { subject: ONLY_WEB, ingress: [rule({ peers })] })];
       const { ingress } = askOne(closed, db, { name: 'x.example.com', address: '10.0.0.1' });
@@ -321,7 +321,7 @@ describe('explaining policy', () => {
     });
   });
 
-  it('sees groups', () => {
+  it('evaluates CIDR groups', () => {
     const peers = [{ kind: 'cidrGroups' as const, selector: [] }];
     const objects = [
       group('g', {}, ['203.0.113.0/24']),
@@ -332,8 +332,8 @@ describe('explaining policy', () => {
   });
 
   for (const [title, object, reason] of [
-    ['is not there', pod('other'), 'default/it: there is no such pod'],
-    ['has no address', pod('it'), 'default/it: it has no address yet'],
+    ['does not exist', pod('other'), 'default/it: the pod does not exist'],
+    ['has no address', pod('it'), 'default/it: the pod has no address yet'],
     [
       'has finished',
       pod('it', { addresses: ['10.0.0.5'], finished: true }),
@@ -342,10 +342,10 @@ describe('explaining policy', () => {
     [
       'has lost its address',
       pod('it', { addresses: ['10.0.0.1'], creationTimestamp: '2025-01-01T00:00:00Z' }),
-      'default/it: its address belongs to a newer pod now',
+      'default/it: the address of the pod belongs to a newer pod now',
     ],
   ] as const) {
-    it(`refuses a pod that ${title}`, () => {
+    it(`throws UnknownPodError for a pod that ${title}`, () => {
       const it = { pod: 'default/it' };
       const expected = { name: 'UnknownPod', message: reason };
       assert.throws(() => ask([object], it, db), expected);

@@ -1,4 +1,4 @@
-/** From manifests as people write them to what becomes of packets. */
+/** Verdicts for policies that are read from YAML manifests. */
 import assert from 'node:assert/strict';
 import { parse } from 'yaml';
 import { POLICY_KINDS } from '../../../api/objects.ts';
@@ -21,7 +21,7 @@ function read(document: string): TestObject {
   return object;
 }
 
-/** @param spec A flow mapping. */
+/** @param spec YAML flow mapping. */
 function manifest(kind: keyof typeof HEADS, spec: string, labels = '{}'): TestObject {
   return read(`
     apiVersion: ${HEADS[kind]}
@@ -56,7 +56,7 @@ type Case = readonly [
   protocol?: Flow['protocol'],
 ];
 
-function sentence(title: string, objects: readonly TestObject[], cases: readonly Case[]): void {
+function testVerdicts(title: string, objects: readonly TestObject[], cases: readonly Case[]): void {
   it(title, () => {
     for (const [from, to, expected, port = 80, protocol = 'TCP'] of cases) {
       const flow = { from: ADDRESSES[from], to: ADDRESSES[to], port, protocol };
@@ -70,47 +70,49 @@ function sentence(title: string, objects: readonly TestObject[], cases: readonly
   });
 }
 
-describe('manifests: policy as it is written', () => {
+describe('manifests: policies in YAML', () => {
   describe('NetworkPolicy', () => {
     const policy = (spec: string) => [manifest('NetworkPolicy', spec)];
-    sentence('without rules isolates for ingress', policy('{podSelector: {}}'), [
+    testVerdicts('isolates for ingress without rules', policy('{podSelector: {}}'), [
       ['db', 'web', 'deny'],
       ['web', 'outside', 'allow'],
     ]);
-    sentence(
-      'policyTypes say for what; a missing list of these isolates',
+    testVerdicts(
+      'isolates in the directions of policyTypes, even without rules',
       policy('{podSelector: {}, policyTypes: [Egress]}'),
       [
         ['web', 'outside', 'deny'],
         ['outside', 'web', 'allow'],
       ],
     );
-    sentence(
-      'egress rules isolate for both',
+    testVerdicts(
+      'isolates in both directions with egress rules',
       policy('{podSelector: {matchLabels: {app: web}}, egress: [{}]}'),
       [
         ['web', 'outside', 'allow'],
         ['db', 'web', 'deny'],
       ],
     );
-    sentence('an empty rule allows everything', policy('{podSelector: {}, ingress: [{}]}'), [
-      ['outside', 'web', 'allow', 0, 'ICMP'],
-    ]);
-    sentence(
-      'empty lists of peers and ports are as missing ones',
+    testVerdicts(
+      'allows everything with an empty rule',
+      policy('{podSelector: {}, ingress: [{}]}'),
+      [['outside', 'web', 'allow', 0, 'ICMP']],
+    );
+    testVerdicts(
+      'treats empty lists of peers and ports as missing',
       policy('{podSelector: {}, ingress: [{from: [], ports: []}]}'),
       [['outside', 'web', 'allow', 1, 'UDP']],
     );
-    sentence(
-      'a selector of pods is of the same namespace, and empty has all',
+    testVerdicts(
+      'applies a podSelector to its own namespace; empty selects all pods',
       policy('{podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}'),
       [
         ['far', 'web', 'allow'],
         ['outside', 'web', 'deny'],
       ],
     );
-    sentence(
-      'a port without a protocol is TCP, a protocol without a port is all of it',
+    testVerdicts(
+      'uses TCP for a port without protocol, and all ports for a protocol without port',
       policy('{podSelector: {}, ingress: [{ports: [{port: 80}, {protocol: UDP}]}]}'),
       [
         ['db', 'web', 'allow', 80],
@@ -118,8 +120,8 @@ describe('manifests: policy as it is written', () => {
         ['db', 'web', 'allow', 9, 'UDP'],
       ],
     );
-    sentence(
-      'endPort',
+    testVerdicts(
+      'includes endPort in the port range',
       policy('{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}, {port: http}]}]}'),
       [
         ['db', 'web', 'allow', 90],
@@ -127,8 +129,8 @@ describe('manifests: policy as it is written', () => {
       ],
     );
     for (const port of ['{endPort: 90}', '{port: http, endPort: 90}', '{port: 90, endPort: 80}']) {
-      sentence(
-        `${port} allows nothing, but isolates`,
+      testVerdicts(
+        `isolates but allows nothing with the invalid port ${port}`,
         policy(`{podSelector: {}, ingress: [{ports: [${port}]}]}`),
         [
           ['db', 'web', 'deny', 80],
@@ -136,8 +138,8 @@ describe('manifests: policy as it is written', () => {
         ],
       );
     }
-    sentence(
-      'ipBlock',
+    testVerdicts(
+      'excludes the exceptions of an ipBlock',
       policy(
         '{podSelector: {}, egress: [{to: [{ipBlock: {cidr: 10.0.0.0/16, except: [10.0.1.0/24]}}]}], policyTypes: [Egress]}',
       ),
@@ -164,7 +166,7 @@ describe('manifests: policy as it is written', () => {
       ['a bare object', '{cidrGroups: {matchLabels: {env: flat}}}', ['deny', 'allow']],
       ['an empty selector', '[{cidrGroups: {}}]', ['allow', 'allow']],
     ] as const) {
-      sentence(
+      testVerdicts(
         title,
         [
           ...groups,
@@ -182,8 +184,8 @@ describe('manifests: policy as it is written', () => {
     }
   });
 
-  sentence(
-    'names in any case and with a final dot are allowed, and nothing else',
+  testVerdicts(
+    'domainNames of an AdminNetworkPolicy match in any case and with a final dot',
     [
       manifest(
         'AdminNetworkPolicy',
@@ -197,8 +199,8 @@ describe('manifests: policy as it is written', () => {
     ],
   );
 
-  sentence(
-    'a Deny that is not understood denies everything, an Allow nothing',
+  testVerdicts(
+    'unknown peers fail closed: Deny matches everything, Accept matches nothing',
     [
       manifest(
         'ClusterNetworkPolicy',
@@ -211,8 +213,8 @@ describe('manifests: policy as it is written', () => {
     ],
   );
 
-  sentence(
-    'a ClusterNetworkPolicy of the Baseline tier is lifted by a NetworkPolicy',
+  testVerdicts(
+    'a NetworkPolicy overrides a ClusterNetworkPolicy of the Baseline tier',
     [
       manifest(
         'ClusterNetworkPolicy',

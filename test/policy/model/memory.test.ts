@@ -22,7 +22,7 @@ import {
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
 
-/** Objects of each kind that meet, and that no other number has. */
+/** Objects of each kind that refer to each other; each number has its own. */
 function objectsOf(number: number): TestObject[] {
   const name = `team-${number}`;
   const addresses = [`10.${number >> 16}.${(number >> 8) & 255}.${number & 255}`];
@@ -46,8 +46,8 @@ function objectsOf(number: number): TestObject[] {
   ];
 }
 
-describe('memory: the memory of the policy model', () => {
-  it('keeps nothing of what is gone', () => {
+describe('memory: memory use of the policy model', () => {
+  it('does not leak memory for deleted objects', () => {
     const model = new PolicyModel({ nodeName: HERE });
     const applied = new AppliedState(model);
     const churn = (from: number, count: number) => {
@@ -55,7 +55,7 @@ describe('memory: the memory of the policy model', () => {
         const objects = objectsOf(number);
         for (const object of objects) model.upsert(object);
         assert.ok(applied.takeChanges().length > 0);
-        // A namespace ends before or after what is in it.
+        // Delete the namespace before or after its content.
         for (const { kind, key } of number % 2 ? objects : objects.toReversed())
           model.remove(kind, key);
         applied.takeChanges();
@@ -66,7 +66,7 @@ describe('memory: the memory of the policy model', () => {
     const COUNT = 6000;
     const before = churn(0, 3000);
     const each = (churn(3000, COUNT) - before) / COUNT;
-    // One entry of a map takes more.
+    // A single leaked map entry takes more.
     assert.ok(each < 32, `${each} bytes for each`);
   });
 });

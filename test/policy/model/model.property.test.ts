@@ -8,7 +8,7 @@ import { assertApplied, contentOf, ModelHarness } from '../harness.ts';
 import { HERE, type TestObject } from '../objects.ts';
 import type { Flow, Verdict } from '../oracle.ts';
 
-/** Changes that are taken at once, again and again. */
+/** Batches of changes. */
 const history = fc.array(fc.array(change, { minLength: 1, maxLength: 4 }), {
   maxLength: 6,
   size: 'max',
@@ -21,54 +21,57 @@ function feed(agent: ModelHarness, step: Change): void {
 
 type Verdicts = readonly Verdict[];
 
-/** What the rules do with all connections, given what is learned and who is a node in the end. */
+/** Verdicts of the applied rules on all connections, with the final nodes and FQDN addresses. */
 function verdictsOf(agent: ModelHarness): Verdicts {
-  const surroundings = agent.surroundings();
-  return FLOWS.map((flow) => agent.kernels[familyOf(flow.to)].judge(flow, surroundings));
+  const context = agent.packetContext();
+  return FLOWS.map((flow) => agent.kernels[familyOf(flow.to)].evaluate(flow, context));
 }
 
 function textOf({ from, to, port, protocol }: Flow): string {
   return `${from} to ${to} ${protocol} ${port}`;
 }
 
-/** Fails with the connections that differ. */
+/** Lists the connections with different verdicts. */
 function assertSame(actual: Verdicts, expected: Verdicts, when: string): void {
   const differing = FLOWS.filter((_, at) => actual[at] !== expected[at]);
   assert.deepEqual(differing.map(textOf), [], when);
 }
 
-/** Applies changes phase by phase, and looks at what packets meet in between. */
+/** Applies changes phase by phase, and compares the verdicts after each. */
 function syncStepwise(agent: ModelHarness): PolicyChange[] {
   const changes = agent.applied.takeChanges();
-  const each = (phase: 'prepare' | 'switchOver' | 'discard') => {
+  const each = (phase: 'prepare' | 'commit' | 'cleanup') => {
     for (const part of changes) agent.kernels[part.family][phase](part);
     return verdictsOf(agent);
   };
   const before = verdictsOf(agent);
-  assertSame(each('prepare'), before, 'prepared');
-  const after = each('switchOver');
-  assertSame(each('discard'), after, 'discarded');
-  const world = { objects: [...agent.objects.values()], names: agent.names };
+  assertSame(each('prepare'), before, 'after prepare');
+  const after = each('commit');
+  assertSame(each('cleanup'), after, 'after cleanup');
+  const clusterState = { objects: [...agent.objects.values()], names: agent.names };
   assertSame(
     after,
     FLOWS.map((flow) => agent.expected(flow, [HERE])),
-    `switched over, with ${JSON.stringify(world)}`,
+    `after commit, with ${JSON.stringify(clusterState)}`,
   );
   return changes;
 }
 
-/** Interval sets follow the rest a moment later, so that a change must not need both at once. */
+/**
+ * Lookups in interval sets see a commit some milliseconds late. So a change of networks must not
+ * depend on other changes of the same commit.
+ */
 function assertNoMixture(changes: readonly PolicyChange[]): void {
-  for (const { prepare, remove, add, chains, cleanup: discard } of changes) {
+  for (const { prepare, remove, add, chains, cleanup } of changes) {
     const [ranges, others] = [[...remove, ...add].filter(({ set }) => set === 'networks'), chains];
     if (ranges.length === 0) continue;
     assert.equal(ranges.length, remove.length + add.length);
-    assert.deepEqual([prepare, others, discard], [[], [], []]);
+    assert.deepEqual([prepare, others, cleanup], [[], [], []]);
   }
 }
 
-describe('model.property: the policy model', () => {
-  it('brings rules into force that do what the API says, whatever changes', () => {
+describe('model.property: policy model', () => {
+  it('compiles rules that agree with the oracle after every change', () => {
     fc.assert(
       fc.property(cluster, history, (objects: readonly TestObject[], steps) => {
         const agent = new ModelHarness(objects, NAMES);
@@ -84,7 +87,7 @@ describe('model.property: the policy model', () => {
     );
   });
 
-  it('has in the end what a new model has', () => {
+  it('has the same state as a new model with the final objects', () => {
     fc.assert(
       fc.property(cluster, history, (objects, steps) => {
         const agent = new ModelHarness(objects, NAMES);
@@ -105,7 +108,7 @@ describe('model.property: the policy model', () => {
     );
   });
 
-  it('explains what the API says, for pods of all nodes', () => {
+  it('explains verdicts that agree with the oracle, for pods of all nodes', () => {
     fc.assert(
       fc.property(cluster, history, (objects, steps) => {
         const agent = new ModelHarness(objects, NAMES);
@@ -117,7 +120,7 @@ describe('model.property: the policy model', () => {
           if (flow.protocol === 'ICMP') continue;
           assert.equal(agent.explained(flow), agent.expected(flow), textOf(flow));
         }
-        // Having looked leaves no trace.
+        // explain() must not change the state.
         const asked = new ModelHarness(agent.objects.values(), NAMES);
         asked.sync();
         agent.sync();

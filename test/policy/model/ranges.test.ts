@@ -13,7 +13,7 @@ import {
   subtractRanges,
 } from '../../../policy/model/ranges.ts';
 
-/** Numbers below this are all that there is. */
+/** Test ranges have numbers below this. */
 const END = 40;
 
 const range: fc.Arbitrary<AddressRange> = fc
@@ -24,7 +24,7 @@ const range: fc.Arbitrary<AddressRange> = fc
   }));
 const ranges = fc.array(range, { maxLength: 8, size: 'max' });
 
-/** The numbers in some ranges, one by one. */
+/** All numbers in some ranges. */
 function members(some: readonly AddressRange[]): number[] {
   return Array.from({ length: END }, (_, each) => each).filter((each) =>
     some.some(({ first, last }) => first <= each && each <= last),
@@ -39,8 +39,8 @@ function assertNormal(some: readonly AddressRange[]): void {
   }
 }
 
-describe('ranges of addresses', () => {
-  it('become normal without losing or gaining any', () => {
+describe('ranges: address ranges', () => {
+  it('are merged without losing or adding addresses', () => {
     fc.assert(
       fc.property(ranges, (some) => {
         assertNormal(mergeRanges(some));
@@ -50,22 +50,22 @@ describe('ranges of addresses', () => {
     );
   });
 
-  it('lose holes and nothing else', () => {
+  it('lose the holes and nothing else', () => {
     fc.assert(
       fc.property(range, ranges, (whole, holes) => {
         const left = subtractRanges(whole, holes);
         assertNormal(left);
-        const gone = new Set(members(holes));
+        const removed = new Set(members(holes));
         assert.deepEqual(
           members(left),
-          members([whole]).filter((each) => !gone.has(each)),
+          members([whole]).filter((each) => !removed.has(each)),
         );
       }),
       { seed: 2, numRuns: 1000 },
     );
   });
 
-  it('contain what they contain', () => {
+  it('contain the addresses between their ends', () => {
     fc.assert(
       fc.property(ranges, (some) => {
         const inside = new Set(members(some));
@@ -77,13 +77,13 @@ describe('ranges of addresses', () => {
     );
   });
 
-  it('differ by what one has and the other has not', () => {
+  it('are compared by their ends', () => {
     fc.assert(
       fc.property(ranges, ranges, (a, b) => {
         const [before, after] = [mergeRanges(a), mergeRanges(b)];
         const text = ({ first, last }: AddressRange) => `${first}-${last}`;
         const kept = new Set(before.map(text));
-        for (const gone of rangesNotIn(before, after)) kept.delete(text(gone));
+        for (const removed of rangesNotIn(before, after)) kept.delete(text(removed));
         for (const come of rangesNotIn(after, before)) {
           assert.ok(!kept.has(text(come)));
           kept.add(text(come));
@@ -115,7 +115,7 @@ describe('ranges of addresses', () => {
     });
   }
 
-  it('everything may be made of parts, and a part is not everything', () => {
+  it('cover an IP family only when all parts are present', () => {
     const halves = mergeRanges(['0.0.0.0/1', '128.0.0.0/1'].map(cidrRange));
     assert.equal(coversFamily(halves, 'IPv4'), true);
     assert.equal(coversFamily(halves, 'IPv6'), false);

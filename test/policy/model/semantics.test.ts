@@ -1,4 +1,4 @@
-/** Each sentence of what policy means, held by the rules, the oracle and the explanation alike. */
+/** The semantics of policies, checked for compiled rules, the oracle and `explain` alike. */
 import assert from 'node:assert/strict';
 import type { Policy, PolicyPeer, PortMatch } from '../../../api/policy-objects.ts';
 import { checkedVerdict } from '../harness.ts';
@@ -23,7 +23,7 @@ import {
 } from '../objects.ts';
 import type { Flow, Verdict } from '../oracle.ts';
 
-/** Addresses of what tests connect, one for each family. */
+/** An IPv4 and an IPv6 address of each end. */
 const ADDRESSES = {
   web: ['10.0.0.1', 'fd00::1'],
   db: ['10.0.0.2', 'fd00::2'],
@@ -48,7 +48,7 @@ const DB = pod('db', {
   ],
 });
 const FAR = pod('far', { addresses: ADDRESSES.far, nodeName: THERE });
-/** In a namespace of its own. */
+/** A pod in another namespace. */
 const RED = pod('red', { namespace: 'red', addresses: ADDRESSES.red });
 
 const CLUSTER: readonly TestObject[] = [
@@ -62,7 +62,10 @@ const CLUSTER: readonly TestObject[] = [
   RED,
 ];
 
-/** What becomes of a connection in the cluster with these objects added: the same in both families. */
+/**
+ * The verdict on a connection in the cluster with additional objects, which must be equal in both
+ * IP families.
+ */
 function connects(
   objects: readonly TestObject[],
   from: Name,
@@ -81,7 +84,7 @@ function connects(
     const flow = { from: ADDRESSES[from][family], to: ADDRESSES[to][family], port, protocol };
     return checkedVerdict(all.values(), flow, names);
   });
-  assert.equal(verdicts[0], verdicts[1], 'the families');
+  assert.equal(verdicts[0], verdicts[1], 'verdicts of the IP families');
   return verdicts[0] as Verdict;
 }
 
@@ -93,8 +96,8 @@ type Case = readonly [
   protocol?: Flow['protocol'],
 ];
 
-/** One sentence, and the connections that show it. */
-function sentence(title: string, objects: readonly TestObject[], cases: readonly Case[]): void {
+/** A test with the expected verdicts of connections. */
+function testVerdicts(title: string, objects: readonly TestObject[], cases: readonly Case[]): void {
   it(title, () => {
     for (const [from, to, expected, port = 80, protocol = 'TCP'] of cases) {
       assert.equal(
@@ -116,10 +119,10 @@ const deny = (fields: Partial<Policy> = {}) => ({
   ...fields,
 });
 
-describe('semantics: what network policy means', () => {
+describe('semantics: evaluation of network policies', () => {
   describe('isolation', () => {
-    sentence(
-      'without policies everything is allowed',
+    testVerdicts(
+      'allows everything without policies',
       [],
       [
         ['web', 'db', 'allow'],
@@ -127,8 +130,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'outside', 'allow', 0, 'ICMP'],
       ],
     );
-    sentence(
-      'a policy for one direction isolates in that and not in the other',
+    testVerdicts(
+      'isolates pods in the direction of the policy only',
       [networkPolicy('p', { subject: only('web'), ingress: [] })],
       [
         ['db', 'web', 'deny'],
@@ -137,8 +140,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'outside', 'allow'],
       ],
     );
-    sentence(
-      'and the same for egress',
+    testVerdicts(
+      'isolates pods for egress only with an egress policy',
       [networkPolicy('p', { subject: only('web'), egress: [] })],
       [
         ['web', 'db', 'deny'],
@@ -146,16 +149,16 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'allow'],
       ],
     );
-    sentence(
-      'it is about pods of its own namespace only',
+    testVerdicts(
+      'selects pods of its own namespace only',
       [networkPolicy('p', { ingress: [] })],
       [
         ['web', 'red', 'allow'],
         ['red', 'web', 'deny'],
       ],
     );
-    sentence(
-      'what any of several policies allows is allowed',
+    testVerdicts(
+      'allows what any of several NetworkPolicies allows',
       [
         networkPolicy('p', { ingress: [rule({ peers: [peerPods(labelled({ app: 'db' }))] })] }),
         networkPolicy('q', { ingress: [rule({ peers: [peerPods([], 'red')] })] }),
@@ -167,8 +170,8 @@ describe('semantics: what network policy means', () => {
         ['far', 'web', 'deny'],
       ],
     );
-    sentence(
-      'both ends have to allow it',
+    testVerdicts(
+      'requires that both ends allow a connection',
       [
         networkPolicy('p', { subject: only('web'), egress: [rule()] }),
         networkPolicy('q', { subject: only('db'), ingress: [] }),
@@ -178,8 +181,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'far', 'allow'],
       ],
     );
-    sentence(
-      'egress that is denied stays denied where ingress is allowed',
+    testVerdicts(
+      'denies when egress is denied and ingress is allowed',
       [
         networkPolicy('p', { subject: only('web'), egress: [] }),
         networkPolicy('q', { subject: only('db'), ingress: [rule()] }),
@@ -189,7 +192,7 @@ describe('semantics: what network policy means', () => {
         ['far', 'db', 'allow'],
       ],
     );
-    it('pods of another node are judged there, and not here', () => {
+    it('does not evaluate policies for pods on another node', () => {
       const isolated = networkPolicy('p', { subject: only('far'), ingress: [], egress: [] });
       const flow = { from: '10.0.0.1', to: '10.0.1.3', port: 80, protocol: 'TCP' as const };
       assert.equal(checkedVerdict([...CLUSTER, isolated], flow), 'allow');
@@ -197,32 +200,32 @@ describe('semantics: what network policy means', () => {
   });
 
   describe('peers', () => {
-    sentence(
-      'none are nobody',
+    testVerdicts(
+      'match nothing when the list is empty',
       [fromPeers()],
       [
         ['db', 'web', 'deny'],
         ['outside', 'web', 'deny'],
       ],
     );
-    sentence(
-      'missing they are whoever',
+    testVerdicts(
+      'match everything when the list is missing',
       [networkPolicy('p', { ingress: [rule()] })],
       [
         ['db', 'web', 'allow'],
         ['outside', 'web', 'allow'],
       ],
     );
-    sentence(
-      'selectors of pods and namespaces in one peer hold together',
+    testVerdicts(
+      'must match both podSelector and namespaceSelector of one peer',
       [fromPeers(peerPods(labelled({ app: 'db' }), labelled({ team: 'red' })))],
       [
         ['db', 'web', 'deny'],
         ['red', 'web', 'deny'],
       ],
     );
-    sentence(
-      'in two peers either holds',
+    testVerdicts(
+      'match either of two peers',
       [fromPeers(peerPods(labelled({ app: 'db' })), peerPods([], labelled({ team: 'red' })))],
       [
         ['db', 'web', 'allow'],
@@ -231,8 +234,8 @@ describe('semantics: what network policy means', () => {
         ['outside', 'web', 'deny'],
       ],
     );
-    sentence(
-      'an empty selector of pods has all of the namespace',
+    testVerdicts(
+      'match all pods of the namespace with an empty podSelector',
       [fromPeers(peerPods([]))],
       [
         ['db', 'web', 'allow'],
@@ -240,8 +243,8 @@ describe('semantics: what network policy means', () => {
         ['red', 'web', 'deny'],
       ],
     );
-    sentence(
-      'an empty selector of namespaces has all pods, and nobody else',
+    testVerdicts(
+      'match all pods, and only pods, with an empty namespaceSelector',
       [fromPeers(peerPods([], []))],
       [
         ['red', 'web', 'allow'],
@@ -250,7 +253,7 @@ describe('semantics: what network policy means', () => {
         ['otherNode', 'web', 'deny'],
       ],
     );
-    sentence(
+    testVerdicts(
       'matchExpressions',
       [
         fromPeers(
@@ -264,7 +267,7 @@ describe('semantics: what network policy means', () => {
         ['red', 'web', 'allow'],
       ],
     );
-    it('a namespace has its name as a label, also without an object', () => {
+    it('match the label kubernetes.io/metadata.name, even without a Namespace object', () => {
       const peers = [peerPods([], labelled({ 'kubernetes.io/metadata.name': 'red' }))];
       const policy = networkPolicy('p', { ingress: [rule({ peers })] });
       const flow = { from: '10.0.0.4', to: '10.0.0.1', port: 80, protocol: 'TCP' as const };
@@ -272,8 +275,8 @@ describe('semantics: what network policy means', () => {
       assert.equal(checkedVerdict([WEB, RED, namespace('red'), policy], flow), 'allow');
       assert.equal(checkedVerdict([WEB, { ...RED, namespace: 'green' }, policy], flow), 'deny');
     });
-    sentence(
-      'an ipBlock has what is in it and not in its exceptions',
+    testVerdicts(
+      'match an ipBlock without its exceptions',
       [
         fromPeers(
           network('203.0.113.0/24', '203.0.113.128/25'),
@@ -286,8 +289,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'deny'],
       ],
     );
-    sentence(
-      'an exception of one block does not hold for another',
+    testVerdicts(
+      'apply exceptions to their own ipBlock only',
       [
         fromPeers(
           network('203.0.113.0/24', '203.0.113.128/25'),
@@ -298,15 +301,15 @@ describe('semantics: what network policy means', () => {
       ],
       [['outside2', 'web', 'allow']],
     );
-    sentence(
-      'a block has pods too',
+    testVerdicts(
+      'match pods in an ipBlock',
       [fromPeers(network('0.0.0.0/0'), network('::/0'))],
       [
         ['db', 'web', 'allow'],
         ['outside', 'web', 'allow'],
       ],
     );
-    it('a block of one family has nobody in the other', () => {
+    it('do not match the other IP family with an ipBlock', () => {
       const policy = toPeers(network('0.0.0.0/0'));
       const flow = { port: 80, protocol: 'TCP' as const };
       assert.equal(
@@ -318,8 +321,8 @@ describe('semantics: what network policy means', () => {
         'deny',
       );
     });
-    sentence(
-      'nodes are their addresses, not the pods on them',
+    testVerdicts(
+      'match addresses of nodes, not the pods on them',
       [
         adminPolicy('a', {
           egress: [
@@ -334,8 +337,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'far', 'deny'],
       ],
     );
-    sentence(
-      'domain names have the addresses that were learned; a wildcard has not the apex',
+    testVerdicts(
+      'match the FQDN cache for domain names; a wildcard excludes the apex',
       [
         adminPolicy('a', {
           egress: [
@@ -350,7 +353,7 @@ describe('semantics: what network policy means', () => {
         ['web', 'outside', 'deny', 443],
         ['web', 'outside2', 'allow', 443],
         ['web', 'outside2', 'deny', 80],
-        // Neither the pod's resolver nor anything else is allowed by it.
+        // Domain names do not allow DNS queries or anything else.
         ['web', 'db', 'deny', 53, 'UDP'],
       ],
     );
@@ -365,16 +368,16 @@ describe('semantics: what network policy means', () => {
       adminPolicy('a', {
         egress: [rule({ peers: [{ kind: 'cidrGroups', selector }] }), rule({ action: 'Deny' })],
       });
-    sentence(
-      'are selected by their labels',
+    testVerdicts(
+      'are selected by label',
       [...groups, allowed(labelled({ env: 'cloud-1' }))],
       [
         ['web', 'outside', 'allow'],
         ['web', 'outside2', 'deny'],
       ],
     );
-    sentence(
-      'an empty selector has all of them',
+    testVerdicts(
+      'are all selected by an empty selector',
       [...groups, allowed([])],
       [
         ['web', 'outside', 'allow'],
@@ -382,8 +385,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'db', 'deny'],
       ],
     );
-    sentence(
-      'of several selectors either holds, beside networks that are written',
+    testVerdicts(
+      'match if one of several selectors or networks does',
       [
         ...groups,
         adminPolicy('a', {
@@ -407,25 +410,25 @@ describe('semantics: what network policy means', () => {
         ['web', 'red', 'deny'],
       ],
     );
-    sentence(
-      'none that is selected is nobody',
+    testVerdicts(
+      'match nothing when no group is selected',
       [...groups, allowed(labelled({ env: 'x' }))],
       [['web', 'outside', 'deny']],
     );
   });
 
   describe('ports', () => {
-    sentence('none are nothing', [onPorts()], [['db', 'web', 'deny']]);
-    sentence(
-      'missing they are all of all protocols',
+    testVerdicts('match nothing when the list is empty', [onPorts()], [['db', 'web', 'deny']]);
+    testVerdicts(
+      'match all ports of all protocols when the list is missing',
       [networkPolicy('p', { ingress: [rule()] })],
       [
         ['db', 'web', 'allow', 65535, 'SCTP'],
         ['db', 'web', 'allow', 0, 'ICMP'],
       ],
     );
-    sentence(
-      'a port is of its protocol',
+    testVerdicts(
+      'match their own protocol only',
       [onPorts({ protocol: 'UDP', first: 53, last: 53 })],
       [
         ['db', 'web', 'allow', 53, 'UDP'],
@@ -434,8 +437,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'deny', 0, 'ICMP'],
       ],
     );
-    sentence(
-      'a range has both its ends and nothing beyond',
+    testVerdicts(
+      'include both ends of a range',
       [onPorts(tcp(32000, 32768))],
       [
         ['db', 'web', 'deny', 31999],
@@ -444,8 +447,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'deny', 32769],
       ],
     );
-    sentence(
-      'a range may have all ports',
+    testVerdicts(
+      'may be a range of all ports',
       [onPorts(tcp(1, 65535))],
       [
         ['db', 'web', 'allow', 1],
@@ -453,8 +456,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'deny', 1, 'UDP'],
       ],
     );
-    sentence(
-      'ranges may overlap and touch',
+    testVerdicts(
+      'may be overlapping and adjacent ranges',
       [onPorts(tcp(100, 200), tcp(150, 250), tcp(251, 300), tcp(302))],
       [
         ['db', 'web', 'deny', 99],
@@ -465,8 +468,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'allow', 302],
       ],
     );
-    sentence(
-      'node ports of another cluster (KEP-2079, story 1)',
+    testVerdicts(
+      'match node ports of another cluster (KEP-2079, story 1)',
       [
         networkPolicy('p', {
           subject: only('web'),
@@ -485,8 +488,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'db', 'deny', 30000],
       ],
     );
-    sentence(
-      'any port but two (KEP-2079, story 2)',
+    testVerdicts(
+      'match all ports except two (KEP-2079, story 2)',
       [
         networkPolicy('p', {
           subject: only('web'),
@@ -501,8 +504,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'outside', 'allow', 446],
       ],
     );
-    sentence(
-      'passive FTP and nothing else (KEP-2079, story 3)',
+    testVerdicts(
+      'match passive FTP only (KEP-2079, story 3)',
       [
         networkPolicy('deny', { ingress: [] }),
         networkPolicy('ftp', {
@@ -518,8 +521,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'deny', 22],
       ],
     );
-    sentence(
-      'a named port of ingress is what the pod itself calls so',
+    testVerdicts(
+      'resolve a named port of ingress in the subject pod',
       [onPorts({ protocol: 'TCP', name: 'http' })],
       [
         ['db', 'web', 'allow', 80],
@@ -529,8 +532,8 @@ describe('semantics: what network policy means', () => {
         ['db', 'web', 'deny', 80, 'UDP'],
       ],
     );
-    sentence(
-      'a named port of egress is what each peer calls so',
+    testVerdicts(
+      'resolve a named port of egress in each peer',
       [
         networkPolicy('p', {
           subject: { namespaces: 'default', pods: [] },
@@ -545,8 +548,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'outside', 'deny', 80],
       ],
     );
-    sentence(
-      'and of whoever, of every pod',
+    testVerdicts(
+      'resolve a named port of egress without peers in every pod',
       [
         networkPolicy('p', {
           subject: only('web'),
@@ -558,8 +561,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'outside', 'deny', 8080],
       ],
     );
-    sentence(
-      'and of a block that has pods, of those',
+    testVerdicts(
+      'resolve a named port of egress to an ipBlock in the pods in it',
       [
         networkPolicy('p', {
           subject: only('web'),
@@ -576,8 +579,8 @@ describe('semantics: what network policy means', () => {
         ['web', 'db', 'deny', 80],
       ],
     );
-    sentence(
-      'a named port without a protocol has it in any',
+    testVerdicts(
+      'match a named port without protocol in any protocol',
       [
         adminPolicy('a', {
           ingress: [
@@ -591,13 +594,13 @@ describe('semantics: what network policy means', () => {
         ['web', 'db', 'deny', 53, 'TCP'],
       ],
     );
-    sentence(
-      'a named port is not one of another protocol',
+    testVerdicts(
+      'do not match a named port of another protocol',
       [onPorts({ protocol: 'TCP', name: 'dns' })],
       [['web', 'db', 'deny', 53, 'UDP']],
     );
-    sentence(
-      'names and numbers may stand together',
+    testVerdicts(
+      'may mix names and numbers',
       [onPorts({ protocol: 'TCP', name: 'http' }, tcp(9000))],
       [
         ['db', 'web', 'allow', 80],
@@ -607,23 +610,23 @@ describe('semantics: what network policy means', () => {
     );
   });
 
-  describe('who is never judged', () => {
+  describe('exempt traffic', () => {
     const closed = [networkPolicy('p', { ingress: [], egress: [] })];
-    sentence('a node reaches its own pods, other nodes do not', closed, [
+    testVerdicts('includes a node to its own pods, but not other nodes', closed, [
       ['node', 'web', 'allow'],
       ['otherNode', 'web', 'deny'],
     ]);
-    sentence('a pod may not reach its node if it is isolated', closed, [['web', 'node', 'deny']]);
-    sentence(
-      'a pod reaches itself',
+    testVerdicts('excludes an isolated pod to its node', closed, [['web', 'node', 'deny']]);
+    testVerdicts(
+      'includes a pod to itself',
       [...closed, adminPolicy('a', deny())],
       [['web', 'web', 'allow']],
     );
 
     const onHost = (nodeName: string, addresses: readonly string[]) =>
       pod('host', { nodeName, addresses, hostNetwork: true, labels: { app: 'web' } });
-    sentence(
-      'a pod on the host network is the node to policy',
+    testVerdicts(
+      'includes hostNetwork pods, which count as the node',
       [...closed, onHost(HERE, ADDRESSES.node)],
       [
         ['node', 'outside', 'allow'],
@@ -631,68 +634,68 @@ describe('semantics: what network policy means', () => {
         ['node', 'web', 'allow'],
       ],
     );
-    sentence(
-      'and never a peer as a pod',
+    testVerdicts(
+      'excludes hostNetwork pods from pod peers',
       [onHost(THERE, ADDRESSES.otherNode), fromPeers(peerPods([], []))],
       [
         ['otherNode', 'web', 'deny'],
         ['far', 'web', 'allow'],
       ],
     );
-    sentence(
-      'though its address may be in a block',
+    testVerdicts(
+      'lets an ipBlock match the address of a hostNetwork pod',
       [
         onHost(THERE, ADDRESSES.otherNode),
         fromPeers(network('192.168.0.0/24'), network('fd00:1::/64')),
       ],
       [['otherNode', 'web', 'allow']],
     );
-    sentence(
-      'a finished pod has no address',
+    testVerdicts(
+      'ignores the address of a finished pod',
       [...closed, { ...WEB, finished: true }],
       [
         ['web', 'outside', 'allow'],
         ['outside', 'web', 'allow'],
       ],
     );
-    sentence(
-      'nor is it a peer',
+    testVerdicts(
+      'excludes finished pods from peers',
       [fromPeers(peerPods([])), { ...DB, finished: true }],
       [['db', 'web', 'deny']],
     );
   });
 
-  describe('an address that two pods have', () => {
+  describe('an address of two pods', () => {
     const policy = networkPolicy('p', { subject: only('web'), ingress: [] });
     const other = (name: string, creationTimestamp: string) =>
       pod(name, { addresses: ADDRESSES.web, creationTimestamp });
-    sentence(
-      'is of the one created later',
+    testVerdicts(
+      'belongs to the pod created later',
       [policy, other('new', '2026-01-02T00:00:00Z')],
       [['db', 'web', 'allow']],
     );
-    sentence(
-      'not of an older one',
+    testVerdicts(
+      'does not belong to an older pod',
       [policy, other('old', '2025-01-01T00:00:00Z')],
       [['db', 'web', 'deny']],
     );
-    sentence(
-      'of two as old, of the later by name',
+    testVerdicts(
+      'belongs to the last by name of pods with equal creationTimestamp',
       [policy, other('zzz', WEB.creationTimestamp)],
       [['db', 'web', 'allow']],
     );
-    sentence(
-      'not of the earlier by name',
+    testVerdicts(
+      'does not belong to the first by name of pods with equal creationTimestamp',
       [policy, other('aaa', WEB.creationTimestamp)],
       [['db', 'web', 'deny']],
     );
-    sentence(
-      'one from a manifest is the youngest',
+    testVerdicts(
+      'belongs to a pod from a manifest without creationTimestamp',
       [policy, other('manifest', '')],
       [['db', 'web', 'allow']],
     );
-    sentence(
-      'unless the later one has finished',
+    testVerdicts(
+      'does not belong to a finished pod',
       [policy, { ...other('new', '2026-01-02T00:00:00Z'), finished: true }],
       [['db', 'web', 'deny']],
     );
@@ -703,24 +706,24 @@ describe('semantics: what network policy means', () => {
     const closed = networkPolicy('closed', { subject: only('web'), ingress: [] });
     const fromDb = { peers: [peerPods(labelled({ app: 'db' }))] };
 
-    sentence(
-      'Admin denies what a NetworkPolicy allows',
+    testVerdicts(
+      'deny in Admin what a NetworkPolicy allows',
       [open, adminPolicy('a', deny())],
       [
         ['db', 'web', 'deny'],
         ['web', 'db', 'allow'],
       ],
     );
-    sentence(
-      'Admin allows what a NetworkPolicy denies',
+    testVerdicts(
+      'allow in Admin what a NetworkPolicy denies',
       [closed, adminPolicy('a', { subject: only('web'), ingress: [rule(fromDb)] })],
       [
         ['db', 'web', 'allow'],
         ['far', 'web', 'deny'],
       ],
     );
-    sentence(
-      'the first rule that matches decides',
+    testVerdicts(
+      'evaluate the first matching rule only',
       [
         adminPolicy('a', {
           subject: only('web'),
@@ -732,40 +735,40 @@ describe('semantics: what network policy means', () => {
         ['far', 'web', 'deny'],
       ],
     );
-    sentence(
-      'lower priority goes first, whatever the names',
+    testVerdicts(
+      'evaluate lower priority values first, regardless of names',
       [
         adminPolicy('z', { subject: only('web'), priority: 1, ingress: [rule()] }),
         adminPolicy('a', { ...deny(), priority: 2 }),
       ],
       [['db', 'web', 'allow']],
     );
-    sentence(
-      'numbers are compared, not digits',
+    testVerdicts(
+      'compare priorities as numbers',
       [
         adminPolicy('z', { subject: only('web'), priority: 9, ingress: [rule()] }),
         adminPolicy('a', { ...deny(), priority: 10 }),
       ],
       [['db', 'web', 'allow']],
     );
-    sentence(
-      'of one priority, by name, also across kinds',
+    testVerdicts(
+      'order equal priorities by name, also across kinds',
       [
         clusterPolicy('a', 'Admin', { subject: only('web'), ingress: [rule()] }),
         adminPolicy('b', deny()),
       ],
       [['db', 'web', 'allow']],
     );
-    sentence(
-      'of one name, by kind',
+    testVerdicts(
+      'order equal names by kind',
       [
         clusterPolicy('a', 'Admin', { subject: only('web'), ingress: [rule()] }),
         adminPolicy('a', deny()),
       ],
       [['db', 'web', 'deny']],
     );
-    sentence(
-      'Pass goes on to NetworkPolicies, past the rest of the tier',
+    testVerdicts(
+      'skip the rest of the Admin tier with action Pass',
       [
         open,
         adminPolicy('a', { subject: only('web'), ingress: [rule({ ...fromDb, action: 'Pass' })] }),
@@ -776,59 +779,63 @@ describe('semantics: what network policy means', () => {
         ['far', 'web', 'deny'],
       ],
     );
-    sentence(
-      'and these then decide',
+    testVerdicts(
+      'evaluate NetworkPolicies after action Pass',
       [closed, adminPolicy('a', { subject: only('web'), ingress: [rule({ action: 'Pass' })] })],
       [['db', 'web', 'deny']],
     );
-    sentence(
-      'Pass goes on to Baseline where nothing isolates the pod',
+    testVerdicts(
+      'evaluate Baseline after action Pass when no NetworkPolicy isolates the pod',
       [
         adminPolicy('a', { subject: only('web'), ingress: [rule({ action: 'Pass' })] }),
         baselinePolicy(deny()),
       ],
       [['db', 'web', 'deny']],
     );
-    sentence(
-      'what Admin does not mention goes on as well',
+    testVerdicts(
+      'evaluate lower tiers when no Admin rule matches',
       [adminPolicy('a', { ingress: [rule(fromDb)] }), closed],
       [
         ['db', 'web', 'allow'],
         ['far', 'web', 'deny'],
       ],
     );
-    sentence(
-      'Baseline denies by default',
+    testVerdicts(
+      'deny in Baseline when no NetworkPolicy isolates the pod',
       [baselinePolicy(deny())],
       [
         ['db', 'web', 'deny'],
         ['web', 'db', 'allow'],
       ],
     );
-    sentence('a NetworkPolicy lifts it', [open, baselinePolicy(deny())], [['db', 'web', 'allow']]);
-    sentence(
-      'a NetworkPolicy decides alone, also against what Baseline allows',
+    testVerdicts(
+      'a NetworkPolicy lifts it',
+      [open, baselinePolicy(deny())],
+      [['db', 'web', 'allow']],
+    );
+    testVerdicts(
+      'skip Baseline when a NetworkPolicy isolates the pod',
       [closed, baselinePolicy({ ingress: [rule()] })],
       [['db', 'web', 'deny']],
     );
-    sentence(
-      'a NetworkPolicy for ingress does not lift a Baseline rule for egress',
+    testVerdicts(
+      'keep Baseline egress rules when a NetworkPolicy isolates for ingress only',
       [open, baselinePolicy({ subject: only('web'), egress: [rule({ action: 'Deny' })] })],
       [
         ['db', 'web', 'allow'],
         ['web', 'db', 'deny'],
       ],
     );
-    sentence(
-      'in Baseline, too, the first rule that matches decides',
+    testVerdicts(
+      'evaluate the first matching Baseline rule only',
       [baselinePolicy({ ingress: [rule(fromDb), rule({ action: 'Deny' })] })],
       [
         ['db', 'web', 'allow'],
         ['far', 'web', 'deny'],
       ],
     );
-    sentence(
-      'a BaselineAdminNetworkPolicy goes first, then ClusterNetworkPolicies by priority and name',
+    testVerdicts(
+      'evaluate the BaselineAdminNetworkPolicy before ClusterNetworkPolicies by priority and name',
       [
         clusterPolicy('a', 'Baseline', { ...deny(), priority: 0 }),
         baselinePolicy({ subject: only('web'), ingress: [rule(fromDb)] }),
@@ -841,8 +848,8 @@ describe('semantics: what network policy means', () => {
         ['far', 'db', 'allow'],
       ],
     );
-    sentence(
-      'Pass in Baseline ends in the default, which allows',
+    testVerdicts(
+      'allow by default after action Pass in Baseline',
       [
         clusterPolicy('a', 'Baseline', {
           subject: only('web'),
@@ -855,8 +862,8 @@ describe('semantics: what network policy means', () => {
         ['far', 'web', 'deny'],
       ],
     );
-    sentence(
-      'Pass in Admin, then in Baseline',
+    testVerdicts(
+      'allow by default after action Pass in Admin and in Baseline',
       [
         clusterPolicy('a', 'Admin', { subject: only('web'), ingress: [rule({ action: 'Pass' })] }),
         clusterPolicy('b', 'Baseline', {
@@ -867,8 +874,8 @@ describe('semantics: what network policy means', () => {
       ],
       [['db', 'web', 'allow']],
     );
-    sentence(
-      'a deny of everything has pods and the world alike',
+    testVerdicts(
+      'deny pods and external addresses with a rule without peers',
       [
         adminPolicy('a', {
           subject: only('web'),
@@ -880,7 +887,7 @@ describe('semantics: what network policy means', () => {
         ['web', 'outside', 'deny'],
       ],
     );
-    sentence(
+    testVerdicts(
       'a tier that has no rules has no say',
       [adminPolicy('a', { ingress: [], egress: [] }), baselinePolicy({ ingress: [] })],
       [['db', 'web', 'allow']],
