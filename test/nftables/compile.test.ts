@@ -61,7 +61,7 @@ describe('compile: a Route as nftables has it', () => {
         `${VIP} . tcp . 80 . 0 : 10.244.0.1 . 8080`,
         `${VIP} . tcp . 80 . 1 : 10.244.0.2 . 8080`,
       ],
-      hairpins: ['10.244.0.1 . 10.244.0.1', '10.244.0.2 . 10.244.0.2'],
+      'hairpin-connections': ['10.244.0.1 . 10.244.0.1', '10.244.0.2 . 10.244.0.2'],
       'cluster-ips': [VIP],
       chains: {
         'internal-port-2': [
@@ -79,10 +79,12 @@ describe('compile: a Route as nftables has it', () => {
       { address: '10.244.1.1', port: 8080, isRemote: true as const },
     ];
     const here = '10.244.0.1 . 10.244.0.1';
-    assert.deepEqual(compiled(route({ clusterEndpoints })).hairpins, [here]);
+    assert.deepEqual(compiled(route({ clusterEndpoints }))['hairpin-connections'], [here]);
     const fields = { clusterEndpoints, loadBalancerIPs: [LB] };
-    assert.deepEqual(compiled(route(fields)).hairpins, [here, here]);
-    const { hairpins } = compiled(onlyLb({ ...fields, externalLocal: true }));
+    assert.deepEqual(compiled(route(fields))['hairpin-connections'], [here, here]);
+    const { 'hairpin-connections': hairpins } = compiled(
+      onlyLb({ ...fields, externalLocal: true }),
+    );
     assert.deepEqual(hairpins, [here, '10.244.1.1 . 10.244.1.1']);
   });
 
@@ -90,9 +92,9 @@ describe('compile: a Route as nftables has it', () => {
     const of = route({ match: ALL, family: 'IPv6' }, ['fd00:10:244::1']);
     assert.deepEqual(compiled(of), {
       'service-ips': ['fd00:10:96::a : goto internal-ip-1'],
-      'ip-fates': ['fd00:10:96::a : goto reject-packet'],
+      'no-endpoint-ips': ['fd00:10:96::a : goto reject-packet'],
       'endpoint-ips': ['fd00:10:96::a . 0 : fd00:10:244::1'],
-      hairpins: ['fd00:10:244::1 . fd00:10:244::1'],
+      'hairpin-connections': ['fd00:10:244::1 . fd00:10:244::1'],
       chains: {
         'internal-ip-1': [
           'ip6 saddr != fd00:10:244::/48 meta mark set meta mark | 0x4000',
@@ -110,11 +112,11 @@ describe('compile: a Route as nftables has it', () => {
       `${VIP} . udp . 5060 : goto internal-ip-2-slot2`,
       `${VIP} . tcp . 8000-8100 : goto internal-ip-2-slot2`,
     ]);
-    assert.deepEqual(got['range-fates'], [
+    assert.deepEqual(got['no-endpoint-ranges'], [
       `${VIP} . udp . 5060 : goto reject-packet`,
       `${VIP} . tcp . 8000-8100 : goto reject-packet`,
     ]);
-    assert.deepEqual(got['ranged-ips'], [VIP]);
+    assert.deepEqual(got['service-range-ips'], [VIP]);
     assert.deepEqual(got['endpoint-ips'], [
       `${VIP} . 4194304 : 10.244.0.1`,
       `${VIP} . 4194305 : 10.244.0.2`,
@@ -128,9 +130,15 @@ describe('compile: a Route as nftables has it', () => {
 
   it('without endpoints ends the search, and is rejected; with some elsewhere it is dropped', () => {
     const fates = [
-      ['port', route(), 'service-ports', 'port-fates', '. tcp . 80 '],
-      ['all', route({ match: ALL }), 'service-ips', 'ip-fates', ''],
-      ['ranges', route({ match: RANGES }), 'service-ranges', 'range-fates', '. tcp . 8000-8100 '],
+      ['port', route(), 'service-ports', 'no-endpoint-ports', '. tcp . 80 '],
+      ['all', route({ match: ALL }), 'service-ips', 'no-endpoint-ips', ''],
+      [
+        'ranges',
+        route({ match: RANGES }),
+        'service-ranges',
+        'no-endpoint-ranges',
+        '. tcp . 8000-8100 ',
+      ],
     ] as const;
     for (const [kind, of, services, map, key] of fates) {
       const nowhere = compiled(of);
@@ -150,7 +158,7 @@ describe('compile: a Route as nftables has it', () => {
     assert.deepEqual(got.endpoints, [`${VIP} . tcp . 80 . 1048576 : 10.244.0.2 . 8080`]);
     const none = compiled(route({ internalLocal: true }, PODS));
     assert.deepEqual(none['service-ports'], [`${VIP} . tcp . 80 : accept`]);
-    assert.deepEqual(none['port-fates'], [`${VIP} . tcp . 80 : drop`]);
+    assert.deepEqual(none['no-endpoint-ports'], [`${VIP} . tcp . 80 : drop`]);
   });
 
   it('external policy Cluster: everything is masqueraded', () => {
@@ -159,34 +167,34 @@ describe('compile: a Route as nftables has it', () => {
       assert.deepEqual(got['service-ports'], [`${LB} . tcp . 80 : goto external-port-2`]);
       assert.equal(got.chains['external-port-2']?.[0], 'meta mark set meta mark | 0x4000');
       assert.equal(got['cluster-ips'], undefined);
-      assert.equal(got['port-fates'], undefined);
+      assert.equal(got['no-endpoint-ports'], undefined);
     }
   });
 
   it('external policy Local: outside to local endpoints, pods and the node to all', () => {
     const of = onlyLb({ externalLocal: true, localEndpoints: local(['10.244.0.2']) });
     const got = compiled(of);
-    const name = 'local-port-2-port-1-local';
+    const name = 'external-local-port-2-port-1-local';
     assert.deepEqual(got['service-ports'], [`${LB} . tcp . 80 : goto ${name}`]);
     assert.deepEqual(got.chains[name]?.slice(0, 2), [
-      'ip saddr 10.244.0.0/16 goto pick-port-2',
-      'fib saddr type local meta mark set meta mark | 0x4000 goto pick-port-2',
+      'ip saddr 10.244.0.0/16 goto select-endpoint-port-2',
+      'fib saddr type local meta mark set meta mark | 0x4000 goto select-endpoint-port-2',
     ]);
     assert.match(got.chains[name]?.[2] ?? '', /mod 1 offset 1048576 map @endpoints/);
-    assert.ok(got.chains['pick-port-2']?.every((rule) => !/mark/.test(rule)));
+    assert.ok(got.chains['select-endpoint-port-2']?.every((rule) => !/mark/.test(rule)));
     assert.equal(got.endpoints?.length, 3);
-    assert.equal(got['port-fates'], undefined);
+    assert.equal(got['no-endpoint-ports'], undefined);
 
     const none = compiled(onlyLb({ externalLocal: true }));
-    assert.deepEqual(none['service-ports'], [`${LB} . tcp . 80 : goto local-port-2-none`]);
-    assert.equal(none.chains['local-port-2-none']?.length, 2);
-    assert.deepEqual(none['port-fates'], [`${LB} . tcp . 80 : drop`]);
+    assert.deepEqual(none['service-ports'], [`${LB} . tcp . 80 : goto external-local-port-2-none`]);
+    assert.equal(none.chains['external-local-port-2-none']?.length, 2);
+    assert.deepEqual(none['no-endpoint-ports'], [`${LB} . tcp . 80 : drop`]);
     const undetected = compiled(of, { options: { localDetector: undefined } });
     assert.match(undetected.chains[name]?.[0] ?? '', /^fib saddr/);
 
     const nowhere = compiled(onlyLb({ externalLocal: true }, []));
     assert.deepEqual(nowhere['service-ports'], [`${LB} . tcp . 80 : accept`]);
-    assert.deepEqual(nowhere['port-fates'], [`${LB} . tcp . 80 : goto reject-packet`]);
+    assert.deepEqual(nowhere['no-endpoint-ports'], [`${LB} . tcp . 80 : goto reject-packet`]);
   });
 
   it('source ranges: whoever is outside stays untranslated and is dropped', () => {
@@ -200,10 +208,10 @@ describe('compile: a Route as nftables has it', () => {
     const got = compiled(onlyLb({ sourceRanges, externalIPs: ['203.0.113.9'] }));
     assert.deepEqual(got['service-ports'], [
       '203.0.113.9 . tcp . 80 : goto external-port-2',
-      `${LB} . tcp . 80 : goto allowed-port-external-port-2`,
+      `${LB} . tcp . 80 : goto firewall-port-external-port-2`,
     ]);
-    assert.deepEqual(got['port-fates'], [`${LB} . tcp . 80 : drop`]);
-    assert.deepEqual(got.chains['allowed-port-external-port-2'], [
+    assert.deepEqual(got['no-endpoint-ports'], [`${LB} . tcp . 80 : drop`]);
+    assert.deepEqual(got.chains['firewall-port-external-port-2'], [
       'ip daddr . meta l4proto . th dport . ip saddr @allowed-ports goto external-port-2',
     ]);
     assert.deepEqual(got['allowed-ports'], [
@@ -213,7 +221,7 @@ describe('compile: a Route as nftables has it', () => {
     ]);
     const unserved = compiled(onlyLb({ sourceRanges }, []));
     assert.equal(unserved['allowed-ports'], undefined);
-    assert.deepEqual(unserved['port-fates'], [`${LB} . tcp . 80 : goto reject-packet`]);
+    assert.deepEqual(unserved['no-endpoint-ports'], [`${LB} . tcp . 80 : goto reject-packet`]);
   });
 
   it('source ranges that have the node inside let its own VIPs in', () => {
@@ -225,7 +233,7 @@ describe('compile: a Route as nftables has it', () => {
       got['allowed-ips'],
       [LB, second].flatMap((vip) => sources.map((source) => `${vip} . ${source}`)),
     );
-    assert.deepEqual(got.chains['allowed-all-external-ip-2'], [
+    assert.deepEqual(got.chains['firewall-all-external-ip-2'], [
       'ip daddr . ip saddr @allowed-ips goto external-ip-2',
     ]);
     const inside = compiled(onlyLb({ match: ALL, sourceRanges: ['203.0.113.0/24'] }), {
@@ -239,19 +247,19 @@ describe('compile: a Route as nftables has it', () => {
     ]);
     // Or who may use a range might use a port in it that is of another Service.
     assert.equal(ranged['allowed-ports'], undefined);
-    assert.match(ranged.chains['allowed-ranges-external-ip-2']?.[0] ?? '', /@allowed-ranges goto/);
+    assert.match(ranged.chains['firewall-ranges-external-ip-2']?.[0] ?? '', /@allowed-ranges goto/);
   });
 
   it('health check node port: the node keeps it on VIPs of load balancers, all-ports only', () => {
     const fields = { healthCheckNodePort: 32_000, clusterIP: VIP };
-    assert.deepEqual(compiled(onlyLb({ match: ALL, ...fields }))['health-ports'], [
+    assert.deepEqual(compiled(onlyLb({ match: ALL, ...fields }))['health-check-node-ports'], [
       `${LB} . 32000`,
     ]);
-    assert.deepEqual(compiled(onlyLb({ match: RANGES, ...fields }))['health-ports'], [
+    assert.deepEqual(compiled(onlyLb({ match: RANGES, ...fields }))['health-check-node-ports'], [
       `${LB} . 32000`,
     ]);
-    assert.equal(compiled(onlyLb(fields))['health-ports'], undefined);
-    assert.equal(compiled(onlyLb({ match: ALL }))['health-ports'], undefined);
+    assert.equal(compiled(onlyLb(fields))['health-check-node-ports'], undefined);
+    assert.equal(compiled(onlyLb({ match: ALL }))['health-check-node-ports'], undefined);
   });
 
   it('node port on localhost: UDP and SCTP are rejected there with or without endpoints, TCP is not', () => {
@@ -265,7 +273,7 @@ describe('compile: a Route as nftables has it', () => {
         const fates = compiled(
           route({ family, clusterIP, match, nodePort: 30_053, ...fields }, []),
           { options: on },
-        )['port-fates'];
+        )['no-endpoint-ports'];
         return fates?.filter((fate) => fate.startsWith(localhost));
       };
       assert.deepEqual(rejected('UDP'), [`${localhost} . udp . 30053 : goto reject-localhost-udp`]);
@@ -281,42 +289,46 @@ describe('compile: a Route as nftables has it', () => {
   it('node port: looked up by protocol and port alone', () => {
     const of = route({ nodePort: 30_080, affinitySeconds: 60 }, PODS);
     const got = compiled(of);
-    assert.deepEqual(got['node-ports'], ['tcp . 30080 : goto external-node-port-2-sticky']);
+    assert.deepEqual(got['node-ports'], ['tcp . 30080 : goto external-node-port-2-affinity']);
     assert.deepEqual(got['node-port-endpoints'], [
       'tcp . 30080 . 0 : 10.244.0.1 . 8080',
       'tcp . 30080 . 1 : 10.244.0.2 . 8080',
     ]);
-    assert.deepEqual(got['sticky-node-ports'], ['tcp . 30080 : goto remember-affinity-60']);
-    assert.equal(got['node-port-fates'], undefined);
+    assert.deepEqual(got['affinity-update-node-ports'], ['tcp . 30080 : goto update-affinity-60']);
+    assert.equal(got['no-endpoint-node-ports'], undefined);
     const none = compiled(route({ nodePort: 30_080 }));
     assert.equal(none['node-ports'], undefined);
-    assert.deepEqual(none['node-port-fates'], ['tcp . 30080 : goto reject-packet']);
+    assert.deepEqual(none['no-endpoint-node-ports'], ['tcp . 30080 : goto reject-packet']);
     const elsewhere = compiled(route({ nodePort: 30_080, externalLocal: true }, PODS));
-    assert.deepEqual(elsewhere['node-ports'], ['tcp . 30080 : goto local-node-port-2-none']);
-    assert.deepEqual(elsewhere['node-port-fates'], ['tcp . 30080 : drop']);
+    assert.deepEqual(elsewhere['node-ports'], [
+      'tcp . 30080 : goto external-local-node-port-2-none',
+    ]);
+    assert.deepEqual(elsewhere['no-endpoint-node-ports'], ['tcp . 30080 : drop']);
     assert.equal(compiled(route({ match: ALL, nodePort: 30_080 }, PODS))['node-ports'], undefined);
   });
 
   it('affinity: who served a client is looked up before the lot is drawn', () => {
     const got = compiled(route({ affinitySeconds: 10_800 }, PODS));
-    assert.deepEqual(got['sticky-ports'], [`${VIP} . tcp . 80 : goto remember-affinity-10800`]);
-    assert.deepEqual(got.chains['internal-port-2-sticky']?.slice(1, 2), [
+    assert.deepEqual(got['affinity-update-ports'], [
+      `${VIP} . tcp . 80 : goto update-affinity-10800`,
+    ]);
+    assert.deepEqual(got.chains['internal-port-2-affinity']?.slice(1, 2), [
       'dnat ip to ip saddr . ip daddr . meta l4proto . th dport map @affinity',
     ]);
     assert.deepEqual(
-      got.chains['remember-affinity-10800']?.[1],
+      got.chains['update-affinity-10800']?.[1],
       [
         'meta l4proto udp update @affinity { ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst timeout 10800s',
         ': ct reply ip saddr . ct reply proto-src }',
       ].join(' '),
     );
     const all = compiled(route({ match: ALL, affinitySeconds: 5 }, PODS));
-    assert.deepEqual(all['sticky-ips'], [`${VIP} : goto remember-affinity-ips-0-5`]);
-    assert.deepEqual(all.chains['remember-affinity-ips-0-5'], [
+    assert.deepEqual(all['affinity-update-ips'], [`${VIP} : goto update-affinity-ips-0-5`]);
+    assert.deepEqual(all.chains['update-affinity-ips-0-5'], [
       'update @affinity-ips-0 { ip saddr . ct original ip daddr timeout 5s : ct reply ip saddr }',
     ]);
     assert.deepEqual(
-      all.chains['internal-ip-2-sticky']?.[1],
+      all.chains['internal-ip-2-affinity']?.[1],
       'dnat to ip saddr . ip daddr map @affinity-ips-0',
     );
     const place = { slot: 2, sharesWithAllPorts: false };
@@ -324,32 +336,32 @@ describe('compile: a Route as nftables has it', () => {
       places: { [VIP]: place },
     });
     assert.deepEqual(
-      ranges['sticky-ranges']?.[0],
-      `${VIP} . udp . 5060 : goto remember-affinity-ips-2-5`,
+      ranges['affinity-update-ranges']?.[0],
+      `${VIP} . udp . 5060 : goto update-affinity-ips-2-5`,
     );
-    assert.match(ranges.chains['internal-ip-2-slot2-sticky']?.[1] ?? '', /map @affinity-ips-2$/);
+    assert.match(ranges.chains['internal-ip-2-slot2-affinity']?.[1] ?? '', /map @affinity-ips-2$/);
     const local1 = compiled(
       onlyLb({ externalLocal: true, affinitySeconds: 5, localEndpoints: local(['10.244.0.2']) }),
     );
-    const rules = local1.chains['local-port-2-sticky-port-1-local-sticky'] ?? [];
-    assert.match(rules[0] ?? '', /goto pick-port-2-sticky$/);
+    const rules = local1.chains['external-local-port-2-affinity-port-1-local-affinity'] ?? [];
+    assert.match(rules[0] ?? '', /goto select-endpoint-port-2-affinity$/);
     assert.match(rules[2] ?? '', /map @affinity$/);
   });
 
   it('affinity of an all-ports Service on the VIP is not that of a port beside it', () => {
     const beside = { places: { [VIP]: { slot: 0, sharesWithAllPorts: true } } };
-    assert.deepEqual(compiled(route({}, PODS), beside)['sticky-ports'], [
+    assert.deepEqual(compiled(route({}, PODS), beside)['affinity-update-ports'], [
       `${VIP} . tcp . 80 : accept`,
     ]);
     const slot = { places: { [VIP]: { slot: 1, sharesWithAllPorts: true } } };
-    assert.deepEqual(compiled(route({ match: RANGES }, PODS), slot)['sticky-ranges'], [
+    assert.deepEqual(compiled(route({ match: RANGES }, PODS), slot)['affinity-update-ranges'], [
       `${VIP} . udp . 5060 : accept`,
       `${VIP} . tcp . 8000-8100 : accept`,
     ]);
-    assert.equal(compiled(route({ match: ALL }, PODS), beside)['sticky-ips'], undefined);
-    assert.equal(compiled(route({}, PODS))['sticky-ports'], undefined);
+    assert.equal(compiled(route({ match: ALL }, PODS), beside)['affinity-update-ips'], undefined);
+    assert.equal(compiled(route({}, PODS))['affinity-update-ports'], undefined);
     const own = compiled(route({ affinitySeconds: 7 }, PODS), beside);
-    assert.deepEqual(own['sticky-ports'], [`${VIP} . tcp . 80 : goto remember-affinity-7`]);
+    assert.deepEqual(own['affinity-update-ports'], [`${VIP} . tcp . 80 : goto update-affinity-7`]);
   });
 
   it('masquerades as it is told', () => {

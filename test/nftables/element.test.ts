@@ -52,7 +52,10 @@ describe('element: keys of nftables', () => {
 });
 
 describe('elements of nftables', () => {
-  const one: MapElement = { map: 'hairpins', key: Buffer.from('0af400010af40001', 'hex') };
+  const one: MapElement = {
+    map: 'hairpin-connections',
+    key: Buffer.from('0af400010af40001', 'hex'),
+  };
 
   it('are told apart by map, key and end', () => {
     const wide = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/8');
@@ -153,15 +156,15 @@ describe('element: the maps of nftables', () => {
       (a, b) => a - b,
     );
     assert.ok(MAP_NAMES.slice(first).every(isDispatchMap));
-    for (const name of ['health-ports', 'ranged-ips', 'cluster-ips'] as const)
+    for (const name of ['health-check-node-ports', 'service-range-ips', 'cluster-ips'] as const)
       assert.ok(isDispatchMap(name));
-    for (const name of ['endpoints', 'hairpins', 'node-port-ips'] as const)
+    for (const name of ['endpoints', 'hairpin-connections', 'node-port-ips'] as const)
       assert.ok(!isDispatchMap(name));
     assert.deepEqual(MAP_NAMES.filter(isReferenceCounted).sort(), [
       'cluster-ips',
-      'hairpins',
-      'health-ports',
-      'ranged-ips',
+      'hairpin-connections',
+      'health-check-node-ports',
+      'service-range-ips',
     ]);
   });
 });

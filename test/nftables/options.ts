@@ -45,11 +45,11 @@ export function allChains(fields: ModeOptions, sticky: boolean): NftChain[] {
         const cluster = choice({ kind, count, isSticky });
         const local = choice({ kind, count: 1, isSticky, isLocal: true });
         some.push(
-          selectionChain(cluster, 'foreign', options),
-          selectionChain(cluster, 'everybody', options),
+          selectionChain(cluster, 'non-pods', options),
+          selectionChain(cluster, 'all', options),
         );
         some.push(
-          selectionChain(local, 'foreign', options),
+          selectionChain(local, 'non-pods', options),
           selectionChain(cluster, 'node', options),
         );
         some.push(
@@ -58,7 +58,7 @@ export function allChains(fields: ModeOptions, sticky: boolean): NftChain[] {
         );
         some.push(localPolicyChain(undefined, local, options));
         for (const by of ['port', 'ranges', 'all'] as const) {
-          some.push(sourceRangesChain(selectionChain(cluster, 'everybody', options), by, options));
+          some.push(sourceRangesChain(selectionChain(cluster, 'all', options), by, options));
         }
       }
       if (kind === 'ip')

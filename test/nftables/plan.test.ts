@@ -50,7 +50,7 @@ describe('plan: what changes in the maps of nftables', () => {
       deletes: [`service-ports: ${VIP} . tcp . 80 : goto internal-port-1`],
       adds: [
         `endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`,
-        `hairpins: ${B} . ${B}`,
+        `hairpin-connections: ${B} . ${B}`,
         `service-ports: ${VIP} . tcp . 80 : goto internal-port-2`,
       ],
       afterwards: [],
@@ -63,7 +63,10 @@ describe('plan: what changes in the maps of nftables', () => {
       chains: [],
       deletes: [`service-ports: ${VIP} . tcp . 80 : goto internal-port-2`],
       adds: [`service-ports: ${VIP} . tcp . 80 : goto internal-port-1`],
-      afterwards: [`endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`, `hairpins: ${B} . ${B}`],
+      afterwards: [
+        `endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`,
+        `hairpin-connections: ${B} . ${B}`,
+      ],
     });
   });
 
@@ -75,23 +78,23 @@ describe('plan: what changes in the maps of nftables', () => {
       const { adds, deletes, afterwards } = step(plan, [lone([A])]);
       assert.ok(adds.some((text) => /^service-/.test(text)));
       assert.deepEqual(
-        deletes.filter((text) => /fates/.test(text)),
+        deletes.filter((text) => /no-endpoint/.test(text)),
         [],
       );
-      const late = afterwards.filter((text) => /fates/.test(text)).length;
+      const late = afterwards.filter((text) => /no-endpoint/.test(text)).length;
       assert.equal(late, match.kind === 'port' ? 2 : 0);
     }
     // What takes the place of a range cannot be there beside it.
     const moved = step(given(route({ match: ranges(1, 9) })), [route({ match: ranges(5, 20) })]);
-    assert.deepEqual(moved.deletes.filter((text) => /range-fates/.test(text)).length, 1);
+    assert.deepEqual(moved.deletes.filter((text) => /no-endpoint-ranges/.test(text)).length, 1);
   });
 
   it('is, for an endpoint that takes the place of another, that element', () => {
     assert.deepEqual(step(given(route({}, [A, B])), [route({}, [A, C])]), {
       chains: [],
       deletes: [`endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`],
-      adds: [`endpoints: ${VIP} . tcp . 80 . 1 : ${C} . 8080`, `hairpins: ${C} . ${C}`],
-      afterwards: [`hairpins: ${B} . ${B}`],
+      adds: [`endpoints: ${VIP} . tcp . 80 . 1 : ${C} . 8080`, `hairpin-connections: ${C} . ${C}`],
+      afterwards: [`hairpin-connections: ${B} . ${B}`],
     });
   });
 
@@ -124,8 +127,8 @@ describe('plan: what changes in the maps of nftables', () => {
     assert.deepEqual(difference(plan.diff()), {
       chains: [],
       deletes: [`endpoints: ${VIP} . tcp . 80 . 0 : ${A} . 8080`],
-      adds: [`endpoints: ${VIP} . tcp . 80 . 0 : ${C} . 8080`, `hairpins: ${C} . ${C}`],
-      afterwards: [`hairpins: ${A} . ${A}`],
+      adds: [`endpoints: ${VIP} . tcp . 80 . 0 : ${C} . 8080`, `hairpin-connections: ${C} . ${C}`],
+      afterwards: [`hairpin-connections: ${A} . ${A}`],
     });
     assert.deepEqual(difference(plan.diff()), NONE);
   });
@@ -146,7 +149,7 @@ describe('plan: what changes in the maps of nftables', () => {
       [
         `endpoints: ${VIP} . tcp . 80 . 0 : ${B} . 8080`,
         `endpoints: 10.96.0.11 . tcp . 80 . 0 : ${B} . 8080`,
-        `hairpins: ${B} . ${B}`,
+        `hairpin-connections: ${B} . ${B}`,
       ].sort(),
     );
     assert.equal(difference(plan.diff()).adds.length, 3);
@@ -159,8 +162,8 @@ describe('plan: what changes in the maps of nftables', () => {
     assert.deepEqual(step(plan, [other], [one.id]), {
       chains: [],
       deletes: [`endpoints: ${VIP} . tcp . 80 . 0 : ${A} . 8080`],
-      adds: [`endpoints: ${VIP} . tcp . 80 . 0 : ${B} . 8080`, `hairpins: ${B} . ${B}`],
-      afterwards: [`hairpins: ${A} . ${A}`],
+      adds: [`endpoints: ${VIP} . tcp . 80 . 0 : ${B} . 8080`, `hairpin-connections: ${B} . ${B}`],
+      afterwards: [`hairpin-connections: ${A} . ${A}`],
     });
   });
 
@@ -183,14 +186,16 @@ describe('plan: what changes in the maps of nftables', () => {
     );
     const last = step(plan, [], [second.id]);
     assert.deepEqual(last.deletes, [`service-ports: ${VIP} . tcp . 81 : goto internal-port-1`]);
-    assert.ok(last.afterwards.includes(`hairpins: ${A} . ${A}`));
+    assert.ok(last.afterwards.includes(`hairpin-connections: ${A} . ${A}`));
     assert.ok(last.afterwards.includes(`cluster-ips: ${VIP}`));
     // In one update, too: the one that goes has what the one that comes needs.
     const swapped = given(first);
     swapped.update([second], [first.id]);
     const { adds, deletes, afterwards } = difference(swapped.diff());
     assert.ok(
-      ![...adds, ...deletes, ...afterwards].some((text) => /hairpins|cluster-ips/.test(text)),
+      ![...adds, ...deletes, ...afterwards].some((text) =>
+        /hairpin-connections|cluster-ips/.test(text),
+      ),
     );
     assert.deepEqual(everything(swapped), everything(given(second)));
   });
@@ -198,8 +203,12 @@ describe('plan: what changes in the maps of nftables', () => {
   it('counts what everything holds, too', () => {
     const [one, other] = [route({}, [A]), route({ id: 'other', clusterIP: '10.96.0.11' }, [A])];
     const plan = given(one, other);
-    assert.ok(!step(plan, [], [one.id]).afterwards.some((text) => /hairpins/.test(text)));
-    assert.ok(step(plan, [], [other.id]).afterwards.some((text) => /hairpins/.test(text)));
+    assert.ok(
+      !step(plan, [], [one.id]).afterwards.some((text) => /hairpin-connections/.test(text)),
+    );
+    assert.ok(
+      step(plan, [], [other.id]).afterwards.some((text) => /hairpin-connections/.test(text)),
+    );
     assert.deepEqual(everything(plan), []);
   });
 
@@ -242,9 +251,9 @@ describe('plan: what changes in the maps of nftables', () => {
     const sourceRanges = ['10.0.0.0/8'];
     const { chains } = step(plan, [route({ ...fields, sourceRanges }, [A])]);
     assert.deepEqual(chains, [
-      'pick-port-1',
-      'local-port-1-none',
-      'allowed-port-local-port-1-none',
+      'select-endpoint-port-1',
+      'external-local-port-1-none',
+      'firewall-port-external-local-port-1-none',
     ]);
     assert.deepEqual(step(plan, [route({ ...fields, id: 'b', sourceRanges }, [A])]).chains, []);
     assert.deepEqual(
@@ -282,7 +291,7 @@ describe('plan: Services on one VIP, in nftables', () => {
     for (const one of all.toReversed()) step(plan, [one]);
     const forwards = given(...all);
     assert.deepEqual(everything(plan), everything(forwards));
-    const leads = everything(plan).filter((text) => /^service/.test(text));
+    const leads = everything(plan).filter((text) => /^service-(ips|ranges):/.test(text));
     assert.deepEqual(leads, [
       `service-ips: ${LB} : goto external-ip-1`,
       `service-ranges: ${LB} . tcp . 1-9 : goto external-ip-1-slot1`,
@@ -294,16 +303,17 @@ describe('plan: Services on one VIP, in nftables', () => {
   });
 
   it('a port beside all ports is not remembered, one alone needs nothing', () => {
-    const notes = (plan: NftPlan) => everything(plan).filter((text) => /^sticky/.test(text));
+    const notes = (plan: NftPlan) =>
+      everything(plan).filter((text) => /^affinity-update/.test(text));
     const one = shared('one', port(80));
     const plan = given(one);
     assert.deepEqual(notes(plan), []);
     const { adds } = step(plan, [shared('wide', ALL)]);
-    assert.ok(adds.includes(`sticky-ports: ${LB} . tcp . 80 : accept`));
-    assert.deepEqual(notes(plan), [`sticky-ports: ${LB} . tcp . 80 : accept`]);
+    assert.ok(adds.includes(`affinity-update-ports: ${LB} . tcp . 80 : accept`));
+    assert.deepEqual(notes(plan), [`affinity-update-ports: ${LB} . tcp . 80 : accept`]);
     assert.deepEqual(step(plan, [], ['wide']).deletes.slice(0, 2), [
+      `affinity-update-ports: ${LB} . tcp . 80 : accept`,
       `service-ips: ${LB} : goto external-ip-1`,
-      `sticky-ports: ${LB} . tcp . 80 : accept`,
     ]);
     // In one update, in whatever order, and when it stops to be of all ports.
     plan.update([shared('wide', ranges(1, 9)), one], []);
