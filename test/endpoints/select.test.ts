@@ -21,8 +21,8 @@ function select(endpoints: readonly SliceEndpoint[], policy: Partial<EndpointPol
   return {
     cluster: addresses(selected.cluster),
     local: addresses(selected.local),
-    alive: addresses(selected.alive),
-    unready: addresses(selected.unready),
+    serving: addresses(selected.serving),
+    notServing: addresses(selected.notServing),
     anywhere: selected.anywhere,
   };
 }
@@ -109,8 +109,8 @@ describe('select: which endpoints serve', () => {
     assert.deepEqual(selected, {
       cluster: ['10.0.0.1', '10.0.0.2'],
       local: ['10.0.0.1'],
-      alive: ['10.0.0.1', '10.0.0.2', '10.0.0.4'],
-      unready: ['10.0.0.3'],
+      serving: ['10.0.0.1', '10.0.0.2', '10.0.0.4'],
+      notServing: ['10.0.0.3'],
       anywhere: true,
     });
   });
@@ -137,8 +137,11 @@ describe('select: which endpoints serve', () => {
   });
 
   it('none at all', () => {
-    const nothing = { cluster: [], local: [], alive: [], unready: [], anywhere: false };
-    assert.deepEqual(select([endpoint('10.0.0.1', DEAD)]), { ...nothing, unready: ['10.0.0.1'] });
+    const nothing = { cluster: [], local: [], serving: [], notServing: [], anywhere: false };
+    assert.deepEqual(select([endpoint('10.0.0.1', DEAD)]), {
+      ...nothing,
+      notServing: ['10.0.0.1'],
+    });
     assert.deepEqual(select([]), nothing);
   });
 

@@ -145,9 +145,9 @@ describe('monitor: the monitor of nf_tables', () => {
     log.length = 0;
     sockets[0]?.onOverrun(new Error('ENOBUFS'));
     assert.deepEqual(log, [
-      'a IPv6: some notifications were lost',
-      'b IPv4: some notifications were lost',
-      'b IPv6: some notifications were lost',
+      'a IPv6: nf_tables notifications were lost',
+      'b IPv4: nf_tables notifications were lost',
+      'b IPv6: nf_tables notifications were lost',
     ]);
   });
 

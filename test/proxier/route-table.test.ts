@@ -241,11 +241,11 @@ describe('route-table: the route table', () => {
       assert.deepEqual(told(of), [
         [
           'default/a',
-          'spec.clusterIPs: there is no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; a cluster assigns one, a manifest has to name it',
+          'spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns one, a manifest must set it',
         ],
         [
           'default/b',
-          'spec.clusterIPs: there is no cluster IP, so the Service is not served; a cluster assigns one, a manifest has to name it',
+          'spec.clusterIPs: no cluster IP, so the Service is not served; an API server assigns one, a manifest must set it',
         ],
       ]);
       of.upsert(service({ name: 'a', type: 'NodePort', clusterIPs: [], affinitySeconds: 5 }));
@@ -261,7 +261,7 @@ describe('route-table: the route table', () => {
       assert.deepEqual(told(of), [
         [
           'default/web-1',
-          'ports: no port has a number and the name and protocol of a port of Service default/web ("http" TCP), so nothing is served from this slice; name the ports as the Service does',
+          'ports: no numbered port matches name and protocol of a port of Service default/web ("http" TCP), so this slice is not used; name the ports as in the Service',
         ],
       ]);
       of.upsert(slice(one, { ports: [{ name: 'http', protocol: 'UDP', port: 1 }] }));
@@ -280,7 +280,7 @@ describe('route-table: the route table', () => {
       assert.deepEqual(told(of), [
         [
           'default/typo-1',
-          'metadata.labels["kubernetes.io/service-name"]: there is no Service default/typo, so nothing is served from this slice; correct the name, or add the Service',
+          'metadata.labels["kubernetes.io/service-name"]: Service default/typo does not exist, so this slice is not used; correct the name or add the Service',
         ],
       ]);
       of.upsert(service({ name: 'typo' }));
@@ -338,7 +338,7 @@ describe('route-table: the route table', () => {
         }),
       );
       const message = (port: string, name: string) =>
-        `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: connections to it go to the Service where node ports are served; use another node port`;
+        `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: the Service receives connections to it on node port addresses; use another node port`;
       assert.deepEqual(told(of), [
         ['default/n22', undefined, message('22', 'ssh')],
         ['default/n10249', undefined, message('10249', 'metrics')],
@@ -365,7 +365,7 @@ describe('route-table: the route table', () => {
       of.upsert(service({ externalIPs: ['192.0.2.1', '192.0.2.2'], ports }));
       of.upsert(service({ name: 'web', key: 'x/web', externalIPs: ['192.0.2.1'] }));
       const message = (ip: string) =>
-        `spec.externalIPs: ${ip} is an address of this node, and 22/TCP is the port of ssh there: connections to it go to the Service; use another address or port`;
+        `spec.externalIPs: ${ip} is an address of this node, and 22/TCP is the port of ssh there: the Service receives connections to it; use another address or port`;
       assert.deepEqual(told(of), [['default/web', true, message('192.0.2.1')]]);
       of.setNodeAddresses(new Set(['192.0.2.1', '192.0.2.2']));
       assert.deepEqual(told(of), [['default/web', true, message('192.0.2.2')]]);

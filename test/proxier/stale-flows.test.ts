@@ -76,11 +76,8 @@ describe('stale-flows: stale conntrack entries', () => {
   it('draining endpoints keep theirs', () => {
     const before = udp({}, ['10.0.0.1', '10.0.0.2']);
     const { servingEndpoints } = before;
-    const drained = udp({ servingEndpoints: servingEndpoints }, ['10.0.0.2']);
-    assert.equal(
-      judge(before, { ...drained, servingEndpoints: servingEndpoints }).suspects,
-      undefined,
-    );
+    const drained = udp({ servingEndpoints }, ['10.0.0.2']);
+    assert.equal(judge(before, { ...drained, servingEndpoints }).suspects, undefined);
   });
 
   it('all ports: on any port of the VIP, to the port that the packet had', () => {

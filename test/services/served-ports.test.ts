@@ -107,13 +107,16 @@ describe('served-ports: what of a Service is served', () => {
       assert.equal(warnings.length, 1);
       assert.match(
         warnings[0] ?? '',
-        /^metadata\.annotations\["portwide\.dev\/port"\]: is not known/,
+        /^metadata\.annotations\["portwide\.dev\/port"\]: unknown annotation/,
       );
     }
     const { warnings } = servedPorts(service({ otherProxy: true, unknownAnnotations }), true);
     assert.deepEqual(warnings, []);
     const many = service({ unknownAnnotations: Array(3).fill(unknownAnnotations).flat() });
-    assert.match(servedPorts(many, true).warnings.join(), /^[^,]*\] \(and 2 more\): is not known/);
+    assert.match(
+      servedPorts(many, true).warnings.join(),
+      /^[^,]*\] \(and 2 more\): unknown annotation/,
+    );
   });
 
   it('warns of a family that source ranges leave open', () => {
@@ -123,7 +126,7 @@ describe('served-ports: what of a Service is served', () => {
     });
     const { warnings } = servedPorts(dual, true);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', /IPv6 is open/);
+    assert.match(warnings[0] ?? '', /all IPv6 sources are allowed/);
   });
 
   it('the health check port only with externalTrafficPolicy Local', () => {

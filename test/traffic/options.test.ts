@@ -38,10 +38,10 @@ describe('options: traffic options', () => {
   it('clients that are no pods are all of --masquerade-all, and nobody if pods cannot be told', () => {
     const of = (masqueradeAll: boolean, localDetector: typeof CIDR | undefined) =>
       nonPodClients({ masqueradeAll, localDetector });
-    assert.equal(of(false, undefined), 'nobody');
+    assert.equal(of(false, undefined), 'none');
     assert.equal(of(false, CIDR), CIDR);
-    assert.equal(of(true, CIDR), 'everybody');
-    assert.equal(of(true, undefined), 'everybody');
+    assert.equal(of(true, CIDR), 'all');
+    assert.equal(of(true, undefined), 'all');
   });
 
   it('node ports: IPv4 loopback if a mode can and it is selected by itself, IPv6 loopback never', () => {

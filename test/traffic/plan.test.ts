@@ -138,10 +138,10 @@ function plannedFates(plan: TrafficPlan, cluster: Cluster, flags: Flags, packet:
     if (endpoints.length === 0) {
       return [treatment.untranslatedVerdict === 'drop' ? 'DROP' : 'REJECT icmp-port-unreachable'];
     }
-    const foreign = nonPodClients(flags);
+    const nonPods = nonPodClients(flags);
     const isMasqueraded = {
-      everybody: true,
-      foreign: foreign === 'everybody' || (foreign !== 'nobody' && !isPod),
+      all: true,
+      'non-pods': nonPods === 'all' || (nonPods !== 'none' && !isPod),
       node: isApart && !isPod,
     }[treatment.masquerade];
     return endpoints.map((endpoint) => {
@@ -247,7 +247,7 @@ describe('plan: a TrafficPlan', () => {
             endpoints.length === 0 ? '-' : `${set}${isMasqueraded ? '*' : ''}`;
           assert.deepEqual(
             [
-              text(apart, masquerade === 'everybody'),
+              text(apart, masquerade === 'all'),
               text(apart, true),
               text(others, masquerade !== 'node'),
               verdict,
