@@ -42,7 +42,7 @@ describe('fake-tables: a table of nf_tables in memory', () => {
     await fake.nft.run(SCRIPT);
   });
 
-  it('has what was declared, and nothing before', async () => {
+  it('has the declared sets and chains, and no table before', async () => {
     const { tables } = fake;
     assert.deepEqual(await tables.chains(), ['forward']);
     assert.deepEqual(
@@ -56,7 +56,7 @@ describe('fake-tables: a table of nf_tables in memory', () => {
     }
   });
 
-  it('tells of each transaction', async () => {
+  it('logs each transaction', async () => {
     const { tables } = fake;
     fake.log = [];
     await tables.transact([fill(known), add('services', 1, 'forward')]);

@@ -14,7 +14,7 @@ import { options as iptablesOptions } from '../iptables/options.ts';
 
 export type ModeOptions = Partial<NftPlanOptions> & { readonly family: IpFamily };
 
-/** What `portwide run --proxy-mode nftables --cluster-cidr … --service-cidrs …` compiles with. */
+/** The options of `portwide run --proxy-mode nftables --cluster-cidr … --service-cidrs …`. */
 export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOptions {
   const { masqueradeAll, masqueradeBit, localDetector, family } = iptablesOptions(fields);
   return {
@@ -30,20 +30,20 @@ export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOption
   };
 }
 
-/** A choice among two endpoints of an ordinary VIP, unless it is said otherwise. */
-function choice(fields: Partial<EndpointSelection> = {}): EndpointSelection {
+/** A selection from two endpoints of an ordinary VIP. */
+function selection(fields: Partial<EndpointSelection> = {}): EndpointSelection {
   return { kind: 'port', count: 2, isLocal: false, slot: 0, isSticky: false, ...fields };
 }
 
-/** Chains of all kinds, the standing ones first. @param sticky with session affinity. */
-export function allChains(fields: ModeOptions, sticky: boolean): NftChain[] {
+/** Chains of all kinds, static chains first. @param withAffinity whether to include chains for session affinity. */
+export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[] {
   const options = modeOptions(fields);
   const some: NftChain[] = [];
   for (const kind of ['port', 'ip', 'node-port'] as const) {
-    for (const isSticky of sticky ? [false, true] : [false]) {
+    for (const isSticky of withAffinity ? [false, true] : [false]) {
       for (const count of [1, 2, 300]) {
-        const cluster = choice({ kind, count, isSticky });
-        const local = choice({ kind, count: 1, isSticky, isLocal: true });
+        const cluster = selection({ kind, count, isSticky });
+        const local = selection({ kind, count: 1, isSticky, isLocal: true });
         some.push(
           selectionChain(cluster, 'non-pods', options),
           selectionChain(cluster, 'all', options),
@@ -62,10 +62,10 @@ export function allChains(fields: ModeOptions, sticky: boolean): NftChain[] {
         }
       }
       if (kind === 'ip')
-        some.push(selectionChain(choice({ kind, isSticky, slot: 3 }), 'node', options));
+        some.push(selectionChain(selection({ kind, isSticky, slot: 3 }), 'node', options));
     }
-    if (sticky) some.push(affinityUpdateChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
-    if (sticky) some.push(affinityUpdateChain(kind, 0, 1, options));
+    if (withAffinity) some.push(affinityUpdateChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
+    if (withAffinity) some.push(affinityUpdateChain(kind, 0, 1, options));
   }
   const unique = new Map(
     [...staticServiceChains(options), ...some]

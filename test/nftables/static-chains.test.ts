@@ -3,20 +3,20 @@ import { nftRuleText } from '../../nft/rule.ts';
 import { staticServiceChains } from '../../nftables/static-chains.ts';
 import { modeOptions } from './options.ts';
 
-describe('skeleton: what stands in nftables whatever Services there are', () => {
+describe('static-chains: base chains and static rules', () => {
   const chains = staticServiceChains(modeOptions());
   const rules = (name: string) => {
     const chain = chains.find((each) => each.name === name);
     assert.ok(chain !== undefined, name);
     return chain.rules.map(nftRuleText);
   };
-  /** Which maps are looked at, in order, and what rules do without one. */
+  /** The maps that a chain looks up in order, and its other rules. */
   const lookups = (name: string) =>
     rules(name).map(
       (rule) => /@\S+/.exec(rule)?.[0].slice(1) ?? rule.split(' ').slice(-2).join(' '),
     );
 
-  it('finds the most specific first', () => {
+  it('looks up the most specific match first', () => {
     const thrice = (name: string) => Array<string>(3).fill(name);
     assert.deepEqual(lookups('services'), [
       'health-check-node-ports',
@@ -50,7 +50,7 @@ describe('skeleton: what stands in nftables whatever Services there are', () => 
     );
   });
 
-  it('leaves the health check port to the node in either place, TCP only', () => {
+  it('accepts the health check node port in both checks, TCP only', () => {
     for (const name of ['services', 'service-endpoints-check']) {
       assert.equal(
         rules(name)[0],
@@ -59,7 +59,7 @@ describe('skeleton: what stands in nftables whatever Services there are', () => 
     }
   });
 
-  it('rejects and counts on arrival what localhost does not serve, where it is to', () => {
+  it('rejects and counts UDP and SCTP localhost node ports on arrival when enabled', () => {
     assert.ok(!chains.some(({ name }) => name.startsWith('reject-localhost-')));
     const more = staticServiceChains(modeOptions({ rejectsOnLocalhost: true }));
     assert.deepEqual(
@@ -70,11 +70,11 @@ describe('skeleton: what stands in nftables whatever Services there are', () => 
     );
   });
 
-  it('is called where packets come by', () => {
+  it('has base chains with their hooks and priorities', () => {
     const hooks = chains.flatMap(({ name, hook }) =>
       hook === undefined ? [] : [`${name}: ${hook} ${rules(name).join('; ')}`],
     );
-    const untranslated = (name: string) =>
+    const filterRules = (name: string) =>
       `ct state new ct status dnat goto drop-port-zero; ct state new goto ${name}`;
     assert.deepEqual(hooks, [
       'nat-prerouting: type nat hook prerouting priority dstnat; policy accept; jump services',
@@ -84,9 +84,9 @@ describe('skeleton: what stands in nftables whatever Services there are', () => 
       'nat-postrouting: type nat hook postrouting priority srcnat; policy accept; ' +
         'ct status dnat ip saddr . ip daddr @hairpin-connections masquerade fully-random; ' +
         'meta mark & 0x4000 != 0 meta mark set meta mark ^ 0x4000 masquerade fully-random',
-      `filter-input: type filter hook input priority filter; policy accept; ${untranslated('service-endpoints-check')}`,
-      `filter-forward: type filter hook forward priority filter; policy accept; ${untranslated('cluster-ips-check')}`,
-      `filter-output: type filter hook output priority filter; policy accept; ${untranslated('cluster-ips-check')}`,
+      `filter-input: type filter hook input priority filter; policy accept; ${filterRules('service-endpoints-check')}`,
+      `filter-forward: type filter hook forward priority filter; policy accept; ${filterRules('cluster-ips-check')}`,
+      `filter-output: type filter hook output priority filter; policy accept; ${filterRules('cluster-ips-check')}`,
     ]);
   });
 });
