@@ -5,7 +5,7 @@ import { EEXIST, NetlinkError } from '../../netlink/core/error.ts';
 import { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { portKey } from '../../nft/keys.ts';
-import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
+import { NftBackend, type NftBackendOptions, RefusedElementError } from '../../nftables/backend.ts';
 import { endpointData } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
@@ -18,9 +18,20 @@ import { modeOptions } from './options.ts';
 const [A, B, C] = ['10.244.0.1', '10.244.0.2', '10.244.0.3'] as const;
 const VIP = '10.96.0.10';
 
+/** Records warnings: the message, then the fields as `name: value`, errors by their message. */
+function recordWarnings() {
+  const warnings: string[][] = [];
+  const onWarning: NftBackendOptions['onWarning'] = (message, fields = {}) => {
+    const texts = Object.entries(fields).map(
+      ([name, value]) => `${name}: ${value instanceof Error ? value.message : String(value)}`,
+    );
+    warnings.push([message, ...texts]);
+  };
+  return { warnings, onWarning };
+}
+
 function start(fake: FakeTables, routes: readonly Route[] = []) {
-  const warnings: string[] = [];
-  const onWarning = (message: string) => warnings.push(message);
+  const { warnings, onWarning } = recordWarnings();
   const options = { ...modeOptions({ nodePortSelection: ['all'] }), onWarning };
   const backend = new NftBackend(fake.tables, fake.nft, options);
   backend.update(routes, []);
@@ -278,21 +289,25 @@ describe('backend: mode nftables', () => {
     tables.remove = async () => {
       throw new NftRefusedError(new NetlinkError('delete', EEXIST));
     };
-    const warnings: string[] = [];
-    const onWarning = (message: string) => warnings.push(message);
+    const { warnings, onWarning } = recordWarnings();
     const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
     backend.update([route({}, [A])], []);
     await backend.apply(true);
     assert.equal(backend.stats().cleanupFailures, 1);
-    assert.deepEqual(warnings, ['cannot remove unknown objects from the nftables table']);
+    assert.deepEqual(warnings, [
+      [
+        'cannot remove unknown objects from the nftables table',
+        'table: portwide',
+        'err: nf_tables transaction: EEXIST',
+      ],
+    ]);
   });
 
   it('reads the counters of rejected localhost packets, and keeps the last numbers when it cannot', async () => {
     const fake = new FakeTables();
     const { tables } = fake;
     const { counters } = tables;
-    const warnings: string[] = [];
-    const onWarning = (message: string) => warnings.push(message);
+    const { warnings, onWarning } = recordWarnings();
     const options = { ...modeOptions({ rejectsOnLocalhost: true }), onWarning };
     const backend = new NftBackend(tables, fake.nft, options);
     const rejected = async () => [...(await backend.localhostRejections())];
@@ -310,7 +325,9 @@ describe('backend: mode nftables', () => {
       throw new NetlinkError('counters', EEXIST);
     };
     assert.deepEqual(await rejected(), expected);
-    assert.deepEqual(warnings, ['cannot read counters of packets rejected on localhost']);
+    assert.deepEqual(warnings, [
+      ['cannot read counters of packets rejected on localhost', 'err: counters: EEXIST'],
+    ]);
     await backend.close();
     assert.deepEqual(await rejected(), expected);
     assert.equal(warnings.length, 1);
@@ -327,7 +344,14 @@ describe('backend: mode nftables', () => {
     const { backend, warnings } = start(fake, [route({ affinitySeconds: 5 }, [A])]);
     await backend.apply(true);
     assert.deepEqual(fake.log, ['declare', 'replace table', 'rules of all']);
-    assert.deepEqual(warnings, ['replacing an nftables table of an incompatible version']);
+    assert.deepEqual(warnings, [
+      [
+        'replacing an nftables table of an incompatible version',
+        'table: portwide',
+        'reason: nft failed: File exists',
+        'effect: connections continue; session affinity is reset',
+      ],
+    ]);
     assert.ok((fake.chains.get('update-affinity-5') ?? 0) > 0);
   });
 

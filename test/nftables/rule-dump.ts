@@ -49,7 +49,7 @@ function readRule({ type, payload }: NetlinkMessage, table: string): DumpedRule 
   return { chain: text(attributes.get(NFTA_RULE_CHAIN)), expressions };
 }
 
-/** Whether a value is a list of nested attributes, judged by its structure. */
+/** Attributes as text, `number=hex`. A nested attribute list remains one hex value. */
 function tree(bytes: Buffer): string {
   const parts: string[] = [];
   walkAttributes(bytes, 0, bytes.length, (type, start, end) => {
