@@ -8,6 +8,7 @@ import type {
   TrafficDistribution,
 } from '../api/objects.ts';
 
+/** An endpoint as backends use it. */
 export interface Endpoint {
   readonly address: string;
   /** undefined for all-ports Services: the packet keeps its port. */

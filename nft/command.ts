@@ -16,6 +16,7 @@ export class NftError extends Error {
   }
 }
 
+/** The operations of `nftCommand`; tests replace them. */
 export type NftCommand = ReturnType<typeof nftCommand>;
 
 /** Number of process ids to keep; notifications of older processes have been read by then. */

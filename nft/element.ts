@@ -14,6 +14,7 @@ export function elementDataText({ data }: NftElement): string {
   return Buffer.isBuffer(data) ? data.toString('latin1') : verdictText(data);
 }
 
+/** Whether two elements map to the same data or verdict. */
 export function hasSameData(a: NftElement, b: NftElement): boolean {
   return elementDataText(a) === elementDataText(b);
 }

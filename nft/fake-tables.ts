@@ -19,6 +19,7 @@ const FEW_CHAINS = 10;
 const SET_OF_RULE = /(?:lookup|dynset)\0\0[\s\S]{8}([^\0]+)\0/g;
 const COUNTER_OF_RULE = /objref\0\0[\s\S]{16}([^\0]+)\0/g;
 
+/** An nf_tables table in memory, with the nft command and netlink operations on it. */
 export class FakeTables {
   readonly family: IpFamily;
   readonly name: string;

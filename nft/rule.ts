@@ -66,6 +66,7 @@ export interface KeyField {
   readonly registers: number;
   load(to: Register): NftExpression;
 }
+/** A concatenated lookup key: its fields from left to right. */
 export type LookupKey = readonly KeyField[];
 
 /** RTN_LOCAL of linux/rtnetlink.h. */
@@ -196,6 +197,7 @@ export const IS_FROM_NODE: RulePart = {
   expressions: [fibSourceType(0), cmp(0, u32(RTN_LOCAL))],
 };
 
+/** Matches packets of one transport protocol. */
 export function protocolIs(protocol: Protocol): RulePart {
   return {
     text: `meta l4proto ${protocol.toLowerCase()}`,
@@ -203,6 +205,7 @@ export function protocolIs(protocol: Protocol): RulePart {
   };
 }
 
+/** Matches destination port 0. Use it after a match on the protocol. */
 export const PORT_IS_ZERO: RulePart = {
   text: 'th dport 0',
   expressions: [payload(0, PAYLOAD_BASE.transport, 2, 2), cmp(0, Buffer.alloc(2))],
@@ -260,6 +263,7 @@ export function setMarkBit(bit: number): RulePart {
   };
 }
 
+/** Matches packets whose mark has the bit set. */
 export function hasMarkBit(bit: number): RulePart {
   const { hex, value } = markBit(bit);
   const none = Buffer.alloc(4);
@@ -283,15 +287,18 @@ export function countPacket(counter: string): RulePart {
   return { text: `counter name "${counter}"`, expressions: [counterReference(counter)] };
 }
 
+/** Masquerades the packet, with a random source port. */
 export const MASQUERADE: RulePart = {
   text: 'masquerade fully-random',
   expressions: [masqueradeExpression()],
 };
 
+/** A verdict as the last part of a rule. */
 export function verdict(what: NftVerdict): RulePart {
   return { text: verdictText(what), expressions: [verdictExpression(what)] };
 }
 
+/** Continues in another chain, without return. */
 export function goTo(chain: string): RulePart {
   return verdict({ kind: 'goto', chain });
 }

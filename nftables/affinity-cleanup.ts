@@ -15,6 +15,7 @@ import type { RuleTable } from '../nft/table.ts';
 import { type AffinityTargetIndex, type AffinityTargets, isStaleAffinity } from './affinity.ts';
 import { widthOf } from './maps.ts';
 
+/** Options of the cleanup. */
 export interface AffinityCleanupOptions {
   readonly family: IpFamily;
   /** Whether to delete entries of VIPs that no Service has. */

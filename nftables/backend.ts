@@ -39,6 +39,7 @@ import {
 } from './static-chains.ts';
 import { tableScript } from './table-script.ts';
 
+/** Options of mode nftables for one IP family. */
 export interface NftBackendOptions extends NftPlanOptions {
   /** Logs a warning: a constant message, and fields for everything variable. */
   readonly onWarning: (message: string, fields?: Readonly<Record<string, unknown>>) => void;

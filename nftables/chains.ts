@@ -69,6 +69,7 @@ export function firstIndex({ isLocal, slot }: Pick<EndpointSelection, 'isLocal' 
   return slot * SLOT_INDEX + (isLocal ? LOCAL_INDEX : 0);
 }
 
+/** Rejects packets; with `ChainOptions.resetsTcp` it resets established TCP connections. */
 export const REJECT_CHAIN = 'reject-packet';
 /** Exists only with `ChainOptions.resetsTcp`. Without it, elements have the verdict `drop`. */
 export const RESET_OR_DROP_CHAIN = 'reset-or-drop-packet';

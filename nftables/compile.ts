@@ -51,6 +51,7 @@ export interface CompiledNftPlan {
   readonly chains: readonly NftChain[];
 }
 
+/** The plan of a Route that does not exist. */
 export const EMPTY_NFT_PLAN: CompiledNftPlan = { elements: [], chains: [] };
 
 /** The dispatch maps by match: for translation, for affinity updates, and for packets that were not translated. */
@@ -73,7 +74,7 @@ const LOOKUPS = {
   },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, MapName>>>>;
 
-/** @param sharing by VIP; VIPs of this Route only are missing. */
+/** @param sharing by VIP; VIPs that are not shared may be missing. */
 export function compileNftPlan(
   plan: TrafficPlan,
   sharing: ReadonlyMap<string, VipSharing>,

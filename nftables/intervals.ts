@@ -9,6 +9,7 @@ import type { NftElement } from '../netlink/nftables/types.ts';
 import type { MapElement } from './element.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 
+/** Whether elements of the map are ranges. */
 export function isInterval(map: MapName): boolean {
   return MAPS[map].isInterval === true;
 }

@@ -9,6 +9,7 @@ import { nftFamily } from '../nft/rule.ts';
 /** A field of a key or of data. In the kernel each field takes a multiple of four bytes. */
 export type MapField = 'address' | 'protocol' | 'port' | 'index';
 
+/** The type of a map or set. */
 export interface MapSpec {
   readonly key: readonly MapField[];
   /** Type of the data; undefined for a set. */
@@ -79,11 +80,13 @@ export const MAPS: Readonly<Record<MapName, MapSpec>> = {
   ...NO_ENDPOINT_MAPS,
   ...DISPATCH,
 };
+/** The name of a map or set with elements of the agent; affinity maps are not among them. */
 export type MapName =
   | keyof typeof LOOKUP_MAPS
   | keyof typeof AFFINITY_DISPATCH
   | keyof typeof NO_ENDPOINT_MAPS
   | keyof typeof DISPATCH;
+/** All map and set names, in the order of `MAPS`. */
 export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
 
 /** Maps that dispatch packets. Their elements are added after the lookup elements, and deleted before them. */
@@ -91,6 +94,7 @@ const DISPATCH_MAPS: ReadonlySet<string> = new Set(
   Object.keys({ ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
 );
 
+/** Whether the map dispatches packets, see `DISPATCH_MAPS`. */
 export function isDispatchMap(map: MapName): boolean {
   return DISPATCH_MAPS.has(map);
 }

@@ -19,12 +19,13 @@ import { overlapping } from './intervals.ts';
 import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
 import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
 
+/** All flags that elements and chains depend on. */
 export interface NftPlanOptions extends StaticChainOptions, NodePortOptions {}
 
 /** A Route with the state of other Routes and of the node that its elements depend on. */
 export interface PlannedRoute {
   readonly route: Route;
-  /** By VIP; VIPs of this Route only are missing. */
+  /** By VIP; VIPs that are not shared may be missing. */
   readonly sharing: ReadonlyMap<string, VipSharing>;
   readonly allowsOwnVips: boolean;
 }

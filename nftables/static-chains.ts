@@ -8,7 +8,7 @@
  *     not translated ─────── service-endpoints-check: reject or drop packets to VIPs
  *   nat input, postrouting ─ update-affinity; masquerade
  *
- * Maps are hash tables, so the number of lookups does not grow with the number of Services.
+ * A packet is looked up in the same few maps for any number of Services, most of them hash tables.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import type { NftOperation } from '../netlink/nftables/types.ts';
@@ -39,6 +39,7 @@ import { AFFINITY_MAP, affinityMapDeclaration, MAP_NAMES, mapDeclaration } from 
 /** Name of the table in families ip and ip6. kube-proxy's nftables mode uses table `kube-proxy`. */
 export const TABLE = 'portwide';
 
+/** The flags that static rules depend on. */
 export interface StaticChainOptions extends ChainOptions {
   /** The Service CIDRs, if known: packets to addresses in them that no Service has are dropped. */
   readonly serviceCidrs: readonly string[];
@@ -154,6 +155,7 @@ export function affinityMapsOf(chains: Iterable<NftChain>): Set<string> {
   return new Set([AFFINITY_MAP, ...[...chains].flatMap(({ affinity }) => affinity ?? [])]);
 }
 
+/** Names of the counters that the chains refer to. */
 export function countersOf(chains: Iterable<NftChain>): Set<string> {
   return new Set([...chains].flatMap(({ counter }) => counter ?? []));
 }

@@ -51,6 +51,7 @@ export interface SyncReport {
 /** Most trigger times kept while syncs fail; the oldest are dropped. */
 const MAX_TRIGGERS = 10_000;
 
+/** Options of one IP family. */
 export interface FamilyProxierOptions {
   /** See `StaleFlowTracker`. */
   readonly resetsTcp?: boolean;

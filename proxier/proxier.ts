@@ -10,6 +10,7 @@ import type { Timers } from '../sync/timers.ts';
 import type { FamilyProxier, SyncReport } from './family-proxier.ts';
 import type { RefusalChanges, RouteTable } from './route-table.ts';
 
+/** Options of the sync loop. */
 export interface ProxierOptions {
   readonly table: RouteTable;
   readonly families: readonly FamilyProxier[];

@@ -35,6 +35,7 @@ export interface RefusalChanges {
   readonly warnings: readonly ServiceWarning[];
 }
 
+/** Options of the RouteTable. */
 export interface RouteTableOptions {
   readonly nodeName: string;
   readonly allPortsEnabled: boolean;

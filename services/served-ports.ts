@@ -30,6 +30,7 @@ export interface ServedPort {
   readonly sourceRanges: readonly string[] | undefined;
 }
 
+/** The served ports of one Service, with its refusals and warnings. */
 export interface ServedService {
   readonly ports: readonly ServedPort[];
   readonly refusals: readonly ServiceRefusal[];

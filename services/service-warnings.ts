@@ -5,6 +5,7 @@ import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 import { vipFields } from './vip-conflicts.ts';
 
+/** A problem with a Service or EndpointSlice, for logs and Events. */
 export interface ServiceWarning {
   readonly serviceKey: ObjectKey;
   /** The EndpointSlice that the warning is about; undefined if it is about the Service. */

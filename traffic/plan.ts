@@ -50,6 +50,7 @@ interface AllowedSources {
   readonly ownVips: readonly string[];
 }
 
+/** How packets to one VIP are handled. */
 export interface VipPlan {
   readonly vip: string;
   /** As in the comments of kube-proxy's rules. */
@@ -64,6 +65,7 @@ export interface VipPlan {
   readonly healthCheckPort: number;
 }
 
+/** How packets to the node port are handled. */
 export interface NodePortPlan {
   readonly protocol: Protocol;
   readonly port: number;
