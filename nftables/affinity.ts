@@ -27,9 +27,9 @@ export interface AffinityTargets {
 export type AffinityTargetIndex = ReadonlyMap<string, ReadonlyMap<string, AffinityTargets>>;
 
 /** The targets of all Routes with session affinity. */
-export function affinityTargets(placed: Iterable<PlannedRoute>): AffinityTargetIndex {
+export function affinityTargets(plannedRoutes: Iterable<PlannedRoute>): AffinityTargetIndex {
   const index = new Map<string, Map<string, AffinityTargets>>();
-  for (const { route, sharing } of placed) {
+  for (const { route, sharing } of plannedRoutes) {
     if (route.affinitySeconds === 0) continue;
     for (const [map, key, targets] of affinityKeysOf(trafficPlan(route, false), sharing)) {
       const inMap = index.get(map) ?? new Map<string, AffinityTargets>();

@@ -57,7 +57,7 @@ export interface EndpointSelection {
   readonly isLocal: boolean;
   /** Number of a port-range Service among those on one VIP, from 1; 0 for all other Services. */
   readonly slot: number;
-  readonly isSticky: boolean;
+  readonly hasAffinity: boolean;
 }
 
 /** Offsets of endpoint indexes on one VIP: each slot, and within it policy Local, has its own range. */
@@ -91,7 +91,7 @@ function memoized(
 }
 
 /** The part of a selection that is the same for all endpoint pools of a VIP. */
-type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'isSticky'>;
+type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'hasAffinity'>;
 
 /** The chain for a VIP or node port; undefined if no client has an endpoint. */
 export function dispatchChain(
@@ -239,13 +239,13 @@ function affinityMapOf(kind: LookupKind, slot: number): string {
   return kind === 'ip' ? allPortsAffinityMap(slot) : AFFINITY_MAP;
 }
 
-function selectionName({ kind, count, isLocal, slot, isSticky }: EndpointSelection): string {
+function selectionName({ kind, count, isLocal, slot, hasAffinity }: EndpointSelection): string {
   const parts = [
     kind,
     count,
     isLocal && 'local',
     slot > 0 && `slot${slot}`,
-    isSticky && 'affinity',
+    hasAffinity && 'affinity',
   ];
   return parts.filter((part) => part !== false).join('-');
 }
@@ -273,7 +273,7 @@ function selectionRules(
   selection: EndpointSelection,
   family: IpFamily,
 ): Pick<NftChain, 'rules' | 'affinity'> {
-  const { kind, count, slot, isSticky } = selection;
+  const { kind, count, slot, hasAffinity } = selection;
   const { source, destination, protocol, port, randomIndex, dnat } = rulePartsFor(family);
   const isPortKept = kind === 'ip';
   const selectFrom = (among: number) => {
@@ -281,7 +281,7 @@ function selectionRules(
     return [dnat(key, ENDPOINTS[kind], isPortKept)];
   };
   const rules = count > 1 ? [selectFrom(count), selectFrom(1)] : [selectFrom(1)];
-  if (!isSticky) return { rules };
+  if (!hasAffinity) return { rules };
   const affinity = affinityMapOf(kind, slot);
   const client = [source, destination, ...(isPortKept ? [] : [protocol, port])];
   return { rules: [[dnat(client, affinity, isPortKept)], ...rules], affinity };

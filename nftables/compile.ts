@@ -58,18 +58,22 @@ export const EMPTY_NFT_PLAN: CompiledNftPlan = { elements: [], chains: [] };
 const LOOKUPS = {
   port: {
     services: 'service-ports',
-    sticky: 'affinity-update-ports',
+    affinityUpdates: 'affinity-update-ports',
     verdicts: 'no-endpoint-ports',
   },
   ranges: {
     services: 'service-ranges',
-    sticky: 'affinity-update-ranges',
+    affinityUpdates: 'affinity-update-ranges',
     verdicts: 'no-endpoint-ranges',
   },
-  all: { services: 'service-ips', sticky: 'affinity-update-ips', verdicts: 'no-endpoint-ips' },
+  all: {
+    services: 'service-ips',
+    affinityUpdates: 'affinity-update-ips',
+    verdicts: 'no-endpoint-ips',
+  },
   'node-port': {
     services: 'node-ports',
-    sticky: 'affinity-update-node-ports',
+    affinityUpdates: 'affinity-update-node-ports',
     verdicts: 'no-endpoint-node-ports',
   },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, MapName>>>>;
@@ -81,7 +85,7 @@ export function compileNftPlan(
   options: ChainOptions,
 ): CompiledNftPlan {
   const { match, affinitySeconds, nodePort } = plan;
-  const isSticky = affinitySeconds > 0;
+  const hasAffinity = affinitySeconds > 0;
   const elements: MapElement[] = [];
   const chains: NftChain[] = [];
   const add = (map: MapName, element: NftElement, data?: NftVerdict) =>
@@ -90,22 +94,26 @@ export function compileNftPlan(
     chains.push(chain);
     return { kind: 'goto', chain: chain.name };
   };
-  const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
-    if (isSticky) return goTo(affinityUpdateChain(kind, slot, affinitySeconds, options));
-    return isBeside ? ACCEPT : undefined;
+  const affinityUpdateFor = (
+    kind: LookupKind,
+    slot: number,
+    sharesWithAllPorts: boolean,
+  ): NftVerdict | undefined => {
+    if (hasAffinity) return goTo(affinityUpdateChain(kind, slot, affinitySeconds, options));
+    return sharesWithAllPorts ? ACCEPT : undefined;
   };
   const addLookups = (
     by: keyof typeof LOOKUPS,
     keys: readonly NftElement[],
     chain: NftVerdict | undefined,
     verdict: NftVerdict | undefined,
-    remember: NftVerdict | undefined,
+    affinityUpdate: NftVerdict | undefined,
   ) => {
     const maps = LOOKUPS[by];
     for (const key of keys) {
       if (chain) add(maps.services, key, chain);
       if (verdict) add(maps.verdicts, key, verdict);
-      if (remember) add(maps.sticky, key, remember);
+      if (affinityUpdate) add(maps.affinityUpdates, key, affinityUpdate);
     }
   };
   const addEndpoints = (
@@ -125,25 +133,25 @@ export function compileNftPlan(
     }
   };
 
-  for (const { vip, kind, dispatch: treatment, sources, healthCheckPort } of plan.vips) {
+  for (const { vip, kind, dispatch, sources, healthCheckPort } of plan.vips) {
     const address = addressBytes(vip);
     const { slot, sharesWithAllPorts } = sharing.get(vip) ?? NOT_SHARED;
     const by = match.kind === 'port' ? 'port' : 'ip';
     const keys = keysOf(address, match);
-    const served = dispatchChain(treatment, { kind: by, slot, isSticky }, options);
+    const served = dispatchChain(dispatch, { kind: by, slot, hasAffinity }, options);
     const chain = served && sources ? sourceRangesChain(served, match.kind, options) : served;
     // Packets from other sources are not translated either, so the verdict applies to them.
-    const verdict = sources ? DROP : nftVerdict(treatment.untranslatedVerdict, options);
+    const verdict = sources ? DROP : nftVerdict(dispatch.untranslatedVerdict, options);
     addLookups(
       match.kind,
       keys,
       chain ? goTo(chain) : ACCEPT,
       verdict,
-      sticky(by, slot, sharesWithAllPorts && match.kind !== 'all'),
+      affinityUpdateFor(by, slot, sharesWithAllPorts && match.kind !== 'all'),
     );
     if (match.kind === 'ranges') add('service-range-ips', { key: address });
-    if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, treatment);
-    else for (const { key } of keys) addEndpoints('endpoints', key, slot, treatment);
+    if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, dispatch);
+    else for (const { key } of keys) addEndpoints('endpoints', key, slot, dispatch);
     if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
     const { ranges, ownVips } = sources ?? { ranges: [], ownVips: [] };
     for (const cidr of outermost([...ranges, ...ownVips.map(hostCidr)])) {
@@ -160,13 +168,19 @@ export function compileNftPlan(
     }
   }
   if (nodePort !== undefined) {
-    const { protocol, port, dispatch: treatment } = nodePort;
+    const { protocol, port, dispatch } = nodePort;
     const key = portKey(protocol, port);
-    const chain = dispatchChain(treatment, { kind: 'node-port', slot: 0, isSticky }, options);
-    const verdict = nftVerdict(treatment.untranslatedVerdict, options);
-    const translation = chain && goTo(chain);
-    addLookups('node-port', [{ key }], translation, verdict, sticky('node-port', 0, false));
-    addEndpoints('node-port-endpoints', key, 0, treatment);
+    const chain = dispatchChain(dispatch, { kind: 'node-port', slot: 0, hasAffinity }, options);
+    const verdict = nftVerdict(dispatch.untranslatedVerdict, options);
+    const dispatchVerdict = chain && goTo(chain);
+    addLookups(
+      'node-port',
+      [{ key }],
+      dispatchVerdict,
+      verdict,
+      affinityUpdateFor('node-port', 0, false),
+    );
+    addEndpoints('node-port-endpoints', key, 0, dispatch);
     const reject = options.rejectsOnLocalhost && localhostRejectElement(plan.family, nodePort);
     if (reject) elements.push(reject);
   }

@@ -1,4 +1,4 @@
-/** Reads from a Service which ports to serve in which family, before VIP conflicts and endpoints matter. */
+/** Reads from a Service the ports to serve in each family, before VIP conflicts are resolved and endpoints selected. */
 import { familyOf } from '../api/addresses.ts';
 import {
   PORTS_ANNOTATION,

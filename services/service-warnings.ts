@@ -24,7 +24,7 @@ export interface NodeListener {
   readonly isOnLoopbackOnly: boolean;
 }
 
-/** Limit of ports listed in a message. */
+/** Most ports to list in a message. */
 const MAX_LISTED_PORTS = 5;
 
 /**

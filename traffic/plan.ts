@@ -171,8 +171,8 @@ export function allowsOwnVips(
 
 /**
  * Whether hairpin connections (from an endpoint to itself) need a masquerade rule of their own. Without masquerade the pod
- * would answer itself directly. For a pod of another node that node translates. Its traffic passes this node only on the
- * way to an external VIP, where it is masqueraded anyway unless externalTrafficPolicy is Local. Modes with a rule for each
+ * would answer itself directly. Packets of a pod on another node are translated there. They pass this node only on the way
+ * to an external VIP, and are masqueraded anyway unless externalTrafficPolicy is Local. Modes with a rule for each
  * endpoint, like kube-proxy's, may masquerade hairpins of all endpoints.
  */
 export function needsHairpin({ external }: TrafficPlan, { isRemote }: Endpoint): boolean {

@@ -26,7 +26,7 @@ function start(failure?: Error) {
     families: IP_FAMILIES,
     tables,
     onExternalChange: (family, what) => log.push(`${tables[0]} ${family}: ${what}`),
-    onWatchStarted: (family) => log.push(`${tables[0]} ${family} listening`),
+    onWatchStarted: (family) => log.push(`${tables[0]} ${family} watch started`),
     onWatchFailed: (error) => log.push(`${tables[0]} ${error}`),
   });
   const change = (notification: Partial<NftNotification>) =>
@@ -59,10 +59,10 @@ describe('monitor: watch of nf_tables', () => {
     await nextTurn();
     assert.equal(sockets.length, 1);
     assert.deepEqual(log, [
-      'a IPv4 listening',
-      'a IPv6 listening',
-      'b IPv4 listening',
-      'b IPv6 listening',
+      'a IPv4 watch started',
+      'a IPv6 watch started',
+      'b IPv4 watch started',
+      'b IPv6 watch started',
     ]);
     assert.equal(timers.pending, 0);
   });
@@ -88,14 +88,14 @@ describe('monitor: watch of nf_tables', () => {
     a('IPv4', new Promise(() => {}));
     timers.advance(LOADING);
     await nextTurn();
-    assert.deepEqual([sockets.length, log], [1, ['a IPv4 listening']]);
+    assert.deepEqual([sockets.length, log], [1, ['a IPv4 watch started']]);
     b('IPv6');
     b('IPv4');
     a('IPv6');
     await nextTurn();
     assert.deepEqual(
       [sockets.length, log.slice(1)],
-      [1, ['b IPv6 listening', 'b IPv4 listening', 'a IPv6 listening']],
+      [1, ['b IPv6 watch started', 'b IPv4 watch started', 'a IPv6 watch started']],
     );
   });
 

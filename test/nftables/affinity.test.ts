@@ -146,6 +146,9 @@ describe('affinity: stale affinity entries', () => {
     assert.ok(!isStaleAffinity(portEntry(A), targets, 4, true));
     assert.ok(isStaleAffinity(portEntry(A, LB), targets, 4, true));
     assert.ok(!isStaleAffinity(portEntry(A, LB), targets, 4, false));
-    assert.ok(isStaleAffinity({ key: portEntry(A).key }, targets, 4, false), 'what leads nowhere');
+    assert.ok(
+      isStaleAffinity({ key: portEntry(A).key }, targets, 4, false),
+      'an entry without data',
+    );
   });
 });

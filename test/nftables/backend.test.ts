@@ -123,7 +123,7 @@ describe('backend: mode nftables', () => {
       route({ id: 'all-ports', clusterIP: '10.96.0.11', match: { kind: 'all' }, ...sticky }, pods);
     backend.update([route(sticky, [A])], []);
     await backend.apply(false);
-    assert.ok(!fake.log.includes('declare'), 'that of ordinary Services is always there');
+    assert.ok(!fake.log.includes('declare'), 'the affinity map of ordinary Services always exists');
     backend.update([allPorts([A])], []);
     await backend.apply(false);
     assert.ok(fake.sets.has('affinity-ips-0'));
@@ -133,7 +133,7 @@ describe('backend: mode nftables', () => {
     assert.ok(!fake.log.includes('declare'));
     backend.update([], ['all-ports']);
     await backend.apply(true);
-    assert.ok(!fake.sets.has('affinity-ips-0'), 'nobody needs it');
+    assert.ok(!fake.sets.has('affinity-ips-0'), 'an unused affinity map is removed');
     backend.update([allPorts([A])], []);
     await backend.apply(false);
     assert.ok(fake.sets.has('affinity-ips-0'));
@@ -396,11 +396,11 @@ describe('backend: mode nftables', () => {
     await backend.apply(false);
     assert.equal(await backend.findDrift(), 'first change');
     fake.onDump = (set) => {
-      if (set === 'service-ports') backend.onExternalChange('while it compares');
+      if (set === 'service-ports') backend.onExternalChange('during a full sync');
       return false;
     };
     await backend.apply(true);
-    assert.equal(await backend.findDrift(), 'while it compares');
+    assert.equal(await backend.findDrift(), 'during a full sync');
     assert.equal(callbacks, 2);
   });
 

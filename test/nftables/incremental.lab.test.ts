@@ -66,7 +66,7 @@ describe('incremental: incremental syncs of mode nftables', () => {
   });
 
   /** The state that a new agent writes for these changes in an empty namespace. */
-  async function fresh(family: IpFamily, all: readonly ClusterChange[]) {
+  async function newAgentState(family: IpFamily, all: readonly ClusterChange[]) {
     await there.call('hold', 'flush ruleset', 'nft', '-f', '-');
     const node = await Node.start(family, there);
     await node.feed(all);
@@ -89,16 +89,16 @@ describe('incremental: incremental syncs of mode nftables', () => {
             await node.apply(false);
             assert.equal(await node.apply(false), 0, 'a second sync writes nothing');
           }
-          const wanted = await fresh(family, all);
+          const expected = await newAgentState(family, all);
           const state = await node.state();
           for (const [name, content] of Object.entries(state)) {
             // Unused chains and maps remain until the next full sync.
-            if (name in wanted) assert.deepEqual(content, wanted[name], name);
+            if (name in expected) assert.deepEqual(content, expected[name], name);
             else if (name.startsWith('set ')) assert.deepEqual(content, [], name);
           }
-          for (const name of Object.keys(wanted)) assert.ok(name in state, name);
+          for (const name of Object.keys(expected)) assert.ok(name in state, name);
           assert.equal(await node.apply(true), 0, 'a full sync finds no drift');
-          assert.deepEqual(await node.state(), wanted);
+          assert.deepEqual(await node.state(), expected);
           await node.stop();
         }),
         { seed: 42, numRuns: 16 },
@@ -109,12 +109,12 @@ describe('incremental: incremental syncs of mode nftables', () => {
       this.timeout(180_000);
       const damages = fc.array(damage, { minLength: 1, maxLength: 4 });
       await fc.assert(
-        fc.asyncProperty(steps, steps, damages, async (earlier, later, harm) => {
+        fc.asyncProperty(steps, steps, damages, async (earlier, later, applied) => {
           await here.call('hold', 'flush ruleset', 'nft', '-f', '-');
           const node = await Node.start(family, here);
           await node.feed(earlier);
           await node.apply(true);
-          for (const what of harm) {
+          for (const what of applied) {
             // Earlier damage may make later damage fail.
             if (typeof what === 'number') {
               await here.call('modeDeleteElement', family, what).catch(() => undefined);
@@ -124,7 +124,7 @@ describe('incremental: incremental syncs of mode nftables', () => {
           }
           await node.feed(later);
           await node.apply(true);
-          assert.deepEqual(await node.state(), await fresh(family, [...earlier, ...later]));
+          assert.deepEqual(await node.state(), await newAgentState(family, [...earlier, ...later]));
           assert.equal(await node.apply(true), 0);
           const isReplaced = (warning: string) => /incompatible version/.test(warning);
           const warnings = await node.warnings();
@@ -142,14 +142,14 @@ describe('incremental: incremental syncs of mode nftables', () => {
       this.timeout(180_000);
       await fc.assert(
         fc.asyncProperty(steps, steps, async (earlier, later) => {
-          await fresh(family, earlier);
+          await newAgentState(family, earlier);
           const node = await Node.start(family, there);
           await node.feed(later);
           await node.apply(true);
           const state = await node.state();
           assert.equal(await node.apply(true), 0);
           await node.stop();
-          assert.deepEqual(state, await fresh(family, later));
+          assert.deepEqual(state, await newAgentState(family, later));
         }),
         { seed: 3, numRuns: 12 },
       );

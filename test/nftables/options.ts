@@ -32,7 +32,7 @@ export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOption
 
 /** A selection from two endpoints of an ordinary VIP. */
 function selection(fields: Partial<EndpointSelection> = {}): EndpointSelection {
-  return { kind: 'port', count: 2, isLocal: false, slot: 0, isSticky: false, ...fields };
+  return { kind: 'port', count: 2, isLocal: false, slot: 0, hasAffinity: false, ...fields };
 }
 
 /** Chains of all kinds, static chains first. @param withAffinity whether to include chains for session affinity. */
@@ -40,10 +40,10 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
   const options = modeOptions(fields);
   const some: NftChain[] = [];
   for (const kind of ['port', 'ip', 'node-port'] as const) {
-    for (const isSticky of withAffinity ? [false, true] : [false]) {
+    for (const hasAffinity of withAffinity ? [false, true] : [false]) {
       for (const count of [1, 2, 300]) {
-        const cluster = selection({ kind, count, isSticky });
-        const local = selection({ kind, count: 1, isSticky, isLocal: true });
+        const cluster = selection({ kind, count, hasAffinity });
+        const local = selection({ kind, count: 1, hasAffinity, isLocal: true });
         some.push(
           selectionChain(cluster, 'non-pods', options),
           selectionChain(cluster, 'all', options),
@@ -62,7 +62,7 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
         }
       }
       if (kind === 'ip')
-        some.push(selectionChain(selection({ kind, isSticky, slot: 3 }), 'node', options));
+        some.push(selectionChain(selection({ kind, hasAffinity, slot: 3 }), 'node', options));
     }
     if (withAffinity) some.push(affinityUpdateChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
     if (withAffinity) some.push(affinityUpdateChain(kind, 0, 1, options));

@@ -347,7 +347,10 @@ describe('plan: Services that share a VIP', () => {
       /^allowed/.test(text),
     );
     assert.deepEqual(allowed, [`allowed-ranges: ${LB} . tcp . 1-100 . 10.0.0.0-10.255.255.255`]);
-    assert.ok(!removed.deletes.some((text) => /^health/.test(text)), 'another still asks for it');
+    assert.ok(
+      !removed.deletes.some((text) => /^health/.test(text)),
+      'another Route still needs it',
+    );
     assert.deepEqual(snapshot(plan), snapshot(appliedPlan(one, other)));
   });
 

@@ -194,10 +194,10 @@ export function network(value: string): (address: string) => boolean {
   const kind = base.includes(':') ? ipaddr.IPv6 : ipaddr.IPv4;
   const isLength = /^\d+$/.test(mask);
   const kept = bytes(isLength ? `${kind.subnetMaskFromPrefixLength(Number(mask))}` : mask);
-  const wanted = bytes(base).map((byte, index) => byte & (kept[index] ?? 0));
+  const expected = bytes(base).map((byte, index) => byte & (kept[index] ?? 0));
   return (address) => {
     const found = bytes(address);
-    return wanted.every((byte, index) => ((found[index] ?? 0) & (kept[index] ?? 0)) === byte);
+    return expected.every((byte, index) => ((found[index] ?? 0) & (kept[index] ?? 0)) === byte);
   };
 }
 
