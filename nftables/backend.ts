@@ -213,12 +213,12 @@ export class NftBackend implements Backend {
    * Full sync: compares the whole table with the desired state.
    *
    * Additions are ordered so that a packet never finds a dispatch element without its target. Lookup
-   * elements come first, then new chains, then dispatch elements. Stale objects are removed last, in
-   * the opposite order.
+   * elements come first, then chains, then dispatch elements. Stale objects are removed last, in the
+   * opposite order.
    *
-   * The rules of chains that already existed change in the same transaction as the dispatch elements, so
-   * packets see the old ruleset or the new one. This is how a newer agent takes over the table of an
-   * older one, whose maps and chains have other names, without a gap.
+   * Static chains that already existed change in the same transaction as the dispatch elements, so packets
+   * see the old ruleset or the new one. This is how a newer agent takes over the table of an older one,
+   * whose maps and chains have other names, without a gap.
    */
   async #applyAll(): Promise<number> {
     this.#externalChange = undefined;
@@ -265,10 +265,11 @@ export class NftBackend implements Backend {
     await writing;
     const chains = [...this.#plan.chains()];
     await this.#declare(chains);
-    const existed = ({ name }: NftChain) => chainsBefore.has(name);
-    await this.#tables.transact(chainFills(chains.filter((chain) => !existed(chain))));
+    const staticNames = new Set(staticServiceChains(this.#options).map(({ name }) => name));
+    const isInUse = ({ name }: NftChain) => staticNames.has(name) && chainsBefore.has(name);
+    await this.#tables.transact(chainFills(chains.filter((chain) => !isInUse(chain))));
     this.#removeOverlapping(dispatch, kernel);
-    await write(dispatch, chainFills(chains.filter(existed)));
+    await write(dispatch, chainFills(chains.filter(isInUse)));
     await writing;
     this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);

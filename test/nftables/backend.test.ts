@@ -78,6 +78,7 @@ describe('backend: mode nftables', () => {
     assert.deepEqual(await backend.apply(true), { written: 5 });
     assert.deepEqual(fake.log, [
       'declare',
+      'rules of internal-port-1',
       'rules of all',
       'delete cluster-ips 1, delete service-ports 1',
       'delete endpoints 2, delete hairpin-connections 1',
@@ -86,7 +87,7 @@ describe('backend: mode nftables', () => {
     assert.deepEqual(warnings, []);
   });
 
-  it('changes existing chains and dispatch elements in one transaction, after new chains', async () => {
+  it('changes existing static chains and dispatch elements in one transaction', async () => {
     const fake = new FakeTables();
     await appliedBackend(fake, [route({}, [A])]);
     fake.sets.get('service-ports')?.clear();
@@ -271,6 +272,7 @@ describe('backend: mode nftables', () => {
     await backend.apply(true);
     assert.deepEqual(fake.log.slice(1), [
       'delete allowed-ports 1, add allowed-ports 1',
+      'rules of external-port-1,firewall-port-external-port-1',
       'rules of all',
       'delete allowed-ports 1',
     ]);
