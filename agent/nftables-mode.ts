@@ -42,7 +42,8 @@ export async function openNftablesMode(
     start: async (podCidrs, monitor, takeover) => {
       const backends = new Map<IpFamily, NftBackend>();
       for (const [family, table] of tables) {
-        const onWarning = (message: string) => log.warn({ family }, message);
+        const onWarning: NftBackendOptions['onWarning'] = (message, fields) =>
+          log.warn({ family, ...fields }, message);
         const own = nftablesOptions(options, family, podCidrs, onWarning);
         backends.set(family, new NftBackend(table, nft, own));
       }
@@ -94,7 +95,7 @@ export function nftablesOptions(
   options: NodeOptions,
   family: IpFamily,
   podCidrs: readonly string[],
-  onWarning: (message: string) => void,
+  onWarning: NftBackendOptions['onWarning'],
 ): NftBackendOptions {
   return {
     ...trafficOptions(options, family, podCidrs),

@@ -75,7 +75,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       health.updated(report.family);
       health.servicesChanged(report.health);
       localhostNodePorts.update(report.localhostNodePorts);
-      const { family, full, seconds, written, forgottenFlows, flowError } = report;
+      const { family, full, seconds, written, deletedFlows, flowError } = report;
       const labels = { ip_family: family };
       observeSync(family, full, seconds);
       metrics.applySeconds.observe(labels, report.applySeconds);
@@ -87,8 +87,8 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       if (report.flowSeconds !== undefined) {
         metrics.conntrackSeconds.observe(labels, report.flowSeconds);
       }
-      metrics.conntrackDeleted.inc(labels, forgottenFlows);
-      log.debug({ family, full, seconds, written, forgottenFlows }, 'synced');
+      metrics.conntrackDeleted.inc(labels, deletedFlows);
+      log.debug({ family, full, seconds, written, deletedFlows }, 'synced');
       syncs.succeeded(family, { family }, 'syncs succeed again');
       if (!known.has(family)) {
         log.info({ family, seconds, written }, 'serving');

@@ -1,9 +1,9 @@
-/** How many nodes the cluster has, as far as EndpointSlices tell. */
+/** Estimates the number of nodes in the cluster from EndpointSlices. */
 import type { ApiObject, EndpointSlice, Kind, ObjectKey } from '../api/objects.ts';
 
 /**
- * Counts the nodes that have endpoints: how many nodes the cluster has, at least. An agent that watches no other Node than its
- * own knows nothing better, and EndpointSlices it has anyway. A sink for objects; it keeps no copies.
+ * Counts the nodes that have endpoints, a lower bound of the nodes in the cluster. The agent watches only its own
+ * Node object, and has all EndpointSlices anyway. An object sink; it keeps no copies of objects.
  */
 export class NodeCounter {
   readonly #slices = new Map<ObjectKey, EndpointSlice>();
@@ -29,7 +29,7 @@ export class NodeCounter {
     this.#add(slice, -1);
   }
 
-  /** A count of what is known by then is as good as any. */
+  /** Nothing to do: the count is usable at any time. */
   synced(): void {}
 
   #add({ endpoints }: EndpointSlice, change: number): void {

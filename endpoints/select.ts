@@ -1,4 +1,4 @@
-/** endpoints/ chooses: from EndpointSlices to the endpoints that a Service has for each kind of client. Pure. */
+/** Selects the endpoints of a Service port from EndpointSlices, by readiness, topology and traffic policy. Pure functions. */
 import { compareText } from '../api/collections.ts';
 import type {
   EndpointSlice,
@@ -8,21 +8,22 @@ import type {
   TrafficDistribution,
 } from '../api/objects.ts';
 
+/** An endpoint as backends use it. */
 export interface Endpoint {
   readonly address: string;
-  /** undefined: the port of the packet is kept (all-ports). */
+  /** undefined for all-ports Services: the packet keeps its port. */
   readonly port: number | undefined;
-  /** Known to be on another node. */
+  /** Set if the endpoint is known to be on another node. */
   readonly isRemote?: true;
 }
 
-/** Where this agent runs, for topology and traffic policies. */
+/** The name and zone of this node, for topology hints and traffic policies. */
 export interface NodeTopology {
   readonly name: string;
   readonly zone: string | undefined;
 }
 
-/** Which endpoints a Service (port) uses: see `selectEndpoints`. */
+/** The endpoint sets that a Service port needs, see `selectEndpoints`. */
 export interface EndpointPolicy {
   readonly usesCluster: boolean;
   readonly usesLocal: boolean;
@@ -33,7 +34,7 @@ interface Candidate extends SliceEndpoint {
   readonly port: number | undefined;
 }
 
-/** Endpoints for a listed port: slices name theirs by port name and protocol. */
+/** The candidates for a listed port, matched by port name and protocol. */
 export function candidatesForPort(
   slices: Iterable<EndpointSlice>,
   family: IpFamily,
@@ -44,7 +45,7 @@ export function candidatesForPort(
   for (const slice of slices) {
     if (slice.family !== family) continue;
     for (const port of slice.ports) {
-      // A port without a number is no port of a listed Service; kube-proxy ignores it too.
+      // Like kube-proxy, ignore slice ports without a number.
       if (port.name !== portName || port.protocol !== protocol || port.port === undefined) continue;
       for (const endpoint of slice.endpoints) keepBest(found, endpoint, port.port);
     }
@@ -52,7 +53,7 @@ export function candidatesForPort(
   return sorted(found);
 }
 
-/** Endpoints for all-ports: every address counts, whatever ports its slice names. */
+/** The candidates for all ports or port ranges: every address, whatever ports its slice has. */
 export function candidatesForAllPorts(
   slices: Iterable<EndpointSlice>,
   family: IpFamily,
@@ -66,9 +67,9 @@ export function candidatesForAllPorts(
 }
 
 /**
- * How many endpoints on this node a load balancer may count on: ready ones, each address once,
- * whatever its ports. Those that drain do not count, though they may serve to the end: that is how
- * load balancers learn to go elsewhere in time (kube-proxy's LocalReadyEndpoints, KEP-1669).
+ * Counts the ready endpoints on this node for the health check node port, each address once. Terminating
+ * endpoints do not count, although they may still serve, so that load balancers stop using this node in time
+ * (kube-proxy's LocalReadyEndpoints, KEP-1669).
  */
 export function countLocalReady(
   slices: Iterable<EndpointSlice>,
@@ -76,7 +77,7 @@ export function countLocalReady(
   isAllPorts: boolean,
   nodeName: string,
 ): number {
-  // As with traffic, a slice without a port number has no endpoints of a listed port.
+  // As in candidatesForPort, slice ports without a number do not count for listed ports.
   const usable = [...slices].filter(
     ({ ports }) => isAllPorts || ports.some(({ port }) => port !== undefined),
   );
@@ -86,9 +87,9 @@ export function countLocalReady(
 }
 
 /**
- * One address and port may stand in several slices while the controller moves it, or while a new
- * pod got the address of one that still terminates (kubernetes/kubernetes#135593): the one that
- * can serve wins; between equals the text decides, so that the order of slices does not matter.
+ * Keeps the best endpoint for each address and port. Several slices may have the same one while the controller
+ * moves it, or while a new pod has the address of a terminating one (kubernetes/kubernetes#135593). The endpoint
+ * with the best readiness wins. Ties are broken by its JSON text, so that the order of slices does not matter.
  */
 function keepBest(
   found: Map<string, Candidate>,
@@ -121,9 +122,9 @@ function sorted(found: ReadonlyMap<string, Candidate>): Candidate[] {
 }
 
 /**
- * Which endpoints serve, by kube-proxy's rules (pkg/proxy/topology.go): ready ones; where there is
- * none, those that serve while terminating, decided for the cluster and the local set apart.
- * Topology hints restrict the cluster set only, all or nothing.
+ * Selects endpoints by kube-proxy's rules (pkg/proxy/topology.go): the ready ones, or if there is none, the ones that
+ * serve while terminating. The cluster set and the local set decide separately. Topology hints restrict only the
+ * cluster set, and only if every ready endpoint has hints.
  */
 export function selectEndpoints(
   candidates: readonly Candidate[],
@@ -131,55 +132,55 @@ export function selectEndpoints(
   node: NodeTopology,
 ) {
   const isLocal = (endpoint: Candidate) => endpoint.nodeName === node.name;
-  // One value for all lists that an endpoint is in: there are very many of them.
-  const plains = new Map(candidates.map((endpoint) => [endpoint, plainOf(endpoint, node)]));
-  const plain = (endpoint: Candidate) => plains.get(endpoint) ?? plainOf(endpoint, node);
+  // Share one object per endpoint among all lists, because there may be very many endpoints.
+  const byCandidate = new Map(candidates.map((endpoint) => [endpoint, toEndpoint(endpoint, node)]));
+  const endpointOf = (endpoint: Candidate) =>
+    byCandidate.get(endpoint) ?? toEndpoint(endpoint, node);
   const ready = candidates.filter((endpoint) => endpoint.ready);
   const serve = (endpoints: readonly Candidate[]) => {
     const usable = endpoints.filter((endpoint) => endpoint.ready);
     return usable.length > 0 ? usable : endpoints.filter(isDraining);
   };
 
-  const near = ready.filter(topologyFilter(ready, policy.distribution, node));
-  const cluster = near.length > 0 ? near : serve(candidates);
+  const hinted = ready.filter(topologyFilter(ready, policy.distribution, node));
+  const cluster = hinted.length > 0 ? hinted : serve(candidates);
   const local = serve(candidates.filter(isLocal));
-  const isAlive = (endpoint: Candidate) => endpoint.ready || isDraining(endpoint);
-  const alive = candidates.filter(isAlive);
-  const endpoints = cluster.map(plain);
+  const isServing = (endpoint: Candidate) => endpoint.ready || isDraining(endpoint);
+  const serving = candidates.filter(isServing);
+  const endpoints = cluster.map(endpointOf);
   return {
-    /** For traffic policy Cluster, topology applied. */
+    /** For traffic policy Cluster, topology hints applied. */
     cluster: policy.usesCluster ? endpoints : [],
     /** For traffic policy Local. */
-    local: policy.usesLocal ? local.map(plain) : [],
-    /** Some endpoint serves somewhere, though perhaps none that this node may use. */
-    anywhere: alive.length > 0,
-    /** All that are ready, serve or still drain: UDP flows to these are kept. Nearly always the same list as `cluster`. */
-    alive: alive.length === cluster.length ? endpoints : alive.map(plain),
-    /** All others. */
-    unready: candidates.filter((endpoint) => !isAlive(endpoint)).map(plain),
+    local: policy.usesLocal ? local.map(endpointOf) : [],
+    /** Whether any endpoint of the cluster serves, also one that this node may not use. */
+    anywhere: serving.length > 0,
+    /** All ready or draining endpoints; UDP conntrack entries to them are live. Nearly always the same as `cluster`. */
+    serving: serving.length === cluster.length ? endpoints : serving.map(endpointOf),
+    /** All other endpoints. */
+    notServing: candidates.filter((endpoint) => !isServing(endpoint)).map(endpointOf),
   };
 }
 
-function plainOf({ address, port, nodeName }: Candidate, node: NodeTopology): Endpoint {
+function toEndpoint({ address, port, nodeName }: Candidate, node: NodeTopology): Endpoint {
   if (nodeName === undefined || nodeName === node.name) return { address, port };
   return { address, port, isRemote: true };
 }
 
 /**
- * Node hints count only if every ready endpoint has some and one names this node; otherwise the
- * same holds for zone hints; otherwise there is no restriction.
+ * The endpoints that topology hints allow. Node hints apply if every ready endpoint has them and one names this
+ * node. Otherwise zone hints apply under the same condition. Otherwise all endpoints are allowed.
  */
 function topologyFilter(
   ready: readonly Candidate[],
   distribution: TrafficDistribution | undefined,
   node: NodeTopology,
 ): (endpoint: Candidate) => boolean {
-  // Hints are written by the EndpointSlice controller, to all endpoints or to none. Where no
-  // controller ran (manifests), they are what it would have written for the Service's
-  // trafficDistribution (KEP-3015, KEP-4444).
-  const stand = ready.some(hasHints) ? undefined : distribution;
-  const byNode = (endpoint: Candidate) => nodeHints(endpoint, stand);
-  const byZone = (endpoint: Candidate) => zoneHints(endpoint, stand);
+  // The EndpointSlice controller writes hints to all endpoints or to none. Without a controller (manifests),
+  // derive the hints that it would write for `spec.trafficDistribution` (KEP-3015, KEP-4444).
+  const derivedFrom = ready.some(hasHints) ? undefined : distribution;
+  const byNode = (endpoint: Candidate) => nodeHints(endpoint, derivedFrom);
+  const byZone = (endpoint: Candidate) => zoneHints(endpoint, derivedFrom);
   for (const [hints, here] of [
     [byNode, node.name],
     [byZone, node.zone],
@@ -196,16 +197,16 @@ function nodeHints(
   endpoint: Candidate,
   distribution: TrafficDistribution | undefined,
 ): readonly string[] {
-  const isStandIn = distribution === 'PreferSameNode' && endpoint.nodeName !== undefined;
-  return endpoint.hintedNodes ?? (isStandIn ? [endpoint.nodeName] : []);
+  const isDerived = distribution === 'PreferSameNode' && endpoint.nodeName !== undefined;
+  return endpoint.hintedNodes ?? (isDerived ? [endpoint.nodeName] : []);
 }
 
 function zoneHints(
   endpoint: Candidate,
   distribution: TrafficDistribution | undefined,
 ): readonly string[] {
-  const isStandIn = distribution !== undefined && endpoint.zone !== undefined;
-  return endpoint.hintedZones ?? (isStandIn ? [endpoint.zone] : []);
+  const isDerived = distribution !== undefined && endpoint.zone !== undefined;
+  return endpoint.hintedZones ?? (isDerived ? [endpoint.zone] : []);
 }
 
 function hasHints(endpoint: Candidate): boolean {

@@ -204,7 +204,7 @@ function nonPodMasqueradeRules(
   options: TrafficOptions,
 ): RuleSpec[] {
   const served = vips.filter(
-    ({ dispatch }) => dispatch.masquerade === 'foreign' && dispatch.others.set === set,
+    ({ dispatch }) => dispatch.masquerade === 'non-pods' && dispatch.others.set === set,
   );
   return fromNonPodClients(options).flatMap((from) =>
     served.map(({ vip, kind }) => ({
@@ -233,7 +233,7 @@ function externalRules(
     rules.push({ ...node, target: MARK_MASQ }, { ...node, target });
   }
   if (others.endpoints.length > 0) {
-    if (masquerade === 'everybody') rules.push({ comment, target: MARK_MASQ });
+    if (masquerade === 'all') rules.push({ comment, target: MARK_MASQ });
     rules.push({ target: names[others.set] });
   }
   return rules;

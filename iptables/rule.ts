@@ -71,8 +71,8 @@ export function fromNonPodClients(
   options: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>,
 ): ClientMatch[] {
   const clients = nonPodClients(options);
-  if (clients === 'nobody') return [];
-  return [clients === 'everybody' ? {} : fromPods(clients, true)];
+  if (clients === 'none') return [];
+  return [clients === 'all' ? {} : fromPods(clients, true)];
 }
 
 /**

@@ -1,10 +1,9 @@
-/** Runs nft: what declares tables, sets and chains is text for it. */
+/** Runs the command nft, which declares tables, sets and chains. Elements and rules go over netlink. */
 import { ProgramError, ProgramTimeoutError, runProgram } from '../process/run-program.ts';
 
 /**
- * Milliseconds after which nft counts as hung and is killed. Scripts declare tables and maps, and what
- * is big goes over netlink, so that nft takes seconds on a slow node. A script is one transaction: one
- * that is killed has made all of its changes or none.
+ * Milliseconds after which nft is killed. Its scripts declare tables and maps and take seconds on a slow
+ * node. A script is one transaction: when nft is killed, all of its changes are in force or none is.
  */
 const TIMEOUT = 60_000;
 
@@ -17,13 +16,14 @@ export class NftError extends Error {
   }
 }
 
+/** The operations of `nftCommand`; tests replace them. */
 export type NftCommand = ReturnType<typeof nftCommand>;
 
-/** More than that many do not wait to be heard of. */
+/** Number of process ids to keep; notifications of older processes have been read by then. */
 const MAX_REMEMBERED_PROCESS_IDS = 16;
 
 const processIds = new Set<number>();
-/** Of the last that this process ran: notifications of what they changed bear these. */
+/** Ids of the last nft processes that this process ran. Notifications of their changes carry the id. */
 export const nftProcessIds: ReadonlySet<number> = processIds;
 
 function onStart(pid: number): void {
@@ -32,7 +32,7 @@ function onStart(pid: number): void {
   if (processIds.size > MAX_REMEMBERED_PROCESS_IDS) processIds.delete(oldest);
 }
 
-/** Runs scripts of nft, each of which is one transaction. @param timeout milliseconds, for tests. */
+/** Runs nft scripts. A script is one transaction. @param timeout milliseconds, for tests. */
 export function nftCommand(timeout = TIMEOUT) {
   const nft = async (options: readonly string[], input: string) => {
     try {
@@ -43,11 +43,14 @@ export function nftCommand(timeout = TIMEOUT) {
     }
   };
   return {
-    /** @throws NftError: nothing was changed; ProgramTimeoutError: perhaps all was. */
+    /**
+     * @throws NftError when nft refuses the script: nothing has changed.
+     * @throws ProgramTimeoutError: all changes are in force or none is.
+     */
     run: (script: string) => nft([], script),
     /**
-     * Whether nft and the kernel would take it; nothing is changed.
-     * @throws NftError when not, ProgramTimeoutError
+     * Checks whether nft and the kernel accept the script; changes nothing.
+     * @throws NftError if they do not, ProgramTimeoutError
      */
     check: (script: string) => nft(['--check'], script),
   };

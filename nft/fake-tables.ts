@@ -1,4 +1,4 @@
-/** For tests: a table of nf_tables in memory that tells what is done to it, and refuses what the kernel would. */
+/** For tests: an nf_tables table in memory. It logs transactions and refuses what the kernel refuses. */
 import type { IpFamily } from '../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
 import { NftRefusedError } from '../netlink/nftables/transaction-builder.ts';
@@ -13,32 +13,33 @@ import { type NftCommand, NftError } from './command.ts';
 import { elementDataText, elementKeyText } from './element.ts';
 import type { RuleTable } from './table.ts';
 
-/** More chains than that are filled only where everything is written. */
+/** A transaction that fills more chains than these is logged as `rules of all`. */
 const FEW_CHAINS = 10;
-/** What a rule looks up in or remembers in, and what it counts in: names that follow those of expressions. */
+/** Names of sets and counters in the encoded expressions lookup, dynset and objref. */
 const SET_OF_RULE = /(?:lookup|dynset)\0\0[\s\S]{8}([^\0]+)\0/g;
 const COUNTER_OF_RULE = /objref\0\0[\s\S]{16}([^\0]+)\0/g;
 
+/** An nf_tables table in memory, with the nft command and netlink operations on it. */
 export class FakeTables {
   readonly family: IpFamily;
   readonly name: string;
   readonly sets = new Map<string, Map<string, NftElement>>();
-  /** How many rules each has. */
+  /** Number of rules by chain. */
   readonly chains = new Map<string, number>();
-  /** Packets that counters have counted. */
+  /** Packets by counter. */
   readonly counters = new Map<string, bigint>();
-  /** One line for each transaction, such as `add service-ips 1, delete endpoints 2`. */
+  /** One line per transaction, such as `add service-ips 1, delete endpoints 2`. */
   log: string[] = [];
-  /** Other tables of the family, which a transaction here may delete. */
+  /** Other tables of the family, which a transaction of this table may delete. */
   otherTables: readonly FakeTables[] = [];
-  /** Called before a transaction that changes elements, and after it. */
+  /** Called before and after each transaction that changes elements. */
   beforeCommit: (changes: readonly NftElementChange[]) => void = () => {};
   afterCommit: () => void = () => {};
-  /** Called when packets see what a transaction changed but in maps of ranges, and when in one more. */
+  /** Called when a transaction is in force except in interval maps, then after each interval map. */
   midCommit: () => void = () => {};
-  /** Milliseconds that an element has left. */
+  /** Remaining timeout of an element in milliseconds. */
   expiresIn: (element: NftElement) => number | undefined = () => undefined;
-  /** Called in the middle of the dump of a set; whether that has to be made again. */
+  /** Called in the middle of the dump of a set; returns whether the dump must restart. */
   onDump: (set: string) => boolean = () => false;
   readonly #intervals = new Set<string>();
 
@@ -94,14 +95,14 @@ export class FakeTables {
     };
   }
 
-  /** Runs declarations of this table; a set `other version` makes it refuse, as one of another kind does. */
+  /** Runs declarations of this table. A set `other version` makes it fail, like a set of another type. */
   get nft(): NftCommand {
     return {
       check: async () => {},
       run: async (script) => {
         if (script.includes('delete table')) {
           this.log.push('replace table');
-          // As nft 1.0.6 does with IPv6.
+          // nft 1.0.6 aborts on updates of maps with IPv6 keys.
           if (script.includes(' update @')) throw new NftError('Assertion failed', undefined);
           this.clear();
         } else this.log.push('declare');
@@ -117,12 +118,12 @@ export class FakeTables {
     };
   }
 
-  /** As somebody else does, or `nft flush ruleset`. */
+  /** Deletes the table, like another program or `nft flush ruleset`. */
   clear(): void {
     for (const all of [this.sets, this.chains, this.counters]) all.clear();
   }
 
-  /** As packets do. */
+  /** Adds elements to a dynamic map, like rules that handle packets. */
   putFromPacket(map: string, ...elements: readonly NftElement[]): void {
     for (const element of elements) this.sets.get(map)?.set(elementKeyText(element), element);
   }
@@ -153,7 +154,7 @@ export class FakeTables {
     if (hasChanges) this.afterCommit();
   }
 
-  /** What rules look up or count in has to be there. */
+  /** Fills a chain. Sets and counters that its rules refer to must exist. */
   #fill({ name, rules }: NftChainRules): void {
     const all = [...rules];
     for (const { expressions } of all) {
@@ -162,7 +163,8 @@ export class FakeTables {
         ...[...text.matchAll(SET_OF_RULE)].filter(([, set = '']) => !this.sets.has(set)),
         ...[...text.matchAll(COUNTER_OF_RULE)].filter(([, each = '']) => !this.counters.has(each)),
       ];
-      for (const [, what] of missing) throw new Error(`rules name ${what}, which is not there`);
+      for (const [, name] of missing)
+        throw new Error(`rules refer to ${name}, which does not exist`);
     }
     this.chains.set(name, all.length);
   }
@@ -175,14 +177,16 @@ export class FakeTables {
       const draft = drafts.get(set);
       if (draft === undefined) throw rejection(ENOENT, change);
       for (const element of elements) {
-        const [key, there] = [elementKeyText(element), draft.get(elementKeyText(element))];
+        const key = elementKeyText(element);
+        const existing = draft.get(key);
         if (action === 'delete') {
           if (!draft.delete(key)) throw rejection(ENOENT, change, element);
           continue;
         }
-        const isOther = there !== undefined && elementDataText(there) !== elementDataText(element);
-        const isBetween = there === undefined && this.#intervals.has(set);
-        if (isOther || (isBetween && overlaps(draft.values(), element))) {
+        const isOther =
+          existing !== undefined && elementDataText(existing) !== elementDataText(element);
+        const isNewRange = existing === undefined && this.#intervals.has(set);
+        if (isOther || (isNewRange && overlaps(draft.values(), element))) {
           throw rejection(EEXIST, change, element);
         }
         const target = element.data !== undefined && 'chain' in element.data && element.data.chain;
@@ -190,13 +194,13 @@ export class FakeTables {
         draft.set(key, element);
       }
     }
-    for (const isLate of [false, true]) {
+    for (const isInterval of [false, true]) {
       for (const [name, elements] of drafts) {
-        if (this.#intervals.has(name) !== isLate) continue;
+        if (this.#intervals.has(name) !== isInterval) continue;
         this.sets.set(name, elements);
-        if (isLate) this.midCommit();
+        if (isInterval) this.midCommit();
       }
-      if (!isLate) this.midCommit();
+      if (!isInterval) this.midCommit();
     }
   }
 }
@@ -216,7 +220,7 @@ function operationTexts(steps: readonly NftOperation[]): string[] {
   ];
 }
 
-function overlaps(there: Iterable<NftElement>, element: NftElement): boolean {
+function overlaps(existing: Iterable<NftElement>, element: NftElement): boolean {
   const isIn = (key: Buffer, { key: low, keyEnd: high = low }: NftElement) =>
     [...key.keys()]
       .filter((at) => at % 4 === 0)
@@ -225,7 +229,7 @@ function overlaps(there: Iterable<NftElement>, element: NftElement): boolean {
         return low.readUInt32BE(at) <= word && word <= high.readUInt32BE(at);
       });
   const { key, keyEnd = key } = element;
-  return [...there].some((other) => isIn(key, other) || isIn(keyEnd, other));
+  return [...existing].some((other) => isIn(key, other) || isIn(keyEnd, other));
 }
 
 function rejection(errno: number, change: NftElementChange, element?: NftElement): NftRefusedError {

@@ -1,11 +1,11 @@
-/** Keys and values as nf_tables has them: fields one after the other, each a multiple of four bytes. */
+/** Encodes keys and data for nf_tables: concatenated fields, each padded to a multiple of four bytes. */
 import ipaddr from 'ipaddr.js';
 import { familyOf } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import { protocolNumbers } from '../netlink/core/protocol.ts';
 
-/** @param port 0 to 65535; the port is in network order, the protocol in the first of its bytes. */
+/** Fields protocol and port: the protocol in the first byte of its field, the port in network order. */
 export function portKey(protocol: Protocol, port: number): Buffer {
   const bytes = Buffer.alloc(8);
   bytes.writeUInt8(protocolNumbers[protocol], 0);
@@ -13,7 +13,7 @@ export function portKey(protocol: Protocol, port: number): Buffer {
   return bytes;
 }
 
-/** A port alone. */
+/** Field port, in network order. */
 export function portField(port: number): Buffer {
   const bytes = Buffer.alloc(4);
   bytes.writeUInt16BE(port, 0);
@@ -29,7 +29,7 @@ export function cidrBounds(cidr: string): [first: Buffer, last: Buffer] {
   ];
 }
 
-/** An address as a CIDR of its own. */
+/** A CIDR that contains only the address: /32 or /128. */
 export function hostCidr(address: string): string {
   return `${address}/${addressBytes(address).length * 8}`;
 }

@@ -1,6 +1,6 @@
 /**
- * What others do to tables of this process, such as `nft flush ruleset`: one socket hears of all changes
- * of nf_tables, and tells each part of the agent of those in its tables.
+ * Watches nf_tables for changes that other programs make to the agent's tables, such as `nft flush ruleset`.
+ * One netlink socket receives all notifications; each owner gets the changes of its own tables.
  */
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/core/address.ts';
@@ -10,30 +10,31 @@ import { watchNftables } from '../netlink/nftables/watch.ts';
 import type { Timers } from '../sync/timers.ts';
 import { nftProcessIds } from './command.ts';
 
-/** A part of the agent that has tables of its own, of the same names in all of its families. */
+/** A part of the agent that owns nf_tables tables, with the same names in all of its families. */
 export interface TableOwner {
   readonly families: readonly IpFamily[];
   readonly tables: readonly string[];
-  /** Somebody else changed a table of this family. @param what in words for the log. */
+  /** Another program changed a table of this family. @param what description of the change, for the log. */
   onExternalChange(family: IpFamily, what: string): void;
-  /** The family has loaded, and all that others do from now on is told. */
+  /** The family has loaded; from now on `onExternalChange` reports every change. */
   onWatchStarted(family: IpFamily): void;
-  /** Nothing will be told. */
+  /** The watch cannot start; `onExternalChange` is never called. */
   onWatchFailed(error: unknown): void;
 }
 
 /**
- * Says that a family of an owner has loaded, or failed to; what counts is the first time.
- * @param after what else is to be done first, such as the removal of another's table.
+ * Reports that the first load of a family has ended, also when it failed. Later calls have no effect.
+ * @param after work to wait for as well, such as removing the table of another proxy.
  */
 export type ReportLoaded = (family: IpFamily, after?: Promise<void>) => void;
 
-/** How long it waits, after the first family has loaded, for whatever else loads. */
+/** Milliseconds to wait for other loads after the first family has loaded. */
 const MAX_LOAD_WAIT_MS = 10_000;
 
 /**
- * Listens when all that was registered has loaded: a load takes the kernel twice as long while somebody
- * listens, and for each element, chain and rule it keeps 4 KiB. But not never, if some of it fails.
+ * Starts the watch when all registered owners have loaded. A load takes the kernel twice as long while a
+ * socket listens, and the kernel queues 4 KiB for each element, chain and rule. A timeout starts the watch
+ * even if a load never ends.
  */
 export class NftMonitor {
   readonly #timers: Timers;
@@ -41,12 +42,12 @@ export class NftMonitor {
   readonly #owners: TableOwner[] = [];
   readonly #pendingLoads = new Set<Promise<void>>();
   readonly #watchStarted = Promise.withResolvers<void>();
-  /** Set when the first family has loaded. */
+  /** Timer that starts the watch; set when the first family has loaded. */
   #deadline: unknown;
   #socket: ReturnType<typeof watchNftables> | undefined;
   #isStartedOrClosed = false;
 
-  /** @param watch opens the socket; for tests. */
+  /** @param watch opens the netlink socket; replaced in tests. */
   constructor(timers: Timers, watch = watchNftables) {
     this.#timers = timers;
     this.#watch = watch;
@@ -64,12 +65,12 @@ export class NftMonitor {
       load?.resolve(after);
       this.#watchStarted.promise.then(
         () => owner.onWatchStarted(family),
-        () => {}, // `deaf` was told.
+        () => {}, // `onWatchFailed` was called.
       );
     };
   }
 
-  /** Something else that loads: of iptables, say, whose rules may be rules of nf_tables. */
+  /** Delays the watch for another load, such as of iptables-nft rules, which are nf_tables rules too. */
   waitForLoad(load: Promise<void>): void {
     this.#pendingLoads.add(load);
     void load.then(() => {
@@ -78,7 +79,7 @@ export class NftMonitor {
     });
   }
 
-  /** Nothing is told any more. To be called before the sockets of tables are closed. */
+  /** Stops all reports. Call it before closing the sockets of tables. */
   async close(): Promise<void> {
     this.#isStartedOrClosed = true;
     this.#timers.clear(this.#deadline);
@@ -97,7 +98,7 @@ export class NftMonitor {
         onOverrun: () => {
           for (const owner of this.#owners) {
             for (const family of owner.families)
-              owner.onExternalChange(family, 'some notifications were lost');
+              owner.onExternalChange(family, 'nf_tables notifications were lost');
           }
         },
       });

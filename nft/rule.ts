@@ -1,9 +1,10 @@
 /**
- * nft/ is what everybody shares who keeps tables of nf_tables: rules, elements, nft, the monitor, a fake.
- * What rules are made of, each part as nft writes it and as the kernel has it. The agent gives rules
- * to the kernel itself: nft 1.0.6 cannot add one that maps to address and port to a table that it
- * reads back ("conflicting protocols"), and dies of session affinity with IPv6. The text is for
- * people, and for `portwide render`.
+ * The parts of nf_tables rules, each in nft syntax and as netlink expressions. Folder nft/ is shared by all
+ * owners of nf_tables tables.
+ *
+ * The agent writes rules over netlink, because nft 1.0.6 has two bugs. It refuses a rule with DNAT to address
+ * and port from a map in a table that it reads back ("conflicting protocols"). It also aborts on rules that
+ * update an affinity map with IPv6 keys. The text is for people and for `portwide render`.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { u32 } from '../netlink/core/host-order.ts';
@@ -39,47 +40,49 @@ import type { NftVerdict } from '../netlink/nftables/types.ts';
 import { verdictText } from './element.ts';
 import { cidrBounds } from './keys.ts';
 
-/** A part of a rule: a condition or a statement. */
+/** A match or a statement of a rule. */
 export interface RulePart {
   readonly text: string;
   readonly expressions: readonly NftExpression[];
 }
 
-/** Parts, from left to right; where a condition does not hold, the next rule is tried. */
+/** A rule: its parts from left to right. If a match fails, evaluation continues with the next rule. */
 export type RuleParts = readonly RulePart[];
 
-/** As nft writes it. */
+/** The rule in nft syntax. */
 export function nftRuleText(rule: RuleParts): string {
   return rule.map(({ text }) => text).join(' ');
 }
 
-/** As the kernel has it. */
+/** The rule as netlink expressions, encoded. */
 export function nftRuleBytes(rule: RuleParts): Buffer {
   return encodeRule(rule.flatMap(({ expressions }) => expressions));
 }
 
-/** Something to look up by. */
+/** A field of a lookup key. */
 export interface KeyField {
   readonly text: string;
-  /** Of four bytes. */
+  /** Number of 4-byte registers. */
   readonly registers: number;
   load(to: Register): NftExpression;
 }
+/** A concatenated lookup key: its fields from left to right. */
 export type LookupKey = readonly KeyField[];
 
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
-/** IP_CT_NEW as a bit, IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
+/** The bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
 const STATE_NEW = 8;
 const STATUS_DNAT = 32;
-/** Of the IP header. */
+/** Offset of the source address in the IP header. */
 const SOURCE_OFFSET: Readonly<Record<IpFamily, number>> = { IPv4: 12, IPv6: 8 };
 
-/** The name of a family in nft's rules. */
+/** The nft keyword of a family. */
 export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
   return family === 'IPv4' ? 'ip' : 'ip6';
 }
 
+/** Key fields and rule parts that depend on the IP family. */
 export function rulePartsFor(family: IpFamily) {
   const ip = nftFamily(family);
   const width = family === 'IPv4' ? 4 : 16;
@@ -98,7 +101,7 @@ export function rulePartsFor(family: IpFamily) {
   const destination = address(`${ip} daddr`, inPacket(offset + width));
   const protocol = field('meta l4proto', 1, (to) => meta(to, META_KEY.protocol));
   const port = field('th dport', 1, (to) => payload(to, PAYLOAD_BASE.transport, 2, 2));
-  // From conntrack, for by then the packet has the endpoint's address and port.
+  // From conntrack: after DNAT the packet itself has the endpoint's address and port.
   const originalVip = address(`ct original ${ip} daddr`, (to) =>
     ct(to, CT_KEY.destination[family], CT_DIRECTION.original),
   );
@@ -111,7 +114,7 @@ export function rulePartsFor(family: IpFamily) {
   const endpointPort = field('ct reply proto-src', 1, (to) =>
     ct(to, CT_KEY.sourcePort, CT_DIRECTION.reply),
   );
-  /** A number of `among`, counted from `first`. */
+  /** A random number from `first` to `first + among - 1`. */
   const randomIndex = (among: number, first: number) =>
     field(`numgen random mod ${among} offset ${first}`, 1, (to) => numgenRandom(to, among, first));
 
@@ -139,19 +142,19 @@ export function rulePartsFor(family: IpFamily) {
     originalPort,
     endpoint,
     endpointPort,
-    lot: randomIndex,
+    randomIndex,
     sourceIs: (cidr: string, not = false) => isAddress(source, cidr, not),
     destinationIs: (cidr: string) => isAddress(destination, cidr, false),
     inSet: (key: LookupKey, set: string): RulePart => ({
       text: `${lookupKeyText(key)} @${set}`,
       expressions: [...loadKey(key), lookup(set, 0)],
     }),
-    /** Does what the map says. */
+    /** Applies the verdict that the map has for the key. */
     verdictMap: (key: LookupKey, map: string): RulePart => ({
       text: `${lookupKeyText(key)} vmap @${map}`,
       expressions: [...loadKey(key), lookupVerdict(map, 0)],
     }),
-    /** Translates to what the map says; `isPortKept`: to addresses alone. */
+    /** DNAT to the data that the map has for the key: address and port, or with `isPortKept` the address. */
     dnat: (key: LookupKey, map: string, isPortKept: boolean): RulePart => ({
       text: `dnat ${isPortKept ? '' : `${ip} `}to ${lookupKeyText(key)} map @${map}`,
       expressions: [
@@ -160,7 +163,7 @@ export function rulePartsFor(family: IpFamily) {
         dnat(family, 0, isPortKept ? undefined : words),
       ],
     }),
-    /** Has a map that packets write know an element, and know it longer. */
+    /** Adds an element to a dynamic map, or restarts the timeout of an existing one. */
     updateMap: (map: string, key: LookupKey, data: LookupKey, seconds: number): RulePart => {
       const from = registersOf(key);
       return {
@@ -176,23 +179,25 @@ export function rulePartsFor(family: IpFamily) {
   };
 }
 
-/** Only packets that open a connection, or were not answered yet. */
+/** Matches packets of connections that have seen no reply yet. */
 export const IS_NEW: RulePart = {
   text: 'ct state new',
   expressions: hasBit(ct(0, CT_KEY.state), STATE_NEW),
 };
 
+/** Matches packets of connections with DNAT. */
 export const HAS_DNAT: RulePart = {
   text: 'ct status dnat',
   expressions: hasBit(ct(0, CT_KEY.status), STATUS_DNAT),
 };
 
-/** The source is an address of this node. */
+/** Matches packets whose source is an address of this node. */
 export const IS_FROM_NODE: RulePart = {
   text: 'fib saddr type local',
   expressions: [fibSourceType(0), cmp(0, u32(RTN_LOCAL))],
 };
 
+/** Matches packets of one transport protocol. */
 export function protocolIs(protocol: Protocol): RulePart {
   return {
     text: `meta l4proto ${protocol.toLowerCase()}`,
@@ -200,16 +205,17 @@ export function protocolIs(protocol: Protocol): RulePart {
   };
 }
 
+/** Matches destination port 0. Use it after a match on the protocol. */
 export const PORT_IS_ZERO: RulePart = {
   text: 'th dport 0',
   expressions: [payload(0, PAYLOAD_BASE.transport, 2, 2), cmp(0, Buffer.alloc(2))],
 };
 
-/** TCP flags that a packet in the middle of a connection does not have. */
+/** Offset of the flags in the TCP header, and the flags that no packet inside a connection has. */
 const TCP_FLAGS_OFFSET = 13;
 const SYN_OR_RST = 0x02 | 0x04;
 
-/** Of a TCP packet: it neither opens a connection nor resets one. */
+/** Matches TCP packets that neither open nor reset a connection. Use it after a match on TCP. */
 export const IS_MID_CONNECTION: RulePart = {
   text: 'tcp flags & (syn | rst) == 0x0',
   expressions: [
@@ -219,13 +225,13 @@ export const IS_MID_CONNECTION: RulePart = {
   ],
 };
 
-/** Of a TCP packet. */
+/** Rejects a TCP packet with a reset. Use it after a match on TCP. */
 export const TCP_RESET: RulePart = {
   text: 'reject with tcp reset',
   expressions: [rejectTcpReset()],
 };
 
-/** @param name ends in an asterisk to stand for all names that begin so. */
+/** Matches the input interface. @param name exact, or a prefix that ends in an asterisk. */
 export function inputInterfaceIs(name: string, not = false): RulePart {
   const bytes = name.endsWith('*')
     ? Buffer.from(name.slice(0, -1))
@@ -238,7 +244,7 @@ export function inputInterfaceIs(name: string, not = false): RulePart {
 
 const IFNAMSIZ = 16;
 
-/** A bit of the packet's mark; the others are somebody else's. `1 << 31` is negative in JavaScript. */
+/** Masks of one bit of the packet mark; other programs use the other bits. `1 << 31` is negative in JavaScript. */
 function markBit(bit: number): {
   readonly hex: string;
   readonly value: Buffer;
@@ -248,7 +254,7 @@ function markBit(bit: number): {
   return { hex: `0x${value.toString(16)}`, value: u32(value), others: u32(~value >>> 0) };
 }
 
-/** Has the packet masqueraded when it leaves. */
+/** Sets a bit of the packet mark and keeps the others. */
 export function setMarkBit(bit: number): RulePart {
   const { hex, value, others } = markBit(bit);
   return {
@@ -257,6 +263,7 @@ export function setMarkBit(bit: number): RulePart {
   };
 }
 
+/** Matches packets whose mark has the bit set. */
 export function hasMarkBit(bit: number): RulePart {
   const { hex, value } = markBit(bit);
   const none = Buffer.alloc(4);
@@ -266,7 +273,7 @@ export function hasMarkBit(bit: number): RulePart {
   };
 }
 
-/** Of a packet that is marked. */
+/** Clears a bit of the packet mark. Use it after `hasMarkBit`: it toggles the bit. */
 export function clearMarkBit(bit: number): RulePart {
   const { hex, value } = markBit(bit);
   return {
@@ -275,20 +282,23 @@ export function clearMarkBit(bit: number): RulePart {
   };
 }
 
-/** Counts the packet in a counter of the table. */
+/** Counts the packet in a named counter of the table. */
 export function countPacket(counter: string): RulePart {
   return { text: `counter name "${counter}"`, expressions: [counterReference(counter)] };
 }
 
+/** Masquerades the packet, with a random source port. */
 export const MASQUERADE: RulePart = {
   text: 'masquerade fully-random',
   expressions: [masqueradeExpression()],
 };
 
+/** A verdict as the last part of a rule. */
 export function verdict(what: NftVerdict): RulePart {
   return { text: verdictText(what), expressions: [verdictExpression(what)] };
 }
 
+/** Continues in another chain, without return. */
 export function goTo(chain: string): RulePart {
   return verdict({ kind: 'goto', chain });
 }

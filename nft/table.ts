@@ -1,4 +1,4 @@
-/** One table of nf_tables as those use it that keep it: in the kernel (`NfTables`), or in memory (`FakeTables`). */
+/** The operations on one nf_tables table: in the kernel (`NfTables`), or in memory for tests (`FakeTables`). */
 import type { NfTables } from '../netlink/nftables/tables.ts';
 
 export type RuleTable = Pick<

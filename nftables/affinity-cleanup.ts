@@ -1,8 +1,7 @@
 /**
- * Deletes what packets noted of endpoints that went. Notes end by themselves at any time, and one that
- * has ended has the kernel refuse all that were to be deleted with it.
+ * Deletes affinity entries of removed endpoints. An entry may expire at any time, and the kernel refuses a
+ * whole transaction that deletes an expired entry.
  */
-
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { IpFamily } from '../api/objects.ts';
 import { ENOENT } from '../netlink/core/error.ts';
@@ -16,71 +15,75 @@ import type { RuleTable } from '../nft/table.ts';
 import { type AffinityTargetIndex, type AffinityTargets, isStaleAffinity } from './affinity.ts';
 import { widthOf } from './maps.ts';
 
+/** Options of the cleanup. */
 export interface AffinityCleanupOptions {
   readonly family: IpFamily;
-  /** What is of no VIP that is known goes, too. */
+  /** Whether to delete entries of VIPs that no Service has. */
   readonly deletesUnknown: boolean;
-  readonly onWarning: (message: string) => void;
+  readonly onWarning: (message: string, fields: Readonly<Record<string, unknown>>) => void;
 }
 
-/** Few enough that hardly one of them ends on the way to the kernel. */
+/** Small enough that an entry rarely expires between the dump and the transaction. */
 const ENTRIES_PER_TRANSACTION = 500;
-/** Milliseconds before its end from which on a note is left to end by itself. */
+/** Milliseconds before its expiry from which on an entry is left to expire. */
 const EXPIRY_MARGIN = 100;
-/** More may be noted anew while what there is is looked at. */
+/** Clients may add stale entries during a dump, so it is repeated this often. */
 const MAX_ATTEMPTS = 5;
 
-/** An element of a map that packets write. */
+/** An element of an affinity map. */
 interface AffinityEntry extends NftElement {
-  /** By the clock of `performance`; never: Infinity. */
+  /** Milliseconds on the clock of `performance`; Infinity without a timeout. */
   readonly expiresAt: number;
 }
 
 /**
- * Deletions of what leads clients to where nobody should be led any more, but for what is about to end.
+ * Deletions of all stale entries that are not about to expire.
  * @throws NetlinkError
  */
 export async function staleAffinityDeletions(
   tables: RuleTable,
-  loyalties: AffinityTargetIndex,
-  forgetting: AffinityCleanupOptions,
+  index: AffinityTargetIndex,
+  options: AffinityCleanupOptions,
 ): Promise<NftElementChange[]> {
-  const broken: NftElementChange[] = [];
-  for (const [set, left] of loyalties) {
-    const notes = await staleEntries(tables, set, left, forgetting);
-    broken.push({ action: 'delete', set, elements: withoutExpiring(notes) });
+  const deletions: NftElementChange[] = [];
+  for (const [set, targets] of index) {
+    const entries = await staleEntries(tables, set, targets, options);
+    deletions.push({ action: 'delete', set, elements: withoutExpiring(entries) });
   }
-  return broken;
+  return deletions;
 }
 
 /**
- * Deletes the same, however many clients come and end meanwhile.
- * @returns how many were forgotten.
+ * Deletes all stale entries, also when entries expire and clients add new ones meanwhile.
+ * @returns the number of deleted entries.
  * @throws NftRefusedError, NetlinkError
  */
 export async function deleteStaleAffinity(
   tables: RuleTable,
-  loyalties: AffinityTargetIndex,
-  forgetting: AffinityCleanupOptions,
+  index: AffinityTargetIndex,
+  options: AffinityCleanupOptions,
 ): Promise<number> {
-  let forgotten = 0;
+  let deleted = 0;
   for (let attempt = 1; ; attempt++) {
-    let left = 0;
-    for (const [set, known] of loyalties) {
-      const notes = await staleEntries(tables, set, known, forgetting);
-      for (let start = 0; start < notes.length; start += ENTRIES_PER_TRANSACTION) {
-        const some = notes.slice(start, start + ENTRIES_PER_TRANSACTION);
-        const gone = await deleteEntries(tables, set, withoutExpiring(some));
-        forgotten += gone;
-        left += some.length - gone;
+    let remaining = 0;
+    for (const [set, targets] of index) {
+      const entries = await staleEntries(tables, set, targets, options);
+      for (let start = 0; start < entries.length; start += ENTRIES_PER_TRANSACTION) {
+        const batch = entries.slice(start, start + ENTRIES_PER_TRANSACTION);
+        const count = await deleteEntries(tables, set, withoutExpiring(batch));
+        deleted += count;
+        remaining += batch.length - count;
       }
     }
-    if (left === 0) return forgotten;
+    if (remaining === 0) return deleted;
     if (attempt === MAX_ATTEMPTS) {
-      forgetting.onWarning(`${left} clients may be led to endpoints that are gone`);
-      return forgotten;
+      options.onWarning('cannot delete all stale session affinity entries', {
+        entries: remaining,
+        effect: 'these clients may be sent to removed endpoints until the entries expire',
+      });
+      return deleted;
     }
-    // Those about to end have done so then, unless the client came again.
+    // Entries that were about to expire are gone then, unless the client connected again.
     await sleep(EXPIRY_MARGIN);
   }
 }
@@ -88,44 +91,44 @@ export async function deleteStaleAffinity(
 async function staleEntries(
   tables: RuleTable,
   set: string,
-  known: ReadonlyMap<string, AffinityTargets>,
-  { family, deletesUnknown: unknown }: AffinityCleanupOptions,
+  targets: ReadonlyMap<string, AffinityTargets>,
+  { family, deletesUnknown }: AffinityCleanupOptions,
 ): Promise<AffinityEntry[]> {
   const addressLength = widthOf('address', family);
-  const notes = new Map<string, AffinityEntry>();
+  const entries = new Map<string, AffinityEntry>();
   const visit = (element: NftElement) => {
-    if (!isStaleAffinity(element, known, addressLength, unknown)) return;
+    if (!isStaleAffinity(element, targets, addressLength, deletesUnknown)) return;
     const key = Buffer.from(element.key);
     const { timeoutMs = Infinity } = element;
-    notes.set(elementKeyText(element), { key, expiresAt: performance.now() + timeoutMs });
+    entries.set(elementKeyText(element), { key, expiresAt: performance.now() + timeoutMs });
   };
-  await tables.visitElements(set, visit, () => notes.clear());
-  return [...notes.values()];
+  await tables.visitElements(set, visit, () => entries.clear());
+  return [...entries.values()];
 }
 
-/** Those that do not end by themselves on the way to the kernel. */
-function withoutExpiring(notes: readonly AffinityEntry[]): AffinityEntry[] {
+/** The entries that will not expire before the transaction reaches the kernel. */
+function withoutExpiring(entries: readonly AffinityEntry[]): AffinityEntry[] {
   const soon = performance.now() + EXPIRY_MARGIN;
-  return notes.filter(({ expiresAt: endsAt }) => endsAt > soon);
+  return entries.filter(({ expiresAt }) => expiresAt > soon);
 }
 
-/** @returns how many of them are gone. */
+/** @returns the number of entries that no longer exist. */
 async function deleteEntries(
   tables: RuleTable,
   set: string,
-  notes: readonly NftElement[],
+  entries: readonly NftElement[],
 ): Promise<number> {
-  let elements = notes;
+  let elements = entries;
   for (;;) {
     try {
       await tables.transact([{ action: 'delete', set, elements }]);
-      return notes.length;
+      return entries.length;
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.errno !== ENOENT) throw error;
-      const ended = error.element;
-      // Not every kernel names it.
-      if (ended === undefined) return 0;
-      elements = elements.filter((note) => note !== ended);
+      const expired = error.element;
+      // Some kernels do not name the refused element.
+      if (expired === undefined) return 0;
+      elements = elements.filter((entry) => entry !== expired);
     }
   }
 }

@@ -1,6 +1,6 @@
 /**
- * Session affinity is noted by packets, in maps from client and VIP to endpoint. Where an endpoint
- * goes, whatever leads clients to it has to be looked for there.
+ * Finds stale session affinity. The kernel writes affinity entries while it handles packets, in maps
+ * from client and VIP to endpoint. When an endpoint is removed, its entries must be found and deleted.
  */
 
 import { addressBytes } from '../netlink/core/address.ts';
@@ -11,89 +11,96 @@ import { endpointData } from './keys.ts';
 import { AFFINITY_MAP, allPortsAffinityMap } from './maps.ts';
 import type { PlannedRoute } from './plan.ts';
 
-/** What may be remembered at a VIP (and port). */
+/** The endpoints that affinity entries of one VIP, VIP and port, or node port may name. */
 export interface AffinityTargets {
-  /** As maps have them, in latin1. */
+  /** Map data of each endpoint, as a latin1 string. */
   readonly endpoints: ReadonlySet<string>;
-  /** Clients outside are led to some of them only. */
+  /** The externalTrafficPolicy is Local: external clients use a subset of the endpoints. */
   readonly isLocal: boolean;
   readonly seconds: number;
 }
 
 /**
- * By affinity map, and by VIP (and port), the rest of its keys behind the client's address; of node
- * ports only the port, for the address is any of the node.
+ * Targets by affinity map, then by the part of the key that follows the client address: VIP and port,
+ * or VIP. For a node port it is protocol and port only, because the address is any node address.
  */
 export type AffinityTargetIndex = ReadonlyMap<string, ReadonlyMap<string, AffinityTargets>>;
 
-/** What may stay remembered of these Routes. */
-export function affinityTargets(placed: Iterable<PlannedRoute>): AffinityTargetIndex {
-  const loyalties = new Map<string, Map<string, AffinityTargets>>();
-  for (const { route, sharing } of placed) {
+/** The targets of all Routes with session affinity. */
+export function affinityTargets(plannedRoutes: Iterable<PlannedRoute>): AffinityTargetIndex {
+  const index = new Map<string, Map<string, AffinityTargets>>();
+  for (const { route, sharing } of plannedRoutes) {
     if (route.affinitySeconds === 0) continue;
-    for (const [map, key, loyalty] of affinityKeysOf(trafficPlan(route, false), sharing)) {
-      const inMap = loyalties.get(map) ?? new Map<string, AffinityTargets>();
-      loyalties.set(map, inMap.set(key, loyalty));
+    for (const [map, key, targets] of affinityKeysOf(trafficPlan(route, false), sharing)) {
+      const inMap = index.get(map) ?? new Map<string, AffinityTargets>();
+      index.set(map, inMap.set(key, targets));
     }
   }
-  return loyalties;
+  return index;
 }
 
 /**
- * What of `before` some endpoint is gone from, with those that may stay. None may where clients
- * would be remembered for longer than they are to be by now, as in kube-proxy.
+ * The keys of `before` that lost an endpoint, with the targets that remain valid. No target remains
+ * valid when the affinity timeout got shorter, because existing entries would outlive the new timeout;
+ * kube-proxy deletes them too.
  */
 export function changedAffinityTargets(
   before: AffinityTargetIndex,
   after: AffinityTargetIndex,
 ): AffinityTargetIndex {
-  const broken = new Map<string, Map<string, AffinityTargets>>();
+  const changed = new Map<string, Map<string, AffinityTargets>>();
   for (const [map, keys] of before) {
-    for (const [key, was] of keys) {
+    for (const [key, old] of keys) {
       const now = after.get(map)?.get(key);
-      const mayStay = now && now.isLocal === was.isLocal && now.seconds >= was.seconds;
-      if (mayStay && [...was.endpoints].every((endpoint) => now.endpoints.has(endpoint))) continue;
-      const inMap = broken.get(map) ?? new Map<string, AffinityTargets>();
-      broken.set(map, inMap.set(key, mayStay ? now : { ...was, endpoints: new Set() }));
+      const isComparable = now && now.isLocal === old.isLocal && now.seconds >= old.seconds;
+      const hasEndpoint = (endpoint: string) => now?.endpoints.has(endpoint) === true;
+      if (isComparable && [...old.endpoints].every(hasEndpoint)) continue;
+      const inMap = changed.get(map) ?? new Map<string, AffinityTargets>();
+      changed.set(map, inMap.set(key, isComparable ? now : { ...old, endpoints: new Set() }));
     }
   }
-  return broken;
+  return changed;
 }
 
-/** Whether an element of an affinity map leads to where nobody should be led any more. */
+/**
+ * Whether an affinity entry names an endpoint that is not a target of its VIP.
+ * @param targets by the part of the key that follows the client address.
+ * @param addressLength bytes of an address in this family.
+ * @param deletesUnknown the result for an entry of a VIP without targets.
+ */
 export function isStaleAffinity(
   { key, data }: NftElement,
-  loyalties: ReadonlyMap<string, AffinityTargets>,
+  targets: ReadonlyMap<string, AffinityTargets>,
   addressLength: number,
-  unknown: boolean,
+  deletesUnknown: boolean,
 ): boolean {
-  const behindClient = key.toString('latin1', addressLength);
-  const left = loyalties.get(behindClient) ?? loyalties.get(behindClient.slice(addressLength));
-  if (left === undefined) return unknown;
-  return !Buffer.isBuffer(data) || !left.endpoints.has(data.toString('latin1'));
+  const vipKey = key.toString('latin1', addressLength);
+  const valid = targets.get(vipKey) ?? targets.get(vipKey.slice(addressLength));
+  if (valid === undefined) return deletesUnknown;
+  return !Buffer.isBuffer(data) || !valid.endpoints.has(data.toString('latin1'));
 }
 
 function* affinityKeysOf(
   { match, vips, nodePort, affinitySeconds: seconds }: TrafficPlan,
   sharing: PlannedRoute['sharing'],
-): Iterable<readonly [map: string, key: string, loyalty: AffinityTargets]> {
-  const loyaltyTo = ({ podsAndNode, others }: Dispatch): AffinityTargets => {
+): Iterable<readonly [map: string, key: string, targets: AffinityTargets]> {
+  const targetsOf = ({ podsAndNode, others }: Dispatch): AffinityTargets => {
     const endpoints = [...(podsAndNode?.endpoints ?? []), ...others.endpoints];
     const texts = endpoints.map((endpoint) => endpointData(endpoint).toString('latin1'));
     return { endpoints: new Set(texts), isLocal: podsAndNode !== undefined, seconds };
   };
   for (const { vip, dispatch } of vips) {
     const address = addressBytes(vip);
-    const loyalty = loyaltyTo(dispatch);
+    const targets = targetsOf(dispatch);
     if (match.kind === 'port') {
       const key = Buffer.concat([address, portKey(match.protocol, match.port)]);
-      yield [AFFINITY_MAP, key.toString('latin1'), loyalty];
+      yield [AFFINITY_MAP, key.toString('latin1'), targets];
     } else {
-      yield [allPortsAffinityMap(sharing.get(vip)?.slot ?? 0), address.toString('latin1'), loyalty];
+      yield [allPortsAffinityMap(sharing.get(vip)?.slot ?? 0), address.toString('latin1'), targets];
     }
   }
   if (nodePort !== undefined) {
     const key = portKey(nodePort.protocol, nodePort.port).toString('latin1');
-    yield [AFFINITY_MAP, key, loyaltyTo(nodePort.dispatch)];
+    yield [AFFINITY_MAP, key, targetsOf(nodePort.dispatch)];
   }
 }

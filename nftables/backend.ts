@@ -1,8 +1,12 @@
-/** Mode nftables: this folder renders TrafficPlans as elements and chains of nf_tables, and applies them. */
+/**
+ * Proxy mode nftables, one IP family: renders Routes as map elements and chains of table `portwide` and
+ * applies them to the kernel.
+ */
 import type { Protocol } from '../api/objects.ts';
 import {
   NFT_SET_FLAGS,
   type NftElementChange,
+  type NftOperation,
   NftRefusedError,
 } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
@@ -35,43 +39,48 @@ import {
 } from './static-chains.ts';
 import { tableScript } from './table-script.ts';
 
+/** Options of mode nftables for one IP family. */
 export interface NftBackendOptions extends NftPlanOptions {
-  readonly onWarning: (message: string) => void;
+  /** Logs a warning: a constant message, and fields for everything variable. */
+  readonly onWarning: (message: string, fields?: Readonly<Record<string, unknown>>) => void;
 }
 
-/** The kernel refused an element, and with it all that was to be written at the time. */
+/** The kernel refused an element, and with it the whole transaction. */
 export class RefusedElementError extends Error {
   override readonly name = 'RefusedElementError';
-  /** The Service (port) that it is of, `ns/name` or `ns/name:port`; undefined if that has gone. */
+  /** The Service port of the element, `ns/name` or `ns/name:port`; undefined if no Route has it any longer. */
   readonly service: string | undefined;
 
   constructor(service: string | undefined, cause: NftRefusedError) {
-    super(`${service ?? 'something that is wanted no more'}: ${cause.message}`, { cause });
+    super(`${service ?? 'element no longer desired'}: ${cause.message}`, { cause });
     this.service = service;
   }
 }
 
-/** Elements of a transaction where everything is compared: one need not be, and memory is dear. */
+/**
+ * Elements in one transaction of a full sync. Lookup elements need not become visible together, and a
+ * smaller transaction takes less memory.
+ */
 const ELEMENTS_PER_TRANSACTION = 2_000;
 
-/** The nftables mode in one family. */
+/** The backend of mode nftables for one IP family. */
 export class NftBackend implements Backend {
   readonly family: Backend['family'];
   readonly #tables: RuleTable;
   readonly #nft: NftCommand;
   readonly #options: NftBackendOptions;
-  /** What somebody else did to the table since everything was compared. */
+  /** The first change by another program since the last full sync, for the log. */
   #externalChange: string | undefined;
   #onDrift = () => {};
-  /** Elements that were given to the kernel, by map. */
+  /** Elements written to the kernel, by map. */
   #elementCounts = new Map<string, number>();
   #cleanupFailures = 0;
   #isClosed = false;
   readonly #plan: NftPlan;
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
-  /** Whether `disturbed` is called for whatever others do. */
+  /** Whether nf_tables notifications report every external change to `onExternalChange`. */
   watchesChanges = false;
-  /** Maps that packets write, of those that are known to be there. */
+  /** Affinity maps known to exist in the kernel. */
   #declaredAffinityMaps: ReadonlySet<string> = new Set();
 
   constructor(tables: RuleTable, nft: NftCommand, options: NftBackendOptions) {
@@ -112,17 +121,19 @@ export class NftBackend implements Backend {
     return { elements: this.#elementCounts, cleanupFailures: this.#cleanupFailures };
   }
 
-  /** None before there is a table. If they cannot be read now, or no more: as they were at the last call. */
+  /**
+   * Reads the counters of rejected localhost packets, by protocol; empty while there is no table.
+   * Returns the previous numbers when the counters cannot be read or the backend is closed.
+   */
   async localhostRejections(): Promise<ReadonlyMap<Protocol, number>> {
     if (!this.#options.rejectsOnLocalhost || this.#isClosed) return this.#localhostRejections;
     try {
       this.#localhostRejections = rejectedPackets((await this.#tables.counters()) ?? []);
     } catch (error) {
-      // The other metrics of a scrape must not go with it.
-      const { message } = error as Error;
-      this.#options.onWarning(
-        `cannot read how many packets were rejected on localhost: ${message}`,
-      );
+      // An error here must not fail the whole metrics scrape.
+      this.#options.onWarning('cannot read counters of packets rejected on localhost', {
+        err: error,
+      });
     }
     return this.#localhostRejections;
   }
@@ -132,7 +143,7 @@ export class NftBackend implements Backend {
     await this.#tables.close();
   }
 
-  /** Somebody else changed the table. @param what in words for the log. */
+  /** Records a change of the table by another program. @param what description of the change, for the log. */
   onExternalChange(what: string): void {
     if (this.#externalChange !== undefined) return;
     this.#externalChange = what;
@@ -140,29 +151,30 @@ export class NftBackend implements Backend {
   }
 
   async #applyChanges(): Promise<number> {
-    const difference = await this.#diff();
-    const { chains, deletes, adds, cleanup, routes } = difference;
-    // Before any element leads there: a packet under way may not see what comes with the element.
+    const diff = await this.#diff();
+    const { chains, deletes, adds, cleanup, routes } = diff;
+    // Create new chains in an earlier transaction. A packet in flight evaluates a chain with its
+    // pre-commit rules, so a chain created in the same commit would look empty.
     await this.#declare(chains);
     await this.#tables.transact(chainFills(chains));
-    const steps = phasesOf(difference, this.family);
-    const broken = changedAffinityTargets(
+    const phases = phasesOf(diff, this.family);
+    const changedTargets = changedAffinityTargets(
       affinityTargets(routes.flatMap(([before]) => before ?? [])),
       affinityTargets(routes.flatMap(([, after]) => after ?? [])),
     );
-    await this.#tables.transact(phaseChanges(steps.prepare));
-    await this.#commit(steps.commit, broken);
-    await this.#tables.transact(phaseChanges(steps.withdraw));
-    // What is left of notes, and what packets that were under way noted since.
-    if (broken.size > 0)
-      await deleteStaleAffinity(this.#tables, broken, this.#cleanupOptions(false));
-    await this.#tables.transact(phaseChanges(steps.cleanup));
+    await this.#tables.transact(phaseChanges(phases.prepare));
+    await this.#commit(phases.commit, changedTargets);
+    await this.#tables.transact(phaseChanges(phases.withdraw));
+    // Delete entries that the commit could not delete, and entries that packets in flight added since.
+    if (changedTargets.size > 0)
+      await deleteStaleAffinity(this.#tables, changedTargets, this.#cleanupOptions(false));
+    await this.#tables.transact(phaseChanges(phases.cleanup));
     for (const { map } of adds) addToCount(this.#elementCounts, map, 1);
     for (const { map } of [...deletes, ...cleanup]) addToCount(this.#elementCounts, map, -1);
     return deletes.length + adds.length + cleanup.length;
   }
 
-  /** What changed, without holding the event loop. */
+  /** Computes the pending changes in time slices, so that the event loop is not blocked. */
   async #diff(): Promise<PlanDiff> {
     const slice = new TimeSlice();
     const steps = this.#plan.diffSteps();
@@ -173,90 +185,104 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Swaps, and has clients forget endpoints that go: as far as can be, in the same moment. */
-  async #commit(swap: Phase, broken: AffinityTargetIndex): Promise<void> {
-    const changes = phaseChanges(swap);
-    const forgotten = await staleAffinityDeletions(
+  /**
+   * Commits the phase, and deletes stale affinity entries in the same transaction where possible.
+   * `deleteStaleAffinity` deletes the rest.
+   */
+  async #commit(commit: Phase, changedTargets: AffinityTargetIndex): Promise<void> {
+    const changes = phaseChanges(commit);
+    const deletions = await staleAffinityDeletions(
       this.#tables,
-      broken,
+      changedTargets,
       this.#cleanupOptions(false),
     );
     try {
-      await this.#tables.transact([...changes, ...forgotten]);
+      await this.#tables.transact([...changes, ...deletions]);
     } catch (error) {
-      if (!(error instanceof NftRefusedError) || forgotten.length === 0) throw error;
-      // One of those may have ended by itself meanwhile; whatever else it was is refused again.
+      if (!(error instanceof NftRefusedError) || deletions.length === 0) throw error;
+      // An affinity entry may have expired meanwhile. Any other cause fails again.
       await this.#tables.transact(changes);
     }
   }
 
-  /** See `Forgetting`. */
-  #cleanupOptions(unknown: boolean): AffinityCleanupOptions {
-    return { family: this.family, deletesUnknown: unknown, onWarning: this.#options.onWarning };
+  #cleanupOptions(deletesUnknown: boolean): AffinityCleanupOptions {
+    return { family: this.family, deletesUnknown, onWarning: this.#options.onWarning };
   }
 
   /**
-   * Compares everything. What packets need last is written first, and what leads them there after
-   * it; what is not wanted goes the other way round, when all that is wanted is there.
+   * Full sync: compares the whole table with the desired state.
+   *
+   * Additions are ordered so that a packet never finds a dispatch element without its target. Lookup
+   * elements come first, then chains, then dispatch elements. Stale objects are removed last, in the
+   * opposite order.
+   *
+   * Static chains that already existed change in the same transaction as the dispatch elements, so packets
+   * see the old ruleset or the new one. This is how a newer agent takes over the table of an older one,
+   * whose maps and chains have other names, without a gap.
    */
   async #applyAll(): Promise<number> {
     this.#externalChange = undefined;
+    const chainsBefore = new Set(await this.#tables.chains());
     const refusal = await this.#declareTable();
     if (refusal !== undefined) return await this.#replaceTable(refusal);
     const kernel = await this.#kernelElements();
-    const [sources, ranges, leads] = [
+    const [lookups, ranges, dispatch] = [
       new PendingChanges(),
       new PendingChanges(),
       new PendingChanges(),
     ];
-    const sticky: PlannedRoute[] = [];
+    const withAffinity: PlannedRoute[] = [];
     const slice = new TimeSlice();
-    const sizes = new Map<string, number>();
+    const elementCounts = new Map<string, number>();
     let written = 0;
     let writing = Promise.resolve();
-    // While the kernel takes one transaction, the next is made up.
-    const write = async (pending: PendingChanges) => {
+    // Build the next transaction while the kernel processes this one.
+    const write = async (pending: PendingChanges, fills: readonly NftOperation[] = []) => {
       written += pending.size;
       const changes = pending.take();
       await writing;
-      writing = this.#tables.transact(changes);
-      // Whoever awaits it next hears of it.
+      writing = this.#tables.transact([...fills, ...changes]);
+      // The next `await writing` throws the error; avoid an unhandled rejection until then.
       writing.catch(() => {});
     };
-    for (const { elements, placed } of this.#plan.snapshot()) {
-      if (placed !== undefined && placed.route.affinitySeconds > 0) sticky.push(placed);
+    for (const { elements, planned } of this.#plan.snapshot()) {
+      if (planned !== undefined && planned.route.affinitySeconds > 0) withAffinity.push(planned);
       for (const element of elements) {
-        addToCount(sizes, element.map, 1);
-        const had = takeKernelData(kernel.get(element.map), element);
-        if (had === undefined || had !== elementDataText(element)) {
-          const others = isInterval(element.map) ? ranges : sources;
-          (isDispatchMap(element.map) ? leads : others).add(element, had !== undefined);
+        addToCount(elementCounts, element.map, 1);
+        const kernelData = takeKernelData(kernel.get(element.map), element);
+        if (kernelData === undefined || kernelData !== elementDataText(element)) {
+          const lookup = isInterval(element.map) ? ranges : lookups;
+          const pending = isDispatchMap(element.map) ? dispatch : lookup;
+          pending.add(element, kernelData !== undefined);
         }
         if (slice.isOver()) await slice.yield();
       }
-      if (sources.size > ELEMENTS_PER_TRANSACTION) await write(sources);
+      if (lookups.size > ELEMENTS_PER_TRANSACTION) await write(lookups);
     }
-    await write(sources);
+    await write(lookups);
     this.#removeOverlapping(ranges, kernel);
     await write(ranges);
     await writing;
     const chains = [...this.#plan.chains()];
     await this.#declare(chains);
-    await this.#tables.transact(chainFills(chains));
-    this.#removeOverlapping(leads, kernel);
-    await write(leads);
+    const staticNames = new Set(staticServiceChains(this.#options).map(({ name }) => name));
+    const isInUse = ({ name }: NftChain) => staticNames.has(name) && chainsBefore.has(name);
+    await this.#tables.transact(chainFills(chains.filter((chain) => !isInUse(chain))));
+    this.#removeOverlapping(dispatch, kernel);
+    await write(dispatch, chainFills(chains.filter(isInUse)));
     await writing;
-    this.#elementCounts = sizes;
+    this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);
     await this.#removeUnknownObjects();
     this.#declaredAffinityMaps = affinityMapsOf(this.#plan.chains());
-    const loyalties = this.#allAffinityTargets(sticky);
-    return (
-      written + (await deleteStaleAffinity(this.#tables, loyalties, this.#cleanupOptions(true)))
-    );
+    const targets = this.#allAffinityTargets(withAffinity);
+    return written + (await deleteStaleAffinity(this.#tables, targets, this.#cleanupOptions(true)));
   }
 
-  /** Has what the kernel cannot hold beside what is to be added go with it. */
+  /**
+   * Deletes stale ranges that overlap a pending addition in the same transaction: the kernel refuses
+   * overlapping ranges.
+   */
   #removeOverlapping(
     pending: PendingChanges,
     stale: ReadonlyMap<MapName, Map<string, string>>,
@@ -272,7 +298,10 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Brings the table with its maps. @returns why the one that is there could not be made so. */
+  /**
+   * Creates the table, its maps and static chains, or completes an existing table.
+   * @returns the error when the existing table conflicts, for example with a map of another type.
+   */
   async #declareTable(): Promise<NftError | undefined> {
     try {
       await this.#nft.run(tableDeclarations(staticServiceChains(this.#options), this.family));
@@ -284,7 +313,7 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Maps that packets write are declared by nft, which then can show what is in them. */
+  /** Declares missing affinity maps. nft does it, so that `nft list` can show their elements. */
   async #declare(chains: readonly NftChain[]): Promise<void> {
     const names = [...affinityMapsOf(chains)];
     if (names.every((name) => this.#declaredAffinityMaps.has(name))) return;
@@ -292,11 +321,14 @@ export class NftBackend implements Backend {
     this.#declaredAffinityMaps = new Set([...this.#declaredAffinityMaps, ...names]);
   }
 
-  /** Makes the table anew, in one transaction: one of another version has other maps. */
+  /** Replaces an incompatible table in one transaction. Session affinity is reset. */
   async #replaceTable(refusal: NftError): Promise<number> {
     const [reason] = refusal.message.split('\n');
-    const warning = `the table is of another version, it is replaced as a whole: ${reason}`;
-    this.#options.onWarning(warning);
+    this.#options.onWarning('replacing an nftables table of an incompatible version', {
+      table: TABLE,
+      reason,
+      effect: 'connections continue; session affinity is reset',
+    });
     const elements = [...this.#plan.snapshot()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
     const written = chains.map((chain) => (canNftWrite(chain) ? chain : { ...chain, rules: [] }));
@@ -309,7 +341,7 @@ export class NftBackend implements Backend {
     return elements.length;
   }
 
-  /** What the kernel has, by map and key, as text. */
+  /** Reads all elements from the kernel: data by map and by key, as text. */
   async #kernelElements(): Promise<Map<MapName, Map<string, string>>> {
     const maps = new Map<MapName, Map<string, string>>();
     for (const name of MAP_NAMES) {
@@ -324,19 +356,22 @@ export class NftBackend implements Backend {
     return maps;
   }
 
-  /** Of every map that packets write, for what was noted while nobody looked may be of no use. */
-  #allAffinityTargets(sticky: readonly PlannedRoute[]): AffinityTargetIndex {
-    const loyalties = affinityTargets(sticky);
+  /** Targets for every affinity map. A map without targets is included, so that its entries are deleted. */
+  #allAffinityTargets(withAffinity: readonly PlannedRoute[]): AffinityTargetIndex {
+    const targets = affinityTargets(withAffinity);
     const names = affinityMapsOf(this.#plan.chains());
-    return new Map([...names].map((name) => [name, loyalties.get(name) ?? new Map()]));
+    return new Map([...names].map((name) => [name, targets.get(name) ?? new Map()]));
   }
 
-  /** Chains, maps and counters of no use any more: nothing leads to them by now. */
+  /**
+   * Removes chains, maps and counters that the plan does not have. They are left over from deleted
+   * Services, another version of the agent, or another program. No rule of the agent refers to them by now.
+   */
   async #removeUnknownObjects(): Promise<void> {
     const known = new Set([...this.#plan.chains()].map(({ name }) => name));
     const chains = (await this.#tables.chains()) ?? [];
     const maps = new Set<string>([...MAP_NAMES, ...affinityMapsOf(this.#plan.chains())]);
-    // Those without a name go with the rules that they are of.
+    // The kernel removes an anonymous set together with its rule.
     const sets = ((await this.#tables.sets()) ?? [])
       .filter(({ flags }) => (flags & NFT_SET_FLAGS.anonymous) === 0)
       .map(({ name }) => name);
@@ -351,9 +386,10 @@ export class NftBackend implements Backend {
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;
       this.#cleanupFailures += 1;
-      this.#options.onWarning(
-        `cannot remove what is not ours from table ${TABLE}: ${error.message}`,
-      );
+      this.#options.onWarning('cannot remove unknown objects from the nftables table', {
+        table: TABLE,
+        err: error,
+      });
     }
   }
 
@@ -374,7 +410,10 @@ export class NftBackend implements Backend {
   }
 }
 
-/** What an element maps to among these, which it leaves; undefined: it is none of them. */
+/**
+ * Takes an element out of the elements read from the kernel; those left at the end are stale.
+ * @returns its data as text; undefined if the kernel does not have it.
+ */
 function takeKernelData(
   elements: Map<string, string> | undefined,
   element: MapElement,
@@ -386,7 +425,7 @@ function takeKernelData(
   return data;
 }
 
-/** Changes that are collected for a transaction. */
+/** Element changes collected for one transaction. */
 class PendingChanges {
   #removed: MapElement[] = [];
   #added: MapElement[] = [];
@@ -416,8 +455,8 @@ class PendingChanges {
   }
 }
 
-function addToCount(sizes: Map<string, number>, map: MapName, change: 1 | -1): void {
-  sizes.set(map, (sizes.get(map) ?? 0) + change);
+function addToCount(counts: Map<string, number>, map: MapName, change: 1 | -1): void {
+  counts.set(map, (counts.get(map) ?? 0) + change);
 }
 
 function phaseChanges({ deletes, adds }: Phase): NftElementChange[] {

@@ -1,7 +1,7 @@
 /**
- * The chains that elements of the maps lead to. There is one for each way that packets may be
- * treated, the number of endpoints included, and none for a Service: a hundred Services with three
- * endpoints each share a chain.
+ * Dispatch chains: the targets of verdict map elements. Chains depend on the traffic policy, masquerade,
+ * session affinity and number of endpoints, not on the Service: a hundred Services with three endpoints
+ * each share one chain.
  */
 
 import { getOrCreate } from '../api/collections.ts';
@@ -23,57 +23,58 @@ import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traff
 import type { Dispatch, EndpointPool } from '../traffic/plan.ts';
 import { AFFINITY_MAP, allPortsAffinityMap, type MapName } from './maps.ts';
 
-/** What chains depend on besides Services. */
+/** The flags that the rules of chains depend on. */
 export interface ChainOptions extends TrafficOptions {
-  /** 0 to 31. */
+  /** Bit of the packet mark that requests masquerade, 0 to 31. */
   readonly masqueradeBit: number;
-  /** UDP and SCTP packets to node ports on the loopback address are rejected and counted. */
+  /** Reject and count UDP and SCTP packets to node ports on the loopback address (KEP-6032). */
   readonly rejectsOnLocalhost: boolean;
 }
 
 /** A chain of table `portwide`. Equal names have equal rules. */
 export interface NftChain {
   readonly name: string;
-  /** What the kernel calls it for, as nft says it; undefined: other chains lead to it. */
+  /** Base chain specification in nft syntax; undefined for a chain that is only jumped to. */
   readonly hook?: string;
   readonly rules: readonly RuleParts[];
-  /** Chains that its rules lead to. */
+  /** Chains that the rules jump or go to. They must exist first. */
   readonly jumpTargets: readonly NftChain[];
-  /** A map that its rules need, which packets write. */
+  /** Affinity map that the rules refer to. It must exist first. */
   readonly affinity?: string;
-  /** A counter of the table that its rules name. */
+  /** Named counter that the rules refer to. It must exist first. */
   readonly counter?: string;
 }
 
-/** By what an endpoint is looked up: VIP and port, VIP alone (all-ports), node port. */
+/** The lookup key of endpoints: VIP, protocol and port; VIP only (all-ports Services); node port. */
 export type LookupKind = 'port' | 'ip' | 'node-port';
 
-/** Some endpoints of a VIP or node port, of which one is to be drawn. */
+/** A random selection of one endpoint of a VIP or node port. */
 export interface EndpointSelection {
   readonly kind: LookupKind;
-  /** At least 1. */
+  /** Number of endpoints, at least 1. */
   readonly count: number;
-  /** Those of traffic policy Local are numbered apart. */
+  /** Selects from the endpoints for traffic policy Local, which have their own index range. */
   readonly isLocal: boolean;
-  /** Tells all-ports Services apart that share a VIP; 0 but for ranges. */
+  /** Number of a port-range Service among those on one VIP, from 1; 0 for all other Services. */
   readonly slot: number;
-  readonly isSticky: boolean;
+  readonly hasAffinity: boolean;
 }
 
-/** Numbers of endpoints on one VIP: those of each slot, and of the Local policy, begin anew. */
+/** Offsets of endpoint indexes on one VIP: each slot, and within it policy Local, has its own range. */
 const LOCAL_INDEX = 2 ** 20;
 const SLOT_INDEX = 2 ** 21;
 
-/** The number of the first of these endpoints. */
+/** The index of the first endpoint of a selection. */
 export function firstIndex({ isLocal, slot }: Pick<EndpointSelection, 'isLocal' | 'slot'>): number {
   return slot * SLOT_INDEX + (isLocal ? LOCAL_INDEX : 0);
 }
 
+/** Rejects packets; with `ChainOptions.resetsTcp` it resets established TCP connections. */
 export const REJECT_CHAIN = 'reject-packet';
-/** Only with `ChainOptions.resetsTcp`; otherwise a plain verdict drops. */
+/** Exists only with `ChainOptions.resetsTcp`. Without it, elements have the verdict `drop`. */
 export const RESET_OR_DROP_CHAIN = 'reset-or-drop-packet';
 
-/** Chains by name, for those options: making rules anew for each Route took longer than all else. */
+/** Chains by options and name. Compiling the rules again for each Route took most of the time. */
 const memoizedChains = new WeakMap<ChainOptions, Map<string, NftChain>>();
 
 function memoized(
@@ -89,20 +90,20 @@ function memoized(
   return getOrCreate(chains, name, () => ({ name, ...make() }));
 }
 
-/** Where packets come from that are to draw an endpoint. */
-type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'isSticky'>;
+/** The part of a selection that is the same for all endpoint pools of a VIP. */
+type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'hasAffinity'>;
 
-/** Treats clients as they are to be; undefined: none is served. */
+/** The chain for a VIP or node port; undefined if no client has an endpoint. */
 export function dispatchChain(
   { podsAndNode, others, masquerade }: Dispatch,
   origin: SelectionOrigin,
   options: ChainOptions,
 ): NftChain | undefined {
-  const choice = selectionOf(others, origin);
-  if (podsAndNode === undefined) return choice && selectionChain(choice, masquerade, options);
-  const insideChoice = selectionOf(podsAndNode, origin);
-  if (choice === undefined && insideChoice === undefined) return undefined;
-  return localPolicyChain(insideChoice, choice, options);
+  const selection = selectionOf(others, origin);
+  if (podsAndNode === undefined) return selection && selectionChain(selection, masquerade, options);
+  const podsAndNodeSelection = selectionOf(podsAndNode, origin);
+  if (selection === undefined && podsAndNodeSelection === undefined) return undefined;
+  return localPolicyChain(podsAndNodeSelection, selection, options);
 }
 
 function selectionOf(
@@ -113,69 +114,91 @@ function selectionOf(
   return count === 0 ? undefined : { ...origin, count, isLocal: set === 'local' };
 }
 
-const SELECTION_CHAIN_NAMES = { foreign: 'internal', everybody: 'external', node: 'pick' } as const;
+const SELECTION_CHAIN_NAMES = {
+  'non-pods': 'internal',
+  all: 'external',
+  node: 'select-endpoint',
+} as const;
 
 /**
- * Draws an endpoint.
- * @param masquerade `node`: the node's own packets were marked on their way here.
+ * A chain that selects an endpoint at random and translates to it (DNAT).
+ * @param masquerade `node`: no mark is set here, because `localPolicyChain` marks the node's own packets.
  */
 export function selectionChain(
-  choice: EndpointSelection,
+  selection: EndpointSelection,
   masquerade: Dispatch['masquerade'],
   options: ChainOptions,
 ): NftChain {
-  return memoized(`${SELECTION_CHAIN_NAMES[masquerade]}-${selectionName(choice)}`, options, () => {
-    const { rules, ...rest } = selectionRules(choice, options.family);
-    return { rules: [...masqueradeRules(masquerade, options), ...rules], ...rest, jumpTargets: [] };
-  });
+  return memoized(
+    `${SELECTION_CHAIN_NAMES[masquerade]}-${selectionName(selection)}`,
+    options,
+    () => {
+      const { rules, ...rest } = selectionRules(selection, options.family);
+      return {
+        rules: [...masqueradeRules(masquerade, options), ...rules],
+        ...rest,
+        jumpTargets: [],
+      };
+    },
+  );
 }
 
-/** Where those inside are served apart: pods keep their address, the node's own traffic cannot. */
+/**
+ * A chain for externalTrafficPolicy Local. Pods and the node itself use the cluster endpoints. Pods keep
+ * their source address; traffic of the node is masqueraded, because its source may be the VIP.
+ */
 export function localPolicyChain(
   cluster: EndpointSelection | undefined,
   local: EndpointSelection | undefined,
   options: ChainOptions,
 ): NftChain {
-  const names = [cluster, local].map((choice) => (choice ? selectionName(choice) : 'none'));
-  return memoized(`local-${names.join('-')}`, options, () => {
-    const inside = cluster && selectionChain(cluster, 'node', options);
+  const names = [cluster, local].map((selection) =>
+    selection ? selectionName(selection) : 'none',
+  );
+  return memoized(`external-local-${names.join('-')}`, options, () => {
+    const clusterChain = cluster && selectionChain(cluster, 'node', options);
     const { localDetector } = options;
     const { rules, ...rest } = local ? selectionRules(local, options.family) : { rules: [] };
     return {
       rules: [
-        ...(inside && localDetector
-          ? [[isPod(localDetector, true, options), goTo(inside.name)]]
+        ...(clusterChain && localDetector
+          ? [[isPod(localDetector, true, options), goTo(clusterChain.name)]]
           : []),
-        ...(inside ? [[IS_FROM_NODE, setMarkBit(options.masqueradeBit), goTo(inside.name)]] : []),
+        ...(clusterChain
+          ? [[IS_FROM_NODE, setMarkBit(options.masqueradeBit), goTo(clusterChain.name)]]
+          : []),
         ...rules,
       ],
-      jumpTargets: inside ? [inside] : [],
+      jumpTargets: clusterChain ? [clusterChain] : [],
       ...rest,
     };
   });
 }
 
-/** Lets on only who is inside the source ranges; the others stay untranslated. */
+/**
+ * A chain that lets only sources in loadBalancerSourceRanges continue. Other packets are not translated;
+ * the no-endpoint maps drop them in hook filter.
+ */
 export function sourceRangesChain(
   chain: NftChain,
   by: RouteMatch['kind'],
   options: ChainOptions,
 ): NftChain {
-  return memoized(`allowed-${by}-${chain.name}`, options, () => {
+  return memoized(`firewall-${by}-${chain.name}`, options, () => {
     const { source, inSet } = rulePartsFor(options.family);
     const key = [...keyOf(by === 'all' ? 'ip' : 'port', options.family), source];
     return { rules: [[inSet(key, SOURCE_RANGE_SETS[by]), goTo(chain.name)]], jumpTargets: [chain] };
   });
 }
 
-/** Where it stands who may use a VIP. */
+/** The sets of allowed sources (loadBalancerSourceRanges), by match. */
 export const SOURCE_RANGE_SETS: Readonly<Record<RouteMatch['kind'], MapName>> = {
   port: 'allowed-ports',
   ranges: 'allowed-ranges',
   all: 'allowed-ips',
 };
 
-/** Notes which endpoint serves a client, and that it was seen. */
+/** A chain that adds or refreshes the affinity entry of a connection's client. */
 export function affinityUpdateChain(
   kind: LookupKind,
   slot: number,
@@ -183,7 +206,7 @@ export function affinityUpdateChain(
   options: ChainOptions,
 ): NftChain {
   const affinity = affinityMapOf(kind, slot);
-  return memoized(`remember-${affinity}-${seconds}`, options, () => {
+  return memoized(`update-${affinity}-${seconds}`, options, () => {
     const parts = rulePartsFor(options.family);
     const client = [parts.source, parts.originalVip];
     const withPort = [...client, parts.protocol, parts.originalPort];
@@ -191,7 +214,7 @@ export function affinityUpdateChain(
       kind === 'ip'
         ? [[parts.updateMap(affinity, client, [parts.endpoint], seconds)]]
         : PROTOCOLS.map((protocol) => [
-            // nft must know the protocol to know what a port is.
+            // nft accepts a port field only after a match on the protocol.
             protocolIs(protocol),
             parts.updateMap(affinity, withPort, [parts.endpoint, parts.endpointPort], seconds),
           ]);
@@ -200,14 +223,14 @@ export function affinityUpdateChain(
 }
 
 /**
- * Whether nft may be asked to write this chain's rules: 1.0.6 dies of those that note session
- * affinity with IPv6 ("Assertion dreg < ctx->reg_low").
+ * Whether nft can write the rules of this chain. nft 1.0.6 aborts on rules that update an affinity map
+ * with IPv6 keys ("Assertion dreg < ctx->reg_low").
  */
 export function canNftWrite({ name }: NftChain): boolean {
-  return !name.startsWith('remember-');
+  return !name.startsWith('update-affinity-');
 }
 
-/** A chain, and all that it leads to, those first. */
+/** A chain after all chains that it jumps to, directly or indirectly. */
 export function withJumpTargets(chain: NftChain): NftChain[] {
   return [...chain.jumpTargets.flatMap(withJumpTargets), chain];
 }
@@ -216,8 +239,14 @@ function affinityMapOf(kind: LookupKind, slot: number): string {
   return kind === 'ip' ? allPortsAffinityMap(slot) : AFFINITY_MAP;
 }
 
-function selectionName({ kind, count, isLocal, slot, isSticky }: EndpointSelection): string {
-  const parts = [kind, count, isLocal && 'local', slot > 0 && `slot${slot}`, isSticky && 'sticky'];
+function selectionName({ kind, count, isLocal, slot, hasAffinity }: EndpointSelection): string {
+  const parts = [
+    kind,
+    count,
+    isLocal && 'local',
+    slot > 0 && `slot${slot}`,
+    hasAffinity && 'affinity',
+  ];
   return parts.filter((part) => part !== false).join('-');
 }
 
@@ -234,23 +263,25 @@ const ENDPOINTS: Readonly<Record<LookupKind, MapName>> = {
 };
 
 /**
- * A transaction is one moment to each lookup, but not to a packet between two of them: it may have
- * been sent here when there were more endpoints than the next lookup finds. The first is there as
- * long as there is one.
+ * Rules that translate to the endpoint of the client's affinity entry, otherwise to a random endpoint.
+ *
+ * Each lookup is atomic, but a packet performs several, and a transaction can land between them. The
+ * packet may then select an index past the end of the shrunken list. The last rule falls back to the
+ * first index, which exists while any endpoint does.
  */
 function selectionRules(
-  choice: EndpointSelection,
+  selection: EndpointSelection,
   family: IpFamily,
 ): Pick<NftChain, 'rules' | 'affinity'> {
-  const { kind, count, slot, isSticky } = choice;
-  const { source, destination, protocol, port, lot: randomIndex, dnat } = rulePartsFor(family);
+  const { kind, count, slot, hasAffinity } = selection;
+  const { source, destination, protocol, port, randomIndex, dnat } = rulePartsFor(family);
   const isPortKept = kind === 'ip';
-  const drawn = (among: number) => {
-    const key = [...keyOf(kind, family), randomIndex(among, firstIndex(choice))];
+  const selectFrom = (among: number) => {
+    const key = [...keyOf(kind, family), randomIndex(among, firstIndex(selection))];
     return [dnat(key, ENDPOINTS[kind], isPortKept)];
   };
-  const rules = count > 1 ? [drawn(count), drawn(1)] : [drawn(1)];
-  if (!isSticky) return { rules };
+  const rules = count > 1 ? [selectFrom(count), selectFrom(1)] : [selectFrom(1)];
+  if (!hasAffinity) return { rules };
   const affinity = affinityMapOf(kind, slot);
   const client = [source, destination, ...(isPortKept ? [] : [protocol, port])];
   return { rules: [[dnat(client, affinity, isPortKept)], ...rules], affinity };
@@ -258,15 +289,15 @@ function selectionRules(
 
 function masqueradeRules(masquerade: Dispatch['masquerade'], options: ChainOptions): RuleParts[] {
   if (masquerade === 'node') return [];
-  const marked = setMarkBit(options.masqueradeBit);
-  const clients = masquerade === 'foreign' ? nonPodClients(options) : masquerade;
-  if (clients === 'nobody') return [];
-  return clients === 'everybody' ? [[marked]] : [[isPod(clients, false, options), marked]];
+  const mark = setMarkBit(options.masqueradeBit);
+  const clients = masquerade === 'non-pods' ? nonPodClients(options) : masquerade;
+  if (clients === 'none') return [];
+  return clients === 'all' ? [[mark]] : [[isPod(clients, false, options), mark]];
 }
 
-/** Packets of pods, or all others. */
+/** Matches packets of pods of this node, or with `is` false all other packets. */
 function isPod(detector: LocalDetector, is: boolean, { family }: ChainOptions): RulePart {
   if (detector.kind === 'cidr') return rulePartsFor(family).sourceIs(detector.cidr, !is);
-  // iptables ends a prefix in a plus, nft in an asterisk.
+  // iptables marks an interface prefix with a plus, nft with an asterisk.
   return inputInterfaceIs(detector.name.replace(/\+$/, '*'), !is);
 }

@@ -1,6 +1,6 @@
 /**
- * A TrafficPlan to its elements, see `static-chains.ts` for what packets make of them. All-ports plans differ
- * in that no key and no DNAT has a port, so that the packet keeps its own.
+ * Compiles a TrafficPlan to map elements and dispatch chains; `static-chains.ts` shows how packets use them.
+ * Keys and DNAT of all-ports plans have no port, so that the packet keeps its destination port.
  */
 
 import { cidrContains } from '../api/addresses.ts';
@@ -32,11 +32,11 @@ import { endpointElements } from './keys.ts';
 import { localhostRejectElement } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
-/** What of the others on a VIP the elements of a Route depend on. */
+/** How a Route shares one VIP with other Routes, as far as its elements depend on it. */
 export interface VipSharing {
-  /** See `Choice.slot`. */
+  /** See `EndpointSelection.slot`. */
   readonly slot: number;
-  /** An all-ports Service is beside it. */
+  /** Another Service has all ports or port ranges of the VIP. */
   readonly sharesWithAllPorts: boolean;
 }
 
@@ -45,34 +45,47 @@ const NOT_SHARED: VipSharing = { slot: 0, sharesWithAllPorts: false };
 const ACCEPT: NftVerdict = { kind: 'accept' };
 const DROP: NftVerdict = { kind: 'drop' };
 
-/** Elements, and the chains that they lead to. Equal input gives equal output, in equal order. */
+/** Elements, and the chains that they go to. Equal input gives equal output, in equal order. */
 export interface CompiledNftPlan {
   readonly elements: readonly MapElement[];
   readonly chains: readonly NftChain[];
 }
 
+/** The plan of a Route that does not exist. */
 export const EMPTY_NFT_PLAN: CompiledNftPlan = { elements: [], chains: [] };
 
-/** The maps that packets are looked up in: for what translates them, for who was served by whom, and if nobody translated. */
+/** The dispatch maps by match: for translation, for affinity updates, and for packets that were not translated. */
 const LOOKUPS = {
-  port: { services: 'service-ports', sticky: 'sticky-ports', verdicts: 'port-fates' },
-  ranges: { services: 'service-ranges', sticky: 'sticky-ranges', verdicts: 'range-fates' },
-  all: { services: 'service-ips', sticky: 'sticky-ips', verdicts: 'ip-fates' },
+  port: {
+    services: 'service-ports',
+    affinityUpdates: 'affinity-update-ports',
+    verdicts: 'no-endpoint-ports',
+  },
+  ranges: {
+    services: 'service-ranges',
+    affinityUpdates: 'affinity-update-ranges',
+    verdicts: 'no-endpoint-ranges',
+  },
+  all: {
+    services: 'service-ips',
+    affinityUpdates: 'affinity-update-ips',
+    verdicts: 'no-endpoint-ips',
+  },
   'node-port': {
     services: 'node-ports',
-    sticky: 'sticky-node-ports',
-    verdicts: 'node-port-fates',
+    affinityUpdates: 'affinity-update-node-ports',
+    verdicts: 'no-endpoint-node-ports',
   },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, MapName>>>>;
 
-/** @param sharing by VIP, of those that are not alone there. */
+/** @param sharing by VIP; VIPs that are not shared may be missing. */
 export function compileNftPlan(
   plan: TrafficPlan,
   sharing: ReadonlyMap<string, VipSharing>,
   options: ChainOptions,
 ): CompiledNftPlan {
   const { match, affinitySeconds, nodePort } = plan;
-  const isSticky = affinitySeconds > 0;
+  const hasAffinity = affinitySeconds > 0;
   const elements: MapElement[] = [];
   const chains: NftChain[] = [];
   const add = (map: MapName, element: NftElement, data?: NftVerdict) =>
@@ -81,22 +94,26 @@ export function compileNftPlan(
     chains.push(chain);
     return { kind: 'goto', chain: chain.name };
   };
-  const sticky = (kind: LookupKind, slot: number, isBeside: boolean): NftVerdict | undefined => {
-    if (isSticky) return goTo(affinityUpdateChain(kind, slot, affinitySeconds, options));
-    return isBeside ? ACCEPT : undefined;
+  const affinityUpdateFor = (
+    kind: LookupKind,
+    slot: number,
+    sharesWithAllPorts: boolean,
+  ): NftVerdict | undefined => {
+    if (hasAffinity) return goTo(affinityUpdateChain(kind, slot, affinitySeconds, options));
+    return sharesWithAllPorts ? ACCEPT : undefined;
   };
   const addLookups = (
     by: keyof typeof LOOKUPS,
     keys: readonly NftElement[],
     chain: NftVerdict | undefined,
     verdict: NftVerdict | undefined,
-    remember: NftVerdict | undefined,
+    affinityUpdate: NftVerdict | undefined,
   ) => {
     const maps = LOOKUPS[by];
     for (const key of keys) {
       if (chain) add(maps.services, key, chain);
       if (verdict) add(maps.verdicts, key, verdict);
-      if (remember) add(maps.sticky, key, remember);
+      if (affinityUpdate) add(maps.affinityUpdates, key, affinityUpdate);
     }
   };
   const addEndpoints = (
@@ -111,30 +128,30 @@ export function compileNftPlan(
       for (const endpoint of endpoints) {
         if (!needsHairpin(plan, endpoint)) continue;
         const bytes = addressBytes(endpoint.address);
-        add('hairpins', { key: Buffer.concat([bytes, bytes]) });
+        add('hairpin-connections', { key: Buffer.concat([bytes, bytes]) });
       }
     }
   };
 
-  for (const { vip, kind, dispatch: treatment, sources, healthCheckPort } of plan.vips) {
+  for (const { vip, kind, dispatch, sources, healthCheckPort } of plan.vips) {
     const address = addressBytes(vip);
     const { slot, sharesWithAllPorts } = sharing.get(vip) ?? NOT_SHARED;
     const by = match.kind === 'port' ? 'port' : 'ip';
     const keys = keysOf(address, match);
-    const served = dispatchChain(treatment, { kind: by, slot, isSticky }, options);
+    const served = dispatchChain(dispatch, { kind: by, slot, hasAffinity }, options);
     const chain = served && sources ? sourceRangesChain(served, match.kind, options) : served;
-    // Whoever is not let in stays untranslated, too.
-    const verdict = sources ? DROP : nftVerdict(treatment.untranslatedVerdict, options);
+    // Packets from other sources are not translated either, so the verdict applies to them.
+    const verdict = sources ? DROP : nftVerdict(dispatch.untranslatedVerdict, options);
     addLookups(
       match.kind,
       keys,
       chain ? goTo(chain) : ACCEPT,
       verdict,
-      sticky(by, slot, sharesWithAllPorts && match.kind !== 'all'),
+      affinityUpdateFor(by, slot, sharesWithAllPorts && match.kind !== 'all'),
     );
-    if (match.kind === 'ranges') add('ranged-ips', { key: address });
-    if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, treatment);
-    else for (const { key } of keys) addEndpoints('endpoints', key, slot, treatment);
+    if (match.kind === 'ranges') add('service-range-ips', { key: address });
+    if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, dispatch);
+    else for (const { key } of keys) addEndpoints('endpoints', key, slot, dispatch);
     if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
     const { ranges, ownVips } = sources ?? { ranges: [], ownVips: [] };
     for (const cidr of outermost([...ranges, ...ownVips.map(hostCidr)])) {
@@ -147,24 +164,30 @@ export function compileNftPlan(
       }
     }
     if (healthCheckPort > 0) {
-      add('health-ports', { key: Buffer.concat([address, portField(healthCheckPort)]) });
+      add('health-check-node-ports', { key: Buffer.concat([address, portField(healthCheckPort)]) });
     }
   }
   if (nodePort !== undefined) {
-    const { protocol, port, dispatch: treatment } = nodePort;
+    const { protocol, port, dispatch } = nodePort;
     const key = portKey(protocol, port);
-    const chain = dispatchChain(treatment, { kind: 'node-port', slot: 0, isSticky }, options);
-    const verdict = nftVerdict(treatment.untranslatedVerdict, options);
-    const translation = chain && goTo(chain);
-    addLookups('node-port', [{ key }], translation, verdict, sticky('node-port', 0, false));
-    addEndpoints('node-port-endpoints', key, 0, treatment);
+    const chain = dispatchChain(dispatch, { kind: 'node-port', slot: 0, hasAffinity }, options);
+    const verdict = nftVerdict(dispatch.untranslatedVerdict, options);
+    const dispatchVerdict = chain && goTo(chain);
+    addLookups(
+      'node-port',
+      [{ key }],
+      dispatchVerdict,
+      verdict,
+      affinityUpdateFor('node-port', 0, false),
+    );
+    addEndpoints('node-port-endpoints', key, 0, dispatch);
     const reject = options.rejectsOnLocalhost && localhostRejectElement(plan.family, nodePort);
     if (reject) elements.push(reject);
   }
   return { elements, chains };
 }
 
-/** What packets to a VIP are looked up by. */
+/** The keys that packets to a VIP are looked up by. */
 function keysOf(address: Buffer, match: RouteMatch): NftElement[] {
   if (match.kind === 'all') return [{ key: address }];
   const keyOf = (protocol: Protocol, port: number) =>
@@ -185,7 +208,7 @@ function nftVerdict(
   return { kind: 'goto', chain: RESET_OR_DROP_CHAIN };
 }
 
-/** Ranges in a set may not overlap. */
+/** Drops CIDRs inside others: the kernel refuses overlapping ranges in a set. */
 function outermost(cidrs: readonly string[]): string[] {
   const unique = [...new Set(cidrs)];
   const [bits, host] = [

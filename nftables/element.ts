@@ -1,20 +1,20 @@
-/** Elements of the maps of table `portwide`. */
+/** Identity of the elements of table `portwide`. */
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
 import { elementKeyText } from '../nft/element.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 
-/** An element of one of the maps. */
+/** An element of one of the maps or sets. */
 export interface MapElement extends NftElement {
   readonly map: MapName;
 }
 
-/** What an element is known by, over all maps. */
+/** Identifies an element in the table: its map and key. */
 export function elementId(element: MapElement): string {
   return `${element.map} ${elementKeyText(element)}`;
 }
 
-/** The element that `keyText` was made from, as far as deleting it needs. */
+/** An element without data, enough to delete it. @param text from `elementKeyText`. */
 export function elementFromKeyText(map: MapName, text: string, family: IpFamily): MapElement {
   const { key: fields, isInterval } = MAPS[map];
   const length = fields.reduce((sum, field) => sum + widthOf(field, family), 0);

@@ -1,7 +1,7 @@
 /**
- * Elements that are ranges in several fields at once. The kernel refuses one that begins or ends in
- * another, takes one that encloses another, and deletes the first it finds around a key. So what
- * overlaps with something new has to go before that comes.
+ * Overlaps in interval maps, whose elements are ranges in several fields. The kernel refuses an element that
+ * begins or ends inside another, but accepts one that encloses another. A deletion then removes the first
+ * element around the key. So elements that overlap an addition must be deleted before it.
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
@@ -9,18 +9,19 @@ import type { NftElement } from '../netlink/nftables/types.ts';
 import type { MapElement } from './element.ts';
 import { MAPS, type MapName, widthOf } from './maps.ts';
 
+/** Whether elements of the map are ranges. */
 export function isInterval(map: MapName): boolean {
   return MAPS[map].isInterval === true;
 }
 
-/** Those of `old` that cannot be in the kernel beside some of `fresh`. */
+/** The elements of `old` that overlap an element of `fresh` in the same map. */
 export function overlapping(
   old: Iterable<MapElement>,
   fresh: Iterable<MapElement>,
   family: IpFamily,
 ): MapElement[] {
   const addressLength = widthOf('address', family);
-  // All begin with a VIP, which is one address.
+  // Every key of an interval map begins with a VIP, which is a single address.
   const vipOf = ({ map, key }: MapElement) => `${map} ${key.toString('latin1', 0, addressLength)}`;
   const byVip = new Map<string, MapElement[]>();
   for (const element of fresh) {
@@ -34,7 +35,7 @@ export function overlapping(
   );
 }
 
-/** Whether there is a key in both of two elements of one map. */
+/** Whether two elements of one map have a key in common. */
 function overlap(a: MapElement, b: MapElement, family: IpFamily): boolean {
   let start = 0;
   return MAPS[a.map].key.every((field) => {

@@ -1,18 +1,18 @@
-/** Endpoints as keys and values of the maps of table `portwide`. */
+/** Encodes endpoints as keys and data of the maps of table `portwide`. */
 import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes, writeAddress } from '../netlink/core/address.ts';
 import { writeU32 } from '../netlink/core/host-order.ts';
 import { portField } from '../nft/keys.ts';
 
-/** An endpoint, as packets are translated to it. */
+/** An endpoint as DNAT data: the address, and the port unless the packet keeps its own. */
 export function endpointData({ address, port }: Endpoint): Buffer {
   const bytes = addressBytes(address);
   return port === undefined ? bytes : Buffer.concat([bytes, portField(port)]);
 }
 
 /**
- * What maps a key and a number to each of these endpoints, counted from `first`. All are in one piece
- * of memory, for loads make 100,000 of them.
+ * Elements that map a key and an index to each endpoint, with indexes from `first`. All share one buffer,
+ * because a full sync builds 100,000 of them.
  */
 export function endpointElements(
   key: Buffer,
@@ -27,7 +27,7 @@ export function endpointElements(
   return endpoints.map(({ address, port }, index) => {
     const start = index * size;
     bytes.set(key, start);
-    // What `numgen` draws has the byte order of the host.
+    // `numgen` returns a number in host byte order.
     writeU32(bytes, first + index, start + key.length);
     const end = writeAddress(bytes, address, start + keyLength);
     if (port !== undefined) bytes.writeUInt16BE(port, end);

@@ -1,6 +1,6 @@
 /**
- * UDP and SCTP node ports on the loopback address. The proxy in `localhost/` serves TCP only, so packets to them are
- * rejected and counted (KEP-6032), in counters that bear the names of kube-proxy's.
+ * Rejects and counts packets to UDP and SCTP node ports on the loopback address (KEP-6032). The proxy in
+ * `localhost/` serves TCP only. The counters have the names of kube-proxy's counters.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
@@ -14,11 +14,12 @@ import type { MapElement } from './element.ts';
 
 const UNPROXIED = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 
-/** The chains that `localhostReject` leads to. */
+/** The chains that elements of `localhostRejectElement` go to. */
 export function localhostChains(): NftChain[] {
   return UNPROXIED.map((protocol) => ({
     name: chainName(protocol),
-    // Only on arrival, as the kernel refuses: a packet that is rejected on its way out is EPERM to its sender.
+    // Reject on arrival (iifname lo), as the kernel does for a closed port. A reject in hook output would
+    // make the sender's system call fail with EPERM.
     rules: [[inputInterfaceIs('lo'), countPacket(counterName(protocol)), goTo(REJECT_CHAIN)]],
     jumpTargets: [],
     counter: counterName(protocol),
@@ -26,8 +27,8 @@ export function localhostChains(): NftChain[] {
 }
 
 /**
- * What rejects packets to a node port on the loopback address; undefined for TCP. No VIP has this key, for none is a
- * loopback address.
+ * The element that rejects packets to a node port on the loopback address; undefined for TCP. Its key cannot
+ * be that of a VIP, because no VIP is a loopback address.
  */
 export function localhostRejectElement(
   family: IpFamily,
@@ -35,13 +36,13 @@ export function localhostRejectElement(
 ): MapElement | undefined {
   if (protocol === 'TCP') return undefined;
   return {
-    map: 'port-fates',
+    map: 'no-endpoint-ports',
     key: Buffer.concat([addressBytes(loopbackAddress(family)), portKey(protocol, port)]),
     data: { kind: 'goto', chain: chainName(protocol) },
   };
 }
 
-/** Packets rejected, by protocol, of the counters that are there. */
+/** Rejected packets by protocol, for the counters that exist. */
 export function rejectedPackets(counters: readonly NftCounter[]): Map<Protocol, number> {
   const packets = new Map(counters.map((counter) => [counter.name, Number(counter.packets)]));
   return new Map(

@@ -1,114 +1,121 @@
 /**
- * The maps and sets of table `portwide`: all that differs from Service to Service, so that there is
- * no chain and no map of one Service alone. The kernel pays for every chain and map (and for many
- * maps in one table more than in proportion), for an element next to nothing.
+ * The maps and sets of table `portwide`. Services differ in elements only; no chain or map belongs to one
+ * Service. A chain or map costs the kernel memory and time, with many maps in one table more than in
+ * proportion; an element costs next to nothing.
  */
 import type { IpFamily } from '../api/objects.ts';
 import { nftFamily } from '../nft/rule.ts';
 
-/** A part of a key or a value; in the kernel each takes a multiple of four bytes. */
+/** A field of a key or of data. In the kernel each field takes a multiple of four bytes. */
 export type MapField = 'address' | 'protocol' | 'port' | 'index';
 
+/** The type of a map or set. */
 export interface MapSpec {
   readonly key: readonly MapField[];
-  /** What it maps to; a set maps to nothing. */
+  /** Type of the data; undefined for a set. */
   readonly data?: 'verdict' | readonly MapField[];
-  /** Elements are ranges, of ports or of addresses. */
+  /** Elements are ranges of ports or of addresses. */
   readonly isInterval?: true;
 }
 
 const SERVICE_PORT = ['address', 'protocol', 'port'] as const;
 
-/** Where packets to a VIP go, in the order in which they are looked up: the precedence on one VIP. */
+/** Maps that dispatch packets to VIPs and node ports, in lookup order: the precedence on one VIP. */
 const DISPATCH = {
-  /** Ports of load balancer VIPs that stay with the node (externalTrafficPolicy Local). */
-  'health-ports': { key: ['address', 'port'] },
+  /** `spec.healthCheckNodePort` on load balancer VIPs: the node itself answers (externalTrafficPolicy Local). */
+  'health-check-node-ports': { key: ['address', 'port'] },
   'service-ports': { key: SERVICE_PORT, data: 'verdict' },
   'service-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
   'service-ips': { key: ['address'], data: 'verdict' },
   'node-ports': { key: ['protocol', 'port'], data: 'verdict' },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** What a packet is looked up in on its way from there. */
+/** Maps and sets that dispatch chains look up. */
 const LOOKUP_MAPS = {
-  /** By VIP, port and a number drawn by lot. */
+  /** Endpoints by VIP, protocol, port and a random index. */
   endpoints: { key: [...SERVICE_PORT, 'index'], data: ['address', 'port'] },
-  /** Of all-ports Services: the packet keeps its port. */
+  /** Endpoints of all-ports Services; the packet keeps its port. */
   'endpoint-ips': { key: ['address', 'index'], data: ['address'] },
   'node-port-endpoints': { key: ['protocol', 'port', 'index'], data: ['address', 'port'] },
   /**
-   * Who may use a VIP, where not everybody may (loadBalancerSourceRanges). Who may use a range of it
-   * may not therefore use a port in between that is of another Service.
+   * Allowed sources of VIPs with loadBalancerSourceRanges. Ports, ranges and all ports have separate sets: a
+   * source allowed for a port range is not allowed for a port inside it that belongs to another Service.
    */
   'allowed-ports': { key: [...SERVICE_PORT, 'address'], isInterval: true },
   'allowed-ranges': { key: [...SERVICE_PORT, 'address'], isInterval: true },
   'allowed-ips': { key: ['address', 'address'], isInterval: true },
-  /** Endpoints that may be led back to themselves, and must not see their own address then. */
-  hairpins: { key: ['address', 'address'] },
-  /** Addresses of the node on which node ports are served. */
+  /** Source and destination of connections from an endpoint to itself, which must be masqueraded. */
+  'hairpin-connections': { key: ['address', 'address'] },
+  /** Node addresses on which node ports are served. */
   'node-port-ips': { key: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** For which VIPs and ports it is noted who was served by whom. */
+/** VIPs and ports whose connections add or refresh a session affinity entry. */
 const AFFINITY_DISPATCH = {
-  'sticky-ports': { key: SERVICE_PORT, data: 'verdict' },
-  'sticky-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
-  'sticky-ips': { key: ['address'], data: 'verdict' },
-  'sticky-node-ports': { key: ['protocol', 'port'], data: 'verdict' },
+  'affinity-update-ports': { key: SERVICE_PORT, data: 'verdict' },
+  'affinity-update-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  'affinity-update-ips': { key: ['address'], data: 'verdict' },
+  'affinity-update-node-ports': { key: ['protocol', 'port'], data: 'verdict' },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** The fate of packets to a VIP that nobody translated. */
+/**
+ * Verdicts for packets to VIPs and node ports that were not translated. They match VIPs without endpoints,
+ * sources outside loadBalancerSourceRanges, and packets to all-ports VIPs that escaped translation.
+ */
 const NO_ENDPOINT_MAPS = {
-  'port-fates': { key: SERVICE_PORT, data: 'verdict' },
-  'range-fates': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
-  'ip-fates': { key: ['address'], data: 'verdict' },
-  'node-port-fates': { key: ['protocol', 'port'], data: 'verdict' },
-  /** VIPs of which some ranges are served: the rest is rejected. */
-  'ranged-ips': { key: ['address'] },
-  /** Cluster IPs: what no Service lists is rejected, as in kube-proxy. */
+  'no-endpoint-ports': { key: SERVICE_PORT, data: 'verdict' },
+  'no-endpoint-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  'no-endpoint-ips': { key: ['address'], data: 'verdict' },
+  'no-endpoint-node-ports': { key: ['protocol', 'port'], data: 'verdict' },
+  /** VIPs of port-range Services: all other ports are rejected. */
+  'service-range-ips': { key: ['address'] },
+  /** Cluster IPs: ports that no Service lists are rejected, as in kube-proxy. */
   'cluster-ips': { key: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** Sources before what leads packets to them: the order in which elements come into being. */
+/** All maps and sets, lookup maps before the maps that dispatch packets to them. */
 export const MAPS: Readonly<Record<MapName, MapSpec>> = {
   ...LOOKUP_MAPS,
   ...AFFINITY_DISPATCH,
   ...NO_ENDPOINT_MAPS,
   ...DISPATCH,
 };
+/** The name of a map or set with elements of the agent; affinity maps are not among them. */
 export type MapName =
   | keyof typeof LOOKUP_MAPS
   | keyof typeof AFFINITY_DISPATCH
   | keyof typeof NO_ENDPOINT_MAPS
   | keyof typeof DISPATCH;
+/** All map and set names, in the order of `MAPS`. */
 export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
 
-/** Maps that lead packets on. What they lead to is there before them, and goes after them. */
+/** Maps that dispatch packets. Their elements are added after the lookup elements, and deleted before them. */
 const DISPATCH_MAPS: ReadonlySet<string> = new Set(
   Object.keys({ ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
 );
 
+/** Whether the map dispatches packets, see `DISPATCH_MAPS`. */
 export function isDispatchMap(map: MapName): boolean {
   return DISPATCH_MAPS.has(map);
 }
 
 /**
- * Maps that only what nobody translated is looked up in. They go last: a packet that found no VIP to
- * be translated by may be under way to them, when that is there by now.
+ * Whether only packets that were not translated are looked up in the map. Its elements are deleted last: a
+ * packet that found no VIP before the commit may still look up its verdict after it.
  */
 export function isNoEndpointMap(map: MapName): boolean {
   return map in NO_ENDPOINT_MAPS;
 }
 
-/** Elements that several Services may ask for, and that stay as long as one does. */
+/** Whether several Routes may need the same element, which exists until the last of them is removed. */
 export function isReferenceCounted(map: MapName): boolean {
   return REFERENCE_COUNTED.has(map);
 }
 
 const REFERENCE_COUNTED: ReadonlySet<MapName> = new Set([
-  'hairpins',
-  'health-ports',
-  'ranged-ips',
+  'hairpin-connections',
+  'health-check-node-ports',
+  'service-range-ips',
   'cluster-ips',
 ]);
 
@@ -119,7 +126,7 @@ const TYPES: Readonly<Record<MapField, (ip: string) => string>> = {
   index: () => 'numgen random mod 65536',
 };
 
-/** Bytes of a field in the kernel. */
+/** Bytes that a field takes in the kernel. */
 export function widthOf(field: MapField, family: IpFamily): number {
   return field === 'address' && family === 'IPv6' ? 16 : 4;
 }
@@ -128,7 +135,7 @@ function typeText(fields: readonly MapField[], ip: string): string {
   return fields.map((field) => TYPES[field](ip)).join(' . ');
 }
 
-/** A declaration for nft. A table that has it already takes it as well. */
+/** The declaration of a map or set in nft syntax. nft accepts it again while the type is the same. */
 export function mapDeclaration(name: MapName, family: IpFamily): string {
   const { key, data, isInterval } = MAPS[name];
   const ip = nftFamily(family);
@@ -137,25 +144,25 @@ export function mapDeclaration(name: MapName, family: IpFamily): string {
   return `${data === undefined ? 'set' : 'map'} ${name} { typeof ${typeText(key, ip)}${value ?? ''};${flags} }`;
 }
 
-/** Who was served by whom, of ordinary Services; packets write it. */
+/** Affinity entries of ordinary Services: client, VIP and port to endpoint. Rules write it. */
 export const AFFINITY_MAP = 'affinity';
 
 /**
- * The same, of all-ports Services, whose clients stay with an endpoint across ports. One for each of
- * the Services that share a VIP, see `slot`.
+ * Affinity entries of all-ports Services, whose clients keep their endpoint across ports. Services that
+ * share a VIP have one map each, see `EndpointSelection.slot`.
  */
 export function allPortsAffinityMap(slot: number): string {
   return `affinity-ips-${slot}`;
 }
 
 /**
- * Clients for whom it can be remembered; a new one beyond is served, and not remembered. When an
- * endpoint goes all are read, twice, and the kernel counts from the first again for each part that it
- * hands out: 2 s for 100,000, but 54 s for 300,000, while other changes wait.
+ * Most entries of an affinity map. Further clients are served without affinity. Removing an endpoint dumps
+ * the map twice, and the kernel restarts its walk for every part of a dump. That takes 2 s for 100,000
+ * entries and 54 s for 300,000, while other changes wait.
  */
 const MAX_CLIENTS = 131_072;
 
-/** A declaration of a map that packets write. */
+/** The declaration of an affinity map in nft syntax. */
 export function affinityMapDeclaration(name: string, family: IpFamily): string {
   const ip = nftFamily(family);
   const isByPort = name === AFFINITY_MAP;

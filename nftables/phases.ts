@@ -1,47 +1,50 @@
-/** The transactions that bring a difference into the kernel, in their order. */
+/** Splits a change of the maps into transactions, so that a packet never finds a half-changed Service. */
 import type { IpFamily } from '../api/objects.ts';
 import { elementId, type MapElement } from './element.ts';
 import { isInterval, overlapping } from './intervals.ts';
 import { isDispatchMap } from './maps.ts';
 import type { PlanDiff } from './plan.ts';
 
-/** What is done in one transaction. */
+/** Element changes of one transaction. */
 export interface Phase {
   readonly deletes: readonly MapElement[];
   readonly adds: readonly MapElement[];
 }
 
-/** The transactions that make a difference, in their order. */
+/** The transactions of a change, in their order. */
 export interface Phases {
-  /** What new ways lead to, and has to be there first. */
+  /** Ranges of lookup sets, which new dispatch elements depend on. */
   readonly prepare: Phase;
+  /** New elements, and old ones that cannot exist beside them. */
   readonly commit: Phase;
-  /** Ways that nobody has to take any more, once the new ones are there. */
+  /** Old dispatch elements, which the new ones replace. */
   readonly withdraw: Phase;
-  /** What packets that are under way may still be looking for. */
+  /** Elements that packets in flight may still look up. */
   readonly cleanup: Phase;
 }
 
 /**
- * A packet is looked up in one map after the other, and a transaction may come in between; and what
- * changes in maps of ranges (nft_set_pipapo) the kernel puts in force a moment after the rest of the
- * transaction. Such a packet would find neither the old way nor the new one. So new ways come before
- * old ones go; the precedence on a VIP holds between them meanwhile.
+ * Orders a change: new dispatch elements are added before the old ones are deleted.
+ *
+ * A packet is looked up in one map after the other, and a transaction can land between two lookups. Changes
+ * of interval maps (nft_set_pipapo) even take effect a moment after the rest of their transaction. With
+ * additions and deletions in one transaction, such a packet could miss both. While both exist, the
+ * precedence on the VIP decides.
  */
 export function phasesOf({ deletes, adds, cleanup }: PlanDiff, family: IpFamily): Phases {
-  const isAhead = ({ map }: MapElement) => isInterval(map) && !isDispatchMap(map);
-  const isNotAhead = (element: MapElement) => !isAhead(element);
-  const ahead = { deletes: deletes.filter(isAhead), adds: adds.filter(isAhead) };
-  const added = adds.filter(isNotAhead);
+  const isRangeLookup = ({ map }: MapElement) => isInterval(map) && !isDispatchMap(map);
+  const isOther = (element: MapElement) => !isRangeLookup(element);
+  const added = adds.filter(isOther);
   const addedKeys = new Set(added.map(elementId));
-  const ways = deletes.filter(isNotAhead);
-  // The kernel cannot have these beside what is added.
-  const displaced = new Set(overlapping(ways, added, family));
-  const goesAtOnce = (way: MapElement) => displaced.has(way) || addedKeys.has(elementId(way));
+  const deleted = deletes.filter(isOther);
+  // The kernel refuses these ranges beside the added ones.
+  const displaced = new Set(overlapping(deleted, added, family));
+  const isReplaced = (element: MapElement) =>
+    displaced.has(element) || addedKeys.has(elementId(element));
   return {
-    prepare: ahead,
-    commit: { deletes: ways.filter(goesAtOnce), adds: added },
-    withdraw: { deletes: ways.filter((way) => !goesAtOnce(way)), adds: [] },
+    prepare: { deletes: deletes.filter(isRangeLookup), adds: adds.filter(isRangeLookup) },
+    commit: { deletes: deleted.filter(isReplaced), adds: added },
+    withdraw: { deletes: deleted.filter((element) => !isReplaced(element)), adds: [] },
     cleanup: { deletes: cleanup, adds: [] },
   };
 }

@@ -1,4 +1,4 @@
-/** What one family should have in its maps, Route by Route. */
+/** The desired elements and chains of table `portwide` in one IP family, and the changes to get there. */
 import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { addressBytes } from '../netlink/core/address.ts';
@@ -19,26 +19,27 @@ import { overlapping } from './intervals.ts';
 import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
 import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
 
+/** All flags that elements and chains depend on. */
 export interface NftPlanOptions extends StaticChainOptions, NodePortOptions {}
 
-/** A Route, and what of its surroundings its elements depend on. */
+/** A Route with the state of other Routes and of the node that its elements depend on. */
 export interface PlannedRoute {
   readonly route: Route;
-  /** By VIP, of those that it is not alone on. */
+  /** By VIP; VIPs that are not shared may be missing. */
   readonly sharing: ReadonlyMap<string, VipSharing>;
   readonly allowsOwnVips: boolean;
 }
 
-/** What brings the kernel from what it was given last to what is wanted now. */
+/** The changes from the applied state to the desired state. */
 export interface PlanDiff {
-  /** Chains that it does not have yet. */
+  /** Chains that the kernel does not have yet. */
   readonly chains: readonly NftChain[];
-  /** What leads packets on, and what is in the way of the additions. See `steps.ts`. */
+  /** Dispatch elements, and elements that an addition replaces or overlaps. See `phases.ts`. */
   readonly deletes: readonly MapElement[];
   readonly adds: readonly MapElement[];
-  /** What packets that are under way may still be looking for. */
+  /** Elements to delete last, because packets in flight may still look them up. */
   readonly cleanup: readonly MapElement[];
-  /** Routes that were and are, of those that changed, for what is to be forgotten of clients. */
+  /** The changed Routes, to find affinity entries that became stale. */
   readonly routes: readonly (readonly [
     before: PlannedRoute | undefined,
     after: PlannedRoute | undefined,
@@ -46,22 +47,22 @@ export interface PlanDiff {
 }
 
 /**
- * What one family should have in its maps, Route by Route. Pure but for its memory. It remembers
- * Routes and compiles them again to tell what goes, for elements take ten times the memory.
+ * Tracks desired and applied Routes of one IP family. It keeps Routes and compiles them again to find
+ * deleted elements, because elements would take ten times the memory.
  */
 export class NftPlan {
   readonly #options: NftPlanOptions;
   #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
   readonly #desired = new Map<string, PlannedRoute>();
-  /** What the kernel was given. */
+  /** Routes that the kernel has, once the last diff or snapshot is written. */
   #applied = new Map<string, PlannedRoute>();
   #appliedNodePortIps: readonly string[] = [];
   readonly #pending = new Set<string>();
-  /** Ids of Routes by VIP. */
+  /** Ids of all Routes by VIP. */
   readonly #routesByVip = new Map<string, Set<string>>();
-  /** Of these, the Routes of all ports or of ranges. */
+  /** Ids of the Routes of all ports or port ranges by VIP. */
   readonly #allPortsByVip = new Map<string, Map<string, RouteMatch['kind']>>();
-  /** How many given Routes ask for an element that several may ask for. */
+  /** Number of applied Routes that need a reference-counted element, by `elementId`. */
   #references = new Map<string, number>();
   #chains = new Map<string, NftChain>();
 
@@ -69,8 +70,8 @@ export class NftPlan {
     this.#options = options;
   }
 
-  setNodeAddresses(facts: NodeAddresses): void {
-    this.#nodeAddresses = facts;
+  setNodeAddresses(nodeAddresses: NodeAddresses): void {
+    this.#nodeAddresses = nodeAddresses;
     for (const { route } of [...this.#desired.values()]) {
       if (dependsOnNodeAddresses(route)) this.#setDesired(route);
     }
@@ -79,10 +80,10 @@ export class NftPlan {
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     const changed = [...upserts];
     const before = new Map<string, string>();
-    const index = (route: Route | undefined, isThere: boolean) => {
+    const index = (route: Route | undefined, isPresent: boolean) => {
       for (const vip of route === undefined ? [] : vipsOf(route)) {
         if (!before.has(vip)) before.set(vip, this.#allPortsText(vip));
-        this.#index(vip, route as Route, isThere);
+        this.#index(vip, route as Route, isPresent);
       }
     };
     for (const id of removals) {
@@ -95,16 +96,19 @@ export class NftPlan {
       index(route, true);
     }
     for (const route of changed) this.#setDesired(route);
-    for (const [vip, wide] of before) {
-      if (this.#allPortsText(vip) === wide) continue;
+    for (const [vip, allPorts] of before) {
+      if (this.#allPortsText(vip) === allPorts) continue;
       for (const id of this.#routesByVip.get(vip) ?? []) {
-        const neighbour = this.#desired.get(id);
-        if (neighbour !== undefined) this.#setDesired(neighbour.route);
+        const sharing = this.#desired.get(id);
+        if (sharing !== undefined) this.#setDesired(sharing.route);
       }
     }
   }
 
-  /** What changed since it was last taken. The caller brings it to the kernel or calls `takeAll`. */
+  /**
+   * The changes since the last diff or snapshot, which count as applied from now on. If the caller cannot
+   * write them it must call `snapshot` next.
+   */
   diff(): PlanDiff {
     const steps = this.diffSteps();
     for (;;) {
@@ -114,14 +118,14 @@ export class NftPlan {
   }
 
   /**
-   * As `take`, Route by Route, so that the event loop may turn in between. What is wanted from then on
-   * is for the next time.
+   * Computes `diff` Route by Route, so that the caller can yield to the event loop. Updates during the
+   * iteration are part of the next diff.
    */
   *diffSteps(): Generator<undefined, PlanDiff> {
     const routes = [...this.#pending].map(
       (id) => [this.#applied.get(id), this.#desired.get(id)] as const,
     );
-    // All at once: what is wanted meanwhile is held against it.
+    // Mark all as applied before the first yield: updates during the iteration compare with it.
     for (const id of this.#pending) {
       const now = this.#desired.get(id);
       if (now === undefined) this.#applied.delete(id);
@@ -133,11 +137,11 @@ export class NftPlan {
     const after = new Map<string, MapElement>();
     const shared = new Map<string, { readonly element: MapElement; change: number }>();
     const collect = (
-      placed: PlannedRoute | undefined,
+      planned: PlannedRoute | undefined,
       into: Map<string, MapElement>,
       change: 1 | -1,
     ) => {
-      const compiled = placed === undefined ? EMPTY_NFT_PLAN : this.#compile(placed);
+      const compiled = planned === undefined ? EMPTY_NFT_PLAN : this.#compile(planned);
       for (const element of compiled.elements) {
         const key = elementId(element);
         if (!isReferenceCounted(element.map)) into.set(key, element);
@@ -151,39 +155,39 @@ export class NftPlan {
       yield undefined;
     }
     const deletes: MapElement[] = [];
-    const gone: MapElement[] = [];
+    const removed: MapElement[] = [];
     for (const [key, element] of before) {
       const now = after.get(key);
       if (now !== undefined && hasSameData(element, now)) after.delete(key);
       else if (now !== undefined || isRemovedFirst(element)) deletes.push(element);
-      else gone.push(element);
+      else removed.push(element);
     }
     const adds = [...after.values()];
-    const inTheWay = new Set(overlapping(gone, adds, this.#options.family));
-    deletes.push(...inTheWay);
-    const cleanup = gone.filter((element) => !inTheWay.has(element));
+    const displaced = new Set(overlapping(removed, adds, this.#options.family));
+    deletes.push(...displaced);
+    const cleanup = removed.filter((element) => !displaced.has(element));
     for (const [key, { element, change }] of shared) {
-      const held = this.#references.get(key) ?? 0;
+      const references = this.#references.get(key) ?? 0;
       this.#addReferences(key, change);
-      if (held === 0 && change > 0) adds.push(element);
-      if (held > 0 && held + change === 0)
+      if (references === 0 && change > 0) adds.push(element);
+      if (references > 0 && references + change === 0)
         (isRemovedFirst(element) ? deletes : cleanup).push(element);
     }
     const ips = listedNodePortAddresses(this.#options, this.#nodeAddresses);
-    const givenIps = this.#appliedNodePortIps;
+    const appliedIps = this.#appliedNodePortIps;
     this.#appliedNodePortIps = ips;
-    adds.push(...ips.filter((ip) => !givenIps.includes(ip)).map(nodePortIpElement));
-    deletes.push(...givenIps.filter((ip) => !ips.includes(ip)).map(nodePortIpElement));
-    return { chains: this.#registerChains(chains), deletes, adds, cleanup: cleanup, routes };
+    adds.push(...ips.filter((ip) => !appliedIps.includes(ip)).map(nodePortIpElement));
+    deletes.push(...appliedIps.filter((ip) => !ips.includes(ip)).map(nodePortIpElement));
+    return { chains: this.#registerChains(chains), deletes, adds, cleanup, routes };
   }
 
   /**
-   * All that is wanted, Route by Route; from now on that counts as given. Elements that several
-   * Routes ask for come once.
+   * All desired elements, Route by Route, each element once. They count as applied from the first
+   * iteration on.
    */
   *snapshot(): Iterable<{
     readonly elements: readonly MapElement[];
-    readonly placed?: PlannedRoute;
+    readonly planned?: PlannedRoute;
   }> {
     this.#pending.clear();
     this.#applied = new Map(this.#desired);
@@ -191,28 +195,28 @@ export class NftPlan {
     this.#chains = new Map(this.#staticChains().map((chain) => [chain.name, chain]));
     this.#appliedNodePortIps = listedNodePortAddresses(this.#options, this.#nodeAddresses);
     yield { elements: this.#appliedNodePortIps.map(nodePortIpElement) };
-    for (const placed of [...this.#applied.values()]) {
-      const compiled = this.#compile(placed);
+    for (const planned of [...this.#applied.values()]) {
+      const compiled = this.#compile(planned);
       this.#registerChains(compiled.chains);
       const elements = compiled.elements.filter((element) => {
         if (!isReferenceCounted(element.map)) return true;
         return this.#addReferences(elementId(element), 1) === 1;
       });
-      yield { elements, placed };
+      yield { elements, planned };
     }
   }
 
-  /** All chains that the kernel should have once everything is taken. */
+  /** All chains that applied Routes have used since the last snapshot, and the static chains. */
   chains(): Iterable<NftChain> {
     return this.#chains.values();
   }
 
-  /** The Route that an element is of (`ns/name` or `ns/name:port`), as far as it is of one. */
+  /** The Service port (`ns/name` or `ns/name:port`) that needs an element; undefined if none does. */
   servicePortOf(element: MapElement): string | undefined {
     const key = elementId(element);
-    for (const placed of this.#applied.values()) {
-      const { elements } = this.#compile(placed);
-      if (elements.some((each) => elementId(each) === key)) return placed.route.name;
+    for (const planned of this.#applied.values()) {
+      const { elements } = this.#compile(planned);
+      if (elements.some((each) => elementId(each) === key)) return planned.route.name;
     }
     return undefined;
   }
@@ -232,43 +236,44 @@ export class NftPlan {
   }
 
   #addReferences(key: string, change: number): number {
-    const held = (this.#references.get(key) ?? 0) + change;
-    if (held === 0) this.#references.delete(key);
-    else this.#references.set(key, held);
-    return held;
+    const references = (this.#references.get(key) ?? 0) + change;
+    if (references === 0) this.#references.delete(key);
+    else this.#references.set(key, references);
+    return references;
   }
 
-  #compile({ route, sharing: places, allowsOwnVips }: PlannedRoute): CompiledNftPlan {
-    return compileNftPlan(trafficPlan(route, allowsOwnVips), places, this.#options);
+  #compile({ route, sharing, allowsOwnVips }: PlannedRoute): CompiledNftPlan {
+    return compileNftPlan(trafficPlan(route, allowsOwnVips), sharing, this.#options);
   }
 
-  /** Sees to it that a Route is wanted as its surroundings now demand. */
+  /** Plans a Route again after it, other Routes of its VIPs, or the node's addresses changed. */
   #setDesired(route: Route): void {
-    const placed = this.#planned(route);
-    this.#desired.set(route.id, placed);
-    const given = this.#applied.get(route.id);
-    if (given !== undefined && isDeepStrictEqual(given, placed)) this.#pending.delete(route.id);
+    const planned = this.#planned(route);
+    this.#desired.set(route.id, planned);
+    const applied = this.#applied.get(route.id);
+    if (applied !== undefined && isDeepStrictEqual(applied, planned))
+      this.#pending.delete(route.id);
     else this.#pending.add(route.id);
   }
 
   #planned(route: Route): PlannedRoute {
-    let places = SHARES_NO_VIP;
+    let sharing = SHARES_NO_VIP;
     for (const vip of vipsOf(route)) {
       const others = this.#allPortsOn(vip);
       const ranges = others.filter((id) => this.#allPortsByVip.get(vip)?.get(id) === 'ranges');
       const slot = ranges.indexOf(route.id) + 1;
       const sharesWithAllPorts = others.some((id) => id !== route.id);
       if (slot === 0 && !sharesWithAllPorts) continue;
-      places = new Map([...places, [vip, { slot, sharesWithAllPorts: sharesWithAllPorts }]]);
+      sharing = new Map([...sharing, [vip, { slot, sharesWithAllPorts }]]);
     }
     return {
       route,
-      sharing: places,
+      sharing,
       allowsOwnVips: allowsOwnVips(route, this.#nodeAddresses.addresses),
     };
   }
 
-  /** Routes of all ports or of ranges on a VIP: ids, sorted, for slots must not depend on history. */
+  /** Ids of the Routes of all ports or port ranges on a VIP, sorted: slots must not depend on history. */
   #allPortsOn(vip: string): string[] {
     return [...(this.#allPortsByVip.get(vip)?.keys() ?? [])].sort(compareText);
   }
@@ -279,25 +284,25 @@ export class NftPlan {
       .join();
   }
 
-  #index(vip: string, { id, match }: Route, isThere: boolean): void {
-    if (isThere) {
+  #index(vip: string, { id, match }: Route, isPresent: boolean): void {
+    if (isPresent) {
       getOrCreate(this.#routesByVip, vip, () => new Set()).add(id);
       if (match.kind !== 'port')
         getOrCreate(this.#allPortsByVip, vip, () => new Map()).set(id, match.kind);
       return;
     }
-    const [ids, wide] = [this.#routesByVip.get(vip), this.#allPortsByVip.get(vip)];
+    const [ids, allPorts] = [this.#routesByVip.get(vip), this.#allPortsByVip.get(vip)];
     ids?.delete(id);
     if (ids?.size === 0) this.#routesByVip.delete(vip);
-    wide?.delete(id);
-    if (wide?.size === 0) this.#allPortsByVip.delete(vip);
+    allPorts?.delete(id);
+    if (allPorts?.size === 0) this.#allPortsByVip.delete(vip);
   }
 }
 
-/** Of Routes that have their VIPs to themselves: nearly all. */
+/** The same value for all Routes that share no VIP, which are nearly all. */
 const SHARES_NO_VIP: ReadonlyMap<string, VipSharing> = new Map();
 
-/** Nothing is to be led there any more. */
+/** Whether the element must be deleted before the elements that it dispatches packets to. */
 function isRemovedFirst({ map }: MapElement): boolean {
   return isDispatchMap(map) && !isNoEndpointMap(map);
 }

@@ -1,13 +1,14 @@
 /**
- * What stands on every node whatever Services there are. What a packet to a VIP or node port does:
+ * Base chains and static rules of table `portwide`, the same for any Services. The path of a packet to a VIP
+ * or node port:
  *
- *   nat prerouting, output ─ services ─ VIP and port, VIP and range, VIP, node port
- *                            └─► a chain for the way it is treated ─► an endpoint by lot ─► DNAT
+ *   nat prerouting, output ─ services ─ lookup of VIP and port, VIP and range, VIP, node port
+ *                            └─► dispatch chain ─► random endpoint ─► DNAT
  *   filter input, forward, output, new connections only
- *     not translated ─────── to a VIP of ours: rejected or dropped
- *   nat input, postrouting ─ session affinity is noted; masquerade
+ *     not translated ─────── service-endpoints-check: reject or drop packets to VIPs
+ *   nat input, postrouting ─ update-affinity; masquerade
  *
- * Looked up by hash, a packet's way is as long with ten thousand Services as with one.
+ * A packet is looked up in the same few maps for any number of Services, most of them hash tables.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import type { NftOperation } from '../netlink/nftables/types.ts';
@@ -35,22 +36,23 @@ import { type ChainOptions, type NftChain, REJECT_CHAIN, RESET_OR_DROP_CHAIN } f
 import { localhostChains } from './localhost.ts';
 import { AFFINITY_MAP, affinityMapDeclaration, MAP_NAMES, mapDeclaration } from './maps.ts';
 
-/** kube-proxy's nftables mode has one of its own name. */
+/** Name of the table in families ip and ip6. kube-proxy's nftables mode uses table `kube-proxy`. */
 export const TABLE = 'portwide';
 
+/** The flags that static rules depend on. */
 export interface StaticChainOptions extends ChainOptions {
-  /** Where cluster IPs come from, when it is known: what of it no Service has is dropped. */
+  /** The Service CIDRs, if known: packets to addresses in them that no Service has are dropped. */
   readonly serviceCidrs: readonly string[];
 }
 
-/** Every chain that does not come and go with Services. */
+/** All chains that do not depend on Services. */
 export function staticServiceChains(options: StaticChainOptions): NftChain[] {
   const { family, masqueradeBit } = options;
   const parts = rulePartsFor(family);
   const { destination, protocol, port, originalVip, originalPort, inSet, verdictMap } = parts;
   const vipPort = [destination, protocol, port];
   const tcp = protocolIs('TCP');
-  const isHealthPort = inSet([destination, port], 'health-ports');
+  const isHealthPort = inSet([destination, port], 'health-check-node-ports');
   const isNodePort = inSet([destination], 'node-port-ips');
 
   const chain = (name: string, rules: readonly RuleParts[]): NftChain => ({
@@ -62,20 +64,20 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     ...chain(name, rules),
     hook: `type ${hook}; policy accept;`,
   });
-  // nft must know the protocol to know what a port is.
+  // nft accepts a port field only after a match on the protocol.
   const byProtocol = (rule: RuleParts): RuleParts[] =>
     PROTOCOLS.map((each) => [protocolIs(each), ...rule]);
-  // Only packets that open a connection, or the others would pay as well.
-  const onNew = (untranslated: string): RuleParts[] => [
-    [IS_NEW, HAS_DNAT, goTo('translated')],
-    [IS_NEW, goTo(untranslated)],
+  // New connections only, so that established connections do not pay for these lookups.
+  const onNew = (checkChain: string): RuleParts[] => [
+    [IS_NEW, HAS_DNAT, goTo('drop-port-zero')],
+    [IS_NEW, goTo(checkChain)],
   ];
   // An established connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it.
   const resets: readonly RuleParts[] = options.resetsTcp
     ? [[tcp, IS_MID_CONNECTION, TCP_RESET]]
     : [];
   const services = verdict({ kind: 'jump', chain: 'services' });
-  const served: RuleParts[] = [[HAS_DNAT, goTo('served')]];
+  const updateAffinity: RuleParts[] = [[HAS_DNAT, goTo('update-affinity')]];
   return [
     chain(REJECT_CHAIN, [...resets, [parts.reject]]),
     ...(options.resetsTcp ? [chain(RESET_OR_DROP_CHAIN, [...resets, [DROP]])] : []),
@@ -87,53 +89,54 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
       [verdictMap([destination], 'service-ips')],
       [isNodePort, verdictMap([protocol, port], 'node-ports')],
     ]),
-    chain('translated', [
-      // All-ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either.
+    chain('drop-port-zero', [
+      // All ports means 1 to 65535 (KEP-2610). No other Service translates to port 0 either.
       ...byProtocol([PORT_IS_ZERO, DROP]),
     ]),
-    chain('served', [
-      ...byProtocol([verdictMap([originalVip, protocol, originalPort], 'sticky-ports')]),
-      ...byProtocol([verdictMap([originalVip, protocol, originalPort], 'sticky-ranges')]),
-      [verdictMap([originalVip], 'sticky-ips')],
+    chain('update-affinity', [
+      ...byProtocol([verdictMap([originalVip, protocol, originalPort], 'affinity-update-ports')]),
+      ...byProtocol([verdictMap([originalVip, protocol, originalPort], 'affinity-update-ranges')]),
+      [verdictMap([originalVip], 'affinity-update-ips')],
       ...byProtocol([
         inSet([originalVip], 'node-port-ips'),
-        verdictMap([protocol, originalPort], 'sticky-node-ports'),
+        verdictMap([protocol, originalPort], 'affinity-update-node-ports'),
       ]),
     ]),
-    chain('untranslated', [
+    chain('service-endpoints-check', [
       [tcp, isHealthPort, ACCEPT],
-      [verdictMap(vipPort, 'port-fates')],
-      [verdictMap(vipPort, 'range-fates')],
-      [verdictMap([destination], 'ip-fates')],
-      [inSet([destination], 'ranged-ips'), goTo(REJECT_CHAIN)],
-      [isNodePort, verdictMap([protocol, port], 'node-port-fates')],
+      [verdictMap(vipPort, 'no-endpoint-ports')],
+      [verdictMap(vipPort, 'no-endpoint-ranges')],
+      [verdictMap([destination], 'no-endpoint-ips')],
+      [inSet([destination], 'service-range-ips'), goTo(REJECT_CHAIN)],
+      [isNodePort, verdictMap([protocol, port], 'no-endpoint-node-ports')],
     ]),
-    // Not on the way in: an address that the node holds may have listeners there (NodeLocal DNSCache).
-    chain('untranslated-elsewhere', [
-      [verdict({ kind: 'jump', chain: 'untranslated' })],
+    // Not in hook input: the node may hold the VIP and listen on it (NodeLocal DNSCache).
+    chain('cluster-ips-check', [
+      [verdict({ kind: 'jump', chain: 'service-endpoints-check' })],
       [inSet([destination], 'cluster-ips'), goTo(REJECT_CHAIN)],
       ...options.serviceCidrs.map((cidr) => [parts.destinationIs(cidr), DROP]),
     ]),
     base('nat-prerouting', 'nat hook prerouting priority dstnat', [[services]]),
     base('nat-output', 'nat hook output priority -100', [[services]]),
-    // In nat, where only the first packet of a connection comes by: those that follow unanswered would
-    // note an endpoint anew that has gone. Before masquerade, for the client's address.
-    base('nat-input-served', 'nat hook input priority 99', served),
-    base('nat-postrouting-served', 'nat hook postrouting priority 99', served),
+    // Type nat, because it sees only the first packet of a connection: later packets without an answer would
+    // add the entry of a removed endpoint again. Priority 99 is before masquerade, while the packet still has
+    // the client's address.
+    base('nat-input-affinity', 'nat hook input priority 99', updateAffinity),
+    base('nat-postrouting-affinity', 'nat hook postrouting priority 99', updateAffinity),
     base('nat-postrouting', 'nat hook postrouting priority srcnat', [
-      [HAS_DNAT, inSet([parts.source, destination], 'hairpins'), MASQUERADE],
-      // Cleared, so that a packet that is encapsulated and comes by again is not masqueraded twice.
+      [HAS_DNAT, inSet([parts.source, destination], 'hairpin-connections'), MASQUERADE],
+      // Clear the mark: an encapsulated packet passes this hook again and would be masqueraded twice.
       [hasMarkBit(masqueradeBit), clearMarkBit(masqueradeBit), MASQUERADE],
     ]),
-    base('filter-input', 'filter hook input priority filter', onNew('untranslated')),
-    base('filter-forward', 'filter hook forward priority filter', onNew('untranslated-elsewhere')),
-    base('filter-output', 'filter hook output priority filter', onNew('untranslated-elsewhere')),
+    base('filter-input', 'filter hook input priority filter', onNew('service-endpoints-check')),
+    base('filter-forward', 'filter hook forward priority filter', onNew('cluster-ips-check')),
+    base('filter-output', 'filter hook output priority filter', onNew('cluster-ips-check')),
   ];
 }
 
 /**
- * A script for nft that brings the table, the maps, counters and chains that hooks call, without rules; a
- * table that has them stays as it is, and its counters go on.
+ * A script for nft that declares the table, its maps, counters and chains, without rules. Existing objects and
+ * the values of counters do not change.
  */
 export function tableDeclarations(chains: readonly NftChain[], family: IpFamily): string {
   return [
@@ -147,16 +150,17 @@ export function tableDeclarations(chains: readonly NftChain[], family: IpFamily)
   ].join('\n');
 }
 
-/** The maps that packets write. */
+/** Names of the affinity maps that the chains refer to. */
 export function affinityMapsOf(chains: Iterable<NftChain>): Set<string> {
   return new Set([AFFINITY_MAP, ...[...chains].flatMap(({ affinity }) => affinity ?? [])]);
 }
 
+/** Names of the counters that the chains refer to. */
 export function countersOf(chains: Iterable<NftChain>): Set<string> {
   return new Set([...chains].flatMap(({ counter }) => counter ?? []));
 }
 
-/** A script for nft that gives these chains their rules, in one transaction with the rest. */
+/** A script for nft that replaces the rules of the chains. */
 export function chainRulesScript(chains: readonly NftChain[], family: IpFamily): string {
   const table = `${nftFamily(family)} ${TABLE}`;
   return [
@@ -168,7 +172,7 @@ export function chainRulesScript(chains: readonly NftChain[], family: IpFamily):
   ].join('\n');
 }
 
-/** The same for the kernel, which makes chains that are not there. */
+/** Netlink operations that replace the rules of the chains, and create missing chains. */
 export function chainFills(chains: Iterable<NftChain>): NftOperation[] {
   return [...chains].map(({ name, rules }) => ({
     action: 'fill',

@@ -1,4 +1,4 @@
-/** Elements as nft has them, for people and for scripts. */
+/** Writes the whole table as a script for nft, for `portwide render` and to replace an incompatible table. */
 
 import type { IpFamily } from '../api/objects.ts';
 import { addressFormatter } from '../netlink/core/address.ts';
@@ -14,8 +14,8 @@ import { chainRulesScript, TABLE, tableDeclarations } from './static-chains.ts';
 const ELEMENTS_PER_LINE = 500;
 
 /**
- * A script for nft that brings all of a table, in one transaction. It takes the place of the one that
- * is there: nft 1.0.6 cannot add rules that map to address and port to a table that it reads back.
+ * A script for nft that replaces the table in one transaction. It cannot extend an existing table: nft 1.0.6
+ * refuses rules with DNAT to address and port from a map in a table that it reads back from the kernel.
  */
 export function tableScript(
   chains: Iterable<NftChain>,
@@ -36,14 +36,13 @@ export function tableScript(
   });
   const all = [...unique.values()];
   const table = `table ${nftFamily(family)} ${TABLE}`;
-  // To delete what is not there would be an error.
-  const anew = `add ${table}\ndelete ${table}\n`;
-  return [anew + tableDeclarations(all, family), chainRulesScript(all, family), ...lines, ''].join(
-    '\n',
-  );
+  // Deleting a table that does not exist is an error, so add it first.
+  const emptyTable = `add ${table}\ndelete ${table}`;
+  const declarations = tableDeclarations(all, family);
+  return [emptyTable, declarations, chainRulesScript(all, family), ...lines, ''].join('\n');
 }
 
-/** `10.96.0.1 . tcp . 80 : goto internal-port-3` */
+/** Formats elements in nft syntax: `10.96.0.1 . tcp . 80 : goto internal-port-3` */
 function elementFormatter(family: IpFamily): (element: MapElement) => string {
   const formatAddress = addressFormatter();
   const width = family === 'IPv4' ? 4 : 16;

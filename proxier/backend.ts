@@ -1,67 +1,64 @@
-/** What a proxy mode is to the proxier: one backend for each family. */
+/** The interface of a proxy mode to the proxier: one backend per IP family. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 
-/** What one `apply` did, for logs and metrics. */
+/** The result of one `apply`, for logs and metrics. */
 export interface ApplyReport {
-  /** Chains, maps or messages written; 0 when the kernel had everything. */
+  /** Number of chains, elements or messages written; 0 if the kernel was up to date. */
   readonly written: number;
-  /** Rules of iptables among it, by table; missing in modes that do not count them. */
+  /** iptables rules written, by table; undefined in modes without iptables rules. */
   readonly rulesWritten?: ReadonlyMap<string, number>;
 }
 
-/** What a backend has in use. It is asked at each scrape, so it is counted as it changes. */
+/** What a backend uses in the kernel. Read at each metrics scrape, so backends keep the counts up to date. */
 export interface BackendStats {
-  /** Rules of iptables that are ours, by table. */
+  /** Number of the agent's iptables rules, by table. */
   readonly rules?: ReadonlyMap<string, number>;
   /** Packet marks of all-ports Services. */
   readonly marks?: {
     readonly inUse: number;
-    /** Services that wait for one and are rejected until then. */
+    /** Services without a mark because all are in use; they are rejected until one is free. */
     readonly waiting: number;
   };
-  /** VIPs on which no Service is served, and that stay bound while connections to them last. */
+  /** VIPs without a Service that remain bound until their connections end. */
   readonly drainingVips?: number;
-  /** Elements of nf_tables that Services have, by map. */
+  /** Number of nf_tables elements, by map. */
   readonly elements?: ReadonlyMap<string, number>;
-  /** How often something in our table that is of no use could not be removed. */
+  /** Number of failed attempts to remove unknown objects from the agent's nf_tables table. */
   readonly cleanupFailures?: number;
 }
 
 /**
- * One proxy mode in one family. `update` and `setFacts` only change what is wanted and are quick;
- * `apply` brings the kernel there. After an `apply` that failed the kernel is as it was (or part
- * of the way, each part consistent), and the next has everything still to do.
+ * One proxy mode in one IP family. `update` and `setNodeAddresses` only change the desired state and are quick;
+ * `apply` writes it to the kernel. After a failed `apply` the kernel has its previous state, or some of the
+ * transactions, each consistent in itself. The next `apply` must be full.
  */
 export interface Backend {
   readonly family: IpFamily;
   setNodeAddresses(facts: NodeAddresses): void;
   update(upserts: Iterable<Route>, removals: Iterable<string>): void;
   /**
-   * Services that came to be refused as a whole (true), or are no longer: they are served again or gone
-   * (false). Called before the `update` with their Routes, in modes where the connections of a refused
-   * Service need more than conntrack to live on.
+   * Reports Services that are now refused as a whole (true), or no longer refused because they are served or
+   * deleted (false). Called before the `update` with their Routes. Implemented by modes in which connections of
+   * a refused Service need kernel state besides conntrack entries.
    */
   setRefusedServices?(changes: ReadonlyMap<ObjectKey, boolean>): void;
-  /** @param full compare with the kernel and mend whatever differs, stale rules included. */
+  /** Writes the desired state. @param full resync: compare with the kernel, and repair all drift and stale rules. */
   apply(full: boolean): Promise<ApplyReport>;
   /**
-   * What somebody else took away, as far as a cheap look can tell, in words for the log (`chain
-   * KUBE-PROXY-CANARY of table nat`); undefined: everything stands.
+   * Looks for drift with a cheap check: rules that another program removed.
+   * @returns a description for the log (`chain KUBE-PROXY-CANARY of table nat`); undefined without drift.
    */
   findDrift(): Promise<string | undefined>;
-  /** A mode that hears at once of what somebody took away has `loss` asked at once. */
+  /** Registers a callback for modes that are notified of drift; the proxier then calls `findDrift` at once. */
   onDrift?(callback: () => void): void;
-  /** It hears by now of all that others do, so that there is little to find by comparing. */
+  /** Whether the mode is notified of all external changes, so that periodic resyncs can be rare. */
   readonly watchesChanges?: boolean;
-  /** A mode tells the numbers that it has. */
+  /** Numbers for metrics; each mode reports the ones it has. */
   stats?(): BackendStats;
-  /**
-   * Packets to node ports on the loopback address that rules rejected since their table was made, of the protocols that
-   * are rejected there; the kernel counts them.
-   */
+  /** Packets to node ports on the loopback address that rules rejected since the table was created, by protocol. */
   localhostRejections?(): Promise<ReadonlyMap<Protocol, number>>;
-  /** Ends timers and sockets, when nothing is under way any more; the rules stay. */
+  /** Closes timers and sockets. Call it after the last `apply` has ended. The rules remain in the kernel. */
   close(): Promise<void>;
 }

@@ -1,23 +1,22 @@
-/** When the changes of EndpointSlices were triggered, for the network programming latency. */
+/** Collects trigger times of EndpointSlice changes, for the network programming latency metric. */
 import { getOrCreate } from '../api/collections.ts';
 import type { EndpointSlice, IpFamily, ObjectKey } from '../api/objects.ts';
 
-/** When something happened in the cluster that the rules of a family have to follow. */
+/** The time of an event in the cluster that changes the rules of a family. */
 export interface ChangeTrigger {
   readonly family: IpFamily;
   /** Milliseconds since 1970, by the clock of the control plane. */
   readonly time: number;
 }
 
-/** Milliseconds that the control plane's clock may be ahead of ours; more is nonsense. */
+/** Milliseconds that the control plane's clock may be ahead; later trigger times are ignored as invalid. */
 const MAX_AHEAD = 60_000;
 
 /**
- * Collects, by Service, what made its EndpointSlices change, to measure how long it takes until the
- * rules follow (the network programming latency SLI). As in kube-proxy's EndpointsChangeTracker,
- * what happened before this agent began says nothing about it, and neither does a slice that goes,
- * for it only knows of the change before. Unlike there, each trigger counts once, however often its
- * slice is written.
+ * Collects trigger times by Service, to measure the time until the rules follow (the network programming latency
+ * SLI). As in kube-proxy's EndpointsChangeTracker, triggers from before the agent's start do not count. Neither do
+ * deleted slices, whose annotation is that of the change before. Unlike kube-proxy, each trigger counts once,
+ * however often its slice is written.
  */
 export class ChangeTriggers {
   readonly #now: () => number;
@@ -31,12 +30,12 @@ export class ChangeTriggers {
     this.#start = now();
   }
 
-  /** All slices that there were have been listed; from now on they change. */
+  /** Starts collecting, once the existing slices have been listed. */
   start(): void {
     this.#isStarted = true;
   }
 
-  /** A slice came, or is no longer as it was `before`. */
+  /** Records the trigger of an added or changed slice. @param before undefined for an added slice. */
   record(slice: EndpointSlice, before: EndpointSlice | undefined): void {
     const { serviceKey, family, triggerTime: time } = slice;
     if (!this.#isStarted || time === undefined || time === before?.triggerTime) return;
@@ -44,12 +43,12 @@ export class ChangeTriggers {
     getOrCreate(this.#pending, serviceKey, () => []).push({ family, time });
   }
 
-  /** A slice of the Service went. */
+  /** Discards the triggers of a Service, after one of its slices was deleted. */
   discard(serviceKey: ObjectKey): void {
     this.#pending.delete(serviceKey);
   }
 
-  /** What was collected for a Service since the last call. */
+  /** Returns the triggers of a Service, and forgets them. */
   take(serviceKey: ObjectKey): readonly ChangeTrigger[] {
     const triggers = this.#pending.get(serviceKey) ?? [];
     this.#pending.delete(serviceKey);

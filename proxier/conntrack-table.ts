@@ -1,4 +1,4 @@
-/** Stale conntrack entries of the kernel, found and deleted. */
+/** Finds and deletes stale conntrack entries in the kernel. */
 import type { IpFamily } from '../api/objects.ts';
 import { deleteConntrack, dumpConntrack } from '../netlink/conntrack/conntrack.ts';
 import type { ConntrackTable } from './family-proxier.ts';
@@ -7,18 +7,18 @@ import type { ConntrackTable } from './family-proxier.ts';
 export function conntrackTable(family: IpFamily): ConntrackTable {
   return {
     async deleteStale(isStale, protocols, origDst) {
-      let forgotten = 0;
+      let deleted = 0;
       for (const protocol of protocols) {
         const stale = await dumpConntrack({
           family,
           protocol,
           ...(origDst === undefined ? {} : { origDst }),
-          // Other zones belong to other software (OVS, CNIs).
+          // Other zones belong to other programs (OVS, CNI plug-ins).
           keep: (entry) => entry.zone === 0 && isStale(entry, protocol),
         });
-        forgotten += await deleteConntrack(stale);
+        deleted += await deleteConntrack(stale);
       }
-      return forgotten;
+      return deleted;
     },
   };
 }

@@ -1,4 +1,4 @@
-/** One family of the proxier: what is to be handed to its backend, and what follows when that has applied it. */
+/** Syncs one IP family: passes changes to the backend, then deletes stale conntrack entries. */
 import { isDeepStrictEqual } from 'node:util';
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { LocalhostNodePort } from '../localhost/endpoint-picker.ts';
@@ -12,9 +12,9 @@ import { type CleanupScope, type FlowTuple, StaleFlowTracker } from './stale-flo
 /** The conntrack entries of one family. */
 export interface ConntrackTable {
   /**
-   * Deletes the entries of these protocols for which `isStale` says so.
-   * @param origDst when given, only entries with this original destination are looked at.
-   * @returns how many were deleted.
+   * Deletes stale entries of the given protocols.
+   * @param origDst if set, only entries with this original destination are checked.
+   * @returns the number of deleted entries.
    */
   deleteStale(
     isStale: (flow: FlowTuple, protocol: Protocol) => boolean,
@@ -23,46 +23,47 @@ export interface ConntrackTable {
   ): Promise<number>;
 }
 
-/** What happened in one sync, for logs and metrics. */
+/** The result of one sync, for logs and metrics. */
 export interface SyncReport {
   readonly family: IpFamily;
   readonly full: boolean;
-  /** Something was handed over since the last sync that succeeded. */
+  /** Whether there were changes since the last successful sync. */
   readonly changed: boolean;
   readonly seconds: number;
-  /** Seconds of it that the backend took. */
+  /** Seconds spent in `Backend.apply`. */
   readonly applySeconds: number;
   readonly written: number;
   /** See `ApplyReport`. */
   readonly rulesWritten: ReadonlyMap<string, number> | undefined;
-  /** Seconds that it took to look for stale conntrack entries; undefined when there was no reason to look. */
+  /** Seconds spent on stale conntrack entries; undefined if none could be stale. */
   readonly flowSeconds: number | undefined;
-  readonly forgottenFlows: number;
-  /** Why stale conntrack entries could not be deleted; they are tried again with the next sync. */
+  readonly deletedFlows: number;
+  /** The error of deleting stale conntrack entries; undefined without error. The next sync retries. */
   readonly flowError: unknown;
-  /** What health check node ports may say from now on, where that changed. */
+  /** Changed answers of health check node ports, which are true from now on. */
   readonly health: readonly ServiceHealth[];
-  /** What is to be served on the loopback address from now on, where that changed; see `proxiesLocalhost`. */
+  /** Changed node ports for the localhost proxy, see `proxiesLocalhost`; port 0 for a removed one. */
   readonly localhostNodePorts: readonly LocalhostNodePort[];
-  /** When what is now in force was triggered, in milliseconds since 1970. */
+  /** Trigger times of the changes that are now in force, in milliseconds since 1970. */
   readonly triggerTimes: readonly number[];
 }
 
-/** More than these are not kept while syncs fail: the oldest go. */
+/** Most trigger times kept while syncs fail; the oldest are dropped. */
 const MAX_TRIGGERS = 10_000;
 
+/** Options of one IP family. */
 export interface FamilyProxierOptions {
-  /** See `FlowOwners`. */
+  /** See `StaleFlowTracker`. */
   readonly resetsTcp?: boolean;
-  /** Whether reports have `localhostNodePorts`; for modes whose rules cannot serve the loopback address. */
+  /** Whether to report `localhostNodePorts`, for modes whose rules cannot serve the loopback address. */
   readonly proxiesLocalhost?: boolean;
-  /** Milliseconds, for what reports say of the time taken. */
+  /** Monotonic clock in milliseconds, for durations in reports. */
   readonly now?: () => number;
 }
 
 /**
- * One family: what is wanted, and bringing the kernel there. Changes are handed over at any time;
- * `sync` applies them all, and keeps what it could not for the next time.
+ * The state of one IP family. Changes are passed in at any time; `sync` applies all of them, and keeps them for
+ * the next sync if it fails.
  */
 export class FamilyProxier {
   readonly family: IpFamily;
@@ -72,7 +73,7 @@ export class FamilyProxier {
   readonly #staleFlows: StaleFlowTracker;
   readonly #proxiesLocalhost: boolean;
   #health = new Map<ObjectKey, ServiceHealth>();
-  /** By id of the Route. */
+  /** By Route id. */
   #localhostNodePorts = new Map<string, LocalhostNodePort>();
   #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
@@ -81,7 +82,7 @@ export class FamilyProxier {
 
   constructor(
     backend: Backend,
-    flows: ConntrackTable,
+    conntrack: ConntrackTable,
     {
       resetsTcp = false,
       proxiesLocalhost = false,
@@ -93,31 +94,31 @@ export class FamilyProxier {
     this.#staleFlows = new StaleFlowTracker(resetsTcp);
     this.family = backend.family;
     this.backend = backend;
-    this.#conntrack = flows;
+    this.#conntrack = conntrack;
   }
 
-  /** Something was handed over since the last sync that succeeded. */
+  /** Whether there are changes since the last successful sync. */
   get hasChanges(): boolean {
     return this.#dirty;
   }
 
-  /** @returns whether they are other than before. */
-  setNodeAddresses(facts: NodeAddresses): boolean {
-    if (isDeepStrictEqual(facts, this.#nodeAddresses)) return false;
-    this.#nodeAddresses = facts;
-    this.backend.setNodeAddresses(facts);
+  /** @returns whether the addresses changed. */
+  setNodeAddresses(nodeAddresses: NodeAddresses): boolean {
+    if (isDeepStrictEqual(nodeAddresses, this.#nodeAddresses)) return false;
+    this.#nodeAddresses = nodeAddresses;
+    this.backend.setNodeAddresses(nodeAddresses);
     this.#dirty = true;
     return true;
   }
 
-  /** See `Backend.setRefused`. */
+  /** See `Backend.setRefusedServices`. */
   setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
     if (changes.size === 0 || this.backend.setRefusedServices === undefined) return;
     this.backend.setRefusedServices(changes);
     this.#dirty = true;
   }
 
-  /** Hands over changes; `before` has the earlier version of those that existed. */
+  /** Passes in changed Routes. @param before the previous version of each upserted Route that existed. */
   update(
     upserts: readonly Route[],
     removals: readonly Route[],
@@ -134,8 +135,8 @@ export class FamilyProxier {
   }
 
   /**
-   * Hands over what health check node ports are to say. It is held back until the rules that make
-   * it true are in force, as in kube-proxy.
+   * Passes in changed answers of health check node ports. As in kube-proxy, they are reported only when the
+   * corresponding rules are in force.
    */
   updateHealth(changes: readonly ServiceHealth[]): void {
     if (changes.length === 0) return;
@@ -143,13 +144,13 @@ export class FamilyProxier {
     this.#dirty = true;
   }
 
-  /** Hands over when that was triggered which was handed over with `update`. */
+  /** Records the trigger times of the changes passed to `update()`, for the network programming latency metric. */
   addTriggers(times: readonly number[]): void {
     if (times.length > 0)
       this.#triggerTimes = [...this.#triggerTimes, ...times].slice(-MAX_TRIGGERS);
   }
 
-  /** Triggers since the last sync; they are handed out once. */
+  /** Returns the trigger times since the last sync, and forgets them. */
   takeTriggers(): readonly number[] {
     const times = this.#triggerTimes;
     this.#triggerTimes = [];
@@ -157,17 +158,17 @@ export class FamilyProxier {
   }
 
   /**
-   * Brings the kernel to what is wanted, then deletes conntrack entries that the rules no longer make.
-   * @param full See `Backend.apply`.
-   * @throws what the backend throws; nothing is lost, and the next sync has to be full.
+   * Writes the desired state to the kernel, then deletes stale conntrack entries.
+   * @param full see `Backend.apply`.
+   * @throws errors of the backend. No change is lost, but the next sync must be full.
    */
   async sync(full: boolean): Promise<SyncReport> {
     const started = this.#now();
     const changed = this.#dirty;
     this.#dirty = false;
-    // Taken before the rules are written: what is handed over meanwhile comes into force with the
-    // next sync, and a flow that is forgotten before its rules changed would come back.
-    const suspects = this.#staleFlows.takeCleanupScope();
+    // Take these before writing rules. Changes that arrive meanwhile are in force only after the next sync. A
+    // conntrack entry deleted before its rules change would be created again by the old rules.
+    const scope = this.#staleFlows.takeCleanupScope();
     const health = this.#health;
     this.#health = new Map();
     const localhostNodePorts = this.#localhostNodePorts;
@@ -176,10 +177,10 @@ export class FamilyProxier {
     try {
       const { written, rulesWritten } = await this.backend.apply(full);
       const applySeconds = (this.#now() - started) / 1000;
-      // Rules that were not what they should be may have let any flow astray.
-      const isUnknown = this.#isFirst || (full && written > 0);
-      const flows = await this.#deleteStaleFlows(
-        isUnknown ? this.#staleFlows.fullCleanupScope(suspects) : suspects,
+      // After a restart or drift any entry may be stale, because other rules may have created it.
+      const mayAllBeStale = this.#isFirst || (full && written > 0);
+      const cleanup = await this.#deleteStaleFlows(
+        mayAllBeStale ? this.#staleFlows.fullCleanupScope(scope) : scope,
       );
       this.#isFirst = false;
       const seconds = (this.#now() - started) / 1000;
@@ -191,7 +192,7 @@ export class FamilyProxier {
         changed,
         seconds,
         ...apply,
-        ...flows,
+        ...cleanup,
         triggerTimes,
         health: [...health.values()],
         localhostNodePorts: [...localhostNodePorts.values()],
@@ -201,7 +202,7 @@ export class FamilyProxier {
       this.#localhostNodePorts = new Map([...localhostNodePorts, ...this.#localhostNodePorts]);
       this.#dirty ||= changed;
       this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
-      if (suspects !== undefined) this.#staleFlows.restoreCleanupScope(suspects);
+      if (scope !== undefined) this.#staleFlows.restoreCleanupScope(scope);
       throw error;
     }
   }
@@ -212,38 +213,41 @@ export class FamilyProxier {
   }
 
   #replaceLocalhostNodePort(before: Route | undefined, after: Route | undefined): void {
-    const known = before && localhostNodePort(before);
+    const old = before && localhostNodePort(before);
     const nodePort = after && localhostNodePort(after);
-    if (isDeepStrictEqual(known, nodePort)) return;
+    if (isDeepStrictEqual(old, nodePort)) return;
     if (nodePort !== undefined) this.#localhostNodePorts.set(nodePort.id, nodePort);
-    else if (known !== undefined) this.#localhostNodePorts.set(known.id, { ...known, port: 0 });
+    else if (old !== undefined) this.#localhostNodePorts.set(old.id, { ...old, port: 0 });
   }
 
   async #deleteStaleFlows(
-    suspects: CleanupScope | undefined,
-  ): Promise<Pick<SyncReport, 'forgottenFlows' | 'flowError' | 'flowSeconds'>> {
-    if (suspects === undefined || suspects.vips.size + suspects.nodePorts.size === 0) {
-      return { forgottenFlows: 0, flowError: undefined, flowSeconds: undefined };
+    scope: CleanupScope | undefined,
+  ): Promise<Pick<SyncReport, 'deletedFlows' | 'flowError' | 'flowSeconds'>> {
+    if (scope === undefined || scope.vips.size + scope.nodePorts.size === 0) {
+      return { deletedFlows: 0, flowError: undefined, flowSeconds: undefined };
     }
     const started = this.#now();
     const flowSeconds = () => (this.#now() - started) / 1000;
     const addresses = new Set(this.#nodeAddresses.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);
     try {
-      const forgottenFlows = await this.#conntrack.deleteStale(
-        (flow, protocol) => this.#staleFlows.isStale(flow, protocol, suspects, isNodeAddress),
-        suspects.protocols,
-        onlyVip(suspects),
+      const deletedFlows = await this.#conntrack.deleteStale(
+        (flow, protocol) => this.#staleFlows.isStale(flow, protocol, scope, isNodeAddress),
+        scope.protocols,
+        onlyVip(scope),
       );
-      return { forgottenFlows, flowError: undefined, flowSeconds: flowSeconds() };
+      return { deletedFlows, flowError: undefined, flowSeconds: flowSeconds() };
     } catch (flowError) {
-      this.#staleFlows.restoreCleanupScope(suspects);
-      return { forgottenFlows: 0, flowError, flowSeconds: flowSeconds() };
+      this.#staleFlows.restoreCleanupScope(scope);
+      return { deletedFlows: 0, flowError, flowSeconds: flowSeconds() };
     }
   }
 }
 
-/** The kernel can look for one destination by itself; for several, one look at all is cheaper. */
+/**
+ * The VIP, if the scope has only one: the kernel can filter a dump by one destination. For several VIPs one dump of
+ * all entries is cheaper.
+ */
 function onlyVip({ vips, nodePorts }: CleanupScope): string | undefined {
   const [vip] = vips.keys();
   return vips.size === 1 && nodePorts.size === 0 ? vip : undefined;

@@ -1,4 +1,4 @@
-/** proxier/ brings what follows from the objects into the kernel: RouteTable, Proxier, and a backend for each family. */
+/** The sync loop: passes changed Routes from the RouteTable to the backend of each IP family, and schedules syncs. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { familyOf, isLoopback } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
@@ -10,53 +10,54 @@ import type { Timers } from '../sync/timers.ts';
 import type { FamilyProxier, SyncReport } from './family-proxier.ts';
 import type { RefusalChanges, RouteTable } from './route-table.ts';
 
+/** Options of the sync loop. */
 export interface ProxierOptions {
   readonly table: RouteTable;
   readonly families: readonly FamilyProxier[];
-  /** The node's IP, in place of that which the Node object has for its family. */
+  /** IP of this node (`--bind-address`), instead of the Node object's address of that family. */
   readonly nodeIp?: string | undefined;
-  /** Least milliseconds between two syncs of a family. */
+  /** Minimum milliseconds between two syncs of a family. */
   readonly minSyncPeriod: number;
-  /** Milliseconds between two looks whether the rules still stand. */
+  /** Milliseconds between two checks for drift. */
   readonly syncPeriod: number;
   readonly timers: Timers;
   readonly observer: ProxierObserver;
 }
 
-/** Hears what the proxier does. */
+/** Receives the events of the proxier, for logs, metrics and health. */
 export interface ProxierObserver {
   refusals(changes: RefusalChanges): void;
-  /** What is known of the node changed. */
-  nodeAddresses(family: IpFamily, facts: NodeAddresses): void;
-  /** There may be something to write; told of once or several times until it is. */
+  /** The addresses of the node changed. */
+  nodeAddresses(family: IpFamily, addresses: NodeAddresses): void;
+  /** There may be changes to write. Called one or more times before `synced` or `unchanged`. */
   queued(family: IpFamily): void;
   /**
-   * What was queued is nothing for this family: the kernel has what it should.
+   * The queued changes do not concern this family; the kernel is up to date.
    * @param triggerTimes as in `SyncReport`.
    */
   unchanged(family: IpFamily, triggerTimes: readonly number[]): void;
   synced(report: SyncReport): void;
   syncFailed(family: IpFamily, error: unknown, attempt: Pick<SyncReport, 'full' | 'seconds'>): void;
-  /** Somebody else changed our rules; `what` says which. */
+  /** Another program changed the agent's rules. @param what description of the drift, for the log. */
   driftDetected(family: IpFamily, what: string): void;
-  /** It could not be told whether the rules still stand. */
+  /** The check for drift failed. */
   checkFailed(family: IpFamily, error: unknown): void;
-  /** The check of the rules ran, whatever it found. */
+  /** The check for drift ran, with any result. */
   checked(family: IpFamily): void;
 }
 
 const BACKOFF = { first: 500, max: 30_000 };
-/** Services resolved before the event loop gets a turn. */
+/** Number of Services to resolve before yielding to the event loop. */
 const SERVICES_PER_TURN = 50;
 
 /**
- * The loop from changed objects to the kernel: collects changes by Service, resolves them to
- * Routes, and lets each family sync on its own, so that one that fails does not hold up the other.
+ * Runs the syncs: takes changed Routes from the RouteTable and syncs each IP family in a loop of its own. A failing
+ * family does not delay the other.
  */
 export class Proxier {
   readonly #options: ProxierOptions;
   readonly #loops: ReadonlyMap<FamilyProxier, Loop>;
-  /** Asked for a sync since their last one began. */
+  /** Families with a sync requested since their last one began. */
   readonly #queued = new Set<FamilyProxier>();
   readonly #propagations = new SerialQueue();
   #addresses: readonly string[] | undefined;
@@ -66,30 +67,30 @@ export class Proxier {
     this.#loops = new Map(options.families.map((family) => [family, this.#loop(family)]));
   }
 
-  /** There may be something to do. */
+  /** Requests a sync of all families. */
   request(): void {
     this.#request();
   }
 
   /**
-   * All addresses of this node; nothing is programmed before they are known. Does not wait for the
-   * least period: an address that a Service must let go of is urgent.
+   * Sets all addresses of this node; nothing is written before they are known. Requests an urgent sync that does
+   * not wait for the minimum period, because a Service may have to release a VIP that is now a node address.
    */
   setNodeAddresses(addresses: readonly string[]): void {
-    // Several devices may have one.
+    // Several interfaces may have the same address.
     const unique = new Set(addresses);
     this.#addresses = [...unique].sort(compareText);
     this.#options.table.setNodeAddresses(unique);
     this.#request({ urgent: true });
   }
 
-  /** Ends after the syncs that run now; the kernel keeps its rules. */
+  /** Stops after the syncs in progress. The rules remain in the kernel. */
   async stop(): Promise<void> {
     await Promise.all([...this.#loops.values()].map((loop) => loop.stop()));
     await Promise.all([...this.#loops.keys()].map(({ backend }) => backend.close()));
   }
 
-  /** Nothing is programmed before everything is known that rules follow from. */
+  /** Whether all objects and node addresses that rules depend on are known. */
   get #isReady(): boolean {
     return this.#options.table.isSynced && this.#addresses !== undefined;
   }
@@ -107,7 +108,7 @@ export class Proxier {
         findDrift: () => backend.findDrift(),
         watchesChanges: () => backend.watchesChanges === true,
         onChecked: () => observer.checked(name),
-        // A full sync that is due is not queued: as far as is known, nothing waits for it.
+        // Drift queues the family like a change. A periodic full sync does not: no known change waits for it.
         onDrift: (what) => {
           observer.driftDetected(name, what);
           this.#queue(family);
@@ -138,19 +139,19 @@ export class Proxier {
     this.#queued.delete(family);
     const started = timers.now();
     try {
-      // One at a time, for each family asks for it.
+      // One at a time: both families request it.
       await this.#propagations.run(() => this.#propagateChanges());
-      let took: number | undefined;
+      let durationMs: number | undefined;
       if (full || family.hasChanges) {
         const report = await family.sync(full);
-        took = report.seconds * 1000;
+        durationMs = report.seconds * 1000;
         observer.synced(report);
       } else {
         observer.unchanged(family.family, family.takeTriggers());
       }
-      // What came meanwhile may be not in this sync but in the next.
+      // Changes that arrived during this sync may be part of the next one only.
       if (this.#queued.has(family)) observer.queued(family.family);
-      return took;
+      return durationMs;
     } catch (error) {
       const seconds = (timers.now() - started) / 1000;
       observer.syncFailed(family.family, error, { full, seconds });
@@ -158,7 +159,7 @@ export class Proxier {
     }
   }
 
-  /** Hands what changed to all families. */
+  /** Passes all pending changes to the families. */
   async #propagateChanges(): Promise<void> {
     const { table, families, observer, nodeIp } = this.#options;
     const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
@@ -170,8 +171,9 @@ export class Proxier {
         nodeIps.length > 0
           ? own(nodeIps).slice(0, 1)
           : addresses.filter((address) => !isLoopback(address));
-      const facts = { addresses, primary };
-      if (family.setNodeAddresses(facts)) observer.nodeAddresses(family.family, facts);
+      const nodeAddresses = { addresses, primary };
+      if (family.setNodeAddresses(nodeAddresses))
+        observer.nodeAddresses(family.family, nodeAddresses);
     }
     while (table.hasChanges) {
       const { routes, refused, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);

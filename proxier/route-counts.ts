@@ -1,4 +1,4 @@
-/** Counts of Routes for metrics, kept as Routes change. */
+/** Counts Routes for metrics, incrementally. */
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import type { Route, RouteMatch } from '../services/route.ts';
 
@@ -8,37 +8,37 @@ type AllPortsKind = 'all' | 'ranges';
 const KINDS: readonly RouteMatch['kind'][] = ['port', 'ranges', 'all'];
 const SIDES: readonly TrafficSide[] = ['internal', 'external'];
 
-/** Counts Routes for metrics, as they come and go. */
+/** Counts of Routes by kind and traffic policy, updated with each changed Route. */
 export class RouteCounts {
-  /** By family and kind, or family and side of the policy. */
+  /** By family and match kind, and by family and traffic policy. */
   readonly #counts = new Map<string, number>();
-  /** All-ports Services, with their Routes: one for each family. */
+  /** All-ports and port-range Services with their number of Routes, at most one per family. */
   readonly #services: Readonly<Record<AllPortsKind, Map<ObjectKey, number>>> = {
     all: new Map(),
     ranges: new Map(),
   };
 
-  /** A Route came, changed or went. */
+  /** Counts an added, changed or removed Route. */
   replace(before: Route | undefined, after: Route | undefined): void {
     if (before !== undefined) this.#count(before, -1);
     if (after !== undefined) this.#count(after, 1);
   }
 
-  /** How many Routes of each kind there are. */
+  /** Number of Routes by family and match kind. */
   routes() {
     return IP_FAMILIES.flatMap((family) =>
       KINDS.map((kind) => ({ family, kind, count: this.#get(family, kind) })),
     );
   }
 
-  /** Routes whose policy wants endpoints of this node, which has none while others do. */
+  /** Routes with traffic policy Local that have endpoints, but none on this node. */
   noLocal() {
     return IP_FAMILIES.flatMap((family) =>
       SIDES.map((policy) => ({ family, policy, count: this.#get(family, policy) })),
     );
   }
 
-  /** Services that are served on all ports, or on ranges, of at least one VIP. */
+  /** Number of Services that serve all ports, or port ranges, of at least one VIP. */
   allPortsServices(): Readonly<Record<AllPortsKind, number>> {
     return { all: this.#services.all.size, ranges: this.#services.ranges.size };
   }
@@ -52,7 +52,7 @@ export class RouteCounts {
     const add = (what: RouteMatch['kind'] | TrafficSide) =>
       this.#counts.set(`${family} ${what}`, this.#get(family, what) + step);
     add(match.kind);
-    // As kube-proxy counts them: each port, and not where there is no endpoint anywhere.
+    // Like kube-proxy, count each port, and do not count Services without any endpoint.
     if (route.hasEndpointsAnywhere && route.localEndpoints.length === 0) {
       if (route.internalLocal) add('internal');
       if (route.externalLocal) add('external');

@@ -1,4 +1,4 @@
-/** From objects to Routes: which Services a change touches, and what became different for them. */
+/** Resolves Services and EndpointSlices to Routes, incrementally: only Services affected by a change. */
 import { isDeepStrictEqual } from 'node:util';
 import type { ServiceRefusal } from '../api/all-ports.ts';
 import {
@@ -27,7 +27,7 @@ import type { ObjectSink } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { RouteCounts } from './route-counts.ts';
 
-/** Refusals and warnings that came or went, for logs and Events. */
+/** New and ended refusals, and new warnings, for logs and Events. */
 export interface RefusalChanges {
   readonly raised: readonly ServiceRefusal[];
   readonly cleared: readonly ServiceRefusal[];
@@ -35,16 +35,17 @@ export interface RefusalChanges {
   readonly warnings: readonly ServiceWarning[];
 }
 
+/** Options of the RouteTable. */
 export interface RouteTableOptions {
   readonly nodeName: string;
   readonly allPortsEnabled: boolean;
   /** See `mismatchWarnings`; false by default. */
   readonly warnsOfMismatches?: boolean;
-  /** Of this node, whose ports a Service may take; none by default. */
+  /** Listeners of this node whose ports a Service may hide; none by default. */
   readonly listeners?: readonly NodeListener[];
   /** Whether node ports are served on the loopback address; false by default. */
   readonly isLoopbackServed?: boolean;
-  /** Called whenever there may be something to take, also once all is synced. */
+  /** Called when `takeChanges` may return something, and when all sources are synced. */
   readonly onChange: () => void;
   /** Milliseconds since 1970. */
   readonly now?: () => number;
@@ -57,7 +58,7 @@ interface ServiceState {
   readonly served: ServedService;
 }
 
-/** What follows from one Service's objects. */
+/** Everything derived from the objects of one Service. */
 interface Resolved {
   readonly routes: Map<string, Route>;
   /** The Service is refused as a whole. */
@@ -67,37 +68,36 @@ interface Resolved {
 }
 
 /**
- * The objects that sources handed over, and the Routes that follow from them. A change marks the
- * Services that it touches; `takeChanges` resolves those and no others. Objects that Services are not
- * served from are passed over.
+ * Stores Services and EndpointSlices from the sources and resolves them to Routes. A change marks the affected
+ * Services; `takeChanges` resolves only these. Objects of other kinds are ignored.
  */
 export class RouteTable implements ObjectSink {
   readonly #options: RouteTableOptions;
   readonly #services = new Map<ObjectKey, ServiceState>();
   readonly #slices = new Map<ObjectKey, readonly EndpointSlice[]>();
-  /** Which Service a slice belongs to, for when its label changes. */
+  /** The Service of each slice, to notice a changed label. */
   readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
   readonly #vipConflicts: VipConflicts;
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
-  /** Services that are refused as a whole, and not for some of their VIPs. */
+  /** Services refused as a whole, as opposed to single VIPs. */
   readonly #refused = new Set<ObjectKey>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
-  readonly #touched = new Set<ObjectKey>();
+  readonly #affected = new Set<ObjectKey>();
   readonly #triggers: ChangeTriggers;
-  /** Changes since the start, and those of these that are not handed on yet. */
+  /** Number of changes since the start, and of changes not taken yet. */
   readonly #changes = {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },
   };
-  /** Of the Routes handed on. */
+  /** Counts of the Routes that `takeChanges` has returned. */
   readonly counts = new RouteCounts();
   readonly #unsynced = new Set<Kind>(SERVING_KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   /** Warnings in force. */
   readonly #warnings = new Map<ObjectKey, readonly ServiceWarning[]>();
-  /** Services that take a port of the node's own. */
+  /** Services that hide a listener of the node. */
   readonly #onListenerPorts = new Set<ObjectKey>();
 
   constructor(options: RouteTableOptions) {
@@ -106,7 +106,7 @@ export class RouteTable implements ObjectSink {
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
-  /** All sources have listed; before that nothing may be programmed. */
+  /** Whether all sources have listed their objects. Rules must not be written before. */
   get isSynced(): boolean {
     return this.#unsynced.size === 0;
   }
@@ -116,17 +116,17 @@ export class RouteTable implements ObjectSink {
     return this.#unsynced;
   }
 
-  /** This node's object, once a source had it. */
+  /** The Node object of this node; undefined until a source has it. */
   get node(): Node | undefined {
     return this.#node;
   }
 
-  /** A Service as it is now. */
+  /** The current version of a Service. */
   service(key: ObjectKey): Service | undefined {
     return this.#services.get(key)?.service;
   }
 
-  /** How often Services and EndpointSlices changed. */
+  /** Number of changes of Services and EndpointSlices. */
   get changes(): Readonly<
     Record<ChangingKind, { readonly total: number; readonly pending: number }>
   > {
@@ -164,10 +164,10 @@ export class RouteTable implements ObjectSink {
     this.#options.onChange();
   }
 
-  /** Addresses of this node other than on the agent's own dummy device (contract, line 6). */
+  /** Sets the addresses of this node, without those on the agent's own dummy interface (contract, line 6). */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
     this.#nodeAddresses = addresses;
-    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#touched.add(key);
+    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
     this.#options.onChange();
   }
 
@@ -181,19 +181,19 @@ export class RouteTable implements ObjectSink {
     for (const refusals of this.#refusals.values()) yield* refusals;
   }
 
-  /** How many Services take a port of the node's own. */
+  /** Number of Services that hide a listener of the node. */
   get servicesOnListenerPorts(): number {
     return this.#onListenerPorts.size;
   }
 
-  /** Some Service was touched and is not resolved yet. */
+  /** Whether affected Services have not been resolved yet. */
   get hasChanges(): boolean {
-    return this.#touched.size > 0;
+    return this.#affected.size > 0;
   }
 
   /**
-   * Resolves Services touched since the last call, at most `limit` of them.
-   * @returns everything that became different for them.
+   * Resolves the Services affected since the last call, at most `limit`.
+   * @returns everything that changed for them.
    */
   takeChanges(limit = Infinity) {
     const triggers: ChangeTrigger[] = [];
@@ -205,8 +205,8 @@ export class RouteTable implements ObjectSink {
     const cleared: ServiceRefusal[] = [];
     const health: ServiceHealth[] = [];
     const warnings: ServiceWarning[] = [];
-    for (const key of [...this.#touched].slice(0, limit)) {
-      this.#touched.delete(key);
+    for (const key of [...this.#affected].slice(0, limit)) {
+      this.#affected.delete(key);
       triggers.push(...this.#triggers.take(key));
       const resolved = this.#resolve(key);
       const { routes, refusals } = resolved;
@@ -225,9 +225,9 @@ export class RouteTable implements ObjectSink {
       if (resolved.isRefused) this.#refused.add(key);
       else this.#refused.delete(key);
 
-      const standing = this.#refusals.get(key) ?? [];
-      raised.push(...without(refusals, standing));
-      cleared.push(...without(standing, refusals));
+      const previous = this.#refusals.get(key) ?? [];
+      raised.push(...without(refusals, previous));
+      cleared.push(...without(previous, refusals));
       if (refusals.length > 0) this.#refusals.set(key, refusals);
       else this.#refusals.delete(key);
 
@@ -239,16 +239,16 @@ export class RouteTable implements ObjectSink {
     }
     for (const route of removals) this.counts.replace(route, undefined);
     for (const route of upserts) this.counts.replace(before.get(route.id), route);
-    if (this.#touched.size === 0) {
+    if (this.#affected.size === 0) {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
     return {
-      /** `before` has Routes as they were, for those in `upserts` that existed before. */
+      /** `before` has the previous versions of the Routes in `upserts`. */
       routes: { upserts, removals, before },
-      /** Services that came to be refused as a whole (true), or are no longer: they are served again or gone (false). */
+      /** Services that are now refused as a whole (true), or no longer refused because they are served or deleted (false). */
       refused,
       refusals: { raised, cleared, warnings },
-      /** Health check node ports; port 0 where one went. */
+      /** Changed health check node ports; port 0 for a removed one. */
       health,
       triggers,
     };
@@ -260,9 +260,9 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
     const refused = this.#vipConflicts.refusals(key);
     const slices = this.#slices.get(key) ?? [];
-    const place: NodeTopology = { name: this.#options.nodeName, zone: this.#node?.zone };
+    const topology: NodeTopology = { name: this.#options.nodeName, zone: this.#node?.zone };
     for (const port of state.served.ports) {
-      const route = resolveRoute(state.service, port, refused, slices, place);
+      const route = resolveRoute(state.service, port, refused, slices, topology);
       if (route === undefined) continue;
       routes.set(route.id, route);
     }
@@ -274,7 +274,7 @@ export class RouteTable implements ObjectSink {
     };
   }
 
-  /** @returns warnings that were not in force before, so that each is reported once. */
+  /** @returns only new warnings, so that each is reported once. */
   #newWarnings(serviceKey: ObjectKey, routes: readonly Route[]): ServiceWarning[] {
     const { listeners = [], isLoopbackServed = false, warnsOfMismatches } = this.#options;
     const state = this.#services.get(serviceKey);
@@ -315,12 +315,12 @@ export class RouteTable implements ObjectSink {
 
   #requestVips(key: ObjectKey, creationTimestamp: string, served: ServedService | undefined): void {
     const affected = this.#vipConflicts.replace(key, creationTimestamp, served?.ports ?? []);
-    for (const other of affected) this.#touched.add(other);
-    this.#touched.add(key);
+    for (const other of affected) this.#affected.add(other);
+    this.#affected.add(key);
   }
 
   #upsertSlice(slice: EndpointSlice): void {
-    // As kube-proxy's informer, which does not get to see those.
+    // kube-proxy's informer filters slices of headless Services too.
     if (slice.headlessLabel) {
       this.#removeSlice(slice.key);
       return;
@@ -332,7 +332,7 @@ export class RouteTable implements ObjectSink {
     const before = slices.find(({ key }) => key === slice.key);
     this.#triggers.record(slice, before);
     this.#slices.set(slice.serviceKey, slices.filter((each) => each !== before).concat(slice));
-    this.#touched.add(slice.serviceKey);
+    this.#affected.add(slice.serviceKey);
   }
 
   #removeSlice(key: ObjectKey): void {
@@ -343,14 +343,14 @@ export class RouteTable implements ObjectSink {
     if (slices.length > 0) this.#slices.set(owner, slices);
     else this.#slices.delete(owner);
     this.#triggers.discard(owner);
-    this.#touched.add(owner);
+    this.#affected.add(owner);
   }
 
   #setNode(node: Node | undefined): void {
-    const moved = this.#node?.zone !== node?.zone;
+    const zoneChanged = this.#node?.zone !== node?.zone;
     this.#node = node;
-    // The zone decides on topology everywhere: the one change that concerns every Service.
-    if (moved) for (const key of this.#services.keys()) this.#touched.add(key);
+    // Topology hints of every Service depend on the node's zone.
+    if (zoneChanged) for (const key of this.#services.keys()) this.#affected.add(key);
   }
 }
 
@@ -365,11 +365,11 @@ function healthChanges(
   before: readonly ServiceHealth[],
   after: readonly ServiceHealth[],
 ): ServiceHealth[] {
-  const gone = before
+  const removed = before
     .filter(({ family }) => !after.some((each) => each.family === family))
     .map((health) => ({ ...health, port: 0, localEndpoints: 0 }));
   const changed = after.filter(
     (health) => !before.some((other) => isDeepStrictEqual(health, other)),
   );
-  return [...gone, ...changed];
+  return [...removed, ...changed];
 }

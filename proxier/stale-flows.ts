@@ -1,14 +1,14 @@
 /**
- * Stale conntrack entries: the rules changed, but the entry of a flow still leads where the rules no longer
- * would. They are deleted after the rules are in force (before, the next packet would bring them back).
+ * Finds stale conntrack entries, which translate a flow differently than the current rules would. They are deleted
+ * when the new rules are in force; before that, the next packet would create them again.
  *
- * - UDP has no end of connection. While a client keeps sending, the entry keeps the translation that the first
- *   packet got, also when that endpoint is gone, or when there was no endpoint yet.
- * - SCTP is the same for clients with a fixed port: the INIT of a new association matches the old entry and
- *   renews it, so the association never recovers (kubernetes/kubernetes#106651).
- * - TCP clients notice by themselves in the end, and connections may outlive the rules that made them. Only when
- *   asked to, the agent deletes the entries of endpoints that no EndpointSlice has any more. The client's next
- *   packet then has no entry, and whoever receives it answers with a reset.
+ * - UDP has no end of connection. While a client keeps sending, its entry keeps the translation of the first
+ *   packet, also after the endpoint was removed, or if there was no endpoint at first.
+ * - SCTP clients with a fixed port have the same problem. The INIT of a new association matches the old entry and
+ *   refreshes it, so the association never recovers (kubernetes/kubernetes#106651).
+ * - TCP clients notice a dead endpoint in the end, and connections may outlive the rules that created them. Only
+ *   with `--reset-deleted-endpoint-connections` the agent deletes entries of endpoints that no EndpointSlice has
+ *   any longer. The client's next packet then has no entry, and its receiver answers with a reset.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
@@ -16,30 +16,30 @@ import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 
-/** One conntrack entry, as far as it matters here. Addresses are canonical. */
+/** The addresses and ports of a conntrack entry. Addresses are canonical. */
 export interface FlowTuple {
   readonly origDst: string;
   readonly origDstPort: number;
-  /** Who answers: the endpoint, or the original destination when nothing was translated. */
+  /** Source of replies: the endpoint, or the original destination if the flow was not translated. */
   readonly replySrc: string;
   readonly replySrcPort: number;
 }
 
-/** VIPs and node ports whose entries may be stale, with the addresses of the endpoints that they had. */
+/** VIPs and node ports whose conntrack entries may be stale, each with the addresses of its former endpoints. */
 export interface CleanupScope {
-  /** Protocols whose entries are to be looked at. */
+  /** Protocols whose entries may be stale. */
   readonly protocols: ReadonlySet<Protocol>;
   readonly vips: ReadonlyMap<string, ReadonlySet<string>>;
   /** By `nodePortKey`. */
   readonly nodePorts: ReadonlyMap<string, ReadonlySet<string>>;
 }
 
-/** Protocols whose clients do not notice that their endpoint went. */
+/** Protocols whose clients do not notice that their endpoint was removed. */
 const DATAGRAMS = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 
 const NO_FORMER_ENDPOINTS: ReadonlySet<string> = new Set();
 
-/** Knows the Routes of one family by VIP, and which VIPs a change puts under suspicion. */
+/** Tracks the Routes of one family by VIP and node port, and where changes may have left stale entries. */
 export class StaleFlowTracker {
   readonly #byVip = new Map<string, readonly Route[]>();
   readonly #byNodePort = new Map<string, Route>();
@@ -48,12 +48,12 @@ export class StaleFlowTracker {
   #vips = new Map<string, Set<string>>();
   #nodePorts = new Map<string, Set<string>>();
 
-  /** @param resetsTcp whether TCP entries of endpoints that were deleted are stale. */
+  /** @param resetsTcp whether TCP entries of deleted endpoints are stale. */
   constructor(resetsTcp = false) {
     this.#resetsTcp = resetsTcp;
   }
 
-  /** A Route came, changed or went. */
+  /** Tracks an added, changed or removed Route. */
   replace(before: Route | undefined, after: Route | undefined): void {
     if (before !== undefined) this.#removeRoute(before);
     if (after !== undefined) this.#addRoute(after);
@@ -61,28 +61,29 @@ export class StaleFlowTracker {
     if (this.#resetsTcp && losesEndpoint(before, after)) protocols.push('TCP');
     for (const protocol of protocols) this.#protocols.add(protocol);
     for (const route of [before, after]) {
-      if (route === undefined || !protocols.some((protocol) => carries(route, protocol))) continue;
+      if (route === undefined || !protocols.some((protocol) => hasProtocol(route, protocol)))
+        continue;
       const former = before?.servingEndpoints.map(({ address }) => address) ?? [];
       for (const vip of vipsOf(route)) addAll(this.#vips, vip, former);
       for (const key of nodePortKeys(route)) addAll(this.#nodePorts, key, former);
     }
   }
 
-  /** The suspects so far; they are handed out once. */
+  /** Returns the scope of all changes since the last call, and forgets it; undefined if no entry can be stale. */
   takeCleanupScope(): CleanupScope | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
-    const suspects = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
+    const scope = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
     this.#protocols = new Set();
     this.#vips = new Map();
     this.#nodePorts = new Map();
-    return suspects;
+    return scope;
   }
 
-  /** Everything there is, and `suspects`: for when it is unknown what happened. */
-  fullCleanupScope(suspects?: CleanupScope): CleanupScope {
-    const live = <Key>(keys: Iterable<Key>) =>
+  /** All VIPs and node ports, and `scope`: for when any entry may be stale. */
+  fullCleanupScope(scope?: CleanupScope): CleanupScope {
+    const withoutFormer = <Key>(keys: Iterable<Key>) =>
       [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_FORMER_ENDPOINTS]);
-    const protocols = new Set(suspects?.protocols);
+    const protocols = new Set(scope?.protocols);
     for (const routes of this.#byVip.values()) {
       for (const route of routes) for (const each of this.#protocolsOf(route)) protocols.add(each);
     }
@@ -91,12 +92,12 @@ export class StaleFlowTracker {
     }
     return {
       protocols,
-      vips: new Map([...live(this.#byVip.keys()), ...(suspects?.vips ?? [])]),
-      nodePorts: new Map([...live(this.#byNodePort.keys()), ...(suspects?.nodePorts ?? [])]),
+      vips: new Map([...withoutFormer(this.#byVip.keys()), ...(scope?.vips ?? [])]),
+      nodePorts: new Map([...withoutFormer(this.#byNodePort.keys()), ...(scope?.nodePorts ?? [])]),
     };
   }
 
-  /** Puts suspects back whose entries could not be looked at. */
+  /** Puts a scope back whose entries could not be checked. */
   restoreCleanupScope({ protocols, vips, nodePorts }: CleanupScope): void {
     for (const protocol of protocols) this.#protocols.add(protocol);
     for (const [vip, former] of vips) addAll(this.#vips, vip, former);
@@ -104,19 +105,19 @@ export class StaleFlowTracker {
   }
 
   /**
-   * Whether an entry leads somewhere that its Route does not. `isNodeAddress` tells node port
-   * traffic from traffic that merely uses the same port elsewhere.
+   * Whether an entry translates to an address and port that its Route does not have as a serving endpoint.
+   * @param isNodeAddress distinguishes node port traffic from traffic to the same port of another host.
    */
   isStale(
     flow: FlowTuple,
     protocol: Protocol,
-    suspects: CleanupScope,
+    scope: CleanupScope,
     isNodeAddress: (address: string) => boolean,
   ): boolean {
-    const former = suspects.vips.get(flow.origDst);
+    const former = scope.vips.get(flow.origDst);
     const routes = this.#byVip.get(flow.origDst) ?? [];
     const nodePort = nodePortKey(protocol, flow.origDstPort);
-    const formerOfPort = isNodeAddress(flow.origDst) ? suspects.nodePorts.get(nodePort) : undefined;
+    const formerOfPort = isNodeAddress(flow.origDst) ? scope.nodePorts.get(nodePort) : undefined;
     const vipOwner = former && ownerOf(routes, protocol, flow.origDstPort);
     const portOwner = formerOfPort && this.#byNodePort.get(nodePort);
 
@@ -127,9 +128,9 @@ export class StaleFlowTracker {
       return [owner, ...others].every((route) => !hasEndpoint(route, flow.replySrc));
     }
     if (vipOwner !== undefined) return !hasServingEndpoint(vipOwner, flow);
-    // Nobody serves this port now. A flow to an endpoint that stays is not cut (all ports turned
-    // off); one to an endpoint that went is. Any other was never a Service's: the host may use
-    // the address too, and others translate there.
+    // No Route serves this port now. A flow to an endpoint that still serves the VIP on other ports is live (the
+    // Service no longer serves all ports); a flow to a former endpoint is stale. Any other flow was not
+    // translated by a Service: the host or another program uses the address as well.
     if (
       former?.has(flow.replySrc) === true &&
       !routes.some((route) => servesAt(route, flow.replySrc))
@@ -142,11 +143,11 @@ export class StaleFlowTracker {
 
   #protocolsOf(route: Route): Protocol[] {
     const protocols: readonly Protocol[] = this.#resetsTcp ? [...DATAGRAMS, 'TCP'] : DATAGRAMS;
-    return protocols.filter((protocol) => carries(route, protocol));
+    return protocols.filter((protocol) => hasProtocol(route, protocol));
   }
 
   #addRoute(route: Route): void {
-    // Whatever their protocol: their endpoints are endpoints that stay.
+    // For any protocol, because the endpoints of all Routes of a VIP count as live.
     for (const vip of vipsOf(route)) {
       this.#byVip.set(vip, (this.#byVip.get(vip) ?? []).concat(route));
     }
@@ -170,7 +171,7 @@ function addAll<Key>(map: Map<Key, Set<string>>, key: Key, addresses: Iterable<s
   for (const address of addresses) known.add(address);
 }
 
-function carries({ match }: Route, protocol: Protocol): boolean {
+function hasProtocol({ match }: Route, protocol: Protocol): boolean {
   if (match.kind === 'all') return true;
   if (match.kind === 'port') return match.protocol === protocol;
   return match.ranges.some((range) => range.protocol === protocol);
@@ -184,10 +185,10 @@ function nodePortKeys({ match, nodePort }: Route): string[] {
   return nodePort > 0 && match.kind === 'port' ? [nodePortKey(match.protocol, nodePort)] : [];
 }
 
-/** Of UDP and SCTP, those whose entries a change may make stale. A Route that only gains endpoints makes none. */
+/** UDP and SCTP, if the change may make entries stale. A Route that only gains endpoints makes none stale. */
 function staleProtocols(before: Route | undefined, after: Route | undefined): Protocol[] {
   const protocols = DATAGRAMS.filter((protocol) =>
-    [before, after].some((route) => route !== undefined && carries(route, protocol)),
+    [before, after].some((route) => route !== undefined && hasProtocol(route, protocol)),
   );
   if (before === undefined || after === undefined || protocols.length === 0) return protocols;
   if (!isDeepStrictEqual(before.match, after.match)) return protocols;
@@ -202,9 +203,9 @@ function staleProtocols(before: Route | undefined, after: Route | undefined): Pr
   return isStale ? protocols : [];
 }
 
-/** Whether a Route that carries TCP stays and has an endpoint no more, ready or not. */
+/** Whether a remaining Route with TCP lost an endpoint, ready or not. */
 function losesEndpoint(before: Route | undefined, after: Route | undefined): boolean {
-  if (before === undefined || after === undefined || !carries(after, 'TCP')) return false;
+  if (before === undefined || after === undefined || !hasProtocol(after, 'TCP')) return false;
   const known = new Set(endpointsOf(after).map(({ address }) => address));
   return endpointsOf(before).some(({ address }) => !known.has(address));
 }
@@ -213,7 +214,7 @@ function gainsFirst(before: readonly unknown[], after: readonly unknown[]): bool
   return before.length === 0 && after.length > 0;
 }
 
-/** The Route that a packet to this port gets: exact port, then range, then all. */
+/** The Route that handles packets to this port. Precedence: exact port, port range, all ports. */
 function ownerOf(routes: readonly Route[], protocol: Protocol, port: number): Route | undefined {
   const exact = routes.find(
     ({ match }) => match.kind === 'port' && match.protocol === protocol && match.port === port,
@@ -243,7 +244,7 @@ function hasEndpoint(route: Route, address: string): boolean {
   return endpointsOf(route).some((endpoint) => endpoint.address === address);
 }
 
-/** All endpoints that EndpointSlices have, also those that are not ready. */
+/** All endpoints in EndpointSlices, also endpoints that do not serve. */
 function endpointsOf({ servingEndpoints, notServingEndpoints }: Route): readonly Endpoint[] {
   return [...servingEndpoints, ...notServingEndpoints];
 }

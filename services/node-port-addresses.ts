@@ -2,7 +2,7 @@
 import { cidrContains, familyOf, isLoopback } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 
-/** Any of `primary`, `localhost`, `all` and canonical CIDRs; none: every address. */
+/** Any of `primary`, `localhost`, `all` and canonical CIDRs; an empty list selects every address. */
 export type NodePortSelection = readonly string[];
 
 /** The addresses of this node in one IP family. */
@@ -13,15 +13,15 @@ export interface NodeAddresses {
   readonly primary: readonly string[];
 }
 
-/** The loopback addresses. */
+/** CIDRs of all loopback addresses. */
 export const LOOPBACK_CIDRS: Readonly<Record<IpFamily, string>> = {
   IPv4: '127.0.0.0/8',
   IPv6: '::1/128',
 };
 
 /**
- * The addresses that are selected in one family. Loopback addresses are among them where they are selected.
- * @returns `all` where every address is, also those that the node does not have yet.
+ * The selected addresses of one family, loopback addresses included.
+ * @returns `all` if every address is selected, including addresses added later.
  */
 export function selectedAddresses(
   selection: NodePortSelection,
@@ -40,20 +40,20 @@ export function selectedAddresses(
   ];
 }
 
-/** Whether anything is said of a family; one of which nothing is said is not restricted. */
+/** Whether the selection has an entry for the family. Without one the family is not restricted. */
 export function mentionsFamily(selection: NodePortSelection, family: IpFamily): boolean {
   return selection.includes('primary') || cidrsOf(selection, family).length > 0;
 }
 
-/** Whether node ports are selected on the loopback address, by name or as one of many. */
+/** Whether the selection includes the loopback address, explicitly or through `all` or a larger CIDR. */
 export function selectsLoopback(selection: NodePortSelection, family: IpFamily): boolean {
   if (!mentionsFamily(selection, family)) return true;
   return cidrsOf(selection, family).some((cidr) => cidrContains(cidr, loopbackAddress(family)));
 }
 
 /**
- * Whether the loopback address is asked for by name: `localhost`, or a CIDR of loopback addresses. `all` and zero CIDRs do
- * not ask for it (KEP-6032).
+ * Whether the selection names loopback addresses explicitly: `localhost`, or a CIDR of loopback addresses. `all` and
+ * CIDRs of length 0 do not (KEP-6032).
  */
 export function namesLoopback(selection: NodePortSelection, family: IpFamily): boolean {
   return cidrsOf(selection, family).some((cidr) => isLoopback(cidr.split('/')[0] ?? ''));

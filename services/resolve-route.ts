@@ -1,4 +1,4 @@
-/** services/ makes Routes of Services; here what one asks for, was granted and has endpoints for is joined. */
+/** Resolves a Service port to a Route: served ports, granted VIPs and selected endpoints. */
 import { trimmedCopy } from '../api/collections.ts';
 import type { EndpointSlice, Service } from '../api/objects.ts';
 import {
@@ -12,9 +12,9 @@ import type { ServedPort } from './served-ports.ts';
 import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
 
 /**
- * Joins what a Service asks for, which VIPs it was granted and its endpoints into a Route.
- * @param refused keys of `VipLedger.refusals`.
- * @returns undefined when no VIP and no node port is left.
+ * Resolves one served port to a Route.
+ * @param refused keys of `VipConflicts.refusals`.
+ * @returns undefined if every VIP and the node port are refused.
  */
 export function resolveRoute(
   service: Service,
@@ -40,7 +40,7 @@ export function resolveRoute(
     match.kind === 'port'
       ? candidatesForPort(slices, port.family, port.portName, match.protocol)
       : candidatesForAllPorts(slices, port.family);
-  // With externalTrafficPolicy Local, pods and the node itself still reach the whole cluster set.
+  // With externalTrafficPolicy Local, pods and the node itself still use all cluster endpoints.
   const policy = {
     usesCluster: !internalLocal || external,
     usesLocal: internalLocal || externalLocal,
@@ -65,7 +65,7 @@ export function resolveRoute(
     clusterEndpoints: endpoints.cluster,
     localEndpoints: endpoints.local,
     hasEndpointsAnywhere: endpoints.anywhere,
-    servingEndpoints: endpoints.alive,
-    notServingEndpoints: endpoints.unready,
+    servingEndpoints: endpoints.serving,
+    notServingEndpoints: endpoints.notServing,
   };
 }

@@ -1,17 +1,17 @@
-/** The Route: one Service port as it is to be served by this node. */
+/** The Route: one Service port as this node serves it. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 
-/** What a Route answers to on its VIPs. */
+/** The ports of its VIPs that a Route serves. */
 export type RouteMatch =
   | { readonly kind: 'port'; readonly protocol: Protocol; readonly port: number }
   | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
   | { readonly kind: 'all' };
 
 /**
- * One Service (port) in one IP family, fully resolved for this node; all that a backend knows.
- * Immutable; two Routes are the same when their fields are.
+ * One Service port (or all ports of a Service) in one IP family, resolved for this node. Backends get no other
+ * information about Services. Immutable; Routes with equal fields are equal.
  */
 export interface Route {
   /** Unique: Service key, port name, protocol and family. */
@@ -22,34 +22,34 @@ export interface Route {
   readonly family: IpFamily;
   readonly match: RouteMatch;
 
-  /** VIP for clients inside the cluster; undefined when it was refused. */
+  /** The cluster IP; undefined if it is refused. */
   readonly clusterIP: string | undefined;
   readonly externalIPs: readonly string[];
   readonly loadBalancerIPs: readonly string[];
   /** 0 for none; never set on an all-ports Route. */
   readonly nodePort: number;
-  /** TCP port of the load balancer VIPs that stays with the node (externalTrafficPolicy Local); 0 for none. */
+  /** `spec.healthCheckNodePort`, which the node itself answers (externalTrafficPolicy Local); 0 for none. */
   readonly healthCheckNodePort: number;
 
-  /** Who may use the load balancer VIPs: CIDRs of this family; undefined for everybody. */
+  /** Sources that may use the load balancer VIPs: CIDRs of this family; undefined for all sources. */
   readonly sourceRanges: readonly string[] | undefined;
   readonly internalLocal: boolean;
   readonly externalLocal: boolean;
-  /** Seconds; 0 for no session affinity. */
+  /** Session affinity timeout in seconds; 0 without session affinity. */
   readonly affinitySeconds: number;
 
-  /** Endpoints for traffic policy Cluster, topology applied. Sorted by address, then port. */
+  /** Endpoints for traffic policy Cluster, topology hints applied. Sorted by address, then port. */
   readonly clusterEndpoints: readonly Endpoint[];
-  /** Endpoints for traffic policy Local. Sorted alike. */
+  /** Endpoints for traffic policy Local, in the same order. */
   readonly localEndpoints: readonly Endpoint[];
-  /** Some endpoint exists somewhere, if not one that this node may use for every policy. */
+  /** Whether any endpoint serves in the cluster, also if traffic policy Local excludes it on this node. */
   readonly hasEndpointsAnywhere: boolean;
   /**
-   * Endpoints that serve or still drain, chosen now or not: UDP flows to them are kept,
-   * flows to anything else are stale.
+   * All endpoints that are ready or that serve while terminating, selected or not. UDP conntrack entries to
+   * other addresses are stale.
    */
   readonly servingEndpoints: readonly Endpoint[];
-  /** Endpoints that are there and do not serve: connections to them may live on. */
+  /** Endpoints that exist but do not serve. Their established connections may continue. */
   readonly notServingEndpoints: readonly Endpoint[];
 }
 

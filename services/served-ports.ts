@@ -1,4 +1,4 @@
-/** What a Service asks to have served. */
+/** Reads from a Service the ports to serve in each family, before VIP conflicts are resolved and endpoints selected. */
 import { familyOf } from '../api/addresses.ts';
 import {
   PORTS_ANNOTATION,
@@ -11,13 +11,13 @@ import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
 import type { RouteMatch } from './route.ts';
 
 /**
- * What one Service asks to have served in one family, before VIPs are granted and endpoints are
- * chosen: one for each listed port, one for all ports or all ranges.
+ * A request of one Service in one family: one for each listed port, or one for all ports or all ranges. VIPs
+ * are not granted yet and endpoints are not selected yet.
  */
 export interface ServedPort {
-  /** Unique over all Services and families; becomes the Route's id. */
+  /** Unique across Services and families; becomes `Route.id`. */
   readonly id: string;
-  /** `ns/name` or `ns/name:port`, as kube-proxy hashes it into chain names. */
+  /** `ns/name` or `ns/name:port`; kube-proxy's chain names contain its hash. */
   readonly name: string;
   readonly portName: string;
   readonly family: IpFamily;
@@ -30,35 +30,38 @@ export interface ServedPort {
   readonly sourceRanges: readonly string[] | undefined;
 }
 
+/** The served ports of one Service, with its refusals and warnings. */
 export interface ServedService {
   readonly ports: readonly ServedPort[];
   readonly refusals: readonly ServiceRefusal[];
-  /** Things worth a warning that are served all the same: `field: message`. */
+  /** Problems that do not keep the Service from being served, as `field: message`. */
   readonly warnings: readonly string[];
 }
 
 const NOT_SERVED: ServedService = { ports: [], refusals: [], warnings: [] };
 
 /**
- * What of a Service is to be served. Services of other proxies and headless ones are left alone, as
- * kube-proxy does; a refused Service is not served at all, its placeholder port included.
+ * The ports of a Service to serve. Services of other proxies and headless Services have none, as in
+ * kube-proxy. A refused Service has none either, not even its placeholder port.
  */
 export function servedPorts(service: Service, allPortsEnabled: boolean): ServedService {
   if (service.otherProxy || service.headlessLabel) return NOT_SERVED;
-  const mistakes = annotationWarnings(service);
+  const annotationProblems = annotationWarnings(service);
   const scheme = portScheme(service, allPortsEnabled);
   if (scheme.kind === 'refused') {
-    return { ...NOT_SERVED, refusals: scheme.refusals, warnings: mistakes };
+    return { ...NOT_SERVED, refusals: scheme.refusals, warnings: annotationProblems };
   }
   if (service.type === 'ExternalName' || service.headless) {
-    return mistakes.length === 0 ? NOT_SERVED : { ...NOT_SERVED, warnings: mistakes };
+    return annotationProblems.length === 0
+      ? NOT_SERVED
+      : { ...NOT_SERVED, warnings: annotationProblems };
   }
 
   const ports: ServedPort[] = [];
-  const warnings = [...mistakes];
+  const warnings = [...annotationProblems];
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
-    // kube-proxy too serves a family only where the Service has a cluster IP of it.
+    // Like kube-proxy, serve a family only if the Service has a cluster IP of it.
     if (clusterIP === undefined) continue;
     ports.push(...servedInFamily(service, scheme, family, clusterIP));
     const warning = openFamilyWarning(service, family);
@@ -105,31 +108,31 @@ function servedInFamily(
   }));
 }
 
-/** With ipMode Proxy the load balancer must see the traffic, so nodes leave the address alone. */
+/** The load balancer IPs to serve. With ipMode Proxy traffic must go through the load balancer, so nodes do not. */
 export function vipIngress(service: Service): string[] {
   return service.loadBalancerIngress
     .filter((ingress) => ingress.ipMode === 'VIP')
     .map((ingress) => ingress.ip);
 }
 
-/** @returns undefined when every client of the family may connect. */
+/** @returns undefined if all sources of the family are allowed. */
 function sourceRanges(service: Service, family: IpFamily): readonly string[] | undefined {
   const ranges = service.loadBalancerSourceRanges.filter((cidr) => familyOf(cidr) === family);
-  // kube-proxy leaves a family without a range of its own open; see openFamilyWarning.
+  // Like kube-proxy, do not restrict a family without a range of its own; see openFamilyWarning.
   if (ranges.length === 0 || ranges.some((cidr) => cidr.endsWith('/0'))) return undefined;
   return unique(ranges);
 }
 
 /**
- * Whoever writes `portwide.dev/port: all` asks for all ports, and gets the listed ones. One warning a
- * Service, however many annotations it has.
+ * Warns of misspelled annotations: with `portwide.dev/port: all` only the listed ports are served. One warning
+ * per Service, also for several annotations.
  */
 function annotationWarnings({ unknownAnnotations = [] }: Service): readonly string[] {
   const [field, ...others] = unknownAnnotations;
   if (field === undefined) return NOT_SERVED.warnings;
   const more = others.length === 0 ? '' : ` (and ${others.length} more)`;
   return [
-    `${field}${more}: is not known and means nothing; ports are given by ${PORTS_ANNOTATION}`,
+    `${field}${more}: unknown annotation, ignored; set ${PORTS_ANNOTATION} to serve all ports or port ranges`,
   ];
 }
 
@@ -137,7 +140,7 @@ function openFamilyWarning(service: Service, family: IpFamily): string | undefin
   const ranges = service.loadBalancerSourceRanges;
   if (service.type !== 'LoadBalancer' || ranges.length === 0) return undefined;
   if (ranges.some((cidr) => familyOf(cidr) === family)) return undefined;
-  return `spec.loadBalancerSourceRanges: no ${family} range is listed, so ${family} is open to everybody`;
+  return `spec.loadBalancerSourceRanges: no ${family} range is listed, so all ${family} sources are allowed`;
 }
 
 function unique(values: readonly string[]): string[] {

@@ -1,24 +1,24 @@
-/** What health check node ports have to say of a Service. */
+/** The answers of health check node ports (`spec.healthCheckNodePort`). */
 import { type EndpointSlice, IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import { countLocalReady } from '../endpoints/select.ts';
 import type { ServedPort } from './served-ports.ts';
 import { grantKey } from './vip-conflicts.ts';
 
-/** What the health check node port of one Service has to say in one family. */
+/** The state of one Service's health check node port in one family. */
 export interface ServiceHealth {
   readonly serviceKey: ObjectKey;
   readonly family: IpFamily;
-  /** `spec.healthCheckNodePort`; 0: the Service has none (any more). */
+  /** `spec.healthCheckNodePort`; 0 if the Service has none or no longer has one. */
   readonly port: number;
-  /** Ready endpoints of the family on this node; each address counts once. */
+  /** Number of ready endpoints of the family on this node; each address counts once. */
   readonly localEndpoints: number;
 }
 
 /**
- * The health check node ports of one Service: at most one entry a family, none for a family in which
- * all of its load balancer VIPs are refused on this node, for then nobody should send it traffic.
- * Before the load balancer has a VIP there is an entry, as in kube-proxy.
- * @param refused keys of `VipLedger.refusals`.
+ * The health check node ports of one Service, at most one entry per family. A family whose load balancer VIPs are
+ * all refused on this node has no entry, because this node serves none of its traffic. A Service whose load
+ * balancer has no VIP yet has an entry, as in kube-proxy.
+ * @param refused keys of `VipConflicts.refusals`.
  */
 export function serviceHealth(
   serviceKey: ObjectKey,

@@ -1,21 +1,22 @@
-/** Warnings about Services that are served nevertheless, and about their EndpointSlices. */
+/** Warnings about Services that are served nevertheless, and about EndpointSlices that are not used. */
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 import { vipFields } from './vip-conflicts.ts';
 
+/** A problem with a Service or EndpointSlice, for logs and Events. */
 export interface ServiceWarning {
   readonly serviceKey: ObjectKey;
-  /** The EndpointSlice that the warning is about; undefined: the Service itself. */
+  /** The EndpointSlice that the warning is about; undefined if it is about the Service. */
   readonly sliceKey?: ObjectKey;
   /** The warning depends on this node; other nodes may not have it. */
   readonly isOfThisNode?: true;
-  /** The field, what is the matter with it, and what to do. */
+  /** `field: problem; what to do` */
   readonly message: string;
 }
 
-/** A TCP port that something on this node listens on. */
+/** A TCP port on which a program of this node listens. */
 export interface NodeListener {
   /** Such as `ssh`. */
   readonly name: string;
@@ -23,14 +24,15 @@ export interface NodeListener {
   readonly isOnLoopbackOnly: boolean;
 }
 
-/** Limit of ports listed in a message. */
+/** Most ports to list in a message. */
 const MAX_LISTED_PORTS = 5;
 
 /**
- * Objects that do not fit together and so serve nothing. Only where all objects come at the same time, from
- * manifests: an API server tells of Services and of EndpointSlices in any order, and assigns cluster IPs itself.
- * @param service undefined: there is no such Service.
- * @param served what of it is served; nothing of one that is not there.
+ * Warns of Services and EndpointSlices that do not match, so that no endpoint is used. For manifests only, where
+ * all objects are read together. An API server sends Services and EndpointSlices in any order, and assigns
+ * cluster IPs itself.
+ * @param service undefined if the Service does not exist.
+ * @param served the served ports of the Service; empty if it does not exist.
  */
 export function mismatchWarnings(
   serviceKey: ObjectKey,
@@ -39,17 +41,17 @@ export function mismatchWarnings(
   served: readonly ServedPort[],
 ): ServiceWarning[] {
   if (service === undefined) {
-    const message = `${SERVICE_NAME_FIELD}: there is no Service ${serviceKey}, so nothing is served from this slice; correct the name, or add the Service`;
+    const message = `${SERVICE_NAME_FIELD}: Service ${serviceKey} does not exist, so this slice is not used; correct the name or add the Service`;
     return slices.map(({ key: sliceKey }) => ({ serviceKey, sliceKey, message }));
   }
   if (!needsClusterIP(service)) return [];
   if (service.clusterIPs.length === 0) {
     const nodePorts =
       service.type === 'ClusterIP' ? '' : ', not even on its node ports and load balancer IPs';
-    const message = `spec.clusterIPs: there is no cluster IP, so the Service is not served${nodePorts}; a cluster assigns one, a manifest has to name it`;
+    const message = `spec.clusterIPs: no cluster IP, so the Service is not served${nodePorts}; an API server assigns one, a manifest must set it`;
     return [{ serviceKey, message }];
   }
-  // All ports, and ranges, are served from every slice.
+  // All-ports and port-range Services use every slice, whatever its ports.
   if (served.some(({ match }) => match.kind !== 'port') || served.length === 0) return [];
   return slices.flatMap((slice) => portMismatch(service, slice) ?? []);
 }
@@ -69,13 +71,13 @@ function portMismatch(service: Service, slice: EndpointSlice): ServiceWarning | 
   const names = ports
     .slice(0, MAX_LISTED_PORTS)
     .map(({ name, protocol }) => (name === '' ? `unnamed ${protocol}` : `"${name}" ${protocol}`));
-  const wanted = `${names.join(', ')}${ports.length > MAX_LISTED_PORTS ? ', …' : ''}`;
-  const message = `ports: no port has a number and the name and protocol of a port of Service ${serviceKey} (${wanted}), so nothing is served from this slice; name the ports as the Service does`;
+  const expected = `${names.join(', ')}${ports.length > MAX_LISTED_PORTS ? ', …' : ''}`;
+  const message = `ports: no numbered port matches name and protocol of a port of Service ${serviceKey} (${expected}), so this slice is not used; name the ports as in the Service`;
   return { serviceKey, sliceKey: slice.key, message };
 }
 
 /**
- * Ports that a Service takes from the node itself. They are served all the same, as by kube-proxy.
+ * Warns of Service ports that hide a listener of the node, such as ssh. They are served nevertheless, as in kube-proxy.
  * @param isLoopbackServed whether node ports are served on the loopback address.
  */
 export function listenerWarnings(
@@ -84,7 +86,7 @@ export function listenerWarnings(
   nodeAddresses: ReadonlySet<string>,
   isLoopbackServed: boolean,
 ): ServiceWarning[] {
-  // Routes of both families may say the same.
+  // The Routes of both families may give the same warning.
   const warnings = new Map<string, ServiceWarning>();
   const warn = (warning: ServiceWarning) => warnings.set(warning.message, warning);
   for (const route of routes) {
@@ -92,13 +94,13 @@ export function listenerWarnings(
     if (match.kind !== 'port' || match.protocol !== 'TCP') continue;
     for (const { name, port, isOnLoopbackOnly } of listeners) {
       if (nodePort === port && (!isOnLoopbackOnly || isLoopbackServed)) {
-        const message = `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: connections to it go to the Service where node ports are served; use another node port`;
+        const message = `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: the Service receives connections to it on node port addresses; use another node port`;
         warn({ serviceKey, message });
       }
       if (match.port !== port || isOnLoopbackOnly) continue;
       for (const [field, vip] of vipFields(route)) {
         if (!nodeAddresses.has(vip)) continue;
-        const message = `${field}: ${vip} is an address of this node, and ${port}/TCP is the port of ${name} there: connections to it go to the Service; use another address or port`;
+        const message = `${field}: ${vip} is an address of this node, and ${port}/TCP is the port of ${name} there: the Service receives connections to it; use another address or port`;
         warn({ serviceKey, isOfThisNode: true, message });
       }
     }
@@ -106,7 +108,7 @@ export function listenerWarnings(
   return [...warnings.values()];
 }
 
-/** A pod on the host network brings the node's ssh and kubelet under an all-ports VIP. */
+/** Warns of a host-network pod behind an all-ports VIP: the VIP then exposes the node's ssh and kubelet. */
 export function nodeEndpointWarnings(
   routes: Iterable<Route>,
   nodeAddresses: ReadonlySet<string>,
@@ -115,7 +117,7 @@ export function nodeEndpointWarnings(
     if (match.kind !== 'all') return [];
     const own = clusterEndpoints.find(({ address }) => nodeAddresses.has(address));
     if (own === undefined) return [];
-    const message = `all ports of endpoint ${own.address}, which is this node, are reachable through the VIP`;
+    const message = `endpoint ${own.address} is this node, so all ports of the node are reachable through the VIP`;
     return [{ serviceKey, isOfThisNode: true as const, message }];
   });
 }

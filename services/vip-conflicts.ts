@@ -1,4 +1,4 @@
-/** VIP conflict resolution: which Service owns a VIP, or a port of it. An all-ports VIP that is a node address is refused here. */
+/** VIP conflict resolution: which Service owns a VIP, a port of it, or a node port. */
 import type { ServiceRefusal } from '../api/all-ports.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
@@ -6,16 +6,16 @@ import { commonRanges, type PortRange, rangesOverlap } from '../api/ports.ts';
 import type { Route, RouteMatch } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 
-/** Pseudo-VIP on which node ports are claimed; a dual-stack Service uses one number in both families. */
+/** The pseudo-VIP of node ports, per family: a dual-stack Service uses the same number in both families. */
 const nodePortsOf = (family: IpFamily) => `node port, ${family}`;
 
-/** Limit of ports listed in a message; the others are counted. */
+/** Most ports to list in a message; the others are only counted. */
 const MAX_LISTED_PORTS = 5;
 
-/** As much of a Match as says who its rivals are. */
+/** The part of a match that decides which requests can conflict. */
 type ConflictScope = Extract<RouteMatch, { kind: 'port' }> | { readonly kind: 'ranges' | 'all' };
 
-/** A Service that wants a VIP, on a port, on ranges or whole. */
+/** A request of a Service for a VIP: for one port, for port ranges, or for all ports. */
 interface VipRequest {
   readonly vip: string;
   readonly id: string;
@@ -23,41 +23,43 @@ interface VipRequest {
   readonly field: string;
   readonly serviceKey: ObjectKey;
   readonly family: IpFamily;
-  /** Sorts claims: the older first, then by namespace/name. */
+  /** Sort key: creation time, then namespace/name. The first request owns the VIP. */
   readonly priority: string;
 }
 
-/** Claims of one Service to one VIP that the claims of another Service exclude. */
+/** Requests of one Service for one VIP that lose against another Service. */
 interface Overlap {
-  /** One of those. */
+  /** A request of the Service that owns the VIP. */
   readonly owner: VipRequest;
-  readonly first: VipRequest;
-  /** `first` is among them. */
+  /** All losing requests, at least one. */
   readonly requests: VipRequest[];
+  /** The first of `requests`. */
+  readonly first: VipRequest;
 }
 
 /**
- * Who owns which VIP. Exact ports, ranges and all-ports share a VIP by precedence; two of one kind
- * that overlap do not: the older Service has it, the other is refused there and takes over when
- * the first goes. A VIP that is an address of this node is given to no all-ports Service: capturing
- * it whole would cut off ssh and the kubelet.
+ * Grants VIPs to Services.
+ *
+ * Requests for single ports, port ranges and all ports share a VIP by precedence. Overlapping requests of one
+ * kind conflict: the older Service owns the VIP; the other is refused, and takes over when the owner is
+ * deleted. A VIP that is an address of this node is refused to all-ports and port-range Services, because it
+ * would cut off ssh and the kubelet.
  */
 export class VipConflicts {
-  /** By `rivalryKey`, the most senior first. Exact ports each have a key: a Service may list thousands. */
+  /** By `conflictScopeKey`, sorted by priority. Each port has its own key: a Service may list thousands. */
   readonly #requestsByScope = new Map<string, readonly VipRequest[]>();
   readonly #requestsByService = new Map<ObjectKey, readonly VipRequest[]>();
-  /** TCP ports. */
   readonly #watchedPorts: readonly number[];
   #nodeAddresses: ReadonlySet<string> = new Set();
 
-  /** @param watchedPorts TCP ports whose owners are told when their VIP becomes, or ceases to be, an address of this node. */
+  /** @param watchedPorts TCP ports; `setNodeAddresses` also returns Services that have them on a changed address. */
   constructor(watchedPorts: readonly number[] = []) {
     this.#watchedPorts = watchedPorts;
   }
 
   /**
-   * Records what a Service wants now (nothing: it has gone).
-   * @returns the other Services whose VIPs may be granted differently from now on.
+   * Replaces the requests of a Service; no ports if it is deleted.
+   * @returns other Services whose VIPs may be granted differently now.
    */
   replace(
     serviceKey: ObjectKey,
@@ -66,18 +68,18 @@ export class VipConflicts {
   ): Set<ObjectKey> {
     const affected = new Set<ObjectKey>();
     const before = this.#requestsByService.get(serviceKey) ?? [];
-    const claims = ports.flatMap((port) => requestsOf(port, serviceKey, creationTimestamp));
-    for (const claim of before) this.#remove(claim, affected);
-    for (const claim of claims) this.#add(claim, affected);
-    if (claims.length > 0) this.#requestsByService.set(serviceKey, claims);
+    const requests = ports.flatMap((port) => requestsOf(port, serviceKey, creationTimestamp));
+    for (const request of before) this.#remove(request, affected);
+    for (const request of requests) this.#add(request, affected);
+    if (requests.length > 0) this.#requestsByService.set(serviceKey, requests);
     else this.#requestsByService.delete(serviceKey);
     affected.delete(serviceKey);
     return affected;
   }
 
   /**
-   * @returns the Services that claim an address that came or went, with all ports, ranges or a port that is
-   * watched.
+   * Sets the addresses of this node.
+   * @returns Services that request an added or removed address with all ports, port ranges or a watched port.
    */
   setNodeAddresses(addresses: ReadonlySet<string>): Set<ObjectKey> {
     const changed = [
@@ -99,25 +101,25 @@ export class VipConflicts {
   }
 
   /**
-   * The VIP claims of a Service that are refused now: keys as `grantKey` makes them. Claims to ports of one VIP
-   * that one other Service owns share one Refusal, because a Service may list thousands.
+   * The refused requests of a Service, by `grantKey`. Requests for ports of one VIP that lose against the same
+   * Service share one refusal, because a Service may list thousands of ports.
    */
   refusals(serviceKey: ObjectKey): Map<string, ServiceRefusal> {
     const refused = new Map<string, ServiceRefusal>();
     const overlaps = new Map<string, Overlap>();
-    for (const claim of this.#requestsByService.get(serviceKey) ?? []) {
-      const { field, vip, match } = claim;
+    for (const request of this.#requestsByService.get(serviceKey) ?? []) {
+      const { field, vip, match } = request;
       if (match.kind !== 'port' && this.#nodeAddresses.has(vip)) {
-        const message = `${vip} is an address of this node; all its ports would be taken from the node`;
+        const message = `${vip} is an address of this node; an all-ports or port-range Service would cut off the node's own ports`;
         const refusal: ServiceRefusal = { serviceKey, reason: 'NodeAddress', field, message };
-        refused.set(grantKey(claim.id, vip), refusal);
+        refused.set(grantKey(request.id, vip), refusal);
         continue;
       }
-      const owner = this.#ownerOver(claim);
+      const owner = this.#ownerOver(request);
       if (owner === undefined) continue;
       const key = `${vip} ${owner.serviceKey}`;
-      getOrCreate(overlaps, key, () => ({ owner, first: claim, requests: [] })).requests.push(
-        claim,
+      getOrCreate(overlaps, key, () => ({ owner, first: request, requests: [] })).requests.push(
+        request,
       );
     }
     for (const overlap of overlaps.values()) {
@@ -127,32 +129,32 @@ export class VipConflicts {
     return refused;
   }
 
-  /** The claim that keeps this one from its VIP. */
-  #ownerOver(claim: VipRequest): VipRequest | undefined {
-    const rivals = this.#requestsAt(conflictScopeKey(claim.vip, claim.match));
-    if (claim.match.kind !== 'ranges') return unlessSame(rivals[0], claim);
+  /** The request that owns the VIP instead of this one; undefined if this one does. */
+  #ownerOver(request: VipRequest): VipRequest | undefined {
+    const conflicting = this.#requestsAt(conflictScopeKey(request.vip, request.match));
+    if (request.match.kind !== 'ranges') return unlessSame(conflicting[0], request);
     const granted: VipRequest[] = [];
-    for (const other of rivals) {
-      const winner = granted.find((owner) => rangesOverlap(rangesOf(owner), rangesOf(other)));
-      if (other.id === claim.id) return winner;
-      if (winner === undefined) granted.push(other);
+    for (const other of conflicting) {
+      const owner = granted.find((each) => rangesOverlap(rangesOf(each), rangesOf(other)));
+      if (other.id === request.id) return owner;
+      if (owner === undefined) granted.push(other);
     }
     return undefined;
   }
 
-  #add(claim: VipRequest, affected: Set<ObjectKey>): void {
-    const key = conflictScopeKey(claim.vip, claim.match);
-    const rivals = this.#requestsAt(key);
-    addServices(rivals, affected);
-    const all = rivals.concat(claim).sort((a, b) => compareText(a.priority, b.priority));
+  #add(request: VipRequest, affected: Set<ObjectKey>): void {
+    const key = conflictScopeKey(request.vip, request.match);
+    const conflicting = this.#requestsAt(key);
+    addServices(conflicting, affected);
+    const all = conflicting.concat(request).sort((a, b) => compareText(a.priority, b.priority));
     this.#requestsByScope.set(key, all);
   }
 
-  #remove(claim: VipRequest, affected: Set<ObjectKey>): void {
-    const key = conflictScopeKey(claim.vip, claim.match);
-    const rivals = this.#requestsAt(key).filter((other) => other.id !== claim.id);
-    addServices(rivals, affected);
-    if (rivals.length > 0) this.#requestsByScope.set(key, rivals);
+  #remove(request: VipRequest, affected: Set<ObjectKey>): void {
+    const key = conflictScopeKey(request.vip, request.match);
+    const conflicting = this.#requestsAt(key).filter((other) => other.id !== request.id);
+    addServices(conflicting, affected);
+    if (conflicting.length > 0) this.#requestsByScope.set(key, conflicting);
     else this.#requestsByScope.delete(key);
   }
 
@@ -161,12 +163,12 @@ export class VipConflicts {
   }
 }
 
-/** Names one VIP of one served port in `VipLedger.refusals`. */
+/** The key of one VIP of one served port in `VipConflicts.refusals`. */
 export function grantKey(id: string, vip: string): string {
   return `${id} ${vip}`;
 }
 
-/** As `grantKey`, for the node port. */
+/** The key of the node port of a served port in `VipConflicts.refusals`. */
 export function nodePortGrantKey(port: ServedPort): string {
   return grantKey(port.id, nodePortsOf(port.family));
 }
@@ -176,28 +178,29 @@ function requestsOf(
   serviceKey: ObjectKey,
   creationTimestamp: string,
 ): VipRequest[] {
-  // A Service without a timestamp (a manifest) was never created by an API server: it is the youngest.
-  const seniority = `${creationTimestamp || '~'} ${serviceKey} ${port.id}`;
-  const claim = (vip: string, field: string, match = port.match): VipRequest => ({
+  // A Service without a creation timestamp comes from a manifest and counts as the youngest.
+  const priority = `${creationTimestamp || '~'} ${serviceKey} ${port.id}`;
+  const request = (vip: string, field: string, match = port.match): VipRequest => ({
     vip,
     id: port.id,
     match,
     field,
     serviceKey,
     family: port.family,
-    priority: seniority,
+    priority,
   });
   const vips = new Map<string, VipRequest>();
-  for (const [field, vip] of vipFields(port)) if (!vips.has(vip)) vips.set(vip, claim(vip, field));
-  const claims = [...vips.values()];
+  for (const [field, vip] of vipFields(port))
+    if (!vips.has(vip)) vips.set(vip, request(vip, field));
+  const requests = [...vips.values()];
   if (port.nodePort > 0 && port.match.kind === 'port') {
     const match: RouteMatch = { ...port.match, port: port.nodePort };
-    claims.push(claim(nodePortsOf(port.family), 'spec.ports.nodePort', match));
+    requests.push(request(nodePortsOf(port.family), 'spec.ports.nodePort', match));
   }
-  return claims;
+  return requests;
 }
 
-/** VIPs, each after the field of a Service that names it; one may be in several. */
+/** The VIPs of a Service with the field that names each; one VIP may be in several fields. */
 export function vipFields({
   clusterIP,
   externalIPs,
@@ -212,15 +215,15 @@ export function vipFields({
   ];
 }
 
-/** Claims of one key may keep each other from the VIP. */
+/** Only requests with equal keys can conflict. */
 function conflictScopeKey(vip: string, match: ConflictScope): string {
   return match.kind === 'port' ? `${vip} ${match.protocol}/${match.port}` : `${vip} ${match.kind}`;
 }
 
-function overlapRefusal({ owner, first, requests: claims }: Overlap): ServiceRefusal {
+function overlapRefusal({ owner, first, requests }: Overlap): ServiceRefusal {
   const { serviceKey, field, vip, family } = first;
   const isNodePort = vip === nodePortsOf(family);
-  const ports = claims.flatMap((claim) => conflictingPorts(claim, owner));
+  const ports = requests.flatMap((request) => conflictingPorts(request, owner));
   const hidden = ports.length - MAX_LISTED_PORTS;
   const shown = `${ports.slice(0, MAX_LISTED_PORTS).join(', ')}${hidden > 0 ? ` and ${hidden} more` : ''}`;
   const isOne = ports.length === 1 && !shown.includes('-');
@@ -231,7 +234,7 @@ function overlapRefusal({ owner, first, requests: claims }: Overlap): ServiceRef
   return { serviceKey, reason: 'Overlap', field, message };
 }
 
-/** As written in the annotation; none for all ports. */
+/** The conflicting ports as written in the annotation; empty for all ports. */
 function conflictingPorts({ match }: VipRequest, owner: VipRequest): string[] {
   if (match.kind === 'port') return [`${match.port}/${match.protocol}`];
   if (match.kind === 'all') return [];
@@ -240,14 +243,14 @@ function conflictingPorts({ match }: VipRequest, owner: VipRequest): string[] {
   );
 }
 
-function rangesOf(claim: VipRequest): readonly PortRange[] {
-  return claim.match.kind === 'ranges' ? claim.match.ranges : [];
+function rangesOf(request: VipRequest): readonly PortRange[] {
+  return request.match.kind === 'ranges' ? request.match.ranges : [];
 }
 
-function unlessSame(winner: VipRequest | undefined, claim: VipRequest): VipRequest | undefined {
-  return winner === undefined || winner.id === claim.id ? undefined : winner;
+function unlessSame(owner: VipRequest | undefined, request: VipRequest): VipRequest | undefined {
+  return owner === undefined || owner.id === request.id ? undefined : owner;
 }
 
-function addServices(claims: readonly VipRequest[], affected: Set<ObjectKey>): void {
-  for (const claim of claims) affected.add(claim.serviceKey);
+function addServices(requests: readonly VipRequest[], affected: Set<ObjectKey>): void {
+  for (const request of requests) affected.add(request.serviceKey);
 }

@@ -1,11 +1,12 @@
-/** What of a Route is to be served on the loopback address where rules cannot. */
+/** The node ports that the localhost proxy serves, because rules cannot serve the loopback address. */
 import type { LocalhostNodePort } from '../localhost/endpoint-picker.ts';
 import type { Route } from '../services/route.ts';
 import { trafficPlan } from './plan.ts';
 
 /**
- * As KEP-6032 has it: TCP alone, and with external traffic policy Local only while this node has endpoints.
- * @returns undefined when there is nothing to listen for, so that the kernel refuses connections.
+ * The localhost node port of a Route, as in KEP-6032: TCP only, and with externalTrafficPolicy Local only
+ * while this node has endpoints.
+ * @returns undefined if the proxy must not listen; the kernel then refuses connections.
  */
 export function localhostNodePort(route: Route): LocalhostNodePort | undefined {
   const { id, serviceKey, family, affinitySeconds } = route;

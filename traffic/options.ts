@@ -1,4 +1,4 @@
-/** What decides on traffic besides Routes, from the flags: who is a pod of this node, where node ports are served. */
+/** The flags that decide about traffic in every mode: detection of local pods, masquerade, node port addresses. */
 import { familyOf, isLoopback } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions } from '../config/settings.ts';
@@ -8,29 +8,29 @@ import {
   selectedAddresses,
 } from '../services/node-port-addresses.ts';
 
-/** How traffic of this node's pods is told from other traffic (kube-proxy's detectLocal). */
+/** How traffic of this node's pods is detected (kube-proxy's detectLocal). */
 export type LocalDetector =
   | { readonly kind: 'cidr'; readonly cidr: string }
-  /** A trailing plus matches any end, as in iptables. */
+  /** A name that ends in a plus is a prefix, as in iptables. */
   | { readonly kind: 'interface'; readonly name: string };
 
-/** Who is masqueraded, and how connections end. */
+/** Flags for masquerade and for TCP resets. */
 export interface TrafficOptions {
   readonly family: IpFamily;
   readonly masqueradeAll: boolean;
-  /** undefined: pods cannot be told from others. */
+  /** undefined: local pods cannot be detected. */
   readonly localDetector: LocalDetector | undefined;
-  /** TCP packets in the middle of a connection are reset where they would be rejected or dropped for want of an endpoint. */
+  /** Packets of established TCP connections that would be rejected or dropped for lack of an endpoint get a reset. */
   readonly resetsTcp: boolean;
 }
 
-/** Where node ports are served. */
+/** The flags that select node port addresses. */
 export interface NodePortOptions {
   readonly family: IpFamily;
   readonly nodePortSelection: NodePortSelection;
 }
 
-/** What every mode takes from the flags, for one family. @param podCidrs of this node's Node object. */
+/** The traffic options of one family, from the flags. @param podCidrs `spec.podCIDRs` of this node. */
 export function trafficOptions(
   options: NodeOptions,
   family: IpFamily,
@@ -45,7 +45,7 @@ export function trafficOptions(
   };
 }
 
-/** By `--detect-local-mode`. */
+/** The detector that `--detect-local-mode` selects. */
 function localDetector(
   options: NodeOptions,
   family: IpFamily,
@@ -67,21 +67,21 @@ function localDetector(
   }
 }
 
-/** Clients that count as no pods (`Treatment.masquerade`): everybody, nobody, or all but those that are detected. */
+/**
+ * The clients that `Dispatch.masquerade` means by `non-pods`: all, none, or every source that the detector does
+ * not match.
+ */
 export function nonPodClients({
   masqueradeAll,
   localDetector,
-}: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>):
-  | 'everybody'
-  | 'nobody'
-  | LocalDetector {
-  return masqueradeAll ? 'everybody' : (localDetector ?? 'nobody');
+}: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>): 'all' | 'none' | LocalDetector {
+  return masqueradeAll ? 'all' : (localDetector ?? 'none');
 }
 
 /**
  * The addresses on which node ports are served.
- * @param servesLoopback whether IPv4 loopback addresses are among them where they are selected one by one.
- * @returns `all` for every local address, whatever comes.
+ * @param servesLoopback whether to include IPv4 loopback addresses that the flag selects.
+ * @returns `all` for every local address, including addresses added later.
  */
 export function nodePortAddresses(
   { nodePortSelection, family }: NodePortOptions,
@@ -89,12 +89,15 @@ export function nodePortAddresses(
   servesLoopback: boolean,
 ): 'all' | readonly string[] {
   const selected = selectedAddresses(nodePortSelection, family, own);
-  // The kernel routes nothing from [::1] to elsewhere.
+  // The kernel does not forward packets from [::1] to another host.
   if (selected === 'all' || (servesLoopback && family === 'IPv4')) return selected;
   return selected.filter((address) => !isLoopback(address));
 }
 
-/** The same in modes that name each address, none of loopback: the kernel routes no replies from there to elsewhere. */
+/**
+ * The node port addresses for modes whose rules list each address. Loopback addresses are left out, because the
+ * kernel does not route replies between a loopback address and another host.
+ */
 export function listedNodePortAddresses(
   options: NodePortOptions,
   own: NodeAddresses,

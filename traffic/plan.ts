@@ -1,76 +1,78 @@
 /**
- * One Route to its TrafficPlan: what becomes of packets to its VIPs and its node port. This folder decides that once, for
- * all backends, which only render it.
+ * Plans how packets to the VIPs and the node port of a Route are handled. The decisions are made here once for all
+ * backends, which only render a TrafficPlan as rules.
  */
 import { cidrContains } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { Route } from '../services/route.ts';
 
-/** The endpoints for traffic policy Cluster, topology applied, or those for Local. */
+/** Endpoints for traffic policy Cluster (with topology hints applied), or for Local. */
 export type EndpointSet = 'cluster' | 'local';
 
+/** The endpoints that a client may get. */
 export interface EndpointPool {
   readonly set: EndpointSet;
-  /** Those of the set. Where there is none, this serves nobody. */
+  /** All endpoints of the set; empty if these clients are not served. */
   readonly endpoints: readonly Endpoint[];
 }
 
-/** Rejected by ICMP, or dropped; see `TrafficOptions.resetsTcp` for connections that were established. */
+/** Reject with ICMP, or drop. `TrafficOptions.resetsTcp` changes both for established TCP connections. */
 export type UntranslatedVerdict = 'reject' | 'drop';
 
-/** What a VIP or node port does with packets of sources that are let in. */
+/** How a VIP or node port handles packets from allowed sources. */
 export interface Dispatch {
   /**
-   * Serves pods, as far as the local detector tells them, and the node itself where the external traffic policy is
-   * Local: it does not bind them, for they do not come from outside. Where it serves nobody, they are served as all
-   * others are. undefined: nobody is served apart.
+   * Endpoints for local pods and for the node itself with externalTrafficPolicy Local: the policy applies to external
+   * clients only. If the pool is empty they get `others`. undefined: all clients get `others`.
    */
   readonly podsAndNode: EndpointPool | undefined;
   readonly others: EndpointPool;
   /**
-   * Whose source address becomes the node's, so that replies come back through it. `foreign`: clients that are no pods,
-   * see `foreignClients`. `node`: the node's own traffic alone, as its source may be the VIP; with the policy Local
-   * clients outside keep their address, as do pods. Hairpins come on top, see `needsHairpin`.
+   * Clients to masquerade, so that replies return through this node. `non-pods`: see `nonPodClients`. `node`: only the
+   * node's own traffic, whose source may be the VIP; with externalTrafficPolicy Local external clients and pods keep
+   * their address. Hairpin connections are masqueraded as well, see `needsHairpin`.
    */
-  readonly masquerade: 'everybody' | 'foreign' | 'node';
+  readonly masquerade: 'all' | 'non-pods' | 'node';
   /**
-   * Of packets that nobody translated: without an endpoint they are rejected, as by kube-proxy, or dropped where only this
-   * node has none. A VIP that serves all ports or ranges rejects them though it has endpoints, for what escaped translation
-   * must reach no listener of the host. undefined: they are none of the Service's.
+   * Verdict for packets that were not translated. Without endpoints they are rejected, or dropped if only this node has
+   * none, as in kube-proxy. A VIP with all ports or port ranges rejects them even with endpoints, because a packet that
+   * escaped translation must not reach a listener of the host. undefined: the Service does not handle them.
    */
   readonly untranslatedVerdict: UntranslatedVerdict | undefined;
 }
 
-/** Who may use a VIP; packets of all others are dropped. */
+/** Sources that may use a VIP; packets from other sources are dropped. */
 interface AllowedSources {
   /** CIDRs (`loadBalancerSourceRanges`). */
   readonly ranges: readonly string[];
-  /** Addresses: load balancer VIPs of the Route itself, see `allowsOwnVips`. */
+  /** Addresses of the Route's own load balancer VIPs, see `allowsOwnVips`. */
   readonly ownVips: readonly string[];
 }
 
+/** How packets to one VIP are handled. */
 export interface VipPlan {
   readonly vip: string;
-  /** In the words of kube-proxy's rules. */
+  /** As in the comments of kube-proxy's rules. */
   readonly kind: 'cluster IP' | 'external IP' | 'loadbalancer IP';
   readonly dispatch: Dispatch;
-  /** undefined: everybody may use it. */
+  /** undefined: all sources are allowed. */
   readonly sources: AllowedSources | undefined;
   /**
-   * TCP port that stays with the node although the match has it, since load balancers that pass packets through probe the
-   * VIP itself; 0 for none.
+   * TCP port (`spec.healthCheckNodePort`) that the node answers itself, although it is among all ports or the ranges:
+   * pass-through load balancers probe it on the VIP. 0 for none.
    */
   readonly healthCheckPort: number;
 }
 
+/** How packets to the node port are handled. */
 export interface NodePortPlan {
   readonly protocol: Protocol;
   readonly port: number;
   readonly dispatch: Dispatch;
 }
 
-/** What a backend renders of a Route. */
+/** Everything that a backend renders of a Route. */
 export interface TrafficPlan
   extends Pick<
     Route,
@@ -80,39 +82,35 @@ export interface TrafficPlan
   /** The cluster IP first. */
   readonly vips: readonly VipPlan[];
   readonly nodePort: NodePortPlan | undefined;
-  /** Treatment of node port, external and load balancer IPs; undefined: there are none. */
+  /** Dispatch of the node port, external IPs and load balancer IPs; undefined if the Route has none of them. */
   readonly external: Dispatch | undefined;
 }
 
-/** @param ownVips whether they are let in, see `allowsOwnVips`. */
+/** Plans a Route. @param ownVips whether its load balancer VIPs are allowed sources, see `allowsOwnVips`. */
 export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
   const { serviceKey, name, family, match, affinitySeconds, healthCheckNodePort } = route;
   const { clusterIP, externalIPs, loadBalancerIPs, nodePort, sourceRanges } = route;
   const endpoints = { cluster: route.clusterEndpoints, local: route.localEndpoints };
-  const serving = (set: EndpointSet): EndpointPool => ({ set, endpoints: endpoints[set] });
+  const pool = (set: EndpointSet): EndpointPool => ({ set, endpoints: endpoints[set] });
   const dispatch = (
     podsAndNode: EndpointPool | undefined,
     others: EndpointPool,
     masquerade: Dispatch['masquerade'],
   ): Dispatch => {
-    const served = match.kind === 'port' ? undefined : 'reject';
-    const unserved = route.hasEndpointsAnywhere ? 'drop' : 'reject';
-    const untranslatedVerdict = others.endpoints.length > 0 ? served : unserved;
+    const withEndpoints = match.kind === 'port' ? undefined : 'reject';
+    const withoutEndpoints = route.hasEndpointsAnywhere ? 'drop' : 'reject';
+    const untranslatedVerdict = others.endpoints.length > 0 ? withEndpoints : withoutEndpoints;
     return {
-      podsAndNode: podsAndNode,
+      podsAndNode,
       others,
       masquerade,
-      untranslatedVerdict: untranslatedVerdict,
+      untranslatedVerdict,
     };
   };
-  const internal = dispatch(
-    undefined,
-    serving(route.internalLocal ? 'local' : 'cluster'),
-    'foreign',
-  );
+  const internal = dispatch(undefined, pool(route.internalLocal ? 'local' : 'cluster'), 'non-pods');
   const external = route.externalLocal
-    ? dispatch(serving('cluster'), serving('local'), 'node')
-    : dispatch(undefined, serving('cluster'), 'everybody');
+    ? dispatch(pool('cluster'), pool('local'), 'node')
+    : dispatch(undefined, pool('cluster'), 'all');
 
   const unrestricted = { sources: undefined, healthCheckPort: 0 };
   const vips: VipPlan[] = [];
@@ -122,7 +120,7 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
   for (const vip of externalIPs) {
     vips.push({ vip, kind: 'external IP', dispatch: external, ...unrestricted });
   }
-  // Source ranges bind those whom some endpoint would serve; without one all are rejected alike.
+  // Source ranges apply only if there is an endpoint; without endpoints all sources are rejected alike.
   const isReachable = endpoints.cluster.length + endpoints.local.length > 0;
   const sources =
     sourceRanges !== undefined && isReachable
@@ -135,7 +133,7 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
       kind: 'loadbalancer IP',
       dispatch: external,
       sources,
-      healthCheckPort: healthCheckPort,
+      healthCheckPort,
     });
   }
   const hasNodePort = nodePort > 0 && match.kind === 'port';
@@ -155,14 +153,14 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
   };
 }
 
-/** Whether the node's addresses matter to the plan of a Route: only to `allowsOwnVips`. */
+/** Whether the plan of a Route depends on the node's addresses, see `allowsOwnVips`. */
 export function dependsOnNodeAddresses({ sourceRanges }: Route): boolean {
   return sourceRanges !== undefined;
 }
 
 /**
- * Whether the load balancer VIPs of a Route may use each other: if the node is inside the source ranges, for when it calls
- * a VIP that it holds, the VIP is its source.
+ * Whether the load balancer VIPs of a Route are allowed sources: yes if the source ranges contain an address of this node.
+ * When the node connects to a VIP that it holds, the source address is the VIP.
  */
 export function allowsOwnVips(
   { sourceRanges = [] }: Route,
@@ -172,10 +170,10 @@ export function allowsOwnVips(
 }
 
 /**
- * Whether connections of an endpoint to itself need masquerade of their own: a pod that is sent back to itself must see the
- * node as its source, or it would answer itself directly. Traffic of a pod of another node is translated there. What comes
- * through this node all the same goes to an external VIP, and is masqueraded anyway unless the policy is Local.
- * Where a rule of each endpoint says it, as in kube-proxy's modes, it may be said of all endpoints.
+ * Whether hairpin connections (from an endpoint to itself) need a masquerade rule of their own. Without masquerade the pod
+ * would answer itself directly. Packets of a pod on another node are translated there. They pass this node only on the way
+ * to an external VIP, and are masqueraded anyway unless externalTrafficPolicy is Local. Modes with a rule for each
+ * endpoint, like kube-proxy's, may masquerade hairpins of all endpoints.
  */
 export function needsHairpin({ external }: TrafficPlan, { isRemote }: Endpoint): boolean {
   return isRemote !== true || external?.podsAndNode !== undefined;

@@ -216,8 +216,8 @@ describe('commands: the command', () => {
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 0);
       assert.deepEqual(stdout.split('\n'), [
-        `warning: ${directory}/a.yaml:1: Service default/sip: metadata.annotations["portwide.dev/port"]: is not known and means nothing; ports are given by portwide.dev/ports`,
-        `warning: ${directory}/a.yaml:11: EndpointSlice default/sip-1: ports: no port has a number and the name and protocol of a port of Service default/sip (unnamed TCP), so nothing is served from this slice; name the ports as the Service does`,
+        `warning: ${directory}/a.yaml:1: Service default/sip: metadata.annotations["portwide.dev/port"]: unknown annotation, ignored; set portwide.dev/ports to serve all ports or port ranges`,
+        `warning: ${directory}/a.yaml:11: EndpointSlice default/sip-1: ports: no numbered port matches name and protocol of a port of Service default/sip (unnamed TCP), so this slice is not used; name the ports as in the Service`,
         '2 objects, no faults',
       ]);
     });
@@ -243,9 +243,9 @@ describe('commands: the command', () => {
         .filter((line) => !line.includes('loadBalancerSourceRanges'))
         .map((line) => line.replace(`warning: ${directory}/a.yaml:`, ''));
       assert.deepEqual(told, [
-        '1: Service default/web: spec.clusterIPs: there is no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; a cluster assigns one, a manifest has to name it',
-        '22: EndpointSlice default/shop-1: ports: no port has a number and the name and protocol of a port of Service default/shop ("http" TCP), so nothing is served from this slice; name the ports as the Service does',
-        '29: EndpointSlice default/lost: metadata.labels["kubernetes.io/service-name"]: there is no Service default/nobody, so nothing is served from this slice; correct the name, or add the Service',
+        '1: Service default/web: spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns one, a manifest must set it',
+        '22: EndpointSlice default/shop-1: ports: no numbered port matches name and protocol of a port of Service default/shop ("http" TCP), so this slice is not used; name the ports as in the Service',
+        '29: EndpointSlice default/lost: metadata.labels["kubernetes.io/service-name"]: Service default/nobody does not exist, so this slice is not used; correct the name or add the Service',
         '36: EndpointSlice default/unlabelled: metadata.labels["kubernetes.io/service-name"]: is missing, so the slice belongs to no Service; set it to the name of one',
         '4 objects, no faults',
       ]);

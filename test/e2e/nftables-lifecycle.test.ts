@@ -292,7 +292,7 @@ describe('the life of an agent on nftables', () => {
       assert.equal(await connection.exchange('still'), 'still');
       await connection.close();
     }
-    assert.ok(agent.log.some(({ level, msg }) => level === 40 && /another version/.test(msg)));
+    assert.ok(agent.log.some(({ level, msg }) => level === 40 && /incompatible version/.test(msg)));
     const replaced = await tables();
     assert.equal((await noted('affinity')).length, 1);
     assert.equal((await noted('affinity', 'ip6')).length, 1);

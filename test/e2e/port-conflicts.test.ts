@@ -80,8 +80,8 @@ describe('ports of the agent that are taken', () => {
       await waitFor('three warnings', () => warnings().length >= 3, 30_000);
       for (const expected of [
         /^spec\.externalIPs: 192\.168\.77\.10 is an address of this node, and 22\/TCP is the port of ssh/,
-        /^spec\.clusterIPs: there is no cluster IP/,
-        /^metadata\.labels.*no Service default\/nobody/,
+        /^spec\.clusterIPs: no cluster IP/,
+        /^metadata\.labels.*Service default\/nobody does not exist/,
       ]) {
         assert.equal(warnings().filter((line) => expected.test(line)).length, 1, String(expected));
       }

@@ -2,26 +2,26 @@ import assert from 'node:assert/strict';
 import { NodeCounter } from '../../endpoints/node-counter.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 
-describe('node-census: the count of nodes', () => {
+describe('node-counter: number of nodes', () => {
   const on = (...nodes: readonly (string | undefined)[]) =>
     nodes.map((nodeName, index) => endpoint(`10.0.0.${index}`, { nodeName }));
 
-  it('follows the nodes of all endpoints, each once', () => {
-    const census = new NodeCounter();
+  it('counts each node of an endpoint once', () => {
+    const counter = new NodeCounter();
     const counts: number[] = [];
     const counted = (change: () => void) => {
       change();
-      counts.push(census.nodes);
+      counts.push(counter.nodes);
     };
     const [one, other] = ['default/one', 'default/other'];
-    counted(() => census.upsert(service()));
-    counted(() => census.upsert(slice(on('a', 'b', 'b', undefined), { key: one })));
-    counted(() => census.upsert(slice(on('b', 'c'), { key: other })));
-    counted(() => census.upsert(slice(on('b'), { key: one })));
-    counted(() => census.remove('Service', one));
-    counted(() => census.remove('EndpointSlice', one));
-    counted(() => census.remove('EndpointSlice', one));
-    counted(() => census.upsert(slice([], { key: other })));
+    counted(() => counter.upsert(service()));
+    counted(() => counter.upsert(slice(on('a', 'b', 'b', undefined), { key: one })));
+    counted(() => counter.upsert(slice(on('b', 'c'), { key: other })));
+    counted(() => counter.upsert(slice(on('b'), { key: one })));
+    counted(() => counter.remove('Service', one));
+    counted(() => counter.remove('EndpointSlice', one));
+    counted(() => counter.remove('EndpointSlice', one));
+    counted(() => counter.upsert(slice([], { key: other })));
     assert.deepEqual(counts, [0, 2, 3, 2, 2, 2, 2, 0]);
   });
 });

@@ -21,13 +21,13 @@ function select(endpoints: readonly SliceEndpoint[], policy: Partial<EndpointPol
   return {
     cluster: addresses(selected.cluster),
     local: addresses(selected.local),
-    alive: addresses(selected.alive),
-    unready: addresses(selected.unready),
+    serving: addresses(selected.serving),
+    notServing: addresses(selected.notServing),
     anywhere: selected.anywhere,
   };
 }
 
-describe('select: which endpoints a port has', () => {
+describe('select: candidates of a port', () => {
   const two = [
     slice([endpoint('10.0.0.1')], {
       name: 's1',
@@ -50,16 +50,16 @@ describe('select: which endpoints a port has', () => {
   ];
   for (const [title, name, protocol, expected] of [
     [
-      'by name and protocol, over slices with different ports',
+      'name and protocol, across slices with different ports',
       'http',
       'TCP',
       ['10.0.0.1 1', '10.0.0.2 2'],
     ],
-    ['the same name on another protocol', 'http', 'UDP', ['10.0.0.2 3']],
-    ['a port without a number counts for no listed port', 'null', 'TCP', []],
-    ['no such name', 'https', 'TCP', []],
+    ['the same name with another protocol', 'http', 'UDP', ['10.0.0.2 3']],
+    ['no slice port without a number', 'null', 'TCP', []],
+    ['no port of another name', 'https', 'TCP', []],
   ] as const) {
-    it(title, () => {
+    it(`matches ${title}`, () => {
       const found = candidatesForPort(two, 'IPv4', name, protocol);
       assert.deepEqual(
         found.map(({ address, port }) => `${address} ${port}`),
@@ -73,7 +73,7 @@ describe('select: which endpoints a port has', () => {
     ['a null port', [{ name: '', protocol: 'TCP', port: undefined }]],
     ['the placeholder', [{ name: 'placeholder', protocol: 'TCP', port: 1 }]],
   ] as const) {
-    it(`all-ports: a slice with ${title} serves, and no port is kept`, () => {
+    it(`uses a slice with ${title} for all ports, without a port number`, () => {
       const found = candidatesForAllPorts([slice([endpoint('10.0.0.1')], { ports })], 'IPv4');
       assert.deepEqual(
         found.map(({ address, port }) => [address, port]),
@@ -82,7 +82,7 @@ describe('select: which endpoints a port has', () => {
     });
   }
 
-  it('an address in two slices counts once; ready wins over draining over dead, in any order', () => {
+  it('keeps the best of two endpoints with one address: ready, then draining, then not serving', () => {
     const states = [
       slice([endpoint('10.0.0.1', { ...DEAD, ...OTHER })], { name: 'dead' }),
       slice([endpoint('10.0.0.1', DRAINING)], { name: 'draining' }),
@@ -98,8 +98,8 @@ describe('select: which endpoints a port has', () => {
   });
 });
 
-describe('select: which endpoints serve', () => {
-  it('ready ones; the local set is those of this node', () => {
+describe('select: serving endpoints', () => {
+  it('selects ready endpoints, and for the local set the ones of this node', () => {
     const selected = select([
       endpoint('10.0.0.1'),
       endpoint('10.0.0.2', OTHER),
@@ -109,13 +109,13 @@ describe('select: which endpoints serve', () => {
     assert.deepEqual(selected, {
       cluster: ['10.0.0.1', '10.0.0.2'],
       local: ['10.0.0.1'],
-      alive: ['10.0.0.1', '10.0.0.2', '10.0.0.4'],
-      unready: ['10.0.0.3'],
+      serving: ['10.0.0.1', '10.0.0.2', '10.0.0.4'],
+      notServing: ['10.0.0.3'],
       anywhere: true,
     });
   });
 
-  it('those that are known to be on other nodes say so', () => {
+  it('marks endpoints that are known to be on other nodes', () => {
     const unknown = endpoint('10.0.0.3', { nodeName: undefined });
     const all = [endpoint('10.0.0.1'), endpoint('10.0.0.2', OTHER), unknown];
     const candidates = candidatesForPort([slice(all)], 'IPv4', '', 'TCP');
@@ -129,45 +129,48 @@ describe('select: which endpoints serve', () => {
     assert.deepEqual(local, [{ address: '10.0.0.1', port }]);
   });
 
-  it('draining ones where none is ready, for the cluster and the local set apart', () => {
+  it('falls back to draining endpoints, separately for the cluster and the local set', () => {
     const local = [endpoint('10.0.0.1', DRAINING), endpoint('10.0.0.2', DEAD)];
     assert.deepEqual(select(local).cluster, ['10.0.0.1']);
     const both = select([...local, endpoint('10.0.0.3', OTHER)]);
     assert.deepEqual([both.cluster, both.local], [['10.0.0.3'], ['10.0.0.1']]);
   });
 
-  it('none at all', () => {
-    const nothing = { cluster: [], local: [], alive: [], unready: [], anywhere: false };
-    assert.deepEqual(select([endpoint('10.0.0.1', DEAD)]), { ...nothing, unready: ['10.0.0.1'] });
+  it('selects nothing without endpoints', () => {
+    const nothing = { cluster: [], local: [], serving: [], notServing: [], anywhere: false };
+    assert.deepEqual(select([endpoint('10.0.0.1', DEAD)]), {
+      ...nothing,
+      notServing: ['10.0.0.1'],
+    });
     assert.deepEqual(select([]), nothing);
   });
 
-  it('local policy with endpoints elsewhere only knows that they exist', () => {
+  it('reports endpoints elsewhere when policy Local has none', () => {
     const selected = select([endpoint('10.0.0.2', OTHER)], { usesCluster: false });
     assert.deepEqual([selected.cluster, selected.local, selected.anywhere], [[], [], true]);
   });
 });
 
-describe('select: topology', () => {
+describe('select: topology hints', () => {
   const zone = (name: string) => ({ hintedZones: [name] });
   const near = endpoint('10.0.0.1', zone('zone-1'));
   const far = endpoint('10.0.0.2', { ...zone('zone-2'), ...OTHER });
 
   for (const [title, endpoints, expected] of [
-    ['zone hints restrict', [near, far], ['10.0.0.1']],
+    ['zone hints restrict the cluster set', [near, far], ['10.0.0.1']],
     [
-      'not when one ready endpoint has none',
+      'zone hints are ignored when a ready endpoint has none',
       [near, far, endpoint('10.0.0.3')],
       ['10.0.0.1', '10.0.0.2', '10.0.0.3'],
     ],
     [
-      'an endpoint that is not ready does not count',
+      'endpoints that are not ready need no hints',
       [near, far, endpoint('10.0.0.3', { ready: false })],
       ['10.0.0.1'],
     ],
-    ['not when none names this zone', [far], ['10.0.0.2']],
+    ['zone hints are ignored when none names this zone', [far], ['10.0.0.2']],
     [
-      'node hints come first',
+      'node hints take precedence over zone hints',
       [
         endpoint('10.0.0.1', { ...zone('zone-1'), hintedNodes: ['node-b'] }),
         endpoint('10.0.0.2', { ...zone('zone-1'), hintedNodes: ['node-a'] }),
@@ -175,7 +178,7 @@ describe('select: topology', () => {
       ['10.0.0.2'],
     ],
     [
-      'node hints that name other nodes only: the zone decides',
+      'zone hints apply when node hints name other nodes only',
       [
         endpoint('10.0.0.1', { ...zone('zone-1'), hintedNodes: ['node-b'] }),
         endpoint('10.0.0.2', { ...zone('zone-2'), hintedNodes: ['node-c'] }),
@@ -199,7 +202,7 @@ describe('select: topology', () => {
     ['PreferSameNode', ['10.0.0.1']],
     [undefined, ['10.0.0.1', '10.0.0.2', '10.0.0.3']],
   ] as const) {
-    it(`without hints, trafficDistribution ${distribution} stands in for them`, () => {
+    it(`derives hints from trafficDistribution ${distribution} when slices have none`, () => {
       const endpoints = [
         endpoint('10.0.0.1', { zone: 'zone-1' }),
         endpoint('10.0.0.2', { zone: 'zone-1', ...OTHER }),

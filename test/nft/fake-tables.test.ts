@@ -42,7 +42,7 @@ describe('fake-tables: a table of nf_tables in memory', () => {
     await fake.nft.run(SCRIPT);
   });
 
-  it('has what was declared, and nothing before', async () => {
+  it('has the declared sets and chains, and no table before', async () => {
     const { tables } = fake;
     assert.deepEqual(await tables.chains(), ['forward']);
     assert.deepEqual(
@@ -56,7 +56,7 @@ describe('fake-tables: a table of nf_tables in memory', () => {
     }
   });
 
-  it('tells of each transaction', async () => {
+  it('logs each transaction', async () => {
     const { tables } = fake;
     fake.log = [];
     await tables.transact([fill(known), add('services', 1, 'forward')]);
@@ -67,35 +67,27 @@ describe('fake-tables: a table of nf_tables in memory', () => {
   });
 
   for (const [what, steps, error] of [
-    ['rules that look up what is not there', [fill([inSet([source], 'nothing')])], /nothing/],
+    ['a rule that looks up a missing set', [fill([inSet([source], 'nothing')])], /nothing/],
+    ['a rule that updates a missing map', [fill([updateMap('no', [source], [source], 1)])], /no,/],
+    ['a rule with a missing counter', [fill(known, [countPacket('other')])], /other/],
+    ['elements of a missing set', [add('nothing', 1)], /add elements in set nothing: ENOENT/],
     [
-      'rules that remember where nothing is',
-      [fill([updateMap('no', [source], [source], 1)])],
-      /no,/,
-    ],
-    ['rules that count in what is not there', [fill(known, [countPacket('other')])], /other/],
-    [
-      'elements of a set that is not there',
-      [add('nothing', 1)],
-      /add elements in set nothing: ENOENT/,
-    ],
-    [
-      'elements that lead nowhere',
+      'elements that go to a missing chain',
       [add('services', 1, 'gone')],
       /add element .* in set services: ENOENT/,
     ],
     [
-      'another value for a key',
+      'other data for an existing key',
       [fill(), add('services', 1, 'forward'), add('services', 1)],
       /EEXIST/,
     ],
     [
-      'ranges that overlap',
+      'overlapping ranges',
       [add('ports', 1, undefined, 5), add('ports', 3, undefined, 9)],
       /EEXIST/,
     ],
     [
-      'to delete what is not there',
+      'deletion of a missing element',
       [{ action: 'delete', set: 'ports', elements: [{ key: Buffer.alloc(4) }] }],
       /delete element .* in set ports: ENOENT/,
     ],

@@ -26,7 +26,7 @@ function start(failure?: Error) {
     families: IP_FAMILIES,
     tables,
     onExternalChange: (family, what) => log.push(`${tables[0]} ${family}: ${what}`),
-    onWatchStarted: (family) => log.push(`${tables[0]} ${family} listening`),
+    onWatchStarted: (family) => log.push(`${tables[0]} ${family} watch started`),
     onWatchFailed: (error) => log.push(`${tables[0]} ${error}`),
   });
   const change = (notification: Partial<NftNotification>) =>
@@ -41,8 +41,8 @@ function start(failure?: Error) {
   return { timers, sockets, monitor, log, owner, change, closed: () => closed };
 }
 
-describe('monitor: the monitor of nf_tables', () => {
-  it('opens one socket when all families of all owners have loaded, and what else loads has', async () => {
+describe('monitor: watch of nf_tables', () => {
+  it('opens one socket when all families of all owners and all other loads have loaded', async () => {
     const { timers, sockets, monitor, log, owner } = start();
     const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];
     const other = Promise.withResolvers<void>();
@@ -59,15 +59,15 @@ describe('monitor: the monitor of nf_tables', () => {
     await nextTurn();
     assert.equal(sockets.length, 1);
     assert.deepEqual(log, [
-      'a IPv4 listening',
-      'a IPv6 listening',
-      'b IPv4 listening',
-      'b IPv6 listening',
+      'a IPv4 watch started',
+      'a IPv6 watch started',
+      'b IPv4 watch started',
+      'b IPv6 watch started',
     ]);
     assert.equal(timers.pending, 0);
   });
 
-  it('waits for what is to be done after a load', async () => {
+  it('waits for the work that follows a load', async () => {
     const { sockets, monitor, owner } = start();
     const loaded = monitor.register(owner('a'));
     const after = Promise.withResolvers<void>();
@@ -80,7 +80,7 @@ describe('monitor: the monitor of nf_tables', () => {
     assert.equal(sockets.length, 1);
   });
 
-  it('listens 10 s after the first load, however long others take', async () => {
+  it('starts the watch 10 s after the first load when other loads take longer', async () => {
     const { timers, sockets, monitor, log, owner } = start();
     const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];
     timers.advance(10 * LOADING);
@@ -88,25 +88,25 @@ describe('monitor: the monitor of nf_tables', () => {
     a('IPv4', new Promise(() => {}));
     timers.advance(LOADING);
     await nextTurn();
-    assert.deepEqual([sockets.length, log], [1, ['a IPv4 listening']]);
+    assert.deepEqual([sockets.length, log], [1, ['a IPv4 watch started']]);
     b('IPv6');
     b('IPv4');
     a('IPv6');
     await nextTurn();
     assert.deepEqual(
       [sockets.length, log.slice(1)],
-      [1, ['b IPv6 listening', 'b IPv4 listening', 'a IPv6 listening']],
+      [1, ['b IPv6 watch started', 'b IPv4 watch started', 'a IPv6 watch started']],
     );
   });
 
-  it('never listens for what only loads', async () => {
+  it('does not start the watch when only loads without an owner end', async () => {
     const { sockets, monitor } = start();
     monitor.waitForLoad(Promise.resolve());
     await nextTurn();
     assert.equal(sockets.length, 0);
   });
 
-  it('tells each owner of changes of its tables in its families', async () => {
+  it('reports changes to the owner of the table and family', async () => {
     const { monitor, log, owner, change } = start();
     const [a, b] = [
       monitor.register({ ...owner('a', 'a-guard'), families: ['IPv4'] }),
@@ -120,7 +120,7 @@ describe('monitor: the monitor of nf_tables', () => {
     change({});
     change({ table: 'a-guard', kind: 'table', isNew: false });
     change({ table: 'b', family: 10, kind: 'element' });
-    // Not of this process: inet, another family, another table, the end of a transaction.
+    // Not reported: family inet, a family without owner, another table, the end of a transaction.
     change({ family: 1 });
     change({ family: 10 });
     change({ table: 'c' });
@@ -132,7 +132,7 @@ describe('monitor: the monitor of nf_tables', () => {
     ]);
   });
 
-  it('tells every owner when notifications were lost', async () => {
+  it('reports an external change to every owner when notifications were lost', async () => {
     const { monitor, log, owner, sockets } = start();
     const [a, b] = [
       monitor.register({ ...owner('a'), families: ['IPv6'] }),
@@ -145,13 +145,13 @@ describe('monitor: the monitor of nf_tables', () => {
     log.length = 0;
     sockets[0]?.onOverrun(new Error('ENOBUFS'));
     assert.deepEqual(log, [
-      'a IPv6: some notifications were lost',
-      'b IPv4: some notifications were lost',
-      'b IPv6: some notifications were lost',
+      'a IPv6: nf_tables notifications were lost',
+      'b IPv4: nf_tables notifications were lost',
+      'b IPv6: nf_tables notifications were lost',
     ]);
   });
 
-  it('tells every owner once that it cannot listen, and does not try again', async () => {
+  it('calls onWatchFailed of every owner once when the socket fails, and does not retry', async () => {
     const { timers, monitor, log, owner } = start(new Error('no nf_tables'));
     const [a, b] = [monitor.register(owner('a')), monitor.register(owner('b'))];
     a('IPv4');
@@ -165,7 +165,7 @@ describe('monitor: the monitor of nf_tables', () => {
     assert.deepEqual(log, ['a Error: no nf_tables', 'b Error: no nf_tables']);
   });
 
-  it('opens no socket once closed, and closes the one that it has', async () => {
+  it('closes its socket, and opens none after close', async () => {
     const early = start();
     const loaded = early.monitor.register(early.owner('a'));
     loaded('IPv4');

@@ -19,43 +19,41 @@ const LB = '203.0.113.1';
 const CLIENT = '192.0.2.1';
 const NODE = '192.0.2.7';
 
-const placed = (of: Route, places: Readonly<Record<string, VipSharing>> = {}): PlannedRoute => ({
+const planned = (of: Route, sharing: Readonly<Record<string, VipSharing>> = {}): PlannedRoute => ({
   route: of,
-  sharing: new Map(Object.entries(places)),
+  sharing: new Map(Object.entries(sharing)),
   allowsOwnVips: false,
 });
 const listed = (pods: readonly string[], fields: Partial<Route> = {}) =>
-  placed(route({ affinitySeconds: 60, ...fields }, pods));
-const wide = (pods: readonly string[], slot = 0) =>
-  placed(route({ affinitySeconds: 60, match: { kind: 'all' } }, pods), {
+  planned(route({ affinitySeconds: 60, ...fields }, pods));
+const allPorts = (pods: readonly string[], slot = 0) =>
+  planned(route({ affinitySeconds: 60, match: { kind: 'all' } }, pods), {
     [VIP]: { slot, sharesWithAllPorts: false },
   });
 
-/** What a packet noted: a client of this VIP (and port) was served by this pod. */
-const ofPort = (pod: string, vip = VIP, port = 80) => ({
+/** An affinity entry: the client of this VIP (and port) is served by this pod. */
+const portEntry = (pod: string, vip = VIP, port = 80) => ({
   key: Buffer.concat([addressBytes(CLIENT), addressBytes(vip), portKey('TCP', port)]),
   data: endpointData({ address: pod, port: 8080 }),
 });
-const ofVip = (pod: string, vip = VIP) => ({
+const vipEntry = (pod: string, vip = VIP) => ({
   key: Buffer.concat([addressBytes(CLIENT), addressBytes(vip)]),
   data: addressBytes(pod),
 });
 
-/** By map: whether clients of these pods are to forget them. */
-function broken(
+/** Whether affinity entries with these pods are stale, for one map. */
+function isStale(
   before: readonly PlannedRoute[],
   after: readonly PlannedRoute[],
   map: string,
-  element: ReturnType<typeof ofVip>,
+  element: ReturnType<typeof vipEntry>,
 ): boolean {
-  const loyalties = changedAffinityTargets(affinityTargets(before), affinityTargets(after)).get(
-    map,
-  );
-  return loyalties !== undefined && isStaleAffinity(element, loyalties, 4, false);
+  const targets = changedAffinityTargets(affinityTargets(before), affinityTargets(after)).get(map);
+  return targets !== undefined && isStaleAffinity(element, targets, 4, false);
 }
 
-describe('affinity: what clients are to forget', () => {
-  it('is nothing where no endpoint went', () => {
+describe('affinity: stale affinity entries', () => {
+  it('finds no entry stale when no endpoint was removed', () => {
     for (const after of [
       listed([A, B]),
       listed([A, B, C]),
@@ -66,54 +64,54 @@ describe('affinity: what clients are to forget', () => {
         0,
       );
     }
-    assert.equal(affinityTargets([placed(route({}, [A]))]).size, 0);
+    assert.equal(affinityTargets([planned(route({}, [A]))]).size, 0);
     assert.equal(
       changedAffinityTargets(affinityTargets([]), affinityTargets([listed([A])])).size,
       0,
     );
   });
 
-  it('is the endpoint that went, of that VIP and port', () => {
+  it('finds entries of a removed endpoint stale, for its VIP and port only', () => {
     const change = [[listed([A, B])], [listed([B, C])], 'affinity'] as const;
-    assert.ok(broken(...change, ofPort(A)));
-    assert.ok(!broken(...change, ofPort(B)));
-    assert.ok(!broken(...change, ofPort(A, '10.96.0.11')));
-    assert.ok(!broken(...change, ofPort(A, VIP, 81)));
+    assert.ok(isStale(...change, portEntry(A)));
+    assert.ok(!isStale(...change, portEntry(B)));
+    assert.ok(!isStale(...change, portEntry(A, '10.96.0.11')));
+    assert.ok(!isStale(...change, portEntry(A, VIP, 81)));
   });
 
-  it('is the endpoint at another port', () => {
+  it('finds entries of an endpoint with a changed port stale', () => {
     const moved = listed([], { clusterEndpoints: [{ address: A, port: 8081 }] });
-    assert.ok(broken([listed([A])], [moved], 'affinity', ofPort(A)));
+    assert.ok(isStale([listed([A])], [moved], 'affinity', portEntry(A)));
   });
 
-  it('is all where affinity ends, the Service goes, or it moves to another map', () => {
-    for (const after of [[listed([A, B], { affinitySeconds: 0 })], [], [wide([A, B])]]) {
-      assert.ok(broken([listed([A, B])], after, 'affinity', ofPort(A)));
+  it('finds all entries stale when affinity is turned off, the Service is deleted, or its map changes', () => {
+    for (const after of [[listed([A, B], { affinitySeconds: 0 })], [], [allPorts([A, B])]]) {
+      assert.ok(isStale([listed([A, B])], after, 'affinity', portEntry(A)));
     }
-    assert.ok(broken([wide([A], 1)], [wide([A], 2)], 'affinity-ips-1', ofVip(A)));
-    assert.ok(!broken([wide([A], 1)], [wide([A], 1)], 'affinity-ips-1', ofVip(A)));
+    assert.ok(isStale([allPorts([A], 1)], [allPorts([A], 2)], 'affinity-ips-1', vipEntry(A)));
+    assert.ok(!isStale([allPorts([A], 1)], [allPorts([A], 1)], 'affinity-ips-1', vipEntry(A)));
   });
 
-  it('is all where it would be remembered for longer than it is to be by now', () => {
+  it('finds all entries stale when the affinity timeout becomes shorter', () => {
     const shorter = [[listed([A, B])], [listed([A, B], { affinitySeconds: 59 })]] as const;
-    assert.ok(broken(...shorter, 'affinity', ofPort(A)));
-    assert.ok(!broken(...shorter, 'affinity', ofPort(A, VIP, 81)));
+    assert.ok(isStale(...shorter, 'affinity', portEntry(A)));
+    assert.ok(!isStale(...shorter, 'affinity', portEntry(A, VIP, 81)));
   });
 
-  it('is, of all ports, by VIP', () => {
-    const change = [[wide([A, B])], [wide([B])], 'affinity-ips-0'] as const;
-    assert.ok(broken(...change, ofVip(A)));
-    assert.ok(!broken(...change, ofVip(B)));
-    assert.ok(!broken(...change, ofVip(A, LB)));
+  it('finds entries of all-ports Services stale by VIP', () => {
+    const change = [[allPorts([A, B])], [allPorts([B])], 'affinity-ips-0'] as const;
+    assert.ok(isStale(...change, vipEntry(A)));
+    assert.ok(!isStale(...change, vipEntry(B)));
+    assert.ok(!isStale(...change, vipEntry(A, LB)));
   });
 
-  it('is not what another Service has on the VIP by now', () => {
+  it('keeps entries of endpoints that another Service now has on the VIP', () => {
     const other = listed([A, C], { id: 'other' });
-    assert.ok(!broken([listed([A, B])], [other], 'affinity', ofPort(A)));
-    assert.ok(broken([listed([A, B])], [other], 'affinity', ofPort(B)));
+    assert.ok(!isStale([listed([A, B])], [other], 'affinity', portEntry(A)));
+    assert.ok(isStale([listed([A, B])], [other], 'affinity', portEntry(B)));
   });
 
-  it('differs for clients inside and outside', () => {
+  it('finds all entries stale when externalTrafficPolicy changes', () => {
     const local = (externalLocal: boolean, pods: readonly string[]) =>
       listed(pods, {
         externalLocal,
@@ -121,33 +119,36 @@ describe('affinity: what clients are to forget', () => {
         nodePort: 30_080,
         localEndpoints: [{ address: C, port: 8080 }],
       });
-    // Pods and the node have every endpoint, clients outside the local ones: who is who is unknown.
+    // Pods and the node use every endpoint, external clients only local ones; entries do not tell them apart.
     const change = [[local(true, [A, B])], [local(true, [A])], 'affinity'] as const;
-    assert.ok(broken(...change, ofPort(B, LB)));
-    assert.ok(!broken(...change, ofPort(C, LB)));
-    assert.ok(broken([local(true, [A])], [local(false, [A])], 'affinity', ofPort(A, LB)));
-    assert.ok(broken([local(false, [A])], [local(true, [A])], 'affinity', ofPort(A, LB)));
-    assert.ok(!broken([local(false, [A])], [local(true, [A])], 'affinity', ofPort(A)));
-    assert.ok(broken(...change, ofPort(B, NODE, 30_080)));
-    assert.ok(!broken(...change, ofPort(A, NODE, 30_080)));
+    assert.ok(isStale(...change, portEntry(B, LB)));
+    assert.ok(!isStale(...change, portEntry(C, LB)));
+    assert.ok(isStale([local(true, [A])], [local(false, [A])], 'affinity', portEntry(A, LB)));
+    assert.ok(isStale([local(false, [A])], [local(true, [A])], 'affinity', portEntry(A, LB)));
+    assert.ok(!isStale([local(false, [A])], [local(true, [A])], 'affinity', portEntry(A)));
+    assert.ok(isStale(...change, portEntry(B, NODE, 30_080)));
+    assert.ok(!isStale(...change, portEntry(A, NODE, 30_080)));
   });
 
-  it('internal policy Local: what is not local', () => {
+  it('finds entries of endpoints on other nodes stale when internalTrafficPolicy becomes Local', () => {
     const fields = { localEndpoints: [{ address: B, port: 8080 }] };
     const change = [
       [listed([A, B], fields)],
       [listed([A, B], { ...fields, internalLocal: true })],
     ] as const;
-    assert.ok(broken(...change, 'affinity', ofPort(A)));
-    assert.ok(!broken(...change, 'affinity', ofPort(B)));
+    assert.ok(isStale(...change, 'affinity', portEntry(A)));
+    assert.ok(!isStale(...change, 'affinity', portEntry(B)));
   });
 
-  it('is what nobody knows, when everything is compared', () => {
-    const known =
+  it('finds entries of unknown VIPs stale in a full sync only', () => {
+    const targets =
       affinityTargets([listed([A])]).get('affinity') ?? new Map<string, AffinityTargets>();
-    assert.ok(!isStaleAffinity(ofPort(A), known, 4, true));
-    assert.ok(isStaleAffinity(ofPort(A, LB), known, 4, true));
-    assert.ok(!isStaleAffinity(ofPort(A, LB), known, 4, false));
-    assert.ok(isStaleAffinity({ key: ofPort(A).key }, known, 4, false), 'what leads nowhere');
+    assert.ok(!isStaleAffinity(portEntry(A), targets, 4, true));
+    assert.ok(isStaleAffinity(portEntry(A, LB), targets, 4, true));
+    assert.ok(!isStaleAffinity(portEntry(A, LB), targets, 4, false));
+    assert.ok(
+      isStaleAffinity({ key: portEntry(A).key }, targets, 4, false),
+      'an entry without data',
+    );
   });
 });

@@ -5,7 +5,7 @@ import { EEXIST, NetlinkError } from '../../netlink/core/error.ts';
 import { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { portKey } from '../../nft/keys.ts';
-import { NftBackend, RefusedElementError } from '../../nftables/backend.ts';
+import { NftBackend, type NftBackendOptions, RefusedElementError } from '../../nftables/backend.ts';
 import { endpointData } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
@@ -18,45 +18,59 @@ import { modeOptions } from './options.ts';
 const [A, B, C] = ['10.244.0.1', '10.244.0.2', '10.244.0.3'] as const;
 const VIP = '10.96.0.10';
 
+/** Records warnings: the message, then the fields as `name: value`, errors by their message. */
+function recordWarnings() {
+  const warnings: string[][] = [];
+  const onWarning: NftBackendOptions['onWarning'] = (message, fields = {}) => {
+    const texts = Object.entries(fields).map(
+      ([name, value]) => `${name}: ${value instanceof Error ? value.message : String(value)}`,
+    );
+    warnings.push([message, ...texts]);
+  };
+  return { warnings, onWarning };
+}
+
 function start(fake: FakeTables, routes: readonly Route[] = []) {
-  const warnings: string[] = [];
-  const onWarning = (message: string) => warnings.push(message);
+  const { warnings, onWarning } = recordWarnings();
   const options = { ...modeOptions({ nodePortSelection: ['all'] }), onWarning };
   const backend = new NftBackend(fake.tables, fake.nft, options);
   backend.update(routes, []);
   return { backend, warnings };
 }
 
-/** One that has written these already. */
-async function serving(fake: FakeTables, routes: readonly Route[]): Promise<NftBackend> {
+/** A backend that has written these Routes. */
+async function appliedBackend(fake: FakeTables, routes: readonly Route[]): Promise<NftBackend> {
   const { backend } = start(fake, routes);
   await backend.apply(true);
   fake.log = [];
   return backend;
 }
 
-/** A client whom this pod served at this VIP and port. */
-const noted = (pod: string, client = '192.0.2.1', vip = VIP) => ({
+/** An affinity entry: the client uses this pod at this VIP and port. */
+const affinityEntry = (pod: string, client = '192.0.2.1', vip = VIP) => ({
   key: Buffer.concat([addressBytes(client), addressBytes(vip), portKey('TCP', 80)]),
   data: endpointData({ address: pod, port: 8080 }),
 });
 
-describe('backend: the nftables backend', () => {
-  it('has a packet find what it needs last before it finds the VIP', async () => {
+describe('backend: mode nftables', () => {
+  it('writes endpoints, then chains, then dispatch elements in a full sync', async () => {
     const fake = new FakeTables();
     const { backend } = start(fake, [route({}, [A])]);
     assert.deepEqual(await backend.apply(true), { written: 4 });
     assert.deepEqual(fake.log, [
       'declare',
-      'add endpoints 1, add hairpins 1',
+      'add endpoints 1, add hairpin-connections 1',
       'rules of all',
       'add service-ports 1, add cluster-ips 1',
     ]);
   });
 
-  it('takes away what leads there first, and last what is looked up then', async () => {
+  it('deletes dispatch elements first, lookup elements next, unknown objects last in a full sync', async () => {
     const fake = new FakeTables();
-    await serving(fake, [route({}, [A]), route({ id: 'gone', clusterIP: '10.96.0.11' }, [A, B])]);
+    await appliedBackend(fake, [
+      route({}, [A]),
+      route({ id: 'gone', clusterIP: '10.96.0.11' }, [A, B]),
+    ]);
     fake.chains.set('foreign', 1);
     fake.sets.set('foreign', new Map());
     fake.sets.set('__set0', new Map());
@@ -64,63 +78,78 @@ describe('backend: the nftables backend', () => {
     assert.deepEqual(await backend.apply(true), { written: 5 });
     assert.deepEqual(fake.log, [
       'declare',
+      'rules of internal-port-1',
       'rules of all',
       'delete cluster-ips 1, delete service-ports 1',
-      'delete endpoints 2, delete hairpins 1',
+      'delete endpoints 2, delete hairpin-connections 1',
       'remove foreign foreign internal-port-2',
     ]);
     assert.deepEqual(warnings, []);
   });
 
-  it('writes rules, then a change in one go, then what nobody looks for any more', async () => {
+  it('changes existing static chains and dispatch elements in one transaction', async () => {
     const fake = new FakeTables();
-    const backend = await serving(fake, [route({}, [A, B])]);
+    await appliedBackend(fake, [route({}, [A])]);
+    fake.sets.get('service-ports')?.clear();
+    fake.chains.delete('internal-port-1');
+    const { backend } = start(fake, [route({}, [A])]);
+    await backend.apply(true);
+    assert.deepEqual(fake.log, [
+      'declare',
+      'rules of internal-port-1',
+      'rules of all, add service-ports 1',
+    ]);
+  });
+
+  it('writes new chains, then the change in one transaction, then deletes unused elements', async () => {
+    const fake = new FakeTables();
+    const backend = await appliedBackend(fake, [route({}, [A, B])]);
     backend.update([route({}, [C])], []);
     assert.deepEqual(await backend.apply(false), { written: 8 });
     assert.deepEqual(fake.log, [
       'rules of internal-port-1',
-      'delete service-ports 1, delete endpoints 1, add service-ports 1, add endpoints 1, add hairpins 1',
-      'delete endpoints 1, delete hairpins 2',
+      'delete service-ports 1, delete endpoints 1, add service-ports 1, add endpoints 1, add hairpin-connections 1',
+      'delete endpoints 1, delete hairpin-connections 2',
     ]);
     fake.log = [];
     assert.deepEqual(await backend.apply(false), { written: 0 });
     assert.deepEqual(fake.log, []);
   });
 
-  it('has nft declare a map that packets write before the first rule names it', async () => {
+  it('declares an affinity map before the first rule that refers to it', async () => {
     const fake = new FakeTables();
-    const backend = await serving(fake, [route({}, [A])]);
+    const backend = await appliedBackend(fake, [route({}, [A])]);
     const sticky = { affinitySeconds: 60 };
-    const wide = (pods: readonly string[]) =>
-      route({ id: 'wide', clusterIP: '10.96.0.11', match: { kind: 'all' }, ...sticky }, pods);
+    const allPorts = (pods: readonly string[]) =>
+      route({ id: 'all-ports', clusterIP: '10.96.0.11', match: { kind: 'all' }, ...sticky }, pods);
     backend.update([route(sticky, [A])], []);
     await backend.apply(false);
-    assert.ok(!fake.log.includes('declare'), 'that of ordinary Services is always there');
-    backend.update([wide([A])], []);
+    assert.ok(!fake.log.includes('declare'), 'the affinity map of ordinary Services always exists');
+    backend.update([allPorts([A])], []);
     await backend.apply(false);
     assert.ok(fake.sets.has('affinity-ips-0'));
     fake.log = [];
-    backend.update([wide([A, B])], []);
+    backend.update([allPorts([A, B])], []);
     await backend.apply(false);
     assert.ok(!fake.log.includes('declare'));
-    backend.update([], ['wide']);
+    backend.update([], ['all-ports']);
     await backend.apply(true);
-    assert.ok(!fake.sets.has('affinity-ips-0'), 'nobody needs it');
-    backend.update([wide([A])], []);
+    assert.ok(!fake.sets.has('affinity-ips-0'), 'an unused affinity map is removed');
+    backend.update([allPorts([A])], []);
     await backend.apply(false);
     assert.ok(fake.sets.has('affinity-ips-0'));
   });
 
-  it('has clients forget an endpoint in the moment in which it goes, and once more', async () => {
+  it('deletes affinity entries of a removed endpoint in the same transaction, and later additions after it', async () => {
     const fake = new FakeTables();
-    const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    const backend = await appliedBackend(fake, [route({ affinitySeconds: 60 }, [A, B])]);
     fake.putFromPacket(
       'affinity',
-      noted(A),
-      noted(B, '192.0.2.2'),
-      noted(A, '192.0.2.3', '10.96.0.99'),
+      affinityEntry(A),
+      affinityEntry(B, '192.0.2.2'),
+      affinityEntry(A, '192.0.2.3', '10.96.0.99'),
     );
-    const late = noted(A, '192.0.2.4');
+    const late = affinityEntry(A, '192.0.2.4');
     fake.afterCommit = () => {
       fake.afterCommit = () => {};
       fake.putFromPacket('affinity', late);
@@ -129,45 +158,48 @@ describe('backend: the nftables backend', () => {
     await backend.apply(false);
     const [, first = '', ...rest] = fake.log;
     assert.match(first, /^delete service-ports 1, delete endpoints 1, .*, delete affinity 1$/);
-    assert.deepEqual(rest, ['delete affinity 1', 'delete endpoints 1, delete hairpins 1']);
+    assert.deepEqual(rest, [
+      'delete affinity 1',
+      'delete endpoints 1, delete hairpin-connections 1',
+    ]);
     assert.deepEqual(
       [...(fake.sets.get('affinity')?.values() ?? [])].map(({ key }) => key[3]),
       [2, 3],
     );
   });
 
-  it('does not mind an affinity that ends before it is forgotten', async () => {
-    for (const moments of [1, 2]) {
+  it('commits the change when an affinity entry expires before its deletion', async () => {
+    for (const failures of [1, 2]) {
       const fake = new FakeTables();
-      const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
-      fake.putFromPacket('affinity', noted(A));
-      let left = moments;
+      const backend = await appliedBackend(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+      fake.putFromPacket('affinity', affinityEntry(A));
+      let left = failures;
       fake.beforeCommit = (changes) => {
         if (!changes.some(({ set, elements }) => set === 'affinity' && elements.length > 0)) return;
         fake.sets.get('affinity')?.clear();
         left -= 1;
-        if (left > 0) fake.putFromPacket('affinity', noted(A, '192.0.2.9'));
+        if (left > 0) fake.putFromPacket('affinity', affinityEntry(A, '192.0.2.9'));
       };
       backend.update([route({ affinitySeconds: 60 }, [B])], []);
       await backend.apply(false);
       assert.deepEqual(textsIn(fake, 'service-ports'), [
-        `${VIP} . tcp . 80 : goto internal-port-1-sticky`,
+        `${VIP} . tcp . 80 : goto internal-port-1-affinity`,
       ]);
       assert.equal(fake.sets.get('affinity')?.size, 0);
     }
   });
 
-  it('has clients forget an endpoint while some of what they noted ends all the time', async () => {
+  it('deletes all affinity entries of a removed endpoint while other entries expire', async () => {
     for (const full of [false, true]) {
       const fake = new FakeTables();
-      const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+      const backend = await appliedBackend(fake, [route({ affinitySeconds: 60 }, [A, B])]);
       const clients = Array.from({ length: 60 }, (_, index) => `192.0.2.${index}`);
       fake.putFromPacket(
         'affinity',
-        ...clients.map((client) => noted(A, client)),
-        noted(B, '192.0.2.99'),
+        ...clients.map((client) => affinityEntry(A, client)),
+        affinityEntry(B, '192.0.2.99'),
       );
-      // One of all those that are to go together, however few.
+      // One entry of each batch expires.
       fake.beforeCommit = (changes) => {
         const { elements = [] } = changes.find(({ set }) => set === 'affinity') ?? {};
         const [element] = elements;
@@ -176,20 +208,23 @@ describe('backend: the nftables backend', () => {
       };
       backend.update([route({ affinitySeconds: 60 }, [B])], []);
       await backend.apply(full);
-      assert.deepEqual([...(fake.sets.get('affinity')?.values() ?? [])], [noted(B, '192.0.2.99')]);
+      assert.deepEqual(
+        [...(fake.sets.get('affinity')?.values() ?? [])],
+        [affinityEntry(B, '192.0.2.99')],
+      );
     }
   });
 
-  it('leaves it to end by itself to a note that is about to, unless the client comes again', async () => {
-    const [ending, again] = [noted(A), noted(A, '192.0.2.2')];
+  it('lets an affinity entry expire that is about to, and deletes it when the client renews it', async () => {
+    const [expiring, renewed] = [affinityEntry(A), affinityEntry(A, '192.0.2.2')];
     const fake = new FakeTables();
-    const backend = await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
-    fake.putFromPacket('affinity', ending, again);
+    const backend = await appliedBackend(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    fake.putFromPacket('affinity', expiring, renewed);
     fake.expiresIn = () => 5;
     let dumps = 0;
     fake.onDump = (set) => {
       if (set === 'affinity' && ++dumps === 2) {
-        fake.sets.get('affinity')?.delete(ending.key.toString('latin1'));
+        fake.sets.get('affinity')?.delete(expiring.key.toString('latin1'));
         fake.expiresIn = () => 60_000;
       }
       return false;
@@ -201,23 +236,23 @@ describe('backend: the nftables backend', () => {
     assert.equal(fake.sets.get('affinity')?.size, 0);
   });
 
-  it('has clients forget what nobody knows when everything is compared', async () => {
+  it('deletes affinity entries of unknown endpoints and VIPs in a full sync', async () => {
     const fake = new FakeTables();
-    await serving(fake, [route({ affinitySeconds: 60 }, [A, B])]);
+    await appliedBackend(fake, [route({ affinitySeconds: 60 }, [A, B])]);
     fake.putFromPacket(
       'affinity',
-      noted(A),
-      noted(C, '192.0.2.2'),
-      noted(A, '192.0.2.3', '10.96.0.99'),
+      affinityEntry(A),
+      affinityEntry(C, '192.0.2.2'),
+      affinityEntry(A, '192.0.2.3', '10.96.0.99'),
     );
     const { backend } = start(fake, [route({ affinitySeconds: 60 }, [A, B])]);
     assert.deepEqual(await backend.apply(true), { written: 2 });
-    assert.deepEqual([...(fake.sets.get('affinity')?.values() ?? [])], [noted(A)]);
+    assert.deepEqual([...(fake.sets.get('affinity')?.values() ?? [])], [affinityEntry(A)]);
   });
 
-  it('forgets what a dump brought that has to be made again', async () => {
+  it('discards the elements of an interrupted dump', async () => {
     const fake = new FakeTables();
-    await serving(fake, [route({}, [A])]);
+    await appliedBackend(fake, [route({}, [A])]);
     const { backend } = start(fake, [route({}, [A])]);
     fake.onDump = (set) => {
       fake.onDump = (other) => other !== set && fake.onDump === undefined;
@@ -228,15 +263,16 @@ describe('backend: the nftables backend', () => {
     assert.deepEqual(textsIn(fake, 'endpoints'), [`${VIP} . tcp . 80 . 0 : ${A} . 8080`]);
   });
 
-  it('has ranges go with what overlaps with them, in the moment it comes', async () => {
+  it('deletes a stale range in the same transaction that adds an overlapping one', async () => {
     const fake = new FakeTables();
     const only = (sourceRanges: readonly string[]) =>
       route({ clusterIP: undefined, loadBalancerIPs: ['203.0.113.1'], sourceRanges }, [A]);
-    await serving(fake, [only(['10.0.0.0/8', '172.16.0.0/12'])]);
+    await appliedBackend(fake, [only(['10.0.0.0/8', '172.16.0.0/12'])]);
     const { backend } = start(fake, [only(['10.1.0.0/16'])]);
     await backend.apply(true);
     assert.deepEqual(fake.log.slice(1), [
       'delete allowed-ports 1, add allowed-ports 1',
+      'rules of external-port-1,firewall-port-external-port-1',
       'rules of all',
       'delete allowed-ports 1',
     ]);
@@ -246,30 +282,34 @@ describe('backend: the nftables backend', () => {
     const ranges = [{ protocol: 'TCP' as const, from: 100, to: 200 }];
     backend.update([route({ id: 'ranges', match: { kind: 'ranges', ranges } }, [A])], []);
     await backend.apply(true);
-    assert.match(fake.log.at(-1) ?? '', /^delete service-ranges 1, .*add service-ranges 1/);
+    assert.match(fake.log.at(-1) ?? '', /, delete service-ranges 1, .*add service-ranges 1/);
   });
 
-  it('warns of what is not ours and cannot be removed, and counts it', async () => {
+  it('warns when unknown objects cannot be removed, and counts the failure', async () => {
     const fake = new FakeTables();
     const { tables } = fake;
     tables.remove = async () => {
       throw new NftRefusedError(new NetlinkError('delete', EEXIST));
     };
-    const warnings: string[] = [];
-    const onWarning = (message: string) => warnings.push(message);
+    const { warnings, onWarning } = recordWarnings();
     const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
     backend.update([route({}, [A])], []);
     await backend.apply(true);
     assert.equal(backend.stats().cleanupFailures, 1);
-    assert.match(warnings.join(), /^cannot remove what is not ours .*EEXIST$/);
+    assert.deepEqual(warnings, [
+      [
+        'cannot remove unknown objects from the nftables table',
+        'table: portwide',
+        'err: nf_tables transaction: EEXIST',
+      ],
+    ]);
   });
 
-  it('reads what was rejected on localhost, and keeps the last numbers when it cannot', async () => {
+  it('reads the counters of rejected localhost packets, and keeps the last numbers when it cannot', async () => {
     const fake = new FakeTables();
     const { tables } = fake;
     const { counters } = tables;
-    const warnings: string[] = [];
-    const onWarning = (message: string) => warnings.push(message);
+    const { warnings, onWarning } = recordWarnings();
     const options = { ...modeOptions({ rejectsOnLocalhost: true }), onWarning };
     const backend = new NftBackend(tables, fake.nft, options);
     const rejected = async () => [...(await backend.localhostRejections())];
@@ -282,12 +322,14 @@ describe('backend: the nftables backend', () => {
     ];
     assert.deepEqual(await rejected(), expected);
     await backend.apply(true);
-    assert.deepEqual(await rejected(), expected, 'they go on');
+    assert.deepEqual(await rejected(), expected, 'a sync does not reset counters');
     tables.counters = async () => {
       throw new NetlinkError('counters', EEXIST);
     };
     assert.deepEqual(await rejected(), expected);
-    assert.match(warnings.join(), /^cannot read how many .* on localhost: .*EEXIST$/);
+    assert.deepEqual(warnings, [
+      ['cannot read counters of packets rejected on localhost', 'err: counters: EEXIST'],
+    ]);
     await backend.close();
     assert.deepEqual(await rejected(), expected);
     assert.equal(warnings.length, 1);
@@ -295,22 +337,27 @@ describe('backend: the nftables backend', () => {
     const { backend: without } = start(fake);
     await without.apply(true);
     assert.deepEqual([...(await without.localhostRejections())], []);
-    assert.deepEqual([...fake.counters], [], 'an agent that counts nothing removes them');
+    assert.deepEqual([...fake.counters], [], 'an agent without localhost counters removes them');
   });
 
-  it('replaces a table of another version as a whole', async () => {
+  it('replaces an incompatible table in one transaction, with a warning', async () => {
     const fake = new FakeTables();
     fake.sets.set('other version', new Map());
     const { backend, warnings } = start(fake, [route({ affinitySeconds: 5 }, [A])]);
     await backend.apply(true);
     assert.deepEqual(fake.log, ['declare', 'replace table', 'rules of all']);
     assert.deepEqual(warnings, [
-      'the table is of another version, it is replaced as a whole: nft failed: File exists',
+      [
+        'replacing an nftables table of an incompatible version',
+        'table: portwide',
+        'reason: nft failed: File exists',
+        'effect: connections continue; session affinity is reset',
+      ],
     ]);
-    assert.ok((fake.chains.get('remember-affinity-5') ?? 0) > 0);
+    assert.ok((fake.chains.get('update-affinity-5') ?? 0) > 0);
   });
 
-  it('throws what nft says where there is no table', async () => {
+  it('throws the error of nft when there is no table to replace', async () => {
     const fake = new FakeTables();
     const { backend } = start(fake);
     fake.sets.set('other version', new Map());
@@ -321,9 +368,9 @@ describe('backend: the nftables backend', () => {
     assert.ok(backend);
   });
 
-  it('tells whose element was refused', async () => {
+  it('names the Service of a refused element', async () => {
     const fake = new FakeTables();
-    const backend = await serving(fake, []);
+    const backend = await appliedBackend(fake, []);
     const foreign = { key: Buffer.concat([addressBytes(VIP), portKey('TCP', 80)]) };
     fake.putFromPacket('service-ports', { ...foreign, data: { kind: 'drop' } });
     backend.update([route({}, [A])], []);
@@ -337,29 +384,29 @@ describe('backend: the nftables backend', () => {
     assert.deepEqual(textsIn(fake, 'service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
   });
 
-  it('tells once of what others did, until everything was compared', async () => {
+  it('reports the first external change until the next full sync', async () => {
     const fake = new FakeTables();
-    const backend = await serving(fake, []);
-    let told = 0;
+    const backend = await appliedBackend(fake, []);
+    let callbacks = 0;
     backend.onDrift(() => {
-      told += 1;
+      callbacks += 1;
     });
     assert.equal(await backend.findDrift(), undefined);
-    backend.onExternalChange('one');
+    backend.onExternalChange('first change');
     backend.onExternalChange('other');
-    assert.equal(told, 1);
+    assert.equal(callbacks, 1);
     await backend.apply(false);
-    assert.equal(await backend.findDrift(), 'one');
+    assert.equal(await backend.findDrift(), 'first change');
     fake.onDump = (set) => {
-      if (set === 'service-ports') backend.onExternalChange('while it compares');
+      if (set === 'service-ports') backend.onExternalChange('during a full sync');
       return false;
     };
     await backend.apply(true);
-    assert.equal(await backend.findDrift(), 'while it compares');
-    assert.equal(told, 2);
+    assert.equal(await backend.findDrift(), 'during a full sync');
+    assert.equal(callbacks, 2);
   });
 
-  it('writes with the next sync what changes while it compares', async () => {
+  it('writes updates that arrive during a full sync with the next sync', async () => {
     const fake = new FakeTables();
     const { backend } = start(fake, [route({}, [A])]);
     fake.beforeCommit = () => {
@@ -376,11 +423,13 @@ describe('backend: the nftables backend', () => {
   });
 });
 
-describe('backend: a packet under way', () => {
+describe('backend: a packet in flight', () => {
   const FIRST = { '': 0, '-local': 2 ** 20 };
 
-  /** Endpoints that a lead may send packets to draw from: keys of their maps without the number. */
-  function pools(fake: FakeTables): Map<string, { count: number; first: number; map: string }> {
+  /** The endpoint lists that dispatch elements refer to, by key (without the index) and first index. */
+  function endpointLists(
+    fake: FakeTables,
+  ): Map<string, { count: number; first: number; map: string }> {
     const found = new Map<string, { count: number; first: number; map: string }>();
     for (const [map, endpoints] of [
       ['service-ports', 'endpoints'],
@@ -403,7 +452,7 @@ describe('backend: a packet under way', () => {
     return new Set(texts.map((text) => Number(text.slice(key.length + 3).split(' : ')[0])));
   }
 
-  it('never finds a number without an endpoint, nor, where there is one, none', async () => {
+  it('finds an endpoint for every index, before and after each transaction', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.array(change, { minLength: 1, maxLength: 15 }),
@@ -412,7 +461,7 @@ describe('backend: a packet under way', () => {
           const fake = new FakeTables();
           let last = new Map<string, { count: number; first: number; map: string }>();
           fake.afterCommit = () => {
-            const now = pools(fake);
+            const now = endpointLists(fake);
             for (const [id, { count, first, map }] of now) {
               const key = id.slice(0, id.lastIndexOf(' '));
               const there = indexes(fake, map, key);
@@ -420,7 +469,7 @@ describe('backend: a packet under way', () => {
                 assert.ok(there.has(first + index), `${map} ${key} has no ${first + index}`);
               }
             }
-            // One that was sent by what was there before this transaction.
+            // A packet that was dispatched before this transaction falls back to the first index.
             for (const [id, { first, map }] of last) {
               if (!now.has(id)) continue;
               const key = id.slice(0, id.lastIndexOf(' '));
@@ -454,7 +503,7 @@ describe('backend: a packet under way', () => {
     );
   });
 
-  it('finds the old way or the new one when a Service changes its ports', async () => {
+  it('finds the old or the new dispatch element when a Service changes its ports', async () => {
     const tcp = (from: number, to: number) => ({ protocol: 'TCP', from, to }) as const;
     const matches: readonly RouteMatch[] = [
       { kind: 'port', protocol: 'TCP', port: 80 },
@@ -462,24 +511,24 @@ describe('backend: a packet under way', () => {
       { kind: 'ranges', ranges: [tcp(79, 81)] },
       { kind: 'all' },
     ];
-    // How a way to port 80 begins in each map, in the order of precedence, and who may take it.
+    // Patterns of elements for port 80 in each dispatch map, by precedence, and the set of allowed sources.
     const PORTS = /^10\.96\.0\.10 \. tcp \. (\d+)(?:-(\d+))?(?: :| \.)/;
-    const WAYS = [
+    const DISPATCH = [
       ['service-ports', 'allowed-ports', PORTS],
       ['service-ranges', 'allowed-ranges', PORTS],
       ['service-ips', 'allowed-ips', /^10\.96\.0\.10 /],
     ] as const;
-    const leadsOn = (text: string, pattern: RegExp): boolean => {
+    const matchesPort80 = (text: string, pattern: RegExp): boolean => {
       const [found, first = '80', last = first] = pattern.exec(text) ?? [];
       return found !== undefined && Number(first) <= 80 && Number(last) >= 80;
     };
     const isServed = (fake: FakeTables) => {
-      for (const [ways, allowed, pattern] of WAYS) {
-        const way = textsIn(fake, ways).find((text) => leadsOn(text, pattern));
-        if (way === undefined) continue;
+      for (const [dispatch, allowed, pattern] of DISPATCH) {
+        const element = textsIn(fake, dispatch).find((text) => matchesPort80(text, pattern));
+        if (element === undefined) continue;
         return (
-          !way.includes('goto allowed-') ||
-          textsIn(fake, allowed).some((text) => leadsOn(text, pattern))
+          !element.includes('goto firewall-') ||
+          textsIn(fake, allowed).some((text) => matchesPort80(text, pattern))
         );
       }
       return false;

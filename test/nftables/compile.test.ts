@@ -22,8 +22,8 @@ const RANGES: RouteMatch = {
   ],
 };
 
-interface Surroundings {
-  readonly places?: Readonly<Record<string, VipSharing>>;
+interface CompileContext {
+  readonly sharing?: Readonly<Record<string, VipSharing>>;
   readonly allowsOwnVips?: boolean;
   readonly options?: Partial<NftPlanOptions>;
 }
@@ -31,11 +31,11 @@ interface Surroundings {
 /** Elements by map, and the rules of chains by name. */
 function compiled(
   of: Route,
-  { places = {}, allowsOwnVips = false, options = {} }: Surroundings = {},
+  { sharing = {}, allowsOwnVips = false, options = {} }: CompileContext = {},
 ) {
   const { elements, chains } = compileNftPlan(
     trafficPlan(of, allowsOwnVips),
-    new Map(Object.entries(places)),
+    new Map(Object.entries(sharing)),
     modeOptions({ family: of.family, ...options }),
   );
   const named = new Map(
@@ -53,15 +53,15 @@ const onlyLb = (fields: Partial<Route> = {}, pods = PODS) =>
 const local = (addresses: readonly string[], port: number | undefined = 8080) =>
   addresses.map((address) => ({ address, port }));
 
-describe('compile: a Route as nftables has it', () => {
-  it('of a port: VIP and port lead to a chain for two, and to endpoints by number', () => {
+describe('compile: elements and chains of a Route', () => {
+  it('compiles a port to a dispatch element and endpoints by index', () => {
     assert.deepEqual(compiled(route({}, PODS)), {
       'service-ports': [`${VIP} . tcp . 80 : goto internal-port-2`],
       endpoints: [
         `${VIP} . tcp . 80 . 0 : 10.244.0.1 . 8080`,
         `${VIP} . tcp . 80 . 1 : 10.244.0.2 . 8080`,
       ],
-      hairpins: ['10.244.0.1 . 10.244.0.1', '10.244.0.2 . 10.244.0.2'],
+      'hairpin-connections': ['10.244.0.1 . 10.244.0.1', '10.244.0.2 . 10.244.0.2'],
       'cluster-ips': [VIP],
       chains: {
         'internal-port-2': [
@@ -73,26 +73,28 @@ describe('compile: a Route as nftables has it', () => {
     });
   });
 
-  it('endpoints of other nodes are led back to themselves only if the policy is Local', () => {
+  it('masquerades hairpins of endpoints on other nodes only with externalTrafficPolicy Local', () => {
     const clusterEndpoints = [
       { address: '10.244.0.1', port: 8080 },
       { address: '10.244.1.1', port: 8080, isRemote: true as const },
     ];
     const here = '10.244.0.1 . 10.244.0.1';
-    assert.deepEqual(compiled(route({ clusterEndpoints })).hairpins, [here]);
+    assert.deepEqual(compiled(route({ clusterEndpoints }))['hairpin-connections'], [here]);
     const fields = { clusterEndpoints, loadBalancerIPs: [LB] };
-    assert.deepEqual(compiled(route(fields)).hairpins, [here, here]);
-    const { hairpins } = compiled(onlyLb({ ...fields, externalLocal: true }));
+    assert.deepEqual(compiled(route(fields))['hairpin-connections'], [here, here]);
+    const { 'hairpin-connections': hairpins } = compiled(
+      onlyLb({ ...fields, externalLocal: true }),
+    );
     assert.deepEqual(hairpins, [here, '10.244.1.1 . 10.244.1.1']);
   });
 
-  it('of all ports: no key has a port, and the VIP is rejected where it was not translated', () => {
+  it('compiles all ports without port keys, and rejects untranslated packets to the VIP', () => {
     const of = route({ match: ALL, family: 'IPv6' }, ['fd00:10:244::1']);
     assert.deepEqual(compiled(of), {
       'service-ips': ['fd00:10:96::a : goto internal-ip-1'],
-      'ip-fates': ['fd00:10:96::a : goto reject-packet'],
+      'no-endpoint-ips': ['fd00:10:96::a : goto reject-packet'],
       'endpoint-ips': ['fd00:10:96::a . 0 : fd00:10:244::1'],
-      hairpins: ['fd00:10:244::1 . fd00:10:244::1'],
+      'hairpin-connections': ['fd00:10:244::1 . fd00:10:244::1'],
       chains: {
         'internal-ip-1': [
           'ip6 saddr != fd00:10:244::/48 meta mark set meta mark | 0x4000',
@@ -102,37 +104,43 @@ describe('compile: a Route as nftables has it', () => {
     });
   });
 
-  it('of ranges: each is an element, the rest of the VIP is rejected', () => {
-    const got = compiled(route({ match: RANGES }, PODS), {
-      places: { [VIP]: { slot: 2, sharesWithAllPorts: false } },
+  it('compiles each port range to an element, and rejects other ports of the VIP', () => {
+    const result = compiled(route({ match: RANGES }, PODS), {
+      sharing: { [VIP]: { slot: 2, sharesWithAllPorts: false } },
     });
-    assert.deepEqual(got['service-ranges'], [
+    assert.deepEqual(result['service-ranges'], [
       `${VIP} . udp . 5060 : goto internal-ip-2-slot2`,
       `${VIP} . tcp . 8000-8100 : goto internal-ip-2-slot2`,
     ]);
-    assert.deepEqual(got['range-fates'], [
+    assert.deepEqual(result['no-endpoint-ranges'], [
       `${VIP} . udp . 5060 : goto reject-packet`,
       `${VIP} . tcp . 8000-8100 : goto reject-packet`,
     ]);
-    assert.deepEqual(got['ranged-ips'], [VIP]);
-    assert.deepEqual(got['endpoint-ips'], [
+    assert.deepEqual(result['service-range-ips'], [VIP]);
+    assert.deepEqual(result['endpoint-ips'], [
       `${VIP} . 4194304 : 10.244.0.1`,
       `${VIP} . 4194305 : 10.244.0.2`,
     ]);
     assert.match(
-      got.chains['internal-ip-2-slot2']?.[2] ?? '',
+      result.chains['internal-ip-2-slot2']?.[2] ?? '',
       /mod 1 offset 4194304 map @endpoint-ips/,
     );
-    assert.equal(got['cluster-ips'], undefined);
+    assert.equal(result['cluster-ips'], undefined);
   });
 
-  it('without endpoints ends the search, and is rejected; with some elsewhere it is dropped', () => {
-    const fates = [
-      ['port', route(), 'service-ports', 'port-fates', '. tcp . 80 '],
-      ['all', route({ match: ALL }), 'service-ips', 'ip-fates', ''],
-      ['ranges', route({ match: RANGES }), 'service-ranges', 'range-fates', '. tcp . 8000-8100 '],
+  it('rejects packets without endpoints, and drops them when other nodes have endpoints', () => {
+    const verdicts = [
+      ['port', route(), 'service-ports', 'no-endpoint-ports', '. tcp . 80 '],
+      ['all', route({ match: ALL }), 'service-ips', 'no-endpoint-ips', ''],
+      [
+        'ranges',
+        route({ match: RANGES }),
+        'service-ranges',
+        'no-endpoint-ranges',
+        '. tcp . 8000-8100 ',
+      ],
     ] as const;
-    for (const [kind, of, services, map, key] of fates) {
+    for (const [kind, of, services, map, key] of verdicts) {
       const nowhere = compiled(of);
       assert.ok(nowhere[services]?.includes(`${VIP} ${key}: accept`), kind);
       assert.ok(nowhere[map]?.includes(`${VIP} ${key}: goto reject-packet`), kind);
@@ -142,54 +150,54 @@ describe('compile: a Route as nftables has it', () => {
     }
   });
 
-  it('internalTrafficPolicy Local: only local endpoints, numbered apart', () => {
-    const got = compiled(
+  it('uses local endpoints with their own indexes for internalTrafficPolicy Local', () => {
+    const result = compiled(
       route({ internalLocal: true, localEndpoints: local(['10.244.0.2']) }, PODS),
     );
-    assert.deepEqual(got['service-ports'], [`${VIP} . tcp . 80 : goto internal-port-1-local`]);
-    assert.deepEqual(got.endpoints, [`${VIP} . tcp . 80 . 1048576 : 10.244.0.2 . 8080`]);
+    assert.deepEqual(result['service-ports'], [`${VIP} . tcp . 80 : goto internal-port-1-local`]);
+    assert.deepEqual(result.endpoints, [`${VIP} . tcp . 80 . 1048576 : 10.244.0.2 . 8080`]);
     const none = compiled(route({ internalLocal: true }, PODS));
     assert.deepEqual(none['service-ports'], [`${VIP} . tcp . 80 : accept`]);
-    assert.deepEqual(none['port-fates'], [`${VIP} . tcp . 80 : drop`]);
+    assert.deepEqual(none['no-endpoint-ports'], [`${VIP} . tcp . 80 : drop`]);
   });
 
-  it('external policy Cluster: everything is masqueraded', () => {
+  it('masquerades all clients for externalTrafficPolicy Cluster', () => {
     for (const fields of [{ externalIPs: [LB], loadBalancerIPs: [] }, {}]) {
-      const got = compiled(onlyLb(fields));
-      assert.deepEqual(got['service-ports'], [`${LB} . tcp . 80 : goto external-port-2`]);
-      assert.equal(got.chains['external-port-2']?.[0], 'meta mark set meta mark | 0x4000');
-      assert.equal(got['cluster-ips'], undefined);
-      assert.equal(got['port-fates'], undefined);
+      const result = compiled(onlyLb(fields));
+      assert.deepEqual(result['service-ports'], [`${LB} . tcp . 80 : goto external-port-2`]);
+      assert.equal(result.chains['external-port-2']?.[0], 'meta mark set meta mark | 0x4000');
+      assert.equal(result['cluster-ips'], undefined);
+      assert.equal(result['no-endpoint-ports'], undefined);
     }
   });
 
-  it('external policy Local: outside to local endpoints, pods and the node to all', () => {
+  it('sends external clients to local endpoints, pods and the node to all, for externalTrafficPolicy Local', () => {
     const of = onlyLb({ externalLocal: true, localEndpoints: local(['10.244.0.2']) });
-    const got = compiled(of);
-    const name = 'local-port-2-port-1-local';
-    assert.deepEqual(got['service-ports'], [`${LB} . tcp . 80 : goto ${name}`]);
-    assert.deepEqual(got.chains[name]?.slice(0, 2), [
-      'ip saddr 10.244.0.0/16 goto pick-port-2',
-      'fib saddr type local meta mark set meta mark | 0x4000 goto pick-port-2',
+    const result = compiled(of);
+    const name = 'external-local-port-2-port-1-local';
+    assert.deepEqual(result['service-ports'], [`${LB} . tcp . 80 : goto ${name}`]);
+    assert.deepEqual(result.chains[name]?.slice(0, 2), [
+      'ip saddr 10.244.0.0/16 goto select-endpoint-port-2',
+      'fib saddr type local meta mark set meta mark | 0x4000 goto select-endpoint-port-2',
     ]);
-    assert.match(got.chains[name]?.[2] ?? '', /mod 1 offset 1048576 map @endpoints/);
-    assert.ok(got.chains['pick-port-2']?.every((rule) => !/mark/.test(rule)));
-    assert.equal(got.endpoints?.length, 3);
-    assert.equal(got['port-fates'], undefined);
+    assert.match(result.chains[name]?.[2] ?? '', /mod 1 offset 1048576 map @endpoints/);
+    assert.ok(result.chains['select-endpoint-port-2']?.every((rule) => !/mark/.test(rule)));
+    assert.equal(result.endpoints?.length, 3);
+    assert.equal(result['no-endpoint-ports'], undefined);
 
     const none = compiled(onlyLb({ externalLocal: true }));
-    assert.deepEqual(none['service-ports'], [`${LB} . tcp . 80 : goto local-port-2-none`]);
-    assert.equal(none.chains['local-port-2-none']?.length, 2);
-    assert.deepEqual(none['port-fates'], [`${LB} . tcp . 80 : drop`]);
+    assert.deepEqual(none['service-ports'], [`${LB} . tcp . 80 : goto external-local-port-2-none`]);
+    assert.equal(none.chains['external-local-port-2-none']?.length, 2);
+    assert.deepEqual(none['no-endpoint-ports'], [`${LB} . tcp . 80 : drop`]);
     const undetected = compiled(of, { options: { localDetector: undefined } });
     assert.match(undetected.chains[name]?.[0] ?? '', /^fib saddr/);
 
     const nowhere = compiled(onlyLb({ externalLocal: true }, []));
     assert.deepEqual(nowhere['service-ports'], [`${LB} . tcp . 80 : accept`]);
-    assert.deepEqual(nowhere['port-fates'], [`${LB} . tcp . 80 : goto reject-packet`]);
+    assert.deepEqual(nowhere['no-endpoint-ports'], [`${LB} . tcp . 80 : goto reject-packet`]);
   });
 
-  it('source ranges: whoever is outside stays untranslated and is dropped', () => {
+  it('drops packets from sources outside loadBalancerSourceRanges', () => {
     const sourceRanges = [
       '10.0.0.0/8',
       '10.1.0.0/16',
@@ -197,35 +205,35 @@ describe('compile: a Route as nftables has it', () => {
       '192.0.2.0/25',
       '192.0.2.128/25',
     ];
-    const got = compiled(onlyLb({ sourceRanges, externalIPs: ['203.0.113.9'] }));
-    assert.deepEqual(got['service-ports'], [
+    const result = compiled(onlyLb({ sourceRanges, externalIPs: ['203.0.113.9'] }));
+    assert.deepEqual(result['service-ports'], [
       '203.0.113.9 . tcp . 80 : goto external-port-2',
-      `${LB} . tcp . 80 : goto allowed-port-external-port-2`,
+      `${LB} . tcp . 80 : goto firewall-port-external-port-2`,
     ]);
-    assert.deepEqual(got['port-fates'], [`${LB} . tcp . 80 : drop`]);
-    assert.deepEqual(got.chains['allowed-port-external-port-2'], [
+    assert.deepEqual(result['no-endpoint-ports'], [`${LB} . tcp . 80 : drop`]);
+    assert.deepEqual(result.chains['firewall-port-external-port-2'], [
       'ip daddr . meta l4proto . th dport . ip saddr @allowed-ports goto external-port-2',
     ]);
-    assert.deepEqual(got['allowed-ports'], [
+    assert.deepEqual(result['allowed-ports'], [
       `${LB} . tcp . 80 . 10.0.0.0-10.255.255.255`,
       `${LB} . tcp . 80 . 192.0.2.0-192.0.2.127`,
       `${LB} . tcp . 80 . 192.0.2.128-192.0.2.255`,
     ]);
     const unserved = compiled(onlyLb({ sourceRanges }, []));
     assert.equal(unserved['allowed-ports'], undefined);
-    assert.deepEqual(unserved['port-fates'], [`${LB} . tcp . 80 : goto reject-packet`]);
+    assert.deepEqual(unserved['no-endpoint-ports'], [`${LB} . tcp . 80 : goto reject-packet`]);
   });
 
-  it('source ranges that have the node inside let its own VIPs in', () => {
+  it('allows load balancer VIPs as sources when source ranges contain the node', () => {
     const second = '203.0.113.2';
     const fields = { sourceRanges: ['192.0.2.0/24'], loadBalancerIPs: [LB, second] };
-    const got = compiled(onlyLb({ match: ALL, ...fields }), { allowsOwnVips: true });
+    const result = compiled(onlyLb({ match: ALL, ...fields }), { allowsOwnVips: true });
     const sources = ['192.0.2.0-192.0.2.255', LB, second];
     assert.deepEqual(
-      got['allowed-ips'],
+      result['allowed-ips'],
       [LB, second].flatMap((vip) => sources.map((source) => `${vip} . ${source}`)),
     );
-    assert.deepEqual(got.chains['allowed-all-external-ip-2'], [
+    assert.deepEqual(result.chains['firewall-all-external-ip-2'], [
       'ip daddr . ip saddr @allowed-ips goto external-ip-2',
     ]);
     const inside = compiled(onlyLb({ match: ALL, sourceRanges: ['203.0.113.0/24'] }), {
@@ -237,24 +245,24 @@ describe('compile: a Route as nftables has it', () => {
       `${LB} . udp . 5060 . 10.0.0.0-10.255.255.255`,
       `${LB} . tcp . 8000-8100 . 10.0.0.0-10.255.255.255`,
     ]);
-    // Or who may use a range might use a port in it that is of another Service.
+    // A source allowed for a range must not be allowed for a port in it that belongs to another Service.
     assert.equal(ranged['allowed-ports'], undefined);
-    assert.match(ranged.chains['allowed-ranges-external-ip-2']?.[0] ?? '', /@allowed-ranges goto/);
+    assert.match(ranged.chains['firewall-ranges-external-ip-2']?.[0] ?? '', /@allowed-ranges goto/);
   });
 
-  it('health check node port: the node keeps it on VIPs of load balancers, all-ports only', () => {
+  it('leaves the health check node port of all-ports load balancer VIPs to the node', () => {
     const fields = { healthCheckNodePort: 32_000, clusterIP: VIP };
-    assert.deepEqual(compiled(onlyLb({ match: ALL, ...fields }))['health-ports'], [
+    assert.deepEqual(compiled(onlyLb({ match: ALL, ...fields }))['health-check-node-ports'], [
       `${LB} . 32000`,
     ]);
-    assert.deepEqual(compiled(onlyLb({ match: RANGES, ...fields }))['health-ports'], [
+    assert.deepEqual(compiled(onlyLb({ match: RANGES, ...fields }))['health-check-node-ports'], [
       `${LB} . 32000`,
     ]);
-    assert.equal(compiled(onlyLb(fields))['health-ports'], undefined);
-    assert.equal(compiled(onlyLb({ match: ALL }))['health-ports'], undefined);
+    assert.equal(compiled(onlyLb(fields))['health-check-node-ports'], undefined);
+    assert.equal(compiled(onlyLb({ match: ALL }))['health-check-node-ports'], undefined);
   });
 
-  it('node port on localhost: UDP and SCTP are rejected there with or without endpoints, TCP is not', () => {
+  it('rejects UDP and SCTP node ports on localhost, with or without endpoints, but not TCP', () => {
     const options = { rejectsOnLocalhost: true };
     for (const [family, clusterIP, localhost] of [
       ['IPv4', VIP, '127.0.0.1'],
@@ -262,11 +270,11 @@ describe('compile: a Route as nftables has it', () => {
     ] as const) {
       const rejected = (protocol: Protocol, fields: Partial<Route> = {}, on = options) => {
         const match: RouteMatch = { kind: 'port', protocol, port: 53 };
-        const fates = compiled(
+        const verdicts = compiled(
           route({ family, clusterIP, match, nodePort: 30_053, ...fields }, []),
           { options: on },
-        )['port-fates'];
-        return fates?.filter((fate) => fate.startsWith(localhost));
+        )['no-endpoint-ports'];
+        return verdicts?.filter((element) => element.startsWith(localhost));
       };
       assert.deepEqual(rejected('UDP'), [`${localhost} . udp . 30053 : goto reject-localhost-udp`]);
       assert.deepEqual(rejected('SCTP'), [
@@ -278,81 +286,90 @@ describe('compile: a Route as nftables has it', () => {
     }
   });
 
-  it('node port: looked up by protocol and port alone', () => {
+  it('compiles a node port to elements by protocol and port', () => {
     const of = route({ nodePort: 30_080, affinitySeconds: 60 }, PODS);
-    const got = compiled(of);
-    assert.deepEqual(got['node-ports'], ['tcp . 30080 : goto external-node-port-2-sticky']);
-    assert.deepEqual(got['node-port-endpoints'], [
+    const result = compiled(of);
+    assert.deepEqual(result['node-ports'], ['tcp . 30080 : goto external-node-port-2-affinity']);
+    assert.deepEqual(result['node-port-endpoints'], [
       'tcp . 30080 . 0 : 10.244.0.1 . 8080',
       'tcp . 30080 . 1 : 10.244.0.2 . 8080',
     ]);
-    assert.deepEqual(got['sticky-node-ports'], ['tcp . 30080 : goto remember-affinity-60']);
-    assert.equal(got['node-port-fates'], undefined);
+    assert.deepEqual(result['affinity-update-node-ports'], [
+      'tcp . 30080 : goto update-affinity-60',
+    ]);
+    assert.equal(result['no-endpoint-node-ports'], undefined);
     const none = compiled(route({ nodePort: 30_080 }));
     assert.equal(none['node-ports'], undefined);
-    assert.deepEqual(none['node-port-fates'], ['tcp . 30080 : goto reject-packet']);
+    assert.deepEqual(none['no-endpoint-node-ports'], ['tcp . 30080 : goto reject-packet']);
     const elsewhere = compiled(route({ nodePort: 30_080, externalLocal: true }, PODS));
-    assert.deepEqual(elsewhere['node-ports'], ['tcp . 30080 : goto local-node-port-2-none']);
-    assert.deepEqual(elsewhere['node-port-fates'], ['tcp . 30080 : drop']);
+    assert.deepEqual(elsewhere['node-ports'], [
+      'tcp . 30080 : goto external-local-node-port-2-none',
+    ]);
+    assert.deepEqual(elsewhere['no-endpoint-node-ports'], ['tcp . 30080 : drop']);
     assert.equal(compiled(route({ match: ALL, nodePort: 30_080 }, PODS))['node-ports'], undefined);
   });
 
-  it('affinity: who served a client is looked up before the lot is drawn', () => {
-    const got = compiled(route({ affinitySeconds: 10_800 }, PODS));
-    assert.deepEqual(got['sticky-ports'], [`${VIP} . tcp . 80 : goto remember-affinity-10800`]);
-    assert.deepEqual(got.chains['internal-port-2-sticky']?.slice(1, 2), [
+  it('looks up the affinity entry before selecting a random endpoint', () => {
+    const result = compiled(route({ affinitySeconds: 10_800 }, PODS));
+    assert.deepEqual(result['affinity-update-ports'], [
+      `${VIP} . tcp . 80 : goto update-affinity-10800`,
+    ]);
+    assert.deepEqual(result.chains['internal-port-2-affinity']?.slice(1, 2), [
       'dnat ip to ip saddr . ip daddr . meta l4proto . th dport map @affinity',
     ]);
     assert.deepEqual(
-      got.chains['remember-affinity-10800']?.[1],
+      result.chains['update-affinity-10800']?.[1],
       [
         'meta l4proto udp update @affinity { ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst timeout 10800s',
         ': ct reply ip saddr . ct reply proto-src }',
       ].join(' '),
     );
     const all = compiled(route({ match: ALL, affinitySeconds: 5 }, PODS));
-    assert.deepEqual(all['sticky-ips'], [`${VIP} : goto remember-affinity-ips-0-5`]);
-    assert.deepEqual(all.chains['remember-affinity-ips-0-5'], [
+    assert.deepEqual(all['affinity-update-ips'], [`${VIP} : goto update-affinity-ips-0-5`]);
+    assert.deepEqual(all.chains['update-affinity-ips-0-5'], [
       'update @affinity-ips-0 { ip saddr . ct original ip daddr timeout 5s : ct reply ip saddr }',
     ]);
     assert.deepEqual(
-      all.chains['internal-ip-2-sticky']?.[1],
+      all.chains['internal-ip-2-affinity']?.[1],
       'dnat to ip saddr . ip daddr map @affinity-ips-0',
     );
     const place = { slot: 2, sharesWithAllPorts: false };
     const ranges = compiled(route({ match: RANGES, affinitySeconds: 5 }, PODS), {
-      places: { [VIP]: place },
+      sharing: { [VIP]: place },
     });
     assert.deepEqual(
-      ranges['sticky-ranges']?.[0],
-      `${VIP} . udp . 5060 : goto remember-affinity-ips-2-5`,
+      ranges['affinity-update-ranges']?.[0],
+      `${VIP} . udp . 5060 : goto update-affinity-ips-2-5`,
     );
-    assert.match(ranges.chains['internal-ip-2-slot2-sticky']?.[1] ?? '', /map @affinity-ips-2$/);
+    assert.match(ranges.chains['internal-ip-2-slot2-affinity']?.[1] ?? '', /map @affinity-ips-2$/);
     const local1 = compiled(
       onlyLb({ externalLocal: true, affinitySeconds: 5, localEndpoints: local(['10.244.0.2']) }),
     );
-    const rules = local1.chains['local-port-2-sticky-port-1-local-sticky'] ?? [];
-    assert.match(rules[0] ?? '', /goto pick-port-2-sticky$/);
+    const rules = local1.chains['external-local-port-2-affinity-port-1-local-affinity'] ?? [];
+    assert.match(rules[0] ?? '', /goto select-endpoint-port-2-affinity$/);
     assert.match(rules[2] ?? '', /map @affinity$/);
   });
 
-  it('affinity of an all-ports Service on the VIP is not that of a port beside it', () => {
-    const beside = { places: { [VIP]: { slot: 0, sharesWithAllPorts: true } } };
-    assert.deepEqual(compiled(route({}, PODS), beside)['sticky-ports'], [
+  it('excludes a port besideAllPorts an all-ports Service from affinity updates', () => {
+    const besideAllPorts = { sharing: { [VIP]: { slot: 0, sharesWithAllPorts: true } } };
+    assert.deepEqual(compiled(route({}, PODS), besideAllPorts)['affinity-update-ports'], [
       `${VIP} . tcp . 80 : accept`,
     ]);
-    const slot = { places: { [VIP]: { slot: 1, sharesWithAllPorts: true } } };
-    assert.deepEqual(compiled(route({ match: RANGES }, PODS), slot)['sticky-ranges'], [
+    const slot = { sharing: { [VIP]: { slot: 1, sharesWithAllPorts: true } } };
+    assert.deepEqual(compiled(route({ match: RANGES }, PODS), slot)['affinity-update-ranges'], [
       `${VIP} . udp . 5060 : accept`,
       `${VIP} . tcp . 8000-8100 : accept`,
     ]);
-    assert.equal(compiled(route({ match: ALL }, PODS), beside)['sticky-ips'], undefined);
-    assert.equal(compiled(route({}, PODS))['sticky-ports'], undefined);
-    const own = compiled(route({ affinitySeconds: 7 }, PODS), beside);
-    assert.deepEqual(own['sticky-ports'], [`${VIP} . tcp . 80 : goto remember-affinity-7`]);
+    assert.equal(
+      compiled(route({ match: ALL }, PODS), besideAllPorts)['affinity-update-ips'],
+      undefined,
+    );
+    assert.equal(compiled(route({}, PODS))['affinity-update-ports'], undefined);
+    const own = compiled(route({ affinitySeconds: 7 }, PODS), besideAllPorts);
+    assert.deepEqual(own['affinity-update-ports'], [`${VIP} . tcp . 80 : goto update-affinity-7`]);
   });
 
-  it('masquerades as it is told', () => {
+  it('masquerades as the flags say', () => {
     const first = (options: Partial<NftPlanOptions>) =>
       compiled(route({}, PODS), { options }).chains['internal-port-2']?.[0];
     assert.equal(

@@ -18,8 +18,8 @@ import { rangeElement } from './elements.ts';
 
 const hex = (...buffers: readonly Buffer[]) => buffers.map((bytes) => bytes.toString('hex'));
 
-describe('element: keys of nftables', () => {
-  it('are fields of four bytes and more', () => {
+describe('element: keys in nf_tables', () => {
+  it('pads each field to a multiple of four bytes', () => {
     assert.equal(portKey('TCP', 80).toString('hex'), '0600000000500000');
     assert.equal(portKey('UDP', 65_535).toString('hex'), '11000000ffff0000');
     assert.equal(portKey('SCTP', 0).toString('hex'), '8400000000000000');
@@ -40,7 +40,7 @@ describe('element: keys of nftables', () => {
     );
   });
 
-  it('have the bounds of CIDRs', () => {
+  it('encodes a CIDR as its first and last address', () => {
     assert.deepEqual(hex(...cidrBounds('10.1.2.0/23')), ['0a010200', '0a0103ff']);
     assert.deepEqual(hex(...cidrBounds('10.1.2.3/32')), ['0a010203', '0a010203']);
     assert.deepEqual(hex(...cidrBounds('fd00::/8')), [
@@ -51,10 +51,13 @@ describe('element: keys of nftables', () => {
   });
 });
 
-describe('elements of nftables', () => {
-  const one: MapElement = { map: 'hairpins', key: Buffer.from('0af400010af40001', 'hex') };
+describe('element: identity and text', () => {
+  const one: MapElement = {
+    map: 'hairpin-connections',
+    key: Buffer.from('0af400010af40001', 'hex'),
+  };
 
-  it('are told apart by map, key and end', () => {
+  it('differs by map, key and end of the range', () => {
     const wide = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/8');
     const narrow = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/16');
     const keys = [one, { ...one, map: 'cluster-ips' as const }, wide, narrow].map(elementId);
@@ -62,7 +65,7 @@ describe('elements of nftables', () => {
     assert.equal(elementKeyText({ ...one, keyEnd: Buffer.from(one.key) }), elementKeyText(one));
   });
 
-  it('come back from their text, whatever bytes they have', () => {
+  it('restores key and end from text for any bytes', () => {
     const elements: MapElement[] = [
       one,
       { map: 'service-ips', key: Buffer.from('2d2d2d2d', 'hex') },
@@ -81,7 +84,7 @@ describe('elements of nftables', () => {
     assert.deepEqual(again, six);
   });
 
-  it('map to verdicts or bytes, which are compared', () => {
+  it('compares verdicts and data', () => {
     const to = (data: Buffer | NftVerdict) => ({ ...one, data });
     assert.equal(elementDataText(one), '');
     assert.equal(elementDataText(to({ kind: 'goto', chain: 'pick' })), 'goto pick');
@@ -93,13 +96,13 @@ describe('elements of nftables', () => {
   });
 });
 
-describe('element: ranges that overlap', () => {
+describe('element: overlapping ranges', () => {
   const ports = (from: number, to: number, vip = '203.0.113.1') =>
     rangeElement('service-ranges', vip, { from, to });
   const found = (old: readonly MapElement[], fresh: readonly MapElement[]) =>
     overlapping(old, fresh, 'IPv4').map((element) => old.indexOf(element));
 
-  it('are those that share a port of a VIP', () => {
+  it('finds ranges that share a port of a VIP', () => {
     const old = [ports(1, 9), ports(10, 19), ports(20, 29), ports(15, 15, '203.0.113.2')];
     assert.deepEqual(found(old, [ports(15, 20)]), [1, 2]);
     assert.deepEqual(found(old, [ports(10, 19)]), [1]);
@@ -109,7 +112,7 @@ describe('element: ranges that overlap', () => {
     assert.deepEqual(found(old, []), []);
   });
 
-  it('need to share something in every field, and a map', () => {
+  it('finds ranges only if they overlap in every field and are in one map', () => {
     const allowed = (from: number, to: number, cidr: string) =>
       rangeElement('allowed-ports', '203.0.113.1', { from, to }, cidr);
     const old = [allowed(1, 9, '10.0.0.0/8'), allowed(1, 9, '11.0.0.0/8'), ports(1, 9)];
@@ -118,14 +121,14 @@ describe('element: ranges that overlap', () => {
     assert.deepEqual(found(old, [allowed(1, 1, '0.0.0.0/1')]), [0, 1]);
   });
 
-  it('are none where elements are no ranges', () => {
+  it('finds none in maps without ranges', () => {
     const element: MapElement = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
     assert.deepEqual(found([element], [element]), []);
   });
 });
 
-describe('element: the maps of nftables', () => {
-  it('are declared for nft', () => {
+describe('element: maps and sets', () => {
+  it('declares maps in nft syntax', () => {
     assert.equal(
       mapDeclaration('endpoints', 'IPv4'),
       'map endpoints { typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport; }',
@@ -145,7 +148,7 @@ describe('element: the maps of nftables', () => {
     );
   });
 
-  it('that hold verdicts lead on, and what packets look for later is listed before', () => {
+  it('lists lookup maps before dispatch maps', () => {
     for (const name of MAP_NAMES) {
       if (MAPS[name].data === 'verdict') assert.ok(isDispatchMap(name), name);
     }
@@ -153,15 +156,15 @@ describe('element: the maps of nftables', () => {
       (a, b) => a - b,
     );
     assert.ok(MAP_NAMES.slice(first).every(isDispatchMap));
-    for (const name of ['health-ports', 'ranged-ips', 'cluster-ips'] as const)
+    for (const name of ['health-check-node-ports', 'service-range-ips', 'cluster-ips'] as const)
       assert.ok(isDispatchMap(name));
-    for (const name of ['endpoints', 'hairpins', 'node-port-ips'] as const)
+    for (const name of ['endpoints', 'hairpin-connections', 'node-port-ips'] as const)
       assert.ok(!isDispatchMap(name));
     assert.deepEqual(MAP_NAMES.filter(isReferenceCounted).sort(), [
       'cluster-ips',
-      'hairpins',
-      'health-ports',
-      'ranged-ips',
+      'hairpin-connections',
+      'health-check-node-ports',
+      'service-range-ips',
     ]);
   });
 });

@@ -6,7 +6,7 @@ import type { MapElement } from '../../nftables/element.ts';
 import type { MapName } from '../../nftables/maps.ts';
 import { tableScript } from '../../nftables/table-script.ts';
 
-/** An element of ranges behind a VIP: of TCP ports, of sources, or both. */
+/** An element with a VIP, and ranges of TCP ports, sources, or both. */
 export function rangeElement(
   map: MapName,
   vip: string,
@@ -25,7 +25,7 @@ export function rangeElement(
   };
 }
 
-/** Elements as nft writes them, by map: `10.96.0.10 . tcp . 80 : goto …`. */
+/** Elements in nft syntax by map: `10.96.0.10 . tcp . 80 : goto …`. */
 export function textsOf(
   elements: Iterable<MapElement>,
   family: IpFamily = 'IPv4',
@@ -41,7 +41,7 @@ export function textsOf(
   return texts;
 }
 
-/** What a map of a table holds, as nft writes it. */
+/** The elements of one map in nft syntax. */
 export function textsIn({ sets, family }: FakeTables, map: MapName): readonly string[] {
   const elements = [...(sets.get(map)?.values() ?? [])].map((element) => ({ map, ...element }));
   return textsOf(elements, family)[map] ?? [];

@@ -7,20 +7,20 @@ import type { LocalDetector } from '../../traffic/options.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
 import { allChains, type ModeOptions } from './options.ts';
 
-/** nft turns the byte of a protocol around before it looks it up in ranges, which changes nothing. */
-const TURNED_BYTE = /; byteorder 1=(\w+) 2=\1 3=00000001 4=00000001 5=00000002/g;
+/** nft adds a byteorder expression for the one-byte protocol before range lookups, without effect. */
+const BYTEORDER_OF_PROTOCOL = /; byteorder 1=(\w+) 2=\1 3=00000001 4=00000001 5=00000002/g;
 
 function rulesOnly(state: Readonly<Record<string, readonly string[]>>) {
   return Object.entries(state)
     .filter(([name]) => name.startsWith('chain '))
     .map(([name, rules]) => [
       name,
-      rules.map((rule) => relative(rule.replaceAll(TURNED_BYTE, ''))),
+      rules.map((rule) => withRelativeRegisters(rule.replaceAll(BYTEORDER_OF_PROTOCOL, ''))),
     ]);
 }
 
-/** Where what is to be remembered is put is up to nft, as long as it is in one piece. */
-function relative(rule: string): string {
+/** nft may choose other registers for the data of an update, as long as they are contiguous. */
+function withRelativeRegisters(rule: string): string {
   const data = /dynset 4=\w+ 5=(\w+)/.exec(rule)?.[1];
   if (data === undefined) return rule;
   const first = word(data);
@@ -29,13 +29,13 @@ function relative(rule: string): string {
   );
 }
 
-/** Registers 1 to 4 have 16 bytes each, those from 8 on are the same in pieces of 4 bytes. */
+/** Registers 1 to 4 have 16 bytes; registers from 8 on are the same memory in units of 4 bytes. */
 function word(register: string): number {
   const number = Number.parseInt(register, 16);
   return number < 8 ? (number - 1) * 4 : number - 8;
 }
 
-describe('forms: a rule as nft writes it and as the agent gives it to the kernel', () => {
+describe('forms: rules written by nft and by the agent', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
   beforeEach(async () => {
@@ -46,38 +46,38 @@ describe('forms: a rule as nft writes it and as the agent gives it to the kernel
 
   const load = (script: string) => helper.call('hold', script, 'nft', '-f', '-');
 
-  async function check(options: ModeOptions, sticky: boolean): Promise<void> {
+  async function check(options: ModeOptions, withAffinity: boolean): Promise<void> {
     const { family } = options;
-    const chains = allChains(options, sticky);
+    const chains = allChains(options, withAffinity);
     await load(tableScript(chains, [], family));
     const fromText = rulesOnly(await helper.call('modeState', family));
     await namespace.run('nft', 'delete', 'table', nftFamily(family), 'portwide');
     await load(tableDeclarations(chains, family));
-    await helper.call('modeRules', options, sticky);
+    await helper.call('modeRules', options, withAffinity);
     const fromBytes = rulesOnly(await helper.call('modeState', family));
     assert.equal(fromBytes.length, chains.length);
     assert.deepEqual(fromBytes, fromText);
   }
 
-  // Of a prefix that ends with a byte nft compares just these bytes; the agent masks in any case.
+  // For a prefix of whole bytes nft compares these bytes without a mask; the agent always masks.
   const cidrs: Readonly<Record<IpFamily, string>> = {
     IPv4: '10.244.0.0/15',
     IPv6: 'fd00:10:244::/47',
   };
   for (const family of IP_FAMILIES) {
-    // nft 1.0.6 dies of session affinity with IPv6 ("Assertion dreg < ctx->reg_low").
-    const sticky = family === 'IPv4';
+    // nft 1.0.6 aborts on session affinity rules with IPv6 ("Assertion dreg < ctx->reg_low").
+    const withAffinity = family === 'IPv4';
     const detectors: readonly (readonly [string, LocalDetector | undefined])[] = [
       ['CIDR', { kind: 'cidr', cidr: cidrs[family] }],
       ['interface', { kind: 'interface', name: 'cni0' }],
       ['prefix of interfaces', { kind: 'interface', name: 'cali+' }],
       ['nothing', undefined],
     ];
-    for (const [told, localDetector] of detectors) {
-      it(`is the same, ${family}, pods told by ${told}`, () =>
-        check({ family, localDetector, serviceCidrs: [cidrs[family]] }, sticky));
+    for (const [detector, localDetector] of detectors) {
+      it(`is the same, ${family}, pods detector by ${detector}`, () =>
+        check({ family, localDetector, serviceCidrs: [cidrs[family]] }, withAffinity));
     }
-    it(`is the same, ${family}, whatever the bit`, async () => {
+    it(`are equal for any masquerade bit (${family})`, async () => {
       for (const masqueradeBit of [0, 31]) {
         const others = {
           masqueradeAll: true,
@@ -86,7 +86,7 @@ describe('forms: a rule as nft writes it and as the agent gives it to the kernel
           resetsTcp: true,
           rejectsOnLocalhost: true,
         };
-        await check({ family, masqueradeBit, ...others }, sticky);
+        await check({ family, masqueradeBit, ...others }, withAffinity);
         await namespace.run('nft', 'flush', 'ruleset');
       }
     });

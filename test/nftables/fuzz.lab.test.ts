@@ -1,4 +1,4 @@
-/** Valid clusters that nobody has, for the kernel to refuse something of. */
+/** Generates valid but unusual clusters, to find elements that the kernel refuses. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { familyOf } from '../../api/addresses.ts';
@@ -9,7 +9,7 @@ import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/na
 import { change } from './generated.ts';
 import { Node } from './node.ts';
 
-/** Cluster IPs, load balancer IPs, external IPs, pods and node addresses, all of them any of it. */
+/** Addresses for any use: cluster IPs, load balancer IPs, external IPs, pods, node addresses. */
 const ADDRESSES: Readonly<Record<IpFamily, readonly string[]>> = {
   IPv4: ['10.96.0.1', '203.0.113.1', '203.0.113.2', '10.244.0.1', '192.0.2.7', '255.255.255.254'],
   IPv6: ['fd00::1', '2001:db8::1', '2001:db8::2', 'fd00:10:244::1', '2001:db8::7', 'fe80::1'],
@@ -22,7 +22,7 @@ const cidr = (family: IpFamily) =>
     .tuple(fc.constantFrom(...ADDRESSES[family]), fc.nat(family === 'IPv4' ? 32 : 128))
     .map(([address, bits]) => canonical(address, Math.max(bits, 1)));
 
-/** With the bits behind the prefix zero. */
+/** The canonical CIDR: bits after the prefix are zero. */
 function canonical(address: string, bits: number): string {
   const isIPv4 = familyOf(address) === 'IPv4';
   const words = isIPv4 ? address.split('.').map(Number) : groupsOf(address);
@@ -115,7 +115,7 @@ function oneSlice(family: IpFamily): fc.Arbitrary<ClusterChange> {
     }));
 }
 
-describe('fuzz: the kernel takes whatever a cluster may have, in nftables', () => {
+describe('fuzz: the kernel accepts the table of any valid cluster', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;
   beforeEach(async () => {
@@ -125,7 +125,7 @@ describe('fuzz: the kernel takes whatever a cluster may have, in nftables', () =
   afterEach(() => namespace[Symbol.asyncDispose]());
 
   for (const family of IP_FAMILIES) {
-    it(`${family}, and holds what is wanted`, async function () {
+    it(`accepts every element and has the desired state (${family})`, async function () {
       this.timeout(180_000);
       const step: fc.Arbitrary<ClusterChange> = fc.oneof(
         { weight: 4, arbitrary: oneService(family) },

@@ -1,4 +1,4 @@
-/** Generated clusters whose ranges of ports and of sources overlap, enclose and touch each other. */
+/** Generates clusters with port ranges and source ranges that overlap, enclose and touch each other. */
 import fc from 'fast-check';
 import { type ClusterChange, arbitraryChange as plainChange } from '../iptables/generated.ts';
 
@@ -18,7 +18,7 @@ const hostile = fc.record({
   cidrs: fc.option(fc.subarray(CIDRS, { minLength: 1, maxLength: 5 }), { nil: undefined }),
 });
 
-/** Like those of the iptables mode's tests, with more of what the kernel is particular about. */
+/** Like the changes for the iptables mode, with more overlapping ranges, which the kernel may refuse. */
 export const change: fc.Arbitrary<ClusterChange> = fc
   .tuple(plainChange, hostile)
   .map(([step, { ranges: portsAnnotation, cidrs }]) => {

@@ -6,7 +6,7 @@ import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/na
 import { change } from './generated.ts';
 import { Node } from './node.ts';
 
-/** What others may do to the table: a script for nft, or which element they delete. */
+/** Damage by another program: a script for nft, or the number of an element to delete. */
 const damage: fc.Arbitrary<string | number> = fc.oneof(
   fc.nat(1000),
   fc.constantFrom(
@@ -14,7 +14,7 @@ const damage: fc.Arbitrary<string | number> = fc.oneof(
     'flush chain IP portwide services',
     'flush chain IP portwide nat-prerouting',
     'flush map IP portwide service-ports',
-    'flush map IP portwide service-ranges; flush set IP portwide hairpins',
+    'flush map IP portwide service-ranges; flush set IP portwide hairpin-connections',
     'flush set IP portwide allowed-ports; flush map IP portwide endpoints',
     'add table IP portwide { flags dormant; }',
     'add chain IP portwide filter-forward { policy drop; }',
@@ -33,7 +33,7 @@ const damage: fc.Arbitrary<string | number> = fc.oneof(
     'add element IP portwide service-ranges { ADDRESS . tcp . 1-65535 : drop }',
     'add element IP portwide allowed-ports { ADDRESS . tcp . 79-81 . ANY }',
     'add element IP portwide affinity { ADDRESS . ADDRESS . tcp . 80 : ADDRESS . 80 }',
-    'flush chain IP portwide untranslated; delete map IP portwide port-fates',
+    'flush chain IP portwide service-endpoints-check; delete map IP portwide no-endpoint-ports',
     `delete table IP portwide
      add table IP portwide
      add map IP portwide endpoints { type mark : mark; }`,
@@ -50,7 +50,7 @@ function scriptOf(text: string, family: IpFamily): string {
 
 const steps = fc.array(change, { minLength: 1, maxLength: 12 });
 
-describe('incremental: syncing nftables step by step', () => {
+describe('incremental: incremental syncs of mode nftables', () => {
   let namespaces: Namespace[];
   let here: NetnsHelper;
   let there: NetnsHelper;
@@ -65,8 +65,8 @@ describe('incremental: syncing nftables step by step', () => {
     for (const namespace of namespaces) await namespace[Symbol.asyncDispose]();
   });
 
-  /** What a fresh agent makes of all that in a fresh namespace. */
-  async function fresh(family: IpFamily, all: readonly ClusterChange[]) {
+  /** The state that a new agent writes for these changes in an empty namespace. */
+  async function newAgentState(family: IpFamily, all: readonly ClusterChange[]) {
     await there.call('hold', 'flush ruleset', 'nft', '-f', '-');
     const node = await Node.start(family, there);
     await node.feed(all);
@@ -77,7 +77,7 @@ describe('incremental: syncing nftables step by step', () => {
   }
 
   for (const family of IP_FAMILIES) {
-    it(`ends where a fresh full sync ends (${family})`, async function () {
+    it(`has the same state as after one full sync (${family})`, async function () {
       this.timeout(180_000);
       await fc.assert(
         fc.asyncProperty(steps, async (all) => {
@@ -87,35 +87,35 @@ describe('incremental: syncing nftables step by step', () => {
           for (const step of all) {
             await node.feed([step]);
             await node.apply(false);
-            assert.equal(await node.apply(false), 0, 'nothing is written twice');
+            assert.equal(await node.apply(false), 0, 'a second sync writes nothing');
           }
-          const wanted = await fresh(family, all);
+          const expected = await newAgentState(family, all);
           const state = await node.state();
           for (const [name, content] of Object.entries(state)) {
-            // Chains and maps that are of no use any more stay until everything is compared.
-            if (name in wanted) assert.deepEqual(content, wanted[name], name);
+            // Unused chains and maps remain until the next full sync.
+            if (name in expected) assert.deepEqual(content, expected[name], name);
             else if (name.startsWith('set ')) assert.deepEqual(content, [], name);
           }
-          for (const name of Object.keys(wanted)) assert.ok(name in state, name);
-          assert.equal(await node.apply(true), 0, 'a full sync finds nothing to mend');
-          assert.deepEqual(await node.state(), wanted);
+          for (const name of Object.keys(expected)) assert.ok(name in state, name);
+          assert.equal(await node.apply(true), 0, 'a full sync finds no drift');
+          assert.deepEqual(await node.state(), expected);
           await node.stop();
         }),
         { seed: 42, numRuns: 16 },
       );
     });
 
-    it(`mends whatever others did to the table (${family})`, async function () {
+    it(`repairs any damage to the table in a full sync (${family})`, async function () {
       this.timeout(180_000);
       const damages = fc.array(damage, { minLength: 1, maxLength: 4 });
       await fc.assert(
-        fc.asyncProperty(steps, steps, damages, async (earlier, later, harm) => {
+        fc.asyncProperty(steps, steps, damages, async (earlier, later, applied) => {
           await here.call('hold', 'flush ruleset', 'nft', '-f', '-');
           const node = await Node.start(family, here);
           await node.feed(earlier);
           await node.apply(true);
-          for (const what of harm) {
-            // Some of it cannot be done where other harm was done before.
+          for (const what of applied) {
+            // Earlier damage may make later damage fail.
             if (typeof what === 'number') {
               await here.call('modeDeleteElement', family, what).catch(() => undefined);
             } else {
@@ -124,9 +124,9 @@ describe('incremental: syncing nftables step by step', () => {
           }
           await node.feed(later);
           await node.apply(true);
-          assert.deepEqual(await node.state(), await fresh(family, [...earlier, ...later]));
+          assert.deepEqual(await node.state(), await newAgentState(family, [...earlier, ...later]));
           assert.equal(await node.apply(true), 0);
-          const isReplaced = (warning: string) => /another version/.test(warning);
+          const isReplaced = (warning: string) => /incompatible version/.test(warning);
           const warnings = await node.warnings();
           assert.deepEqual(
             warnings.filter((warning) => !isReplaced(warning)),
@@ -138,18 +138,18 @@ describe('incremental: syncing nftables step by step', () => {
       );
     });
 
-    it(`takes over whatever an earlier agent left (${family})`, async function () {
+    it(`takes over the table of an agent that was killed (${family})`, async function () {
       this.timeout(180_000);
       await fc.assert(
         fc.asyncProperty(steps, steps, async (earlier, later) => {
-          await fresh(family, earlier);
+          await newAgentState(family, earlier);
           const node = await Node.start(family, there);
           await node.feed(later);
           await node.apply(true);
           const state = await node.state();
           assert.equal(await node.apply(true), 0);
           await node.stop();
-          assert.deepEqual(state, await fresh(family, later));
+          assert.deepEqual(state, await newAgentState(family, later));
         }),
         { seed: 3, numRuns: 12 },
       );

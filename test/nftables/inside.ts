@@ -1,4 +1,4 @@
-/** What is done with the nftables mode inside a namespace of a test. */
+/** Functions of mode nftables that tests call inside a network namespace. */
 
 import { spawnSync } from 'node:child_process';
 import type { IpFamily } from '../../api/objects.ts';
@@ -17,11 +17,11 @@ interface Agent {
   readonly tables: NfTables;
   readonly backend: NftBackend;
   readonly warnings: string[];
-  readonly losses: string[];
+  readonly drifts: string[];
 }
 
 const agents = new Map<string, Agent>();
-/** Scripts that nft ran. */
+/** Scripts that agents ran with nft. */
 let scripts: string[] = [];
 
 function agent(name: string): Agent {
@@ -51,7 +51,7 @@ async function withTable<T>(family: IpFamily, use: (tables: NfTables) => Promise
 }
 
 export const nftMode = {
-  /** An agent without Routes; of the name, so that there may be several one after the other. */
+  /** Starts an agent without Routes. The name identifies it in later calls. */
   async modeStart(name: string, options: ModeOptions): Promise<void> {
     const tables = new NfTables(options.family, TABLE);
     const warnings: string[] = [];
@@ -59,9 +59,9 @@ export const nftMode = {
       ...modeOptions(options),
       onWarning: (message) => warnings.push(message),
     });
-    const losses: string[] = [];
-    backend.onDrift(() => losses.push('lost'));
-    agents.set(name, { tables, backend, warnings, losses });
+    const drifts: string[] = [];
+    backend.onDrift(() => drifts.push('drift'));
+    agents.set(name, { tables, backend, warnings, drifts });
   },
 
   async modeStop(name: string): Promise<void> {
@@ -73,10 +73,10 @@ export const nftMode = {
     name: string,
     upserts: readonly Route[],
     removals: readonly string[],
-    facts?: NodeAddresses,
+    nodeAddresses?: NodeAddresses,
   ): Promise<void> {
     const { backend } = agent(name);
-    if (facts !== undefined) backend.setNodeAddresses(facts);
+    if (nodeAddresses !== undefined) backend.setNodeAddresses(nodeAddresses);
     backend.update(upserts, removals);
   },
 
@@ -88,14 +88,14 @@ export const nftMode = {
     return agent(name).warnings;
   },
 
-  /** Scripts that agents had nft run since the last call. */
+  /** Scripts that agents ran with nft since the last call. */
   async modeScripts(): Promise<readonly string[]> {
     const ran = scripts;
     scripts = [];
     return ran;
   },
 
-  /** All that the table holds: elements by set, rules by chain; sorted, as text. */
+  /** The content of the table: elements by set, rules by chain; sorted, as text. */
   async modeState(family: IpFamily): Promise<Record<string, readonly string[]>> {
     return await withTable(family, async (tables) => {
       const state: Record<string, string[]> = {};
@@ -116,12 +116,12 @@ export const nftMode = {
     });
   },
 
-  /** Has nft run a script; one that it refuses is no error. */
+  /** Runs a script with nft, and ignores its errors. */
   async modeScript(input: string): Promise<void> {
     spawnSync('nft', ['-f', '-'], { input });
   },
 
-  /** Deletes an element that is there, the `pick`-th of all, counted on from the first again. */
+  /** Deletes one of all elements, number `pick` modulo their count. */
   async modeDeleteElement(family: IpFamily, pick: number): Promise<void> {
     await withTable(family, async (tables) => {
       const all: { readonly set: string; readonly element: NftElement }[] = [];
@@ -135,10 +135,10 @@ export const nftMode = {
     });
   },
 
-  /** Gives the kernel the rules of all kinds of chains, as the agent does. */
-  async modeRules(options: ModeOptions, sticky: boolean): Promise<void> {
+  /** Writes the rules of all kinds of chains over netlink. */
+  async modeRules(options: ModeOptions, withAffinity: boolean): Promise<void> {
     await withTable(options.family, (tables) =>
-      tables.transact(chainFills(allChains(options, sticky))),
+      tables.transact(chainFills(allChains(options, withAffinity))),
     );
   },
 };

@@ -1,4 +1,4 @@
-/** A node of a property test: a cluster's objects in, the nftables mode of one family behind it. */
+/** A node for property tests: takes cluster objects and runs mode nftables for one family. */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
@@ -23,7 +23,7 @@ export class Node {
     this.#helper = helper;
   }
 
-  /** Its agent has not written anything yet. */
+  /** Starts the agent, which does not write before `apply`. */
   static async start(family: IpFamily, helper: NetnsHelper): Promise<Node> {
     const node = new Node(family, helper);
     await helper.call('modeStart', node.#name, {

@@ -14,7 +14,7 @@ import { options as iptablesOptions } from '../iptables/options.ts';
 
 export type ModeOptions = Partial<NftPlanOptions> & { readonly family: IpFamily };
 
-/** What `portwide run --proxy-mode nftables --cluster-cidr … --service-cidrs …` compiles with. */
+/** The options of `portwide run --proxy-mode nftables --cluster-cidr … --service-cidrs …`. */
 export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOptions {
   const { masqueradeAll, masqueradeBit, localDetector, family } = iptablesOptions(fields);
   return {
@@ -30,26 +30,26 @@ export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOption
   };
 }
 
-/** A choice among two endpoints of an ordinary VIP, unless it is said otherwise. */
-function choice(fields: Partial<EndpointSelection> = {}): EndpointSelection {
-  return { kind: 'port', count: 2, isLocal: false, slot: 0, isSticky: false, ...fields };
+/** A selection from two endpoints of an ordinary VIP. */
+function selection(fields: Partial<EndpointSelection> = {}): EndpointSelection {
+  return { kind: 'port', count: 2, isLocal: false, slot: 0, hasAffinity: false, ...fields };
 }
 
-/** Chains of all kinds, the standing ones first. @param sticky with session affinity. */
-export function allChains(fields: ModeOptions, sticky: boolean): NftChain[] {
+/** Chains of all kinds, static chains first. @param withAffinity whether to include chains for session affinity. */
+export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[] {
   const options = modeOptions(fields);
   const some: NftChain[] = [];
   for (const kind of ['port', 'ip', 'node-port'] as const) {
-    for (const isSticky of sticky ? [false, true] : [false]) {
+    for (const hasAffinity of withAffinity ? [false, true] : [false]) {
       for (const count of [1, 2, 300]) {
-        const cluster = choice({ kind, count, isSticky });
-        const local = choice({ kind, count: 1, isSticky, isLocal: true });
+        const cluster = selection({ kind, count, hasAffinity });
+        const local = selection({ kind, count: 1, hasAffinity, isLocal: true });
         some.push(
-          selectionChain(cluster, 'foreign', options),
-          selectionChain(cluster, 'everybody', options),
+          selectionChain(cluster, 'non-pods', options),
+          selectionChain(cluster, 'all', options),
         );
         some.push(
-          selectionChain(local, 'foreign', options),
+          selectionChain(local, 'non-pods', options),
           selectionChain(cluster, 'node', options),
         );
         some.push(
@@ -58,14 +58,14 @@ export function allChains(fields: ModeOptions, sticky: boolean): NftChain[] {
         );
         some.push(localPolicyChain(undefined, local, options));
         for (const by of ['port', 'ranges', 'all'] as const) {
-          some.push(sourceRangesChain(selectionChain(cluster, 'everybody', options), by, options));
+          some.push(sourceRangesChain(selectionChain(cluster, 'all', options), by, options));
         }
       }
       if (kind === 'ip')
-        some.push(selectionChain(choice({ kind, isSticky, slot: 3 }), 'node', options));
+        some.push(selectionChain(selection({ kind, hasAffinity, slot: 3 }), 'node', options));
     }
-    if (sticky) some.push(affinityUpdateChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
-    if (sticky) some.push(affinityUpdateChain(kind, 0, 1, options));
+    if (withAffinity) some.push(affinityUpdateChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
+    if (withAffinity) some.push(affinityUpdateChain(kind, 0, 1, options));
   }
   const unique = new Map(
     [...staticServiceChains(options), ...some]

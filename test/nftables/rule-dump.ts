@@ -1,4 +1,4 @@
-/** The rules of a table as the kernel has them, in a form that can be compared and read. */
+/** Dumps the rules of a table from the kernel as comparable text. */
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../../netlink/core/address.ts';
 import { readAttributes, walkAttributes } from '../../netlink/core/attribute.ts';
@@ -23,7 +23,7 @@ export interface DumpedRule {
   readonly expressions: readonly ExpressionText[];
 }
 
-/** All rules of a table of this name, chain by chain, in their order; none if there is no table. */
+/** All rules of a table by chain, in order; none if the table does not exist. */
 export async function dumpRules(family: IpFamily, table: string): Promise<DumpedRule[]> {
   const socket = new NetlinkSocket(NETLINK_NETFILTER);
   const type = NFNL_SUBSYS_NFTABLES | NFT_MSG_GETRULE;
@@ -49,7 +49,7 @@ function readRule({ type, payload }: NetlinkMessage, table: string): DumpedRule 
   return { chain: text(attributes.get(NFTA_RULE_CHAIN)), expressions };
 }
 
-/** Values that are attributes themselves look like it, and are short enough that nothing else does. */
+/** Attributes as text, `number=hex`. A nested attribute list remains one hex value. */
 function tree(bytes: Buffer): string {
   const parts: string[] = [];
   walkAttributes(bytes, 0, bytes.length, (type, start, end) => {

@@ -3,60 +3,63 @@ import { nftRuleText } from '../../nft/rule.ts';
 import { staticServiceChains } from '../../nftables/static-chains.ts';
 import { modeOptions } from './options.ts';
 
-describe('skeleton: what stands in nftables whatever Services there are', () => {
+describe('static-chains: base chains and static rules', () => {
   const chains = staticServiceChains(modeOptions());
   const rules = (name: string) => {
     const chain = chains.find((each) => each.name === name);
     assert.ok(chain !== undefined, name);
     return chain.rules.map(nftRuleText);
   };
-  /** Which maps are looked at, in order, and what rules do without one. */
+  /** The maps that a chain looks up in order, and its other rules. */
   const lookups = (name: string) =>
     rules(name).map(
       (rule) => /@\S+/.exec(rule)?.[0].slice(1) ?? rule.split(' ').slice(-2).join(' '),
     );
 
-  it('finds the most specific first', () => {
+  it('looks up the most specific match first', () => {
     const thrice = (name: string) => Array<string>(3).fill(name);
     assert.deepEqual(lookups('services'), [
-      'health-ports',
+      'health-check-node-ports',
       'service-ports',
       'service-ranges',
       'service-ips',
       'node-port-ips',
     ]);
-    assert.deepEqual(lookups('untranslated'), [
-      'health-ports',
-      'port-fates',
-      'range-fates',
-      'ip-fates',
-      'ranged-ips',
+    assert.deepEqual(lookups('service-endpoints-check'), [
+      'health-check-node-ports',
+      'no-endpoint-ports',
+      'no-endpoint-ranges',
+      'no-endpoint-ips',
+      'service-range-ips',
       'node-port-ips',
     ]);
-    assert.deepEqual(lookups('untranslated-elsewhere'), [
-      'jump untranslated',
+    assert.deepEqual(lookups('cluster-ips-check'), [
+      'jump service-endpoints-check',
       'cluster-ips',
       '10.96.0.0/16 drop',
     ]);
-    assert.deepEqual(lookups('served'), [
-      ...thrice('sticky-ports'),
-      ...thrice('sticky-ranges'),
-      'sticky-ips',
+    assert.deepEqual(lookups('update-affinity'), [
+      ...thrice('affinity-update-ports'),
+      ...thrice('affinity-update-ranges'),
+      'affinity-update-ips',
       ...thrice('node-port-ips'),
     ]);
     assert.deepEqual(
-      rules('translated'),
+      rules('drop-port-zero'),
       ['tcp', 'udp', 'sctp'].map((protocol) => `meta l4proto ${protocol} th dport 0 drop`),
     );
   });
 
-  it('leaves the health check port to the node in either place, TCP only', () => {
-    for (const name of ['services', 'untranslated']) {
-      assert.equal(rules(name)[0], 'meta l4proto tcp ip daddr . th dport @health-ports accept');
+  it('accepts the health check node port in both checks, TCP only', () => {
+    for (const name of ['services', 'service-endpoints-check']) {
+      assert.equal(
+        rules(name)[0],
+        'meta l4proto tcp ip daddr . th dport @health-check-node-ports accept',
+      );
     }
   });
 
-  it('rejects and counts on arrival what localhost does not serve, where it is to', () => {
+  it('rejects and counts UDP and SCTP localhost node ports on arrival when enabled', () => {
     assert.ok(!chains.some(({ name }) => name.startsWith('reject-localhost-')));
     const more = staticServiceChains(modeOptions({ rejectsOnLocalhost: true }));
     assert.deepEqual(
@@ -67,23 +70,23 @@ describe('skeleton: what stands in nftables whatever Services there are', () => 
     );
   });
 
-  it('is called where packets come by', () => {
+  it('has base chains with their hooks and priorities', () => {
     const hooks = chains.flatMap(({ name, hook }) =>
       hook === undefined ? [] : [`${name}: ${hook} ${rules(name).join('; ')}`],
     );
-    const untranslated = (name: string) =>
-      `ct state new ct status dnat goto translated; ct state new goto ${name}`;
+    const filterRules = (name: string) =>
+      `ct state new ct status dnat goto drop-port-zero; ct state new goto ${name}`;
     assert.deepEqual(hooks, [
       'nat-prerouting: type nat hook prerouting priority dstnat; policy accept; jump services',
       'nat-output: type nat hook output priority -100; policy accept; jump services',
-      'nat-input-served: type nat hook input priority 99; policy accept; ct status dnat goto served',
-      'nat-postrouting-served: type nat hook postrouting priority 99; policy accept; ct status dnat goto served',
+      'nat-input-affinity: type nat hook input priority 99; policy accept; ct status dnat goto update-affinity',
+      'nat-postrouting-affinity: type nat hook postrouting priority 99; policy accept; ct status dnat goto update-affinity',
       'nat-postrouting: type nat hook postrouting priority srcnat; policy accept; ' +
-        'ct status dnat ip saddr . ip daddr @hairpins masquerade fully-random; ' +
+        'ct status dnat ip saddr . ip daddr @hairpin-connections masquerade fully-random; ' +
         'meta mark & 0x4000 != 0 meta mark set meta mark ^ 0x4000 masquerade fully-random',
-      `filter-input: type filter hook input priority filter; policy accept; ${untranslated('untranslated')}`,
-      `filter-forward: type filter hook forward priority filter; policy accept; ${untranslated('untranslated-elsewhere')}`,
-      `filter-output: type filter hook output priority filter; policy accept; ${untranslated('untranslated-elsewhere')}`,
+      `filter-input: type filter hook input priority filter; policy accept; ${filterRules('service-endpoints-check')}`,
+      `filter-forward: type filter hook forward priority filter; policy accept; ${filterRules('cluster-ips-check')}`,
+      `filter-output: type filter hook output priority filter; policy accept; ${filterRules('cluster-ips-check')}`,
     ]);
   });
 });

@@ -11,31 +11,31 @@ import type { Route } from '../../services/route.ts';
 import { endpoint, route, service, slice } from '../fixtures.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
-/** A backend that keeps what it was told, and fails when told to. */
+/** A backend that records its calls, and fails on demand. */
 class FakeBackend implements Backend {
   readonly family: IpFamily;
-  readonly wanted = new Map<string, Route>();
-  facts: NodeAddresses | undefined;
+  readonly desired = new Map<string, Route>();
+  nodeAddresses: NodeAddresses | undefined;
   applied: { full: boolean; routes: string[] }[] = [];
   failures = 0;
-  lost: string | undefined;
+  drift: string | undefined;
   closed = 0;
   watchesChanges = false;
-  /** Milliseconds that an `apply` takes, and those that all took. */
-  takes = 0;
+  /** Duration of one `apply` in milliseconds, and the sum of all. */
+  applyMs = 0;
   clock = 0;
 
   constructor(family: IpFamily) {
     this.family = family;
   }
 
-  setNodeAddresses(facts: NodeAddresses): void {
-    this.facts = facts;
+  setNodeAddresses(nodeAddresses: NodeAddresses): void {
+    this.nodeAddresses = nodeAddresses;
   }
 
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
-    for (const id of removals) this.wanted.delete(id);
-    for (const route of upserts) this.wanted.set(route.id, route);
+    for (const id of removals) this.desired.delete(id);
+    for (const route of upserts) this.desired.set(route.id, route);
   }
 
   apply(full: boolean) {
@@ -43,13 +43,13 @@ class FakeBackend implements Backend {
       this.failures -= 1;
       return Promise.reject(new Error('the kernel says no'));
     }
-    this.clock += this.takes;
-    this.applied.push({ full, routes: [...this.wanted.keys()].sort() });
+    this.clock += this.applyMs;
+    this.applied.push({ full, routes: [...this.desired.keys()].sort() });
     return Promise.resolve({ written: 1 });
   }
 
   findDrift() {
-    return Promise.resolve(this.lost);
+    return Promise.resolve(this.drift);
   }
 
   close() {
@@ -63,12 +63,12 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
   const reports: SyncReport[] = [];
   const failures: IpFamily[] = [];
-  const lost: [IpFamily, string][] = [];
-  /** What the observer hears of families and their queues, in its order. */
-  const heard: string[] = [];
-  /** Trigger times that came into force, without a sync. */
-  const quiet: number[] = [];
-  const heardFacts: [IpFamily, NodeAddresses][] = [];
+  const drift: [IpFamily, string][] = [];
+  /** Observer events, in order. */
+  const events: string[] = [];
+  /** Trigger times reported by `unchanged`. */
+  const unchangedTriggers: number[] = [];
+  const reportedAddresses: [IpFamily, NodeAddresses][] = [];
   const table = new RouteTable({
     nodeName: 'node-a',
     allPortsEnabled: true,
@@ -90,26 +90,26 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
     timers,
     observer: {
       refusals: () => {},
-      nodeAddresses: (family, facts) => heardFacts.push([family, facts]),
-      queued: (family) => heard.push(`${family} queued`),
+      nodeAddresses: (family, nodeAddresses) => reportedAddresses.push([family, nodeAddresses]),
+      queued: (family) => events.push(`${family} queued`),
       unchanged: (family, times) => {
-        heard.push(`${family} unchanged`);
-        quiet.push(...times);
+        events.push(`${family} unchanged`);
+        unchangedTriggers.push(...times);
       },
       synced: (report) => {
-        heard.push(`${report.family} synced`);
+        events.push(`${report.family} synced`);
         reports.push(report);
       },
       syncFailed: (family, _error, { full }) => {
-        heard.push(`${family} failed${full ? ' full' : ''}`);
+        events.push(`${family} failed${full ? ' full' : ''}`);
         failures.push(family);
       },
-      driftDetected: (family, what) => lost.push([family, what]),
+      driftDetected: (family, what) => drift.push([family, what]),
       checkFailed: (family) => failures.push(family),
       checked: () => {},
     },
   });
-  /** Lets time pass and everything that follows from it happen. */
+  /** Advances the clock and waits for everything that follows. */
   const pass = async (milliseconds: number) => {
     timers.advance(milliseconds);
     for (let turn = 0; turn < 10; turn++) await nextTurn();
@@ -122,10 +122,10 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
     backends,
     reports,
     failures,
-    lost,
-    heard,
-    quiet,
-    heardFacts,
+    drift,
+    events,
+    unchangedTriggers,
+    reportedAddresses,
     table,
     proxier,
     pass,
@@ -136,8 +136,8 @@ function build(options: { flowsFail?: boolean; nodeIp?: string; wallClock?: () =
 const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
 const dualStack = () => service({ clusterIPs: ['10.96.0.10', 'fd00::a'] });
 
-describe('proxier: a family', () => {
-  it('forgets flows after the rules that it wrote, not after rules still to be written', async () => {
+describe('proxier: sync of one family', () => {
+  it('deletes stale conntrack entries after the rules that it wrote, not of rules still to be written', async () => {
     const backend = new FakeBackend('IPv4');
     const log: string[] = [];
     const gate = Promise.withResolvers<void>();
@@ -166,7 +166,7 @@ describe('proxier: a family', () => {
     await family.sync(false);
     assert.deepEqual(log, [
       'rules',
-      // After the first sync everything is looked at; what is not in force yet, once more later.
+      // The first sync checks all VIPs; changes not in force yet are checked again later.
       'flows of 10.96.0.1,10.96.0.2',
       'rules',
       'flows of 10.96.0.2',
@@ -183,7 +183,7 @@ describe('proxier: health check node ports in one family', () => {
     return { backend, family };
   };
 
-  it('are told of once, after the rules', async () => {
+  it('are reported once, after the rules are written', async () => {
     const { family } = setUp();
     family.updateHealth([health('a/b', 1), health('a/c', 1)]);
     family.updateHealth([health('a/b', 2)]);
@@ -192,7 +192,7 @@ describe('proxier: health check node ports in one family', () => {
     assert.deepEqual((await family.sync(false)).health, []);
   });
 
-  it('wait for rules that cannot be written, and what came meanwhile is newer', async () => {
+  it('are reported after a successful sync only, with the newest values', async () => {
     const { backend, family } = setUp();
     backend.failures = 2;
     family.updateHealth([health('a/b', 1), health('a/c', 1)]);
@@ -203,7 +203,7 @@ describe('proxier: health check node ports in one family', () => {
     assert.deepEqual((await family.sync(true)).health, [health('a/b', 1), health('a/c', 0)]);
   });
 
-  it('that change in the middle of a sync wait for the next', async () => {
+  it('are reported with the next sync when they change during a sync', async () => {
     const { family } = setUp();
     family.updateHealth([health('a/b', 1)]);
     const first = family.sync(true);
@@ -219,16 +219,16 @@ describe('proxier: node ports on localhost in one family', () => {
     route({ id: 'a/b', serviceKey: 'a/b', nodePort }, addresses);
   const emptyConntrack = { deleteStale: () => Promise.resolve(0) };
 
-  it('cost nothing where rules serve them, or nobody does', async () => {
+  it('are not reported without proxiesLocalhost', async () => {
     const family = new FamilyProxier(new FakeBackend('IPv4'), emptyConntrack);
     family.update([served(30_080, ['10.0.0.1'])], [], new Map());
     assert.deepEqual((await family.sync(true)).localhostNodePorts, []);
   });
 
-  it('are told of where they changed, once the rules are in force', async () => {
+  it('are reported when they changed, once the rules are in force', async () => {
     const backend = new FakeBackend('IPv4');
     const family = new FamilyProxier(backend, emptyConntrack, { proxiesLocalhost: true });
-    const told = async () =>
+    const reported = async () =>
       (await family.sync(false)).localhostNodePorts.map(({ port, endpoints }) => [
         port,
         endpoints.length,
@@ -239,19 +239,19 @@ describe('proxier: node ports on localhost in one family', () => {
     family.update([first, route({ id: 'a/c' }, ['10.0.0.9'])], [], new Map());
     backend.failures = 1;
     await assert.rejects(family.sync(false));
-    assert.deepEqual(await told(), [[30_080, 1]]);
+    assert.deepEqual(await reported(), [[30_080, 1]]);
     family.update([second], [], new Map([['a/b', first]]));
-    assert.deepEqual(await told(), [[30_080, 2]]);
+    assert.deepEqual(await reported(), [[30_080, 2]]);
     family.update([{ ...second, clusterIP: undefined }], [], new Map([['a/b', second]]));
-    assert.deepEqual(await told(), [], 'nothing that matters here');
+    assert.deepEqual(await reported(), [], 'no change of the node port');
     family.update([], [second], new Map());
-    assert.deepEqual(await told(), [[0, 2]]);
+    assert.deepEqual(await reported(), [[0, 2]]);
   });
 });
 
-describe('proxier: the proxier', () => {
-  it('programs nothing before every kind is synced and addresses are known', async () => {
-    const { table, backends, heardFacts, proxier, pass, sync } = build();
+describe('proxier: scheduling', () => {
+  it('writes nothing before all sources are synced and node addresses are known', async () => {
+    const { table, backends, reportedAddresses, proxier, pass, sync } = build();
     table.upsert(dualStack());
     sync('Service', 'EndpointSlice');
     await pass(5000);
@@ -261,15 +261,18 @@ describe('proxier: the proxier', () => {
     assert.deepEqual(backends[0].applied, []);
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);
-    for (const { applied, family, facts } of backends) {
+    for (const { applied, family, nodeAddresses } of backends) {
       assert.deepEqual(applied, [{ full: true, routes: [`default/web/${family}/TCP/`] }]);
-      assert.deepEqual(facts?.addresses, family === 'IPv4' ? ['192.0.2.1'] : ['2001:db8::1']);
+      assert.deepEqual(
+        nodeAddresses?.addresses,
+        family === 'IPv4' ? ['192.0.2.1'] : ['2001:db8::1'],
+      );
     }
     table.upsert(service({ name: 'more', clusterIPs: ['10.96.0.11'] }));
     await pass(5000);
     assert.deepEqual(
-      heardFacts,
-      backends.map(({ family, facts }) => [family, facts]),
+      reportedAddresses,
+      backends.map(({ family, nodeAddresses }) => [family, nodeAddresses]),
     );
   });
 
@@ -278,7 +281,7 @@ describe('proxier: the proxier', () => {
     ['192.0.2.9', [['192.0.2.9'], ['2001:db8::1']]],
     ['2001:db8::9', [['192.0.2.1'], ['2001:db8::9']]],
   ] as const) {
-    it(`takes ${nodeIp} for the node's IP of its family, and the Node's for the other`, async () => {
+    it(`uses node IP ${nodeIp} for its family, and the Node object for the other`, async () => {
       const { table, backends, proxier, pass, sync } = build(
         nodeIp === undefined ? {} : { nodeIp },
       );
@@ -288,19 +291,19 @@ describe('proxier: the proxier', () => {
       proxier.setNodeAddresses(ADDRESSES);
       await pass(0);
       assert.deepEqual(
-        backends.map(({ facts }) => facts?.primary),
+        backends.map(({ nodeAddresses }) => nodeAddresses?.primary),
         expected,
       );
     });
   }
 
-  it("takes all addresses for the node's own, once each, while there is no Node", async () => {
+  it('uses all addresses as primary, without duplicates, without a Node object', async () => {
     const { backends, proxier, pass, sync } = build();
     sync('Service', 'EndpointSlice', 'Node');
     proxier.setNodeAddresses(['192.0.2.2', '127.0.0.1', '192.0.2.1', '192.0.2.2', '::1']);
     await pass(0);
     assert.deepEqual(
-      backends.map(({ facts }) => facts),
+      backends.map(({ nodeAddresses }) => nodeAddresses),
       [
         { addresses: ['127.0.0.1', '192.0.2.1', '192.0.2.2'], primary: ['192.0.2.1', '192.0.2.2'] },
         { addresses: ['::1'], primary: [] },
@@ -308,7 +311,7 @@ describe('proxier: the proxier', () => {
     );
   });
 
-  it('programs a change at once at rest, and puts those of a storm together', async () => {
+  it('writes a single change at once, and batches many changes', async () => {
     const { table, backends, reports, proxier, pass, sync } = build();
     sync('Service', 'EndpointSlice', 'Node');
     proxier.setNodeAddresses(ADDRESSES);
@@ -322,17 +325,17 @@ describe('proxier: the proxier', () => {
       await pass(10);
     }
     await pass(2000);
-    // The first of the storm at once, all others together.
+    // The first change at once, all others in one batch.
     assert.equal(backends[0].applied.length, 4);
     assert.deepEqual(
       reports.filter(({ family }) => family === 'IPv4').map(({ full }) => full),
       [true, false, false, false],
     );
-    // Nothing of it was for the other family.
+    // No change concerned the other family.
     assert.equal(backends[1].applied.length, 1);
   });
 
-  it('a family that fails does not hold up the other, and loses nothing', async () => {
+  it('syncs one family while the other fails, and loses no change', async () => {
     const { table, backends, failures, proxier, pass, sync } = build();
     const [v4, v6] = backends;
     sync('Service', 'EndpointSlice', 'Node');
@@ -353,28 +356,28 @@ describe('proxier: the proxier', () => {
     });
   });
 
-  it('compares with the kernel each period while that is cheap, seldom when it is not', async () => {
-    for (const [takes, expected] of [
+  it('runs a full sync every period while it is fast, and less often when it is slow', async () => {
+    for (const [applyMs, expected] of [
       [1, 10],
       [600, 5],
       [3_600_000, 1],
     ] as const) {
       const { backends, proxier, pass, sync } = build();
       const [v4] = backends;
-      v4.takes = takes;
+      v4.applyMs = applyMs;
       sync('Service', 'EndpointSlice', 'Node');
       proxier.setNodeAddresses(ADDRESSES);
       await pass(0);
       for (let period = 0; period < 9; period++) await pass(30_000);
       await pass(1000);
-      assert.equal(v4.applied.filter(({ full }) => full).length, expected, `${takes} ms`);
+      assert.equal(v4.applied.filter(({ full }) => full).length, expected, `${applyMs} ms`);
     }
   });
 
-  it('compares once more when it hears of what others do, and then seldom', async () => {
+  it('runs one more full sync when the watch starts, and then few', async () => {
     const { backends, proxier, pass, sync } = build();
     const [v4] = backends;
-    v4.takes = 1;
+    v4.applyMs = 1;
     sync('Service', 'EndpointSlice', 'Node');
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);
@@ -386,7 +389,7 @@ describe('proxier: the proxier', () => {
     assert.equal(compared(), 3);
   });
 
-  it('closes backends when it stops, after the syncs that are under way', async () => {
+  it('closes backends on stop, after the syncs in progress', async () => {
     const { backends, proxier, pass, sync } = build();
     const [v4, v6] = backends;
     const written = Promise.withResolvers<{ written: number }>();
@@ -402,29 +405,29 @@ describe('proxier: the proxier', () => {
     assert.deepEqual([v4.closed, v6.closed], [1, 1]);
   });
 
-  it('writes everything again when somebody removed it', async () => {
-    const { backends, lost, proxier, pass, sync } = build();
+  it('runs a full sync when rules were removed', async () => {
+    const { backends, drift, proxier, pass, sync } = build();
     const [v4] = backends;
-    v4.takes = 60_000;
+    v4.applyMs = 60_000;
     sync('Service', 'EndpointSlice', 'Node');
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);
     await pass(30_000);
     assert.equal(v4.applied.length, 1);
-    v4.lost = 'device kube-ipvs0';
+    v4.drift = 'device kube-ipvs0';
     await pass(30_000);
     await pass(1000);
-    assert.deepEqual(lost, [['IPv4', 'device kube-ipvs0']]);
+    assert.deepEqual(drift, [['IPv4', 'device kube-ipvs0']]);
     assert.deepEqual(
       v4.applied.map(({ full }) => full),
       [true, true],
     );
   });
 
-  it('looks after one family while a look at the other hangs', async () => {
-    const { backends, lost, proxier, pass, sync } = build();
+  it('checks one family for drift while the check of the other hangs', async () => {
+    const { backends, drift, proxier, pass, sync } = build();
     const [v4, v6] = backends;
-    for (const backend of backends) backend.takes = 60_000;
+    for (const backend of backends) backend.applyMs = 60_000;
     sync('Service', 'EndpointSlice', 'Node');
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);
@@ -432,24 +435,24 @@ describe('proxier: the proxier', () => {
     v4.findDrift = () => hung.promise;
     await pass(30_000);
     await pass(30_000);
-    v6.lost = 'chain KUBE-PROXY-CANARY of table nat';
+    v6.drift = 'chain KUBE-PROXY-CANARY of table nat';
     await pass(30_000);
-    assert.deepEqual(lost, [['IPv6', 'chain KUBE-PROXY-CANARY of table nat']]);
+    assert.deepEqual(drift, [['IPv6', 'chain KUBE-PROXY-CANARY of table nat']]);
     hung.resolve('device kube-ipvs0');
     await pass(0);
-    assert.deepEqual(lost.at(-1), ['IPv4', 'device kube-ipvs0']);
+    assert.deepEqual(drift.at(-1), ['IPv4', 'device kube-ipvs0']);
   });
 
-  it('tells what was queued, and what came of it', async () => {
-    const { table, backends, heard, proxier, pass, sync } = build();
-    const news = () => heard.splice(0);
+  it('reports queued families and the result of each sync', async () => {
+    const { table, backends, events, proxier, pass, sync } = build();
+    const newEvents = () => events.splice(0);
     table.upsert(service());
     sync('Service', 'EndpointSlice', 'Node');
     await pass(0);
-    assert.deepEqual(news(), [], 'nothing can be queued yet');
+    assert.deepEqual(newEvents(), [], 'nothing is queued before all is known');
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);
-    assert.deepEqual([...new Set(news())].sort(), [
+    assert.deepEqual([...new Set(newEvents())].sort(), [
       'IPv4 queued',
       'IPv4 synced',
       'IPv6 queued',
@@ -459,7 +462,7 @@ describe('proxier: the proxier', () => {
     backends[0].failures = 1;
     table.upsert(service({ affinitySeconds: 10 }));
     await pass(0);
-    assert.deepEqual(news().sort(), [
+    assert.deepEqual(newEvents().sort(), [
       'IPv4 failed',
       'IPv4 queued',
       'IPv6 queued',
@@ -468,22 +471,25 @@ describe('proxier: the proxier', () => {
     backends[0].failures = 1;
     await pass(500);
     await pass(1000);
-    assert.deepEqual(news(), ['IPv4 failed full', 'IPv4 synced']);
+    assert.deepEqual(newEvents(), ['IPv4 failed full', 'IPv4 synced']);
   });
 
-  describe('measures how long changes of endpoints take to come into force:', () => {
+  describe('network programming latency:', () => {
     const START = Date.UTC(2026, 0, 1);
-    /** Everything is listed, and synced once. */
+    /** A proxier with all sources listed, after its first sync. */
     async function running() {
       let wall = START;
       const built = build({ wallClock: () => wall });
-      const { table, reports, quiet, pass, sync, proxier } = built;
+      const { table, reports, unchangedTriggers, pass, sync, proxier } = built;
       table.upsert(service());
       table.upsert(slice([endpoint('10.0.0.1')], { triggerTime: START + 1 }));
       sync('Service', 'EndpointSlice', 'Node');
       proxier.setNodeAddresses(ADDRESSES);
       await pass(5000);
-      assert.deepEqual([...reports.flatMap(({ triggerTimes }) => triggerTimes), ...quiet], []);
+      assert.deepEqual(
+        [...reports.flatMap(({ triggerTimes }) => triggerTimes), ...unchangedTriggers],
+        [],
+      );
       reports.length = 0;
       const change = (triggerTime: number | undefined, address: string, fields = {}) =>
         table.upsert(slice([endpoint(address)], { triggerTime, ...fields }));
@@ -500,7 +506,7 @@ describe('proxier: the proxier', () => {
       return { ...built, change, inForce, setWall };
     }
 
-    it('once a trigger, in the family of the slice', async () => {
+    it('reports each trigger once, in the family of the slice', async () => {
       const { change, inForce, pass, setWall } = await running();
       setWall(1000);
       change(START + 500, '10.0.0.2');
@@ -513,20 +519,20 @@ describe('proxier: the proxier', () => {
       assert.deepEqual(inForce(), []);
     });
 
-    it('also where nothing is to be written', async () => {
-      const { change, inForce, quiet, pass } = await running();
+    it('reports triggers without a change to write', async () => {
+      const { change, inForce, unchangedTriggers, pass } = await running();
       const gone = endpoint('10.0.0.9', { ready: false, serving: false });
       change(START + 500, '10.0.0.1', { endpoints: [endpoint('10.0.0.1'), gone] });
       change(START + 600, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
       await pass(0);
-      // The endpoint that is not ready belongs to the Route, so that one is written.
-      assert.deepEqual([inForce(), quiet], [['IPv4 500', 'IPv4 600'], []]);
+      // An endpoint that is not ready is part of the Route too, so the Route is written.
+      assert.deepEqual([inForce(), unchangedTriggers], [['IPv4 500', 'IPv4 600'], []]);
       change(START + 700, '10.0.0.1', { serviceKey: 'default/none', key: 'default/none-1' });
       await pass(5000);
-      assert.deepEqual([inForce(), quiet], [[], [START + 700]]);
+      assert.deepEqual([inForce(), unchangedTriggers], [[], [START + 700]]);
     });
 
-    it('from the first sync that succeeds', async () => {
+    it('reports triggers with the first successful sync', async () => {
       const { change, backends, inForce, pass } = await running();
       backends[0].failures = 1;
       change(START + 500, '10.0.0.2');
@@ -537,8 +543,8 @@ describe('proxier: the proxier', () => {
       assert.deepEqual(inForce(), ['IPv4 500', 'IPv4 600']);
     });
 
-    it('not for what was before, nor for what goes, nor for nonsense', async () => {
-      const { change, table, inForce, quiet, pass } = await running();
+    it('ignores triggers from before the start, of deleted slices, and in the future', async () => {
+      const { change, table, inForce, unchangedTriggers, pass } = await running();
       change(undefined, '10.0.0.2');
       change(START, '10.0.0.3');
       change(START + 60_001, '10.0.0.4');
@@ -546,11 +552,11 @@ describe('proxier: the proxier', () => {
       change(START + 500, '10.0.0.5');
       table.remove('EndpointSlice', 'default/web-1');
       await pass(5000);
-      assert.deepEqual([inForce(), quiet], [[], []]);
+      assert.deepEqual([inForce(), unchangedTriggers], [[], []]);
     });
   });
 
-  it('lets go of a VIP that the node takes without waiting for the least period', async () => {
+  it('releases a VIP that became a node address without waiting for the minimum period', async () => {
     const { table, backends, proxier, pass, sync } = build();
     const [v4] = backends;
     sync('Service', 'EndpointSlice', 'Node');
@@ -565,7 +571,7 @@ describe('proxier: the proxier', () => {
     assert.deepEqual(v4.applied.at(-1)?.routes, []);
   });
 
-  it('keeps the rules of a sync whose stale flows could not be forgotten', async () => {
+  it('succeeds when stale conntrack entries cannot be deleted', async () => {
     const { table, reports, failures, proxier, pass, sync } = build({ flowsFail: true });
     sync('Service', 'EndpointSlice', 'Node');
     table.upsert(service({ portsAnnotation: 'all' }));
@@ -583,51 +589,51 @@ describe('proxier: the proxier', () => {
       built.proxier.setNodeAddresses(ADDRESSES);
       await built.pass(0);
       await built.pass(5000);
-      built.heard.length = 0;
+      built.events.length = 0;
       return built;
     };
-    /** What was heard of IPv4, without repetitions. */
-    const v4 = (heard: readonly string[]) =>
-      heard
+    /** Events of IPv4, without repetitions. */
+    const v4 = (events: readonly string[]) =>
+      events
         .filter((line) => line.startsWith('IPv4'))
         .map((line) => line.slice(5))
         .filter((line, index, all) => line !== all[index - 1]);
 
-    it('queues nothing before everything is known, then the first sync', async () => {
-      const { table, heard, proxier, pass, sync } = build();
+    it('queues nothing before all is known, then the first sync', async () => {
+      const { table, events, proxier, pass, sync } = build();
       table.upsert(dualStack());
       sync('Service', 'EndpointSlice', 'Node');
       await pass(5000);
-      assert.deepEqual(heard, []);
+      assert.deepEqual(events, []);
       proxier.setNodeAddresses(ADDRESSES);
       await pass(0);
-      assert.deepEqual(v4(heard), ['queued', 'synced']);
+      assert.deepEqual(v4(events), ['queued', 'synced']);
     });
 
-    it('a change that is nothing for a family leaves it in sync', async () => {
-      const { table, heard, pass } = await started();
+    it('a change of another family leaves a family in sync', async () => {
+      const { table, events, pass } = await started();
       table.upsert(service());
       await pass(0);
-      assert.deepEqual(v4(heard), ['queued', 'synced']);
+      assert.deepEqual(v4(events), ['queued', 'synced']);
       assert.deepEqual(
-        heard.filter((line) => line.startsWith('IPv6')),
+        events.filter((line) => line.startsWith('IPv6')),
         ['IPv6 queued', 'IPv6 unchanged'],
       );
     });
 
     it('a change stays queued while syncs fail', async () => {
-      const { table, backends, heard, pass } = await started();
+      const { table, backends, events, pass } = await started();
       backends[0].failures = 2;
       table.upsert(service());
       await pass(0);
       await pass(500);
-      assert.deepEqual(v4(heard), ['queued', 'failed', 'failed full']);
+      assert.deepEqual(v4(events), ['queued', 'failed', 'failed full']);
       await pass(1000);
-      assert.deepEqual(v4(heard), ['queued', 'failed', 'failed full', 'synced']);
+      assert.deepEqual(v4(events), ['queued', 'failed', 'failed full', 'synced']);
     });
 
-    it('a change in the middle of a sync is queued when that has ended', async () => {
-      const { table, backends, heard, pass } = await started();
+    it('a change during a sync is queued when the sync has ended', async () => {
+      const { table, backends, events, pass } = await started();
       const gate = Promise.withResolvers<void>();
       const apply = backends[0].apply.bind(backends[0]);
       backends[0].apply = async (full) => {
@@ -636,38 +642,38 @@ describe('proxier: the proxier', () => {
       };
       table.upsert(service());
       await pass(0);
-      heard.length = 0;
+      events.length = 0;
       table.upsert(slice([endpoint('10.0.0.1')]));
       await pass(0);
       gate.resolve();
       await pass(0);
-      assert.deepEqual(v4(heard), ['queued', 'synced', 'queued']);
+      assert.deepEqual(v4(events), ['queued', 'synced', 'queued']);
       await pass(1000);
-      assert.deepEqual(v4(heard), ['queued', 'synced', 'queued', 'synced']);
+      assert.deepEqual(v4(events), ['queued', 'synced', 'queued', 'synced']);
     });
 
-    it('rules that were lost are queued, a comparison that is due is not', async () => {
-      const { backends, heard, pass } = await started();
+    it('drift is queued, a periodic full sync is not', async () => {
+      const { backends, events, pass } = await started();
       await pass(30_000);
       await pass(1000);
-      assert.deepEqual(v4(heard), ['synced']);
-      heard.length = 0;
-      backends[0].takes = 3_600_000;
+      assert.deepEqual(v4(events), ['synced']);
+      events.length = 0;
+      backends[0].applyMs = 3_600_000;
       await pass(30_000);
       await pass(1000);
-      heard.length = 0;
-      backends[0].lost = 'a chain';
+      events.length = 0;
+      backends[0].drift = 'a chain';
       backends[0].failures = 1;
       await pass(30_000);
       await pass(100);
-      assert.deepEqual(v4(heard), ['queued', 'failed full']);
+      assert.deepEqual(v4(events), ['queued', 'failed full']);
     });
 
-    it('what health check node ports say waits for the rules, each family for its own', async () => {
+    it('reports answers of health check node ports after the rules of their family', async () => {
       const { table, backends, reports, pass } = await started();
       backends[0].failures = 1;
       reports.length = 0;
-      const told = () =>
+      const reported = () =>
         reports.flatMap(({ family, health }) =>
           health.map(({ port, localEndpoints }) => [family, port, localEndpoints]),
         );
@@ -679,16 +685,16 @@ describe('proxier: the proxier', () => {
       });
       table.upsert(balanced);
       await pass(0);
-      assert.deepEqual(told(), [['IPv6', 30_001, 0]]);
-      // What comes before the next try is told with it, once.
+      assert.deepEqual(reported(), [['IPv6', 30_001, 0]]);
+      // Changes before the next attempt are reported with it, once.
       table.upsert(slice([endpoint('10.0.0.1')]));
       await pass(500);
-      assert.deepEqual(told(), [
+      assert.deepEqual(reported(), [
         ['IPv6', 30_001, 0],
         ['IPv4', 30_001, 1],
       ]);
       reports.length = 0;
-      // An endpoint that the Service has no port for makes no Route differ.
+      // An endpoint without a port of the Service changes no Route.
       table.upsert(
         slice([endpoint('10.0.0.2')], {
           name: 'more',
@@ -696,7 +702,7 @@ describe('proxier: the proxier', () => {
         }),
       );
       await pass(1000);
-      assert.deepEqual(told(), [['IPv4', 30_001, 2]]);
+      assert.deepEqual(reported(), [['IPv4', 30_001, 2]]);
     });
   });
 });

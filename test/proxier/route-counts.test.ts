@@ -6,7 +6,7 @@ import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { arbitraryChange } from '../iptables/generated.ts';
 
-/** The same by a walk over all of them. */
+/** The counts, computed from all Routes. */
 function counted(routes: readonly Route[]) {
   const services = (kind: string) =>
     new Set(routes.filter(({ match }) => match.kind === kind).map(({ serviceKey }) => serviceKey));
@@ -38,7 +38,7 @@ function counted(routes: readonly Route[]) {
   };
 }
 
-function told(counts: RouteCounts) {
+function allCounts(counts: RouteCounts) {
   return {
     routes: counts.routes(),
     noLocal: counts.noLocal(),
@@ -46,8 +46,8 @@ function told(counts: RouteCounts) {
   };
 }
 
-describe('route-counts: numbers of Routes', () => {
-  it('are those of a walk over all, whatever changed', () => {
+describe('route-counts: counts of Routes', () => {
+  it('equal counts over all Routes after any changes', () => {
     fc.assert(
       fc.property(fc.array(arbitraryChange, { minLength: 1, maxLength: 20 }), (steps) => {
         const table = new RouteTable({
@@ -60,14 +60,14 @@ describe('route-counts: numbers of Routes', () => {
           else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
           else table.setNodeAddresses(new Set(step.nodeAddresses));
           table.takeChanges();
-          assert.deepEqual(told(table.counts), counted([...table.routes()]));
+          assert.deepEqual(allCounts(table.counts), counted([...table.routes()]));
         }
       }),
       { seed: 42, numRuns: 200 },
     );
   });
 
-  it('count policies that find no endpoint here while there are some elsewhere', () => {
+  it('count traffic policies Local without an endpoint on this node', () => {
     const counts = new RouteCounts();
     const noLocal = () => counts.noLocal().map(({ count }) => count);
     const here = { localEndpoints: [{ address: '10.0.0.1', port: 80 }] };
@@ -82,7 +82,7 @@ describe('route-counts: numbers of Routes', () => {
     assert.deepEqual(noLocal(), [0, 0, 0, 1]);
   });
 
-  it('count a Service of two families once', () => {
+  it('count a dual-stack Service once', () => {
     const counts = new RouteCounts();
     const all = (family: 'IPv4' | 'IPv6') => route({ family, match: { kind: 'all' } });
     counts.replace(undefined, all('IPv4'));

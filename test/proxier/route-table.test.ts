@@ -18,8 +18,8 @@ const node = (zone: string, name = 'node-a'): Node => ({
   taints: [],
 });
 
-/** Endpoints of each Route that changed. */
-const taken = (table: RouteTable) =>
+/** Endpoints of each changed Route. */
+const takeEndpoints = (table: RouteTable) =>
   table
     .takeChanges()
     .routes.upserts.map(({ name, clusterEndpoints }) => [
@@ -27,21 +27,21 @@ const taken = (table: RouteTable) =>
       clusterEndpoints.map(({ address }) => address).join(),
     ]);
 
-describe('route-table: the route table', () => {
-  it('resolves what a change touches, and hands on what differs', () => {
+describe('route-table: incremental resolution', () => {
+  it('resolves affected Services and returns changed Routes only', () => {
     const table = newTable();
     for (const name of ['a', 'b']) {
       table.upsert(service({ name, clusterIPs: [name === 'a' ? '10.96.0.1' : '10.96.0.2'] }));
     }
     table.takeChanges();
     table.upsert(slice([endpoint('10.0.0.1')], { serviceKey: 'default/a' }));
-    assert.deepEqual(taken(table), [['default/a', '10.0.0.1']]);
+    assert.deepEqual(takeEndpoints(table), [['default/a', '10.0.0.1']]);
     table.upsert(slice([endpoint('10.0.0.1', { zone: 'elsewhere' })], { serviceKey: 'default/a' }));
-    assert.deepEqual(taken(table), []);
+    assert.deepEqual(takeEndpoints(table), []);
     assert.equal(table.hasChanges, false);
   });
 
-  it('a slice that changes its Service leaves the old one', () => {
+  it('removes a slice from its old Service when its label changes', () => {
     const table = newTable();
     table.upsert(service({ name: 'a', clusterIPs: ['10.96.0.1'] }));
     table.upsert(service({ name: 'b', clusterIPs: ['10.96.0.2'] }));
@@ -49,30 +49,30 @@ describe('route-table: the route table', () => {
     table.upsert(slice([endpoint('10.0.0.1')], { ...moving, serviceKey: 'default/a' }));
     table.takeChanges();
     table.upsert(slice([endpoint('10.0.0.1')], { ...moving, serviceKey: 'default/b' }));
-    assert.deepEqual(taken(table).sort(), [
+    assert.deepEqual(takeEndpoints(table).sort(), [
       ['default/a', ''],
       ['default/b', '10.0.0.1'],
     ]);
   });
 
-  it('a slice that becomes one of a headless Service serves no more', () => {
+  it('removes a slice that gets the headless label', () => {
     const table = newTable();
     table.upsert(service());
     table.upsert(slice([endpoint('10.0.0.1')]));
-    assert.deepEqual(taken(table), [['default/web', '10.0.0.1']]);
+    assert.deepEqual(takeEndpoints(table), [['default/web', '10.0.0.1']]);
     table.upsert(slice([endpoint('10.0.0.1')], { headlessLabel: true }));
-    assert.deepEqual(taken(table), [['default/web', '']]);
+    assert.deepEqual(takeEndpoints(table), [['default/web', '']]);
   });
 
-  it('a Service that gets its slices before itself has them', () => {
+  it('uses slices that arrived before their Service', () => {
     const table = newTable();
     table.upsert(slice([endpoint('10.0.0.1')]));
-    assert.deepEqual(taken(table), []);
+    assert.deepEqual(takeEndpoints(table), []);
     table.upsert(service());
-    assert.deepEqual(taken(table), [['default/web', '10.0.0.1']]);
+    assert.deepEqual(takeEndpoints(table), [['default/web', '10.0.0.1']]);
   });
 
-  it("this node's zone concerns every Service, other nodes' none", () => {
+  it("resolves every Service when this node's zone changes, none for other nodes", () => {
     const table = newTable();
     table.upsert(service());
     table.upsert(
@@ -82,14 +82,14 @@ describe('route-table: the route table', () => {
       ]),
     );
     table.upsert(node('east'));
-    assert.deepEqual(taken(table), [['default/web', '10.0.0.1']]);
+    assert.deepEqual(takeEndpoints(table), [['default/web', '10.0.0.1']]);
     table.upsert(node('west', 'node-b'));
-    assert.deepEqual(taken(table), []);
+    assert.deepEqual(takeEndpoints(table), []);
     table.upsert(node('west'));
-    assert.deepEqual(taken(table), [['default/web', '10.0.0.2']]);
+    assert.deepEqual(takeEndpoints(table), [['default/web', '10.0.0.2']]);
   });
 
-  it('passes over what Services are not served from', () => {
+  it('ignores objects of other kinds', () => {
     let changes = 0;
     const table = new RouteTable({
       nodeName: 'node-a',
@@ -110,7 +110,7 @@ describe('route-table: the route table', () => {
     assert.equal(table.isSynced, true);
   });
 
-  it('tells of refusals when they come and when they go', () => {
+  it('reports refusals when they are raised and cleared', () => {
     const table = newTable();
     const refused = service({ portsAnnotation: 'all', type: 'NodePort' });
     table.upsert(refused);
@@ -126,7 +126,7 @@ describe('route-table: the route table', () => {
     assert.deepEqual([...table.refusals()], []);
   });
 
-  it('tells which Services are refused as a whole, and which no longer are', () => {
+  it('reports Services refused as a whole, and no longer refused', () => {
     const table = newTable();
     const web = service({ portsAnnotation: 'all' });
     const changes = () => [...table.takeChanges().refused];
@@ -142,13 +142,13 @@ describe('route-table: the route table', () => {
     table.takeChanges();
     table.remove('Service', web.key);
     assert.deepEqual(changes(), [[web.key, false]]);
-    // For a VIP only: another Service has it.
+    // Refused for one VIP only, which another Service owns.
     for (const name of ['a', 'b']) table.upsert({ ...web, key: `default/${name}`, name });
     assert.equal(table.takeChanges().refusals.raised.length, 1);
     assert.deepEqual(changes(), []);
   });
 
-  it('tells of health check node ports as they change, Service by Service', () => {
+  it('reports changed health check node ports', () => {
     const table = newTable();
     const balanced = service({
       type: 'LoadBalancer',
@@ -156,7 +156,7 @@ describe('route-table: the route table', () => {
       healthCheckNodePort: 30_001,
       clusterIPs: ['10.96.0.10', 'fd00::a'],
     });
-    const told = () =>
+    const warnings = () =>
       table
         .takeChanges()
         .health.map(
@@ -165,25 +165,25 @@ describe('route-table: the route table', () => {
         );
     table.upsert(balanced);
     table.upsert(service({ name: 'other', clusterIPs: ['10.96.0.11'] }));
-    assert.deepEqual(told(), ['default/web IPv4 30001 0', 'default/web IPv6 30001 0']);
+    assert.deepEqual(warnings(), ['default/web IPv4 30001 0', 'default/web IPv6 30001 0']);
     table.upsert(slice([endpoint('10.0.0.1')]));
-    assert.deepEqual(told(), ['default/web IPv4 30001 1']);
+    assert.deepEqual(warnings(), ['default/web IPv4 30001 1']);
     table.upsert(slice([endpoint('10.0.0.1'), endpoint('10.0.1.1', { nodeName: 'node-b' })]));
     table.upsert(slice([endpoint('10.0.0.2')], { serviceKey: 'default/other' }));
-    assert.deepEqual(told(), []);
+    assert.deepEqual(warnings(), []);
     table.upsert({ ...balanced, clusterIPs: ['10.96.0.10'], healthCheckNodePort: 30_002 });
-    assert.deepEqual(told(), ['default/web IPv6 0 0', 'default/web IPv4 30002 1']);
+    assert.deepEqual(warnings(), ['default/web IPv6 0 0', 'default/web IPv4 30002 1']);
     table.upsert({ ...balanced, externalTrafficPolicy: 'Cluster' });
-    assert.deepEqual(told(), ['default/web IPv4 0 0']);
+    assert.deepEqual(warnings(), ['default/web IPv4 0 0']);
     table.upsert(balanced);
     table.takeChanges();
     table.remove('Service', balanced.key);
-    assert.deepEqual(told(), ['default/web IPv4 0 0', 'default/web IPv6 0 0']);
+    assert.deepEqual(warnings(), ['default/web IPv4 0 0', 'default/web IPv6 0 0']);
     table.upsert(balanced);
-    assert.deepEqual(told(), ['default/web IPv4 30001 1', 'default/web IPv6 30001 0']);
+    assert.deepEqual(warnings(), ['default/web IPv4 30001 1', 'default/web IPv6 30001 0']);
   });
 
-  it('counts changes of Services and EndpointSlices, and those not handed on', () => {
+  it('counts changes of Services and EndpointSlices, and pending ones', () => {
     const table = newTable();
     const counts = () => {
       const { Service, EndpointSlice } = table.changes;
@@ -204,7 +204,7 @@ describe('route-table: the route table', () => {
     assert.deepEqual(counts(), [3, 1, 2, 1]);
   });
 
-  it('warns once of a pod on the host network under an all-ports VIP', () => {
+  it('warns once of a host-network pod behind an all-ports VIP', () => {
     const table = newTable();
     table.setNodeAddresses(new Set(['192.0.2.1']));
     table.upsert(service({ portsAnnotation: 'all' }));
@@ -214,7 +214,7 @@ describe('route-table: the route table', () => {
     assert.equal(table.takeChanges().refusals.warnings.length, 0);
   });
 
-  describe('warns once of objects that come from manifests and do not fit together:', () => {
+  describe('warns once of manifests that do not match:', () => {
     const table = () =>
       new RouteTable({
         nodeName: 'node-a',
@@ -222,7 +222,7 @@ describe('route-table: the route table', () => {
         warnsOfMismatches: true,
         onChange: () => {},
       });
-    const told = (of: RouteTable) =>
+    const warnings = (of: RouteTable) =>
       of
         .takeChanges()
         .refusals.warnings.map(({ serviceKey, sliceKey, message }) => [
@@ -238,67 +238,67 @@ describe('route-table: the route table', () => {
       of.upsert(service({ name: 'headless', headless: true, clusterIPs: [] }));
       of.upsert(service({ name: 'alias', type: 'ExternalName', clusterIPs: [] }));
       of.upsert(service({ name: 'refused', portsAnnotation: 'all', clusterIPs: [] }));
-      assert.deepEqual(told(of), [
+      assert.deepEqual(warnings(of), [
         [
           'default/a',
-          'spec.clusterIPs: there is no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; a cluster assigns one, a manifest has to name it',
+          'spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns one, a manifest must set it',
         ],
         [
           'default/b',
-          'spec.clusterIPs: there is no cluster IP, so the Service is not served; a cluster assigns one, a manifest has to name it',
+          'spec.clusterIPs: no cluster IP, so the Service is not served; an API server assigns one, a manifest must set it',
         ],
       ]);
       of.upsert(service({ name: 'a', type: 'NodePort', clusterIPs: [], affinitySeconds: 5 }));
-      assert.deepEqual(told(of), []);
+      assert.deepEqual(warnings(of), []);
     });
 
-    it('a slice whose ports are none of its Service', () => {
+    it('a slice without a port of its Service', () => {
       const of = table();
       const ports = [{ name: 'https', protocol: 'TCP' as const, port: 8080 }];
       of.upsert(service({ ports: [servicePort({ name: 'http' })] }));
       of.upsert(slice(one, { ports }));
       of.upsert(slice([], { name: 'empty', key: 'default/empty', ports: [] }));
-      assert.deepEqual(told(of), [
+      assert.deepEqual(warnings(of), [
         [
           'default/web-1',
-          'ports: no port has a number and the name and protocol of a port of Service default/web ("http" TCP), so nothing is served from this slice; name the ports as the Service does',
+          'ports: no numbered port matches name and protocol of a port of Service default/web ("http" TCP), so this slice is not used; name the ports as in the Service',
         ],
       ]);
       of.upsert(slice(one, { ports: [{ name: 'http', protocol: 'UDP', port: 1 }] }));
-      assert.deepEqual(told(of), [], 'it is the same warning');
+      assert.deepEqual(warnings(of), [], 'the warning is reported once');
       of.upsert(slice(one, { ports: [{ name: 'http', protocol: 'TCP', port: 1 }] }));
-      assert.deepEqual(told(of), []);
+      assert.deepEqual(warnings(of), []);
       of.upsert(slice(one, { ports: [{ name: 'http', protocol: 'TCP', port: undefined }] }));
-      assert.equal(told(of).length, 1, 'it came again');
+      assert.equal(warnings(of).length, 1, 'a new slice is reported again');
       of.upsert(service({ portsAnnotation: 'all', ports: [servicePort({ name: 'http' })] }));
-      assert.deepEqual(told(of), [], 'all ports are served from every slice');
+      assert.deepEqual(warnings(of), [], 'an all-ports Service uses every slice');
     });
 
     it('a slice of a Service that does not exist', () => {
       const of = table();
       of.upsert(slice(one, { serviceKey: 'default/typo' }));
-      assert.deepEqual(told(of), [
+      assert.deepEqual(warnings(of), [
         [
           'default/typo-1',
-          'metadata.labels["kubernetes.io/service-name"]: there is no Service default/typo, so nothing is served from this slice; correct the name, or add the Service',
+          'metadata.labels["kubernetes.io/service-name"]: Service default/typo does not exist, so this slice is not used; correct the name or add the Service',
         ],
       ]);
       of.upsert(service({ name: 'typo' }));
-      assert.deepEqual(told(of), []);
+      assert.deepEqual(warnings(of), []);
       of.remove('Service', 'default/typo');
-      assert.equal(told(of).length, 1);
+      assert.equal(warnings(of).length, 1);
     });
 
-    it('and of none of them where an API server tells of objects in any order', () => {
+    it('does not warn when objects come from an API server in any order', () => {
       const of = newTable();
       of.upsert(slice(one, { serviceKey: 'default/later' }));
       of.upsert(service({ clusterIPs: [] }));
       of.upsert(slice(one, { ports: [{ name: 'other', protocol: 'TCP', port: 1 }] }));
-      assert.deepEqual(told(of), []);
+      assert.deepEqual(warnings(of), []);
     });
   });
 
-  describe('warns once a Service of a port of the node itself that it takes:', () => {
+  describe('warns once of a Service port that hides a listener of the node:', () => {
     const table = (isLoopbackServed = true) =>
       new RouteTable({
         nodeName: 'node-a',
@@ -310,7 +310,7 @@ describe('route-table: the route table', () => {
         isLoopbackServed,
         onChange: () => {},
       });
-    const told = (of: RouteTable) =>
+    const warnings = (of: RouteTable) =>
       of
         .takeChanges()
         .refusals.warnings.map(({ serviceKey, isOfThisNode, message }) => [
@@ -338,8 +338,8 @@ describe('route-table: the route table', () => {
         }),
       );
       const message = (port: string, name: string) =>
-        `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: connections to it go to the Service where node ports are served; use another node port`;
-      assert.deepEqual(told(of), [
+        `spec.ports.nodePort: ${port}/TCP is also the port of ${name} on nodes: the Service receives connections to it on node port addresses; use another node port`;
+      assert.deepEqual(warnings(of), [
         ['default/n22', undefined, message('22', 'ssh')],
         ['default/n10249', undefined, message('10249', 'metrics')],
       ]);
@@ -349,32 +349,32 @@ describe('route-table: the route table', () => {
         'it is served',
       );
       of.remove('Service', 'default/n22');
-      assert.deepEqual([told(of), of.servicesOnListenerPorts], [[], 1]);
+      assert.deepEqual([warnings(of), of.servicesOnListenerPorts], [[], 1]);
     });
 
-    it('but none of the loopback address where node ports are not served there', () => {
+    it('not for loopback listeners when node ports are not served on loopback', () => {
       const of = table(false);
       of.upsert(service(nodePort(10249)));
-      assert.deepEqual([told(of), of.servicesOnListenerPorts], [[], 0]);
+      assert.deepEqual([warnings(of), of.servicesOnListenerPorts], [[], 0]);
     });
 
-    it('a VIP that is, or becomes, an address of the node', () => {
+    it('a VIP that is or becomes a node address', () => {
       const of = table();
       const ports = [servicePort({ port: 22 })];
       of.setNodeAddresses(new Set(['192.0.2.1']));
       of.upsert(service({ externalIPs: ['192.0.2.1', '192.0.2.2'], ports }));
       of.upsert(service({ name: 'web', key: 'x/web', externalIPs: ['192.0.2.1'] }));
       const message = (ip: string) =>
-        `spec.externalIPs: ${ip} is an address of this node, and 22/TCP is the port of ssh there: connections to it go to the Service; use another address or port`;
-      assert.deepEqual(told(of), [['default/web', true, message('192.0.2.1')]]);
+        `spec.externalIPs: ${ip} is an address of this node, and 22/TCP is the port of ssh there: the Service receives connections to it; use another address or port`;
+      assert.deepEqual(warnings(of), [['default/web', true, message('192.0.2.1')]]);
       of.setNodeAddresses(new Set(['192.0.2.1', '192.0.2.2']));
-      assert.deepEqual(told(of), [['default/web', true, message('192.0.2.2')]]);
+      assert.deepEqual(warnings(of), [['default/web', true, message('192.0.2.2')]]);
       of.setNodeAddresses(new Set());
-      assert.deepEqual([told(of), of.servicesOnListenerPorts], [[], 0]);
+      assert.deepEqual([warnings(of), of.servicesOnListenerPorts], [[], 0]);
     });
   });
 
-  it('warns once of annotations that mean nothing, and again when they change', () => {
+  it('warns once of unknown annotations, and again when they change', () => {
     const table = newTable();
     const warnings = (...unknownAnnotations: readonly string[]) => {
       table.upsert(service({ unknownAnnotations }));

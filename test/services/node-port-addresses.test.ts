@@ -37,7 +37,7 @@ describe('node-port-addresses: --nodeport-addresses', () => {
     });
   }
 
-  it('primary may be an address that the node does not hold', () => {
+  it('selects a primary address that is not on the node', () => {
     const own = { addresses: ['10.1.0.1'], primary: ['203.0.113.9'] };
     assert.deepEqual(selectedAddresses(['primary'], 'IPv4', own), ['203.0.113.9']);
   });
@@ -53,7 +53,7 @@ describe('node-port-addresses: --nodeport-addresses', () => {
     [['10.0.0.0/8', 'fd00::/8'], '', ''],
   ];
   for (const [selection, selected, named] of loopback) {
-    it(`${selection.join() || 'unset'}: loopback is selected in [${selected}], by name in [${named}]`, () => {
+    it(`${selection.join() || 'unset'} selects loopback in [${selected}], explicitly in [${named}]`, () => {
       const inFamilies = (holds: typeof namesLoopback) =>
         (['IPv4', 'IPv6'] as const).filter((family) => holds(selection, family)).join();
       assert.equal(inFamilies(selectsLoopback), selected);

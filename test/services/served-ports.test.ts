@@ -12,20 +12,20 @@ const lb = (fields: Partial<Service> = {}) =>
     ...fields,
   });
 
-describe('served-ports: what of a Service is served', () => {
+describe('served-ports: ports of a Service to serve', () => {
   for (const [title, object] of [
-    ['of another proxy', service({ otherProxy: true })],
-    ['labelled headless', service({ headlessLabel: true })],
-    ['headless', service({ headless: true, clusterIPs: [] })],
-    ['ExternalName', service({ type: 'ExternalName', clusterIPs: [] })],
+    ['a Service of another proxy', service({ otherProxy: true })],
+    ['a Service with the headless label', service({ headlessLabel: true })],
+    ['a headless Service', service({ headless: true, clusterIPs: [] })],
+    ['an ExternalName Service', service({ type: 'ExternalName', clusterIPs: [] })],
     ['an all-ports Service of another proxy', service({ otherProxy: true, allPorts: true })],
   ] as const) {
-    it(`nothing: ${title}`, () => {
+    it(`serves nothing of ${title}`, () => {
       assert.deepEqual(servedPorts(object, true), { ports: [], refusals: [], warnings: [] });
     });
   }
 
-  it('each listed port in each family, named as kube-proxy names it', () => {
+  it('serves each listed port in each family, with the name that kube-proxy uses', () => {
     const ports = [
       servicePort({ name: 'dns', port: 53, protocol: 'UDP' }),
       servicePort({ name: 'dns-tcp', port: 53 }),
@@ -41,7 +41,7 @@ describe('served-ports: what of a Service is served', () => {
     assert.equal(new Set(served.ports.map(({ id }) => id)).size, 4);
   });
 
-  it('one for all ports, without a node port even when one is allocated', () => {
+  it('serves all ports as one, without an allocated node port', () => {
     const { ports } = servedPorts(lb({ portsAnnotation: 'all' }), true);
     assert.deepEqual(
       ports.map(({ match, nodePort, loadBalancerIPs }) => [match, nodePort, loadBalancerIPs]),
@@ -49,7 +49,7 @@ describe('served-ports: what of a Service is served', () => {
     );
   });
 
-  it('nothing of a refused Service, its placeholder included', () => {
+  it('serves nothing of a refused Service, not even its placeholder port', () => {
     const { ports, refusals } = servedPorts(
       service({ portsAnnotation: 'all', type: 'NodePort' }),
       true,
@@ -58,7 +58,7 @@ describe('served-ports: what of a Service is served', () => {
     assert.equal(refusals.length, 1);
   });
 
-  it('load balancer VIPs but those that the load balancer rewrites (ipMode Proxy)', () => {
+  it('serves load balancer IPs except with ipMode Proxy', () => {
     const { ports } = servedPorts(
       lb({
         loadBalancerIngress: [
@@ -72,7 +72,7 @@ describe('served-ports: what of a Service is served', () => {
     assert.deepEqual(ports[0]?.loadBalancerIPs, ['203.0.113.1']);
   });
 
-  it('what a Service left behind when it stopped to be a LoadBalancer', () => {
+  it('ignores load balancer fields of a Service that is no longer of type LoadBalancer', () => {
     const { ports } = servedPorts(
       lb({ type: 'ClusterIP', loadBalancerSourceRanges: ['10.0.0.0/8'] }),
       true,
@@ -90,13 +90,13 @@ describe('served-ports: what of a Service is served', () => {
     [['10.0.0.0/8', '0.0.0.0/0'], undefined],
     [['fd00::/8'], undefined],
   ] as const) {
-    it(`source ranges ${JSON.stringify(ranges)} allow ${expected ?? 'everybody'}`, () => {
+    it(`source ranges ${JSON.stringify(ranges)} allow ${expected ?? 'all sources'}`, () => {
       const { ports } = servedPorts(lb({ loadBalancerSourceRanges: ranges }), true);
       assert.deepEqual(ports[0]?.sourceRanges, expected);
     });
   }
 
-  it('warns of annotations that mean nothing, also of a Service that is refused or has no VIP', () => {
+  it('warns of unknown annotations, also on a refused Service and one without VIP', () => {
     const unknownAnnotations = ['metadata.annotations["portwide.dev/port"]'];
     for (const fields of [
       {},
@@ -107,26 +107,29 @@ describe('served-ports: what of a Service is served', () => {
       assert.equal(warnings.length, 1);
       assert.match(
         warnings[0] ?? '',
-        /^metadata\.annotations\["portwide\.dev\/port"\]: is not known/,
+        /^metadata\.annotations\["portwide\.dev\/port"\]: unknown annotation/,
       );
     }
     const { warnings } = servedPorts(service({ otherProxy: true, unknownAnnotations }), true);
     assert.deepEqual(warnings, []);
     const many = service({ unknownAnnotations: Array(3).fill(unknownAnnotations).flat() });
-    assert.match(servedPorts(many, true).warnings.join(), /^[^,]*\] \(and 2 more\): is not known/);
+    assert.match(
+      servedPorts(many, true).warnings.join(),
+      /^[^,]*\] \(and 2 more\): unknown annotation/,
+    );
   });
 
-  it('warns of a family that source ranges leave open', () => {
+  it('warns when source ranges do not restrict a family', () => {
     const dual = lb({
       clusterIPs: ['10.96.0.10', 'fd00::a'],
       loadBalancerSourceRanges: ['10.0.0.0/8'],
     });
     const { warnings } = servedPorts(dual, true);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', /IPv6 is open/);
+    assert.match(warnings[0] ?? '', /all IPv6 sources are allowed/);
   });
 
-  it('the health check port only with externalTrafficPolicy Local', () => {
+  it('has a health check node port only with externalTrafficPolicy Local', () => {
     const port = (fields: Partial<Service>) =>
       servedPorts(lb({ healthCheckNodePort: 32000, ...fields }), true).ports[0]
         ?.healthCheckNodePort;
@@ -138,18 +141,30 @@ describe('served-ports: what of a Service is served', () => {
 describe('served-ports: transitions of an all-ports Service (KEP-2610)', () => {
   const all = service({ portsAnnotation: 'all' });
   for (const [title, steps, expected] of [
-    ['set and unset', [service(), all, service()], [['port'], ['all'], ['port']]],
+    ['all ports set and unset', [service(), all, service()], [['port'], ['all'], ['port']]],
     [
-      'ClusterIP to LoadBalancer and back',
+      'type ClusterIP to LoadBalancer and back',
       [all, { ...lb(), portsAnnotation: 'all' }, all],
       [['all'], ['all'], ['all']],
     ],
-    ['to NodePort and back', [all, { ...all, type: 'NodePort' }, all], [['all'], [], ['all']]],
+    [
+      'type ClusterIP to NodePort and back',
+      [all, { ...all, type: 'NodePort' }, all],
+      [['all'], [], ['all']],
+    ],
     ['external IPs set', [all, { ...all, externalIPs: ['203.0.113.7'] }], [['all'], []]],
-    ['explicit false', [{ ...all, portsAnnotation: 'false', allPorts: false }], [['port']]],
-    ['all to ranges', [all, { ...all, portsAnnotation: '80/TCP' }], [['all'], ['ranges']]],
+    [
+      'all ports explicitly false',
+      [{ ...all, portsAnnotation: 'false', allPorts: false }],
+      [['port']],
+    ],
+    [
+      'all ports to port ranges',
+      [all, { ...all, portsAnnotation: '80/TCP' }],
+      [['all'], ['ranges']],
+    ],
   ] as const) {
-    it(title, () => {
+    it(`serves the right ports: ${title}`, () => {
       assert.deepEqual(
         steps.map((step) => kinds(step as Service)),
         expected,

@@ -24,8 +24,8 @@ const SLICES = [
   slice([endpoint('fd00::1'), endpoint('fd00::2')], { family: 'IPv6', name: 'web-6' }),
 ];
 
-/** `family:port:endpoints`, with the VIPs refused that are given. */
-function told(
+/** Answers as `family:port:endpoints`, with these VIPs refused. */
+function answers(
   object: Service,
   slices: readonly EndpointSlice[] = SLICES,
   refusedVips: readonly string[] = [],
@@ -40,33 +40,37 @@ function told(
   });
 }
 
-describe('service-health: what a health check node port says', () => {
+describe('service-health: answers of health check node ports', () => {
   for (const [title, object, expected] of [
-    ['one family', local(), ['IPv4:30001:1']],
-    ['both, each with its own endpoints', local(BOTH), ['IPv4:30001:1', 'IPv6:30001:2']],
-    ['all-ports', local({ ...BOTH, ...ALL }), ['IPv4:30001:1', 'IPv6:30001:2']],
-    ['ranges', local({ portsAnnotation: '5060/UDP' }), ['IPv4:30001:1']],
-    ['no VIP yet', local({ loadBalancerIngress: [] }), ['IPv4:30001:1']],
+    ['for one family', local(), ['IPv4:30001:1']],
+    [
+      'for both families, each with its own endpoints',
+      local(BOTH),
+      ['IPv4:30001:1', 'IPv6:30001:2'],
+    ],
+    ['for an all-ports Service', local({ ...BOTH, ...ALL }), ['IPv4:30001:1', 'IPv6:30001:2']],
+    ['for a port-range Service', local({ portsAnnotation: '5060/UDP' }), ['IPv4:30001:1']],
+    ['before the load balancer has a VIP', local({ loadBalancerIngress: [] }), ['IPv4:30001:1']],
     ['none with externalTrafficPolicy Cluster', local({ externalTrafficPolicy: 'Cluster' }), []],
-    ['none with another type', local({ type: 'NodePort' }), []],
-    ['none without a port', local({ healthCheckNodePort: 0 }), []],
-    ['none of another proxy', local({ otherProxy: true }), []],
-    ['none of a refused Service', local({ ...ALL, externalIPs: ['192.0.2.1'] }), []],
+    ['none with another Service type', local({ type: 'NodePort' }), []],
+    ['none without a health check node port', local({ healthCheckNodePort: 0 }), []],
+    ['none for a Service of another proxy', local({ otherProxy: true }), []],
+    ['none for a refused Service', local({ ...ALL, externalIPs: ['192.0.2.1'] }), []],
   ] as const) {
-    it(title, () => assert.deepEqual(told(object), expected));
+    it(`has answers: ${title}`, () => assert.deepEqual(answers(object), expected));
   }
 
-  it('an address counts once, over ports and slices', () => {
+  it('counts an address once across ports and slices', () => {
     const ports = ['sip', 'rtp'].map((name, index) => servicePort({ name, port: 80 + index }));
     const slicePorts = ports.map(({ name, port }) => ({ name, protocol: 'TCP' as const, port }));
     const slices = [
       slice([endpoint('10.0.0.1'), endpoint('10.0.0.2')], { name: 'one', ports: slicePorts }),
       slice([endpoint('10.0.0.1')], { name: 'two', ports: slicePorts.slice(1) }),
     ];
-    assert.deepEqual(told(local({ ports }), slices), ['IPv4:30001:2']);
+    assert.deepEqual(answers(local({ ports }), slices), ['IPv4:30001:2']);
   });
 
-  it('only ready endpoints on this node count, not those that drain', () => {
+  it('counts ready endpoints on this node, not draining ones', () => {
     const slices = [
       slice([
         endpoint('10.0.0.1', { ready: false, serving: true, terminating: true }),
@@ -76,30 +80,30 @@ describe('service-health: what a health check node port says', () => {
       ]),
     ];
     for (const object of [local(), local(ALL)]) {
-      assert.deepEqual(told(object, slices), ['IPv4:30001:0']);
+      assert.deepEqual(answers(object, slices), ['IPv4:30001:0']);
     }
   });
 
-  it('an address that a new pod got from one that still terminates counts', () => {
+  it('counts an address that a new pod took over from a terminating pod', () => {
     const slices = [
       slice([endpoint('10.0.0.1', { ready: false, terminating: true })], { name: 'old' }),
       slice([endpoint('10.0.0.1')], { name: 'new' }),
     ];
-    assert.deepEqual(told(local(), slices), ['IPv4:30001:1']);
+    assert.deepEqual(answers(local(), slices), ['IPv4:30001:1']);
   });
 
-  it('a slice without a port number counts for all-ports alone', () => {
+  it('counts a slice without port numbers for all-ports Services only', () => {
     for (const ports of [[], [{ name: '', protocol: 'TCP' as const, port: undefined }]]) {
       const slices = [slice([endpoint('10.0.0.1')], { ports })];
-      assert.deepEqual(told(local(), slices), ['IPv4:30001:0']);
-      assert.deepEqual(told(local(ALL), slices), ['IPv4:30001:1']);
+      assert.deepEqual(answers(local(), slices), ['IPv4:30001:0']);
+      assert.deepEqual(answers(local(ALL), slices), ['IPv4:30001:1']);
     }
   });
 
-  it('none in a family in which every VIP of the load balancer is refused', () => {
+  it('has no answer in a family whose load balancer VIPs are all refused', () => {
     const dual = local({ ...BOTH, ...ALL });
-    assert.deepEqual(told(dual, SLICES, ['203.0.113.7']), ['IPv6:30001:2']);
-    assert.deepEqual(told(dual, SLICES, ['10.96.0.10', 'fd00::a']), [
+    assert.deepEqual(answers(dual, SLICES, ['203.0.113.7']), ['IPv6:30001:2']);
+    assert.deepEqual(answers(dual, SLICES, ['10.96.0.10', 'fd00::a']), [
       'IPv4:30001:1',
       'IPv6:30001:2',
     ]);
@@ -107,6 +111,6 @@ describe('service-health: what a health check node port says', () => {
       ...ALL,
       loadBalancerIngress: [...VIPS, { ip: '203.0.113.8', ipMode: 'VIP' }],
     });
-    assert.deepEqual(told(two, SLICES, ['203.0.113.7']), ['IPv4:30001:1']);
+    assert.deepEqual(answers(two, SLICES, ['203.0.113.7']), ['IPv4:30001:1']);
   });
 });

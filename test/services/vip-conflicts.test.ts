@@ -7,7 +7,7 @@ import { service, servicePort } from '../fixtures.ts';
 const VIP = '203.0.113.1';
 
 /** A load balancer Service on the shared VIP; `age` orders creation. */
-function sharing(name: string, age: number, fields: Partial<Service> = {}): Service {
+function onSharedVip(name: string, age: number, fields: Partial<Service> = {}): Service {
   return service({
     name,
     clusterIPs: [`10.96.1.${age}`],
@@ -18,26 +18,26 @@ function sharing(name: string, age: number, fields: Partial<Service> = {}): Serv
   });
 }
 
-function put(ledger: VipConflicts, object: Service): string[] {
+function put(conflicts: VipConflicts, object: Service): string[] {
   const { ports } = servedPorts(object, true);
-  return [...ledger.replace(object.key, object.creationTimestamp, ports)].sort();
+  return [...conflicts.replace(object.key, object.creationTimestamp, ports)].sort();
 }
 
-const reasons = (ledger: VipConflicts, object: Service) =>
-  [...ledger.refusals(object.key).values()].map(({ reason, field }) => [reason, field]);
+const reasons = (conflicts: VipConflicts, object: Service) =>
+  [...conflicts.refusals(object.key).values()].map(({ reason, field }) => [reason, field]);
 
 const OVERLAP = [['Overlap', 'status.loadBalancer.ingress']];
 
-describe('vip-ledger: who owns a VIP', () => {
-  it('exact ports, ranges and all ports share it', () => {
-    const ledger = new VipConflicts();
+describe('vip-conflicts: owner of a VIP', () => {
+  it('grants a VIP to exact ports, port ranges and all ports together', () => {
+    const conflicts = new VipConflicts();
     const objects = [
-      sharing('all', 1, { portsAnnotation: 'all' }),
-      sharing('ranges', 2, { portsAnnotation: '80-90' }),
-      sharing('exact', 3),
+      onSharedVip('all', 1, { portsAnnotation: 'all' }),
+      onSharedVip('ranges', 2, { portsAnnotation: '80-90' }),
+      onSharedVip('exact', 3),
     ];
-    for (const object of objects) put(ledger, object);
-    for (const object of objects) assert.deepEqual(reasons(ledger, object), []);
+    for (const object of objects) put(conflicts, object);
+    for (const object of objects) assert.deepEqual(reasons(conflicts, object), []);
   });
 
   for (const [title, annotation, other] of [
@@ -45,62 +45,65 @@ describe('vip-ledger: who owns a VIP', () => {
     ['overlapping ranges', '80-90', '85-100/TCP'],
     ['the same port', undefined, undefined],
   ] as const) {
-    it(`${title}: the older has it, the other takes over when it goes`, () => {
-      const ledger = new VipConflicts();
-      const young = sharing('a-young', 2, { portsAnnotation: annotation });
-      const old = sharing('b-old', 1, { portsAnnotation: other });
-      put(ledger, young);
-      assert.deepEqual(reasons(ledger, young), []);
-      assert.deepEqual(put(ledger, old), ['default/a-young']);
-      assert.deepEqual(reasons(ledger, young), OVERLAP);
-      assert.deepEqual(reasons(ledger, old), []);
-      assert.deepEqual([...ledger.replace(old.key, '', [])], ['default/a-young']);
-      assert.deepEqual(reasons(ledger, young), []);
+    it(`grants the VIP to the older Service, and to the other when it is deleted (${title})`, () => {
+      const conflicts = new VipConflicts();
+      const young = onSharedVip('a-young', 2, { portsAnnotation: annotation });
+      const old = onSharedVip('b-old', 1, { portsAnnotation: other });
+      put(conflicts, young);
+      assert.deepEqual(reasons(conflicts, young), []);
+      assert.deepEqual(put(conflicts, old), ['default/a-young']);
+      assert.deepEqual(reasons(conflicts, young), OVERLAP);
+      assert.deepEqual(reasons(conflicts, old), []);
+      assert.deepEqual([...conflicts.replace(old.key, '', [])], ['default/a-young']);
+      assert.deepEqual(reasons(conflicts, young), []);
     });
   }
 
-  it('ranges that do not overlap share it, also of other protocols', () => {
-    const ledger = new VipConflicts();
-    const tcp = sharing('tcp', 1, { portsAnnotation: '80-90/TCP' });
-    const udp = sharing('udp', 2, { portsAnnotation: '80-90/UDP,100/TCP' });
-    put(ledger, tcp);
-    put(ledger, udp);
-    assert.deepEqual([...reasons(ledger, tcp), ...reasons(ledger, udp)], []);
+  it('grants a VIP to port ranges that do not overlap, also by protocol', () => {
+    const conflicts = new VipConflicts();
+    const tcp = onSharedVip('tcp', 1, { portsAnnotation: '80-90/TCP' });
+    const udp = onSharedVip('udp', 2, { portsAnnotation: '80-90/UDP,100/TCP' });
+    put(conflicts, tcp);
+    put(conflicts, udp);
+    assert.deepEqual([...reasons(conflicts, tcp), ...reasons(conflicts, udp)], []);
   });
 
-  it('a range refused for one owner does not block a third', () => {
-    const ledger = new VipConflicts();
-    const first = sharing('first', 1, { portsAnnotation: '1-10/TCP' });
-    const second = sharing('second', 2, { portsAnnotation: '5-20/TCP' });
-    const third = sharing('third', 3, { portsAnnotation: '15-30/TCP' });
-    for (const object of [third, second, first]) put(ledger, object);
-    assert.deepEqual(reasons(ledger, second), OVERLAP);
-    assert.deepEqual(reasons(ledger, third), []);
+  it('does not refuse a range for an overlap with a refused range', () => {
+    const conflicts = new VipConflicts();
+    const first = onSharedVip('first', 1, { portsAnnotation: '1-10/TCP' });
+    const second = onSharedVip('second', 2, { portsAnnotation: '5-20/TCP' });
+    const third = onSharedVip('third', 3, { portsAnnotation: '15-30/TCP' });
+    for (const object of [third, second, first]) put(conflicts, object);
+    assert.deepEqual(reasons(conflicts, second), OVERLAP);
+    assert.deepEqual(reasons(conflicts, third), []);
   });
 
-  it('age ties are broken by namespace and name', () => {
-    const ledger = new VipConflicts();
-    const b = sharing('b', 1, { portsAnnotation: 'all' });
-    const a = sharing('a', 1, { portsAnnotation: 'all', clusterIPs: ['10.96.1.9'] });
-    put(ledger, b);
-    put(ledger, a);
-    assert.deepEqual(reasons(ledger, a), []);
-    assert.deepEqual(reasons(ledger, b), OVERLAP);
+  it('prefers the first by namespace and name among Services of equal age', () => {
+    const conflicts = new VipConflicts();
+    const b = onSharedVip('b', 1, { portsAnnotation: 'all' });
+    const a = onSharedVip('a', 1, { portsAnnotation: 'all', clusterIPs: ['10.96.1.9'] });
+    put(conflicts, b);
+    put(conflicts, a);
+    assert.deepEqual(reasons(conflicts, a), []);
+    assert.deepEqual(reasons(conflicts, b), OVERLAP);
   });
 
-  it('only the contested VIP is refused, and only the contested port', () => {
-    const ledger = new VipConflicts();
-    const old = sharing('old', 1, { ports: [servicePort({ name: 'a', port: 80 })] });
-    const young = sharing('young', 2, {
+  it('refuses only the conflicting VIP and port', () => {
+    const conflicts = new VipConflicts();
+    const old = onSharedVip('old', 1, { ports: [servicePort({ name: 'a', port: 80 })] });
+    const young = onSharedVip('young', 2, {
       ports: [servicePort({ name: 'a', port: 80 }), servicePort({ name: 'b', port: 81 })],
     });
-    put(ledger, old);
-    put(ledger, young);
-    assert.deepEqual([...ledger.refusals(young.key).keys()], [`default/young/IPv4/TCP/a ${VIP}`]);
+    put(conflicts, old);
+    put(conflicts, young);
+    assert.deepEqual(
+      [...conflicts.refusals(young.key).keys()],
+      [`default/young/IPv4/TCP/a ${VIP}`],
+    );
   });
 
-  it('node ports have one owner a family', () => {
-    const ledger = new VipConflicts();
+  it('grants a node port to one Service per family', () => {
+    const conflicts = new VipConflicts();
     const ports = [servicePort({ nodePort: 30080 })];
     const old = service({ name: 'old', type: 'NodePort', ports });
     const young = service({
@@ -110,22 +113,22 @@ describe('vip-ledger: who owns a VIP', () => {
       clusterIPs: ['10.96.0.11', 'fd00::b'],
       creationTimestamp: '2026-01-02T00:00:00Z',
     });
-    put(ledger, old);
-    put(ledger, young);
+    put(conflicts, old);
+    put(conflicts, young);
     assert.deepEqual(
-      [...ledger.refusals(young.key).keys()],
+      [...conflicts.refusals(young.key).keys()],
       ['default/young/IPv4/TCP/ node port, IPv4'],
     );
   });
 });
 
-describe('vip-ledger: the message of a refused overlap', () => {
+describe('vip-conflicts: message of a refused overlap', () => {
   const messageFor = (age: number, fields: Partial<Service>, other: Partial<Service>) => {
-    const ledger = new VipConflicts();
-    put(ledger, sharing('old', 1, fields));
-    const young = sharing('young', age, other);
-    put(ledger, young);
-    return [...new Set(ledger.refusals(young.key).values())].map(({ message }) => message);
+    const conflicts = new VipConflicts();
+    put(conflicts, onSharedVip('old', 1, fields));
+    const young = onSharedVip('young', age, other);
+    put(conflicts, young);
+    return [...new Set(conflicts.refusals(young.key).values())].map(({ message }) => message);
   };
   const portsUpTo = (last: number) =>
     Array.from({ length: last }, (_, index) =>
@@ -156,13 +159,13 @@ describe('vip-ledger: the message of a refused overlap', () => {
     );
   });
 
-  it('says that every port is contested', () => {
+  it('says that every port is served already', () => {
     assert.deepEqual(messageFor(2, { portsAnnotation: 'all' }, { portsAnnotation: 'all' }), [
       '203.0.113.1: every port is already served for the older Service default/old',
     ]);
   });
 
-  it('is one for all ports that an older Service has, and does not list thousands', () => {
+  it('is shared by all ports of the older Service, and lists only the first five', () => {
     const ports = portsUpTo(1000);
     assert.deepEqual(messageFor(2, { ports }, { ports }), [
       '203.0.113.1: ports 1/TCP, 2/TCP, 3/TCP, 4/TCP, 5/TCP and 995 more are already served for the older Service default/old',
@@ -170,23 +173,23 @@ describe('vip-ledger: the message of a refused overlap', () => {
   });
 });
 
-describe('vip-ledger: a VIP that is an address of this node', () => {
-  it('is refused to all ports and ranges while it is, and to exact ports never', () => {
-    const ledger = new VipConflicts();
-    const all = sharing('all', 1, { portsAnnotation: 'all' });
-    const ranges = sharing('ranges', 2, { portsAnnotation: '80-90' });
-    const exact = sharing('exact', 3);
-    for (const object of [all, ranges, exact]) put(ledger, object);
-    assert.deepEqual([...ledger.setNodeAddresses(new Set([VIP, '192.0.2.1']))].sort(), [
+describe('vip-conflicts: a VIP that is an address of this node', () => {
+  it('is refused to all-ports and port-range Services, not to exact ports', () => {
+    const conflicts = new VipConflicts();
+    const all = onSharedVip('all', 1, { portsAnnotation: 'all' });
+    const ranges = onSharedVip('ranges', 2, { portsAnnotation: '80-90' });
+    const exact = onSharedVip('exact', 3);
+    for (const object of [all, ranges, exact]) put(conflicts, object);
+    assert.deepEqual([...conflicts.setNodeAddresses(new Set([VIP, '192.0.2.1']))].sort(), [
       'default/all',
       'default/ranges',
     ]);
     const refused = [['NodeAddress', 'status.loadBalancer.ingress']];
-    assert.deepEqual(reasons(ledger, all), refused);
-    assert.deepEqual(reasons(ledger, ranges), refused);
-    assert.deepEqual(reasons(ledger, exact), []);
-    assert.equal(ledger.setNodeAddresses(new Set(['192.0.2.1'])).size, 2);
-    assert.deepEqual(reasons(ledger, all), []);
-    assert.equal(ledger.setNodeAddresses(new Set(['192.0.2.2'])).size, 0);
+    assert.deepEqual(reasons(conflicts, all), refused);
+    assert.deepEqual(reasons(conflicts, ranges), refused);
+    assert.deepEqual(reasons(conflicts, exact), []);
+    assert.equal(conflicts.setNodeAddresses(new Set(['192.0.2.1'])).size, 2);
+    assert.deepEqual(reasons(conflicts, all), []);
+    assert.equal(conflicts.setNodeAddresses(new Set(['192.0.2.2'])).size, 0);
   });
 });

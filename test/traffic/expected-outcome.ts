@@ -1,77 +1,77 @@
 /**
- * What must become of a packet, said from Routes alone: the contract of the project read as a
- * function, without plans, chains and rules. What TrafficPlans say is compared with it, and what tracers find in
- * the rules of the modes.
+ * The expected outcome of a packet, computed from Routes alone: the contract of the project as a
+ * function, without plans, chains and rules. Tests compare it with TrafficPlans, and with the outcomes that tracers
+ * find in the rules of the proxy modes.
  */
 import ipaddr from 'ipaddr.js';
 import { getOrCreate } from '../../api/collections.ts';
 import type { Route } from '../../services/route.ts';
 
-/** The first packet of a connection, as it comes in. */
+/** The first packet of a connection, before any rule. */
 export interface Packet {
   readonly source: string;
   readonly destination: string;
   readonly protocol: 'tcp' | 'udp' | 'sctp' | 'icmp';
   /** Destination port; 0 with icmp. */
   readonly port: number;
-  /** undefined: one that nobody looks at. */
+  /** undefined if the source port does not matter. */
   readonly sourcePort?: number;
-  /** undefined: the node itself sends. */
+  /** undefined for packets that the node itself sends. */
   readonly inInterface: string | undefined;
-  /** What the kernel remembers for affinity; undefined: perhaps this, perhaps that. */
+  /** Affinity entries in the kernel; undefined if they are unknown, so that any outcome is possible. */
   readonly affinityEntries?: ReadonlySet<string>;
 }
 
-/** How a packet that nothing stopped leaves the rules. */
+/** The outcome of a packet that was neither dropped nor rejected. */
 export interface PacketOutcome {
-  /** Where it was sent instead. */
+  /** The new destination after DNAT. */
   readonly translated?: { readonly address: string; readonly port: number } | undefined;
   readonly masqueraded?: boolean;
-  /** A rule of FORWARD or INPUT let it pass, so that a policy of DROP there does not matter. */
+  /** A rule of FORWARD or INPUT accepted it, so a DROP policy there has no effect. */
   readonly accepted?: boolean;
-  /** It left by POSTROUTING with a mark, and would be masqueraded again once encapsulated. */
+  /** It left POSTROUTING with the masquerade mark, and would be masqueraded again after encapsulation. */
   readonly markLeft?: boolean;
 }
 
 /**
- * One line for people and for comparison: `10.244.0.1 port 80, masqueraded, accepted`. Packets that are
- * stopped have `DROP` or `REJECT icmp-port-unreachable` instead.
+ * The outcome as one line: `10.244.0.1 port 80, masqueraded, accepted`. For packets that are not forwarded the
+ * line is `DROP` or `REJECT icmp-port-unreachable`.
  */
-export function outcomeText(fate: PacketOutcome): string {
-  const { translated } = fate;
+export function outcomeText(outcome: PacketOutcome): string {
+  const { translated } = outcome;
   return [
     translated === undefined ? 'untouched' : `${translated.address} port ${translated.port}`,
-    ...(fate.masqueraded === true ? ['masqueraded'] : []),
-    ...(fate.accepted === true ? ['accepted'] : []),
-    ...(fate.markLeft === true ? ['mark left'] : []),
+    ...(outcome.masqueraded === true ? ['masqueraded'] : []),
+    ...(outcome.accepted === true ? ['accepted'] : []),
+    ...(outcome.markLeft === true ? ['mark left'] : []),
   ].join(', ');
 }
 
-/** What decides on fates besides the packet. All of one family. */
+/** The state of the cluster and node that outcomes depend on, for one IP family. */
 export interface Cluster {
   readonly routes: readonly Route[];
   /** The node's own addresses. */
   readonly nodeAddresses: readonly string[];
-  /** Every address that the node holds: its own, and VIPs on a dummy device. */
+  /** All local addresses: the node's own, and VIPs on a dummy interface. */
   readonly local: ReadonlySet<string>;
-  /** Those of them on which node ports are served. */
+  /** Local addresses on which node ports are served. */
   readonly nodePortAddresses: ReadonlySet<string>;
   readonly masqueradeAll: boolean;
-  /** Whether pods can be told from others; `isPod` is true for nobody otherwise. */
+  /** Whether local pods can be detected. If not, `isPod` is always false. */
   readonly knowsPods: boolean;
   isPod(packet: Packet): boolean;
 }
 
-/** Every fate that a packet may meet, and whether its client stays with the endpoint it gets. */
+/** All possible outcomes of a packet, and whether session affinity applies. */
 export interface Expectation {
   readonly outcomes: ReadonlySet<string>;
   readonly sticky: boolean;
 }
 
-/** How a client came to a Route, which decides on its policies. */
+/** The kind of address that a client uses, which decides on the traffic policy. */
 type Access = 'cluster IP' | 'external IP' | 'load balancer IP' | 'node port';
 
-/** The most specific Route that serves the address has the packet: port, then range, then all. */
+/** The possible outcomes of a packet. The most specific Route of the VIP handles it: port, then range, then all ports. */
 export function expectedOutcomes(cluster: Cluster, packet: Packet): Expectation {
   const { destination: vip, port } = packet;
   const matching = cluster.routes.filter((route) => accessTo(route, vip) !== undefined);
@@ -79,7 +79,7 @@ export function expectedOutcomes(cluster: Cluster, packet: Packet): Expectation 
   const exact = matching.find(
     ({ match }) => match.kind === 'port' && match.protocol === protocol && match.port === port,
   );
-  // That port of an all-ports VIP stays with the node (contract, line 5).
+  // The node itself answers the health check node port of an all-ports VIP (contract, line 5).
   const probed = matching.some(
     (route) =>
       route.match.kind !== 'port' &&
@@ -118,11 +118,11 @@ function served(cluster: Cluster, route: Route, access: Access, packet: Packet):
   if (endpoints.length === 0) {
     return only(route.hasEndpointsAnywhere ? 'DROP' : rejected(packet));
   }
-  // Nobody listens on port 0; all ports are 1 to 65535.
+  // All ports are 1 to 65535; port 0 is dropped.
   const hasPort = packet.protocol !== 'icmp';
   if (hasPort && packet.port === 0) return only('DROP');
-  const fates = endpoints.map(({ address, port = packet.port }) => {
-    // A pod that reaches itself must see the node, or it would answer itself directly.
+  const outcomes = endpoints.map(({ address, port = packet.port }) => {
+    // Hairpin: a pod must see the node as the source of its own connection, or it would answer itself directly.
     const masqueraded = masquerade || address === packet.source;
     const forwarded = packet.inInterface !== undefined;
     return outcomeText({
@@ -131,10 +131,10 @@ function served(cluster: Cluster, route: Route, access: Access, packet: Packet):
       accepted: forwarded && masqueraded,
     });
   });
-  return { outcomes: new Set(fates), sticky: route.affinitySeconds > 0 };
+  return { outcomes: new Set(outcomes), sticky: route.affinitySeconds > 0 };
 }
 
-/** Which endpoints the traffic policies give this client, and whether it is masqueraded. */
+/** The endpoints for this client by traffic policy, and whether it is masqueraded. */
 function policy(cluster: Cluster, route: Route, access: Access, packet: Packet) {
   const { clusterEndpoints, localEndpoints } = route;
   const isPod = cluster.isPod(packet);
@@ -143,7 +143,7 @@ function policy(cluster: Cluster, route: Route, access: Access, packet: Packet) 
     return { endpoints, masquerade: cluster.masqueradeAll || (cluster.knowsPods && !isPod) };
   }
   if (!route.externalLocal) return { endpoints: clusterEndpoints, masquerade: true };
-  // Pods and the node are inside: the policy Local does not bind them.
+  // externalTrafficPolicy Local applies to external clients only, not to pods and the node.
   const isInside = isPod || cluster.local.has(packet.source);
   if (!isInside || clusterEndpoints.length === 0) {
     return { endpoints: localEndpoints, masquerade: false };
@@ -155,7 +155,7 @@ function mayUse(cluster: Cluster, route: Route, { source }: Packet): boolean {
   const { sourceRanges } = route;
   if (sourceRanges === undefined) return true;
   const covers = (address: string) => sourceRanges.some((cidr) => network(cidr)(address));
-  // A node that holds the VIP may have it as its source when it calls it.
+  // When the node holds the VIP and connects to it, the source address may be the VIP.
   return (
     covers(source) || (route.loadBalancerIPs.includes(source) && cluster.nodeAddresses.some(covers))
   );
@@ -171,7 +171,7 @@ function isHealthCheck(route: Route, { protocol, port }: Packet): boolean {
   return protocol === 'tcp' && route.healthCheckNodePort > 0 && route.healthCheckNodePort === port;
 }
 
-/** Left to the host; load balancers' health checks are let in whatever the policy of INPUT. */
+/** The packet is not for a Service. Health checks of load balancers are accepted for any policy of INPUT. */
 function untouched(cluster: Cluster, packet: Packet): string {
   const arrives = cluster.local.has(packet.destination);
   const accepted = arrives && cluster.routes.some((route) => isHealthCheck(route, packet));
@@ -182,8 +182,8 @@ function rejected({ destination }: Packet): string {
   return `REJECT ${destination.includes(':') ? 'icmp6' : 'icmp'}-port-unreachable`;
 }
 
-function only(fate: string): Expectation {
-  return { outcomes: new Set([fate]), sticky: false };
+function only(outcome: string): Expectation {
+  return { outcomes: new Set([outcome]), sticky: false };
 }
 
 const parsed = new Map<string, readonly number[]>();
@@ -194,10 +194,10 @@ export function network(value: string): (address: string) => boolean {
   const kind = base.includes(':') ? ipaddr.IPv6 : ipaddr.IPv4;
   const isLength = /^\d+$/.test(mask);
   const kept = bytes(isLength ? `${kind.subnetMaskFromPrefixLength(Number(mask))}` : mask);
-  const wanted = bytes(base).map((byte, index) => byte & (kept[index] ?? 0));
+  const expected = bytes(base).map((byte, index) => byte & (kept[index] ?? 0));
   return (address) => {
     const found = bytes(address);
-    return wanted.every((byte, index) => ((found[index] ?? 0) & (kept[index] ?? 0)) === byte);
+    return expected.every((byte, index) => ((found[index] ?? 0) & (kept[index] ?? 0)) === byte);
   };
 }
 

@@ -15,7 +15,7 @@ describe('options: traffic options', () => {
   const detector = (fields: Partial<RunOptions>, family: IpFamily = 'IPv4') =>
     trafficOptions({ ...DEFAULTS, ...fields }, family, POD_CIDRS).localDetector;
 
-  it('pods are told by what --detect-local-mode names', () => {
+  it('detects local pods as --detect-local-mode says', () => {
     const clusterCidr = ['10.244.0.0/16', 'fd00:10:244::/48'];
     assert.deepEqual(detector({ clusterCidr }), CIDR);
     assert.deepEqual(detector({ clusterCidr }, 'IPv6'), { ...CIDR, cidr: 'fd00:10:244::/48' });
@@ -35,16 +35,16 @@ describe('options: traffic options', () => {
     assert.deepEqual(detector(byPrefix), { kind: 'interface', name: 'veth+' });
   });
 
-  it('clients that are no pods are all of --masquerade-all, and nobody if pods cannot be told', () => {
+  it('counts all clients as non-pods with --masquerade-all, and none without a local detector', () => {
     const of = (masqueradeAll: boolean, localDetector: typeof CIDR | undefined) =>
       nonPodClients({ masqueradeAll, localDetector });
-    assert.equal(of(false, undefined), 'nobody');
+    assert.equal(of(false, undefined), 'none');
     assert.equal(of(false, CIDR), CIDR);
-    assert.equal(of(true, CIDR), 'everybody');
-    assert.equal(of(true, undefined), 'everybody');
+    assert.equal(of(true, CIDR), 'all');
+    assert.equal(of(true, undefined), 'all');
   });
 
-  it('node ports: IPv4 loopback if a mode can and it is selected by itself, IPv6 loopback never', () => {
+  it('serves node ports on a selected IPv4 loopback address if the mode can, never on IPv6 loopback', () => {
     const own = {
       IPv4: { addresses: ['127.0.0.1', '192.0.2.1'], primary: ['192.0.2.1'] },
       IPv6: { addresses: ['2001:db8::1', '::1'], primary: ['2001:db8::1'] },

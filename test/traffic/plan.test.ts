@@ -30,7 +30,7 @@ const MATCHES: Readonly<Record<RouteMatch['kind'], RouteMatch>> = {
   all: { kind: 'all' },
 };
 
-/** What there is of endpoints: for policy Cluster, for policy Local, and anywhere. */
+/** Endpoints for policy Cluster, for policy Local, and in the whole cluster. */
 const ENDPOINTS = {
   'no endpoint': [[], [], false],
   'one that this node may not use': [[], [], true],
@@ -43,7 +43,7 @@ const ENDPOINTS = {
 >;
 type Endpoints = keyof typeof ENDPOINTS;
 
-/** A Route with a VIP of each kind and, if it lists a port, a node port. */
+/** A Route with a VIP of each kind and, if it matches one port, a node port. */
 function served(where: Endpoints, match: RouteMatch['kind'], fields: Partial<Route> = {}): Route {
   const [cluster, local, anywhere] = ENDPOINTS[where];
   const endpoint = (address: string): Endpoint => ({
@@ -64,7 +64,7 @@ function served(where: Endpoints, match: RouteMatch['kind'], fields: Partial<Rou
   });
 }
 
-/** Whom the flags have masqueraded at cluster IPs. */
+/** Flags that decide which clients of cluster IPs are masqueraded. */
 const FLAGS = {
   'no local detector': { masqueradeAll: false, localDetector: undefined },
   'a local detector': { masqueradeAll: false, localDetector: { kind: 'cidr', cidr: POD_CIDR } },
@@ -91,7 +91,7 @@ const SENDERS: readonly Pick<Packet, 'source' | 'inInterface'>[] = [
   { source: THERE, inInterface: 'eth0' },
   { source: CLIENT, inInterface: 'eth0' },
   { source: NODE, inInterface: undefined },
-  // The node, calling a VIP that it holds.
+  // The node connects to a VIP that it holds.
   { source: LB, inInterface: undefined },
 ];
 
@@ -99,7 +99,7 @@ function* packetsTo(of: Route): Iterable<Packet> {
   for (const sender of SENDERS) {
     for (const port of [80, 79, HEALTH_PORT]) {
       for (const destination of [CLUSTER_IP, EXTERNAL_IP, LB, LB2]) {
-        // It is translated on the other node already, see `needsHairpin`.
+        // The pod's own node has translated the packet already, see `needsHairpin`.
         if (sender.source === THERE && destination === CLUSTER_IP) continue;
         yield { ...sender, destination, protocol: 'tcp', port };
       }
@@ -110,8 +110,8 @@ function* packetsTo(of: Route): Iterable<Packet> {
   }
 }
 
-/** What a plan says, as somebody does who renders it without knowing anything of Services. */
-function plannedFates(plan: TrafficPlan, cluster: Cluster, flags: Flags, packet: Packet) {
+/** The outcome of a packet by the plan alone, as a backend renders it. */
+function plannedOutcomes(plan: TrafficPlan, cluster: Cluster, flags: Flags, packet: Packet) {
   const { source, destination, port } = packet;
   const vip = plan.vips.find((each) => each.vip === destination);
   const isPod = cluster.isPod(packet);
@@ -130,20 +130,20 @@ function plannedFates(plan: TrafficPlan, cluster: Cluster, flags: Flags, packet:
   }
   return servedBy(plan, vip.dispatch);
 
-  function servedBy({ affinitySeconds }: TrafficPlan, treatment: Dispatch): string[] {
+  function servedBy({ affinitySeconds }: TrafficPlan, dispatch: Dispatch): string[] {
     assert.equal(affinitySeconds, cluster.routes[0]?.affinitySeconds);
     const isNode = packet.inInterface === undefined;
-    const isApart = (isPod || isNode) && (treatment.podsAndNode?.endpoints.length ?? 0) > 0;
-    const { endpoints } = (isApart ? treatment.podsAndNode : undefined) ?? treatment.others;
+    const usesPodsAndNode = (isPod || isNode) && (dispatch.podsAndNode?.endpoints.length ?? 0) > 0;
+    const { endpoints } = (usesPodsAndNode ? dispatch.podsAndNode : undefined) ?? dispatch.others;
     if (endpoints.length === 0) {
-      return [treatment.untranslatedVerdict === 'drop' ? 'DROP' : 'REJECT icmp-port-unreachable'];
+      return [dispatch.untranslatedVerdict === 'drop' ? 'DROP' : 'REJECT icmp-port-unreachable'];
     }
-    const foreign = nonPodClients(flags);
+    const nonPods = nonPodClients(flags);
     const isMasqueraded = {
-      everybody: true,
-      foreign: foreign === 'everybody' || (foreign !== 'nobody' && !isPod),
-      node: isApart && !isPod,
-    }[treatment.masquerade];
+      all: true,
+      'non-pods': nonPods === 'all' || (nonPods !== 'none' && !isPod),
+      node: usesPodsAndNode && !isPod,
+    }[dispatch.masquerade];
     return endpoints.map((endpoint) => {
       const isHairpin = endpoint.address === source && needsHairpin(plan, endpoint);
       const translated = { address: endpoint.address, port: endpoint.port ?? port };
@@ -156,7 +156,7 @@ const BOTH = [false, true];
 
 describe('plan: a TrafficPlan', () => {
   for (const match of ['port', 'ranges', 'all'] as const) {
-    it(`is the contract in every combination (match ${match})`, () => {
+    it(`has the expected outcome in every combination (match ${match})`, () => {
       let compared = 0;
       for (const where of Object.keys(ENDPOINTS) as Endpoints[]) {
         for (const flags of Object.values(FLAGS)) {
@@ -174,9 +174,9 @@ describe('plan: a TrafficPlan', () => {
               for (const packet of packetsTo(of)) {
                 const { outcomes, sticky } = expectedOutcomes(cluster, packet);
                 assert.deepEqual(
-                  new Set(plannedFates(plan, cluster, flags, packet)),
-                  // Whether a rule has to let it pass is not for a plan to say.
-                  new Set([...outcomes].map((fate) => fate.replace(', accepted', ''))),
+                  new Set(plannedOutcomes(plan, cluster, flags, packet)),
+                  // A plan does not say whether a rule must accept the packet.
+                  new Set([...outcomes].map((outcome) => outcome.replace(', accepted', ''))),
                   JSON.stringify({ where, flags, of, packet }),
                 );
                 if (sticky) assert.equal(plan.affinitySeconds, 60);
@@ -190,7 +190,7 @@ describe('plan: a TrafficPlan', () => {
     });
   }
 
-  /** `cluster`: those for policy Cluster, masqueraded if there is a star. */
+  /** `cluster`: endpoints for policy Cluster; with a star the client is masqueraded. */
   type Row = [
     Endpoints,
     'Cluster' | 'Local',
@@ -229,28 +229,23 @@ describe('plan: a TrafficPlan', () => {
           externalLocal: !isInternal && isLocal,
         };
         const plan = trafficPlan(served(where, 'port', policies), false);
-        const treatments = isInternal
-          ? plan.vips.slice(0, 1).map(({ dispatch: treatment }) => treatment)
+        const dispatches = isInternal
+          ? plan.vips.slice(0, 1).map(({ dispatch }) => dispatch)
           : [...plan.vips.slice(1), plan.nodePort].map((each) => each?.dispatch);
-        assert.equal(treatments.length, isInternal ? 1 : 4);
-        for (const treatment of treatments) {
-          assert.ok(treatment !== undefined);
-          const {
-            podsAndNode,
-            others,
-            masquerade,
-            untranslatedVerdict: verdict = 'none',
-          } = treatment;
-          const apart =
+        assert.equal(dispatches.length, isInternal ? 1 : 4);
+        for (const dispatch of dispatches) {
+          assert.ok(dispatch !== undefined);
+          const { podsAndNode, others, masquerade, untranslatedVerdict = 'none' } = dispatch;
+          const forPodsAndNode =
             podsAndNode !== undefined && podsAndNode.endpoints.length > 0 ? podsAndNode : others;
           const text = ({ set, endpoints }: Dispatch['others'], isMasqueraded: boolean) =>
             endpoints.length === 0 ? '-' : `${set}${isMasqueraded ? '*' : ''}`;
           assert.deepEqual(
             [
-              text(apart, masquerade === 'everybody'),
-              text(apart, true),
+              text(forPodsAndNode, masquerade === 'all'),
+              text(forPodsAndNode, true),
               text(others, masquerade !== 'node'),
-              verdict,
+              untranslatedVerdict,
             ],
             [pods, node, outside, untranslated],
           );
@@ -259,17 +254,17 @@ describe('plan: a TrafficPlan', () => {
     }
   }
 
-  it('on all ports and on ranges, what escaped translation is rejected even with endpoints', () => {
+  it('rejects untranslated packets to all-ports and port-range VIPs even with endpoints', () => {
     for (const match of ['ranges', 'all'] as const) {
       const { vips } = trafficPlan(served('one here', match), false);
       assert.deepEqual(
-        vips.map(({ dispatch: treatment }) => treatment.untranslatedVerdict),
+        vips.map(({ dispatch }) => dispatch.untranslatedVerdict),
         ['reject', 'reject', 'reject', 'reject'],
       );
     }
   });
 
-  it('has the VIPs that a Route has, the cluster IP first', () => {
+  it('has all VIPs of the Route, the cluster IP first', () => {
     for (const [hasClusterIP, hasExternal, hasLb, hasNodePort] of combinations(4)) {
       const of = served('one here', 'port', {
         ...(hasClusterIP ? {} : { clusterIP: undefined }),
@@ -295,7 +290,7 @@ describe('plan: a TrafficPlan', () => {
     );
   });
 
-  it('source ranges are those of load balancer IPs, as long as some endpoint would serve', () => {
+  it('has source ranges for load balancer IPs while there is an endpoint', () => {
     const sourceRanges = ['192.0.2.0/24', '198.51.100.0/24'];
     const sourcesOf = (where: Endpoints, ownVips = false) =>
       trafficPlan(served(where, 'port', { sourceRanges }), ownVips).vips.map(
@@ -307,7 +302,7 @@ describe('plan: a TrafficPlan', () => {
     assert.deepEqual(sourcesOf('one here', true)[3], { ranges: sourceRanges, ownVips: [LB, LB2] });
   });
 
-  it('a node inside the source ranges lets its VIPs in, and only then its addresses matter', () => {
+  it('allows load balancer VIPs as sources when source ranges contain the node', () => {
     const restricted = route({ sourceRanges: ['192.0.2.0/24', '10.0.0.0/8'] });
     assert.ok(allowsOwnVips(restricted, ['198.51.100.7', NODE]));
     assert.ok(!allowsOwnVips(restricted, ['198.51.100.7']));
@@ -315,7 +310,7 @@ describe('plan: a TrafficPlan', () => {
     assert.deepEqual([restricted, route()].map(dependsOnNodeAddresses), [true, false]);
   });
 
-  it('the health check port stays with the node on load balancer IPs whose match has it', () => {
+  it('leaves the health check node port to the node on load balancer IPs whose match includes it', () => {
     const portsOf = (match: RouteMatch['kind']) =>
       trafficPlan(served('one here', match, { healthCheckNodePort: HEALTH_PORT }), false);
     for (const match of ['ranges', 'all'] as const) {
@@ -332,7 +327,7 @@ describe('plan: a TrafficPlan', () => {
     );
   });
 
-  it('a hairpin of a pod of another node needs masquerade only with external policy Local', () => {
+  it('masquerades hairpins of pods on other nodes only with externalTrafficPolicy Local', () => {
     for (const externalLocal of BOTH) {
       const plan = trafficPlan(served('one here, one elsewhere', 'all', { externalLocal }), false);
       const needs = plan.endpoints.cluster.map((endpoint) => needsHairpin(plan, endpoint));
@@ -341,7 +336,7 @@ describe('plan: a TrafficPlan', () => {
   });
 });
 
-/** All lists of so many booleans. */
+/** All lists of `length` booleans. */
 function combinations(length: number): boolean[][] {
   if (length === 0) return [[]];
   return combinations(length - 1).flatMap((rest) => BOTH.map((first) => [first, ...rest]));
