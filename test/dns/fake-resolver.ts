@@ -1,17 +1,19 @@
-/** A DNS server on a local address, which answers as it is told, by UDP and by TCP on one port. */
+/**
+ * A fake DNS server on a local address that answers as instructed, over UDP and TCP on one port.
+ */
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
 import type { Resolver } from '../../dns/exchange.ts';
 
-/** What is sent for a query: nothing, one message, or several. */
+/** Messages to send in response to a query: none, one or several. */
 export type FakeResponder = (
   query: Buffer,
   transport: 'udp' | 'tcp',
 ) => Buffer | readonly Buffer[] | undefined;
 
 export interface FakeResolver extends Resolver {
-  /** Queries that came, and where from. */
+  /** Received queries with transport and source port. */
   readonly queries: readonly {
     readonly bytes: Buffer;
     readonly transport: 'udp' | 'tcp';
@@ -57,14 +59,17 @@ export async function startFakeResolver(
   };
 }
 
-/** A message with its length before it, as TCP has it. */
+/** A message with its length prefix, as sent over TCP. */
 export function framed(message: Buffer): Buffer {
   const length = Buffer.alloc(2);
   length.writeUInt16BE(message.length);
   return Buffer.concat([length, message]);
 }
 
-/** An answer without records to a query. @param flags of the header. */
+/**
+ * An empty response to a query.
+ * @param flags of the header.
+ */
 export function emptyAnswer(query: Buffer, flags = 0x8180): Buffer {
   const answer = Buffer.from(query);
   answer.writeUInt16BE(flags, 2);
@@ -76,7 +81,7 @@ function listOf(said: Buffer | readonly Buffer[] | undefined): readonly Buffer[]
   return Buffer.isBuffer(said) ? [said] : said;
 }
 
-/** A port that is free for one protocol may be taken for the other. */
+/** A port that is free for one protocol may be in use for the other. */
 async function bindBoth(address: string): Promise<{ udp: UdpSocket; tcp: Server }> {
   for (;;) {
     const udp = createSocket('udp4');

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { expandUnspecified, ListenAddresses } from '../../dns/listen-addresses.ts';
 import { waitFor } from '../lab/wait.ts';
 
-/** A server that can listen where it is let. */
+/** A fake server that can listen on permitted addresses only. */
 function fakeServer() {
   const open = new Set<string>();
   const taken = new Set<string>();
@@ -22,7 +22,7 @@ function fakeServer() {
     listen: async (address: string) => {
       calls.push(address);
       await gate;
-      if (taken.has(address)) throw new Error(`${address} is taken`);
+      if (taken.has(address)) throw new Error(`${address} is in use`);
       open.add(address);
     },
     close: (address: string) => {
@@ -43,8 +43,8 @@ function listenAddresses(server: ReturnType<typeof fakeServer>) {
   return { wanted, heard };
 }
 
-describe('wanted-addresses: the addresses that are wanted', () => {
-  it('are listened on, and others no more', async () => {
+describe('listen-addresses: ListenAddresses', () => {
+  it('starts and stops listening as addresses are added and removed', async () => {
     const server = fakeServer();
     const { wanted, heard } = listenAddresses(server);
     await wanted.set(['a', 'b']);
@@ -55,7 +55,7 @@ describe('wanted-addresses: the addresses that are wanted', () => {
     wanted.close();
   });
 
-  it('are tried again until they can be had, and told of once', async () => {
+  it('retries until listening succeeds, and reports a failure once', async () => {
     const server = fakeServer();
     const { wanted, heard } = listenAddresses(server);
     server.taken.add('b');
@@ -65,12 +65,12 @@ describe('wanted-addresses: the addresses that are wanted', () => {
     await waitFor('some attempts', () => server.calls.filter((call) => call === 'b').length > 3);
     server.taken.delete('b');
     await waitFor('it listens', () => server.addresses.includes('b'));
-    assert.deepEqual(heard, ['failed b: b is taken', 'recovered b']);
+    assert.deepEqual(heard, ['failed b: b is in use', 'recovered b']);
     assert.equal(wanted.failing.size, 0);
     wanted.close();
   });
 
-  it('that are no more wanted are forgotten', async () => {
+  it('stops retrying addresses that are removed', async () => {
     const server = fakeServer();
     const { wanted, heard } = listenAddresses(server);
     server.taken.add('a');
@@ -79,11 +79,11 @@ describe('wanted-addresses: the addresses that are wanted', () => {
     assert.equal(wanted.failing.size, 0);
     server.taken.delete('a');
     await wanted.set(['a']);
-    assert.deepEqual(heard, ['failed a: a is taken']);
+    assert.deepEqual(heard, ['failed a: a is in use']);
     wanted.close();
   });
 
-  it('may change while others are being tried', async () => {
+  it('accepts new addresses during an attempt', async () => {
     const server = fakeServer();
     const { wanted } = listenAddresses(server);
     const go = server.hold();
@@ -95,7 +95,7 @@ describe('wanted-addresses: the addresses that are wanted', () => {
     wanted.close();
   });
 
-  it('are left as they are in the end', async () => {
+  it('keeps listening and stops retrying after close()', async () => {
     const server = fakeServer();
     const { wanted } = listenAddresses(server);
     server.taken.add('b');
@@ -106,7 +106,7 @@ describe('wanted-addresses: the addresses that are wanted', () => {
     go();
     await settled;
     const { length } = server.calls;
-    // Another one tells that time enough for attempts has passed.
+    // A second instance shows that there was enough time for attempts.
     const clock = fakeServer();
     clock.taken.add('c');
     const other = listenAddresses(clock).wanted;
@@ -117,7 +117,7 @@ describe('wanted-addresses: the addresses that are wanted', () => {
   });
 });
 
-describe('wanted-addresses: single addresses', () => {
+describe('listen-addresses: expandUnspecified()', () => {
   const host = ['127.0.0.1', '10.0.0.1', '::1', 'fd00::1', 'fe80::1'];
   for (const [given, expected] of [
     [['0.0.0.0'], ['127.0.0.1', '10.0.0.1']],

@@ -26,7 +26,7 @@ function health(
   return { heard, health: made };
 }
 
-/** Fails as often as it is told to. */
+/** A probe that fails the given number of times. */
 function probe(failures: number) {
   let left = failures;
   return async (resolver: Resolver) => {
@@ -35,17 +35,17 @@ function probe(failures: number) {
   };
 }
 
-describe('resolver-health: the health of resolvers', () => {
-  it('is good until one is suspected, and good when that answers its first probe', async () => {
+describe('resolver-health: ResolverHealth', () => {
+  it('keeps a resolver up when it answers its first probe', async () => {
     const { heard, health: made } = health({ probe: probe(0) });
     assert.equal(made.isDown(FIRST), false);
     made.startProbing(FIRST);
     assert.equal(made.isDown(FIRST), false);
-    await waitFor('it was probed', () => heard.length > 0);
+    await waitFor('the resolver is probed', () => heard.length > 0);
     assert.deepEqual(heard, ['53 answers']);
   });
 
-  it('is bad after more failed probes than may be, and good again with an answer', async () => {
+  it('marks a resolver down after more failed probes than max_fails, and up after a success', async () => {
     const wasDown: boolean[] = [];
     const { heard, health: made } = health(
       { probe: probe(MAX_FAILS + 2) },
@@ -58,7 +58,7 @@ describe('resolver-health: the health of resolvers', () => {
     assert.equal(made.isDown(FIRST), false);
   });
 
-  it('is each resolver’s own, by address and port, and ends with it', async () => {
+  it('tracks each resolver by address and port, until it is removed', async () => {
     const { heard, health: made } = health({ probe: probe(Number.POSITIVE_INFINITY) });
     made.startProbing(FIRST);
     await waitFor('it is down', () => made.isDown(FIRST));
@@ -72,7 +72,7 @@ describe('resolver-health: the health of resolvers', () => {
     made.retain([]);
   });
 
-  it('is told by an answer of any kind to a question for the root', async () => {
+  it('accepts any response to the probe for the root', async () => {
     const fake = await startFakeResolver((query) => emptyAnswer(query, 0x8185));
     const { heard, health: made } = health();
     made.startProbing(fake);

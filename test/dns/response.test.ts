@@ -45,8 +45,8 @@ function write(
   return encodeResponse(of, encoded, { ...OPTIONS, limit, ...options });
 }
 
-describe('response: a response', () => {
-  it('repeats id and question, and has its flags', () => {
+describe('response: encodeResponse()', () => {
+  it('repeats id and question, and sets the flags', () => {
     const reply = readReply(write(query('WeB.example', { id: 99 }), {}));
     assert.deepEqual(reply, {
       id: 99,
@@ -66,7 +66,7 @@ describe('response: a response', () => {
     assert.equal(readReply(other).rcode, 3);
   });
 
-  it("has an OPT record for a client that has one, with the client's wish for signatures", () => {
+  it('adds an OPT record if the query has one, with its DO bit', () => {
     for (const dnssecOk of [false, true]) {
       const { opt } = readReply(write(query('a', { size: 4096, dnssecOk }), {}));
       assert.deepEqual(opt, { size: 1232, dnssecOk });
@@ -75,7 +75,7 @@ describe('response: a response', () => {
     assert.equal(readReply(bad).rcode, 16);
   });
 
-  it('has names in the case of the question, by pointing to it', () => {
+  it('compresses names to the question, in its letter case', () => {
     const asked = 'wEb.DEFAULT.svc.Cluster.Local';
     const soa: ResourceRecord = {
       name: 'cluster.local',
@@ -96,7 +96,7 @@ describe('response: a response', () => {
       'example.com 5 A 10.0.0.3',
     ]);
     const [header, question] = [12, asked.length + 2 + 4];
-    // Two bytes are the pointer to the question.
+    // The two bytes of the pointer to the question.
     assert.equal(bytes.readUInt16BE(header + question), 0xc00c);
     assert.equal(
       write(query(asked), { answers: [address(WEB, 1)] }).length,
@@ -104,7 +104,7 @@ describe('response: a response', () => {
     );
   });
 
-  it('points to names that other records have', () => {
+  it('compresses names to other records', () => {
     const target = 'db-0.db.default.svc.cluster.local';
     const pairs = [address(target, 1), address(target, 2), address(`x.${target}`, 3)];
     const bytes = write(query('example'), { additionals: pairs });
@@ -113,14 +113,14 @@ describe('response: a response', () => {
     assert.equal(bytes.length, 12 + 13 + (inFull + 14) + (2 + 14) + (2 + 2 + 14));
   });
 
-  it('points to names that begin anew and go on as others', () => {
+  it('compresses a new name to a known suffix', () => {
     const pairs = [address(`x.y.${WEB}`, 1), address(`x.y.${WEB}`, 2), address(`y.${WEB}`, 3)];
     const bytes = write(query(WEB), { additionals: pairs });
     assert.deepEqual(readReply(bytes).additionals, pairs.map(recordLine));
     assert.equal(bytes.length, 12 + WEB.length + 6 + (4 + 2 + 14) + (2 + 14) + (2 + 14));
   });
 
-  it('points no farther than a pointer reaches', () => {
+  it('does not point past the reach of a pointer', () => {
     const far = 'far.example';
     const many = [...addresses('near.example', 1100), ...addresses(far, 2)];
     const bytes = write(query('q'), { answers: many });
@@ -128,7 +128,7 @@ describe('response: a response', () => {
     assert.deepEqual(readReply(bytes).answers, many.map(recordLine));
   });
 
-  it('that is too long has as many answers as fit, and says so', () => {
+  it('truncates at a record boundary and sets TC', () => {
     for (const [fields, limit, count] of [
       [{}, 512, 29],
       [{ size: 512 }, 512, 28],
@@ -145,7 +145,7 @@ describe('response: a response', () => {
     assert.equal(readReply(whole).flags, 'qr aa rd');
   });
 
-  it('leaves out additional records before it says so', () => {
+  it('drops additional records without setting TC', () => {
     const pods = Array.from({ length: 20 }, (_, index) => address(`db-${index}.example`, index));
     const response = { answers: addresses(WEB, 20), additionals: pods };
     const reply = readReply(write(query(WEB), response, 512));
@@ -154,7 +154,7 @@ describe('response: a response', () => {
     assert.ok(reply.additionals.length > 0 && reply.additionals.length < 20);
   });
 
-  it('leaves out all additional records of a name and type, or none', () => {
+  it('includes an additional RRset completely or not at all', () => {
     const mixed = [
       ...addresses('db-0.example', 2),
       { name: 'db-0.example', type: 'AAAA', ttl: 5, data: 'fd00::1' } as const,
@@ -173,7 +173,7 @@ describe('response: a response', () => {
     const both = { answers: addresses(WEB, 26), additionals: [address(other.name, 1), other] };
     const reply = readReply(write(query(WEB), both, 512));
     assert.deepEqual(reply.additionals, both.additionals.slice(0, 1).map(recordLine));
-    // The same name and type may be in another section.
+    // Another section may have the same name and type.
     const twice = { authorities: addresses('x', 2), additionals: addresses('x', 40) };
     const sections = readReply(write(query(WEB), twice, 512));
     assert.deepEqual([sections.authorities.length, sections.additionals.length], [2, 0]);
@@ -183,10 +183,10 @@ describe('response: a response', () => {
     const alias: ResourceRecord = { name: 'alias', type: 'CNAME', ttl: 5, data: WEB };
     const all = addresses(WEB, 3).map(recordLine);
     for (const [what, asked, before] of [
-      ['under the name of the question', WEB, []],
-      ['under that of an alias', 'alias', [alias]],
+      ["of the question's name", WEB, []],
+      ['of an alias target', 'alias', [alias]],
     ] as const) {
-      it(`${what} has each of them first at some time`, () => {
+      it(`rotates addresses ${what} so that each comes first at some time`, () => {
         const said = {
           answers: [...before, ...addresses(WEB, 3)],
           additionals: [address('x', 9)],
@@ -206,7 +206,7 @@ describe('response: a response', () => {
       });
     }
 
-    it('of which some do not fit has any of them', () => {
+    it('returns a random part when not all fit', () => {
       const said = { answers: addresses(WEB, 100), addressCount: 100 };
       const { answers } = readReply(write(query(WEB), said, 512, { random: () => 0.9 }));
       assert.equal(answers.length, 29);
@@ -214,13 +214,13 @@ describe('response: a response', () => {
       assert.equal(answers[10], `${WEB} 5 A 10.0.0.0`);
     });
 
-    it('that may not change places has them as they are', () => {
+    it('keeps the order of records that are not rotatable', () => {
       const bytes = write(query(WEB), { answers: addresses(WEB, 3) }, 512, { random: () => 0.9 });
       assert.deepEqual(readReply(bytes).answers, all);
     });
   });
 
-  it('is the same for the same question in other letters, with the records encoded once', () => {
+  it('reuses encoded records for the same question in another letter case', () => {
     const said = { answers: addresses(WEB, 3), additionals: [address(`x.${WEB}`, 9)] };
     const encoded = encodeAnswer(query(WEB).question, { ...NOTHING, ...said });
     for (const asked of [WEB, 'wEb.DEFAULT.svc.Cluster.Local']) {
@@ -229,14 +229,14 @@ describe('response: a response', () => {
     }
   });
 
-  it('of an error alone is a header', () => {
+  it('encodes an error as a header alone', () => {
     const bad = { id: 7, opcode: 5, recursionDesired: true, rcode: 'NOTIMP' } as const;
     const reply = readReply(encodeError(bad));
     assert.deepEqual([reply.id, reply.opcode, reply.rcode, reply.flags], [7, 5, 4, 'qr rd']);
     assert.equal(encodeError(bad).length, 12);
   });
 
-  it('says what the records say, in as much room as there is', () => {
+  it('encodes any records within the limit', () => {
     const label = fc.constantFrom('a', 'B', 'web', 'default', 'svc', 'x-1', 'l'.repeat(63));
     const name = fc.array(label, { minLength: 1, maxLength: 6 }).map((all) => all.join('.'));
     const short = name.filter((text) => text.length <= 253);
@@ -275,7 +275,7 @@ describe('response: a response', () => {
           }
           const isWhole = [0, 1].every((index) => written[index]?.length === wanted[index]?.length);
           assert.equal(isTruncated(bytes), !isWhole);
-          // Nothing is left out that has room.
+          // Nothing that fits is left out.
           const unlimited = write(of, { answers, authorities, additionals });
           if (unlimited.length <= limit) assert.deepEqual(bytes, unlimited);
         },

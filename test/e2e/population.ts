@@ -11,7 +11,7 @@ export interface ObjectChanges {
 /** A Service as a client finds it. */
 export interface ReachableService {
   readonly vip: string;
-  /** One that answers, whichever shape the Service has. */
+  /** One that answers, whichever template the Service has. */
   readonly port: number;
   readonly pods: readonly Pod[];
 }
@@ -95,31 +95,31 @@ export class Population {
 
   /** Some Services, spread over the population, of which every endpoint answers. */
   served(count: number): readonly ReachableService[] {
-    const found = this.#members.flatMap(({ pods, template: shape }, slot) =>
-      slot % 4 === 0 && shape.port !== undefined && pods.length > 0
-        ? [{ vip: vip(slot, 4), port: shape.port, pods }]
+    const found = this.#members.flatMap(({ pods, template }, slot) =>
+      slot % 4 === 0 && template.port !== undefined && pods.length > 0
+        ? [{ vip: vip(slot, 4), port: template.port, pods }]
         : [],
     );
     const step = Math.floor(found.length / count);
     return found.filter((_, index) => index % step === 0).slice(0, count);
   }
 
-  /** @param before keeps its name, and its shape too unless `reshaped`. */
+  /** @param before keeps its name, and its template too unless `reshaped`. */
   #member(slot: number, before?: ServiceObjects, reshaped = true): ServiceObjects {
     const name = before === undefined ? `service-${++this.#names}` : nameOf(before.service);
     const shapes = slot % 50 === 7 ? [REFUSED_TEMPLATE] : TEMPLATES;
-    const shape = before === undefined || reshaped ? this.#oneOf(shapes) : before.template;
+    const template = before === undefined || reshaped ? this.#oneOf(shapes) : before.template;
     const candidates = slot % 4 === 0 ? this.#pods : [...this.#pods, ...UNREACHABLE_PODS];
     const some = this.#oneOf([0, 1, 2, 3, 4]);
     const pods = [...new Set(Array.from({ length: some }, () => this.#oneOf(candidates)))];
     const families = slot % 10 === 0 ? ([4, 6] as const) : ([4] as const);
-    const { annotations = {}, spec } = shape;
+    const { annotations = {}, spec } = template;
     const clusterIPs = families.map((family) => vip(slot, family));
     return {
       service: serviceManifest(name, { annotations, spec: { ...spec, clusterIPs } }),
       slices: families.map((family) => sliceManifest(name, family, pods, { ports: SLICE_PORTS })),
       pods,
-      template: shape,
+      template,
     };
   }
 

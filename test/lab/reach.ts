@@ -18,7 +18,7 @@ type End = () => void;
 
 /** See Host. */
 export async function reach(request: ReachRequest): Promise<readonly boolean[]> {
-  const { targets, awaited, timeoutMs: patienceMs, quietMs } = request;
+  const { targets, awaited, timeoutMs, quietMs } = request;
   const reached = targets.map(() => false);
   const enough = Promise.withResolvers<void>();
   let count = 0;
@@ -38,7 +38,7 @@ export async function reach(request: ReachRequest): Promise<readonly boolean[]> 
     }),
   ]);
   if (awaited === 0) enough.resolve();
-  const patience = setTimeout(enough.resolve, patienceMs);
+  const patience = setTimeout(enough.resolve, timeoutMs);
   await enough.promise;
   clearTimeout(patience);
   await new Promise((resolve) => {
