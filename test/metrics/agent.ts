@@ -16,7 +16,7 @@ import { type RefusalChanges, RouteTable } from '../../proxier/route-table.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 import { Scrape } from './scrape.ts';
 
-/** A backend that does as it is told. */
+/** A backend whose results the test sets. */
 class FakeBackend implements Backend {
   readonly family: IpFamily;
   report: ApplyReport = { written: 1 };
@@ -62,7 +62,9 @@ export interface LogLine {
   readonly [field: string]: unknown;
 }
 
-/** The agent without a kernel and without a source: the real proxier, observer and metrics. */
+/**
+ * An agent without kernel and source: the real proxier, observer and metrics with fake backends.
+ */
 export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } = {}) {
   const timers = new FakeTimers();
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
@@ -110,7 +112,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
       now: () => timers.now(),
     }),
   });
-  /** Lets time pass and everything that follows from it happen. */
+  /** Advances the clock and runs everything that becomes due. */
   const pass = async (milliseconds: number) => {
     timers.advance(milliseconds);
     for (let turn = 0; turn < 10; turn++) await nextTurn();
