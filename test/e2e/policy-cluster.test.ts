@@ -20,7 +20,7 @@ const CRDS = [
   'cidrgroups',
 ];
 
-describe('network policy from a cluster', () => {
+describe('network policy with an API server', () => {
   let lab: Lab;
   let feed: ApiFeed;
   let agent: Agent;
@@ -51,7 +51,7 @@ describe('network policy from a cluster', () => {
   const bothEnforced = () =>
     waitFor('both families are enforced', () => agent.logged(ENFORCING).length === 2, 60_000);
 
-  it('without CRDs enforces NetworkPolicies, and tells of those that fail closed, once', async () => {
+  it('enforces NetworkPolicies without the CRDs, and logs policies that fail closed once', async () => {
     for (const resource of CRDS) await feed.double.call('uninstall', resource);
     const ingress = [{ ports: [{ endPort: 90 }] }];
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress })]);
@@ -74,7 +74,7 @@ describe('network policy from a cluster', () => {
       name: 'bad',
       uid: 'default-bad',
     });
-    // Another version with the same fault, then one without.
+    // A new version with the same fault, then one without.
     const more = [{ ports: [{ endPort: 90 }] }, { ports: [{ port: PORT }] }];
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress: more })]);
     await waitFor('the port is open', async () => (await outcome()) === 'answered');
@@ -86,7 +86,7 @@ describe('network policy from a cluster', () => {
     assert.equal((only as { series?: unknown } | undefined)?.series, undefined);
   });
 
-  it('does not hold up Services, and begins when all that it goes by can be read', async () => {
+  it('does not delay Services, and starts enforcing when everything it needs can be read', async () => {
     const forbidden = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     const rule = { fault: forbidden, verb: 'list', resource: 'pods', times: 1_000 } as const;
     await feed.double.call('fail', rule);
@@ -103,7 +103,7 @@ describe('network policy from a cluster', () => {
     assert.equal(await outcome(), 'timeout');
   });
 
-  it('enforces while what Services are served from cannot be read', async () => {
+  it('keeps enforcing while Services cannot be read', async () => {
     const forbidden = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     const rule = { fault: forbidden, verb: 'list', resource: 'services', times: 1_000 } as const;
     await feed.double.call('fail', rule);
@@ -115,7 +115,7 @@ describe('network policy from a cluster', () => {
   });
 });
 
-describe('network policy on a node that cannot enforce it', () => {
+describe('network policy on a node without the requirements', () => {
   let lab: Lab;
   let tools: string;
   before(async () => {
@@ -129,7 +129,7 @@ describe('network policy on a node that cannot enforce it', () => {
     rmSync(tools, { recursive: true, force: true });
   });
 
-  it('ends at the start and says what is missing, for both families, before it serves', async () => {
+  it('exits at the start with the missing requirements of both families, before it serves', async () => {
     const path = `${tools}:${process.env.PATH ?? ''}`;
     const agent = new Agent(lab, { env: { PATH: path } });
     try {

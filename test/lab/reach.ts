@@ -1,4 +1,4 @@
-/** Many connections of a host's thread at once, of which only matters whether they come about. */
+/** Tests with many concurrent connections which targets answer. */
 import { randomInt } from 'node:crypto';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -13,7 +13,7 @@ interface Probe extends ReachTarget {
   readonly answered: () => void;
 }
 
-/** Ends what was begun. */
+/** Closes the opened sockets. */
 type End = () => void;
 
 /** See Host. */
@@ -52,15 +52,15 @@ function tcp({ address, port, answered }: Probe): End {
   const socket = connect({ host: address, port, family: familyOf(address) });
   socket.once('connect', () => {
     answered();
-    // A reset leaves nothing behind, on either side.
+    // A reset leaves no state on either side.
     socket.resetAndDestroy();
   });
-  // Only who answers counts here.
+  // Only the answering targets matter here.
   socket.on('error', () => undefined);
   return () => socket.destroy();
 }
 
-/** All from one socket: the answers tell from where they come. */
+/** One socket for all: the source address tells which target answered. */
 async function udp(family: Family, probes: readonly Probe[]): Promise<End> {
   if (probes.length === 0) return () => {};
   const socket = createSocket(family === 4 ? 'udp4' : 'udp6');

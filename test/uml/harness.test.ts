@@ -9,19 +9,19 @@ import { type Run, runInside } from './run.ts';
 const FATES = new URL('./fixtures/outcomes.uml.ts', import.meta.url).pathname;
 const BOOT = new URL('./boot.ts', import.meta.url).href;
 
-/** Processes that name a directory in their command line. */
+/** Processes with a directory in their command line. */
 function processesOf(directory: string): string[] {
   return globSync('/proc/[0-9]*/cmdline').filter((file) => {
     try {
       return readFileSync(file, 'utf8').includes(directory);
     } catch {
-      // It has ended meanwhile.
+      // The process has exited meanwhile.
       return false;
     }
   });
 }
 
-describe('the harness for user-mode-linux', () => {
+describe('harness: user-mode-linux', () => {
   let scratch: string;
   let run: Run | undefined;
 
@@ -34,14 +34,14 @@ describe('the harness for user-mode-linux', () => {
     rmSync(scratch, { recursive: true });
   });
 
-  /** A first process that is a script of these lines. */
+  /** A first process: a script of these lines. */
   const initOf = (...lines: string[]): string => {
     const init = join(scratch, 'init');
     writeFileSync(init, ['#!/bin/sh', ...lines, ''].join('\n'), { mode: 0o755 });
     return init;
   };
 
-  it('tells every fate of a spec', async () => {
+  it('reports every outcome of a spec', async () => {
     const started = runInside({ specs: FATES, timeoutSeconds: 60 });
     run = started;
     await started.began();
@@ -56,18 +56,18 @@ describe('the harness for user-mode-linux', () => {
     await assert.rejects(started.ended(), /the hook fails/s);
   });
 
-  it('tells why a kernel ended that never ran a spec', async () => {
+  it('reports why a kernel ended before a spec ran', async () => {
     run = runInside({ init: initOf('echo no way', 'exit 3'), timeoutSeconds: 60 });
     await assert.rejects(run.began(), /has ended: .*no way.*Kernel panic/s);
     await assert.rejects(run.passed(['any']), /mocha has not ended.*at the first failure/s);
   });
 
-  it('ends a kernel that hangs', async () => {
+  it('kills a kernel that hangs', async () => {
     run = runInside({ init: initOf('echo waiting', 'exec sleep 600'), timeoutSeconds: 4 });
     await assert.rejects(run.began(), /not done in 4 s.*waiting/s);
   });
 
-  it('leaves nothing when whoever booted is killed, even by SIGKILL', async () => {
+  it('leaves nothing when the booting process is killed, even by SIGKILL', async () => {
     const options = { command: ['true'], timeoutSeconds: 60, init: initOf('exec sleep 600') };
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGKILL'] as const) {
       const program = `
@@ -83,8 +83,8 @@ describe('the harness for user-mode-linux', () => {
       });
       child.kill(signal);
       await child;
-      await waitFor('its directory is gone', () => !existsSync(directory));
-      await waitFor('its processes are gone', () => processesOf(directory).length === 0);
+      await waitFor('its directory is removed', () => !existsSync(directory));
+      await waitFor('its processes have exited', () => processesOf(directory).length === 0);
     }
   });
 });

@@ -18,7 +18,7 @@ function sharing(world: World, name: string, number: number, fields: Partial<Ser
 
 export const sharedVipScenarios: readonly Scenario[] = [
   {
-    title: 'one VIP: exact port before range before all, with or without endpoints',
+    title: 'one VIP: exact port before range before all-ports, with or without endpoints',
     async run(world) {
       const vip = world.vip(5);
       const objects = (exactPods: readonly ReturnType<World['pod']>[]) => [
@@ -43,7 +43,7 @@ export const sharedVipScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'one VIP: source ranges are those of the Service that has the port',
+    title: 'one VIP: source ranges of the Service that owns the port apply',
     async run(world) {
       const vip = world.vip(5);
       const everybody = world.pick('0.0.0.0/0', '::/0');
@@ -77,7 +77,7 @@ export const sharedVipScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'two all-ports Services on one VIP: the older has it, the other takes over',
+    title: 'two all-ports Services on one VIP: the older owns it, the other takes over',
     async run(world) {
       const young = [
         sharing(world, 'a-young', 53, { annotations: ALL_PORTS, created: YOUNG }),
@@ -98,7 +98,7 @@ export const sharedVipScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'an address that the node takes is let go of within a second, and taken up again',
+    title: 'a VIP that becomes a node address is released within a second, and served again later',
     async run(world) {
       const { node, client } = world;
       const vip = world.vip(5);
@@ -117,17 +117,17 @@ export const sharedVipScenarios: readonly Scenario[] = [
       await node.exec('ip', ['address', 'add', `${vip}${prefix}`, 'dev', 'eth0', ...nodad]);
       try {
         const second = 1000 * world.timeoutFactor;
-        await waitFor('the node answers itself', async () => (await who()) === 'node', second);
+        await waitFor('the node itself answers', async () => (await who()) === 'node', second);
         assert.equal(answered(await client.tcp(world.clusterIP(50), 22)).host, 'pod-1');
       } finally {
         await node.exec('ip', ['address', 'del', `${vip}${prefix}`, 'dev', 'eth0']);
         await node.stopServing();
       }
-      await waitFor('the Service has its VIP back', async () => (await who()) === 'pod-1', 5000);
+      await waitFor('the Service has its VIP again', async () => (await who()) === 'pod-1', 5000);
     },
   },
   {
-    title: "the node's own address is never captured",
+    title: "the node's own address is never served as a VIP",
     async run(world) {
       const own = world.address(world.node);
       await world.node.serve({ protocol: 'TCP', ports: [22] });
