@@ -1,6 +1,6 @@
 /**
- * Sends DNS queries over UDP or TCP in the current network namespace: at a fixed rate regardless of
- * responses, or as fast as responses arrive with a fixed number in flight.
+ * Sends DNS queries over UDP or TCP in the current network namespace. The rate is fixed,
+ * or a fixed number of queries is kept in flight.
  */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';

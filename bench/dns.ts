@@ -92,7 +92,7 @@ async function measureAll(
     ({ cpu }) => 1e6 / cpu,
     0,
   ];
-  await rows('all of these in turn', { atATime }, MIX, [CPU, answers, MOST]);
+  await rows('all kinds in turn', { atATime }, MIX, [CPU, answers, MOST]);
   await rows('', { rate: GOAL }, MIX, GOAL_ROWS);
   for (const [what, connections] of [
     [`${CONNECTIONS} connections with several queries in flight`, CONNECTIONS],

@@ -13,7 +13,7 @@ import { withStall } from './processes.ts';
 import { type LoadOptions, runChanges, type Subject } from './subject.ts';
 import { LIMIT } from './table.ts';
 
-/** Whose rules are loaded: Portwide's, or those that kube-proxy would write. */
+/** Whose rules are loaded: Portwide's, or the rules that kube-proxy would write. */
 export type RulesetKind = 'portwide' | 'kube-proxy';
 
 /** One start, with the changes after it. */

@@ -42,7 +42,7 @@ type Changes = NonNullable<Start['changes']>;
 /** Changes of each kind. */
 const TIMES = 11;
 
-/** Results; operations that timed out, and those that depend on them, are missing. */
+/** Results, without operations that timed out and operations that depend on them. */
 interface Measured {
   readonly starts: readonly Start[];
   readonly restarts: readonly SyncTiming[];

@@ -71,8 +71,7 @@ async function build({ client, node, endpoints }: Network): Promise<void> {
       ...setUp,
       'address add 192.0.2.2/30 dev eth0',
       'link set eth0 up',
-      // In table main, so that the more specific route back to the client, whose address is in that
-      // range, takes precedence.
+      // In table main: the client's address is in that range, and the route back to it is more specific.
       `route add local ${POD_CIDR} dev lo table main`,
       'route add 10.255.0.0/30 via 192.0.2.1',
     ],

@@ -76,9 +76,9 @@ interface NamedPort {
  * kube-proxy's selectors do not apply here. `service-proxy-name` selects the proxy for an address,
  * not its owner. `clusterIP: None` makes a Service headless, not the label.
  *
- * Differences from CoreDNS: no SRV record at the Service's own name, no SRV record for unnamed
- * ports, and no name or PTR record for endpoints of Services with a cluster IP. An address claimed
- * by several Services has a PTR record for each.
+ * Differences from CoreDNS: the Service's own name has no SRV record, and unnamed ports have none.
+ * Endpoints of Services with a cluster IP have no name and no PTR record. An address claimed by
+ * several Services has a PTR record for each.
  * @param clusterDomain `cluster.local`: lower-case, without the final dot.
  */
 export function serviceRecords(

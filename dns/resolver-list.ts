@@ -1,6 +1,6 @@
 /**
- * The upstream resolvers of `--forward`: given directly, or read from files such as resolv.conf.
- * Changes of these files are followed.
+ * The upstream resolvers of `--forward`: given directly, or read from files such as resolv.conf,
+ * whose changes are followed.
  */
 import { readFile } from 'node:fs/promises';
 import { asError } from '../api/errors.ts';

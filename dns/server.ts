@@ -106,7 +106,7 @@ export class DnsServer {
   }
 
   /**
-   * Answers the queries already received, accepts no more, and closes everything.
+   * Answers the queries already received, ignores new ones, and closes everything.
    * @param limit milliseconds after which everything left is closed.
    */
   async drain(limit: number): Promise<void> {

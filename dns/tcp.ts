@@ -49,7 +49,7 @@ export class TcpConnections {
   }
 
   /**
-   * Answers the queries received so far, reads no more, and closes. Resolves when all connections
+   * Answers the queries received so far, stops reading, and closes. Resolves when all connections
    * are closed.
    */
   async finish(): Promise<void> {

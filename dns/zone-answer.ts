@@ -88,8 +88,7 @@ export function answerFromZone(
   if (query.type >= FIRST_META_TYPE && query.type < TYPE.ANY) return errorAnswer('NOTIMP');
   const apex = zoneOf(query.name, zone.clusterDomain);
   if (apex === undefined) return undefined;
-  // Before everything has been listed, a missing name cannot be told from one that is not known
-  // yet.
+  // A missing name may still appear until all sources have listed.
   if (!zone.isSynced) return errorAnswer('SERVFAIL');
   const records = lookup(query.name, authority);
   if (records === undefined && apex !== zone.clusterDomain) return undefined;

@@ -22,7 +22,7 @@ const BASE = 'deploy/base/rbac.yaml';
 const DNS = 'deploy/dns/rbac.yaml';
 const POLICY = 'deploy/network-policy/rbac.yaml';
 
-/** `verb group/resource` for every combination that the rules of these files allow. */
+/** `verb group/resource` for every combination that the rules in the files allow. */
 function allowed(...paths: readonly string[]): string[] {
   return paths
     .flatMap((path) => readObject<{ rules: readonly Rule[] }>(path, 'ClusterRole').rules)

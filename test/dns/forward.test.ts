@@ -147,13 +147,13 @@ describe('exchange: exchange()', () => {
   }
 
   it("accepts responses only from the resolver's address and port", async () => {
-    const stranger = await resolver(() => undefined);
+    const attacker = await resolver(() => undefined);
     // A response that is correct except for its source port.
     const { createSocket } = await import('node:dgram');
     const other = createSocket('udp4');
     const fake = await resolver((query) => {
       const { port = 0 } = fake.queries.at(-1) ?? {};
-      other.send(withAddress(query, [6, 6, 6, 6]), port, stranger.address);
+      other.send(withAddress(query, [6, 6, 6, 6]), port, attacker.address);
       return undefined;
     });
     const failure = exchange(fake, QUERY, QUESTION, 'udp', SHORT);

@@ -51,7 +51,7 @@ export interface DnsReply {
   readonly opcode: number;
   /** Including the extended part of the OPT record. */
   readonly rcode: number;
-  /** Those of `qr aa tc rd ra` that are set. */
+  /** The flags that are set, from `qr aa tc rd ra`. */
   readonly flags: string;
   /** As text, in its own letter case. */
   readonly question: string | undefined;

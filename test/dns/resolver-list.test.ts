@@ -25,7 +25,7 @@ function list(targets: readonly ForwardTarget[], first: string | Error) {
 }
 
 describe('resolver-list: ResolverList', () => {
-  it('combines fixed resolvers and those of files, without duplicates', async () => {
+  it('combines fixed resolvers and resolvers of files, without duplicates', async () => {
     const { made } = list(
       [FIXED, { file: FILE }],
       'nameserver 192.0.2.1\nnameserver 192.0.2.9:5353',

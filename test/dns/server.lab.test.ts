@@ -196,7 +196,7 @@ describe('server: drain()', () => {
   }
   const LONG = 60_000;
 
-  it('answers the queries received, over UDP and TCP, accepts no more, and closes', async () => {
+  it('answers the queries received, over UDP and TCP, ignores new ones, and closes', async () => {
     const { handle, waiting } = slow();
     const { port, server } = await start(handle);
     const socket = udp('udp4');
@@ -440,7 +440,7 @@ describe('server: TCP', () => {
     assert.ok(before !== undefined && before < count, `${before} before it`);
   });
 
-  it('interleaves slow queries with those of another client', async () => {
+  it('interleaves slow queries with queries of another client', async () => {
     let asked = 0;
     let before: number | undefined;
     const { port } = await start((bytes, transport) => {

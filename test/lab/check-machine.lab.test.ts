@@ -66,7 +66,7 @@ describe('check-machine: requirements of the demo and the tests', () => {
     assert.equal(status, 1);
     assert.match(
       stderr,
-      /^This machine cannot make network namespaces \(.*\): .*CAP_SYS_ADMIN.*\.$/,
+      /^This machine cannot create network namespaces \(.*\): .*CAP_SYS_ADMIN.*\.$/,
     );
   });
 
@@ -85,13 +85,13 @@ describe('check-machine: requirements of the demo and the tests', () => {
       env: { PATH: `${directory}:${process.env.PATH}` },
     });
     assert.equal(status, 1);
-    assert.match(stderr, /^This machine cannot make pairs of interfaces \(no luck\): /);
+    assert.match(stderr, /^This machine cannot create veth pairs \(no luck\): /);
   });
 
   for (const [what, command, pattern, advice] of [
-    ['a kernel without veth', 'ip', '*veth*', /pairs of interfaces \(no luck\): .*modprobe veth/],
+    ['a kernel without veth', 'ip', '*veth*', /veth pairs \(no luck\): .*modprobe veth/],
     ['a kernel without nf_tables', 'nft', '*', /nf_tables \(no luck\): .*modprobe nf_tables/],
-    ['a read-only /proc/sys', 'sh', '*ip_forward*', /sysctls .*\/proc\/sys has to/],
+    ['a read-only /proc/sys', 'sh', '*ip_forward*', /sysctls .*\/proc\/sys must/],
   ] as const) {
     it(`prints one sentence for ${what}`, async () => {
       stub(command, pattern);

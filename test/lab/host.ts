@@ -36,8 +36,8 @@ export interface ServeOptions {
   readonly port?: number;
   readonly ports?: readonly number[];
   /**
-   * Default: TCP listens on all present and future addresses of the host, UDP and SCTP on those of
-   * the address plan. A UDP server on `0.0.0.0` or `::` reports that as its own address.
+   * Default: TCP listens on all present and future addresses of the host, UDP and SCTP on the
+   * addresses of the plan. A UDP server on `0.0.0.0` or `::` reports that as its own address.
    */
   readonly address?: string;
 }

@@ -8,8 +8,8 @@ import type { SetupRequest } from './setup.ts';
 import type { HostPlan, Topology } from './topology.ts';
 
 /**
- * Creates the namespaces of a topology with links, addresses and routes. On failure, what was
- * created so far remains: see removeNamespaces.
+ * Creates the namespaces of a topology with links, addresses and routes. On failure, the
+ * objects created so far remain: see removeNamespaces.
  *
  * @throws LabError `COMMAND_FAILED` or `THREAD_FAILED`
  */

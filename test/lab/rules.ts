@@ -30,7 +30,7 @@ export async function iptablesRules(
 }
 
 /**
- * Removes all rules of a host's namespace: all nf_tables tables, including those of iptables-nft,
+ * Removes all rules of a host's namespace: all nf_tables tables, including iptables-nft's,
  * and iptables-legacy.
  *
  * @throws LabError `COMMAND_FAILED`

@@ -1,5 +1,5 @@
 /**
- * The lab's plan of addresses. Labs never meet, so each uses the same.
+ * Address plan of a lab. Labs are isolated from each other, so all use the same addresses.
  *
  * ```
  *                       203.0.113.0/24, 10.96.0.0/16, ... via node
@@ -25,16 +25,16 @@
  * | Service cluster IPs      | 10.96.0.0/16             | fd00:10:96::/112                |
  * | load balancer VIPs       | 203.0.113.0/24           | 2001:db8:113::/64               |
  *
- * (IPv6 ends read like the IPv4 ones: pod-1 is 10.244.1.11 and fd00:10:244:1::11.)
+ * (IPv6 addresses end with the same digits as the IPv4 ones: pod-1 is 10.244.1.11 and
+ * fd00:10:244:1::11.)
  *
  * Routes:
  * - pods are routed point to point, as with Calico or the ptp CNI plug-in: a /32 and /128 address
  *   and a default route through their node; the node has one host route for each pod;
- * - node and node2 know each other's pod CIDR; their default gateway is elsewhere;
+ * - node and node2 have routes to each other's pod CIDR; their default gateway is `elsewhere`;
  * - the client's default gateway is node, so VIPs and pods are reached through it;
- * - elsewhere is the LAN's switch and what lies beyond its router. It knows no pod CIDR, so pods
- *   hear from it only when their node masquerades. It forwards nothing: what reaches it in
- *   error is lost.
+ * - `elsewhere` is the LAN's switch and an external host. It has no route to pod CIDRs, so pods get
+ *   its answers only if their node masquerades. It forwards nothing: misrouted packets are lost.
  */
 
 import { LabError } from './errors.ts';

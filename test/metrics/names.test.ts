@@ -229,7 +229,7 @@ describe('names: metric names', () => {
     });
   }
 
-  it('include those that the dashboard and the alerts use', () => {
+  it('include all metrics of the dashboard and the alerts', () => {
     for (const [name, { type, labels }] of Object.entries(METRIC_NAMES)) {
       const row = ALL.find(([known]) => known === name);
       assert.deepEqual(row?.slice(1, 3), [type, labels.toSorted()], name);

@@ -6,7 +6,7 @@ import { execa } from 'execa';
 import { waitFor } from '../lab/lab.ts';
 import { type Run, runInside } from './run.ts';
 
-const FATES = new URL('./fixtures/outcomes.uml.ts', import.meta.url).pathname;
+const OUTCOMES = new URL('./fixtures/outcomes.uml.ts', import.meta.url).pathname;
 const BOOT = new URL('./boot.ts', import.meta.url).href;
 
 /** Processes with a directory in their command line. */
@@ -34,7 +34,7 @@ describe('harness: user-mode-linux', () => {
     rmSync(scratch, { recursive: true });
   });
 
-  /** A first process: a script of these lines. */
+  /** A first process: a script with the given lines. */
   const initOf = (...lines: string[]): string => {
     const init = join(scratch, 'init');
     writeFileSync(init, ['#!/bin/sh', ...lines, ''].join('\n'), { mode: 0o755 });
@@ -42,16 +42,16 @@ describe('harness: user-mode-linux', () => {
   };
 
   it('reports every outcome of a spec', async () => {
-    const started = runInside({ specs: FATES, timeoutSeconds: 60 });
+    const started = runInside({ specs: OUTCOMES, timeoutSeconds: 60 });
     run = started;
     await started.began();
-    await started.passed(['fates', 'passes']);
-    await assert.rejects(started.passed(['fates', 'fails']), ({ message, stack }: Error) => {
+    await started.passed(['outcomes', 'passes']);
+    await assert.rejects(started.passed(['outcomes', 'fails']), ({ message, stack }: Error) => {
       assert.match(message, /they differ/);
-      assert.match(stack ?? '', /fates\.uml\.ts:7/);
+      assert.match(stack ?? '', /outcomes\.uml\.ts:7/);
       return true;
     });
-    const hidden = started.passed(['fates', 'behind a hook that fails', 'never runs']);
+    const hidden = started.passed(['outcomes', 'after a failing hook', 'never runs']);
     await assert.rejects(hidden, /the hook fails/);
     await assert.rejects(started.ended(), /the hook fails/s);
   });

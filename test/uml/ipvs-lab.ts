@@ -34,7 +34,7 @@ export interface Prober {
   readonly count: number;
   /**
    * Stops the probes.
-   * @returns those that were not answered.
+   * @returns the unanswered probes.
    */
   stop(): Promise<string[]>;
 }

@@ -36,7 +36,7 @@ export interface Run {
 export interface RunOptions extends Pick<BootOptions, 'timeoutSeconds' | 'init'> {
   /** Default: all. */
   readonly only?: readonly SpecPath[];
-  /** Default: those of specs/. */
+  /** Default: the files of specs/. */
   readonly specs?: string;
   /** Factor for timeouts, relative to a quiet machine. Default: 2. */
   readonly slowness?: number;

@@ -6,8 +6,7 @@ import { answered, type Scenario, type World } from './scenario.ts';
 
 const DRAINING = { conditions: { ready: false, serving: true, terminating: true } };
 /**
- * One source port: for conntrack all its packets are one flow, including those of a new SCTP
- * association.
+ * One source port: for conntrack all its packets are one flow, including a new SCTP association.
  */
 const FLOW = { localPort: 20_500, timeoutMs: 300 };
 

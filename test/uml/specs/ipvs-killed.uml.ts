@@ -88,7 +88,7 @@ interface UpdateCase {
  * Each case starts where the one before ended, because restoring the start state takes as long as a
  * case.
  */
-const JOURNEYS: readonly UpdateCase[] = [
+const UPDATE_CASES: readonly UpdateCase[] = [
   { title: 'the first sync', from: undefined, to: AFTER, restart: true },
   { title: 'the reverse change', from: AFTER, to: BEFORE, restart: false },
   { title: 'a change', from: BEFORE, to: AFTER, restart: false },
@@ -110,7 +110,7 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
   const { batch } = NetlinkSocket.prototype;
   /** Number of messages and rule loads that still reach the kernel. */
   let left = Infinity;
-  /** Number of those that reached it. */
+  /** Number of messages that reached it. */
   let sent = 0;
   const kernels: IpvsKernel[] = [];
   const backends: Backend[] = [];
@@ -133,11 +133,11 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
       await start(routes);
       right.set(routes, await state());
     }
-    for (const journey of JOURNEYS) {
-      await prepare(journey);
+    for (const updateCase of UPDATE_CASES) {
+      await prepare(updateCase);
       sent = 0;
-      await travel(journey);
-      messages.set(journey, sent);
+      await travel(updateCase);
+      messages.set(updateCase, sent);
     }
   });
   after(async () => {
@@ -237,22 +237,22 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
 
   const random = new Random(SEED);
   for (let kill = 0; kill < KILLS; kill++) {
-    for (const journey of JOURNEYS) {
+    for (const updateCase of UPDATE_CASES) {
       const fraction = (kill + random.next()) / KILLS;
-      it(`${journey.title}, after ${percent(fraction)} % of the messages`, async () => {
-        await prepare(journey);
-        const count = Math.floor(fraction * (messages.get(journey) ?? 0));
+      it(`${updateCase.title}, after ${percent(fraction)} % of the messages`, async () => {
+        await prepare(updateCase);
+        const count = Math.floor(fraction * (messages.get(updateCase) ?? 0));
         left = count;
         try {
-          await assert.rejects(travel(journey), Killed, `not killed after ${count} messages`);
+          await assert.rejects(travel(updateCase), Killed, `not killed after ${count} messages`);
         } finally {
           left = Infinity;
         }
-        await start(journey.to);
+        await start(updateCase.to);
         assert.deepEqual(
           await state(),
-          right.get(journey.to),
-          `killed after ${count} of ${messages.get(journey)} messages`,
+          right.get(updateCase.to),
+          `killed after ${count} of ${messages.get(updateCase)} messages`,
         );
       });
     }
