@@ -76,16 +76,16 @@ export function measureAgent(
 
 /** Resolves when a program has logged a message `times` times. */
 export function logged(output: Readable, message: string, times: number): Promise<void> {
-  const heard = Promise.withResolvers<void>();
+  const done = Promise.withResolvers<void>();
   let count = 0;
   createInterface({ input: output }).on('line', (line) => {
     if ((JSON.parse(line) as { msg?: string }).msg === message) count++;
-    if (count === times) heard.resolve();
+    if (count === times) done.resolve();
   });
-  const late = sleep(START_MS, undefined, { ref: false }).then(() => {
+  const timeout = sleep(START_MS, undefined, { ref: false }).then(() => {
     throw new Error(`not logged before the timeout: ${message}`);
   });
-  return Promise.race([heard.promise, late]);
+  return Promise.race([done.promise, timeout]);
 }
 
 /** @param served resolves with the seconds from the start until the program served. */

@@ -133,8 +133,10 @@ async function ipvsadm({ saved, changes }: { saved: string; changes: number }) {
   // measures with its built-in clock, in seconds.
   const script = 'start=$EPOCHREALTIME; "$@"; echo $start $EPOCHREALTIME';
   const timedByShell = (words: readonly string[]) => {
-    const said = execFileSync('bash', ['-e', '-c', script, 'bash', ...words], { encoding: 'utf8' });
-    const [start = 0, end = 0] = said.split(' ').map(Number);
+    const output = execFileSync('bash', ['-e', '-c', script, 'bash', ...words], {
+      encoding: 'utf8',
+    });
+    const [start = 0, end = 0] = output.split(' ').map(Number);
     return (end - start) * 1000;
   };
   const restoreSets = timed('ipset', ['restore'], readFileSync(`${saved}.sets`, 'utf8'));

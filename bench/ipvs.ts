@@ -29,12 +29,12 @@ async function measure(services: number, runs: number): Promise<IpvsMeasured> {
     timeoutSeconds: TIMEOUT_SECONDS,
   });
   try {
-    let heard = 0;
+    let printed = 0;
     for (let over = false; !over; ) {
       over = kernel.ended !== undefined;
       const lines = kernel.read('output').split('\n').slice(0, -1);
-      for (const line of lines.slice(heard)) console.error(`ipvs, ${services} Services, ${line}`);
-      heard = lines.length;
+      for (const line of lines.slice(printed)) console.error(`ipvs, ${services} Services, ${line}`);
+      printed = lines.length;
       if (!over) await sleep(500);
     }
     const text = kernel.read(REPORT);

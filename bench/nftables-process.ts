@@ -98,9 +98,9 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
     table.upsert(slice);
   }
   hand();
-  const wanted = [...plan.snapshot()].flatMap((each) => each.elements);
+  const allElements = [...plan.snapshot()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
-  writeFileSync(script, tableScript(chains, wanted, 'IPv4'));
+  writeFileSync(script, tableScript(chains, allElements, 'IPv4'));
   await nft.run(tableDeclarations(chains, 'IPv4'));
   await tables.transact(chainFills(chains));
 
@@ -111,7 +111,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
     if (refusal !== undefined) throw refusal.error;
     return performance.now() - started;
   };
-  const load = await timed(pack([], wanted));
+  const load = await timed(pack([], allElements));
   const elements = await countElements();
   const make = async (...change: [ChangeKind, number, number]) => {
     changeTable(table, ...change);

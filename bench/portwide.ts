@@ -54,7 +54,7 @@ export function createPortwide(
   minSyncPeriod = 0,
 ): PortwideSubject {
   const members = cluster(services);
-  let heard: PromiseWithResolvers<SyncReport> = Promise.withResolvers();
+  let synced: PromiseWithResolvers<SyncReport> = Promise.withResolvers();
   let hear = (_: SyncReport) => {};
   const table = new RouteTable({
     nodeName: NODE,
@@ -76,18 +76,18 @@ export function createPortwide(
       checkFailed: () => {},
       checked: () => {},
       synced: (report) => {
-        heard.resolve(report);
+        synced.resolve(report);
         hear(report);
       },
-      syncFailed: (_family, error) => heard.reject(error),
+      syncFailed: (_family, error) => synced.reject(error),
     },
   });
 
   const timed = async (handOver: () => void | Promise<void>): Promise<SyncTiming> => {
-    heard = Promise.withResolvers();
+    synced = Promise.withResolvers();
     const started = performance.now();
     await handOver();
-    const { seconds, written } = await heard.promise;
+    const { seconds, written } = await synced.promise;
     return { total: (performance.now() - started) / 1000, load: seconds, written };
   };
   const upsert = ({ service, slice }: ServiceObjects) => {

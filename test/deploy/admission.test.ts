@@ -62,13 +62,13 @@ describe('admission: policy and agent refuse the same Services, with the same me
       fc.property(values, specs, (value, { clusterIP, ...spec }) => {
         const service = serviceObject(value, { ...spec, clusterIP, clusterIPs: [clusterIP] });
         const expected = agentRefuses(service);
-        const said = policyRefuses(service) ?? [];
+        const messages = policyRefuses(service) ?? [];
         if (expected.length > 0) refusals += 1;
         // Control characters other than line breaks and tabs are escaped differently.
         if (/[^\P{Cc}\n\r\t]/u.test(value ?? '')) {
-          assert.equal(said.length > 0, expected.length > 0);
+          assert.equal(messages.length > 0, expected.length > 0);
         } else {
-          assert.deepEqual(said, expected.length === 0 ? [] : [expected.join('; ')]);
+          assert.deepEqual(messages, expected.length === 0 ? [] : [expected.join('; ')]);
         }
       }),
       { seed: 1, numRuns: 2000 },

@@ -50,8 +50,8 @@ for (const kind of KINDS) {
         versions.map(({ name, served, storage }) => ({ name, served, storage })),
         [{ name: 'v1alpha1', served: true, storage: true }],
       );
-      const asked = policyResources().find((resource) => resource.kind === kind);
-      assert.deepEqual(asked?.paths, [`/apis/${group}/v1alpha1/${names.plural}`]);
+      const resource = policyResources().find((resource) => resource.kind === kind);
+      assert.deepEqual(resource?.paths, [`/apis/${group}/v1alpha1/${names.plural}`]);
     });
 
     it('has the approval annotation for unapproved changes, and names its origin', () => {

@@ -31,9 +31,9 @@ describe('crd: CIDRGroup', () => {
       versions.map(({ name, served, storage }) => ({ name, served, storage })),
       [{ name: 'v1alpha1', served: true, storage: true }],
     );
-    const asked = policyResources().find(({ kind }) => kind === names.kind);
-    assert.deepEqual(asked?.paths, [`/apis/${apiGroup}/${version.name}/${names.plural}`]);
-    assert.equal(asked.optional, true);
+    const resource = policyResources().find(({ kind }) => kind === names.kind);
+    assert.deepEqual(resource?.paths, [`/apis/${apiGroup}/${version.name}/${names.plural}`]);
+    assert.equal(resource.optional, true);
   });
 
   it('has the approval annotation that a Kubernetes API group requires', () => {

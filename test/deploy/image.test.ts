@@ -119,13 +119,13 @@ describe('image: Containerfile', () => {
     const cache = mkdtempSync(join(tmpdir(), 'portwide-image-'));
     const env = { NODE_COMPILE_CACHE: cache };
     // Node.js uses a directory for each set of V8's flags and ignores the others.
-    const kept = () => readdirSync(cache, { recursive: true }).length;
+    const fileCount = () => readdirSync(cache, { recursive: true }).length;
     try {
       for (const [, args = ''] of runs) await execa(PORTWIDE, args.split(' '), { env });
-      const before = kept();
+      const before = fileCount();
       assert.ok(before > 0);
       for (const command of ['run', 'dns']) await execa(PORTWIDE, [command, '--help'], { env });
-      assert.equal(kept(), before);
+      assert.equal(fileCount(), before);
     } finally {
       rmSync(cache, { recursive: true, force: true });
     }

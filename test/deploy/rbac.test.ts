@@ -35,7 +35,7 @@ function allowed(...paths: readonly string[]): string[] {
 }
 
 /** Requests of an agent that reads these kinds, in the same form. */
-async function asked(
+async function requested(
   resources: readonly Resource[],
   { writesEvents = true } = {},
 ): Promise<string[]> {
@@ -77,15 +77,15 @@ async function asked(
 
 describe('rbac: ClusterRole', () => {
   it("allows exactly the agent's requests", async () => {
-    assert.deepEqual(await asked(servingResources('node')), allowed(BASE));
+    assert.deepEqual(await requested(servingResources('node')), allowed(BASE));
   });
 
   it('of the DNS server allows exactly its requests', async () => {
-    assert.deepEqual(await asked(dnsResources(), { writesEvents: false }), allowed(DNS));
+    assert.deepEqual(await requested(dnsResources(), { writesEvents: false }), allowed(DNS));
   });
 
   it('of network policy adds exactly the requests of --network-policy', async () => {
-    const policy = await asked(servingAndPolicyResources('node'));
+    const policy = await requested(servingAndPolicyResources('node'));
     // Sorted without duplicates; nothing of the base is repeated.
     assert.deepEqual(policy, allowed(BASE, POLICY));
   });

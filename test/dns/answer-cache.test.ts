@@ -49,16 +49,16 @@ describe('answer-cache: AnswerCache', () => {
 
   it('copies the bytes it stores, so that the buffer pool block they were cut from can be freed', () => {
     const cache = new AnswerCache();
-    const said = encodeAnswer(query('a').question, {
+    const encoded = encodeAnswer(query('a').question, {
       rcode: 'NOERROR',
       authoritative: true,
       ...NOTHING,
       answers: [{ name: 'a', type: 'A', ttl: 5, data: '10.0.0.1' }],
     });
-    cache.set(query('a'), said, new Map(), 1);
+    cache.set(query('a'), encoded, new Map(), 1);
     const bytes = cache.get(query('a'), changing())?.bytes;
-    assert.deepEqual(bytes, said.bytes);
-    assert.equal(bytes?.buffer.byteLength, said.bytes.length);
+    assert.deepEqual(bytes, encoded.bytes);
+    assert.equal(bytes?.buffer.byteLength, encoded.bytes.length);
   });
 
   it('keeps an answer while its own records are unchanged, whatever happens to other names', () => {

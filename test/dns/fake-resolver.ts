@@ -23,7 +23,7 @@ export interface FakeResolver extends Resolver {
 }
 
 export async function startFakeResolver(
-  says: FakeResponder,
+  respond: FakeResponder,
   address = '127.0.0.1',
 ): Promise<FakeResolver> {
   const { udp, tcp } = await bindBoth(address);
@@ -31,7 +31,7 @@ export async function startFakeResolver(
   const connections = new Set<Socket>();
   udp.on('message', (bytes, { port, address: client }) => {
     queries.push({ bytes, transport: 'udp', port });
-    for (const answer of listOf(says(bytes, 'udp'))) udp.send(answer, port, client);
+    for (const answer of listOf(respond(bytes, 'udp'))) udp.send(answer, port, client);
   });
   tcp.on('connection', (socket) => {
     connections.add(socket);
@@ -42,7 +42,7 @@ export async function startFakeResolver(
       if (received.length < 2 || received.length < 2 + received.readUInt16BE(0)) return;
       const bytes = received.subarray(2);
       queries.push({ bytes, transport: 'tcp', port: socket.remotePort ?? 0 });
-      const answers = listOf(says(bytes, 'tcp'));
+      const answers = listOf(respond(bytes, 'tcp'));
       if (answers.length === 0) socket.destroy();
       for (const answer of answers) socket.write(framed(answer));
     });
@@ -76,9 +76,9 @@ export function emptyAnswer(query: Buffer, flags = 0x8180): Buffer {
   return answer;
 }
 
-function listOf(said: Buffer | readonly Buffer[] | undefined): readonly Buffer[] {
-  if (said === undefined) return [];
-  return Buffer.isBuffer(said) ? [said] : said;
+function listOf(messages: Buffer | readonly Buffer[] | undefined): readonly Buffer[] {
+  if (messages === undefined) return [];
+  return Buffer.isBuffer(messages) ? [messages] : messages;
 }
 
 /** A port that is free for one protocol may be in use for the other. */

@@ -30,7 +30,7 @@ const address = (data: string, ttl = 60, name = WWW): PacketRecord => ({
   data,
 });
 
-interface Said {
+interface ResponseFields {
   readonly flags?: number;
   readonly answers?: readonly PacketRecord[];
   readonly authorities?: readonly PacketRecord[];
@@ -39,7 +39,7 @@ interface Said {
 
 function response(
   query: Buffer,
-  { flags = 0x8180, answers = [], authorities = [], additionals = [] }: Said,
+  { flags = 0x8180, answers = [], authorities = [], additionals = [] }: ResponseFields,
 ) {
   const records = encode({
     answers: [...answers],
@@ -79,11 +79,11 @@ function cache(options: Partial<ForwardCacheOptions> = {}) {
   const clock = { now: 1000.5 };
   const made = new ForwardCache({ maxTtl: 300, now: () => clock.now, random: () => 0, ...options });
   const get = (bytes: Buffer) => {
-    const kept = made.get(readGood(bytes), bytes);
-    return kept && readReply(kept);
+    const cached = made.get(readGood(bytes), bytes);
+    return cached && readReply(cached);
   };
-  const set = (bytes: Buffer, said: Said) =>
-    made.set(readGood(bytes), bytes, response(bytes, said));
+  const set = (bytes: Buffer, fields: ResponseFields) =>
+    made.set(readGood(bytes), bytes, response(bytes, fields));
   return { made, clock, get, set };
 }
 
@@ -96,11 +96,11 @@ describe('forward-cache: ForwardCache', () => {
     assert.equal(get(query), undefined);
     set(query, { flags: 0x8580, answers: [address('192.0.2.1', 60)], authorities: [soa(90, 1)] });
     clock.now += 20.6;
-    const kept = get(query);
-    assert.deepEqual(kept?.answers, [`${WWW} 40 A 192.0.2.1`]);
-    assert.match(kept?.authorities[0] ?? '', /^example.com 70 SOA /);
+    const cached = get(query);
+    assert.deepEqual(cached?.answers, [`${WWW} 40 A 192.0.2.1`]);
+    assert.match(cached?.authorities[0] ?? '', /^example.com 70 SOA /);
     // The AA bit is cleared.
-    assert.deepEqual([kept?.id, kept?.flags], [0, 'qr rd ra']);
+    assert.deepEqual([cached?.id, cached?.flags], [0, 'qr rd ra']);
     clock.now += 39.3;
     assert.deepEqual(get(query)?.answers, [`${WWW} 1 A 192.0.2.1`]);
     clock.now += 0.1;
@@ -149,7 +149,7 @@ describe('forward-cache: ForwardCache', () => {
     assert.equal(made.stats.entries.denial, 1);
   });
 
-  for (const [what, said] of [
+  for (const [what, fields] of [
     ['a failure', { flags: 0x8182 }],
     ['a refusal', { flags: 0x8185 }],
     ['a truncated response', { flags: 0x8380, answers: [address('192.0.2.1')] }],
@@ -167,7 +167,7 @@ describe('forward-cache: ForwardCache', () => {
   ] as const) {
     it(`does not cache ${what}`, () => {
       const { get, set } = cache();
-      set(ask(), said as Said);
+      set(ask(), fields as ResponseFields);
       assert.equal(get(ask()), undefined);
     });
   }
@@ -209,10 +209,10 @@ describe('forward-cache: ForwardCache', () => {
       answers: [address('192.0.2.1')],
       additionals: [OPT],
     });
-    const kept = get(ask({ size: 512, dnssecOk: true }, WWW.toUpperCase()));
-    assert.equal(kept?.question, 'WWW.EXAMPLE.COM A');
-    assert.deepEqual(kept?.opt, { size: 1232, dnssecOk: true });
-    assert.deepEqual(kept?.additionals, []);
+    const cached = get(ask({ size: 512, dnssecOk: true }, WWW.toUpperCase()));
+    assert.equal(cached?.question, 'WWW.EXAMPLE.COM A');
+    assert.deepEqual(cached?.opt, { size: 1232, dnssecOk: true });
+    assert.deepEqual(cached?.additionals, []);
   });
 
   it('rotates the addresses so that each comes first at some time', () => {
@@ -297,8 +297,8 @@ describe('forward-cache: ForwardCache', () => {
           bytes.writeUInt16BE(0x8180, 2);
           for (const [index, count] of counts.entries()) bytes.writeUInt16BE(count, 6 + 2 * index);
           made.set(readGood(query), query, bytes);
-          const kept = made.get(readGood(query), query);
-          assert.ok(kept === undefined || kept.length <= bytes.length);
+          const cached = made.get(readGood(query), query);
+          assert.ok(cached === undefined || cached.length <= bytes.length);
         },
       ),
       { seed: 3, numRuns: 2000 },

@@ -27,8 +27,8 @@ function read(bytes: Buffer): DnsQuery {
 
 const running: FakeResolver[] = [];
 
-async function resolver(says: FakeResponder): Promise<FakeResolver> {
-  const started = await startFakeResolver(says);
+async function resolver(respond: FakeResponder): Promise<FakeResolver> {
+  const started = await startFakeResolver(respond);
   running.push(started);
   return started;
 }
@@ -47,7 +47,7 @@ function withAddress(query: Buffer, data: readonly number[], flags = 0x8180): Bu
 const shown = (bytes: Buffer) => readReply(bytes).answers.map((text) => text.split(' ').at(-1));
 
 /** A port without a listener. */
-async function nobody(): Promise<Resolver> {
+async function unusedPort(): Promise<Resolver> {
   const { address, port, close } = await startFakeResolver(() => undefined);
   close();
   return { address, port };
@@ -97,7 +97,7 @@ describe('exchange: exchange()', () => {
       });
 
       it('fails when nothing listens', async () => {
-        await assert.rejects(ask(await nobody()), (error) => {
+        await assert.rejects(ask(await unusedPort()), (error) => {
           assert.ok(error instanceof NoAnswer);
           assert.equal(error.code, 'UNREACHABLE');
           assert.match(error.message, /ECONNREFUSED/);
@@ -190,16 +190,16 @@ function changed(bytes: Buffer, change: (bytes: Buffer) => void): Buffer {
 
 describe('forward: Forwarder', () => {
   function forwarder(resolvers: readonly Resolver[], options: Partial<ForwarderOptions> = {}) {
-    const heard: string[] = [];
+    const events: string[] = [];
     const probes: string[] = [];
     const name = ({ port }: Resolver) => `${resolvers.findIndex((each) => each.port === port)}`;
     const made = new Forwarder({
       resolvers,
       isSelf: () => false,
       observer: {
-        answered: (to, rcode) => heard.push(`${name(to)} answered ${rcode}`),
-        failed: (to, { code }) => heard.push(`${name(to)} ${code}`),
-        rejected: () => heard.push('rejected'),
+        answered: (to, rcode) => events.push(`${name(to)} answered ${rcode}`),
+        failed: (to, { code }) => events.push(`${name(to)} ${code}`),
+        rejected: () => events.push('rejected'),
         probeFailed: (to) => probes.push(`${name(to)} failed`),
         probeAnswered: (to) => probes.push(`${name(to)} answered`),
         allDown: () => probes.push('all down'),
@@ -212,7 +212,7 @@ describe('forward: Forwarder', () => {
     });
     const ask = (transport: 'udp' | 'tcp' = 'udp') => made.ask(QUERY, read(QUERY), transport);
     return {
-      heard,
+      events,
       probes,
       made,
       ask,
@@ -222,31 +222,31 @@ describe('forward: Forwarder', () => {
   const answering = (last: number) => resolver((query) => withAddress(query, [192, 0, 2, last]));
 
   it('tries the next resolver when one does not answer, and starts with that one from then on', async () => {
-    const { ask, heard } = forwarder([await nobody(), await answering(2), await answering(3)]);
+    const { ask, events } = forwarder([await unusedPort(), await answering(2), await answering(3)]);
     assert.deepEqual(shown(await ask()), ['192.0.2.2']);
     assert.deepEqual(shown(await ask()), ['192.0.2.2']);
-    assert.deepEqual(heard, ['0 UNREACHABLE', '1 answered 0', '1 answered 0']);
+    assert.deepEqual(events, ['0 UNREACHABLE', '1 answered 0', '1 answered 0']);
   });
 
   it('returns to the first resolver when the others fail', async () => {
     const first = await answering(1);
     let isSilent = true;
     const moody = await resolver((query) => (isSilent ? undefined : emptyAnswer(query)));
-    const { ask, heard } = forwarder([moody, first], { timeout: SHORT });
+    const { ask, events } = forwarder([moody, first], { timeout: SHORT });
     await ask();
     isSilent = false;
     first.close();
     running.splice(running.indexOf(first), 1);
     await ask();
-    assert.deepEqual(heard, ['0 TIMEOUT', '1 answered 0', '1 UNREACHABLE', '0 answered 0']);
+    assert.deepEqual(events, ['0 TIMEOUT', '1 answered 0', '1 UNREACHABLE', '0 answered 0']);
   });
 
   it('tries all resolvers again when none answered', async () => {
     let count = 0;
     const late = await resolver((query) => (++count < 3 ? undefined : emptyAnswer(query)));
-    const { ask, heard } = forwarder([late], { timeout: SHORT });
+    const { ask, events } = forwarder([late], { timeout: SHORT });
     await ask();
-    assert.deepEqual(heard, ['0 TIMEOUT', '0 TIMEOUT', '0 answered 0']);
+    assert.deepEqual(events, ['0 TIMEOUT', '0 TIMEOUT', '0 answered 0']);
   });
 
   it('skips resolvers that are down until a probe succeeds', async () => {
@@ -254,8 +254,8 @@ describe('forward: Forwarder', () => {
     const probe = async (to: Resolver) => {
       if (isAway) throw new NoAnswer(to, 'TIMEOUT');
     };
-    const away = await nobody();
-    const { ask, heard, probes, made } = forwarder([away, await answering(2)], {
+    const away = await unusedPort();
+    const { ask, events, probes, made } = forwarder([away, await answering(2)], {
       health: { probe, period: 1 },
     });
     await ask();
@@ -265,7 +265,7 @@ describe('forward: Forwarder', () => {
     isAway = false;
     await waitFor('it is up', () => made.resolvers[0]?.isUp === true);
     assert.equal(probes.at(-1), '0 answered');
-    assert.deepEqual(heard, ['0 UNREACHABLE', '1 answered 0']);
+    assert.deepEqual(events, ['0 UNREACHABLE', '1 answered 0']);
   });
 
   it('queries a resolver that is down when there is no other', async () => {
@@ -330,23 +330,23 @@ describe('forward: Forwarder', () => {
 
   it('accepts any response code as an answer', async () => {
     const failing = await resolver((query) => emptyAnswer(query, 0x8182));
-    const { ask, heard } = forwarder([failing, await answering(2)]);
+    const { ask, events } = forwarder([failing, await answering(2)]);
     assert.equal(readReply(await ask()).rcode, 2);
-    assert.deepEqual(heard, ['0 answered 2']);
+    assert.deepEqual(events, ['0 answered 2']);
   });
 
   it('fails when no resolver answers', async () => {
-    const { ask } = forwarder([await nobody(), await nobody()]);
+    const { ask } = forwarder([await unusedPort(), await unusedPort()]);
     const error = await ask().catch((reason: unknown) => reason);
     assert.equal(rcodeOf(error), 'SERVFAIL');
   });
 
   it('stops at the deadline', async () => {
     const silent = await Promise.all(Array.from({ length: 10 }, () => resolver(() => undefined)));
-    const { ask, heard } = forwarder(silent, { timeout: SHORT, deadline: 1.5 * SHORT });
+    const { ask, events } = forwarder(silent, { timeout: SHORT, deadline: 1.5 * SHORT });
     await assert.rejects(ask(), NoAnswer);
     // Two by the clock; timers may fire a little early.
-    assert.ok(heard.length <= 3, heard.join());
+    assert.ok(events.length <= 3, events.join());
   });
 
   it('does not query itself', async () => {
@@ -361,10 +361,10 @@ describe('forward: Forwarder', () => {
 
   it('returns a truncated UDP response without retrying over TCP', async () => {
     const fake = await resolver((query) => emptyAnswer(query, TRUNCATED));
-    const { ask, heard } = forwarder([fake]);
+    const { ask, events } = forwarder([fake]);
     assert.equal(readReply(await ask()).flags, 'qr tc rd ra');
     assert.equal(fake.queries.length, 1);
-    assert.deepEqual(heard, ['0 answered 0']);
+    assert.deepEqual(events, ['0 answered 0']);
   });
 
   it('uses TCP for queries received over TCP', async () => {
@@ -404,11 +404,11 @@ describe('forward: Forwarder', () => {
 
   it('limits the number of queries in flight', async () => {
     const silent = await resolver(() => undefined);
-    const { ask, heard } = forwarder([silent], { maxConcurrent: 2, timeout: SHORT });
+    const { ask, events } = forwarder([silent], { maxConcurrent: 2, timeout: SHORT });
     const results = await Promise.allSettled([ask(), ask(), ask()]);
     const rcodes = results.map((each) => each.status === 'rejected' && rcodeOf(each.reason));
     assert.deepEqual(rcodes, ['SERVFAIL', 'SERVFAIL', 'REFUSED']);
-    assert.deepEqual([...new Set(heard)].toSorted(), ['0 TIMEOUT', 'rejected']);
+    assert.deepEqual([...new Set(events)].toSorted(), ['0 TIMEOUT', 'rejected']);
     await assert.rejects(ask(), NoAnswer);
   });
 
@@ -428,9 +428,9 @@ describe('forward: Forwarder', () => {
         [rcode, answers.map(recordLine), authorities],
         ['NOERROR', ['www.example.com 60 A 192.0.2.9'], []],
       );
-      const asked = readReply(fake.queries[0]?.bytes ?? Buffer.alloc(0));
+      const sentQuery = readReply(fake.queries[0]?.bytes ?? Buffer.alloc(0));
       assert.deepEqual(
-        [asked.question, asked.flags, asked.opt?.size],
+        [sentQuery.question, sentQuery.flags, sentQuery.opt?.size],
         ['www.example.com A', 'rd', 1232],
       );
     });
@@ -477,9 +477,9 @@ describe('forward: Forwarder', () => {
     it('queries types that have no name here', async () => {
       const fake = await resolver((query) => emptyAnswer(query));
       await forwarder([fake]).resolve('www.example.com', 65);
-      const [asked] = fake.queries;
+      const [sentQuery] = fake.queries;
       const end = HEADER_LENGTH + QUESTION.length;
-      assert.deepEqual([...(asked?.bytes.subarray(end - 4, end) ?? [])], [0, 65, 0, 1]);
+      assert.deepEqual([...(sentQuery?.bytes.subarray(end - 4, end) ?? [])], [0, 65, 0, 1]);
     });
 
     it('reports NXDOMAIN', async () => {
@@ -487,13 +487,13 @@ describe('forward: Forwarder', () => {
       assert.equal((await forwarder([fake]).resolve('www.example.com', 1)).rcode, 'NXDOMAIN');
     });
 
-    for (const [what, says] of [
+    for (const [what, respond] of [
       ['a failure', (query: Buffer) => emptyAnswer(query, 0x8182)],
       ['a refusal', (query: Buffer) => emptyAnswer(query, 0x8185)],
       ['a malformed response', (query: Buffer) => withAddress(query, [1, 2, 3, 4]).subarray(0, -1)],
     ] as const) {
       it(`fails on ${what}`, async () => {
-        const failure = forwarder([await resolver(says)]).resolve('www.example.com', 1);
+        const failure = forwarder([await resolver(respond)]).resolve('www.example.com', 1);
         assert.equal(rcodeOf(await failure.catch((reason: unknown) => reason)), 'SERVFAIL');
       });
     }

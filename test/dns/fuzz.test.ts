@@ -167,9 +167,9 @@ describe('fuzz: readUpstreamAnswer()', () => {
           assert.ok(error instanceof BadAnswer, String(error));
           return;
         }
-        const said = { ...resolution, authoritative: true, additionals: [] };
+        const sections = { ...resolution, authoritative: true, additionals: [] };
         const options = { recursionAvailable: true, limit: 65_535, random: () => 0 };
-        const written = encodeResponse(QUERY, encodeAnswer(QUERY.question, said), options);
+        const written = encodeResponse(QUERY, encodeAnswer(QUERY.question, sections), options);
         const { answers, authorities } = readReply(written);
         assert.equal(answers.length, resolution.answers.length);
         assert.equal(authorities.length, resolution.authorities.length);

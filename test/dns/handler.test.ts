@@ -113,9 +113,9 @@ describe('handler: createHandler()', () => {
   });
 
   it('sets RA only if it forwards', async () => {
-    const asked = queryBytes(WEB, 'A');
-    assert.equal((await reply(asked)).flags, 'qr aa rd');
-    assert.equal((await reply(asked, { forwarder: upstream({}) })).flags, 'qr aa rd ra');
+    const queryMessage = queryBytes(WEB, 'A');
+    assert.equal((await reply(queryMessage)).flags, 'qr aa rd');
+    assert.equal((await reply(queryMessage, { forwarder: upstream({}) })).flags, 'qr aa rd ra');
   });
 
   it('returns only the alias when its target is in another domain and nothing is forwarded', async () => {
@@ -124,7 +124,7 @@ describe('handler: createHandler()', () => {
   });
 
   it('answers SERVFAIL on an internal error and reports it', async () => {
-    const mistakes: unknown[] = [];
+    const errors: unknown[] = [];
     const error = new TypeError('broken zone');
     const broken: Authority = authority({
       ...ZONE,
@@ -134,19 +134,19 @@ describe('handler: createHandler()', () => {
     });
     const options = {
       authority: broken,
-      onInternalError: (mistake: unknown) => mistakes.push(mistake),
+      onInternalError: (cause: unknown) => errors.push(cause),
     };
     const { rcode, served } = await reply(queryBytes(WEB, 'A'), options);
-    assert.deepEqual([rcode, served.by, mistakes], [2, undefined, [error]]);
+    assert.deepEqual([rcode, served.by, errors], [2, undefined, [error]]);
     const forwarder = upstream({ ask: () => Promise.reject(error) });
     const other = await reply(queryBytes('example.com', 'A'), { ...options, forwarder });
-    assert.deepEqual([other.rcode, mistakes], [2, [error, error]]);
+    assert.deepEqual([other.rcode, errors], [2, [error, error]]);
   });
 
   it('caches answers until the records change', async () => {
     let serial = 1;
     let data = '10.96.0.1';
-    const looked: string[] = [];
+    const lookedUp: string[] = [];
     const zone = {
       clusterDomain: 'cluster.local',
       isSynced: true,
@@ -154,7 +154,7 @@ describe('handler: createHandler()', () => {
         return serial;
       },
       lookup: (name: string) => {
-        looked.push(name);
+        lookedUp.push(name);
         return name === WEB ? [a(WEB, data)] : undefined;
       },
     };
@@ -169,7 +169,7 @@ describe('handler: createHandler()', () => {
     assert.deepEqual(await answers(upper, { size: 512 }), [`${upper} 5 A 10.96.0.1`]);
     assert.deepEqual(await answers('gone.cluster.local'), []);
     assert.deepEqual(await answers('gone.cluster.local'), []);
-    assert.deepEqual(looked, [WEB, 'gone.cluster.local']);
+    assert.deepEqual(lookedUp, [WEB, 'gone.cluster.local']);
     // Records of another name have changed: the cached records are compared once, and the SOA
     // record gets the new serial.
     serial = 2;
@@ -177,7 +177,7 @@ describe('handler: createHandler()', () => {
       const { response: negative } = await ask(queryBytes('gone.cluster.local', 'A'));
       assert.match(readReply(negative ?? assert.fail()).authorities[0] ?? '', /"serial":2,/);
     }
-    assert.equal(looked.length, 3);
+    assert.equal(lookedUp.length, 3);
     data = '10.96.0.2';
     serial = 3;
     assert.deepEqual(await answers(WEB), [`${WEB} 5 A 10.96.0.2`]);
@@ -235,7 +235,7 @@ describe('handler: createHandler()', () => {
       bytes.writeUInt16BE(count, 6);
       return bytes;
     };
-    const asked = queryBytes('WWW.example.com', 'A', { id: 17 });
+    const queryMessage = queryBytes('WWW.example.com', 'A', { id: 17 });
 
     it('relays its response with the id of the client', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RD | FLAG.RA, 2);
@@ -247,28 +247,28 @@ describe('handler: createHandler()', () => {
           return Buffer.from(response);
         },
       };
-      const { id, flags, answers, question, served } = await reply(asked, { forwarder });
+      const { id, flags, answers, question, served } = await reply(queryMessage, { forwarder });
       assert.deepEqual([id, flags, question], [17, 'qr rd ra', 'WWW.example.com A']);
       const owner = 'WWW.example.com';
       assert.deepEqual(answers, [`${owner} 9 A 192.0.2.0`, `${owner} 9 A 192.0.2.1`]);
       assert.deepEqual([served.by, served.zone, served.rcode], ['forward', '', 0]);
-      assert.deepEqual(seen, [asked, 'udp']);
+      assert.deepEqual(seen, [queryMessage, 'udp']);
     });
 
     it('relays an error response', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | 3, 0);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
-      const { rcode, served } = await reply(asked, { forwarder });
+      const { rcode, served } = await reply(queryMessage, { forwarder });
       assert.deepEqual([rcode, served.rcode], [3, 3]);
     });
 
     it('truncates a response that is too long for the client', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 40);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
-      const cut = await reply(asked, { forwarder });
+      const cut = await reply(queryMessage, { forwarder });
       assert.deepEqual([cut.flags, cut.answers, cut.id], ['qr tc rd ra', [], 17]);
       assert.equal(cut.question, 'WWW.example.com A');
-      assert.equal((await reply(asked, { forwarder }, 'tcp')).answers.length, 40);
+      assert.equal((await reply(queryMessage, { forwarder }, 'tcp')).answers.length, 40);
       const large = queryBytes('WWW.example.com', 'A', { size: 2000 });
       assert.equal((await reply(large, { forwarder })).answers.length, 40);
     });
@@ -284,7 +284,7 @@ describe('handler: createHandler()', () => {
 
     it('answers SERVFAIL or REFUSED when forwarding fails', async () => {
       const ask = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
-      const { rcode, served, id } = await reply(asked, { forwarder: upstream({ ask }) });
+      const { rcode, served, id } = await reply(queryMessage, { forwarder: upstream({ ask }) });
       assert.deepEqual([rcode, id, served.by], [2, 17, 'forward']);
     });
 
@@ -328,8 +328,8 @@ describe('handler: createHandler()', () => {
 
     it('returns NXDOMAIN or SERVFAIL of an external target', async () => {
       const nothing = { rcode: 'NXDOMAIN' as const, answers: [], authorities: [] };
-      const gone = { ...upstream({}), resolve: async () => nothing };
-      const { rcode, answers } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: gone });
+      const nxdomain = { ...upstream({}), resolve: async () => nothing };
+      const { rcode, answers } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: nxdomain });
       assert.deepEqual([rcode, answers], [3, [`${OUTSIDE} 5 CNAME www.example.com`]]);
       const resolve = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
       const silent = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: upstream({ resolve }) });

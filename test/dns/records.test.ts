@@ -169,8 +169,8 @@ describe('records: all-ports Services', () => {
   for (const [what, fields, hasPorts] of rows) {
     it(`${what}: addresses, ${hasPorts ? 'and' : 'no'} SRV records`, () => {
       const object = service({ ports: PLACEHOLDER, ...fields });
-      const wanted = hasPorts ? [...addresses, srv] : addresses;
-      assert.deepEqual(lines(object), wanted);
+      const expected = hasPorts ? [...addresses, srv] : addresses;
+      assert.deepEqual(lines(object), expected);
     });
   }
 

@@ -37,11 +37,11 @@ function addresses(name: string, count: number): ResourceRecord[] {
 
 function write(
   of: DnsQuery,
-  said: Partial<AnswerSections>,
+  sections: Partial<AnswerSections>,
   limit = 65_535,
   options: Partial<typeof OPTIONS> = {},
 ): Buffer {
-  const encoded = encodeAnswer(of.question, { ...NOTHING, ...said });
+  const encoded = encodeAnswer(of.question, { ...NOTHING, ...sections });
   return encodeResponse(of, encoded, { ...OPTIONS, limit, ...options });
 }
 
@@ -59,9 +59,9 @@ describe('response: encodeResponse()', () => {
       additionals: [],
       opt: undefined,
     });
-    const said = { authoritative: false, rcode: 'NXDOMAIN' } as const;
+    const sections = { authoritative: false, rcode: 'NXDOMAIN' } as const;
     const plain = query('a', { recursionDesired: false });
-    const other = write(plain, said, 512, { recursionAvailable: true });
+    const other = write(plain, sections, 512, { recursionAvailable: true });
     assert.equal(readReply(other).flags, 'qr ra');
     assert.equal(readReply(other).rcode, 3);
   });
@@ -76,30 +76,30 @@ describe('response: encodeResponse()', () => {
   });
 
   it('compresses names to the question, in its letter case', () => {
-    const asked = 'wEb.DEFAULT.svc.Cluster.Local';
+    const queriedName = 'wEb.DEFAULT.svc.Cluster.Local';
     const soa: ResourceRecord = {
       name: 'cluster.local',
       type: 'SOA',
       ttl: 5,
       data: { mname: 'ns.dns.cluster.local', rname: 'hostmaster.cluster.local' },
     };
-    const bytes = write(query(asked), {
+    const bytes = write(query(queriedName), {
       answers: [address(WEB, 1)],
       authorities: [soa],
       additionals: [address('pod.svc.cluster.local', 2), address('example.com', 3)],
     });
     const reply = readReply(bytes);
-    assert.deepEqual(reply.answers, [`${asked} 5 A 10.0.0.1`]);
+    assert.deepEqual(reply.answers, [`${queriedName} 5 A 10.0.0.1`]);
     assert.match(reply.authorities[0] ?? '', /^Cluster\.Local 5 SOA /);
     assert.deepEqual(reply.additionals, [
       'pod.svc.Cluster.Local 5 A 10.0.0.2',
       'example.com 5 A 10.0.0.3',
     ]);
-    const [header, question] = [12, asked.length + 2 + 4];
+    const [header, question] = [12, queriedName.length + 2 + 4];
     // The two bytes of the pointer to the question.
     assert.equal(bytes.readUInt16BE(header + question), 0xc00c);
     assert.equal(
-      write(query(asked), { answers: [address(WEB, 1)] }).length,
+      write(query(queriedName), { answers: [address(WEB, 1)] }).length,
       header + question + 16,
     );
   });
@@ -182,18 +182,18 @@ describe('response: encodeResponse()', () => {
   describe('with several addresses', () => {
     const alias: ResourceRecord = { name: 'alias', type: 'CNAME', ttl: 5, data: WEB };
     const all = addresses(WEB, 3).map(recordLine);
-    for (const [what, asked, before] of [
+    for (const [what, queriedName, before] of [
       ["of the question's name", WEB, []],
       ['of an alias target', 'alias', [alias]],
     ] as const) {
       it(`rotates addresses ${what} so that each comes first at some time`, () => {
-        const said = {
+        const sections = {
           answers: [...before, ...addresses(WEB, 3)],
           additionals: [address('x', 9)],
           addressCount: 3,
         };
         const orders = [0, 0.34, 0.67, 0.99].map((random) => {
-          const bytes = write(query(asked), said, 512, { random: () => random });
+          const bytes = write(query(queriedName), sections, 512, { random: () => random });
           const { answers, additionals } = readReply(bytes);
           assert.deepEqual(additionals, ['x 5 A 10.0.0.9']);
           assert.deepEqual(answers.slice(0, before.length), before.map(recordLine));
@@ -207,8 +207,8 @@ describe('response: encodeResponse()', () => {
     }
 
     it('returns a random part when not all fit', () => {
-      const said = { answers: addresses(WEB, 100), addressCount: 100 };
-      const { answers } = readReply(write(query(WEB), said, 512, { random: () => 0.9 }));
+      const sections = { answers: addresses(WEB, 100), addressCount: 100 };
+      const { answers } = readReply(write(query(WEB), sections, 512, { random: () => 0.9 }));
       assert.equal(answers.length, 29);
       assert.equal(answers[0], `${WEB} 5 A 10.0.0.90`);
       assert.equal(answers[10], `${WEB} 5 A 10.0.0.0`);
@@ -221,11 +221,11 @@ describe('response: encodeResponse()', () => {
   });
 
   it('reuses encoded records for the same question in another letter case', () => {
-    const said = { answers: addresses(WEB, 3), additionals: [address(`x.${WEB}`, 9)] };
-    const encoded = encodeAnswer(query(WEB).question, { ...NOTHING, ...said });
-    for (const asked of [WEB, 'wEb.DEFAULT.svc.Cluster.Local']) {
-      const of = query(asked, { size: 1000, id: 5 });
-      assert.deepEqual(encodeResponse(of, encoded, OPTIONS), write(of, said));
+    const sections = { answers: addresses(WEB, 3), additionals: [address(`x.${WEB}`, 9)] };
+    const encoded = encodeAnswer(query(WEB).question, { ...NOTHING, ...sections });
+    for (const queriedName of [WEB, 'wEb.DEFAULT.svc.Cluster.Local']) {
+      const of = query(queriedName, { size: 1000, id: 5 });
+      assert.deepEqual(encodeResponse(of, encoded, OPTIONS), write(of, sections));
     }
   });
 
@@ -258,22 +258,24 @@ describe('response: encodeResponse()', () => {
     const fields = fc.constantFrom<QueryFields>({}, { size: 512 }, { size: 4096, dnssecOk: true });
     fc.assert(
       fc.property(
-        fc.record({ asked: short, fields, limit: fc.integer({ min: 512, max: 3000 }) }),
+        fc.record({ queriedName: short, fields, limit: fc.integer({ min: 512, max: 3000 }) }),
         fc.tuple(records, records, records),
-        ({ asked, fields, limit }, [answers, authorities, additionals]) => {
-          const of = query(asked, fields);
+        ({ queriedName, fields, limit }, [answers, authorities, additionals]) => {
+          const of = query(queriedName, fields);
           const bytes = write(of, { answers, authorities, additionals }, limit);
           assert.ok(bytes.length <= limit);
           const reply = readReply(bytes);
-          assert.equal(reply.question, `${asked} A`);
+          assert.equal(reply.question, `${queriedName} A`);
           assert.equal(reply.opt === undefined, of.edns === undefined);
           const lower = (lines: readonly string[]) => lines.map((text) => text.toLowerCase());
           const written = [reply.answers, reply.authorities, reply.additionals];
-          const wanted = [answers, authorities, additionals].map((all) => all.map(recordLine));
+          const expected = [answers, authorities, additionals].map((all) => all.map(recordLine));
           for (const [index, lines] of written.entries()) {
-            assert.deepEqual(lower(lines), lower(wanted[index]?.slice(0, lines.length) ?? []));
+            assert.deepEqual(lower(lines), lower(expected[index]?.slice(0, lines.length) ?? []));
           }
-          const isWhole = [0, 1].every((index) => written[index]?.length === wanted[index]?.length);
+          const isWhole = [0, 1].every(
+            (index) => written[index]?.length === expected[index]?.length,
+          );
           assert.equal(isTruncated(bytes), !isWhole);
           // Nothing that fits is left out.
           const unlimited = write(of, { answers, authorities, additionals });

@@ -173,16 +173,16 @@ describe('server: DnsServer', () => {
   });
 
   it('holds no socket if only one protocol is available', async () => {
-    const taken = createServer().listen(0, ADDRESS);
-    await once(taken, 'listening');
-    const { port } = taken.address() as AddressInfo;
+    const blocker = createServer().listen(0, ADDRESS);
+    await once(blocker, 'listening');
+    const { port } = blocker.address() as AddressInfo;
     const server = new DnsServer({ port, handle: echo, onServed: () => {} });
     await assert.rejects(server.listen(ADDRESS), { code: 'EADDRINUSE' });
     const socket = udp('udp4');
     const listening = once(socket, 'listening');
     socket.bind(port, ADDRESS);
     await listening;
-    taken.close();
+    blocker.close();
   });
 });
 
@@ -477,11 +477,11 @@ describe('server: TCP', () => {
     socket.write(stream);
     // The connection is stuck once the kernel buffers of both sides are full.
     let last = -1;
-    let looks = 0;
+    let stableReads = 0;
     await waitFor('nothing is read any more', () => {
-      looks = asked === last ? looks + 1 : 0;
+      stableReads = asked === last ? stableReads + 1 : 0;
       last = asked;
-      return asked > 0 && looks === 10;
+      return asked > 0 && stableReads === 10;
     });
     const then = asked;
     assert.ok(then < count / 10, `${then} responses of 60,000 bytes were made`);

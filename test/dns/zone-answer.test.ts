@@ -53,9 +53,9 @@ function ask(
   return answerFromZone(query, of);
 }
 
-function lines(said: ZoneAnswer | undefined) {
-  assert.ok(said !== undefined);
-  const { answers, authorities, additionals, addressCount: _, isCacheable: __, ...rest } = said;
+function lines(actual: ZoneAnswer | undefined) {
+  assert.ok(actual !== undefined);
+  const { answers, authorities, additionals, addressCount: _, isCacheable: __, ...rest } = actual;
   return {
     ...rest,
     answers: answers.map(recordLine),
@@ -143,8 +143,8 @@ describe('zone-answer: answerFromZone()', () => {
   });
 
   it('returns NODATA for other types of a reverse name', () => {
-    const said = lines(ask('1.0.96.10.in-addr.arpa', 'A'));
-    assert.deepEqual(said, { ...NODATA, authorities: [soa('in-addr.arpa')] });
+    const actual = lines(ask('1.0.96.10.in-addr.arpa', 'A'));
+    assert.deepEqual(actual, { ...NODATA, authorities: [soa('in-addr.arpa')] });
   });
 
   it('sets the configured TTL, and at most five minutes for negative answers', () => {
@@ -159,8 +159,8 @@ describe('zone-answer: answerFromZone()', () => {
     const inside = step('inside', WEB);
 
     it('follows it within the zone', () => {
-      const said = lines(ask('inside.default.svc.cluster.local', 'A'));
-      assert.deepEqual(said, { ...KNOWN, answers: [inside, `${WEB} 5 A 10.96.0.1`] });
+      const actual = lines(ask('inside.default.svc.cluster.local', 'A'));
+      assert.deepEqual(actual, { ...KNOWN, answers: [inside, `${WEB} 5 A 10.96.0.1`] });
       const twice = lines(ask('twice.default.svc.cluster.local', 'AAAA'));
       assert.deepEqual(twice.answers, [
         step('twice', 'inside.default.svc.cluster.local'),
@@ -170,8 +170,8 @@ describe('zone-answer: answerFromZone()', () => {
     });
 
     it('returns NODATA for a type that its target does not have', () => {
-      const said = lines(ask('inside.default.svc.cluster.local', 'TXT'));
-      assert.deepEqual(said, { ...NODATA, answers: [inside] });
+      const actual = lines(ask('inside.default.svc.cluster.local', 'TXT'));
+      assert.deepEqual(actual, { ...NODATA, answers: [inside] });
       const gone = step('nowhere', 'gone.default.svc.cluster.local');
       const nowhere = lines(ask('nowhere.default.svc.cluster.local', 'A'));
       assert.deepEqual(nowhere, { ...NXDOMAIN, answers: [gone] });
@@ -180,8 +180,8 @@ describe('zone-answer: answerFromZone()', () => {
     it('returns its external target', () => {
       const target = 'www.example.com';
       const outside = step('outside', target);
-      const said = lines(ask('outside.default.svc.cluster.local', 'A'));
-      assert.deepEqual(said, { ...KNOWN, answers: [outside], externalTarget: target });
+      const actual = lines(ask('outside.default.svc.cluster.local', 'A'));
+      assert.deepEqual(actual, { ...KNOWN, answers: [outside], externalTarget: target });
       const chain = lines(ask('chain.default.svc.cluster.local', 'MX'));
       const first = step('chain', 'outside.default.svc.cluster.local');
       assert.deepEqual(chain, { ...KNOWN, answers: [first, outside], externalTarget: target });
@@ -189,8 +189,8 @@ describe('zone-answer: answerFromZone()', () => {
 
     it('returns only the alias for types CNAME and ANY', () => {
       for (const type of ['CNAME', 'ANY']) {
-        const said = lines(ask('outside.default.svc.cluster.local', type));
-        assert.deepEqual(said, { ...KNOWN, answers: [step('outside', 'www.example.com')] }, type);
+        const actual = lines(ask('outside.default.svc.cluster.local', type));
+        assert.deepEqual(actual, { ...KNOWN, answers: [step('outside', 'www.example.com')] }, type);
       }
     });
 
@@ -240,8 +240,12 @@ describe('zone-answer: answerFromZone()', () => {
   });
 
   it('marks answers that depend only on records as cacheable', () => {
-    const lasting = [`_http._tcp.${WEB}`, 'inside.default.svc.cluster.local', 'gone.cluster.local'];
-    for (const name of [WEB, ...lasting, '1.0.96.10.in-addr.arpa', 'dns.cluster.local']) {
+    const cacheable = [
+      `_http._tcp.${WEB}`,
+      'inside.default.svc.cluster.local',
+      'gone.cluster.local',
+    ];
+    for (const name of [WEB, ...cacheable, '1.0.96.10.in-addr.arpa', 'dns.cluster.local']) {
       for (const type of ['A', 'SRV', 'ANY'])
         assert.equal(ask(name, type)?.isCacheable, true, name);
     }
@@ -264,12 +268,12 @@ describe('zone-answer: answerFromZone()', () => {
       srv('s.cluster.local', 1, name),
       a(name, '10.0.0.1'),
     ]);
-    const asked = readQuery(queryBytes('s.cluster.local', 'SRV'));
-    assert.ok(asked !== undefined && 'name' in asked);
+    const sentQuery = readQuery(queryBytes('s.cluster.local', 'SRV'));
+    assert.ok(sentQuery !== undefined && 'name' in sentQuery);
     for (const most of [1, 2, 3, 4]) {
-      const said = answerFromZone(asked, authority(fakeZone(records)), most);
+      const actual = answerFromZone(sentQuery, authority(fakeZone(records)), most);
       assert.deepEqual(
-        [said?.isCacheable, said?.additionals.length],
+        [actual?.isCacheable, actual?.additionals.length],
         [most >= 3, Math.min(most, 3)],
       );
     }

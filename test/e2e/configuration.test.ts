@@ -174,9 +174,9 @@ describe('configuration of an agent', () => {
     const refused = () =>
       agent.logged('the configuration file changed and cannot be used; what was read stays');
     await waitFor('the error is logged', () => refused().length > 0, START_MS);
-    const [told] = refused();
-    assert.equal(told?.level, 50);
-    assert.match(String(told?.reason), /config\.conf: bindAddress: .*"nowhere"/);
+    const [logged] = refused();
+    assert.equal(logged?.level, 50);
+    assert.match(String(logged?.reason), /config\.conf: bindAddress: .*"nowhere"/);
     assert.equal(agent.child.exitCode, null, 'it continues');
     const counted = { result: 'unusable' };
     assert.equal((await scrape()).value('portwide_config_changes_total', counted), 1);
@@ -285,13 +285,13 @@ describe('configuration of an agent', () => {
 
     it('does not replace a configured mode', async () => {
       const agent = startWith(withNft('1.0.0'), '--proxy-mode=nftables');
-      const said = new Promise<string>((resolve) => {
+      const output = new Promise<string>((resolve) => {
         agent.child.stderr?.on('data', (chunk) => resolve(String(chunk)));
       });
       assert.equal(await agent.ended(), 1);
       const expected =
         'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: it takes 1.0.1\n';
-      assert.equal(await said, expected);
+      assert.equal(await output, expected);
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
   });
@@ -379,9 +379,9 @@ describe('configuration of an agent', () => {
         ['--cluster-cidr (clusterCIDR)', '--cluster-cidr (clusterCIDR) is unset'],
       ],
     );
-    const told = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
+    const logged = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
     assert.deepEqual(
-      told.map(({ level, node }) => [level, node]),
+      logged.map(({ level, node }) => [level, node]),
       [[30, 'other']],
     );
   });
@@ -399,13 +399,13 @@ describe('configuration of an agent', () => {
   });
 
   it('stops cleanly on SIGTERM while a command runs', async () => {
-    const [begun, slow] = [at('begun'), at('iptables-nft-save')];
-    writeFileSync(slow, `#!/bin/sh\ntouch ${begun}\nexec sleep 60\n`, { mode: 0o755 });
+    const [started, slow] = [at('begun'), at('iptables-nft-save')];
+    writeFileSync(slow, `#!/bin/sh\ntouch ${started}\nexec sleep 60\n`, { mode: 0o755 });
     await lab.node.exec('nft', ['add', 'table', 'ip', 'nat']);
     const env = { PATH: `${directory}:${process.env.PATH}` };
     const agent = startWith(env, '--proxy-mode=nftables');
     await agent.serves();
-    await waitFor('a command runs', () => existsSync(begun), START_MS);
+    await waitFor('a command runs', () => existsSync(started), START_MS);
     agent.child.kill('SIGTERM');
     assert.equal(await agent.ended(), 0);
     assert.equal(agent.logged('stopping; the rules stay').length, 1);
@@ -413,14 +413,14 @@ describe('configuration of an agent', () => {
   });
 
   it('stops cleanly on SIGTERM before it serves', async () => {
-    const [begun, go] = [at('begun'), at('go')];
-    const held = `touch ${begun}\nuntil [ -e ${go} ]; do sleep 0.05; done`;
+    const [started, go] = [at('begun'), at('go')];
+    const held = `touch ${started}\nuntil [ -e ${go} ]; do sleep 0.05; done`;
     writeFileSync(at('nft'), `#!/bin/sh\n${held}\nPATH=${process.env.PATH} exec nft "$@"\n`, {
       mode: 0o755,
     });
     const env = { PATH: `${directory}:${process.env.PATH}` };
     const agent = startWith(env, '--proxy-mode=nftables');
-    await waitFor('a command runs', () => existsSync(begun), START_MS);
+    await waitFor('a command runs', () => existsSync(started), START_MS);
     agent.child.kill('SIGTERM');
     writeFileSync(go, '');
     assert.equal(await agent.ended(), 0);
@@ -431,11 +431,11 @@ describe('configuration of an agent', () => {
   it('serves although the metrics port is in use, unless a flag forbids it', async () => {
     const script = `require('net').createServer().listen(10249, '127.0.0.1', () => console.log('up'))`;
     const taker = lab.node.spawn(process.execPath, ['-e', script]);
-    let said = '';
+    let output = '';
     taker.stdout?.on('data', (chunk) => {
-      said += String(chunk);
+      output += String(chunk);
     });
-    await waitFor('the port is in use', () => said.includes('up'), START_MS);
+    await waitFor('the port is in use', () => output.includes('up'), START_MS);
 
     const strict = start('--bind-address-hard-fail');
     assert.equal(await strict.ended(), 1);

@@ -110,10 +110,10 @@ describe('TCP connections to deleted endpoints', () => {
               world.slice('web', pods),
             ]);
           await apply([world.pod(0)]);
-          const [gone] = await holdToEach(lab.client, vip, 7000, [world.pod(0)]);
-          assert.ok(gone);
+          const [toDeleted] = await holdToEach(lab.client, vip, 7000, [world.pod(0)]);
+          assert.ok(toDeleted);
           await apply([]);
-          await isReset(gone);
+          await isReset(toDeleted);
         });
 
         it(`IPv${family}: are reset on node ports when only other nodes have endpoints`, async () => {
@@ -125,10 +125,10 @@ describe('TCP connections to deleted endpoints', () => {
           };
           const node = world.address(world.node);
           await apply([world.pod(0), world.remote(0)], spec);
-          const [gone] = await holdToEach(lab.client, node, NODE_PORT, [world.pod(0)]);
-          assert.ok(gone);
+          const [toDeleted] = await holdToEach(lab.client, node, NODE_PORT, [world.pod(0)]);
+          assert.ok(toDeleted);
           await apply([world.remote(0)], spec);
-          await isReset(gone);
+          await isReset(toDeleted);
           const { outcome } = await lab.client.tcp(node, NODE_PORT, { timeoutMs: 500 });
           assert.equal(outcome, 'timeout', 'a new connection is dropped, as in kube-proxy');
         });
@@ -154,13 +154,13 @@ describe('TCP connections to deleted endpoints', () => {
           spec: { clusterIPs: [vip], ports: [{ port: 80 }] },
         });
         await world.apply([service, world.slice('web', [world.pod(0)], TCP)]);
-        const [gone] = await holdToEach(lab.client, vip, 80, [world.pod(0)]);
-        assert.ok(gone);
+        const [toDeleted] = await holdToEach(lab.client, vip, 80, [world.pod(0)]);
+        assert.ok(toDeleted);
         await agent.stop();
         agent.write('objects', [service, world.slice('web', [world.pod(1)], TCP)]);
-        await staysOpen(gone);
+        await staysOpen(toDeleted);
         await agent.start();
-        await isReset(gone);
+        await isReset(toDeleted);
       });
     });
   }

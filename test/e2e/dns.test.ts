@@ -461,8 +461,8 @@ describe('portwide dns', () => {
       assert.equal(scrape.value('coredns_dns_responses_total', forwarded), 1);
       const failed = { to: '198.51.100.10:53', reason: 'unreachable' };
       assert.ok((scrape.value('portwide_dns_forward_failures_total', failed) ?? 0) >= 1);
-      const kept = { zones: '.', type: 'success' };
-      assert.ok((scrape.value('coredns_cache_hits_total', kept) ?? 0) >= 1);
+      const cacheLabels = { zones: '.', type: 'success' };
+      assert.ok((scrape.value('coredns_cache_hits_total', cacheLabels) ?? 0) >= 1);
       assert.equal(scrape.value('portwide_dns_resolver_up', { to: '[2001:db8:51::10]:53' }), 1);
       assert.equal(scrape.value('coredns_panics_total'), 0);
       assert.deepEqual(await promtoolProblems(body), []);

@@ -64,9 +64,9 @@ export class ApiFeed implements Feed {
   write(name: string, objects: readonly Manifest[]): void {
     const idOf = (object: Manifest) => `${object.kind} ${keyOf(metadataOf(object))}`;
     const ids = new Set(objects.map(idOf));
-    const gone = (this.#written.get(name) ?? []).filter((object) => !ids.has(idOf(object)));
+    const removed = (this.#written.get(name) ?? []).filter((object) => !ids.has(idOf(object)));
     this.#written.set(name, objects);
-    const calls = [this.double.call('put', ...objects), this.double.call('delete', ...gone)];
+    const calls = [this.double.call('put', ...objects), this.double.call('delete', ...removed)];
     this.#calls = Promise.all([this.#calls, ...calls]);
     // written() reports the error.
     this.#calls.catch(() => {});

@@ -228,7 +228,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       // Wait a hundred times as long as a full comparison takes.
       this.timeout(900_000);
       await agent.apply(services(pods(0)));
-      const whole = await allRules();
+      const expected = await allRules();
       const iptables = `iptables-${variant}`;
       const mended = () =>
         agent.log.filter(({ msg }) => /changed our rules|that the kernel lacked/.test(msg)).length;
@@ -249,7 +249,7 @@ for (const variant of ['nft', 'legacy'] as const) {
           ['-t', 'nat', '-F', 'KUBE-SERVICES'],
           ['-t', 'nat', '-F', 'KUBE-MARK-MASQ'],
           ['-F', 'KUBE-FORWARD'],
-          ['-t', 'nat', '-F', /KUBE-SVC-\w{16}/.exec(whole)?.[0] ?? ''],
+          ['-t', 'nat', '-F', /KUBE-SVC-\w{16}/.exec(expected)?.[0] ?? ''],
           ['-t', 'nat', '-I', 'KUBE-POSTROUTING', '-j', 'RETURN'],
         ],
       ];
@@ -258,7 +258,7 @@ for (const variant of ['nft', 'legacy'] as const) {
         for (const command of damage) await lab.node.exec(iptables, ['-w', '5', ...command]);
         await waitFor(
           'the rules are restored',
-          async () => mended() > before && (await allRules()) === whole,
+          async () => mended() > before && (await allRules()) === expected,
           600_000,
         );
       }
@@ -329,9 +329,9 @@ for (const variant of ['nft', 'legacy'] as const) {
 
     it('removes everything with cleanup where there is no kubelet, and refuses it beside a running agent', async () => {
       await agent.apply(services(pods(0)));
-      const whole = await allRules();
+      const expected = await allRules();
       await assert.rejects(lab.node.exec(PORTWIDE, ['cleanup']), /stop it first/);
-      assert.equal(await allRules(), whole);
+      assert.equal(await allRules(), expected);
       await agent.kill();
       await lab.node.exec(PORTWIDE, ['cleanup']);
       assert.doesNotMatch(await allRules(), /KUBE-/);

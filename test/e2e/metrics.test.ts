@@ -31,9 +31,9 @@ async function get(lab: Lab, path: string): Promise<string> {
  * Scrapes until the metrics are as expected, because rules are in force slightly before they are
  * counted.
  */
-const tells = (right: () => Promise<void>) =>
+const eventually = (assertion: () => Promise<void>) =>
   waitFor('the metrics report the rules in force', async () => {
-    await right();
+    await assertion();
     return true;
   });
 
@@ -67,7 +67,7 @@ for (const variant of ['nft', 'legacy'] as const) {
     });
 
     it('count its rules as in the kernel', () =>
-      tells(async () => {
+      eventually(async () => {
         const scraped = await scrape(lab);
         for (const [family, ip_family] of FAMILIES) {
           for (const table of ['mangle', 'nat', 'filter'] as const) {
@@ -87,7 +87,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       const partial = 'kubeproxy_sync_partial_proxy_rules_duration_seconds_count';
       const before = (await scrape(lab)).value(partial, { ip_family: 'IPv4' }) ?? 0;
       await agent.apply([service, triggered(changed, new Date())]);
-      await tells(async () => {
+      await eventually(async () => {
         const scraped = await scrape(lab);
         assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 1);
         assert.ok((scraped.value(partial, { ip_family: 'IPv4' }) ?? 0) > before);
@@ -157,7 +157,7 @@ describe('metrics of an agent on nftables', () => {
       sets.flatMap(({ name, elem }) => (elem ? [[name, elem.length]] : [])),
     );
   };
-  const told = async (ip_family: string) => {
+  const reported = async (ip_family: string) => {
     const { samples = [] } = (await scrape(lab)).metrics.get('portwide_nftables_elements') ?? {};
     const own = samples.filter(
       ({ labels, value }) => labels.ip_family === ip_family && value !== 0,
@@ -191,7 +191,9 @@ describe('metrics of an agent on nftables', () => {
         ['ip', 'IPv4'],
         ['ip6', 'IPv6'],
       ] as const) {
-        await tells(async () => assert.deepEqual(await told(ip_family), await inKernel(family)));
+        await eventually(async () =>
+          assert.deepEqual(await reported(ip_family), await inKernel(family)),
+        );
       }
     }
     const before = await inKernel('ip');
@@ -201,7 +203,7 @@ describe('metrics of an agent on nftables', () => {
       assert.deepEqual(await inKernel('ip').catch(() => undefined), before);
       return true;
     });
-    await tells(async () => assert.deepEqual(await told('IPv4'), before));
+    await eventually(async () => assert.deepEqual(await reported('IPv4'), before));
   });
 
   it('report the mode, and no failures', async () => {
@@ -212,8 +214,8 @@ describe('metrics of an agent on nftables', () => {
       assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 0);
       assert.equal(scraped.value(name, { ip_family: 'IPv6' }), 0);
     }
-    const ofMode = KUBE_PROXY_PROBLEMS.filter((line) => !line.includes('iptables'));
-    assert.deepEqual(await promtoolProblems(await get(lab, '/metrics')), ofMode);
+    const problems = KUBE_PROXY_PROBLEMS.filter((line) => !line.includes('iptables'));
+    assert.deepEqual(await promtoolProblems(await get(lab, '/metrics')), problems);
   });
 });
 
@@ -247,13 +249,13 @@ describe("an agent's writes to the API server", () => {
       const written = await api.call('events');
       return written.length === 2 ? written : undefined;
     });
-    const told = events.map(({ type, reason, action, note, regarding, reportingInstance }) => {
+    const reported = events.map(({ type, reason, action, note, regarding, reportingInstance }) => {
       const { kind, name, uid } = regarding as Record<string, string>;
       return [type, reason, action, note, `${kind} ${name} ${uid}`, reportingInstance];
     });
     const message = 'a NodePort Service cannot serve all ports of a node';
     const instance = 'portwide-node';
-    assert.deepEqual(told, [
+    assert.deepEqual(reported, [
       ['Normal', 'Starting', 'StartPortwide', '', 'Node node node', instance],
       [
         'Warning',

@@ -66,7 +66,7 @@ describe('life cycle of an agent on nftables', () => {
   ];
   const nft = async (...args: string[]) => (await lab.node.exec('nft', args)).stdout;
   /** The elements of an affinity map, without their remaining time. */
-  const noted = async (map: string, ip: 'ip' | 'ip6' = 'ip') => {
+  const affinityEntries = async (map: string, ip: 'ip' | 'ip6' = 'ip') => {
     const args = ['list', 'map', ip, 'portwide', map];
     const { stdout: text } = await lab.node.exec('nft', args, { reject: false });
     const list = /elements = \{([^}]*)\}/.exec(text)?.[1] ?? '';
@@ -135,7 +135,10 @@ describe('life cycle of an agent on nftables', () => {
     await agent.apply(services(pods(0, 1, 2), sticky(1000)));
     for (const vip of VIPS) answered(await lab.client.tcp(vip, 5000));
     for (const vip of LISTED_VIPS) answered(await lab.client.tcp(vip, 80));
-    const before = [await noted('affinity'), await noted('affinity-ips-0', 'ip6')];
+    const before = [
+      await affinityEntries('affinity'),
+      await affinityEntries('affinity-ips-0', 'ip6'),
+    ];
     assert.deepEqual(
       before.map(({ length }) => length),
       [1, 1],
@@ -147,7 +150,10 @@ describe('life cycle of an agent on nftables', () => {
       ['IPv4', 0],
       ['IPv6', 0],
     ]);
-    assert.deepEqual([await noted('affinity'), await noted('affinity-ips-0', 'ip6')], before);
+    assert.deepEqual(
+      [await affinityEntries('affinity'), await affinityEntries('affinity-ips-0', 'ip6')],
+      before,
+    );
   });
 
   it('keeps rules when the agent exits', async () => {
@@ -201,7 +207,7 @@ describe('life cycle of an agent on nftables', () => {
       'table ip other { chain c { type filter hook input priority 5; }; set s { type mark; }; }';
     await nft(other);
     const others = await nft('list', 'table', 'ip', 'other');
-    const whole = await tables();
+    const expected = await tables();
     const damages = [
       'delete table ip portwide; delete table ip6 portwide',
       'flush map ip portwide service-ips',
@@ -218,7 +224,7 @@ describe('life cycle of an agent on nftables', () => {
     ];
     for (const damage of damages) {
       await nft(damage);
-      await waitFor(`mended: ${damage}`, async () => (await tables()) === whole);
+      await waitFor(`mended: ${damage}`, async () => (await tables()) === expected);
       answered(await lab.client.tcp(VIP, 4000));
     }
     // Other tables are ignored. Notifications are ordered, so the agent has seen this one once it
@@ -231,7 +237,7 @@ describe('life cycle of an agent on nftables', () => {
     assert.deepEqual([...new Set(lost().map(({ family }) => family))], ['IPv4']);
     // In rapid succession, so that the table is never complete in between.
     await nft('flush ruleset');
-    await waitFor('the table is restored', async () => (await tables()) === whole);
+    await waitFor('the table is restored', async () => (await tables()) === expected);
     await nft(other);
     assert.equal(await nft('list', 'table', 'ip', 'other'), others);
   });
@@ -298,8 +304,8 @@ describe('life cycle of an agent on nftables', () => {
     }
     assert.ok(agent.log.some(({ level, msg }) => level === 40 && /incompatible version/.test(msg)));
     const replaced = await tables();
-    assert.equal((await noted('affinity')).length, 1);
-    assert.equal((await noted('affinity', 'ip6')).length, 1);
+    assert.equal((await affinityEntries('affinity')).length, 1);
+    assert.equal((await affinityEntries('affinity', 'ip6')).length, 1);
     await agent.kill();
     await lab.node.exec('nft', ['flush', 'ruleset']);
     await agent.start();
@@ -337,8 +343,8 @@ describe('life cycle of an agent on nftables', () => {
       await agent.apply(grown(0, spec));
       for (const vip of LISTED_VIPS) refused(await lab.client.tcp(vip, 80));
       for (const vip of VIPS) refused(await lab.client.tcp(vip, 80));
-      assert.deepEqual(await noted('affinity'), []);
-      assert.deepEqual(await noted('affinity-ips-0'), []);
+      assert.deepEqual(await affinityEntries('affinity'), []);
+      assert.deepEqual(await affinityEntries('affinity-ips-0'), []);
     }
   });
 
@@ -363,25 +369,25 @@ describe('life cycle of an agent on nftables', () => {
     };
     const first = await choices();
     assert.deepEqual(await choices(), first);
-    const gone = first.get(`client ${VIP}`) ?? '';
-    const left = lab.pods.filter(({ name }) => name !== gone);
-    const entries = await noted('affinity-ips-0');
-    const goneAddress = lab.pods.find(({ name }) => name === gone)?.ipv4 ?? '';
-    await agent.apply(services(left, sticky(1000)));
-    const kept = entries.filter((entry) => !entry.endsWith(`: ${goneAddress}`));
-    assert.ok(kept.length < entries.length);
-    assert.deepEqual((await noted('affinity-ips-0')).sort(), kept.sort());
+    const deletedPod = first.get(`client ${VIP}`) ?? '';
+    const remainingPods = lab.pods.filter(({ name }) => name !== deletedPod);
+    const entries = await affinityEntries('affinity-ips-0');
+    const deletedAddress = lab.pods.find(({ name }) => name === deletedPod)?.ipv4 ?? '';
+    await agent.apply(services(remainingPods, sticky(1000)));
+    const otherEntries = entries.filter((entry) => !entry.endsWith(`: ${deletedAddress}`));
+    assert.ok(otherEntries.length < entries.length);
+    assert.deepEqual((await affinityEntries('affinity-ips-0')).sort(), otherEntries.sort());
     const second = await choices();
     for (const [key, pod] of first) {
-      if (pod === gone) assert.notEqual(second.get(key), gone);
+      if (pod === deletedPod) assert.notEqual(second.get(key), deletedPod);
       else assert.equal(second.get(key), pod, key);
     }
     await agent.apply(services(lab.pods, sticky(1000)));
     assert.deepEqual(await choices(), second);
     // Turning affinity off makes entries useless; turned on again, old entries must not return.
     await agent.apply(services(lab.pods));
-    assert.deepEqual(await noted('affinity-ips-0'), []);
-    assert.deepEqual(await noted('affinity', 'ip6'), []);
+    assert.deepEqual(await affinityEntries('affinity-ips-0'), []);
+    assert.deepEqual(await affinityEntries('affinity', 'ip6'), []);
     const seen = new Set<string>();
     await waitFor(
       'several pods answer',
@@ -400,10 +406,13 @@ describe('life cycle of an agent on nftables', () => {
     await agent.apply([withAffinity(all, 500), withAffinity(web, 2), ...slices]);
     answered(await lab.client.tcp(VIP, 22));
     answered(await lab.client.tcp(LISTED, 80));
-    assert.match((await noted('affinity-ips-0')).join(), /timeout 8m20s/);
-    assert.match((await noted('affinity')).join(), /timeout 2s/);
-    await waitFor('one affinity entry expired', async () => (await noted('affinity')).length === 0);
-    assert.equal((await noted('affinity-ips-0')).length, 1);
+    assert.match((await affinityEntries('affinity-ips-0')).join(), /timeout 8m20s/);
+    assert.match((await affinityEntries('affinity')).join(), /timeout 2s/);
+    await waitFor(
+      'one affinity entry expired',
+      async () => (await affinityEntries('affinity')).length === 0,
+    );
+    assert.equal((await affinityEntries('affinity-ips-0')).length, 1);
   });
 
   it('keeps affinity to an endpoint that is the node itself', async () => {
@@ -415,7 +424,7 @@ describe('life cycle of an agent on nftables', () => {
         await nft('flush', 'map', 'ip', 'portwide', 'affinity');
         return (await who()) === 'node';
       });
-      assert.equal((await noted('affinity')).length, 1);
+      assert.equal((await affinityEntries('affinity')).length, 1);
       for (let probe = 0; probe < 5; probe++) assert.equal(await who(), 'node');
     } finally {
       await lab.node.stopServing();
@@ -438,11 +447,11 @@ describe('life cycle of an agent on nftables', () => {
     try {
       await waitFor(
         'the affinity entry exists',
-        async () => (await noted('affinity-ips-0')).length === 1,
+        async () => (await affinityEntries('affinity-ips-0')).length === 1,
       );
       await agent.apply(services(pods(0), sticky(1000)));
       assert.equal(answered(await lab.client.udp(VIP, 5061)).host, 'pod-1');
-      const [entry = ''] = await noted('affinity-ips-0');
+      const [entry = ''] = await affinityEntries('affinity-ips-0');
       assert.ok(entry.endsWith(`: ${pods(0)[0]?.ipv4}`), entry);
     } finally {
       sender.kill('SIGKILL');

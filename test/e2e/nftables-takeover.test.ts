@@ -134,11 +134,11 @@ describe('the previous and the new proxy', () => {
       [lab.node, VIPS.web[family], 80] as const,
     ]);
     const held = await Promise.all(ways.map(([from, to, port]) => from.hold(to, port)));
-    let going = true;
+    let isRunning = true;
     const outcomes = new Map<string, number>();
     const clients = ways.map(([from, to, port]) =>
       repeatUntil(
-        () => !going,
+        () => !isRunning,
         async () => {
           const { outcome } = await from.tcp(to, port);
           const key =
@@ -163,7 +163,7 @@ describe('the previous and the new proxy', () => {
       );
       await more();
     } finally {
-      going = false;
+      isRunning = false;
       await Promise.all(clients);
     }
     assert.deepEqual([...outcomes.keys()], ['answered']);

@@ -58,10 +58,10 @@ describe('network policy with an API server', () => {
     await agent.start(FLAGS);
     await bothEnforced();
     assert.equal(await outcome(), 'timeout');
-    const told = async () =>
+    const logged = async () =>
       (await feed.double.call('events')).filter(({ reason }) => reason === 'FailsClosed');
     const [event] = await waitFor('an Event', async () => {
-      const found = await told();
+      const found = await logged();
       return found.length > 0 ? found : undefined;
     });
     const { type, action, note, regarding } = event ?? {};
@@ -81,7 +81,7 @@ describe('network policy with an API server', () => {
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress: more.slice(1) })]);
     const cleared = 'the policy no longer fails closed for this';
     await waitFor('the fault is cleared', () => agent.logged(cleared).length === 1);
-    const [only, ...others] = await told();
+    const [only, ...others] = await logged();
     assert.deepEqual(others, []);
     assert.equal((only as { series?: unknown } | undefined)?.series, undefined);
   });

@@ -112,7 +112,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         const address = addressOf(number, type);
         assert.equal(await outcome(address), 'timeout');
         // The thread may still be starting; packets before that are not inspected.
-        await waitFor(`${address} is learned`, async () => {
+        await waitFor(`${address} is known`, async () => {
           assert.ok(await dig(`a${number}.example.com`, type, vip));
           return (await outcome(address)) === 'answered';
         });

@@ -89,8 +89,8 @@ export class Population {
       this.#members[slot] = after;
     }
     // Leave out objects that were created and replaced within this round.
-    const gone = new Set(remove.map(nameOf));
-    return { put: put.filter((object) => !gone.has(nameOf(object))), remove };
+    const removed = new Set(remove.map(nameOf));
+    return { put: put.filter((object) => !removed.has(nameOf(object))), remove };
   }
 
   /** Some Services, evenly selected, whose endpoints are all reachable. */

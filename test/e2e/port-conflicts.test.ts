@@ -43,7 +43,7 @@ describe('listening ports of the agent', () => {
       `--healthz-bind-address=127.0.0.1:${port}`,
     ]);
     agent.catch(() => {});
-    const told = async () =>
+    const reported = async () =>
       ((await double.call('events')) as unknown as readonly Event[])
         .map(({ type, reason, regarding: { kind, name }, note }) => {
           assert.match(note, reason === 'Starting' ? /^$/ : /EADDRINUSE/);
@@ -56,8 +56,8 @@ describe('listening ports of the agent', () => {
       'Warning FailedToStartProxierHealthcheck on Node node',
       'Warning FailedToStartServiceHealthcheck on Service web',
     ];
-    await waitFor('all Events', async () => (await told()).length >= expected.length, 30_000);
-    assert.deepEqual(await told(), expected);
+    await waitFor('all Events', async () => (await reported()).length >= expected.length, 30_000);
+    assert.deepEqual(await reported(), expected);
     agent.kill('SIGKILL');
     await double.kill();
   });

@@ -185,13 +185,13 @@ describe('an agent under continuous changes and faults', function () {
   it('uses no more memory, and has the rules of a new agent', async () => {
     await round();
     await settle();
-    const early = await usage();
+    const initialHeap = await usage();
     await round();
     await settle();
-    const late = await usage();
+    const finalHeap = await usage();
 
     const changes = Object.keys(FAULTS).length * CHANGES_PER_FAULT;
-    const grown = late - early;
+    const grown = finalHeap - initialHeap;
     assert.ok(grown < LEAK * changes, `${grown} bytes more after ${changes} changes`);
 
     for (const { vip, port, pods } of population.served(20)) {
@@ -204,7 +204,7 @@ describe('an agent under continuous changes and faults', function () {
       );
     }
 
-    const kept = await rules();
+    const actual = await rules();
     await agent.kill();
     await removeRules(lab.node);
     await agent.start();
@@ -216,9 +216,9 @@ describe('an agent under continuous changes and faults', function () {
       return some.filter((line) => !known.has(line)).slice(0, 10);
     };
     assert.deepEqual(
-      { stale: only(kept, fresh), lost: only(fresh, kept) },
+      { stale: only(actual, fresh), lost: only(fresh, actual) },
       { stale: [], lost: [] },
     );
-    assert.ok(kept.join('\n') === fresh.join('\n'), 'the order of rules differs');
+    assert.ok(actual.join('\n') === fresh.join('\n'), 'the order of rules differs');
   });
 });

@@ -87,7 +87,7 @@ exec ip6tables-nft-restore "$@"
     await feed.double.call('recover');
   });
 
-  async function look() {
+  async function readStatus() {
     const script = ['--input-type=module', '-e', LOOK];
     const { stdout } = await lab.node.exec(process.execPath, script);
     const [healthz, livez, ping, metrics, servicePort] = JSON.parse(stdout);
@@ -123,7 +123,7 @@ exec ip6tables-nft-restore "$@"
     waitFor(
       description,
       async () => {
-        assert.partialDeepStrictEqual(await look(), expected);
+        assert.partialDeepStrictEqual(await readStatus(), expected);
         return true;
       },
       DEADLINE_MS,
@@ -183,7 +183,7 @@ exec ip6tables-nft-restore "$@"
     await feed.double.call('close');
     const missed = () => agent.logged('list or watch failed; retrying').length > 0;
     await waitFor('the agent notices that the API server is unavailable', missed, DEADLINE_MS);
-    assert.partialDeepStrictEqual(await look(), READY);
+    assert.partialDeepStrictEqual(await readStatus(), READY);
 
     await agent.kill();
     agent.launch(FLAGS);
@@ -227,12 +227,12 @@ exec ip6tables-nft-restore "$@"
     const other = (port: number) =>
       serviceManifest('other', { spec: { clusterIPs: [OTHER_VIP], ports: [{ port }] } });
     for (const port of [81, 82, 83]) {
-      const changes = (await look()).serviceChanges ?? 0;
+      const changes = (await readStatus()).serviceChanges ?? 0;
       await feed.double.call('put', other(port));
-      const isCounted = async () => ((await look()).serviceChanges ?? 0) > changes;
+      const isCounted = async () => ((await readStatus()).serviceChanges ?? 0) > changes;
       await waitFor('the agent received a Service', isCounted, DEADLINE_MS);
     }
-    assert.partialDeepStrictEqual(await look(), { ...WAITING, nodeMissing: 1 });
+    assert.partialDeepStrictEqual(await readStatus(), { ...WAITING, nodeMissing: 1 });
     assert.deepEqual(agent.logged('serving'), []);
     await feed.double.call('delete', other(83));
     await feed.double.call('put', node);

@@ -32,8 +32,8 @@ describe('check-machine: requirements of the demo and the tests', () => {
   }) => {
     const [file = SCRIPT, ...args] = options.command ?? [];
     const { env = {}, inputFile = '/dev/null' } = options;
-    const said = await execa(file, args, { env, inputFile, reject: false });
-    return { status: said.exitCode, stdout: said.stdout, stderr: said.stderr };
+    const result = await execa(file, args, { env, inputFile, reject: false });
+    return { status: result.exitCode, stdout: result.stdout, stderr: result.stderr };
   };
 
   /** Replaces a command by one that fails for certain arguments. */

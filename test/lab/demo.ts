@@ -58,12 +58,12 @@ function watchForEnd() {
   // Not once(): the lab exits the process on a signal unless a listener is registered.
   for (const each of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(each, stop);
   process.stdout.on('error', () => stop('SIGPIPE'));
-  return { early: end.promise, signal: () => signal };
+  return { interrupted: end.promise, signal: () => signal };
 }
 
 const seed = chosenSeed();
 const end = watchForEnd();
-const begun = performance.now();
+const started = performance.now();
 let stage: DemoEnvironment | undefined;
 try {
   headline('Portwide: a Kubernetes Service on every port');
@@ -72,10 +72,10 @@ try {
     'can have all ports, or ranges of ports. This demo shows both.',
   );
   stage = await createEnvironment();
-  if (end.signal() !== undefined) await end.early;
-  await Promise.race([play(stage, seed), stage.ended, end.early]);
+  if (end.signal() !== undefined) await end.interrupted;
+  await Promise.race([play(stage, seed), stage.ended, end.interrupted]);
   await stage.destroy();
-  const seconds = ((performance.now() - begun) / 1000).toFixed(1);
+  const seconds = ((performance.now() - started) / 1000).toFixed(1);
   print('');
   headline(
     `All of the above was verified with real packets, in ${seconds} s. The network has been removed.`,

@@ -205,8 +205,8 @@ export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost
       const request = probeRequest(address, port, options);
       const outcome = await call('hold', request, request.timeoutMs);
       if (outcome.outcome !== 'answered' || outcome.connection === undefined) {
-        const told = JSON.stringify(outcome);
-        throw new LabError('CONNECTION', `${name} to ${address} port ${port}: ${told}`);
+        const text = JSON.stringify(outcome);
+        throw new LabError('CONNECTION', `${name} to ${address} port ${port}: ${text}`);
       }
       const { connection, reply, localPort } = outcome;
       const state = { alive: true };

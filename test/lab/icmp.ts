@@ -35,7 +35,7 @@ export function listenForErrors(family: Family): void {
   if (opened.has(family)) return;
   opened.add(family);
   const socket = openRaw(family, family === 4 ? IPPROTO.icmp : IPPROTO.icmpv6);
-  socket.on('message', (packet: Buffer) => note(transportPart(packet, family), family));
+  socket.on('message', (packet: Buffer) => record(transportPart(packet, family), family));
   socket.unref();
 }
 
@@ -50,10 +50,10 @@ export function onError(
   listener: (error: IcmpError) => void,
 ): () => void {
   const key = keyOf(flow);
-  const early = remembered.get(key);
+  const recorded = remembered.get(key);
   remembered.delete(key);
-  if (early && early.at >= since) {
-    listener(early.error);
+  if (recorded && recorded.at >= since) {
+    listener(recorded.error);
     return () => undefined;
   }
   listeners.set(key, listener);
@@ -65,7 +65,7 @@ export function isPortUnreachable({ family, type, code }: IcmpError): boolean {
   return type === DESTINATION_UNREACHABLE[family] && code === PORT_UNREACHABLE[family];
 }
 
-function note(message: Buffer, family: Family): void {
+function record(message: Buffer, family: Family): void {
   const type = message[0] ?? 0;
   // ICMPv6 errors have types below 128. ICMPv4 errors: unreachable, time exceeded, parameter
   // problem.

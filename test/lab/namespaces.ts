@@ -41,8 +41,8 @@ export async function buildNamespaces(topology: Topology): Promise<void> {
 export async function removeNamespaces(namespaces: readonly string[]): Promise<void> {
   const input = removal(namespaces);
   const { stderr } = await execa('ip', ['-force', '-batch', '-'], { input, reject: false });
-  const said = stderr.split('\n').filter((line) => line.startsWith('Cannot remove'));
-  const failures = said.filter((line) => !line.endsWith('No such file or directory'));
+  const failureLines = stderr.split('\n').filter((line) => line.startsWith('Cannot remove'));
+  const failures = failureLines.filter((line) => !line.endsWith('No such file or directory'));
   if (failures.length > 0) throw new LabError('COMMAND_FAILED', failures.join('; '));
 }
 
@@ -50,8 +50,8 @@ async function ipBatch(options: readonly string[], lines: readonly string[]): Pr
   const input = `${lines.join('\n')}\n`;
   const result = await execa('ip', [...options, '-batch', '-'], { input, reject: false });
   if (result.failed) {
-    const said = result.stderr || result.shortMessage;
-    throw new LabError('COMMAND_FAILED', `ip ${options.join(' ')}: ${said}`, result);
+    const failureLines = result.stderr || result.shortMessage;
+    throw new LabError('COMMAND_FAILED', `ip ${options.join(' ')}: ${failureLines}`, result);
   }
 }
 

@@ -43,10 +43,10 @@ export function runIn(name: string, namespace: string) {
       reject: false,
     });
     if (result.failed && reject) {
-      const said = result.stderr || result.stdout || result.shortMessage;
+      const output = result.stderr || result.stdout || result.shortMessage;
       throw new LabError(
         'COMMAND_FAILED',
-        `${name}: ${command} ${args.join(' ')}: ${said}`,
+        `${name}: ${command} ${args.join(' ')}: ${output}`,
         result,
       );
     }

@@ -22,13 +22,16 @@ export async function reach(request: ReachRequest): Promise<readonly boolean[]> 
   const reached = targets.map(() => false);
   const enough = Promise.withResolvers<void>();
   let count = 0;
-  const note = (index: number) => {
+  const markAnswered = (index: number) => {
     if (reached[index]) return;
     reached[index] = true;
     count += 1;
     if (count >= awaited) enough.resolve();
   };
-  const probes = targets.map((target, index) => ({ ...target, answered: () => note(index) }));
+  const probes = targets.map((target, index) => ({
+    ...target,
+    answered: () => markAnswered(index),
+  }));
   const ends = await Promise.all([
     ...probes.filter(({ protocol }) => protocol === 'TCP').map(tcp),
     ...([4, 6] as const).flatMap((family) => {
@@ -38,9 +41,9 @@ export async function reach(request: ReachRequest): Promise<readonly boolean[]> 
     }),
   ]);
   if (awaited === 0) enough.resolve();
-  const patience = setTimeout(enough.resolve, timeoutMs);
+  const timer = setTimeout(enough.resolve, timeoutMs);
   await enough.promise;
-  clearTimeout(patience);
+  clearTimeout(timer);
   await new Promise((resolve) => {
     setTimeout(resolve, quietMs);
   });

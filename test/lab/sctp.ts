@@ -39,7 +39,7 @@ export function probeSctp(request: ProbeRequest): Promise<ProbeOutcome> {
     const socket = openRaw(family, IPPROTO.sctp, localAddress);
     const finish = (outcome: ProbeOutcome) => {
       clearTimeout(timer);
-      forgetError();
+      cancelError();
       socket.close();
       resolve(outcome);
     };
@@ -50,7 +50,7 @@ export function probeSctp(request: ProbeRequest): Promise<ProbeOutcome> {
       remoteAddress: address,
       remotePort: port,
     };
-    const forgetError = onError(flow, since, (icmp) => {
+    const cancelError = onError(flow, since, (icmp) => {
       const { type, code } = icmp;
       if (isPortUnreachable(icmp)) finish({ outcome: 'refused', by: 'icmp' });
       else finish({ outcome: 'error', code: `ICMP_${type}_${code}` });

@@ -51,11 +51,11 @@ export async function serve(host: HostIdentity, request: ServeRequest): Promise<
 
 /** Stops serving. Accepted connections stay open. */
 export function stopServing(protocol?: Protocol, ports?: readonly number[]): void {
-  const goes = (one: Served) =>
+  const isSelected = (one: Served) =>
     (protocol === undefined || one.protocol === protocol) &&
     (ports === undefined || ports.includes(one.port));
-  for (const one of served) if (goes(one)) one.close();
-  served = served.filter((one) => !goes(one));
+  for (const one of served) if (isSelected(one)) one.close();
+  served = served.filter((one) => !isSelected(one));
   if (protocol === undefined || protocol === 'SCTP') stopServingSctp(ports);
 }
 

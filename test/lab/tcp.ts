@@ -86,10 +86,10 @@ function open(request: ProbeRequest): Promise<Connected> {
       ...(localAddress === undefined ? {} : { localAddress }),
     });
     let connected = false;
-    let forgetError = () => {};
+    let cancelError = () => {};
     const finish = (outcome: ProbeOutcome) => {
       clearTimeout(timer);
-      forgetError();
+      cancelError();
       if (outcome.outcome === 'answered') resolve({ outcome, socket });
       else {
         socket.destroy();
@@ -110,7 +110,7 @@ function open(request: ProbeRequest): Promise<Connected> {
         remoteAddress: address,
         remotePort: port,
       };
-      forgetError = onError(flow, since, (error) => {
+      cancelError = onError(flow, since, (error) => {
         if (isPortUnreachable(error)) finish({ outcome: 'refused', by: 'icmp' });
       });
     });

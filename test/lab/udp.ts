@@ -16,13 +16,13 @@ export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
   const since = performance.now();
   return new Promise((resolve) => {
     const socket = createSocket(family === 4 ? 'udp4' : 'udp6');
-    let forgetError = () => {};
+    let cancelError = () => {};
     let done = false;
     const finish = (outcome: ProbeOutcome) => {
       if (done) return;
       done = true;
       clearTimeout(timer);
-      forgetError();
+      cancelError();
       socket.close();
       resolve(outcome);
     };
@@ -52,7 +52,7 @@ export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
           remoteAddress: address,
           remotePort: port,
         };
-        forgetError = onError(flow, since, (icmp) => {
+        cancelError = onError(flow, since, (icmp) => {
           const { type, code } = icmp;
           if (isPortUnreachable(icmp)) finish({ outcome: 'refused', by: 'icmp' });
           else finish({ outcome: 'error', code: `ICMP_${type}_${code}` });

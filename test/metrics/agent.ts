@@ -65,7 +65,7 @@ export interface LogLine {
 /**
  * An agent without kernel and source: the real proxier, observer and metrics with fake backends.
  */
-export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } = {}) {
+export function fakeAgent(options: { conntrackMs?: number; deletedEntries?: number } = {}) {
   const timers = new FakeTimers();
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
   const table = new RouteTable({
@@ -73,9 +73,9 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     allPortsEnabled: true,
     onChange: () => proxier.request(),
   });
-  const kept: RemainingState[] = [];
+  const remaining: RemainingState[] = [];
   const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
-  const numbers = createMetricSources(table, { remaining: () => kept }, () => config.changes);
+  const numbers = createMetricSources(table, { remaining: () => remaining }, () => config.changes);
   numbers.register(backends, { listeners: () => [['IPv4', 3]] });
   const metrics = createMetrics(numbers, '1.2.3', [
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },
@@ -83,13 +83,13 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
   ]);
   for (const { family } of backends) initFamily(metrics, family);
   const log: LogLine[] = [];
-  const told: RefusalChanges[] = [];
+  const refusalChanges: RefusalChanges[] = [];
   const families = backends.map((backend) => {
-    const forget = async () => {
+    const deleteStale = async () => {
       backend.clock += options.conntrackMs ?? 0;
-      return options.forgotten ?? 0;
+      return options.deletedEntries ?? 0;
     };
-    return new FamilyProxier(backend, { deleteStale: forget }, { now: () => backend.clock });
+    return new FamilyProxier(backend, { deleteStale }, { now: () => backend.clock });
   });
   const proxier = new Proxier({
     table,
@@ -107,7 +107,7 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
         setNodeFacts: () => {},
       },
       localhostNodePorts: { update: () => {} },
-      onRefusals: (changes) => told.push(changes),
+      onRefusals: (changes) => refusalChanges.push(changes),
       onFirstSync: () => {},
       now: () => timers.now(),
     }),
@@ -124,5 +124,5 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     await pass(5000);
   };
   const scrape = async () => new Scrape(await metrics.registry.metrics());
-  return { backends, table, kept, config, metrics, log, told, pass, start, scrape };
+  return { backends, table, remaining, config, metrics, log, refusalChanges, pass, start, scrape };
 }

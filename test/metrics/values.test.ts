@@ -15,7 +15,7 @@ const seconds = (time: number) => time / 1000;
 
 describe('values: metric values', () => {
   it('report state of other modes that remains, with the reason', async () => {
-    const { kept, scrape } = fakeAgent();
+    const { remaining, scrape } = fakeAgent();
     const values = async () => {
       const scraped = await scrape();
       const of = (what: string, reason: string) =>
@@ -28,13 +28,13 @@ describe('values: metric values', () => {
       ];
     };
     assert.deepEqual(await values(), [0, 0, 0, 0]);
-    kept.push({ what: 'ipvs', reason: 'connections', connections: 21 });
+    remaining.push({ what: 'ipvs', reason: 'connections', connections: 21 });
     // One for each family.
     for (let family = 0; family < 2; family++) {
-      kept.push({ what: 'iptables', reason: 'error', connections: 0 });
+      remaining.push({ what: 'iptables', reason: 'error', connections: 0 });
     }
     assert.deepEqual(await values(), [1, 0, 1, 21]);
-    kept.length = 0;
+    remaining.length = 0;
     assert.deepEqual(await values(), [0, 0, 0, 0]);
   });
 
@@ -216,7 +216,7 @@ describe('values: metric values', () => {
   });
 
   it('report the numbers of the backends', async () => {
-    const { backends, table, pass, start, scrape } = fakeAgent({ forgotten: 3 });
+    const { backends, table, pass, start, scrape } = fakeAgent({ deletedEntries: 3 });
     const [v4, v6] = backends;
     table.upsert(service({ portsAnnotation: 'all' }));
     v4.report = { written: 1, rulesWritten: new Map([['nat', 40]]) };
@@ -257,7 +257,7 @@ describe('values: metric values', () => {
   });
 
   it('count Services and Routes by kind', async () => {
-    const { table, told, start, scrape } = fakeAgent();
+    const { table, refusalChanges, start, scrape } = fakeAgent();
     table.upsert(
       service({ name: 'all', portsAnnotation: 'all', clusterIPs: ['10.96.0.1', 'fd00::1'] }),
     );
@@ -305,6 +305,6 @@ describe('values: metric values', () => {
       });
     assert.deepEqual([noLocal('internal'), noLocal('external')], [2, 0]);
     assert.equal(scraped.value('portwide_build_info', { version: '1.2.3' }), 1);
-    assert.equal(told.flatMap(({ raised }) => raised).length, 4);
+    assert.equal(refusalChanges.flatMap(({ raised }) => raised).length, 4);
   });
 });

@@ -58,7 +58,7 @@ export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: Bo
     env: { ...process.env, TMPDIR: memoryDirectory(directory) },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
-  const gone = once(keeper, 'close');
+  const closed = once(keeper, 'close');
   let ended: string | undefined;
   keeper.stdout.setEncoding('utf8').on('data', (text: string) => {
     ended ??= text.trim();
@@ -77,7 +77,7 @@ export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: Bo
     output: () => ['console', 'output'].map((name) => tail(name, read(name))).join('\n'),
     stop: async () => {
       keeper.stdin.end();
-      await gone;
+      await closed;
     },
   };
 }

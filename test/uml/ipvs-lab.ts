@@ -84,11 +84,11 @@ export class IpvsLab {
    * reported with the IPVS and conntrack entries of that VIP.
    */
   keepProbing(...targets: readonly (() => readonly [vip: string, port: number])[]): Prober {
-    let going = true;
+    let isRunning = true;
     let count = 0;
     const failures: string[] = [];
     const clients = targets.map(async (next) => {
-      while (going) {
+      while (isRunning) {
         const [vip, port] = next();
         const outcome = await this.lab.client.tcp(vip, port, {
           timeoutMs: PATIENCE_MS,
@@ -109,7 +109,7 @@ export class IpvsLab {
         return count;
       },
       stop: async () => {
-        going = false;
+        isRunning = false;
         await Promise.all(clients);
         return failures;
       },

@@ -61,10 +61,10 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
   const status = () => kernel.read('status').trim();
 
   let quoted = false;
-  const inVain = (what: string): Error => {
+  const timeoutError = (what: string): Error => {
     const hooks = results().filter(({ kind }) => kind === 'failed hook');
     // Quote the output only once: all specs fail after the kernel died.
-    const said = quoted ? 'The output is quoted in the first failure.' : kernel.output();
+    const details = quoted ? 'The output is quoted in the first failure.' : kernel.output();
     quoted = true;
     return new Error(
       [
@@ -72,20 +72,20 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
         `The kernel ${kernel.ended === undefined ? 'still runs' : `has ended: ${kernel.ended}`}.`,
         `mocha ${status() === '' ? 'has not ended' : `has ended with ${status()}`}.`,
         ...hooks.map(({ path, message = '', stack = message }) => `${path.join(' ')}: ${stack}`),
-        said,
+        details,
       ].join('\n'),
     );
   };
-  const find = async (what: string, deadlineMs: number, wanted: (result: Result) => boolean) => {
+  const find = async (what: string, deadlineMs: number, matches: (result: Result) => boolean) => {
     let found: Result | undefined;
-    const look = () => {
+    const isDone = () => {
       // Read before the file: results missing after the end will not appear.
-      const over = kernel.ended !== undefined;
-      found = results().find(wanted);
-      return found !== undefined || over;
+      const hasEnded = kernel.ended !== undefined;
+      found = results().find(matches);
+      return found !== undefined || hasEnded;
     };
-    await waitFor(what, look, deadlineMs).catch(() => undefined);
-    if (found === undefined) throw inVain(what);
+    await waitFor(what, isDone, deadlineMs).catch(() => undefined);
+    if (found === undefined) throw timeoutError(what);
     return found;
   };
 
@@ -103,7 +103,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
       await waitFor('the kernel has ended', () => kernel.ended, END_MS).catch(() => undefined);
       const hooks = results().some(({ kind }) => kind === 'failed hook');
       if (kernel.ended === undefined || status() === '' || hooks) {
-        throw inVain('an end without failures other than those of specs');
+        throw timeoutError('an end without failures other than those of specs');
       }
     },
     output: () => kernel.read('output'),

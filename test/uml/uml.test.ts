@@ -14,7 +14,7 @@ const TIMEOUT_SECONDS = 5400;
 const QUIET_LISTING_MS = 3000;
 
 /** The specs selected by mocha's command line; only these run inside. */
-function picked(paths: readonly SpecPath[]): readonly SpecPath[] {
+function selectSpecs(paths: readonly SpecPath[]): readonly SpecPath[] {
   const { values } = parseArgs({
     strict: false,
     options: {
@@ -43,18 +43,18 @@ const listing = performance.now();
 const specs = listSpecs();
 /** Timeouts adapt to the machine: one with other load is slow outside and inside. */
 const slowness = Math.max(2, (performance.now() - listing) / QUIET_LISTING_MS);
-const wanted = picked(specs);
+const selected = selectSpecs(specs);
 let run: Run | undefined;
 
 function started(): Run {
-  run ??= runInside({ only: wanted, timeoutSeconds: TIMEOUT_SECONDS, slowness });
+  run ??= runInside({ only: selected, timeoutSeconds: TIMEOUT_SECONDS, slowness });
   return run;
 }
 
 // A hook of the whole mocha run, not of the suite below: mocha runs the other test files while the
 // kernel runs the specs, and this file last.
 before(() => {
-  if (wanted.length > 0) started();
+  if (selected.length > 0) started();
 });
 after(async () => {
   if (process.env.UML_OUTPUT) console.log(run?.output());

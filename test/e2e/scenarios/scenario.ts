@@ -29,11 +29,11 @@ export class World {
   /** Factor for timeouts; above 1 in user-mode-linux. */
   readonly timeoutFactor: number;
 
-  constructor(lab: Lab, agent: Agent, family: Family, patience = 1) {
+  constructor(lab: Lab, agent: Agent, family: Family, timeoutFactor = 1) {
     this.lab = lab;
     this.agent = agent;
     this.family = family;
-    this.timeoutFactor = patience;
+    this.timeoutFactor = timeoutFactor;
   }
 
   get node(): Host {

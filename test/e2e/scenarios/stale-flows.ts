@@ -44,7 +44,7 @@ function media(world: World, kind: Kind, pods: Parameters<World['slice']>[1]) {
 
 export const staleFlowScenarios: readonly Scenario[] = Object.entries(KINDS).map(
   ([title, kind]) => ({
-    title: `${title} moves on when its endpoint goes, comes first, or all go`,
+    title: `${title} moves when its endpoint is deleted, when endpoints are added, and when all are deleted`,
     async run(world) {
       const vip = world.clusterIP(90);
       const { port, protocol } = kind;

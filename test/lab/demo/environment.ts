@@ -116,14 +116,14 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
         );
       }
       await waitFor(
-        `${allPorts.name} is known`,
+        `${allPorts.name} resolves`,
         async () => 'answers' in (await lab.client.resolve(dnsServer, allPorts.name, 'A', 100)),
         DEADLINE_MS,
       );
     },
-    keepEndpoints: (example, kept) => {
+    keepEndpoints: (example, podAddresses) => {
       const draft = join(directory, `.${example.file}`);
-      writeFileSync(draft, withEndpoints(example.text, kept));
+      writeFileSync(draft, withEndpoints(example.text, podAddresses));
       const when = performance.now();
       renameSync(draft, join(directory, example.file));
       return when;
@@ -160,13 +160,13 @@ function readExample(file: string): Example {
 }
 
 function withEndpoints(text: string, pods: readonly Host[]): string {
-  const kept = new Set(pods.flatMap(({ ipv4, ipv6 }) => [ipv4, ipv6]));
+  const podAddresses = new Set(pods.flatMap(({ ipv4, ipv6 }) => [ipv4, ipv6]));
   const documents = parseAllDocuments(text);
   for (const document of documents) {
     const endpoints = document.get('endpoints');
     if (!isSeq(endpoints)) continue;
     endpoints.items = endpoints.items.filter(
-      (item) => isMap(item) && kept.has(String(item.getIn(['addresses', 0]))),
+      (item) => isMap(item) && podAddresses.has(String(item.getIn(['addresses', 0]))),
     );
   }
   return documents.map(String).join('');

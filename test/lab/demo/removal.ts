@@ -37,23 +37,23 @@ export async function showRemoval(stage: DemoEnvironment, seed: number): Promise
   assert.ok(held.alive);
   await held.close();
 
-  heading(`${leaver.name} leaves the Service while the client keeps opening connections`);
+  heading(`${leaver.name} is removed from the Service while the client opens connections`);
   print(
     `The file was replaced by one without ${leaver.name} in its EndpointSlices.`,
     `The last new connection to ${leaver.name} was opened ${Math.ceil(delay)} ms after that.`,
     `Of 200 more, ${rest.map(({ name }, index) => `${late[index]} went to ${name}`).join(', ')}.`,
     `All ${grouped(opened)} connections opened around the change were answered, and one to`,
-    `${held.reply.host} that was open all the while still works.`,
+    `${held.reply.host} that stayed open throughout still works.`,
   );
 }
 
 /** Opens connections one after the other, a few in parallel, until stopped. */
 function startTraffic(client: Host, address: string, ports: readonly number[]) {
   const seen: { readonly opened: number; readonly by: string }[] = [];
-  let going = true;
+  let isRunning = true;
   let next = 0;
   const lane = async () => {
-    while (going) {
+    while (isRunning) {
       const port = ports[next % ports.length] ?? 1;
       next += 1;
       const opened = performance.now();
@@ -75,7 +75,7 @@ function startTraffic(client: Host, address: string, ports: readonly number[]) {
     },
     /** Number of opened connections; fails if one was not answered. */
     stop: async () => {
-      going = false;
+      isRunning = false;
       await lanes;
       return seen.length;
     },

@@ -24,9 +24,9 @@ export async function showRules({ lab, pods, allPorts }: DemoEnvironment): Promi
 
   const lookup = (await rules('services')).filter((rule) => rule.endsWith(' vmap @service-ips'));
   assert.deepEqual(lookup, ['ip daddr vmap @service-ips'], 'no port, no protocol');
-  const leads = await elements('service-ips');
-  assert.equal(leads.length, 1, `one element for ${vip}`);
-  const chain = leads[0]?.match(/ : goto (\S+)$/)?.[1] ?? '';
+  const dispatch = await elements('service-ips');
+  assert.equal(dispatch.length, 1, `one element for ${vip}`);
+  const chain = dispatch[0]?.match(/ : goto (\S+)$/)?.[1] ?? '';
   const [fromOutside = '', draw = '', ...others] = await rules(chain);
   assert.match(fromOutside, /^ip saddr != \S+ meta mark set /);
   assert.equal(draw, `dnat to ip daddr . numgen random mod ${pods.length} map @endpoint-ips`);
@@ -40,7 +40,7 @@ export async function showRules({ lab, pods, allPorts }: DemoEnvironment): Promi
   print('A rule shared by all Services looks up the destination address alone:');
   show(...lookup);
   print('Packets to this address, on any port and protocol, match:');
-  show(...leads);
+  show(...dispatch);
   print(
     `That chain is shared by all all-ports Services with ${pods.length} pods. If the sender is not a pod, the`,
     'packet is masqueraded, so that the answer returns through this node:',
@@ -50,6 +50,6 @@ export async function showRules({ lab, pods, allPorts }: DemoEnvironment): Promi
   show(draw);
   print('These are the pods:');
   show(...endpoints);
-  const count = leads.length + endpoints.length;
+  const count = dispatch.length + endpoints.length;
   print(`These ${count} elements serve every port. No rule belongs to this Service alone.`);
 }

@@ -57,9 +57,12 @@ export async function showName(stage: DemoEnvironment, seed: number): Promise<[s
     ['AAAA', allPorts.vips[1]],
     ['SRV', undefined],
   ] as const) {
-    const told = await pod.resolve(dnsServer, allPorts.name, type);
-    const answers = 'answers' in told ? told.answers : [];
-    assert.deepEqual(told, expected === undefined ? { code: 'ENODATA' } : { answers: [expected] });
+    const result = await pod.resolve(dnsServer, allPorts.name, type);
+    const answers = 'answers' in result ? result.answers : [];
+    assert.deepEqual(
+      result,
+      expected === undefined ? { code: 'ENODATA' } : { answers: [expected] },
+    );
     found.push(...answers);
     rows.push([allPorts.name, type, answers[0] ?? 'none']);
   }
@@ -86,7 +89,7 @@ export async function showRandomPorts(
   seed: number,
 ): Promise<void> {
   const ports = randomPorts(seed, 12);
-  const rows = [['protocol', 'to', 'port', 'answered by', 'at', 'port it saw']];
+  const rows = [['protocol', 'to', 'port', 'answered by', 'at', 'port seen by pod']];
   for (const [index, port] of ports.entries()) {
     const vip = addresses[index < 8 ? 0 : 1];
     const tcp = index % 2 === 0;
@@ -101,7 +104,7 @@ export async function showRandomPorts(
       String(reply.localPort),
     ]);
   }
-  heading(`${ports.length} random ports (to see these again: make demo SEED=${seed})`);
+  heading(`${ports.length} random ports (to repeat: make demo SEED=${seed})`);
   table(rows);
 }
 
@@ -120,7 +123,7 @@ export async function showSpread(
     'every connection is answered by a pod',
   );
   // A pod gets 75 on average; fewer than 30 once in some 10^9 runs.
-  for (const { name, share } of shares) assert.ok(share >= 30, `${name} got ${share} only`);
+  for (const { name, share } of shares) assert.ok(share >= 30, `${name} received only ${share}`);
   heading(`${count} TCP connections from one client, each to another random port`);
   table(shares.map(({ name, share }) => [name, String(share), '#'.repeat(share / 3)]));
 

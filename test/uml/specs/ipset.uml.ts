@@ -94,18 +94,18 @@ describe('ipset of Linux 6.1', () => {
     for (const { type, revision, entries } of types) {
       for (const family of ['IPv4', 'IPv6'] as const) {
         it(`${type} of ${family}: adds and lists entries`, async () => {
-          const wanted = entries[family].map((entry, index) => ({ ...entry, skbMark: index }));
-          const texts = wanted.map(entryText).sort();
+          const marked = entries[family].map((entry, index) => ({ ...entry, skbMark: index }));
+          const texts = marked.map(entryText).sort();
           await sets.create({ name: NAME, type, family, skbinfo: true, maxElements: 100 });
           const add = (list: readonly IpsetEntry[]) =>
             sets.change(list.map((entry) => ({ op: 'add', set: NAME, entry })));
-          assert.deepEqual(await add(wanted), []);
+          assert.deepEqual(await add(marked), []);
           assert.deepEqual(await saved(), texts);
           const listed = await sets.entries(NAME);
           assert.deepEqual(listed.map(entryText).sort(), texts);
           assert.deepEqual(
             new Set(listed.map(({ ip }) => ip)),
-            new Set(wanted.map(({ ip }) => ip)),
+            new Set(marked.map(({ ip }) => ip)),
           );
           const [first, ...others] = listed;
           assert(first !== undefined);

@@ -116,7 +116,7 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
   const backends: Backend[] = [];
   /** State of the kernel and the agent that wrote it; undefined: unknown. */
   let present: { readonly routes: readonly Route[]; readonly backend: Backend } | undefined;
-  const right = new Map<readonly Route[], readonly string[]>();
+  const expected = new Map<readonly Route[], readonly string[]>();
   const messages = new Map<UpdateCase, number>();
 
   before(async () => {
@@ -131,12 +131,12 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
     for (const routes of [BEFORE, AFTER]) {
       await clear();
       await start(routes);
-      right.set(routes, await state());
+      expected.set(routes, await state());
     }
     for (const updateCase of UPDATE_CASES) {
       await prepare(updateCase);
       sent = 0;
-      await travel(updateCase);
+      await applyCase(updateCase);
       messages.set(updateCase, sent);
     }
   });
@@ -185,14 +185,14 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
     else if (present?.routes !== from) await start(from);
   };
 
-  const travel = async ({ from = [], to, restart }: UpdateCase) => {
+  const applyCase = async ({ from = [], to, restart }: UpdateCase) => {
     if (restart || present === undefined) return await start(to);
     const { backend } = present;
     present = undefined;
-    const gone = from.filter(({ id }) => !to.some((other) => other.id === id));
+    const removed = from.filter(({ id }) => !to.some((other) => other.id === id));
     backend.update(
       to,
-      gone.map(({ id }) => id),
+      removed.map(({ id }) => id),
     );
     await backend.apply(false);
     present = { routes: to, backend };
@@ -244,14 +244,14 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
         const count = Math.floor(fraction * (messages.get(updateCase) ?? 0));
         left = count;
         try {
-          await assert.rejects(travel(updateCase), Killed, `not killed after ${count} messages`);
+          await assert.rejects(applyCase(updateCase), Killed, `not killed after ${count} messages`);
         } finally {
           left = Infinity;
         }
         await start(updateCase.to);
         assert.deepEqual(
           await state(),
-          right.get(updateCase.to),
+          expected.get(updateCase.to),
           `killed after ${count} of ${messages.get(updateCase)} messages`,
         );
       });

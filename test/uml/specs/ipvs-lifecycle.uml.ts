@@ -27,7 +27,7 @@ describe('life cycle of an agent in IPVS mode', () => {
       ...allPorts('none', 13, []),
     ]);
     const held = await ipvs.hold([VIP, 5060], [WEB, 80]);
-    const [marks, whole] = [await ipvs.marks(), await ipvs.snapshot()];
+    const [marks, before] = [await ipvs.marks(), await ipvs.snapshot()];
     assert.equal(marks.length, 6);
     for (const end of [() => agent.stop(), () => agent.kill()]) {
       await end();
@@ -39,7 +39,7 @@ describe('life cycle of an agent in IPVS mode', () => {
         ['IPv6', 0],
       ]);
       assert.deepEqual(await ipvs.marks(), marks);
-      assert.deepEqual(await ipvs.snapshot(), whole);
+      assert.deepEqual(await ipvs.snapshot(), before);
       for (const connection of held) assert.equal(await connection.exchange('on'), 'on');
     }
     for (const connection of held) await connection.close();
@@ -67,14 +67,14 @@ describe('life cycle of an agent in IPVS mode', () => {
         () => [WEB, 80],
       );
       // The number of probes answered meanwhile determines when the agent is killed.
-      const passing = async (more: number) => {
+      const waitForProbes = async (more: number) => {
         const goal = prober.count + more;
         await waitFor('clients continued', () => prober.count >= goal, 30_000);
       };
       for (let round = 0; round < 3; round++) {
         for (let change = 0; change < 3; change++) {
           agent.write('objects', objects(round + change));
-          await passing(2 + ((round * 7 + change * 5) % 23));
+          await waitForProbes(2 + ((round * 7 + change * 5) % 23));
         }
         await agent.kill();
         if (round % 2 === 0) agent.write('objects', objects(round + 1));
@@ -332,7 +332,7 @@ describe('life cycle of an agent in IPVS mode', () => {
         ...listed('web', 11, ipvs.pods(0)),
         ...ranges('some', 12, ipvs.pods(0), '8000-8100'),
       ]);
-      const whole = await ipvs.snapshot();
+      const before = await ipvs.snapshot();
       for (const [command, ...args] of [
         ['ipvsadm', '-C'],
         ['ipset', 'flush', 'KUBE-ALL-PORTS'],
@@ -351,10 +351,10 @@ describe('life cycle of an agent in IPVS mode', () => {
           `all is back after ${command} ${args.join(' ')}`,
           async () => {
             now = await ipvs.snapshot();
-            return JSON.stringify(now) === JSON.stringify(whole);
+            return JSON.stringify(now) === JSON.stringify(before);
           },
           20_000,
-        ).catch(() => assert.deepEqual(now, whole, `${command} ${args.join(' ')}`));
+        ).catch(() => assert.deepEqual(now, before, `${command} ${args.join(' ')}`));
         assert.equal(answered(await lab.client.tcp(VIP, 4000)).host, 'pod-1');
         assert.equal(answered(await lab.client.tcp(WEB, 80)).host, 'pod-1');
         refused(await lab.client.tcp(WEB, 81));

@@ -116,12 +116,12 @@ describe('takeover by IPVS mode', () => {
 
   /** Asserts the same state as on a node without a previous proxy. */
   const isAsIfFresh = async () => {
-    const taken = await ipvs.snapshot();
+    const snapshot = await ipvs.snapshot();
     await ipvs.agent.kill();
     await ipvs.cleanup();
     await ipvs.agent.start();
     // Protects route_localnet, which the iptables mode sets and no other mode restores.
-    const own = taken.filter((line) => !line.includes('KUBE-FIREWALL'));
+    const own = snapshot.filter((line) => !line.includes('KUBE-FIREWALL'));
     assert.deepEqual(own, await ipvs.snapshot());
   };
 
@@ -264,10 +264,10 @@ describe('takeover by IPVS mode', () => {
     };
     await waitFor('IPVS state is removed within a minute', isGone, 60_000);
     assert.deepEqual(await ipvs.services(), foreign);
-    const said = ipvs.agent.log
+    const logged = ipvs.agent.log
       .filter(({ msg, what }) => msg.includes('leftover state') && what === 'ipvs')
       .map(({ msg }) => msg);
-    assert.deepEqual(said, [
+    assert.deepEqual(logged, [
       'keeping leftover state until its connections end',
       'removed leftover state',
     ]);

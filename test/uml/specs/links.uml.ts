@@ -68,11 +68,11 @@ describe('dummy link', () => {
 
   it('has hundreds of addresses that are added and removed', async () => {
     const index = await createDummy(NAME);
-    const wanted = Array.from({ length: 500 }, (_, number) =>
+    const vips = Array.from({ length: 500 }, (_, number) =>
       number % 2 === 0 ? `10.96.${number >> 8}.${number & 255}` : address6(number),
     );
-    assert.deepEqual(await changeAddresses(index, wanted, []), []);
-    assert.deepEqual(await addresses(), [...wanted].sort());
+    assert.deepEqual(await changeAddresses(index, vips, []), []);
+    assert.deepEqual(await addresses(), [...vips].sort());
     for (const { prefixlen, scope, local, tentative, deprecated } of (await ipLink()).addr_info) {
       assert.equal(prefixlen, local.includes(':') ? 128 : 32);
       assert.equal(scope, local.includes(':') ? 'global' : 'host');
@@ -80,14 +80,14 @@ describe('dummy link', () => {
       assert.equal(tentative, undefined);
     }
 
-    assert.deepEqual(await changeAddresses(index, wanted, ['10.0.0.1', 'fd00::ffff']), []);
-    assert.deepEqual(await addresses(), [...wanted].sort());
+    assert.deepEqual(await changeAddresses(index, vips, ['10.0.0.1', 'fd00::ffff']), []);
+    assert.deepEqual(await addresses(), [...vips].sort());
 
-    const [gone, kept] = [wanted.slice(0, 300), wanted.slice(300)];
+    const [removed, remaining] = [vips.slice(0, 300), vips.slice(300)];
     const more = ['192.0.2.1', '2001:db8::1'];
     for (let time = 0; time < 2; time++) {
-      assert.deepEqual(await changeAddresses(index, more, gone), []);
-      assert.deepEqual(await addresses(), [...kept, ...more].sort());
+      assert.deepEqual(await changeAddresses(index, more, removed), []);
+      assert.deepEqual(await addresses(), [...remaining, ...more].sort());
     }
   });
 
