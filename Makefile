@@ -7,10 +7,10 @@ export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 demo: setup
 	@node test/lab/demo.ts
 
-## Type check, lint and all tests. Most tests wait for events, so more run in parallel than a small machine has
-## cores. The tests in user-mode-linux take longest and start first. Mocha, lab threads and child processes share a
-## compile cache of code with stripped types, which saves half of a start. It is deleted before each run: bundles
-## have different paths each time, so it would grow.
+## Type check, lint and all tests. Most tests wait for events, so more run in parallel than a small
+## machine has cores. The tests in user-mode-linux take longest and start first. Mocha, lab threads
+## and child processes share a compile cache of code with stripped types, which saves half of a
+## start. It is deleted before each run: bundles have different paths each time, so it would grow.
 test: export NODE_COMPILE_CACHE := $(CURDIR)/node_modules/.cache/tests
 test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
@@ -20,16 +20,18 @@ test: setup lint
 lint: modules
 	@npm run -s lint
 
-## The tests that need only npm, without root and network namespaces: they run on any Linux or macOS.
+## The tests that need only npm, without root and network namespaces: they run on any Linux or
+## macOS.
 unit: modules
 	@npm test -s
 
 modules:
 	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
 
-## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and 10,000,
-## IPVS with 1,000. Then measures an agent with an API server, the DNS server, and network policy with 1,000
-## policies. KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy's nftables and iptables modes.
+## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and
+## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, and network
+## policy with 1,000 policies. KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy's nftables
+## and iptables modes.
 bench: setup
 	@node bench/nftables.ts
 	@node bench/iptables.ts

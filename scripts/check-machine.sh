@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks the requirements of the demo and the tests in a temporary network namespace. If one is not met, prints
-# one sentence with the problem and its solution, and exits with status 1.
+# Checks the requirements of the demo and the tests in a temporary network namespace. If one is not
+# met, prints one sentence with the problem and its solution, and exits with status 1.
 set -eu
 
 namespace=portwide-check-$$
@@ -13,7 +13,8 @@ attempt() {
   shift 2
   said=$("$@" 2>&1) && return
   case $said in
-    # ip creates a mount namespace for each command, which fails in a chroot whose / is not a mount point.
+    # ip creates a mount namespace for each command, which fails in a chroot whose / is not a mount
+    # point.
     *"mount --make"*"Invalid argument"*)
       advice="/ is not a mount point; before entering the chroot run: mount --bind DIRECTORY DIRECTORY" ;;
   esac

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the requirements of the demo, the tests and the benchmarks on a Debian machine: apt packages of missing
-# commands, and npm modules if they differ from the lock file.
+# Installs the requirements of the demo, the tests and the benchmarks on a Debian machine: apt
+# packages of missing commands, and npm modules if they differ from the lock file.
 set -eu
 cd "$(dirname -- "$0")/.."
 

@@ -44,7 +44,7 @@ describe('examples: what users are shown', () => {
 
   it('the demo verifies everything that it prints', async () => {
     const { stdout } = await execa(process.execPath, [file('test/lab/demo.ts'), '7']);
-    assert.match(stdout, /Everything above was seen on real packets/);
+    assert.match(stdout, /All of the above was verified with real packets/);
     for (const line of stdout.split('\n')) assert.ok(line.length <= 100, line);
   });
 

@@ -1,11 +1,12 @@
 #!/bin/sh
-# The first process inside user-mode-linux: mounts file systems, loads modules, runs the command given as
-# arguments, writes its exit status, and resets the kernel. boot.ts sets the environment on the kernel's
-# command line:
+# The first process inside user-mode-linux: mounts file systems, loads modules, runs the command
+# given as arguments, writes its exit status, and resets the kernel. boot.ts sets the environment on
+# the kernel's command line:
 #   UML_ROOT       the checkout, where the command runs
 #   UML_DIRECTORY  a directory of the host, mounted as /run/host: the only writable directory of the host,
 #                  because the root file system is the host's, read-only
-# A failure before /run/host is mounted is printed on the console and ends init, and thus the kernel.
+# A failure before /run/host is mounted is printed on the console and ends init, and thus the
+# kernel.
 set -eu
 export PATH="$UML_ROOT/node_modules/.bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
