@@ -109,7 +109,7 @@ describe('manifests: files under deploy/ match the Kubernetes schemas', () => {
     const missing = await faultsOf((object) => delete container(object).name);
     assert.match(missing.join(), /must have required property.*name/);
     const kind = await schemaFaults({ ...daemonSet, kind: 'DeamonSet' } as RawObject);
-    assert.match(kind.join(), /no kind/);
+    assert.match(kind.join(), /is not a Kubernetes kind/);
   });
 });
 

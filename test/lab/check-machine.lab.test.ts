@@ -90,7 +90,12 @@ describe('check-machine: requirements of the demo and the tests', () => {
 
   for (const [what, command, pattern, advice] of [
     ['a kernel without veth', 'ip', '*veth*', /veth pairs \(no luck\): .*modprobe veth/],
-    ['a kernel without nf_tables', 'nft', '*', /nf_tables tables \(no luck\): .*modprobe nf_tables/],
+    [
+      'a kernel without nf_tables',
+      'nft',
+      '*',
+      /nf_tables tables \(no luck\): .*modprobe nf_tables/,
+    ],
     ['a read-only /proc/sys', 'sh', '*ip_forward*', /sysctls .*\/proc\/sys must/],
   ] as const) {
     it(`prints one sentence for ${what}`, async () => {

@@ -59,12 +59,12 @@ describe('harness: user-mode-linux', () => {
   it('reports why a kernel ended before a spec ran', async () => {
     run = runInside({ init: initOf('echo no way', 'exit 3'), timeoutSeconds: 60 });
     await assert.rejects(run.began(), /has ended: .*no way.*Kernel panic/s);
-    await assert.rejects(run.passed(['any']), /mocha has not ended.*at the first failure/s);
+    await assert.rejects(run.passed(['any']), /mocha has not ended.*in the first failure/s);
   });
 
   it('kills a kernel that hangs', async () => {
     run = runInside({ init: initOf('echo waiting', 'exec sleep 600'), timeoutSeconds: 4 });
-    await assert.rejects(run.began(), /not done in 4 s.*waiting/s);
+    await assert.rejects(run.began(), /not finished within 4 s.*waiting/s);
   });
 
   it('leaves nothing when the booting process is killed, even by SIGKILL', async () => {
