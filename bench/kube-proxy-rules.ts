@@ -1,8 +1,7 @@
 /**
  * The rules that kube-proxy 1.34 would write for a cluster of this benchmark, as iptables-restore
- * input: one chain KUBE-SERVICES with a rule per Service, a chain per Service, a chain per
- * endpoint. The rules are kube-proxy's; the time that kube-proxy needs to compute them is not
- * measured.
+ * input. Chain KUBE-SERVICES has a rule per Service; each Service and each endpoint has a chain. The
+ * time that kube-proxy needs to compute the rules is not measured.
  *
  * Above 1,000 endpoints kube-proxy leaves out the comments of endpoint rules, and so does this
  * file. Comments of cluster IP rules remain.

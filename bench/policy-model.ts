@@ -105,7 +105,7 @@ measure('pod relabelled here', RUNS, (run) =>
   model.upsert(pod(extra(run), { nodeName: HERE, labels: { app: 'app-2', own: `${run}` } })),
 );
 measure('policy changed', RUNS, (run) => model.upsert(policy(run % policies, 90 + (run % 7))));
-measure('policy gone', RUNS, (run) => model.remove('NetworkPolicy', policy(run).key));
+measure('policy removed', RUNS, (run) => model.remove('NetworkPolicy', policy(run).key));
 measure('policy added', RUNS, (run) => model.upsert(policy(run)));
 measure('namespace relabelled', 50, (run) => {
   model.upsert(teamNamespace(run % NAMESPACES, run + 1));

@@ -55,7 +55,7 @@ export function createPortwide(
 ): PortwideSubject {
   const members = cluster(services);
   let synced: PromiseWithResolvers<SyncReport> = Promise.withResolvers();
-  let hear = (_: SyncReport) => {};
+  let onSync = (_: SyncReport) => {};
   const table = new RouteTable({
     nodeName: NODE,
     allPortsEnabled: true,
@@ -77,7 +77,7 @@ export function createPortwide(
       checked: () => {},
       synced: (report) => {
         synced.resolve(report);
-        hear(report);
+        onSync(report);
       },
       syncFailed: (_family, error) => synced.reject(error),
     },
@@ -112,7 +112,7 @@ export function createPortwide(
       const latencies: number[] = [];
       let syncs = 0;
       const over = Promise.withResolvers<void>();
-      hear = ({ triggerTimes }) => {
+      onSync = ({ triggerTimes }) => {
         syncs += 1;
         for (const time of triggerTimes) latencies.push(Date.now() - time);
         if (latencies.length === changes) over.resolve();

@@ -174,8 +174,8 @@ describe('manifests: kustomizations', () => {
 
   it('include every manifest, except the optional one in two versions', () => {
     const objects = yamlFiles().filter(isObjects);
-    const forgotten = objects.filter((path) => !listed.has(path));
-    assert.deepEqual(forgotten, [
+    const unlisted = objects.filter((path) => !listed.has(path));
+    assert.deepEqual(unlisted, [
       'deploy/admission-node-ports-v1beta1.yaml',
       'deploy/admission-node-ports.yaml',
     ]);

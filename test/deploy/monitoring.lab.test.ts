@@ -149,13 +149,13 @@ describe('monitoring: metrics of dashboard and alert rules', () => {
     for (const expr of expressions) {
       const labels = seriesOf(expr).flatMap((name) => METRIC_NAMES[metricOf(name)]?.labels ?? []);
       const known = ['job', 'instance', 'le', ...labels];
-      const asked = [
+      const used = [
         ...[...expr.matchAll(/(?:by|on|ignoring) \(([^)]*)\)/g)].flatMap(([, list = '']) =>
           list.split(', '),
         ),
         ...[...expr.matchAll(/(\w+)(?:=~|!=|=)"/g)].map(([, label = '']) => label),
       ];
-      for (const label of asked) assert.ok(known.includes(label), `${label}: ${expr}`);
+      for (const label of used) assert.ok(known.includes(label), `${label}: ${expr}`);
     }
   });
 });

@@ -141,14 +141,14 @@ describe('server: DnsServer', () => {
 
   it('ignores a response that is ready after close', async () => {
     const { promise, resolve } = Promise.withResolvers<HandlerResult>();
-    const asked = Promise.withResolvers<void>();
+    const started = Promise.withResolvers<void>();
     const { server, port } = await start(() => {
-      asked.resolve();
+      started.resolve();
       return promise;
     });
     const socket = udp('udp4');
     socket.send(query(1), port, ADDRESS);
-    await asked.promise;
+    await started.promise;
     server.closeAll();
     resolve(handled(emptyAnswer(query(1))));
     // Mocha would not report it.
@@ -187,7 +187,7 @@ describe('server: DnsServer', () => {
 });
 
 describe('server: drain()', () => {
-  /** Answers when told to. */
+  /** A handler that answers on demand. */
   function slow() {
     const waiting: (() => void)[] = [];
     const handle: QueryHandler = (bytes) =>
@@ -275,10 +275,10 @@ describe('server: TCP', () => {
     } as typeof write;
     try {
       const { socket, ids } = await client(port);
-      const asked = Array.from({ length: 50 }, (_, id) => id);
-      socket.write(Buffer.concat(asked.map((id) => framed(query(id)))));
-      await waitFor('all queries are answered', () => ids().length === asked.length);
-      assert.deepEqual(ids(), asked);
+      const queryIds = Array.from({ length: 50 }, (_, id) => id);
+      socket.write(Buffer.concat(queryIds.map((id) => framed(query(id)))));
+      await waitFor('all queries are answered', () => ids().length === queryIds.length);
+      assert.deepEqual(ids(), queryIds);
     } finally {
       Socket.prototype.write = write;
     }
@@ -421,11 +421,11 @@ describe('server: TCP', () => {
   });
 
   it('interleaves one client with many queries and another client', async () => {
-    let asked = 0;
+    let queryCount = 0;
     let before: number | undefined;
     const { port } = await start((bytes, transport) => {
-      asked += 1;
-      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      queryCount += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= queryCount;
       return echo(bytes, transport);
     });
     const [greedy, other] = [await client(port), await client(port)];
@@ -441,11 +441,11 @@ describe('server: TCP', () => {
   });
 
   it('interleaves slow queries with queries of another client', async () => {
-    let asked = 0;
+    let queryCount = 0;
     let before: number | undefined;
     const { port } = await start((bytes, transport) => {
-      asked += 1;
-      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      queryCount += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= queryCount;
       const end = performance.now() + 6;
       while (performance.now() < end);
       return echo(bytes, transport);
@@ -463,9 +463,9 @@ describe('server: TCP', () => {
 
   it('stops reading from a client that does not read its responses', async () => {
     const answer = Buffer.alloc(60_000);
-    let asked = 0;
+    let queryCount = 0;
     const { port, server } = await start(() => {
-      asked += 1;
+      queryCount += 1;
       return handled(answer);
     });
     const { socket } = await client(port);
@@ -479,11 +479,11 @@ describe('server: TCP', () => {
     let last = -1;
     let stableReads = 0;
     await waitFor('nothing is read any more', () => {
-      stableReads = asked === last ? stableReads + 1 : 0;
-      last = asked;
-      return asked > 0 && stableReads === 10;
+      stableReads = queryCount === last ? stableReads + 1 : 0;
+      last = queryCount;
+      return queryCount > 0 && stableReads === 10;
     });
-    const then = asked;
+    const then = queryCount;
     assert.ok(then < count / 10, `${then} responses of 60,000 bytes were made`);
     assert.equal(server.connections, 1);
     // Everything continues once the client reads.
@@ -493,7 +493,7 @@ describe('server: TCP', () => {
       bytes += chunk.length;
     });
     socket.resume();
-    await waitFor('more answers', () => asked > then && bytes > answer.length);
+    await waitFor('more answers', () => queryCount > then && bytes > answer.length);
   });
 
   it('releases closed connections', async () => {

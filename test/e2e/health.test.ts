@@ -44,7 +44,7 @@ describe('health servers', () => {
     writeFileSync(
       join(commands, 'iptables-nft-restore'),
       `#!/bin/sh
-[ ! -e ${broken()} ] || { echo 'told to fail' >&2; exit 1; }
+[ ! -e ${broken()} ] || { echo 'failing on demand' >&2; exit 1; }
 PATH=\${PATH#*:}
 exec iptables-nft-restore "$@"
 `,

@@ -230,7 +230,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       await agent.apply(services(pods(0)));
       const expected = await allRules();
       const iptables = `iptables-${variant}`;
-      const mended = () =>
+      const restoreCount = () =>
         agent.log.filter(({ msg }) => /changed our rules|that the kernel lacked/.test(msg)).length;
       const damages: string[][][] = [
         [['-t', 'nat', '-F']],
@@ -254,11 +254,11 @@ for (const variant of ['nft', 'legacy'] as const) {
         ],
       ];
       for (const damage of damages) {
-        const before = mended();
+        const before = restoreCount();
         for (const command of damage) await lab.node.exec(iptables, ['-w', '5', ...command]);
         await waitFor(
           'the rules are restored',
-          async () => mended() > before && (await allRules()) === expected,
+          async () => restoreCount() > before && (await allRules()) === expected,
           600_000,
         );
       }

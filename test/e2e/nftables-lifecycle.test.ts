@@ -224,7 +224,7 @@ describe('life cycle of an agent on nftables', () => {
     ];
     for (const damage of damages) {
       await nft(damage);
-      await waitFor(`mended: ${damage}`, async () => (await tables()) === expected);
+      await waitFor(`restored after: ${damage}`, async () => (await tables()) === expected);
       answered(await lab.client.tcp(VIP, 4000));
     }
     // Other tables are ignored. Notifications are ordered, so the agent has seen this one once it
@@ -250,7 +250,7 @@ describe('life cycle of an agent on nftables', () => {
     const script = `#!/bin/sh
       [ "$1" = --version ] && exec ${NFT} "$@"
       cat > ${commands}/$$
-      grep -q 'table ip6 portwide {' ${commands}/$$ && { echo 'told to fail' >&2; exit 1; }
+      grep -q 'table ip6 portwide {' ${commands}/$$ && { echo 'failing on demand' >&2; exit 1; }
       [ "$1" = --check ] && exec ${NFT} --check -f ${commands}/$$
       exec ${NFT} -f ${commands}/$$`;
     writeFileSync(join(commands, 'nft'), script, { mode: 0o755 });

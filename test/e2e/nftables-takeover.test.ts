@@ -251,7 +251,7 @@ describe('the previous and the new proxy', () => {
 
   it('warns of state that cannot be removed, removes the rest, and serves', async () => {
     const commands = mkdtempSync(join(tmpdir(), 'portwide-commands-'));
-    const script = "#!/bin/sh\necho 'told to fail' >&2\nexit 1\n";
+    const script = "#!/bin/sh\necho 'failing on demand' >&2\nexit 1\n";
     writeFileSync(join(commands, 'iptables-legacy-restore'), script, { mode: 0o755 });
     const own = new Agent(lab, { env: { PATH: `${commands}:${process.env.PATH}` } });
     try {
@@ -271,7 +271,7 @@ describe('the previous and the new proxy', () => {
         warnings.map(({ msg }) => msg),
         ['cannot remove leftover state; retrying'],
       );
-      assert.match(JSON.stringify(warnings), /told to fail/);
+      assert.match(JSON.stringify(warnings), /failing on demand/);
       assert.deepEqual(await leftBy(['nft']), []);
       assert.notDeepEqual(await leftBy(['legacy']), []);
       answered(await lab.client.tcp(VIPS.web[4], 80));
@@ -293,11 +293,11 @@ describe('the previous and the new proxy', () => {
         await lab.node.exec(iptablesTool(variant, family, 'restore'), ['--noflush'], { input });
       }
     }
-    await lab.node.exec('nft', ['add', 'table', 'ip', 'somebody-elses']);
+    await lab.node.exec('nft', ['add', 'table', 'ip', 'foreign']);
     await lab.node.exec(PORTWIDE, ['cleanup']);
     assert.deepEqual(await leftBy(['nft', 'legacy', 'nftables', 'kube-proxy']), []);
     const { stdout } = await lab.node.exec('nft', ['list', 'tables']);
-    assert.match(stdout, /somebody-elses/);
-    await lab.node.exec('nft', ['delete', 'table', 'ip', 'somebody-elses']);
+    assert.match(stdout, /foreign/);
+    await lab.node.exec('nft', ['delete', 'table', 'ip', 'foreign']);
   });
 });

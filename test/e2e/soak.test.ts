@@ -64,17 +64,17 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
     await change();
     await double.call('compact');
   },
-  'watches that fall silent, and break later': async (double, change) => {
+  'watches that become silent and break later': async (double, change) => {
     await double.call('breakWatches', 'silence');
     await change();
     await double.call('breakWatches', 'cut');
   },
-  'changes that no watch tells, until a list does': async (double, change) => {
+  'changes that only a list reports': async (double, change) => {
     await double.call('dropChanges', 50);
     await change();
     await double.call('breakWatches', 'expire');
   },
-  'a bookmark, and another watch from there': async (double, change) => {
+  'a bookmark, and a new watch from it': async (double, change) => {
     await change();
     await double.call('bookmark');
     await double.call('breakWatches', 'end');
@@ -83,8 +83,8 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
   '429 for a watch': onNext('watch', status(429, 'TooManyRequests', 1)),
   '500 for a list': onNext('list', status(500, 'InternalError')),
   '429 for a list': onNext('list', status(429, 'TooManyRequests', 1)),
-  'a list that is cut': onNext('list', { kind: 'cut' }),
-  'a list of yesterday': async (double, change) => {
+  'a truncated list': onNext('list', { kind: 'cut' }),
+  'a stale list': async (double, change) => {
     await double.call('takeSnapshot');
     await change();
     for (const name of WATCHED) {
@@ -92,7 +92,7 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
     }
     await double.call('breakWatches', 'expire');
   },
-  'nobody listens': async (double, change) => {
+  'connection refused': async (double, change) => {
     await double.call('close');
     await change();
     await double.call('listen');

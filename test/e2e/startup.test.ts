@@ -48,7 +48,7 @@ describe('an agent that starts with an API server', function () {
     writeFileSync(
       join(commands, 'ip6tables-nft-restore'),
       `#!/bin/sh
-[ ! -e ${broken()} ] || { echo 'told to fail' >&2; exit 1; }
+[ ! -e ${broken()} ] || { echo 'failing on demand' >&2; exit 1; }
 PATH=\${PATH#*:}
 exec ip6tables-nft-restore "$@"
 `,

@@ -47,7 +47,7 @@ describe('check-machine: requirements of the demo and the tests', () => {
     assert.deepEqual(await check({}), { status: 0, stdout: '', stderr: '' });
   });
 
-  it('tells how to bind mount the root of a chroot', async () => {
+  it('suggests a bind mount for the root of a chroot', async () => {
     const command = ['unshare', '--mount', '--propagation=private', 'sh', '-c', IN_CHROOT];
     const { status, stderr } = await check({
       command: [...command, 'sh', directory],

@@ -63,7 +63,7 @@ function tcp({ address, port, answered }: Probe): End {
   return () => socket.destroy();
 }
 
-/** One socket for all: the source address tells which target answered. */
+/** One socket for all: the source address identifies the target. */
 async function udp(family: Family, probes: readonly Probe[]): Promise<End> {
   if (probes.length === 0) return () => {};
   const socket = createSocket(family === 4 ? 'udp4' : 'udp6');
