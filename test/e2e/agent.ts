@@ -151,7 +151,7 @@ export class Agent {
 
   /**
    * Replaces the objects under test and waits until both families have them. For this a Service
-   * without endpoints is added, because a sync writes its reject element last.
+   * without endpoints is added, because a sync writes its rejection last.
    */
   async apply(objects: readonly Manifest[]): Promise<void> {
     if (this.#feed.inStreams) await this.#applyToStreams(objects);

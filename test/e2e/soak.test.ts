@@ -51,7 +51,7 @@ const onNext =
 
 /** Faults, each with changes in between. */
 const FAULTS: Readonly<Record<string, FaultInjection>> = {
-  'watches closed within a line': async (double, change) => {
+  'watches closed in the middle of a line': async (double, change) => {
     await change();
     await double.call('breakWatches', 'cut half');
   },

@@ -3,14 +3,14 @@ import type { Agent } from '../agent.ts';
 import type { Manifest } from '../manifests.ts';
 import { namespaceManifest, networkPolicy, podManifest } from '../policy-manifests.ts';
 
-/** Its own namespace. */
+/** Namespace of the barrier pod alone. */
 const NAMESPACE = 'barrier';
 const FIRST_PORT = 20_000;
 
 /**
  * A pod that is allowed on one port, a different one each time. Once it can be reached on that
- * port, everything written before its policy is in force. Policies of all tiers must leave it alone
- * while it sends nothing.
+ * port, everything written before its policy is in force. Policies of all tiers must not affect
+ * connections to it from clients that are not pods.
  */
 export class Barrier {
   readonly #lab: Lab;
