@@ -1,6 +1,7 @@
 /**
  * Runs only the Kubernetes source and the route table, in the current network namespace. Prints a
- * JSON report once everything is listed, and another one since the previous for each line read.
+ * JSON report once everything is listed. For each line read, prints another report on the time since
+ * the previous one.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createInterface } from 'node:readline';
