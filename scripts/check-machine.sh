@@ -11,14 +11,14 @@ trap 'exit 1' INT TERM HUP
 attempt() {
   what=$1 advice=$2
   shift 2
-  said=$("$@" 2>&1) && return
-  case $said in
+  output=$("$@" 2>&1) && return
+  case $output in
     # ip creates a mount namespace for each command, which fails in a chroot whose / is not a mount
     # point.
     *"mount --make"*"Invalid argument"*)
       advice="/ is not a mount point; before entering the chroot run: mount --bind DIRECTORY DIRECTORY" ;;
   esac
-  echo "This machine cannot $what ($(printf %s "$said" | tr '\n' ' ')): $advice." >&2
+  echo "This machine cannot $what ($(printf %s "$output" | tr '\n' ' ')): $advice." >&2
   exit 1
 }
 

@@ -6,20 +6,21 @@ const FIXED: ForwardTarget = { resolver: { address: '192.0.2.9', port: 5353 } };
 
 function list(targets: readonly ForwardTarget[], first: string | Error) {
   let content = first;
-  const heard: unknown[] = [];
+  const events: unknown[] = [];
   const made = new ResolverList({
     targets,
     read: async () => {
       if (content instanceof Error) throw content;
       return content;
     },
-    onChange: (resolvers) => heard.push(resolvers.map(({ address, port }) => `${address} ${port}`)),
-    onFailure: (file, error) => heard.push(`${file}: ${error.message}`),
+    onChange: (resolvers) =>
+      events.push(resolvers.map(({ address, port }) => `${address} ${port}`)),
+    onFailure: (file, error) => events.push(`${file}: ${error.message}`),
   });
   const write = async (text: string | Error) => {
     content = text;
     await made.reload();
-    return heard.splice(0);
+    return events.splice(0);
   };
   return { made, write };
 }

@@ -34,12 +34,12 @@ async function start(
   limits: Partial<TcpLimits> = {},
   address = ADDRESS,
 ) {
-  const heard: ServedQuery[] = [];
+  const servedQueries: ServedQuery[] = [];
   for (;;) {
     const server = new DnsServer({
       port: 0,
       handle,
-      onServed: (exchange) => heard.push(exchange),
+      onServed: (exchange) => servedQueries.push(exchange),
       limits: { ...TCP_LIMITS, ...limits },
     });
     try {
@@ -50,7 +50,7 @@ async function start(
       throw error;
     }
     servers.push(server);
-    return { server, heard, port: server.portOf(address) ?? 0 };
+    return { server, servedQueries, port: server.portOf(address) ?? 0 };
   }
 }
 
@@ -96,14 +96,14 @@ describe('server: DnsServer', () => {
     ['udp6', '::1', 'IPv6'],
   ] as const) {
     it(`answers ${family} over UDP, from the address that was queried`, async () => {
-      const { port, heard } = await start(echo, {}, address);
+      const { port, servedQueries } = await start(echo, {}, address);
       const socket = udp(type);
       const answered = once(socket, 'message');
       socket.send(query(7), port, address);
       const [bytes, from] = await answered;
       assert.deepEqual(bytes, emptyAnswer(query(7)));
       assert.deepEqual([from.address, from.port], [address, port]);
-      const [{ family: seen, seconds } = assert.fail()] = heard;
+      const [{ family: seen, seconds } = assert.fail()] = servedQueries;
       assert.equal(seen, family);
       assert.ok(seconds >= 0 && seconds < 60);
     });
@@ -123,7 +123,7 @@ describe('server: DnsServer', () => {
   });
 
   it('ignores datagrams with source port 0', async () => {
-    const { port, heard } = await start();
+    const { port, servedQueries } = await start();
     const header = Buffer.alloc(8);
     header.writeUInt16BE(port, 2);
     header.writeUInt16BE(header.length + query(1).length, 4);
@@ -136,7 +136,7 @@ describe('server: DnsServer', () => {
     socket.send(query(2), port, ADDRESS);
     const [bytes] = await answered;
     assert.deepEqual(bytes, emptyAnswer(query(2)));
-    assert.equal(heard.length, 1);
+    assert.equal(servedQueries.length, 1);
   });
 
   it('ignores a response that is ready after close', async () => {
@@ -243,14 +243,14 @@ describe('server: drain()', () => {
 
 describe('server: TCP', () => {
   it('answers queries one after the other on one connection', async () => {
-    const { port, heard } = await start();
+    const { port, servedQueries } = await start();
     const { socket, messages } = await client(port);
     for (let id = 1; id <= 3; id++) {
       socket.write(framed(query(id)));
       await waitFor('an answer', () => messages.length === id);
       assert.deepEqual(messages.at(-1), emptyAnswer(query(id)));
     }
-    assert.equal(heard.length, 3);
+    assert.equal(servedQueries.length, 3);
   });
 
   it('accepts several queries at once, in pieces of any size', async () => {

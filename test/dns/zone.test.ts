@@ -71,7 +71,7 @@ describe('zone: Zone', () => {
     upsert('db', 2, '10.244.0.2');
     upsert('db', undefined);
     upsert('web', 3);
-    upsert('nobody', 4);
+    upsert('absent', 4);
     assert.deepEqual(times, [2]);
   });
 

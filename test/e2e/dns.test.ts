@@ -559,9 +559,9 @@ describe('portwide dns', () => {
     });
 
     it('follows changes of the resolver file', async () => {
-      const heard = () => server.logged('the resolvers have changed');
-      await waitFor('the file was read again', () => heard().length > 0);
-      assert.deepEqual(heard()[0]?.resolvers, ['2001:db8:51::10']);
+      const changes = () => server.logged('the resolvers have changed');
+      await waitFor('the file was read again', () => changes().length > 0);
+      assert.deepEqual(changes()[0]?.resolvers, ['2001:db8:51::10']);
       assert.equal((await ask('gone.changed.svc.example.org A')).status, 'NXDOMAIN');
     });
 

@@ -261,12 +261,12 @@ describe('life cycle of an agent on nftables', () => {
       const answers = async () => (await lab.client.tcp(VIP, 4000, SHORT)).outcome === 'answered';
       await waitFor('it serves', answers);
       // It subscribes after some seconds of waiting for the other family.
-      const heard = async () => {
+      const isNotified = async () => {
         await nft('add set ip portwide foreign { type mark; }');
         await nft('delete set ip portwide foreign').catch(() => {});
         return own.log.some(({ what }) => /in table portwide/.test(String(what)));
       };
-      await waitFor('it receives notifications of external changes', heard, 30_000);
+      await waitFor('it receives notifications of external changes', isNotified, 30_000);
       await nft('delete table ip portwide');
       await waitFor('it serves again', answers);
       assert.ok(own.log.some(({ msg }) => /fail/.test(msg)));

@@ -70,7 +70,7 @@ describe('listening ports of the agent', () => {
       agent.write('web', [
         serviceManifest('own-ssh', { spec: { ...web, ports } }),
         serviceManifest('lost', { spec: { type: 'NodePort', clusterIPs: [], ports } }),
-        sliceManifest('nobody', 4, []),
+        sliceManifest('absent', 4, []),
       ]);
       const broken = join(agent.directory, 'broken.yaml');
       writeFileSync(broken, 'kind: [');
@@ -81,7 +81,7 @@ describe('listening ports of the agent', () => {
       for (const expected of [
         /^spec\.externalIPs: 192\.168\.77\.10 is an address of this node, and 22\/TCP is the port of ssh/,
         /^spec\.clusterIPs: no cluster IP/,
-        /^metadata\.labels.*Service default\/nobody does not exist/,
+        /^metadata\.labels.*Service default\/absent does not exist/,
       ]) {
         assert.equal(warnings().filter((line) => expected.test(line)).length, 1, String(expected));
       }

@@ -136,8 +136,8 @@ describe('an agent under continuous changes and faults', function () {
     // A kubelet updates often, and a watch that ends without an event is retried later.
     const annotations = { beat: String(++beats) };
     const node = nodeManifest([lab.node.ipv4, lab.node.ipv6]);
-    const heard = { ...node, metadata: { ...(node.metadata as object), annotations } };
-    await write([heard, ...put], remove);
+    const annotated = { ...node, metadata: { ...(node.metadata as object), annotations } };
+    await write([annotated, ...put], remove);
   };
   const watched = () =>
     waitFor(

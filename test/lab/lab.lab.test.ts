@@ -273,8 +273,8 @@ describe('lab: createLab()', () => {
   });
 
   it('runs commands in a host, and reports failures', async () => {
-    const { stdout } = await lab.node.exec('cat', [], { input: 'said' });
-    assert.equal(stdout, 'said');
+    const { stdout } = await lab.node.exec('cat', [], { input: 'text' });
+    assert.equal(stdout, 'text');
     await assert.rejects(lab.node.exec('ip', ['link', 'show', 'nothing']), {
       code: 'COMMAND_FAILED',
       message: /node: ip link show nothing: .*does not exist/,

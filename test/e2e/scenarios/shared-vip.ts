@@ -46,8 +46,8 @@ export const sharedVipScenarios: readonly Scenario[] = [
     title: 'one VIP: source ranges of the Service that owns the port apply',
     async run(world) {
       const vip = world.vip(5);
-      const everybody = world.pick('0.0.0.0/0', '::/0');
-      const nobody = world.pick('192.0.2.0/24', '2001:db8:77::/64');
+      const allClients = world.pick('0.0.0.0/0', '::/0');
+      const otherClients = world.pick('192.0.2.0/24', '2001:db8:77::/64');
       const objects = (ofRanges: string, ofExact: string) => [
         sharing(world, 'ranges', 51, {
           annotations: { 'portwide.dev/ports': '8000-8100/TCP' },
@@ -66,12 +66,12 @@ export const sharedVipScenarios: readonly Scenario[] = [
       const who = async (port: number) => answered(await world.client.tcp(vip, port)).host;
       const shut = async (port: number) =>
         assert.equal((await world.client.tcp(vip, port, SHORT)).outcome, 'timeout');
-      await world.apply(objects(everybody, everybody));
+      await world.apply(objects(allClients, allClients));
       assert.deepEqual([await who(8000), await who(8050)], ['pod-2', 'pod-1']);
-      await world.apply(objects(everybody, nobody));
+      await world.apply(objects(allClients, otherClients));
       assert.equal(await who(8000), 'pod-2');
       await shut(8050);
-      await world.apply(objects(nobody, everybody));
+      await world.apply(objects(otherClients, allClients));
       assert.equal(await who(8050), 'pod-1');
       await shut(8000);
     },
