@@ -236,8 +236,8 @@ describe('values: metric values', () => {
     assert.equal(scraped.value('portwide_marks_in_use', V6), 5);
     assert.equal(scraped.value('portwide_marks_exhausted', V6), 2);
     assert.equal(scraped.value('portwide_marks_in_use', V4), undefined);
-    const lingering = 'portwide_lingering_vips';
-    assert.deepEqual([scraped.value(lingering, V6), scraped.value(lingering, V4)], [3, undefined]);
+    const metric = 'portwide_lingering_vips';
+    assert.deepEqual([scraped.value(metric, V6), scraped.value(metric, V4)], [3, undefined]);
     const map = { map: 'endpoints' };
     assert.equal(scraped.value('portwide_nftables_elements', { ...map, ...V6 }), 8);
     assert.equal(scraped.value('portwide_nftables_elements', V4), undefined);

@@ -84,7 +84,7 @@ describe(TITLE, function () {
   };
   define(specs, 0);
 
-  // A separate suite, because a suite's own tests run before those of nested suites.
+  // A separate suite, because a suite runs its own tests before nested suites.
   describe('at the end', () => {
     it('the kernel exits by itself, without failures outside of tests', () => started().ended());
   });
