@@ -1,35 +1,37 @@
-# Portwide. `make demo` and `make test` set everything up on a fresh Debian machine by themselves.
+# Portwide. `make demo` and `make test` install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 .PHONY: demo test unit lint bench modules setup
 
-## Shows an all-ports Service at work in a small network made of namespaces.
+## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
 	@node test/lab/demo.ts
 
-## Type check, lint and all tests. Most of these wait for something, so there are more at a time than a
-## small machine has cores; those in user-mode-linux take longest and begin first. Mocha, the threads of labs and
-## the processes that tests start share a cache of code whose types are stripped, which is half of what a start costs.
-## It is new for each run: bundles have other paths each time, and it would grow.
+## Type check, lint and all tests. Most tests wait for events, so more run in parallel than a small
+## machine has cores. The tests in user-mode-linux take longest and start first. Mocha, lab threads
+## and child processes share a compile cache of code with stripped types, which saves half of a
+## start. It is deleted before each run: bundles have different paths each time, so it would grow.
 test: export NODE_COMPILE_CACHE := $(CURDIR)/node_modules/.cache/tests
 test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
-## Types, style and format, layers (.dependency-cruiser.mjs) and dead code (knip.json).
+## Types, style, format, layers (.dependency-cruiser.mjs) and unused code (knip.json).
 lint: modules
 	@npm run -s lint
 
-## The tests that need no root, no network namespaces and nothing but npm: those on any Linux or macOS.
+## The tests that need only npm, without root and network namespaces: they run on any Linux or
+## macOS.
 unit: modules
 	@npm test -s
 
 modules:
 	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
 
-## Times starts and single changes: nftables at 100 and 10,000 Services, iptables at 1,000 and 10,000,
-## IPVS at 1,000; then what an agent takes that an API server feeds, what the DNS server answers, and network
-## policy with 1,000 policies. KUBE_PROXY=/path/to/kube-proxy measures that beside nftables and iptables.
+## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and
+## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, and network
+## policy with 1,000 policies. KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy's nftables
+## and iptables modes.
 bench: setup
 	@node bench/nftables.ts
 	@node bench/iptables.ts

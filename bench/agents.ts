@@ -1,4 +1,6 @@
-/** Whole programs on a node, fed by an API server: the double of the tests, in the node's namespace. */
+/**
+ * Runs whole programs on a node, with the tests' fake API server in the node's network namespace.
+ */
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -13,13 +15,13 @@ import { type Network, withNetwork } from './network.ts';
 import { cpuSeconds, watchMemory } from './processes.ts';
 import type { TableRow } from './table.ts';
 
-/** What a program took until it served, and then at rest. */
+/** Resources a program used until it served, and afterwards when idle. */
 export interface AgentRun {
-  /** From the start of its process. */
+  /** Seconds from the start of the process. */
   readonly seconds: number;
-  /** Seconds of CPU of its own, without that of the commands it runs. */
+  /** CPU seconds of the process, without the commands it runs. */
   readonly cpu: number;
-  /** MiB, the commands it runs included. */
+  /** MiB, including the commands it runs. */
   readonly settled: number;
   readonly peak: number;
 }
@@ -39,22 +41,22 @@ export interface NodeWithApiServer {
 }
 
 export const PORTWIDE = fileURLToPath(new URL('../portwide', import.meta.url));
-/** Milliseconds that a start may take. */
+/** Timeout of a start, in milliseconds. */
 export const START_MS = 180_000;
-/** Milliseconds that a program rests before its memory is looked at. */
+/** Milliseconds without changes before memory is measured. */
 const SETTLE_MS = 10_000;
-/** Objects given to the double in one call. */
+/** Objects per call to the fake API server. */
 const AT_A_TIME = 1000;
 
-/** The arguments of a whole agent. */
+/** Arguments of a whole agent. */
 export function portwideArguments(double: RemoteDouble, flags: readonly string[]): string[] {
   const where = [`--master=${double.url}`, '--hostname-override=node'];
   return ['run', ...where, `--cluster-cidr=${POD_CIDR}`, ...flags];
 }
 
 /**
- * A whole agent, from its start until both families are done, and then at rest.
- * @param message what it logs for each family once it has all
+ * Measures a whole agent from its start until both families are served, and then idle.
+ * @param message logged once for each family when it is served
  */
 export function measureAgent(
   objects: Iterable<Manifest>,
@@ -72,21 +74,21 @@ export function measureAgent(
   });
 }
 
-/** Resolves when a program has logged this so often. */
+/** Resolves when a program has logged a message `times` times. */
 export function logged(output: Readable, message: string, times: number): Promise<void> {
-  const heard = Promise.withResolvers<void>();
+  const done = Promise.withResolvers<void>();
   let count = 0;
   createInterface({ input: output }).on('line', (line) => {
     if ((JSON.parse(line) as { msg?: string }).msg === message) count++;
-    if (count === times) heard.resolve();
+    if (count === times) done.resolve();
   });
-  const late = sleep(START_MS, undefined, { ref: false }).then(() => {
-    throw new Error(`not logged in time: ${message}`);
+  const timeout = sleep(START_MS, undefined, { ref: false }).then(() => {
+    throw new Error(`not logged before the timeout: ${message}`);
   });
-  return Promise.race([heard.promise, late]);
+  return Promise.race([done.promise, timeout]);
 }
 
-/** @param served resolves with the seconds that the program took until it served. */
+/** @param served resolves with the seconds from the start until the program served. */
 export async function measureProcess(
   pid: number,
   served: () => Promise<number>,
@@ -99,7 +101,7 @@ export async function measureProcess(
   return { seconds, cpu, settled, peak };
 }
 
-/** So many Services and their EndpointSlices, and the node. */
+/** Services with their EndpointSlices, and the Node. */
 export function* clusterObjects(services: number): Generator<Manifest> {
   yield* clusterServices(services);
   yield apiNode('node');
@@ -109,7 +111,7 @@ export function* clusterServices(services: number): Generator<Manifest> {
   for (let index = 0; index < services; index++) yield* apiObjects(index);
 }
 
-/** A node whose API server has these objects and no others. */
+/** Calls a function with a node whose API server has exactly these objects. */
 export async function withApiServer<Result>(
   objects: Iterable<Manifest>,
   use: (node: NodeWithApiServer) => Promise<Result>,
@@ -132,7 +134,7 @@ export async function withApiServer<Result>(
   });
 }
 
-/** @param ca the file with the certificate of the authority; undefined: the server is none of TLS. */
+/** @param ca file with the CA certificate; undefined for a server without TLS. */
 export function kubeconfig(server: string, ca?: string): string {
   return JSON.stringify({
     apiVersion: 'v1',

@@ -1,10 +1,13 @@
-/** The cluster of `cluster.ts` as an API server has it: with all that no proxy reads. */
+/** The cluster of `cluster.ts` as API objects, including fields that no proxy reads. */
 import type { Manifest } from '../test/e2e/manifests.ts';
 import { endpointAddresses, SERVICE_PORT, serviceName, TARGET_PORT, vip } from './cluster.ts';
 
 const TIME = '2026-01-01T00:00:00Z';
 
-/** Service number `index` and its EndpointSlice; headless when it is given this name. */
+/**
+ * Service number `index` and its EndpointSlice.
+ * @param headless name of a headless Service instead
+ */
 export function apiObjects(index: number, headless?: string): [Manifest, Manifest] {
   const name = headless ?? serviceName(index);
   const clusterIP = headless === undefined ? vip(index) : 'None';

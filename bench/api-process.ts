@@ -1,7 +1,7 @@
 /**
- * The Kubernetes source alone, with what keeps its objects, in the namespace that it was started in.
- * Prints a report as JSON once all is listed; for each line that it reads another one, of what
- * happened since.
+ * Runs only the Kubernetes source and the route table, in the current network namespace. Prints a
+ * JSON report once everything is listed. For each line read, prints another report on the time since
+ * the previous one.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createInterface } from 'node:readline';
@@ -17,7 +17,7 @@ const delay = monitorEventLoopDelay({ resolution: 1 });
 let cpu = process.cpuUsage();
 let started = performance.now();
 
-/** Seconds, of the longest stall of the event loop milliseconds, and MiB, resident. */
+/** CPU in seconds, the longest event loop stall in milliseconds, resident memory in MiB. */
 const report = () => {
   const { user, system } = process.cpuUsage(cpu);
   const seconds = (performance.now() - started) / 1000;
@@ -42,7 +42,7 @@ const source = new KubernetesSource({
     throw problem;
   },
   log: { info: () => {}, warn: () => {} },
-  // It is told to list anew, and is to do so at once.
+  // The source is told to list again and does so at once.
   backoff: { ...RETRY_CLOCK, delay: async () => {} },
 });
 delay.enable();

@@ -1,7 +1,7 @@
 /**
- * Measures an agent that an API server feeds: the first list, a list after the server has forgotten
- * the version, and the memory of the whole agent at rest. The server is the double of the tests, in
- * the agent's namespace. Results go to standard output as Markdown, progress to standard error.
+ * Measures an agent with an API server: the initial list, a list after `410 Gone`, and the idle
+ * memory of the whole agent. The server is the tests' fake one, in the agent's namespace. Results
+ * go to standard output as Markdown, progress to standard error.
  */
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -21,13 +21,13 @@ import {
 } from './harness.ts';
 import { printRow, printRows, type TableRow } from './table.ts';
 
-const LEGEND = `Each Service has one TCP port, one EndpointSlice and 10 endpoints; both objects are as an API server
-has them, managed fields and all. The list is that of Services, EndpointSlices and the Node, in pages
-of 500, until the agent has all of them. Medians, with the least and the greatest.`;
+const LEGEND = `Each Service has one TCP port, one EndpointSlice and 10 endpoints; both objects are complete, with managed
+fields. A list consists of Services, EndpointSlices and the Node, in pages of 500. It is timed until the agent
+has processed all of it. Values are medians, with minimum and maximum.`;
 
 const PROCESS = fileURLToPath(new URL('api-process.ts', import.meta.url));
 
-/** The first list, and one after the server has forgotten the version. */
+/** The initial list, and a list after the server has forgotten the resource version. */
 interface ListRun {
   readonly first: ListReport;
   readonly again: ListReport;
@@ -50,7 +50,7 @@ const agentRows = (variant: Variant): readonly TableRow<AgentRun>[] => [
 
 function measureList(services: number): Promise<ListRun> {
   return withApiServer(clusterObjects(services), async ({ spawn, double }) => {
-    // As the launcher, ./portwide, has it.
+    // The same options as in the launcher, ./portwide.
     const env = { MALLOC_TRIM_THRESHOLD_: '131072', MALLOC_ARENA_MAX: '2' };
     const args = ['--max-semi-space-size=8', PROCESS, double.url];
     const child = spawn(process.execPath, args, { stdin: 'pipe', env });
@@ -68,7 +68,7 @@ function measureList(services: number): Promise<ListRun> {
     };
     await waitFor('it watches', () => standing(1), START_MS);
     await double.call('breakWatches', 'expire');
-    await waitFor('it has listed again', () => standing(2), START_MS);
+    await waitFor('the source has listed again', () => standing(2), START_MS);
     child.stdin?.write('\n');
     const again = await report(1);
     return { first, again };

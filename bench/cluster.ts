@@ -1,13 +1,13 @@
-/** Services and their EndpointSlices as a large cluster has them; all IPv4, one TCP port, no node ports. */
+/** Services and EndpointSlices of a large cluster: IPv4, one TCP port each, no node ports. */
 import type { EndpointSlice, Service } from '../api/objects.ts';
 import { endpoint, service, slice } from '../test/fixtures.ts';
 
-/** Every endpoint is in it. */
+/** Contains every endpoint. */
 export const POD_CIDR = '10.128.0.0/9';
 export const SERVICE_PORT = 80;
 export const TARGET_PORT = 8080;
 export const ENDPOINTS = 10;
-/** Where the agent runs: one endpoint of so many is there. */
+/** The agent's node. One of `NODES` endpoints is on it. */
 export const NODE = 'node-a';
 const NODES = 100;
 
@@ -15,20 +15,23 @@ const FIRST_VIP = 10 * 2 ** 24 + 96 * 2 ** 16 + 1;
 const FIRST_ENDPOINT = 10 * 2 ** 24 + 128 * 2 ** 16 + 1;
 const FIRST_SPARE_ENDPOINT = 10 * 2 ** 24 + 192 * 2 ** 16;
 
-/** A Service with its endpoints. */
+/** A Service with its EndpointSlice. */
 export interface ServiceObjects {
   readonly service: Service;
   readonly slice: EndpointSlice;
 }
 
-/** VIP of Service number `index`. VIPs follow each other, so that their last bytes are used evenly. */
+/**
+ * VIP of Service number `index`. VIPs are consecutive, so that all values of the last byte occur
+ * equally often.
+ */
 export function vip(index: number): string {
   return address(FIRST_VIP + index);
 }
 
 /**
  * Service number `index` with ten endpoints.
- * @param spare when given, its last endpoint is this one of the spare addresses.
+ * @param spare replaces the last endpoint by this spare address
  */
 export function serviceObjects(index: number, spare?: number): ServiceObjects {
   const addresses = endpointAddresses(index);
@@ -36,7 +39,7 @@ export function serviceObjects(index: number, spare?: number): ServiceObjects {
   return withEndpoints(index, addresses);
 }
 
-/** As `member`, with the first so many of the spare addresses besides its own. */
+/** As `serviceObjects`, with the first `spares` spare addresses in addition. */
 export function serviceObjectsWithSpares(index: number, spares: number): ServiceObjects {
   const more = Array.from({ length: spares }, (_, spare) => spareAddress(spare));
   return withEndpoints(index, [...endpointAddresses(index), ...more]);
@@ -52,13 +55,13 @@ function withEndpoints(index: number, addresses: readonly string[]): ServiceObje
   };
 }
 
-/** As `member`, on every port. */
+/** As `serviceObjects`, as an all-ports Service. */
 export function allPortsObjects(index: number): ServiceObjects {
   const { service: listed, slice: endpoints } = serviceObjects(index);
   return { service: { ...listed, portsAnnotation: 'all' }, slice: endpoints };
 }
 
-/** `count` ordinary Services and, after them, one on every port. */
+/** `count` ordinary Services followed by an all-ports Service. */
 export function cluster(count: number): ServiceObjects[] {
   return [
     ...Array.from({ length: count }, (_, index) => serviceObjects(index)),
@@ -66,7 +69,7 @@ export function cluster(count: number): ServiceObjects[] {
   ];
 }
 
-/** `ns/name`, as chains are named after it. */
+/** `namespace/name`, from which chain names are derived. */
 export function serviceKey(index: number): string {
   return `default/${serviceName(index)}`;
 }
@@ -85,7 +88,7 @@ export function spareAddress(spare: number): string {
   return address(FIRST_SPARE_ENDPOINT + spare);
 }
 
-/** The node of an endpoint of Service number `index`. */
+/** Node of an endpoint of Service number `index`. */
 function nodeOf(index: number, number: number): string {
   return (index * ENDPOINTS + number) % NODES === 0 ? NODE : 'node-b';
 }

@@ -1,6 +1,6 @@
 /**
- * Sends DNS queries over UDP or TCP, in the namespace that it was started in: at a rate, whatever comes back, or so many at a
- * time, as fast as answers come.
+ * Sends DNS queries over UDP or TCP in the current network namespace. The rate is fixed,
+ * or a fixed number of queries is kept in flight.
  */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -11,19 +11,19 @@ import { percentile } from './table.ts';
 
 export interface DnsLoad {
   readonly server: string;
-  /** TCP, over so many connections that are used by turns; undefined: UDP. */
+  /** Number of TCP connections, used in turn; undefined: UDP. */
   readonly connections?: number;
-  /** Pairs of name and type, which are asked for in turn. */
+  /** Pairs of name and type, queried in turn. */
   readonly questions: readonly (readonly [string, string])[];
   readonly seconds: number;
-  /** Queries a second; undefined: so many that `atATime` are under way. */
+  /** Queries per second; undefined: `atATime` queries are kept in flight. */
   readonly rate?: number;
   readonly atATime?: number;
 }
 
 export type DnsReport = Report<DnsJobs, 'ask'>;
 
-/** How long the last answers are waited for, in milliseconds. */
+/** Milliseconds to wait for the last responses. */
 const GRACE = 500;
 const IDS = 0x10000;
 
@@ -49,7 +49,7 @@ function encodeQuery([name, type]: readonly [string, string]): Buffer {
   });
 }
 
-/** Sends a query; `onAnswer` was given at its start. */
+/** Sends a query. Responses go to the `onAnswer` callback given at creation. */
 interface Peer {
   send(query: Buffer): void;
   close(): void;
@@ -69,7 +69,7 @@ async function overTcp(server: string, onAnswer: (bytes: Buffer) => void): Promi
   let received: Buffer = Buffer.alloc(0);
   socket.on('data', (chunk: Buffer) => {
     received = received.length === 0 ? chunk : Buffer.concat([received, chunk]);
-    // Whatever is sent for these goes in one piece.
+    // All messages queued in one turn are sent in one write.
     socket.cork();
     let at = 0;
     while (received.length >= at + 2 && received.length >= at + 2 + received.readUInt16BE(at)) {
@@ -89,10 +89,13 @@ async function overTcp(server: string, onAnswer: (bytes: Buffer) => void): Promi
   return { send, close: () => socket.destroy() };
 }
 
-/** `rate` is answers a second, `failed` those whose code was neither NOERROR nor NXDOMAIN; times of all are milliseconds. */
+/**
+ * `rate` is responses per second; `failed` counts response codes other than NOERROR and NXDOMAIN;
+ * times are in milliseconds.
+ */
 async function ask(load: DnsLoad) {
   const queries = load.questions.map(encodeQuery);
-  /** When the query with this id was sent; 0 when its answer has come. */
+  /** Send time of the query with this id; 0 after its response. */
   const sentAt = new Float64Array(IDS);
   const waits: number[] = [];
   let end = 0;
@@ -102,7 +105,7 @@ async function ask(load: DnsLoad) {
   const send = (peer: Peer | undefined) => {
     const id = sent % IDS;
     const query = queries[sent % queries.length] ?? Buffer.alloc(0);
-    // The kernel has it when send() returns, unless its queue is full.
+    // The datagram is in the kernel when send() returns, unless its queue is full.
     query.writeUInt16BE(id, 0);
     sentAt[id] = performance.now();
     sent += 1;

@@ -6,18 +6,18 @@ import { jobsOf } from './jobs.ts';
 const processor = String(Math.min(1, availableParallelism() - 1));
 const run = jobsOf<DnsJobs>('dns-client.ts', ['taskset', '-c', processor]);
 
-/** Of Service number `index`: a name and a type. */
+/** Name and type of query number `index`. */
 export type QuestionGenerator = (index: number) => readonly [string, string];
 
 const web = (index: number) => `${serviceName(index)}.default.svc.cluster.local`;
 export const QUESTIONS = {
   'A of a Service': (index) => [web(index), 'A'],
-  'AAAA of a Service that has none': (index) => [web(index), 'AAAA'],
-  'a name that is not there': (index) => [`${web(index)}.default.svc.cluster.local`, 'A'],
+  'AAAA of an IPv4-only Service': (index) => [web(index), 'AAAA'],
+  'nonexistent name': (index) => [`${web(index)}.default.svc.cluster.local`, 'A'],
   SRV: (index) => [`_http._tcp.${web(index)}`, 'SRV'],
 } as const satisfies Record<string, QuestionGenerator>;
 
-/** 2,000 of these kinds, by turns. */
+/** 2,000 queries, alternating between these kinds. */
 export function questionsOf(
   services: number,
   kinds: readonly QuestionGenerator[],
@@ -28,7 +28,7 @@ export function questionsOf(
   });
 }
 
-/** Has a client in a namespace send queries, on the last processor where there are two. */
+/** Runs a client in a namespace, on the last CPU if there are two or more. */
 export function askDns(namespace: string, load: DnsLoad): Promise<DnsReport> {
   return run(namespace, 'ask', load);
 }

@@ -1,7 +1,8 @@
 /**
- * Measures how much memory `portwide dns` takes that an API server feeds, bundled as in the image: at rest, after many queries
- * over UDP and TCP, and at rest again. CoreDNS gets the same, where the variable COREDNS names it or it is on the PATH.
- * Results go to standard output as Markdown, progress to standard error.
+ * Measures the memory of `portwide dns` with an API server, bundled as in the image: idle, after
+ * many queries over UDP and TCP, and idle again. CoreDNS gets the same load if the variable COREDNS
+ * names it or it is in the PATH. Results go to standard output as Markdown, progress to standard
+ * error.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -26,17 +27,17 @@ import { NODE_ADDRESS } from './network.ts';
 import { field } from './processes.ts';
 import { cell, printRow } from './table.ts';
 
-const LEGEND = `Each Service has one TCP port, one EndpointSlice and 10 endpoints, listed from an API server (a double) over TLS. The
-load is 2,000 names by turns, A, AAAA, SRV and a name that is not there, as fast as 64 queries at a time are answered: by UDP, over 10
-connections, and over 64. "At rest again" is after a pause without queries. "Resident" is Rss of /proc/PID/smaps_rollup, "private" is
-Anonymous. MiB; medians, with the least and the greatest.`;
+const LEGEND = `Each Service has one TCP port, one EndpointSlice and 10 endpoints, listed from an API server (a fake) over TLS. The
+load is queries for 2,000 names in turn, A, AAAA, SRV and a nonexistent name, with 64 queries in flight: by UDP, over
+10 connections, and over 64. "At rest again" is after a pause without queries. "Resident" is Rss of
+/proc/PID/smaps_rollup, "private" is Anonymous. MiB; medians, with minimum and maximum.`;
 
 const LOADS: readonly (readonly [string, Pick<DnsLoad, 'connections'>])[] = [
   ['UDP', {}],
   ['TCP, 10 connections', { connections: 10 }],
   ['TCP, 64 connections', { connections: 64 }],
 ];
-/** Seconds before the server is first looked at. */
+/** Seconds before the first measurement. */
 const SETTLE = 5;
 /** Seconds without queries after the load. */
 const PAUSE = 75;
@@ -44,11 +45,11 @@ const READY_MS = 120_000;
 
 interface Program {
   readonly name: string;
-  /** @param directory for files of its own, which has `kubeconfig`. */
+  /** @param directory for the program's files; contains `kubeconfig`. */
   readonly command: (directory: string) => readonly [string, ...string[]];
 }
 
-/** What a row tells, MiB or answers a second. */
+/** Rows of the result: MiB, or responses per second. */
 type Run = readonly (readonly [what: string, value: number])[];
 
 const PORTWIDE_DNS: Program = {
@@ -59,7 +60,7 @@ const PORTWIDE_DNS: Program = {
   },
 };
 
-/** As kubeadm deploys it, without what asks others. */
+/** kubeadm's Corefile without the plugins that query other servers. */
 const COREFILE = (directory: string) => `.:53 {
   errors
   health
@@ -140,7 +141,7 @@ async function measureProcess(
     askDns(client, { server: NODE_ADDRESS, questions, ...load });
   const deadline = performance.now() + READY_MS;
   for (;;) {
-    // Until it listens, the client ends with an error.
+    // The client fails until the server listens.
     const report = await ask({ rate: 10, seconds: 1 }).catch(() => undefined);
     if (report !== undefined && report.sent > 0 && report.lost + report.failed === 0) break;
     if (performance.now() > deadline) throw new Error('the server does not answer');

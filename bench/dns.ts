@@ -1,7 +1,7 @@
 /**
- * Measures `portwide dns`, the whole process, bundled as in the image, asked over UDP and TCP from another network namespace. Server and
- * client have a processor each, where there are two. Results go to standard output as Markdown,
- * progress to standard error.
+ * Measures the whole `portwide dns` process, bundled as in the image, queried over UDP and TCP from
+ * another network namespace. Server and client have one CPU each if there are two. Results go to
+ * standard output as Markdown, progress to standard error.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -27,21 +27,21 @@ import { NODE_ADDRESS, withNetwork } from './network.ts';
 import { cpuSeconds, watchMemory } from './processes.ts';
 import { cell, printRow, type TableRow } from './table.ts';
 
-/** Queries a second that a core is to answer. */
+/** Target queries per second for one core. */
 const GOAL = 20_000;
-/** Headless Services beside the others. */
+/** Number of headless Services besides the others. */
 const HEADLESS = 100;
 const AT_A_TIME = 64;
 const CONNECTIONS = 10;
 
-const LEGEND = `Queries have an OPT record and ask for 2,000 names by turns. "Most" is with ${AT_A_TIME} queries under way at a time, from one
-client. CPU is that of the server's process, all threads and the kernel's work for it included; what a core
-answers is a second divided by that. Times are as the client sees them, its own event loop included.
-Medians, with the least and the greatest.`;
+const LEGEND = `Queries have an OPT record and ask for 2,000 names in turn. "Most" is with ${AT_A_TIME} queries in flight from one
+client. CPU is that of the server process, including all threads and its time in the kernel; "what a core answers" is
+one second divided by it. Times are measured by the client and include its event loop.
+Values are medians, with minimum and maximum.`;
 
 interface Run {
   readonly report: DnsReport;
-  /** Microseconds of CPU for each query. */
+  /** Microseconds of CPU per query. */
   readonly cpu: number;
 }
 
@@ -84,7 +84,7 @@ async function measureAll(
     }
   };
   const atATime = AT_A_TIME;
-  // Code that has run before is faster.
+  // Warm up: code that has run before is faster.
   await measure({ atATime, questions: questionsOf(services, MIX), seconds });
   for (const [kind, of] of Object.entries(KINDS)) await rows(kind, { atATime }, [of], [CPU]);
   const answers: TableRow<Run> = [
@@ -92,13 +92,13 @@ async function measureAll(
     ({ cpu }) => 1e6 / cpu,
     0,
   ];
-  await rows('all of these by turns', { atATime }, MIX, [CPU, answers, MOST]);
+  await rows('all kinds in turn', { atATime }, MIX, [CPU, answers, MOST]);
   await rows('', { rate: GOAL }, MIX, GOAL_ROWS);
   for (const [what, connections] of [
-    [`${CONNECTIONS} connections with several queries under way`, CONNECTIONS],
+    [`${CONNECTIONS} connections with several queries in flight`, CONNECTIONS],
     [`${AT_A_TIME} connections with one`, AT_A_TIME],
   ] as const) {
-    const title = `all by turns over TCP, ${what}`;
+    const title = `all in turn over TCP, ${what}`;
     await rows(title, { atATime, connections }, MIX, [CPU, MOST]);
   }
 }
@@ -138,7 +138,7 @@ async function withServer(
   }
 }
 
-/** Ordinary Services, and headless ones with endpoints. */
+/** Ordinary Services, and headless Services with endpoints. */
 function objects(services: number): Manifest {
   const ordinary = Array.from({ length: services }, (_, index) => apiObjects(index)[0]);
   const headless = Array.from({ length: HEADLESS }, (_, index) =>

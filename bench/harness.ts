@@ -1,4 +1,4 @@
-/** What the benchmarks have in common: flags, repetition, and what is printed where. */
+/** Shared by all benchmarks: flags, repetition, and output. */
 import { availableParallelism, cpus, loadavg, release } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { Command, InvalidArgumentError, Option } from 'commander';
@@ -9,19 +9,22 @@ export interface Flag<Value> {
   readonly help: string;
   /** @throws InvalidArgumentError */
   readonly read: (text: string) => Value;
-  /** Unless it is given. */
+  /** Default value. */
   readonly normal: string;
-  /** By the name of another flag, `--quick` for example: instead of `normal`, with that flag. */
+  /**
+   * Values that replace `normal` when another flag, for example `--quick`, is given, by the name of
+   * that flag.
+   */
   readonly presets: Presets;
 }
 
 type Presets = Readonly<Record<string, string>>;
 
 export interface Bench<Values extends object> {
-  /** Of the script, without `.ts`. */
+  /** Name of the script without `.ts`. */
   readonly name: string;
   readonly flags: { readonly [Name in keyof Values]: Flag<Values[Name]> };
-  /** What it needs, and where it works. */
+  /** Requirements, and where the benchmark runs. */
   readonly where: string;
   readonly run: (values: Values) => Promise<void>;
 }
@@ -30,14 +33,14 @@ export interface Bench<Values extends object> {
 export async function runBench<Values extends object>(bench: Bench<Values>): Promise<void> {
   const began = performance.now();
   const values = readFlags(bench);
-  // iptables-legacy has one lock for all namespaces: other programs must not wait for the benchmark. Any
-  // file will do.
+  // iptables-legacy has one lock for all network namespaces. Use another lock file, any file, so
+  // that other programs do not wait for the benchmark.
   process.env.XTABLES_LOCKFILE = fileURLToPath(import.meta.url);
   await bench.run(values);
   console.error(`took ${((performance.now() - began) / 60_000).toFixed(1)} minutes`);
 }
 
-/** The flags of this process; with bad ones it tells how the benchmark is used, and exits. */
+/** Parses the flags of this process. Prints the usage and exits if they are invalid. */
 export function readFlags<Values extends object>(bench: Omit<Bench<Values>, 'run'>): Values {
   const command = new Command(`node bench/${bench.name}.ts`)
     .addHelpText('after', `\n${bench.where}`)
@@ -64,9 +67,9 @@ export function readFlags<Values extends object>(bench: Omit<Bench<Values>, 'run
   return command.parse().opts<Values>();
 }
 
-export const IN_NAMESPACES = 'Needs root. Works in network namespaces of its own.';
+export const IN_NAMESPACES = 'Needs root. Uses its own network namespaces.';
 
-/** The first lines of the results: where they were measured, and what they mean. */
+/** Prints the first lines of the results: the machine, and what the values mean. */
 export function printHead(legend: string, versions: readonly string[] = []): void {
   const processor = `${availableParallelism()} cores (${cpus()[0]?.model ?? 'unknown'})`;
   const load = `load ${loadavg()[1]?.toFixed(1)}`;
@@ -74,7 +77,7 @@ export function printHead(legend: string, versions: readonly string[] = []): voi
   console.log(`${machine.join(', ')}\n\n${legend}\n`);
 }
 
-/** Measures several times, and tells of each on standard error. */
+/** Measures several times and reports each run on standard error. */
 export async function repeat<Run>(
   runs: number,
   what: string,
@@ -90,7 +93,7 @@ export async function repeat<Run>(
 
 export function servicesFlag(normal: string, presets: Presets, least = 1): Flag<readonly number[]> {
   const read = (text: string) => text.split(',').map(wholeNumber(least));
-  return { help: 'how many Services, one or several numbers', read, normal, presets };
+  return { help: 'number of Services, one or several numbers', read, normal, presets };
 }
 
 export function numberFlag(help: string, normal: string, presets: Presets = {}): Flag<number> {
@@ -98,11 +101,11 @@ export function numberFlag(help: string, normal: string, presets: Presets = {}):
 }
 
 export function runsFlag(normal: string, presets?: Presets): Flag<number> {
-  return numberFlag('how often everything is measured', normal, presets);
+  return numberFlag('number of runs', normal, presets);
 }
 
 export const variantsFlag: Flag<readonly Variant[]> = {
-  help: 'which iptables, one or both',
+  help: 'iptables variants, one or both',
   read: (text) => text.split(',').map(oneOf(VARIANTS)),
   normal: VARIANTS.join(),
   presets: {},

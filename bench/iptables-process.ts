@@ -1,4 +1,7 @@
-/** Starts Portwide or kube-proxy's rules in the namespace that it was started in, and changes Services. */
+/**
+ * Starts Portwide or loads kube-proxy's rules in the current network namespace, and changes
+ * Services.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
 import { iptablesBackend } from '../iptables/backend.ts';
@@ -10,20 +13,23 @@ import { withStall } from './processes.ts';
 import { type LoadOptions, runChanges, type Subject } from './subject.ts';
 import { LIMIT } from './table.ts';
 
-/** Whose rules: Portwide's, or those that kube-proxy would write. */
+/** Whose rules are loaded: Portwide's, or the rules that kube-proxy would write. */
 export type RulesetKind = 'portwide' | 'kube-proxy';
 
-/** One start, and what happens then. */
+/** One start, with the changes after it. */
 export interface Job extends LoadOptions {
   readonly ruleset: RulesetKind;
   readonly variant: Variant;
-  /** Loads kube-proxy's rules in several transactions; how long that takes says nothing of kube-proxy. */
+  /**
+   * Loads kube-proxy's rules in several transactions. The time of that load does not represent
+   * kube-proxy.
+   */
   readonly inParts: boolean;
 }
 
 export type IptablesJobs = typeof jobs;
 
-/** What the commands are given, while that is recorded. */
+/** Recorded input of the commands. */
 let record: string[][] | undefined;
 
 function recorded(commands: Iptables): Iptables {
@@ -38,16 +44,16 @@ function recorded(commands: Iptables): Iptables {
   };
 }
 
-/** @returns null when the start took longer than its limit. */
+/** @returns null if the start exceeded its limit. */
 async function start(job: Job) {
-  const { ruleset: shape, variant, services, inParts } = job;
+  const { ruleset, variant, services, inParts } = job;
   const iptables = iptablesCommands('IPv4', variant);
   const subject =
-    shape === 'portwide'
+    ruleset === 'portwide'
       ? createPortwide(iptablesBackend(recorded(iptables), compileOptions()), services)
       : createKubeProxy(variant, services, inParts);
   const { result: timing, stall } = await withStall(() =>
-    // execa ends commands that still run when their parent exits.
+    // execa kills running commands when their parent exits.
     Promise.race([subject.start(), sleep(LIMIT * 1000, null, { ref: false })]),
   );
   if (timing === null) return null;
@@ -62,7 +68,7 @@ async function start(job: Job) {
   };
 }
 
-/** Changes Services in the middle of the cluster, and counts what new ones add. */
+/** Changes Services in the middle of the cluster, and counts the rules that new Services add. */
 async function makeChanges(subject: Subject, job: Job, iptables: Iptables) {
   const first = await subject.change('replace', 0, 0);
   const { replace, add, remove } = await runChanges(
@@ -70,22 +76,26 @@ async function makeChanges(subject: Subject, job: Job, iptables: Iptables) {
     job,
     (kind, index, spare) => subject.change(kind, index, spare),
   );
-  /** Seconds of the commands alone, with the input that `replace` gives them; undefined for kube-proxy's. */
+  /**
+   * Seconds of the commands alone, with the input of the `replace` change; undefined for
+   * kube-proxy's rules.
+   */
   const alone = job.ruleset === 'portwide' ? await replaceAlone(subject, iptables, job) : undefined;
 
   const before = await countRules(job.variant);
   await subject.change('add', job.services + job.changes + 1);
   const withOrdinary = await countRules(job.variant);
-  // 256 VIPs after the all-ports Service of the cluster: as in a tree that has grown.
+  // 256 VIPs after the cluster's all-ports Service, as in a dispatch tree that has grown.
   const hasAllPorts = job.ruleset === 'portwide';
   if (hasAllPorts) await subject.change('addAllPorts', job.services + 256);
   const allPorts = hasAllPorts ? (await countRules(job.variant)) - withOrdinary : undefined;
-  // In all tables, and those that one more Service adds; kube-proxy has none on all ports.
+  // Rules in all tables, and the rules added by one more Service. kube-proxy has no all-ports
+  // Services.
   const rules = { total: before, ordinary: withOrdinary - before, allPorts };
   return { first, replace, add, remove, alone, rules };
 }
 
-/** Times the commands alone that replace an endpoint, and replace it back. */
+/** Times only the commands that replace an endpoint and restore it. */
 async function replaceAlone(
   subject: Subject,
   iptables: Iptables,
@@ -112,7 +122,7 @@ async function replaceAlone(
   return seconds;
 }
 
-/** Rules that iptables-save shows, in all tables. */
+/** Number of rules in the output of iptables-save, in all tables. */
 async function countRules(variant: Variant): Promise<number> {
   let rules = 0;
   const lines = execa(`iptables-${variant}-save`, { buffer: false }).iterable();

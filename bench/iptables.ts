@@ -1,7 +1,7 @@
 /**
- * Times the iptables mode on this machine's kernel: full syncs, single changes and the first packet
- * of connections, and beside each the same with the shape of kube-proxy's rules; then beside kube-proxy itself where KUBE_PROXY
- * names it. Results go to standard output as Markdown, progress to standard error.
+ * Times the iptables mode on this machine's kernel: full syncs, single changes, and the first
+ * packet of connections. The same is measured with kube-proxy's rules, and with kube-proxy itself
+ * if KUBE_PROXY names it. Results go to standard output as Markdown, progress to standard error.
  */
 import { iptablesCommands, type Variant } from '../iptables/commands.ts';
 import {
@@ -29,20 +29,20 @@ import {
 import { CHANGES, type SyncTiming } from './subject.ts';
 import { type CellValues, cell, LIMIT, median, printRow, ratio, type TableRow } from './table.ts';
 
-const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, and one Service more that is on every port.
-Medians, with the least and the greatest. Portwide's time runs from the first object to the kernel; at a
-restart the kernel has everything already. Kube-proxy's shape is not kube-proxy itself: its rules, loaded by
-the same iptables-restore, which alone is timed. Its change sends the chains of the Service and all of
-KUBE-SERVICES; the first and the last VIP are those of that chain. What it could not load within ${LIMIT} s was
-loaded in several transactions for what follows.`;
+const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, plus one all-ports Service. Values are medians, with
+minimum and maximum. Portwide's time runs from the first object to the kernel; at a restart the kernel already has
+all rules. "kube-proxy’s shape" is not kube-proxy itself: only iptables-restore of the rules that kube-proxy would
+write is timed. A change sends the chains of the Service and all of KUBE-SERVICES; the first and the last VIP are
+those of that chain. Rules that did not load within ${LIMIT} s were loaded in several transactions for the
+measurements that follow.`;
 
 type Start = Report<IptablesJobs, 'start'>;
 type Changes = NonNullable<Start['changes']>;
 
-/** Of each kind. */
+/** Changes of each kind. */
 const TIMES = 11;
 
-/** What was measured; what came late, or follows from it, is missing. */
+/** Results, without operations that timed out and operations that depend on them. */
 interface Measured {
   readonly starts: readonly Start[];
   readonly restarts: readonly SyncTiming[];
@@ -55,12 +55,11 @@ interface Measured {
 const runJob = jobsOf<IptablesJobs>('iptables-process.ts');
 
 /**
- * Starts, and starts again with the rules in place, `runs` times, each in namespaces of its own.
- * The last run goes on with changes and packets. Should kube-proxy's rules be late, these
- * come after a load in several transactions.
+ * Starts and restarts `runs` times, each in new namespaces. The last run continues with changes and
+ * packets. If kube-proxy's rules time out, these follow a load in several transactions.
  */
 async function measure(of: Omit<Job, 'changes' | 'inParts'>, runs: number): Promise<Measured> {
-  const { ruleset: shape, variant, services } = of;
+  const { ruleset, variant, services } = of;
   const starts: Start[] = [];
   const restarts: SyncTiming[] = [];
   const late = { start: false, restart: false };
@@ -73,7 +72,7 @@ async function measure(of: Omit<Job, 'changes' | 'inParts'>, runs: number): Prom
     const job = { ...of, changes: 0, inParts: false, ...fields };
     const report = await runJob(network.node, 'start', job);
     const seconds = report?.start.total.toFixed(2) ?? `> ${LIMIT}`;
-    console.error(`iptables-${variant}, ${services} Services, ${shape}: ${what}: ${seconds} s`);
+    console.error(`iptables-${variant}, ${services} Services, ${ruleset}: ${what}: ${seconds} s`);
     changes ??= report?.changes;
     return report;
   };
@@ -91,7 +90,7 @@ async function measure(of: Omit<Job, 'changes' | 'inParts'>, runs: number): Prom
       await connect(network);
     });
   }
-  if (late.start && shape === 'kube-proxy') {
+  if (late.start && ruleset === 'kube-proxy') {
     await withNetwork(async (network) => {
       const fields = { inParts: true, changes: TIMES };
       if ((await start(network, 'load in parts', fields)) !== null) await connect(network);
@@ -177,7 +176,7 @@ await runBench({
   name: 'iptables',
   where: `${IN_NAMESPACES} ${WITH_KUBE_PROXY}`,
   flags: {
-    // Fewer would not fill the dispatch trees.
+    // A smaller cluster would not fill the dispatch trees.
     services: servicesFlag('1000,10000', { quick: '1000' }, 200),
     variants: variantsFlag,
     runs: runsFlag('3'),

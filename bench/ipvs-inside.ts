@@ -1,6 +1,6 @@
 /**
- * Runs inside user-mode-linux, started by ipvs.ts: all jobs, each in a network namespace of its own. Arguments: how many
- * Services, how many runs, and the file for the report.
+ * Runs inside user-mode-linux, started by ipvs.ts: all jobs, each in its own network namespace.
+ * Arguments: number of Services, number of runs, and the report file.
  */
 import { renameSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,17 +15,17 @@ import { jobsOf, type Report } from './jobs.ts';
 export type IpvsMeasured = typeof measured;
 
 const runJob = jobsOf<IpvsJobs>('ipvs-process.ts');
-/** The one namespace that there is at a time. */
+/** Name of the namespace; only one exists at a time. */
 const NAMESPACE = 'bench';
 const CHANGES = 11;
-/** Of /proc/net/ip_vs. */
+/** Header lines of /proc/net/ip_vs. */
 const HEADER_LINES = 3;
-/** Milliseconds in which the kernel takes down a namespace that was deleted. */
+/** Milliseconds that the kernel needs to tear down a deleted namespace. */
 const SETTLE = 2000;
 
 const [services = 0, runs = 0] = process.argv.slice(2, 4).map(Number);
 const report = process.argv[4] ?? '';
-/** Services, the one on every port included, and their destinations. */
+/** Services, including the all-ports Service, and their destinations. */
 const ITEMS = (services + 1) * (1 + ENDPOINTS);
 const saved = join(tmpdir(), 'bench');
 
@@ -68,18 +68,18 @@ const measured = {
 writeFileSync(`${report}.part`, JSON.stringify(measured));
 renameSync(`${report}.part`, report);
 
-/** @param use gets what checks how much the IPVS table holds. */
+/** @param use gets a function that checks the number of items in the IPVS table. */
 async function inNamespace(
   use: (check: (items: number) => Promise<void>) => Promise<void>,
 ): Promise<void> {
   const within = ['netns', 'exec', NAMESPACE];
   await execa('ip', ['netns', 'add', NAMESPACE]);
-  // Without an address in the namespace IPVS takes no destination for a unicast one.
+  // IPVS accepts a destination as unicast only if the namespace has an address.
   await execa('ip', ['-n', NAMESPACE, 'link', 'set', 'lo', 'up']);
   await use(async (items) => {
     const { stdout } = await execa('ip', [...within, 'cat', '/proc/net/ip_vs']);
     const found = stdout.split('\n').length - HEADER_LINES;
-    if (found !== items) throw new Error(`IPVS has ${found} items, not ${items}`);
+    if (found !== items) throw new Error(`the IPVS table has ${found} items, expected ${items}`);
   });
   await execa('ip', [...within, 'ipvsadm', '-C']);
   await execa('ip', ['netns', 'delete', NAMESPACE]);

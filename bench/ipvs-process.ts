@@ -1,4 +1,7 @@
-/** Loads and changes an IPVS table in the namespace that it was started in: by Portwide, by messages alone, by commands. */
+/**
+ * Loads and changes an IPVS table in the current network namespace: by Portwide, by netlink
+ * messages alone, and by commands.
+ */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { iptablesCommands } from '../iptables/commands.ts';
@@ -12,7 +15,7 @@ import { compileOptions, createPortwide } from './portwide.ts';
 import { idle, type LongestStalls, StallRecorder } from './stalls.ts';
 import { changeKinds, type LoadOptions, runChanges, type SyncTiming } from './subject.ts';
 
-/** A sync, and what held the event loop meanwhile. */
+/** A sync with the event loop stalls during it. */
 export interface StalledTiming extends SyncTiming {
   readonly stalls: LongestStalls;
 }
@@ -20,8 +23,9 @@ export interface StalledTiming extends SyncTiming {
 export type IpvsJobs = typeof jobs;
 
 /**
- * The agent.
- * @param save where to write what `ipvsadm --save` and `ipset save` then tell; null: nowhere
+ * Measures the agent.
+ * @param save where to write the output of `ipvsadm --save` and `ipset save` afterwards; null: not
+ * written
  */
 async function portwide({
   services,
@@ -48,7 +52,7 @@ async function portwide({
     return await stalls.measure(work);
   };
   const start = await timed(() => subject.start());
-  /** MiB, peak. */
+  /** Peak, in MiB. */
   const memory = process.resourceUsage().maxRSS / 1024;
   if (save !== null) {
     writeFileSync(`${save}.ipvs`, execFileSync('ipvsadm', ['-S', '-n']));
@@ -68,7 +72,7 @@ async function portwide({
   return { start, memory, changes: first && { first, grow, ...made } };
 }
 
-/** The agent's IPVS messages alone, and then one destination more each; milliseconds. */
+/** Times only the agent's IPVS messages, and then single added destinations; milliseconds. */
 async function netlink({ services, changes }: LoadOptions) {
   const ipvs = await Ipvs.open();
   const table = tableChanges(services);
@@ -85,7 +89,7 @@ async function netlink({ services, changes }: LoadOptions) {
   return { load, changes: single };
 }
 
-/** What the agent asks for, the fwmark service of the one on every port included. */
+/** The agent's messages for the table, including the fwmark service of the all-ports Service. */
 function tableChanges(services: number): IpvsChange[] {
   const config = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 };
   return Array.from({ length: services + 1 }, (_, index): IpvsChange[] => {
@@ -109,25 +113,30 @@ function listedService(index: number) {
   return { kind: 'address', family: 'IPv4', protocol: 'TCP', ...where } as const;
 }
 
-/** One destination more for the first Service. */
+/** Adds a destination to the first Service. */
 function spare(number: number): IpvsChange {
   const destination = { address: spareAddress(number), port: TARGET_PORT, weight: 1 };
   return { op: 'add-destination', key: listedService(0), destination };
 }
 
-/** The same by commands, and `ipset restore`, which goes with them in a proxy that shells out; milliseconds. */
+/**
+ * Times the same with commands, including `ipset restore`, which a proxy that runs commands needs
+ * too; milliseconds.
+ */
 async function ipvsadm({ saved, changes }: { saved: string; changes: number }) {
   const timed = (command: string, args: readonly string[], input = '') => {
     const started = performance.now();
     execFileSync(command, args, { input });
     return performance.now() - started;
   };
-  // A process of this size takes longer to fork than the command: a shell does that, one that
-  // has the clock built in, in seconds.
+  // Forking a process of this size takes longer than the command. A shell forks it instead and
+  // measures with its built-in clock, in seconds.
   const script = 'start=$EPOCHREALTIME; "$@"; echo $start $EPOCHREALTIME';
   const timedByShell = (words: readonly string[]) => {
-    const said = execFileSync('bash', ['-e', '-c', script, 'bash', ...words], { encoding: 'utf8' });
-    const [start = 0, end = 0] = said.split(' ').map(Number);
+    const output = execFileSync('bash', ['-e', '-c', script, 'bash', ...words], {
+      encoding: 'utf8',
+    });
+    const [start = 0, end = 0] = output.split(' ').map(Number);
     return (end - start) * 1000;
   };
   const restoreSets = timed('ipset', ['restore'], readFileSync(`${saved}.sets`, 'utf8'));

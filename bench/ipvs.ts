@@ -1,5 +1,5 @@
 /**
- * Times the IPVS mode in user-mode-linux, beside ipvsadm in the same kernel. Results go to standard
+ * Times the IPVS mode in user-mode-linux, and ipvsadm in the same kernel. Results go to standard
  * output as Markdown, progress to standard error.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -12,11 +12,10 @@ import type { LongestStalls } from './stalls.ts';
 import { CHANGES, changeKinds } from './subject.ts';
 import { type CellValues, cell, printRow, ratio } from './table.ts';
 
-const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, and one Service more that is on every port.
-Medians, with the least and the greatest. Portwide's time runs from the first object to the kernel, and
-all is in it: sets, addresses, iptables-legacy's rules. At a restart the kernel has everything already.
-ipvsadm has its text ready, which ipvsadm --save wrote; what starts it for one endpoint is a shell.
-Stalls are of the event loop.`;
+const LEGEND = `Each Service has 10 endpoints; IPv4, one TCP port, plus one all-ports Service.
+Values are medians, with minimum and maximum. Portwide's time runs from the first object to the kernel and includes
+ipsets, addresses, and iptables-legacy's rules. At a restart the kernel already has everything. ipvsadm gets text
+that ipvsadm --save wrote; a shell starts it for single endpoints. Stalls are of the event loop.`;
 
 type Changes = NonNullable<IpvsMeasured['portwide'][number]['changes']>;
 
@@ -30,12 +29,12 @@ async function measure(services: number, runs: number): Promise<IpvsMeasured> {
     timeoutSeconds: TIMEOUT_SECONDS,
   });
   try {
-    let heard = 0;
+    let printed = 0;
     for (let over = false; !over; ) {
       over = kernel.ended !== undefined;
       const lines = kernel.read('output').split('\n').slice(0, -1);
-      for (const line of lines.slice(heard)) console.error(`ipvs, ${services} Services, ${line}`);
-      heard = lines.length;
+      for (const line of lines.slice(printed)) console.error(`ipvs, ${services} Services, ${line}`);
+      printed = lines.length;
       if (!over) await sleep(500);
     }
     const text = kernel.read(REPORT);
@@ -46,7 +45,7 @@ async function measure(services: number, runs: number): Promise<IpvsMeasured> {
   }
 }
 
-/** The ratio tells how many times Portwide's figure the other is. */
+/** The ratio is the other value divided by Portwide's. */
 function printAll(services: number, measured: IpvsMeasured): void {
   const { portwide, restarts, netlink, commands } = measured;
   const row = (what: string, ours: CellValues, digits: number, theirs?: CellValues, by = '') => {
@@ -75,7 +74,7 @@ function printAll(services: number, measured: IpvsMeasured): void {
   const [totals, loads] = [starts.map(({ total }) => total), starts.map(({ load }) => load)];
   const compiles = starts.map(({ total, load }) => total - load);
   row('full sync from nothing, s', totals, 2, restore, byRestore);
-  row('– beside the sets too, s', totals, 2, both, ' and `ipset restore`');
+  row('– including ipsets, s', totals, 2, both, ' and `ipset restore`');
   row('– resolve and compile, s', compiles, 2);
   row('– load, s', loads, 2, restore, byRestore);
   stalls('compiling', starts, 'compile');
@@ -110,7 +109,7 @@ function printAll(services: number, measured: IpvsMeasured): void {
 
 await runBench({
   name: 'ipvs',
-  where: 'Needs root. Works in a kernel of its own, user-mode-linux.',
+  where: 'Needs root. Runs in its own kernel, user-mode-linux.',
   flags: {
     services: servicesFlag('1000', {}),
     runs: runsFlag('5', { quick: '2' }),

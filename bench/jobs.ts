@@ -1,12 +1,12 @@
-/** Work that is done in a network namespace by a process of its own; its script serves jobs by name. */
+/** Jobs that run in a child process, in a network namespace. A script serves jobs by name. */
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 
-/** What a script can be asked for. Requests and reports are JSON. */
+/** The jobs of a script. Requests and reports are JSON. */
 type Jobs = Readonly<Record<string, (request: never) => Promise<unknown>>>;
 
-/** What a job of a script returns. */
+/** The result of a job. */
 export type Report<Served extends Jobs, Name extends keyof Served> = NonNullable<
   Awaited<ReturnType<Served[Name]>>
 >;
@@ -14,7 +14,7 @@ export type Report<Served extends Jobs, Name extends keyof Served> = NonNullable
 /**
  * @param script in this directory, which serves `Served`
  * @param wrapper a command that runs Node.js
- * @returns a function that has a job done; its report is null when the process ended without one.
+ * @returns a function that runs a job; its report is null if the process exited without one.
  */
 export function jobsOf<Served extends Jobs>(script: string, wrapper: readonly string[] = []) {
   const path = fileURLToPath(new URL(script, import.meta.url));
@@ -29,7 +29,7 @@ export function jobsOf<Served extends Jobs>(script: string, wrapper: readonly st
   };
 }
 
-/** In the script: does what the process was started for, prints the report, and ends. */
+/** For the script: runs the job the process was started for, prints the report, and exits. */
 export async function serve(jobs: Jobs): Promise<void> {
   const { [process.argv[2] ?? '']: job } = jobs;
   if (job === undefined) throw new TypeError(`expected ${Object.keys(jobs).join(' or ')}`);

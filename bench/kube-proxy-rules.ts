@@ -1,11 +1,10 @@
 /**
- * The rules that kube-proxy 1.34 would write for a cluster of this benchmark, as input of
- * iptables-restore: one rule a Service in the one chain KUBE-SERVICES, a chain a Service, a chain an
- * endpoint. This is the shape of its rules, not kube-proxy itself: the time in which kube-proxy makes
- * up its mind is not part of any measurement.
+ * The rules that kube-proxy 1.34 would write for a cluster of this benchmark, as iptables-restore
+ * input. Chain KUBE-SERVICES has a rule per Service; each Service and each endpoint has a chain. The
+ * time that kube-proxy needs to compute the rules is not measured.
  *
- * Above 1,000 endpoints kube-proxy leaves out the comments of endpoints, and so does this. Those
- * of cluster IPs stay.
+ * Above 1,000 endpoints kube-proxy leaves out the comments of endpoint rules, and so does this
+ * file. Comments of cluster IP rules remain.
  */
 import { socketAddress } from '../api/addresses.ts';
 import { MARK_MASQ, SERVICES, serviceChains } from '../iptables/chains.ts';
@@ -19,12 +18,12 @@ import {
   vip,
 } from './cluster.ts';
 
-/** Chain name to rules. */
+/** Rules by chain name. */
 type Chains = Map<string, string[]>;
 
 const MARK = '0x4000/0x4000';
 
-/** The jumps from the built-in chains, which kube-proxy makes sure of with single commands. */
+/** The jumps from the built-in chains, which kube-proxy creates with single commands. */
 export const JUMPS = [
   '*filter',
   ':KUBE-SERVICES - [0:0]',
@@ -52,13 +51,16 @@ export const JUMPS = [
   '',
 ].join('\n');
 
-/** Everything, as in kube-proxy's full sync. */
+/** All rules, as in kube-proxy's full sync. */
 export function fullInput(services: Iterable<number>): string {
   const changed = Array.from(services, (index) => ({ index, addresses: endpointAddresses(index) }));
   return changeInput(services, changed);
 }
 
-/** What kube-proxy sends for a change: the chains of changed Services, and all that every Service is in. */
+/**
+ * kube-proxy's input for a change: the chains of the changed Services, and the chains shared by all
+ * Services.
+ */
 export function changeInput(
   services: Iterable<number>,
   changed: readonly { readonly index: number; readonly addresses: readonly string[] }[],
@@ -69,15 +71,15 @@ export function changeInput(
 }
 
 /**
- * Everything in several transactions, for a command that cannot load it in one. kube-proxy does
- * not do this.
+ * All rules in several transactions, for commands that cannot load them in one. kube-proxy does not
+ * do this.
  */
 export function inputInParts(services: Iterable<number>, chainsPerTransaction: number): string {
   const all = [...services];
   const base = natBase(all);
   const own = all.flatMap((index) => [...serviceRules(index)]);
   const isEndpoint = ([name]: readonly [string, unknown]) => name.startsWith('KUBE-SEP-');
-  // What others jump to comes first.
+  // Chains that are jump targets come first.
   const chains = [
     ...[...base].filter(([name]) => name === MARK_MASQ),
     ...own.filter(isEndpoint),

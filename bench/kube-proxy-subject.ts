@@ -1,4 +1,4 @@
-/** Loads kube-proxy's rules as kube-proxy does: by one iptables-restore for each sync. */
+/** Loads kube-proxy's rules the way kube-proxy does: one iptables-restore per sync. */
 import { execa } from 'execa';
 import type { Variant } from '../iptables/commands.ts';
 import { serviceObjects } from './cluster.ts';
@@ -9,7 +9,7 @@ const CHAINS_PER_TRANSACTION = 500;
 
 /**
  * Rules for `services` ordinary Services; only the commands are timed.
- * @param inParts loads them at first in several transactions.
+ * @param inParts splits the first load into several transactions.
  */
 export function createKubeProxy(variant: Variant, services: number, inParts: boolean): Subject {
   const indices = new Set(Array.from({ length: services }, (_, index) => index));
@@ -28,7 +28,7 @@ export function createKubeProxy(variant: Variant, services: number, inParts: boo
       );
     },
     change: (kind, index, spare) => {
-      // Its other chains stay until a later sync finds them.
+      // The Service's other chains remain until a later sync removes them.
       if (kind === 'remove') indices.delete(index);
       else indices.add(index);
       const last = kind === 'replace' ? spare : undefined;

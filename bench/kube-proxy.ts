@@ -1,6 +1,6 @@
 /**
- * Portwide beside kube-proxy itself, where the variable KUBE_PROXY names that program: both whole, fed by the same API
- * server, and looked at from outside only.
+ * Measures Portwide and kube-proxy, if the variable KUBE_PROXY names its binary. Both run as whole
+ * programs with the same API server and are measured from outside.
  */
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -41,40 +41,44 @@ import { type CellValues, cell, LIMIT, printRow, ratio } from './table.ts';
 
 export type ProxyMode = 'nftables' | `iptables-${Variant}`;
 
-/** Starts a program on a node. @param directory for files of its own */
+/**
+ * Starts a program on a node.
+ * @param directory for files of the program
+ */
 type Start = (node: NodeWithApiServer, directory: string) => ReturnType<NodeWithApiServer['spawn']>;
 
 type ProgramRun = Awaited<ReturnType<typeof measureOn>>;
 
-/** No connection got through in time. */
+/** No connection succeeded within the time limit. */
 class TimedOut extends Error {
   override readonly name = 'Late';
 }
 
-/** Of each kind, in one run. */
+/** Changes of each kind, in one run. */
 const CHANGES = 5;
-/** Milliseconds between two changes: kube-proxy syncs once a second at most, unless it is told otherwise. */
+/** Milliseconds between two changes. By default, kube-proxy syncs at most once a second. */
 const REST = 1500;
-const START = 'start of the program until its rules stand, s';
-/** No route leads there. */
+const START = 'program start until its rules are in effect, s';
+/** An address without a route to it. */
 const NOWHERE = '198.51.100.1';
 const REACH = fileURLToPath(new URL('reach.ts', import.meta.url));
 
 export const WITH_KUBE_PROXY = 'KUBE_PROXY=/path/to/kube-proxy measures that beside it.';
 
-const LEGEND = `Both programs whole, with all that is theirs by default and both families, fed by an API server (a double, on the same
-machine). Their rules stand when connections to the first, the middle and the last VIP get through; a change, of one
-object of the API at rest, is timed from the API server until a connection gets through. CPU is without that of the
-commands they run, memory with them. Medians, with the least and the greatest; of connections the median of each round. The
-ratio tells how many times Portwide's figure kube-proxy's is. What did not serve within ${LIMIT} s is not measured further.`;
+const LEGEND = `Both programs run with their defaults and both families, and an API server (a fake, on the same machine). Their
+rules are in effect when connections to the first, the middle and the last VIP succeed. A change of one API object,
+made while idle, is timed from the API server until a connection succeeds. CPU excludes the commands they run,
+memory includes them. Values are medians, with minimum and maximum; for connections, the median of each round. The
+ratio is kube-proxy's value divided by Portwide's. A program that did not serve within ${LIMIT} s is not measured
+further.`;
 
-/** Empty when KUBE_PROXY names no program. */
+/** Empty if KUBE_PROXY is not set. */
 export async function kubeProxyVersion(): Promise<string[]> {
   const { KUBE_PROXY: path } = process.env;
   return path === undefined ? [] : [`kube-proxy ${(await execa(path, ['--version'])).stdout}`];
 }
 
-/** Prints a table; nothing when KUBE_PROXY names no program. */
+/** Prints a table; nothing if KUBE_PROXY is not set. */
 export async function compareWithKubeProxy(
   modes: readonly ProxyMode[],
   sizes: readonly number[],
@@ -87,7 +91,7 @@ export async function compareWithKubeProxy(
   console.log('|---|---:|---|---:|---:|---:|');
   const cases = modes.flatMap((mode) => sizes.map((services) => ({ mode, services })));
   for (const { mode, services } of cases) {
-    // By turns, so that what the machine does besides meets both.
+    // Alternate the programs, so that other load on the machine affects both.
     const pairs = await repeat(runs, `Portwide and kube-proxy, ${mode}, ${services}`, async () => ({
       ours: await measure(startPortwide(mode), services),
       theirs: await measure(startKubeProxy(path, mode), services),
@@ -122,7 +126,7 @@ function startKubeProxy(path: string, mode: ProxyMode): Start {
     const bin = join(directory, 'bin');
     writeFileSync(access, kubeconfig(double.url));
     writeFileSync(config, JSON.stringify(configuration(mode, access)));
-    // It takes the commands that the PATH has.
+    // kube-proxy runs the commands found in the PATH.
     mkdirSync(bin);
     for (const name of mode === 'nftables' ? [] : ['iptables', 'ip6tables']) {
       for (const end of ['', '-save', '-restore']) {
@@ -141,7 +145,10 @@ function variantOf(mode: ProxyMode): string {
   return mode.replace('iptables-', '');
 }
 
-/** The double speaks JSON only, and what conntrack is set to beyond a network namespace is none of a benchmark's business. */
+/**
+ * The fake API server supports only JSON. Conntrack settings are not changed because they reach
+ * beyond the network namespace.
+ */
 function configuration(mode: ProxyMode, file: string): object {
   const contentType = 'application/json';
   return {
@@ -156,10 +163,11 @@ function configuration(mode: ProxyMode, file: string): object {
   };
 }
 
-/** @returns null when the rules did not stand in time. */
+/** @returns null if the rules were not in effect in time. */
 async function measure(start: Start, services: number): Promise<ProgramRun | null> {
   const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
-  // So that each change is one object: endpoints of Services that are to come, and Services without a way to theirs.
+  // Create the other object of each change in advance, so that each change is one object: slices of
+  // future Services, and Services without a slice.
   const coming = numbers(services).map((index) => apiObjects(index)[1]);
   const broken = numbers(services + CHANGES).flatMap((index) => {
     const [service, slice] = apiObjects(index);
@@ -182,7 +190,7 @@ async function measure(start: Start, services: number): Promise<ProgramRun | nul
   }
 }
 
-/** Milliseconds of changes; microseconds of new connections, the median of each round. */
+/** Changes in milliseconds; new connections in microseconds, the median of each round. */
 function measureOn(
   { network, double }: NodeWithApiServer,
   services: number,
@@ -197,7 +205,7 @@ function measureOn(
     const ended = child.then(() => {
       throw new Error('the program has ended');
     });
-    // Nothing waits for it in the end, when it is killed.
+    // No caller waits for this promise when the process is killed at the end.
     ended.catch(() => undefined);
     const through = (index: number) => Promise.race([reached(serviceTarget(index)), ended]);
     const run = await measureProcess(child.pid, async () => {
@@ -223,12 +231,12 @@ function measureOn(
   });
 }
 
-/** Of the Services that a kind of change is made to. */
+/** Numbers of the Services that a kind of change is made to. */
 function numbers(from: number): number[] {
   return Array.from({ length: CHANGES }, (_, round) => from + round);
 }
 
-/** Commands of a program that is ended would go on without it. */
+/** Commands of a killed program would continue without it. */
 async function killAll(namespace: string): Promise<void> {
   const { stdout } = await execa('ip', ['netns', 'pids', namespace]);
   await execa('kill', ['-9', ...stdout.split('\n')], { reject: false });
@@ -241,7 +249,10 @@ function now(): number {
 
 type Reached = (target: ConnectTarget) => Promise<number>;
 
-/** @param use gets what waits until a connection to a target gets through; milliseconds of the Unix epoch. */
+/**
+ * @param use gets a function that waits until a connection to a target succeeds, and returns that
+ * time in milliseconds of the Unix epoch.
+ */
 async function withReach<Result>(
   network: Network,
   use: (reached: Reached) => Promise<Result>,
@@ -259,7 +270,7 @@ async function withReach<Result>(
       const { value } = await Promise.race([lines.next(), late]);
       return Number(value);
     };
-    // Once it runs; no rules are needed on the way there.
+    // Ready once it runs; this target needs no rules.
     await reached(directTarget());
     return await use(reached);
   } finally {

@@ -1,9 +1,9 @@
 /**
- * Three network namespaces in a row, as far as a new connection sees a cluster: a client pod, the
- * node whose rules are measured, and a namespace that holds every endpoint address. Nobody
- * listens there: a connection that got through the node is refused by the endpoint itself.
+ * Three network namespaces in a row, as a new connection sees a cluster: a client pod, the node
+ * whose rules are measured, and a namespace that holds every endpoint address. No process listens
+ * there: a connection that passed the node is refused by the endpoint itself.
  *
- *   client 10.255.0.2 ── 10.255.0.1 node 192.0.2.1 ── 192.0.2.2 endpoints (10.128.0.0/9)
+ * client 10.255.0.2 ── 10.255.0.1 node 192.0.2.1 ── 192.0.2.2 endpoints (10.128.0.0/9)
  */
 import { randomBytes } from 'node:crypto';
 import { execa } from 'execa';
@@ -11,7 +11,7 @@ import { guard, removeNamespaces } from '../test/lab/namespaces.ts';
 import { POD_CIDR } from './cluster.ts';
 
 export const CLIENT_ADDRESS = '10.255.0.2';
-/** Of the node, as the client sees it. */
+/** Address of the node on the client's side. */
 export const NODE_ADDRESS = '10.255.0.1';
 
 export interface Network {
@@ -20,7 +20,7 @@ export interface Network {
   readonly endpoints: string;
 }
 
-/** Makes the namespaces, and removes them however `use` ends. */
+/** Creates the namespaces, and removes them when `use` ends. */
 export async function withNetwork<Result>(
   use: (network: Network) => Promise<Result>,
 ): Promise<Result> {
@@ -71,7 +71,7 @@ async function build({ client, node, endpoints }: Network): Promise<void> {
       ...setUp,
       'address add 192.0.2.2/30 dev eth0',
       'link set eth0 up',
-      // In table main, where the way back to the client, which is in that range, takes precedence.
+      // In table main: the client's address is in that range, and the route back to it is more specific.
       `route add local ${POD_CIDR} dev lo table main`,
       'route add 10.255.0.0/30 via 192.0.2.1',
     ],

@@ -1,4 +1,7 @@
-/** Loads and changes a cluster in the namespace that it was started in: by Portwide, by messages alone, by nft. */
+/**
+ * Loads and changes a cluster in the current network namespace: by Portwide, by netlink messages
+ * alone, and by nft.
+ */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { NETLINK_NETFILTER } from '../netlink/core/descriptor.ts';
 import type { PackedMessages } from '../netlink/core/message.ts';
@@ -35,7 +38,7 @@ const options: NftBackendOptions = {
   },
 };
 
-/** The agent without its source, and the elements in the kernel after its start. */
+/** The agent without its sources, with the number of elements in the kernel after its start. */
 async function portwide({ services, changes }: LoadOptions) {
   const { subject, start, stall } = await startAgent(services, 0);
   const elements = await countElements();
@@ -44,7 +47,10 @@ async function portwide({ services, changes }: LoadOptions) {
   return { start, stall, elements, changes: timings };
 }
 
-/** Of stall and CPU time, from the first change until the kernel has all; milliseconds, as `minSyncPeriod`. */
+/**
+ * Stall and CPU time from the first change until the kernel has all changes; milliseconds, like
+ * `minSyncPeriod`.
+ */
 async function storm({
   services,
   changes,
@@ -58,7 +64,7 @@ async function storm({
   return { ...result, stall, cpu: (user + system) / 1000 };
 }
 
-/** As `portwide run` does it, but for the source; `stall` is of the start, in milliseconds. */
+/** As in `portwide run`, without the source; `stall` is that of the start, in milliseconds. */
 async function startAgent(services: number, minSyncPeriod: number) {
   const backend = new NftBackend(tables, nft, options);
   const subject = createPortwide(backend, services, minSyncPeriod);
@@ -66,13 +72,16 @@ async function startAgent(services: number, minSyncPeriod: number) {
   watchNftables({
     filteredPortIds: [tables.portId],
     isOwnPortId: (port) => nftProcessIds.has(port),
-    onChange: ({ kind }) => fail(`somebody changed a ${kind}`),
+    onChange: ({ kind }) => fail(`external change of a ${kind}`),
     onOverrun: fail,
   });
   return { subject, start, stall };
 }
 
-/** The kernel alone, given bytes that are ready, in milliseconds; writes the same state as text to `script`. */
+/**
+ * Times only the kernel, with prepared messages, in milliseconds. Writes the same state as text to
+ * `script`.
+ */
 async function netlink({ services, changes, script }: LoadOptions & { readonly script: string }) {
   const table = new RouteTable({ nodeName: NODE, allPortsEnabled: true, onChange: () => {} });
   const plan = new NftPlan(options);
@@ -89,9 +98,9 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
     table.upsert(slice);
   }
   hand();
-  const wanted = [...plan.snapshot()].flatMap((each) => each.elements);
+  const allElements = [...plan.snapshot()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
-  writeFileSync(script, tableScript(chains, wanted, 'IPv4'));
+  writeFileSync(script, tableScript(chains, allElements, 'IPv4'));
   await nft.run(tableDeclarations(chains, 'IPv4'));
   await tables.transact(chainFills(chains));
 
@@ -102,7 +111,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
     if (refusal !== undefined) throw refusal.error;
     return performance.now() - started;
   };
-  const load = await timed(pack([], wanted));
+  const load = await timed(pack([], allElements));
   const elements = await countElements();
   const make = async (...change: [ChangeKind, number, number]) => {
     changeTable(table, ...change);
@@ -115,7 +124,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
   return { load, elements, changes: timings };
 }
 
-/** The kernel and nft, given that text, in milliseconds. */
+/** Times nft with the kernel, with that text, in milliseconds. */
 async function loadText({ script }: { readonly script: string }) {
   const text = readFileSync(script, 'utf8');
   const started = performance.now();

@@ -1,6 +1,7 @@
 /**
- * Times the nftables mode on this machine's kernel, beside what the kernel takes for the same alone, and beside kube-proxy
- * where KUBE_PROXY names it. Results go to standard output as Markdown, progress to standard error.
+ * Times the nftables mode on this machine's kernel, the kernel alone with the same input, and
+ * kube-proxy if KUBE_PROXY names it. Results go to standard output as Markdown, progress to
+ * standard error.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -17,37 +18,37 @@ import { collect, connectBare, connectPaths, noTimes, PATHS, pathNames } from '.
 import { CHANGES, changeKinds } from './subject.ts';
 import { cell, percentiles, printRow, ratio, type TableRow } from './table.ts';
 
-const LEGEND = `Each Service has 10 endpoints, of which one in a hundred is on this node; IPv4, one TCP port, and one Service
-more that is on every port. Medians, with the least and the greatest; of single changes and connections p50
-and p99 of all. What is compared has the same elements in the kernel at its end: "nft" is \`nft -f\` of a file
-that is ready; "netlink" are messages that are ready, sent in one go, after all that is no element: what the
-kernel itself takes. The ratios tell how many times theirs Portwide's figure is. "Objects to kernel" is the
-agent without its source, from the first object handed over; "whole agent" runs from the start of the process,
-with an API server (a double, on the same machine) to list from, and both families. Stalls are of the event loop.`;
+const LEGEND = `Each Service has 10 endpoints, one in a hundred of them on this node; IPv4, one TCP port, plus one all-ports Service.
+Values are medians, with minimum and maximum; for single changes and connections, p50 and p99 of all. Compared
+operations end with the same elements in the kernel: "nft" is \`nft -f\` of a prepared file; "netlink" is the
+prepared messages of the elements, sent at once after everything else: the time of the kernel itself. A ratio is
+Portwide's value divided by theirs. "Objects to kernel" is the agent without its source, from the first delivered
+object; "whole agent" runs from the start of the process, with an API server (a fake, on the same machine) to list
+from, and both families. Stalls are of the event loop.`;
 
 const run = jobsOf<NftablesJobs>('nftables-process.ts');
-/** Of each kind, in one run. */
+/** Changes of each kind, in one run. */
 const TIMES = 50;
-/** Endpoints that change in one second. */
+/** Number of endpoints that change within one second. */
 const STORM = 1000;
 /** Milliseconds. */
 const SETTLE = 3000;
-/** Least milliseconds between two syncs: the default, and kube-proxy's. */
+/** Minimum sync periods in milliseconds: Portwide's default, and kube-proxy's. */
 const MIN_SYNC_PERIODS = [100, 1000] as const;
 
-/** All runs; milliseconds of what is loaded alone, microseconds of new connections. */
+/** Results of all runs: milliseconds for loads, microseconds for new connections. */
 class Measured {
   readonly agents: AgentRun[] = [];
   readonly starts: Report<NftablesJobs, 'portwide'>[] = [];
   readonly restarts: Report<NftablesJobs, 'portwide'>[] = [];
   readonly kernel: Report<NftablesJobs, 'netlink'>[] = [];
   readonly nft: Report<NftablesJobs, 'nft'>[] = [];
-  /** By least sync period; none where there are too few Services. */
+  /** By minimum sync period; empty if there are too few Services. */
   readonly storms = new Map<number, Report<NftablesJobs, 'storm'>[]>();
   readonly connections = noTimes();
 }
 
-/** Measures `runs` times, what is compared in turns. */
+/** Measures `runs` times, alternating between the compared programs. */
 async function measure(services: number, runs: number, script: string): Promise<Measured> {
   const all = new Measured();
   const { agents, starts, restarts, kernel, nft, storms, connections } = all;
@@ -83,16 +84,17 @@ async function measure(services: number, runs: number, script: string): Promise<
   return all;
 }
 
-/** The kernel takes down a namespace that was deleted after it is gone, and has the locks meanwhile. */
+/** The kernel tears down a deleted namespace asynchronously and holds locks meanwhile. */
 async function withSettledNetwork(use: (network: Network) => Promise<void>): Promise<void> {
   await sleep(SETTLE);
   await withNetwork(use);
 }
 
-/** What is compared must have loaded the same. */
+/** Compared programs must have loaded the same state. */
 function checkElements(reports: readonly { readonly elements: number }[]): void {
   const counts = new Set(reports.map(({ elements }) => elements));
-  if (counts.size !== 1) throw new Error(`elements in the kernel: ${[...counts].join(', ')}`);
+  if (counts.size !== 1)
+    throw new Error(`different numbers of elements in the kernel: ${[...counts].join(', ')}`);
 }
 
 function printAll(services: number, measured: Measured): void {

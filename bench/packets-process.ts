@@ -1,4 +1,7 @@
-/** Runs in the client's namespace: times new connections, and packets of one that conntrack knows. */
+/**
+ * Runs in the client's namespace: times new connections, and packets of a connection that conntrack
+ * tracks.
+ */
 import koffi from 'koffi';
 import { serve } from './jobs.ts';
 import type { ConnectTarget, LatenciesByRound } from './packets.ts';
@@ -22,7 +25,7 @@ const reply = Buffer.alloc(128);
 
 interface ProbeCount {
   readonly rounds: number;
-  /** Of each target in each round. */
+  /** Repetitions for each target in each round. */
   readonly count: number;
 }
 
@@ -35,7 +38,7 @@ const jobs = {
     const each = targets.map(socketAddress).map((sockaddr) => () => timeConnect(sockaddr));
     return measureRounds(each, count);
   },
-  /** Microseconds of an echo request and its reply, all of one flow of conntrack, by round. */
+  /** Microseconds of an echo request and its reply within one conntrack entry, by round. */
   async echo({ address, ...count }: ProbeCount & { readonly address: string }) {
     const fd = Number(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
     const sockaddr = socketAddress({ address, port: 0 });
@@ -48,7 +51,7 @@ const jobs = {
   },
 };
 
-/** The first round warms up. */
+/** The first round warms up and is discarded. */
 function measureRounds(
   each: readonly (() => number)[],
   { rounds, count }: ProbeCount,
@@ -64,8 +67,8 @@ function measureRounds(
 }
 
 /**
- * Microseconds of one connect(): the kernel takes the SYN through client, node and endpoint, and the
- * endpoint's refusal back, in the course of the call.
+ * Microseconds of one connect(). The kernel delivers the SYN through client, node and endpoint, and
+ * the endpoint's reset back, within the call.
  */
 function timeConnect(sockaddr: Buffer): number {
   const fd = Number(socket(AF_INET, SOCK_STREAM, 0));
@@ -73,13 +76,13 @@ function timeConnect(sockaddr: Buffer): number {
   const result = Number(connect(fd, sockaddr, sockaddr.length));
   const ended = performance.now();
   close(fd);
-  // That it was the endpoint that refused is seen by the resets it sent (packets.ts): errno may be
-  // that of the collector by now.
-  if (result !== -1) throw new Error('connect: somebody listens where nobody should');
+  // The resets sent prove that the endpoint refused (packets.ts). errno is unreliable here: the
+  // garbage collector may have changed it.
+  if (result !== -1) throw new Error('connect() succeeded on a port that must be closed');
   return (ended - started) * 1000;
 }
 
-/** Microseconds. The kernels in between do all of it in the course of the call that sends. */
+/** Microseconds. The kernel processes the packet and its reply within the send call. */
 function timeEcho(fd: number, request: Buffer): number {
   const started = performance.now();
   const sent = Number(send(fd, request, request.length, 0));

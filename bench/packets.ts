@@ -1,4 +1,4 @@
-/** What the rules of a node cost packets. */
+/** Measures the latency that the rules of a node add to packets. */
 import { execa } from 'execa';
 import { endpointAddresses, SERVICE_PORT, TARGET_PORT, vip } from './cluster.ts';
 import { jobsOf } from './jobs.ts';
@@ -11,15 +11,18 @@ export interface ConnectTarget {
   readonly port: number;
 }
 
-/** Microseconds of each, by round. */
+/** Microseconds per measurement, by round. */
 export type LatenciesByRound = readonly (readonly number[])[];
 
 const run = jobsOf<PacketJobs>('packets-process.ts');
 const ROUNDS = 5;
-/** Of each target in each round. */
+/** Connections to each target in each round. */
 const COUNT = 300;
 
-/** What new connections are made to, in the order in which they are; `bare`: to an endpoint before there are rules. */
+/**
+ * Targets of new connections, in the order of measurement. `bare` connects to an endpoint before
+ * there are rules.
+ */
 export const PATHS = {
   first: 'to the first VIP',
   last: 'to the last VIP',
@@ -30,7 +33,9 @@ export const PATHS = {
 export type Path = keyof typeof PATHS;
 export type Paths = Readonly<Partial<Record<Path, LatenciesByRound>>>;
 
-/** Microseconds of new connections through a node that has the rules of `services` ordinary Services. */
+/**
+ * Microseconds of new connections through a node with the rules of `services` ordinary Services.
+ */
 export async function connectPaths(network: Network, services: number): Promise<Paths> {
   const indices = [0, services - 1, Math.floor(Math.random() * services)];
   const targets = [...indices.map(serviceTarget), directTarget()];
@@ -43,12 +48,12 @@ export async function connectBare(network: Network): Promise<Paths> {
   return { bare };
 }
 
-/** For `collect`. */
+/** An empty result for `collect`. */
 export function noTimes(): Record<Path, number[]> {
   return { first: [], last: [], random: [], direct: [], bare: [] };
 }
 
-/** @param of what is kept of the rounds */
+/** @param of selects the values of the rounds to store */
 export function collect(
   times: Record<Path, number[]>,
   paths: Paths,
@@ -59,12 +64,12 @@ export function collect(
 
 export const pathNames = Object.keys(PATHS) as readonly Path[];
 
-/** The VIP of Service number `index`. */
+/** VIP and port of Service number `index`. */
 export function serviceTarget(index: number): ConnectTarget {
   return { address: vip(index), port: SERVICE_PORT };
 }
 
-/** An endpoint's own address, which is no Service's. */
+/** An endpoint's own address, which belongs to no Service. */
 export function directTarget(): ConnectTarget {
   return { address: endpointAddresses(0)[0] ?? '', port: TARGET_PORT };
 }
@@ -75,14 +80,15 @@ async function connectTo(
 ): Promise<readonly LatenciesByRound[]> {
   const before = await refusals(network);
   const timed = await run(network.client, 'connect', { targets, rounds: ROUNDS, count: COUNT });
-  // A REJECT on the node would look the same to the client.
+  // A REJECT rule on the node would look the same to the client.
   const expected = targets.length * (ROUNDS + 1) * COUNT;
   const seen = (await refusals(network)) - before;
-  if (seen !== expected) throw new Error(`${seen} of ${expected} connections reached an endpoint`);
+  if (seen !== expected)
+    throw new Error(`only ${seen} of ${expected} connections reached an endpoint`);
   return timed;
 }
 
-/** Microseconds of a packet to an endpoint and one back, of a connection that is known. */
+/** Microseconds of a packet of an established connection to an endpoint and of the reply. */
 export function echo(network: Network): Promise<LatenciesByRound> {
   const { address } = directTarget();
   return run(network.client, 'echo', { address, rounds: ROUNDS, count: COUNT });
@@ -93,7 +99,7 @@ export function medians(rounds: LatenciesByRound): number[] {
   return rounds.map(median);
 }
 
-/** TCP segments with RST that the endpoints have sent. */
+/** Number of TCP segments with RST that the endpoints have sent. */
 async function refusals({ endpoints }: Network): Promise<number> {
   const { stdout } = await execa('ip', ['netns', 'exec', endpoints, 'cat', '/proc/net/snmp']);
   const [names, values] = stdout

@@ -1,4 +1,7 @@
-/** A cluster with network policies; everything is told by numbers, so that every process makes the same. */
+/**
+ * A cluster with network policies. Objects are derived from their numbers, so that every process
+ * creates the same ones.
+ */
 
 import type {
   LabelSelector,
@@ -10,19 +13,19 @@ import type {
 
 export const NAMESPACES = 50;
 export const APPS = 20;
-/** The node whose pods are subject here. */
+/** The node whose pods are enforced. */
 export const HERE = 'node';
 
 export interface ClusterSize {
   readonly pods: number;
   readonly policies: number;
-  /** Pods on this node. */
+  /** Number of pods on this node. */
   readonly local: number;
-  /** Each pod has a label that no other has, as those of a StatefulSet. */
+  /** Gives each pod a unique label, as in a StatefulSet. */
   readonly unique?: boolean;
 }
 
-/** Everything, in the order in which a source hands it over. */
+/** All objects, in the order in which a source delivers them. */
 export function policyCluster(size: ClusterSize): PolicyObject[] {
   return [
     ...Array.from({ length: NAMESPACES }, (_, index) => teamNamespace(index)),
@@ -36,7 +39,7 @@ export function teamNamespace(index: number, team = index) {
   return { kind: 'Namespace' as const, key: name, name, labels: { team: `team-${team}` } };
 }
 
-/** Pod number `index`; those beyond `pods` are on other nodes unless `fields` say otherwise. */
+/** Pod number `index`. Pods beyond `local` are on other nodes unless `fields` set the node. */
 export function clusterPod(
   index: number,
   { pods, local, unique = false }: ClusterSize,
@@ -67,7 +70,7 @@ const app = (index: number): LabelSelector => [
   { key: 'app', operator: 'In', values: [`app-${index % APPS}`] },
 ];
 
-/** Each isolates one app of a namespace, in both directions, with peers of all sorts. */
+/** Each policy isolates one app of a namespace, in both directions, with peers of all kinds. */
 export function clusterPolicy(index: number, port = 80): Policy {
   const namespace = `team-${index % NAMESPACES}`;
   const name = `policy-${index}`;

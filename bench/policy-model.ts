@@ -1,5 +1,5 @@
 /**
- * Times the pure half of network policy: objects in, changes for the kernel out. Results go to
+ * Times the pure part of network policy, from objects to changes for the kernel. Results go to
  * standard output as Markdown.
  */
 import type { Pod } from '../api/policy-objects.ts';
@@ -20,13 +20,13 @@ import { median, percentile } from './table.ts';
 
 const { pods, policies, local, labels } = readFlags({
   name: 'policy-model',
-  where: 'With node --expose-gc the heap is that after a collection.',
+  where: 'With node --expose-gc, the heap is measured after a garbage collection.',
   flags: {
-    pods: numberFlag('how many in the cluster', '10000'),
+    pods: numberFlag('number of pods in the cluster', '10000'),
     policies: numberFlag('how many', '1000'),
-    local: numberFlag('how many pods are on the node', '110'),
+    local: numberFlag('number of pods on the node', '110'),
     labels: {
-      help: 'of pods: shared by those of an app, or unique as in a StatefulSet',
+      help: 'pod labels: shared by the pods of an app, or unique as in a StatefulSet',
       read: oneOf(['shared', 'unique']),
       normal: 'shared',
       presets: {},
@@ -39,8 +39,8 @@ const policy = clusterPolicy;
 
 function countOf(changes: readonly PolicyChange[]): number {
   return changes.reduce(
-    (sum, { prepare, remove, add, cleanup: discard }) =>
-      sum + prepare.length + remove.length + add.length + discard.length,
+    (sum, { prepare, remove, add, cleanup }) =>
+      sum + prepare.length + remove.length + add.length + cleanup.length,
     0,
   );
 }
@@ -63,7 +63,7 @@ for (const each of objects.pods) model.upsert(each);
 for (const each of written) model.upsert(each);
 const loaded = performance.now() - start;
 const first = applied.takeChanges();
-const taken = performance.now() - start - loaded;
+const compileMs = performance.now() - start - loaded;
 const chains = first[0]?.chains.length ?? 0;
 const elements = countOf(first);
 first.length = 0;
@@ -71,7 +71,9 @@ const memory = heap() - before;
 console.log(`${pods} pods, ${local} of them here, ${policies} NetworkPolicies, both families:\n`);
 console.log(`| all at once | |\n|---|---|`);
 console.log(`| objects handed over | ${loaded.toFixed(0)} ms |`);
-console.log(`| first changes: ${chains} chains, ${elements} elements | ${taken.toFixed(0)} ms |`);
+console.log(
+  `| first changes: ${chains} chains, ${elements} elements | ${compileMs.toFixed(0)} ms |`,
+);
 console.log(`| heap of the model | ${memory.toFixed(1)} MiB |\n`);
 
 console.log('| one change, ms | median | 99 % | most | elements |\n|---|---|---|---|---|');
@@ -93,17 +95,17 @@ function measure(title: string, runs: number, change: (run: number) => void): vo
 const extra = (run: number) => pods + run * NAMESPACES * APPS;
 const RUNS = 500;
 measure('pod added here', RUNS, (run) => model.upsert(pod(extra(run), { nodeName: HERE })));
-measure('pod gone here', RUNS, (run) => model.remove('Pod', pod(extra(run)).key));
+measure('pod removed here', RUNS, (run) => model.remove('Pod', pod(extra(run)).key));
 measure('pod added elsewhere', RUNS, (run) => model.upsert(pod(extra(run), { nodeName: 'there' })));
-measure('pod gone elsewhere', RUNS, (run) => model.remove('Pod', pod(extra(run)).key));
-measure('pod added here, with labels of its own', RUNS, (run) =>
+measure('pod removed elsewhere', RUNS, (run) => model.remove('Pod', pod(extra(run)).key));
+measure('pod added here, with unique labels', RUNS, (run) =>
   model.upsert(pod(extra(run), { nodeName: HERE, labels: { app: 'app-1', own: `${run}` } })),
 );
 measure('pod relabelled here', RUNS, (run) =>
   model.upsert(pod(extra(run), { nodeName: HERE, labels: { app: 'app-2', own: `${run}` } })),
 );
 measure('policy changed', RUNS, (run) => model.upsert(policy(run % policies, 90 + (run % 7))));
-measure('policy gone', RUNS, (run) => model.remove('NetworkPolicy', policy(run).key));
+measure('policy removed', RUNS, (run) => model.remove('NetworkPolicy', policy(run).key));
 measure('policy added', RUNS, (run) => model.upsert(policy(run)));
 measure('namespace relabelled', 50, (run) => {
   model.upsert(teamNamespace(run % NAMESPACES, run + 1));

@@ -1,4 +1,4 @@
-/** Enforces policies of a cluster in the namespace that it was started in, and changes them. */
+/** Enforces the policies of a cluster in the current network namespace, and changes them. */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
@@ -23,11 +23,11 @@ import {
   policyCluster,
 } from './policy-cluster.ts';
 
-/** Objects handed over before the event loop gets a turn, as a source does after each page. */
+/** Objects delivered before the event loop gets a turn, as a source does after each page. */
 const OBJECTS_PER_TURN = 500;
 
 interface Requests {
-  /** `changes`: how often each kind of change is made after the start. */
+  /** `changes`: number of changes of each kind after the start. */
   readonly start: { readonly size: ClusterSize; readonly changes: number };
   readonly load: { readonly size: ClusterSize; readonly address: string };
 }
@@ -101,7 +101,7 @@ async function load(agent: PolicyAgent, objects: readonly PolicyObject[]): Promi
   await agent.inKernel();
 }
 
-/** Of both families together: seconds, MiB; stalls and changes in milliseconds. */
+/** Values for both families together: seconds and MiB; stalls and changes in milliseconds. */
 async function start({ size, changes }: Job<'start'>) {
   const objects = policyCluster(size);
   const agent = createAgent();
@@ -128,7 +128,7 @@ async function start({ size, changes }: Job<'start'>) {
     timings[kind].push(performance.now() - began);
     await nextTurn();
   };
-  // Of those that concern pods of the node: most of a cluster changes nothing here.
+  // Only policies that apply to pods of the node; most policies of the cluster change nothing here.
   const step = Math.ceil(size.pods / size.local);
   for (let round = 0; round < changes; round++) {
     const pod = clusterPod(size.pods + round, size, { nodeName: HERE });
@@ -162,7 +162,10 @@ async function start({ size, changes }: Job<'start'>) {
   };
 }
 
-/** Enforces for the client's pod, which may go where endpoints are, and leaves the rules. */
+/**
+ * Enforces policies for the client's pod, allows its egress to the endpoints, and leaves the rules
+ * in place.
+ */
 async function loadFor({ size, address }: Job<'load'>): Promise<null> {
   const agent = createAgent();
   const client = clusterPod(0, size, {
@@ -172,7 +175,7 @@ async function loadFor({ size, address }: Job<'load'>): Promise<null> {
   });
   const policy = clusterPolicy(0);
   const [first] = policy.egress ?? [];
-  if (first === undefined) throw new Error('the policy has no rules for egress');
+  if (first === undefined) throw new Error('the policy has no egress rules');
   const rule = {
     ...first,
     peers: [{ kind: 'network' as const, cidr: POD_CIDR, except: [] }],
@@ -188,7 +191,7 @@ async function loadFor({ size, address }: Job<'load'>): Promise<null> {
   return null;
 }
 
-/** Has conntrack follow connections, as every mode of serving does, and nothing else. */
+/** Turns on connection tracking, as every proxy mode does, and nothing else. */
 async function conntrack(_: object): Promise<null> {
   await nft.run(`table ip bench {
     chain forward {

@@ -1,6 +1,6 @@
 /**
- * Times network policy on this machine's kernel. Results go to standard output as Markdown, progress to
- * standard error.
+ * Times network policy on this machine's kernel. Results go to standard output as Markdown,
+ * progress to standard error.
  */
 import { manifestOf } from '../test/e2e/policy-random/manifests.ts';
 import { AGENT_ROWS, type AgentRun, measureAgent } from './agents.ts';
@@ -13,27 +13,27 @@ import { type ClusterSize, HERE, policyCluster } from './policy-cluster.ts';
 import type { PolicyChangeKind, PolicyJobs } from './policy-process.ts';
 import { median, percentiles, printRow, printRows, type TableRow } from './table.ts';
 
-const LEGEND = `Pods have labels of one app of 20 in one of 50 namespaces, two addresses and a named port; each policy isolates
-one app of a namespace both ways, with three rules for ingress and two for egress: pods of its own
-and of other namespaces, a network, a named port. Both families. Medians, with the least and the greatest; of
-changes and packets p50 and p99 of all. A change is timed from the object handed over until both families
-have it in the kernel. "Objects to kernel" is without the source; "whole agent" runs from the start of the
-process, in nftables mode without Services, with an API server (a double, on the same machine) to list from.`;
+const LEGEND = `Pods have labels of one of 20 apps in one of 50 namespaces, two addresses and a named port. Each policy isolates one
+app of a namespace in both directions, with three ingress and two egress rules: pods of its own and of other
+namespaces, a network, a named port. Both families. Values are medians, with minimum and maximum; for changes and
+packets, p50 and p99 of all. A change is timed from the delivered object until both families have it in the kernel.
+"Objects to kernel" is without the source; "whole agent" runs from the start of the process, in nftables mode
+without Services, with an API server (a fake, on the same machine) to list from.`;
 
 const run = jobsOf<PolicyJobs>('policy-process.ts');
 type PolicyReport = Report<PolicyJobs, 'start'>;
 
-/** Of each kind, in one run. */
+/** Changes of each kind, in one run. */
 const CHANGES = 50;
 
-/** What looks at packets. */
+/** What processes the packets. */
 const PACKET_PATHS = ['bare', 'conntrack', 'policy'] as const;
 
-/** Microseconds of each. */
+/** Microseconds. */
 interface PacketCost {
-  /** connect(), refused by the endpoint. */
+  /** connect() that the endpoint refuses. */
   readonly opening: number[];
-  /** A packet there and one back, of a connection that is known. */
+  /** A packet of an established connection, and its reply. */
   readonly established: number[];
 }
 
@@ -65,7 +65,7 @@ async function measure(size: ClusterSize, runs: number): Promise<Measured> {
         packets[way].established.push(...(await echo(network)).flat());
       }
     });
-    // The whole agent, until both families enforce, and then at rest.
+    // The whole agent until both families are enforced, and then idle.
     const objects = [...policyCluster(size).map(manifestOf), apiNode(HERE)];
     const flags = ['--network-policy', '--proxy-mode=nftables'];
     agents.push(await measureAgent(objects, flags, 'enforcing network policies'));
@@ -80,17 +80,17 @@ async function measure(size: ClusterSize, runs: number): Promise<Measured> {
 
 const START_ROWS: readonly TableRow<PolicyReport>[] = [
   ['objects to kernel, s', ({ start }) => start, 2],
-  ['– until it is known what is wanted, s', ({ compile }) => compile, 2],
+  ['– compute desired state, s', ({ compile }) => compile, 2],
   ['– longest stall of the event loop, ms', ({ stall }) => stall, 0],
   ['– elements in the kernel', ({ elements }) => elements, 0],
-  ['– chains of profiles', ({ chains }) => chains, 0],
+  ['– policy set chains', ({ chains }) => chains, 0],
   ['– heap of all that, MiB', ({ heap }) => heap, 0],
 ];
 
 const CHANGE_ROWS: readonly (readonly [PolicyChangeKind, string])[] = [
   ['added', 'one pod added on the node'],
   ['relabelled', 'one pod of the node relabelled'],
-  ['gone', 'one pod of the node gone'],
+  ['gone', 'one pod of the node removed'],
   ['elsewhere', 'one pod added elsewhere'],
   ['policy', 'one policy changed'],
 ];

@@ -1,4 +1,7 @@
-/** The agent without its sources: objects go into a RouteTable, and the Proxier takes them to the kernel. */
+/**
+ * The agent without its sources: objects go to a RouteTable, and the Proxier applies them to the
+ * kernel.
+ */
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import type { IptablesOptions } from '../iptables/backend.ts';
 import type { Backend } from '../proxier/backend.ts';
@@ -17,32 +20,32 @@ import {
 } from './cluster.ts';
 import type { ChangeKind, Subject, SyncTiming } from './subject.ts';
 
-/** Services handed over before the event loop gets a turn, as a source does after each page. */
+/** Services delivered before the event loop gets a turn, as a source does after each page. */
 const SERVICES_PER_TURN = 250;
-/** Milliseconds that a storm lasts. */
+/** Duration of a storm in milliseconds. */
 const STORM = 1000;
-/** The longest that a timer can wait. */
+/** The longest delay that a timer supports. */
 const NEVER = 2 ** 31 - 1;
 
-/** What the others are not asked for. */
+/** Operations that only Portwide is measured with. */
 export interface PortwideSubject extends Subject {
-  /** Gives Service number `index` endpoints besides its own; see `grownMember`. */
+  /** Gives Service number `index` additional endpoints; see `serviceObjectsWithSpares`. */
   grow(index: number, spares: number): Promise<SyncTiming>;
-  /** Replaces, in a second, an endpoint of each of so many Services. */
+  /** Replaces one endpoint of each of `count` Services within a second. */
   storm(changes: number): Promise<Storm>;
 }
 
-/** What a storm of changes came to; milliseconds. */
+/** Result of a storm of changes; milliseconds. */
 export interface Storm {
-  /** From the last change until the kernel has all of them. */
+  /** From the last change until the kernel has all changes. */
   readonly settled: number;
-  /** Of each change, from when it was handed over until the kernel has it. */
+  /** For each change, from its delivery until the kernel has it. */
   readonly latencies: readonly number[];
   readonly syncs: number;
 }
 
 /**
- * An agent for `services` ordinary Services and one on every port.
+ * An agent for `services` ordinary Services and one all-ports Service.
  * @param minSyncPeriod milliseconds; see `Proxier`.
  */
 export function createPortwide(
@@ -51,8 +54,8 @@ export function createPortwide(
   minSyncPeriod = 0,
 ): PortwideSubject {
   const members = cluster(services);
-  let heard: PromiseWithResolvers<SyncReport> = Promise.withResolvers();
-  let hear = (_: SyncReport) => {};
+  let synced: PromiseWithResolvers<SyncReport> = Promise.withResolvers();
+  let onSync = (_: SyncReport) => {};
   const table = new RouteTable({
     nodeName: NODE,
     allPortsEnabled: true,
@@ -73,18 +76,18 @@ export function createPortwide(
       checkFailed: () => {},
       checked: () => {},
       synced: (report) => {
-        heard.resolve(report);
-        hear(report);
+        synced.resolve(report);
+        onSync(report);
       },
-      syncFailed: (_family, error) => heard.reject(error),
+      syncFailed: (_family, error) => synced.reject(error),
     },
   });
 
   const timed = async (handOver: () => void | Promise<void>): Promise<SyncTiming> => {
-    heard = Promise.withResolvers();
+    synced = Promise.withResolvers();
     const started = performance.now();
     await handOver();
-    const { seconds, written } = await heard.promise;
+    const { seconds, written } = await synced.promise;
     return { total: (performance.now() - started) / 1000, load: seconds, written };
   };
   const upsert = ({ service, slice }: ServiceObjects) => {
@@ -109,7 +112,7 @@ export function createPortwide(
       const latencies: number[] = [];
       let syncs = 0;
       const over = Promise.withResolvers<void>();
-      hear = ({ triggerTimes }) => {
+      onSync = ({ triggerTimes }) => {
         syncs += 1;
         for (const time of triggerTimes) latencies.push(Date.now() - time);
         if (latencies.length === changes) over.resolve();
@@ -130,7 +133,7 @@ export function createPortwide(
   };
 }
 
-/** A change as a source hands it over; see `Subject`. */
+/** Makes a change as a source would deliver it; see `Subject`. */
 export function changeTable(
   table: RouteTable,
   kind: ChangeKind,
@@ -149,7 +152,7 @@ export function changeTable(
   table.upsert(slice);
 }
 
-/** What `portwide run --cluster-cidr …` compiles with. */
+/** Compile options of `portwide run --cluster-cidr …`. */
 export function compileOptions(): IptablesOptions {
   return {
     family: 'IPv4',

@@ -1,8 +1,8 @@
-/** What processes take of the machine. */
+/** CPU time and memory of processes. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
-/** Of /proc/PID/stat, in a second. */
+/** Clock ticks per second in /proc/PID/stat. */
 const TICKS = 100;
 
 /** User and system time of a process so far, in seconds. */
@@ -11,7 +11,7 @@ export function cpuSeconds(pid: number): number {
   return (Number(fields[11]) + Number(fields[12])) / TICKS;
 }
 
-/** Does work, and tells the longest time in which the event loop did not turn meanwhile, in milliseconds. */
+/** Runs `work` and measures the longest event loop stall during it, in milliseconds. */
 export async function withStall<Result>(
   work: () => Promise<Result>,
 ): Promise<{ readonly result: Result; readonly stall: number }> {
@@ -22,10 +22,13 @@ export async function withStall<Result>(
   return { result, stall: delay.max / 1e6 };
 }
 
-/** Milliseconds between two looks at children, which do not live long. */
+/** Milliseconds between samples; child processes are short-lived. */
 const SAMPLE_PERIOD = 20;
 
-/** Watches the resident memory of a process and its children until it is asked for, now and at most; MiB. */
+/**
+ * Samples the resident memory of a process and its children until `take` is called. Returns the
+ * current value and the peak, in MiB.
+ */
 export function watchMemory(pid: number) {
   let sampled = 0;
   const look = () => {
@@ -55,12 +58,12 @@ function childrenOf(pid: number): number[] {
         .filter(Boolean),
     );
   } catch {
-    // It has ended meanwhile.
+    // The process has exited meanwhile.
     return [];
   }
 }
 
-/** Of /proc/PID/status or another of these files, in MiB; 0 when the process has ended. */
+/** A field of /proc/PID/status or a similar file, in MiB; 0 if the process has exited. */
 export function field(pid: number, name: string, file = 'status'): number {
   try {
     const text = readFileSync(`/proc/${pid}/${file}`, 'utf8');

@@ -1,12 +1,12 @@
 /**
- * Runs in the client's namespace. Reads targets, one a line, and prints for each when a connection to it first
- * got through the node: milliseconds of the Unix epoch.
+ * Runs in the client's namespace. Reads targets, one per line. Prints when the first connection to
+ * each target passed the node, in milliseconds of the Unix epoch.
  */
 import { connect } from 'node:net';
 import { createInterface } from 'node:readline';
 import type { ConnectTarget } from './packets.ts';
 
-/** Milliseconds. An endpoint refuses at once; without rules there is no answer in this time. */
+/** Milliseconds. An endpoint refuses at once; without rules there is no response in this time. */
 const CONNECT_TIMEOUT = 2;
 
 for await (const line of createInterface({ input: process.stdin })) {

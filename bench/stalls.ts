@@ -1,19 +1,19 @@
-/** How long the event loop does not turn, told apart by what holds it. */
+/** Measures event loop stalls by cause. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Iptables } from '../iptables/commands.ts';
 import type { Backend } from '../proxier/backend.ts';
 
-/** Milliseconds, the longest of each kind. */
+/** The longest stall of each kind in milliseconds. */
 export interface LongestStalls {
-  /** Before the backend writes to the kernel: Services are resolved and compiled. */
+  /** Before the backend writes to the kernel: resolving and compiling Services. */
   compile: number;
-  /** While it does. */
+  /** While the backend writes to the kernel. */
   apply: number;
   /** Starting a command, which copies this process (fork). */
   start: number;
 }
 
-/** Milliseconds between two looks. What is shorter is not told from this. */
+/** Milliseconds between samples; shorter stalls are not detected. */
 const RESOLUTION = 2;
 
 export class StallRecorder {
@@ -21,7 +21,7 @@ export class StallRecorder {
   #kind: keyof LongestStalls = 'compile';
   #last = 0;
 
-  /** Tells what stalled while `work` was done. */
+  /** Measures the stalls while `work` runs. */
   async measure<T>(work: () => Promise<T>): Promise<T & { readonly stalls: LongestStalls }> {
     this.#longest = { compile: 0, apply: 0, start: 0 };
     this.#kind = 'compile';
@@ -59,7 +59,7 @@ export class StallRecorder {
     };
   }
 
-  /** The process is there when the call returns. */
+  /** The process has been started when the call returns. */
   #started<T>(call: () => T): T {
     this.#sample();
     const kind = this.#kind;
@@ -77,7 +77,7 @@ export class StallRecorder {
   }
 }
 
-/** Lets the event loop come to rest. */
+/** Waits until the event loop is idle. */
 export function idle(): Promise<void> {
   return sleep(5 * RESOLUTION);
 }

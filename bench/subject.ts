@@ -1,16 +1,16 @@
-/** What is measured: something that keeps the rules of a cluster in the kernel. */
+/** Interface of a measured Service proxy. */
 
-/** One sync as an observer of the whole agent sees it; seconds. */
+/** Duration of one sync in seconds, as observed from outside the agent. */
 export interface SyncTiming {
-  /** From the first object handed over until the kernel has the rules. */
+  /** From the first delivered object until the kernel has the rules. */
   readonly total: number;
-  /** The part of it after everything was resolved and compiled. */
+  /** The part after everything was resolved and compiled. */
   readonly load: number;
-  /** Chains written or removed. */
+  /** Number of chains written or removed. */
   readonly written: number;
 }
 
-/** Changes of one Service, and what rows call them. */
+/** Changes of one Service, with their row titles. */
 export const CHANGES = {
   replace: 'one endpoint replaced',
   add: 'one Service added',
@@ -20,24 +20,26 @@ export const CHANGES = {
 export type ChangeKind = keyof typeof CHANGES;
 export const changeKinds = Object.keys(CHANGES) as readonly ChangeKind[];
 
-/** A Service proxy on one node; each call ends when the kernel has what it asks for. */
+/** A Service proxy on one node. Each call resolves when the kernel has the requested state. */
 export interface Subject {
-  /** Brings the whole cluster into the kernel. */
+  /** Applies the whole cluster to the kernel. */
   start(): Promise<SyncTiming>;
-  /** Makes a change of Service number `index`; `replace` gives it another last endpoint, see `member`. */
+  /**
+   * Changes Service number `index`. `replace` gives it another last endpoint, see `serviceObjects`.
+   */
   change(kind: ChangeKind, index: number, spare?: number): Promise<SyncTiming>;
   stop(): Promise<void>;
 }
 
-/** How a cluster is loaded, and how often each kind of change is made then. */
+/** Size of the cluster, and number of changes of each kind after the load. */
 export interface LoadOptions {
   readonly services: number;
   readonly changes: number;
 }
 
 /**
- * Makes changes by turns, each kind so often: of a Service in the middle of the cluster, which has numbers up to
- * and with `services`, and of new ones.
+ * Makes changes, alternating between the kinds: of a Service in the middle of the cluster (numbers
+ * 0 to `services`), and of new ones.
  */
 export async function runChanges<Each>(
   kinds: readonly ChangeKind[],

@@ -1,12 +1,12 @@
-/** Results as rows of Markdown tables. */
+/** Formats results as rows of Markdown tables. */
 
-/** Seconds after which what is measured counts as late. */
+/** Timeout of an operation in seconds. */
 export const LIMIT = 120;
 
-/** Values of one operation; `late`: it took longer than `LIMIT`. */
+/** Values of one operation; `late` if it took longer than `LIMIT`. */
 export type CellValues = readonly number[] | 'late' | undefined;
 
-/** What a row tells of each report. */
+/** A row: title, value of a report, number of digits. */
 export type TableRow<Report> = readonly [
   what: string,
   of: (report: Report) => number,
@@ -17,7 +17,7 @@ export function printRow(...cells: readonly (string | number)[]): void {
   console.log(`| ${cells.join(' | ')} |`);
 }
 
-/** A row with the median of all reports for each of `rows`. */
+/** Prints a row with the median over all reports for each of `rows`. */
 export function printRows<Report>(
   reports: readonly Report[],
   rows: readonly TableRow<Report>[],
@@ -26,7 +26,7 @@ export function printRows<Report>(
   for (const [what, of, digits] of rows) printRow(...first, what, cell(reports.map(of), digits));
 }
 
-/** The median, with the least and the greatest. */
+/** The median, with minimum and maximum. */
 export function cell(values: CellValues, digits: number): string {
   if (values === 'late') return `> ${LIMIT}`;
   if (values === undefined || values.length === 0) return '–';
@@ -52,19 +52,22 @@ export function ratio(ours: CellValues, theirs: CellValues): string {
   return theirs === 'late' ? `> ${times(LIMIT)}` : times(median(theirs));
 }
 
-/** @throws RangeError when there are no values. */
+/** @throws RangeError if there are no values. */
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   const upper = sorted[Math.floor(sorted.length / 2)];
   const lower = sorted[Math.ceil(sorted.length / 2) - 1];
-  if (upper === undefined || lower === undefined) throw new RangeError('median of nothing');
+  if (upper === undefined || lower === undefined) throw new RangeError('median of no values');
   return (lower + upper) / 2;
 }
 
-/** The value that so many percent of all do not exceed. @throws RangeError when there are no values. */
+/**
+ * The smallest value that `percent` percent of the values do not exceed.
+ * @throws RangeError if there are no values.
+ */
 export function percentile(values: readonly number[], percent: number): number {
   const sorted = values.toSorted((a, b) => a - b);
   const value = sorted[Math.ceil((sorted.length * percent) / 100) - 1];
-  if (value === undefined) throw new RangeError('percentile of nothing');
+  if (value === undefined) throw new RangeError('percentile of no values');
   return value;
 }

@@ -1,4 +1,7 @@
-/** Answers of the zone, encoded, for as long as its records are the same. */
+/**
+ * Cache of encoded answers from the zone. An entry is valid while the records it was made from are
+ * unchanged.
+ */
 
 import type { DnsQuery } from './query.ts';
 import { type DnsRecord, sameRecords } from './records.ts';
@@ -6,26 +9,28 @@ import type { EncodedAnswer } from './response.ts';
 import { unpooledCopy } from './wire.ts';
 import type { ZoneView } from './zone-answer.ts';
 
-/** So that names that anybody may think of take no more than some ten megabytes. */
+/** Limits memory to about ten megabytes when clients query many different names. */
 const MAX_ENTRIES = 10_000;
-/** Bytes; of an answer that does not go by UDP at once, encoding is the least. */
+/** Bytes. Longer answers do not fit in one UDP message; encoding is a small part of their cost. */
 const MAX_LENGTH = 1232;
 /** Bytes from the serial to the end of an SOA record. */
 const SERIAL_TO_END = 20;
 
-/** What an answer was made of: the zone's records by name; undefined for names that do not exist. */
+/**
+ * The zone lookups an answer was made from: records by name; undefined for names that do not exist.
+ */
 export type Lookups = ReadonlyMap<string, readonly DnsRecord[] | undefined>;
 
 interface Entry {
   readonly answer: EncodedAnswer;
   readonly lookups: readonly (readonly [string, readonly DnsRecord[] | undefined])[];
-  /** Of the zone when `lookups` were last compared. */
+  /** Serial of the zone when `lookups` were last compared. */
   serial: number;
 }
 
 /**
- * Encoded answers, by what was asked, as long as the records that they were made of are the same. Changes of the zone
- * cost nothing here: an entry is compared when it is asked for, once for each serial.
+ * Encoded answers by name and type. Changes of the zone do no work here: a cache hit compares the
+ * entry's lookups with the zone, at most once per serial.
  */
 export class AnswerCache {
   readonly #maxEntries: number;
@@ -51,21 +56,25 @@ export class AnswerCache {
       return undefined;
     }
     entry.serial = serial;
-    // The only authority of such an answer is the SOA record of what there is not, and nothing follows it.
+    // A cacheable answer has at most one authority record, the SOA of a negative answer. It is the
+    // last record.
     if (answer.counts[1] > 0) {
       answer.bytes.writeUInt32BE(serial, answer.bytes.length - SERIAL_TO_END);
     }
     return answer;
   }
 
-  /** Keeps what `get` did not find. The oldest makes room. @param serial of the zone when the answer was made. */
+  /**
+   * Stores an answer that `get` did not find; the oldest entry makes room.
+   * @param serial zone serial when the answer was made.
+   */
   set(query: DnsQuery, answer: EncodedAnswer, lookups: Lookups, serial: number): void {
     if (answer.bytes.length > MAX_LENGTH) return;
     const [oldest] = this.#entries.keys();
     if (oldest !== undefined && this.#entries.size >= this.#maxEntries)
       this.#entries.delete(oldest);
-    const kept = { ...answer, bytes: unpooledCopy(answer.bytes) };
-    this.#entries.set(keyOf(query), { answer: kept, lookups: [...lookups], serial });
+    const stored = { ...answer, bytes: unpooledCopy(answer.bytes) };
+    this.#entries.set(keyOf(query), { answer: stored, lookups: [...lookups], serial });
   }
 }
 

@@ -1,4 +1,4 @@
-/** One query to one resolver, and its answer. */
+/** Sends one query to one resolver and waits for its response. */
 import { randomInt } from 'node:crypto';
 import { createSocket } from 'node:dgram';
 import { connect, isIPv6 } from 'node:net';
@@ -6,35 +6,38 @@ import { HEADER_LENGTH, type Transport } from './query.ts';
 import { FLAG, rcodeIn } from './response.ts';
 
 export interface Resolver {
-  /** An IP address, of IPv6 perhaps with a zone. */
+  /** IP address; a link-local IPv6 address may have a zone (RFC 4007). */
   readonly address: string;
   readonly port: number;
 }
 
-/** A resolver did not answer; the cause tells of a network's error, if there was one. */
+/** A resolver did not answer. `cause` is the network error, if there was one. */
 export class NoAnswer extends Error {
   override readonly name = 'NoAnswer';
   readonly code: 'TIMEOUT' | 'UNREACHABLE';
 
   constructor({ address, port }: Resolver, code: NoAnswer['code'], cause?: Error) {
-    const why = cause === undefined ? 'no answer in time' : cause.message;
+    const why = cause === undefined ? 'no response before the timeout' : cause.message;
     super(`resolver ${address} port ${port}: ${why}`, { cause });
     this.code = code;
   }
 }
 
-/** Milliseconds until a query by UDP is sent again: it, or its answer, may have been lost. Twice as many each time. */
+/**
+ * Milliseconds before a UDP query is sent again, because the query or its response may be lost.
+ * Doubles each time.
+ */
 const RESEND = 500;
 
 /**
- * Asks under an id and from a port of its own, both by chance, so that nobody who does not see the
- * query can answer in the resolver's place (RFC 5452). By UDP it is sent again while there is no answer, under the
- * same id and from the same port, so that a late answer to the first counts and forgers gain nothing.
- * @param query its id is of no matter.
- * @param question the question in it, which the answer has to repeat.
+ * Sends a query with a random id from a random port, so that an off-path attacker cannot forge the
+ * response (RFC 5452). A UDP query is repeated with the same id and port until a response arrives.
+ * A late response to the first copy then counts, and an attacker gains nothing.
+ * @param query its id is replaced.
+ * @param question question section of the query, which the response must repeat.
  * @param timeout milliseconds.
- * @returns the answer, under whatever id.
- * @throws NoAnswer (a rejection)
+ * @returns the response; its id has no meaning.
+ * @throws NoAnswer (as a rejection)
  */
 export function exchange(
   resolver: Resolver,
@@ -44,19 +47,21 @@ export function exchange(
   timeout: number,
 ): Promise<Buffer> {
   const id = randomInt(0x10000);
-  const own = Buffer.from(query);
-  own.writeUInt16BE(id, 0);
+  const message = Buffer.from(query);
+  message.writeUInt16BE(id, 0);
   const isAnswer = (bytes: Buffer) => answers(bytes, id, question);
   const ask = transport === 'udp' ? askByUdp : askByTcp;
-  return ask(resolver, own, isAnswer, timeout);
+  return ask(resolver, message, isAnswer, timeout);
 }
 
-/** Whether this is the answer to a query; names are compared as DNS does, for case says nothing. */
+/**
+ * Whether `bytes` is the response to a query. Names are compared case-insensitively, as DNS does.
+ */
 function answers(bytes: Buffer, id: number, question: Buffer): boolean {
   if (bytes.length < HEADER_LENGTH || bytes.readUInt16BE(0) !== id) return false;
   if ((bytes.readUInt16BE(2) & FLAG.QR) === 0) return false;
   const questions = bytes.readUInt16BE(4);
-  // Who could not read the query may not repeat it.
+  // A server that could not parse the query may leave out the question.
   if (questions === 0) return rcodeIn(bytes) !== 0;
   const repeated = bytes.subarray(HEADER_LENGTH, HEADER_LENGTH + question.length);
   return questions === 1 && isSameQuestion(repeated, question);
@@ -85,7 +90,7 @@ const askByUdp: Ask = (resolver, query, isAnswer, timeout) =>
     const end = () => {
       clearTimeout(timer);
       clearTimeout(resend);
-      // Closing twice throws.
+      // Closing a socket twice throws.
       socket.removeAllListeners().on('error', () => undefined);
       socket.close();
     };
@@ -96,12 +101,12 @@ const askByUdp: Ask = (resolver, query, isAnswer, timeout) =>
     const timer = setTimeout(fail, timeout, 'TIMEOUT');
     socket.once('error', (error) => fail('UNREACHABLE', error));
     socket.on('message', (bytes) => {
-      // Something else may be a forged answer; the right one may follow.
+      // A datagram that does not match may be forged; the real response may still arrive.
       if (!isAnswer(bytes)) return;
       end();
       resolve(bytes);
     });
-    // Connected, it hears this resolver alone, and of ICMP errors.
+    // A connected socket receives only from this resolver and reports ICMP errors.
     socket.once('connect', () => send(RESEND));
     socket.connect(port, address);
   });
@@ -121,12 +126,13 @@ const askByTcp: Ask = (resolver, query, isAnswer, timeout) =>
     };
     const timer = setTimeout(fail, timeout, 'TIMEOUT');
     socket.on('error', (error) => fail('UNREACHABLE', error));
-    socket.on('close', () => fail('UNREACHABLE', new Error('the connection was closed')));
+    socket.on('close', () => fail('UNREACHABLE', new Error('the resolver closed the connection')));
     socket.on('data', (chunk: Buffer) => {
       received = Buffer.concat([received, chunk]);
       const message = takeMessage(received);
       if (message === undefined) return;
-      if (!isAnswer(message)) return fail('UNREACHABLE', new Error('it answered something else'));
+      if (!isAnswer(message))
+        return fail('UNREACHABLE', new Error('the response does not match the query'));
       end();
       resolve(message);
     });
@@ -135,7 +141,7 @@ const askByTcp: Ask = (resolver, query, isAnswer, timeout) =>
     socket.write(Buffer.concat([length, query]));
   });
 
-/** The first message of a stream (RFC 1035, 4.2.2), once it is complete. */
+/** The first message of a TCP stream (RFC 1035, 4.2.2), or undefined while it is incomplete. */
 function takeMessage(stream: Buffer): Buffer | undefined {
   if (stream.length < 2) return undefined;
   const end = 2 + stream.readUInt16BE(0);

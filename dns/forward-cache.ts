@@ -1,4 +1,4 @@
-/** What resolvers answered, for as long as they say that it may be kept (RFC 1034, 3.6; RFC 2308). */
+/** Cache of responses from upstream resolvers, kept for their TTL (RFC 1034, 3.6; RFC 2308). */
 import { type DnsQuery, HEADER_LENGTH, RCODES } from './query.ts';
 import { FLAG, isTruncated, OPT_LENGTH, rcodeIn, writeOpt } from './response.ts';
 import { TYPE } from './types.ts';
@@ -7,18 +7,18 @@ import { type RecordOffsets, recordOffsets, unpooledCopy } from './wire.ts';
 type CacheType = 'success' | 'denial';
 
 export interface ForwardCacheOptions {
-  /** Seconds that an answer is kept at most; 0: nothing is kept. */
+  /** Upper bound on the TTL of entries, in seconds; 0 turns the cache off. */
   readonly maxTtl: number;
-  /** Seconds since any moment; fractions count. */
+  /** Monotonic time in seconds, with fractions. */
   readonly now: () => number;
-  /** From 0 up to and without 1. */
+  /** Random number in [0, 1). */
   readonly random: () => number;
-  /** Bytes of all answers together, and how many there may be. */
+  /** Upper bounds on the bytes of all entries together and on their number. */
   readonly maxBytes?: number;
   readonly maxEntries?: number;
 }
 
-/** For metrics. */
+/** Counters for metrics. */
 export interface CacheStats {
   readonly hits: Readonly<Record<CacheType, number>>;
   readonly misses: number;
@@ -28,26 +28,33 @@ export interface CacheStats {
 
 interface Entry {
   readonly type: CacheType;
-  /** From the header to the last record that is not an OPT record. */
+  /** The response from the header to the last record that is not an OPT record. */
   readonly bytes: Buffer;
-  /** Where TTLs are. */
+  /** Offsets of the TTL fields. */
   readonly ttls: readonly number[];
-  /** Addresses of one name, which may change places. */
+  /** Trailing address records of one name, which may be rotated. */
   readonly addresses: { readonly start: number; readonly length: number; readonly count: number };
   readonly from: number;
   readonly until: number;
 }
 
-/** CoreDNS keeps 9,984 answers and as many denials. */
+/** CoreDNS caches 9,984 positive and as many negative answers. */
 const MAX_ENTRIES = 10_000;
-/** Most answers take some hundred bytes; of those that come by TCP a few would do. */
+/**
+ * Most responses take a few hundred bytes, but a few large ones received over TCP could fill the
+ * memory.
+ */
 const MAX_BYTES = 8 << 20;
-/** Bits of the header that change what a resolver answers: RD, AD (RFC 6840, 5.7) and CD (RFC 4035, 3.2.2). */
+/**
+ * Header bits that change a resolver's response: RD, AD (RFC 6840, 5.7) and CD (RFC 4035, 3.2.2).
+ */
 const REQUEST_FLAGS = FLAG.RD | 0x20 | 0x10;
-/** From the end of an SOA record: its last field, the TTL of what there is not (RFC 2308, 4). */
+/**
+ * Bytes from the end of an SOA record to its last field, MINIMUM, the negative TTL (RFC 2308, 4).
+ */
 const SOA_MINIMUM = 4;
 
-/** Answers of resolvers by question. The one that was asked for longest ago makes room. */
+/** LRU cache of resolver responses by question. */
 export class ForwardCache {
   readonly #options: Required<ForwardCacheOptions>;
   readonly #entries = new Map<string, Entry>();
@@ -68,9 +75,9 @@ export class ForwardCache {
   }
 
   /**
-   * @param bytes of the query.
-   * @returns an answer to it, in bytes of its own: under id 0, with its question, an OPT record if it has one, and
-   * TTLs as they are now.
+   * @param bytes the query.
+   * @returns a new buffer with the response: id 0, the question as in the query, an OPT record if
+   * the query has one, and remaining TTLs.
    */
   get(query: DnsQuery, bytes: Buffer): Buffer | undefined {
     const key = this.#keyOf(query, bytes);
@@ -83,13 +90,16 @@ export class ForwardCache {
       return undefined;
     }
     this.#stats.hits[entry.type] += 1;
-    // The last is the one that was asked for last.
+    // The map is ordered from least to most recently used.
     this.#entries.delete(key);
     this.#entries.set(key, entry);
     return answerOf(entry, query, Math.floor(now - entry.from), this.#options.random);
   }
 
-  /** @param bytes of the query. @param response to it, checked to be. */
+  /**
+   * @param bytes the query.
+   * @param response a response that is known to match the query.
+   */
   set(query: DnsQuery, bytes: Buffer, response: Buffer): void {
     const key = this.#keyOf(query, bytes);
     const now = this.#options.now();
@@ -114,16 +124,19 @@ export class ForwardCache {
     this.#stats.entries[type] -= 1;
   }
 
-  /** undefined for queries whose answers are for their clients alone, or change at any time. */
+  /**
+   * Cache key; undefined for queries with client-specific responses or with responses that may
+   * change at any time.
+   */
   #keyOf({ name, type, edns, recursionDesired }: DnsQuery, bytes: Buffer): string | undefined {
     if (this.#options.maxTtl === 0 || !recursionDesired || type === TYPE.ANY) return undefined;
     if (edns?.hasSubnet) return undefined;
     const flags = bytes.readUInt16BE(2) & REQUEST_FLAGS;
-    const known = edns === undefined ? 'plain' : edns.dnssecOk;
-    return `${flags} ${known} ${type} ${name}`;
+    const client = edns === undefined ? 'plain' : edns.dnssecOk;
+    return `${flags} ${client} ${type} ${name}`;
   }
 
-  /** @returns undefined when it must not be kept. */
+  /** @returns undefined if the response must not be cached. */
   #read({ question, type }: DnsQuery, response: Buffer, now: number): Entry | undefined {
     const code = rcodeIn(response);
     if (code !== RCODES.NOERROR && code !== RCODES.NXDOMAIN) return undefined;
@@ -131,25 +144,25 @@ export class ForwardCache {
     const counts = [6, 8, 10].map((at) => response.readUInt16BE(at));
     const [answerCount = 0, authorityCount = 0, additionalCount = 0] = counts;
     const start = HEADER_LENGTH + question.length;
-    const places = recordOffsets(response, start, answerCount + authorityCount + additionalCount);
-    if (places === undefined) return undefined;
-    const opt = places.find((place) => place.type === TYPE.OPT);
-    // Names of records behind it could lead to places that move.
-    if (opt !== undefined && opt !== places.at(-1)) return undefined;
-    // Of a code above 15 the header has a part only.
+    const records = recordOffsets(response, start, answerCount + authorityCount + additionalCount);
+    if (records === undefined) return undefined;
+    const opt = records.find((record) => record.type === TYPE.OPT);
+    // Compression pointers in records after the OPT record could point to data that moves.
+    if (opt !== undefined && opt !== records.at(-1)) return undefined;
+    // The header holds only the lower four bits of an extended RCODE.
     if (opt !== undefined && response.readUInt8(opt.typeOffset + 4) !== 0) return undefined;
-    const kept = opt === undefined ? places : places.slice(0, -1);
-    const answers = kept.slice(0, answerCount);
-    const isDenial = code === RCODES.NXDOMAIN || !answers.some((place) => place.type === type);
-    const soa = kept
+    const retained = opt === undefined ? records : records.slice(0, -1);
+    const answers = retained.slice(0, answerCount);
+    const isDenial = code === RCODES.NXDOMAIN || !answers.some((record) => record.type === type);
+    const soa = retained
       .slice(answerCount, answerCount + authorityCount)
-      .find((place) => place.type === TYPE.SOA);
-    // RFC 2308, 5: without an SOA record nobody says how long there will be nothing.
+      .find((record) => record.type === TYPE.SOA);
+    // RFC 2308, 5: a negative answer without an SOA record must not be cached.
     if (isDenial && soa === undefined) return undefined;
-    const bytes = unpooledCopy(response.subarray(0, kept.at(-1)?.end ?? start));
+    const bytes = unpooledCopy(response.subarray(0, retained.at(-1)?.end ?? start));
     bytes.writeUInt16BE(opt === undefined ? additionalCount : additionalCount - 1, 10);
     if (isDenial && soa !== undefined) capSoaTtl(bytes, soa);
-    const ttls = kept.map(({ typeOffset: head }) => head + 4);
+    const ttls = retained.map(({ typeOffset }) => typeOffset + 4);
     const ttl = Math.min(this.#options.maxTtl, ...ttls.map((at) => ttlAt(bytes, at)));
     return {
       type: isDenial ? 'denial' : 'success',
@@ -168,7 +181,7 @@ function answerOf(entry: Entry, query: DnsQuery, age: number, random: () => numb
   const out = Buffer.allocUnsafe(bytes.length + (edns === undefined ? 0 : OPT_LENGTH));
   bytes.copy(out);
   out.writeUInt16BE(0, 0);
-  // What was kept is nobody's own word (RFC 1034, 4.3.1).
+  // A cached answer is not authoritative (RFC 1034, 4.3.1).
   out.writeUInt16BE(out.readUInt16BE(2) & ~FLAG.AA, 2);
   question.copy(out, HEADER_LENGTH);
   for (const at of ttls) out.writeUInt32BE(Math.max(0, ttlAt(bytes, at) - age), at);
@@ -185,29 +198,34 @@ function answerOf(entry: Entry, query: DnsQuery, age: number, random: () => numb
   return out;
 }
 
-/** RFC 2181, 8: a TTL with its first bit set is 0. */
+/** RFC 2181, 8: a TTL with the most significant bit set is treated as 0. */
 function ttlAt(bytes: Buffer, at: number): number {
   const ttl = bytes.readUInt32BE(at);
   return ttl > 0x7fff_ffff ? 0 : ttl;
 }
 
-/** RFC 2308, 3 and 5: the lesser of the record's TTL and its last field is how long there will be nothing. */
-function capSoaTtl(bytes: Buffer, { typeOffset: head, end }: RecordOffsets): void {
-  const ttl = Math.min(ttlAt(bytes, head + 4), ttlAt(bytes, end - SOA_MINIMUM));
-  bytes.writeUInt32BE(ttl, head + 4);
+/**
+ * RFC 2308, 3 and 5: the negative TTL is the lesser of the SOA record's TTL and its MINIMUM field.
+ */
+function capSoaTtl(bytes: Buffer, { typeOffset, end }: RecordOffsets): void {
+  const ttl = Math.min(ttlAt(bytes, typeOffset + 4), ttlAt(bytes, end - SOA_MINIMUM));
+  bytes.writeUInt32BE(ttl, typeOffset + 4);
 }
 
-/** The addresses at the end of the answers, if they are of one name that is written in the same way for each. */
+/**
+ * The trailing address records of the answer section, as far as their names are encoded
+ * identically.
+ */
 function addressesIn(bytes: Buffer, answers: readonly RecordOffsets[]): Entry['addresses'] {
   const last = answers.at(-1);
   if (last === undefined || (last.type !== TYPE.A && last.type !== TYPE.AAAA)) return NO_ADDRESSES;
-  // The first may have its name in full, which those behind it point to.
+  // The first record may have its name in full; the records after it then point to that name.
   const owner = bytes.subarray(last.start, last.typeOffset);
   const length = last.end - last.start;
   let count = 0;
-  for (const { start, typeOffset: head, end, type } of answers.toReversed()) {
+  for (const { start, typeOffset, end, type } of answers.toReversed()) {
     const isAlike = type === last.type && end - start === length;
-    if (!isAlike || !owner.equals(bytes.subarray(start, head))) break;
+    if (!isAlike || !owner.equals(bytes.subarray(start, typeOffset))) break;
     count += 1;
   }
   return { start: last.end - count * length, length, count };

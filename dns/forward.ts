@@ -1,4 +1,4 @@
-/** Asks other resolvers about domains that are not ours. */
+/** Forwards queries for other domains to upstream resolvers. */
 import { encode, type Answer as PacketRecord, type RecordType } from 'dns-packet';
 import { exchange, NoAnswer, type Resolver } from './exchange.ts';
 import type { ForwardCache } from './forward-cache.ts';
@@ -7,41 +7,50 @@ import { type HealthOptions, type ProbeObserver, ResolverHealth } from './resolv
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
 import { BadAnswer, readUpstreamAnswer, type UpstreamAnswer } from './upstream-answer.ts';
 
-/** Hears of each attempt to have a resolver answer. */
+/** Receives the result of each attempt to query a resolver. */
 interface ForwardObserver extends ProbeObserver {
   answered(resolver: Resolver, rcode: number, seconds: number): void;
   failed(resolver: Resolver, error: NoAnswer): void;
-  /** There were too many queries under way. */
+  /** A query was refused because too many were in flight. */
   rejected(): void;
-  /** All resolvers were down, and were asked all the same. */
+  /** All resolvers were down, and a query was sent to them regardless. */
   allDown(): void;
 }
 
 export interface ForwarderOptions {
-  /** In the order of preference. `setResolvers` replaces them. */
+  /** In order of preference. `setResolvers` replaces them. */
   readonly resolvers: readonly Resolver[];
   readonly observer: ForwardObserver;
-  /** Whether this is the server itself: it would ask itself for ever. */
+  /** Whether the resolver is this server, which would create a forwarding loop. */
   readonly isSelf: (resolver: Resolver) => boolean;
-  /** Milliseconds that one resolver gets. */
+  /** Milliseconds to wait for one resolver. */
   readonly timeout?: number;
-  /** Milliseconds for all of them; clients give up after five seconds (resolv.conf(5)). */
+  /**
+   * Milliseconds to wait for all resolvers together. Clients give up after five seconds
+   * (resolv.conf(5)).
+   */
   readonly deadline?: number;
-  /** How many queries may be under way. */
+  /** Upper bound on queries in flight. */
   readonly maxConcurrent?: number;
-  /** Answers that may be kept; undefined: none are. */
+  /** Cache of responses; undefined turns caching off. */
   readonly cache?: ForwardCache | undefined;
-  /** Another one in tests. */
+  /** Replaced in tests. */
   readonly health?: Pick<HealthOptions, 'probe' | 'period'>;
 }
 
-/** CoreDNS's timeouts, and the limit that kubeadm gives it. */
+/** CoreDNS's timeouts, and the concurrency limit that kubeadm configures. */
 const TIMEOUT = 2000;
 const DEADLINE = 5000;
 const MAX_CONCURRENT = 1000;
-/** Milliseconds. A timer may run out a millisecond or two early, and what is left then is no time for an answer. */
+/**
+ * Shortest useful attempt in milliseconds. A timer may fire a millisecond or two early, and no
+ * response arrives in the rest.
+ */
 const MIN_ATTEMPT = 5;
-/** How often all resolvers are asked: three times 2 s is more than the deadline; one that refuses does so at once. */
+/**
+ * Rounds over all resolvers. Three timeouts of 2 s exceed the deadline; a resolver that refuses
+ * connections fails at once.
+ */
 const MAX_ROUNDS = 3;
 
 class TooManyQueries extends Error {
@@ -49,19 +58,19 @@ class TooManyQueries extends Error {
 }
 
 /**
- * Resolvers that are asked one after the other, until one answers. The one that answered last is asked
- * first, so that one that is away costs its timeout once. Those that are down are left out, unless all are: then it
- * may be the probes that fail.
+ * Queries resolvers one after the other until one answers. The resolver that answered last is tried
+ * first, so an unreachable resolver costs its timeout only once. Resolvers that are down are
+ * skipped. If all are down, all are tried, because the probes may be at fault.
  */
 export class Forwarder {
   readonly #options: Required<Omit<ForwarderOptions, 'health' | 'cache'>>;
   readonly #cache: ForwardCache | undefined;
   readonly #health: ResolverHealth;
   #resolvers: readonly Resolver[];
-  /** The one that answered last. */
+  /** The resolver that answered last. */
   #preferred: Resolver | undefined;
   #inFlight = 0;
-  /** By what is asked, but for the id. */
+  /** Queries in flight, by transport and query without the id. */
   readonly #inFlightByQuestion = new Map<string, Promise<Buffer>>();
 
   constructor({ health, cache, ...options }: ForwarderOptions) {
@@ -72,12 +81,12 @@ export class Forwarder {
     this.#health = new ResolverHealth({ ...health, observer: options.observer });
   }
 
-  /** Resolvers, and whether queries go there. */
+  /** The resolvers, and whether queries are sent to them. */
   get resolvers(): readonly { readonly resolver: Resolver; readonly isUp: boolean }[] {
     return this.#resolvers.map((resolver) => ({ resolver, isUp: !this.#health.isDown(resolver) }));
   }
 
-  /** Queries under way ask these when all that they have did not answer. */
+  /** Replaces the resolvers. Queries in flight try the new ones after the old ones failed. */
   setResolvers(resolvers: readonly Resolver[]): void {
     this.#resolvers = resolvers;
     this.#preferred = undefined;
@@ -85,19 +94,19 @@ export class Forwarder {
   }
 
   /**
-   * The answer to a query as it came, or as it was kept. One that was cut for UDP stays so: whoever asked by UDP said how
-   * much it takes, and can ask by TCP itself.
-   * @param bytes of the query; the id does not matter. That of the answer means nothing.
-   * @returns bytes of its own.
-   * @throws (a rejection) what `rcodeOf` has an answer for.
+   * Returns the resolver's response, or the cached one. A truncated UDP response stays truncated:
+   * the client stated its buffer size and can retry over TCP.
+   * @param bytes the query; its id does not matter. The id of the response has no meaning.
+   * @returns a new buffer.
+   * @throws (as a rejection) errors that `rcodeOf` accepts
    */
   async ask(bytes: Buffer, query: DnsQuery, transport: Transport): Promise<Buffer> {
     const { maxConcurrent, observer } = this.#options;
-    const kept = this.#cache?.get(query, bytes);
-    if (kept !== undefined) return kept;
+    const cached = this.#cache?.get(query, bytes);
+    if (cached !== undefined) return cached;
     if (this.#inFlight >= maxConcurrent) {
       observer.rejected();
-      throw new TooManyQueries('too many queries are under way');
+      throw new TooManyQueries('too many queries in flight');
     }
     this.#inFlight += 1;
     try {
@@ -108,29 +117,31 @@ export class Forwarder {
   }
 
   /**
-   * All that other servers have under a name and type, aliases followed.
+   * Resolves a name and type at upstream resolvers; they follow aliases.
    * @param name without the final dot.
-   * @throws (a rejection) what `rcodeOf` has an answer for.
+   * @throws (as a rejection) errors that `rcodeOf` accepts
    */
   async resolve(name: string, type: number): Promise<UpstreamAnswer> {
     const bytes = encode({
       type: 'query',
       flags: FLAG.RD,
-      // dns-packet takes a type by number in this form, which its type lacks.
+      // dns-packet accepts this form for any type number, but its TypeScript type lacks it.
       questions: [{ name, type: `UNKNOWN_${type}` as RecordType }],
       additionals: [OPT],
     });
     const query = readQuery(bytes);
-    if (query === undefined || !('name' in query)) throw new BadAnswer(`cannot ask for ${name}`);
+    if (query === undefined || !('name' in query))
+      throw new BadAnswer(`cannot encode a query for ${name}`);
     const response = await this.ask(bytes, query, 'udp');
     if (!isTruncated(response)) return readUpstreamAnswer(response);
-    // What was cut is better than nothing.
+    // A truncated response is better than none.
     return readUpstreamAnswer(await this.ask(bytes, query, 'tcp').catch(() => response));
   }
 
   /**
-   * The same query is under way once. Where a resolver asks this server in turn, as by a resolv.conf that names the
-   * cluster's own DNS, it would otherwise go round until there is no room for more, and each time it is sent again.
+   * Sends each distinct query once at a time. If a resolver forwards to this server, for example
+   * because resolv.conf names the cluster DNS, a query would otherwise loop. It would be repeated
+   * until the limit of in-flight queries is reached.
    */
   #askDeduplicated(bytes: Buffer, query: DnsQuery, transport: Transport): Promise<Buffer> {
     const key = `${transport} ${bytes.toString('latin1', 2)}`;
@@ -145,26 +156,26 @@ export class Forwarder {
         this.#inFlightByQuestion.delete(key);
       }
     };
-    const asked = ask();
-    this.#inFlightByQuestion.set(key, asked);
-    return asked;
+    const pending = ask();
+    this.#inFlightByQuestion.set(key, pending);
+    return pending;
   }
 
   async #tryResolvers(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
     const end = performance.now() + this.#options.deadline;
-    let failure: unknown = new BadAnswer('there is no resolver but this server itself');
+    let failure: unknown = new BadAnswer('no upstream resolver other than this server');
     for (let round = 0; round < MAX_ROUNDS; round++) {
       for (const resolver of this.#candidates()) {
-        const left = end - performance.now();
-        if (left < MIN_ATTEMPT) throw failure;
+        const remaining = end - performance.now();
+        if (remaining < MIN_ATTEMPT) throw failure;
         try {
-          const response = await this.#askResolver(resolver, bytes, question, transport, left);
+          const response = await this.#askResolver(resolver, bytes, question, transport, remaining);
           this.#preferred = resolver;
           return response;
         } catch (error) {
           if (!(error instanceof NoAnswer)) throw error;
           this.#options.observer.failed(resolver, error);
-          // Nobody would end the probes of one that was replaced meanwhile.
+          // Probes of a resolver that was replaced meanwhile would never end.
           if (this.#resolvers.includes(resolver)) this.#health.startProbing(resolver);
           failure = error;
         }
@@ -173,7 +184,7 @@ export class Forwarder {
     throw failure;
   }
 
-  /** Resolvers to ask, in this order. */
+  /** Resolvers in the order to try them. */
   #candidates(): readonly Resolver[] {
     const { isSelf, observer } = this.#options;
     const others = this.#resolvers.filter((resolver) => !isSelf(resolver));
@@ -190,11 +201,11 @@ export class Forwarder {
     bytes: Buffer,
     question: Buffer,
     transport: Transport,
-    left: number,
+    remaining: number,
   ): Promise<Buffer> {
     const { timeout, observer } = this.#options;
     const begun = performance.now();
-    const within = Math.min(timeout, left);
+    const within = Math.min(timeout, remaining);
     const response = await exchange(resolver, bytes, question, transport, within);
     const seconds = (performance.now() - begun) / 1000;
     observer.answered(resolver, rcodeIn(response), seconds);
@@ -202,9 +213,12 @@ export class Forwarder {
   }
 }
 
-/** What a client is to be told of a failure of a Forwarder. @throws what is none. */
+/**
+ * RCODE to send to the client when a Forwarder fails.
+ * @throws any error that is not a Forwarder's
+ */
 export function rcodeOf(error: unknown): Rcode {
-  if (error instanceof TooManyQueries) return 'REFUSED'; // as CoreDNS
+  if (error instanceof TooManyQueries) return 'REFUSED'; // as CoreDNS does
   if (error instanceof NoAnswer || error instanceof BadAnswer) return 'SERVFAIL';
   throw error;
 }

@@ -1,4 +1,4 @@
-/** From a query's bytes to its answer's. Knows no sockets. */
+/** Turns a query message into a response message. Does no I/O itself. */
 
 import { AnswerCache, type Lookups } from './answer-cache.ts';
 import { type Forwarder, rcodeOf } from './forward.ts';
@@ -24,16 +24,18 @@ import {
   zoneOf,
 } from './zone-answer.ts';
 
-/** A query that came and what became of it. */
+/** A query that was received, and how it was answered. */
 export interface HandledQuery {
   readonly transport: Transport;
-  /** The zone that the name is in; empty for all other domains; undefined: it could not be read. */
+  /** Zone of the name; empty for all other domains; undefined if the query could not be parsed. */
   readonly zone: string | undefined;
-  /** Undefined when it could not be read. */
+  /** Undefined if the query could not be parsed. */
   readonly query: DnsQuery | undefined;
-  /** The number in the answer, of the OPT record's part too where it is ours. */
+  /**
+   * RCODE of the response. Includes the extended part of the OPT record if this server wrote it.
+   */
   readonly rcode: number;
-  /** Who answered; neither when it was an error of the server's own. */
+  /** Source of the answer; undefined for errors of this server. */
   readonly by: 'zone' | 'forward' | undefined;
   readonly requestLength: number;
   readonly responseLength: number;
@@ -43,32 +45,32 @@ type Upstream = Pick<Forwarder, 'ask' | 'resolve'>;
 
 export interface HandlerOptions {
   readonly authority: Authority;
-  /** Where other domains are asked for; undefined: they are refused. */
+  /** Upstream resolvers for other domains; if undefined, queries for those are refused. */
   readonly forwarder?: Upstream | undefined;
-  /** The handler failed: a mistake in it. The client gets SERVFAIL. */
+  /** Called on an internal error of the handler. The client gets SERVFAIL. */
   readonly onInternalError: (error: unknown) => void;
 }
 
 export interface HandlerResult {
-  /** Undefined: nothing is to be said. */
+  /** Undefined if the query gets no response. */
   readonly response: Buffer | undefined;
   readonly served: HandledQuery | undefined;
 }
 
-/** At once, unless somebody else has to be asked; never throws or rejects. */
+/** Answers synchronously unless a resolver must be asked. Never throws or rejects. */
 export type QueryHandler = (
   bytes: Buffer,
   transport: Transport,
 ) => HandlerResult | Promise<HandlerResult>;
 
-/** Bytes: a pointer to the name, what all records have, an IPv4 address. */
+/** Bytes: a compression pointer, the fixed record fields, an IPv4 address. */
 const SHORTEST_RECORD = 16;
 const NO_RESPONSE: HandlerResult = { response: undefined, served: undefined };
 
 export function createHandler({
   authority,
   forwarder,
-  onInternalError: onMistake,
+  onInternalError,
 }: HandlerOptions): QueryHandler {
   const { random, zone: records } = authority;
   const recursionAvailable = forwarder !== undefined;
@@ -83,47 +85,50 @@ export function createHandler({
       return handled(bytes, encodeError(query), { ...served, rcode: RCODES[query.rcode] });
     }
     const zone = zoneOf(query.name, clusterDomain) ?? '';
-    const tell = (response: Buffer, rcode: number, by: HandledQuery['by']) =>
+    const respond = (response: Buffer, rcode: number, by: HandledQuery['by']) =>
       handled(bytes, response, { transport, zone, query, rcode, by });
     const limit = maxResponseLength(query, transport);
     const send = (encoded: EncodedAnswer, by: HandledQuery['by']) => {
       const response = encodeResponse(query, encoded, { recursionAvailable, limit, random });
-      return tell(response, RCODES[encoded.rcode], by);
+      return respond(response, RCODES[encoded.rcode], by);
     };
     const write = (
-      said: Pick<AnswerSections, 'rcode'> & Partial<AnswerSections>,
+      sections: Pick<AnswerSections, 'rcode'> & Partial<AnswerSections>,
       by: HandledQuery['by'],
-    ) => send(encodeAnswer(query.question, { ...EMPTY, ...said }), by);
+    ) => send(encodeAnswer(query.question, { ...EMPTY, ...sections }), by);
     const fail = (error: unknown) => {
-      onMistake(error);
+      onInternalError(error);
       return write({ rcode: 'SERVFAIL' }, undefined);
     };
     try {
-      const known = isPlain(query) ? cache.get(query, records) : undefined;
-      if (known !== undefined) return send(known, 'zone');
+      const cached = isPlain(query) ? cache.get(query, records) : undefined;
+      if (cached !== undefined) return send(cached, 'zone');
       const { view, lookups } = recordLookups(records);
-      const said = answerFromZone(query, { ...authority, zone: view }, maxRecordsIn(limit));
-      if (said?.isCacheable) {
-        const encoded = encodeAnswer(query.question, said);
+      const zoneAnswer = answerFromZone(query, { ...authority, zone: view }, maxRecordsIn(limit));
+      if (zoneAnswer?.isCacheable) {
+        const encoded = encodeAnswer(query.question, zoneAnswer);
         cache.set(query, encoded, lookups, view.serial);
         return send(encoded, 'zone');
       }
-      if (said !== undefined && (said.externalTarget === undefined || forwarder === undefined)) {
-        return write(said, said.authoritative ? 'zone' : undefined);
+      if (
+        zoneAnswer !== undefined &&
+        (zoneAnswer.externalTarget === undefined || forwarder === undefined)
+      ) {
+        return write(zoneAnswer, zoneAnswer.authoritative ? 'zone' : undefined);
       }
       if (forwarder === undefined) return write({ rcode: 'REFUSED' }, undefined);
-      const by = said === undefined ? 'forward' : 'zone';
-      const asked =
-        said?.externalTarget === undefined
+      const by = zoneAnswer === undefined ? 'forward' : 'zone';
+      const pending =
+        zoneAnswer?.externalTarget === undefined
           ? relay(forwarder, query, bytes, transport).then((response) =>
-              tell(response, rcodeIn(response), by),
+              respond(response, rcodeIn(response), by),
             )
           : forwarder
-              .resolve(said.externalTarget, query.type)
-              .then((resolution) =>
-                write(appendUpstream(said, resolution, maxRecordsIn(limit)), by),
+              .resolve(zoneAnswer.externalTarget, query.type)
+              .then((upstream) =>
+                write(appendUpstream(zoneAnswer, upstream, maxRecordsIn(limit)), by),
               );
-      return asked.catch((error) => write({ rcode: rcodeOf(error) }, by)).catch(fail);
+      return pending.catch((error) => write({ rcode: rcodeOf(error) }, by)).catch(fail);
     } catch (error) {
       return fail(error);
     }
@@ -132,7 +137,7 @@ export function createHandler({
 
 const EMPTY = { authoritative: false, answers: [], authorities: [], additionals: [] };
 
-/** The zone as it is now, and what is looked up in it. */
+/** A snapshot of the zone that records all lookups. */
 function recordLookups(zone: ZoneView): { readonly view: ZoneView; readonly lookups: Lookups } {
   const lookups = new Map<string, ReturnType<ZoneView['lookup']>>();
   const lookup = (name: string) => {
@@ -153,17 +158,17 @@ function handled(
   return { response, served: { ...served, ...lengths } };
 }
 
-/** One more than can be in a message, so that it is told that some are missing. */
+/** One more record than fits in a message, so that the response is marked as truncated. */
 function maxRecordsIn(length: number): number {
   return Math.ceil(length / SHORTEST_RECORD) + 1;
 }
 
-/** Whether name and type alone say what is asked for. */
+/** Whether the answer depends only on name and type. */
 function isPlain(query: DnsQuery): boolean {
   return query.class === CLASS_IN && (query.edns?.version ?? 0) === 0;
 }
 
-/** The longest answer that a client takes, in bytes. */
+/** Longest response that the client accepts, in bytes. */
 function maxResponseLength({ edns }: DnsQuery, transport: Transport): number {
   if (transport === 'tcp') return MAX_TCP_LENGTH;
   if (edns === undefined) return PLAIN_UDP_LENGTH;
@@ -171,27 +176,27 @@ function maxResponseLength({ edns }: DnsQuery, transport: Transport): number {
 }
 
 /**
- * An alias into another domain, with the records that other servers have for its target.
- * @param maxRecords more records than fit into the client's message are not encoded.
+ * Completes an alias into another domain with the upstream answer for its target.
+ * @param maxRecords records beyond what fits in the client's message are not encoded.
  */
 function appendUpstream(
-  said: ZoneAnswer,
+  zoneAnswer: ZoneAnswer,
   { rcode, answers, authorities }: UpstreamAnswer,
   maxRecords: number,
 ): AnswerSections {
-  const { authoritative, additionals } = said;
+  const { authoritative, additionals } = zoneAnswer;
   return {
     rcode,
     authoritative,
-    answers: [...said.answers, ...answers.slice(0, maxRecords)],
+    answers: [...zoneAnswer.answers, ...answers.slice(0, maxRecords)],
     authorities,
     additionals,
   };
 }
 
 /**
- * Has another server answer. Query and answer pass as they are (RFC 5625), so what the client says of
- * itself, and of DNSSEC, gets there.
+ * Forwards a query. Query and response pass unchanged (RFC 5625), so EDNS options and DNSSEC flags
+ * of the client reach the resolver.
  */
 async function relay(
   forwarder: Upstream,
@@ -205,7 +210,7 @@ async function relay(
   return response.length <= limit ? response : truncated(query, limit);
 }
 
-/** Nothing but what it takes for the client to ask by TCP. */
+/** An empty response with TC set, so that the client retries over TCP. */
 function truncated(query: DnsQuery, limit: number): Buffer {
   const nothing = encodeAnswer(query.question, { ...EMPTY, rcode: 'NOERROR' });
   const options = { recursionAvailable: true, limit, random: () => 0 };

@@ -1,22 +1,27 @@
-/** Which addresses the server listens on, and trying again where it cannot. */
+/** Decides which addresses the server listens on, and retries when listening fails. */
 import { familyOf, isLinkLocal, isUnspecified } from '../api/addresses.ts';
 import { asError } from '../api/errors.ts';
 import type { DnsServer } from './server.ts';
 
 interface ListenAddressesOptions {
   readonly server: Pick<DnsServer, 'addresses' | 'listen' | 'close'>;
-  /** An address cannot be listened on; it is tried again. Hears of the first of several failures. */
+  /**
+   * Listening on an address failed and will be retried. Called for the first of several failures.
+   */
   readonly onFailure: (address: string, error: Error) => void;
-  /** It can, after `onFailure`. */
+  /** Listening succeeded after `onFailure`. */
   readonly onRecovery: (address: string) => void;
   /** Milliseconds between attempts. */
   readonly retryMs?: number;
 }
 
-/** A new IPv6 address cannot be bound for a second or two, while others may claim it (RFC 4862). */
+/**
+ * A new IPv6 address cannot be bound for a second or two, during duplicate address detection (RFC
+ * 4862).
+ */
 const RETRY_MS = 1000;
 
-/** Keeps a server listening on the addresses that are wanted, which may change. */
+/** Keeps a server listening on a set of addresses that may change. */
 export class ListenAddresses {
   readonly #options: Required<ListenAddressesOptions>;
   readonly #failing = new Map<string, Error>();
@@ -30,18 +35,18 @@ export class ListenAddresses {
     this.#options = { retryMs: RETRY_MS, ...options };
   }
 
-  /** Addresses that are wanted and cannot be listened on, and why. */
+  /** Desired addresses on which listening fails, with the error. */
   get failing(): ReadonlyMap<string, Error> {
     return this.#failing;
   }
 
-  /** Resolves when each of them was tried. */
+  /** Resolves after one attempt for each address. */
   async set(addresses: readonly string[]): Promise<void> {
     this.#desired = new Set(addresses);
     await this.#reconcile();
   }
 
-  /** No attempt follows; the server goes on with what it has. */
+  /** Stops retrying. The server keeps the addresses on which it listens. */
   close(): void {
     this.#isClosed = true;
     clearTimeout(this.#timer);
@@ -89,8 +94,8 @@ export class ListenAddresses {
 }
 
 /**
- * The single addresses that are meant: for `0.0.0.0` and `::`, those of the host in that family.
- * Link-local ones are not among them, for each would need its link named.
+ * Replaces `0.0.0.0` and `::` by the host's addresses of that family. Link-local addresses are left
+ * out, because binding them requires the interface.
  */
 export function expandUnspecified(
   given: readonly string[],

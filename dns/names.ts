@@ -1,37 +1,38 @@
-/** Names: whether a message can carry them, and those that stand for addresses. */
+/** Name limits of DNS messages, and names derived from addresses. */
 import ipaddr from 'ipaddr.js';
 import { canonicalAddress, familyOf } from '../api/addresses.ts';
 import { describeValue } from '../api/read-field.ts';
 import { isDnsSubdomain } from '../api/read-name.ts';
 import { MAX_LABEL_LENGTH } from './wire.ts';
 
-/** Under which the names of addresses lie, by family (RFC 1035, 3.5; RFC 3596, 2.5). */
+/** Domains of reverse names, by family (RFC 1035, 3.5; RFC 3596, 2.5). */
 export const REVERSE_DOMAINS = { IPv4: 'in-addr.arpa', IPv6: 'ip6.arpa' } as const;
 
-/** The longest that a message can carry, as text without the final dot (RFC 1035, 2.3.4). */
+/** Longest name in a message, as text without the final dot (RFC 1035, 2.3.4). */
 const MAX_NAME = 253;
 
-/** Why a name cannot stand in a message; undefined when it can. */
+/** Why a name does not fit in a message; undefined if it does. */
 export function lengthProblem(name: string): string | undefined {
   if (name.length <= MAX_LABEL_LENGTH) return undefined;
-  if (name.length > MAX_NAME) return `gives a name of more than ${MAX_NAME} characters: ${name}`;
+  if (name.length > MAX_NAME)
+    return `results in a name of more than ${MAX_NAME} characters: ${name}`;
   const label = name.split('.').find(({ length }) => length > MAX_LABEL_LENGTH);
   return label === undefined
     ? undefined
-    : `gives a label of more than ${MAX_LABEL_LENGTH} characters: ${label}`;
+    : `results in a label of more than ${MAX_LABEL_LENGTH} characters: ${label}`;
 }
 
 /**
- * Why lower-case text is no domain name that a CNAME may lead to; undefined when it is one. The API
- * server asks for a DNS-1123 subdomain and no more.
+ * Why lower-case text is not a valid CNAME target; undefined if it is. The API server only requires
+ * a DNS-1123 subdomain.
  */
 export function domainProblem(name: string): string | undefined {
-  // Four numbers would do for a name, and the API server takes them; no resolver asks for it (CoreDNS).
+  // An IPv4 address is a valid DNS-1123 subdomain, but no resolver looks it up as a name (CoreDNS).
   const isName = isDnsSubdomain(name) && canonicalAddress(name) === undefined;
   return isName ? lengthProblem(name) : `must be a domain name, not ${describeValue(name)}`;
 }
 
-/** `1.0.3.10.in-addr.arpa`, or 32 nibbles below `ip6.arpa`, of a canonical address. */
+/** Reverse name of a canonical address: `1.0.3.10.in-addr.arpa`, or 32 nibbles under `ip6.arpa`. */
 export function reverseName(address: string): string {
   if (familyOf(address) === 'IPv4') {
     return `${address.split('.').reverse().join('.')}.${REVERSE_DOMAINS.IPv4}`;
@@ -42,15 +43,16 @@ export function reverseName(address: string): string {
 }
 
 /**
- * A canonical address as a label: `10-3-0-1`, `2001-db8--1`; as CoreDNS names endpoints without a hostname. No label
- * may end in a hyphen (RFC 1123, 2.1), so `fd00:0:0:1::` is `fd00-0-0-1--0`.
+ * A canonical address as a label: `10-3-0-1`, `2001-db8--1`. CoreDNS names endpoints without a
+ * hostname this way. A label must not end in a hyphen (RFC 1123, 2.1), so `fd00:0:0:1::` becomes
+ * `fd00-0-0-1--0`.
  */
 export function addressLabel(address: string): string {
   const label = address.replaceAll(/[.:]/g, '-');
   return label.endsWith('-') ? `${label}0` : label;
 }
 
-/** The canonical address that a label such as `10-3-0-1` or `2001-db8--1` stands for. */
+/** Canonical address of a label such as `10-3-0-1` or `2001-db8--1`. */
 export function labelledAddress(label: string): string | undefined {
   return (
     canonicalAddress(label.replaceAll('-', '.')) ?? canonicalAddress(label.replaceAll('-', ':'))

@@ -1,8 +1,8 @@
-/** Reads queries: what a client wants to know, or what is wrong with the way it asks. */
+/** Parses queries, and finds what makes a query invalid. */
 import { TYPE } from './types.ts';
 import { MAX_LABEL_LENGTH, type RecordOffsets, recordOffsets } from './wire.ts';
 
-/** RFC 1035, 4.1.1; BADVERS is RFC 6891's, and does not fit into the header. */
+/** RFC 1035, 4.1.1. BADVERS is defined by RFC 6891 and exceeds the four bits of the header. */
 export const RCODES = {
   NOERROR: 0,
   FORMERR: 1,
@@ -18,13 +18,13 @@ export const CLASS_IN = 1;
 
 export type Transport = 'udp' | 'tcp';
 
-/** What a client says of itself by an OPT record (RFC 6891). */
+/** EDNS0 parameters of a client, from the OPT record (RFC 6891). */
 export interface Edns {
-  /** The longest answer by UDP that it takes, in bytes. */
+  /** Longest UDP response that the client accepts, in bytes. */
   readonly size: number;
   readonly version: number;
   readonly dnssecOk: boolean;
-  /** There is an option that says whose network the answer is for. */
+  /** Whether the Client Subnet option is present (RFC 7871). */
   readonly hasSubnet: boolean;
 }
 
@@ -32,16 +32,18 @@ export interface Edns {
 export interface DnsQuery {
   readonly id: number;
   readonly recursionDesired: boolean;
-  /** The question's name, type and class as they came: an answer repeats them, case included. */
+  /** The question section as received. The response repeats it, including letter case. */
   readonly question: Buffer;
-  /** Lower-case, without the final dot; empty for the root. A dot within a label is `\.`. */
+  /**
+   * Lower-case, without the final dot; empty for the root. A dot within a label is written `\.`.
+   */
   readonly name: string;
   readonly type: number;
   readonly class: number;
   readonly edns: Edns | undefined;
 }
 
-/** A query that can only be answered by an error. */
+/** A query that can only be answered with an error. */
 export interface BadQuery {
   readonly id: number;
   readonly opcode: number;
@@ -50,18 +52,18 @@ export interface BadQuery {
 }
 
 export const HEADER_LENGTH = 12;
-/** Bytes; a name of the greatest length, with an OPT record full of options, has room in it. */
+/** Bytes. Enough for the longest name and an OPT record full of options. */
 export const MAX_QUERY_LENGTH = 4096;
 /** Bytes of a name on the wire (RFC 1035, 2.3.4). */
 const MAX_NAME_LENGTH = 255;
-/** RFC 7871: the answer is for clients of one network. */
+/** Option code of Client Subnet (RFC 7871): the response is valid for clients of one network. */
 const CLIENT_SUBNET = 8;
-/** Records beside the question: an OPT, and a signature. The same numbers as CoreDNS takes. */
+/** Records besides the question: an OPT record and a signature. CoreDNS has the same limits. */
 const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
 
 /**
- * @returns undefined for what is not to be answered: answers, lest two servers talk to each other
- * for ever, what has not even a header, and what is too long for a query.
+ * @returns undefined for messages that get no response: responses (two servers could loop),
+ * messages without a full header, and messages too long for a query.
  */
 export function readQuery(bytes: Buffer): DnsQuery | BadQuery | undefined {
   if (bytes.length < HEADER_LENGTH || bytes.length > MAX_QUERY_LENGTH) return undefined;
@@ -97,8 +99,9 @@ export function readQuery(bytes: Buffer): DnsQuery | BadQuery | undefined {
 }
 
 /**
- * The name of a question. Not dns-packet's: it takes bytes for UTF-8 and joins labels with dots,
- * so that other names look like one of ours. There is nothing yet that a pointer could point to.
+ * Parses the name of a question. dns-packet's parser decodes UTF-8 and joins labels with dots, so
+ * different names could look like a cluster name. Compression pointers are invalid here: no earlier
+ * name exists.
  */
 function readName(bytes: Buffer, start: number): { text: string; end: number } | undefined {
   const labels: string[] = [];
@@ -116,19 +119,20 @@ function readName(bytes: Buffer, start: number): { text: string; end: number } |
 }
 
 /**
- * The OPT record, if there is one: at most one, owned by the root (RFC 6891, 6.1.1). Other records are skipped.
- * @param start where the records begin.
- * @param count how many there are.
- * @returns 'malformed' also when a record, or an option of the OPT record, goes past the end.
+ * Reads the OPT record. At most one is allowed, owned by the root (RFC 6891, 6.1.1). Other records
+ * are skipped.
+ * @param start offset of the first record.
+ * @param count number of records.
+ * @returns 'malformed' also if a record or an option exceeds the message.
  */
 function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined | 'malformed' {
-  const places = recordOffsets(bytes, start, count);
-  if (places === undefined) return 'malformed';
-  const found = places.filter(({ type }) => type === TYPE.OPT);
-  const [opt] = found;
+  const records = recordOffsets(bytes, start, count);
+  if (records === undefined) return 'malformed';
+  const opts = records.filter(({ type }) => type === TYPE.OPT);
+  const [opt] = opts;
   if (opt === undefined) return undefined;
   const options = optionsIn(bytes, opt);
-  if (found.length > 1 || bytes[opt.start] !== 0 || options === undefined) return 'malformed';
+  if (opts.length > 1 || bytes[opt.start] !== 0 || options === undefined) return 'malformed';
   return {
     size: opt.class,
     version: bytes.readUInt8(opt.typeOffset + 5),
@@ -137,7 +141,7 @@ function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined
   };
 }
 
-/** Codes of the options of an OPT record (RFC 6891, 6.1.2); undefined when one goes past its end. */
+/** Option codes of an OPT record (RFC 6891, 6.1.2); undefined if an option exceeds the record. */
 function optionsIn(bytes: Buffer, { data, end }: RecordOffsets): readonly number[] | undefined {
   const codes: number[] = [];
   let at = data;

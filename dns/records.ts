@@ -1,4 +1,6 @@
-/** From Services and EndpointSlices to the records of the Kubernetes DNS specification. Pure. */
+/**
+ * Computes the records of the Kubernetes DNS specification from Services and EndpointSlices. Pure.
+ */
 import { familyOf } from '../api/addresses.ts';
 import { portScheme } from '../api/all-ports.ts';
 import { compareText, getOrCreate, trimmedCopy } from '../api/collections.ts';
@@ -13,7 +15,7 @@ import {
   reverseName,
 } from './names.ts';
 
-/** One resource record. Names are lower-case and without the final dot. */
+/** A resource record. Names are lower-case, without the final dot. */
 export type DnsRecord =
   | {
       readonly name: string;
@@ -31,14 +33,19 @@ export type DnsRecord =
       };
     };
 
-/** Of the Kubernetes DNS-based service discovery specification; sections below are its. */
+/**
+ * Version of the Kubernetes DNS-based service discovery specification. Section numbers below refer
+ * to it.
+ */
 export const SCHEMA_VERSION = '1.1.0';
 
-/** What DNS has to say of one Service. */
+/** DNS records of one Service. */
 export interface ServiceRecords {
-  /** By name; each list sorted, without duplicates, never empty. */
+  /** By name. Each list is sorted, has no duplicates and is not empty. */
   readonly records: ReadonlyMap<string, readonly DnsRecord[]>;
-  /** Fields that would make records which no message can carry, and why; those are left out. */
+  /**
+   * Fields whose records do not fit in a DNS message, with the reason. These records are left out.
+   */
   readonly problems: readonly InvalidObject[];
 }
 
@@ -54,24 +61,24 @@ interface NamedPort {
 }
 
 /**
- * The records of one Service (sections 2.3 to 2.5). A Service without any, such as a headless one
- * without a ready endpoint, has no name either: the answer is NXDOMAIN, as 2.4.1 wants.
+ * Computes the records of one Service (sections 2.3 to 2.5). A Service without records, such as a
+ * headless one without a ready endpoint, has no name: the answer is NXDOMAIN, as 2.4.1 requires.
  *
- * All-ports Services have no SRV records, by the field or by the annotation: there is no port to
- * name, and the placeholder in `spec.ports` is none. That holds for refused ones too, also while the
- * feature gate is off, and they keep their other records. A refusal is a node's: it says what that
- * node does not serve, may differ from node to node and from VIP to VIP (one of the node's own
- * addresses, an older Service's), and DNS answers for all nodes. An address record says whose an
- * address is, which the API server decided; the specification wants it for every cluster IP,
- * with endpoints or without, and CoreDNS gives it. Taken away, it would hide the Service also from
- * nodes that serve it, and the NXDOMAIN would stay in caches after it is served again.
+ * All-ports Services have no SRV records, whether declared by the field or the annotation: there is
+ * no port to name, and the placeholder in `spec.ports` does not count. This also holds for refused
+ * all-ports Services and with the feature gate off; they keep their other records. A refusal is
+ * local to a node and may differ between nodes and VIPs (a node address, an older Service's VIP),
+ * but DNS answers for all nodes. An address record states who owns an address, which the API server
+ * decided. The specification requires it for every cluster IP, with or without endpoints, and
+ * CoreDNS has it. Without it, nodes that serve the Service could not reach it by name, and caches
+ * would hold the NXDOMAIN after a recovery.
  *
- * Selectors of kube-proxy do not count here: `service-proxy-name` says who serves an address, not
- * whose it is, and whether a Service is headless is told by `clusterIP: None`, not by the label.
+ * kube-proxy's selectors do not apply here. `service-proxy-name` selects the proxy for an address,
+ * not its owner. `clusterIP: None` makes a Service headless, not the label.
  *
- * Unlike CoreDNS, there is no SRV record at the Service's own name and none for unnamed ports, no
- * name and no PTR record for endpoints of Services that have a cluster IP, and an address that several
- * Services claim has a PTR record for each.
+ * Differences from CoreDNS: the Service's own name has no SRV record, and unnamed ports have none.
+ * Endpoints of Services with a cluster IP have no name and no PTR record. An address claimed by
+ * several Services has a PTR record for each.
  * @param clusterDomain `cluster.local`: lower-case, without the final dot.
  */
 export function serviceRecords(
@@ -83,7 +90,7 @@ export function serviceRecords(
   const object = `Service ${service.key}`;
   const name = `${service.name}.${service.namespace}.svc.${clusterDomain}`;
   if (fitsInMessage(draft, name, object, 'metadata.name')) {
-    // The feature gate decides on refusals, and so on no record.
+    // The feature gate affects refusals only, and refusals do not affect records.
     const isListed = portScheme(service, true).kind === 'listed';
     if (service.type === 'ExternalName') addExternalName(draft, service, object, name);
     else if (service.headless) addEndpoints(draft, service, slices, name, isListed);
@@ -113,8 +120,8 @@ function addClusterIPs(
 }
 
 /**
- * Section 2.4. Port numbers are those of the slices, as CoreDNS has it: the client connects to the
- * endpoint itself, which listens there and not on the Service's port.
+ * Section 2.4. Port numbers come from the slices, as in CoreDNS: the client connects to the
+ * endpoint itself, which listens on the target port.
  */
 function addEndpoints(
   draft: Draft,
@@ -127,7 +134,7 @@ function addEndpoints(
     const object = `EndpointSlice ${slice.key}`;
     const ports = isListed ? srvNames(draft, slice.ports, name, object, 'ports') : [];
     for (const [index, { address, ready, hostname }] of slice.endpoints.entries()) {
-      // The EndpointSlice controller writes such endpoints as ready; nobody does in a manifest.
+      // The EndpointSlice controller marks these endpoints ready; hand-written manifests do not.
       if (!ready && !service.publishNotReadyAddresses) continue;
       addAddress(draft, name, address);
       const host = `${hostname ?? addressLabel(address)}.${name}`;
@@ -139,7 +146,7 @@ function addEndpoints(
   }
 }
 
-/** Section 2.5. The API server lets a final dot stand. */
+/** Section 2.5. The API server accepts a final dot. */
 function addExternalName(draft: Draft, service: Service, object: string, name: string): void {
   const given = service.externalName;
   const target = given?.toLowerCase().replace(/\.$/, '') ?? '';
@@ -148,7 +155,7 @@ function addExternalName(draft: Draft, service: Service, object: string, name: s
   else draft.problems.push(new InvalidObject(object, 'spec.externalName', problem));
 }
 
-/** Names of the SRV records of ports; those without a name or a number have none. */
+/** Names of the SRV records of ports. Ports without a name or a number have no SRV record. */
 function srvNames(
   draft: Draft,
   ports: readonly NamedPort[],
@@ -159,13 +166,15 @@ function srvNames(
   return ports.flatMap(({ name: portName, protocol, port }, index) => {
     if (portName === '' || port === undefined) return [];
     const srvName = `_${portName}._${protocol.toLowerCase()}.${name}`;
-    // A port may be named with 63 characters; the underscore is one too many.
+    // A port name may have 63 characters; the underscore would make the label too long.
     const writable = fitsInMessage(draft, srvName, object, `${field}[${index}].name`);
     return writable ? [{ srvName, port }] : [];
   });
 }
 
-/** Priority and weight are CoreDNS's for a single target; all targets of a name are equals. */
+/**
+ * Priority and weight as CoreDNS sets them for a single target. All targets of a name are equal.
+ */
 function addSrv(draft: Draft, name: string, port: number, target: string): void {
   add(draft, { name, type: 'SRV', data: { priority: 0, weight: 100, port, target } });
 }
@@ -174,7 +183,7 @@ function addAddress(draft: Draft, name: string, address: string): void {
   add(draft, addressRecord(name, address));
 }
 
-/** Names of addresses have a record of the type of their family. */
+/** An A or AAAA record, by the family of the address. */
 export function addressRecord(name: string, address: string): DnsRecord {
   return { name, type: familyOf(address) === 'IPv4' ? 'A' : 'AAAA', data: address };
 }
@@ -189,7 +198,7 @@ function fitsInMessage(draft: Draft, name: string, object: string, field: string
   return problem === undefined;
 }
 
-/** One endpoint may stand in several slices while the controller moves it. */
+/** An endpoint may appear in several slices while the controller moves it. */
 function sortedUnique(list: readonly DnsRecord[]): readonly DnsRecord[] {
   if (list.length === 1) return trimmedCopy(list);
   const sorted = list.toSorted(compareRecords);
@@ -200,7 +209,7 @@ function sortedUnique(list: readonly DnsRecord[]): readonly DnsRecord[] {
   return trimmedCopy(once);
 }
 
-/** Orders the records of one name by what they say; 0 for records that say the same. */
+/** Orders the records of one name by content; 0 means equal content. */
 export function compareRecords(a: DnsRecord, b: DnsRecord): number {
   if (a.type === 'SRV' && b.type === 'SRV') {
     return compareText(a.data.target, b.data.target) || a.data.port - b.data.port;
@@ -209,7 +218,7 @@ export function compareRecords(a: DnsRecord, b: DnsRecord): number {
   return compareText(a.type, b.type) || compareText(a.data, b.data);
 }
 
-/** Whether two lists of one name's records say the same in the same order. */
+/** Whether two lists of records of one name have the same content in the same order. */
 export function sameRecords(a: readonly DnsRecord[], b: readonly DnsRecord[]): boolean {
   return (
     a.length === b.length &&
@@ -221,9 +230,9 @@ export function sameRecords(a: readonly DnsRecord[], b: readonly DnsRecord[]): b
 }
 
 /**
- * Section 2.6: names of addresses, `10-3-0-1.default.pod.cluster.local`, deprecated and required. As
- * with `pods insecure` of CoreDNS nobody looks whether there is such a pod; nor is the namespace
- * looked up, for Services tell of some namespaces only.
+ * Section 2.6: names of addresses, `10-3-0-1.default.pod.cluster.local`, deprecated but required.
+ * As with CoreDNS's `pods insecure`, neither the pod nor the namespace is checked; the zone knows
+ * only namespaces with Services.
  * @param domain the cluster domain.
  * @returns as `Zone.lookup`.
  */

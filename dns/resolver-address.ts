@@ -1,21 +1,22 @@
-/** Resolvers, as `--forward` and resolv.conf name them. */
+/** Parses resolver addresses of `--forward` and resolv.conf. */
 import { isIP } from 'node:net';
 import { canonicalAddress, socketAddress } from '../api/addresses.ts';
 import type { Resolver } from './exchange.ts';
 
-/** Where resolvers listen. */
+/** The DNS port. */
 const DNS_PORT = 53;
 const MAX_PORT = 65_535;
 
-/** To connect to no address in particular is to connect to the host itself. */
+/** Connecting to an unspecified address connects to the local host. */
 const SELF: ReadonlyMap<string, string> = new Map([
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],
 ]);
 
 /**
- * `10.0.0.1`, `10.0.0.1:5353`, `fd00::1`, `[fd00::1]:5353`; of a link, `fe80::1%eth0` and `[fe80::1%eth0]:5353`.
- * @returns undefined for text that is none of these.
+ * Parses `10.0.0.1`, `10.0.0.1:5353`, `fd00::1`, `[fd00::1]:5353`, or link-local `fe80::1%eth0` and
+ * `[fe80::1%eth0]:5353`.
+ * @returns undefined for any other text.
  */
 export function parseResolver(text: string): Resolver | undefined {
   if (isIP(text) !== 0) return { address: canonical(text), port: DNS_PORT };
@@ -29,8 +30,8 @@ export function parseResolver(text: string): Resolver | undefined {
 }
 
 /**
- * The resolvers that a resolv.conf(5) names, in its order. A port, which few systems know, is written as for
- * `parseResolver`. The search list and the options are for those who ask, and say nothing to a server.
+ * Reads the nameservers of a resolv.conf(5), in order. A port is written as in `parseResolver`; few
+ * systems support that. Search list and options apply to stub resolvers only and are ignored.
  */
 export function readResolvConf(text: string): Resolver[] {
   return text.split('\n').flatMap((line) => {
@@ -39,12 +40,12 @@ export function readResolvConf(text: string): Resolver[] {
   });
 }
 
-/** As `parseResolver` reads it; without the port when that is 53. */
+/** Inverse of `parseResolver`; leaves out port 53. */
 export function formatResolver({ address, port }: Resolver): string {
   return socketAddress(address, port === DNS_PORT ? undefined : port);
 }
 
-/** Canonical, unless it is of a link. */
+/** Canonical form of the address. Link-local addresses with a zone stay as they are. */
 function canonical(given: string): string {
   const address = canonicalAddress(given) ?? given;
   return SELF.get(address) ?? address;

@@ -1,31 +1,39 @@
-/** Which resolvers answer: those that do not are probed until they do, as by CoreDNS's plugin *forward*. */
+/**
+ * Tracks which resolvers are up. A resolver that did not answer is probed until it does, as in
+ * CoreDNS's *forward* plugin.
+ */
 import { encode } from 'dns-packet';
 import { exchange, NoAnswer, type Resolver } from './exchange.ts';
 import { HEADER_LENGTH } from './query.ts';
 import { formatResolver } from './resolver-address.ts';
 import { FLAG } from './response.ts';
 
-/** Hears of each probe of a resolver that did not answer a query. */
+/** Receives the result of each probe of a resolver that did not answer a query. */
 export interface ProbeObserver {
   probeFailed(resolver: Resolver): void;
   probeAnswered(resolver: Resolver): void;
 }
 
 export interface HealthOptions {
-  /** Asks something cheap. @throws NoAnswer (a rejection) */
+  /**
+   * Sends a cheap query.
+   * @throws NoAnswer (as a rejection)
+   */
   readonly probe?: (resolver: Resolver) => Promise<unknown>;
-  /** Milliseconds from a failed probe to the next. */
+  /** Milliseconds between a failed probe and the next one. */
   readonly period?: number;
   readonly observer: ProbeObserver;
 }
 
-/** CoreDNS's: milliseconds between probes, and for one to be answered. */
+/** CoreDNS's values, in milliseconds: the interval between probes, and the timeout of a probe. */
 const PROBE_PERIOD = 500;
 const PROBE_TIMEOUT = 1000;
-/** CoreDNS's max_fails: with more failed probes in a row a resolver is down. */
+/** CoreDNS's max_fails: a resolver is down after more consecutive failed probes than this. */
 export const MAX_FAILS = 2;
 
-/** `. IN NS`, as CoreDNS asks: every resolver has it in its cache. Any answer will do. */
+/**
+ * `. IN NS`, CoreDNS's probe: every resolver has it in its cache. Any response counts as success.
+ */
 const PROBE = encode({
   type: 'query',
   flags: FLAG.RD,
@@ -37,15 +45,15 @@ function askForRoot(resolver: Resolver): Promise<Buffer> {
 }
 
 interface ProbeState {
-  /** Failed probes in a row. */
+  /** Consecutive failed probes. */
   fails: number;
   timer: NodeJS.Timeout | undefined;
 }
 
-/** Counts failed probes by resolver. One that nobody finds fault with is not probed. */
+/** Counts failed probes by resolver. Resolvers are probed only after a failed query. */
 export class ResolverHealth {
   readonly #options: Required<HealthOptions>;
-  /** Of resolvers that are being probed. */
+  /** Resolvers that are being probed, by address and port. */
   readonly #probes = new Map<string, ProbeState>();
 
   constructor(options: HealthOptions) {
@@ -56,7 +64,10 @@ export class ResolverHealth {
     return (this.#probes.get(formatResolver(resolver))?.fails ?? 0) > MAX_FAILS;
   }
 
-  /** It did not answer a query: is it the resolver, or the query? */
+  /**
+   * Starts probing a resolver that did not answer a query, to tell a resolver failure from a query
+   * failure.
+   */
   startProbing(resolver: Resolver): void {
     const key = formatResolver(resolver);
     if (this.#probes.has(key)) return;
@@ -65,7 +76,7 @@ export class ResolverHealth {
     void this.#probe(resolver, key, state);
   }
 
-  /** Forgets all but these. */
+  /** Stops probing all other resolvers. */
   retain(resolvers: readonly Resolver[]): void {
     const keys = new Set(resolvers.map(formatResolver));
     for (const [key, { timer }] of this.#probes) {

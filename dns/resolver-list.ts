@@ -1,10 +1,13 @@
-/** The resolvers that `--forward` names, by itself and by files such as resolv.conf, which are followed. */
+/**
+ * The upstream resolvers of `--forward`: given directly, or read from files such as resolv.conf,
+ * whose changes are followed.
+ */
 import { readFile } from 'node:fs/promises';
 import { asError } from '../api/errors.ts';
 import type { Resolver } from './exchange.ts';
 import { formatResolver, readResolvConf } from './resolver-address.ts';
 
-/** One part of `--forward`. */
+/** One item of `--forward`. */
 export type ForwardTarget =
   | { readonly resolver: Resolver }
   /** Path of a resolv.conf. */
@@ -12,30 +15,36 @@ export type ForwardTarget =
 
 interface ResolverListOptions {
   readonly targets: readonly ForwardTarget[];
-  /** Hears of the resolvers when they are others than before; not of the first ones. */
+  /** Called when the list of resolvers changes, not for the initial list. */
   readonly onChange: (resolvers: readonly Resolver[]) => void;
-  /** A file cannot be read any more, or names no resolver; what it named last counts. Told once until it can be. */
+  /**
+   * A file can no longer be read or has no nameserver; its last resolvers stay in use. Called once
+   * until the file is valid again.
+   */
   readonly onFailure: (file: string, error: Error) => void;
-  /** @throws (a rejection) what the system says. */
+  /** @throws (as a rejection) the system error */
   readonly read?: (file: string) => Promise<string>;
 }
 
-/** Milliseconds between two looks at files. Any editor, symbolic link and ConfigMap can change them; they are short. */
+/**
+ * Milliseconds between two reads of the files. Polling works with any editor, symbolic link and
+ * ConfigMap, and the files are short.
+ */
 export const RELOAD_PERIOD = 5000;
 
-/** A file that is to name resolvers names none. */
+/** A resolver file has no nameserver. */
 class NoResolvers extends Error {
   override readonly name = 'NoResolvers';
 
   constructor(file: string) {
-    super(`${file} names no nameserver`);
+    super(`${file} has no nameserver line`);
   }
 }
 
-/** Keeps the list of resolvers in step with files. */
+/** Keeps the list of resolvers in sync with files. */
 export class ResolverList {
   readonly #options: Required<ResolverListOptions>;
-  /** What each file named last. */
+  /** The resolvers that each file listed last. */
   readonly #resolversByFile = new Map<string, readonly Resolver[]>();
   readonly #failing = new Set<string>();
   #lastReported = '';
@@ -44,7 +53,7 @@ export class ResolverList {
     this.#options = { read: (file) => readFile(file, 'utf8'), ...options };
   }
 
-  /** @throws (a rejection) when a file cannot be read, or names no resolver. */
+  /** @throws (as a rejection) if a file cannot be read or has no nameserver */
   async start(): Promise<readonly Resolver[]> {
     for (const file of this.#files()) this.#resolversByFile.set(file, await this.#read(file));
     const resolvers = this.#resolvers();
@@ -81,7 +90,7 @@ export class ResolverList {
     return resolvers;
   }
 
-  /** In the order of the targets, each once. */
+  /** In the order of the targets, without duplicates. */
   #resolvers(): readonly Resolver[] {
     const all = this.#options.targets.flatMap((target) =>
       'file' in target ? (this.#resolversByFile.get(target.file) ?? []) : target.resolver,

@@ -1,30 +1,33 @@
-/** Writes answers: dns-packet encodes records, here names are shortened and what is too long is cut. */
+/**
+ * Encodes responses: dns-packet encodes the records, this module adds name compression and
+ * truncation.
+ */
 import { encode } from 'dns-packet';
 import { type BadQuery, type DnsQuery, HEADER_LENGTH, RCODES, type Rcode } from './query.ts';
 import { TYPE } from './types.ts';
 import { endOfName, RECORD_HEAD_LENGTH } from './wire.ts';
 import type { ZoneAnswer } from './zone-answer.ts';
 
-/** Bits of the header's second 16 (RFC 1035, 4.1.1). */
+/** Flags in the second 16 bits of the header (RFC 1035, 4.1.1). */
 export const FLAG = { QR: 0x8000, AA: 0x400, TC: 0x200, RD: 0x100, RA: 0x80 } as const;
 
 /**
- * The longest answer by UDP, in bytes, whatever the client would take: one that is sure to come in one
- * piece (DNS flag day 2020). It is what we say that we take, too.
+ * Longest UDP response in bytes, regardless of the client's buffer size: it avoids IP fragmentation
+ * (DNS flag day 2020). Also the buffer size announced to clients.
  */
 export const MAX_UDP_LENGTH = 1232;
-/** Without EDNS a client takes so much (RFC 1035, 2.3.4). */
+/** Longest UDP response to a client without EDNS0 (RFC 1035, 2.3.4). */
 export const PLAIN_UDP_LENGTH = 512;
 export const MAX_TCP_LENGTH = 65_535;
 
 /** Bytes of an OPT record without options. */
 export const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
-/** A pointer, and how far it can reach. */
+/** Marker bits of a compression pointer, and the largest offset that one can hold. */
 const POINTER = 0xc000;
 const MAX_POINTER_OFFSET = 0x3fff;
 
-/** The code in the header of an answer. */
+/** RCODE in the header of a response. */
 export function rcodeIn(response: Buffer): number {
   return response.readUInt16BE(2) & 0xf;
 }
@@ -33,7 +36,10 @@ export function isTruncated(response: Buffer): boolean {
   return (response.readUInt16BE(2) & FLAG.TC) !== 0;
 }
 
-/** An answer with nothing but an error: not even the question, which may be what is wrong. */
+/**
+ * A response that consists of a header with an error. The question is left out because it may be
+ * malformed.
+ */
 export function encodeError({ id, opcode, recursionDesired, rcode }: BadQuery): Buffer {
   const bytes = Buffer.alloc(HEADER_LENGTH);
   bytes.writeUInt16BE(id, 0);
@@ -43,32 +49,32 @@ export function encodeError({ id, opcode, recursionDesired, rcode }: BadQuery): 
 }
 
 /**
- * An answer's records as they stand behind its question. They fit behind the same question in any
- * case of letters, for its names point into it and lie where they did.
+ * The records of a response, encoded to follow its question section. They are valid for the same
+ * question in any letter case: their compression pointers refer to offsets in the question.
  */
 export interface EncodedAnswer {
   readonly rcode: Rcode;
   readonly authoritative: boolean;
   readonly bytes: Buffer;
-  /** Where each record ends. */
+  /** End offset of each record. */
   readonly recordEnds: readonly number[];
-  /** Of each record, which is the first of its name and type. */
+  /** For each record, the index of the first record of its RRset. */
   readonly rrsetStarts: readonly number[];
-  /** Answers, authorities and additional records. */
+  /** Number of answer, authority and additional records. */
   readonly counts: readonly [number, number, number];
-  /** How many of the answers, at their end, may change places; they are of one length. */
+  /** Number of trailing answer records that may be rotated; they have the same length. */
   readonly addressCount: number;
 }
 
-/** As much of an `Answer` as is written. */
+/** The part of a `ZoneAnswer` that is encoded. */
 export type AnswerSections = Pick<
   ZoneAnswer,
   'rcode' | 'authoritative' | 'answers' | 'authorities' | 'additionals'
 > & { readonly addressCount?: number };
 
-/** @param question its name, type and class. */
-export function encodeAnswer(question: Buffer, said: AnswerSections): EncodedAnswer {
-  const { rcode, authoritative, answers, authorities, additionals, addressCount = 0 } = said;
+/** @param question the question section: name, type and class. */
+export function encodeAnswer(question: Buffer, sections: AnswerSections): EncodedAnswer {
+  const { rcode, authoritative, answers, authorities, additionals, addressCount = 0 } = sections;
   const counts = [answers.length, authorities.length, additionals.length] as const;
   const recordEnds: number[] = [];
   const count = counts[0] + counts[1] + counts[2];
@@ -76,10 +82,10 @@ export function encodeAnswer(question: Buffer, said: AnswerSections): EncodedAns
   const head = {
     rcode,
     authoritative,
-    recordEnds: recordEnds,
-    rrsetStarts: rrsetStarts,
+    recordEnds,
+    rrsetStarts,
     counts,
-    addressCount: addressCount,
+    addressCount,
   };
   if (count === 0) return { ...head, bytes: Buffer.alloc(0) };
   const encoded = encode({
@@ -87,7 +93,7 @@ export function encodeAnswer(question: Buffer, said: AnswerSections): EncodedAns
     authorities: [...authorities],
     additionals: [...additionals],
   });
-  // Not longer than dns-packet's, which has names in full.
+  // Never longer than dns-packet's output, which has no compression.
   const bytes = Buffer.allocUnsafe(encoded.length);
   const names = new NameCompressor(bytes, question);
   let from = HEADER_LENGTH;
@@ -95,7 +101,8 @@ export function encodeAnswer(question: Buffer, said: AnswerSections): EncodedAns
   let set = { key: '', first: 0 };
   for (let index = 0; index < count; index++) {
     const nameEnd = endOfName(encoded, from);
-    if (nameEnd === undefined) throw new RangeError('dns-packet wrote a name that cannot be read');
+    if (nameEnd === undefined)
+      throw new RangeError('dns-packet encoded a name that cannot be parsed');
     const key = keyOf(encoded, from, nameEnd + 2);
     const isFirstAdditional = index === counts[0] + counts[1];
     if (key !== set.key || isFirstAdditional) set = { key, first: index };
@@ -104,7 +111,7 @@ export function encodeAnswer(question: Buffer, said: AnswerSections): EncodedAns
     const end = data + encoded.readUInt16BE(nameEnd + 8);
     at = names.write(encoded, from, nameEnd, at);
     encoded.copy(bytes, at, nameEnd, end);
-    // Where it leads is the name of the records that follow; so all of these are pointers.
+    // The target of an alias owns the records that follow, so their names become pointers.
     if (encoded.readUInt16BE(nameEnd) === TYPE.CNAME) {
       names.add(encoded, data, end, at + RECORD_HEAD_LENGTH);
     }
@@ -119,15 +126,15 @@ interface ResponseOptions {
   readonly recursionAvailable: boolean;
   /** Bytes. */
   readonly limit: number;
-  /** From 0 up to and without 1. */
+  /** Random number in [0, 1). */
   readonly random: () => number;
 }
 
 /**
- * An answer to a query, of at most `limit` bytes. What does not fit is left out: additional records
- * silently, others with the bit TC, so that the client asks by TCP. Some do not, and live with
- * those that are there. Of additional records, those of one name and type come all or not at all: nobody
- * could tell that some are missing (RFC 2181, 9).
+ * Encodes the response to a query, of at most `limit` bytes. Records that do not fit are left out.
+ * Missing additional records are not signalled; missing others set TC, so that the client retries
+ * over TCP. Clients that ignore TC still get the records that fit. An additional RRset is included
+ * completely or not at all, because a client could not detect a partial one (RFC 2181, 9).
  */
 export function encodeResponse(
   query: DnsQuery,
@@ -166,18 +173,18 @@ export function encodeResponse(
 }
 
 /**
- * The records, addresses in another order. Many clients take the first one only. CoreDNS shuffles them where
- * kubeadm deploys it; by chance and not in turn, for of two addresses a client that asks for A and
- * AAAA by turns would always get the same.
+ * The records with the addresses rotated by a random amount. Many clients use only the first
+ * address. CoreDNS shuffles too, in kubeadm's configuration. Round robin would fail a client that
+ * alternates A and AAAA queries: with two addresses it would always get the same one.
  */
 function rotateAddresses(
-  { bytes, addressCount: addresses, recordEnds: ends, counts }: EncodedAnswer,
+  { bytes, addressCount, recordEnds, counts }: EncodedAnswer,
   random: () => number,
 ): Buffer {
-  if (addresses < 2) return bytes;
-  const from = ends[counts[0] - addresses - 1] ?? 0;
-  const to = ends[counts[0] - 1] ?? 0;
-  const first = Math.floor(random() * addresses) * ((to - from) / addresses);
+  if (addressCount < 2) return bytes;
+  const from = recordEnds[counts[0] - addressCount - 1] ?? 0;
+  const to = recordEnds[counts[0] - 1] ?? 0;
+  const first = Math.floor(random() * addressCount) * ((to - from) / addressCount);
   return Buffer.concat([
     bytes.subarray(0, from),
     bytes.subarray(from + first, to),
@@ -186,62 +193,74 @@ function rotateAddresses(
   ]);
 }
 
-/** How many records of each section there is room for, in their order. */
+/** Number of records of each section that fit in `room` bytes, in their order. */
 function countsWithin(answer: EncodedAnswer, room: number): EncodedAnswer['counts'] {
-  const { recordEnds: ends, rrsetStarts: sets, counts } = answer;
-  const fit = ends.findIndex((end) => end > room);
+  const { recordEnds, rrsetStarts, counts } = answer;
+  const fit = recordEnds.findIndex((end) => end > room);
   const answers = Math.min(fit, counts[0]);
   const authorities = Math.min(fit - answers, counts[1]);
   const before = answers + authorities;
   const isAdditional = before === counts[0] + counts[1];
-  const kept = isAdditional ? (sets[fit] ?? fit) : fit;
-  return [answers, authorities, kept - before];
+  const end = isAdditional ? (rrsetStarts[fit] ?? fit) : fit;
+  return [answers, authorities, end - before];
 }
 
-/** Writes the OPT record of an answer (RFC 6891, 6.1.2). @param at where there is room for `OPT_LENGTH` bytes. */
+/**
+ * Writes the OPT record of a response (RFC 6891, 6.1.2).
+ * @param at offset with room for `OPT_LENGTH` bytes.
+ */
 export function writeOpt(out: Buffer, at: number, { edns }: DnsQuery, rcode: Rcode): void {
-  out.writeUInt8(0, at); // the root
+  out.writeUInt8(0, at); // name: the root
   out.writeUInt16BE(TYPE.OPT, at + 1);
   out.writeUInt16BE(MAX_UDP_LENGTH, at + 3);
   out.writeUInt8(RCODES[rcode] >> 4, at + 5);
-  out.writeUInt8(0, at + 6); // the version
-  // RFC 3225: it comes back, be there signatures or not.
+  out.writeUInt8(0, at + 6); // EDNS version
+  // RFC 3225: the DO bit is copied to the response, with or without signatures.
   out.writeUInt16BE(edns?.dnssecOk ? DNSSEC_OK : 0, at + 7);
   out.writeUInt16BE(0, at + 9);
 }
 
 /**
- * The names of a message that may be pointed to (RFC 1035, 4.1.4): of the question and of the records,
- * not those within data, which are short on the whole. As the question's are in the client's own
- * case, so are the records'.
+ * Name compression (RFC 1035, 4.1.4): the names of the question and of record owners can be pointed
+ * to. Names within record data are not compressed; most are short. The question has the client's
+ * letter case, and so do the records.
  */
 class NameCompressor {
   readonly #out: Buffer;
-  /** What `out` is put after. */
+  /** Offset of `out` in the message. */
   readonly #start: number;
-  /** Where a name begins, by its bytes in lower case; the lengths of labels are below `A`. */
+  /**
+   * Offset of each name by its bytes in lower case. Length bytes of labels are less than `A`, so
+   * they are unaffected.
+   */
   readonly #offsets = new Map<string, number>();
 
-  /** @param out the records of the message. */
+  /** @param out buffer for the records of the message. */
   constructor(out: Buffer, question: Buffer) {
     this.#out = out;
     this.#start = HEADER_LENGTH + question.length;
     this.#addSuffixes(question, 0, question.length - 4, HEADER_LENGTH);
   }
 
-  /** Remembers a name that is in the records. @param at where, in `out`. */
+  /**
+   * Registers a name in the records as a pointer target.
+   * @param at its offset in `out`.
+   */
   add(bytes: Buffer, start: number, end: number, at: number): void {
     this.#addSuffixes(bytes, start, end, this.#start + at);
   }
 
-  /** Writes a name, or as much of it as is new and a pointer. @returns where it ends. */
+  /**
+   * Writes a name, with its longest known suffix as a pointer.
+   * @returns the end offset.
+   */
   write(bytes: Buffer, start: number, end: number, at: number): number {
     for (let label = start; label < end - 1; label += (bytes[label] ?? 0) + 1) {
-      const known = this.#offsets.get(keyOf(bytes, label, end));
-      if (known === undefined) continue;
+      const offset = this.#offsets.get(keyOf(bytes, label, end));
+      if (offset === undefined) continue;
       bytes.copy(this.#out, at, start, label);
       const afterLabels = at + label - start;
-      this.#out.writeUInt16BE(POINTER | known, afterLabels);
+      this.#out.writeUInt16BE(POINTER | offset, afterLabels);
       this.#addSuffixes(bytes, start, end, this.#start + at, label);
       return afterLabels + 2;
     }
@@ -250,7 +269,10 @@ class NameCompressor {
     return at + end - start;
   }
 
-  /** @param at in the message. @param until the label from which on it is known. */
+  /**
+   * @param at offset in the message.
+   * @param until offset of the first label that is already known.
+   */
   #addSuffixes(bytes: Buffer, start: number, end: number, at: number, until = end - 1): void {
     for (let label = start; label < until; label += (bytes[label] ?? 0) + 1) {
       const offset = at + label - start;

@@ -1,4 +1,7 @@
-/** dns/ answers queries for names of the cluster and forwards others; here are the sockets, UDP and TCP, on each address. */
+/**
+ * dns/ answers queries for names of the cluster and forwards others; this file has the UDP and TCP
+ * sockets of each address.
+ */
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket as TcpSocket } from 'node:net';
@@ -9,18 +12,21 @@ import type { HandledQuery, HandlerResult, QueryHandler } from './handler.ts';
 import type { Transport } from './query.ts';
 import { TCP_LIMITS, TcpConnections, type TcpLimits } from './tcp.ts';
 
-/** A query and its answer, from the first of its bytes that was seen to the last that was written. */
+/** A query with its response. `seconds` runs from reading the query to writing the response. */
 export interface ServedQuery extends HandledQuery {
   readonly family: IpFamily;
   readonly seconds: number;
 }
 
 interface ServerOptions {
-  /** 0: any, a different one for each address. */
+  /** 0 selects an ephemeral port, a different one for each address. */
   readonly port: number;
   readonly handle: QueryHandler;
   readonly onServed: (exchange: ServedQuery) => void;
-  /** Kept by the server: addresses that are listened on. For parts that are made before it. */
+  /**
+   * The addresses being listened on, updated by the server. Lets other parts hold the set before
+   * the server exists.
+   */
   readonly addresses?: Set<string>;
   readonly limits?: TcpLimits;
 }
@@ -30,21 +36,27 @@ interface Sockets {
   readonly tcp: Server;
 }
 
-/** Bytes; the kernel gives as much as `net.core.rmem_max` allows. Room while others are answered. */
+/**
+ * Bytes. The kernel grants at most `net.core.rmem_max`. Holds queries that arrive while others are
+ * being answered.
+ */
 const RECEIVE_BUFFER = 1 << 20;
-/** Bytes of answers that the kernel did not take yet; more are lost, as the network loses them. */
+/**
+ * Bytes of responses that the kernel has not accepted yet. Further responses are dropped, as a
+ * network would.
+ */
 const MAX_SEND_QUEUE = 1 << 20;
 
 /**
- * Answers queries on single addresses, never on all at once: an answer by UDP has to leave from the address
- * that was asked, and Node.js cannot tell which that was.
+ * Answers queries on individual addresses, never on a wildcard address. A UDP response must be sent
+ * from the address that received the query, and Node.js does not report that address.
  */
 export class DnsServer {
   readonly #options: ServerOptions;
   readonly #connections: TcpConnections;
   readonly #sockets = new Map<string, Sockets>();
   readonly #addresses: Set<string>;
-  /** Answers that wait for other servers. */
+  /** Responses that wait for an upstream resolver. */
   readonly #inFlight = new Set<Promise<unknown>>();
   #isDraining = false;
 
@@ -54,7 +66,7 @@ export class DnsServer {
     this.#connections = new TcpConnections(options.limits ?? TCP_LIMITS);
   }
 
-  /** Addresses that are listened on. */
+  /** Addresses being listened on. */
   get addresses(): readonly string[] {
     return [...this.#addresses];
   }
@@ -63,14 +75,14 @@ export class DnsServer {
     return this.#connections.size;
   }
 
-  /** Where an address is listened on; undefined where it is not. */
+  /** Port of an address; undefined if the server does not listen on it. */
   portOf(address: string): number | undefined {
     return this.#sockets.get(address)?.udp.address().port;
   }
 
   /**
-   * Listens on an address, by UDP and by TCP.
-   * @throws (a rejection) what the system says; nothing is open then.
+   * Listens on an address over UDP and TCP.
+   * @throws (as a rejection) the system error; no socket remains open then
    */
   async listen(address: string): Promise<void> {
     const udp = await this.#listenUdp(address);
@@ -84,7 +96,7 @@ export class DnsServer {
     }
   }
 
-  /** Stops listening; connections that were accepted live on. */
+  /** Stops listening. Accepted connections stay open. */
   close(address: string): void {
     const sockets = this.#sockets.get(address);
     this.#sockets.delete(address);
@@ -94,11 +106,11 @@ export class DnsServer {
   }
 
   /**
-   * Answers the queries that have been received, takes no more, and closes everything.
-   * @param limit milliseconds, after which it closes whatever is left.
+   * Answers the queries already received, ignores new ones, and closes everything.
+   * @param limit milliseconds after which everything left is closed.
    */
   async drain(limit: number): Promise<void> {
-    // Datagrams that the kernel holds are read in the event loop's next turn.
+    // Datagrams in the kernel's buffer are read in the next turn of the event loop.
     await nextTurn();
     this.#isDraining = true;
     for (const { tcp } of this.#sockets.values()) tcp.close();
@@ -111,7 +123,7 @@ export class DnsServer {
     this.closeAll();
   }
 
-  /** Stops listening, and closes all connections. */
+  /** Stops listening and closes all connections. */
   closeAll(): void {
     for (const address of this.addresses) this.close(address);
     this.#connections.close();
@@ -123,11 +135,12 @@ export class DnsServer {
       type: family === 'IPv6' ? 'udp6' : 'udp4',
       ipv6Only: family === 'IPv6',
       recvBufferSize: RECEIVE_BUFFER,
-      // Clients are addresses; Node.js would look each up, at another turn of the event loop.
+      // Client hosts are IP addresses. Node.js's default lookup would take another turn of the
+      // event loop.
       lookup: (host, _, callback) => callback(null, host, family === 'IPv6' ? 6 : 4),
     });
     try {
-      // Before it is told: without a look-up, all happens at once.
+      // Listen for the event first: without a lookup, bind() emits it at once.
       const listening = once(socket, 'listening');
       socket.bind(this.#options.port, address);
       await listening;
@@ -135,13 +148,13 @@ export class DnsServer {
       socket.close();
       throw error;
     }
-    // One that cannot be sent is one that was lost.
+    // A response that cannot be sent is treated as lost.
     socket.on('error', () => undefined);
     socket.on('message', (bytes, client) => {
-      // Nobody can be there, and Node.js throws when it is to send there.
+      // Port 0 is not a valid source port, and Node.js throws when sending to it.
       if (client.port === 0 || this.#isDraining) return;
       const send = (response: Buffer | undefined) => {
-        // It may have been closed while somebody else was asked.
+        // The socket may have been closed while a resolver was queried.
         if (response === undefined || this.#sockets.get(address)?.udp !== socket) return;
         if (socket.getSendQueueSize() > MAX_SEND_QUEUE) return;
         socket.send(response, client.port, client.address);
@@ -160,7 +173,7 @@ export class DnsServer {
     });
     server.listen({ host: address, port, ipv6Only: family === 'IPv6' });
     await once(server, 'listening');
-    // Such as no file descriptor left for a connection; the next may find one.
+    // For example, no file descriptor for a connection; accepting the next one may succeed.
     server.on('error', () => undefined);
     return server;
   }
@@ -172,16 +185,16 @@ export class DnsServer {
   ): Buffer | undefined | Promise<Buffer | undefined> {
     const { handle, onServed } = this.#options;
     const begun = performance.now();
-    const tell = ({ response, served }: HandlerResult) => {
+    const report = ({ response, served }: HandlerResult) => {
       const seconds = (performance.now() - begun) / 1000;
       if (served !== undefined) onServed({ ...served, family, seconds });
       return response;
     };
     const handled = handle(query, transport);
-    if (!(handled instanceof Promise)) return tell(handled);
-    const told = handled.then(tell);
-    this.#inFlight.add(told);
-    void told.finally(() => this.#inFlight.delete(told)).catch(() => undefined);
-    return told;
+    if (!(handled instanceof Promise)) return report(handled);
+    const pending = handled.then(report);
+    this.#inFlight.add(pending);
+    void pending.finally(() => this.#inFlight.delete(pending)).catch(() => undefined);
+    return pending;
   }
 }

@@ -1,4 +1,4 @@
-/** Queries over TCP: messages with their length before them (RFC 1035, 4.2.2; RFC 7766). */
+/** DNS over TCP: messages with a length prefix (RFC 1035, 4.2.2; RFC 7766). */
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
@@ -6,21 +6,24 @@ import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
 type Answerer = (query: Buffer) => Buffer | undefined | Promise<Buffer | undefined>;
 
 export interface TcpLimits {
-  /** Of all clients together; one more ends the one that has been quiet for longest. */
+  /** Upper bound over all clients. Beyond it, the connection idle for longest is closed. */
   readonly connections: number;
-  /** Milliseconds without a complete query, after which a connection is closed. */
+  /** Milliseconds without a complete query after which a connection is closed. */
   readonly idle: number;
-  /** Queries of one connection that wait for others to answer. */
+  /** Upper bound on queries per connection that wait for an upstream resolver. */
   readonly pendingQueries: number;
 }
 
-/** So short as RFC 7766, 6.2.3 wants it; and no client has a use for more connections. */
+/**
+ * RFC 7766, 6.2.3 recommends a timeout of a few seconds. No client needs more connections than
+ * this.
+ */
 export const TCP_LIMITS: TcpLimits = { connections: 1000, idle: 10_000, pendingQueries: 32 };
 
-/** The connections of all sockets that listen. */
+/** Connections of all listening sockets. */
 export class TcpConnections {
   readonly #limits: TcpLimits;
-  /** The one that asked last is the last. */
+  /** Ordered by last query, oldest first. */
   readonly #connections = new Set<Connection>();
 
   constructor(limits: TcpLimits) {
@@ -31,7 +34,7 @@ export class TcpConnections {
     return this.#connections.size;
   }
 
-  /** Answers what comes over a socket, which has to allow being half open, until it closes. */
+  /** Answers queries on a socket until it closes. The socket must allow half-open connections. */
   add(socket: Socket, answer: Answerer): void {
     const [quietest] = this.#connections;
     if (quietest !== undefined && this.size >= this.#limits.connections) {
@@ -45,7 +48,10 @@ export class TcpConnections {
     socket.once('close', () => this.#connections.delete(connection));
   }
 
-  /** Answers the queries that came, reads no more, and closes. Resolves when all connections are closed. */
+  /**
+   * Answers the queries received so far, stops reading, and closes. Resolves when all connections
+   * are closed.
+   */
   async finish(): Promise<void> {
     await Promise.all([...this.#connections].map((connection) => connection.finish()));
   }
@@ -56,16 +62,20 @@ export class TcpConnections {
 }
 
 const EMPTY = Buffer.alloc(0);
-/** Of one connection, before others have their turn. */
+/** Queries of one connection answered before other connections get a turn. */
 const QUERIES_PER_SLICE = 50;
-/** Milliseconds, likewise: a query for a Service of thousands of pods takes long. */
+/**
+ * Milliseconds that one connection may use before others get a turn. A query for a Service with
+ * thousands of pods takes long.
+ */
 const TIME_SLICE = 5;
-/** Bytes of answers that are gathered for one write: a call of the kernel costs as much as several answers. */
+/** Bytes of responses collected for one write: a system call costs as much as several responses. */
 const WRITE_BATCH = 16 << 10;
 
 /**
- * One client. Nothing is read while it does not take its answers, or while many of its queries wait: what
- * is held for it is a piece of its stream and the answer that was too much.
+ * One client connection. Reading pauses while the client does not read responses or while too many
+ * of its queries are pending. Memory per client is thus limited to a piece of its stream and one
+ * response beyond the write buffer.
  */
 class Connection {
   readonly #socket: Socket;
@@ -74,13 +84,13 @@ class Connection {
   readonly #onQuery: () => void;
   readonly #idle: NodeJS.Timeout;
   #received: Buffer = EMPTY;
-  /** Answers that are not written yet, and their bytes with the lengths before them. */
+  /** Responses not written yet, and their size with length prefixes. */
   #queued: Buffer[] = [];
   #queuedBytes = 0;
   #pendingQueries = 0;
-  /** The client sends no more. */
+  /** The client has closed its side. */
   #hasEnded = false;
-  /** Nothing more is read. */
+  /** No more queries are read. */
   #isFinishing = false;
 
   constructor(socket: Socket, answer: Answerer, limits: TcpLimits, onQuery: () => void) {
@@ -98,12 +108,12 @@ class Connection {
       this.#hasEnded = true;
       this.#processQueries();
     });
-    // A client that resets its connection is its own affair.
+    // A connection reset by the client is not an error of the server.
     socket.on('error', () => this.close());
     socket.on('close', () => clearTimeout(this.#idle));
   }
 
-  /** Resolves when the socket is closed, which waits for the client to take its answers. */
+  /** Resolves when the socket is closed, after the client has read its responses. */
   finish(): Promise<unknown> {
     const closed = once(this.#socket, 'close');
     this.#isFinishing = true;
@@ -115,7 +125,7 @@ class Connection {
     this.#socket.destroy();
   }
 
-  /** Answers what has come, as far as the client takes answers. */
+  /** Answers the received queries as long as the client reads responses. */
   #processQueries(): void {
     const socket = this.#socket;
     const end = performance.now() + TIME_SLICE;
@@ -128,7 +138,7 @@ class Connection {
       }
       const query = this.#nextQuery();
       if (query === undefined) {
-        // A copy of the piece that is left, or it would keep all that came with it.
+        // Copy the remaining piece; a slice would keep the whole received buffer alive.
         if (this.#received.length > 0) this.#received = Buffer.from(this.#received);
         else this.#received = EMPTY;
         break;
@@ -153,13 +163,13 @@ class Connection {
     return this.#socket.writableNeedDrain || this.#pendingQueries >= this.#limits.pendingQueries;
   }
 
-  /** The next query, when all of it is there. */
+  /** The next complete query, if any. */
   #nextQuery(): Buffer | undefined {
     const received = this.#received;
     if (received.length < 2) return undefined;
     const length = received.readUInt16BE(0);
     if (length < HEADER_LENGTH || length > MAX_QUERY_LENGTH) {
-      // No query, so what follows is none either.
+      // Not a query, so the message boundaries after it are unknown.
       this.close();
       return undefined;
     }

@@ -1,4 +1,4 @@
-/** Numbers of query types: those that answers tell apart, and those that metrics do. */
+/** Query types that answers or metrics distinguish. */
 export const TYPE = {
   A: 1,
   NS: 2,
@@ -22,5 +22,5 @@ export const TYPE = {
   ANY: 255,
 } as const;
 
-/** RFC 6895, 3.1: from here to 255 are types of queries, which no record has. */
+/** RFC 6895, 3.1: types 128 to 255 are query types and meta types, which no record has. */
 export const FIRST_META_TYPE = 128;

@@ -1,4 +1,4 @@
-/** Reads what other servers answered, for answers of our own. */
+/** Parses upstream responses for use in answers of this server. */
 import { decode, type Answer as PacketRecord } from 'dns-packet';
 import { HEADER_LENGTH, RCODES, type Rcode } from './query.ts';
 import { rcodeIn } from './response.ts';
@@ -6,11 +6,11 @@ import { TYPE } from './types.ts';
 import { endOfName, recordOffsets } from './wire.ts';
 import type { ResourceRecord } from './zone-answer.ts';
 
-/** What other servers know of a name. */
+/** The upstream answer for a name. */
 export interface UpstreamAnswer {
   readonly rcode: Rcode;
   readonly answers: readonly ResourceRecord[];
-  /** The SOA that tells how long it may be kept that there is nothing. */
+  /** The SOA record with the TTL of a negative answer. */
   readonly authorities: readonly ResourceRecord[];
 }
 
@@ -20,33 +20,33 @@ const ADDRESS_LENGTHS: ReadonlyMap<number, number> = new Map([
   [TYPE.AAAA, 16],
 ]);
 
-/** An answer that cannot be read, or tells of a failure. */
+/** A response that cannot be parsed or that reports a failure. */
 export class BadAnswer extends Error {
   override readonly name = 'BadAnswer';
 }
 
-/** @throws BadAnswer also for every code but those that tell of a name. */
+/** @throws BadAnswer also for every RCODE except NOERROR and NXDOMAIN */
 export function readUpstreamAnswer(bytes: Buffer): UpstreamAnswer {
   const code = rcodeIn(bytes);
   const rcode = code === RCODES.NXDOMAIN ? 'NXDOMAIN' : 'NOERROR';
-  if (code !== RCODES[rcode]) throw new BadAnswer(`the resolver answered with code ${code}`);
+  if (code !== RCODES[rcode]) throw new BadAnswer(`the resolver answered with RCODE ${code}`);
   let message: ReturnType<typeof decode>;
   try {
     checkLengths(bytes);
     message = decode(bytes);
   } catch (error) {
-    throw new BadAnswer('the answer of the resolver cannot be read', { cause: error });
+    throw new BadAnswer("the resolver's response is malformed", { cause: error });
   }
   const answers = (message.answers ?? []).filter(isRecord);
   const soa = (message.authorities ?? []).filter(isRecord).filter(({ type }) => type === 'SOA');
   const all = [...answers, ...soa];
   if (!all.every(isAscii))
-    throw new BadAnswer('the resolver answered with names that are no ASCII');
+    throw new BadAnswer("the resolver's response has names with non-ASCII characters");
   return { rcode, answers, authorities: soa };
 }
 
 /**
- * What dns-packet does not look at: it makes addresses of bytes that are not there.
+ * Checks what dns-packet does not: it decodes addresses past the end of the data.
  * @throws RangeError
  */
 function checkLengths(bytes: Buffer): void {
@@ -55,13 +55,13 @@ function checkLengths(bytes: Buffer): void {
     const end = endOfName(bytes, at);
     at = end === undefined ? undefined : end + 4;
   }
-  const count = [6, 8, 10].reduce((sum, place) => sum + bytes.readUInt16BE(place), 0);
-  const places = at === undefined ? undefined : recordOffsets(bytes, at, count);
-  if (places === undefined) throw new RangeError('a record goes on beyond the end');
-  for (const { type, data, end } of places) {
+  const count = [6, 8, 10].reduce((sum, offset) => sum + bytes.readUInt16BE(offset), 0);
+  const records = at === undefined ? undefined : recordOffsets(bytes, at, count);
+  if (records === undefined) throw new RangeError('a record exceeds the message');
+  for (const { type, data, end } of records) {
     const length = end - data;
     if ((ADDRESS_LENGTHS.get(type) ?? length) !== length) {
-      throw new RangeError(`an address of ${length} bytes`);
+      throw new RangeError(`address record with ${length} bytes of data`);
     }
   }
 }
@@ -70,7 +70,10 @@ function isRecord(record: PacketRecord): record is ResourceRecord {
   return record.type !== 'OPT' && record.class === 'IN';
 }
 
-/** dns-packet reads names as UTF-8; what is none would be written with other bytes, and too many. */
+/**
+ * dns-packet decodes names as UTF-8. Other bytes would be encoded differently and could make the
+ * message longer.
+ */
 function isAscii(record: ResourceRecord): boolean {
   return /^[ -~]*$/.test(JSON.stringify(record));
 }

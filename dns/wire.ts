@@ -1,17 +1,20 @@
-/** Where the parts of a message lie (RFC 1035, 4.1), without decoding them. */
+/** Finds the offsets of the parts of a message (RFC 1035, 4.1) without decoding them. */
 
-/** RFC 1035 has 63; a greater length is a pointer, or a kind of label that nobody uses. */
+/**
+ * RFC 1035 limits labels to 63 bytes. Greater length bytes are compression pointers or label types
+ * that are not in use.
+ */
 export const MAX_LABEL_LENGTH = 63;
-/** The first byte of a pointer has these bits set. */
+/** The two high bits of the first byte of a compression pointer. */
 const POINTER = 0xc0;
-/** Type, class, TTL and length of data, between a record's name and its data. */
+/** Bytes of type, class, TTL and data length, between a record's name and its data. */
 export const RECORD_HEAD_LENGTH = 10;
 
 /** Offsets of one record. */
 export interface RecordOffsets {
-  /** Of its name. */
+  /** Start of its name. */
   readonly start: number;
-  /** Of its type, which class, TTL and length of data follow. */
+  /** Start of its type, followed by class, TTL and data length. */
   readonly typeOffset: number;
   readonly type: number;
   readonly class: number;
@@ -19,7 +22,9 @@ export interface RecordOffsets {
   readonly end: number;
 }
 
-/** @returns where a name ends; undefined when that is past the end, or a label is malformed. */
+/**
+ * @returns the end offset of a name; undefined if it exceeds the message or has a malformed label.
+ */
 export function endOfName(bytes: Buffer, start: number): number | undefined {
   let at = start;
   for (;;) {
@@ -33,40 +38,41 @@ export function endOfName(bytes: Buffer, start: number): number | undefined {
 }
 
 /**
- * @param start where the first record begins.
- * @returns undefined when one of them goes past the end.
+ * @param start offset of the first record.
+ * @returns undefined if a record exceeds the message.
  */
 export function recordOffsets(
   bytes: Buffer,
   start: number,
   count: number,
 ): readonly RecordOffsets[] | undefined {
-  const places: RecordOffsets[] = [];
+  const records: RecordOffsets[] = [];
   let at = start;
   for (let index = 0; index < count; index++) {
-    const head = endOfName(bytes, at);
-    if (head === undefined || head + RECORD_HEAD_LENGTH > bytes.length) return undefined;
-    const data = head + RECORD_HEAD_LENGTH;
-    const end = data + bytes.readUInt16BE(head + 8);
+    const typeOffset = endOfName(bytes, at);
+    if (typeOffset === undefined || typeOffset + RECORD_HEAD_LENGTH > bytes.length)
+      return undefined;
+    const data = typeOffset + RECORD_HEAD_LENGTH;
+    const end = data + bytes.readUInt16BE(typeOffset + 8);
     if (end > bytes.length) return undefined;
-    const type = bytes.readUInt16BE(head);
-    places.push({
+    const type = bytes.readUInt16BE(typeOffset);
+    records.push({
       start: at,
-      typeOffset: head,
+      typeOffset,
       type,
-      class: bytes.readUInt16BE(head + 2),
+      class: bytes.readUInt16BE(typeOffset + 2),
       data,
       end,
     });
     at = end;
   }
-  return places;
+  return records;
 }
 
 /**
- * For bytes that are kept. Node.js cuts small buffers out of blocks of 64 KiB, and each of these stays in memory for as
- * long as any part of it is used.
- * @returns a copy that shares memory with nothing else.
+ * Copies bytes for long-term storage. Node.js cuts small buffers from a pool of 64 KiB blocks, and
+ * a block stays in memory as long as any part of it is used.
+ * @returns a copy that shares no memory.
  */
 export function unpooledCopy(bytes: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(bytes.length);

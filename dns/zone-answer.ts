@@ -1,4 +1,4 @@
-/** What is to be said to a query: the rules of DNS over the records of the zone. Pure. */
+/** Computes answers from the records of the zone, by the rules of DNS. Pure. */
 import type { Answer as PacketRecord } from 'dns-packet';
 import { REVERSE_DOMAINS } from './names.ts';
 import { CLASS_IN, type DnsQuery, type Rcode } from './query.ts';
@@ -6,52 +6,58 @@ import { addressRecord, type DnsRecord } from './records.ts';
 import { FIRST_META_TYPE, TYPE } from './types.ts';
 import type { Zone } from './zone.ts';
 
-/** A record as dns-packet takes it. */
+/** A record in dns-packet's form. */
 export type ResourceRecord = Exclude<PacketRecord, { type: 'OPT' }>;
 
-/** One without a TTL is the zone's, and gets that of `Authority`. */
+/** A record without a TTL comes from the zone and gets the TTL of `Authority`. */
 type ZoneRecord = DnsRecord | ResourceRecord;
 
 export interface ZoneAnswer {
   readonly rcode: Rcode;
-  /** Whether we are the ones who know. */
+  /** The AA bit. */
   readonly authoritative: boolean;
   readonly answers: readonly ResourceRecord[];
   readonly authorities: readonly ResourceRecord[];
   readonly additionals: readonly ResourceRecord[];
-  /** How many of the answers, at their end, are addresses of one name: their order says nothing. */
+  /**
+   * Number of trailing answer records that are addresses of one name; their order has no meaning.
+   */
   readonly addressCount: number;
-  /** The records of the zone alone say so: it is the same as long as they are. */
+  /**
+   * Whether the answer depends only on records of the zone, so that it is valid until they change.
+   */
   readonly isCacheable: boolean;
-  /** Where the last alias leads, when that is elsewhere: who can ask there goes on. */
+  /** Target of the last alias if it lies in another domain. A forwarder resolves it further. */
   readonly externalTarget?: string;
 }
 
-/** As much of a `Zone` as answers need. */
+/** The part of a `Zone` that answers need. */
 export type ZoneView = Pick<Zone, 'clusterDomain' | 'lookup' | 'isSynced' | 'serial'>;
 
 export interface Authority {
   readonly zone: ZoneView;
-  /** Seconds that answers may be kept. */
+  /** TTL of records in seconds. */
   readonly ttl: number;
-  /** Addresses of this server, for the name that the zone's NS record has. */
+  /** Addresses of this server, for the name in the zone's NS record. */
   readonly nameservers: () => readonly string[];
-  /** From 0 up to and without 1. */
+  /** Random number in [0, 1). */
   readonly random: () => number;
 }
 
 const REVERSE_ZONES: readonly string[] = Object.values(REVERSE_DOMAINS);
-/** More aliases in a row than people make; a longer chain, or one that goes round, is SERVFAIL. */
+/** Longest alias chain followed. A longer chain, or a loop, is answered with SERVFAIL. */
 const MAX_ALIASES = 100;
-/** CoreDNS's, which nobody uses: nothing is transferred. Seconds. */
+/** CoreDNS's values in seconds. They have no effect without zone transfers. */
 const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
-/** What there is not is kept no longer, however long `ttl` is: CoreDNS's. Seconds. */
+/** Upper bound on the negative TTL in seconds, whatever `ttl` is; CoreDNS's value. */
 const MAX_NEGATIVE_TTL = 300;
-/** Whose addresses come along with their names; the client asks for those of others if it needs them. */
+/**
+ * Upper bound on target names with additional address records. Clients query the others if needed.
+ */
 const MAX_TARGETS = 100;
 const NO_RECORDS: readonly never[] = [];
 
-/** The zone that a name is in, of those that we may know of; undefined: of other domains. */
+/** The zone of a name, among the zones of this server; undefined for other domains. */
 export function zoneOf(name: string, clusterDomain: string): string | undefined {
   if (isWithin(name, clusterDomain)) return clusterDomain;
   return REVERSE_ZONES.find((zone) => isWithin(name, zone));
@@ -64,9 +70,10 @@ function isWithin(name: string, domain: string): boolean {
 }
 
 /**
- * @param maxRecords So many records fit into no message that the client takes: more are not looked at. A few
- * queries for a Service of thousands of pods would otherwise keep all other clients waiting.
- * @returns undefined when the name is somebody else's: of another domain, or of an unknown address.
+ * Answers a query from the zone.
+ * @param maxRecords upper bound on records that fit in the client's message; the rest are skipped.
+ * Otherwise a few queries for a Service with thousands of pods would delay all other clients.
+ * @returns undefined for names outside the zone: other domains and unknown addresses.
  */
 export function answerFromZone(
   query: DnsQuery,
@@ -81,7 +88,7 @@ export function answerFromZone(
   if (query.type >= FIRST_META_TYPE && query.type < TYPE.ANY) return errorAnswer('NOTIMP');
   const apex = zoneOf(query.name, zone.clusterDomain);
   if (apex === undefined) return undefined;
-  // That a name is not there cannot be told before everything has been listed.
+  // A missing name may still appear until all sources have listed.
   if (!zone.isSynced) return errorAnswer('SERVFAIL');
   const records = lookup(query.name, authority);
   if (records === undefined && apex !== zone.clusterDomain) return undefined;
@@ -93,7 +100,7 @@ function errorAnswer(rcode: Rcode): ZoneAnswer {
   return { ...AUTHORITATIVE, ...nothing, rcode, authoritative: false };
 }
 
-/** Answers with the records of a name, and of those that it is an alias of. */
+/** Answers with the records of a name, following aliases. */
 function followAliases(
   query: DnsQuery,
   ofName: readonly ZoneRecord[] | undefined,
@@ -103,14 +110,14 @@ function followAliases(
 ): ZoneAnswer {
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
-  // Those of this server come and go with addresses of its host.
+  // Records of this server change with the addresses of its host, so they are not cacheable.
   const isOfServer = (name: string) => name === clusterDomain || name === nameserver(clusterDomain);
   let isOfZone = !isOfServer(query.name);
   const aliases: ResourceRecord[] = [];
   let records = ofName;
   for (;;) {
-    const known = { ...AUTHORITATIVE, answers: aliases, isCacheable: isOfZone };
-    if (records === undefined) return { ...known, rcode: 'NXDOMAIN', authorities: negative() };
+    const partial = { ...AUTHORITATIVE, answers: aliases, isCacheable: isOfZone };
+    if (records === undefined) return { ...partial, rcode: 'NXDOMAIN', authorities: negative() };
     const alias = records.find(({ type }) => type === 'CNAME');
     if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
     if (aliases.length === MAX_ALIASES) return errorAnswer('SERVFAIL');
@@ -118,7 +125,7 @@ function followAliases(
     if (!isWithin(alias.data, clusterDomain)) {
       const { data: target } = alias;
       return {
-        ...known,
+        ...partial,
         rcode: 'NOERROR',
         authorities: NO_RECORDS,
         externalTarget: target,
@@ -154,15 +161,15 @@ function ofType(
 ): readonly ZoneRecord[] {
   if (query.type === TYPE.ANY) {
     const aliases = records.filter(({ type }) => type === 'CNAME');
-    // RFC 8482, 4.2: nothing is made up beside an alias.
+    // RFC 8482, 4.2: no HINFO record is synthesized for a name with an alias.
     if (aliases.length > 0) return aliases;
-    // So short that nobody gains by asking, and nothing that could be taken for all.
+    // Short, so it is useless for amplification, and cannot be mistaken for all records.
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
   return records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
 }
 
-/** Members that follow each other, from any on, so that none is always left out. */
+/** Consecutive members from a random start, so that no member is always left out. */
 function rotatedSlice<T>(list: readonly T[], count: number, random: () => number): readonly T[] {
   const start = Math.floor(random() * list.length);
   const first = list.slice(start, start + count);
@@ -173,7 +180,10 @@ function withTtl(record: ZoneRecord, { ttl }: Authority): ResourceRecord {
   return { ttl, ...record };
 }
 
-/** Names in SRV and NS records, whose addresses the client would ask for next (RFC 2782; RFC 1034, 3.6). */
+/**
+ * Target names of SRV and NS records, whose addresses the client needs next (RFC 2782; RFC 1034,
+ * 3.6).
+ */
 function targetsOf(records: readonly ResourceRecord[]): readonly string[] {
   const targets = records.flatMap((record) => {
     if (record.type === 'SRV') return [record.data.target];
@@ -188,7 +198,7 @@ function addressesOf(name: string, authority: Authority): readonly ResourceRecor
     .map((record) => withTtl(record, authority));
 }
 
-/** The zone's records, and those that every zone has: who serves it. */
+/** Records of the zone, plus the SOA and NS records and the address records of this server. */
 function lookup(name: string, authority: Authority): readonly ZoneRecord[] | undefined {
   const { zone, ttl, nameservers } = authority;
   const { clusterDomain } = zone;
@@ -203,7 +213,7 @@ function lookup(name: string, authority: Authority): readonly ZoneRecord[] | und
   return zone.lookup(name);
 }
 
-/** CoreDNS's name for itself. */
+/** CoreDNS's name for its own server. */
 function nameserver(clusterDomain: string): string {
   return `ns.dns.${clusterDomain}`;
 }

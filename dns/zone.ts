@@ -1,4 +1,4 @@
-/** The records of the whole cluster, kept in step with its objects. */
+/** The DNS records of the whole cluster, updated from API objects. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { ApiObject, EndpointSlice, Kind, ObjectKey, Service } from '../api/objects.ts';
 import type { ObjectSink } from '../sources/source.ts';
@@ -16,16 +16,19 @@ import {
 interface ZoneOptions {
   /** `cluster.local`: lower-case, without the final dot. */
   readonly clusterDomain: string;
-  /** Hears of each field that makes no record, when it appears and when it comes back. */
+  /**
+   * Called for each field that produces no record, when the problem appears and when it returns.
+   */
   readonly onProblem?: (problem: InvalidObject) => void;
   /**
-   * The records of a headless Service follow a change of its endpoints, which was caused at this time (milliseconds since
-   * 1970). Not told of what was there at the start: that change was long ago.
+   * Called after a change of a headless Service's endpoints is in the records, with the trigger
+   * time (milliseconds since 1970). Not called for endpoints of the initial list, whose changes are
+   * long past.
    */
   readonly onEndpoints?: (triggerTime: number) => void;
 }
 
-/** One Service, and what follows from it. */
+/** One Service with its slices and records. */
 interface Entry extends ServiceRecords {
   readonly service: Service | undefined;
   readonly slices: readonly EndpointSlice[];
@@ -37,23 +40,26 @@ const NO_RECORDS: readonly DnsRecord[] = [];
 const EMPTY_ENTRY: Entry = { service: undefined, slices: [], records: new Map(), problems: [] };
 
 /**
- * The records of a cluster: those of the cluster domain, and the names of cluster IPs and headless
- * endpoints below `in-addr.arpa` and `ip6.arpa`. Kept up to date object by object: a change makes the
- * records of one Service anew and touches no other names.
+ * The records of a cluster: the cluster domain, plus reverse names of cluster IPs and headless
+ * endpoints under `in-addr.arpa` and `ip6.arpa`. Updated object by object: a change recomputes the
+ * records of one Service and touches no other names.
  */
 export class Zone implements ObjectSink {
   readonly clusterDomain: string;
   readonly #options: ZoneOptions;
   readonly #entries = new Map<ObjectKey, Entry>();
-  /** Which Service a slice belongs to, for when its label changes. */
+  /** Service of each slice, to detect a change of its label. */
   readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
-  /** Of all Services. Only names of addresses are ever shared by several. */
+  /** Records of all Services. Only reverse names can have records of several Services. */
   readonly #records = new Map<string, readonly DnsRecord[]>();
-  /** How many names that exist lie directly below one: it exists too, if only for them. */
+  /**
+   * Number of existing names directly below a name. A name with children exists, possibly as an
+   * empty non-terminal.
+   */
   readonly #children = new Map<string, number>();
-  /** What is there without any Service. */
+  /** Records that exist without any Service. */
   readonly #staticRecords: RecordsByName;
-  /** Names beyond which nothing here is known, or anybody's business. */
+  /** Zone apexes. Names above them are outside this server's zones. */
   readonly #apexes: ReadonlySet<string>;
   readonly #unsynced = new Set<Kind>(['Service', 'EndpointSlice']);
   #serial = 1;
@@ -73,8 +79,9 @@ export class Zone implements ObjectSink {
   }
 
   /**
-   * All records of a name (lower-case, no final dot). Empty: the name exists, or lies above one that
-   * does, and has none (NODATA). undefined: no such name.
+   * All records of a name (lower-case, no final dot). An empty list means that the name exists
+   * without records (NODATA), possibly as an empty non-terminal. undefined means that the name does
+   * not exist (NXDOMAIN).
    */
   lookup(name: string): readonly DnsRecord[] | undefined {
     const records = this.#records.get(name);
@@ -83,26 +90,26 @@ export class Zone implements ObjectSink {
     return this.#staticRecords.get(name) ?? podRecords(name, this.clusterDomain);
   }
 
-  /** All sources have listed; before that, a name that is not found may yet come. */
+  /** Whether all sources have listed. Before that, a missing name may still appear. */
   get isSynced(): boolean {
     return this.#unsynced.size === 0;
   }
 
-  /** Grows with every change of the records; for the SOA. Begins at 1. */
+  /** SOA serial. Starts at 1 and increases with every change of the records. */
   get serial(): number {
     return this.#serial;
   }
 
-  /** How much it holds. */
+  /** Number of entries of each kind. */
   get sizes() {
     return {
-      /** Services that are there, or have EndpointSlices. */
+      /** Services that exist or have EndpointSlices. */
       services: this.#entries.size,
       slices: this.#sliceOwner.size,
       /** Names that have records. */
       names: this.#records.size,
-      /** Names above those. */
-      emptyNonTerminals: this.#children.size,
+      /** Names with names below them, which exist even without records (empty non-terminals). */
+      parents: this.#children.size,
     };
   }
 
@@ -143,7 +150,7 @@ export class Zone implements ObjectSink {
   #replaceSlice(owner: ObjectKey, key: ObjectKey, by: readonly EndpointSlice[]): void {
     const entry = this.#entry(owner);
     const slices = entry.slices.filter((slice) => slice.key !== key).concat(by);
-    // Endpoints of others have no records: theirs come and go all the time.
+    // Endpoints of other Services have no records, and change often.
     if (entry.service?.headless === true) this.#update({ ...entry, slices }, owner);
     else this.#setEntry({ ...entry, slices }, owner);
   }
@@ -157,7 +164,7 @@ export class Zone implements ObjectSink {
     else this.#entries.set(key, entry);
   }
 
-  /** @param entry with the objects as they are now, and the records as they were. */
+  /** @param entry the current objects with the previous records. */
   #update(entry: Entry, key: ObjectKey): void {
     const { service, slices } = entry;
     const { records, problems } =
@@ -172,14 +179,17 @@ export class Zone implements ObjectSink {
     }
   }
 
-  /** Puts one Service's lists in the place of others. @returns them, as they are to be kept. */
+  /**
+   * Replaces the lists of one Service.
+   * @returns the lists to store.
+   */
   #replace(before: RecordsByName, after: RecordsByName): RecordsByName {
-    const kept = new Map<string, readonly DnsRecord[]>();
+    const stored = new Map<string, readonly DnsRecord[]>();
     let hasChanged = false;
     for (const [name, list] of after) {
       const old = before.get(name) ?? NO_RECORDS;
       const isSame = sameRecords(old, list);
-      kept.set(name, isSame ? old : list);
+      stored.set(name, isSame ? old : list);
       if (isSame) continue;
       hasChanged = true;
       this.#replaceList(name, old, list);
@@ -190,7 +200,7 @@ export class Zone implements ObjectSink {
       this.#replaceList(name, old, NO_RECORDS);
     }
     if (hasChanged) this.#serial += 1;
-    return kept;
+    return stored;
   }
 
   #replaceList(name: string, before: readonly DnsRecord[], after: readonly DnsRecord[]): void {
@@ -205,7 +215,7 @@ export class Zone implements ObjectSink {
     if (merged.length === 0) this.#uncountInParent(name);
   }
 
-  /** Counts a name that did not exist with the one above it, which may come to exist so. */
+  /** Counts a new name in its parent. The parent may come into existence by this. */
   #countInParent(name: string): void {
     if (this.#apexes.has(name)) return;
     const parent = parentOf(name);

@@ -1,47 +1,50 @@
-/** Metrics of the requests to the API server. */
+/** Metrics of requests to the API server. */
 import type { SourceObserver } from '../sources/kubernetes/source.ts';
 import type { MetricDefiner } from './define.ts';
 
-/** client-go's, for all Kubernetes components. */
+/** client-go's buckets, the same for all Kubernetes components. */
 const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
 
-/** Turns what a source hears of the API server into metrics. `rest_client_*` are client-go's (component-base/metrics/prometheus/restclient). */
+/**
+ * Turns the events of a source into metrics. `rest_client_*` are client-go's metrics
+ * (component-base/metrics/prometheus/restclient).
+ */
 export function apiServerMetrics({ counter, gauge, histogram }: MetricDefiner): SourceObserver {
   const requests = counter(
     'rest_client_requests_total',
-    'Requests to the API server so far, by HTTP status, method and host',
+    'Number of HTTP requests, partitioned by status code, method, and host.',
     ['code', 'method', 'host'],
   );
   const requestSeconds = histogram(
     'rest_client_request_duration_seconds',
-    'Seconds until the API server began to answer, by method and host',
+    'Request latency in seconds, until the API server began to respond. Broken down by verb, and host.',
     REQUEST_BUCKETS,
     ['verb', 'host'],
   );
   const watches = gauge(
     'portwide_api_watch_state',
-    '1 while a watch is open, otherwise 0; also 0 if it is silent and cannot be renewed',
+    '1 while a watch is open, otherwise 0. Also 0 if the watch is silent and cannot be renewed.',
     ['kind'],
   );
   const lastEvent = gauge(
     'portwide_api_last_event_timestamp_seconds',
-    'When a watch last brought something, or the API server was asked and had nothing to bring',
+    'Unix time of the last event of a watch, or of the last list that found no changes.',
     ['kind'],
   );
   const staleWatches = counter(
     'portwide_api_deaf_watches_total',
-    'Times that objects had changed on the API server and an open watch did not tell',
+    'Total number of times that a list found changes which an open watch had not delivered.',
     ['kind'],
   );
   return {
     request({ method, host, code, seconds }) {
-      // client-go's word for a request that got no answer.
+      // client-go's label value for a request without a response.
       requests.inc({ code: code ?? '<error>', method, host });
       requestSeconds.observe({ verb: method, host }, seconds);
     },
     watchOpen(kind, isOpen) {
       watches.set({ kind }, isOpen ? 1 : 0);
-      // A counter that begins with 1 has not increased, as Prometheus sees it.
+      // Start at 0: Prometheus does not see an increase if the first sample is 1.
       staleWatches.inc({ kind }, 0);
     },
     upToDate(kind) {

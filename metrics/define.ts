@@ -1,22 +1,27 @@
-/** Defines metrics in a registry, one way for each way to feed them. */
+/** Helpers that define metrics in a registry. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 
-/** A count with the values of its labels. That of `ip_family` is in `family`. */
+/** A value with its labels. The label `ip_family` is in field `family`. */
 type LabelledCount<Label extends string> = { readonly count: number } & Readonly<
   Record<Label extends 'ip_family' ? 'family' : Label, string>
 >;
 
-/** Ways to define a metric in a registry, one for each way to feed it. */
+/**
+ * Helpers that define metrics in a registry: updated by the caller, or collected at each scrape.
+ */
 export type MetricDefiner = ReturnType<typeof metricDefiner>;
 
-/** Gauges with the name of a counter, and sums of others; `promtool check metrics` objects. */
+/**
+ * prom-client's gauges with counter names, and sums of other metrics; `promtool check metrics`
+ * rejects them.
+ */
 const UNWANTED_DEFAULTS = [
   'nodejs_active_handles_total',
   'nodejs_active_requests_total',
   'nodejs_active_resources_total',
 ];
 
-/** A registry that has the metrics of the process. */
+/** Creates a registry with the metrics of the process. */
 export function createRegistry(): Registry {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });
@@ -26,7 +31,10 @@ export function createRegistry(): Registry {
 
 export function metricDefiner(registry: Registry) {
   const registers = [registry];
-  /** Counts that somebody else keeps. They must be cheap to get: a scrape walks over nothing. */
+  /**
+   * Defines a metric whose values are collected at each scrape. `counts` must be cheap: it must not
+   * iterate over Services.
+   */
   const collected = <Label extends string>(
     type: 'gauge' | 'counter',
     name: string,
@@ -40,7 +48,7 @@ export function metricDefiner(registry: Registry) {
       labelNames,
       registers,
       async collect(this: { reset(): void; inc(labels: object, value: number): void }) {
-        // Two scrapes at a time must not add up.
+        // Reset after the await, so that concurrent scrapes do not add up.
         const all: Iterable<Record<string, string | number>> = await counts();
         this.reset();
         for (const { count, ...each } of all) {
@@ -69,8 +77,8 @@ export function metricDefiner(registry: Registry) {
       buckets: readonly number[],
       labelNames: readonly Label[] = [],
     ) => new Histogram<Label>({ name, help, labelNames, buckets: [...buckets], registers }),
-    collected: collected,
-    /** The same of one without labels. */
+    collected,
+    /** Defines a collected metric without labels. */
     collectedValue: (
       type: 'gauge' | 'counter',
       name: string,
@@ -80,15 +88,15 @@ export function metricDefiner(registry: Registry) {
   };
 }
 
-/** From `start` on, each `factor` times the one before. */
+/** `count` buckets from `start` on, each `factor` times the previous one. */
 export function exponential(start: number, factor: number, count: number): number[] {
   return Array.from({ length: count }, (_, power) => start * factor ** power);
 }
 
-/** From `start` on, each `width` more than the one before. */
+/** `count` buckets from `start` on, each `width` more than the previous one. */
 export function linear(start: number, width: number, count: number): number[] {
   return Array.from({ length: count }, (_, index) => start + index * width);
 }
 
-/** As kube-proxy's for a sync: 1 ms, doubled up to 16 s. */
+/** kube-proxy's buckets for syncs: 1 ms, doubled up to 16 s. */
 export const SYNC_BUCKETS = exponential(0.001, 2, 15);

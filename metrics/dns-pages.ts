@@ -1,11 +1,12 @@
-/** The pages of the DNS server. */
+/** HTTP pages of the DNS server. */
 import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
 import { metricsPage, type Page, pageHandler, TEXT } from './pages.ts';
 
 /**
- * What the DNS server tells over HTTP. Probes find each check by Kubernetes' name and by CoreDNS's.
- * @param notReady why queries should not be sent here; undefined when they should.
+ * HTTP pages of the DNS server. Each health check is available under Kubernetes' and CoreDNS's
+ * path.
+ * @param notReady why the server should get no queries; undefined if it is ready.
  */
 export function dnsPages(registry: Registry, notReady: () => string | undefined): RequestListener {
   const health = (): Page => ({ type: TEXT, body: 'OK' });

@@ -1,7 +1,7 @@
 /**
- * Metrics of the DNS server. Where CoreDNS has one for the same, name, labels and buckets are CoreDNS's
- * (plugins metrics, forward and proxy), as those of the agent are kube-proxy's: what looks at the
- * one looks at the other. docs/metrics.md has a table of them.
+ * Metrics of the DNS server. Metrics that CoreDNS also has use CoreDNS's names, labels and buckets
+ * (plugins metrics, forward and proxy), so that its dashboards and alerts work. docs/metrics.md
+ * lists them.
  */
 import { socketAddress } from '../api/addresses.ts';
 import type { NoAnswer, Resolver } from '../dns/exchange.ts';
@@ -14,7 +14,7 @@ import { apiServerMetrics } from './api-server.ts';
 import { createRegistry, exponential, type MetricDefiner, metricDefiner } from './define.ts';
 import { processMetrics } from './portwide.ts';
 
-/** As much of an exchange as is counted. */
+/** The part of a served query that is counted. */
 export type CountedQuery = Omit<ServedQuery, 'query'> & {
   readonly query:
     | (Pick<DnsQuery, 'type'> & { readonly edns: Pick<Edns, 'dnssecOk'> | undefined })
@@ -23,31 +23,34 @@ export type CountedQuery = Omit<ServedQuery, 'query'> & {
 
 export type DnsMetrics = ReturnType<typeof createDnsMetrics>;
 
-/** Kept elsewhere, and asked for at each scrape. */
+/** Values collected at each scrape. */
 interface DnsMetricSources {
-  /** How many are open. */
+  /** Number of open connections. */
   readonly tcpConnections: () => number;
   readonly resolvers: () => readonly { readonly resolver: Resolver; readonly isUp: boolean }[];
-  /** undefined: nothing is forwarded. */
+  /** undefined if nothing is forwarded. */
   readonly cache: () => CacheStats | undefined;
 }
 
-/** CoreDNS's: 0.25 ms, doubled up to 8 s. */
+/** CoreDNS's buckets: 0.25 ms, doubled up to 8 s. */
 const TIME_BUCKETS = exponential(0.00025, 2, 16);
-/** CoreDNS's, in bytes; the odd one included. */
+/** CoreDNS's buckets in bytes, including the irregular 8291. */
 const SIZE_BUCKETS = [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3];
-/** Types that CoreDNS does not tell apart, with all that have no name here. */
+/** Types that CoreDNS counts as `other`, as it does all types without a name here. */
 const OTHER_TYPES = ['HINFO', 'OPT'];
 const TYPES = namesByNumber(TYPE);
 const CODES = namesByNumber(RCODES);
-/** CoreDNS's zone for what reached no plugin; without the final dot it is no zone. */
+/**
+ * CoreDNS's zone label for queries that no plugin received. It has no final dot, so it cannot be a
+ * zone.
+ */
 const DROPPED = 'dropped';
-/** CoreDNS's names of the plugins that do the same. */
+/** The CoreDNS plugins with the same function. */
 const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
 
 /**
- * All metrics of the DNS server, in a registry of their own.
- * @param port that it listens on, which is a label in CoreDNS.
+ * All metrics of the DNS server, in their own registry.
+ * @param port listening port, a label in CoreDNS.
  * @param version of the package.
  */
 export function createDnsMetrics(port: number, version: string) {
@@ -56,69 +59,67 @@ export function createDnsMetrics(port: number, version: string) {
   const { counter, histogram } = define;
   const requests = counter(
     'coredns_dns_requests_total',
-    'Queries so far, by zone, protocol, family and type',
+    'Total number of DNS requests per zone, protocol, family and type.',
     ['server', 'zone', 'view', 'proto', 'family', 'type'],
   );
   const requestSeconds = histogram(
     'coredns_dns_request_duration_seconds',
-    'Seconds until a query was answered',
+    'Time in seconds each request took, per zone and type.',
     TIME_BUCKETS,
     ['server', 'zone', 'view', 'type'],
   );
   const sizeLabels = ['server', 'zone', 'view', 'proto'] as const;
   const requestBytes = histogram(
     'coredns_dns_request_size_bytes',
-    'Bytes of queries',
+    'Size of requests in bytes, per zone and protocol.',
     SIZE_BUCKETS,
     sizeLabels,
   );
   const responseBytes = histogram(
     'coredns_dns_response_size_bytes',
-    'Bytes of answers',
+    'Size of responses in bytes, per zone and protocol.',
     SIZE_BUCKETS,
     sizeLabels,
   );
   const dnssecRequests = counter(
     'coredns_dns_do_requests_total',
-    'Queries so far that asked for signatures, of which there are none',
+    'Total number of DNS requests with the DO bit set, per zone. The zone is not signed.',
     ['server', 'zone', 'view'],
   );
-  const responses = counter('coredns_dns_responses_total', 'Answers so far, by their code', [
-    'server',
-    'zone',
-    'view',
-    'rcode',
-    'plugin',
-  ]);
+  const responses = counter(
+    'coredns_dns_responses_total',
+    'Total number of DNS responses per zone, response code and plugin.',
+    ['server', 'zone', 'view', 'rcode', 'plugin'],
+  );
   const upstreamSeconds = histogram(
     'coredns_proxy_request_duration_seconds',
-    'Seconds until a resolver answered what was forwarded to it',
+    'Time in seconds until an upstream resolver responded, per resolver and response code.',
     TIME_BUCKETS,
     ['proxy_name', 'to', 'rcode'],
   );
   const rejected = counter(
     'coredns_forward_max_concurrent_rejects_total',
-    'Queries refused because too many were being forwarded',
+    'Total number of queries refused because too many were being forwarded.',
   );
   const failures = counter(
     'portwide_dns_forward_failures_total',
-    'How often a resolver did not answer what was forwarded to it',
+    'Total number of forwarded queries that a resolver did not answer, by reason.',
     ['to', 'reason'],
   );
   const programmingSeconds = histogram(
     'coredns_kubernetes_dns_programming_duration_seconds',
-    'Seconds from a change of endpoints until the records follow it',
+    'Time in seconds from a change of endpoints until the DNS records follow it.',
     exponential(0.001, 2, 20),
     ['service_kind'],
   );
   const probeFailures = counter(
     'coredns_proxy_healthcheck_failures_total',
-    'How often a resolver did not answer when it was probed',
+    'Total number of failed health check probes, per resolver.',
     ['proxy_name', 'to'],
   );
   const broken = counter(
     'coredns_forward_healthcheck_broken_total',
-    'How often all resolvers were down, and were asked all the same',
+    'Total number of times that all resolvers were down and were queried regardless.',
   );
   const common = { server: `dns://:${port}`, view: '' };
 
@@ -126,12 +127,14 @@ export function createDnsMetrics(port: number, version: string) {
     registry,
     api: apiServerMetrics(define),
     ...processMetrics(define, version),
-    /** Queries that the server itself failed on. */
+    /** Queries on which the server had an internal error. */
     internalErrors: counter(
       'coredns_panics_total',
-      'Queries so far that the server itself failed on',
+      'Total number of queries on which the server had an internal error.',
     ),
-    /** @param seconds from the change of a headless Service's endpoints until its records say so. */
+    /**
+     * @param seconds from the change of a headless Service's endpoints until its records follow.
+     */
     programmed: (seconds: number) =>
       programmingSeconds.observe({ service_kind: 'headless_with_selector' }, seconds),
     served(exchange: CountedQuery) {
@@ -157,7 +160,9 @@ export function createDnsMetrics(port: number, version: string) {
       probeFailed: (to: Resolver) => probeFailures.inc(proxy(to)),
       allDown: () => broken.inc(),
     },
-    /** Has these numbers asked for from now on. Call it once, before anything is scraped. */
+    /**
+     * Registers the metrics that are collected from `sources`. Call once, before the first scrape.
+     */
     collectFrom: (sources: DnsMetricSources) => {
       serverMetrics(define, sources);
       cacheMetrics(define, common, sources.cache);
@@ -166,23 +171,28 @@ export function createDnsMetrics(port: number, version: string) {
 }
 
 function serverMetrics(
-  { collected: asked, collectedValue: askedOne }: MetricDefiner,
+  { collected, collectedValue }: MetricDefiner,
   { resolvers, tcpConnections }: DnsMetricSources,
 ): void {
-  asked('gauge', 'portwide_dns_resolver_up', '1 while queries are forwarded to it', ['to'], () =>
-    resolvers().map(({ resolver, isUp }) => ({ to: hostPort(resolver), count: isUp ? 1 : 0 })),
+  collected(
+    'gauge',
+    'portwide_dns_resolver_up',
+    '1 while queries are forwarded to the resolver, 0 while it is down.',
+    ['to'],
+    () =>
+      resolvers().map(({ resolver, isUp }) => ({ to: hostPort(resolver), count: isUp ? 1 : 0 })),
   );
-  askedOne(
+  collectedValue(
     'gauge',
     'portwide_dns_tcp_connections',
-    'Connections of clients that are open',
+    'Number of open TCP connections from clients.',
     tcpConnections,
   );
 }
 
-/** CoreDNS's of its plugin *cache*. */
+/** Metrics of CoreDNS's *cache* plugin. */
 function cacheMetrics(
-  { collected: asked }: MetricDefiner,
+  { collected }: MetricDefiner,
   common: Readonly<Record<'server' | 'view', string>>,
   numbers: DnsMetricSources['cache'],
 ): void {
@@ -193,7 +203,7 @@ function cacheMetrics(
     full: string,
     help: string,
   ) =>
-    asked(type, full, help, ['server', 'type', 'zones', 'view'], () => {
+    collected(type, full, help, ['server', 'type', 'zones', 'view'], () => {
       const now = numbers();
       if (now === undefined) return [];
       return (['success', 'denial'] as const).map((each) => ({
@@ -203,31 +213,36 @@ function cacheMetrics(
       }));
     });
   const total = (full: string, help: string, value: (now: CacheStats) => number) =>
-    asked('counter', full, help, ['server', 'zones', 'view'], () => {
+    collected('counter', full, help, ['server', 'zones', 'view'], () => {
       const now = numbers();
       return now === undefined ? [] : [{ ...labels, count: value(now) }];
     });
-  byType('gauge', 'entries', 'coredns_cache_entries', 'Answers of resolvers that are kept');
+  byType(
+    'gauge',
+    'entries',
+    'coredns_cache_entries',
+    'Number of cached responses of upstream resolvers.',
+  );
   byType(
     'counter',
     'hits',
     'coredns_cache_hits_total',
-    'Queries so far that were answered by these',
+    'Total number of queries answered from the cache.',
   );
   byType(
     'counter',
     'evictions',
     'coredns_cache_evictions_total',
-    'Answers so far that made room for others',
+    'Total number of cached responses evicted to make room.',
   );
   total(
     'coredns_cache_requests_total',
-    'Queries so far whose answers could have been kept',
+    'Total number of cacheable queries.',
     ({ hits, misses }) => hits.success + hits.denial + misses,
   );
   total(
     'coredns_cache_misses_total',
-    'Queries so far whose answers were not, or no longer',
+    'Total number of cacheable queries that the cache had no valid response for.',
     ({ misses }) => misses,
   );
 }

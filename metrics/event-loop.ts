@@ -1,17 +1,17 @@
-/** How long the event loop was held up. */
+/** Measures how long the event loop is blocked. */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
-/** Milliseconds between two looks of the kernel-side timer; a stall is known to that. */
+/** Milliseconds between samples of the monitor's timer; the precision of a measured stall. */
 const RESOLUTION = 10;
 const PERIOD = 1000;
 
 type DelayMonitor = ReturnType<typeof monitorEventLoopDelay>;
 
 /**
- * Tells, each second, the longest time in it in which the event loop was held up. Node's own monitor
- * measures, outside of JavaScript; a timer that looked as often would itself be work.
- * @param observe seconds.
- * @returns what ends it. It does not keep the process alive.
+ * Reports the longest event loop stall of each second. Node's monitor measures outside of
+ * JavaScript; a JavaScript timer with that precision would cause load.
+ * @param observe gets seconds.
+ * @returns a function that stops it. The timer does not keep the process alive.
  */
 export function watchEventLoop(observe: (seconds: number) => void): () => void {
   const monitor = monitorEventLoopDelay({ resolution: RESOLUTION });
@@ -23,9 +23,13 @@ export function watchEventLoop(observe: (seconds: number) => void): () => void {
   };
 }
 
-/** @param monitor of nanoseconds. @returns seconds; the monitor begins anew. */
+/**
+ * @param monitor measures in nanoseconds.
+ * @returns seconds; the monitor is reset.
+ */
 export function takeMaxStall(monitor: Pick<DelayMonitor, 'max' | 'reset'>): number {
-  // What it measures includes the wait itself. Before the first look it has no maximum.
+  // The monitor's values include the sampling interval. Before the first sample there is no
+  // maximum.
   const longest = Math.max(0, monitor.max / 1e6 - RESOLUTION) / 1000;
   monitor.reset();
   return longest;

@@ -1,28 +1,28 @@
 /**
- * The metrics of kube-proxy that Portwide has too, with kube-proxy's names, types, labels and buckets
- * (pkg/proxy/metrics), so that dashboards and alerts go on working. docs/metrics.md has a table of
- * them, and of those that are left out.
+ * The kube-proxy metrics that Portwide also has, with kube-proxy's names, types, labels, buckets
+ * and HELP texts (pkg/proxy/metrics), so that its dashboards and alerts work. docs/metrics.md lists
+ * them, and those left out.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { linear, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
-/** Where the numbers are that are asked for at each scrape. */
+/** Values collected at each scrape. */
 export interface KubeProxySources {
-  /** Changes of Services and EndpointSlices: since the start, and those that no sync has taken up. */
+  /** Changes of Services and EndpointSlices: total, and pending until a sync takes them up. */
   changes(): Readonly<Record<'Service' | 'EndpointSlice', { total: number; pending: number }>>;
-  /** Routes with a Local policy and no endpoint on this node. */
+  /** Service ports with a Local traffic policy and no endpoint on this node. */
   noLocal(): Iterable<{ family: IpFamily; policy: 'internal' | 'external'; count: number }>;
-  /** Rules of iptables that are ours, by table. */
+  /** iptables rules owned by the agent, by table. */
   rules(): Iterable<{ family: IpFamily; table: string; count: number }>;
-  /** Of mode nftables: how often something of no use could not be removed. */
+  /** Mode nftables: failed removals of unused objects. */
   cleanupFailures(): Iterable<{ family: IpFamily; count: number }>;
-  /** Of mode nftables: node ports that are listened on at a loopback address. */
+  /** Mode nftables: node ports listened on at a loopback address. */
   localhostListeners(): Iterable<readonly [IpFamily, number]>;
-  /** Of mode nftables: packets that rules rejected at a loopback address. */
+  /** Mode nftables: packets to loopback addresses that rules rejected. */
   localhostRejections(): Promise<Iterable<{ family: IpFamily; protocol: Protocol; count: number }>>;
 }
 
-/** Seconds of the network programming latency SLI: up to 5 minutes. */
+/** Seconds. Buckets of the network programming latency SLI, up to 5 minutes. */
 const NETWORK_BUCKETS = [
   ...linear(0.25, 0.25, 2),
   ...linear(1, 1, 59),
@@ -34,124 +34,134 @@ const SYNC = 'kubeproxy_sync_proxy_rules';
 const FAMILY = ['ip_family'] as const;
 
 export function kubeProxyMetrics(define: MetricDefiner, sources: KubeProxySources) {
-  const { counter, gauge, histogram, collected: asked, collectedValue: askedOne } = define;
-  for (const [kind, word] of [
-    ['EndpointSlice', 'endpoint'],
-    ['Service', 'service'],
+  const { counter, gauge, histogram, collected, collectedValue } = define;
+  for (const [kind, word, object] of [
+    ['EndpointSlice', 'endpoint', 'Endpoint'],
+    ['Service', 'service', 'Service'],
   ] as const) {
     const changes = () => sources.changes()[kind];
-    askedOne(
+    collectedValue(
       'gauge',
       `${SYNC}_${word}_changes_pending`,
-      `Changes of ${kind} objects that no sync of the rules has taken up`,
+      `Pending proxy rules ${object} changes`,
       () => changes().pending,
     );
-    askedOne(
+    collectedValue(
       'counter',
       `${SYNC}_${word}_changes_total`,
-      `Changes of ${kind} objects seen so far`,
+      `Cumulative proxy rules ${object} changes`,
       () => changes().total,
     );
   }
-  asked(
+  collected(
     'gauge',
     `${SYNC}_no_local_endpoints_total`,
-    'Service ports with the traffic policy Local that have endpoints, but none on this node',
+    'Number of services with a Local traffic policy and no endpoints',
     ['traffic_policy', 'ip_family'],
     () => [...sources.noLocal()].map((each) => ({ ...each, traffic_policy: each.policy })),
   );
-  asked(
+  collected(
     'gauge',
     'kubeproxy_nftables_localhost_nodeport_listeners',
-    'Node ports that are listened on at 127.0.0.1 or [::1] (mode nftables)',
+    'Number of node ports listened on at 127.0.0.1 or [::1] (mode nftables).',
     FAMILY,
     () => [...sources.localhostListeners()].map(([family, count]) => ({ family, count })),
   );
-  asked(
+  collected(
     'counter',
     'kubeproxy_nftables_localhost_nodeport_rejected_packets_total',
-    'Packets of UDP and SCTP to node ports at 127.0.0.1 or [::1] that were rejected, since the table was made (mode nftables)',
+    'Total number of UDP and SCTP packets to node ports at 127.0.0.1 or [::1] that were rejected since the table was created (mode nftables).',
     ['ip_family', 'protocol'],
     () => sources.localhostRejections(),
   );
-  asked('gauge', `${SYNC}_iptables_total`, 'Rules of iptables owned', ['table', 'ip_family'], () =>
-    sources.rules(),
+  collected(
+    'gauge',
+    `${SYNC}_iptables_total`,
+    'Total number of iptables rules owned by kube-proxy',
+    ['table', 'ip_family'],
+    () => sources.rules(),
   );
-  asked(
+  collected(
     'counter',
     `${SYNC}_nftables_cleanup_failures_total`,
-    'Failures so far to remove what is of no use from the table (mode nftables)',
+    'Cumulative proxy nftables cleanup failures',
     FAMILY,
     () => sources.cleanupFailures(),
   );
   return {
-    syncSeconds: histogram(`${SYNC}_duration_seconds`, 'Seconds a sync took', SYNC_BUCKETS, FAMILY),
+    syncSeconds: histogram(
+      `${SYNC}_duration_seconds`,
+      'SyncProxyRules latency in seconds',
+      SYNC_BUCKETS,
+      FAMILY,
+    ),
     fullSyncSeconds: histogram(
       'kubeproxy_sync_full_proxy_rules_duration_seconds',
-      'Seconds a sync took that compared everything',
+      'SyncProxyRules latency in seconds for full resyncs',
       SYNC_BUCKETS,
       FAMILY,
     ),
     partialSyncSeconds: histogram(
       'kubeproxy_sync_partial_proxy_rules_duration_seconds',
-      'Seconds a sync took that wrote only what had changed',
+      'SyncProxyRules latency in seconds for partial resyncs',
       SYNC_BUCKETS,
       FAMILY,
     ),
-    lastSync: gauge(`${SYNC}_last_timestamp_seconds`, 'When a sync last succeeded', FAMILY),
+    lastSync: gauge(
+      `${SYNC}_last_timestamp_seconds`,
+      'The last time proxy rules were successfully synced',
+      FAMILY,
+    ),
     lastQueued: gauge(
       `${SYNC}_last_queued_timestamp_seconds`,
-      'When a sync was last asked for; much later than the last success: something hangs',
+      'The last time a sync of proxy rules was queued',
       FAMILY,
     ),
     networkProgrammingSeconds: histogram(
       'kubeproxy_network_programming_duration_seconds',
-      'Seconds from a change of a Service or pod until the rules of this node followed',
+      'In Cluster Network Programming Latency in seconds',
       NETWORK_BUCKETS,
       FAMILY,
     ),
     restoreFailures: counter(
       `${SYNC}_iptables_restore_failures_total`,
-      'Failures of iptables-restore so far',
+      'Cumulative proxy iptables restore failures',
       FAMILY,
     ),
     partialRestoreFailures: counter(
       `${SYNC}_iptables_partial_restore_failures_total`,
-      'Failures of iptables-restore so far in syncs that wrote only what had changed',
+      'Cumulative proxy iptables partial restore failures',
       FAMILY,
     ),
     nftSyncFailures: counter(
       `${SYNC}_nftables_sync_failures_total`,
-      'Syncs so far that failed because nft or the kernel refused a transaction (mode nftables)',
+      'Cumulative proxy nftables sync failures',
       FAMILY,
     ),
-    rulesWritten: gauge(`${SYNC}_iptables_last`, 'Rules of iptables written by the last sync', [
-      'table',
-      'ip_family',
-    ]),
+    rulesWritten: gauge(
+      `${SYNC}_iptables_last`,
+      'Number of iptables rules written by kube-proxy in last sync',
+      ['table', 'ip_family'],
+    ),
     conntrackSeconds: histogram(
       'kubeproxy_conntrack_reconciler_sync_duration_seconds',
-      'Seconds it took to look for stale conntrack entries',
+      'ReconcileConntrackFlowsLatency latency in seconds',
       SYNC_BUCKETS,
       FAMILY,
     ),
     conntrackDeleted: counter(
       'kubeproxy_conntrack_reconciler_deleted_entries_total',
-      'Stale conntrack entries deleted so far',
+      'Cumulative conntrack flows deleted by conntrack reconciler',
       FAMILY,
     ),
     localhostListenFailures: counter(
       'kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total',
-      'Node ports so far that could not be listened on at 127.0.0.1 or [::1] (mode nftables)',
+      'Total number of node ports that could not be listened on at 127.0.0.1 or [::1] (mode nftables).',
       FAMILY,
     ),
-    healthz: counter(
-      'kubeproxy_proxy_healthz_total',
-      'Answers of /healthz so far, by HTTP status',
-      ['code'],
-    ),
-    livez: counter('kubeproxy_proxy_livez_total', 'Answers of /livez so far, by HTTP status', [
+    healthz: counter('kubeproxy_proxy_healthz_total', 'Cumulative proxy healthz HTTP status', [
       'code',
     ]),
+    livez: counter('kubeproxy_proxy_livez_total', 'Cumulative proxy livez HTTP status', ['code']),
   };
 }

@@ -1,4 +1,4 @@
-/** Metrics `kubernetes_*` that all Kubernetes components have (component-base/metrics). */
+/** Metrics `kubernetes_*` of all Kubernetes components (component-base/metrics). */
 import { buildInfo } from '../process/version.ts';
 import type { MetricDefiner } from './define.ts';
 
@@ -14,20 +14,21 @@ export function kubernetesInfo(
   version: string,
   features: readonly Feature[],
 ): void {
-  // `gitVersion` is the label `git_version`.
+  // Label names are in snake case: `gitVersion` becomes `git_version`.
   const labels = Object.fromEntries(
     Object.entries(buildInfo(version)).map(([field, value]) => [
       field.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
       value,
     ]),
   );
-  gauge('kubernetes_build_info', 'Always 1; the labels tell the version', Object.keys(labels)).set(
-    labels,
-    1,
-  );
+  gauge(
+    'kubernetes_build_info',
+    'Constant 1, labelled by the version and platform of the binary.',
+    Object.keys(labels),
+  ).set(labels, 1);
   const enabled = gauge(
     'kubernetes_feature_enabled',
-    '1 when the feature gate is on, otherwise 0',
+    '1 if the feature gate is enabled, otherwise 0.',
     ['name', 'stage'],
   );
   for (const { name, stage, isEnabled } of features)

@@ -1,4 +1,7 @@
-/** metrics/ has what this process tells Prometheus; here all metrics of the agent come together. */
+/**
+ * metrics/ exports the metrics of the process to Prometheus; this file combines all metrics of the
+ * agent.
+ */
 import type { IpFamily } from '../api/objects.ts';
 import { apiServerMetrics } from './api-server.ts';
 import { createRegistry, metricDefiner } from './define.ts';
@@ -11,8 +14,8 @@ export interface MetricSources extends KubeProxySources, PortwideSources {}
 export type Metrics = ReturnType<typeof createMetrics>;
 
 /**
- * All metrics of the agent, in a registry of their own.
- * @param sources asked at each scrape.
+ * All metrics of the agent, in their own registry.
+ * @param sources values collected at each scrape.
  * @param version of the package.
  * @param features for `kubernetes_feature_enabled`.
  */
@@ -26,7 +29,7 @@ export function createMetrics(
   kubernetesInfo(define, version, features);
   return {
     registry,
-    /** Turns what the session with the API server does into metrics. */
+    /** Turns the events of the API server session into metrics. */
     api: apiServerMetrics(define),
     ...kubeProxyMetrics(define, sources),
     ...portwideMetrics(define, sources, version),
@@ -34,8 +37,8 @@ export function createMetrics(
 }
 
 /**
- * Shows what happens rarely, and is better never seen, as 0 from the start: a first failure is an
- * increase then, which a query can find.
+ * Initializes rarely incremented counters to 0, so that a query sees the first failure as an
+ * increase.
  */
 export function initFamily(metrics: Metrics, family: IpFamily): void {
   const { restoreFailures, partialRestoreFailures, nftSyncFailures, conntrackDeleted } = metrics;

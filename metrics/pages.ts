@@ -1,26 +1,26 @@
-/** Pages over HTTP, by path. */
+/** HTTP pages by path. */
 import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
 
-/** What is at a path. */
+/** Content of a page. */
 export interface Page {
   readonly type: string;
   readonly body: string;
-  /** HTTP status; 200 unless it says otherwise. */
+  /** HTTP status; default 200. */
   readonly code?: number;
 }
 
-/** Pages by path. Each is made per request, from the `Accept` header. */
+/** Pages by path. Each is generated per request, from the `Accept` header. */
 export type Pages = Readonly<Record<string, (accept: string | undefined) => Page | Promise<Page>>>;
 
 export const TEXT = 'text/plain; charset=utf-8';
 
-/** The metrics of a registry. */
+/** Page with the metrics of a registry. */
 export function metricsPage(registry: Registry): () => Promise<Page> {
   return async () => ({ type: registry.contentType, body: await registry.metrics() });
 }
 
-/** Serves pages; a page that cannot be made is an error 500, and any other path not found. */
+/** Serves pages. A page that throws is answered with status 500, an unknown path with 404. */
 export function pageHandler(pages: Pages): RequestListener {
   const answer = async (path: string, accept: string | undefined): Promise<Required<Page>> => {
     const page = Object.hasOwn(pages, path) ? pages[path] : undefined;

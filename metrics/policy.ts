@@ -1,32 +1,32 @@
-/** Metrics of network policy, of agents that enforce it; docs/metrics.md has a table of them. */
+/** Metrics of network policy, on agents that enforce it; docs/metrics.md lists them. */
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
 import { exponential, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 export type PolicyMetrics = ReturnType<typeof policyMetrics>;
 
-/** Where the numbers are that are asked for at each scrape. */
+/** Values collected at each scrape. */
 export interface PolicySources {
-  /** Faulty are those of which some part fails closed. */
+  /** `faulty` policies have a part that fails closed. */
   policies(): Iterable<{ kind: PolicyKind; state: 'sound' | 'faulty'; count: number }>;
-  /** Objects that cannot be read as they are now, of each kind that network policy reads. */
+  /** Objects that cannot be read in their current version, by kind. */
   unreadable(): Iterable<{ kind: Kind; count: number }>;
   policySets(): Iterable<{ direction: string; count: number }>;
   elements(): Iterable<{ family: IpFamily; set: string; count: number }>;
-  /** Of domain names: what is known, and what was seen of DNS. */
+  /** Known domain names and addresses, and counts of DNS messages. */
   names(): FqdnStats;
-  /** Packets of DNS that the kernel did not hand over and dropped. */
+  /** DNS packets that the kernel dropped because it could not queue them. */
   queueDrops(): Promise<number>;
-  /** The kernel counts them. */
+  /** Read from counters in the kernel. */
   denied(): Promise<Iterable<{ family: IpFamily; tier: string; direction: string; count: number }>>;
 }
 
-/** Since the start, but for what there is of names and addresses. */
+/** Totals since the start, except `names` and `addresses`, which are current. */
 interface FqdnStats
   extends Readonly<
     Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>
   > {
-  /** Answers go by unseen, although rules have names. */
+  /** DNS responses are not seen although rules have domain names. */
   readonly isBlind: boolean;
 }
 
@@ -43,57 +43,57 @@ const DNS_OUTCOMES = {
 /** 0.1 ms to 1.6 s. */
 const COMPILE_BUCKETS = exponential(0.0001, 2, 15);
 
-/** @param families that are enforced: what is rare shows as 0 for them from the start. */
+/** @param families enforced IP families; their rare counters start at 0. */
 export function policyMetrics(
   define: MetricDefiner,
   sources: PolicySources,
   families: readonly IpFamily[],
 ) {
-  const { counter, gauge, histogram, collected: asked } = define;
-  asked(
+  const { counter, gauge, histogram, collected } = define;
+  collected(
     'gauge',
     'portwide_policies',
-    'Network policies, by kind; faulty are those of which a part cannot be enforced as written, and fails closed',
+    'Number of network policies by kind and state. State faulty: a part cannot be enforced as written and fails closed.',
     ['kind', 'state'],
     () => sources.policies(),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_policy_unreadable_objects',
-    'Objects of network policy that cannot be read as they are now, by kind; a version that could be read stays in force',
+    'Number of network policy objects that cannot be read in their current version, by kind. The last readable version stays in force.',
     ['kind'],
     () => sources.unreadable(),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_policy_profiles',
-    'Different sets of policies that apply to pods of this node',
+    'Number of distinct policy sets that apply to pods of this node.',
     ['direction'],
     () => sources.policySets(),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_policy_elements',
-    'Elements in the sets and maps of network policy',
+    'Number of elements in the sets and maps of network policy.',
     ['set', 'ip_family'],
     () => sources.elements(),
   );
-  asked(
+  collected(
     'counter',
     'portwide_policy_denied_packets_total',
-    'Packets that network policies have denied since their table was made, by tier',
+    'Total number of packets denied by network policies since their table was created, by tier.',
     ['tier', 'direction', 'ip_family'],
     () => sources.denied(),
   );
   fqdnMetrics(define, sources);
   const applyFailures = counter(
     'portwide_policy_apply_failures_total',
-    'Changes of network policy that could not be applied; each is tried again',
+    'Total number of failed changes of network policy. Each is retried.',
     ['ip_family'],
   );
   const drifts = counter(
     'portwide_policy_disturbances_total',
-    'How often the table of network policy was not as it should be: somebody else changed it, say',
+    'Total number of times that the network policy table differed from the expected state, for example after an external change.',
     ['ip_family'],
   );
   for (const family of families) {
@@ -101,12 +101,12 @@ export function policyMetrics(
   }
   const lastQueued = gauge(
     'portwide_policy_last_queued_timestamp_seconds',
-    'When there last was something to apply; at the start, everything',
+    'Unix time when a change of network policy was last queued; at the start, everything is queued.',
     ['ip_family'],
   );
   const lastApplied = gauge(
     'portwide_policy_last_applied_timestamp_seconds',
-    'When the kernel last had all of network policy; 0 for never',
+    'Unix time of the last successful full apply of network policy; 0 if never.',
     ['ip_family'],
   );
   for (const family of families) {
@@ -116,54 +116,51 @@ export function policyMetrics(
   return {
     compileSeconds: histogram(
       'portwide_policy_compile_duration_seconds',
-      'Seconds it took to work out what a change of objects means for the kernel',
+      'Time in seconds to compile a change of objects.',
       COMPILE_BUCKETS,
     ),
     applySeconds: histogram(
       'portwide_policy_apply_duration_seconds',
-      'Seconds it took to bring a change of network policy, or all of it, to the kernel',
+      'Time in seconds to apply a change of network policy, or all of it, to the kernel.',
       SYNC_BUCKETS,
       ['ip_family'],
     ),
     applyFailures,
-    drifts: drifts,
+    drifts,
     lastQueued,
     lastApplied,
   };
 }
 
-function fqdnMetrics(
-  { collected: asked, collectedValue: askedOne }: MetricDefiner,
-  sources: PolicySources,
-): void {
-  askedOne(
+function fqdnMetrics({ collected, collectedValue }: MetricDefiner, sources: PolicySources): void {
+  collectedValue(
     'gauge',
     'portwide_policy_dns_unseen',
-    '1 while answers of DNS go by unseen although rules have domain names, otherwise 0',
+    '1 while DNS responses are not seen although rules have domain names, otherwise 0.',
     () => (sources.names().isBlind ? 1 : 0),
   );
-  askedOne(
+  collectedValue(
     'gauge',
     'portwide_policy_fqdn_names',
-    'Domain names of which addresses are known',
+    'Number of domain names with known addresses.',
     () => sources.names().names,
   );
-  askedOne(
+  collectedValue(
     'gauge',
     'portwide_policy_fqdn_addresses',
-    'Addresses of domain names that are known',
+    'Number of known addresses of domain names.',
     () => sources.names().addresses,
   );
-  askedOne(
+  collectedValue(
     'counter',
     'portwide_policy_fqdn_evictions_total',
-    'Addresses of domain names that were forgotten before their time, for there were too many',
+    'Total number of addresses of domain names evicted before their TTL expired, because there were too many.',
     () => sources.names().evictions,
   );
-  asked(
+  collected(
     'counter',
     'portwide_policy_dns_messages_total',
-    'Messages of DNS that were looked into, and what became of some',
+    'Total number of inspected DNS messages, by outcome.',
     ['outcome'],
     () => {
       const numbers = sources.names();
@@ -173,10 +170,10 @@ function fqdnMetrics(
       }));
     },
   );
-  askedOne(
+  collectedValue(
     'counter',
     'portwide_policy_dns_queue_drops_total',
-    'Packets of DNS that the kernel dropped, for their queue or its reader was full',
+    'Total number of DNS packets that the kernel dropped because the queue or its reader was full.',
     () => sources.queueDrops(),
   );
 }

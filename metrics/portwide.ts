@@ -1,11 +1,11 @@
-/** Metrics of what kube-proxy has not got; docs/metrics.md has a table of them. */
+/** Metrics that kube-proxy does not have; docs/metrics.md lists them. */
 import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 /** Changes of the configuration file since the start. */
 export interface ConfigChanges {
-  /** Whether the agent waits to restart because of one. */
+  /** Whether the agent is waiting to restart because of a change. */
   readonly isPending: boolean;
   /** By result. */
   readonly counts: Readonly<Record<'accepted' | 'unusable' | 'cancelled', number>>;
@@ -16,52 +16,60 @@ export const NO_CONFIG_CHANGES: ConfigChanges = {
   counts: { accepted: 0, unusable: 0, cancelled: 0 },
 };
 
-/** What another mode, or an agent with `--network-policy`, may have left on the node. */
+/**
+ * State that another proxy mode, or an agent with `--network-policy`, may have left on the node.
+ */
 const LEFTOVERS = ['iptables', 'ipvs', 'nftables', 'network-policy'] as const;
 export type Leftover = (typeof LEFTOVERS)[number];
-/** Why it is still there: established connections need it, a sysctl must be set back first, or removing it failed. */
+/**
+ * Why state remains: established connections use it, a sysctl must be restored first, or removing
+ * it failed.
+ */
 const REMAINING_REASONS = ['connections', 'sysctl', 'error'] as const;
 
-/** What is still on the node, and why. */
+/** State that remains on the node, with the reason. */
 export interface RemainingState {
   readonly what: Leftover;
   readonly reason: (typeof REMAINING_REASONS)[number];
-  /** Established connections that need it. */
+  /** Established connections that use it. */
   readonly connections: number;
 }
 
-/** Where the numbers are that are asked for at each scrape. */
+/** Values collected at each scrape. */
 export interface PortwideSources {
-  /** Services refused now, as pairs of Service and reason. */
+  /** Currently refused Services, as pairs of Service and reason. */
   refusals(): Iterable<{ serviceKey: ObjectKey; reason: RefusalReason }>;
-  /** How many Services take a TCP port of the node's own. */
+  /** Number of Services with a TCP port that this node itself listens on. */
   servicesOnListenerPorts(): number;
   allPortsServices(): Readonly<Record<'all' | 'ranges', number>>;
   routes(): Iterable<{ family: IpFamily; kind: 'port' | 'ranges' | 'all'; count: number }>;
-  /** Elements of nf_tables that Services have, by map; of mode nftables. */
+  /** Mode nftables: elements of Services, by map. */
   elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
-  /** Packet marks, of modes that have them. */
+  /** Packet marks, in modes that use them. */
   marks(): Iterable<{ family: IpFamily; inUse: number; waiting: number }>;
   drainingVips(): Iterable<{ family: IpFamily; count: number }>;
   configChanges(): ConfigChanges;
-  /** What was to be taken over and is not yet removed. */
+  /** State of other modes that takeover has not removed yet. */
   remainingState(): Iterable<RemainingState>;
 }
 
-/** There were too many, the API server refused it, or was not there. */
+/** The queue was full, the API server rejected the Event, or the API server was unreachable. */
 const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] as const;
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
-/** What every process of ours tells of itself. @param version of the package. */
+/**
+ * Metrics of every Portwide process.
+ * @param version of the package.
+ */
 export function processMetrics({ gauge, histogram }: MetricDefiner, version: string) {
-  gauge('portwide_build_info', 'Always 1; the label tells the version', ['version']).set(
+  gauge('portwide_build_info', 'Constant 1, labelled by the version.', ['version']).set(
     { version },
     1,
   );
   return {
     stallSeconds: histogram(
       'portwide_event_loop_stall_seconds',
-      'The longest time in each second in which the process could react to nothing',
+      'Longest event loop stall in each second, in seconds.',
       STALL_BUCKETS,
     ),
   };
@@ -69,133 +77,133 @@ export function processMetrics({ gauge, histogram }: MetricDefiner, version: str
 
 /** @param version of the package. */
 export function portwideMetrics(define: MetricDefiner, sources: PortwideSources, version: string) {
-  const { counter, gauge, histogram, collected: asked, collectedValue: askedOne } = define;
+  const { counter, gauge, histogram, collected, collectedValue } = define;
   const { stallSeconds } = processMetrics(define, version);
-  asked(
+  collected(
     'gauge',
     'portwide_all_ports_services',
-    'Services served on all ports, or on ranges, of at least one VIP',
+    'Number of Services served on all ports or on port ranges, on at least one VIP.',
     ['kind'],
     () => Object.entries(sources.allPortsServices()).map(([kind, count]) => ({ kind, count })),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_refused_services',
-    'Services that are not served, or not on all of their VIPs, by reason',
+    'Number of Services that are not served, or not on all of their VIPs, by reason.',
     ['reason'],
     () => refusedServices(sources.refusals()),
   );
-  askedOne(
+  collectedValue(
     'gauge',
     'portwide_services_on_own_ports',
-    'Services that take a TCP port of this node itself: of ssh, the kubelet, /healthz or /metrics',
+    'Number of Services with a TCP port that this node itself uses: ssh, the kubelet, /healthz or /metrics.',
     () => sources.servicesOnListenerPorts(),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_routes',
-    'Service ports served, and Services on all ports or on ranges',
+    'Number of served Service ports, and of Services on all ports or on port ranges.',
     ['kind', 'ip_family'],
     () => sources.routes(),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_nftables_elements',
-    'Elements that Services have in the maps and sets of the table (mode nftables)',
+    'Number of elements of Services in the maps and sets of the table (mode nftables).',
     ['map', 'ip_family'],
     () => sources.elements(),
   );
   const marks = (value: (marks: { inUse: number; waiting: number }) => number) => () =>
     [...sources.marks()].map((each) => ({ family: each.family, count: value(each) }));
-  asked(
+  collected(
     'gauge',
     'portwide_marks_in_use',
-    'Packet marks that all-ports Services have (mode ipvs)',
+    'Number of packet marks in use by all-ports Services (mode ipvs).',
     ['ip_family'],
     marks(({ inUse }) => inUse),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_marks_exhausted',
-    'Services that are rejected because no packet mark is left for them (mode ipvs)',
+    'Number of Services that are rejected because no packet mark is left (mode ipvs).',
     ['ip_family'],
     marks(({ waiting }) => waiting),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_lingering_vips',
-    'VIPs on which no Service is served and that stay bound while connections to them last (mode ipvs)',
+    'Number of VIPs without a Service that stay bound until their connections end (mode ipvs).',
     ['ip_family'],
     () => sources.drainingVips(),
   );
-  askedOne(
+  collectedValue(
     'gauge',
     'portwide_config_restart_pending',
-    '1 while a restart for a changed configuration file is delayed, otherwise 0',
+    '1 while a restart after a change of the configuration file is delayed, otherwise 0.',
     () => (sources.configChanges().isPending ? 1 : 0),
   );
-  asked(
+  collected(
     'counter',
     'portwide_config_changes_total',
-    'Changes of the configuration file since the start, by result',
+    'Total number of changes of the configuration file since the start, by result.',
     ['result'],
     () =>
       Object.entries(sources.configChanges().counts).map(([result, count]) => ({ result, count })),
   );
-  asked(
+  collected(
     'gauge',
     'portwide_takeover_kept',
-    '1 while what another mode left is still on the node, by the reason why it is kept',
+    '1 while state of another mode remains on the node, by the reason why it was not removed.',
     ['what', 'reason'],
     () => remainingStateCounts([...sources.remainingState()]),
   );
-  askedOne(
+  collectedValue(
     'gauge',
     'portwide_takeover_connections',
-    'Established connections that need what another mode left',
+    'Number of established connections that use state of another mode.',
     () => [...sources.remainingState()].reduce((sum, { connections }) => sum + connections, 0),
   );
   const eventsDropped = counter(
     'portwide_events_dropped_total',
-    'Kubernetes Events that could not be written so far, by reason',
+    'Total number of Kubernetes Events that could not be written, by reason.',
     ['reason'],
   );
   for (const reason of DROP_REASONS) eventsDropped.inc({ reason }, 0);
   return {
     applySeconds: histogram(
       'portwide_backend_apply_duration_seconds',
-      'Seconds it took to bring the kernel to what is wanted, without conntrack',
+      'Time in seconds to apply changes to the kernel, without conntrack.',
       SYNC_BUCKETS,
       ['ip_family'],
     ),
     stallSeconds,
     localhostConnections: counter(
       'portwide_localhost_node_port_connections_total',
-      'Connections so far to node ports on localhost, by whether an endpoint took them (mode nftables)',
+      'Total number of connections to node ports on localhost, by whether an endpoint accepted them (mode nftables).',
       ['ip_family', 'result'],
     ),
     eventsDropped,
     initialSyncComplete: gauge(
       'portwide_initial_sync_complete',
-      '1 once the rules of every IP family were written completely since the agent started, 0 before',
+      '1 once the rules of every IP family have been written completely since the agent started, 0 before.',
     ),
     faultyManifests: gauge(
       'portwide_faulty_manifests',
-      'Manifest files with a fault, and the directory if it cannot be read; what was read before stays in force',
+      'Number of manifest files with an error, plus one if the directory cannot be read. Objects read before stay in force.',
     ),
     nodeMissing: gauge(
       'portwide_node_missing',
-      '1 while the API server has no Node with the name of this agent, otherwise 0',
+      '1 while the API server has no Node with the name of this agent, otherwise 0.',
     ),
   };
 }
 
-function remainingStateCounts(kept: readonly RemainingState[]) {
+function remainingStateCounts(remaining: readonly RemainingState[]) {
   return LEFTOVERS.flatMap((what) =>
     REMAINING_REASONS.map((reason) => ({
       what,
       reason,
-      count: kept.some((each) => each.what === what && each.reason === reason) ? 1 : 0,
+      count: remaining.some((each) => each.what === what && each.reason === reason) ? 1 : 0,
     })),
   );
 }

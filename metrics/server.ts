@@ -1,29 +1,32 @@
-/** The pages of the agent's metrics server. */
+/** HTTP pages of the agent's metrics server. */
 import type { RequestListener } from 'node:http';
 import type { Registry } from 'prom-client';
 import { metricsPage, type Pages, pageHandler, TEXT } from './pages.ts';
 import { createSlis } from './slis.ts';
 import { flagzPage, type Statusz, statuszPage } from './zpages.ts';
 
-/** What the pages of the metrics server show. */
+/** Content of the pages of the metrics server. */
 export interface MetricsPages {
   readonly registry: Registry;
-  /** The proxy mode's name. */
+  /** Name of the proxy mode. */
   readonly mode: string;
-  /** The configuration in force (`KubeProxyConfiguration`), for `/configz`; without it, no such page. */
+  /**
+   * The configuration in force (`KubeProxyConfiguration`) for `/configz`; undefined disables the
+   * page.
+   */
   readonly configuration?: (() => object) | undefined;
-  /** Content of `/statusz`; without it there is no such page. */
+  /** Content of `/statusz`; undefined disables the page. */
   readonly statusz?: Pick<Statusz, 'component' | 'started' | 'version'> | undefined;
-  /** Content of `/flagz`, flags by name without dashes; without it there is no such page. */
+  /** Content of `/flagz`, flags by name without dashes; undefined disables the page. */
   readonly flagz?:
     | { readonly component: string; readonly flags: Readonly<Record<string, string>> }
     | undefined;
 }
 
-/** The key that kube-proxy puts its configuration under. */
+/** kube-proxy's key for its configuration. */
 const CONFIGURATION_KEY = 'kubeproxy.config.k8s.io';
 
-/** The pages that kube-proxy has on `--metrics-bind-address`, but for profiling. */
+/** kube-proxy's pages on `--metrics-bind-address`, without profiling. */
 export function metricsHandler(of: MetricsPages): RequestListener {
   const { registry, mode, configuration, statusz, flagz } = of;
   const slis = createSlis();
@@ -31,7 +34,7 @@ export function metricsHandler(of: MetricsPages): RequestListener {
     '/metrics': metricsPage(registry),
     '/metrics/slis': metricsPage(slis.registry),
     '/healthz': () => {
-      // To answer is the whole of the check, which Kubernetes calls "ping".
+      // Responding at all is the whole check; Kubernetes calls it "ping".
       slis.passed('ping', 'healthz');
       return { type: TEXT, body: 'ok' };
     },

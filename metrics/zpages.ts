@@ -1,10 +1,10 @@
 /**
- * `/statusz` and `/flagz` of Kubernetes' components (KEP-4827, KEP-4828): plain text, or objects of `config.k8s.io`
- * if the `Accept` header asks for them. Pure.
+ * `/statusz` and `/flagz` of Kubernetes components (KEP-4827, KEP-4828): plain text, or objects of
+ * `config.k8s.io` if the `Accept` header requests them. Pure.
  */
 import { type Page, TEXT } from './pages.ts';
 
-/** API versions of the objects; their fields are the same. */
+/** API versions of the objects; they have the same fields. */
 const VERSIONS = ['v1beta1', 'v1alpha1'];
 const GROUP = 'config.k8s.io';
 
@@ -14,7 +14,7 @@ export interface Statusz {
   readonly started: number;
   readonly now: number;
   readonly version: string;
-  /** Paths that the server has. */
+  /** Paths of the server. */
   readonly paths: readonly string[];
 }
 
@@ -42,7 +42,10 @@ export function statuszPage(status: Statusz, accept: string | undefined): Page {
   });
 }
 
-/** @param flags values by name, without dashes. @param accept the request's `Accept` header. */
+/**
+ * @param flags values by name, without dashes.
+ * @param accept the request's `Accept` header.
+ */
 export function flagzPage(
   component: string,
   flags: Readonly<Record<string, string>>,
@@ -68,7 +71,7 @@ function negotiated(
       const lines = [
         '',
         title,
-        'Not for programs: the format may change at any time.',
+        'Not intended for programs: the format may change at any time.',
         '',
         ...text(),
       ];
@@ -82,7 +85,7 @@ function negotiated(
     }
   }
   const types = VERSIONS.map((v) => `application/json;as=${kind};g=${GROUP};v=${v}`);
-  const body = `not acceptable; there is: text/plain, ${types.join(', ')}\n`;
+  const body = `not acceptable; supported: text/plain, ${types.join(', ')}\n`;
   return { type: TEXT, body, code: 406 };
 }
 
@@ -91,7 +94,7 @@ interface MediaType {
   readonly parameters: Readonly<Record<string, string>>;
 }
 
-/** Media types of an `Accept` header in its order; any, if there is none. */
+/** Media types of an `Accept` header in order; without a header, any type. */
 function accepted(header: string | undefined): MediaType[] {
   if (header === undefined || header.trim() === '') return [{ type: '*/*', parameters: {} }];
   return header.split(',').map((item) => {
@@ -104,7 +107,7 @@ function accepted(header: string | undefined): MediaType[] {
   });
 }
 
-/** In the form of Kubernetes' components. */
+/** Formatted as in Kubernetes components. */
 function duration(seconds: number): string {
   const two = (number: number) => String(number).padStart(2, '0');
   const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];

@@ -1,17 +1,20 @@
-/** `node scripts/bundle.ts DIRECTORY` writes the agent there as plain JavaScript; see {@link writeBundle}. */
+/**
+ * `node scripts/bundle.ts DIRECTORY` writes the agent to the directory as plain JavaScript; see
+ * {@link writeBundle}.
+ */
 import { copyFileSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-/** Binaries of their own; the launcher starts the one, the agent loads the other. */
+/** Packages with binaries: the launcher starts `node`, the agent loads `koffi`. */
 export const NOT_BUNDLED = ['node', 'koffi'] as const;
 
 /**
- * Writes the agent into a directory: the launcher, package.json, and the modules and packages in a few files of
- * JavaScript. What {@link NOT_BUNDLED} names has to be in node_modules beside them. A start loads a tenth of the
- * files that it loads from the sources, and no types are stripped.
+ * Writes the agent to a directory: the launcher, package.json, and the modules and packages in a
+ * few JavaScript files. The packages of {@link NOT_BUNDLED} must be in node_modules beside them.
+ * The bundle loads a tenth of the source files at startup, and no types need stripping.
  */
 export async function writeBundle(directory: string): Promise<void> {
   mkdirSync(directory, { recursive: true });
@@ -20,7 +23,7 @@ export async function writeBundle(directory: string): Promise<void> {
   }
   const { metafile } = await build({
     absWorkingDir: ROOT,
-    // Another thread starts with a file of its own.
+    // The worker thread has its own entry point.
     entryPoints: { main: 'cmd/main.ts', thread: 'policy/fqdn/thread.ts' },
     outdir: join(directory, 'bundle'),
     outExtension: { '.js': '.mjs' },
@@ -30,7 +33,7 @@ export async function writeBundle(directory: string): Promise<void> {
     target: 'node24',
     format: 'esm',
     external: [...NOT_BUNDLED],
-    // For packages that are CommonJS.
+    // Needed by CommonJS packages.
     banner: {
       js: "import { createRequire as requireOf } from 'node:module'; const require = requireOf(import.meta.url);",
     },
@@ -41,9 +44,9 @@ export async function writeBundle(directory: string): Promise<void> {
 }
 
 /**
- * The licences of all packages that files come from; a package may have one of its own within it.
+ * The licences of all bundled packages, including licences of packages nested within others.
  *
- * @throws Error when a package has none
+ * @throws Error if a package has no licence file
  */
 function licences(files: readonly string[]): string {
   const packages = files.map((file) => /^.*node_modules\/(?:@[^/]+\/)?[^/]+/.exec(file)?.[0]);
@@ -52,7 +55,7 @@ function licences(files: readonly string[]): string {
     .sort()
     .map((directory) => {
       const [licence] = globSync(`${directory}/{LICEN[CS]E,licen[cs]e}*`, { cwd: ROOT });
-      if (licence === undefined) throw new Error(`${directory} has no licence`);
+      if (licence === undefined) throw new Error(`${directory} has no licence file`);
       return `=== ${directory}\n\n${readFileSync(join(ROOT, licence), 'utf8')}`;
     });
   return texts.join('\n');

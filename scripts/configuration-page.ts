@@ -1,4 +1,4 @@
-/** Writes docs/configuration.md anew. */
+/** Regenerates docs/configuration.md. */
 import { writeFileSync } from 'node:fs';
 import { referencePage } from '../config/reference.ts';
 

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Brings a fresh Debian machine to where the demo, the tests and the benchmarks run: packages by apt
-# where a command is missing, modules by npm where they are not those of the lock file.
+# Installs the requirements of the demo, the tests and the benchmarks on a Debian machine: apt
+# packages of missing commands, and npm modules if they differ from the lock file.
 set -eu
 cd "$(dirname -- "$0")/.."
 
 if [ "$(id -u)" -ne 0 ]; then
-  echo "This needs root: it makes network namespaces and installs packages. Try: sudo make ${*:-setup}" >&2
+  echo "This needs root to create network namespaces and install packages. Try: sudo make ${*:-setup}" >&2
   exit 1
 fi
 
 # command:package
 wanted="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-ping sysctl:procps conntrack:conntrack npm:npm"
-# Tests and benchmarks run in a kernel of their own as well: user-mode-linux, see test/uml.
+# Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
   *" test "* | *" bench "*)
@@ -31,11 +31,11 @@ if [ -n "$missing" ]; then
   apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
-# promtool alone, of which the tests want a judgement: its package would start a server.
+# Only promtool, which the tests use: installing its package would start a server.
 case " $* " in
   *" test "*)
     if ! command -v promtool >/dev/null 2>&1; then
-      echo "Fetching promtool from the package prometheus"
+      echo "Downloading promtool from the package prometheus"
       (
         directory=$(mktemp -d)
         trap 'rm -rf "$directory"' EXIT
@@ -49,7 +49,7 @@ case " $* " in
     ;;
 esac
 
-# Inside, the root is this machine's, and modprobe looks into /lib/modules.
+# user-mode-linux uses this machine's root file system, and modprobe looks in /lib/modules.
 if [ -n "$kernel" ]; then
   for modules in /usr/lib/uml/modules/*; do
     [ -e "/lib/modules/${modules##*/}" ] && continue
@@ -58,7 +58,7 @@ if [ -n "$kernel" ]; then
   done
 fi
 
-# npm leaves a copy of the lock file where it installed.
+# npm copies the lock file to node_modules when it installs.
 if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
   [ package-lock.json -nt node_modules/.package-lock.json ]; then
   echo "Installing modules with npm"
@@ -66,5 +66,5 @@ if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
   touch node_modules/.package-lock.json
 fi
 
-# Before the demo or a test fails half-way.
+# Check before the demo or a test fails half-way.
 scripts/check-machine.sh

@@ -1,17 +1,17 @@
-/** A process in a namespace, and calls of its functions. */
+/** A child process in a network namespace, with calls of its functions. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { basename } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-/** Functions that a process offers. */
+/** Functions that the child process serves. */
 export type Functions = Readonly<Record<string, (...args: never[]) => unknown>>;
 
 export interface Child<F extends Functions> {
   readonly pid: number;
   call<K extends keyof F>(method: K, ...args: Parameters<F[K]>): Promise<Awaited<ReturnType<F[K]>>>;
   signal(signal: NodeJS.Signals): void;
-  /** Kills it, and waits for its end. */
+  /** Kills the child and waits for its exit. */
   stop(): Promise<void>;
 }
 
@@ -27,7 +27,10 @@ interface ChildReply {
   readonly error?: string;
 }
 
-/** @param script Has `offer` in it. Resolves when that was called. */
+/**
+ * Starts a child process; resolves when its script has called `serveCalls`.
+ * @param script module that calls `serveCalls`
+ */
 export async function startChild<F extends Functions>(
   namespace: string,
   script: URL,
@@ -50,7 +53,7 @@ export async function startChild<F extends Functions>(
     else call?.reject(new Error(`${basename(path)}: ${message.error}`));
   });
   child.on('exit', (code, signal) => {
-    const error = new Error(`${basename(path)} ended: ${code ?? signal}`);
+    const error = new Error(`${basename(path)} exited: ${code ?? signal}`);
     started.reject(error);
     for (const call of waiting.values()) call.reject(error);
   });
@@ -72,7 +75,7 @@ export async function startChild<F extends Functions>(
   };
 }
 
-/** In the process: has its functions called, until its parent ends. */
+/** For the child: serves its functions until the parent exits. */
 export function serveCalls(functions: Functions): void {
   process.on('disconnect', () => process.exit());
   process.on('message', ({ call, method, args }: ChildCall) => {

@@ -10,12 +10,12 @@ import { createLab, waitFor } from './lab/lab.ts';
 const file = (path: string) => new URL(`../${path}`, import.meta.url).pathname;
 
 describe('examples: what users are shown', () => {
-  it('the examples have no faults', () => {
+  it('the examples are valid', () => {
     const { problems, passedOver } = validate(file('examples'), { AllPorts: true });
     assert.deepEqual([problems, [...passedOver]], [[], []]);
   });
 
-  it('the examples name a namespace before what is in it, as `kubectl apply -f` needs it', () => {
+  it('the examples define a namespace before its objects, as `kubectl apply -f` requires', () => {
     for (const path of globSync(file('examples/*.yaml'))) {
       const known = new Set(['default']);
       for (const document of parseAllDocuments(readFileSync(path, 'utf8'))) {
@@ -27,7 +27,7 @@ describe('examples: what users are shown', () => {
     }
   });
 
-  it('the examples leave the addresses of the API server and of kube-dns alone, as kubeadm gives them', () => {
+  it("the manifests keep kubeadm's addresses of the API server and of kube-dns", () => {
     for (const path of globSync(file('examples/*.yaml'))) {
       for (const document of parseAllDocuments(readFileSync(path, 'utf8'))) {
         const { kind, metadata, spec } = document.toJS();
@@ -42,13 +42,13 @@ describe('examples: what users are shown', () => {
     }
   });
 
-  it('the demo sees everything that it claims', async () => {
+  it('the demo verifies everything that it prints', async () => {
     const { stdout } = await execa(process.execPath, [file('test/lab/demo.ts'), '7']);
-    assert.match(stdout, /Everything above was seen on real packets/);
+    assert.match(stdout, /All of the above was verified with real packets/);
     for (const line of stdout.split('\n')) assert.ok(line.length <= 100, line);
   });
 
-  it('the examples of network policy become of packets what they say', async () => {
+  it('the network policy examples work on packets as described', async () => {
     const lab = await createLab({ pods: 3, remotePods: 0 });
     const agent = new Agent(lab);
     try {

@@ -1,4 +1,4 @@
-/** Objects as a source would hand them over, with everything a test does not care about filled in. */
+/** Objects as a source delivers them, with defaults for all fields. */
 import type {
   EndpointSlice,
   IpFamily,
@@ -81,7 +81,7 @@ export function endpoint(address: string, fields: Partial<SliceEndpoint> = {}): 
   };
 }
 
-/** A Route with a cluster IP and the endpoints given, all on this node. */
+/** A Route with a cluster IP and the given endpoints, all on this node. */
 export function route(fields: Partial<Route> = {}, addresses: readonly string[] = []): Route {
   const family: IpFamily = fields.family ?? 'IPv4';
   const isListed = (fields.match?.kind ?? 'port') === 'port';

@@ -1,4 +1,4 @@
-/** package.json and its lock, as `npm ci` takes them in a fresh clone. */
+/** package.json and its lock file, as `npm ci` uses them in a fresh clone. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
@@ -22,7 +22,7 @@ function read(file: string): string {
 describe('packages: package-lock.json', () => {
   const { packages }: Lock = JSON.parse(read('package-lock.json'));
 
-  it('has the binaries of all platforms, or npm ci refuses it', () => {
+  it('has the binaries of all platforms, which npm ci requires', () => {
     const missing = Object.entries(packages).flatMap(([path, { optionalDependencies = {} }]) =>
       Object.keys(optionalDependencies).filter(
         (name) =>
@@ -32,7 +32,7 @@ describe('packages: package-lock.json', () => {
     assert.deepEqual(missing, []);
   });
 
-  it('brings no package with an install script that package.json neither allows nor denies', () => {
+  it('has no package with an install script that package.json neither allows nor denies', () => {
     const { allowScripts }: Package = JSON.parse(read('package.json'));
     const withScripts = Object.entries(packages)
       .filter(([, { hasInstallScript = false }]) => hasInstallScript)

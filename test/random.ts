@@ -1,4 +1,4 @@
-/** A generator of numbers that is the same for the same seed (mulberry32), and what is chosen by it. */
+/** A seeded random number generator (mulberry32), and choices made with it. */
 export class Random {
   #state: number;
 
@@ -6,7 +6,7 @@ export class Random {
     this.#state = seed | 0;
   }
 
-  /** From 0 to below 1. */
+  /** A number in [0, 1). */
   next(): number {
     this.#state = (this.#state + 0x6d2b79f5) | 0;
     let bits = Math.imul(this.#state ^ (this.#state >>> 15), 1 | this.#state);
@@ -24,11 +24,11 @@ export class Random {
 
   pick<T>(all: readonly T[]): T {
     const found = all[this.integer(0, all.length - 1)];
-    if (found === undefined) throw new RangeError('nothing to choose from');
+    if (found === undefined) throw new RangeError('cannot choose from an empty list');
     return found;
   }
 
-  /** So many times. */
+  /** Calls a function `count` times. */
   many<T>(min: number, max: number, make: (index: number) => T): T[] {
     return Array.from({ length: this.integer(min, max) }, (_, index) => make(index));
   }

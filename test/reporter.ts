@@ -1,6 +1,6 @@
 import Mocha, { type MochaOptions, type Runner } from 'mocha';
 
-/** Mocha's spec output, closed by a line of its own that CI can read. */
+/** Mocha's spec reporter with a final line that CI parses. */
 export default class Reporter extends Mocha.reporters.Spec {
   constructor(runner: Runner, options: MochaOptions) {
     super(runner, options);

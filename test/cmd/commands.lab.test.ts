@@ -123,7 +123,7 @@ describe('commands: the command', () => {
       [['--ttl=long', '--port=0'], /--port: .*\nportwide: --ttl: /],
       [['--manifests=/no/such/directory'], /manifest directory "\/no\/such\/directory"/],
       [['--manifests=/', '--forward=/no/such/file'], /--forward: ENOENT/],
-      [['--manifests=/', '--forward=/dev/null'], /--forward: \/dev\/null names no nameserver/],
+      [['--manifests=/', '--forward=/dev/null'], /--forward: \/dev\/null has no nameserver line/],
       [['--kubeconfig=/no/such/file'], /kubeconfig "\/no\/such\/file" cannot be read: ENOENT/],
     ] as const) {
       it(flags.join(' '), async () => {

@@ -1,19 +1,19 @@
-/** Services that ask for all ports, well or not; one table for the agent and for the policy. */
+/** All-ports Services, valid and invalid; one table for the agent and the admission policy. */
 import { MAX_RANGES, MAX_VALUE_LENGTH } from '../../api/all-ports.ts';
 
 export interface AdmissionCase {
   readonly title: string;
   readonly service: object;
-  /** What is wrong, as `field: message`, in the agent's order. */
+  /** Problems as `field: message`, in the agent's order. */
   readonly refused: readonly string[];
-  /** True where only the agent can tell: the policy lets it pass. */
+  /** True if only the agent can detect the problem: the admission policy accepts the Service. */
   readonly leftToAgent?: true;
 }
 
 const ANNOTATION = 'metadata.annotations["portwide.dev/ports"]';
 const NEITHER = 'is neither "all", "false", nor a port or range such as 5060/UDP or 8000-8100';
 
-/** A Service as an API server hands it to admission: defaulted, cluster IPs allocated. */
+/** A Service as an API server passes it to admission: with defaults and allocated cluster IPs. */
 export function serviceObject(annotation: string | undefined, spec: object = {}): object {
   return {
     apiVersion: 'v1',
@@ -33,7 +33,7 @@ export function serviceObject(annotation: string | undefined, spec: object = {})
   };
 }
 
-/** As an API server that carries KEP-2610 has it. */
+/** As on an API server with KEP-2610. */
 function byField(spec: object = {}, annotation?: string): object {
   return serviceObject(annotation, { allPorts: true, ports: undefined, ...spec });
 }
@@ -57,15 +57,15 @@ const CONTRADICTION = `${ANNOTATION}: port ranges contradict spec.allPorts: true
 const manyRanges = (count: number) =>
   Array.from({ length: count }, (_, at) => `${2 * at + 1}/TCP`).join();
 
-/** As many ranges, which are one where they touch. */
+/** The same number of ranges, which are joined because they are adjacent. */
 const longest = (count: number) =>
   Array.from({ length: count }, (_, at) => `${10_000 + at}-65535/SCTP`).join(', ');
 
 export const CASES: readonly AdmissionCase[] = [
-  // Not all-ports: no business of ours, whatever else they are.
+  // Not all-ports: the policy does not apply.
   ...(
     [
-      ['a Service of listed ports', serviceObject(undefined)],
+      ['a Service with listed ports', serviceObject(undefined)],
       ['a NodePort Service', serviceObject(undefined, { type: 'NodePort' })],
       ['external IPs', serviceObject(undefined, { externalIPs: ['203.0.113.9'] })],
       ['a headless Service', serviceObject(undefined, HEADLESS)],
@@ -74,7 +74,7 @@ export const CASES: readonly AdmissionCase[] = [
       ['allPorts: false', serviceObject(undefined, { allPorts: false, type: 'NodePort' })],
     ] as const
   ).map(([title, service]) => ({ title, service, refused: [] })),
-  // All-ports, as they should be.
+  // Valid all-ports Services.
   ...(
     [
       ['all', serviceObject('all')],
@@ -86,23 +86,26 @@ export const CASES: readonly AdmissionCase[] = [
       ['leading zeros', serviceObject('00080-00090')],
       ['a range of one port', serviceObject('80-80/TCP')],
       ['several, with white space', serviceObject(' 5060/UDP , 20000-50000/UDP,\t8000-8100 ')],
-      ['as many ranges as can be', serviceObject(manyRanges(MAX_RANGES))],
-      ['many that are one range', serviceObject('1-10,5-20,'.repeat(700).slice(0, -1))],
-      ['as many ranges as can be, at their longest', serviceObject(longest(MAX_RANGES))],
+      ['the maximum number of ranges', serviceObject(manyRanges(MAX_RANGES))],
       [
-        'as many characters as can be',
+        'many ranges that are joined into one',
+        serviceObject('1-10,5-20,'.repeat(700).slice(0, -1)),
+      ],
+      ['the maximum number of ranges, at their maximum length', serviceObject(longest(MAX_RANGES))],
+      [
+        'the maximum number of characters',
         serviceObject(` ${'5-5,'.repeat(MAX_RANGES * 4)} 5`.padEnd(MAX_VALUE_LENGTH)),
       ],
-      ['what JavaScript trims', serviceObject('\ufeff80\u00a0,\u2003\v90\f')],
+      ['white space that JavaScript trims', serviceObject('\ufeff80\u00a0,\u2003\v90\f')],
       ['a LoadBalancer', serviceObject('all', LOAD_BALANCER)],
       ['the field', byField()],
       ['the field on a LoadBalancer', byField(LOAD_BALANCER)],
-      ['both say all', byField({}, 'all')],
-      ['the field beside annotation "false"', byField({}, 'false')],
+      ['field and annotation both all', byField({}, 'all')],
+      ['the field with annotation "false"', byField({}, 'false')],
       ['empty lists', serviceObject('all', { externalIPs: [] })],
     ] as const
   ).map(([title, service]) => ({ title, service, refused: [] })),
-  // Values that cannot be read.
+  // Malformed values.
   ...(
     [
       ['', `"" ${NEITHER}`],
@@ -151,10 +154,7 @@ export const CASES: readonly AdmissionCase[] = [
   })),
   ...(
     [
-      [
-        'more characters than can be',
-        '5,'.repeat(MAX_VALUE_LENGTH / 2).padEnd(MAX_VALUE_LENGTH + 1),
-      ],
+      ['too many characters', '5,'.repeat(MAX_VALUE_LENGTH / 2).padEnd(MAX_VALUE_LENGTH + 1)],
       ['20,000 items', '5,'.repeat(20_000)],
       ['200,000 commas', ','.repeat(200_000)],
     ] as const
@@ -164,27 +164,27 @@ export const CASES: readonly AdmissionCase[] = [
     refused: [`${ANNOTATION}: longer than ${MAX_VALUE_LENGTH} characters`],
   })),
   {
-    title: 'as many commas as can be',
+    title: 'as many commas as fit',
     service: serviceObject(','.repeat(MAX_VALUE_LENGTH)),
     refused: [`${ANNOTATION}: "" ${NEITHER}`],
   },
   {
-    title: 'a value that cannot be read beside the field',
+    title: 'a malformed value with the field',
     service: byField({}, 'some'),
     refused: [`${ANNOTATION}: "some" ${NEITHER}`],
   },
   {
-    title: 'ranges beside the field',
+    title: 'ranges with the field',
     service: byField({}, '80'),
     refused: [CONTRADICTION],
   },
   {
-    title: 'more ranges than can be',
+    title: 'too many ranges',
     service: serviceObject(manyRanges(MAX_RANGES + 1)),
     refused: [`${ANNOTATION}: more than ${MAX_RANGES} separate ranges`],
     leftToAgent: true,
   },
-  // Services that cannot have it.
+  // Services that cannot be all-ports.
   ...(
     [
       ['NodePort', { type: 'NodePort' }, [NODE_PORT]],
@@ -203,12 +203,12 @@ export const CASES: readonly AdmissionCase[] = [
     { title: `${title} by the field`, service: byField(spec), refused },
   ]),
   {
-    title: 'ports beside the field',
+    title: 'ports with the field',
     service: byField({ ports: [{ port: 1, protocol: 'TCP' }] }),
     refused: [PORTS],
   },
   {
-    title: 'everything at once',
+    title: 'several problems at once',
     service: byField(
       { type: 'NodePort', externalIPs: ['203.0.113.9'], ports: [{ port: 1, protocol: 'TCP' }] },
       '80',
@@ -216,7 +216,7 @@ export const CASES: readonly AdmissionCase[] = [
     refused: [CONTRADICTION, NODE_PORT, EXTERNAL_IPS, PORTS],
   },
   {
-    title: 'no cluster IP yet, which an API server never shows to admission',
+    title: 'no cluster IP yet, which an API server never passes to admission',
     service: serviceObject('all', { clusterIP: undefined, clusterIPs: undefined }),
     refused: [
       'spec.clusterIP: no cluster IP is set, and an all-ports Service needs a VIP; in a manifest, set spec.clusterIP',

@@ -16,21 +16,21 @@ const mutating = readObject<{
   spec: PolicySpec & { mutations: readonly { applyConfiguration: { expression: string } }[] };
 }>(NODE_PORTS, 'MutatingAdmissionPolicy');
 
-/** Objects come as JSON: what is undefined is not there. */
+/** Objects arrive as JSON, so undefined fields are missing. */
 const json = (value: object): Record<string, object> => JSON.parse(JSON.stringify(value));
 
-/** What the agent says, as `field: message`. */
+/** The agent's refusals, as `field: message`. */
 function agentRefuses(service: object): string[] {
   const scheme = portScheme(readService(json(service)), true);
   if (scheme.kind !== 'refused') return [];
   return scheme.refusals.map(({ field, message }) => `${field}: ${message}`);
 }
 
-/** What the policy says of a Service that is created; undefined: it has nothing to do with it. */
+/** The policy's messages for a created Service; undefined if the policy does not apply. */
 const policyRefuses = (service: object) =>
   judge(validating.spec, { object: json(service), oldObject: null });
 
-describe('admission: the admission policy and the agent refuse the same, in the same words', () => {
+describe('admission: policy and agent refuse the same Services, with the same messages', () => {
   for (const { title, service, refused, leftToAgent } of CASES) {
     it(title, () => {
       assert.deepEqual(agentRefuses(service), refused);
@@ -62,13 +62,13 @@ describe('admission: the admission policy and the agent refuse the same, in the 
       fc.property(values, specs, (value, { clusterIP, ...spec }) => {
         const service = serviceObject(value, { ...spec, clusterIP, clusterIPs: [clusterIP] });
         const expected = agentRefuses(service);
-        const said = policyRefuses(service) ?? [];
+        const messages = policyRefuses(service) ?? [];
         if (expected.length > 0) refusals += 1;
-        // Control characters other than line breaks and tabs are shown in other ways.
+        // Control characters other than line breaks and tabs are escaped differently.
         if (/[^\P{Cc}\n\r\t]/u.test(value ?? '')) {
-          assert.equal(said.length > 0, expected.length > 0);
+          assert.equal(messages.length > 0, expected.length > 0);
         } else {
-          assert.deepEqual(said, expected.length === 0 ? [] : [expected.join('; ')]);
+          assert.deepEqual(messages, expected.length === 0 ? [] : [expected.join('; ')]);
         }
       }),
       { seed: 1, numRuns: 2000 },
@@ -77,13 +77,13 @@ describe('admission: the admission policy and the agent refuse the same, in the 
   });
 });
 
-describe('admission: the admission policy', () => {
-  it('has the length that the agent has', () => {
+describe('admission: validating policy', () => {
+  it("has the agent's length limit", () => {
     const isTooLong = validating.spec.variables?.find(({ name }) => name === 'isTooLong');
     assert.equal(isTooLong?.expression, `variables.value.size() > ${MAX_VALUE_LENGTH}`);
   });
 
-  it('takes nothing apart of a value that is too long', () => {
+  it('does not parse a value that is too long', () => {
     const object = json(serviceObject(','.repeat(200_000)));
     const { variables } = variablesOf(validating.spec, { object, oldObject: null });
     const { text, sound, backward, bad } = variables;
@@ -93,7 +93,7 @@ describe('admission: the admission policy', () => {
     );
   });
 
-  it('has expressions of the types that an API server asks for', () => {
+  it('has expressions of the types that an API server requires', () => {
     for (const [what, type] of expressionTypes(validating.spec)) {
       if (/^(condition|validation)/.test(what)) assert.equal(type, 'bool', what);
       if (/^message/.test(what)) assert.equal(type, 'string', what);
@@ -101,13 +101,13 @@ describe('admission: the admission policy', () => {
     for (const [what, type] of expressionTypes(mutating.spec)) assert.equal(type, 'bool', what);
   });
 
-  it('concerns no Service that does not ask for all ports', () => {
+  it('does not apply to Services that are not all-ports', () => {
     assert.equal(policyRefuses(serviceObject(undefined, { type: 'NodePort' })), undefined);
     assert.equal(policyRefuses(serviceObject(' false ', { type: 'NodePort' })), undefined);
     assert.deepEqual(policyRefuses(serviceObject('all')), []);
   });
 
-  it('judges an update that changes what it looks at, and no other', () => {
+  it('checks only updates that change relevant fields', () => {
     const refused = ['spec.type: a NodePort Service cannot serve all ports of a node'];
     const update = (before: object, after: object) =>
       judge(validating.spec, { object: json(after), oldObject: json(before) });
@@ -116,14 +116,14 @@ describe('admission: the admission policy', () => {
     assert.deepEqual(update(serviceObject(undefined, { type: 'NodePort' }), bad), refused);
     assert.deepEqual(update(serviceObject('80', { type: 'NodePort' }), bad), refused);
 
-    // As when a controller sets a finalizer on a Service that was there before the policy.
+    // For example, a controller sets a finalizer on a Service that is older than the policy.
     const { metadata, ...rest } = json(bad);
     const held = { ...rest, metadata: { ...metadata, finalizers: ['example.com/held'] } };
     assert.equal(update(bad, held), undefined);
     assert.deepEqual(update(bad, serviceObject('80', { type: 'NodePort' })), refused);
   });
 
-  it('lets a Service go that is being deleted', () => {
+  it('accepts updates of a Service that is being deleted', () => {
     const { metadata, spec, ...rest } = json(serviceObject('all', { type: 'NodePort' }));
     const going = { ...rest, metadata: { ...metadata, deletionTimestamp: '2026-01-01T00:00:00Z' } };
     const object = { ...going, spec: { ...spec, externalIPs: ['203.0.113.9'] } };
@@ -135,13 +135,13 @@ describe('admission: the admission policy', () => {
     );
   });
 
-  it('says something of a message that an API server would not take', () => {
+  it('has a fallback for messages that an API server rejects', () => {
     assert.deepEqual(policyRefuses(serviceObject('x'.repeat(6000))), [
       'metadata.annotations["portwide.dev/ports"]: cannot be read',
     ]);
   });
 
-  it('is bound, and denies', () => {
+  it('is bound with action Deny', () => {
     const { spec } = readObject<{ spec: object }>(
       'deploy/admission.yaml',
       'ValidatingAdmissionPolicyBinding',
@@ -151,7 +151,7 @@ describe('admission: the admission policy', () => {
   });
 });
 
-describe('admission: the mutating policy takes node ports from all-ports load balancers', () => {
+describe('admission: mutating policy for node ports of all-ports load balancers', () => {
   const matches = (service: object) =>
     judge(mutating.spec, { object: json(service), oldObject: null }) !== undefined;
   const loadBalancer = { type: 'LoadBalancer', allocateLoadBalancerNodePorts: true };
@@ -160,21 +160,22 @@ describe('admission: the mutating policy takes node ports from all-ports load ba
     ['by annotation', serviceObject('all', loadBalancer), true],
     ['with ranges', serviceObject('80', loadBalancer), true],
     ['by the field', serviceObject(undefined, { ...loadBalancer, allPorts: true }), true],
-    ['the default not written', serviceObject('all', { type: 'LoadBalancer' }), true],
-    ['a load balancer of listed ports', serviceObject(undefined, loadBalancer), false],
+    ['without an explicit default', serviceObject('all', { type: 'LoadBalancer' }), true],
+    ['a load balancer with listed ports', serviceObject(undefined, loadBalancer), false],
     ['annotation "false"', serviceObject('false', loadBalancer), false],
     ['a ClusterIP Service', serviceObject('all'), false],
     [
-      'one that has none',
+      'one without node ports',
       serviceObject('all', { ...loadBalancer, allocateLoadBalancerNodePorts: false }),
       false,
     ],
   ] as const) {
-    it(`${title}: ${expected ? 'yes' : 'no'}`, () => assert.equal(matches(service), expected));
+    it(`applies to ${title}: ${expected ? 'yes' : 'no'}`, () =>
+      assert.equal(matches(service), expected));
   }
 
-  it('and changes nothing else', () => {
-    // A constant of the object type of API servers, which the CEL library here has not.
+  it('changes nothing else', () => {
+    // A constant of the API server's object type, which the CEL library lacks.
     assert.deepEqual(
       mutating.spec.mutations.map(({ applyConfiguration }) => applyConfiguration.expression),
       ['Object{spec: Object.spec{allocateLoadBalancerNodePorts: false}}'],
@@ -189,7 +190,7 @@ describe('admission: the mutating policy takes node ports from all-ports load ba
     assert.deepEqual(spec, { policyName: mutating.metadata.name });
   });
 
-  it('is the same for API servers that have it as v1beta1', () => {
+  it('is the same in its v1beta1 version', () => {
     const beta = readObjects(NODE_PORTS_BETA);
     assert.deepEqual(
       beta.map(({ apiVersion, ...rest }) => ({
@@ -203,7 +204,7 @@ describe('admission: the mutating policy takes node ports from all-ports load ba
     );
   });
 
-  it('asks for all ports as the validating policy does', () => {
+  it('selects all-ports Services like the validating policy', () => {
     assert.equal(
       mutating.spec.matchConditions[0]?.expression,
       validating.spec.matchConditions[0]?.expression,

@@ -1,13 +1,13 @@
 /**
- * AdminNetworkPolicies and BaselineAdminNetworkPolicies, good and bad; one table for the agent and for the
- * CRDs of deploy/admin-network-policy.
+ * AdminNetworkPolicies and BaselineAdminNetworkPolicies, valid and invalid; one table for the agent
+ * and the CRDs of deploy/admin-network-policy.
  */
 export interface ClusterPolicyCase {
   readonly title: string;
   readonly object: Readonly<Record<string, unknown>>;
-  /** undefined: the CRD takes it. Else what it says first. */
+  /** First message of the CRD; undefined if the CRD accepts the object. */
   readonly refused?: string;
-  /** True where the CRD takes what only the agent knows to be wrong. */
+  /** True if the CRD accepts an object that only the agent finds invalid. */
   readonly leftToAgent?: true;
 }
 
@@ -37,15 +37,15 @@ const cidrs = (count: number) => Array.from({ length: count }, (_, at) => `10.${
 const NETWORKS = '.spec.egress[0].to[0].networks';
 const PORTS = '.spec.egress[0].ports';
 
-/** Of both kinds; by what they are about, with what the CRD says. */
+/** Cases of both kinds: title, spec, message of the CRD. */
 const SHARED: readonly (readonly [title: string, spec: Raw, refused?: string])[] = [
-  // NPEP-182, and what upstream and NPEP-133 write.
+  // Examples of NPEP-182, upstream and NPEP-133.
   ['a CIDRGroup', networks({ cidrGroups: { matchLabels: { env: 'cloud-1' } } })],
   ['all CIDRGroups', networks({ cidrGroups: {} })],
   ['CIDRs of a struct', networks({ cidrs: ['0.0.0.0/0', '::/0'] })],
   ['a list of structs', networks([{ cidrs: cidrs(25) }, { cidrGroups: {} }])],
   ['a hundred structs', networks(Array.from({ length: 100 }, () => ({ cidrs: ['10.0.0.0/8'] })))],
-  ['CIDRs as upstream has them', networks(['0.0.0.0/0', 'fd00:10::/32', '2001:db8::1/128'])],
+  ['CIDRs as in the upstream API', networks(['0.0.0.0/0', 'fd00:10::/32', '2001:db8::1/128'])],
   ['all three at once', networks([{ cidrGroups: {} }, '10.0.0.0/8', { cidrs: ['::/0'] }])],
   [
     'a selector with expressions',
@@ -54,8 +54,8 @@ const SHARED: readonly (readonly [title: string, spec: Raw, refused?: string])[]
   ['no networks', networks([]), `${NETWORKS}: must have at least 1 items`],
   ['an empty struct', networks({}), `${NETWORKS}: must have at least 1 members`],
   ['an empty struct of a list', networks([{}]), `${NETWORKS}[0]: must have at least 1 members`],
-  ['a typo', networks({ cidrGroup: {} }), `${NETWORKS}: is none of what it may be`],
-  ['a typo in a list', networks([{ cidr: [] }]), `${NETWORKS}[0]: is none of what it may be`],
+  ['a typo', networks({ cidrGroup: {} }), `${NETWORKS}: matches no allowed form`],
+  ['a typo in a list', networks([{ cidr: [] }]), `${NETWORKS}[0]: matches no allowed form`],
   [
     'both',
     networks({ cidrs: ['10.0.0.0/8'], cidrGroups: {} }),
@@ -68,39 +68,39 @@ const SHARED: readonly (readonly [title: string, spec: Raw, refused?: string])[]
     networks(Array(101).fill({ cidrGroups: {} })),
     `${NETWORKS}: must have at most 100`,
   ],
-  ['an address', networks(['10.0.0.1']), `${NETWORKS}[0]: is not as ^(`],
+  ['an address', networks(['10.0.0.1']), `${NETWORKS}[0]: does not match ^(`],
   [
     'an address of a struct',
     networks({ cidrs: ['10.0.0.1'] }),
-    `${NETWORKS}.cidrs[0]: is not as ^(`,
+    `${NETWORKS}.cidrs[0]: does not match ^(`,
   ],
-  ['33 bits', networks(['10.0.0.0/33']), `${NETWORKS}[0]: is not as ^(`],
-  ['129 bits', networks([{ cidrs: ['::/129'] }]), `${NETWORKS}[0].cidrs[0]: is not as ^(`],
+  ['33 bits', networks(['10.0.0.0/33']), `${NETWORKS}[0]: does not match ^(`],
+  ['129 bits', networks([{ cidrs: ['::/129'] }]), `${NETWORKS}[0].cidrs[0]: does not match ^(`],
   ['a text', networks('10.0.0.0/8'), `${NETWORKS}: is too long`],
   ['a number in a struct', networks({ cidrs: [7] }), `${NETWORKS}.cidrs[0]: must be a string`],
   [
-    'an operator that is none',
+    'an invalid operator',
     networks({ cidrGroups: { matchExpressions: [{ key: 'a', operator: 'Is', values: ['b'] }] } }),
-    `${NETWORKS}.cidrGroups.matchExpressions[0].operator: is none of these words`,
+    `${NETWORKS}.cidrGroups.matchExpressions[0].operator: is not an allowed value`,
   ],
   [
-    'a member that selectors have not',
+    'an unknown field of a selector',
     networks({ cidrGroups: { env: 'a' } }),
-    `${NETWORKS}.cidrGroups.env: is dropped`,
+    `${NETWORKS}.cidrGroups.env: is an unknown field`,
   ],
-  // The rest.
+  // Other fields.
   ['pods', to([{ pods: { namespaceSelector: {}, podSelector: { matchLabels: { a: '' } } } }])],
   ['pods of no namespaces', to([{ pods: { podSelector: {} } }]), '.namespaceSelector: is required'],
   ['nodes', to([{ nodes: { matchExpressions: [{ key: 'n', operator: 'Exists' }] } }])],
   [
-    'a label that is none',
+    'an invalid label',
     to([{ nodes: { matchLabels: { a: '-b' } } }]),
-    'matchLabels.a: is not as ^((',
+    'matchLabels.a: does not match ^((',
   ],
   ['no peers', to([]), '.to: must have at least 1 items'],
   ['an empty peer', to([{}]), '.to[0]: must have at least 1 members'],
   ['a peer of two kinds', to([{ ...ALL, nodes: {} }]), '.to[0]: must have at most 1 members'],
-  ['a peer that is not known', to([{ clusters: {} }]), '.to[0].clusters: is dropped'],
+  ['an unknown peer', to([{ clusters: {} }]), '.to[0].clusters: is an unknown field'],
   ['ports', ports([{ portNumber: { port: 80 } }, { portNumber: { protocol: 'SCTP', port: 1 } }])],
   ['a range', ports([{ portRange: { start: 1, end: 65_535 } }])],
   ['a range of one port', ports([{ portRange: { protocol: 'UDP', start: 5, end: 5 } }])],
@@ -112,9 +112,9 @@ const SHARED: readonly (readonly [title: string, spec: Raw, refused?: string])[]
   ['no ports', ports([]), `${PORTS}: must have at least 1 items`],
   ['port 0', ports([{ portNumber: { port: 0 } }]), `${PORTS}[0].portNumber.port: must be from 1`],
   [
-    'a protocol that is none',
+    'an invalid protocol',
     ports([{ portNumber: { protocol: 'tcp', port: 80 } }]),
-    `${PORTS}[0].portNumber.protocol: is none of these words`,
+    `${PORTS}[0].portNumber.protocol: is not an allowed value`,
   ],
   ['a named port', ports([{ namedPort: 'web' }])],
   ['an empty name', ports([{ namedPort: '' }]), `${PORTS}[0].namedPort: is too short`],
@@ -134,24 +134,24 @@ const SHARED: readonly (readonly [title: string, spec: Raw, refused?: string])[]
     'namedPort is for namespaces and pods alone',
   ],
   [
-    'a named port beside pods and networks by number',
+    'a named port of pods, and networks with port numbers',
     ports([{ portNumber: { port: 80 } }], { networks: ['10.0.0.0/8'] }),
   ],
   ['ingress', { ingress: [{ name: 'n'.repeat(100), action: 'Deny', from: [ALL] }] }],
   [
-    'a name of 101',
+    'a name of 101 characters',
     { ingress: [{ name: 'n'.repeat(101), action: 'Deny', from: [ALL] }] },
     'name: is too long',
   ],
   [
     'a network in ingress',
     { ingress: [{ action: 'Deny', from: [{ networks: ['::/0'] }] }] },
-    '.networks: is dropped',
+    '.networks: is an unknown field',
   ],
   [
-    'an action that is none',
+    'an invalid action',
     { ingress: [{ action: 'Accept', from: [ALL] }] },
-    '.action: is none of these words',
+    '.action: is not an allowed value',
   ],
   [
     '101 rules',
@@ -162,13 +162,15 @@ const SHARED: readonly (readonly [title: string, spec: Raw, refused?: string])[]
   ['an empty subject', { subject: {} }, '.spec.subject: must have at least 1 members'],
 ];
 
-/** What the CRD takes, and the agent does not: the API has no words for it there. */
+/**
+ * Cases that the CRD accepts and the agent refuses, because OpenAPI cannot express the rule there.
+ */
 const LEFT_TO_AGENT: readonly (readonly [title: string, spec: Raw])[] = [
   ['26 CIDRs in a plain list', networks(cidrs(26))],
   ['an IPv4 network in IPv6', networks(['::ffff:10.0.0.0/104'])],
   ['a number', networks(7)],
   ['a number in a list', networks([7])],
-  ['a key of matchLabels that is none', to([{ nodes: { matchLabels: { '-a': 'b' } } }])],
+  ['an invalid key of matchLabels', to([{ nodes: { matchLabels: { '-a': 'b' } } }])],
 ];
 
 const DENY_NAMES = names(['example.com'], { action: 'Deny' });
@@ -189,8 +191,12 @@ export const CLUSTER_POLICY_CASES: readonly ClusterPolicyCase[] = [
   ...(
     [
       ['domain names', names(['example.com', '*.example.com', 'Example.com', '_a.b-c.test.'])],
-      ['a name twice', names(['example.com', 'example.com']), '.domainNames: has an item twice'],
-      ['a name that is none', names(['*']), '.domainNames[0]: is not as ^('],
+      [
+        'a duplicate name',
+        names(['example.com', 'example.com']),
+        '.domainNames: has a duplicate item',
+      ],
+      ['an invalid name', names(['*']), '.domainNames[0]: does not match ^('],
       [
         '26 names',
         names(cidrs(26).map((each) => `a${each.slice(0, 4)}.test`)),
@@ -213,9 +219,9 @@ export const CLUSTER_POLICY_CASES: readonly ClusterPolicyCase[] = [
   })),
   ...(
     [
-      ['domain names', names(['example.com']), '.domainNames: is dropped'],
-      ['Pass', { egress: [{ action: 'Pass', to: [ALL] }] }, '.action: is none of these words'],
-      ['a priority', { priority: 1 }, '.spec.priority: is dropped'],
+      ['domain names', names(['example.com']), '.domainNames: is an unknown field'],
+      ['Pass', { egress: [{ action: 'Pass', to: [ALL] }] }, '.action: is not an allowed value'],
+      ['a priority', { priority: 1 }, '.spec.priority: is an unknown field'],
     ] as const
   ).map(([title, spec, refused]) => ({
     title: `BaselineAdminNetworkPolicy: ${title}`,

@@ -27,7 +27,7 @@ for (const kind of KINDS) {
 }
 const schemaOf = (kind: unknown): Schema => schemas.get(String(kind)) ?? assert.fail(String(kind));
 
-/** What the agent would enforce otherwise than it is written. */
+/** Policies that the agent would not enforce as written. */
 function agentFaults(object: unknown): number {
   try {
     const read = readApiObject(object, KINDS);
@@ -39,10 +39,10 @@ function agentFaults(object: unknown): number {
 }
 
 for (const kind of KINDS) {
-  describe(`the CRD of ${kind}`, () => {
+  describe(`CRD of ${kind}`, () => {
     const crd = crdOf(kind);
 
-    it('is what the agent asks for, and is named after what it defines', () => {
+    it('is named after its resource, which the agent watches', () => {
       const { group, names, scope, versions } = crd.spec;
       assert.equal(crd.metadata.name, `${names.plural}.${group}`);
       assert.deepEqual([names.kind, names.listKind, scope], [kind, `${kind}List`, 'Cluster']);
@@ -50,11 +50,11 @@ for (const kind of KINDS) {
         versions.map(({ name, served, storage }) => ({ name, served, storage })),
         [{ name: 'v1alpha1', served: true, storage: true }],
       );
-      const asked = policyResources().find((resource) => resource.kind === kind);
-      assert.deepEqual(asked?.paths, [`/apis/${group}/v1alpha1/${names.plural}`]);
+      const resource = policyResources().find((resource) => resource.kind === kind);
+      assert.deepEqual(resource?.paths, [`/apis/${group}/v1alpha1/${names.plural}`]);
     });
 
-    it('says that nobody approved what is changed, and whose it was', () => {
+    it('has the approval annotation for unapproved changes, and names its origin', () => {
       const { annotations } = crd.metadata as { annotations?: Record<string, string> };
       assert.match(annotations?.['api-approved.kubernetes.io'] ?? '', /^unapproved/);
       const text = readText(`${FOLDER}/${crd.spec.names.plural}.yaml`);
@@ -65,13 +65,13 @@ for (const kind of KINDS) {
       assert.match(text, /Apache License, Version 2\.0/);
     });
 
-    it('has a structural schema, whose rules compile with the types of an API server', () => {
+    it('has a structural schema with rules that compile', () => {
       assert.deepEqual(structuralFaults(schemaOf(kind)), []);
     });
   });
 }
 
-it('a rule about networks, which upstream has, would not compile', () => {
+it('could not have the upstream rule for networks, which does not compile', () => {
   const rule = { rule: 'self.to.exists(peer, has(peer.networks))', message: '' };
   const egress = schemaOf('AdminNetworkPolicy').properties?.spec?.properties?.egress?.items ?? {};
   assert.match(
@@ -86,9 +86,9 @@ it('a rule about networks, which upstream has, would not compile', () => {
   assert.deepEqual(structuralFaults(untyped), ['.cidr: has rules below a field without a type']);
 });
 
-describe('cluster-policy-crd: the CRDs of cluster policies and the agent take the same', () => {
+describe('cluster-policy-crd: CRDs and agent accept the same cluster policies', () => {
   for (const { title, object, refused, leftToAgent } of CLUSTER_POLICY_CASES) {
-    it(`${refused === undefined && !leftToAgent ? 'taken' : 'refused'}: ${title}`, () => {
+    it(`${refused === undefined && !leftToAgent ? 'accepts' : 'refuses'} ${title}`, () => {
       const json = JSON.parse(JSON.stringify(object));
       const faults = objectFaults(schemaOf(object.kind), json);
       if (refused === undefined) assert.deepEqual(faults, []);
@@ -97,7 +97,7 @@ describe('cluster-policy-crd: the CRDs of cluster policies and the agent take th
     });
   }
 
-  it('also of examples, and of what NPEP-182 writes', () => {
+  it('accepts the examples, and the example of NPEP-182', () => {
     const example = readFileSync(
       new URL('../../examples/admin-network-policy.yaml', import.meta.url),
       'utf8',
@@ -114,7 +114,7 @@ describe('cluster-policy-crd: the CRDs of cluster policies and the agent take th
   });
 });
 
-/** Its example of a policy, with one struct for `networks`. */
+/** The example policy of the proposal, with one struct for `networks`. */
 const NPEP_182 = `
 apiVersion: policy.networking.k8s.io/v1alpha1
 kind: AdminNetworkPolicy

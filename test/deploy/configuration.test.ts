@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readConfigFile } from '../../config/file.ts';
 import { readObject } from './manifests.ts';
 
-it('the configuration of the DaemonSet is read without a problem or a warning', () => {
+it("configuration: the DaemonSet's configuration is valid and has no warnings", () => {
   const { data } = readObject<{ data: Readonly<Record<string, string>> }>(
     'deploy/base/config.yaml',
     'ConfigMap',

@@ -1,6 +1,6 @@
 /**
- * The CEL of custom resource definitions, with the types that an API server gives to its expressions: a
- * field without a type is not there.
+ * CEL rules of custom resource definitions, type-checked like in an API server: fields without a
+ * type do not exist for them.
  */
 import { Environment } from '@marcbachmann/cel-js';
 import { canonicalCidr } from '../../api/addresses.ts';
@@ -12,7 +12,7 @@ export function celFaults(schema: Schema, path: string): string[] {
   if (rules.length === 0) return [];
   const environment = typedEnvironment(schema, path === '');
   return rules.flatMap(({ rule }) => {
-    // The library does not look whether a type has the field that `has` asks for. API servers do.
+    // The library does not check that the field of `has` exists. API servers do.
     const accesses = rule.replaceAll(/has\(([^()]*)\)/g, '([$1] == [$1])');
     for (const expression of [rule, accesses]) {
       const { valid, type, error } = environment.check(expression);
@@ -23,7 +23,10 @@ export function celFaults(schema: Schema, path: string): string[] {
   });
 }
 
-/** Messages of the rules that a value breaks. @throws Error for a rule that cannot be evaluated. */
+/**
+ * Messages of the rules that a value violates.
+ * @throws Error for a rule that cannot be evaluated.
+ */
 export function celViolations(schema: Schema, value: unknown): string[] {
   const rules = schema['x-kubernetes-validations'] ?? [];
   if (rules.length === 0) return [];
@@ -34,7 +37,10 @@ export function celViolations(schema: Schema, value: unknown): string[] {
     .map(({ message }) => message);
 }
 
-/** isCIDR is of Kubernetes' own library; it takes host bits, but no IPv4 in IPv6 and no leading zeros. */
+/**
+ * isCIDR belongs to Kubernetes' CEL library. It accepts host bits, but no IPv4-mapped IPv6 and no
+ * leading zeros.
+ */
 function typedEnvironment(schema: Schema, isRoot: boolean): Environment {
   const environment = new Environment();
   let count = 0;
@@ -73,7 +79,7 @@ function typedEnvironment(schema: Schema, isRoot: boolean): Environment {
     .registerVariable('self', typeOf(schema, 0) ?? 'dyn');
 }
 
-/** Whole numbers as the library wants them, by the schema. */
+/** Converts integers to the library's type, by the schema. */
 function celValue(schema: Schema, value: unknown): unknown {
   if (schema.type === 'integer') return BigInt(Number(value));
   if (Array.isArray(value)) return value.map((item) => celValue(schema.items ?? {}, item));

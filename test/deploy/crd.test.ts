@@ -21,8 +21,8 @@ const group = (spec: unknown, more: object = {}) => ({
 });
 const many = (count: number) => Array.from({ length: count }, (_, index) => `10.${index}.0.0/16`);
 
-describe('crd: the CRD of CIDRGroup', () => {
-  it('is named after what it defines, which is what the agent asks for', () => {
+describe('crd: CIDRGroup', () => {
+  it('is named after its resource, which the agent watches', () => {
     const { group: apiGroup, names, scope, versions } = crd.spec;
     assert.equal(crd.metadata.name, `${names.plural}.${apiGroup}`);
     assert.equal(names.listKind, `${names.kind}List`);
@@ -31,12 +31,12 @@ describe('crd: the CRD of CIDRGroup', () => {
       versions.map(({ name, served, storage }) => ({ name, served, storage })),
       [{ name: 'v1alpha1', served: true, storage: true }],
     );
-    const asked = policyResources().find(({ kind }) => kind === names.kind);
-    assert.deepEqual(asked?.paths, [`/apis/${apiGroup}/${version.name}/${names.plural}`]);
-    assert.equal(asked.optional, true);
+    const resource = policyResources().find(({ kind }) => kind === names.kind);
+    assert.deepEqual(resource?.paths, [`/apis/${apiGroup}/${version.name}/${names.plural}`]);
+    assert.equal(resource.optional, true);
   });
 
-  it('says that nobody approved it, for its group is Kubernetes’ own', () => {
+  it('has the approval annotation that a Kubernetes API group requires', () => {
     const { annotations } = crd.metadata as { annotations?: Record<string, string> };
     assert.match(crd.spec.group, /\.k8s\.io$/);
     assert.match(annotations?.['api-approved.kubernetes.io'] ?? '', /^unapproved/);
@@ -45,7 +45,7 @@ describe('crd: the CRD of CIDRGroup', () => {
   it('has a structural schema', () => {
     assert.deepEqual(structuralFaults(schema), []);
     assert.deepEqual(structuralFaults({ type: 'object', properties: { a: {} } }), [
-      '.a: has the type ""',
+      '.a: has type ""',
     ]);
     assert.deepEqual(structuralFaults({ type: 'array' }), [': has no items']);
   });
@@ -56,7 +56,7 @@ describe('crd: the CRD of CIDRGroup', () => {
     { cidrs: ['ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128'] },
     { cidrs: many(25) },
   ]) {
-    it(`takes ${JSON.stringify(spec).slice(0, 60)}, as the agent`, () => {
+    it(`accepts ${JSON.stringify(spec).slice(0, 60)}, like the agent`, () => {
       assert.deepEqual(objectFaults(schema, group(spec)), []);
       assert.ok(readApiObject(group(spec), ['CIDRGroup']) !== undefined);
     });
@@ -72,20 +72,20 @@ describe('crd: the CRD of CIDRGroup', () => {
       { cidrs: ['::ffff:10.0.0.0/104'] },
       '.spec.cidrs[0]: must be a CIDR such as 10.0.0.0/8 or fd00::/8',
     ],
-    [{ cidr: '10.0.0.0/8' }, '.spec.cidr: is dropped'],
+    [{ cidr: '10.0.0.0/8' }, '.spec.cidr: is an unknown field'],
     [[], '.spec: must be an object'],
     [{ cidrs: [] }, '.spec.cidrs: must have at least 1 items'],
     [{}, '.spec: must have at least 1 members'],
     [undefined, '.spec: is required'],
   ] as const) {
-    it(`refuses ${JSON.stringify(spec)?.slice(0, 60)}, as the agent`, () => {
+    it(`refuses ${JSON.stringify(spec)?.slice(0, 60)}, like the agent`, () => {
       const object = JSON.parse(JSON.stringify(group(spec)));
       assert.ok(objectFaults(schema, object).includes(fault));
       assert.throws(() => readApiObject(object, ['CIDRGroup']));
     });
   }
 
-  it('has the status that the example has', () => {
+  it("has the status of the proposal's example", () => {
     const condition = {
       lastTransitionTime: '2022-12-29T14:53:50Z',
       status: 'True',
@@ -96,7 +96,7 @@ describe('crd: the CRD of CIDRGroup', () => {
     assert.deepEqual(objectFaults(schema, status([condition])), []);
     assert.deepEqual(objectFaults(schema, status([{ status: 'Yes' }])), [
       '.status.conditions[0].type: is required',
-      '.status.conditions[0].status: is none of these words',
+      '.status.conditions[0].status: is not an allowed value',
     ]);
   });
 });

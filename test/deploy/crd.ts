@@ -1,6 +1,6 @@
 /**
- * Custom resource definitions as an API server takes them: whether a schema is structural, whether its CEL
- * compiles, and whether it takes an object. As much of these as the schemas here use.
+ * Validates custom resource definitions and objects like an API server: structural schema, CEL
+ * rules, and validation of objects. Supports the subset that the schemas here use.
  */
 import { celFaults, celViolations } from './crd-cel.ts';
 
@@ -50,7 +50,7 @@ export interface CustomResourceDefinition {
   };
 }
 
-/** Keywords beside these may be good, but nobody has looked. */
+/** Supported keywords; others may be valid but are not implemented. */
 const KEYWORDS: Readonly<Record<string, readonly (keyof Schema)[]>> = {
   object: [
     'properties',
@@ -65,7 +65,7 @@ const KEYWORDS: Readonly<Record<string, readonly (keyof Schema)[]>> = {
   integer: ['format', 'minimum', 'maximum'],
 };
 const ANYWHERE: readonly string[] = ['type', 'description', 'x-kubernetes-validations'];
-/** Of a field without a type: keywords of each type count for values of that type. */
+/** A field without a type: keywords of each type apply to values of that type. */
 const UNTYPED: readonly string[] = [
   'x-kubernetes-preserve-unknown-fields',
   'description',
@@ -73,24 +73,25 @@ const UNTYPED: readonly string[] = [
   ...Object.values(KEYWORDS).flat(),
 ];
 
-/** Why a schema is not structural, or which of its rules do not compile; nothing when all is well. */
+/** Why a schema is not structural, and rules that do not compile; empty if valid. */
 export function structuralFaults(schema: Schema, path = ''): string[] {
   const { type = '', properties = {}, items, required = [] } = schema;
   const isUntyped = type === '' && schema['x-kubernetes-preserve-unknown-fields'] === true;
   const known = isUntyped ? UNTYPED : KEYWORDS[type];
-  if (known === undefined) return [`${path}: has the type ${JSON.stringify(type)}`];
+  if (known === undefined) return [`${path}: has type ${JSON.stringify(type)}`];
   const faults = Object.keys(schema)
     .filter((keyword) => !(known as readonly string[]).includes(keyword))
     .filter((keyword) => isUntyped || !ANYWHERE.includes(keyword))
-    .map((keyword) => `${path}: ${keyword} is no keyword of ${isUntyped ? 'no type' : type}`);
+    .map((keyword) => `${path}: ${keyword} is not a keyword of ${isUntyped ? 'no type' : type}`);
   if (path === '.metadata' && Object.keys(schema).length > 1) faults.push(`${path}: is restricted`);
   if (type === 'array' && items === undefined) faults.push(`${path}: has no items`);
   for (const name of required) {
-    if (!Object.hasOwn(properties, name)) faults.push(`${path}: requires ${name}, and has it not`);
+    if (!Object.hasOwn(properties, name))
+      faults.push(`${path}: requires the undeclared property ${name}`);
   }
   const keys = schema['x-kubernetes-list-map-keys'] ?? [];
   if ((schema['x-kubernetes-list-type'] === 'map') !== keys.length > 0) {
-    faults.push(`${path}: is half a map`);
+    faults.push(`${path}: has a list type "map" or map keys without the other`);
   }
   for (const key of keys) {
     if (!items?.required?.includes(key)) faults.push(`${path}: its key ${key} is not required`);
@@ -107,7 +108,7 @@ export function structuralFaults(schema: Schema, path = ''): string[] {
   return faults;
 }
 
-/** Below a field without a type an API server has no types for CEL, and takes no rule. */
+/** API servers reject CEL rules below a field without a type. */
 function untypedFaults(schema: Schema, path: string): string[] {
   const hasRules = (each: Schema): boolean =>
     each['x-kubernetes-validations'] !== undefined ||
@@ -118,7 +119,7 @@ function untypedFaults(schema: Schema, path: string): string[] {
   ];
 }
 
-/** What an API server says of an object; of fields that it drops, that it does so. */
+/** An API server's messages for an object, including unknown fields, which it drops. */
 export function objectFaults(schema: Schema, value: unknown, path = ''): string[] {
   const faults = typeFaults(schema, value, path);
   if (faults.length > 0) return faults;
@@ -128,9 +129,9 @@ export function objectFaults(schema: Schema, value: unknown, path = ''): string[
   if (isObject(value)) faults.push(...memberFaults(schema, value, path));
   const { anyOf } = schema;
   if (anyOf?.every((each) => requirementFaults(each, value, path).length > 0)) {
-    faults.push(`${path}: is none of what it may be`);
+    faults.push(`${path}: matches no allowed form`);
   }
-  // An API server checks no rules of what is wrong otherwise.
+  // An API server evaluates CEL rules only if the schema is satisfied.
   if (faults.length > 0) return faults;
   return celViolations(schema, value).map((message) => `${path}: ${message}`);
 }
@@ -152,8 +153,8 @@ function textFaults(schema: Schema, value: string, path: string): string[] {
   return [
     ...(value.length < minLength ? [`${path}: is too short`] : []),
     ...(value.length > maxLength ? [`${path}: is too long`] : []),
-    ...(new RegExp(pattern).test(value) ? [] : [`${path}: is not as ${pattern}`]),
-    ...(schema.enum?.includes(value) === false ? [`${path}: is none of these words`] : []),
+    ...(new RegExp(pattern).test(value) ? [] : [`${path}: does not match ${pattern}`]),
+    ...(schema.enum?.includes(value) === false ? [`${path}: is not an allowed value`] : []),
   ];
 }
 
@@ -169,7 +170,7 @@ function listFaults(schema: Schema, value: readonly unknown[], path: string): st
   if (value.length < minItems) faults.push(`${path}: must have at least ${minItems} items`);
   if (value.length > maxItems) faults.push(`${path}: must have at most ${maxItems} items`);
   if (schema['x-kubernetes-list-type'] === 'set' && new Set(value).size < value.length) {
-    faults.push(`${path}: has an item twice`);
+    faults.push(`${path}: has a duplicate item`);
   }
   faults.push(...value.flatMap((item, index) => objectFaults(items, item, `${path}[${index}]`)));
   return faults;
@@ -189,12 +190,12 @@ function memberFaults(
   for (const [name, each] of Object.entries(value)) {
     const own = properties?.[name] ?? additionalProperties;
     if (own !== undefined) faults.push(...objectFaults(own, each, `${path}.${name}`));
-    else if (!keepsUnknown) faults.push(`${path}.${name}: is dropped`);
+    else if (!keepsUnknown) faults.push(`${path}.${name}: is an unknown field`);
   }
   return faults;
 }
 
-/** Members that have to be there, and are not filled in. */
+/** Properties that are required and have no default. */
 function requirementFaults(schema: Schema, value: unknown, path: string): string[] {
   if (!isObject(value)) return [];
   return (schema.required ?? [])

@@ -73,8 +73,8 @@ function options() {
   return options;
 }
 
-describe('dns: the manifests of the DNS server', () => {
-  it('select its pods, and no others of the repository', () => {
+describe('dns: manifests of the DNS server', () => {
+  it('select only their own pods', () => {
     const budget = readObject<{ spec: { selector: { matchLabels: Labels } } }>(
       'deploy/dns/disruption-budget.yaml',
       'PodDisruptionBudget',
@@ -89,19 +89,19 @@ describe('dns: the manifests of the DNS server', () => {
     assert.notDeepEqual(labels, { 'k8s-app': 'portwide' });
   });
 
-  it('run it with flags that it takes, on the ports that they name', () => {
+  it('run it with valid flags, on the ports that they declare', () => {
     const { port, metricsBindAddress, forward } = options();
     assert.deepEqual(
       container.ports.map(({ containerPort, protocol }) => `${containerPort}/${protocol}`),
       [`${port}/UDP`, `${port}/TCP`, `${metricsBindAddress?.port}/TCP`],
     );
-    // Of the node, for the pod's own would lead back here.
+    // The node's, because the pod's own would cause a loop.
     assert.deepEqual([forward, pod.dnsPolicy], [[{ file: '/etc/resolv.conf' }], 'Default']);
     const startsAt = { name: 'net.ipv4.ip_unprivileged_port_start', value: String(port) };
     assert.deepEqual(pod.securityContext.sysctls, [startsAt]);
   });
 
-  it('lead the ports of DNS and of metrics there, under the names that kube-dns has', () => {
+  it('map the ports of DNS and of metrics, with the names of kube-dns', () => {
     for (const service of services) {
       for (const { targetPort, port, protocol } of service.spec.ports) {
         const target = container.ports.find(({ name }) => name === targetPort);
@@ -119,7 +119,7 @@ describe('dns: the manifests of the DNS server', () => {
     }
   });
 
-  it('leave the cluster’s own kube-dns alone unless that is asked for', () => {
+  it('do not change kube-dns unless deploy/kube-dns is applied', () => {
     assert.deepEqual(
       services.map(({ metadata }) => metadata.name),
       ['portwide-dns', 'kube-dns'],
@@ -128,12 +128,12 @@ describe('dns: the manifests of the DNS server', () => {
     assert.ok(!JSON.stringify(resources).includes('dns'));
   });
 
-  it('give it more time to end than it takes', () => {
+  it('allow more time for termination than it needs', () => {
     const { lameduck } = options();
     assert.ok(pod.terminationGracePeriodSeconds * 1000 > lameduck + 6000);
   });
 
-  it('give it no rights that Pod Security’s profile "restricted" would refuse', () => {
+  it('satisfy the Pod Security profile "restricted"', () => {
     const { sysctls: _, ...own } = pod.securityContext;
     assert.deepEqual(own, {
       runAsNonRoot: true,
@@ -148,16 +148,16 @@ describe('dns: the manifests of the DNS server', () => {
     });
   });
 
-  it('run it as the user that the image has prepared code for', () => {
+  it('run it as the user with prepared code in the image', () => {
     assert.match(readText('Containerfile'), /setpriv --reuid=65532 .*portwide dns /);
   });
 
-  it('ask it whether it is alive and ready where it tells', () => {
+  it('probe the paths and ports that it serves', () => {
     assert.deepEqual(container.livenessProbe.httpGet, { path: '/healthz', port: 'metrics' });
     assert.deepEqual(container.readinessProbe.httpGet, { path: '/readyz', port: 'metrics' });
   });
 
-  it('bind its role to its account, and give its image a name', () => {
+  it('bind its role to its account, and set its image', () => {
     const path = 'deploy/dns/rbac.yaml';
     const account = readObject(path, 'ServiceAccount').metadata;
     const binding = readObject<{ roleRef: { name: string }; subjects: object[] }>(

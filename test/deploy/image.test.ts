@@ -17,7 +17,7 @@ import { writeBundle } from '../../scripts/bundle.ts';
 import { BUNDLE, PORTWIDE } from '../portwide.ts';
 import { ROOT, readText } from './manifests.ts';
 
-/** Files that the agent consists of, and packages that it uses, from its entry point on. */
+/** Files and packages that the agent uses, found by following imports from its entry point. */
 function closure(): { files: Set<string>; packages: Set<string> } {
   const files = new Set<string>();
   const packages = new Set<string>();
@@ -46,7 +46,7 @@ function packageOf(specifier: string): string {
     .join('/');
 }
 
-/** The innermost directory of `node_modules` that a path leads through. */
+/** The innermost `node_modules` directory in a path. */
 function nearestPackage(path: string): string {
   const parts = path.split('/');
   const start = parts.lastIndexOf('node_modules') + 1;
@@ -55,8 +55,8 @@ function nearestPackage(path: string): string {
 
 const { dependencies } = JSON.parse(readText('package.json'));
 
-describe('image: the image', () => {
-  it('has every file that the agent consists of', () => {
+describe('image: Containerfile', () => {
+  it('copies every file of the agent', () => {
     const { files } = closure();
     assert.ok(files.size > 50);
     const ignored = readText('.dockerignore')
@@ -70,13 +70,13 @@ describe('image: the image', () => {
     }
   });
 
-  it('has every package that the agent uses, those for development being left out', () => {
+  it('installs every package that the agent uses, without development packages', () => {
     const { packages } = closure();
     assert.ok(packages.size > 5);
     for (const name of packages) assert.ok(name in dependencies, name);
   });
 
-  it('runs with the packages alone that it has beside the bundle', async () => {
+  it('has all packages that the bundle needs at run time', async () => {
     const [, list = ''] = /cp -a --parents (.*) \/opt/.exec(readText('Containerfile')) ?? [];
     const directory = mkdtempSync(join(tmpdir(), 'portwide-image-'));
     try {
@@ -84,14 +84,15 @@ describe('image: the image', () => {
       for (const path of list.split(' ')) {
         const copy = join(directory, 'node_modules', path);
         mkdirSync(dirname(copy), { recursive: true });
-        // Links, for Node.js is a hundred megabytes. koffi is found by its name, and finds its own binary beside it.
+        // Linked instead of copied: Node.js takes a hundred megabytes. koffi is found by name, with
+        // its own binary.
         const real = path === 'koffi' || path.startsWith('@');
         if (real) cpSync(join(ROOT, 'node_modules', path), copy, { recursive: true });
         else symlinkSync(join(ROOT, 'node_modules', path), copy);
       }
       const agent = join(directory, 'portwide');
       assert.equal((await execa(agent, ['--version'])).stdout, VERSION);
-      // Opens a netlink socket, by koffi.
+      // Opens a netlink socket with koffi.
       const { stderr } = await execa(agent, ['ipvs', 'marks'], { reject: false });
       assert.doesNotMatch(stderr, /Cannot find|ERR_MODULE/);
     } finally {
@@ -99,11 +100,11 @@ describe('image: the image', () => {
     }
   });
 
-  it('has the licence of each package in the bundle', () => {
+  it('has the licence of each bundled package', () => {
     const directory = join(BUNDLE, 'bundle');
     const scripts = readdirSync(directory).filter((name) => name.endsWith('.mjs'));
     const text = scripts.map((name) => readFileSync(join(directory, name), 'utf8')).join('\n');
-    // esbuild says before each file which one it is.
+    // esbuild writes the name of each file before its content.
     const files = text.matchAll(/^ *\/\/ (node_modules\/.*)\/[^/]+$/gm);
     const given = readFileSync(join(directory, 'LICENSES'), 'utf8');
     const packages = new Set([...files].map(([, file = '']) => nearestPackage(file)));
@@ -111,26 +112,26 @@ describe('image: the image', () => {
     for (const found of packages) assert.ok(given.includes(`=== ${found}\n`), found);
   });
 
-  it('has compiled code for the agent and for the DNS server', async () => {
+  it('has compiled code for the agent and the DNS server', async () => {
     const runs = readText('Containerfile').matchAll(
       /\/opt\/portwide\/portwide ([a-z -]+?)(?: \\)?$/gm,
     );
     const cache = mkdtempSync(join(tmpdir(), 'portwide-image-'));
     const env = { NODE_COMPILE_CACHE: cache };
-    // Node.js makes a directory for each set of V8's flags, and leaves all others alone.
-    const kept = () => readdirSync(cache, { recursive: true }).length;
+    // Node.js uses a directory for each set of V8's flags and ignores the others.
+    const fileCount = () => readdirSync(cache, { recursive: true }).length;
     try {
       for (const [, args = ''] of runs) await execa(PORTWIDE, args.split(' '), { env });
-      const before = kept();
+      const before = fileCount();
       assert.ok(before > 0);
       for (const command of ['run', 'dns']) await execa(PORTWIDE, [command, '--help'], { env });
-      assert.equal(kept(), before);
+      assert.equal(fileCount(), before);
     } finally {
       rmSync(cache, { recursive: true, force: true });
     }
   });
 
-  it('has the packages of the commands that the agent runs', () => {
+  it('installs the packages of the commands that the agent runs', () => {
     const [, installed = ''] =
       /apt-get install \S+ \S+ (.*) \\\n/.exec(readText('Containerfile')) ?? [];
     const commands = [...closure().files].flatMap((file) =>
@@ -138,12 +139,12 @@ describe('image: the image', () => {
         ([, command]) => command,
       ),
     );
-    // Other calls have the name in a variable, and are of iptables.
+    // Other calls get the name from a variable; these are iptables.
     assert.deepEqual([...new Set(commands)], ['nft']);
     assert.deepEqual(installed.split(' '), ['iptables', 'nftables']);
   });
 
-  it('is built with the Node.js that it brings, from bases with a tag', () => {
+  it('builds with the Node.js that it ships, on tagged base images', () => {
     const bases = [...readText('Containerfile').matchAll(/^FROM (\S+)/gm)].map(([, base]) => base);
     assert.deepEqual(bases, [
       `docker.io/library/node:${dependencies.node}-bookworm-slim`,

@@ -7,10 +7,10 @@ import { ALL_SETTINGS } from '../../config/settings.ts';
 import { type RawObject, ROOT, readObject, readObjects, readText, yamlFiles } from './manifests.ts';
 import { schemaFaults, unknownFields } from './schema.ts';
 
-/** Not objects of a cluster, and checked elsewhere. */
+/** Not Kubernetes objects; checked elsewhere. */
 const isObjects = (path: string) =>
   !path.endsWith('/kustomization.yaml') && !path.startsWith('deploy/monitoring/');
-/** Changes of objects of the base: what they leave out is there. */
+/** Patches of objects of the base, which has the omitted fields. */
 const isPatch = (path: string) => path.startsWith('deploy/kubeadm/');
 
 interface Mount {
@@ -59,10 +59,13 @@ const configMap = readObject<{ data: Record<string, string> }>(
   'ConfigMap',
 );
 
-/** The schemas at hand no longer have v1beta1; admission.test.ts holds the file against that of v1. */
+/**
+ * The available schemas no longer have v1beta1. admission.test.ts compares the file with the v1
+ * version.
+ */
 const isOfOldVersion = (path: string) => path.endsWith('-v1beta1.yaml');
 
-describe('manifests under deploy/ are as Kubernetes wants them', () => {
+describe('manifests: files under deploy/ match the Kubernetes schemas', () => {
   const whole = yamlFiles().filter(
     (path) => isObjects(path) && !isPatch(path) && !isOfOldVersion(path),
   );
@@ -89,7 +92,7 @@ describe('manifests under deploy/ are as Kubernetes wants them', () => {
     }
   }
 
-  it('and faults would be found', async () => {
+  it('and invalid objects are detected', async () => {
     const faultsOf = (change: (object: Record<string, never>) => void) => {
       const object = structuredClone(daemonSet) as unknown as Record<string, never>;
       change(object);
@@ -100,13 +103,13 @@ describe('manifests under deploy/ are as Kubernetes wants them', () => {
     const unknown = await faultsOf((object) =>
       Object.assign(container(object), { volumeMount: [] }),
     );
-    assert.match(unknown.join(), /containers\[0\]\.volumeMount is no field/);
+    assert.match(unknown.join(), /containers\[0\]\.volumeMount is not a field/);
     const type = await faultsOf((object) => Object.assign(container(object), { args: '--config' }));
     assert.match(type.join(), /args must be array/);
     const missing = await faultsOf((object) => delete container(object).name);
     assert.match(missing.join(), /must have required property.*name/);
     const kind = await schemaFaults({ ...daemonSet, kind: 'DeamonSet' } as RawObject);
-    assert.match(kind.join(), /no kind/);
+    assert.match(kind.join(), /is not a Kubernetes kind/);
   });
 });
 
@@ -117,7 +120,7 @@ describe('manifests: a second `kubectl apply` changes nothing', () => {
     .filter(({ object }) => object.kind.endsWith('AdmissionPolicy'));
 
   for (const { path, object } of policies) {
-    it(`${path}: what API servers fill in is there`, () => {
+    it(`${path}: has the API server's defaults`, () => {
       const { failurePolicy, matchConstraints } = object.spec as {
         failurePolicy?: string;
         matchConstraints: { resourceRules: readonly object[] };
@@ -130,7 +133,7 @@ describe('manifests: a second `kubectl apply` changes nothing', () => {
     });
   }
 
-  it('no folded text keeps line breaks: kustomize would add empty lines to it', () => {
+  it('no folded block scalar keeps line breaks, which kustomize would double', () => {
     for (const path of yamlFiles().filter(isObjects)) {
       for (const document of parseAllDocuments(readText(path))) {
         visit(document, {
@@ -162,23 +165,23 @@ describe('manifests: kustomizations', () => {
     }
   }
 
-  it('name files and folders that exist', () => {
+  it('refer to existing files and folders', () => {
     for (const path of listed) {
       const file = path.endsWith('.yaml') ? path : `${path}/kustomization.yaml`;
       assert.ok(existsSync(join(ROOT, file)), file);
     }
   });
 
-  it('name every manifest, but for the optional one in its two versions', () => {
+  it('include every manifest, except the optional one in two versions', () => {
     const objects = yamlFiles().filter(isObjects);
-    const forgotten = objects.filter((path) => !listed.has(path));
-    assert.deepEqual(forgotten, [
+    const unlisted = objects.filter((path) => !listed.has(path));
+    assert.deepEqual(unlisted, [
       'deploy/admission-node-ports-v1beta1.yaml',
       'deploy/admission-node-ports.yaml',
     ]);
   });
 
-  it('give a name to the image that the containers ask for', () => {
+  it('set a name for the image of the containers', () => {
     const images = kustomizations.get('deploy/base/kustomization.yaml')?.images ?? [];
     for (const container of [...pod.initContainers, ...pod.containers]) {
       assert.ok(
@@ -188,8 +191,8 @@ describe('manifests: kustomizations', () => {
   });
 });
 
-describe('manifests: the component of network policy', () => {
-  it('gives the agent the flag, and nothing to the init container', () => {
+describe('manifests: component network-policy', () => {
+  it('gives the flag to the agent only, not to the init container', () => {
     const { patches } = parse(readText('deploy/network-policy/kustomization.yaml'));
     const operations = parse(patches[0].patch);
     const container = '/spec/template/spec/containers/0';
@@ -202,11 +205,11 @@ describe('manifests: the component of network policy', () => {
   });
 });
 
-describe('manifests: the DaemonSet', () => {
+describe('manifests: DaemonSet', () => {
   const [init] = pod.initContainers;
   const [agent] = pod.containers;
 
-  it('selects its own pods, and uses the account and the configuration that are there', () => {
+  it('selects its own pods, and uses the existing account and configuration', () => {
     const { selector, template } = daemonSet.spec;
     assert.deepEqual(template.metadata.labels, selector.matchLabels);
     const account = readObject('deploy/base/rbac.yaml', 'ServiceAccount');
@@ -229,7 +232,7 @@ describe('manifests: the DaemonSet', () => {
     ]);
   });
 
-  it('gives the agent no rights beyond two capabilities, and no file of the host but the lock', () => {
+  it("gives the agent two capabilities, and of the host's files only the lock", () => {
     assert.deepEqual(agent.securityContext, {
       runAsUser: 0,
       allowPrivilegeEscalation: false,
@@ -250,7 +253,7 @@ describe('manifests: the DaemonSet', () => {
     assert.equal(init.securityContext.readOnlyRootFilesystem, true);
   });
 
-  it('is ready as soon as its rules stand, and is not restarted for want of an API server', () => {
+  it('is ready once its rules are written, and does not restart while the API server is unavailable', () => {
     const { livenessProbe, readinessProbe, startupProbe } = agent;
     const port = configure({}).options.healthzBindAddress?.port;
     assert.deepEqual(readinessProbe.httpGet, { path: '/healthz', port });
@@ -260,7 +263,7 @@ describe('manifests: the DaemonSet', () => {
     assert.equal(startupProbe, undefined, 'the kubelet would restart it');
   });
 
-  it('mounts what its arguments and its configuration name', () => {
+  it('mounts the files that its arguments and configuration name', () => {
     const config = parse(configMap.data['config.conf'] ?? '');
     assert.equal(config.apiVersion, 'kubeproxy.config.k8s.io/v1alpha1');
     assert.equal(config.kind, 'KubeProxyConfiguration');
@@ -272,7 +275,7 @@ describe('manifests: the DaemonSet', () => {
     }
   });
 
-  it('has a kubeconfig with the account of the pod', () => {
+  it("has a kubeconfig with the pod's service account", () => {
     const {
       clusters,
       users,

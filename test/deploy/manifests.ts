@@ -1,11 +1,11 @@
-/** What stands under deploy/, as objects. */
+/** Reads the objects under deploy/. */
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseAllDocuments } from 'yaml';
 
 export const ROOT = new URL('../../', import.meta.url).pathname;
 
-/** A Kubernetes object as it is written. */
+/** A Kubernetes object as written in a manifest. */
 export interface RawObject {
   readonly apiVersion: string;
   readonly kind: string;
@@ -13,7 +13,7 @@ export interface RawObject {
   readonly [field: string]: unknown;
 }
 
-/** A file of the repository, by its path in it. */
+/** Content of a file of the repository. */
 export function readText(path: string): string {
   return readFileSync(join(ROOT, path), 'utf8');
 }
@@ -23,7 +23,7 @@ export function yamlFiles(): string[] {
   return globSync('deploy/**/*.{yaml,yml}', { cwd: ROOT }).sort();
 }
 
-/** @throws Error for YAML that has faults. */
+/** @throws Error for invalid YAML. */
 export function readObjects(path: string): RawObject[] {
   return parseAllDocuments(readText(path)).map((document) => {
     if (document.errors.length > 0) throw new Error(`${path}: ${document.errors.join('; ')}`);
@@ -31,9 +31,10 @@ export function readObjects(path: string): RawObject[] {
   });
 }
 
-/** The one object of this kind in a file. */
+/** The only object of this kind in a file. */
 export function readObject<T>(path: string, kind: string): RawObject & T {
   const [object, ...rest] = readObjects(path).filter((each) => each.kind === kind);
-  if (object === undefined || rest.length > 0) throw new Error(`${path}: not one ${kind}`);
+  if (object === undefined || rest.length > 0)
+    throw new Error(`${path}: expected exactly one ${kind}`);
   return object as RawObject & T;
 }

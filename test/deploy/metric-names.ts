@@ -1,6 +1,6 @@
 /**
- * Metrics that the dashboard and the alert rules read: name, type, labels. Names that begin with
- * kubeproxy_ are kube-proxy's, word for word.
+ * Metrics that the dashboard and the alert rules use: name, type, labels. Names that begin with
+ * kubeproxy_ are kube-proxy's.
  */
 export interface MetricName {
   readonly type: 'counter' | 'gauge' | 'histogram';
@@ -34,22 +34,22 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   kubeproxy_conntrack_reconciler_deleted_entries_total: { type: 'counter', labels: ['ip_family'] },
   /** 0 until every IP family has synced once. */
   portwide_initial_sync_complete: { type: 'gauge', labels: [] },
-  /** 1 while the API server has no Node of the agent's name. */
+  /** 1 while the API server has no Node with the agent's name. */
   portwide_node_missing: { type: 'gauge', labels: [] },
   portwide_all_ports_services: { type: 'gauge', labels: ['kind'] },
   portwide_refused_services: { type: 'gauge', labels: ['reason'] },
   portwide_routes: { type: 'gauge', labels: ['kind', 'ip_family'] },
   portwide_backend_apply_duration_seconds: { type: 'histogram', labels: ['ip_family'] },
-  /** A sample each second: the longest stall in it. */
+  /** One sample a second: the longest stall in it. */
   portwide_event_loop_stall_seconds: { type: 'histogram', labels: [] },
   /** 1 while the watch is open, 0 otherwise. */
   portwide_api_watch_state: { type: 'gauge', labels: ['kind'] },
-  /** Bookmarks count. */
+  /** Bookmarks count as events. */
   portwide_api_last_event_timestamp_seconds: { type: 'gauge', labels: ['kind'] },
-  /** 0 from the first attempt to watch on. */
+  /** 0 from the first watch attempt on. */
   portwide_api_deaf_watches_total: { type: 'counter', labels: ['kind'] },
   portwide_marks_in_use: { type: 'gauge', labels: ['ip_family'] },
-  /** Services that are rejected because no mark is left for them. */
+  /** Services that are rejected because no packet mark is left. */
   portwide_marks_exhausted: { type: 'gauge', labels: ['ip_family'] },
   portwide_policies: { type: 'gauge', labels: ['kind', 'state'] },
   portwide_policy_unreadable_objects: { type: 'gauge', labels: ['kind'] },
@@ -61,12 +61,12 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   portwide_policy_apply_duration_seconds: { type: 'histogram', labels: ['ip_family'] },
   portwide_policy_last_queued_timestamp_seconds: { type: 'gauge', labels: ['ip_family'] },
   portwide_policy_last_applied_timestamp_seconds: { type: 'gauge', labels: ['ip_family'] },
-  // prom-client's own.
+  // prom-client's own metrics.
   process_cpu_seconds_total: { type: 'counter', labels: [] },
   process_resident_memory_bytes: { type: 'gauge', labels: [] },
 };
 
-/** The metric that a series belongs to: a histogram has several. */
+/** The metric of a series; a histogram has several series. */
 export function metricOf(series: string): string {
   const base = series.replace(/_(bucket|count|sum)$/, '');
   return METRIC_NAMES[base]?.type === 'histogram' ? base : series;

@@ -44,7 +44,7 @@ const promtool = (...args: readonly string[]) =>
   execa('promtool', args, { cwd: ROOT, reject: false, all: true });
 
 describe('monitoring: alert rules', () => {
-  it('are rules to Prometheus', async () => {
+  it('are valid for promtool', async () => {
     const { exitCode, all } = await promtool(
       'check',
       'rules',
@@ -55,12 +55,12 @@ describe('monitoring: alert rules', () => {
     assert.equal(exitCode, 0, all);
   });
 
-  it('fire when they should and only then', async () => {
+  it('fire in the tested situations and only then', async () => {
     const { exitCode, all } = await promtool('test', 'rules', ALERT_TESTS);
     assert.equal(exitCode, 0, all);
   });
 
-  it('are all seen to fire, and not to', () => {
+  it('are all tested both firing and not firing', () => {
     const cases: readonly { alertname: string; exp_alerts?: readonly object[] }[] = parse(
       readText(ALERT_TESTS),
     ).tests.flatMap(({ alert_rule_test }: { alert_rule_test: object[] }) => alert_rule_test);
@@ -71,7 +71,7 @@ describe('monitoring: alert rules', () => {
     }
   });
 
-  it('each have a runbook, and there is none without a rule', () => {
+  it('each have a runbook, and every runbook has a rule', () => {
     const headings = [...readText('docs/operations.md').matchAll(/^### (Portwide\w+)$/gm)];
     assert.deepEqual(
       headings.map(([, name]) => name),
@@ -80,8 +80,8 @@ describe('monitoring: alert rules', () => {
   });
 });
 
-describe('monitoring: the dashboard', () => {
-  it('has queries that are queries to Prometheus', async () => {
+describe('monitoring: dashboard', () => {
+  it('has valid queries', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'portwide-promql-'));
     try {
       const rules = panelExpressions.map((expr, index) => ({
@@ -101,14 +101,14 @@ describe('monitoring: the dashboard', () => {
     }
   });
 
-  it('uses no variable that it has not', () => {
+  it('uses only defined variables', () => {
     const known = dashboard.templating.list.map(({ name }) => name);
     for (const [, name = ''] of JSON.stringify(dashboard).matchAll(/\$\{?(\w+)/g)) {
       assert.ok([...known, '__rate_interval', '__all'].includes(name), name);
     }
   });
 
-  it('has panels with a text each, beside one another', () => {
+  it('has panels with descriptions that do not overlap', () => {
     const { panels } = dashboard;
     assert.equal(new Set(panels.map(({ id }) => id)).size, panels.length);
     for (const [index, { title, type, description, gridPos: a }] of panels.entries()) {
@@ -116,17 +116,17 @@ describe('monitoring: the dashboard', () => {
       assert.ok(a.x + a.w <= 24, title);
       for (const { title: other, gridPos: b } of panels.slice(index + 1)) {
         const apart = a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y;
-        assert.ok(apart, `${title} lies on ${other}`);
+        assert.ok(apart, `${title} overlaps ${other}`);
       }
     }
   });
 });
 
-describe('monitoring: the metrics that dashboard and alert rules read', () => {
+describe('monitoring: metrics of dashboard and alert rules', () => {
   const expressions = [...alerts.map(({ expr }) => expr), ...panelExpressions];
   const seriesOf = (expr: string) => expr.match(/\b(kubeproxy|portwide|process)_\w+/g) ?? [];
 
-  it('are those of the list', () => {
+  it('are listed in metric-names.ts', () => {
     const read = new Set(expressions.flatMap(seriesOf).map(metricOf));
     assert.deepEqual([...read].sort(), Object.keys(METRIC_NAMES).sort());
     for (const expr of expressions) {
@@ -134,7 +134,7 @@ describe('monitoring: the metrics that dashboard and alert rules read', () => {
     }
   });
 
-  it('are gauges where they are taken as they stand, and nowhere else', () => {
+  it('are gauges if and only if they are used without rate()', () => {
     for (const expr of expressions) {
       const rates = [...expr.matchAll(/(?:rate|increase)\(\s*(\w+)/g)].map(([, name = '']) => name);
       for (const series of seriesOf(expr)) {
@@ -149,13 +149,13 @@ describe('monitoring: the metrics that dashboard and alert rules read', () => {
     for (const expr of expressions) {
       const labels = seriesOf(expr).flatMap((name) => METRIC_NAMES[metricOf(name)]?.labels ?? []);
       const known = ['job', 'instance', 'le', ...labels];
-      const asked = [
+      const used = [
         ...[...expr.matchAll(/(?:by|on|ignoring) \(([^)]*)\)/g)].flatMap(([, list = '']) =>
           list.split(', '),
         ),
         ...[...expr.matchAll(/(\w+)(?:=~|!=|=)"/g)].map(([, label = '']) => label),
       ];
-      for (const label of asked) assert.ok(known.includes(label), `${label}: ${expr}`);
+      for (const label of used) assert.ok(known.includes(label), `${label}: ${expr}`);
     }
   });
 });

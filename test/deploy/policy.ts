@@ -1,7 +1,7 @@
 /**
- * Judges objects by an admission policy as an API server does: conditions, variables in their order,
- * validations. Expressions are evaluated by a CEL library as they stand in the manifest, and checked
- * against the types that Kubernetes asks for (`object` is dyn, a condition exactly bool).
+ * Evaluates an admission policy like an API server: conditions, variables in order, validations. A
+ * CEL library evaluates the manifest's expressions and checks their types as Kubernetes requires
+ * (`object` is dyn, a condition is bool).
  */
 import { Environment } from '@marcbachmann/cel-js';
 
@@ -15,18 +15,17 @@ export interface PolicySpec {
   }[];
 }
 
-/** What an expression may use; `oldObject` is null when the object is created. */
+/** Variables of an expression; `oldObject` is null when the object is created. */
 export interface AdmissionRequest {
   readonly object: object;
   readonly oldObject: object | null;
 }
 
-/** API servers take no message that is longer, in bytes, nor one of several lines. */
+/** API servers reject messages longer than this, in bytes, and messages of several lines. */
 const MAX_MESSAGE = 5 * 1024;
 
 /**
- * @returns undefined when a condition does not match; otherwise the messages of the validations
- * that fail.
+ * @returns undefined if a condition does not match; otherwise the messages of failed validations.
  * @throws Error for an expression that cannot be evaluated.
  */
 export function judge(spec: PolicySpec, request: AdmissionRequest): string[] | undefined {
@@ -45,7 +44,10 @@ export function judge(spec: PolicySpec, request: AdmissionRequest): string[] | u
   });
 }
 
-/** The variables of a policy, for a request that its conditions match. @throws as `judge` */
+/**
+ * Values of a policy's variables, for a request that its conditions match.
+ * @throws as `judge`
+ */
 export function variablesOf(
   spec: PolicySpec,
   request: AdmissionRequest,
@@ -63,7 +65,10 @@ export function variablesOf(
   return { types, variables };
 }
 
-/** The type of every expression of a policy, by what it is. @throws Error for one that has none. */
+/**
+ * Type of every expression of a policy, by its place.
+ * @throws Error for an expression without a type.
+ */
 export function expressionTypes(spec: PolicySpec): Map<string, string> {
   const found = new Map<string, string>();
   const types: Record<string, string> = {};
@@ -87,7 +92,8 @@ function environment(variables: Readonly<Record<string, string>>): Environment {
       .registerVariable('object', 'dyn')
       .registerVariable('oldObject', 'dyn')
       .registerVariable({ name: 'variables', schema: { ...variables } })
-      // Of cel-go's strings and Kubernetes' regular expressions, which this library has not.
+      // Functions of cel-go's strings library and Kubernetes' regular expressions, which this
+      // library lacks.
       .registerFunction(
         'string.replace(string, string): string',
         (text: string, from: string, to: string) => text.replaceAll(from, () => to),

@@ -22,7 +22,7 @@ const BASE = 'deploy/base/rbac.yaml';
 const DNS = 'deploy/dns/rbac.yaml';
 const POLICY = 'deploy/network-policy/rbac.yaml';
 
-/** `verb group/resource` for every combination that a rule of these files allows. */
+/** `verb group/resource` for every combination that the rules in the files allow. */
 function allowed(...paths: readonly string[]): string[] {
   return paths
     .flatMap((path) => readObject<{ rules: readonly Rule[] }>(path, 'ClusterRole').rules)
@@ -34,8 +34,8 @@ function allowed(...paths: readonly string[]): string[] {
     .sort();
 }
 
-/** What an agent asks for that reads these, in the same form. */
-async function asked(
+/** Requests of an agent that reads these kinds, in the same form. */
+async function requested(
   resources: readonly Resource[],
   { writesEvents = true } = {},
 ): Promise<string[]> {
@@ -58,7 +58,7 @@ async function asked(
     new Set(double.requests().map(({ verb, group, resource }) => `${verb} ${group}/${resource}`));
   try {
     await source.start();
-    // The same again is a change of the Event that is there.
+    // A repeated Event is a patch of the existing one.
     for (const verb of writesEvents ? ['create', 'patch'] : []) {
       recorder.warning(serviceRef('default/web', ''), 'RefusedNodePort', 'spec.type: no');
       await waitFor(`an Event: ${verb}`, () => all().has(`${verb} events.k8s.io/events`));
@@ -75,22 +75,22 @@ async function asked(
   }
 }
 
-describe('rbac: the ClusterRole', () => {
-  it('allows what the agent asks for, and nothing else', async () => {
-    assert.deepEqual(await asked(servingResources('node')), allowed(BASE));
+describe('rbac: ClusterRole', () => {
+  it("allows exactly the agent's requests", async () => {
+    assert.deepEqual(await requested(servingResources('node')), allowed(BASE));
   });
 
-  it('of the DNS server allows what that asks for, and nothing else', async () => {
-    assert.deepEqual(await asked(dnsResources(), { writesEvents: false }), allowed(DNS));
+  it('of the DNS server allows exactly its requests', async () => {
+    assert.deepEqual(await requested(dnsResources(), { writesEvents: false }), allowed(DNS));
   });
 
-  it('of network policy adds what the agent asks for then, and nothing else', async () => {
-    const policy = await asked(servingAndPolicyResources('node'));
-    // Sorted, and nothing twice: what the base has is not in the other.
+  it('of network policy adds exactly the requests of --network-policy', async () => {
+    const policy = await requested(servingAndPolicyResources('node'));
+    // Sorted without duplicates; nothing of the base is repeated.
     assert.deepEqual(policy, allowed(BASE, POLICY));
   });
 
-  it('of network policy is the same account’s, and no part of the base', () => {
+  it('of network policy has the same account, and is not part of the base', () => {
     const binding = readObject<{ roleRef: { name: string }; subjects: object[] }>(
       POLICY,
       'ClusterRoleBinding',

@@ -16,8 +16,8 @@ const { spec } = readObject<{
 const CAPABILITIES = spec.template.spec.containers[0].securityContext.capabilities.add;
 
 /**
- * What a runtime does for such a container, as far as the kernel is concerned: a root that cannot be
- * written but for the lock, /proc/sys that cannot, these capabilities, and no way to more.
+ * Emulates a container runtime for the kernel's purposes: a read-only root except for the lock, a
+ * read-only /proc/sys, these capabilities, and no_new_privs.
  */
 const CONTAINER = `
 set -e
@@ -32,7 +32,7 @@ mount -o remount,bind,ro "$root"
 exec chroot "$root" setpriv --no-new-privs --bounding-set="$capabilities" --inh-caps=-all "$@"
 `;
 
-/** The host's limit of connections is not a namespace's to set, nor this process's score to lower. */
+/** The conntrack limit is not namespaced, and this process cannot lower its OOM score. */
 const FLAGS = [
   '--hostname-override=node',
   '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
@@ -42,7 +42,7 @@ const FLAGS = [
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const ROUTE_LOCALNET = 'net.ipv4.conf.all.route_localnet';
 
-/** But for those of settings, which are kube-proxy's. */
+/** Without warnings about settings, which are kube-proxy's. */
 function warningsIn(log: readonly string[]): string[] {
   return log.filter((line) => !/"level":30|"setting"/.test(line));
 }
@@ -54,11 +54,14 @@ const MODES = [
 ] as const;
 
 for (const mode of MODES) {
-  describe(`the rights of the DaemonSet, ${mode.join(' ')}`, () => {
+  describe(`rights of the DaemonSet: ${mode.join(' ')}`, () => {
     const isLegacy = mode[1]?.endsWith('legacy') ?? false;
     let lab: Lab;
     let directory: string;
-    /** Where an agent sees the root; empty for everybody else, as its removal makes sure. */
+    /**
+     * Mount point of the agent's root. It is empty outside the agent's mount namespace, as its
+     * removal verifies.
+     */
     let root: string;
     let log: string[];
 
@@ -84,7 +87,7 @@ for (const mode of MODES) {
       log = [];
     });
 
-    /** Runs the agent in the like of a container. */
+    /** Runs the agent as in a container. */
     const run = (capabilities: readonly string[], flags: readonly string[] = mode) => {
       const set = ['-all', ...capabilities.map((each) => `+${each.toLowerCase()}`)].join();
       const agent = [join(ROOT, 'portwide'), 'run', `--manifests=${directory}`];
@@ -102,7 +105,7 @@ for (const mode of MODES) {
       return child;
     };
 
-    it('are enough, where the init container has been', async () => {
+    it('are sufficient after the init container has run', async () => {
       await lab.node.exec(join(ROOT, 'portwide'), ['run', '--init-only', ...mode, ...FLAGS]);
       const child = run(CAPABILITIES);
       await waitFor('both families are served', () => {
@@ -117,12 +120,12 @@ for (const mode of MODES) {
       assert.deepEqual(warningsIn(log), []);
     });
 
-    // Node ports on 127.0.0.1 take one, and are for mode iptables alone.
+    // Node ports on 127.0.0.1 require one, and exist only in mode iptables.
     if (mode[0].endsWith('iptables'))
       it('leave sysctls to the init container', async () => {
         await lab.node.exec('sysctl', ['-q', '-w', `${ROUTE_LOCALNET}=0`]);
         const child = run(CAPABILITIES);
-        await waitFor('the agent says so', () =>
+        await waitFor('the agent logs it', () =>
           log.some((line) => line.includes('EROFS') && line.includes(ROUTE_LOCALNET)),
         );
         child.kill('SIGTERM');
@@ -130,7 +133,7 @@ for (const mode of MODES) {
       });
 
     if (mode[0].endsWith('iptables'))
-      it('go over to mode nftables but for a sysctl, which an init container sets back', async () => {
+      it('allow the takeover to mode nftables, except for a sysctl that an init container restores', async () => {
         const NFTABLES = ['--proxy-mode=nftables'];
         const init = (flags: readonly string[]) =>
           lab.node.exec(join(ROOT, 'portwide'), ['run', '--init-only', ...flags, ...FLAGS]);
@@ -142,7 +145,10 @@ for (const mode of MODES) {
           );
           return (await Promise.all(rules)).join('\n').match(/(?<=^(:|-N ))KUBE-\S+/gm);
         };
-        /** Runs an agent until it serves and `isDone`. @returns its warnings. */
+        /**
+         * Runs an agent until it serves and `isDone`.
+         * @returns its warnings.
+         */
         const agent = async (flags: readonly string[], isDone: () => boolean) => {
           log = [];
           const child = run(CAPABILITIES, flags);
@@ -165,8 +171,8 @@ for (const mode of MODES) {
         await init(mode);
         assert.equal(await isOpen(), true);
         assert.deepEqual(await agent(mode, () => true), []);
-        // The container alone is started again, as when a ConfigMap changes. The kubelet's IPv6 chain
-        // of that name guards nothing.
+        // Only the agent's container is restarted, as after a change of the ConfigMap. The
+        // kubelet's IPv6 chain of that name protects nothing.
         const ip6tables = isLegacy ? 'ip6tables-legacy' : 'ip6tables-nft';
         await lab.node.exec(ip6tables, ['-w', '-N', 'KUBE-FIREWALL']);
         const isTold = () => removedIn(2)() && log.some((line) => line.includes(ROUTE_LOCALNET));
@@ -183,7 +189,7 @@ for (const mode of MODES) {
         assert.equal(await chains(), null);
       });
 
-    // NET_RAW is for iptables-legacy alone.
+    // NET_RAW is needed only by iptables-legacy.
     for (const capability of CAPABILITIES.filter((each) => isLegacy || each !== 'NET_RAW')) {
       it(`${capability} is needed`, async () => {
         const others = CAPABILITIES.filter((each) => each !== capability);

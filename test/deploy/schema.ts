@@ -1,23 +1,23 @@
 /**
- * Holds objects against the schemas of Kubernetes, offline. Required fields, types, enumerations and
- * formats are checked by kubernetes-models, which lets fields pass that it does not know; those are
- * found by the field lists of client-node's models.
+ * Validates objects against the Kubernetes schemas, offline. kubernetes-models checks required
+ * fields, types, enumerations and formats, but accepts unknown fields. Those are found with the
+ * field lists of client-node's models.
  */
 import * as clientNode from '@kubernetes/client-node';
 import type { RawObject } from './manifests.ts';
 
-/** A field of a model of client-node. */
+/** A field of a client-node model. */
 interface Attribute {
   readonly baseName: string;
-  /** `string`, `V1PodSpec`, `Array<V1Container>`, `{ [key: string]: string; }` and the like. */
+  /** For example `string`, `V1PodSpec`, `Array<V1Container>`, `{ [key: string]: string; }`. */
   readonly type: string;
 }
 
-/** @returns what is wrong with the object; nothing when all is well. */
+/** @returns the problems of the object; empty if valid. */
 export async function schemaFaults(object: RawObject): Promise<string[]> {
   const { apiVersion, kind } = object;
   const module = await import(`kubernetes-models/${apiVersion}/${kind}`).catch(() => undefined);
-  if (module === undefined) return [`${apiVersion} ${kind} is no kind of Kubernetes`];
+  if (module === undefined) return [`${apiVersion} ${kind} is not a Kubernetes kind`];
   const faults = unknownFields(object);
   try {
     new module[kind](object).validate();
@@ -27,12 +27,12 @@ export async function schemaFaults(object: RawObject): Promise<string[]> {
   return faults;
 }
 
-/** Paths of fields that the kind has not; the object may be a patch, with required fields missing. */
+/** Paths of unknown fields. The object may be a patch that lacks required fields. */
 export function unknownFields(object: RawObject): string[] {
   const { apiVersion, kind } = object;
   const version = apiVersion.split('/').at(-1) ?? '';
   const type = `${version.charAt(0).toUpperCase()}${version.slice(1)}${kind}`;
-  if (attributesOf(type) === undefined) return [`${type} is not known`];
+  if (attributesOf(type) === undefined) return [`unknown type ${type}`];
   return walk(object, type, kind);
 }
 
@@ -51,7 +51,7 @@ function walk(value: unknown, type: string, path: string): string[] {
   if (attributes === undefined) return [];
   return Object.entries(value).flatMap(([key, item]) => {
     const attribute = attributes.find(({ baseName }) => baseName === key);
-    if (attribute === undefined) return [`${path}.${key} is no field`];
+    if (attribute === undefined) return [`${path}.${key} is not a field`];
     return walk(item, attribute.type, `${path}.${key}`);
   });
 }

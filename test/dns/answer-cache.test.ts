@@ -18,7 +18,7 @@ const answer = encodeAnswer(query('a').question, {
   ...NOTHING,
 });
 
-/** A zone that changes. */
+/** A zone whose records can be changed. */
 function changing() {
   const records = new Map<string, readonly DnsRecord[]>([
     ['a', [a('a', '10.0.0.1')]],
@@ -36,8 +36,8 @@ function changing() {
   };
 }
 
-describe('answer-cache: the cache of answers', () => {
-  it('has what was put there, by name and type', () => {
+describe('answer-cache: AnswerCache', () => {
+  it('returns stored answers by name and type', () => {
     const cache = new AnswerCache();
     const zone = changing();
     assert.equal(cache.get(query('a'), zone), undefined);
@@ -47,21 +47,21 @@ describe('answer-cache: the cache of answers', () => {
     assert.equal(cache.get(query('b'), zone), undefined);
   });
 
-  it('keeps bytes of its own: those of others would keep the block of memory that they were cut from', () => {
+  it('copies the bytes it stores, so that the buffer pool block they were cut from can be freed', () => {
     const cache = new AnswerCache();
-    const said = encodeAnswer(query('a').question, {
+    const encoded = encodeAnswer(query('a').question, {
       rcode: 'NOERROR',
       authoritative: true,
       ...NOTHING,
       answers: [{ name: 'a', type: 'A', ttl: 5, data: '10.0.0.1' }],
     });
-    cache.set(query('a'), said, new Map(), 1);
+    cache.set(query('a'), encoded, new Map(), 1);
     const bytes = cache.get(query('a'), changing())?.bytes;
-    assert.deepEqual(bytes, said.bytes);
-    assert.equal(bytes?.buffer.byteLength, said.bytes.length);
+    assert.deepEqual(bytes, encoded.bytes);
+    assert.equal(bytes?.buffer.byteLength, encoded.bytes.length);
   });
 
-  it('has it through changes of other names, not of those that the answer was made of', () => {
+  it('keeps an answer while its own records are unchanged, whatever happens to other names', () => {
     const names = ['a', 'b', 'gone'];
     for (const [changed, list] of [
       ['a', [a('a', '10.0.0.9')]],
@@ -76,7 +76,7 @@ describe('answer-cache: the cache of answers', () => {
       zone.set('other', [a('other', '10.0.0.3')]);
       zone.set('other', undefined);
       assert.deepEqual(cache.get(query('a'), zone), answer);
-      // Records made anew that say the same.
+      // New record objects with the same content.
       zone.set('a', [a('a', '10.0.0.1')]);
       assert.deepEqual(cache.get(query('a'), zone), answer);
       zone.set(changed, list);
@@ -85,7 +85,7 @@ describe('answer-cache: the cache of answers', () => {
     }
   });
 
-  it('holds no more than it may, the latest', () => {
+  it('evicts the oldest answer at the limit', () => {
     const cache = new AnswerCache(3);
     const zone = changing();
     const names = ['a', 'b', 'c', 'd', 'e'];
@@ -95,7 +95,7 @@ describe('answer-cache: the cache of answers', () => {
     assert.deepEqual(found, ['c', 'd', 'e']);
   });
 
-  it('does not hold long ones', () => {
+  it('does not store long answers', () => {
     const cache = new AnswerCache();
     cache.set(query('a'), { ...answer, bytes: Buffer.alloc(1233) }, new Map(), 1);
     assert.equal(cache.size, 0);

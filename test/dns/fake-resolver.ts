@@ -1,17 +1,19 @@
-/** A DNS server on a local address, which answers as it is told, by UDP and by TCP on one port. */
+/**
+ * A fake DNS server on a local address that answers as instructed, over UDP and TCP on one port.
+ */
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
 import type { Resolver } from '../../dns/exchange.ts';
 
-/** What is sent for a query: nothing, one message, or several. */
+/** Messages to send in response to a query: none, one or several. */
 export type FakeResponder = (
   query: Buffer,
   transport: 'udp' | 'tcp',
 ) => Buffer | readonly Buffer[] | undefined;
 
 export interface FakeResolver extends Resolver {
-  /** Queries that came, and where from. */
+  /** Received queries with transport and source port. */
   readonly queries: readonly {
     readonly bytes: Buffer;
     readonly transport: 'udp' | 'tcp';
@@ -21,7 +23,7 @@ export interface FakeResolver extends Resolver {
 }
 
 export async function startFakeResolver(
-  says: FakeResponder,
+  respond: FakeResponder,
   address = '127.0.0.1',
 ): Promise<FakeResolver> {
   const { udp, tcp } = await bindBoth(address);
@@ -29,7 +31,7 @@ export async function startFakeResolver(
   const connections = new Set<Socket>();
   udp.on('message', (bytes, { port, address: client }) => {
     queries.push({ bytes, transport: 'udp', port });
-    for (const answer of listOf(says(bytes, 'udp'))) udp.send(answer, port, client);
+    for (const answer of listOf(respond(bytes, 'udp'))) udp.send(answer, port, client);
   });
   tcp.on('connection', (socket) => {
     connections.add(socket);
@@ -40,7 +42,7 @@ export async function startFakeResolver(
       if (received.length < 2 || received.length < 2 + received.readUInt16BE(0)) return;
       const bytes = received.subarray(2);
       queries.push({ bytes, transport: 'tcp', port: socket.remotePort ?? 0 });
-      const answers = listOf(says(bytes, 'tcp'));
+      const answers = listOf(respond(bytes, 'tcp'));
       if (answers.length === 0) socket.destroy();
       for (const answer of answers) socket.write(framed(answer));
     });
@@ -57,26 +59,29 @@ export async function startFakeResolver(
   };
 }
 
-/** A message with its length before it, as TCP has it. */
+/** A message with its length prefix, as sent over TCP. */
 export function framed(message: Buffer): Buffer {
   const length = Buffer.alloc(2);
   length.writeUInt16BE(message.length);
   return Buffer.concat([length, message]);
 }
 
-/** An answer without records to a query. @param flags of the header. */
+/**
+ * An empty response to a query.
+ * @param flags of the header.
+ */
 export function emptyAnswer(query: Buffer, flags = 0x8180): Buffer {
   const answer = Buffer.from(query);
   answer.writeUInt16BE(flags, 2);
   return answer;
 }
 
-function listOf(said: Buffer | readonly Buffer[] | undefined): readonly Buffer[] {
-  if (said === undefined) return [];
-  return Buffer.isBuffer(said) ? [said] : said;
+function listOf(messages: Buffer | readonly Buffer[] | undefined): readonly Buffer[] {
+  if (messages === undefined) return [];
+  return Buffer.isBuffer(messages) ? [messages] : messages;
 }
 
-/** A port that is free for one protocol may be taken for the other. */
+/** A port that is free for one protocol may be in use for the other. */
 async function bindBoth(address: string): Promise<{ udp: UdpSocket; tcp: Server }> {
   for (;;) {
     const udp = createSocket('udp4');

@@ -30,7 +30,7 @@ const address = (data: string, ttl = 60, name = WWW): PacketRecord => ({
   data,
 });
 
-interface Said {
+interface ResponseFields {
   readonly flags?: number;
   readonly answers?: readonly PacketRecord[];
   readonly authorities?: readonly PacketRecord[];
@@ -39,7 +39,7 @@ interface Said {
 
 function response(
   query: Buffer,
-  { flags = 0x8180, answers = [], authorities = [], additionals = [] }: Said,
+  { flags = 0x8180, answers = [], authorities = [], additionals = [] }: ResponseFields,
 ) {
   const records = encode({
     answers: [...answers],
@@ -79,35 +79,35 @@ function cache(options: Partial<ForwardCacheOptions> = {}) {
   const clock = { now: 1000.5 };
   const made = new ForwardCache({ maxTtl: 300, now: () => clock.now, random: () => 0, ...options });
   const get = (bytes: Buffer) => {
-    const kept = made.get(readGood(bytes), bytes);
-    return kept && readReply(kept);
+    const cached = made.get(readGood(bytes), bytes);
+    return cached && readReply(cached);
   };
-  const set = (bytes: Buffer, said: Said) =>
-    made.set(readGood(bytes), bytes, response(bytes, said));
+  const set = (bytes: Buffer, fields: ResponseFields) =>
+    made.set(readGood(bytes), bytes, response(bytes, fields));
   return { made, clock, get, set };
 }
 
 const ask = (fields: QueryFields = {}, name = WWW, type = 'A') => queryBytes(name, type, fields);
 
-describe('forward-cache: the cache of answers of resolvers', () => {
-  it('has an answer for as long as its shortest TTL says, and says how long that still is', () => {
+describe('forward-cache: ForwardCache', () => {
+  it('returns a response until its shortest TTL expires, with the remaining TTLs', () => {
     const { clock, get, set } = cache();
     const query = ask();
     assert.equal(get(query), undefined);
     set(query, { flags: 0x8580, answers: [address('192.0.2.1', 60)], authorities: [soa(90, 1)] });
     clock.now += 20.6;
-    const kept = get(query);
-    assert.deepEqual(kept?.answers, [`${WWW} 40 A 192.0.2.1`]);
-    assert.match(kept?.authorities[0] ?? '', /^example.com 70 SOA /);
-    // No longer authoritative.
-    assert.deepEqual([kept?.id, kept?.flags], [0, 'qr rd ra']);
+    const cached = get(query);
+    assert.deepEqual(cached?.answers, [`${WWW} 40 A 192.0.2.1`]);
+    assert.match(cached?.authorities[0] ?? '', /^example.com 70 SOA /);
+    // The AA bit is cleared.
+    assert.deepEqual([cached?.id, cached?.flags], [0, 'qr rd ra']);
     clock.now += 39.3;
     assert.deepEqual(get(query)?.answers, [`${WWW} 1 A 192.0.2.1`]);
     clock.now += 0.1;
     assert.equal(get(query), undefined);
   });
 
-  it('keeps nothing for longer than it may, and nothing at all when told so', () => {
+  it('caps TTLs, and stores nothing if the cap is 0', () => {
     const { clock, get, set } = cache({ maxTtl: 30 });
     set(ask(), { answers: [address('192.0.2.1', 3600)] });
     clock.now += 29;
@@ -120,10 +120,10 @@ describe('forward-cache: the cache of answers of resolvers', () => {
   });
 
   for (const [what, flags] of [
-    ['no such name', 0x8183],
-    ['nothing of the type', 0x8180],
+    ['NXDOMAIN', 0x8183],
+    ['NODATA', 0x8180],
   ] as const) {
-    it(`keeps that there is ${what} as long as the SOA record says`, () => {
+    it(`caches ${what} for the negative TTL of the SOA record`, () => {
       for (const [ttl, minimum] of [
         [3600, 30],
         [30, 3600],
@@ -139,7 +139,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     });
   }
 
-  it('keeps an alias that leads to nothing as such', () => {
+  it('caches an alias to a nonexistent name as a negative answer', () => {
     const { get, set, made } = cache();
     const alias: PacketRecord = { name: WWW, type: 'CNAME', ttl: 60, data: 'gone.example.com' };
     set(ask(), { answers: [alias] });
@@ -149,30 +149,30 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     assert.equal(made.stats.entries.denial, 1);
   });
 
-  for (const [what, said] of [
+  for (const [what, fields] of [
     ['a failure', { flags: 0x8182 }],
     ['a refusal', { flags: 0x8185 }],
-    ['what was cut', { flags: 0x8380, answers: [address('192.0.2.1')] }],
+    ['a truncated response', { flags: 0x8380, answers: [address('192.0.2.1')] }],
     ['a TTL of 0', { answers: [address('192.0.2.1', 0)] }],
-    ['a TTL that is negative', { answers: [address('192.0.2.1', 0x8000_0001)] }],
-    ['nothing, of which nobody says for how long', { flags: 0x8183 }],
+    ['a negative TTL', { answers: [address('192.0.2.1', 0x8000_0001)] }],
+    ['a negative answer without an SOA record', { flags: 0x8183 }],
     [
       'records behind the OPT record',
       { answers: [address('192.0.2.1')], additionals: [OPT, address('192.0.2.2')] },
     ],
     [
-      'a code that is in the OPT record',
+      'an extended RCODE',
       { answers: [address('192.0.2.1')], additionals: [{ ...OPT, extendedRcode: 1 }] },
     ],
   ] as const) {
-    it(`does not keep ${what}`, () => {
+    it(`does not cache ${what}`, () => {
       const { get, set } = cache();
-      set(ask(), said as Said);
+      set(ask(), fields as ResponseFields);
       assert.equal(get(ask()), undefined);
     });
   }
 
-  it('has an answer for the same question alone', () => {
+  it('returns a response only for the same question and flags', () => {
     const { get, set } = cache();
     set(ask({ size: 1232 }), { answers: [address('192.0.2.1')], additionals: [OPT] });
     assert.equal(get(ask({ size: 512 }))?.answers.length, 1);
@@ -193,7 +193,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     assert.equal(get(everything), undefined);
   });
 
-  it('keeps nothing that is for the clients of one network', () => {
+  it('does not cache queries with EDNS Client Subnet', () => {
     const { get, set } = cache();
     const plain = ask({ size: 1232 });
     const query = Buffer.concat([plain, Buffer.from([0, 8, 0, 4, 0, 1, 0, 0])]);
@@ -203,19 +203,19 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     assert.equal(get(plain), undefined);
   });
 
-  it('answers in the case of the question, with an OPT record of its own', () => {
+  it('repeats the letter case of the question and adds its own OPT record', () => {
     const { get, set } = cache();
     set(ask({ size: 4096, dnssecOk: true }), {
       answers: [address('192.0.2.1')],
       additionals: [OPT],
     });
-    const kept = get(ask({ size: 512, dnssecOk: true }, WWW.toUpperCase()));
-    assert.equal(kept?.question, 'WWW.EXAMPLE.COM A');
-    assert.deepEqual(kept?.opt, { size: 1232, dnssecOk: true });
-    assert.deepEqual(kept?.additionals, []);
+    const cached = get(ask({ size: 512, dnssecOk: true }, WWW.toUpperCase()));
+    assert.equal(cached?.question, 'WWW.EXAMPLE.COM A');
+    assert.deepEqual(cached?.opt, { size: 1232, dnssecOk: true });
+    assert.deepEqual(cached?.additionals, []);
   });
 
-  it('has all addresses first at some time', () => {
+  it('rotates the addresses so that each comes first at some time', () => {
     let random = 0;
     const { get, set } = cache({ random: () => random });
     const alias: PacketRecord = { name: WWW, type: 'CNAME', ttl: 60, data: 'a.example.com' };
@@ -234,7 +234,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     assert.deepEqual(firsts, addresses);
   });
 
-  it('holds so many and so much and no more: those that were asked for last', () => {
+  it('evicts least recently used entries at the limits of count and bytes', () => {
     const names = ['a', 'b', 'c', 'd'].map((label) => `${label}.example.com`);
     const found = ({ get }: ReturnType<typeof cache>) =>
       names.filter((name) => get(ask({}, name)) !== undefined);
@@ -253,7 +253,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     }
   });
 
-  it('takes the memory of its answers, not of all that was read or written between them', async () => {
+  it('uses memory for its responses only, not for buffers read or written between them', async () => {
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as () => void;
     const { set, made } = cache();
@@ -268,11 +268,11 @@ describe('forward-cache: the cache of answers of resolvers', () => {
       for (let other = 0; other < 100; other++) Buffer.allocUnsafe(1000);
     }
     assert.equal(made.stats.entries.success, 200);
-    // V8 frees it in the background.
-    await waitFor('200 answers take less than a megabyte', () => used() - before < 1 << 20);
+    // V8 frees the memory in the background.
+    await waitFor('200 responses take less than a megabyte', () => used() - before < 1 << 20);
   });
 
-  it('counts', () => {
+  it('counts hits, misses, entries and evictions', () => {
     const { get, set, made } = cache();
     get(ask());
     set(ask(), { answers: [address('192.0.2.1')] });
@@ -285,7 +285,7 @@ describe('forward-cache: the cache of answers of resolvers', () => {
     );
   });
 
-  it('survives whatever a resolver says', () => {
+  it('accepts arbitrary bytes as responses', () => {
     const query = ask();
     fc.assert(
       fc.property(
@@ -297,8 +297,8 @@ describe('forward-cache: the cache of answers of resolvers', () => {
           bytes.writeUInt16BE(0x8180, 2);
           for (const [index, count] of counts.entries()) bytes.writeUInt16BE(count, 6 + 2 * index);
           made.set(readGood(query), query, bytes);
-          const kept = made.get(readGood(query), query);
-          assert.ok(kept === undefined || kept.length <= bytes.length);
+          const cached = made.get(readGood(query), query);
+          assert.ok(cached === undefined || cached.length <= bytes.length);
         },
       ),
       { seed: 3, numRuns: 2000 },

@@ -12,7 +12,7 @@ import {
 } from './fake-resolver.ts';
 import { queryBytes, readReply, recordLine } from './messages.ts';
 
-/** Long enough that no answer of this machine is missed, and for what does not answer. */
+/** Long enough for every response on this machine, and for a resolver that does not answer. */
 const PATIENCE = 20_000;
 const SHORT = 50;
 const QUERY = queryBytes('www.Example.com', 'A', { id: 1 });
@@ -27,13 +27,13 @@ function read(bytes: Buffer): DnsQuery {
 
 const running: FakeResolver[] = [];
 
-async function resolver(says: FakeResponder): Promise<FakeResolver> {
-  const started = await startFakeResolver(says);
+async function resolver(respond: FakeResponder): Promise<FakeResolver> {
+  const started = await startFakeResolver(respond);
   running.push(started);
   return started;
 }
 
-/** With an address after the question. */
+/** A response with an address after the question. */
 function withAddress(query: Buffer, data: readonly number[], flags = 0x8180): Buffer {
   const record = Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, ...data]);
   const question = query.subarray(0, HEADER_LENGTH + QUESTION.length);
@@ -46,8 +46,8 @@ function withAddress(query: Buffer, data: readonly number[], flags = 0x8180): Bu
 
 const shown = (bytes: Buffer) => readReply(bytes).answers.map((text) => text.split(' ').at(-1));
 
-/** A port on which nothing is. */
-async function nobody(): Promise<Resolver> {
+/** A port without a listener. */
+async function unusedPort(): Promise<Resolver> {
   const { address, port, close } = await startFakeResolver(() => undefined);
   close();
   return { address, port };
@@ -57,28 +57,28 @@ afterEach(() => {
   for (const { close } of running.splice(0)) close();
 });
 
-describe('forward: one query to one resolver', () => {
+describe('exchange: exchange()', () => {
   for (const transport of ['udp', 'tcp'] as const) {
     const ask = (to: Resolver, timeout = PATIENCE) =>
       exchange(to, QUERY, QUESTION, transport, timeout);
 
-    describe(`by ${transport.toUpperCase()}`, () => {
-      it('gets its answer', async () => {
+    describe(`over ${transport.toUpperCase()}`, () => {
+      it('returns the response', async () => {
         const fake = await resolver((query) => withAddress(query, [192, 0, 2, 1]));
         assert.deepEqual(shown(await ask(fake)), ['192.0.2.1']);
         assert.deepEqual(fake.queries[0]?.bytes.subarray(2), QUERY.subarray(2));
       });
 
-      it('has an id and a port of its own each time', async () => {
+      it('uses a different id and port for each query', async () => {
         const fake = await resolver((query) => emptyAnswer(query));
         for (let turn = 0; turn < 12; turn++) await ask(fake);
         const ids = new Set(fake.queries.map(({ bytes }) => bytes.readUInt16BE(0)));
-        // By chance two are the same once in a thousand runs, three once in a million.
+        // Two may be equal by chance once in a thousand runs, three once in a million.
         assert.ok(ids.size >= 10, [...ids].join());
         assert.ok(new Set(fake.queries.map(({ port }) => port)).size >= 2);
       });
 
-      it('takes an error without its question for an answer', async () => {
+      it('accepts an error response without the question', async () => {
         const fake = await resolver((query) => {
           const answer = emptyAnswer(query, 0x8181).subarray(0, HEADER_LENGTH);
           answer.writeUInt16BE(0, 4);
@@ -87,7 +87,7 @@ describe('forward: one query to one resolver', () => {
         assert.equal((await ask(fake)).readUInt16BE(2), 0x8181);
       });
 
-      it('takes the question in any case for its own', async () => {
+      it('compares the question case-insensitively', async () => {
         const fake = await resolver((query) => {
           const answer = emptyAnswer(query);
           answer.write('WWW.EXAMPLE'.split('.')[0] ?? '', HEADER_LENGTH + 1);
@@ -96,8 +96,8 @@ describe('forward: one query to one resolver', () => {
         assert.match(readReply(await ask(fake)).question ?? '', /^WWW\.Example/);
       });
 
-      it('fails when nobody is there', async () => {
-        await assert.rejects(ask(await nobody()), (error) => {
+      it('fails when nothing listens', async () => {
+        await assert.rejects(ask(await unusedPort()), (error) => {
           assert.ok(error instanceof NoAnswer);
           assert.equal(error.code, 'UNREACHABLE');
           assert.match(error.message, /ECONNREFUSED/);
@@ -109,7 +109,7 @@ describe('forward: one query to one resolver', () => {
 
   const forgeries: readonly (readonly [string, (query: Buffer) => Buffer])[] = [
     [
-      'under another id',
+      'with another id',
       (query) => changed(query, (bytes) => bytes.writeUInt16BE(bytes.readUInt16BE(0) ^ 1, 0)),
     ],
     [
@@ -129,7 +129,7 @@ describe('forward: one query to one resolver', () => {
     ],
   ];
   for (const [what, forge] of forgeries) {
-    it(`waits for another answer after one ${what}`, async () => {
+    it(`waits for another response after one ${what}`, async () => {
       const fake = await resolver((query) => {
         const good = withAddress(query, [192, 0, 2, 1]);
         return [forge(withAddress(query, [6, 6, 6, 6])), good];
@@ -139,21 +139,21 @@ describe('forward: one query to one resolver', () => {
       ]);
     });
 
-    it(`does not go on by TCP after one ${what}`, async () => {
+    it(`fails after a response ${what} over TCP`, async () => {
       const fake = await resolver((query) => forge(withAddress(query, [6, 6, 6, 6])));
       const failure = exchange(fake, QUERY, QUESTION, 'tcp', PATIENCE);
       await assert.rejects(failure, { name: 'NoAnswer', code: 'UNREACHABLE' });
     });
   }
 
-  it('hears nobody but the resolver', async () => {
-    const stranger = await resolver(() => undefined);
-    // Who answers from another port, although it knows everything else.
+  it("accepts responses only from the resolver's address and port", async () => {
+    const attacker = await resolver(() => undefined);
+    // A response that is correct except for its source port.
     const { createSocket } = await import('node:dgram');
     const other = createSocket('udp4');
     const fake = await resolver((query) => {
       const { port = 0 } = fake.queries.at(-1) ?? {};
-      other.send(withAddress(query, [6, 6, 6, 6]), port, stranger.address);
+      other.send(withAddress(query, [6, 6, 6, 6]), port, attacker.address);
       return undefined;
     });
     const failure = exchange(fake, QUERY, QUESTION, 'udp', SHORT);
@@ -161,7 +161,7 @@ describe('forward: one query to one resolver', () => {
     other.close();
   });
 
-  it('asks again when the query, or its answer, is lost', async () => {
+  it('sends the query again when it or its response is lost', async () => {
     let count = 0;
     const lossy = await resolver((query) => (++count < 2 ? undefined : emptyAnswer(query)));
     await exchange(lossy, QUERY, QUESTION, 'udp', PATIENCE);
@@ -169,13 +169,13 @@ describe('forward: one query to one resolver', () => {
     assert.equal(new Set(lossy.queries.map(({ port }) => port)).size, 1);
   });
 
-  it('gives up in time', async () => {
+  it('fails after the timeout', async () => {
     const silent = await resolver(() => undefined);
     const failure = exchange(silent, QUERY, QUESTION, 'udp', SHORT);
     await assert.rejects(failure, { name: 'NoAnswer', code: 'TIMEOUT' });
   });
 
-  it('fails when the connection is closed on it', async () => {
+  it('fails when the resolver closes the connection', async () => {
     const closing = await resolver(() => undefined);
     const failure = exchange(closing, QUERY, QUESTION, 'tcp', PATIENCE);
     await assert.rejects(failure, { name: 'NoAnswer', code: 'UNREACHABLE' });
@@ -188,31 +188,31 @@ function changed(bytes: Buffer, change: (bytes: Buffer) => void): Buffer {
   return copy;
 }
 
-describe('forward: a forwarder', () => {
+describe('forward: Forwarder', () => {
   function forwarder(resolvers: readonly Resolver[], options: Partial<ForwarderOptions> = {}) {
-    const heard: string[] = [];
+    const events: string[] = [];
     const probes: string[] = [];
     const name = ({ port }: Resolver) => `${resolvers.findIndex((each) => each.port === port)}`;
     const made = new Forwarder({
       resolvers,
       isSelf: () => false,
       observer: {
-        answered: (to, rcode) => heard.push(`${name(to)} answered ${rcode}`),
-        failed: (to, { code }) => heard.push(`${name(to)} ${code}`),
-        rejected: () => heard.push('rejected'),
+        answered: (to, rcode) => events.push(`${name(to)} answered ${rcode}`),
+        failed: (to, { code }) => events.push(`${name(to)} ${code}`),
+        rejected: () => events.push('rejected'),
         probeFailed: (to) => probes.push(`${name(to)} failed`),
         probeAnswered: (to) => probes.push(`${name(to)} answered`),
         allDown: () => probes.push('all down'),
       },
       timeout: PATIENCE,
       deadline: PATIENCE,
-      // Nothing is heard of probes unless a test asks for them.
+      // Probe results are ignored unless a test observes them.
       health: { probe: () => new Promise(() => undefined) },
       ...options,
     });
     const ask = (transport: 'udp' | 'tcp' = 'udp') => made.ask(QUERY, read(QUERY), transport);
     return {
-      heard,
+      events,
       probes,
       made,
       ask,
@@ -221,41 +221,41 @@ describe('forward: a forwarder', () => {
   }
   const answering = (last: number) => resolver((query) => withAddress(query, [192, 0, 2, last]));
 
-  it('asks the next resolver when one does not answer, and that one first from then on', async () => {
-    const { ask, heard } = forwarder([await nobody(), await answering(2), await answering(3)]);
+  it('tries the next resolver when one does not answer, and starts with that one from then on', async () => {
+    const { ask, events } = forwarder([await unusedPort(), await answering(2), await answering(3)]);
     assert.deepEqual(shown(await ask()), ['192.0.2.2']);
     assert.deepEqual(shown(await ask()), ['192.0.2.2']);
-    assert.deepEqual(heard, ['0 UNREACHABLE', '1 answered 0', '1 answered 0']);
+    assert.deepEqual(events, ['0 UNREACHABLE', '1 answered 0', '1 answered 0']);
   });
 
-  it('comes back to the first when the others are gone', async () => {
+  it('returns to the first resolver when the others fail', async () => {
     const first = await answering(1);
     let isSilent = true;
     const moody = await resolver((query) => (isSilent ? undefined : emptyAnswer(query)));
-    const { ask, heard } = forwarder([moody, first], { timeout: SHORT });
+    const { ask, events } = forwarder([moody, first], { timeout: SHORT });
     await ask();
     isSilent = false;
     first.close();
     running.splice(running.indexOf(first), 1);
     await ask();
-    assert.deepEqual(heard, ['0 TIMEOUT', '1 answered 0', '1 UNREACHABLE', '0 answered 0']);
+    assert.deepEqual(events, ['0 TIMEOUT', '1 answered 0', '1 UNREACHABLE', '0 answered 0']);
   });
 
-  it('asks all of them again when none answered', async () => {
+  it('tries all resolvers again when none answered', async () => {
     let count = 0;
     const late = await resolver((query) => (++count < 3 ? undefined : emptyAnswer(query)));
-    const { ask, heard } = forwarder([late], { timeout: SHORT });
+    const { ask, events } = forwarder([late], { timeout: SHORT });
     await ask();
-    assert.deepEqual(heard, ['0 TIMEOUT', '0 TIMEOUT', '0 answered 0']);
+    assert.deepEqual(events, ['0 TIMEOUT', '0 TIMEOUT', '0 answered 0']);
   });
 
-  it('leaves out those that are down, until a probe is answered', async () => {
+  it('skips resolvers that are down until a probe succeeds', async () => {
     let isAway = true;
     const probe = async (to: Resolver) => {
       if (isAway) throw new NoAnswer(to, 'TIMEOUT');
     };
-    const away = await nobody();
-    const { ask, heard, probes, made } = forwarder([away, await answering(2)], {
+    const away = await unusedPort();
+    const { ask, events, probes, made } = forwarder([away, await answering(2)], {
       health: { probe, period: 1 },
     });
     await ask();
@@ -265,10 +265,10 @@ describe('forward: a forwarder', () => {
     isAway = false;
     await waitFor('it is up', () => made.resolvers[0]?.isUp === true);
     assert.equal(probes.at(-1), '0 answered');
-    assert.deepEqual(heard, ['0 UNREACHABLE', '1 answered 0']);
+    assert.deepEqual(events, ['0 UNREACHABLE', '1 answered 0']);
   });
 
-  it('asks one that is down when there is no other', async () => {
+  it('queries a resolver that is down when there is no other', async () => {
     const probe = async (to: Resolver) => {
       throw new NoAnswer(to, 'TIMEOUT');
     };
@@ -286,7 +286,7 @@ describe('forward: a forwarder', () => {
     made.setResolvers([]);
   });
 
-  it('asks other resolvers from the moment that it is told of them', async () => {
+  it('queries new resolvers as soon as they are set', async () => {
     const before = await answering(1);
     const { ask, made } = forwarder([before]);
     await ask();
@@ -295,7 +295,7 @@ describe('forward: a forwarder', () => {
     assert.equal(before.queries.length, 1);
   });
 
-  it('asks nobody for what is kept, under other ids and in other cases too', async () => {
+  it('answers from the cache, whatever the id and letter case', async () => {
     let time = 0;
     const cache = new ForwardCache({ maxTtl: 30, now: () => time, random: () => 0 });
     const fake = await answering(1);
@@ -305,7 +305,7 @@ describe('forward: a forwarder', () => {
     const answer = readReply(await made.ask(other, read(other), 'tcp'));
     assert.deepEqual(answer.answers, ['WWW.example.com 60 A 192.0.2.1']);
     assert.equal(fake.queries.length, 1);
-    // An alias leads there: by a query with an OPT record, whose answer may be another one.
+    // Alias targets are resolved with a query with an OPT record, whose response may differ.
     for (let turn = 0; turn < 2; turn++) {
       assert.equal((await resolve('www.example.com', 1)).answers.length, 1);
     }
@@ -315,41 +315,41 @@ describe('forward: a forwarder', () => {
     assert.equal(fake.queries.length, 3);
   });
 
-  it('does not probe one that was replaced while it was asked', async () => {
+  it('does not probe a resolver that was replaced during the query', async () => {
     const silent = await resolver(() => {
       made.setResolvers([]);
       return undefined;
     });
     const { ask, made, probes } = forwarder([silent], {
       timeout: SHORT,
-      health: { probe: () => assert.fail('it is probed'), period: 1 },
+      health: { probe: () => assert.fail('unexpected probe'), period: 1 },
     });
     await assert.rejects(ask(), NoAnswer);
     assert.deepEqual([probes, made.resolvers], [[], []]);
   });
 
-  it('takes any answer for one', async () => {
+  it('accepts any response code as an answer', async () => {
     const failing = await resolver((query) => emptyAnswer(query, 0x8182));
-    const { ask, heard } = forwarder([failing, await answering(2)]);
+    const { ask, events } = forwarder([failing, await answering(2)]);
     assert.equal(readReply(await ask()).rcode, 2);
-    assert.deepEqual(heard, ['0 answered 2']);
+    assert.deepEqual(events, ['0 answered 2']);
   });
 
-  it('fails when none answers', async () => {
-    const { ask } = forwarder([await nobody(), await nobody()]);
+  it('fails when no resolver answers', async () => {
+    const { ask } = forwarder([await unusedPort(), await unusedPort()]);
     const error = await ask().catch((reason: unknown) => reason);
     assert.equal(rcodeOf(error), 'SERVFAIL');
   });
 
-  it('does not go on for longer than clients wait', async () => {
+  it('stops at the deadline', async () => {
     const silent = await Promise.all(Array.from({ length: 10 }, () => resolver(() => undefined)));
-    const { ask, heard } = forwarder(silent, { timeout: SHORT, deadline: 1.5 * SHORT });
+    const { ask, events } = forwarder(silent, { timeout: SHORT, deadline: 1.5 * SHORT });
     await assert.rejects(ask(), NoAnswer);
-    // Two by the clock; timers may come a little early.
-    assert.ok(heard.length <= 3, heard.join());
+    // Two by the clock; timers may fire a little early.
+    assert.ok(events.length <= 3, events.join());
   });
 
-  it('does not ask itself', async () => {
+  it('does not query itself', async () => {
     const self = await answering(1);
     const isSelf = ({ port }: Resolver) => port === self.port;
     const { ask } = forwarder([self, await answering(2)], { isSelf });
@@ -359,15 +359,15 @@ describe('forward: a forwarder', () => {
     assert.equal(self.queries.length, 0);
   });
 
-  it('leaves it to who asked to ask by TCP for what was cut', async () => {
+  it('returns a truncated UDP response without retrying over TCP', async () => {
     const fake = await resolver((query) => emptyAnswer(query, TRUNCATED));
-    const { ask, heard } = forwarder([fake]);
+    const { ask, events } = forwarder([fake]);
     assert.equal(readReply(await ask()).flags, 'qr tc rd ra');
     assert.equal(fake.queries.length, 1);
-    assert.deepEqual(heard, ['0 answered 0']);
+    assert.deepEqual(events, ['0 answered 0']);
   });
 
-  it('asks by TCP whoever was asked by TCP', async () => {
+  it('uses TCP for queries received over TCP', async () => {
     const fake = await answering(1);
     await forwarder([fake]).ask('tcp');
     assert.deepEqual(
@@ -376,7 +376,7 @@ describe('forward: a forwarder', () => {
     );
   });
 
-  it('asks once for all who ask the same meanwhile, and gives each an answer of its own', async () => {
+  it('sends concurrent equal queries once and returns each caller its own buffer', async () => {
     const fake = await answering(1);
     const { made, ask } = forwarder([fake]);
     const other = queryBytes('www.Example.com', 'A', { id: 2 });
@@ -388,9 +388,9 @@ describe('forward: a forwarder', () => {
     assert.equal(fake.queries.length, 3);
   });
 
-  it('ends a query that comes round to it again', async () => {
+  it('stops a forwarding loop', async () => {
     let turns = 0;
-    // Less than a try may take: another try would be a turn, too.
+    // Less than the timeout of one attempt: another attempt would be another loop.
     const { made, ask } = forwarder([], { timeout: 3000, deadline: 300 });
     const round = await resolver((query) => {
       turns += 1;
@@ -402,23 +402,23 @@ describe('forward: a forwarder', () => {
     assert.equal(turns, 1);
   });
 
-  it('has so many queries under way and no more', async () => {
+  it('limits the number of queries in flight', async () => {
     const silent = await resolver(() => undefined);
-    const { ask, heard } = forwarder([silent], { maxConcurrent: 2, timeout: SHORT });
+    const { ask, events } = forwarder([silent], { maxConcurrent: 2, timeout: SHORT });
     const results = await Promise.allSettled([ask(), ask(), ask()]);
     const rcodes = results.map((each) => each.status === 'rejected' && rcodeOf(each.reason));
     assert.deepEqual(rcodes, ['SERVFAIL', 'SERVFAIL', 'REFUSED']);
-    assert.deepEqual([...new Set(heard)].toSorted(), ['0 TIMEOUT', 'rejected']);
+    assert.deepEqual([...new Set(events)].toSorted(), ['0 TIMEOUT', 'rejected']);
     await assert.rejects(ask(), NoAnswer);
   });
 
-  it('knows its own failures from mistakes', () => {
+  it('rcodeOf() maps its own errors and rethrows others', () => {
     const mistake = new TypeError('a mistake');
     assert.throws(() => rcodeOf(mistake), mistake);
   });
 
-  describe('that follows an alias', () => {
-    it('gives all records that there are', async () => {
+  describe('resolve()', () => {
+    it('returns all records', async () => {
       const fake = await resolver((query) => {
         const answer = withAddress(query, [192, 0, 2, 9]);
         return answer;
@@ -428,14 +428,14 @@ describe('forward: a forwarder', () => {
         [rcode, answers.map(recordLine), authorities],
         ['NOERROR', ['www.example.com 60 A 192.0.2.9'], []],
       );
-      const asked = readReply(fake.queries[0]?.bytes ?? Buffer.alloc(0));
+      const sentQuery = readReply(fake.queries[0]?.bytes ?? Buffer.alloc(0));
       assert.deepEqual(
-        [asked.question, asked.flags, asked.opt?.size],
+        [sentQuery.question, sentQuery.flags, sentQuery.opt?.size],
         ['www.example.com A', 'rd', 1232],
       );
     });
 
-    it('asks by TCP for what was cut', async () => {
+    it('retries over TCP when the response is truncated', async () => {
       const fake = await resolver((query, transport) =>
         transport === 'udp' ? emptyAnswer(query, TRUNCATED) : withAddress(query, [192, 0, 2, 9]),
       );
@@ -447,7 +447,7 @@ describe('forward: a forwarder', () => {
       );
     });
 
-    it('is content with what was cut when there is no more', async () => {
+    it('returns the truncated response when TCP fails', async () => {
       const fake = await resolver((query, transport) =>
         transport === 'udp' ? withAddress(query, [192, 0, 2, 9], TRUNCATED) : undefined,
       );
@@ -455,7 +455,7 @@ describe('forward: a forwarder', () => {
       assert.deepEqual(answers.map(recordLine), ['www.example.com 60 A 192.0.2.9']);
     });
 
-    it('takes as many records as a message has', async () => {
+    it('returns as many records as a message can hold', async () => {
       const fake = await resolver((query, transport) => {
         if (transport === 'udp') return emptyAnswer(query, TRUNCATED);
         const records = Array.from({ length: 1000 }, (_, index) =>
@@ -474,26 +474,26 @@ describe('forward: a forwarder', () => {
       assert.equal(answers.length, 1000);
     });
 
-    it('asks for types that have no name here', async () => {
+    it('queries types that have no name here', async () => {
       const fake = await resolver((query) => emptyAnswer(query));
       await forwarder([fake]).resolve('www.example.com', 65);
-      const [asked] = fake.queries;
+      const [sentQuery] = fake.queries;
       const end = HEADER_LENGTH + QUESTION.length;
-      assert.deepEqual([...(asked?.bytes.subarray(end - 4, end) ?? [])], [0, 65, 0, 1]);
+      assert.deepEqual([...(sentQuery?.bytes.subarray(end - 4, end) ?? [])], [0, 65, 0, 1]);
     });
 
-    it('tells that there is no such name', async () => {
+    it('reports NXDOMAIN', async () => {
       const fake = await resolver((query) => emptyAnswer(query, 0x8183));
       assert.equal((await forwarder([fake]).resolve('www.example.com', 1)).rcode, 'NXDOMAIN');
     });
 
-    for (const [what, says] of [
+    for (const [what, respond] of [
       ['a failure', (query: Buffer) => emptyAnswer(query, 0x8182)],
       ['a refusal', (query: Buffer) => emptyAnswer(query, 0x8185)],
-      ['what cannot be read', (query: Buffer) => withAddress(query, [1, 2, 3, 4]).subarray(0, -1)],
+      ['a malformed response', (query: Buffer) => withAddress(query, [1, 2, 3, 4]).subarray(0, -1)],
     ] as const) {
-      it(`fails with ${what}`, async () => {
-        const failure = forwarder([await resolver(says)]).resolve('www.example.com', 1);
+      it(`fails on ${what}`, async () => {
+        const failure = forwarder([await resolver(respond)]).resolve('www.example.com', 1);
         assert.equal(rcodeOf(await failure.catch((reason: unknown) => reason)), 'SERVFAIL');
       });
     }

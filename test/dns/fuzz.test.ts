@@ -1,4 +1,7 @@
-/** Whatever comes, a handler says nothing or gives an answer that can be read; it never throws. */
+/**
+ * Property: whatever it receives, a handler sends nothing or a response that can be parsed; it
+ * never throws.
+ */
 import assert from 'node:assert/strict';
 import { isIP } from 'node:net';
 import fc from 'fast-check';
@@ -42,7 +45,7 @@ const handle = createHandler({
 
 const transports = fc.constantFrom('udp' as const, 'tcp' as const);
 
-/** A query of every kind that is a good one. */
+/** A valid query of each kind. */
 const queries = fc
   .record({
     name: fc.constantFrom(...NAMES),
@@ -57,7 +60,7 @@ const queries = fc
   })
   .map(({ name, type, id, fields }) => queryBytes(name, type, { id, ...fields }));
 
-/** Bytes with some changed, left out, put in, or cut off. */
+/** Bytes with random changes, deletions, insertions or truncation. */
 const mutations = fc.tuple(
   queries,
   fc.array(
@@ -89,7 +92,7 @@ function mutated([bytes, changes]: Mutation): Buffer {
 async function check(bytes: Buffer, transport: 'udp' | 'tcp'): Promise<void> {
   const before = Buffer.from(bytes);
   const handled: HandlerResult = await handle(bytes, transport);
-  assert.deepEqual(bytes, before, 'the query is left as it is');
+  assert.deepEqual(bytes, before, 'the query is not modified');
   const { response, served } = handled;
   assert.equal(response === undefined, served === undefined);
   if (response === undefined) {
@@ -99,7 +102,7 @@ async function check(bytes: Buffer, transport: 'udp' | 'tcp'): Promise<void> {
   }
   assert.equal(response.readUInt16BE(0), bytes.readUInt16BE(0));
   assert.ok((response.readUInt16BE(2) & FLAG.QR) !== 0);
-  // What was passed on is what the stand-in made of the query.
+  // Forwarded queries get the response that the fake resolver made from them.
   if (served?.by === 'forward') return;
   assert.ok(response.length <= (transport === 'udp' ? 1232 : 65_535));
   const { question } = readReply(response);
@@ -110,14 +113,14 @@ async function check(bytes: Buffer, transport: 'udp' | 'tcp'): Promise<void> {
   }
 }
 
-describe('fuzz: what other servers answered', () => {
-  it('is read, or refused with an error of its own, whatever it is', () => {
+describe('fuzz: readUpstreamAnswer()', () => {
+  it('parses any bytes or throws BadAnswer', () => {
     const answers = mutations.map((mutation) => {
       const bytes = mutated(mutation);
       if (bytes.length > 4) bytes.writeUInt16BE(FLAG.QR, 2);
       return bytes;
     });
-    // One record after another, with owner, type, length and data that may be anything.
+    // Records with arbitrary owner, type, length and data.
     const record = fc
       .tuple(
         fc.oneof(
@@ -164,9 +167,9 @@ describe('fuzz: what other servers answered', () => {
           assert.ok(error instanceof BadAnswer, String(error));
           return;
         }
-        const said = { ...resolution, authoritative: true, additionals: [] };
+        const sections = { ...resolution, authoritative: true, additionals: [] };
         const options = { recursionAvailable: true, limit: 65_535, random: () => 0 };
-        const written = encodeResponse(QUERY, encodeAnswer(QUERY.question, said), options);
+        const written = encodeResponse(QUERY, encodeAnswer(QUERY.question, sections), options);
         const { answers, authorities } = readReply(written);
         assert.equal(answers.length, resolution.answers.length);
         assert.equal(authorities.length, resolution.authorities.length);
@@ -179,7 +182,7 @@ describe('fuzz: what other servers answered', () => {
   });
 });
 
-describe('fuzz: the handler of packets survives', () => {
+describe('fuzz: the query handler survives', () => {
   for (const [index, [what, arbitrary]] of (
     [
       [
@@ -187,7 +190,7 @@ describe('fuzz: the handler of packets survives', () => {
         fc.uint8Array({ maxLength: 300, size: 'max' }).map((bytes) => Buffer.from(bytes)),
       ],
       [
-        'random bytes after a good header',
+        'random bytes after a valid header',
         fc
           .tuple(
             fc.uint8Array({ maxLength: 4200, size: 'max' }),
@@ -200,7 +203,7 @@ describe('fuzz: the handler of packets survives', () => {
           }),
       ],
       [
-        'names out of pointers',
+        'names made of compression pointers',
         fc
           .array(fc.tuple(fc.constantFrom(0xc0, 0xc0, 0xff, 1), fc.nat(60)), {
             maxLength: 40,
@@ -211,7 +214,7 @@ describe('fuzz: the handler of packets survives', () => {
             return Buffer.concat([header, Buffer.from([0, 0, 1, 0, 1]), Buffer.from(pairs.flat())]);
           }),
       ],
-      ['queries that somebody tampered with', mutations.map(mutated)],
+      ['corrupted queries', mutations.map(mutated)],
       ['good queries', queries],
     ] as const
   ).entries()) {

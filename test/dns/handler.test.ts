@@ -40,17 +40,17 @@ async function reply(
   return { ...readReply(response), served, length: response.length };
 }
 
-/** Another server that knows one answer. */
+/** A fake upstream resolver with one response. */
 function upstream(options: { ask?: () => Promise<Buffer>; resolve?: () => Promise<never> }) {
   return { ask: unexpected, resolve: unexpected, ...options };
 }
 
 async function unexpected(): Promise<never> {
-  assert.fail('nobody is to be asked');
+  assert.fail('unexpected upstream query');
 }
 
-describe('handler: a handler', () => {
-  it('answers from the zone, at once', () => {
+describe('handler: createHandler()', () => {
+  it('answers names of the zone synchronously', () => {
     const handle = createHandler(DEFAULTS);
     const handled = handle(queryBytes(WEB, 'A'), 'udp');
     assert.ok('response' in handled && handled.response !== undefined);
@@ -67,38 +67,38 @@ describe('handler: a handler', () => {
     });
   });
 
-  it('says nothing where nothing is to be said', async () => {
+  it('sends no response to messages that are not queries', async () => {
     const { response, served } = await handler()(Buffer.from('hello'));
     assert.deepEqual([response, served], [undefined, undefined]);
   });
 
-  it('answers what cannot be read with an error', async () => {
+  it('answers malformed queries with an error', async () => {
     const bytes = queryBytes(WEB, 'A').subarray(0, 20);
     const { rcode, id, length, served } = await reply(bytes);
     assert.deepEqual([rcode, id, length], [1, 4711, 12]);
     assert.deepEqual([served.zone, served.query, served.rcode], [undefined, undefined, 1]);
   });
 
-  it('is who answers, when the zone is not what says no', async () => {
+  it("counts an error as the zone's only when the zone answered", async () => {
     const { rcode, served } = await reply(queryBytes(WEB, 'A', { size: 512, version: 1 }));
     assert.deepEqual([rcode, served.rcode, served.by], [16, 16, undefined]);
   });
 
   for (const [what, bytes, transport, most, isCut] of [
-    ['a client without EDNS', queryBytes(MANY, 'A'), 'udp', 512, true],
-    [
-      'one that takes less than everybody has to',
-      queryBytes(MANY, 'A', { size: 1 }),
-      'udp',
-      512,
-      true,
-    ],
-    ['one that takes more', queryBytes(MANY, 'A', { size: 1000 }), 'udp', 1000, true],
-    ['one that takes much', queryBytes(MANY, 'A', { size: 65_535 }), 'udp', 1232, true],
+    ['a client without EDNS0', queryBytes(MANY, 'A'), 'udp', 512, true],
+    ['a buffer size below 512', queryBytes(MANY, 'A', { size: 1 }), 'udp', 512, true],
+    ['a larger buffer size', queryBytes(MANY, 'A', { size: 1000 }), 'udp', 1000, true],
+    ['a buffer size above the maximum', queryBytes(MANY, 'A', { size: 65_535 }), 'udp', 1232, true],
     ['TCP', queryBytes(MANY, 'A'), 'tcp', 65_535, false],
-    ['TCP, whatever was said of UDP', queryBytes(MANY, 'A', { size: 512 }), 'tcp', 65_535, false],
+    [
+      'TCP, regardless of the buffer size',
+      queryBytes(MANY, 'A', { size: 512 }),
+      'tcp',
+      65_535,
+      false,
+    ],
   ] as const) {
-    it(`keeps to ${most} bytes for ${what}`, async () => {
+    it(`limits responses to ${most} bytes for ${what}`, async () => {
       const { flags, length, answers } = await reply(bytes, {}, transport);
       assert.equal(flags.includes('tc'), isCut);
       assert.ok(length <= most);
@@ -107,25 +107,25 @@ describe('handler: a handler', () => {
     });
   }
 
-  it('refuses other domains when there is nobody to ask', async () => {
+  it('refuses other domains without upstream resolvers', async () => {
     const { rcode, flags, served } = await reply(queryBytes('example.com', 'A'));
     assert.deepEqual([rcode, flags, served.zone, served.by], [5, 'qr rd', '', undefined]);
   });
 
-  it('does not say that it could be asked about others, or does', async () => {
-    const asked = queryBytes(WEB, 'A');
-    assert.equal((await reply(asked)).flags, 'qr aa rd');
-    assert.equal((await reply(asked, { forwarder: upstream({}) })).flags, 'qr aa rd ra');
+  it('sets RA only if it forwards', async () => {
+    const queryMessage = queryBytes(WEB, 'A');
+    assert.equal((await reply(queryMessage)).flags, 'qr aa rd');
+    assert.equal((await reply(queryMessage, { forwarder: upstream({}) })).flags, 'qr aa rd ra');
   });
 
-  it('leaves it to the client to follow an alias that leads elsewhere', async () => {
+  it('returns only the alias when its target is in another domain and nothing is forwarded', async () => {
     const { answers, rcode } = await reply(queryBytes(OUTSIDE, 'A'));
     assert.deepEqual([answers, rcode], [[`${OUTSIDE} 5 CNAME www.example.com`], 0]);
   });
 
-  it('tells of its own mistakes and of nothing else', async () => {
-    const mistakes: unknown[] = [];
-    const error = new TypeError('of the zone');
+  it('answers SERVFAIL on an internal error and reports it', async () => {
+    const errors: unknown[] = [];
+    const error = new TypeError('broken zone');
     const broken: Authority = authority({
       ...ZONE,
       lookup: () => {
@@ -134,19 +134,19 @@ describe('handler: a handler', () => {
     });
     const options = {
       authority: broken,
-      onInternalError: (mistake: unknown) => mistakes.push(mistake),
+      onInternalError: (cause: unknown) => errors.push(cause),
     };
     const { rcode, served } = await reply(queryBytes(WEB, 'A'), options);
-    assert.deepEqual([rcode, served.by, mistakes], [2, undefined, [error]]);
+    assert.deepEqual([rcode, served.by, errors], [2, undefined, [error]]);
     const forwarder = upstream({ ask: () => Promise.reject(error) });
     const other = await reply(queryBytes('example.com', 'A'), { ...options, forwarder });
-    assert.deepEqual([other.rcode, mistakes], [2, [error, error]]);
+    assert.deepEqual([other.rcode, errors], [2, [error, error]]);
   });
 
-  it('knows what it said, until the records change', async () => {
+  it('caches answers until the records change', async () => {
     let serial = 1;
     let data = '10.96.0.1';
-    const looked: string[] = [];
+    const lookedUp: string[] = [];
     const zone = {
       clusterDomain: 'cluster.local',
       isSynced: true,
@@ -154,7 +154,7 @@ describe('handler: a handler', () => {
         return serial;
       },
       lookup: (name: string) => {
-        looked.push(name);
+        lookedUp.push(name);
         return name === WEB ? [a(WEB, data)] : undefined;
       },
     };
@@ -169,18 +169,19 @@ describe('handler: a handler', () => {
     assert.deepEqual(await answers(upper, { size: 512 }), [`${upper} 5 A 10.96.0.1`]);
     assert.deepEqual(await answers('gone.cluster.local'), []);
     assert.deepEqual(await answers('gone.cluster.local'), []);
-    assert.deepEqual(looked, [WEB, 'gone.cluster.local']);
-    // Another name's records have changed: these are compared once, and the SOA record has the serial of now.
+    assert.deepEqual(lookedUp, [WEB, 'gone.cluster.local']);
+    // Records of another name have changed: the cached records are compared once, and the SOA
+    // record gets the new serial.
     serial = 2;
     for (let turn = 0; turn < 2; turn++) {
       const { response: negative } = await ask(queryBytes('gone.cluster.local', 'A'));
       assert.match(readReply(negative ?? assert.fail()).authorities[0] ?? '', /"serial":2,/);
     }
-    assert.equal(looked.length, 3);
+    assert.equal(lookedUp.length, 3);
     data = '10.96.0.2';
     serial = 3;
     assert.deepEqual(await answers(WEB), [`${WEB} 5 A 10.96.0.2`]);
-    // What was said of name and type is not said of anything else.
+    // The cached answer is not used for other types or names.
     const other = readReply(
       (await ask(queryBytes(WEB, 'A', { class: 'CH' }))).response ?? assert.fail(),
     );
@@ -191,7 +192,7 @@ describe('handler: a handler', () => {
     assert.deepEqual(readReply(response ?? assert.fail()).answers, []);
   });
 
-  it('says more to who takes more, whoever asked before', async () => {
+  it('does not limit a client by the buffer size of an earlier client', async () => {
     const ask = handler();
     const count = async (fields: object, transport: 'udp' | 'tcp') => {
       const { response } = await ask(queryBytes(MANY, 'A', fields), transport);
@@ -204,7 +205,7 @@ describe('handler: a handler', () => {
     }
   });
 
-  it('has addresses in another order each time, remembered or not', async () => {
+  it('rotates addresses in each response, cached or not', async () => {
     const pods = ['10.0.0.1', '10.0.0.2', '10.0.0.3'];
     const zone = fakeZone(pods.map((address) => a(WEB, address)));
     let random = 0;
@@ -221,7 +222,7 @@ describe('handler: a handler', () => {
     assert.deepEqual(firsts, ['10.0.0.3', '10.0.0.1', '10.0.0.2', '10.0.0.3']);
   });
 
-  describe('that can ask others', () => {
+  describe('with an upstream resolver', () => {
     const upstreamsAnswer = (id: number, flags: number, count: number): Buffer => {
       const name = 'WWW.example.com';
       const bytes = Buffer.concat([
@@ -234,9 +235,9 @@ describe('handler: a handler', () => {
       bytes.writeUInt16BE(count, 6);
       return bytes;
     };
-    const asked = queryBytes('WWW.example.com', 'A', { id: 17 });
+    const queryMessage = queryBytes('WWW.example.com', 'A', { id: 17 });
 
-    it('passes their answer on, under the id of the client', async () => {
+    it('relays its response with the id of the client', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RD | FLAG.RA, 2);
       const seen: unknown[] = [];
       const forwarder = {
@@ -246,33 +247,33 @@ describe('handler: a handler', () => {
           return Buffer.from(response);
         },
       };
-      const { id, flags, answers, question, served } = await reply(asked, { forwarder });
+      const { id, flags, answers, question, served } = await reply(queryMessage, { forwarder });
       assert.deepEqual([id, flags, question], [17, 'qr rd ra', 'WWW.example.com A']);
       const owner = 'WWW.example.com';
       assert.deepEqual(answers, [`${owner} 9 A 192.0.2.0`, `${owner} 9 A 192.0.2.1`]);
       assert.deepEqual([served.by, served.zone, served.rcode], ['forward', '', 0]);
-      assert.deepEqual(seen, [asked, 'udp']);
+      assert.deepEqual(seen, [queryMessage, 'udp']);
     });
 
-    it('passes on what went wrong there', async () => {
+    it('relays an error response', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | 3, 0);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
-      const { rcode, served } = await reply(asked, { forwarder });
+      const { rcode, served } = await reply(queryMessage, { forwarder });
       assert.deepEqual([rcode, served.rcode], [3, 3]);
     });
 
-    it('has the client ask by TCP when the answer is too long for it', async () => {
+    it('truncates a response that is too long for the client', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 40);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
-      const cut = await reply(asked, { forwarder });
+      const cut = await reply(queryMessage, { forwarder });
       assert.deepEqual([cut.flags, cut.answers, cut.id], ['qr tc rd ra', [], 17]);
       assert.equal(cut.question, 'WWW.example.com A');
-      assert.equal((await reply(asked, { forwarder }, 'tcp')).answers.length, 40);
+      assert.equal((await reply(queryMessage, { forwarder }, 'tcp')).answers.length, 40);
       const large = queryBytes('WWW.example.com', 'A', { size: 2000 });
       assert.equal((await reply(large, { forwarder })).answers.length, 40);
     });
 
-    it('passes no more on by UDP than comes in one piece, whatever the client would take', async () => {
+    it('truncates UDP responses above the maximum, whatever buffer size the client has', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RA, 100);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
       const large = queryBytes('WWW.example.com', 'A', { size: 65_535 });
@@ -281,20 +282,20 @@ describe('handler: a handler', () => {
       assert.deepEqual(opt, { size: 1232, dnssecOk: false });
     });
 
-    it('says so when nobody answers', async () => {
+    it('answers SERVFAIL or REFUSED when forwarding fails', async () => {
       const ask = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
-      const { rcode, served, id } = await reply(asked, { forwarder: upstream({ ask }) });
+      const { rcode, served, id } = await reply(queryMessage, { forwarder: upstream({ ask }) });
       assert.deepEqual([rcode, id, served.by], [2, 17, 'forward']);
     });
 
-    it('asks about unknown addresses, not about those that it knows', async () => {
+    it('forwards reverse names of unknown addresses only', async () => {
       const forwarder = upstream({ ask: async () => upstreamsAnswer(1, FLAG.QR | 3, 0) });
       const bytes = queryBytes('1.2.3.4.in-addr.arpa', 'PTR');
       const { served } = await reply(bytes, { forwarder });
       assert.deepEqual([served.by, served.zone], ['forward', 'in-addr.arpa']);
     });
 
-    it('follows an alias there', async () => {
+    it('resolves the external target of an alias', async () => {
       const address = { name: 'www.example.com', type: 'A' as const, ttl: 60, data: '192.0.2.80' };
       const seen: unknown[] = [];
       const forwarder = {
@@ -309,7 +310,7 @@ describe('handler: a handler', () => {
       assert.deepEqual([flags, served.by, seen], ['qr aa rd ra', 'zone', [['www.example.com', 1]]]);
     });
 
-    it('gives all records where an alias leads, as far as the client takes them', async () => {
+    it("returns all records of an external target, up to the client's limit", async () => {
       const answers = Array.from({ length: 300 }, (_, index) => ({
         name: 'www.example.com',
         type: 'A' as const,
@@ -325,10 +326,10 @@ describe('handler: a handler', () => {
       assert.ok(cut.length <= 512 && cut.length > 512 - 16);
     });
 
-    it('says so when it leads to nothing, or nobody knows', async () => {
+    it('returns NXDOMAIN or SERVFAIL of an external target', async () => {
       const nothing = { rcode: 'NXDOMAIN' as const, answers: [], authorities: [] };
-      const gone = { ...upstream({}), resolve: async () => nothing };
-      const { rcode, answers } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: gone });
+      const nxdomain = { ...upstream({}), resolve: async () => nothing };
+      const { rcode, answers } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: nxdomain });
       assert.deepEqual([rcode, answers], [3, [`${OUTSIDE} 5 CNAME www.example.com`]]);
       const resolve = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
       const silent = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: upstream({ resolve }) });

@@ -1,4 +1,7 @@
-/** After any changes a zone is what a new one would be, told here in the plainest way. */
+/**
+ * Property: after any changes, a zone equals a new zone with the same objects. The expected records
+ * come from a simple model.
+ */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type {
@@ -16,7 +19,7 @@ import { linesOf, zoneWith } from './zone-fixtures.ts';
 
 const DOMAIN = 'cluster.local';
 const APEXES = ['cluster.local', 'in-addr.arpa', 'ip6.arpa'];
-/** Few names and addresses, so that things collide. */
+/** Few names and addresses, so that objects collide. */
 const NAMES = ['a', 'b', 'c'];
 const NAMESPACES = ['default', 'other'];
 const ADDRESSES = {
@@ -109,7 +112,7 @@ const change: fc.Arbitrary<Change> = fc.oneof(
   },
 );
 
-/** What there should be, made from all objects each time. */
+/** The expected records, computed from all objects each time. */
 class Model {
   readonly objects = new Map<string, ApiObject>();
 
@@ -129,7 +132,7 @@ class Model {
       });
   }
 
-  /** Records by name; none for a name that only lies above others. */
+  /** Records by name; an empty list for an empty non-terminal. */
   names(): Map<string, DnsRecord[]> {
     const names = new Map<string, DnsRecord[]>();
     for (const record of this.records()) {
@@ -157,7 +160,7 @@ function answers(
   return Object.fromEntries([...names].map((name) => [name, linesOf(zone, name)]));
 }
 
-/** Where the PTR records of an address lead; the addresses here are `10.*` and `fd0x::x`. */
+/** Targets of the PTR records of an address; addresses here are `10.*` and `fd0x::x`. */
 function pointers(zone: Zone, address: string): string[] {
   const parts = address.includes(':')
     ? address.split('::').map((part, index) => (index === 0 ? part : part.padStart(28, '0')))
@@ -175,8 +178,8 @@ function addresses(zone: Zone, name: string): string[] {
   );
 }
 
-describe('incremental: a zone kept up to date', () => {
-  it('is what a new one would be, and its serial grows with every difference', () => {
+describe('incremental: Zone', () => {
+  it('equals a new zone after any changes, and increases its serial with every difference', () => {
     fc.assert(
       fc.property(fc.array(change, { minLength: 1, maxLength: 25 }), (steps) => {
         const zone = zoneWith([]);
@@ -196,7 +199,7 @@ describe('incremental: a zone kept up to date', () => {
           );
           assert.equal(zone.serial > serial, isNew);
           for (const [name, records] of names) assert.deepEqual(zone.lookup(name), records, name);
-          // Names that were, and are no more; the standing ones apart.
+          // Names that no longer exist, except static ones.
           const gone = [...everSeen].filter((name) => !names.has(name));
           for (const name of gone) {
             assert.deepEqual(linesOf(zone, name), linesOf(zoneWith([]), name), name);
@@ -213,7 +216,7 @@ describe('incremental: a zone kept up to date', () => {
     );
   });
 
-  it('has a pointer from every cluster IP and every headless endpoint, to a name with the address', () => {
+  it('has a PTR record for every cluster IP and headless endpoint, to a name with that address', () => {
     fc.assert(
       fc.property(fc.array(change, { maxLength: 25 }), (steps) => {
         const model = new Model();
@@ -247,7 +250,7 @@ describe('incremental: a zone kept up to date', () => {
     );
   });
 
-  it('is empty when all has gone, in whatever order', () => {
+  it('is empty after all objects are removed, in any order', () => {
     fc.assert(
       fc.property(fc.array(change, { maxLength: 30 }), fc.nat(), (steps, turn) => {
         const zone = zoneWith([]);
@@ -261,7 +264,7 @@ describe('incremental: a zone kept up to date', () => {
         for (const { kind, key } of [...left.slice(from), ...left.slice(0, from)]) {
           zone.remove(kind, key);
         }
-        assert.deepEqual(zone.sizes, { services: 0, slices: 0, names: 0, emptyNonTerminals: 0 });
+        assert.deepEqual(zone.sizes, { services: 0, slices: 0, names: 0, parents: 0 });
       }),
       { seed: 2611, numRuns: 300 },
     );

@@ -2,14 +2,14 @@ import assert from 'node:assert/strict';
 import { expandUnspecified, ListenAddresses } from '../../dns/listen-addresses.ts';
 import { waitFor } from '../lab/wait.ts';
 
-/** A server that can listen where it is let. */
+/** A fake server that can listen on permitted addresses only. */
 function fakeServer() {
   const open = new Set<string>();
-  const taken = new Set<string>();
+  const inUse = new Set<string>();
   const calls: string[] = [];
   let gate: Promise<void> = Promise.resolve();
   return {
-    taken,
+    inUse,
     calls,
     hold: () => {
       const { promise, resolve } = Promise.withResolvers<void>();
@@ -22,7 +22,7 @@ function fakeServer() {
     listen: async (address: string) => {
       calls.push(address);
       await gate;
-      if (taken.has(address)) throw new Error(`${address} is taken`);
+      if (inUse.has(address)) throw new Error(`${address} is in use`);
       open.add(address);
     },
     close: (address: string) => {
@@ -33,83 +33,83 @@ function fakeServer() {
 }
 
 function listenAddresses(server: ReturnType<typeof fakeServer>) {
-  const heard: string[] = [];
-  const wanted = new ListenAddresses({
+  const events: string[] = [];
+  const listen = new ListenAddresses({
     server,
-    onFailure: (address, { message }) => heard.push(`failed ${address}: ${message}`),
-    onRecovery: (address) => heard.push(`recovered ${address}`),
+    onFailure: (address, { message }) => events.push(`failed ${address}: ${message}`),
+    onRecovery: (address) => events.push(`recovered ${address}`),
     retryMs: 1,
   });
-  return { wanted, heard };
+  return { listen, events };
 }
 
-describe('wanted-addresses: the addresses that are wanted', () => {
-  it('are listened on, and others no more', async () => {
+describe('listen-addresses: ListenAddresses', () => {
+  it('starts and stops listening as addresses are added and removed', async () => {
     const server = fakeServer();
-    const { wanted, heard } = listenAddresses(server);
-    await wanted.set(['a', 'b']);
-    await wanted.set(['b', 'c']);
-    await wanted.set(['b', 'c']);
+    const { listen, events } = listenAddresses(server);
+    await listen.set(['a', 'b']);
+    await listen.set(['b', 'c']);
+    await listen.set(['b', 'c']);
     assert.deepEqual(server.calls, ['a', 'b', 'close a', 'c']);
-    assert.deepEqual([server.addresses, heard, wanted.failing.size], [['b', 'c'], [], 0]);
-    wanted.close();
+    assert.deepEqual([server.addresses, events, listen.failing.size], [['b', 'c'], [], 0]);
+    listen.close();
   });
 
-  it('are tried again until they can be had, and told of once', async () => {
+  it('retries until listening succeeds, and reports a failure once', async () => {
     const server = fakeServer();
-    const { wanted, heard } = listenAddresses(server);
-    server.taken.add('b');
-    await wanted.set(['a', 'b', 'c']);
+    const { listen, events } = listenAddresses(server);
+    server.inUse.add('b');
+    await listen.set(['a', 'b', 'c']);
     assert.deepEqual(server.addresses, ['a', 'c']);
-    assert.deepEqual([...wanted.failing.keys()], ['b']);
+    assert.deepEqual([...listen.failing.keys()], ['b']);
     await waitFor('some attempts', () => server.calls.filter((call) => call === 'b').length > 3);
-    server.taken.delete('b');
+    server.inUse.delete('b');
     await waitFor('it listens', () => server.addresses.includes('b'));
-    assert.deepEqual(heard, ['failed b: b is taken', 'recovered b']);
-    assert.equal(wanted.failing.size, 0);
-    wanted.close();
+    assert.deepEqual(events, ['failed b: b is in use', 'recovered b']);
+    assert.equal(listen.failing.size, 0);
+    listen.close();
   });
 
-  it('that are no more wanted are forgotten', async () => {
+  it('stops retrying addresses that are removed', async () => {
     const server = fakeServer();
-    const { wanted, heard } = listenAddresses(server);
-    server.taken.add('a');
-    await wanted.set(['a']);
-    await wanted.set([]);
-    assert.equal(wanted.failing.size, 0);
-    server.taken.delete('a');
-    await wanted.set(['a']);
-    assert.deepEqual(heard, ['failed a: a is taken']);
-    wanted.close();
+    const { listen, events } = listenAddresses(server);
+    server.inUse.add('a');
+    await listen.set(['a']);
+    await listen.set([]);
+    assert.equal(listen.failing.size, 0);
+    server.inUse.delete('a');
+    await listen.set(['a']);
+    assert.deepEqual(events, ['failed a: a is in use']);
+    listen.close();
   });
 
-  it('may change while others are being tried', async () => {
+  it('accepts new addresses during an attempt', async () => {
     const server = fakeServer();
-    const { wanted } = listenAddresses(server);
+    const { listen } = listenAddresses(server);
     const go = server.hold();
-    const first = wanted.set(['a']);
-    const second = wanted.set(['b']);
+    const first = listen.set(['a']);
+    const second = listen.set(['b']);
     go();
     await Promise.all([first, second]);
     assert.deepEqual(server.addresses, ['b']);
-    wanted.close();
+    listen.close();
   });
 
-  it('are left as they are in the end', async () => {
+  it('keeps listening and stops retrying after close()', async () => {
     const server = fakeServer();
-    const { wanted } = listenAddresses(server);
-    server.taken.add('b');
-    await wanted.set(['a', 'b']);
+    const { listen } = listenAddresses(server);
+    server.inUse.add('b');
+    await listen.set(['a', 'b']);
     const go = server.hold();
-    const settled = wanted.set(['a', 'b', 'c']);
-    wanted.close();
+    const settled = listen.set(['a', 'b', 'c']);
+    listen.close();
     go();
     await settled;
     const { length } = server.calls;
-    // Another one tells that time enough for attempts has passed.
+    // A second instance shows that there was enough time for attempts.
     const clock = fakeServer();
-    clock.taken.add('c');
-    const other = listenAddresses(clock).wanted;
+    clock.inUse.add('c');
+    const other = listenAddresses(clock).listen;
     await other.set(['c']);
     await waitFor('some attempts', () => clock.calls.length > 5);
     other.close();
@@ -117,7 +117,7 @@ describe('wanted-addresses: the addresses that are wanted', () => {
   });
 });
 
-describe('wanted-addresses: single addresses', () => {
+describe('listen-addresses: expandUnspecified()', () => {
   const host = ['127.0.0.1', '10.0.0.1', '::1', 'fd00::1', 'fe80::1'];
   for (const [given, expected] of [
     [['0.0.0.0'], ['127.0.0.1', '10.0.0.1']],

@@ -1,4 +1,4 @@
-/** DNS messages as tests write and read them: bytes by dns-packet, answers as lines of text. */
+/** DNS messages for tests: bytes by dns-packet, records as lines of text. */
 import {
   decode,
   encode,
@@ -12,7 +12,7 @@ import type { Authority, ZoneView } from '../../dns/zone-answer.ts';
 export interface QueryFields {
   readonly id?: number;
   readonly class?: RecordClass;
-  /** The OPT record's size; none: no such record. */
+  /** UDP size of the OPT record; undefined for no OPT record. */
   readonly size?: number;
   readonly version?: number;
   readonly dnssecOk?: boolean;
@@ -45,15 +45,15 @@ export function queryBytes(name: string, type: string, fields: QueryFields = {})
   });
 }
 
-/** A message of a server. */
+/** A parsed response. */
 export interface DnsReply {
   readonly id: number;
   readonly opcode: number;
-  /** With the part in the OPT record. */
+  /** Including the extended part of the OPT record. */
   readonly rcode: number;
-  /** Of `qr aa tc rd ra`, those that are set. */
+  /** The flags that are set, from `qr aa tc rd ra`. */
   readonly flags: string;
-  /** As text, in the case that it has. */
+  /** As text, in its own letter case. */
   readonly question: string | undefined;
   /** `NAME TTL TYPE DATA`. */
   readonly answers: readonly string[];
@@ -71,7 +71,7 @@ const FLAGS = [
   [0x80, 'ra'],
 ] as const;
 
-/** @throws what dns-packet throws for bytes that are no message. */
+/** @throws the errors of dns-packet for malformed messages */
 export function readReply(bytes: Buffer): DnsReply {
   const { questions = [], answers = [], authorities = [], additionals = [] } = decode(bytes);
   const flags = bytes.readUInt16BE(2);
@@ -92,7 +92,7 @@ export function readReply(bytes: Buffer): DnsReply {
   };
 }
 
-/** `web.default.svc.cluster.local 5 A 10.0.0.1`; data of several parts as JSON. */
+/** `web.default.svc.cluster.local 5 A 10.0.0.1`; structured data as JSON. */
 export function recordLine(record: PacketRecord): string {
   if (record.type === 'OPT') return 'OPT';
   const { name, ttl, type, data } = record;
@@ -104,7 +104,7 @@ function text(data: unknown): string {
   return typeof data === 'string' ? data : JSON.stringify(data);
 }
 
-/** A tiny zone: names and their records, and every name above them. */
+/** A zone of records, including the empty non-terminals above their names. */
 export function fakeZone(
   records: readonly DnsRecord[],
   { isSynced = true, clusterDomain = 'cluster.local' } = {},

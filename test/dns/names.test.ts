@@ -11,8 +11,8 @@ import {
 
 const label = (length: number) => 'x'.repeat(length);
 
-describe('names of addresses', () => {
-  it('are the bytes of IPv4 and the nibbles of IPv6, the last first', () => {
+describe('names: names of addresses', () => {
+  it('reverses the bytes of IPv4 and the nibbles of IPv6', () => {
     assert.equal(reverseName('10.3.0.1'), '1.0.3.10.in-addr.arpa');
     // The example of RFC 3596, section 2.5.
     assert.equal(
@@ -21,7 +21,7 @@ describe('names of addresses', () => {
     );
   });
 
-  it('are labels that can be read back', () => {
+  it('converts addresses to labels and back', () => {
     assert.equal(addressLabel('10.3.0.1'), '10-3-0-1');
     assert.equal(addressLabel('2001:db8::1'), '2001-db8--1');
     assert.equal(addressLabel('fd00:0:0:1::'), 'fd00-0-0-1--0');
@@ -45,21 +45,24 @@ describe('names of addresses', () => {
   });
 });
 
-describe('names: what a message can carry', () => {
-  it('labels of 63 characters, names of 253', () => {
+describe('names: name limits', () => {
+  it('accepts labels of 63 characters and names of 253', () => {
     assert.equal(lengthProblem(label(63)), undefined);
     assert.match(lengthProblem(label(64)) ?? '', /label/);
     assert.equal(
       lengthProblem(`a.${label(64)}.b`),
-      `gives a label of more than 63 characters: ${label(64)}`,
+      `results in a label of more than 63 characters: ${label(64)}`,
     );
     const long = [label(63), label(63), label(63), label(61)].join('.');
     assert.equal(long.length, 253);
     assert.equal(lengthProblem(long), undefined);
-    assert.match(lengthProblem(`${long}x`) ?? '', /^gives a name of more than 253 characters: x/);
+    assert.match(
+      lengthProblem(`${long}x`) ?? '',
+      /^results in a name of more than 253 characters: x/,
+    );
   });
 
-  it('domain names: labels of letters, digits and hyphens inside', () => {
+  it('accepts domain names of letters, digits and inner hyphens', () => {
     for (const name of [
       'www.example.com',
       'localhost',

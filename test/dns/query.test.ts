@@ -10,7 +10,7 @@ function good(bytes: Buffer): DnsQuery {
   return query;
 }
 
-/** A query whose name is these labels, whatever they are. */
+/** A query whose name has these labels, whatever their bytes. */
 function withLabels(labels: readonly Buffer[]): Buffer {
   const name = Buffer.concat([
     ...labels.flatMap((label) => [Buffer.from([label.length]), label]),
@@ -29,8 +29,8 @@ function changed(bytes: Buffer, change: (bytes: Buffer) => void): Buffer {
 const PLAIN = queryBytes('Web.Default.SVC.cluster.local', 'AAAA');
 const WITH_OPT = queryBytes('web.example', 'A', { size: 1400 });
 
-describe('query: readQuery', () => {
-  it('reads name, type, class and flags', () => {
+describe('query: readQuery()', () => {
+  it('parses name, type, class and flags', () => {
     const { question, ...rest } = good(PLAIN);
     assert.deepEqual(rest, {
       id: 4711,
@@ -47,7 +47,7 @@ describe('query: readQuery', () => {
     assert.equal(good(queryBytes('a.b', 'UNKNOWN_65')).type, 65);
   });
 
-  it('reads what the OPT record says', () => {
+  it('parses the OPT record', () => {
     const of = (fields: object) => good(queryBytes('a.b', 'A', fields)).edns;
     assert.deepEqual(of({ size: 1400 }), {
       size: 1400,
@@ -66,28 +66,28 @@ describe('query: readQuery', () => {
     assert.equal(good(withSubnet).edns?.hasSubnet, true);
   });
 
-  it('passes over options, and over other records', () => {
+  it('skips options and other records', () => {
     const withOption = Buffer.concat([WITH_OPT, Buffer.from([0, 3, 0, 1, 7])]);
     withOption.writeUInt16BE(5, WITH_OPT.length - 2);
     assert.equal(good(withOption).edns?.size, 1400);
-    // A signature, say: an owner that is a pointer, data that nobody reads.
+    // A signature, for example: the owner is a compression pointer, the data is not parsed.
     const record = Buffer.from([0xc0, 12, 0, 250, 0, 255, 0, 0, 0, 0, 0, 2, 1, 2]);
     const signed = Buffer.concat([WITH_OPT, record]);
     signed.writeUInt16BE(2, 10);
     assert.equal(good(signed).edns?.size, 1400);
   });
 
-  it('does not take a dot in a label for one between two', () => {
+  it('escapes a dot within a label', () => {
     const labels = ['web.default', 'svc'].map((label) => Buffer.from(label));
     assert.equal(good(withLabels(labels)).name, 'web\\.default.svc');
   });
 
-  it('does not take letters of others for ours', () => {
-    // The Kelvin sign in UTF-8, which in lower case is a k.
+  it('does not fold non-ASCII letters to ASCII', () => {
+    // The Kelvin sign in UTF-8, whose lower case is k.
     assert.notEqual(good(withLabels([Buffer.from('\u212a8s')])).name, 'k8s');
   });
 
-  it('says nothing to answers, to what is too short, and to what is too long', () => {
+  it('ignores responses, and messages that are too short or too long', () => {
     const answer = changed(PLAIN, (bytes) => bytes.writeUInt16BE(0x8000, 2));
     const long = Buffer.concat([PLAIN, Buffer.alloc(4097 - PLAIN.length)]);
     for (const bytes of [answer, PLAIN.subarray(0, 11), Buffer.alloc(0), long]) {
@@ -96,7 +96,7 @@ describe('query: readQuery', () => {
     assert.ok(readQuery(long.subarray(0, 4096)) !== undefined);
   });
 
-  it('does not know other operations', () => {
+  it('answers NOTIMP to other opcodes', () => {
     for (let opcode = 1; opcode < 16; opcode++) {
       const bytes = changed(PLAIN, (copy) => copy.writeUInt16BE((opcode << 11) | 0x100, 2));
       const expected = { id: 4711, opcode, recursionDesired: true, rcode: 'NOTIMP' };
@@ -104,14 +104,14 @@ describe('query: readQuery', () => {
     }
   });
 
-  describe('finds malformed', () => {
+  describe('malformed queries', () => {
     const counts = (at: number, count: number) =>
       changed(WITH_OPT, (bytes) => bytes.writeUInt16BE(count, at));
     const pointer = changed(PLAIN, (bytes) => bytes.writeUInt16BE(0xc000, 12));
     const loop = changed(PLAIN, (bytes) => bytes.writeUInt16BE(0xc00c, 12));
     const twice = Buffer.concat([WITH_OPT, WITH_OPT.subarray(-11)]);
     twice.writeUInt16BE(2, 10);
-    // All is well with it but its name.
+    // Valid except for its name.
     const ofName = Buffer.concat([
       WITH_OPT.subarray(0, -11),
       Buffer.from([1, 0x62]),
@@ -129,37 +129,37 @@ describe('query: readQuery', () => {
       ['answers', counts(6, 2)],
       ['authorities', counts(8, 2)],
       ['additional records', counts(10, 3)],
-      ['a record that is not there', counts(6, 1)],
-      ['a pointer to the header', pointer],
-      ['a pointer to itself', loop],
-      ['a label that nobody uses', changed(PLAIN, (copy) => copy.writeUInt8(0x41, 12))],
-      ['a label beyond the end', changed(PLAIN, (copy) => copy.writeUInt8(63, 12))],
+      ['a missing record', counts(6, 1)],
+      ['a compression pointer to the header', pointer],
+      ['a compression pointer to itself', loop],
+      ['a label of an unused type', changed(PLAIN, (copy) => copy.writeUInt8(0x41, 12))],
+      ['a label past the end', changed(PLAIN, (copy) => copy.writeUInt8(63, 12))],
       ['a question without its class', PLAIN.subarray(0, -1)],
       ['a question without its type', PLAIN.subarray(0, -4)],
-      ['half a name', PLAIN.subarray(0, 20)],
-      ['nothing but a header', PLAIN.subarray(0, 12)],
-      ['half an OPT record', WITH_OPT.subarray(0, -1)],
-      ['an OPT record that goes past the end', optLength(4)],
-      ['an option that goes past its OPT record', optLength(4, 0, 3, 0, 1)],
+      ['a truncated name', PLAIN.subarray(0, 20)],
+      ['a header alone', PLAIN.subarray(0, 12)],
+      ['a truncated OPT record', WITH_OPT.subarray(0, -1)],
+      ['an OPT record past the end', optLength(4)],
+      ['an option that exceeds its OPT record', optLength(4, 0, 3, 0, 1)],
       ['an option without its length', optLength(3, 0, 3, 0)],
       ['two OPT records', twice],
-      ['an OPT record that is not that of the root', ofName],
+      ['an OPT record that the root does not own', ofName],
       ['a name of 256 bytes', withLabels([label(63), label(63), label(63), label(62)])],
     ] as const) {
-      it(what, () => {
+      it(`answers FORMERR to ${what}`, () => {
         const query = readQuery(bytes);
         assert.ok(query !== undefined && 'rcode' in query);
         assert.equal(query.rcode, 'FORMERR');
       });
     }
 
-    it('but not a name of 255 bytes', () => {
+    it('accepts a name of 255 bytes', () => {
       const bytes = withLabels([label(63), label(63), label(63), label(61)]);
       assert.equal(good(bytes).name.length, 253);
     });
   });
 
-  it('reads plain names as dns-packet does', () => {
+  it('parses ASCII names like dns-packet', () => {
     const label = fc.stringMatching(/^[a-zA-Z0-9_-]{1,20}$/);
     const names = fc.array(label, { minLength: 1, maxLength: 8 }).map((all) => all.join('.'));
     fc.assert(

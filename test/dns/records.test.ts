@@ -30,8 +30,8 @@ function lines(object: Service, given: Given = {}): string[] {
   );
 }
 
-describe('records of a Service with cluster IPs', () => {
-  it('are an address and a reverse name for each, and an SRV record for each named port', () => {
+describe('records: Services with cluster IPs', () => {
+  it('have an address and a PTR record for each cluster IP, and an SRV record for each named port', () => {
     const ports = [
       servicePort({ name: 'sip', protocol: 'UDP', port: 5060 }),
       servicePort({ name: 'sips', protocol: 'TCP', port: 5061 }),
@@ -50,7 +50,7 @@ describe('records of a Service with cluster IPs', () => {
     ]);
   });
 
-  it('know neither endpoints nor other addresses nor node ports', () => {
+  it('have no records of endpoints, other addresses and node ports', () => {
     const plain = lines(service());
     const slices = [slice([endpoint('10.1.0.1', { hostname: 'a' })])];
     const more = service({
@@ -67,23 +67,23 @@ describe('records of a Service with cluster IPs', () => {
     assert.deepEqual(lines(more, { slices }), plain);
   });
 
-  it('are there with the labels that keep kube-proxy away', () => {
+  it('have records despite labels that exclude kube-proxy', () => {
     const plain = lines(service());
     assert.deepEqual(lines(service({ otherProxy: true })), plain);
     assert.deepEqual(lines(service({ headlessLabel: true })), plain);
   });
 
-  it('are none before there is a cluster IP', () => {
+  it('have no records before a cluster IP is assigned', () => {
     assert.deepEqual(lines(service({ clusterIPs: [], ports: PLACEHOLDER })), []);
   });
 });
 
-describe('records of a headless Service', () => {
+describe('records: headless Services', () => {
   const headless = (fields: Partial<Service> = {}) =>
     service({ clusterIPs: [], headless: true, ...fields });
   const name = 'web.default.svc.cluster.local';
 
-  it('have the port of the endpoint, which is what the client connects to', () => {
+  it('use the port of the endpoint, to which the client connects', () => {
     const ports = [servicePort({ name: 'http', port: 80 })];
     const slices = [
       slice([endpoint('10.1.0.1')], {
@@ -107,7 +107,7 @@ describe('records of a headless Service', () => {
     );
   });
 
-  it('have each endpoint once, wherever it stands, and ready where it is so somewhere', () => {
+  it('have each endpoint once, ready if it is ready in any slice', () => {
     const ports = [{ name: 'http', protocol: 'TCP', port: 80 }] as const;
     const one = [slice([endpoint('10.1.0.1', { hostname: 'a' })], { ports })];
     const several = [
@@ -119,7 +119,7 @@ describe('records of a headless Service', () => {
     assert.deepEqual(lines(headless(), { slices: several }), lines(headless(), { slices: one }));
   });
 
-  it('have an address under each of its hostnames', () => {
+  it('have an address under each hostname of an endpoint', () => {
     const slices = [slice([endpoint('10.1.0.1', { hostname: 'a' }), endpoint('10.1.0.1')])];
     assert.deepEqual(lines(headless(), { slices }), [
       `${name} A 10.1.0.1`,
@@ -130,7 +130,7 @@ describe('records of a headless Service', () => {
     ]);
   });
 
-  it('name each port of an endpoint that is in slices with different numbers', () => {
+  it('have an SRV record for each port number of an endpoint in several slices', () => {
     const numbered = (port: number) =>
       slice([endpoint('10.1.0.1', { hostname: 'a' })], {
         name: `web-${port}`,
@@ -143,13 +143,13 @@ describe('records of a headless Service', () => {
     );
   });
 
-  it('have only endpoints that are ready, not those that still serve', () => {
+  it('have only ready endpoints, not serving ones', () => {
     const draining = endpoint('10.1.0.1', { ready: false, serving: true, terminating: true });
     assert.deepEqual(lines(headless(), { slices: [slice([draining])] }), []);
   });
 });
 
-describe('records of an all-ports Service', () => {
+describe('records: all-ports Services', () => {
   const target = 'web.default.svc.cluster.local';
   const addresses = [`${target} A 10.96.0.10`, `${REVERSE_10} PTR ${target}`];
   const srv = `_placeholder._tcp.${target} SRV 0 100 1 ${target}`;
@@ -162,19 +162,19 @@ describe('records of an all-ports Service', () => {
     ['spec.allPorts: false', { allPorts: false }, true],
     ['spec.allPorts: true', { allPorts: true, ports: [] }, false],
     ['refused: ports beside spec.allPorts', { allPorts: true }, false],
-    ['refused: annotation that cannot be read', { portsAnnotation: 'al' }, false],
+    ['refused: malformed annotation', { portsAnnotation: 'al' }, false],
     ['refused: NodePort', { type: 'NodePort', portsAnnotation: 'all' }, false],
     ['refused: external IPs', { externalIPs: ['192.0.2.1'], portsAnnotation: 'all' }, false],
   ];
   for (const [what, fields, hasPorts] of rows) {
-    it(`${what}: addresses as ever, ${hasPorts ? 'and' : 'no'} SRV`, () => {
+    it(`${what}: addresses, ${hasPorts ? 'and' : 'no'} SRV records`, () => {
       const object = service({ ports: PLACEHOLDER, ...fields });
-      const wanted = hasPorts ? [...addresses, srv] : addresses;
-      assert.deepEqual(lines(object), wanted);
+      const expected = hasPorts ? [...addresses, srv] : addresses;
+      assert.deepEqual(lines(object), expected);
     });
   }
 
-  it('refused because headless: names of endpoints, no SRV', () => {
+  it('refused because headless: endpoint names without SRV records', () => {
     const object = service({ clusterIPs: [], headless: true, portsAnnotation: 'all' });
     const ports = [{ name: 'placeholder', protocol: 'TCP', port: 1 }] as const;
     assert.deepEqual(lines(object, { slices: [slice([endpoint('10.1.0.1')], { ports })] }), [
@@ -184,7 +184,7 @@ describe('records of an all-ports Service', () => {
     ]);
   });
 
-  it('refused because of the type ExternalName: the CNAME', () => {
+  it('refused because of type ExternalName: the CNAME record', () => {
     const fields = { type: 'ExternalName', clusterIPs: [], portsAnnotation: 'all' } as const;
     assert.deepEqual(lines(service({ ...fields, externalName: 'example.com' })), [
       `${target} CNAME example.com`,
@@ -192,19 +192,22 @@ describe('records of an all-ports Service', () => {
   });
 });
 
-describe('records: what makes no record', () => {
+describe('records: problems', () => {
   const problems = (object: Service, given: Given = {}) =>
     made(object, given).problems.map(({ message }) => message);
   const external = (externalName: string | undefined) =>
     service({ type: 'ExternalName', clusterIPs: [], externalName });
 
-  it('an external name that is no domain name', () => {
+  it('reports an external name that is not a domain name', () => {
     for (const [given, reason] of [
       [undefined, 'is required'],
       ['10.3.0.1', 'must be a domain name, not "10.3.0.1"'],
       ['https://example.com/', 'must be a domain name, not "https://example.com/"'],
       ['.', 'must be a domain name, not ""'],
-      [`${'x'.repeat(64)}.example`, `gives a label of more than 63 characters: ${'x'.repeat(64)}`],
+      [
+        `${'x'.repeat(64)}.example`,
+        `results in a label of more than 63 characters: ${'x'.repeat(64)}`,
+      ],
     ] as const) {
       const { records, problems } = made(external(given));
       assert.equal(records.size, 0);
@@ -218,10 +221,10 @@ describe('records: what makes no record', () => {
     ]);
   });
 
-  it('a port name that is too long with its underscore; the others stay', () => {
+  it('reports a port name that is too long with the underscore, and keeps the others', () => {
     const long = 'x'.repeat(63);
     const ports = [servicePort({ name: long }), servicePort({ name: 'y'.repeat(62), port: 81 })];
-    const reason = `gives a label of more than 63 characters: _${long}`;
+    const reason = `results in a label of more than 63 characters: _${long}`;
     assert.deepEqual(problems(service({ ports })), [
       `Service default/web: spec.ports[0].name: ${reason}`,
     ]);
@@ -236,7 +239,7 @@ describe('records: what makes no record', () => {
     assert.equal(made(headless, { slices }).records.size, 3);
   });
 
-  it('names that grow too long under a long cluster domain', () => {
+  it('reports names that are too long with a long cluster domain', () => {
     const domain = (length: number) =>
       'd.'.repeat(Math.ceil(length / 2) - 1) + 'z'.repeat(2 - (length % 2));
     const hostname = 'h'.repeat(63);
@@ -248,23 +251,23 @@ describe('records: what makes no record', () => {
     const tooLong = made(headless, under(254 - wholeName));
     assert.match(
       tooLong.problems.map(({ message }) => message).join(),
-      /^EndpointSlice default\/web-1: endpoints\[0\]\.hostname: gives a name of more than 253 characters: h+\.web/,
+      /^EndpointSlice default\/web-1: endpoints\[0\]\.hostname: results in a name of more than 253 characters: h+\.web/,
     );
-    // The Service's name has both, the other endpoint its own.
+    // The Service's name has both addresses, the other endpoint has its own.
     assert.deepEqual(
       [...tooLong.records.values()].map((list) => list.length),
       [2, 1, 1],
     );
     assert.match(
       problems(service(), { clusterDomain: domain(240) }).join(),
-      /^Service default\/web: metadata\.name: gives a name of more than 253/,
+      /^Service default\/web: metadata\.name: results in a name of more than 253/,
     );
     assert.equal(made(service(), { clusterDomain: domain(240) }).records.size, 0);
   });
 });
 
-describe('records: names of pods', () => {
-  it('are addresses of either family, in any namespace', () => {
+describe('records: pod names', () => {
+  it('resolve to addresses of both families in any namespace', () => {
     const answer = (name: string) => podRecords(name, 'cluster.local')?.map(recordLine);
     assert.deepEqual(answer('10-3-0-1.default.pod.cluster.local'), ['A 10.3.0.1']);
     assert.deepEqual(answer('2001-db8--1.x.pod.cluster.local'), ['AAAA 2001:db8::1']);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { formatResolver, parseResolver, readResolvConf } from '../../dns/resolver-address.ts';
 
-describe('resolver-address: the address of a resolver', () => {
+describe('resolver-address: parseResolver()', () => {
   for (const [text, address, port] of [
     ['192.0.2.1', '192.0.2.1', 53],
     ['192.0.2.1:5353', '192.0.2.1', 5353],
@@ -10,11 +10,11 @@ describe('resolver-address: the address of a resolver', () => {
     ['[2001:db8::1]:5353', '2001:db8::1', 5353],
     ['fe80::1%eth0', 'fe80::1%eth0', 53],
     ['[fe80::1%eth0]:5353', 'fe80::1%eth0', 5353],
-    // The host itself.
+    // The local host.
     ['0.0.0.0:5353', '127.0.0.1', 5353],
     ['::', '::1', 53],
   ] as const) {
-    it(`may be ${text}`, () => {
+    it(`accepts ${text}`, () => {
       const resolver = parseResolver(text) ?? assert.fail();
       assert.deepEqual(resolver, { address, port });
       assert.deepEqual(parseResolver(formatResolver(resolver)), resolver);
@@ -35,7 +35,7 @@ describe('resolver-address: the address of a resolver', () => {
     '[2001:db8::1]5353',
     '/etc/resolv.conf',
   ]) {
-    it(`is not ${text || 'empty'}`, () => assert.equal(parseResolver(text), undefined));
+    it(`rejects ${text || 'empty text'}`, () => assert.equal(parseResolver(text), undefined));
   }
 });
 
@@ -44,19 +44,23 @@ describe('resolver-address: readResolvConf', () => {
     ['nothing', '', []],
     ['one', 'nameserver 192.0.2.1\n', ['192.0.2.1']],
     [
-      'several among other things',
+      'several among other lines',
       '# a comment\nsearch example.com\nnameserver 192.0.2.1\n\toptions ndots:5\n nameserver\t2001:db8::1  \nnameserver fe80::1%eth0',
       ['192.0.2.1', '2001:db8::1', 'fe80::1%eth0'],
     ],
     ['comments', ';nameserver 192.0.2.1\n#nameserver 192.0.2.2\n', []],
-    ['what is no address', 'nameserver\nnameserver dns.example\nnameservers 192.0.2.1\n', []],
-    // What it calls an address is compared with those that the server has, lest it ask itself.
-    ['other names of an address', 'nameserver 2001:DB8:0::1\n', ['2001:db8::1']],
+    [
+      'values that are no address',
+      'nameserver\nnameserver dns.example\nnameservers 192.0.2.1\n',
+      [],
+    ],
+    // Canonical, because the address is compared with the server's own addresses to prevent a loop.
+    ['unspecified addresses', 'nameserver 2001:DB8:0::1\n', ['2001:db8::1']],
     ['the host', 'nameserver 0.0.0.0\nnameserver ::\n', ['127.0.0.1', '::1']],
     ['ports', 'nameserver 192.0.2.1:5353\nnameserver [::1]:54\n', ['192.0.2.1:5353', '[::1]:54']],
-    ['lines as Windows ends them', 'nameserver 192.0.2.1\r\n', ['192.0.2.1']],
+    ['lines with CRLF', 'nameserver 192.0.2.1\r\n', ['192.0.2.1']],
   ] as const) {
-    it(`finds the resolvers: ${what}`, () => {
+    it(`finds the nameservers: ${what}`, () => {
       assert.deepEqual(readResolvConf(text).map(formatResolver), expected);
     });
   }

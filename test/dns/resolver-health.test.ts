@@ -12,21 +12,21 @@ function health(
   options: Pick<HealthOptions, 'probe'> = {},
   observer: Partial<HealthOptions['observer']> = {},
 ) {
-  const heard: string[] = [];
+  const events: string[] = [];
   const name = ({ port }: Resolver) => String(port);
   const made = new ResolverHealth({
     period: 1,
     observer: {
-      probeFailed: (resolver) => heard.push(`${name(resolver)} fails`),
-      probeAnswered: (resolver) => heard.push(`${name(resolver)} answers`),
+      probeFailed: (resolver) => events.push(`${name(resolver)} fails`),
+      probeAnswered: (resolver) => events.push(`${name(resolver)} answers`),
       ...observer,
     },
     ...options,
   });
-  return { heard, health: made };
+  return { events, health: made };
 }
 
-/** Fails as often as it is told to. */
+/** A probe that fails the given number of times. */
 function probe(failures: number) {
   let left = failures;
   return async (resolver: Resolver) => {
@@ -35,50 +35,50 @@ function probe(failures: number) {
   };
 }
 
-describe('resolver-health: the health of resolvers', () => {
-  it('is good until one is suspected, and good when that answers its first probe', async () => {
-    const { heard, health: made } = health({ probe: probe(0) });
+describe('resolver-health: ResolverHealth', () => {
+  it('keeps a resolver up when it answers its first probe', async () => {
+    const { events, health: made } = health({ probe: probe(0) });
     assert.equal(made.isDown(FIRST), false);
     made.startProbing(FIRST);
     assert.equal(made.isDown(FIRST), false);
-    await waitFor('it was probed', () => heard.length > 0);
-    assert.deepEqual(heard, ['53 answers']);
+    await waitFor('the resolver is probed', () => events.length > 0);
+    assert.deepEqual(events, ['53 answers']);
   });
 
-  it('is bad after more failed probes than may be, and good again with an answer', async () => {
+  it('marks a resolver down after more failed probes than max_fails, and up after a success', async () => {
     const wasDown: boolean[] = [];
-    const { heard, health: made } = health(
+    const { events, health: made } = health(
       { probe: probe(MAX_FAILS + 2) },
       { probeFailed: (resolver) => wasDown.push(made.isDown(resolver)) },
     );
     made.startProbing(FIRST);
     made.startProbing(FIRST);
-    await waitFor('it answers', () => heard.length > 0);
+    await waitFor('it answers', () => events.length > 0);
     assert.deepEqual(wasDown, [false, false, true, true]);
     assert.equal(made.isDown(FIRST), false);
   });
 
-  it('is each resolver’s own, by address and port, and ends with it', async () => {
-    const { heard, health: made } = health({ probe: probe(Number.POSITIVE_INFINITY) });
+  it('tracks each resolver by address and port, until it is removed', async () => {
+    const { events, health: made } = health({ probe: probe(Number.POSITIVE_INFINITY) });
     made.startProbing(FIRST);
     await waitFor('it is down', () => made.isDown(FIRST));
     assert.equal(made.isDown(SECOND), false);
     made.retain([SECOND]);
     assert.equal(made.isDown(FIRST), false);
-    const before = heard.length;
+    const before = events.length;
     made.startProbing(SECOND);
     await waitFor('the other is down', () => made.isDown(SECOND));
-    assert.deepEqual([...new Set(heard.slice(before))], ['5353 fails']);
+    assert.deepEqual([...new Set(events.slice(before))], ['5353 fails']);
     made.retain([]);
   });
 
-  it('is told by an answer of any kind to a question for the root', async () => {
+  it('accepts any response to the probe for the root', async () => {
     const fake = await startFakeResolver((query) => emptyAnswer(query, 0x8185));
-    const { heard, health: made } = health();
+    const { events, health: made } = health();
     made.startProbing(fake);
-    await waitFor('it answers', () => heard.length > 0);
+    await waitFor('it answers', () => events.length > 0);
     fake.close();
-    assert.deepEqual(heard, [`${fake.port} answers`]);
+    assert.deepEqual(events, [`${fake.port} answers`]);
     const { question, flags } = readReply(fake.queries[0]?.bytes ?? Buffer.alloc(0));
     assert.deepEqual([question, flags], ['. NS', 'rd']);
   });

@@ -6,26 +6,27 @@ const FIXED: ForwardTarget = { resolver: { address: '192.0.2.9', port: 5353 } };
 
 function list(targets: readonly ForwardTarget[], first: string | Error) {
   let content = first;
-  const heard: unknown[] = [];
+  const events: unknown[] = [];
   const made = new ResolverList({
     targets,
     read: async () => {
       if (content instanceof Error) throw content;
       return content;
     },
-    onChange: (resolvers) => heard.push(resolvers.map(({ address, port }) => `${address} ${port}`)),
-    onFailure: (file, error) => heard.push(`${file}: ${error.message}`),
+    onChange: (resolvers) =>
+      events.push(resolvers.map(({ address, port }) => `${address} ${port}`)),
+    onFailure: (file, error) => events.push(`${file}: ${error.message}`),
   });
   const write = async (text: string | Error) => {
     content = text;
     await made.reload();
-    return heard.splice(0);
+    return events.splice(0);
   };
   return { made, write };
 }
 
-describe('resolver-list: the resolvers that are forwarded to', () => {
-  it('are those that are named, and those of files, each once', async () => {
+describe('resolver-list: ResolverList', () => {
+  it('combines fixed resolvers and resolvers of files, without duplicates', async () => {
     const { made } = list(
       [FIXED, { file: FILE }],
       'nameserver 192.0.2.1\nnameserver 192.0.2.9:5353',
@@ -36,7 +37,7 @@ describe('resolver-list: the resolvers that are forwarded to', () => {
     ]);
   });
 
-  it('follow the file', async () => {
+  it('follows changes of the file', async () => {
     const { made, write } = list([{ file: FILE }, FIXED], 'nameserver 192.0.2.1');
     await made.start();
     assert.deepEqual(await write('# another comment\nnameserver 192.0.2.1'), []);
@@ -45,20 +46,20 @@ describe('resolver-list: the resolvers that are forwarded to', () => {
     ]);
   });
 
-  it('stay as they are while the file cannot be read or names none, which is told once', async () => {
+  it('keeps its resolvers while the file is unreadable or has no nameserver, and reports that once', async () => {
     const { made, write } = list([{ file: FILE }], 'nameserver 192.0.2.1');
     await made.start();
     assert.deepEqual(await write(new Error('gone')), [`${FILE}: gone`]);
     assert.deepEqual(await write(''), []);
     assert.deepEqual(await write('nameserver 192.0.2.1'), []);
-    assert.deepEqual(await write(''), [`${FILE}: ${FILE} names no nameserver`]);
+    assert.deepEqual(await write(''), [`${FILE}: ${FILE} has no nameserver line`]);
     assert.deepEqual(await write('nameserver 192.0.2.2'), [['192.0.2.2 53']]);
   });
 
-  it('must be there at the start', async () => {
+  it('fails at the start if the file is missing or has no nameserver', async () => {
     await assert.rejects(
       list([{ file: FILE }], 'search example.org').made.start(),
-      /names no nameserver/,
+      /has no nameserver line/,
     );
     await assert.rejects(list([{ file: FILE }], new Error('gone')).made.start(), /gone/);
   });

@@ -37,16 +37,16 @@ function addresses(name: string, count: number): ResourceRecord[] {
 
 function write(
   of: DnsQuery,
-  said: Partial<AnswerSections>,
+  sections: Partial<AnswerSections>,
   limit = 65_535,
   options: Partial<typeof OPTIONS> = {},
 ): Buffer {
-  const encoded = encodeAnswer(of.question, { ...NOTHING, ...said });
+  const encoded = encodeAnswer(of.question, { ...NOTHING, ...sections });
   return encodeResponse(of, encoded, { ...OPTIONS, limit, ...options });
 }
 
-describe('response: a response', () => {
-  it('repeats id and question, and has its flags', () => {
+describe('response: encodeResponse()', () => {
+  it('repeats id and question, and sets the flags', () => {
     const reply = readReply(write(query('WeB.example', { id: 99 }), {}));
     assert.deepEqual(reply, {
       id: 99,
@@ -59,14 +59,14 @@ describe('response: a response', () => {
       additionals: [],
       opt: undefined,
     });
-    const said = { authoritative: false, rcode: 'NXDOMAIN' } as const;
+    const sections = { authoritative: false, rcode: 'NXDOMAIN' } as const;
     const plain = query('a', { recursionDesired: false });
-    const other = write(plain, said, 512, { recursionAvailable: true });
+    const other = write(plain, sections, 512, { recursionAvailable: true });
     assert.equal(readReply(other).flags, 'qr ra');
     assert.equal(readReply(other).rcode, 3);
   });
 
-  it("has an OPT record for a client that has one, with the client's wish for signatures", () => {
+  it('adds an OPT record if the query has one, with its DO bit', () => {
     for (const dnssecOk of [false, true]) {
       const { opt } = readReply(write(query('a', { size: 4096, dnssecOk }), {}));
       assert.deepEqual(opt, { size: 1232, dnssecOk });
@@ -75,36 +75,36 @@ describe('response: a response', () => {
     assert.equal(readReply(bad).rcode, 16);
   });
 
-  it('has names in the case of the question, by pointing to it', () => {
-    const asked = 'wEb.DEFAULT.svc.Cluster.Local';
+  it('compresses names to the question, in its letter case', () => {
+    const queriedName = 'wEb.DEFAULT.svc.Cluster.Local';
     const soa: ResourceRecord = {
       name: 'cluster.local',
       type: 'SOA',
       ttl: 5,
       data: { mname: 'ns.dns.cluster.local', rname: 'hostmaster.cluster.local' },
     };
-    const bytes = write(query(asked), {
+    const bytes = write(query(queriedName), {
       answers: [address(WEB, 1)],
       authorities: [soa],
       additionals: [address('pod.svc.cluster.local', 2), address('example.com', 3)],
     });
     const reply = readReply(bytes);
-    assert.deepEqual(reply.answers, [`${asked} 5 A 10.0.0.1`]);
+    assert.deepEqual(reply.answers, [`${queriedName} 5 A 10.0.0.1`]);
     assert.match(reply.authorities[0] ?? '', /^Cluster\.Local 5 SOA /);
     assert.deepEqual(reply.additionals, [
       'pod.svc.Cluster.Local 5 A 10.0.0.2',
       'example.com 5 A 10.0.0.3',
     ]);
-    const [header, question] = [12, asked.length + 2 + 4];
-    // Two bytes are the pointer to the question.
+    const [header, question] = [12, queriedName.length + 2 + 4];
+    // The two bytes of the pointer to the question.
     assert.equal(bytes.readUInt16BE(header + question), 0xc00c);
     assert.equal(
-      write(query(asked), { answers: [address(WEB, 1)] }).length,
+      write(query(queriedName), { answers: [address(WEB, 1)] }).length,
       header + question + 16,
     );
   });
 
-  it('points to names that other records have', () => {
+  it('compresses names to other records', () => {
     const target = 'db-0.db.default.svc.cluster.local';
     const pairs = [address(target, 1), address(target, 2), address(`x.${target}`, 3)];
     const bytes = write(query('example'), { additionals: pairs });
@@ -113,14 +113,14 @@ describe('response: a response', () => {
     assert.equal(bytes.length, 12 + 13 + (inFull + 14) + (2 + 14) + (2 + 2 + 14));
   });
 
-  it('points to names that begin anew and go on as others', () => {
+  it('compresses a new name to a known suffix', () => {
     const pairs = [address(`x.y.${WEB}`, 1), address(`x.y.${WEB}`, 2), address(`y.${WEB}`, 3)];
     const bytes = write(query(WEB), { additionals: pairs });
     assert.deepEqual(readReply(bytes).additionals, pairs.map(recordLine));
     assert.equal(bytes.length, 12 + WEB.length + 6 + (4 + 2 + 14) + (2 + 14) + (2 + 14));
   });
 
-  it('points no farther than a pointer reaches', () => {
+  it('does not point past the reach of a pointer', () => {
     const far = 'far.example';
     const many = [...addresses('near.example', 1100), ...addresses(far, 2)];
     const bytes = write(query('q'), { answers: many });
@@ -128,7 +128,7 @@ describe('response: a response', () => {
     assert.deepEqual(readReply(bytes).answers, many.map(recordLine));
   });
 
-  it('that is too long has as many answers as fit, and says so', () => {
+  it('truncates at a record boundary and sets TC', () => {
     for (const [fields, limit, count] of [
       [{}, 512, 29],
       [{ size: 512 }, 512, 28],
@@ -145,7 +145,7 @@ describe('response: a response', () => {
     assert.equal(readReply(whole).flags, 'qr aa rd');
   });
 
-  it('leaves out additional records before it says so', () => {
+  it('drops additional records without setting TC', () => {
     const pods = Array.from({ length: 20 }, (_, index) => address(`db-${index}.example`, index));
     const response = { answers: addresses(WEB, 20), additionals: pods };
     const reply = readReply(write(query(WEB), response, 512));
@@ -154,7 +154,7 @@ describe('response: a response', () => {
     assert.ok(reply.additionals.length > 0 && reply.additionals.length < 20);
   });
 
-  it('leaves out all additional records of a name and type, or none', () => {
+  it('includes an additional RRset completely or not at all', () => {
     const mixed = [
       ...addresses('db-0.example', 2),
       { name: 'db-0.example', type: 'AAAA', ttl: 5, data: 'fd00::1' } as const,
@@ -173,7 +173,7 @@ describe('response: a response', () => {
     const both = { answers: addresses(WEB, 26), additionals: [address(other.name, 1), other] };
     const reply = readReply(write(query(WEB), both, 512));
     assert.deepEqual(reply.additionals, both.additionals.slice(0, 1).map(recordLine));
-    // The same name and type may be in another section.
+    // Another section may have the same name and type.
     const twice = { authorities: addresses('x', 2), additionals: addresses('x', 40) };
     const sections = readReply(write(query(WEB), twice, 512));
     assert.deepEqual([sections.authorities.length, sections.additionals.length], [2, 0]);
@@ -182,18 +182,18 @@ describe('response: a response', () => {
   describe('with several addresses', () => {
     const alias: ResourceRecord = { name: 'alias', type: 'CNAME', ttl: 5, data: WEB };
     const all = addresses(WEB, 3).map(recordLine);
-    for (const [what, asked, before] of [
-      ['under the name of the question', WEB, []],
-      ['under that of an alias', 'alias', [alias]],
+    for (const [what, queriedName, before] of [
+      ["of the question's name", WEB, []],
+      ['of an alias target', 'alias', [alias]],
     ] as const) {
-      it(`${what} has each of them first at some time`, () => {
-        const said = {
+      it(`rotates addresses ${what} so that each comes first at some time`, () => {
+        const sections = {
           answers: [...before, ...addresses(WEB, 3)],
           additionals: [address('x', 9)],
           addressCount: 3,
         };
         const orders = [0, 0.34, 0.67, 0.99].map((random) => {
-          const bytes = write(query(asked), said, 512, { random: () => random });
+          const bytes = write(query(queriedName), sections, 512, { random: () => random });
           const { answers, additionals } = readReply(bytes);
           assert.deepEqual(additionals, ['x 5 A 10.0.0.9']);
           assert.deepEqual(answers.slice(0, before.length), before.map(recordLine));
@@ -206,37 +206,37 @@ describe('response: a response', () => {
       });
     }
 
-    it('of which some do not fit has any of them', () => {
-      const said = { answers: addresses(WEB, 100), addressCount: 100 };
-      const { answers } = readReply(write(query(WEB), said, 512, { random: () => 0.9 }));
+    it('returns a random part when not all fit', () => {
+      const sections = { answers: addresses(WEB, 100), addressCount: 100 };
+      const { answers } = readReply(write(query(WEB), sections, 512, { random: () => 0.9 }));
       assert.equal(answers.length, 29);
       assert.equal(answers[0], `${WEB} 5 A 10.0.0.90`);
       assert.equal(answers[10], `${WEB} 5 A 10.0.0.0`);
     });
 
-    it('that may not change places has them as they are', () => {
+    it('keeps the order of records that are not rotatable', () => {
       const bytes = write(query(WEB), { answers: addresses(WEB, 3) }, 512, { random: () => 0.9 });
       assert.deepEqual(readReply(bytes).answers, all);
     });
   });
 
-  it('is the same for the same question in other letters, with the records encoded once', () => {
-    const said = { answers: addresses(WEB, 3), additionals: [address(`x.${WEB}`, 9)] };
-    const encoded = encodeAnswer(query(WEB).question, { ...NOTHING, ...said });
-    for (const asked of [WEB, 'wEb.DEFAULT.svc.Cluster.Local']) {
-      const of = query(asked, { size: 1000, id: 5 });
-      assert.deepEqual(encodeResponse(of, encoded, OPTIONS), write(of, said));
+  it('reuses encoded records for the same question in another letter case', () => {
+    const sections = { answers: addresses(WEB, 3), additionals: [address(`x.${WEB}`, 9)] };
+    const encoded = encodeAnswer(query(WEB).question, { ...NOTHING, ...sections });
+    for (const queriedName of [WEB, 'wEb.DEFAULT.svc.Cluster.Local']) {
+      const of = query(queriedName, { size: 1000, id: 5 });
+      assert.deepEqual(encodeResponse(of, encoded, OPTIONS), write(of, sections));
     }
   });
 
-  it('of an error alone is a header', () => {
+  it('encodes an error as a header alone', () => {
     const bad = { id: 7, opcode: 5, recursionDesired: true, rcode: 'NOTIMP' } as const;
     const reply = readReply(encodeError(bad));
     assert.deepEqual([reply.id, reply.opcode, reply.rcode, reply.flags], [7, 5, 4, 'qr rd']);
     assert.equal(encodeError(bad).length, 12);
   });
 
-  it('says what the records say, in as much room as there is', () => {
+  it('encodes any records within the limit', () => {
     const label = fc.constantFrom('a', 'B', 'web', 'default', 'svc', 'x-1', 'l'.repeat(63));
     const name = fc.array(label, { minLength: 1, maxLength: 6 }).map((all) => all.join('.'));
     const short = name.filter((text) => text.length <= 253);
@@ -258,24 +258,26 @@ describe('response: a response', () => {
     const fields = fc.constantFrom<QueryFields>({}, { size: 512 }, { size: 4096, dnssecOk: true });
     fc.assert(
       fc.property(
-        fc.record({ asked: short, fields, limit: fc.integer({ min: 512, max: 3000 }) }),
+        fc.record({ queriedName: short, fields, limit: fc.integer({ min: 512, max: 3000 }) }),
         fc.tuple(records, records, records),
-        ({ asked, fields, limit }, [answers, authorities, additionals]) => {
-          const of = query(asked, fields);
+        ({ queriedName, fields, limit }, [answers, authorities, additionals]) => {
+          const of = query(queriedName, fields);
           const bytes = write(of, { answers, authorities, additionals }, limit);
           assert.ok(bytes.length <= limit);
           const reply = readReply(bytes);
-          assert.equal(reply.question, `${asked} A`);
+          assert.equal(reply.question, `${queriedName} A`);
           assert.equal(reply.opt === undefined, of.edns === undefined);
           const lower = (lines: readonly string[]) => lines.map((text) => text.toLowerCase());
           const written = [reply.answers, reply.authorities, reply.additionals];
-          const wanted = [answers, authorities, additionals].map((all) => all.map(recordLine));
+          const expected = [answers, authorities, additionals].map((all) => all.map(recordLine));
           for (const [index, lines] of written.entries()) {
-            assert.deepEqual(lower(lines), lower(wanted[index]?.slice(0, lines.length) ?? []));
+            assert.deepEqual(lower(lines), lower(expected[index]?.slice(0, lines.length) ?? []));
           }
-          const isWhole = [0, 1].every((index) => written[index]?.length === wanted[index]?.length);
+          const isWhole = [0, 1].every(
+            (index) => written[index]?.length === expected[index]?.length,
+          );
           assert.equal(isTruncated(bytes), !isWhole);
-          // Nothing is left out that has room.
+          // Nothing that fits is left out.
           const unlimited = write(of, { answers, authorities, additionals });
           if (unlimited.length <= limit) assert.deepEqual(bytes, unlimited);
         },

@@ -11,7 +11,7 @@ import { emptyAnswer, framed } from './fake-resolver.ts';
 import { queryBytes } from './messages.ts';
 
 const ADDRESS = '127.0.0.1';
-/** The number of the protocol. */
+/** The IP protocol number. */
 const UDP = 17;
 
 const servers: DnsServer[] = [];
@@ -19,7 +19,7 @@ const sockets: Socket[] = [];
 const datagrams: UdpSocket[] = [];
 const udpSockets: UdpSocket[] = [];
 
-/** Says of an answer what a handler says. */
+/** A handler's result with this response. */
 function handled(response: Buffer | undefined): HandlerResult {
   if (response === undefined) return { response, served: undefined };
   const lengths = { requestLength: 0, responseLength: response.length };
@@ -34,27 +34,27 @@ async function start(
   limits: Partial<TcpLimits> = {},
   address = ADDRESS,
 ) {
-  const heard: ServedQuery[] = [];
+  const servedQueries: ServedQuery[] = [];
   for (;;) {
     const server = new DnsServer({
       port: 0,
       handle,
-      onServed: (exchange) => heard.push(exchange),
+      onServed: (exchange) => servedQueries.push(exchange),
       limits: { ...TCP_LIMITS, ...limits },
     });
     try {
       await server.listen(address);
     } catch (error) {
-      // The port that was free for UDP is taken for TCP.
+      // The port that was free for UDP is in use for TCP.
       if ((error as NodeJS.ErrnoException).code === 'EADDRINUSE') continue;
       throw error;
     }
     servers.push(server);
-    return { server, heard, port: server.portOf(address) ?? 0 };
+    return { server, servedQueries, port: server.portOf(address) ?? 0 };
   }
 }
 
-/** A client over TCP, with the messages that it got. */
+/** A TCP client with the messages that it received. */
 async function client(port: number, options: { allowHalfOpen?: boolean } = {}) {
   const socket = connect({ port, host: ADDRESS, ...options });
   sockets.push(socket);
@@ -90,26 +90,26 @@ afterEach(() => {
   for (const server of servers.splice(0)) server.closeAll();
 });
 
-describe('server: a DNS server', () => {
+describe('server: DnsServer', () => {
   for (const [type, address, family] of [
     ['udp4', '127.0.0.1', 'IPv4'],
     ['udp6', '::1', 'IPv6'],
   ] as const) {
-    it(`answers ${family} by UDP, from the address that was asked`, async () => {
-      const { port, heard } = await start(echo, {}, address);
+    it(`answers ${family} over UDP, from the address that was queried`, async () => {
+      const { port, servedQueries } = await start(echo, {}, address);
       const socket = udp(type);
       const answered = once(socket, 'message');
       socket.send(query(7), port, address);
       const [bytes, from] = await answered;
       assert.deepEqual(bytes, emptyAnswer(query(7)));
       assert.deepEqual([from.address, from.port], [address, port]);
-      const [{ family: seen, seconds } = assert.fail()] = heard;
+      const [{ family: seen, seconds } = assert.fail()] = servedQueries;
       assert.equal(seen, family);
       assert.ok(seconds >= 0 && seconds < 60);
     });
   }
 
-  it('answers by UDP when it has asked somebody itself, and not at all when there is nothing to say', async () => {
+  it('answers over UDP asynchronously, and not at all without a response', async () => {
     const { port } = await start((bytes) =>
       bytes.readUInt16BE(0) === 1
         ? handled(undefined)
@@ -122,8 +122,8 @@ describe('server: a DNS server', () => {
     assert.equal(bytes.readUInt16BE(0), 2);
   });
 
-  it('passes over what nobody can have sent: a datagram from port 0', async () => {
-    const { port, heard } = await start();
+  it('ignores datagrams with source port 0', async () => {
+    const { port, servedQueries } = await start();
     const header = Buffer.alloc(8);
     header.writeUInt16BE(port, 2);
     header.writeUInt16BE(header.length + query(1).length, 4);
@@ -136,22 +136,22 @@ describe('server: a DNS server', () => {
     socket.send(query(2), port, ADDRESS);
     const [bytes] = await answered;
     assert.deepEqual(bytes, emptyAnswer(query(2)));
-    assert.equal(heard.length, 1);
+    assert.equal(servedQueries.length, 1);
   });
 
-  it('is not harmed by an answer that comes when it is closed', async () => {
+  it('ignores a response that is ready after close', async () => {
     const { promise, resolve } = Promise.withResolvers<HandlerResult>();
-    const asked = Promise.withResolvers<void>();
+    const started = Promise.withResolvers<void>();
     const { server, port } = await start(() => {
-      asked.resolve();
+      started.resolve();
       return promise;
     });
     const socket = udp('udp4');
     socket.send(query(1), port, ADDRESS);
-    await asked.promise;
+    await started.promise;
     server.closeAll();
     resolve(handled(emptyAnswer(query(1))));
-    // Mocha says nothing of it.
+    // Mocha would not report it.
     const failures: unknown[] = [];
     const listener = (reason: unknown) => failures.push(reason);
     process.on('unhandledRejection', listener);
@@ -160,7 +160,7 @@ describe('server: a DNS server', () => {
     assert.deepEqual(failures, []);
   });
 
-  it('listens by both protocols or by none', async () => {
+  it('listens on UDP and TCP, or fails', async () => {
     const { server, port } = await start();
     assert.deepEqual(server.addresses, [ADDRESS]);
     const other = new DnsServer({ port, handle: echo, onServed: () => {} });
@@ -172,22 +172,22 @@ describe('server: a DNS server', () => {
     other.closeAll();
   });
 
-  it('holds nothing where it can listen by one protocol alone', async () => {
-    const taken = createServer().listen(0, ADDRESS);
-    await once(taken, 'listening');
-    const { port } = taken.address() as AddressInfo;
+  it('holds no socket if only one protocol is available', async () => {
+    const blocker = createServer().listen(0, ADDRESS);
+    await once(blocker, 'listening');
+    const { port } = blocker.address() as AddressInfo;
     const server = new DnsServer({ port, handle: echo, onServed: () => {} });
     await assert.rejects(server.listen(ADDRESS), { code: 'EADDRINUSE' });
     const socket = udp('udp4');
     const listening = once(socket, 'listening');
     socket.bind(port, ADDRESS);
     await listening;
-    taken.close();
+    blocker.close();
   });
 });
 
-describe('server: a DNS server that drains', () => {
-  /** Answers when it is told to. */
+describe('server: drain()', () => {
+  /** A handler that answers on demand. */
   function slow() {
     const waiting: (() => void)[] = [];
     const handle: QueryHandler = (bytes) =>
@@ -196,7 +196,7 @@ describe('server: a DNS server that drains', () => {
   }
   const LONG = 60_000;
 
-  it('answers the queries that it has, by UDP and TCP, takes no more, and closes', async () => {
+  it('answers the queries received, over UDP and TCP, ignores new ones, and closes', async () => {
     const { handle, waiting } = slow();
     const { port, server } = await start(handle);
     const socket = udp('udp4');
@@ -219,17 +219,17 @@ describe('server: a DNS server that drains', () => {
     assert.deepEqual([server.addresses, server.connections], [[], 0]);
   });
 
-  it('answers datagrams that came before', async () => {
+  it('answers datagrams received before', async () => {
     const { port, server } = await start();
     const socket = udp('udp4');
     const answered = once(socket, 'message');
-    // The kernel of the loopback has it when the callback comes.
+    // The loopback interface has delivered it when the callback is called.
     await new Promise((resolve) => socket.send(query(1), port, ADDRESS, resolve));
     await server.drain(LONG);
     assert.equal((await answered)[0].readUInt16BE(0), 1);
   });
 
-  it('waits for a limited time', async () => {
+  it('stops after its time limit', async () => {
     const { handle, waiting } = slow();
     const { port, server } = await start(handle);
     const tcp = await client(port);
@@ -241,19 +241,19 @@ describe('server: a DNS server that drains', () => {
   });
 });
 
-describe('server: over TCP', () => {
-  it('queries are answered one after the other on one connection', async () => {
-    const { port, heard } = await start();
+describe('server: TCP', () => {
+  it('answers queries one after the other on one connection', async () => {
+    const { port, servedQueries } = await start();
     const { socket, messages } = await client(port);
     for (let id = 1; id <= 3; id++) {
       socket.write(framed(query(id)));
       await waitFor('an answer', () => messages.length === id);
       assert.deepEqual(messages.at(-1), emptyAnswer(query(id)));
     }
-    assert.equal(heard.length, 3);
+    assert.equal(servedQueries.length, 3);
   });
 
-  it('many may come at once, in pieces of any size', async () => {
+  it('accepts several queries at once, in pieces of any size', async () => {
     const { port } = await start();
     const ids = Array.from({ length: 500 }, (_, index) => index);
     const stream = Buffer.concat(ids.map((id) => framed(query(id))));
@@ -265,7 +265,7 @@ describe('server: over TCP', () => {
     assert.deepEqual(answered(), ids);
   });
 
-  it('answers of one read go out together, for each write costs a call of the kernel', async () => {
+  it('writes the responses to one read in one system call', async () => {
     const { port } = await start();
     const { write } = Socket.prototype;
     let writes = 0;
@@ -275,18 +275,18 @@ describe('server: over TCP', () => {
     } as typeof write;
     try {
       const { socket, ids } = await client(port);
-      const asked = Array.from({ length: 50 }, (_, id) => id);
-      socket.write(Buffer.concat(asked.map((id) => framed(query(id)))));
-      await waitFor('all are answered', () => ids().length === asked.length);
-      assert.deepEqual(ids(), asked);
+      const queryIds = Array.from({ length: 50 }, (_, id) => id);
+      socket.write(Buffer.concat(queryIds.map((id) => framed(query(id)))));
+      await waitFor('all queries are answered', () => ids().length === queryIds.length);
+      assert.deepEqual(ids(), queryIds);
     } finally {
       Socket.prototype.write = write;
     }
-    // One, unless this process is interrupted: then what there is goes out first.
+    // One, unless the process is interrupted: then the responses so far are written first.
     assert.ok(writes <= 25, String(writes));
   });
 
-  it('whoever has to be waited for holds up nobody', async () => {
+  it('does not delay other queries for one that waits for a resolver', async () => {
     const { promise, resolve } = Promise.withResolvers<HandlerResult>();
     const { port } = await start((bytes) =>
       bytes.readUInt16BE(0) === 1 ? promise : echo(bytes, 'tcp'),
@@ -299,7 +299,7 @@ describe('server: over TCP', () => {
     assert.deepEqual(ids(), [2, 3, 1]);
   });
 
-  it('so many are waited for and no more', async () => {
+  it('limits the pending queries of a connection', async () => {
     const waiting: (() => void)[] = [];
     const { port } = await start(
       (bytes) => new Promise((resolve) => waiting.push(() => resolve(handled(emptyAnswer(bytes))))),
@@ -316,7 +316,7 @@ describe('server: over TCP', () => {
     assert.deepEqual(ids(), [1, 2, 3, 4]);
   });
 
-  it('a client that says no more gets its answers first', async () => {
+  it('sends pending responses after the client has closed its side', async () => {
     const { promise, resolve } = Promise.withResolvers<HandlerResult>();
     const { port } = await start((bytes) =>
       bytes.readUInt16BE(0) === 1 ? promise : echo(bytes, 'tcp'),
@@ -330,22 +330,22 @@ describe('server: over TCP', () => {
     await closed;
   });
 
-  it('what nothing is said to does not end the connection', async () => {
+  it('keeps the connection open when a query gets no response', async () => {
     const { port } = await start((bytes) =>
       bytes.readUInt16BE(0) === 1 ? handled(undefined) : echo(bytes, 'tcp'),
     );
     const { socket, ids } = await client(port);
     socket.write(Buffer.concat([1, 2].map((id) => framed(query(id)))));
-    await waitFor('the other answer', () => ids().length === 1);
+    await waitFor('the other response', () => ids().length === 1);
     assert.deepEqual(ids(), [2]);
   });
 
   for (const [what, length] of [
-    ['longer than queries are', 4097],
+    ['longer than a query', 4097],
     ['shorter than a header', 11],
     ['empty', 0],
   ] as const) {
-    it(`a message that is ${what} ends the connection`, async () => {
+    it(`closes the connection after a message that is ${what}`, async () => {
       const { port, server } = await start();
       const { socket, closed, messages } = await client(port);
       const head = Buffer.alloc(2);
@@ -353,11 +353,11 @@ describe('server: over TCP', () => {
       socket.write(head);
       await closed;
       assert.equal(messages.length, 0);
-      await waitFor('it is gone', () => server.connections === 0);
+      await waitFor('the connection is closed', () => server.connections === 0);
     });
   }
 
-  it('a connection that asks nothing is closed, also one that never ends its query', async () => {
+  it('closes a connection that sends no complete query', async () => {
     const { port } = await start(echo, { idle: 60 });
     const quiet = await client(port);
     const slow = await client(port);
@@ -368,15 +368,16 @@ describe('server: over TCP', () => {
     }, 10);
     await Promise.all([quiet.closed, slow.closed]);
     clearInterval(drip);
-    assert.ok(at < bytes.length - 1, 'it had more to say');
+    assert.ok(at < bytes.length - 1, 'the client had more to send');
   });
 
-  it('one that asks stays', async () => {
+  it('keeps a connection open while it sends queries', async () => {
     const { port, server } = await start(echo, { idle: 600 });
     const busy = await client(port);
     const quiet = await client(port);
     let id = 0;
-    // Asks as soon as it is answered, until the other has been closed, and for as long again.
+    // Sends a query after each response until the idle connection has been closed, and for as long
+    // again.
     const askUntil = async (done: () => boolean) => {
       while (!done()) {
         busy.socket.write(framed(query(++id)));
@@ -390,12 +391,12 @@ describe('server: over TCP', () => {
     assert.equal(server.connections, 1);
   });
 
-  it('one connection too many ends the one that has been quiet for longest', async () => {
+  it('closes the connection idle for longest when there are too many', async () => {
     const { port, server } = await start(echo, { connections: 3 });
     const clients = [];
     for (let count = 0; count < 3; count++) {
       clients.push(await client(port));
-      await waitFor('it is accepted', () => server.connections === count + 1);
+      await waitFor('the connection is accepted', () => server.connections === count + 1);
     }
     const [first, second, third] = clients;
     assert.ok(first && second && third);
@@ -409,22 +410,22 @@ describe('server: over TCP', () => {
     assert.equal(server.connections, 3);
   });
 
-  it('also when many come at once', async () => {
+  it('does so for many simultaneous connections', async () => {
     const { port, server } = await start(echo, { connections: 3 });
     const clients = await Promise.all(Array.from({ length: 20 }, () => client(port)));
     await waitFor(
-      'three are left',
+      'three connections remain',
       () => clients.filter(({ socket }) => !socket.destroyed).length === 3,
     );
     assert.equal(server.connections, 3);
   });
 
-  it('one client with many queries at once does not hold up another', async () => {
-    let asked = 0;
+  it('interleaves one client with many queries and another client', async () => {
+    let queryCount = 0;
     let before: number | undefined;
     const { port } = await start((bytes, transport) => {
-      asked += 1;
-      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      queryCount += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= queryCount;
       return echo(bytes, transport);
     });
     const [greedy, other] = [await client(port), await client(port)];
@@ -439,12 +440,12 @@ describe('server: over TCP', () => {
     assert.ok(before !== undefined && before < count, `${before} before it`);
   });
 
-  it('nor does one with queries that take long', async () => {
-    let asked = 0;
+  it('interleaves slow queries with queries of another client', async () => {
+    let queryCount = 0;
     let before: number | undefined;
     const { port } = await start((bytes, transport) => {
-      asked += 1;
-      if (bytes.readUInt16BE(0) === 0xffff) before ??= asked;
+      queryCount += 1;
+      if (bytes.readUInt16BE(0) === 0xffff) before ??= queryCount;
       const end = performance.now() + 6;
       while (performance.now() < end);
       return echo(bytes, transport);
@@ -460,11 +461,11 @@ describe('server: over TCP', () => {
     assert.ok(before !== undefined && before < 40, `${before} before it`);
   });
 
-  it('a client that does not read its answers is not read from', async () => {
+  it('stops reading from a client that does not read its responses', async () => {
     const answer = Buffer.alloc(60_000);
-    let asked = 0;
+    let queryCount = 0;
     const { port, server } = await start(() => {
-      asked += 1;
+      queryCount += 1;
       return handled(answer);
     });
     const { socket } = await client(port);
@@ -474,28 +475,28 @@ describe('server: over TCP', () => {
       Array.from({ length: count }, (_, id) => framed(query(id & 0xffff))),
     );
     socket.write(stream);
-    // It is stuck once both sides' kernels hold what they can: then nothing moves any more.
+    // The connection is stuck once the kernel buffers of both sides are full.
     let last = -1;
-    let looks = 0;
+    let stableReads = 0;
     await waitFor('nothing is read any more', () => {
-      looks = asked === last ? looks + 1 : 0;
-      last = asked;
-      return asked > 0 && looks === 10;
+      stableReads = queryCount === last ? stableReads + 1 : 0;
+      last = queryCount;
+      return queryCount > 0 && stableReads === 10;
     });
-    const then = asked;
-    assert.ok(then < count / 10, `${then} answers of 60,000 bytes were made`);
+    const then = queryCount;
+    assert.ok(then < count / 10, `${then} responses of 60,000 bytes were made`);
     assert.equal(server.connections, 1);
-    // Once it reads, all goes on.
+    // Everything continues once the client reads.
     let bytes = 0;
     socket.removeAllListeners('data');
     socket.on('data', (chunk: Buffer) => {
       bytes += chunk.length;
     });
     socket.resume();
-    await waitFor('more answers', () => asked > then && bytes > answer.length);
+    await waitFor('more answers', () => queryCount > then && bytes > answer.length);
   });
 
-  it('clients that come and go leave nothing', async () => {
+  it('releases closed connections', async () => {
     const { port, server } = await start();
     for (let turn = 0; turn < 50; turn++) {
       const { socket } = await client(port);
@@ -503,13 +504,13 @@ describe('server: over TCP', () => {
       if (turn % 3 === 0) socket.resetAndDestroy();
       else socket.destroy();
     }
-    await waitFor('all are gone', () => server.connections === 0);
+    await waitFor('all connections are closed', () => server.connections === 0);
   });
 
-  it('closing ends connections too', async () => {
+  it('closes connections on closeAll()', async () => {
     const { port, server } = await start();
     const { closed } = await client(port);
-    await waitFor('it is accepted', () => server.connections === 1);
+    await waitFor('the connection is accepted', () => server.connections === 1);
     server.closeAll();
     await closed;
   });

@@ -1,7 +1,7 @@
 /**
  * The examples of the Kubernetes DNS-based service discovery specification, version 1.1.0, in its
- * order. Times to live are the server's; what it does not prescribe (weight, priority, names of
- * endpoints without a hostname) is as CoreDNS has it.
+ * order. TTLs are the server's. Unspecified values are CoreDNS's: weight, priority, and names of
+ * endpoints without a hostname.
  */
 import assert from 'node:assert/strict';
 import type { ApiObject } from '../../api/objects.ts';
@@ -13,7 +13,7 @@ const HTTPS = [servicePort({ name: 'https', port: 443 })];
 const HTTPS_ENDPOINTS = [{ name: 'https', protocol: 'TCP', port: 443 }] as const;
 const REVERSE_DB8_1 = '1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa';
 
-/** The Services that the examples ask for. */
+/** The Services of the examples. */
 const kubernetes = service({
   name: 'kubernetes',
   clusterIPs: ['10.3.0.1', '2001:db8::1'],
@@ -153,7 +153,7 @@ const EXAMPLES: readonly Example[] = [
     answer: ['A 10.3.0.100', 'A 10.3.0.99'],
   },
   {
-    section: '2.4.1, endpoint without a hostname: an identifier of its own',
+    section: '2.4.1, endpoint without a hostname: a generated identifier',
     objects: [headless, pets],
     question: ['10-3-0-102.headless.default.svc.cluster.local', 'A'],
     answer: ['A 10.3.0.102'],
@@ -165,7 +165,7 @@ const EXAMPLES: readonly Example[] = [
     answer: 'NXDOMAIN',
   },
   {
-    section: '2.1, ready: the Service tolerates endpoints that are not',
+    section: '2.1, ready: publishNotReadyAddresses',
     objects: [{ ...headless, publishNotReadyAddresses: true }, pets],
     question: ['my-late-pet.headless.default.svc.cluster.local', 'A'],
     answer: ['A 10.3.0.103'],
@@ -221,12 +221,12 @@ const EXAMPLES: readonly Example[] = [
   },
 ];
 
-describe('specification: the specification of DNS-based service discovery', () => {
+describe('specification: DNS-based service discovery', () => {
   for (const { section, objects, question, answer } of EXAMPLES) {
     it(section, () => assert.deepEqual(ask(zoneWith(objects), ...question), answer));
   }
 
-  it('2.4.2: N endpoints and M named ports make N times M SRV records', () => {
+  it('2.4.2: has N times M SRV records for N endpoints and M named ports', () => {
     const names = ['a', 'b', 'c'];
     const ports = names.map(
       (name, index) => ({ name, protocol: 'UDP', port: 1000 + index }) as const,

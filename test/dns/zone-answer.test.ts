@@ -53,9 +53,9 @@ function ask(
   return answerFromZone(query, of);
 }
 
-function lines(said: ZoneAnswer | undefined) {
-  assert.ok(said !== undefined);
-  const { answers, authorities, additionals, addressCount: _, isCacheable: __, ...rest } = said;
+function lines(actual: ZoneAnswer | undefined) {
+  assert.ok(actual !== undefined);
+  const { answers, authorities, additionals, addressCount: _, isCacheable: __, ...rest } = actual;
   return {
     ...rest,
     answers: answers.map(recordLine),
@@ -72,26 +72,21 @@ const NODATA = { ...KNOWN, answers: [], authorities: [soa()] };
 const NXDOMAIN = { ...NODATA, rcode: 'NXDOMAIN' };
 const refusal = (rcode: string) => ({ ...KNOWN, authoritative: false, answers: [], rcode });
 
-describe('answer: an answer', () => {
+describe('zone-answer: answerFromZone()', () => {
   for (const [what, name, type, expected] of [
     ['an address', WEB, 'A', [`${WEB} 5 A 10.96.0.1`]],
-    ['an address of IPv6', WEB, 'AAAA', [`${WEB} 5 AAAA fd00::1`]],
-    ['a name in capitals', WEB.toUpperCase(), 'A', [`${WEB} 5 A 10.96.0.1`]],
-    [
-      'the name of an address',
-      '1.0.96.10.in-addr.arpa',
-      'PTR',
-      [`1.0.96.10.in-addr.arpa 5 PTR ${WEB}`],
-    ],
+    ['an IPv6 address', WEB, 'AAAA', [`${WEB} 5 AAAA fd00::1`]],
+    ['a name in capital letters', WEB.toUpperCase(), 'A', [`${WEB} 5 A 10.96.0.1`]],
+    ['a reverse name', '1.0.96.10.in-addr.arpa', 'PTR', [`1.0.96.10.in-addr.arpa 5 PTR ${WEB}`]],
     ['a text', 'dns-version.cluster.local', 'TXT', ['dns-version.cluster.local 5 TXT 1.1.0']],
-    ['the start of the zone', 'cluster.local', 'SOA', [soa()]],
+    ['the zone apex', 'cluster.local', 'SOA', [soa()]],
   ] as const) {
-    it(`of ${what}`, () => {
+    it(`answers ${what}`, () => {
       assert.deepEqual(lines(ask(name, type)), { ...KNOWN, answers: expected });
     });
   }
 
-  it('of a server and port brings the addresses along', () => {
+  it('adds the addresses of SRV targets', () => {
     const { answers, additionals } = lines(ask(`_http._tcp.${WEB}`, 'SRV'));
     const data = { priority: 0, weight: 100, port: 80, target: WEB };
     assert.deepEqual(answers, [`_http._tcp.${WEB} 5 SRV ${JSON.stringify(data)}`]);
@@ -104,7 +99,7 @@ describe('answer: an answer', () => {
     );
   });
 
-  it('brings the addresses of a hundred servers along and no more, each once', () => {
+  it('adds the addresses of at most a hundred SRV targets, each once', () => {
     const names = Array.from({ length: 300 }, (_, index) => `db-${index}.${DB}`);
     const name = `_sql._tcp.${DB}`;
     const servers = names.flatMap((each) => [srv(name, 5432, each), srv(name, 5433, each)]);
@@ -118,7 +113,7 @@ describe('answer: an answer', () => {
     );
   });
 
-  it('of the name servers brings their addresses along', () => {
+  it('adds the addresses of the name servers', () => {
     const of = authority(ZONE, { nameservers: () => ['192.0.2.1', '2001:db8::1'] });
     const additionals = [
       'ns.dns.cluster.local 5 A 192.0.2.1',
@@ -133,39 +128,39 @@ describe('answer: an answer', () => {
   });
 
   for (const [what, name, type] of [
-    ['of another type', WEB, 'TXT'],
-    ['of a type that nobody knows', WEB, 'UNKNOWN_64'],
-    ['of a name above others', 'default.svc.cluster.local', 'A'],
-    ['of the zone itself', 'cluster.local', 'A'],
+    ['another type', WEB, 'TXT'],
+    ['an unknown type', WEB, 'UNKNOWN_64'],
+    ['an empty non-terminal', 'default.svc.cluster.local', 'A'],
+    ['the zone apex', 'cluster.local', 'A'],
   ] as const) {
-    it(`that there is nothing ${what}`, () => assert.deepEqual(lines(ask(name, type)), NODATA));
+    it(`returns NODATA for ${what}`, () => assert.deepEqual(lines(ask(name, type)), NODATA));
   }
 
-  it('that there is no such name', () => {
+  it('returns NXDOMAIN for a nonexistent name', () => {
     for (const name of ['gone.default.svc.cluster.local', `a.${WEB}`, 'x.dns.cluster.local']) {
       assert.deepEqual(lines(ask(name, 'A')), NXDOMAIN, name);
     }
   });
 
-  it('that there is nothing else of an address', () => {
-    const said = lines(ask('1.0.96.10.in-addr.arpa', 'A'));
-    assert.deepEqual(said, { ...NODATA, authorities: [soa('in-addr.arpa')] });
+  it('returns NODATA for other types of a reverse name', () => {
+    const actual = lines(ask('1.0.96.10.in-addr.arpa', 'A'));
+    assert.deepEqual(actual, { ...NODATA, authorities: [soa('in-addr.arpa')] });
   });
 
-  it('is kept as long as is said, that there is nothing for five minutes at most', () => {
+  it('sets the configured TTL, and at most five minutes for negative answers', () => {
     const of = authority(ZONE, { ttl: 3600 });
     assert.deepEqual(lines(ask(WEB, 'A', {}, of)).answers, [`${WEB} 3600 A 10.96.0.1`]);
     assert.deepEqual(lines(ask(WEB, 'TXT', {}, of)).authorities, [soa('cluster.local', 300)]);
   });
 
-  describe('about an alias', () => {
+  describe('for an alias', () => {
     const step = (name: string, target: string) =>
       `${name}.default.svc.cluster.local 5 CNAME ${target}`;
     const inside = step('inside', WEB);
 
-    it('goes on to where it leads', () => {
-      const said = lines(ask('inside.default.svc.cluster.local', 'A'));
-      assert.deepEqual(said, { ...KNOWN, answers: [inside, `${WEB} 5 A 10.96.0.1`] });
+    it('follows it within the zone', () => {
+      const actual = lines(ask('inside.default.svc.cluster.local', 'A'));
+      assert.deepEqual(actual, { ...KNOWN, answers: [inside, `${WEB} 5 A 10.96.0.1`] });
       const twice = lines(ask('twice.default.svc.cluster.local', 'AAAA'));
       assert.deepEqual(twice.answers, [
         step('twice', 'inside.default.svc.cluster.local'),
@@ -174,32 +169,32 @@ describe('answer: an answer', () => {
       ]);
     });
 
-    it('says that there is nothing where it leads', () => {
-      const said = lines(ask('inside.default.svc.cluster.local', 'TXT'));
-      assert.deepEqual(said, { ...NODATA, answers: [inside] });
+    it('returns NODATA for a type that its target does not have', () => {
+      const actual = lines(ask('inside.default.svc.cluster.local', 'TXT'));
+      assert.deepEqual(actual, { ...NODATA, answers: [inside] });
       const gone = step('nowhere', 'gone.default.svc.cluster.local');
       const nowhere = lines(ask('nowhere.default.svc.cluster.local', 'A'));
       assert.deepEqual(nowhere, { ...NXDOMAIN, answers: [gone] });
     });
 
-    it('says where to ask on, when that is elsewhere', () => {
+    it('returns its external target', () => {
       const target = 'www.example.com';
       const outside = step('outside', target);
-      const said = lines(ask('outside.default.svc.cluster.local', 'A'));
-      assert.deepEqual(said, { ...KNOWN, answers: [outside], externalTarget: target });
+      const actual = lines(ask('outside.default.svc.cluster.local', 'A'));
+      assert.deepEqual(actual, { ...KNOWN, answers: [outside], externalTarget: target });
       const chain = lines(ask('chain.default.svc.cluster.local', 'MX'));
       const first = step('chain', 'outside.default.svc.cluster.local');
       assert.deepEqual(chain, { ...KNOWN, answers: [first, outside], externalTarget: target });
     });
 
-    it('is the alias alone for who asks for it, or for everything', () => {
+    it('returns only the alias for types CNAME and ANY', () => {
       for (const type of ['CNAME', 'ANY']) {
-        const said = lines(ask('outside.default.svc.cluster.local', type));
-        assert.deepEqual(said, { ...KNOWN, answers: [step('outside', 'www.example.com')] }, type);
+        const actual = lines(ask('outside.default.svc.cluster.local', type));
+        assert.deepEqual(actual, { ...KNOWN, answers: [step('outside', 'www.example.com')] }, type);
       }
     });
 
-    it('ends where aliases go round, or on for long', () => {
+    it('returns SERVFAIL for a loop or a long chain', () => {
       assert.deepEqual(lines(ask('loop.default.svc.cluster.local', 'A')), refusal('SERVFAIL'));
       const chain = Array.from({ length: 101 }, (_, index) =>
         cname(`c${index}.cluster.local`, `c${index + 1}.cluster.local`),
@@ -210,7 +205,7 @@ describe('answer: an answer', () => {
     });
   });
 
-  it('to a question for everything is one record that says so', () => {
+  it('answers type ANY with one HINFO record (RFC 8482)', () => {
     const data = '{"cpu":"RFC8482","os":""}';
     for (const name of [WEB, 'default.svc.cluster.local', 'cluster.local']) {
       assert.deepEqual(lines(ask(name, 'ANY')), { ...KNOWN, answers: [`${name} 5 HINFO ${data}`] });
@@ -218,7 +213,7 @@ describe('answer: an answer', () => {
     assert.deepEqual(lines(ask('gone.cluster.local', 'ANY')), NXDOMAIN);
   });
 
-  it('has no more records than a message of the client can hold, and then any of them', () => {
+  it("returns a random part when there are more records than fit in the client's message", () => {
     const firsts = new Set<string>();
     for (const random of [0, 0.5, 0.99]) {
       const of = { ...authority(ZONE), random: () => random };
@@ -231,7 +226,7 @@ describe('answer: an answer', () => {
     assert.equal(firsts.size, 3);
   });
 
-  it('says which of its records may change places', () => {
+  it('counts the records that may be rotated', () => {
     for (const [name, type, expected] of [
       [DB, 'A', 3],
       [WEB, 'AAAA', 1],
@@ -244,13 +239,18 @@ describe('answer: an answer', () => {
     }
   });
 
-  it('says whether it is the same until the records change', () => {
-    const lasting = [`_http._tcp.${WEB}`, 'inside.default.svc.cluster.local', 'gone.cluster.local'];
-    for (const name of [WEB, ...lasting, '1.0.96.10.in-addr.arpa', 'dns.cluster.local']) {
+  it('marks answers that depend only on records as cacheable', () => {
+    const cacheable = [
+      `_http._tcp.${WEB}`,
+      'inside.default.svc.cluster.local',
+      'gone.cluster.local',
+    ];
+    for (const name of [WEB, ...cacheable, '1.0.96.10.in-addr.arpa', 'dns.cluster.local']) {
       for (const type of ['A', 'SRV', 'ANY'])
         assert.equal(ask(name, type)?.isCacheable, true, name);
     }
-    // What the host's addresses decide on, what others know, and what is no answer.
+    // Not cacheable: answers that depend on the host's addresses or on upstream servers, and
+    // errors.
     const others = ['cluster.local', 'ns.dns.cluster.local', 'outside.default.svc.cluster.local'];
     for (const name of [...others, 'loop.default.svc.cluster.local', 'server.cluster.local']) {
       assert.equal(ask(name, 'A')?.isCacheable, false, name);
@@ -258,7 +258,7 @@ describe('answer: an answer', () => {
     const unsynced = authority(fakeZone(RECORDS, { isSynced: false }));
     assert.equal(ask(WEB, 'A', {}, unsynced)?.isCacheable, false);
     assert.equal(ask(WEB, 'A', { size: 512, version: 1 })?.isCacheable, false);
-    // Nor what a client that takes more has more of.
+    // Nor an answer limited to the client's buffer size.
     const query = readQuery(queryBytes(DB, 'A'));
     assert.ok(query !== undefined && 'name' in query);
     assert.equal(answerFromZone(query, authority(ZONE), 2)?.isCacheable, false);
@@ -268,18 +268,18 @@ describe('answer: an answer', () => {
       srv('s.cluster.local', 1, name),
       a(name, '10.0.0.1'),
     ]);
-    const asked = readQuery(queryBytes('s.cluster.local', 'SRV'));
-    assert.ok(asked !== undefined && 'name' in asked);
+    const sentQuery = readQuery(queryBytes('s.cluster.local', 'SRV'));
+    assert.ok(sentQuery !== undefined && 'name' in sentQuery);
     for (const most of [1, 2, 3, 4]) {
-      const said = answerFromZone(asked, authority(fakeZone(records)), most);
+      const actual = answerFromZone(sentQuery, authority(fakeZone(records)), most);
       assert.deepEqual(
-        [said?.isCacheable, said?.additionals.length],
+        [actual?.isCacheable, actual?.additionals.length],
         [most >= 3, Math.min(most, 3)],
       );
     }
   });
 
-  it('has other records in the order that they have', () => {
+  it('keeps the order of other records', () => {
     const of = authority(ZONE, { random: () => 0.99 });
     const { answers } = lines(ask(`_sql._tcp.${DB}`, 'SRV', {}, of));
     assert.deepEqual(
@@ -288,12 +288,12 @@ describe('answer: an answer', () => {
     );
   });
 
-  it('is for others to give about other domains and unknown addresses', () => {
+  it('returns undefined for other domains and unknown addresses', () => {
     const others = ['example.com', 'local', 'xcluster.local', '9.9.9.9.in-addr.arpa', 'ip6.arpa'];
     for (const name of [...others, 'arpa', '.']) assert.equal(ask(name, 'A'), undefined, name);
   });
 
-  it('cannot be given before all has been listed, but for other domains', () => {
+  it('returns SERVFAIL before everything has been listed, except for other domains', () => {
     const of = authority(fakeZone(RECORDS, { isSynced: false }));
     for (const name of [WEB, 'gone.cluster.local', 'cluster.local', '1.0.96.10.in-addr.arpa']) {
       assert.deepEqual(lines(ask(name, 'A', {}, of)), refusal('SERVFAIL'), name);
@@ -302,16 +302,16 @@ describe('answer: an answer', () => {
   });
 
   for (const [what, type, fields, rcode] of [
-    ['a later version of EDNS', 'A', { size: 512, version: 1 }, 'BADVERS'],
+    ['an unknown EDNS version', 'A', { size: 512, version: 1 }, 'BADVERS'],
     ['other classes', 'A', { class: 'CH' }, 'REFUSED'],
     ['any class', 'A', { class: 'ANY' }, 'REFUSED'],
-    ['the whole zone', 'AXFR', {}, 'REFUSED'],
-    ['changes of the zone', 'IXFR', {}, 'REFUSED'],
+    ['AXFR', 'AXFR', {}, 'REFUSED'],
+    ['IXFR', 'IXFR', {}, 'REFUSED'],
     ['keys', 'TKEY', {}, 'NOTIMP'],
     ['mailboxes', 'UNKNOWN_253', {}, 'NOTIMP'],
     ['OPT records', 'OPT', {}, 'FORMERR'],
   ] as const) {
-    it(`is an error to a question for ${what}, whatever the domain`, () => {
+    it(`returns an error for ${what} in any domain`, () => {
       for (const name of [WEB, 'example.com']) {
         assert.deepEqual(lines(ask(name, type, fields)), refusal(rcode), name);
       }
@@ -319,7 +319,7 @@ describe('answer: an answer', () => {
   }
 });
 
-it('names belong to the zone that they lie in', () => {
+it('zoneOf() returns the zone of a name', () => {
   for (const [name, expected] of [
     ['cluster.local', 'cluster.local'],
     ['a.cluster.local', 'cluster.local'],

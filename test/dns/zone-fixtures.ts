@@ -1,4 +1,4 @@
-/** A Zone with objects in it, and its answers as lines of text. */
+/** A Zone with objects, and its answers as lines of text. */
 import type { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject } from '../../api/objects.ts';
 import type { DnsRecord } from '../../dns/records.ts';
@@ -20,7 +20,7 @@ export function recordLine(record: DnsRecord): string {
   return `SRV ${priority} ${weight} ${port} ${target}`;
 }
 
-/** What a server answers with: NXDOMAIN, NODATA, or the records of the type, or the CNAME instead. */
+/** Expected answer: NXDOMAIN, NODATA, the records of the type, or the CNAME instead. */
 export function ask(zone: Zone, name: string, type: DnsRecord['type']): readonly string[] | string {
   const records = zone.lookup(name);
   if (records === undefined) return 'NXDOMAIN';
@@ -28,7 +28,7 @@ export function ask(zone: Zone, name: string, type: DnsRecord['type']): readonly
   return answer.length === 0 ? 'NODATA' : answer.map(recordLine);
 }
 
-/** All records of a name as lines; undefined where there is no such name. */
+/** All records of a name as lines; undefined for a nonexistent name. */
 export function linesOf(zone: Zone, name: string): readonly string[] | undefined {
   return zone.lookup(name)?.map(recordLine);
 }

@@ -5,10 +5,10 @@ import { ask, linesOf, zoneWith } from './zone-fixtures.ts';
 
 const HTTP = servicePort({ name: 'http', port: 80 });
 const WEB = 'web.default.svc.cluster.local';
-const EMPTY = { services: 0, slices: 0, names: 0, emptyNonTerminals: 0 };
+const EMPTY = { services: 0, slices: 0, names: 0, parents: 0 };
 
-describe('zone', () => {
-  it('says that names above others exist, up to its own and to the reverse domains', () => {
+describe('zone: Zone', () => {
+  it('has empty non-terminals above existing names, up to the apexes', () => {
     const zone = zoneWith([service({ clusterIPs: ['10.96.0.10', 'fd00::a'], ports: [HTTP] })]);
     const above = [
       `_tcp.${WEB}`,
@@ -42,7 +42,7 @@ describe('zone', () => {
     }
   });
 
-  it('stands without any Service', () => {
+  it('has its static names without any Service', () => {
     const zone = zoneWith([]);
     for (const name of ['cluster.local', 'svc.cluster.local', 'pod.cluster.local']) {
       assert.deepEqual(linesOf(zone, name), [], name);
@@ -54,7 +54,7 @@ describe('zone', () => {
     assert.deepEqual(zone.sizes, EMPTY);
   });
 
-  it('tells when endpoints of headless Services changed, but for those of the start', () => {
+  it('reports changes of the endpoints of headless Services, except for the initial list', () => {
     const times: number[] = [];
     const zone = new Zone({
       clusterDomain: 'cluster.local',
@@ -67,11 +67,11 @@ describe('zone', () => {
     upsert('db', 1);
     for (const kind of ['Service', 'EndpointSlice'] as const) zone.synced(kind);
     upsert('db', 2);
-    // Not because of its endpoints.
+    // Not a change of its endpoints.
     upsert('db', 2, '10.244.0.2');
     upsert('db', undefined);
     upsert('web', 3);
-    upsert('nobody', 4);
+    upsert('absent', 4);
     assert.deepEqual(times, [2]);
   });
 
@@ -85,7 +85,7 @@ describe('zone', () => {
     assert.equal(zone.isSynced, true);
   });
 
-  it('has SRV records come and go with all-ports, and nothing else', () => {
+  it('changes only SRV records when a Service changes to or from all-ports', () => {
     const zone = zoneWith([service({ ports: [HTTP] })]);
     const srv = () => ask(zone, `_http._tcp.${WEB}`, 'SRV');
     const others = () => [linesOf(zone, WEB), linesOf(zone, '10.0.96.10.in-addr.arpa')];
@@ -102,7 +102,7 @@ describe('zone', () => {
       const { serial } = zone;
       zone.upsert(service({ ports: [HTTP], portsAnnotation }));
       assert.deepEqual(srv(), answer, portsAnnotation);
-      // From one refusal or kind of all-ports to another nothing changes.
+      // Nothing changes between kinds of refusals or of all-ports.
       assert.equal(zone.serial, serial + (portsAnnotation === 'nonsense' ? 0 : 1));
       assert.deepEqual(others(), before);
       assert.equal(linesOf(zone, `_tcp.${WEB}`)?.length, answer === 'NXDOMAIN' ? undefined : 0);
@@ -112,7 +112,7 @@ describe('zone', () => {
     assert.deepEqual(others(), before);
   });
 
-  it('gives every Service that claims an address, and leaves the others when one goes', () => {
+  it('has PTR records of every Service that claims an address', () => {
     const headless = (name: string) =>
       service({ name, clusterIPs: [], headless: true, key: `default/${name}` });
     const of = (name: string) =>
@@ -133,7 +133,7 @@ describe('zone', () => {
     assert.equal(linesOf(zone, 'in-addr.arpa'), undefined);
   });
 
-  it('follows a slice to another Service', () => {
+  it('moves a slice to another Service', () => {
     const headless = (name: string) => service({ name, clusterIPs: [], headless: true });
     const owned = (name: string) =>
       slice([endpoint('10.1.0.1')], { name: 'moving', serviceKey: `default/${name}` });
@@ -147,7 +147,7 @@ describe('zone', () => {
     assert.deepEqual(answers(), ['NXDOMAIN', 'NXDOMAIN']);
   });
 
-  it('finds the slices that came before the Service, or before it was headless', () => {
+  it('uses slices that arrived before the Service, or before it was headless', () => {
     const zone = zoneWith([slice([endpoint('10.1.0.1')])]);
     assert.equal(ask(zone, WEB, 'A'), 'NXDOMAIN');
     zone.upsert(service());
@@ -159,7 +159,7 @@ describe('zone', () => {
     assert.equal(ask(zone, '1.0.1.10.in-addr.arpa', 'PTR'), 'NXDOMAIN');
   });
 
-  it('counts changes of records, and of nothing else', () => {
+  it('increases its serial only when records change', () => {
     const zone = zoneWith([]);
     const grows = (act: () => void) => {
       const before = zone.serial;
@@ -206,7 +206,7 @@ describe('zone', () => {
     assert.deepEqual(zone.sizes, EMPTY);
   });
 
-  it('passes over Nodes', () => {
+  it('ignores Nodes', () => {
     const zone = zoneWith([
       {
         kind: 'Node',
@@ -225,7 +225,7 @@ describe('zone', () => {
     assert.deepEqual(ask(zone, WEB, 'A'), ['A 10.96.0.10']);
   });
 
-  it('reports what makes no record, once, and again when it comes back', () => {
+  it('reports a problem once, and again when it returns', () => {
     const problems: string[] = [];
     const zone = zoneWith([service({ name: 'other' })], ({ message }) => problems.push(message));
     const external = (externalName: string | undefined, uid = '') =>

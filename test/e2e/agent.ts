@@ -6,18 +6,18 @@ import { PORTWIDE } from '../portwide.ts';
 import { type Feed, ManifestFeed } from './feed.ts';
 import { type Manifest, nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
-/** Ample, for in user-mode-linux all of it is slow; an agent that ends is noticed at once. */
+/** Long, because everything is slow in user-mode-linux. An agent that exits is detected at once. */
 const START_MS = 60_000;
 const APPLY_MS = 30_000;
 
-/** What the agent says in its log. */
+/** A line of the agent's log. */
 export interface LogLine {
   readonly level: number;
   readonly msg: string;
   readonly [field: string]: unknown;
 }
 
-/** Flags that most tests run the agent with; pods are told by their CIDR. */
+/** Default flags of the agent; pods are detected by CIDR. */
 export const AGENT_FLAGS = [
   '--hostname-override=node',
   '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
@@ -25,17 +25,17 @@ export const AGENT_FLAGS = [
   '--nftables-min-sync-period=10ms',
   '-v=3',
 ];
-/** The same for tests that look at rules of iptables. */
+/** The same for tests of iptables rules. */
 export const IPTABLES_FLAGS = [...AGENT_FLAGS, '--proxy-mode=iptables'];
 
-/** A process that a signal ended has no exit code. */
+/** A process killed by a signal has no exit code. */
 function isRunning(process: ResultPromise | undefined): process is ResultPromise {
   return process?.exitCode === null && process.signalCode === null;
 }
 
 /**
- * An agent on the node of a lab, fed by a manifest directory of its own unless told otherwise. It may
- * be killed and started again; what feeds it stays.
+ * An agent on the node of a lab, fed by its own manifest directory unless another feed is given. It
+ * can be killed and restarted; its feed remains.
  */
 export class Agent {
   readonly #lab: Lab;
@@ -48,9 +48,9 @@ export class Agent {
   readonly log: LogLine[] = [];
 
   /**
-   * @param syncs how many syncs `apply` waits for: a mode that writes what is new before it removes
-   * what is old has done all of the first when it begins with the second.
-   * @param env variables of its environment, besides those of the test.
+   * @param syncs number of syncs that `apply` waits for. A mode that writes new rules before it
+   * removes old ones has completed the first sync when the second begins.
+   * @param env additional environment variables.
    */
   constructor(
     lab: Lab,
@@ -67,20 +67,20 @@ export class Agent {
     this.write('node', [nodeManifest([lab.node.ipv4, lab.node.ipv6])]);
   }
 
-  /** Of its process; undefined while there is none. */
+  /** Process id; undefined while not running. */
   get pid(): number | undefined {
     return this.#process?.pid;
   }
 
-  /** Whether its process is there, with these flags. */
+  /** Whether the agent runs with these flags. */
   runsWith(flags: readonly string[]): boolean {
     return isRunning(this.#process) && isDeepStrictEqual(this.#flags, flags);
   }
 
-  /** The manifest directory that feeds it. */
+  /** Directory of the manifest feed. */
   get directory(): string {
     if (this.#feed instanceof ManifestFeed) return this.#feed.directory;
-    throw new TypeError('this agent is not fed by a directory');
+    throw new TypeError('this agent has no manifest directory');
   }
 
   /** Starts the agent and waits until it has synced both families. */
@@ -92,10 +92,10 @@ export class Agent {
       START_MS,
     );
     const early = await Promise.race([synced, ended]);
-    if (typeof early === 'string') throw new Error(`the agent ended: ${early}`);
+    if (typeof early === 'string') throw new Error(`the agent exited: ${early}`);
   }
 
-  /** Starts the agent; `ended` tells how it ended, once it has. */
+  /** Starts the agent. `ended` is set when it exits. */
   launch(flags: readonly string[] = this.#flags): { readonly ended: Promise<string> } {
     this.#flags = flags;
     this.log.length = 0;
@@ -124,12 +124,12 @@ export class Agent {
     return this.log.filter(({ msg }) => msg === message);
   }
 
-  /** SIGKILL in the middle of whatever it does. */
+  /** Sends SIGKILL, whatever the agent is doing. */
   async kill(): Promise<void> {
     await this.#end('SIGKILL');
   }
 
-  /** SIGTERM, as the kubelet ends it. */
+  /** Sends SIGTERM, as the kubelet does. */
   async stop(): Promise<void> {
     await this.#end('SIGTERM');
   }
@@ -144,21 +144,24 @@ export class Agent {
     await exited;
   }
 
-  /** Replaces objects that were written under that name; no objects: those go. */
+  /** Replaces the objects written under that name; an empty list removes them. */
   write(name: string, objects: readonly Manifest[]): void {
     this.#feed.write(name, objects);
   }
 
   /**
-   * Replaces the objects under test and waits until both families carry them: a Service without
-   * endpoints comes along whose VIP must then be refused, the last of what a sync writes anew.
+   * Replaces the objects under test and waits until both families have them. For this a Service
+   * without endpoints is added, because a sync writes its rejection last.
    */
   async apply(objects: readonly Manifest[]): Promise<void> {
     if (this.#feed.inStreams) await this.#applyToStreams(objects);
     for (let sync = 0; sync < this.#syncs; sync++) await this.#applyOnce(objects);
   }
 
-  /** Waits until the agent has read all, for a Service and its endpoints, the last of each, serve. */
+  /**
+   * Waits until the agent has read everything: until a Service with an endpoint, written last,
+   * answers.
+   */
   async #applyToStreams(objects: readonly Manifest[]): Promise<void> {
     const vips = this.#freshVips();
     const pods = this.#lab.pods.slice(0, 1);

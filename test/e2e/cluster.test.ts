@@ -6,38 +6,38 @@ import { ALL_PORTS, serviceManifest, sliceManifest } from './manifests.ts';
 import { SCENARIOS } from './scenarios/all.ts';
 import { SHORT, World } from './scenarios/scenario.ts';
 
-/** Also looks whether the rules still stand, often enough for a test to see what it does then. */
+/** Checks that the rules remain, repeatedly, long enough to notice a change. */
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=500ms'];
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const [VIP = ''] = VIPS;
 const FAILURE = 'list or watch failed; retrying';
 
-/** One of each kind of thing that an agent does; the manifest directory runs all. */
+/** One scenario of each kind; the manifest directory runs all. */
 const CORE = [
-  'every TCP, UDP and SCTP port of the VIP reaches a pod at the same port',
-  'by spec.allPorts (KEP-2610), and explicitly false',
-  'with session affinity a client stays on one pod across ports and protocols',
-  'ranges: inside a pod answers, outside everything is refused',
-  'without a ready endpoint every port is refused, and the node never answers',
-  'slices with no ports, with a null port and with the placeholder all serve',
-  'set on a live Service and unset again: connections to pods that stay live on',
-  'refused Services are not programmed, placeholder included, and disturb nobody',
-  'one VIP: exact port before range before all, with or without endpoints',
-  'two all-ports Services on one VIP: the older has it, the other takes over',
+  'all-ports: every TCP, UDP and SCTP port of the VIP reaches a pod on the same port',
+  'all-ports: by spec.allPorts (KEP-2610), and explicitly false',
+  'all-ports: session affinity keeps a client on one pod across ports and protocols',
+  'port ranges: a pod answers inside, connections outside are rejected',
+  'all-ports: without a ready endpoint every port is rejected, and the node never answers',
+  'all-ports: slices without ports, with a null port or with the placeholder work',
+  'all-ports: connections stay open when it is set on a live Service and unset',
+  'all-ports: refused Services are not programmed, including the placeholder, and do not affect others',
+  'one VIP: exact port before range before all-ports, with or without endpoints',
+  'two all-ports Services on one VIP: the older owns it, the other takes over',
   'a listed port reaches the target port; other ports do not',
   'a named port may differ from slice to slice',
-  'no endpoint: refused; unready ones do not count; draining ones serve as a last resort',
-  'internalTrafficPolicy Local: pods of this node only, dropped when there are none',
+  'no endpoint: rejected; unready ones do not count; terminating ones serve as a fallback',
+  'internalTrafficPolicy Local: only pods of this node; dropped if there are none',
   'topology hints, and trafficDistribution without hints',
-  'left alone: headless, ExternalName, other proxies, the headless label',
+  'ignored: headless, ExternalName, other proxies, the headless label',
   'dual stack: one Service, both families',
-  'a node port answers on the node address, from outside and from the node, masqueraded',
-  'external IPs answer like load balancer addresses',
+  'node port: answers on the node address, from outside and from the node, masqueraded',
+  'external IPs: answer like load balancer addresses',
   'all-ports: the health check port of the VIP stays with the node',
 ];
 
-describe('an agent fed by a cluster', function () {
-  // On a busy machine the waits below add up.
+describe('an agent with an API server', function () {
+  // The waits below add up on a busy machine.
   this.timeout(240_000);
   let lab: Lab;
   let feed: ApiFeed;
@@ -69,7 +69,7 @@ describe('an agent fed by a cluster', function () {
     const outcome = await lab.client.tcp(VIP, 4000, SHORT);
     return outcome.outcome === 'answered' ? outcome.reply.host : outcome.outcome;
   };
-  /** Also with the handles that the kernel gives each rule when it is written. */
+  /** Including the handles that the kernel assigns to each rule. */
   const ruleset = async () => {
     const { stdout } = await lab.node.exec('nft', ['--handle', 'list', 'ruleset']);
     return stdout.replaceAll(/packets \d+ bytes \d+/g, '');
@@ -89,47 +89,59 @@ describe('an agent fed by a cluster', function () {
     });
   }
 
-  it('keeps what it has while the API server is away, and takes what changed meanwhile', async () => {
+  it('keeps its rules while the API server is unavailable, and then applies the missed changes', async () => {
     await agent.apply(servedBy(pod(0)));
     const held = await lab.client.hold(VIP, 5060);
     const before = await ruleset();
     await feed.double.call('close');
-    await waitFor('the API server is missed', () => failures() >= 3, 60_000);
+    await waitFor(
+      'the agent notices that the API server is unavailable',
+      () => failures() >= 3,
+      60_000,
+    );
     agent.write('objects', servedBy(pod(1)));
     await feed.written();
     assert.equal(await who(), 'pod-1');
     assert.equal(await ruleset(), before);
-    // A warning, and what repeats it for those who debug.
+    // One warning, and repetitions at debug level.
     const levels = agent.logged(FAILURE).map(({ level }) => level);
     assert.ok(levels.includes(40) && levels.every((level) => level <= 40), String(levels));
 
     await feed.double.call('listen');
-    await waitFor('what changed is programmed', async () => (await who()) === 'pod-2', 60_000);
+    await waitFor('the changes are programmed', async () => (await who()) === 'pod-2', 60_000);
     assert.equal(await held.exchange('still here'), 'still here');
     await held.close();
   });
 
-  it('killed and started while the API server is away, it waits and writes nothing', async () => {
+  it('waits and writes nothing when restarted while the API server is unavailable', async () => {
     await agent.apply(servedBy(pod(0)));
     const held = await lab.client.hold(VIP, 5060);
-    // What a sync takes away last may be under way yet; a start has ended when it serves.
+    // The last removals of a sync may still be in progress; a start has completed when it serves.
     await agent.kill();
     await agent.start(FLAGS);
     await agent.kill();
     await feed.double.call('close');
     const before = await ruleset();
     const { ended } = agent.launch();
-    await waitFor('the API server is missed', () => failures() >= 6, 60_000);
+    await waitFor(
+      'the agent notices that the API server is unavailable',
+      () => failures() >= 6,
+      60_000,
+    );
     assert.equal(await ruleset(), before);
     assert.deepEqual(agent.logged('synced'), []);
     assert.equal(await who(), 'pod-1');
     assert.equal(await held.exchange('still here'), 'still here');
 
-    // It ends and starts again just as well, and as often as one likes.
+    // It can be stopped and restarted repeatedly meanwhile.
     await agent.stop();
     assert.match(await ended, /^ended/);
     agent.launch();
-    await waitFor('the API server is missed', () => failures() >= 3, 60_000);
+    await waitFor(
+      'the agent notices that the API server is unavailable',
+      () => failures() >= 3,
+      60_000,
+    );
     assert.equal(await ruleset(), before);
 
     await feed.double.call('listen');

@@ -42,7 +42,7 @@ portwide: {iptables: {variant: nft}, configRestartJitter: 0s}
 colour: blue
 `;
 
-describe('the configuration of an agent', () => {
+describe('configuration of an agent', () => {
   let lab: Lab;
   let directory: string;
   let manifests: string;
@@ -74,9 +74,9 @@ describe('the configuration of an agent', () => {
     rmSync(directory, { recursive: true, force: true });
   });
 
-  /** Starts an agent on the node; its log grows as it speaks. */
+  /** Starts an agent on the node; its log grows continuously. */
   const start = (...args: string[]) => startWith({}, ...args);
-  /** With an environment of its own. */
+  /** With additional environment variables. */
   const startWith = (env: Readonly<Record<string, string>>, ...args: string[]) => {
     const child = lab.node.spawn(PORTWIDE, ['run', `--manifests=${manifests}`, ...args], { env });
     agents.push(child);
@@ -90,7 +90,7 @@ describe('the configuration of an agent', () => {
     const logged = (message: string) => log.filter(({ msg }) => msg === message);
     const serves = () =>
       waitFor('it serves both families', () => logged('serving').length === 2, START_MS);
-    /** Its exit status; undefined when a signal ended it. */
+    /** Exit status; undefined if killed by a signal. */
     const ended = async () => {
       const { exitCode } = await child.catch((error: { exitCode?: number }) => error);
       return exitCode;
@@ -112,7 +112,7 @@ describe('the configuration of an agent', () => {
       .filter(Boolean)
       .map((line) => JSON.parse(line) as LogLine);
 
-  /** The directory of a ConfigMap mount; another version takes the place of what is there. */
+  /** A directory like a ConfigMap mount, in which a new version replaces the old one atomically. */
   const mount = (version: string, content: string) => {
     mkdirSync(at(`..${version}`));
     writeFileSync(at(`..${version}/config.conf`), content);
@@ -121,7 +121,7 @@ describe('the configuration of an agent', () => {
     if (version === '1') symlinkSync('..data/config.conf', at('config.conf'));
   };
 
-  it('a file beside flags, and its change', async () => {
+  it('reads a file and flags, and restarts when the file changes', async () => {
     mount('1', CONFIG);
     const agent = start(
       `--config=${at('config.conf')}`,
@@ -173,11 +173,11 @@ describe('the configuration of an agent', () => {
     mount('2', `${CONFIG}bindAddress: nowhere\n`);
     const refused = () =>
       agent.logged('the configuration file changed and cannot be used; what was read stays');
-    await waitFor('what is wrong is told', () => refused().length > 0, START_MS);
-    const [told] = refused();
-    assert.equal(told?.level, 50);
-    assert.match(String(told?.reason), /config\.conf: bindAddress: .*"nowhere"/);
-    assert.equal(agent.child.exitCode, null, 'it goes on');
+    await waitFor('the error is logged', () => refused().length > 0, START_MS);
+    const [logged] = refused();
+    assert.equal(logged?.level, 50);
+    assert.match(String(logged?.reason), /config\.conf: bindAddress: .*"nowhere"/);
+    assert.equal(agent.child.exitCode, null, 'it continues');
     const counted = { result: 'unusable' };
     assert.equal((await scrape()).value('portwide_config_changes_total', counted), 1);
 
@@ -189,10 +189,10 @@ describe('the configuration of an agent', () => {
       [last?.level, last?.msg],
       [50, 'the configuration file changed; ending for a restart'],
     );
-    assert.equal(await rules(), before, 'the rules stay');
+    assert.equal(await rules(), before, 'the rules remain');
   });
 
-  it('a kubeconfig or manifests that are missing, before anything is set', async () => {
+  it('rejects a missing kubeconfig or manifest directory before it changes anything', async () => {
     const name = 'netfilter/nf_conntrack_udp_timeout';
     await lab.node.exec('sh', ['-c', `echo 44 > /proc/sys/net/${name}`]);
     writeFileSync(
@@ -212,7 +212,7 @@ describe('the configuration of an agent', () => {
     }
   });
 
-  it('--write-config-to says what flags come to, and that file says the same', async () => {
+  it('writes the effective configuration with --write-config-to, which reads back equal', async () => {
     const flags = ['--proxy-mode=ipvs', '--masquerade-all', '--cluster-cidr=10.244.0.0/16', '-v=2'];
     const first = await run('run', ...flags, `--write-config-to=${at('a')}`);
     assert.equal(first.exitCode, 0, first.stderr);
@@ -237,8 +237,8 @@ describe('the configuration of an agent', () => {
     assert.match(nowhere.stderr, /^portwide: --write-config-to: ENOENT/);
   });
 
-  describe('the mode, when none is named,', () => {
-    /** A node whose nft says that it is of this version. */
+  describe('default mode', () => {
+    /** A node with an nft that reports this version. */
     const withNft = (version: string) => {
       const script = `#!/bin/sh\necho 'nftables v${version}'\n`;
       writeFileSync(at('nft'), script, { mode: 0o755 });
@@ -250,7 +250,7 @@ describe('the configuration of an agent', () => {
       return (await lab.node.exec(process.execPath, ['-e', script])).stdout;
     };
 
-    it('is nftables where nft and the kernel can', async () => {
+    it('is nftables if nft and the kernel support it', async () => {
       writeFileSync(at('f'), `${HEAD}mode: ""\n`);
       const agent = start(`--config=${at('f')}`);
       await agent.serves();
@@ -266,7 +266,7 @@ describe('the configuration of an agent', () => {
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
 
-    it('is iptables elsewhere, and the log says why', async () => {
+    it('is iptables otherwise, with the reason in the log', async () => {
       const agent = startWith(withNft('1.0.0'), '--iptables-variant=nft');
       await agent.serves();
       const [line] = agent.log;
@@ -283,26 +283,26 @@ describe('the configuration of an agent', () => {
       assert.match(await rules(), /KUBE-SERVICES/);
     });
 
-    it('is never left for another once it is named', async () => {
+    it('does not replace a configured mode', async () => {
       const agent = startWith(withNft('1.0.0'), '--proxy-mode=nftables');
-      const said = new Promise<string>((resolve) => {
+      const output = new Promise<string>((resolve) => {
         agent.child.stderr?.on('data', (chunk) => resolve(String(chunk)));
       });
       assert.equal(await agent.ended(), 1);
       const expected =
         'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: it takes 1.0.1\n';
-      assert.equal(await said, expected);
+      assert.equal(await output, expected);
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
   });
 
-  it('--init-only sets sysctls, and no rules but those that make one of them safe', async () => {
+  it('sets sysctls with --init-only, and no rules except the protection of one sysctl', async () => {
     await closeLocalnet();
-    // Somebody else's rules, and the kubelet's own, stay.
+    // Rules of other programs and of the kubelet remain.
     await lab.node.exec('iptables-nft', ['-N', 'KUBE-FIREWALL']);
     await lab.node.exec('iptables-nft', ['-A', 'KUBE-FIREWALL', '-s', '192.0.2.1', '-j', 'DROP']);
     const flags = ['--init-only', '--conntrack-udp-timeout=43s'];
-    // nft and the kernel are there, so the mode is one that has no use for node ports on 127.0.0.1.
+    // nft and the kernel are present, so the default mode does not serve node ports on 127.0.0.1.
     const unnamed = await run('run', ...flags);
     assert.deepEqual(linesOf(unnamed).at(-1)?.mode, 'nftables');
     assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '43');
@@ -325,7 +325,7 @@ describe('the configuration of an agent', () => {
     );
   });
 
-  it('--init-only leaves route_localnet alone where it cannot make it safe', async () => {
+  it('leaves route_localnet unset with --init-only if it cannot be protected', async () => {
     await closeLocalnet();
     writeFileSync(at('iptables-nft-restore'), '#!/bin/sh\nexit 1\n', { mode: 0o755 });
     const { exitCode, stdout } = await lab.node.exec('env', [
@@ -340,9 +340,9 @@ describe('the configuration of an agent', () => {
     assert.match(stdout, /cannot keep neighbours from 127.0.0.0\/8/);
   });
 
-  it('warns of what the node has that keeps Services from working', async () => {
+  it('warns of node settings that break Services', async () => {
     await lab.node.exec('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES']);
-    // Where the kernel has them; of each network namespace.
+    // Where the kernel has these sysctls; they are namespaced.
     const listing = await lab.node.exec('ls', ['/proc/sys/net/bridge'], { reject: false });
     const all = ['bridge-nf-call-iptables', 'bridge-nf-call-ip6tables'];
     const there = all.filter((name) => listing.stdout.split('\n').includes(name));
@@ -362,7 +362,7 @@ describe('the configuration of an agent', () => {
     );
   });
 
-  it('warns of settings as kube-proxy does, and of manifests without its Node not at all', async () => {
+  it('warns of settings like kube-proxy, and not of a missing Node with manifests', async () => {
     const flags = ['--proxy-mode=iptables', '--iptables-variant=nft', '--hostname-override=other'];
     const agent = start(...flags);
     await agent.serves();
@@ -379,14 +379,14 @@ describe('the configuration of an agent', () => {
         ['--cluster-cidr (clusterCIDR)', '--cluster-cidr (clusterCIDR) is unset'],
       ],
     );
-    const told = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
+    const logged = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
     assert.deepEqual(
-      told.map(({ level, node }) => [level, node]),
+      logged.map(({ level, node }) => [level, node]),
       [[30, 'other']],
     );
   });
 
-  it('--cleanup takes everything away', async () => {
+  it('removes everything with --cleanup', async () => {
     const agent = start('--proxy-mode=iptables', '--iptables-variant=nft');
     await agent.serves();
     agent.child.kill('SIGTERM');
@@ -394,33 +394,33 @@ describe('the configuration of an agent', () => {
     assert.match(await rules(), /KUBE-SERVICES/);
     const { exitCode, stderr } = await run('run', '--cleanup');
     assert.doesNotMatch(await rules(), /KUBE-/);
-    // What tools or modules this machine lacks is told, and counts.
+    // Tools and modules that this machine lacks are reported and counted.
     assert.equal(exitCode, stderr === '' ? 0 : 1);
   });
 
-  it('SIGTERM while a command runs ends it in good order', async () => {
-    const [begun, slow] = [at('begun'), at('iptables-nft-save')];
-    writeFileSync(slow, `#!/bin/sh\ntouch ${begun}\nexec sleep 60\n`, { mode: 0o755 });
+  it('stops cleanly on SIGTERM while a command runs', async () => {
+    const [started, slow] = [at('begun'), at('iptables-nft-save')];
+    writeFileSync(slow, `#!/bin/sh\ntouch ${started}\nexec sleep 60\n`, { mode: 0o755 });
     await lab.node.exec('nft', ['add', 'table', 'ip', 'nat']);
     const env = { PATH: `${directory}:${process.env.PATH}` };
     const agent = startWith(env, '--proxy-mode=nftables');
     await agent.serves();
-    await waitFor('a command runs', () => existsSync(begun), START_MS);
+    await waitFor('a command runs', () => existsSync(started), START_MS);
     agent.child.kill('SIGTERM');
     assert.equal(await agent.ended(), 0);
     assert.equal(agent.logged('stopping; the rules stay').length, 1);
     await lab.node.exec('nft', ['delete', 'table', 'ip', 'nat']);
   });
 
-  it('SIGTERM before it serves does, too', async () => {
-    const [begun, go] = [at('begun'), at('go')];
-    const held = `touch ${begun}\nuntil [ -e ${go} ]; do sleep 0.05; done`;
+  it('stops cleanly on SIGTERM before it serves', async () => {
+    const [started, go] = [at('begun'), at('go')];
+    const held = `touch ${started}\nuntil [ -e ${go} ]; do sleep 0.05; done`;
     writeFileSync(at('nft'), `#!/bin/sh\n${held}\nPATH=${process.env.PATH} exec nft "$@"\n`, {
       mode: 0o755,
     });
     const env = { PATH: `${directory}:${process.env.PATH}` };
     const agent = startWith(env, '--proxy-mode=nftables');
-    await waitFor('a command runs', () => existsSync(begun), START_MS);
+    await waitFor('a command runs', () => existsSync(started), START_MS);
     agent.child.kill('SIGTERM');
     writeFileSync(go, '');
     assert.equal(await agent.ended(), 0);
@@ -428,14 +428,14 @@ describe('the configuration of an agent', () => {
     assert.equal(agent.logged('stopping; the rules stay').length, 1);
   });
 
-  it('a metrics port that is taken keeps nobody from being served, unless flags say so', async () => {
+  it('serves although the metrics port is in use, unless a flag forbids it', async () => {
     const script = `require('net').createServer().listen(10249, '127.0.0.1', () => console.log('up'))`;
     const taker = lab.node.spawn(process.execPath, ['-e', script]);
-    let said = '';
+    let output = '';
     taker.stdout?.on('data', (chunk) => {
-      said += String(chunk);
+      output += String(chunk);
     });
-    await waitFor('the port is taken', () => said.includes('up'), START_MS);
+    await waitFor('the port is in use', () => output.includes('up'), START_MS);
 
     const strict = start('--bind-address-hard-fail');
     assert.equal(await strict.ended(), 1);
@@ -454,7 +454,7 @@ describe('the configuration of an agent', () => {
     taker.kill();
   });
 
-  it('render and validate take the file too', async () => {
+  it('accepts the file in render and validate', async () => {
     writeFileSync(at('f'), CONFIG.replace('ComponentStatusz: false', 'AllPorts: false'));
     const { stdout, stderr, exitCode } = await run(
       'render',
@@ -478,7 +478,7 @@ describe('the configuration of an agent', () => {
     assert.equal((await run(...validate, `--config=${at('f')}`)).exitCode, 1);
   });
 
-  it('cleanup does not choose between a file and a flag', async () => {
+  it('rejects a file with a conflicting flag in cleanup', async () => {
     writeFileSync(at('f'), CONFIG);
     const args = ['cleanup', `--config=${at('f')}`, '--ipvs-exclude-cidrs=10.0.0.0/8'];
     const { exitCode, stderr } = await run(...args);

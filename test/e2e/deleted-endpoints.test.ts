@@ -28,7 +28,7 @@ async function holdToEach(
   return pods.flatMap(({ name }) => held.get(name) ?? []);
 }
 
-/** The pods of the lab go on answering, so only a reset ends a connection. */
+/** The lab's pods keep answering, so only a reset closes a connection. */
 async function isReset(connection: HeldConnection): Promise<void> {
   await waitFor('the next packet is answered with a reset', async () => {
     await connection.exchange('still there?').catch(() => undefined);
@@ -73,7 +73,7 @@ describe('TCP connections to deleted endpoints', () => {
           return { world, vip, apply };
         };
 
-        it(`IPv${family}: are reset at once; others, also to pods that drain, go on`, async () => {
+        it(`IPv${family}: are reset at once; others stay open, also to draining pods`, async () => {
           const { world, vip, apply } = setUp();
           const pods = [world.pod(0), world.pod(1), world.remote(0)];
           await apply(pods);
@@ -102,7 +102,7 @@ describe('TCP connections to deleted endpoints', () => {
           assert.equal(outcome, 'refused', 'a new connection');
         });
 
-        it(`IPv${family}: all ports: are reset on any port`, async () => {
+        it(`IPv${family}: are reset on any port of an all-ports Service`, async () => {
           const { world, vip } = setUp();
           const apply = (pods: Endpoints) =>
             world.apply([
@@ -110,13 +110,13 @@ describe('TCP connections to deleted endpoints', () => {
               world.slice('web', pods),
             ]);
           await apply([world.pod(0)]);
-          const [gone] = await holdToEach(lab.client, vip, 7000, [world.pod(0)]);
-          assert.ok(gone);
+          const [toDeleted] = await holdToEach(lab.client, vip, 7000, [world.pod(0)]);
+          assert.ok(toDeleted);
           await apply([]);
-          await isReset(gone);
+          await isReset(toDeleted);
         });
 
-        it(`IPv${family}: node ports: are reset where only other nodes have endpoints`, async () => {
+        it(`IPv${family}: are reset on node ports when only other nodes have endpoints`, async () => {
           const { world, apply } = setUp();
           const spec = {
             type: 'NodePort',
@@ -125,16 +125,16 @@ describe('TCP connections to deleted endpoints', () => {
           };
           const node = world.address(world.node);
           await apply([world.pod(0), world.remote(0)], spec);
-          const [gone] = await holdToEach(lab.client, node, NODE_PORT, [world.pod(0)]);
-          assert.ok(gone);
+          const [toDeleted] = await holdToEach(lab.client, node, NODE_PORT, [world.pod(0)]);
+          assert.ok(toDeleted);
           await apply([world.remote(0)], spec);
-          await isReset(gone);
+          await isReset(toDeleted);
           const { outcome } = await lab.client.tcp(node, NODE_PORT, { timeoutMs: 500 });
           assert.equal(outcome, 'timeout', 'a new connection is dropped, as in kube-proxy');
         });
       }
 
-      it('an agent that starts anew finds its rules as it would write them', async () => {
+      it('a restarted agent finds its rules unchanged', async () => {
         const world = new World(lab, agent, 4);
         const spec = { clusterIPs: [world.clusterIP(91)], ports: [{ port: 80 }] };
         await world.apply([world.service('web', { spec })]);
@@ -147,20 +147,20 @@ describe('TCP connections to deleted endpoints', () => {
         ]);
       });
 
-      it('those whose endpoint was deleted while no agent ran are reset by the next', async () => {
+      it('are reset by the next agent if the endpoint was deleted while no agent ran', async () => {
         const world = new World(lab, agent, 4);
         const vip = world.clusterIP(91);
         const service = world.service('web', {
           spec: { clusterIPs: [vip], ports: [{ port: 80 }] },
         });
         await world.apply([service, world.slice('web', [world.pod(0)], TCP)]);
-        const [gone] = await holdToEach(lab.client, vip, 80, [world.pod(0)]);
-        assert.ok(gone);
+        const [toDeleted] = await holdToEach(lab.client, vip, 80, [world.pod(0)]);
+        assert.ok(toDeleted);
         await agent.stop();
         agent.write('objects', [service, world.slice('web', [world.pod(1)], TCP)]);
-        await staysOpen(gone);
+        await staysOpen(toDeleted);
         await agent.start();
-        await isReset(gone);
+        await isReset(toDeleted);
       });
     });
   }

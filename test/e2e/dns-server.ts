@@ -1,24 +1,29 @@
-/** `portwide dns` on a host of the lab, and `dig`, which asks it. */
+/** Runs `portwide dns` on a host of the lab, and `dig` as its client. */
 import { kill } from 'node:process';
 import type { ResultPromise } from 'execa';
 import { type Host, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import type { LogLine } from './agent.ts';
 
-/** Ample; a server that ends is noticed at once. */
+/** Long enough for slow machines; a server that exits is detected at once. */
 const START_MS = 60_000;
 
 export interface DnsProcess {
   readonly process: ResultPromise;
   readonly log: readonly LogLine[];
   logged(message: string): LogLine[];
-  /** SIGTERM, and nothing more. */
+  /** Sends SIGTERM only. */
   terminate(): void;
-  /** SIGTERM. @returns the exit status. */
+  /**
+   * Sends SIGTERM.
+   * @returns the exit status.
+   */
   stop(): Promise<number | undefined>;
 }
 
-/** Starts a server, which ends at once on SIGTERM unless `--lameduck` is given, and waits until it has logged a message. */
+/**
+ * Starts a server and waits for a log message. Without `--lameduck` it exits at once on SIGTERM.
+ */
 export async function startDns(
   host: Host,
   flags: readonly string[],
@@ -48,7 +53,7 @@ export async function startDns(
   );
   const isThere = () => ended !== undefined || logged(until).length > 0;
   await waitFor(`the DNS server logged "${until}"`, isThere, START_MS);
-  if (ended !== undefined) throw new Error(`the DNS server ended: ${ended}`);
+  if (ended !== undefined) throw new Error(`the DNS server exited: ${ended}`);
   // Not execa's kill(), which sends SIGKILL 5 s later.
   const terminate = () => {
     if (process.pid !== undefined) kill(process.pid, 'SIGTERM');
@@ -66,13 +71,13 @@ export async function startDns(
   };
 }
 
-/** What dig printed. */
+/** Parsed output of dig. */
 export interface DigResult {
   readonly status: string;
-  /** Such as `qr aa rd`. */
+  /** For example `qr aa rd`. */
   readonly flags: string;
   readonly transport: string;
-  /** Of the whole message, in bytes. */
+  /** Bytes of the whole message. */
   readonly size: number;
   readonly opt: string | undefined;
   readonly question: string | undefined;
@@ -82,7 +87,10 @@ export interface DigResult {
   readonly additional: readonly string[];
 }
 
-/** Asks with dig from a host; fails when there is no answer. @param query such as `@10.0.0.1 name A +tcp`. */
+/**
+ * Queries with dig from a host; fails without a response.
+ * @param query for example `@10.0.0.1 name A +tcp`.
+ */
 export async function dig(host: Host, query: string): Promise<DigResult> {
   const args = query.split(' ');
   const { stdout } = await host.exec('dig', [

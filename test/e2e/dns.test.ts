@@ -82,7 +82,7 @@ const OBJECTS: readonly Manifest[] = [
   externalName('wide', 'large.default.svc.example.org'),
   externalName('nowhere', 'gone.default.svc.example.org'),
 ];
-/** Those of the other server. */
+/** Addresses of the upstream server. */
 const OTHERS: readonly Manifest[] = [
   serviceManifest('www', { spec: { clusterIPs: ['192.0.2.80'], ports: PLACEHOLDER } }),
   headless('large'),
@@ -98,7 +98,7 @@ describe('portwide dns', () => {
   const feed = new ManifestFeed();
   const otherFeed = new ManifestFeed();
   let server: DnsProcess;
-  /** Answers for example.org, and for nothing else. */
+  /** Answers for example.org only. */
   let other: DnsProcess;
 
   before(async () => {
@@ -107,7 +107,7 @@ describe('portwide dns', () => {
     feed.write('objects', OBJECTS);
     otherFeed.write('objects', OTHERS);
     const resolvConf = join(directory, 'resolv.conf');
-    // Nobody is at the first; the second is the other server.
+    // The first address has no listener; the second is the upstream server.
     writeFileSync(resolvConf, 'nameserver 198.51.100.10\nnameserver 2001:db8:51::10\n');
     [server, other] = await Promise.all([
       startDns(lab.node, [...feed.flags, `--forward=${resolvConf}`, '--lameduck=1s']),
@@ -126,7 +126,7 @@ describe('portwide dns', () => {
     rmSync(directory, { recursive: true, force: true });
   });
 
-  /** Asks the server on the node. */
+  /** Queries the server on the node. */
   const ask = (query: string, from: Host = lab.client): Promise<DigResult> =>
     dig(from, `@${lab.node.ipv4} ${query}`);
   const get = async (path: string, host: Host = lab.node, port = 9153) => {
@@ -139,7 +139,7 @@ describe('portwide dns', () => {
   const withoutSerial = (text: string | undefined) =>
     text?.replace(/(hostmaster\S+) \d+ /, '$1 SERIAL ');
 
-  describe('has records, by UDP and TCP, over IPv4 and IPv6:', () => {
+  describe('answers over UDP and TCP, over IPv4 and IPv6:', () => {
     const full = (name: string) => `${name}.default.${ZONE}`;
     for (const [name, type, expected] of [
       [full('web'), 'A', [`${full('web')}. 5 IN A 10.96.0.1`]],
@@ -203,12 +203,12 @@ describe('portwide dns', () => {
       });
     }
 
-    it('PTR of addresses of IPv6, as `dig -x` asks', async () => {
+    it('PTR of IPv6 addresses, with `dig -x`', async () => {
       const { answer } = await dig(lab.client, `@${lab.node.ipv6} -x fd00:10:96::2`);
       assert.match(answer[0] ?? '', /\.ip6\.arpa\. 5 IN PTR all\.default\.svc\.cluster\.local\.$/);
     });
 
-    it('for pods, and for resolvers other than dig', async () => {
+    it('queries of libc resolvers in pods', async () => {
       const [pod = assert.fail()] = lab.pods;
       for (const [name, type, expected] of [
         [full('web'), 'A', { answers: ['10.96.0.1'] }],
@@ -221,7 +221,7 @@ describe('portwide dns', () => {
       }
     });
 
-    it('with the addresses of servers that SRV records and the NS record name', async () => {
+    it('with additional addresses of SRV targets and name servers', async () => {
       const { additional } = await ask(`_sql._tcp.${full('db')} SRV`);
       assert.deepEqual(additional.toSorted(), [
         `10-244-1-12.${full('db')}. 5 IN A 10.244.1.12`,
@@ -233,22 +233,22 @@ describe('portwide dns', () => {
         assert.ok(ns.additional.includes(`ns.dns.cluster.local. 5 IN ${address}`));
     });
 
-    it('in the case of the question', async () => {
+    it('with the letter case of the question', async () => {
       const { question, answer } = await ask('WeB.DeFaUlT.sVc.ClUsTeR.lOcAl A');
       assert.equal(question, 'WeB.DeFaUlT.sVc.ClUsTeR.lOcAl. IN A');
       assert.deepEqual(answer, ['WeB.DeFaUlT.sVc.ClUsTeR.lOcAl. 5 IN A 10.96.0.1']);
     });
   });
 
-  it('has all addresses first at some time', async () => {
+  it('with each address first at some time', async () => {
     const firsts = new Set<string | undefined>();
-    await waitFor('each came first', async () => {
+    await waitFor('each address came first', async () => {
       firsts.add((await ask(`db.default.${ZONE} A`)).answer[0]);
       return firsts.size === 2;
     });
   });
 
-  it('says that there is no such name, or nothing under it', async () => {
+  it('with NXDOMAIN or NODATA', async () => {
     for (const [query, status] of [
       [`gone.default.${ZONE} A`, 'NXDOMAIN'],
       [`gone.nowhere.${ZONE} A`, 'NXDOMAIN'],
@@ -262,7 +262,7 @@ describe('portwide dns', () => {
     }
   });
 
-  it('has no SRV record of an all-ports Service, nor of its placeholder', async () => {
+  it('without SRV records for an all-ports Service and its placeholder', async () => {
     for (const [name, status] of [
       [`all.default.${ZONE}`, 'NOERROR'],
       [`_first._tcp.all.default.${ZONE}`, 'NXDOMAIN'],
@@ -272,18 +272,18 @@ describe('portwide dns', () => {
     }
   });
 
-  it('has SRV records gone and back as a live Service goes to all ports and back', async () => {
+  it('and removes and restores SRV records when a Service changes to all-ports and back', async () => {
     const srv = () => ask(`_http._tcp.web.default.${ZONE} SRV`);
     const others = OBJECTS.filter((object) => object !== web);
     feed.write('objects', [webOnAllPorts, ...others]);
-    await waitFor('SRV is gone', async () => (await srv()).status === 'NXDOMAIN');
+    await waitFor('the SRV record is removed', async () => (await srv()).status === 'NXDOMAIN');
     assert.deepEqual((await ask(`web.default.${ZONE} A`)).answer.length, 1);
     feed.write('objects', OBJECTS);
-    await waitFor('SRV is back', async () => (await srv()).answer.length === 1);
+    await waitFor('the SRV record is restored', async () => (await srv()).answer.length === 1);
   });
 
-  describe('and EDNS:', () => {
-    it('knows the client', async () => {
+  describe('supports EDNS0:', () => {
+    it('answers queries with and without EDNS0', async () => {
       const { opt } = await ask(`web.default.${ZONE} A +bufsize=4096`);
       assert.equal(opt, 'EDNS: version: 0, flags:; udp: 1232');
       const { opt: signed } = await ask(`web.default.${ZONE} A +dnssec`);
@@ -292,25 +292,25 @@ describe('portwide dns', () => {
       assert.equal(none, undefined);
     });
 
-    it('knows no other version', async () => {
+    it('answers BADVERS to other versions', async () => {
       const dug = await ask(`web.default.${ZONE} A +edns=1 +noednsneg`);
       assert.deepEqual([dug.status, dug.answer], ['BADVERS', []]);
       const settled = await ask(`web.default.${ZONE} A +edns=1`);
       assert.deepEqual([settled.status, settled.answer.length], ['NOERROR', 1]);
     });
 
-    it('lets options be', async () => {
+    it('ignores options', async () => {
       const options = '+subnet=192.0.2.0/24 +nsid +padding=128 +keepalive +ednsopt=65001:abcd';
       assert.equal((await ask(`web.default.${ZONE} A ${options}`)).answer.length, 1);
     });
 
     for (const [what, options, most] of [
-      ['512 bytes without it', '+noedns', 512],
-      ['no less than 512', '+bufsize=100', 512],
-      ['what the client takes', '+bufsize=900', 900],
-      ['what comes in one piece', '+bufsize=4096', 1232],
+      ['512 bytes without EDNS0', '+noedns', 512],
+      ['at least 512 bytes', '+bufsize=100', 512],
+      ["the client's buffer size", '+bufsize=900', 900],
+      ['at most 1,232 bytes', '+bufsize=4096', 1232],
     ] as const) {
-      it(`${what}, and the rest by TCP`, async () => {
+      it(`${what}, and the rest over TCP`, async () => {
         const name = `many.default.${ZONE}`;
         const cut = await ask(`${name} A +ignore ${options}`);
         assert.deepEqual([cut.status, cut.flags], ['NOERROR', 'qr aa tc rd ra']);
@@ -341,7 +341,7 @@ describe('portwide dns', () => {
     ]);
   });
 
-  it('refuses what it does not do', async () => {
+  it('refuses unsupported classes, types and opcodes', async () => {
     for (const [query, status] of [
       ['cluster.local AXFR', undefined],
       ['cluster.local IXFR=1', 'REFUSED'],
@@ -358,13 +358,13 @@ describe('portwide dns', () => {
     }
   });
 
-  describe('asks others about other domains:', () => {
-    it('those that answer', async () => {
+  describe('forwards other domains:', () => {
+    it('to a resolver that answers', async () => {
       const dug = await ask('www.default.svc.example.org A');
       assert.deepEqual(dug.answer, ['www.default.svc.example.org. 60 IN A 192.0.2.80']);
       assert.deepEqual([dug.status, dug.flags], ['NOERROR', 'qr aa rd']);
       const tcp = await ask('www.default.svc.example.org A +tcp');
-      // This one was kept, perhaps for a second.
+      // This response was cached, perhaps for a second.
       assert.match(
         tcp.answer[0] ?? '',
         /^www\.default\.svc\.example\.org\. \d+ IN A 192\.0\.2\.80$/,
@@ -374,7 +374,7 @@ describe('portwide dns', () => {
       assert.equal(resolver, '198.51.100.10');
     });
 
-    it('with what they refuse and do not know', async () => {
+    it('and returns errors and NXDOMAIN', async () => {
       assert.equal((await ask('gone.default.svc.example.org A')).status, 'NXDOMAIN');
       assert.equal((await ask('example.com A')).status, 'REFUSED');
       assert.equal((await ask('-x 192.0.2.99')).status, 'REFUSED');
@@ -382,14 +382,14 @@ describe('portwide dns', () => {
       assert.deepEqual(answer, ['80.2.0.192.in-addr.arpa. 60 IN PTR www.default.svc.example.org.']);
     });
 
-    it('with answers of any length', async () => {
+    it('and returns responses of any length', async () => {
       const cut = await ask('large.default.svc.example.org A +ignore +bufsize=1000');
       assert.ok(cut.flags.includes('tc') && cut.size <= 1000);
       const whole = await ask('large.default.svc.example.org A +bufsize=1000');
       assert.deepEqual([whole.transport, whole.answer.length], ['TCP', 200]);
     });
 
-    it('where an alias leads there', async () => {
+    it('and resolves external alias targets', async () => {
       const alias = (name: string, target: string) =>
         `${name}.default.${ZONE}. 5 IN CNAME ${target}.default.svc.example.org.`;
       const dug = await ask(`outside.default.${ZONE} A`);
@@ -405,7 +405,7 @@ describe('portwide dns', () => {
       assert.deepEqual([gone.status, gone.answer], ['NXDOMAIN', [alias('nowhere', 'gone')]]);
     });
 
-    it('on other ports too', async () => {
+    it('to resolvers on other ports', async () => {
       const flags = [...otherFeed.flags, '--cluster-domain=example.org', '--metrics-bind-address='];
       const port = '--port=5354';
       const far = await startDns(lab.elsewhere, [...flags, '--bind-address=2001:db8:51::10', port]);
@@ -420,22 +420,22 @@ describe('portwide dns', () => {
       await Promise.all([near.stop(), far.stop()]);
     });
 
-    it('or refuses, when it is told to ask nobody', async () => {
+    it('or refuses them without --forward', async () => {
       const dug = await dig(lab.client, '@2001:db8:51::10 example.com A');
       assert.deepEqual([dug.status, dug.flags], ['REFUSED', 'qr rd']);
       assert.equal(other.logged('serving').length, 1);
-      // What comes of this is seen below.
+      // The effect is tested below.
       writeFileSync(join(directory, 'resolv.conf'), 'nameserver 2001:db8:51::10\n');
     });
   });
 
-  it('answers from the address that was asked, also from one that the host has since', async () => {
+  it('answers from the queried address, also from one added later', async () => {
     const { node, client } = lab;
     await node.exec('ip', ['address', 'add', '203.0.113.99/32', 'dev', 'lo']);
     await node.exec('ip', ['address', 'add', '2001:db8:113::99/128', 'dev', 'lo']);
     for (const address of ['203.0.113.99', '2001:db8:113::99']) {
-      // dig takes an answer from that address only.
-      await waitFor('it is answered on', async () => {
+      // dig accepts responses only from that address.
+      await waitFor('the server answers on it', async () => {
         const args = [`@${address}`, '+short', '+tries=1', '+timeout=1', `web.default.${ZONE}`];
         return (await client.exec('dig', args, { reject: false })).stdout === '10.96.0.1';
       });
@@ -443,8 +443,8 @@ describe('portwide dns', () => {
     await node.exec('ip', ['address', 'del', '203.0.113.99/32', 'dev', 'lo']);
   });
 
-  describe('in its life', () => {
-    it('tells what it does', async () => {
+  describe('operation', () => {
+    it('exports metrics', async () => {
       assert.deepEqual(await get('/healthz'), { code: 200, body: 'OK' });
       assert.deepEqual(await get('/ready'), { code: 200, body: 'OK' });
       const { body } = await get('/metrics');
@@ -461,8 +461,8 @@ describe('portwide dns', () => {
       assert.equal(scrape.value('coredns_dns_responses_total', forwarded), 1);
       const failed = { to: '198.51.100.10:53', reason: 'unreachable' };
       assert.ok((scrape.value('portwide_dns_forward_failures_total', failed) ?? 0) >= 1);
-      const kept = { zones: '.', type: 'success' };
-      assert.ok((scrape.value('coredns_cache_hits_total', kept) ?? 0) >= 1);
+      const cacheLabels = { zones: '.', type: 'success' };
+      assert.ok((scrape.value('coredns_cache_hits_total', cacheLabels) ?? 0) >= 1);
       assert.equal(scrape.value('portwide_dns_resolver_up', { to: '[2001:db8:51::10]:53' }), 1);
       assert.equal(scrape.value('coredns_panics_total'), 0);
       assert.deepEqual(await promtoolProblems(body), []);
@@ -472,7 +472,7 @@ describe('portwide dns', () => {
       );
     });
 
-    it('says so when it cannot listen', async () => {
+    it('reports a failure to listen', async () => {
       const flags = [...feed.flags, `--bind-address=${lab.node.ipv4}`, '--metrics-bind-address='];
       await assert.rejects(
         startDns(lab.node, flags),
@@ -480,7 +480,7 @@ describe('portwide dns', () => {
       );
     });
 
-    it('is not ready, and fails for its domain alone, before it has heard of the Services', async () => {
+    it('is not ready and fails queries for its domain before it has listed the Services', async () => {
       const pages = '--metrics-bind-address=127.0.0.1:9154';
       const flags = ['--master=http://127.0.0.1:1', '--port=5353', '--forward=none', pages];
       const waiting = await startDns(lab.elsewhere, flags, 'listening');
@@ -494,7 +494,7 @@ describe('portwide dns', () => {
       assert.equal(await waiting.stop(), 0);
     });
 
-    it('hears of Services from an API server', async () => {
+    it('watches Services at an API server', async () => {
       const api = await ApiFeed.start(lab);
       const pages = '--metrics-bind-address=127.0.0.1:9156';
       const flags = [...api.flags, '--port=5353', pages];
@@ -505,9 +505,9 @@ describe('portwide dns', () => {
         dig(lab.client, `@${lab.node.ipv4} -p 5353 _http._tcp.web.default.${ZONE} SRV`);
       await waitFor('it knows', async () => (await srv()).answer.length === 1);
       api.write('objects', [webOnAllPorts, ...OBJECTS.filter((object) => object !== web)]);
-      await waitFor('SRV is gone', async () => (await srv()).status === 'NXDOMAIN');
+      await waitFor('the SRV record is removed', async () => (await srv()).status === 'NXDOMAIN');
       api.write('objects', OBJECTS);
-      await waitFor('SRV is back', async () => (await srv()).answer.length === 1);
+      await waitFor('the SRV record is restored', async () => (await srv()).answer.length === 1);
       const db = () => dig(lab.client, `@${lab.node.ipv4} -p 5353 db.default.${ZONE} A`);
       assert.equal((await db()).answer.length, 2);
       const name = 'coredns_kubernetes_dns_programming_duration_seconds_count';
@@ -517,12 +517,12 @@ describe('portwide dns', () => {
       const time = { 'endpoints.kubernetes.io/last-change-trigger-time': new Date().toISOString() };
       const changed = slice('db', [endpoint('10.244.1.14')], [], time);
       api.write('objects', [changed, ...OBJECTS.filter((object) => object !== ofDb)]);
-      await waitFor('it knows of the endpoint', async () => (await db()).answer.length === 1);
+      await waitFor('it has the endpoint', async () => (await db()).answer.length === 1);
       assert.equal(await programmed(), 1);
       assert.equal(await own.stop(), 0);
     });
 
-    it('does what docs/dns.md shows', async () => {
+    it('behaves as docs/dns.md shows', async () => {
       const page = readFileSync(new URL('../../docs/dns.md', import.meta.url), 'utf8');
       const [services = ''] = fencedBlocks(page, 'yaml');
       const [block = ''] = fencedBlocks(page, 'shell');
@@ -541,7 +541,7 @@ describe('portwide dns', () => {
       assert.equal(await own.stop(), 0);
     });
 
-    it('goes on answering after SIGTERM, with readiness off; a second one ends it', async () => {
+    it('keeps answering after SIGTERM while not ready, and exits on a second SIGTERM', async () => {
       const page = '--metrics-bind-address=127.0.0.1:9155';
       const flags = [...feed.flags, '--port=5353', '--lameduck=1h', page];
       const own = await startDns(lab.elsewhere, flags);
@@ -558,14 +558,14 @@ describe('portwide dns', () => {
       assert.equal(await own.stop(), 1);
     });
 
-    it('asks the resolvers that its file names now', async () => {
-      const heard = () => server.logged('the resolvers have changed');
-      await waitFor('the file was read again', () => heard().length > 0);
-      assert.deepEqual(heard()[0]?.resolvers, ['2001:db8:51::10']);
+    it('follows changes of the resolver file', async () => {
+      const changes = () => server.logged('the resolvers have changed');
+      await waitFor('the file was read again', () => changes().length > 0);
+      assert.deepEqual(changes()[0]?.resolvers, ['2001:db8:51::10']);
       assert.equal((await ask('gone.changed.svc.example.org A')).status, 'NXDOMAIN');
     });
 
-    it('ends when it is told to', async () => {
+    it('exits on SIGTERM', async () => {
       assert.equal(await server.stop(), 0);
       assert.equal(server.logged('stopping').length, 1);
       const args = [`@${lab.node.ipv4}`, '+tries=1', '+timeout=1', `web.default.${ZONE}`];

@@ -1,4 +1,4 @@
-/** Where an agent under test gets its objects from. */
+/** Sources of objects for an agent under test. */
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,24 +8,24 @@ import type { Lab } from '../lab/lab.ts';
 import type { Manifest } from './manifests.ts';
 
 export interface Feed {
-  /** What makes an agent read from it. */
+  /** Flags that make an agent read from it. */
   readonly flags: readonly string[];
-  /** Objects of one kind may arrive before those of another that were written earlier. */
+  /** Whether objects of different kinds may arrive in another order than written. */
   readonly inStreams: boolean;
-  /** Replaces the objects under that name; without any, those that were there go. */
+  /** Replaces the objects under that name; an empty list removes them. */
   write(name: string, objects: readonly Manifest[]): void;
-  /** Resolves when everything that was written can be read. */
+  /** Resolves when everything written can be read. */
   written(): Promise<void>;
   destroy(): void;
 }
 
-/** A directory of manifests: a name is a file. */
+/** A manifest directory with one file per name. */
 export class ManifestFeed implements Feed {
   readonly directory = mkdtempSync(join(tmpdir(), 'portwide-e2e-'));
   readonly flags = [`--manifests=${this.directory}`];
   readonly inStreams = false;
 
-  /** Atomically. */
+  /** Writes atomically. */
   write(name: string, objects: readonly Manifest[]): void {
     const file = join(this.directory, `${name}.json`);
     if (objects.length === 0) {
@@ -44,7 +44,7 @@ export class ManifestFeed implements Feed {
   }
 }
 
-/** An API server on the node, which the lab ends with the node. */
+/** An API server on the node, which the lab stops with the node. */
 export class ApiFeed implements Feed {
   readonly double: RemoteDouble;
   readonly flags: readonly string[];
@@ -64,11 +64,11 @@ export class ApiFeed implements Feed {
   write(name: string, objects: readonly Manifest[]): void {
     const idOf = (object: Manifest) => `${object.kind} ${keyOf(metadataOf(object))}`;
     const ids = new Set(objects.map(idOf));
-    const gone = (this.#written.get(name) ?? []).filter((object) => !ids.has(idOf(object)));
+    const removed = (this.#written.get(name) ?? []).filter((object) => !ids.has(idOf(object)));
     this.#written.set(name, objects);
-    const calls = [this.double.call('put', ...objects), this.double.call('delete', ...gone)];
+    const calls = [this.double.call('put', ...objects), this.double.call('delete', ...removed)];
     this.#calls = Promise.all([this.#calls, ...calls]);
-    // Whoever waits for what was written is told.
+    // written() reports the error.
     this.#calls.catch(() => {});
   }
 

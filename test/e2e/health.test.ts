@@ -14,7 +14,7 @@ import {
 } from './manifests.ts';
 
 interface Answer {
-  /** 0 when nobody listens. */
+  /** 0 if the connection is refused. */
   readonly code: number;
   readonly reason?: string;
   readonly weight: string | null;
@@ -23,7 +23,7 @@ interface Answer {
 
 const DRAINING = { conditions: { ready: false, serving: true, terminating: true } };
 const HTTP = [{ name: '', port: 8080 }];
-/** Load balancer VIPs; the client routes them to the node. */
+/** Load balancer VIPs, which the client routes to the node. */
 const VIPS = {
   all: ['203.0.113.50', '2001:db8:113::50'],
   web: ['203.0.113.51', '2001:db8:113::51'],
@@ -35,7 +35,7 @@ const NAMES: readonly Name[] = ['all', 'web'];
 describe('health servers', () => {
   let lab: Lab;
   let agent: Agent;
-  /** Where an iptables-restore stands that fails when it is told to. */
+  /** Directory with an iptables-restore that fails on demand. */
   let commands: string;
   const broken = () => join(commands, 'broken');
 
@@ -44,7 +44,7 @@ describe('health servers', () => {
     writeFileSync(
       join(commands, 'iptables-nft-restore'),
       `#!/bin/sh
-[ ! -e ${broken()} ] || { echo 'told to fail' >&2; exit 1; }
+[ ! -e ${broken()} ] || { echo 'failing on demand' >&2; exit 1; }
 PATH=\${PATH#*:}
 exec iptables-nft-restore "$@"
 `,
@@ -77,8 +77,9 @@ exec iptables-nft-restore "$@"
   }
 
   /**
-   * Asks until the answer is right: rules are in force a moment before health servers tell of it.
-   * @param expected what the answer must have, and perhaps more.
+   * Requests until the response is as expected, because rules are in force slightly before health
+   * servers report them.
+   * @param expected fields that the response must have
    */
   async function expectAnswer(
     host: Host,
@@ -95,7 +96,7 @@ exec iptables-nft-restore "$@"
   const nodeAddresses = () => [lab.node.ipv4, lab.node.ipv6];
   const addressesOf = (name: Name) => [...nodeAddresses(), ...VIPS[name]];
 
-  /** An all-ports and an ordinary Service over the same pods. */
+  /** An all-ports and an ordinary Service with the same pods. */
   const services = (
     pods: readonly (Host | readonly [Host, EndpointFields])[],
     spec: Readonly<Record<string, unknown>> = {},
@@ -121,7 +122,7 @@ exec iptables-nft-restore "$@"
     return hosts[0];
   };
 
-  /** Load balancers that pass packets through leave the VIP as destination; nodes hold a route. */
+  /** Pass-through load balancers keep the VIP as destination; nodes have a route for it. */
   async function withVips(run: () => Promise<void>): Promise<void> {
     const route = async (action: string) => {
       for (const vip of [...VIPS.all, ...VIPS.web]) {
@@ -137,7 +138,7 @@ exec iptables-nft-restore "$@"
     }
   }
 
-  it('/healthz and /livez answer from outside, over both families, and are counted', async () => {
+  it('serve /healthz and /livez from outside, over both families, and count responses', async () => {
     for (const address of nodeAddresses()) {
       for (const path of ['/healthz', '/livez']) {
         const { code, body } = await ask(lab.client, address, 10_256, path);
@@ -163,7 +164,7 @@ exec iptables-nft-restore "$@"
     }
   });
 
-  it('health check node ports follow local ready endpoints, on node addresses and on VIPs', () =>
+  it('report local ready endpoints on health check node ports, on node addresses and VIPs', () =>
     withVips(async () => {
       const pod = first(lab.pods);
       const remote = first(lab.remotePods);
@@ -191,7 +192,7 @@ exec iptables-nft-restore "$@"
       }
     }));
 
-  it('a Service that is no longer Local has none, and another may take the port', async () => {
+  it('close the health check node port of a Service that is no longer Local, and another may use it', async () => {
     const pods = [first(lab.pods)];
     await agent.apply(services(pods));
     await agent.apply(services(pods, { externalTrafficPolicy: 'Cluster', healthCheckNodePort: 0 }));
@@ -200,7 +201,7 @@ exec iptables-nft-restore "$@"
         await expectAnswer(lab.client, address, PORT[name], { code: 0, reason: 'ECONNREFUSED' });
       }
     }
-    // One goes and the other gets its port, in one change.
+    // One change deletes a Service and gives its port to another.
     await agent.apply(services(pods));
     const [, ...withoutAll] = services(pods, { healthCheckNodePort: PORT.all });
     await agent.apply(withoutAll);
@@ -211,12 +212,12 @@ exec iptables-nft-restore "$@"
     assert.deepEqual(agent.logged('cannot serve a health check node port; trying again'), []);
   });
 
-  it('a port that is taken is warned of and served when it is free; others go on', async () => {
+  it('warn of a port in use, serve it once it is free, and serve others meanwhile', async () => {
     await agent.apply([]);
     await lab.node.serve({ protocol: 'TCP', ports: [PORT.web] });
     try {
       await agent.apply(services([first(lab.pods)]));
-      const warnings = await waitFor('both families are warned of', () => {
+      const warnings = await waitFor('the failure is logged for both families', () => {
         const found = agent.logged('cannot serve a health check node port; trying again');
         return found.length === 2 ? found : undefined;
       });
@@ -237,7 +238,7 @@ exec iptables-nft-restore "$@"
     }
   });
 
-  it('a node about to be deleted fails /healthz alone', async () => {
+  it('fail /healthz but not /livez while the node is being deleted', async () => {
     await agent.apply(services([first(lab.pods)]));
     const taints = [{ key: 'ToBeDeletedByClusterAutoscaler' }];
     agent.write('node', [nodeManifest(nodeAddresses(), { taints })]);
@@ -249,12 +250,12 @@ exec iptables-nft-restore "$@"
     assert.equal((await ask(lab.client, lab.node.ipv4, 10_256, '/livez')).code, 200);
     await expectAnswer(lab.client, lab.node.ipv4, PORT.all, { code: 200 });
     agent.write('node', [nodeManifest(nodeAddresses())]);
-    await waitFor('/healthz is well', async () => {
+    await waitFor('/healthz returns 200', async () => {
       return (await ask(lab.client, lab.node.ipv4, 10_256)).code === 200;
     });
   });
 
-  it('rules that cannot be written make everything unhealthy, until they can', async () => {
+  it('report unhealthy while rules cannot be written', async () => {
     const pods = [first(lab.pods)];
     await agent.apply(services(pods));
     writeFileSync(broken(), '');
@@ -283,13 +284,13 @@ exec iptables-nft-restore "$@"
       unlinkSync(broken());
     }
     await waitFor(
-      'the proxy is well again',
+      'the proxy is healthy again',
       async () => (await ask(lab.client, lab.node.ipv4, PORT.web)).code === 200,
       40_000,
     );
   });
 
-  it('listen where flags say', async () => {
+  it('listen on the addresses of flags', async () => {
     await agent.stop();
     const flags = ['--iptables-variant=nft', '--healthz-bind-address='];
     const addresses = '--nodeport-addresses=192.168.77.0/24,fd00:77::/64';
@@ -304,7 +305,7 @@ exec iptables-nft-restore "$@"
     }
   });
 
-  it('listen in mode nftables as in the others: load balancers probe the VIP itself', async () => {
+  it('answer health checks on the VIP in mode nftables as in the others', async () => {
     const other = ['192.168.99.1', 'fd00:99::1'];
     for (const [index, address] of other.entries()) {
       const family = index === 0 ? '-4' : '-6';

@@ -1,9 +1,10 @@
 /**
- * Preloaded into an agent under test: at SIGUSR2 it collects all garbage and adds a line to the log,
- * `heap`, with the bytes that are left. Needs --expose-gc.
+ * Preloaded into an agent under test: on SIGUSR2 it runs the garbage collector and adds a log line
+ * `heap` with the live bytes. Needs --expose-gc.
  */
 process.on('SIGUSR2', () => {
-  // Until nothing more is found; once leaves megabytes of code that is no longer used, or not.
+  // Repeated until the size is stable; a single collection may or may not leave megabytes of unused
+  // code.
   globalThis.gc?.({ type: 'major', execution: 'sync', flavor: 'last-resort' });
   const { heapUsed, external } = process.memoryUsage();
   const line = { level: 30, msg: 'heap', bytes: heapUsed + external };

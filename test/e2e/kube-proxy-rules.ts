@@ -1,21 +1,21 @@
-/** Rules as kube-proxy 1.34 leaves them on a node, written down from what its tests expect of it. */
+/** Rules as kube-proxy 1.34 leaves them on a node, based on the expectations in its tests. */
 
-/** What kube-proxy knew when it ended. */
+/** The cluster as kube-proxy knew it. */
 export interface KubeProxyCluster {
   readonly family: 4 | 6;
   readonly podCidr: string;
   readonly serviceCidr: string;
   readonly nodeIp: string;
-  /** `default/web`, port 80 and node port 30080, to this pod's port 8080. */
+  /** `default/web`, port 80 and node port 30080, to port 8080 of this pod. */
   readonly web: string;
   readonly pod: string;
   /** `default/late`, port 80, without endpoints. */
   readonly late: string;
-  /** `default/gone`, port 80, which is no Service any more, to the same pod. */
+  /** `default/gone`, port 80, a deleted Service with the same pod. */
   readonly gone: string;
 }
 
-/** Input for `iptables-restore` (IPv6: `ip6tables-restore`), of mode iptables. */
+/** Input for `iptables-restore` (IPv6: `ip6tables-restore`), mode iptables. */
 export function kubeProxyIptables(cluster: KubeProxyCluster): string {
   const { family, podCidr, web, pod, late, gone } = cluster;
   const bits = family === 4 ? 32 : 128;
@@ -88,7 +88,7 @@ COMMIT
 `.replaceAll('\n\n', '\n');
 }
 
-/** A script for `nft -f`, of mode nftables. */
+/** Script for `nft -f`, mode nftables. */
 export function kubeProxyNftables(cluster: KubeProxyCluster): string {
   const { family, podCidr, serviceCidr, nodeIp, web, pod, late, gone } = cluster;
   const ip = family === 4 ? 'ip' : 'ip6';

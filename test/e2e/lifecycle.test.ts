@@ -21,16 +21,16 @@ const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 const LISTED_VIPS = ['10.96.0.11', 'fd00:10:96::11'];
 const FAMILIES = [4, 6] as const;
 const VIP = '10.96.0.10';
-/** Until clients have connected some hundred times, also on a machine with other work. */
+/** Number of connections that clients make, some hundred, also on a machine with other load. */
 const CLIENTS_MS = 30_000;
 
-/** Own chains and jumps, without what iptables-save says of the time. */
+/** Portwide's chains and jumps, without the timestamps of iptables-save. */
 function rulesOnly(saved: string): string {
   return saved.replaceAll(/^#.*$/gm, '').replaceAll(/\[\d+:\d+\]/g, '');
 }
 
 for (const variant of ['nft', 'legacy'] as const) {
-  describe(`the life of an agent on iptables-${variant}`, () => {
+  describe(`life cycle of an agent on iptables-${variant}`, () => {
     let lab: Lab;
     let agent: Agent;
     const flags = [...IPTABLES_FLAGS, `--iptables-variant=${variant}`, '--iptables-sync-period=1s'];
@@ -47,19 +47,19 @@ for (const variant of ['nft', 'legacy'] as const) {
     beforeEach(async () => {
       if (!agent.runsWith(flags)) await agent.start(flags);
     });
-    // An agent that still runs serves the next test as well: a start takes longer than most of them.
+    // An agent that still runs also serves the next test: a start takes longer than most tests.
     afterEach(async function () {
       agent.write('objects', []);
       if (this.currentTest?.state === 'passed' && agent.runsWith(flags)) await agent.apply([]);
       else await startOver();
     });
 
-    /** No agent, and no rules. */
+    /** Stops the agent and removes all rules. */
     const startOver = async () => {
       await agent.kill();
       await removeRules(lab.node);
     };
-    /** An all-ports and a listed Service over the same pods, in both families. */
+    /** An all-ports and a listed Service with the same pods, in both families. */
     const services = (pods: readonly Host[]): Manifest[] => [
       serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } }),
       serviceManifest('web', { spec: { clusterIPs: LISTED_VIPS, ports: [{ port: 80 }] } }),
@@ -74,7 +74,10 @@ for (const variant of ['nft', 'legacy'] as const) {
         assert.ok(pod !== undefined);
         return pod;
       });
-    /** As kube-proxy knew it: `default/web` with one pod, and a Service that was deleted while nobody ran. */
+    /**
+     * The cluster as kube-proxy knew it: `default/web` with one pod, and a Service that was deleted
+     * while no proxy ran.
+     */
     const clusterOf = (family: 4 | 6, pod: Host | undefined): KubeProxyCluster => {
       assert.ok(pod !== undefined);
       const [web, late, gone] = [11, 97, 99].map((n) =>
@@ -102,7 +105,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       return texts.join('\n');
     };
 
-    it('established connections live through 40 endpoint changes', async () => {
+    it('keeps established connections through 40 endpoint changes', async () => {
       await agent.apply(services(pods(0)));
       const held = await Promise.all([
         lab.client.hold(VIP, 5060),
@@ -127,12 +130,12 @@ for (const variant of ['nft', 'legacy'] as const) {
       }
     });
 
-    it('kill -9 at any moment during churn loses no connection and leaves no stale rule', async () => {
+    it('loses no connection and leaves no stale rule when killed at any moment during churn', async () => {
       const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
       await agent.apply(services(pods(0)));
       const held = await lab.client.hold(VIP, 5060);
 
-      // Clients go on all the while; a lost connection shows as a failed probe.
+      // Clients connect continuously; a lost connection appears as a failed probe.
       let churning = true;
       const failures: string[] = [];
       let probes = 0;
@@ -150,12 +153,12 @@ for (const variant of ['nft', 'legacy'] as const) {
         ),
       );
 
-      // Where in its work the agent is when it is killed is decided by probes answered meanwhile.
+      // The number of probes answered meanwhile determines when the agent is killed.
       for (let round = 0; round < 8; round++) {
         for (let change = 0; change < 3; change++) {
           agent.write('objects', services(sets[(round + change) % sets.length] ?? []));
           const goal = probes + 3 + ((round * 7 + change * 5) % 23);
-          await waitFor('clients went on', () => probes >= goal, CLIENTS_MS);
+          await waitFor('clients continued', () => probes >= goal, CLIENTS_MS);
         }
         await agent.kill();
         if (round % 3 === 0)
@@ -163,7 +166,7 @@ for (const variant of ['nft', 'legacy'] as const) {
         const starting = agent.start();
         if (round % 4 === 1) {
           const goal = probes + 20 + 10 * round;
-          await waitFor('the new agent is on its way', () => probes >= goal, CLIENTS_MS);
+          await waitFor('the new agent has started', () => probes >= goal, CLIENTS_MS);
         }
         await starting;
       }
@@ -182,12 +185,14 @@ for (const variant of ['nft', 'legacy'] as const) {
       assert.equal(survived, await allRules());
     });
 
-    it('a second agent waits for the first to end', async () => {
+    it('lets a second agent wait until the first exits', async () => {
       await agent.apply(services(pods(0)));
       const second = new Agent(lab);
       try {
         const started = second.start([...flags, '--metrics-bind-address=127.0.0.1:10250']);
-        await waitFor('it says so', () => second.log.some(({ msg }) => /waiting until/.test(msg)));
+        await waitFor('it logs that', () =>
+          second.log.some(({ msg }) => /waiting for the node lock/.test(msg)),
+        );
         answered(await lab.client.tcp(VIP, 4000));
         await agent.kill();
         await started;
@@ -197,7 +202,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       }
     });
 
-    it('a restart that finds everything as it should be writes nothing', async () => {
+    it('writes nothing at a restart if all rules are as expected', async () => {
       await agent.apply(services(pods(0, 1)));
       await agent.stop();
       await agent.start();
@@ -213,19 +218,19 @@ for (const variant of ['nft', 'legacy'] as const) {
       );
     });
 
-    it('rules stay when the agent ends', async () => {
+    it('keeps rules when the agent exits', async () => {
       await agent.apply(services(pods(0)));
       await agent.stop();
       for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
     });
 
-    it('rules that somebody else removes come back', async function () {
-      // A comparison is waited for a hundred times as long as it takes.
+    it('restores rules that another program removes', async function () {
+      // Wait a hundred times as long as a full comparison takes.
       this.timeout(900_000);
       await agent.apply(services(pods(0)));
-      const whole = await allRules();
+      const expected = await allRules();
       const iptables = `iptables-${variant}`;
-      const mended = () =>
+      const restoreCount = () =>
         agent.log.filter(({ msg }) => /changed our rules|that the kernel lacked/.test(msg)).length;
       const damages: string[][][] = [
         [['-t', 'nat', '-F']],
@@ -239,35 +244,35 @@ for (const variant of ['nft', 'legacy'] as const) {
           ['-t', 'mangle', '-X'],
         ],
         [['-t', 'nat', '-D', 'PREROUTING', '1']],
-        // What only a comparison finds, all at once.
+        // Changes that only a full resync detects, all at once.
         [
           ['-t', 'nat', '-F', 'KUBE-SERVICES'],
           ['-t', 'nat', '-F', 'KUBE-MARK-MASQ'],
           ['-F', 'KUBE-FORWARD'],
-          ['-t', 'nat', '-F', /KUBE-SVC-\w{16}/.exec(whole)?.[0] ?? ''],
+          ['-t', 'nat', '-F', /KUBE-SVC-\w{16}/.exec(expected)?.[0] ?? ''],
           ['-t', 'nat', '-I', 'KUBE-POSTROUTING', '-j', 'RETURN'],
         ],
       ];
       for (const damage of damages) {
-        const before = mended();
+        const before = restoreCount();
         for (const command of damage) await lab.node.exec(iptables, ['-w', '5', ...command]);
         await waitFor(
-          'the rules are back',
-          async () => mended() > before && (await allRules()) === whole,
+          'the rules are restored',
+          async () => restoreCount() > before && (await allRules()) === expected,
           600_000,
         );
       }
       assert.equal(answered(await lab.client.tcp(VIP, 4000)).host, 'pod-1');
     });
 
-    it("takes over kube-proxy's rules in place: connections live, stale chains go", async () => {
+    it("takes over kube-proxy's rules in place, keeping connections and removing stale chains", async () => {
       await startOver();
       const endpoints = pods(0);
       for (const family of FAMILIES) {
         const tool = iptablesTool(variant, family, 'restore');
         const input = kubeProxyIptables(clusterOf(family, endpoints[0]));
         await lab.node.exec(tool, ['--noflush'], { input });
-        // The kubelet's.
+        // The kubelet's chains.
         const kubelets =
           '*mangle\n:KUBE-IPTABLES-HINT - [0:0]\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n';
         await lab.node.exec(tool, ['--noflush'], { input: kubelets });
@@ -296,7 +301,11 @@ for (const variant of ['nft', 'legacy'] as const) {
       }
       for (const family of FAMILIES) {
         const nat = await iptablesRules(lab.node, variant, family, 'nat');
-        assert.match(nat, /KUBE-SVC-LOLE4ISW44XBNF3G/, 'kube-proxy and Portwide agree on the hash');
+        assert.match(
+          nat,
+          /KUBE-SVC-LOLE4ISW44XBNF3G/,
+          'kube-proxy and Portwide derive the same chain name',
+        );
         assert.doesNotMatch(nat, /AAAAAAAAAAAAAAAA|BBBBBBBBBBBBBBBB/);
         const jumps = nat.split('\n').filter((line) => /^-A PREROUTING .*KUBE-SERVICES/.test(line));
         assert.equal(jumps.length, 1);
@@ -318,17 +327,17 @@ for (const variant of ['nft', 'legacy'] as const) {
       }
     });
 
-    it('cleanup leaves nothing where there is no kubelet, and does nothing beside an agent', async () => {
+    it('removes everything with cleanup where there is no kubelet, and refuses it beside a running agent', async () => {
       await agent.apply(services(pods(0)));
-      const whole = await allRules();
+      const expected = await allRules();
       await assert.rejects(lab.node.exec(PORTWIDE, ['cleanup']), /stop it first/);
-      assert.equal(await allRules(), whole);
+      assert.equal(await allRules(), expected);
       await agent.kill();
       await lab.node.exec(PORTWIDE, ['cleanup']);
       assert.doesNotMatch(await allRules(), /KUBE-/);
     });
 
-    it('a rule of somebody else that jumps to a stale chain does not block the rest', async () => {
+    it('is not blocked by a foreign rule that jumps to a stale chain', async () => {
       await agent.apply(services(pods(0)));
       const nat = await iptablesRules(lab.node, variant, 4, 'nat');
       const chain = /KUBE-SVC-\w{16}/.exec(nat)?.[0] ?? '';
@@ -337,13 +346,14 @@ for (const variant of ['nft', 'legacy'] as const) {
       await agent.apply([]);
       const left = await iptablesRules(lab.node, variant, 4, 'nat');
       assert.deepEqual(left.match(/^:KUBE-(SVC|SEP)-\w{16} /gm), [`:${chain} `]);
-      assert.ok(agent.log.some(({ level, msg }) => level === 40 && msg.includes(chain)));
+      const warned = agent.logged('cannot remove iptables chains that are in use');
+      assert.ok(warned.some(({ chains }) => Array.isArray(chains) && chains.includes(chain)));
       await agent.apply(services(pods(0)));
       answered(await lab.client.tcp(VIP, 4000));
       await lab.node.exec(`iptables-${variant}`, ['-t', 'nat', '-D', ...rule]);
     });
 
-    it('kube-proxy can take over again: what it does not know goes with its first sync', async () => {
+    it('can be replaced by kube-proxy, whose first sync removes unknown chains', async () => {
       const nodePort = serviceManifest('np', {
         spec: {
           type: 'NodePort',
@@ -362,8 +372,8 @@ for (const variant of ['nft', 'legacy'] as const) {
       for (const family of FAMILIES) {
         const { web, pod } = clusterOf(family, pods(0)[0]);
         const saved = await iptablesRules(lab.node, variant, family, 'nat');
-        // What it serves: default/web. Everything else of these names it flushes and deletes, in the
-        // transaction that brings its own rules (syncProxyRules).
+        // kube-proxy serves default/web. It flushes and deletes all other chains with its prefixes,
+        // in the transaction that writes its rules (syncProxyRules).
         const own = ['KUBE-SVC-LOLE4ISW44XBNF3G', 'KUBE-SEP-WEB'];
         const known = saved.match(/(?<=^:)KUBE-(SVC|SVL|EXT|FW|SEP)-\S+/gm) ?? [];
         const stale = known.filter((name) => !own.includes(name));
@@ -392,7 +402,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       }
     });
 
-    it('the feature gate refuses all-ports Services, and gives them back', async () => {
+    it('refuses all-ports Services while the feature gate is off', async () => {
       await agent.apply(services(pods(0)));
       await agent.stop();
       await agent.start([...flags, '--feature-gates=AllPorts=false']);
@@ -403,10 +413,10 @@ for (const variant of ['nft', 'legacy'] as const) {
       answered(await lab.client.tcp(VIP, 4000));
     });
 
-    it('a broken manifest changes nothing and is reported; its repair counts', async () => {
+    it('keeps its rules when a manifest is broken, reports it, and applies the repaired one', async () => {
       await agent.apply(services(pods(0)));
       writeFileSync(`${agent.directory}/objects.json`, '{"kind": "List", ');
-      await waitFor('the agent says so', () =>
+      await waitFor('the agent reports it', () =>
         agent.log.some(({ level, msg }) => level >= 40 && msg.includes('objects.json')),
       );
       answered(await lab.client.tcp(VIP, 4000));

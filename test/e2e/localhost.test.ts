@@ -9,7 +9,7 @@ import { answered, World } from './scenarios/scenario.ts';
 
 const HTTP = { ports: [{ name: 'http', port: 8080, protocol: 'TCP' }] };
 const NODE_PORT = 30_280;
-/** Of proc(5): TCP_LISTEN, and addresses as words of the machine. */
+/** Constants of proc(5): TCP_LISTEN, and addresses in host byte order. */
 const LISTEN = '0A';
 const IN_PROC = { 4: '0100007F', 6: '00000000000000000000000001000000' } as const;
 const LOCALHOST = { 4: '127.0.0.1', 6: '::1' } as const;
@@ -75,7 +75,7 @@ describe('node ports on localhost in mode nftables', () => {
     const reaches = (expected: string) =>
       waitFor(`${host} reaches ${expected}`, async () => (await who()) === expected);
 
-    it(`IPv${family}: reach a pod of this node or another, and follow the Service`, async () => {
+    it(`IPv${family}: reach a pod of any node, and follow changes of the Service`, async () => {
       const world = new World(lab, agent, family);
       await world.apply(objects(world, [world.pod(0)]));
       await reaches('pod-1');
@@ -95,7 +95,7 @@ describe('node ports on localhost in mode nftables', () => {
       await reaches('refused');
     });
 
-    it(`IPv${family}: a connection outlives its Service`, async () => {
+    it(`IPv${family}: keep connections after the Service is deleted`, async () => {
       const world = new World(lab, agent, family);
       await world.apply(objects(world, [world.pod(0)]));
       await reaches('pod-1');
@@ -106,7 +106,7 @@ describe('node ports on localhost in mode nftables', () => {
       await held.close();
     });
 
-    it(`IPv${family}: nobody else reaches them there`, async () => {
+    it(`IPv${family}: are not reachable from other hosts`, async () => {
       const world = new World(lab, agent, family);
       await world.apply(objects(world, [world.pod(0)]));
       await reaches('pod-1');
@@ -123,7 +123,7 @@ describe('node ports on localhost in mode nftables', () => {
   }
 
   for (const family of [4, 6] as const) {
-    it(`IPv${family}: UDP and SCTP are refused at once and counted, also where a process listens`, async () => {
+    it(`IPv${family}: reject and count UDP and SCTP, even if a process listens`, async () => {
       const { node } = lab;
       const [host, world] = [LOCALHOST[family], new World(lab, agent, family)];
       const udp = async (address: string) => {
@@ -163,12 +163,12 @@ describe('node ports on localhost in mode nftables', () => {
     });
   }
 
-  it('a port that another process has is reported, and served once it is free', async () => {
+  it('report a port in use by another process, and serve it once it is free', async () => {
     const world = new World(lab, agent, 4);
     await world.apply([]);
     await lab.node.serve({ protocol: 'TCP', port: NODE_PORT, address: '127.0.0.1' });
     await world.apply(objects(world, [world.pod(0)]));
-    const line = await waitFor('it is logged', () =>
+    const line = await waitFor('the failure is logged', () =>
       agent.logged('cannot serve a node port on localhost; trying again').at(0),
     );
     assert.deepEqual([line?.service, line?.family, line?.port], ['default/web', 'IPv4', NODE_PORT]);
@@ -184,7 +184,7 @@ describe('node ports on localhost in mode nftables', () => {
     });
   });
 
-  it('an agent that ends lets go of the ports, and serves them again when it is back', async () => {
+  it('are released when the agent exits, and served again when it is back', async () => {
     const world = new World(lab, agent, 4);
     await world.apply(objects(world, [world.pod(0)]));
     await waitFor('the pod answers', async () => {
@@ -203,7 +203,7 @@ describe('node ports on localhost in mode nftables', () => {
     });
   });
 
-  it('an agent whose configuration file changed lets connections end before it does', async () => {
+  it('stay open until their connections end when a changed configuration file restarts the agent', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'portwide-e2e-localhost-'));
     try {
       const file = join(directory, 'config.conf');
@@ -212,11 +212,11 @@ describe('node ports on localhost in mode nftables', () => {
       const world = new World(lab, agent, 4);
       const { ended } = agent.launch([`--config=${file}`, '--hostname-override=node', '-v=3']);
       await world.apply(objects(world, [world.pod(0)]));
-      const held = await waitFor('a pod takes a connection', () =>
+      const held = await waitFor('a pod accepts a connection', () =>
         lab.node.hold('127.0.0.1', NODE_PORT),
       );
       writeFileSync(file, `${CONFIG}# another version\n`);
-      await waitFor('nobody listens any more', async () => {
+      await waitFor('the ports are closed', async () => {
         const { outcome } = await lab.node.tcp('127.0.0.1', NODE_PORT, { timeoutMs: 500 });
         return outcome === 'refused';
       });
@@ -228,7 +228,7 @@ describe('node ports on localhost in mode nftables', () => {
     }
   });
 
-  it('without localhost among the addresses nobody listens, and nothing is counted', async () => {
+  it('are not opened without localhost among --nodeport-addresses', async () => {
     const world = new World(lab, agent, 4);
     await agent.stop();
     await agent.start([
@@ -241,6 +241,6 @@ describe('node ports on localhost in mode nftables', () => {
     assert.equal(outcome, 'refused');
     assert.equal((await scrape()).value(REJECTED, {}), undefined);
     const { stdout } = await lab.node.exec('nft', ['list', 'counters']);
-    assert.doesNotMatch(stdout, /localhost/, 'those of the agent before are gone');
+    assert.doesNotMatch(stdout, /localhost/, 'the ports of the previous agent are closed');
   });
 });

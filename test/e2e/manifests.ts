@@ -1,9 +1,9 @@
-/** Kubernetes objects as a user writes them, for the manifest directory of an agent under test. */
+/** Kubernetes objects as users write them, for an agent under test. */
 import type { Host } from '../lab/lab.ts';
 
 export type Manifest = Readonly<Record<string, unknown>>;
 
-/** Fields of a Service beyond its name. `clusterIPs` says the families. */
+/** Fields of a Service besides its name. `clusterIPs` determines the families. */
 export interface ServiceFields {
   readonly annotations?: Readonly<Record<string, string>>;
   readonly labels?: Readonly<Record<string, string>>;
@@ -32,10 +32,10 @@ export function serviceManifest(name: string, fields: ServiceFields): Manifest {
   };
 }
 
-/** As much of a pod as a slice needs. */
+/** The fields of a pod that a slice needs. */
 export type Pod = Pick<Host, 'name' | 'ipv4' | 'ipv6'>;
 
-/** A pod as an EndpointSlice shows it. */
+/** An endpoint in an EndpointSlice. */
 export interface EndpointFields {
   readonly conditions?: Readonly<Record<string, boolean>>;
   readonly zone?: string;
@@ -47,7 +47,7 @@ export interface SliceFields {
   readonly ports?: readonly Readonly<Record<string, unknown>>[];
 }
 
-/** One slice of a Service; pods on `node` and on `node2` are told apart by their names. */
+/** One EndpointSlice of a Service. The nodes of pods (`node`, `node2`) follow from their names. */
 export function sliceManifest(
   service: string,
   family: 4 | 6,

@@ -20,17 +20,20 @@ const FAMILIES = [
   [6, 'IPv6'],
 ] as const;
 
-/** Asks the agent on the node, from inside its namespace. */
+/** Requests a page of the agent from inside the node's namespace. */
 async function get(lab: Lab, path: string): Promise<string> {
   const answer = await lab.node.httpGet(`http://127.0.0.1:10249${path}`);
   if ('error' in answer) throw new Error(answer.error);
   return answer.body;
 }
 
-/** Rules are in force a moment before the agent tells of them: asks until what it tells is right. */
-const tells = (right: () => Promise<void>) =>
-  waitFor('it tells what is in force', async () => {
-    await right();
+/**
+ * Scrapes until the metrics are as expected, because rules are in force slightly before they are
+ * counted.
+ */
+const eventually = (assertion: () => Promise<void>) =>
+  waitFor('the metrics report the rules in force', async () => {
+    await assertion();
     return true;
   });
 
@@ -42,7 +45,7 @@ function triggered(slice: Manifest, time: Date): Manifest {
 }
 
 for (const variant of ['nft', 'legacy'] as const) {
-  describe(`what an agent on iptables-${variant} says of itself`, () => {
+  describe(`metrics of an agent on iptables-${variant}`, () => {
     let lab: Lab;
     let agent: Agent;
     const service = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
@@ -63,8 +66,8 @@ for (const variant of ['nft', 'legacy'] as const) {
       await lab?.destroy();
     });
 
-    it('its rules, counted as they are in the kernel', () =>
-      tells(async () => {
+    it('count its rules as in the kernel', () =>
+      eventually(async () => {
         const scraped = await scrape(lab);
         for (const [family, ip_family] of FAMILIES) {
           for (const table of ['mangle', 'nat', 'filter'] as const) {
@@ -77,21 +80,21 @@ for (const variant of ['nft', 'legacy'] as const) {
         }
       }));
 
-    it('how long a change of an endpoint took', async () => {
+    it('measure how long a change of an endpoint took', async () => {
       const name = 'kubeproxy_network_programming_duration_seconds_count';
       const changed = sliceManifest('all', 4, lab.pods);
       assert.equal((await scrape(lab)).value(name), undefined);
       const partial = 'kubeproxy_sync_partial_proxy_rules_duration_seconds_count';
       const before = (await scrape(lab)).value(partial, { ip_family: 'IPv4' }) ?? 0;
       await agent.apply([service, triggered(changed, new Date())]);
-      await tells(async () => {
+      await eventually(async () => {
         const scraped = await scrape(lab);
         assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 1);
         assert.ok((scraped.value(partial, { ip_family: 'IPv4' }) ?? 0) > before);
       });
     });
 
-    it('which Services it refuses', async () => {
+    it('report refused Services', async () => {
       const spec = { clusterIPs: ['10.96.0.11'], type: 'NodePort' };
       await agent.apply([service, serviceManifest('bad', { annotations: ALL_PORTS, spec })]);
       const scraped = await scrape(lab);
@@ -99,29 +102,29 @@ for (const variant of ['nft', 'legacy'] as const) {
       assert.equal(scraped.value('portwide_all_ports_services', { kind: 'all' }), 1);
     });
 
-    it('what somebody removed', async () => {
+    it('count restores after an external removal', async () => {
       const lost = () =>
         agent.log.filter(({ msg }) => msg.startsWith('somebody changed')).map(({ what }) => what);
       for (const [args, expected] of [
         [['-t', 'nat', '-F', 'KUBE-PROXY-CANARY'], /^chain KUBE-PROXY-CANARY of table nat$/],
         [['-t', 'filter', '-F', 'FORWARD'], /^jump from FORWARD to KUBE-\S+ in table filter$/],
       ] as const) {
-        // Again, if it was a comparison of everything that found it.
-        await waitFor('it is noticed', async () => {
+        // Repeated in case a periodic full sync restored it.
+        await waitFor('the removal is detected', async () => {
           await lab.node.exec(`iptables-${variant}`, args);
           return lost().some((what) => expected.test(String(what)));
         });
       }
     });
 
-    it('which mode it runs in, and that it runs', async () => {
+    it('report the mode and build', async () => {
       assert.equal(await get(lab, '/proxyMode'), 'iptables');
       assert.equal(await get(lab, '/healthz'), 'ok');
       const slis = new Scrape(await get(lab, '/metrics/slis'));
       assert.equal(slis.value('kubernetes_healthcheck', { name: 'ping' }), 1);
     });
 
-    it('in a form that Prometheus takes', async () => {
+    it('pass promtool check metrics', async () => {
       assert.deepEqual(
         (await promtoolProblems(await get(lab, '/metrics'))).sort(),
         KUBE_PROXY_PROBLEMS,
@@ -130,7 +133,7 @@ for (const variant of ['nft', 'legacy'] as const) {
   });
 }
 
-describe('what an agent on nftables says of itself', () => {
+describe('metrics of an agent on nftables', () => {
   let lab: Lab;
   let agent: Agent;
   before(async () => {
@@ -143,7 +146,7 @@ describe('what an agent on nftables says of itself', () => {
     await lab?.destroy();
   });
 
-  /** How many elements each map has in the kernel, of those that have any. */
+  /** Number of elements of each non-empty map in the kernel. */
   const inKernel = async (family: 'ip' | 'ip6') => {
     const { stdout } = await lab.node.exec('nft', ['-j', 'list', 'table', family, 'portwide']);
     const { nftables } = JSON.parse(stdout) as {
@@ -154,7 +157,7 @@ describe('what an agent on nftables says of itself', () => {
       sets.flatMap(({ name, elem }) => (elem ? [[name, elem.length]] : [])),
     );
   };
-  const told = async (ip_family: string) => {
+  const reported = async (ip_family: string) => {
     const { samples = [] } = (await scrape(lab)).metrics.get('portwide_nftables_elements') ?? {};
     const own = samples.filter(
       ({ labels, value }) => labels.ip_family === ip_family && value !== 0,
@@ -162,7 +165,7 @@ describe('what an agent on nftables says of itself', () => {
     return Object.fromEntries(own.map(({ labels, value }) => [labels.map, value]));
   };
 
-  it('its elements, counted as they are in the kernel, through changes and interference', async () => {
+  it('count its elements as in the kernel, through changes and external changes', async () => {
     const all = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
     const web = serviceManifest('web', {
       spec: {
@@ -188,20 +191,22 @@ describe('what an agent on nftables says of itself', () => {
         ['ip', 'IPv4'],
         ['ip6', 'IPv6'],
       ] as const) {
-        await tells(async () => assert.deepEqual(await told(ip_family), await inKernel(family)));
+        await eventually(async () =>
+          assert.deepEqual(await reported(ip_family), await inKernel(family)),
+        );
       }
     }
     const before = await inKernel('ip');
     assert.ok((before.endpoints ?? 0) >= 2 && (before['endpoint-ips'] ?? 0) >= 2);
     await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide']);
-    await waitFor('it is back', async () => {
+    await waitFor('the table is restored', async () => {
       assert.deepEqual(await inKernel('ip').catch(() => undefined), before);
       return true;
     });
-    await tells(async () => assert.deepEqual(await told('IPv4'), before));
+    await eventually(async () => assert.deepEqual(await reported('IPv4'), before));
   });
 
-  it('which mode it runs in, and no failures', async () => {
+  it('report the mode, and no failures', async () => {
     assert.equal(await get(lab, '/proxyMode'), 'nftables');
     const scraped = await scrape(lab);
     for (const kind of ['sync', 'cleanup']) {
@@ -209,12 +214,12 @@ describe('what an agent on nftables says of itself', () => {
       assert.equal(scraped.value(name, { ip_family: 'IPv4' }), 0);
       assert.equal(scraped.value(name, { ip_family: 'IPv6' }), 0);
     }
-    const ofMode = KUBE_PROXY_PROBLEMS.filter((line) => !line.includes('iptables'));
-    assert.deepEqual(await promtoolProblems(await get(lab, '/metrics')), ofMode);
+    const problems = KUBE_PROXY_PROBLEMS.filter((line) => !line.includes('iptables'));
+    assert.deepEqual(await promtoolProblems(await get(lab, '/metrics')), problems);
   });
 });
 
-describe('what an agent says to the API server', () => {
+describe("an agent's writes to the API server", () => {
   let lab: Lab;
   before(async () => {
     lab = await createLab({ pods: 0, remotePods: 0 });
@@ -230,7 +235,7 @@ describe('what an agent says to the API server', () => {
     return () => text.split('\n').slice(0, -1);
   }
 
-  it('that it starts, and which Services it refuses, as Events; and counts its requests', async () => {
+  it('are Events about its start and refused Services; its requests are counted', async () => {
     const refused = serviceManifest('bad', {
       annotations: ALL_PORTS,
       spec: { clusterIPs: VIPS, type: 'NodePort' },
@@ -244,13 +249,13 @@ describe('what an agent says to the API server', () => {
       const written = await api.call('events');
       return written.length === 2 ? written : undefined;
     });
-    const told = events.map(({ type, reason, action, note, regarding, reportingInstance }) => {
+    const reported = events.map(({ type, reason, action, note, regarding, reportingInstance }) => {
       const { kind, name, uid } = regarding as Record<string, string>;
       return [type, reason, action, note, `${kind} ${name} ${uid}`, reportingInstance];
     });
     const message = 'a NodePort Service cannot serve all ports of a node';
     const instance = 'portwide-node';
-    assert.deepEqual(told, [
+    assert.deepEqual(reported, [
       ['Normal', 'Starting', 'StartPortwide', '', 'Node node node', instance],
       [
         'Warning',
@@ -258,7 +263,7 @@ describe('what an agent says to the API server', () => {
         'ServeService',
         `spec.type: ${message}`,
         'Service bad uid-1',
-        // Every node sees it.
+        // Every node's agent reports it.
         'portwide',
       ],
     ]);
@@ -272,7 +277,7 @@ describe('what an agent says to the API server', () => {
     const count = (code: string, method: string) =>
       scraped.value('rest_client_requests_total', { code, method, host });
     assert.equal(count('201', 'POST'), 2);
-    // A list and a watch of each of three kinds; one that is opened again counts as well.
+    // A list and a watch for each of three kinds; reopened watches count too.
     const gets = count('200', 'GET') ?? 0;
     const timed = scraped.value('rest_client_request_duration_seconds_count', { verb: 'GET' });
     assert.ok(gets >= 6 && (timed ?? 0) >= gets, `${gets} requests, ${timed} of them timed`);
@@ -282,7 +287,7 @@ describe('what an agent says to the API server', () => {
     assert.equal(scraped.value('portwide_events_dropped_total', { reason: 'rejected' }), 0);
     await api.kill();
     await waitFor(
-      'the watches are seen to be closed',
+      'the agent notices that the watches are closed',
       async () => (await scrape(lab)).value('portwide_api_watch_state', { kind: 'Service' }) === 0,
     );
   });

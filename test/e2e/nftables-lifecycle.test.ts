@@ -11,12 +11,12 @@ const VIPS = ['10.96.0.10', 'fd00:10:96::10'] as const;
 const LISTED_VIPS = ['10.96.0.11', 'fd00:10:96::11'] as const;
 const [VIP, VIP6] = VIPS;
 const [LISTED, LISTED6] = LISTED_VIPS;
-/** No test waits for it: what is mended is mended because the kernel tells. */
+/** An hour, so that no test passes by a periodic resync: repairs happen on kernel notifications. */
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=1h'];
 const NFT = '/usr/sbin/nft';
 const POD_PORTS = [8080, 8081, 8082, 8083];
 
-describe('the life of an agent on nftables', () => {
+describe('life cycle of an agent on nftables', () => {
   let lab: Lab;
   let agent: Agent;
 
@@ -32,7 +32,7 @@ describe('the life of an agent on nftables', () => {
   beforeEach(async () => {
     if (!agent.runsWith(FLAGS)) await agent.start(FLAGS);
   });
-  // An agent that still runs serves the next test as well: a start takes longer than most of them.
+  // An agent that still runs also serves the next test: a start takes longer than most tests.
   afterEach(async function () {
     agent.write('objects', []);
     if (this.currentTest?.state === 'passed' && agent.runsWith(FLAGS)) await agent.apply([]);
@@ -53,7 +53,7 @@ describe('the life of an agent on nftables', () => {
     sessionAffinity: 'ClientIP',
     sessionAffinityConfig: { clientIP: { timeoutSeconds: seconds } },
   });
-  /** An all-ports and a listed Service over the same pods, in both families. */
+  /** An all-ports and a listed Service with the same pods, in both families. */
   const services = (all: readonly Host[], spec: object = {}): Manifest[] => [
     serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS, ...spec } }),
     serviceManifest('web', {
@@ -65,8 +65,8 @@ describe('the life of an agent on nftables', () => {
     ]),
   ];
   const nft = async (...args: string[]) => (await lab.node.exec('nft', args)).stdout;
-  /** The elements of an affinity map, without the time that they have left. */
-  const noted = async (map: string, ip: 'ip' | 'ip6' = 'ip') => {
+  /** The elements of an affinity map, without their remaining time. */
+  const affinityEntries = async (map: string, ip: 'ip' | 'ip6' = 'ip') => {
     const args = ['list', 'map', ip, 'portwide', map];
     const { stdout: text } = await lab.node.exec('nft', args, { reject: false });
     const list = /elements = \{([^}]*)\}/.exec(text)?.[1] ?? '';
@@ -79,8 +79,8 @@ describe('the life of an agent on nftables', () => {
     const texts = await Promise.all(
       ['ip', 'ip6'].map((ip) => lab.node.exec('nft', ['list', 'table', ip, 'portwide'])),
     );
-    // nft prints elements in the order of a hash, two of which are alike only within one table. What
-    // packets noted does not count.
+    // nft prints elements in hash order, which differs between tables. Affinity entries written by
+    // packets are left out.
     return texts
       .flatMap(({ stdout }) => stdout.split('\n'))
       .flatMap((line) => line.split(/[,{}]/))
@@ -90,7 +90,10 @@ describe('the life of an agent on nftables', () => {
       .join('\n');
   };
 
-  /** Clients that connect all the while; what `work` gives, and how often they were not answered. */
+  /**
+   * Runs `work` while clients connect continuously. Returns its result and the number of failed
+   * connections.
+   */
   async function throughout(
     probes: readonly (() => Promise<unknown>)[],
     work: () => Promise<void>,
@@ -113,7 +116,7 @@ describe('the life of an agent on nftables', () => {
     try {
       await work();
       const goal = count + 20;
-      await waitFor('clients went on', () => count >= goal);
+      await waitFor('clients continued', () => count >= goal);
     } finally {
       working = false;
       await Promise.all(clients);
@@ -128,11 +131,14 @@ describe('the life of an agent on nftables', () => {
     () => lab.client.tcp(LISTED6, 80),
   ];
 
-  it('a restart that finds everything as it should be writes nothing, affinity stays', async () => {
+  it('writes nothing at a restart if everything is as expected, and keeps affinity entries', async () => {
     await agent.apply(services(pods(0, 1, 2), sticky(1000)));
     for (const vip of VIPS) answered(await lab.client.tcp(vip, 5000));
     for (const vip of LISTED_VIPS) answered(await lab.client.tcp(vip, 80));
-    const before = [await noted('affinity'), await noted('affinity-ips-0', 'ip6')];
+    const before = [
+      await affinityEntries('affinity'),
+      await affinityEntries('affinity-ips-0', 'ip6'),
+    ];
     assert.deepEqual(
       before.map(({ length }) => length),
       [1, 1],
@@ -144,16 +150,19 @@ describe('the life of an agent on nftables', () => {
       ['IPv4', 0],
       ['IPv6', 0],
     ]);
-    assert.deepEqual([await noted('affinity'), await noted('affinity-ips-0', 'ip6')], before);
+    assert.deepEqual(
+      [await affinityEntries('affinity'), await affinityEntries('affinity-ips-0', 'ip6')],
+      before,
+    );
   });
 
-  it('rules stay when the agent ends', async () => {
+  it('keeps rules when the agent exits', async () => {
     await agent.apply(services(pods(0)));
     await agent.stop();
     for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
   });
 
-  it('kill -9 at any moment during churn loses no connection and leaves nothing stale', async function () {
+  it('loses no connection and leaves nothing stale when killed at any moment during churn', async function () {
     this.timeout(180_000);
     const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
     await agent.apply(services(pods(0)));
@@ -165,13 +174,13 @@ describe('the life of an agent on nftables', () => {
       return outcome;
     });
     await throughout(counted, async () => {
-      // Where in its work the agent is when it is killed is decided by probes answered meanwhile.
+      // The number of probes answered meanwhile determines when the agent is killed.
       for (let round = 0; round < 8; round++) {
         for (let change = 0; change < 3; change++) {
           const spec = (round + change) % 2 === 0 ? sticky(60) : {};
           agent.write('objects', services(sets[(round + change) % sets.length] ?? [], spec));
           const goal = probes + 3 + ((round * 7 + change * 5) % 23);
-          await waitFor('clients went on', () => probes >= goal);
+          await waitFor('clients continued', () => probes >= goal);
         }
         await agent.kill();
         if (round % 3 === 0) agent.write('objects', services(sets[(round + 1) % 4] ?? []));
@@ -191,14 +200,14 @@ describe('the life of an agent on nftables', () => {
     assert.equal(survived, await tables());
   });
 
-  it('what others do to the table is mended at once, and no other table is touched', async function () {
+  it('repairs external changes of its table at once, and touches no other table', async function () {
     this.timeout(180_000);
     await agent.apply(services(pods(0, 1)));
     const other =
       'table ip other { chain c { type filter hook input priority 5; }; set s { type mark; }; }';
     await nft(other);
     const others = await nft('list', 'table', 'ip', 'other');
-    const whole = await tables();
+    const expected = await tables();
     const damages = [
       'delete table ip portwide; delete table ip6 portwide',
       'flush map ip portwide service-ips',
@@ -215,32 +224,33 @@ describe('the life of an agent on nftables', () => {
     ];
     for (const damage of damages) {
       await nft(damage);
-      await waitFor(`mended: ${damage}`, async () => (await tables()) === whole);
+      await waitFor(`restored after: ${damage}`, async () => (await tables()) === expected);
       answered(await lab.client.tcp(VIP, 4000));
     }
-    // Other tables are none of its business, and it has heard of one when it hears of what came after.
+    // Other tables are ignored. Notifications are ordered, so the agent has seen this one once it
+    // reacts to a later one.
     agent.log.length = 0;
     await nft('add table ip6 other; add chain ip6 other c; delete table ip6 other');
     await nft('flush chain ip portwide services');
     const lost = () => agent.log.filter(({ what }) => what !== undefined);
-    await waitFor('it hears of its own', () => lost().length > 0);
+    await waitFor('it receives notifications for its own table', () => lost().length > 0);
     assert.deepEqual([...new Set(lost().map(({ family }) => family))], ['IPv4']);
-    // So fast that there is no moment at which all is as it was.
+    // In rapid succession, so that the table is never complete in between.
     await nft('flush ruleset');
-    await waitFor('the table is back', async () => (await tables()) === whole);
+    await waitFor('the table is restored', async () => (await tables()) === expected);
     await nft(other);
     assert.equal(await nft('list', 'table', 'ip', 'other'), others);
   });
 
-  it('what others do is mended in a family whose twin cannot be written', async () => {
+  it('repairs external changes in one family while the other cannot be written', async () => {
     await agent.stop();
     await lab.node.exec('nft', ['flush', 'ruleset']);
     const commands = mkdtempSync(join(tmpdir(), 'portwide-commands-'));
-    // In its own process, by whose number the agent knows what is its own.
+    // In its own process, because the agent recognizes its own changes by the process id.
     const script = `#!/bin/sh
       [ "$1" = --version ] && exec ${NFT} "$@"
       cat > ${commands}/$$
-      grep -q 'table ip6 portwide {' ${commands}/$$ && { echo 'told to fail' >&2; exit 1; }
+      grep -q 'table ip6 portwide {' ${commands}/$$ && { echo 'failing on demand' >&2; exit 1; }
       [ "$1" = --check ] && exec ${NFT} --check -f ${commands}/$$
       exec ${NFT} -f ${commands}/$$`;
     writeFileSync(join(commands, 'nft'), script, { mode: 0o755 });
@@ -250,13 +260,13 @@ describe('the life of an agent on nftables', () => {
       own.launch(FLAGS);
       const answers = async () => (await lab.client.tcp(VIP, 4000, SHORT)).outcome === 'answered';
       await waitFor('it serves', answers);
-      // It listens after some seconds of patience with the other family.
-      const heard = async () => {
+      // It subscribes after some seconds of waiting for the other family.
+      const isNotified = async () => {
         await nft('add set ip portwide foreign { type mark; }');
         await nft('delete set ip portwide foreign').catch(() => {});
         return own.log.some(({ what }) => /in table portwide/.test(String(what)));
       };
-      await waitFor('it hears of others', heard, 30_000);
+      await waitFor('it receives notifications of external changes', isNotified, 30_000);
       await nft('delete table ip portwide');
       await waitFor('it serves again', answers);
       assert.ok(own.log.some(({ msg }) => /fail/.test(msg)));
@@ -266,7 +276,7 @@ describe('the life of an agent on nftables', () => {
     }
   });
 
-  it('a table of another version is replaced: connections live, clients notice nothing', async () => {
+  it('replaces a table of another version without dropping connections', async () => {
     await agent.kill();
     const [pod] = pods(0);
     assert.ok(pod);
@@ -294,17 +304,17 @@ describe('the life of an agent on nftables', () => {
     }
     assert.ok(agent.log.some(({ level, msg }) => level === 40 && /incompatible version/.test(msg)));
     const replaced = await tables();
-    assert.equal((await noted('affinity')).length, 1);
-    assert.equal((await noted('affinity', 'ip6')).length, 1);
+    assert.equal((await affinityEntries('affinity')).length, 1);
+    assert.equal((await affinityEntries('affinity', 'ip6')).length, 1);
     await agent.kill();
     await lab.node.exec('nft', ['flush', 'ruleset']);
     await agent.start();
     assert.equal(replaced, await tables());
   });
 
-  it('as endpoints come and go nobody is refused or lost while there is one', async function () {
+  it('loses and rejects no connection while endpoints change, as long as there is one', async function () {
     this.timeout(180_000);
-    /** Endpoints of one Service are pods times ports, those of the other pods. */
+    /** A Service has pods times ports endpoints; other pods have the rest. */
     const grown = (count: number, spec: object): Manifest[] => [
       ...services(pods(...[0, 1, 2, 3, 4].slice(0, Math.ceil(count / 4))), spec).filter(
         ({ kind, metadata }) =>
@@ -333,12 +343,12 @@ describe('the life of an agent on nftables', () => {
       await agent.apply(grown(0, spec));
       for (const vip of LISTED_VIPS) refused(await lab.client.tcp(vip, 80));
       for (const vip of VIPS) refused(await lab.client.tcp(vip, 80));
-      assert.deepEqual(await noted('affinity'), []);
-      assert.deepEqual(await noted('affinity-ips-0'), []);
+      assert.deepEqual(await affinityEntries('affinity'), []);
+      assert.deepEqual(await affinityEntries('affinity-ips-0'), []);
     }
   });
 
-  it('an endpoint that goes takes its affinity along, the others keep theirs', async () => {
+  it('removes the affinity entries of a deleted endpoint and keeps the others', async () => {
     await agent.apply(services(pods(0, 1, 2, 3, 4), sticky(1000)));
     const clients = [lab.client, lab.node, lab.node2, ...pods(0, 1)];
     const who = async (client: Host, vip: string, port: number) =>
@@ -359,25 +369,25 @@ describe('the life of an agent on nftables', () => {
     };
     const first = await choices();
     assert.deepEqual(await choices(), first);
-    const gone = first.get(`client ${VIP}`) ?? '';
-    const left = lab.pods.filter(({ name }) => name !== gone);
-    const entries = await noted('affinity-ips-0');
-    const goneAddress = lab.pods.find(({ name }) => name === gone)?.ipv4 ?? '';
-    await agent.apply(services(left, sticky(1000)));
-    const kept = entries.filter((entry) => !entry.endsWith(`: ${goneAddress}`));
-    assert.ok(kept.length < entries.length);
-    assert.deepEqual((await noted('affinity-ips-0')).sort(), kept.sort());
+    const deletedPod = first.get(`client ${VIP}`) ?? '';
+    const remainingPods = lab.pods.filter(({ name }) => name !== deletedPod);
+    const entries = await affinityEntries('affinity-ips-0');
+    const deletedAddress = lab.pods.find(({ name }) => name === deletedPod)?.ipv4 ?? '';
+    await agent.apply(services(remainingPods, sticky(1000)));
+    const otherEntries = entries.filter((entry) => !entry.endsWith(`: ${deletedAddress}`));
+    assert.ok(otherEntries.length < entries.length);
+    assert.deepEqual((await affinityEntries('affinity-ips-0')).sort(), otherEntries.sort());
     const second = await choices();
     for (const [key, pod] of first) {
-      if (pod === gone) assert.notEqual(second.get(key), gone);
+      if (pod === deletedPod) assert.notEqual(second.get(key), deletedPod);
       else assert.equal(second.get(key), pod, key);
     }
     await agent.apply(services(lab.pods, sticky(1000)));
     assert.deepEqual(await choices(), second);
-    // Off: entries are of no use; on again: they are not those of old.
+    // Turning affinity off makes entries useless; turned on again, old entries must not return.
     await agent.apply(services(lab.pods));
-    assert.deepEqual(await noted('affinity-ips-0'), []);
-    assert.deepEqual(await noted('affinity', 'ip6'), []);
+    assert.deepEqual(await affinityEntries('affinity-ips-0'), []);
+    assert.deepEqual(await affinityEntries('affinity', 'ip6'), []);
     const seen = new Set<string>();
     await waitFor(
       'several pods answer',
@@ -387,7 +397,7 @@ describe('the life of an agent on nftables', () => {
     assert.deepEqual(await choices(), await choices());
   });
 
-  it('how long it holds is up to each Service', async () => {
+  it('applies the affinity timeout of each Service', async () => {
     const [all, web, ...slices] = services(pods(0, 1, 2));
     const withAffinity = (manifest: Manifest | undefined, seconds: number): Manifest => ({
       ...manifest,
@@ -396,30 +406,33 @@ describe('the life of an agent on nftables', () => {
     await agent.apply([withAffinity(all, 500), withAffinity(web, 2), ...slices]);
     answered(await lab.client.tcp(VIP, 22));
     answered(await lab.client.tcp(LISTED, 80));
-    assert.match((await noted('affinity-ips-0')).join(), /timeout 8m20s/);
-    assert.match((await noted('affinity')).join(), /timeout 2s/);
-    await waitFor('one of them ended', async () => (await noted('affinity')).length === 0);
-    assert.equal((await noted('affinity-ips-0')).length, 1);
+    assert.match((await affinityEntries('affinity-ips-0')).join(), /timeout 8m20s/);
+    assert.match((await affinityEntries('affinity')).join(), /timeout 2s/);
+    await waitFor(
+      'one affinity entry expired',
+      async () => (await affinityEntries('affinity')).length === 0,
+    );
+    assert.equal((await affinityEntries('affinity-ips-0')).length, 1);
   });
 
-  it('an endpoint that is the node itself is remembered as any', async () => {
+  it('keeps affinity to an endpoint that is the node itself', async () => {
     await lab.node.serve({ protocol: 'TCP', port: 8080 });
     try {
       await agent.apply(services([lab.node, ...pods(0, 1)], sticky(1000)));
       const who = async () => answered(await lab.client.tcp(LISTED, 80)).host;
-      await waitFor('the node was drawn', async () => {
+      await waitFor('the node was selected', async () => {
         await nft('flush', 'map', 'ip', 'portwide', 'affinity');
         return (await who()) === 'node';
       });
-      assert.equal((await noted('affinity')).length, 1);
+      assert.equal((await affinityEntries('affinity')).length, 1);
       for (let probe = 0; probe < 5; probe++) assert.equal(await who(), 'node');
     } finally {
       await lab.node.stopServing();
     }
   });
 
-  it('a flow that nobody answers does not bring back an endpoint that went', async () => {
-    // On the LAN's other side nothing answers.
+  it('does not restore a deleted endpoint for a flow without answers', async () => {
+    // No host answers at this address of the LAN.
     const ghost = {
       ...pods(0)[0],
       name: 'pod-ghost',
@@ -432,10 +445,13 @@ describe('the life of an agent on nftables', () => {
     const sender = lab.client.spawn(process.execPath, ['-e', script]);
     sender.catch(() => {});
     try {
-      await waitFor('it is noted', async () => (await noted('affinity-ips-0')).length === 1);
+      await waitFor(
+        'the affinity entry exists',
+        async () => (await affinityEntries('affinity-ips-0')).length === 1,
+      );
       await agent.apply(services(pods(0), sticky(1000)));
       assert.equal(answered(await lab.client.udp(VIP, 5061)).host, 'pod-1');
-      const [entry = ''] = await noted('affinity-ips-0');
+      const [entry = ''] = await affinityEntries('affinity-ips-0');
       assert.ok(entry.endsWith(`: ${pods(0)[0]?.ipv4}`), entry);
     } finally {
       sender.kill('SIGKILL');
@@ -443,7 +459,7 @@ describe('the life of an agent on nftables', () => {
     }
   });
 
-  it('external traffic goes where the policy says as it changes to and fro', async () => {
+  it('follows changes of externalTrafficPolicy', async () => {
     const [remote] = lab.remotePods;
     assert.ok(remote);
     const vip = '203.0.113.5';

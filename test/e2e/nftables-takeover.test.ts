@@ -27,7 +27,10 @@ const VIPS = {
   gone: { 4: '10.96.0.99', 6: 'fd00:10:96::99' },
 };
 const NODE_PORT = 30_080;
-/** A test may neither lower a score nor set the host's limit: what is warned of is of another kind. */
+/**
+ * A test can neither lower an OOM score nor set the host's conntrack limit. Warnings about other
+ * settings are allowed.
+ */
 const FLAGS = [...AGENT_FLAGS, '--oom-score-adj=0', '--conntrack-max-per-core=0'];
 const NFTABLES = [...FLAGS, '--proxy-mode=nftables'];
 const iptables = (variant: string) => [
@@ -36,10 +39,10 @@ const iptables = (variant: string) => [
   `--iptables-variant=${variant}`,
 ];
 
-/** Rules of a variant of iptables, Portwide's table, kube-proxy's table. */
+/** Rules of an iptables variant, Portwide's table, or kube-proxy's table. */
 type Leftover = 'nft' | 'legacy' | 'nftables' | 'kube-proxy';
 
-describe('what takes over from what', () => {
+describe('the previous and the new proxy', () => {
   let lab: Lab;
   let agent: Agent;
 
@@ -72,7 +75,7 @@ describe('what takes over from what', () => {
     late: VIPS.late[family],
     gone: VIPS.gone[family],
   });
-  /** `late` has got an endpoint that who was here before does not know. */
+  /** `late` has an endpoint that the previous proxy does not know. */
   const services = (): Manifest[] => [
     serviceManifest('web', {
       spec: {
@@ -96,7 +99,7 @@ describe('what takes over from what', () => {
     ]),
   ];
 
-  /** Everything in the kernel of those that an agent is to remove, in all modes but this one. */
+  /** All kernel state that the agent must remove: of all modes except its own. */
   const leftBy = async (modes: readonly Leftover[]) => {
     const left: string[] = [];
     for (const family of FAMILIES) {
@@ -119,8 +122,9 @@ describe('what takes over from what', () => {
   };
 
   /**
-   * Starts an agent while clients connect all the time, over every way there is, and while
-   * connections are held. None is lost, from before the start until nothing is left of who was here.
+   * Starts an agent while clients connect continuously by every path and while connections are
+   * held. Asserts that no connection is lost from before the start until the previous proxy's state
+   * is removed.
    */
   async function takeOver(flags: readonly string[], gone: readonly Leftover[]): Promise<void> {
     const ways: (readonly [Host, string, number])[] = FAMILIES.flatMap((family) => [
@@ -130,11 +134,11 @@ describe('what takes over from what', () => {
       [lab.node, VIPS.web[family], 80] as const,
     ]);
     const held = await Promise.all(ways.map(([from, to, port]) => from.hold(to, port)));
-    let going = true;
+    let isRunning = true;
     const outcomes = new Map<string, number>();
     const clients = ways.map(([from, to, port]) =>
       repeatUntil(
-        () => !going,
+        () => !isRunning,
         async () => {
           const { outcome } = await from.tcp(to, port);
           const key =
@@ -146,16 +150,20 @@ describe('what takes over from what', () => {
     const answers = () => outcomes.get('answered') ?? 0;
     const more = async () => {
       const goal = answers() + 20;
-      await waitFor('clients go on', () => answers() >= goal, 20_000);
+      await waitFor('clients continue', () => answers() >= goal, 20_000);
     };
     try {
       await more();
       agent.write('objects', services());
       await agent.start(flags);
-      await waitFor('the others are gone', async () => (await leftBy(gone)).length === 0, 30_000);
+      await waitFor(
+        "the previous proxy's state is removed",
+        async () => (await leftBy(gone)).length === 0,
+        30_000,
+      );
       await more();
     } finally {
-      going = false;
+      isRunning = false;
       await Promise.all(clients);
     }
     assert.deepEqual([...outcomes.keys()], ['answered']);
@@ -170,7 +178,7 @@ describe('what takes over from what', () => {
       }
       assert.notEqual((await lab.client.tcp(VIPS.gone[family], 80, SHORT)).outcome, 'answered');
     }
-    // Of settings there are warnings, as in kube-proxy: of NodePorts on all addresses, say.
+    // Warnings about settings are as in kube-proxy, for example NodePorts on all addresses.
     assert.deepEqual(
       agent.log
         .filter(({ level, setting }) => level >= 40 && setting === undefined)
@@ -180,7 +188,7 @@ describe('what takes over from what', () => {
   }
 
   for (const variant of VARIANTS) {
-    it(`nftables from kube-proxy's mode iptables, iptables-${variant}`, async () => {
+    it(`takeover by nftables from kube-proxy's mode iptables, iptables-${variant}`, async () => {
       for (const family of FAMILIES) {
         const input = kubeProxyIptables(cluster(family));
         await lab.node.exec(iptablesTool(variant, family, 'restore'), ['--noflush'], { input });
@@ -188,10 +196,10 @@ describe('what takes over from what', () => {
       await lab.node.exec('sysctl', ['-q', '-w', 'net.ipv4.conf.all.route_localnet=1']);
       await takeOver(NFTABLES, ['nft', 'legacy', 'kube-proxy']);
       const { stdout } = await lab.node.exec('sysctl', ['-n', 'net.ipv4.conf.all.route_localnet']);
-      assert.equal(stdout, '0', 'nothing closes what it opens any more');
+      assert.equal(stdout, '0', 'no agent would restore what its rules open');
     });
 
-    it(`nftables from Portwide's mode iptables-${variant}, and back`, async () => {
+    it(`takeover by nftables from Portwide's mode iptables-${variant}, and back`, async () => {
       agent.write('objects', services());
       await agent.start(iptables(variant));
       await agent.stop();
@@ -202,7 +210,7 @@ describe('what takes over from what', () => {
       await takeOver(NFTABLES, ['nft', 'legacy', 'kube-proxy']);
     });
 
-    it(`iptables-${variant} from kube-proxy's mode nftables`, async () => {
+    it(`takeover by iptables-${variant} from kube-proxy's mode nftables`, async () => {
       for (const family of FAMILIES) {
         await lab.node.exec('nft', ['-f', '-'], { input: kubeProxyNftables(cluster(family)) });
       }
@@ -210,14 +218,14 @@ describe('what takes over from what', () => {
     });
   }
 
-  it("nftables from kube-proxy's mode nftables", async () => {
+  it("takeover by nftables from kube-proxy's mode nftables", async () => {
     for (const family of FAMILIES) {
       await lab.node.exec('nft', ['-f', '-'], { input: kubeProxyNftables(cluster(family)) });
     }
     await takeOver(NFTABLES, ['nft', 'legacy', 'kube-proxy']);
   });
 
-  it("the kubelet's chains stay, and KUBE-FIREWALL with them", async () => {
+  it("keeps the kubelet's chains, including KUBE-FIREWALL", async () => {
     const kubelet = '*mangle\n:KUBE-IPTABLES-HINT - [0:0]\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n';
     const input = kubelet + kubeProxyIptables(cluster(4));
     await lab.node.exec('iptables-nft-restore', ['--noflush'], { input });
@@ -226,14 +234,14 @@ describe('what takes over from what', () => {
     await agent.start(NFTABLES);
     const removed = () =>
       agent.logged('removed leftover state').filter(({ what }) => what === 'iptables');
-    await waitFor('the rules are gone', () => removed().length === 1, 30_000);
+    await waitFor('the rules are removed', () => removed().length === 1, 30_000);
     const chains = (await leftBy(['nft'])).filter((line) => line.startsWith(':'));
     const names = chains.map((line) => /KUBE-\S+/.exec(line)?.[0]);
     assert.deepEqual(names.sort(), ['KUBE-FIREWALL', 'KUBE-IPTABLES-HINT', 'KUBE-KUBELET-CANARY']);
     const filter = await iptablesRules(lab.node, 'nft', 4, 'filter');
     assert.match(filter, /-A INPUT -j KUBE-FIREWALL/);
     const { stdout } = await lab.node.exec('sysctl', ['-n', 'net.ipv4.conf.all.route_localnet']);
-    assert.equal(stdout, '1', 'it is not for us to say whether the kubelet needs it');
+    assert.equal(stdout, '1', 'the kubelet may still need it');
     await agent.kill();
     for (const table of ['mangle', 'filter']) {
       await lab.node.exec('iptables-nft', ['-t', table, '-F']);
@@ -241,9 +249,9 @@ describe('what takes over from what', () => {
     }
   });
 
-  it('what cannot be removed is warned of, keeps nothing else from going, and nobody from being served', async () => {
+  it('warns of state that cannot be removed, removes the rest, and serves', async () => {
     const commands = mkdtempSync(join(tmpdir(), 'portwide-commands-'));
-    const script = "#!/bin/sh\necho 'told to fail' >&2\nexit 1\n";
+    const script = "#!/bin/sh\necho 'failing on demand' >&2\nexit 1\n";
     writeFileSync(join(commands, 'iptables-legacy-restore'), script, { mode: 0o755 });
     const own = new Agent(lab, { env: { PATH: `${commands}:${process.env.PATH}` } });
     try {
@@ -253,13 +261,17 @@ describe('what takes over from what', () => {
       }
       own.write('objects', services());
       await own.start(NFTABLES);
-      await waitFor('it is warned of', () => own.log.some(({ level }) => level === 40), 30_000);
+      await waitFor(
+        'the failure is logged',
+        () => own.log.some(({ level }) => level === 40),
+        30_000,
+      );
       const warnings = own.log.filter(({ level }) => level >= 40);
       assert.deepEqual(
         warnings.map(({ msg }) => msg),
         ['cannot remove leftover state; retrying'],
       );
-      assert.match(JSON.stringify(warnings), /told to fail/);
+      assert.match(JSON.stringify(warnings), /failing on demand/);
       assert.deepEqual(await leftBy(['nft']), []);
       assert.notDeepEqual(await leftBy(['legacy']), []);
       answered(await lab.client.tcp(VIPS.web[4], 80));
@@ -270,7 +282,7 @@ describe('what takes over from what', () => {
     }
   });
 
-  it('cleanup leaves nothing, of a mode or of all', async () => {
+  it('removes all state of one mode or of all modes with cleanup', async () => {
     agent.write('objects', services());
     await agent.start(NFTABLES);
     await agent.kill();
@@ -281,11 +293,11 @@ describe('what takes over from what', () => {
         await lab.node.exec(iptablesTool(variant, family, 'restore'), ['--noflush'], { input });
       }
     }
-    await lab.node.exec('nft', ['add', 'table', 'ip', 'somebody-elses']);
+    await lab.node.exec('nft', ['add', 'table', 'ip', 'foreign']);
     await lab.node.exec(PORTWIDE, ['cleanup']);
     assert.deepEqual(await leftBy(['nft', 'legacy', 'nftables', 'kube-proxy']), []);
     const { stdout } = await lab.node.exec('nft', ['list', 'tables']);
-    assert.match(stdout, /somebody-elses/);
-    await lab.node.exec('nft', ['delete', 'table', 'ip', 'somebody-elses']);
+    assert.match(stdout, /foreign/);
+    await lab.node.exec('nft', ['delete', 'table', 'ip', 'foreign']);
   });
 });

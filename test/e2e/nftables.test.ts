@@ -11,7 +11,7 @@ describe('packets through nftables', () => {
   before(async () => {
     lab = await createLab({ pods: 2, remotePods: 1 });
     await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
-    // What goes is deleted after what comes was added (nftables/phases.ts).
+    // Old elements are deleted after new ones have been added (nftables/phases.ts).
     agent = new Agent(lab, { syncs: 2 });
     await agent.start([...AGENT_FLAGS, '--proxy-mode=nftables']);
   });

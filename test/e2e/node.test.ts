@@ -1,4 +1,4 @@
-/** What an agent makes of the node that it runs on. */
+/** How an agent uses its own Node. */
 import assert from 'node:assert/strict';
 import { createLab, iptablesRules, type Lab, waitFor } from '../lab/lab.ts';
 import { Agent, IPTABLES_FLAGS } from './agent.ts';
@@ -8,7 +8,7 @@ const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft'];
 const WAITING = 'waiting for the Node to have pod CIDRs (--detect-local-mode)';
 const ENDING = 'the pod CIDRs of this Node changed; ending for a restart';
 
-describe('an agent and its node', () => {
+describe('an agent and its Node', () => {
   let lab: Lab;
   let agent: Agent;
   beforeEach(async () => {
@@ -36,15 +36,15 @@ describe('an agent and its node', () => {
     return { code: answer.code, ...(JSON.parse(answer.body) as Record<string, unknown>) };
   };
 
-  it('with --detect-local-mode=NodeCIDR it waits for pod CIDRs, and ends when they change', async () => {
+  it('waits for pod CIDRs with --detect-local-mode=NodeCIDR, and exits when they change', async () => {
     const flags = [...FLAGS, '--detect-local-mode=NodeCIDR', '--cluster-cidr='];
     agent.write('node', [node([])]);
     const { ended } = agent.launch(flags);
     await waitFor('it waits', () => agent.logged(WAITING).length === 1, 20_000);
-    // Another change of the Node is not what it waits for.
+    // Other changes of the Node do not matter.
     agent.write('node', [node([], [{ key: 'ToBeDeletedByClusterAutoscaler' }])]);
     const { code, waitingFor } = await waitFor(
-      'it has seen the change',
+      'it has received the change',
       async () => {
         const answer = await healthz();
         return answer.nodeEligible === false ? answer : undefined;
@@ -71,7 +71,7 @@ describe('an agent and its node', () => {
     assert.equal(await nat(4), before);
   });
 
-  it('where IPv6 is disabled it serves IPv4, and says so', async () => {
+  it('serves only IPv4 where IPv6 is disabled, and logs it', async () => {
     await lab.node.exec('sysctl', ['-q', '-w', 'net.ipv6.conf.all.disable_ipv6=1']);
     agent.launch(FLAGS);
     await waitFor('it serves', () => serving().length === 1, 20_000);

@@ -20,7 +20,7 @@ const CRDS = [
   'cidrgroups',
 ];
 
-describe('network policy from a cluster', () => {
+describe('network policy with an API server', () => {
   let lab: Lab;
   let feed: ApiFeed;
   let agent: Agent;
@@ -51,17 +51,17 @@ describe('network policy from a cluster', () => {
   const bothEnforced = () =>
     waitFor('both families are enforced', () => agent.logged(ENFORCING).length === 2, 60_000);
 
-  it('without CRDs enforces NetworkPolicies, and tells of those that fail closed, once', async () => {
+  it('enforces NetworkPolicies without the CRDs, and logs policies that fail closed once', async () => {
     for (const resource of CRDS) await feed.double.call('uninstall', resource);
     const ingress = [{ ports: [{ endPort: 90 }] }];
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress })]);
     await agent.start(FLAGS);
     await bothEnforced();
     assert.equal(await outcome(), 'timeout');
-    const told = async () =>
+    const logged = async () =>
       (await feed.double.call('events')).filter(({ reason }) => reason === 'FailsClosed');
     const [event] = await waitFor('an Event', async () => {
-      const found = await told();
+      const found = await logged();
       return found.length > 0 ? found : undefined;
     });
     const { type, action, note, regarding } = event ?? {};
@@ -74,19 +74,19 @@ describe('network policy from a cluster', () => {
       name: 'bad',
       uid: 'default-bad',
     });
-    // Another version with the same fault, then one without.
+    // A new version with the same fault, then one without.
     const more = [{ ports: [{ endPort: 90 }] }, { ports: [{ port: PORT }] }];
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress: more })]);
     await waitFor('the port is open', async () => (await outcome()) === 'answered');
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress: more.slice(1) })]);
     const cleared = 'the policy no longer fails closed for this';
     await waitFor('the fault is cleared', () => agent.logged(cleared).length === 1);
-    const [only, ...others] = await told();
+    const [only, ...others] = await logged();
     assert.deepEqual(others, []);
     assert.equal((only as { series?: unknown } | undefined)?.series, undefined);
   });
 
-  it('does not hold up Services, and begins when all that it goes by can be read', async () => {
+  it('does not delay Services, and starts enforcing when everything it needs can be read', async () => {
     const forbidden = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     const rule = { fault: forbidden, verb: 'list', resource: 'pods', times: 1_000 } as const;
     await feed.double.call('fail', rule);
@@ -103,7 +103,7 @@ describe('network policy from a cluster', () => {
     assert.equal(await outcome(), 'timeout');
   });
 
-  it('enforces while what Services are served from cannot be read', async () => {
+  it('keeps enforcing while Services cannot be read', async () => {
     const forbidden = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     const rule = { fault: forbidden, verb: 'list', resource: 'services', times: 1_000 } as const;
     await feed.double.call('fail', rule);
@@ -115,7 +115,7 @@ describe('network policy from a cluster', () => {
   });
 });
 
-describe('network policy on a node that cannot enforce it', () => {
+describe('network policy on a node without the requirements', () => {
   let lab: Lab;
   let tools: string;
   before(async () => {
@@ -129,7 +129,7 @@ describe('network policy on a node that cannot enforce it', () => {
     rmSync(tools, { recursive: true, force: true });
   });
 
-  it('ends at the start and says what is missing, for both families, before it serves', async () => {
+  it('exits at the start with the missing requirements of both families, before it serves', async () => {
     const path = `${tools}:${process.env.PATH ?? ''}`;
     const agent = new Agent(lab, { env: { PATH: path } });
     try {

@@ -1,4 +1,4 @@
-/** Objects of network policy as a user writes them. */
+/** Network policy objects as users write them. */
 import type { Lab } from '../lab/lab.ts';
 import type { Manifest, Pod } from './manifests.ts';
 
@@ -6,12 +6,12 @@ export interface PodFields {
   readonly namespace?: string;
   readonly labels?: Readonly<Record<string, string>>;
   readonly ports?: readonly Readonly<Record<string, unknown>>[];
-  /** Without addresses: as the API server has it before its sandbox is ready. */
+  /** Without addresses, as before the pod's sandbox is ready. */
   readonly pending?: boolean;
   readonly hostNetwork?: boolean;
 }
 
-/** A pod of the lab, labelled `pod: <its name>`, on the node that its name tells. */
+/** A pod of the lab with label `pod: <name>`, on the node given by its name. */
 export function podManifest(host: Pod, fields: PodFields = {}): Manifest {
   const { namespace = 'default', labels = {}, ports = [], pending, hostNetwork } = fields;
   return {
@@ -46,7 +46,7 @@ export function namespaceManifest(
   };
 }
 
-/** All pods of a lab, in one namespace, and that. */
+/** All pods of a lab in one namespace, with that Namespace. */
 export function policyPods(lab: Lab): Manifest[] {
   const pods = [...lab.pods, ...lab.remotePods].map((host) => podManifest(host));
   return [namespaceManifest('default'), ...pods];
@@ -65,7 +65,7 @@ export function networkPolicy(
   };
 }
 
-/** Of another kind than NetworkPolicy. */
+/** A policy of a cluster-scoped kind. */
 export function adminPolicy(
   kind: 'AdminNetworkPolicy' | 'BaselineAdminNetworkPolicy' | 'ClusterNetworkPolicy',
   name: string,

@@ -13,9 +13,9 @@ const SERVER = new URL('../policy/fqdn/dns-server.ts', import.meta.url);
 const VIPS = ['10.96.0.10', 'fd00:10:96::a'] as const;
 const PORT = 443;
 
-/** The cluster's DNS is a Service whose one endpoint is on the other node. */
+/** The cluster DNS is a Service with one endpoint on the other node. */
 for (const mode of ['nftables', 'iptables'] as const) {
-  describe(`domain names in policies beside mode ${mode}`, () => {
+  describe(`domain names in policies, mode ${mode}`, () => {
     const ttls = ['--fqdn-ttl-floor=10m', '--fqdn-ttl-cap=20m'];
     const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`, ...ttls];
     let lab: Lab;
@@ -94,7 +94,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       return texts.filter(Boolean).length;
     };
     const queueing = (expected: boolean) =>
-      waitFor(`packets of DNS are ${expected ? '' : 'not '}queued`, async () => {
+      waitFor(`DNS packets are ${expected ? '' : 'not '}queued`, async () => {
         return (await queues()) === (expected ? 2 : 0);
       });
     const dig = async (name: string, type: 'A' | 'AAAA' = 'A', vip: string = VIPS[0]) => {
@@ -104,15 +104,15 @@ for (const mode of ['nftables', 'iptables'] as const) {
     const outcome = async (address: string) =>
       (await pod.tcp(address, PORT, { timeoutMs: 500 })).outcome;
 
-    it('opens the addresses that a pod was answered, and no others, in both families', async () => {
+    it('allow the resolved addresses for the pod, and no others, in both families', async () => {
       for (const [number, type, vip] of [
         [1, 'A', VIPS[0]],
         [2, 'AAAA', VIPS[1]],
       ] as const) {
         const address = addressOf(number, type);
         assert.equal(await outcome(address), 'timeout');
-        // The thread may be starting: what comes by before is not seen.
-        await waitFor(`${address} is learned`, async () => {
+        // The thread may still be starting; packets before that are not inspected.
+        await waitFor(`${address} is known`, async () => {
           assert.ok(await dig(`a${number}.example.com`, type, vip));
           return (await outcome(address)) === 'answered';
         });
@@ -123,7 +123,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await outcome(addressOf(1, 'AAAA')), 'timeout');
     });
 
-    it('as long as --fqdn-ttl-floor and --fqdn-ttl-cap say, whatever their TTL', async () => {
+    it('expire by --fqdn-ttl-floor and --fqdn-ttl-cap, whatever the TTL', async () => {
       const sets = async () =>
         (await lab.node.exec('nft', ['list', 'table', 'ip', POLICY_TABLE])).stdout;
       for (const [name, number, timeout] of [
@@ -131,17 +131,17 @@ for (const mode of ['nftables', 'iptables'] as const) {
         ['t7200-a6', 6, '20m'],
       ] as const) {
         assert.equal(await dig(`${name}.example.com`), addressOf(number, 'A'));
-        // And a second, for resolvers cut TTLs to whole ones.
+        // Plus a second, because resolvers round TTLs down.
         const element = `${addressOf(number, 'A')} timeout ${timeout}1s `;
-        await waitFor('it is learned', async () => (await sets()).includes(element));
+        await waitFor('the address is known', async () => (await sets()).includes(element));
       }
     });
 
-    it('the first lookup after the first policy with a name counts', async () => {
-      // The last one has names.
+    it('cover the first lookup after the first policy with a domain name', async () => {
+      // The last policy has domain names.
       agent.write('policies', policies().slice(0, -1));
       await queueing(false);
-      // Whoever looks into answers is there before it is needed.
+      // Queueing starts before it is needed.
       await waitFor('the queue has a reader', async () => {
         const { stdout } = await lab.node.exec('cat', ['/proc/net/netfilter/nfnetlink_queue']);
         return new RegExp(`^ *${DNS_QUEUE} `, 'm').test(stdout);
@@ -152,7 +152,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await outcome(addressOf(7, 'A')), 'answered');
     });
 
-    it('a dead agent takes down neither DNS nor what was learned; a new one goes on', async () => {
+    it('survive a killed agent, which breaks neither DNS nor known addresses', async () => {
       await agent.kill();
       assert.equal(await outcome(addressOf(1, 'A')), 'answered');
       assert.equal(await dig('a4.example.com'), addressOf(4, 'A'));
@@ -172,16 +172,16 @@ for (const mode of ['nftables', 'iptables'] as const) {
       });
     });
 
-    it('nft flush ruleset takes the rules that queue packets along; they are put back', async () => {
+    it('restore the queue rules after nft flush ruleset', async () => {
       await lab.node.exec('nft', ['flush', 'ruleset']);
       await queueing(true);
-      await waitFor('DNS goes on', async () => (await dig('a1.example.com')) !== '');
-      await waitFor('what was learned counts', async () => {
+      await waitFor('DNS works', async () => (await dig('a1.example.com')) !== '');
+      await waitFor('known addresses apply', async () => {
         return (await outcome(addressOf(1, 'A'))) === 'answered';
       });
     });
 
-    it('another list for another policy has what is known at once', async () => {
+    it('give a new policy the known addresses at once', async () => {
       agent.write('more', [
         adminPolicy('AdminNetworkPolicy', 'more', {
           priority: 0,
@@ -200,25 +200,25 @@ for (const mode of ['nftables', 'iptables'] as const) {
         }),
       ]);
       await waitFor(
-        'the policy is there',
+        'the policy is applied',
         async () => (await outcome(addressOf(4, 'A'))) === 'timeout',
       );
       assert.equal(await outcome(addressOf(1, 'A')), 'answered');
       agent.write('more', []);
       await waitFor(
-        'the policy is gone',
+        'the policy is removed',
         async () => (await outcome(addressOf(4, 'A'))) === 'answered',
       );
     });
 
-    it('a policy whose peers change has what is known, through every change', async () => {
+    it("keep known addresses through changes of a policy's peers", async () => {
       const [four, six] = [addressOf(1, 'A'), addressOf(2, 'AAAA')];
-      await waitFor('both are known', async () => {
+      await waitFor('both addresses are known', async () => {
         await dig('a1.example.com');
         await dig('a2.example.com', 'AAAA', VIPS[1]);
         return [await outcome(four), await outcome(six)].every((each) => each === 'answered');
       });
-      // Less than the second after which a client tries again.
+      // Less than the second after which a client retries.
       const reaches = async (address: string) =>
         (await pod.tcp(address, PORT, { timeoutMs: 900 })).outcome;
       const lost: string[] = [];
@@ -234,7 +234,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       try {
         for (let round = 0; round < 10; round++) {
           const added = addressOf(100 + round, 'A');
-          // No name was asked for meanwhile: nobody learns anything.
+          // No lookup happened meanwhile, so no address was learned.
           agent.write('policies', policies({ networks: [`${added}/32`] }));
           await waitFor(`${added} is allowed`, async () => (await outcome(added)) === 'answered');
         }
@@ -246,7 +246,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(lost, []);
     });
 
-    it('the queue goes with the flag, and with cleanup', async () => {
+    it('remove the queue without the flag, and with cleanup', async () => {
       await agent.stop();
       assert.equal(await queues(), 2);
       await agent.start(flags);

@@ -1,6 +1,6 @@
 /**
- * Generated policies against generated pods: every connection between them, with real packets, has
- * to fare as the evaluator of test/policy/oracle.ts says, which knows nothing of what is tested.
+ * Property: generated policies and pods. Every connection between the pods, with real packets, must
+ * match the independent evaluator of test/policy/oracle.ts.
  */
 import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
@@ -59,7 +59,7 @@ interface Probe extends Flow {
   readonly protocol: Protocol;
 }
 
-describe('a truth table of network policy', () => {
+describe('random network policies', () => {
   let lab: Lab;
   let agent: Agent;
   let homes: readonly PodPlacement[];
@@ -85,7 +85,8 @@ describe('a truth table of network policy', () => {
         PROTOCOLS.map((protocol) => host.serve({ protocol, ports: PORTS[protocol] })),
       ),
     ]);
-    // What neither begins nor ends at a pod of the node does not pass by it, or only one way.
+    // Flows that neither start nor end at a pod of the node do not pass it, or only in one
+    // direction.
     probes = [
       ...here.flatMap((from) => targets.flatMap((to) => (from === to ? [] : between(from, to)))),
       ...[...lab.remotePods, ...outside].flatMap((from) => here.flatMap((to) => between(from, to))),
@@ -115,11 +116,11 @@ describe('a truth table of network policy', () => {
 
   async function apply(objects: Parameters<typeof manifestOf>[0][]): Promise<void> {
     await barrier.apply([...nodes(), ...objects].map(manifestOf));
-    // Datagrams of this round are no part of what an earlier one began.
+    // Datagrams of this round must not match conntrack entries of an earlier round.
     await lab.node.exec('conntrack', ['-F']);
   }
 
-  /** By probe: whether it was answered. */
+  /** For each probe, whether it was answered. */
   async function reached(some: readonly (Probe & { readonly allowed: boolean })[]) {
     const byHost = Map.groupBy(some, ({ host }) => host);
     const answers = new Map<Probe, boolean>();
@@ -166,9 +167,9 @@ describe('a truth table of network policy', () => {
       }
       const share = allowed / (ROUNDS * probes.length);
       assert.ok(share > 0.25 && share < 0.9, `${share} of the connections were allowed`);
-      // Nothing was refused, or failed closed.
-      const complaints = agent.log.filter(({ level }) => level >= 40);
-      assert.deepEqual(complaints, []);
+      // No policy was rejected or failed closed.
+      const warnings = agent.log.filter(({ level }) => level >= 40);
+      assert.deepEqual(warnings, []);
     });
   });
 });

@@ -1,4 +1,4 @@
-/** What the documents and the API promise in so many words, with real packets, beside Services. */
+/** Guarantees of the documentation and the API, with real packets, including Services. */
 import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, type Outcome, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -14,7 +14,7 @@ const ALL_VIPS = ['10.96.0.51', 'fd00:10:96::51'] as const;
 const outcomesOf = (outcomes: readonly Outcome[]) => outcomes.map(({ outcome }) => outcome);
 
 for (const mode of ['nftables', 'iptables'] as const) {
-  describe(`the word of network policy, mode ${mode}`, () => {
+  describe(`guarantees of network policy, mode ${mode}`, () => {
     let lab: Lab;
     let agent: Agent;
     let barrier: Barrier;
@@ -46,7 +46,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.ok(found !== undefined);
       return found;
     };
-    /** All in one namespace, labelled by their names. */
+    /** All pods in one namespace, labelled by name. */
     const pods = (): Manifest[] => [
       namespaceManifest('default'),
       ...[app, peer, third, remote].map((each) => podManifest(host(each))),
@@ -58,7 +58,10 @@ for (const mode of ['nftables', 'iptables'] as const) {
     const denyAll = () =>
       networkPolicy('deny', { podSelector: {}, policyTypes: ['Ingress', 'Egress'] });
     const both = ({ ipv4, ipv6 }: Host) => [ipv4, ipv6];
-    /** Each port at both addresses: the ports that are answered at both, and those at neither. */
+    /**
+     * Probes each port at both addresses. Returns the ports answered at both, and those answered at
+     * neither.
+     */
     async function answers(
       from: Host | undefined,
       to: readonly string[],
@@ -77,7 +80,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
     }
 
     if (mode === 'nftables') {
-      it('KEP-2079, story 1: egress to the node ports of another cluster alone', async () => {
+      it('KEP-2079, story 1: allows egress only to the node ports of another cluster', async () => {
         await enforce(
           networkPolicy('node-ports', {
             ...about(app),
@@ -100,7 +103,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         assert.deepEqual(udp.closed, [31_234]);
       });
 
-      it('KEP-2079, story 2: egress to every port but two, which ranges leave out', async () => {
+      it('KEP-2079, story 2: allows egress to every port except two, by ranges', async () => {
         const ranges = [
           { port: 1, endPort: 110 },
           { port: 112, endPort: 444 },
@@ -119,7 +122,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         );
       });
 
-      it('KEP-2079, story 3: a passive FTP server behind a default deny', async () => {
+      it('KEP-2079, story 3: allows a passive FTP server behind a default deny', async () => {
         await enforce(
           networkPolicy('default-deny', { podSelector: {} }),
           networkPolicy('ftp', {
@@ -134,7 +137,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         }
       });
 
-      it('ranges that overlap, touch or hold each other are one; 1 to 65535 is every port', async () => {
+      it('merges ranges that overlap, touch or contain each other; 1 to 65535 is every port', async () => {
         const rules = (...ports: readonly object[]) => ({
           ...about(app),
           ingress: [{ ports }],
@@ -161,7 +164,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
           open: [299, 301],
           closed: [298, 302],
         });
-        // Less goes than stays, and the other way round.
+        // Few removals among many kept, and the reverse.
         await enforce(
           networkPolicy('ranges', rules({ protocol: 'SCTP', port: 1, endPort: 65_535 })),
         );
@@ -173,14 +176,14 @@ for (const mode of ['nftables', 'iptables'] as const) {
         assert.deepEqual((await answers(peer, both(host(app)), all, 'sctpProbe')).closed, all);
       });
 
-      it('a range that ends before it begins, or begins nowhere, allows nothing', async () => {
+      it('allows nothing for a range that ends before it starts or has no start', async () => {
         for (const ports of [[{ port: 90, endPort: 80 }], [{ endPort: 80 }]]) {
           await enforce(networkPolicy('faulty', { ...about(app), ingress: [{ ports }] }));
           assert.deepEqual((await answers(peer, both(host(app)), [79, 80, 90])).open, []);
         }
       });
 
-      it('what an address is follows the pod that has it now', async () => {
+      it('identifies an address by the pod that has it now', async () => {
         const [a, b, client] = [host(app), host(peer), host(third)];
         const policies = [
           networkPolicy('deny', about(a)),
@@ -204,7 +207,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         await expect(a, b);
         await barrier.apply([namespaceManifest('default'), ...swapped, ...others, ...policies]);
         await expect(b, a);
-        // One has gone, and a pod without rules has its address.
+        // One pod is deleted, and a pod without policies gets its address.
         const heir = { ...podManifest(b), metadata: { name: 'heir', namespace: 'default' } };
         const left = [podManifest(a), heir, ...others];
         await barrier.apply([namespaceManifest('default'), ...left, ...policies]);
@@ -213,7 +216,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         assert.deepEqual((await answers(b, both(client), [80])).closed, [80]);
       });
 
-      it('who connects while labels and policies change meets the old state or the new one', async () => {
+      it('applies either the old or the new state to connections during changes of labels and policies', async () => {
         const rule = (label: string, ports: readonly number[]) =>
           networkPolicy(label, {
             podSelector: { matchLabels: { state: label } },
@@ -254,7 +257,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         try {
           for (let state = 1; state <= 12; state++) await at(state);
           const goal = count + 20;
-          await waitFor('clients went on', () => count >= goal);
+          await waitFor('clients continued', () => count >= goal);
         } finally {
           isOver = true;
           await Promise.all(clients);
@@ -263,14 +266,14 @@ for (const mode of ['nftables', 'iptables'] as const) {
       });
     }
 
-    describe('behind Services', () => {
+    describe('with Services', () => {
       const slices = (name: string, endpoints: readonly Host[], ports: readonly object[] = []) =>
         ([4, 6] as const).map((family) =>
           sliceManifest(name, family, endpoints, {
             ports: ports as Readonly<Record<string, unknown>>[],
           }),
         );
-      /** Port 80 leads to 8080 of the endpoints; the other one leads to any port. */
+      /** Port 80 maps to port 8080 of the endpoints; the other Service is all-ports. */
       const services = (
         endpoints: readonly Host[],
         spec: Readonly<Record<string, unknown>> = {},
@@ -292,7 +295,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
           ingress: [{ ...(from && { from }), ports: ports.map((port) => ({ port })) }],
         });
 
-      it('the port of the pod counts, and not that of the Service', async () => {
+      it("matches the pod's port, not the Service's", async () => {
         await agent.apply(services([host(app)]));
         await enforce(allow([80]));
         assert.deepEqual((await answers(peer, VIPS, [80])).closed, [80]);
@@ -303,7 +306,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
           const all = await answers(from, ALL_VIPS, [80, 8080]);
           assert.deepEqual(all, { open: [8080], closed: [80] });
         }
-        // By egress too: neither the VIP nor its port is what the client is judged by.
+        // Also for egress: neither the VIP nor its port is evaluated for the client.
         await enforce(
           networkPolicy('out', {
             ...about(peer),
@@ -315,25 +318,25 @@ for (const mode of ['nftables', 'iptables'] as const) {
         assert.deepEqual(await answers(peer, ALL_VIPS, [80, 8080]), { open: [8080], closed: [80] });
       });
 
-      it('a pod reaches itself through its own Services, whatever denies it', async () => {
+      it('allows a pod to reach itself through its Services (hairpin), despite default deny', async () => {
         await agent.apply(services([host(app)]));
         await enforce(denyAll());
         assert.deepEqual((await answers(app, VIPS, [80])).open, [80]);
         assert.deepEqual((await answers(app, ALL_VIPS, [81, 8080])).open, [81, 8080]);
         assert.deepEqual((await answers(peer, VIPS, [80])).closed, [80]);
-        // Another pod is no hairpin.
+        // Another pod is not a hairpin.
         await agent.apply(services([host(peer)]));
         assert.deepEqual((await answers(app, VIPS, [80])).closed, [80]);
       });
 
-      it('the node reaches its own pods through Services, whatever denies it', async () => {
+      it('allows the node to reach its own pods through Services, despite default deny', async () => {
         await agent.apply(services([host(app)]));
         await enforce(denyAll());
         assert.deepEqual((await answers(lab.node, VIPS, [80])).open, [80]);
         assert.deepEqual((await answers(lab.node, both(host(app)), [80, 8080])).open, [80, 8080]);
       });
 
-      it('clients of a node port are told by their own addresses, Cluster and Local', async () => {
+      it('matches clients of a node port by their own addresses, with policies Cluster and Local', async () => {
         const from = ['192.168.77.100/32', 'fd00:77::100/128'].map((cidr) => ({
           ipBlock: { cidr },
         }));
@@ -350,7 +353,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         }
       });
 
-      it('a client that sticks to an endpoint sticks to it when it is denied there', async () => {
+      it('keeps session affinity to an endpoint that denies the client', async () => {
         const endpoints = [host(app), host(peer)];
         await agent.apply(services(endpoints, { sessionAffinity: 'ClientIP' }));
         await enforce();
@@ -365,7 +368,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
           const { outcome } = await host(third).tcp(vip, 80, { timeoutMs: 200 });
           assert.equal(outcome, 'timeout');
         }
-        // What was established lives on.
+        // Established connections stay open.
         assert.equal(await held.exchange('still here'), 'still here');
         await held.close();
         await enforce();

@@ -19,7 +19,7 @@ const DENIED = ['timeout', 'timeout'];
 const TABLES = ['ip', 'ip6'];
 
 for (const mode of ['nftables', 'iptables'] as const) {
-  describe(`network policy beside mode ${mode}`, () => {
+  describe(`network policy, mode ${mode}`, () => {
     const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`];
     const enforcing = [...flags, '--network-policy', '--policy-log-group=7'];
     let lab: Lab;
@@ -40,13 +40,13 @@ for (const mode of ['nftables', 'iptables'] as const) {
       if (agent.runsWith(enforcing)) await waitFor('no pod is isolated', nobodyIsIsolated);
       else await agent.start(enforcing);
     });
-    // An agent that still runs serves the next test as well: a start takes longer than most of them.
+    // An agent that still runs also serves the next test: a start takes longer than most tests.
     afterEach(async function () {
       for (const name of ['policies', 'objects', 'moved', 'namespace']) agent.write(name, []);
       if (this.currentTest?.state !== 'passed' || !agent.runsWith(enforcing)) await startOver();
       await lab.node.exec('conntrack', ['-F'], { reject: false });
     });
-    /** No agent, and no rules. */
+    /** Stops the agent and removes all rules. */
     const startOver = async () => {
       await agent.kill();
       await removeRules(lab.node);
@@ -70,7 +70,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       return found;
     };
     const THIRD = 2;
-    /** The last two are in a namespace of their own. */
+    /** The last two pods are in a separate namespace. */
     function writePods(...others: readonly Manifest[]): void {
       agent.write('pods', [
         namespaceManifest('default'),
@@ -94,7 +94,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         return found.join() === expected.join();
       });
     const write = (...policies: readonly Manifest[]) => agent.write('policies', policies);
-    /** About pod 1 (pod-2), which is the second of the namespace default. */
+    /** For pod 1 (pod-2), the second pod of namespace default. */
     const about = { podSelector: { matchLabels: { pod: 'pod-2' } } };
     const denyAll = () => networkPolicy('deny', about);
     const tables = async () => {
@@ -107,7 +107,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       return answer.body;
     };
 
-    it('isolates a pod of this node from all but its node, and pods alone', async () => {
+    it('isolates a pod of this node from all but its node', async () => {
       const held = await pod(0).hold(pod(1).ipv4, PORT);
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
@@ -122,7 +122,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await becomes(pod(0), pod(1), ALLOWED);
     });
 
-    it('lets in whom rules name, by pod, namespace and address, and on their ports', async () => {
+    it("allows peers of rules, by pod, namespace and address, on the rules' ports", async () => {
       write(
         networkPolicy('web', {
           ...about,
@@ -160,7 +160,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(await between(lab.client, pod(1), 81), DENIED);
     });
 
-    it('judges egress to pods, to the node and to the world', async () => {
+    it('applies egress rules to pods, the node and external addresses', async () => {
       write(
         networkPolicy('out', {
           ...about,
@@ -175,12 +175,12 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(await between(pod(1), pod(0)), ALLOWED);
       assert.deepEqual(await between(pod(1), remote()), DENIED);
       assert.deepEqual(await between(pod(1), lab.client), ['answered', 'timeout']);
-      // Nobody listens there: what is let through is refused.
+      // No server listens there: an allowed connection is refused.
       assert.deepEqual(await between(pod(1), lab.node), DENIED);
       assert.deepEqual(await between(pod(0), lab.node), ['refused', 'refused']);
     });
 
-    it('tiers: Admin before NetworkPolicy, Pass, then Baseline', async () => {
+    it('evaluates tiers in order: Admin, NetworkPolicy, Baseline, with Pass', async () => {
       const subject = { pods: { namespaceSelector: {}, podSelector: about.podSelector } };
       const away = { namespaces: { matchLabels: { team: 'away' } } };
       const port = (number: number) => [{ portNumber: { protocol: 'TCP', port: number } }];
@@ -239,7 +239,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(await between(pod(1), pod(0)), DENIED);
     });
 
-    it('judges what Services lead to, listed ports and all ports, by the pod behind', async () => {
+    it('evaluates connections to Services, listed and all-ports, by the backend pod', async () => {
       const [listed, all] = [
         ['10.96.0.10', 'fd00:10:96::10'],
         ['10.96.0.11', 'fd00:10:96::11'],
@@ -269,11 +269,11 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(await tcp(pod(0), all), ALLOWED);
       assert.deepEqual(await tcp(pod(0), all, 8081), DENIED);
       assert.deepEqual(await tcp(pod(THIRD), all), DENIED);
-      // Through the Service back to itself.
+      // Hairpin through the Service.
       assert.deepEqual(await tcp(pod(1), listed, 80), ALLOWED);
     });
 
-    it('relabelling opens and closes for one pod, under traffic, and for no other', async () => {
+    it('applies a relabelling to one pod only, under traffic', async () => {
       const role = { matchLabels: { role: 'client' } };
       const ingress = [{ from: [{ namespaceSelector: {}, podSelector: role }] }];
       write(networkPolicy('web', { ...about, ingress }));
@@ -306,15 +306,15 @@ for (const mode of ['nftables', 'iptables'] as const) {
       );
     });
 
-    it('a policy that is there before the pod has an address holds from that on', async () => {
+    it('applies an existing policy to a pod as soon as it has an address', async () => {
       const others = [namespaceManifest('default'), podManifest(pod(0))];
       agent.write('pods', [...others, podManifest(pod(1), { pending: true })]);
       write(denyAll());
-      // Until the API tells the address nobody knows whose it is; docs/policy.md says so.
+      // Before the API reports the address, its pod is unknown; see docs/policy.md.
       await becomes(pod(0), pod(1), ALLOWED);
       const found: string[] = [];
       agent.write('pods', [...others, podManifest(pod(1))]);
-      await waitFor('it is isolated', async () => {
+      await waitFor('the pod is isolated', async () => {
         found.push((await tcp(pod(0), [pod(1).ipv4])).join());
         return found.length > 5 && found.at(-1) === 'timeout';
       });
@@ -325,7 +325,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       );
     });
 
-    it('kill -9 in churn: never more open, nor less, than before and after', async () => {
+    it('allows never more and never less than before and after, when killed during churn', async () => {
       const churn = (round: number) =>
         write(
           denyAll(),
@@ -339,11 +339,12 @@ for (const mode of ['nftables', 'iptables'] as const) {
         );
       churn(0);
       await becomes(pod(0), pod(1), DENIED);
-      // What is let through tells how far things have gone; where the agent is then is anywhere.
+      // The number of allowed probes determines when the agent is killed, at an arbitrary point of
+      // its work.
       let answers = 0;
       const passed = (count: number) => {
         const goal = answers + count;
-        return waitFor('clients went on', () => answers >= goal);
+        return waitFor('clients continued', () => answers >= goal);
       };
       const enforced = () =>
         waitFor(
@@ -373,7 +374,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
             assert.deepEqual(await answeredOf(pod(0), pod(1)), ['0', '0'], 'while no agent runs');
             churn(round);
             agent.launch();
-            // Some are ended while they start.
+            // Some agents are killed while they start.
             if (round % 4 === 1) await passed(20 * round);
             else await enforced();
           }
@@ -384,8 +385,8 @@ for (const mode of ['nftables', 'iptables'] as const) {
     });
 
     /**
-     * How many of a burst were let through, in each family. They leave at once, and a SYN is not sent again within
-     * the time: many short bursts see more than few large ones.
+     * Number of allowed probes of a burst, per family. All are sent at once, and no SYN is
+     * retransmitted within the time: many short bursts detect more than few large ones.
      */
     async function answeredOf(from: Host, to: Host): Promise<string[]> {
       const bursts = addresses(to).map((address) =>
@@ -394,30 +395,30 @@ for (const mode of ['nftables', 'iptables'] as const) {
       return (await Promise.all(bursts)).map(({ answered }) => `${answered[to.name] ?? 0}`);
     }
 
-    it('is put back when somebody flushes or deletes it; the mode does not take it for its own', async () => {
+    it('restores its table after an external flush or delete; the proxy mode does not treat it as its own', async () => {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
-      const told = (what: string) => agent.log.filter(({ msg }) => msg.startsWith(what));
-      const ofPolicy = () => told('the policy table is not as it should be');
-      const ofServices = () => told('somebody changed our rules');
+      const logged = (what: string) => agent.log.filter(({ msg }) => msg.startsWith(what));
+      const ofPolicy = () => logged('the policy table is not as it should be');
+      const ofServices = () => logged('somebody changed our rules');
       assert.deepEqual([...ofPolicy(), ...ofServices()], []);
       await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
       await becomes(pod(0), pod(1), DENIED);
-      await waitFor('it is told', () => ofPolicy().length > 0);
+      await waitFor('the external change is logged', () => ofPolicy().length > 0);
       assert.deepEqual(ofServices(), []);
       await lab.node.exec('nft', ['flush', 'ruleset']);
       await becomes(pod(0), pod(1), DENIED);
       assert.equal(await tables(), 2);
     });
 
-    it('counts and logs what it denies, and tells what it has', async () => {
-      // What it counts, it counts from its start.
+    it('counts and logs denied packets, and exports metrics', async () => {
+      // The counters start with the table.
       await startOver();
       await agent.start(enforcing);
       write(denyAll(), networkPolicy('bad', { ...about, ingress: [{ ports: [{ endPort: 9 }] }] }));
       await becomes(pod(0), pod(1), DENIED);
-      // Rules are in force a moment before the agent tells of them.
-      const scrape = await waitFor('both families are told', async () => {
+      // Rules are in force slightly before the metrics show them.
+      const scrape = await waitFor('both families are reported', async () => {
         const scraped = new Scrape(await get('10249/metrics'));
         const elements = (ip_family: string) =>
           scraped.value('portwide_policy_elements', { set: 'ingress-pods', ip_family });
@@ -434,7 +435,9 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(scrape.value('portwide_policies', { kind, state: 'sound' }), 1);
       assert.equal(scrape.value('portwide_policies', { kind, state: 'faulty' }), 1);
       assert.equal(scrape.value('portwide_policy_profiles', { direction: 'ingress' }), 1);
-      await waitFor('it is healthy', async () => /"healthy":true/.test(await get('10256/healthz')));
+      await waitFor('the agent is healthy', async () =>
+        /"healthy":true/.test(await get('10256/healthz')),
+      );
       const chain = ['list', 'chain', 'ip', 'portwide-policy', 'deny-network-policy-ingress'];
       assert.match((await lab.node.exec('nft', chain)).stdout, /log prefix .* group 7/);
       const message = 'a part of this policy cannot be enforced and fails closed';
@@ -443,7 +446,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(fault?.policy, 'NetworkPolicy default/bad');
     });
 
-    it('stays when the agent ends, and goes with one that does not enforce', async () => {
+    it('stays in force when the agent exits, and is removed by an agent without --network-policy', async () => {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
       await agent.stop();
@@ -453,10 +456,10 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await tables(), 0);
       const removed = () =>
         agent.logged('removed leftover state').filter(({ what }) => what === 'network-policy');
-      await waitFor('it says so', () => removed().length === 1);
+      await waitFor('it logs that', () => removed().length === 1);
     });
 
-    it('cleanup removes it', async () => {
+    it('is removed by cleanup', async () => {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
       assert.equal(await tables(), TABLES.length);
@@ -466,7 +469,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(await between(pod(0), pod(1)), ALLOWED);
     });
 
-    /** Clients that connect all the while, and what each has to find each time. */
+    /** Clients that connect continuously, each with its expected result. */
     async function throughout(
       probes: readonly (readonly [() => Promise<string[]>, readonly string[]])[],
       work: () => Promise<void>,

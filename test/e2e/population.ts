@@ -1,22 +1,22 @@
-/** Services and EndpointSlices that come, change and go, the same ones for the same seed. */
+/** Seeded, random Services and EndpointSlices that are created, changed and deleted. */
 import { random } from '../lab/demo/random.ts';
 import { ALL_PORTS, type Manifest, type Pod, serviceManifest, sliceManifest } from './manifests.ts';
 
-/** What there is to write to an API server, in this order. */
+/** Writes to an API server, in this order. */
 export interface ObjectChanges {
   readonly put: readonly Manifest[];
   readonly remove: readonly Manifest[];
 }
 
-/** A Service as a client finds it. */
+/** A Service as a client uses it. */
 export interface ReachableService {
   readonly vip: string;
-  /** One that answers, whichever shape the Service has. */
+  /** A port that answers. */
   readonly port: number;
   readonly pods: readonly Pod[];
 }
 
-/** One Service of the population, under a name that was never there before. */
+/** One Service of the population, with a name never used before. */
 interface ServiceObjects {
   readonly service: Manifest;
   readonly slices: readonly Manifest[];
@@ -30,9 +30,9 @@ const SLICE_PORTS = [
   { name: 'dns', protocol: 'UDP', port: 5353 },
 ];
 
-/** What a Service looks like. */
+/** Ports and annotations of a Service. */
 interface ServiceTemplate {
-  /** One that answers, by TCP; undefined when the Service is refused. */
+  /** A TCP port that answers; undefined if the Service is refused. */
   readonly port: number | undefined;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly spec?: Readonly<Record<string, unknown>>;
@@ -50,21 +50,21 @@ const REFUSED_TEMPLATE: ServiceTemplate = {
   annotations: { 'portwide.dev/ports': 'most' },
 };
 
-/** Endpoints of pods that nobody can reach, besides those that the lab has. */
+/** Pods that are not reachable, in addition to the lab's. */
 const UNREACHABLE_PODS: readonly Pod[] = Array.from({ length: 50 }, (_, index) => ({
   name: `absent-${index}`,
   ipv4: `10.244.3.${index + 1}`,
   ipv6: `fd00:10:244:3::${(index + 1).toString(16)}`,
 }));
 
-/** A fixed number of Services on VIPs of their own: every tenth of both families, some refused. */
+/** A fixed number of Services on separate VIPs: every tenth is dual-stack, some are refused. */
 export class Population {
   readonly #random: () => number;
   readonly #pods: readonly Pod[];
   readonly #members: ServiceObjects[];
   #names = 0;
 
-  /** @param pods those that answer; every fourth Service has no others. */
+  /** @param pods reachable pods; every fourth Service has no other pods. */
   constructor(size: number, pods: readonly Pod[], seed: number) {
     this.#random = random(seed);
     this.#pods = pods;
@@ -75,7 +75,7 @@ export class Population {
     return this.#members.flatMap(objectsOf);
   }
 
-  /** Replaces some Services by others on the same VIPs, and changes the endpoints or ports of some. */
+  /** Replaces some Services by others on the same VIPs, and changes endpoints or ports of some. */
   change(count: number): ObjectChanges {
     const put: Manifest[] = [];
     const remove: Manifest[] = [];
@@ -88,38 +88,38 @@ export class Population {
       put.push(...objectsOf(after));
       this.#members[slot] = after;
     }
-    // What was made and replaced within this round was never there.
-    const gone = new Set(remove.map(nameOf));
-    return { put: put.filter((object) => !gone.has(nameOf(object))), remove };
+    // Leave out objects that were created and replaced within this round.
+    const removed = new Set(remove.map(nameOf));
+    return { put: put.filter((object) => !removed.has(nameOf(object))), remove };
   }
 
-  /** Some Services, spread over the population, of which every endpoint answers. */
+  /** Some Services, evenly selected, whose endpoints are all reachable. */
   served(count: number): readonly ReachableService[] {
-    const found = this.#members.flatMap(({ pods, template: shape }, slot) =>
-      slot % 4 === 0 && shape.port !== undefined && pods.length > 0
-        ? [{ vip: vip(slot, 4), port: shape.port, pods }]
+    const found = this.#members.flatMap(({ pods, template }, slot) =>
+      slot % 4 === 0 && template.port !== undefined && pods.length > 0
+        ? [{ vip: vip(slot, 4), port: template.port, pods }]
         : [],
     );
     const step = Math.floor(found.length / count);
     return found.filter((_, index) => index % step === 0).slice(0, count);
   }
 
-  /** @param before keeps its name, and its shape too unless `reshaped`. */
+  /** @param before keeps its name, and its template unless `reshaped`. */
   #member(slot: number, before?: ServiceObjects, reshaped = true): ServiceObjects {
     const name = before === undefined ? `service-${++this.#names}` : nameOf(before.service);
     const shapes = slot % 50 === 7 ? [REFUSED_TEMPLATE] : TEMPLATES;
-    const shape = before === undefined || reshaped ? this.#oneOf(shapes) : before.template;
+    const template = before === undefined || reshaped ? this.#oneOf(shapes) : before.template;
     const candidates = slot % 4 === 0 ? this.#pods : [...this.#pods, ...UNREACHABLE_PODS];
     const some = this.#oneOf([0, 1, 2, 3, 4]);
     const pods = [...new Set(Array.from({ length: some }, () => this.#oneOf(candidates)))];
     const families = slot % 10 === 0 ? ([4, 6] as const) : ([4] as const);
-    const { annotations = {}, spec } = shape;
+    const { annotations = {}, spec } = template;
     const clusterIPs = families.map((family) => vip(slot, family));
     return {
       service: serviceManifest(name, { annotations, spec: { ...spec, clusterIPs } }),
       slices: families.map((family) => sliceManifest(name, family, pods, { ports: SLICE_PORTS })),
       pods,
-      template: shape,
+      template,
     };
   }
 

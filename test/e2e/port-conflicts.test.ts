@@ -14,15 +14,15 @@ interface Event {
   readonly regarding: { readonly kind: string; readonly name: string };
 }
 
-describe('ports of the agent that are taken', () => {
+describe('listening ports of the agent', () => {
   let lab: Lab;
   before(async () => {
     lab = await createLab({ pods: 0, remotePods: 0 });
   });
   after(async () => lab?.destroy());
 
-  it('are told by Events, on the Node and on the Service', async () => {
-    // What has the port of all three is the API server itself.
+  it('are reported by Events on the Node and the Service when in use', async () => {
+    // The API server itself uses the port of all three.
     const double = await RemoteDouble.start(lab.node.spawn);
     const { port } = double;
     const service: Manifest = serviceManifest('web', {
@@ -43,7 +43,7 @@ describe('ports of the agent that are taken', () => {
       `--healthz-bind-address=127.0.0.1:${port}`,
     ]);
     agent.catch(() => {});
-    const told = async () =>
+    const reported = async () =>
       ((await double.call('events')) as unknown as readonly Event[])
         .map(({ type, reason, regarding: { kind, name }, note }) => {
           assert.match(note, reason === 'Starting' ? /^$/ : /EADDRINUSE/);
@@ -56,13 +56,13 @@ describe('ports of the agent that are taken', () => {
       'Warning FailedToStartProxierHealthcheck on Node node',
       'Warning FailedToStartServiceHealthcheck on Service web',
     ];
-    await waitFor('all Events', async () => (await told()).length >= expected.length, 30_000);
-    assert.deepEqual(await told(), expected);
+    await waitFor('all Events', async () => (await reported()).length >= expected.length, 30_000);
+    assert.deepEqual(await reported(), expected);
     agent.kill('SIGKILL');
     await double.kill();
   });
 
-  it('are taken by Services all the same, with a warning; as are manifests with mistakes', async () => {
+  it('stay served for Services that use them too, with a warning, as with faulty manifests', async () => {
     const agent = new Agent(lab);
     try {
       const web = { clusterIPs: ['10.96.0.11'], externalIPs: [lab.node.ipv4] };
@@ -70,7 +70,7 @@ describe('ports of the agent that are taken', () => {
       agent.write('web', [
         serviceManifest('own-ssh', { spec: { ...web, ports } }),
         serviceManifest('lost', { spec: { type: 'NodePort', clusterIPs: [], ports } }),
-        sliceManifest('nobody', 4, []),
+        sliceManifest('absent', 4, []),
       ]);
       const broken = join(agent.directory, 'broken.yaml');
       writeFileSync(broken, 'kind: [');
@@ -81,7 +81,7 @@ describe('ports of the agent that are taken', () => {
       for (const expected of [
         /^spec\.externalIPs: 192\.168\.77\.10 is an address of this node, and 22\/TCP is the port of ssh/,
         /^spec\.clusterIPs: no cluster IP/,
-        /^metadata\.labels.*Service default\/nobody does not exist/,
+        /^metadata\.labels.*Service default\/absent does not exist/,
       ]) {
         assert.equal(warnings().filter((line) => expected.test(line)).length, 1, String(expected));
       }
@@ -97,7 +97,7 @@ describe('ports of the agent that are taken', () => {
       ]);
       writeFileSync(broken, JSON.stringify(nodeManifest([])).replace('"node"', '"other"'));
       await waitFor(
-        'that the fault is over',
+        'the fault is cleared',
         () => agent.log.some(({ file, msg }) => file === broken && /without a fault/.test(msg)),
         30_000,
       );
@@ -110,7 +110,7 @@ describe('ports of the agent that are taken', () => {
     }
   });
 
-  it('end it with --bind-address-hard-fail', async () => {
+  it('end the agent with --bind-address-hard-fail when in use', async () => {
     const double = await RemoteDouble.start(lab.node.spawn);
     const { port } = double;
     for (const flag of ['--metrics-bind-address', '--healthz-bind-address']) {
@@ -126,7 +126,7 @@ describe('ports of the agent that are taken', () => {
         { reject: false },
       );
       assert.equal(exitCode, 1);
-      assert.ok(`${stdout}${stderr}`.includes(flag), 'it says why');
+      assert.ok(`${stdout}${stderr}`.includes(flag), 'it logs the reason');
     }
     await double.kill();
   });

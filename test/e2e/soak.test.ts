@@ -1,7 +1,7 @@
 /**
- * The small form of a soak: 1,000 Services that come, change and go without a rest, over an API
- * server that does everything wrong, one thing after the other. In the end the agent takes as much
- * memory as when it had seen each fault once, and the kernel has what a new agent would give it.
+ * A short soak test: 1,000 Services that change continuously, with an API server that fails in
+ * every way, one after the other. In the end, the agent must use as much memory as after the first
+ * round of faults, and the kernel must have the rules of a new agent.
  */
 import assert from 'node:assert/strict';
 import type { Fault } from '../api-server/faults.ts';
@@ -13,21 +13,21 @@ import { type Manifest, nodeManifest } from './manifests.ts';
 import { Population } from './population.ts';
 
 const PROBE = new URL('heap-probe.ts', import.meta.url).href;
-/** It does not look at the kernel meanwhile, which would mend what it had forgotten to write. */
+/** No periodic resync, which would repair missed writes. */
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft', '--iptables-sync-period=1h'];
 
-/** Of an agent that enforces no policies. */
+/** Kinds that an agent without network policy watches. */
 const WATCHED = ['services', 'endpointslices', 'nodes'];
 const SERVICES = 1000;
 const SEED = 20_261_121;
-/** While one fault strikes, and after it. */
+/** Changes during and after one fault. */
 const CHANGES_PER_FAULT = 600;
-/** Objects in one line to the double. */
+/** Objects per call to the fake API server. */
 const AT_A_TIME = 250;
 const RECOVERY_MS = 60_000;
 /**
- * Bytes that each change may leave behind: a quarter of what the smallest object takes, so that one
- * that is kept for each third change would be noticed. Code that got hot takes some of it.
+ * Bytes that may remain per change: a quarter of the smallest object, so that a leak on every third
+ * change would be detected. Optimized code uses some of it.
  */
 const LEAK = 128;
 
@@ -40,7 +40,7 @@ const status = (code: number, reason: string, retryAfter?: number): Fault => ({
 
 type FaultInjection = (double: RemoteDouble, change: () => Promise<void>) => Promise<unknown>;
 
-/** Watches end, and the next request of each resource meets the fault. */
+/** Closes watches; the next request of each resource gets the fault. */
 const onNext =
   (verb: 'list' | 'watch', fault: Fault): FaultInjection =>
   async (double, change) => {
@@ -49,9 +49,9 @@ const onNext =
     await double.call('breakWatches', verb === 'list' ? 'expire' : 'end');
   };
 
-/** What goes wrong; each has changes made in the middle of it. */
+/** Faults, each with changes in between. */
 const FAULTS: Readonly<Record<string, FaultInjection>> = {
-  'watches closed within a line': async (double, change) => {
+  'watches closed in the middle of a line': async (double, change) => {
     await change();
     await double.call('breakWatches', 'cut half');
   },
@@ -64,17 +64,17 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
     await change();
     await double.call('compact');
   },
-  'watches that fall silent, and break later': async (double, change) => {
+  'watches that become silent and break later': async (double, change) => {
     await double.call('breakWatches', 'silence');
     await change();
     await double.call('breakWatches', 'cut');
   },
-  'changes that no watch tells, until a list does': async (double, change) => {
+  'changes that only a list reports': async (double, change) => {
     await double.call('dropChanges', 50);
     await change();
     await double.call('breakWatches', 'expire');
   },
-  'a bookmark, and another watch from there': async (double, change) => {
+  'a bookmark, and a new watch from it': async (double, change) => {
     await change();
     await double.call('bookmark');
     await double.call('breakWatches', 'end');
@@ -83,8 +83,8 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
   '429 for a watch': onNext('watch', status(429, 'TooManyRequests', 1)),
   '500 for a list': onNext('list', status(500, 'InternalError')),
   '429 for a list': onNext('list', status(429, 'TooManyRequests', 1)),
-  'a list that is cut': onNext('list', { kind: 'cut' }),
-  'a list of yesterday': async (double, change) => {
+  'a truncated list': onNext('list', { kind: 'cut' }),
+  'a stale list': async (double, change) => {
     await double.call('takeSnapshot');
     await change();
     for (const name of WATCHED) {
@@ -92,14 +92,14 @@ const FAULTS: Readonly<Record<string, FaultInjection>> = {
     }
     await double.call('breakWatches', 'expire');
   },
-  'nobody listens': async (double, change) => {
+  'connection refused': async (double, change) => {
     await double.call('close');
     await change();
     await double.call('listen');
   },
 };
 
-describe('an agent under changes and faults', function () {
+describe('an agent under continuous changes and faults', function () {
   this.timeout(300_000);
 
   let lab: Lab;
@@ -133,22 +133,22 @@ describe('an agent under changes and faults', function () {
   let beats = 0;
   const change = async () => {
     const { put, remove } = population.change(CHANGES_PER_FAULT / 2);
-    // A kubelet is never long without a word, and a watch that ends without any is waited for.
+    // A kubelet updates often, and a watch that ends without an event is retried later.
     const annotations = { beat: String(++beats) };
     const node = nodeManifest([lab.node.ipv4, lab.node.ipv6]);
-    const heard = { ...node, metadata: { ...(node.metadata as object), annotations } };
-    await write([heard, ...put], remove);
+    const annotated = { ...node, metadata: { ...(node.metadata as object), annotations } };
+    await write([annotated, ...put], remove);
   };
   const watched = () =>
     waitFor(
-      'all is watched',
+      'all kinds are watched',
       async () => {
         const watches = WATCHED.map((name) => feed.double.call('watching', name));
         return (await Promise.all(watches)).every((count) => count === 1);
       },
       RECOVERY_MS,
     );
-  /** Each fault once, with changes in the middle of it and after. */
+  /** Each fault once, with changes during it and after it. */
   const round = async () => {
     for (const act of Object.values(FAULTS)) {
       await act(feed.double, change);
@@ -156,19 +156,19 @@ describe('an agent under changes and faults', function () {
       await change();
     }
   };
-  /** Nothing is wrong any more, and the kernel has all that the server has. */
+  /** Waits until no fault is left and the kernel has the state of the server. */
   const settle = async () => {
     await feed.double.call('recover');
     await watched();
     await agent.apply([]);
   };
-  /** Bytes that live on the agent's heap. */
+  /** Live bytes on the agent's heap. */
   const usage = async () => {
     const { pid } = agent;
     assert.ok(pid !== undefined);
     const before = agent.logged('heap').length;
     process.kill(pid, 'SIGUSR2');
-    const line = await waitFor('it tells its memory', () => agent.logged('heap')[before]);
+    const line = await waitFor('it reports its memory', () => agent.logged('heap')[before]);
     return Number(line.bytes);
   };
   const rules = async () => {
@@ -182,16 +182,16 @@ describe('an agent under changes and faults', function () {
     return lines;
   };
 
-  it('takes no more memory, and the rules are those of a new agent', async () => {
+  it('uses no more memory, and has the rules of a new agent', async () => {
     await round();
     await settle();
-    const early = await usage();
+    const initialHeap = await usage();
     await round();
     await settle();
-    const late = await usage();
+    const finalHeap = await usage();
 
     const changes = Object.keys(FAULTS).length * CHANGES_PER_FAULT;
-    const grown = late - early;
+    const grown = finalHeap - initialHeap;
     assert.ok(grown < LEAK * changes, `${grown} bytes more after ${changes} changes`);
 
     for (const { vip, port, pods } of population.served(20)) {
@@ -204,21 +204,21 @@ describe('an agent under changes and faults', function () {
       );
     }
 
-    const kept = await rules();
+    const actual = await rules();
     await agent.kill();
     await removeRules(lab.node);
     await agent.start();
     const fresh = await rules();
     assert.ok(fresh.length > 10 * SERVICES);
-    // A difference of thousands of lines is one of a few, for who reads it.
+    // Show only a few of thousands of differing lines.
     const only = (some: readonly string[], others: readonly string[]) => {
       const known = new Set(others);
       return some.filter((line) => !known.has(line)).slice(0, 10);
     };
     assert.deepEqual(
-      { stale: only(kept, fresh), lost: only(fresh, kept) },
+      { stale: only(actual, fresh), lost: only(fresh, actual) },
       { stale: [], lost: [] },
     );
-    assert.ok(kept.join('\n') === fresh.join('\n'), 'the order of rules differs');
+    assert.ok(actual.join('\n') === fresh.join('\n'), 'the order of rules differs');
   });
 });

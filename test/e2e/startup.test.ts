@@ -1,4 +1,7 @@
-/** What an agent says of itself before its rules stand, and when its API server goes away later. */
+/**
+ * Readiness of an agent before its rules are written, and when the API server becomes unavailable
+ * later.
+ */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -14,10 +17,10 @@ const VIP = '10.96.0.10';
 const OTHER_VIP = '10.96.0.11';
 const HEALTH_PORT = 30_100;
 const DEADLINE_MS = 60_000;
-/** More often than an agent asks while a test lasts. */
+/** More requests than an agent makes during a test. */
 const ALWAYS = 1_000_000;
 
-/** Asks the agent all that it answers, from inside the node. */
+/** Requests all pages of the agent, from inside the node. */
 const LOOK = `
 const get = async (url) => {
   const answer = await fetch(url, { signal: AbortSignal.timeout(5000) });
@@ -29,13 +32,13 @@ const answers = urls.map((url) => get('http://127.0.0.1:' + url).catch(none));
 console.log(JSON.stringify(await Promise.all(answers)));
 `;
 
-describe('an agent that starts beside an API server', function () {
-  // On a busy machine the waits below add up.
+describe('an agent that starts with an API server', function () {
+  // The waits below add up on a busy machine.
   this.timeout(240_000);
   let lab: Lab;
   let feed: ApiFeed;
   let agent: Agent;
-  /** Where an ip6tables-restore stands that fails when it is told to. */
+  /** Directory with an ip6tables-restore that fails on demand. */
   let commands: string;
   const broken = () => join(commands, 'broken');
   const server = () => `the API server ${new URL(feed.double.url).host}`;
@@ -45,7 +48,7 @@ describe('an agent that starts beside an API server', function () {
     writeFileSync(
       join(commands, 'ip6tables-nft-restore'),
       `#!/bin/sh
-[ ! -e ${broken()} ] || { echo 'told to fail' >&2; exit 1; }
+[ ! -e ${broken()} ] || { echo 'failing on demand' >&2; exit 1; }
 PATH=\${PATH#*:}
 exec ip6tables-nft-restore "$@"
 `,
@@ -54,7 +57,7 @@ exec ip6tables-nft-restore "$@"
     lab = await createLab({ pods: 1, remotePods: 0 });
     await lab.pods[0]?.serveEveryPort();
     feed = await ApiFeed.start(lab);
-    // A name that is looked up in vain is given up at once.
+    // A name that does not resolve fails at once.
     const env = { PATH: `${commands}:${process.env.PATH}`, RES_OPTIONS: 'timeout:1 attempts:1' };
     agent = new Agent(lab, { feed, env });
     agent.write('objects', [
@@ -84,7 +87,7 @@ exec ip6tables-nft-restore "$@"
     await feed.double.call('recover');
   });
 
-  async function look() {
+  async function readStatus() {
     const script = ['--input-type=module', '-e', LOOK];
     const { stdout } = await lab.node.exec(process.execPath, script);
     const [healthz, livez, ping, metrics, servicePort] = JSON.parse(stdout);
@@ -120,7 +123,7 @@ exec ip6tables-nft-restore "$@"
     waitFor(
       description,
       async () => {
-        assert.partialDeepStrictEqual(await look(), expected);
+        assert.partialDeepStrictEqual(await readStatus(), expected);
         return true;
       },
       DEADLINE_MS,
@@ -132,13 +135,13 @@ exec ip6tables-nft-restore "$@"
     `Node "node" from ${where}`,
   ];
 
-  it('whose name nobody knows is not ready, says what it waits for, and is not to be restarted', async () => {
+  it('that does not resolve: is not ready, names it, and stays alive', async () => {
     agent.launch([...FLAGS, '--master=https://api-server.invalid:6443']);
     const waitingFor = listedFrom('the API server api-server.invalid:6443');
     await looksLike('it waits', { ...WAITING, waitingFor });
   });
 
-  it('whose address is mended in the kubeconfig: ready, without a restart', async () => {
+  it('whose address is corrected in the kubeconfig: becomes ready without a restart', async () => {
     const kubeconfig = join(commands, 'kubeconfig');
     const use = (url: string) =>
       writeFileSync(
@@ -157,7 +160,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it is ready', READY);
   });
 
-  it('that forbids everything from the start: ready when it no longer does', async () => {
+  it('that forbids everything at first: becomes ready when it no longer does', async () => {
     const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     await feed.double.call('fail', { fault, times: ALWAYS });
     agent.launch(FLAGS);
@@ -166,7 +169,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it is ready', READY);
   });
 
-  it('that forbids one kind: says which', async () => {
+  it('that forbids one kind: names the kind', async () => {
     const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     await feed.double.call('fail', { fault, resource: 'endpointslices', times: ALWAYS });
     agent.launch(FLAGS);
@@ -174,35 +177,35 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it waits for these', { ...WAITING, waitingFor });
   });
 
-  it('that goes away after the first sync stays ready; started again meanwhile it is not', async () => {
+  it('that becomes unavailable: stays ready, but not after a restart', async () => {
     agent.launch(FLAGS);
     await looksLike('it is ready', READY);
     await feed.double.call('close');
     const missed = () => agent.logged('list or watch failed; retrying').length > 0;
-    await waitFor('the API server is missed', missed, DEADLINE_MS);
-    assert.partialDeepStrictEqual(await look(), READY);
+    await waitFor('the agent notices that the API server is unavailable', missed, DEADLINE_MS);
+    assert.partialDeepStrictEqual(await readStatus(), READY);
 
     await agent.kill();
     agent.launch(FLAGS);
     await looksLike('it waits', { ...WAITING, waitingFor: listedFrom(server()) });
     const { outcome } = await lab.client.tcp(VIP, 80);
-    assert.equal(outcome, 'answered', 'the rules of the one before stand');
+    assert.equal(outcome, 'answered', 'the rules of the previous agent remain');
     await feed.double.call('listen');
     await looksLike('it is ready again', READY);
     const written = agent.logged('synced').map((line) => line.written);
-    assert.deepEqual(written.slice(0, 2), [0, 0], 'a comparison was all that it waited for');
+    assert.deepEqual(written.slice(0, 2), [0, 0], 'it only waited for a full sync');
   });
 
-  it('with one family that cannot be written it is not ready, and serves the other', async () => {
-    // Rules that stand would be compared, and not written.
+  it('with one family that cannot be written: is not ready, and serves the other', async () => {
+    // Existing rules would only be compared, not written.
     await lab.node.exec('ip6tables-nft', ['-t', 'nat', '-F']);
     writeFileSync(broken(), '');
     try {
       agent.launch(FLAGS);
-      await looksLike('it waits for the other', {
+      await looksLike('it waits for the other family', {
         ...WAITING,
         waitingFor: ['the first sync of IPv6 rules'],
-        // Asked over IPv4, where rules stand.
+        // Over IPv4, where rules exist.
         servicePort: 200,
       });
     } finally {
@@ -211,7 +214,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it is ready', READY);
   });
 
-  it('that does not have its Node: waits for that', async () => {
+  it('without its Node: waits for that', async () => {
     const node = nodeManifest([lab.node.ipv4, lab.node.ipv6]);
     await feed.double.call('delete', node);
     agent.launch(FLAGS);
@@ -220,16 +223,16 @@ exec ip6tables-nft-restore "$@"
       nodeMissing: 1,
       waitingFor: [`Node "node" (${server()} has no such object)`],
     });
-    // It follows Services meanwhile, and writes no rules yet.
+    // Meanwhile it follows Services without writing rules.
     const other = (port: number) =>
       serviceManifest('other', { spec: { clusterIPs: [OTHER_VIP], ports: [{ port }] } });
     for (const port of [81, 82, 83]) {
-      const changes = (await look()).serviceChanges ?? 0;
+      const changes = (await readStatus()).serviceChanges ?? 0;
       await feed.double.call('put', other(port));
-      const isCounted = async () => ((await look()).serviceChanges ?? 0) > changes;
-      await waitFor('the agent was told of a Service', isCounted, DEADLINE_MS);
+      const isCounted = async () => ((await readStatus()).serviceChanges ?? 0) > changes;
+      await waitFor('the agent received a Service', isCounted, DEADLINE_MS);
     }
-    assert.partialDeepStrictEqual(await look(), { ...WAITING, nodeMissing: 1 });
+    assert.partialDeepStrictEqual(await readStatus(), { ...WAITING, nodeMissing: 1 });
     assert.deepEqual(agent.logged('serving'), []);
     await feed.double.call('delete', other(83));
     await feed.double.call('put', node);

@@ -1,4 +1,4 @@
-/** Many probes at once, to see how they spread. */
+/** Sends many probes, to measure how they are distributed over hosts. */
 
 import type { BurstRequest, ProbeRequest } from './messages.ts';
 import type { BurstTally, ProbeOutcome } from './outcomes.ts';

@@ -6,7 +6,7 @@ import { execa, execaSync } from 'execa';
 
 const SCRIPT = new URL('../../scripts/check-machine.sh', import.meta.url).pathname;
 
-/** Runs a command in a root that is a directory and no mount point; the script comes on standard input. */
+/** Runs a script from standard input in a root directory that is not a mount point. */
 const IN_CHROOT = `
 set -e
 for name in usr bin sbin lib lib64 etc proc sys dev; do
@@ -18,7 +18,7 @@ mkdir "$1/run"
 exec chroot "$1" sh -s
 `;
 
-describe('check-machine: what make says of a machine on which the demo cannot run', () => {
+describe('check-machine: requirements of the demo and the tests', () => {
   let directory: string;
   beforeEach(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-machine-'));
@@ -32,22 +32,22 @@ describe('check-machine: what make says of a machine on which the demo cannot ru
   }) => {
     const [file = SCRIPT, ...args] = options.command ?? [];
     const { env = {}, inputFile = '/dev/null' } = options;
-    const said = await execa(file, args, { env, inputFile, reject: false });
-    return { status: said.exitCode, stdout: said.stdout, stderr: said.stderr };
+    const result = await execa(file, args, { env, inputFile, reject: false });
+    return { status: result.exitCode, stdout: result.stdout, stderr: result.stderr };
   };
 
-  /** Puts something in the place of a command that fails for certain arguments. */
+  /** Replaces a command by one that fails for certain arguments. */
   const stub = (command: string, pattern: string) => {
     const { stdout: real } = execaSync('which', [command]);
     const script = `#!/bin/dash\ncase "$*" in ${pattern}) echo 'no luck' >&2; exit 1 ;; esac\nexec ${real} "$@"\n`;
     writeFileSync(join(directory, command), script, { mode: 0o755 });
   };
 
-  it('is nothing where it can', async () => {
+  it('prints nothing if all requirements are met', async () => {
     assert.deepEqual(await check({}), { status: 0, stdout: '', stderr: '' });
   });
 
-  it('is what to do in a chroot whose root is no mount point', async () => {
+  it('suggests a bind mount for the root of a chroot', async () => {
     const command = ['unshare', '--mount', '--propagation=private', 'sh', '-c', IN_CHROOT];
     const { status, stderr } = await check({
       command: [...command, 'sh', directory],
@@ -60,21 +60,21 @@ describe('check-machine: what make says of a machine on which the demo cannot ru
     );
   });
 
-  it('is which rights are missing', async () => {
+  it('names missing capabilities', async () => {
     const command = ['setpriv', '--bounding-set=-all', '--inh-caps=-all', SCRIPT];
     const { status, stderr } = await check({ command });
     assert.equal(status, 1);
     assert.match(
       stderr,
-      /^This machine cannot make network namespaces \(.*\): .*CAP_SYS_ADMIN.*\.$/,
+      /^This machine cannot create network namespaces \(.*\): .*CAP_SYS_ADMIN.*\.$/,
     );
   });
 
-  it('ends `make`, whatever is made, before anything fails half-way', async () => {
+  it('stops `make` before any target runs', async () => {
     const root = join(directory, 'root');
     mkdirSync(join(root, 'node_modules/.bin'), { recursive: true });
     cpSync(dirname(SCRIPT), join(root, 'scripts'), { recursive: true });
-    // As if npm had installed what the lock file says.
+    // As if npm had installed the lock file.
     for (const file of ['package-lock.json', 'node_modules/.package-lock.json']) {
       writeFileSync(join(root, file), '');
     }
@@ -85,15 +85,20 @@ describe('check-machine: what make says of a machine on which the demo cannot ru
       env: { PATH: `${directory}:${process.env.PATH}` },
     });
     assert.equal(status, 1);
-    assert.match(stderr, /^This machine cannot make pairs of interfaces \(no luck\): /);
+    assert.match(stderr, /^This machine cannot create veth pairs \(no luck\): /);
   });
 
   for (const [what, command, pattern, advice] of [
-    ['a kernel without veth', 'ip', '*veth*', /pairs of interfaces \(no luck\): .*modprobe veth/],
-    ['a kernel without nf_tables', 'nft', '*', /nf_tables \(no luck\): .*modprobe nf_tables/],
-    ['a /proc/sys that cannot be written', 'sh', '*ip_forward*', /sysctls .*\/proc\/sys has to/],
+    ['a kernel without veth', 'ip', '*veth*', /veth pairs \(no luck\): .*modprobe veth/],
+    [
+      'a kernel without nf_tables',
+      'nft',
+      '*',
+      /nf_tables tables \(no luck\): .*modprobe nf_tables/,
+    ],
+    ['a read-only /proc/sys', 'sh', '*ip_forward*', /sysctls .*\/proc\/sys must/],
   ] as const) {
-    it(`is one sentence of ${what}`, async () => {
+    it(`prints one sentence for ${what}`, async () => {
       stub(command, pattern);
       const { status, stderr } = await check({ env: { PATH: `${directory}:${process.env.PATH}` } });
       assert.equal(status, 1);

@@ -1,7 +1,7 @@
 /**
- * `make demo`: an all-ports Service at work on real packets, told in plain words. Whatever is
- * printed was seen; the demo ends with an error when something is not. An argument or SEED in the
- * environment chooses the same random ports again.
+ * `make demo`: shows an all-ports Service with real packets. All output is verified; the demo fails
+ * if something is not as described. An argument or SEED in the environment selects the same random
+ * ports again.
  */
 import { randomInt } from 'node:crypto';
 import { constants } from 'node:os';
@@ -46,7 +46,7 @@ function chosenSeed(): number {
   process.exit(2);
 }
 
-/** What ends the demo early: a signal, or a reader that went away (`| head`). */
+/** Events that end the demo early: a signal, or a closed output pipe (`| head`). */
 function watchForEnd() {
   const end = Promise.withResolvers<never>();
   end.promise.catch(() => undefined);
@@ -55,42 +55,42 @@ function watchForEnd() {
     signal ??= by;
     end.reject(new Error(by));
   };
-  // Not once(): the lab looks whether somebody listens, and ends the process when nobody does.
+  // Not once(): the lab exits the process on a signal unless a listener is registered.
   for (const each of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(each, stop);
   process.stdout.on('error', () => stop('SIGPIPE'));
-  return { early: end.promise, signal: () => signal };
+  return { interrupted: end.promise, signal: () => signal };
 }
 
 const seed = chosenSeed();
 const end = watchForEnd();
-const begun = performance.now();
+const started = performance.now();
 let stage: DemoEnvironment | undefined;
 try {
   headline('Portwide: a Kubernetes Service on every port');
   print(
-    'A Kubernetes Service lists its ports one by one. With Portwide in the place of kube-proxy, a',
-    'Service can have every port, or ranges of ports. Here it is at work.',
+    'A Kubernetes Service lists its ports one by one. With Portwide instead of kube-proxy, a Service',
+    'can have all ports, or ranges of ports. This demo shows both.',
   );
   stage = await createEnvironment();
-  if (end.signal() !== undefined) await end.early;
-  await Promise.race([play(stage, seed), stage.ended, end.early]);
+  if (end.signal() !== undefined) await end.interrupted;
+  await Promise.race([play(stage, seed), stage.ended, end.interrupted]);
   await stage.destroy();
-  const seconds = ((performance.now() - begun) / 1000).toFixed(1);
+  const seconds = ((performance.now() - started) / 1000).toFixed(1);
   print('');
   headline(
-    `Everything above was seen on real packets, in ${seconds} s; the network is gone again.`,
+    `All of the above was verified with real packets, in ${seconds} s. The network has been removed.`,
   );
 } catch (error) {
   const signal = end.signal();
   if (signal === undefined) {
     if (error instanceof LabError && error.code === 'COMMAND_FAILED') {
       console.error(`\nThe demo cannot build its network: ${error.message}`);
-      console.error('"make setup" says what this machine lacks.');
+      console.error('"make setup" reports what this machine lacks.');
     } else console.error('\nThe demo failed:', error);
     if (stage) console.error(`\nThe log of the agent:\n${stage.log()}`);
   }
   await stage?.destroy().catch((failure) => console.error('Cleaning up failed:', failure));
-  if (signal === 'SIGINT') console.error('\nInterrupted; the network is gone again.');
-  // What still waits in the play would keep the process.
+  if (signal === 'SIGINT') console.error('\nInterrupted; the network has been removed.');
+  // Pending promises of the demo would keep the process alive.
   process.exit(signal === undefined ? 1 : 128 + constants.signals[signal]);
 }

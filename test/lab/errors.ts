@@ -1,4 +1,4 @@
-/** What went wrong in the lab itself; never the fate of a probe, which is an Outcome. */
+/** Failures of the lab itself. The result of a probe is a ProbeOutcome instead. */
 export type LabErrorCode =
   | 'BAD_OPTIONS'
   | 'COMMAND_FAILED'
@@ -8,7 +8,7 @@ export type LabErrorCode =
   | 'CONNECTION'
   | 'DESTROYED';
 
-/** An error of the lab, told apart by `code`; `cause` holds what lies beneath. */
+/** An error of the lab, identified by `code`; `cause` is the underlying error. */
 export class LabError extends Error {
   readonly code: LabErrorCode;
 
@@ -19,7 +19,7 @@ export class LabError extends Error {
   }
 }
 
-/** The text of anything that was thrown. */
+/** Message of anything that was thrown. */
 export function messageOf(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown);
 }

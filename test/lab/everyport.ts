@@ -1,12 +1,12 @@
 /**
- * Answers on every port without a socket for each.
+ * Answers on every port without one socket per port.
  *
- * - TCP: the main thread has the host's own nat table REDIRECT every connection to one listener,
- *   which asks conntrack for the original destination.
- * - UDP: a raw socket sees each datagram with its ports, and sends the answer from the same port.
- *   The kernel, which knows of no UDP socket there, sends a port unreachable as well: the host's own
- *   filter table drops it.
- * - SCTP: raw sockets anyway, see sctp.ts.
+ * - TCP: a REDIRECT rule in the host's nat table sends every connection to one listener, which asks
+ * conntrack for the original destination.
+ * - UDP: a raw socket receives each datagram with its ports and answers from the same port. The
+ * kernel has no UDP socket there and also sends a port unreachable, which the host's filter table
+ * drops.
+ * - SCTP: raw sockets as always, see sctp.ts.
  */
 import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -24,7 +24,10 @@ const FAMILIES = [4, 6] as const;
 let servers: Server[] = [];
 let sockets: UdpSocket[] = [];
 
-/** Opens what every-port service needs; gives the ports TCP is to be redirected to. */
+/**
+ * Opens the sockets.
+ * @returns the ports that TCP must be redirected to, by family
+ */
 export async function serveEveryPort(host: HostIdentity): Promise<Record<Family, number>> {
   const [ipv4, ipv6] = await Promise.all(FAMILIES.map((family) => serveTcp(host.name, family)));
   sockets = FAMILIES.flatMap((family) =>
@@ -34,7 +37,7 @@ export async function serveEveryPort(host: HostIdentity): Promise<Record<Family,
   return { 4: ipv4 ?? 0, 6: ipv6 ?? 0 };
 }
 
-/** Stops; connections that were accepted live on. */
+/** Stops answering. Accepted connections stay open. */
 export function stopServingEveryPort(): void {
   for (const server of servers) server.close();
   for (const socket of sockets) socket.close();
@@ -49,7 +52,7 @@ async function serveTcp(host: string, family: Family): Promise<number> {
     try {
       destination = originalDestination(descriptorOf(socket), family);
     } catch (error) {
-      // The prober then reads CLOSED.
+      // The probe then reports CLOSED.
       socket.destroy();
       console.error(`lab: ${host}: a connection without an original port: ${messageOf(error)}`);
       return;
@@ -73,7 +76,10 @@ async function serveTcp(host: string, family: Family): Promise<number> {
   return bound.port;
 }
 
-/** Node has no public way to a socket's descriptor; this one has been there since its beginning. */
+/**
+ * Node.js has no public API for the file descriptor of a socket. This internal property has always
+ * existed.
+ */
 function descriptorOf(socket: Socket): number {
   return (socket as unknown as { readonly _handle: { readonly fd: number } })._handle.fd;
 }

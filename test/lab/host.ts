@@ -1,4 +1,4 @@
-/** A host of the lab, as tests and demos see it. */
+/** A host of the lab, as used by tests and demo. */
 import type { ResultPromise } from 'execa';
 import ipaddr from 'ipaddr.js';
 import { LabError } from './errors.ts';
@@ -18,13 +18,16 @@ import { everyPortRules, iptablesTool } from './rules.ts';
 import { type HostThread, startThread } from './thread.ts';
 import type { HostPlan } from './topology.ts';
 
-/** How a probe is made. */
+/** Options of a probe. */
 export interface ProbeOptions {
-  /** How long to wait for an answer; default 3000. */
+  /** Milliseconds to wait for an answer; default 3000. */
   readonly timeoutMs?: number;
-  /** The client's own port; default: any. Choose below 32768, where the kernel's own choice begins. */
+  /**
+   * Source port; default: chosen by the kernel. Choose below 32768, where the kernel's range
+   * begins.
+   */
   readonly localPort?: number;
-  /** The client's own address; default: as its routes say. */
+  /** Source address; default: chosen by the routes. */
   readonly localAddress?: string;
 }
 
@@ -33,41 +36,44 @@ export interface ServeOptions {
   readonly port?: number;
   readonly ports?: readonly number[];
   /**
-   * Default: TCP listens on every address the host has or will have, UDP and SCTP on those of the
-   * address plan. A UDP server on `0.0.0.0` or `::` reports just that as its own address.
+   * Default: TCP listens on all present and future addresses of the host, UDP and SCTP on the
+   * addresses of the plan. A UDP server on `0.0.0.0` or `::` reports that as its own address.
    */
   readonly address?: string;
 }
 
 /** A long-lived TCP connection to a lab server. */
 export interface HeldConnection {
-  /** What the server said when the connection was made. */
+  /** The server's greeting. */
   readonly reply: ServerReply;
-  /** The client's own port. */
+  /** The client's source port. */
   readonly localPort: number;
-  /** False once either side has ended it; a path that drops silently does not show here. */
+  /** False once either side has closed it. Silently dropped packets are not detected. */
   readonly alive: boolean;
   /**
-   * Sends a line, gives the echo.
+   * Sends a line and returns the echo.
    *
-   * @throws LabError `THREAD_FAILED` when no echo comes in time (default 3000) or the connection
-   * ends
+   * @throws LabError `THREAD_FAILED` if no echo arrives in time (default 3000 ms) or the connection
+   * closes
    */
   exchange(text: string, timeoutMs?: number): Promise<string>;
   close(): Promise<void>;
 }
 
-/** A host: a network namespace and a thread in it. All promises reject with LabError. */
+/** A host: a network namespace with a thread. All promises reject with LabError. */
 export interface Host {
   readonly name: string;
   readonly namespace: string;
-  /** The main address of each family; `addresses` has all of them. */
+  /** The main address of each family; `addresses` has all. */
   readonly ipv4: string;
   readonly ipv6: string;
   readonly addresses: Readonly<Record<Family, readonly string[]>>;
-  /** Serves ports: TCP servers greet with a Reply and echo lines, the others answer with one. */
+  /**
+   * Serves ports. TCP servers greet with a ServerReply and echo lines; UDP and SCTP servers answer
+   * with one.
+   */
   serve(options: ServeOptions): Promise<void>;
-  /** Stops serving these (default: all); accepted connections live on. */
+  /** Stops serving these ports (default: all). Accepted connections stay open. */
   stopServing(which?: Partial<Omit<ServeOptions, 'address'>>): Promise<void>;
   /** Serves every TCP, UDP and SCTP port of the host's addresses. */
   serveEveryPort(): Promise<void>;
@@ -83,45 +89,45 @@ export interface Host {
     options?: ProbeOptions & { readonly payload?: string },
   ): Promise<ProbeOutcome>;
   sctpProbe(address: string, port: number, options?: ProbeOptions): Promise<ProbeOutcome>;
-  /** @throws LabError `CONNECTION` when it is not answered; the message tells the outcome */
+  /** @throws LabError `CONNECTION` if the connection fails; the message has the outcome */
   hold(address: string, port: number, options?: ProbeOptions): Promise<HeldConnection>;
-  /** Probes many times over the ports in turn and counts who answered. */
+  /** Sends many probes over the ports in turn and counts the answering hosts. */
   burst(
     address: string,
     ports: number | readonly number[],
     count: number,
     options?: Omit<ProbeOptions, 'localPort'> & {
       readonly protocol?: 'TCP' | 'UDP';
-      /** Probes under way at a time; default 32. */
+      /** Probes in flight; default 32. */
       readonly concurrency?: number;
     },
   ): Promise<BurstTally>;
   /**
-   * Opens a connection to each target at once; by target, whether it was answered. Silence is known
-   * by what does come: once `awaited` answers are there, others have but `quietMs` more.
+   * Opens a connection to each target concurrently. Returns for each target whether it answered. To
+   * detect silence quickly, the others get only `quietMs` more after `awaited` answers.
    */
   reach(request: ReachRequest): Promise<readonly boolean[]>;
-  /** Asks a DNS server for records, once. */
+  /** Sends one DNS query. */
   resolve(
     server: string,
     name: string,
     type: 'A' | 'AAAA' | 'SRV',
     timeoutMs?: number,
   ): Promise<LookupResult>;
-  /** Asks an HTTP server, once; default of `timeoutMs`: 5000. */
+  /** Sends one HTTP request; default of `timeoutMs`: 5000. */
   httpGet(url: string, timeoutMs?: number): Promise<HttpResult>;
-  /** One echo request; whether it was answered within `timeoutMs` (default 1000). */
+  /** Sends one echo request. Returns whether it was answered within `timeoutMs` (default 1000). */
   ping(address: string, timeoutMs?: number): Promise<boolean>;
   /** @throws LabError `COMMAND_FAILED`, with execa's error as cause */
   exec(command: string, args?: readonly string[], options?: ExecOptions): Promise<ExecResult>;
-  /** Starts a process that destroy() will end; output and exit are execa's affair. */
+  /** Starts a process that destroy() kills. Output and exit are handled by execa. */
   spawn(command: string, args?: readonly string[], options?: SpawnOptions): ResultPromise;
 }
 
-/** A host and what the lab needs to end it. */
+/** A host with the functions that remove it. */
 export interface OwnedHost {
   readonly host: Host;
-  /** Ends the host's processes and its thread. */
+  /** Stops the host's processes and its thread. */
   stop(): Promise<void>;
   /** Kills the host's processes at once. */
   kill(): void;
@@ -129,10 +135,10 @@ export interface OwnedHost {
 
 const DEFAULT_TIMEOUT_MS = 3000;
 const HTTP_TIMEOUT_MS = 5000;
-/** What a thread may take beyond the network, on a slow machine. */
+/** Milliseconds that a thread may need beyond the network timeout, on a slow machine. */
 const THREAD_SLACK_MS = 20_000;
 
-/** Makes the host that a plan describes; its thread starts when it is first needed. */
+/** Creates the host of a plan; its thread starts on first use. */
 export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost {
   const { name, namespace, addresses } = plan;
   const processes = runIn(name, namespace);
@@ -199,8 +205,8 @@ export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost
       const request = probeRequest(address, port, options);
       const outcome = await call('hold', request, request.timeoutMs);
       if (outcome.outcome !== 'answered' || outcome.connection === undefined) {
-        const told = JSON.stringify(outcome);
-        throw new LabError('CONNECTION', `${name} to ${address} port ${port}: ${told}`);
+        const text = JSON.stringify(outcome);
+        throw new LabError('CONNECTION', `${name} to ${address} port ${port}: ${text}`);
       }
       const { connection, reply, localPort } = outcome;
       const state = { alive: true };
@@ -262,7 +268,7 @@ function portsOf(which: { port?: number; ports?: readonly number[] }) {
   return which.ports ?? (which.port === undefined ? undefined : [which.port]);
 }
 
-/** Replies and ICMP errors are compared with canonical text. */
+/** Replies and ICMP errors contain addresses in canonical text. */
 function canonical(address: string): string {
   return ipaddr.parse(address).toString();
 }

@@ -1,9 +1,9 @@
-/** HTTP requests of a host's thread. */
+/** HTTP requests from a host's thread. */
 import { get } from 'node:http';
 import type { HttpRequest } from './messages.ts';
 import type { HttpResult } from './outcomes.ts';
 
-/** Asks once, on a connection of its own, which the thread opens in the host's namespace. */
+/** Sends one request on a new connection, which the thread opens in the host's namespace. */
 export function httpGet({ url, timeoutMs }: HttpRequest): Promise<HttpResult> {
   return new Promise((resolve) => {
     const fail = (error: NodeJS.ErrnoException) => resolve({ error: error.code ?? error.message });

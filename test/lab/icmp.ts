@@ -2,7 +2,7 @@ import type { Family } from './outcomes.ts';
 import { addressAt, familyOf, IPPROTO, transportPart } from './packets.ts';
 import { openRaw } from './raw.ts';
 
-/** A flow of this host, as an ICMP error quotes it. */
+/** A flow of this host, as quoted by an ICMP error. */
 export interface Flow {
   readonly protocol: number;
   readonly localPort: number;
@@ -21,27 +21,28 @@ const MOST_REMEMBERED = 4096;
 const DESTINATION_UNREACHABLE = { 4: 3, 6: 1 };
 const PORT_UNREACHABLE = { 4: 3, 6: 4 };
 
-/** Errors that arrived before anyone asked for them, oldest first. */
+/** Errors that arrived before a listener was registered, oldest first. */
 const remembered = new Map<string, { readonly error: IcmpError; readonly at: number }>();
 const listeners = new Map<string, (error: IcmpError) => void>();
 const opened = new Set<Family>();
 
 /**
- * Starts to listen for ICMP errors of a family, once per thread. The kernel tells a TCP socket
- * ECONNREFUSED for a reset and for an ICMP error alike, and hides the latter from a local
- * connect for a second; a raw ICMP socket sees them as they come.
+ * Starts to receive ICMP errors of a family, once per thread. A TCP socket gets ECONNREFUSED for
+ * both a reset and an ICMP error, and the kernel delays the latter by a second for local
+ * connections. A raw ICMP socket receives errors at once.
  */
 export function listenForErrors(family: Family): void {
   if (opened.has(family)) return;
   opened.add(family);
   const socket = openRaw(family, family === 4 ? IPPROTO.icmp : IPPROTO.icmpv6);
-  socket.on('message', (packet: Buffer) => note(transportPart(packet, family), family));
+  socket.on('message', (packet: Buffer) => record(transportPart(packet, family), family));
   socket.unref();
 }
 
 /**
- * Calls `listener` with the error that has arrived since `since` (performance.now()), or will
- * arrive, for a flow; returns the way out.
+ * Calls `listener` with the error of a flow that arrived since `since` (performance.now()) or
+ * arrives later.
+ * @returns a function that removes the listener
  */
 export function onError(
   flow: Flow,
@@ -49,10 +50,10 @@ export function onError(
   listener: (error: IcmpError) => void,
 ): () => void {
   const key = keyOf(flow);
-  const early = remembered.get(key);
+  const recorded = remembered.get(key);
   remembered.delete(key);
-  if (early && early.at >= since) {
-    listener(early.error);
+  if (recorded && recorded.at >= since) {
+    listener(recorded.error);
     return () => undefined;
   }
   listeners.set(key, listener);
@@ -64,9 +65,10 @@ export function isPortUnreachable({ family, type, code }: IcmpError): boolean {
   return type === DESTINATION_UNREACHABLE[family] && code === PORT_UNREACHABLE[family];
 }
 
-function note(message: Buffer, family: Family): void {
+function record(message: Buffer, family: Family): void {
   const type = message[0] ?? 0;
-  // ICMPv6 errors are the types below 128; of ICMPv4, unreachable, time exceeded, bad parameter.
+  // ICMPv6 errors have types below 128. ICMPv4 errors: unreachable, time exceeded, parameter
+  // problem.
   if (family === 6 ? type >= 128 : ![3, 11, 12].includes(type)) return;
   const flow = quotedFlow(message.subarray(8), family);
   if (!flow) return;

@@ -18,7 +18,7 @@ async function namespacesOf(id: string): Promise<string[]> {
   return stdout.split('\n').filter((line) => line.startsWith(id));
 }
 
-describe('lab', () => {
+describe('lab: createLab()', () => {
   let lab: Lab;
   let pod1: Host;
   let pod2: Host;
@@ -38,7 +38,7 @@ describe('lab', () => {
       ...FAMILIES.map((family) =>
         restore(lab.node, family, 'nft', [
           '*nat',
-          // No port on the target: it stays the one that was asked for.
+          // The target has no port, so the destination port stays unchanged.
           `-A PREROUTING -d ${VIPS[family]} -j DNAT --to-destination ${pod1.addresses[family][0]}`,
           `-A OUTPUT -d ${VIPS[family]} -j DNAT --to-destination ${pod1.addresses[family][0]}`,
           'COMMIT',
@@ -82,11 +82,11 @@ describe('lab', () => {
         );
       });
 
-      it('knows no way from elsewhere back to a pod', async () => {
+      it('has no route from the host elsewhere to a pod', async () => {
         assert.equal(await pod1.ping(address(lab.elsewhere), 200), false);
       });
 
-      it('says who answers, on which port, and whom it saw', async () => {
+      it('reports the answering host, its port, and the source that it saw', async () => {
         for (const protocol of ['tcp', 'udp'] as const) {
           const outcome = await lab.client[protocol](address(pod2), 8080, { localPort: 25678 });
           assert.deepEqual(outcome, {
@@ -105,7 +105,7 @@ describe('lab', () => {
         }
       });
 
-      it('uses a client port and an address again and again', async () => {
+      it('can reuse a source port and address', async () => {
         const localAddress = lab.client.addresses[family][1] ?? '';
         for (const _ of [1, 2, 3]) {
           const options = { localPort: 25679, localAddress };
@@ -114,7 +114,7 @@ describe('lab', () => {
         }
       });
 
-      it('answers from the address that was asked', async () => {
+      it('answers from the destination address of the probe', async () => {
         const outcome = await lab.node.udp(address(lab.elsewhere), 53);
         assert.equal(outcome.outcome, 'answered');
       });
@@ -122,7 +122,7 @@ describe('lab', () => {
       for (const method of ['tcp', 'udp', 'sctpProbe'] as const) {
         it(`reaches every port through a DNAT without port, ${method}`, async () => {
           const clients = [lab.client, lab.node, pod2, remote];
-          // node2 has no rules for the VIP: the remote pod asks the pod itself.
+          // node2 has no rules for the VIP, so the remote pod is probed directly.
           const target = (client: Host) => (client === remote ? address(pod1) : VIPS[family]);
           for (const client of clients) {
             for (const port of [1, 80, 30000, 65535]) {
@@ -145,7 +145,7 @@ describe('lab', () => {
         });
       }
 
-      it('tells refused from silent, and how it was refused', async () => {
+      it('distinguishes refused from timeout, and reset from ICMP error', async () => {
         const cases: [string, keyof typeof VIPS | string, object][] = [
           ['tcp', REJECTING[family], { outcome: 'refused', by: 'icmp' }],
           ['udp', REJECTING[family], { outcome: 'refused', by: 'icmp' }],
@@ -171,12 +171,12 @@ describe('lab', () => {
         }
       });
 
-      it('is told of every rejection, not only of the first', async () => {
+      it('reports every rejection, not only the first', async () => {
         const tally = await lab.client.burst(REJECTING[family], [1, 2, 3], 60, { timeoutMs: 900 });
         assert.deepEqual(tally, { answered: {}, refused: 60, timeout: 0, errors: {} });
       });
 
-      it('tallies a burst by who answered', async () => {
+      it('counts the answers of a burst by host', async () => {
         for (const protocol of ['TCP', 'UDP'] as const) {
           const ports = [7, 70, 700];
           const tally = await lab.client.burst(VIPS[family], ports, 300, { protocol });
@@ -189,7 +189,7 @@ describe('lab', () => {
         }
       });
 
-      it('reaches an SCTP listener by its list of ports', async () => {
+      it('reaches an SCTP server on listed ports', async () => {
         const outcome = await lab.client.sctpProbe(address(pod2), 9000, { localPort: 5000 });
         assert.equal(outcome.outcome === 'answered' && outcome.reply.host, 'pod-2');
         const other = await lab.client.sctpProbe(address(pod2), 9001, { timeoutMs: 100 });
@@ -210,13 +210,13 @@ describe('lab', () => {
     });
   }
 
-  it('does not mistake a stranger for a lab server', async () => {
+  it('reports SILENT for a server that is not a lab server', async () => {
     const silent = await lab.client.udp(lab.node.ipv4, 9);
     assert.deepEqual(silent, { outcome: 'refused', by: 'icmp' });
     await assert.rejects(lab.client.hold(lab.node.ipv4, 9), { code: 'CONNECTION' });
   });
 
-  it('does not let echo servers answer each other', async () => {
+  it('prevents loops between echo servers', async () => {
     const payload = '{"host":"an echo"}';
     const outcome = await lab.client.udp(pod1.ipv4, 7, { payload, timeoutMs: 100 });
     assert.equal(outcome.outcome, 'timeout');
@@ -250,14 +250,14 @@ describe('lab', () => {
     assert.equal(listed.outcome, 'answered');
   });
 
-  it('shows the rules of either iptables variant', async () => {
+  it('returns the rules of both iptables variants', async () => {
     assert.match(await iptablesRules(lab.node, 'nft', 4, 'nat'), /-A OUTPUT -d 203\.0\.113\.5\/32/);
     await restore(lab.node2, 6, 'legacy', ['*filter', ':LAB-LEGACY -', 'COMMIT']);
     assert.match(await iptablesRules(lab.node2, 'legacy', 6, 'filter'), /^:LAB-LEGACY -$/m);
     assert.doesNotMatch(await iptablesRules(lab.node2, 'nft', 6, 'filter'), /LAB-LEGACY/);
   });
 
-  it('serves every port by legacy iptables too', async () => {
+  it('serves every port with legacy iptables too', async () => {
     const other = await createLab({ pods: 1, remotePods: 0, podRules: 'legacy' });
     try {
       const [pod] = other.pods as [Host];
@@ -272,24 +272,24 @@ describe('lab', () => {
     }
   });
 
-  it('runs commands in a host, and tells how they failed', async () => {
-    const { stdout } = await lab.node.exec('cat', [], { input: 'said' });
-    assert.equal(stdout, 'said');
+  it('runs commands in a host, and reports failures', async () => {
+    const { stdout } = await lab.node.exec('cat', [], { input: 'text' });
+    assert.equal(stdout, 'text');
     await assert.rejects(lab.node.exec('ip', ['link', 'show', 'nothing']), {
       code: 'COMMAND_FAILED',
       message: /node: ip link show nothing: .*does not exist/,
     });
   });
 
-  it('names the node side of pods by the prefix', async () => {
+  it('uses the prefix for the node side of pod links', async () => {
     const { stdout } = await lab.node.exec('ip', ['-brief', 'link']);
     assert.match(stdout, /^cali1@/m);
     assert.match(stdout, /^cali2@/m);
   });
 });
 
-describe('lab: waitFor', () => {
-  it('gives what the condition gave', async () => {
+describe('lab: waitFor()', () => {
+  it('returns the value of the condition', async () => {
     let calls = 0;
     const value = await waitFor('the third call', () => {
       calls += 1;
@@ -308,8 +308,8 @@ describe('lab: waitFor', () => {
   });
 });
 
-describe('lab: the end of a lab', () => {
-  it('leaves nothing after destroy, processes included', async () => {
+describe('lab: cleanup', () => {
+  it('removes everything on destroy(), including processes', async () => {
     const lab = await createLab({ pods: 1, remotePods: 0 });
     assert.equal((await namespacesOf(lab.id)).length, 5);
     const sleeper = lab.node.spawn('sleep', ['600']);
@@ -323,7 +323,7 @@ describe('lab: the end of a lab', () => {
     await assert.rejects(lab.client.tcp(lab.node.ipv4, 9), LabError);
   });
 
-  it('leaves nothing of a lab that could not be built', async () => {
+  it('removes everything if the lab cannot be built', async () => {
     const building = createLab({ podInterfacePrefix: 'no/name' });
     const error: unknown = await building.then(
       () => undefined,
@@ -336,13 +336,13 @@ describe('lab: the end of a lab', () => {
     assert.deepEqual(await namespacesOf(id), []);
   });
 
-  it('refuses what it cannot build', async () => {
+  it('rejects invalid options', async () => {
     for (const options of [{ podInterfacePrefix: 'far-too-long-a-name' }, { pods: 81 }]) {
       await assert.rejects(createLab(options), { code: 'BAD_OPTIONS' });
     }
   });
 
-  it('leaves nothing when the process is ended, or just ends', async () => {
+  it('removes everything when the process exits or is killed by a signal', async () => {
     const url = new URL('./lab.ts', import.meta.url).href;
     const ends = ["process.kill(process.pid, 'SIGTERM')", 'process.exit(0)'];
     await Promise.all(

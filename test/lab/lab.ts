@@ -1,10 +1,10 @@
 /**
- * A cluster's network on one machine, out of network namespaces and veth pairs: a node under test
- * and its pods, a second node and its pods, a client outside, and a host elsewhere. The address plan
- * and the routes stand at the head of topology.ts.
+ * A cluster network on one machine, made of network namespaces and veth pairs. It has a node under
+ * test with pods, a second node with pods, a client outside the cluster, and a host elsewhere.
+ * Addresses and routes are listed in topology.ts.
  *
- * Nothing here knows of a test framework. No packet leaves the namespaces, and the
- * machine's own namespace is never touched. Needs root.
+ * Independent of a test framework. No packet leaves the namespaces, and the machine's own network
+ * namespace is not changed. Needs root.
  */
 import { randomBytes } from 'node:crypto';
 import { createHost, type Host, type OwnedHost } from './host.ts';
@@ -29,35 +29,38 @@ export { PREFIXES } from './topology.ts';
 export { repeatUntil, waitFor } from './wait.ts';
 
 export interface LabOptions {
-  /** Pods on the node under test; default 2, at most 80. */
+  /** Number of pods on the node under test; default 2, at most 80. */
   readonly pods?: number;
-  /** Pods on node2; default 1, at most 80. */
+  /** Number of pods on node2; default 1, at most 80. */
   readonly remotePods?: number;
-  /** What the node side of each pod's link is named, before its number; default `pw`. */
+  /** Prefix of the interface names on the node side of pod links; default `pw`. */
   readonly podInterfacePrefix?: string;
-  /** The iptables that serveEveryPort uses inside pods; default `nft`, which UML lacks. */
+  /** iptables variant of serveEveryPort inside pods; default `nft`, which UML lacks. */
   readonly podRules?: IptablesVariant;
 }
 
 export interface Lab {
-  /** In the names of its namespaces, `<id>-<host>`. */
+  /** Part of the namespace names, `<id>-<host>`. */
   readonly id: string;
   readonly node: Host;
   readonly node2: Host;
   readonly client: Host;
   readonly elsewhere: Host;
-  /** `pod-1` and on, on the node under test. */
+  /** `pod-1` and so on, on the node under test. */
   readonly pods: readonly Host[];
-  /** `remote-1` and on, on node2. */
+  /** `remote-1` and so on, on node2. */
   readonly remotePods: readonly Host[];
   readonly hosts: readonly Host[];
-  /** Ends what was spawned, the threads, and the namespaces; a second call does nothing more. */
+  /**
+   * Kills spawned processes, stops the threads and removes the namespaces. A second call does
+   * nothing.
+   */
   destroy(): Promise<void>;
 }
 
 /**
- * Builds a lab. When that fails, nothing is left of it; when the process ends without destroy(),
- * by itself or by a signal that can be caught, nothing either.
+ * Builds a lab. On failure everything is removed. If the process exits without destroy(), by itself
+ * or by a signal that can be caught, everything is removed too.
  *
  * @throws LabError `BAD_OPTIONS`, `COMMAND_FAILED`, `THREAD_FAILED`
  */

@@ -5,7 +5,7 @@ import koffi from 'koffi';
 import { LabError } from './errors.ts';
 import type { Family } from './outcomes.ts';
 
-// Node has no API for these. Only worker threads call them, never the main thread.
+// System calls without a Node.js API. Only worker threads call them, never the main thread.
 const libc = koffi.load('libc.so.6');
 const libcSetns = libc.func('int setns(int fd, int type)');
 const libcSocket = libc.func('int socket(int domain, int type, int protocol)');
@@ -23,7 +23,7 @@ const SOCK_NONBLOCK = 0o4000;
 const CLOEXEC = 0o2000000;
 const SOL_IP = 0;
 const SOL_IPV6 = 41;
-/** IP6T_SO_ORIGINAL_DST is the same number. */
+/** IP6T_SO_ORIGINAL_DST has the same number. */
 const SO_ORIGINAL_DST = 80;
 
 export const SOCK_DGRAM = 2;
@@ -36,10 +36,10 @@ function check(call: string, result: number): number {
 }
 
 /**
- * Moves the calling thread, and no other, into a network namespace.
- * Only synchronous calls follow: libuv's thread pool stays where it was.
+ * Moves the calling thread, and no other, into a network namespace. Use only synchronous calls
+ * afterwards: libuv's thread pool stays in the old namespace.
  *
- * @throws LabError `SYSTEM_CALL_FAILED`, or node's own error when the namespace does not exist
+ * @throws LabError `SYSTEM_CALL_FAILED`, or Node.js's error if the namespace does not exist
  */
 export function enterNamespace(name: string): void {
   const fd = openSync(`/run/netns/${name}`, 'r');
@@ -50,13 +50,16 @@ export function enterNamespace(name: string): void {
   }
 }
 
-/** Opens a non-blocking socket and returns its descriptor. */
+/**
+ * Opens a non-blocking socket.
+ * @returns its file descriptor
+ */
 export function openSocket(family: Family, type: number, protocol: number): number {
   const domain = family === 4 ? AF_INET : AF_INET6;
   return check('socket', libcSocket(domain, type | SOCK_NONBLOCK | CLOEXEC, protocol));
 }
 
-/** Binds a descriptor to an address, on port 0. */
+/** Binds a socket to an address and port 0. */
 export function bindSocket(fd: number, address: string): void {
   const bytes = ipaddr.parse(address).toByteArray();
   const isIpv4 = bytes.length === 4;
@@ -66,21 +69,21 @@ export function bindSocket(fd: number, address: string): void {
   check(`bind to ${address}`, libcBind(fd, sockaddr, sockaddr.length));
 }
 
-/** Puts the open file of `from` in the place of `to`. */
+/** Replaces the open file of descriptor `to` by that of `from`. */
 export function replaceDescriptor(from: number, to: number): void {
   check('dup3', libcDup3(from, to, CLOEXEC));
   closeDescriptor(from);
 }
 
-/** Closes a descriptor that no Node object owns. */
+/** Closes a descriptor that no Node.js object owns. */
 function closeDescriptor(fd: number): void {
   check('close', libcClose(fd));
 }
 
 /**
- * Where a redirected TCP connection was headed before the REDIRECT of its own host.
+ * Original destination of a TCP connection that the host's own REDIRECT rule changed.
  *
- * @throws LabError `SYSTEM_CALL_FAILED` when conntrack does not know the connection
+ * @throws LabError `SYSTEM_CALL_FAILED` if conntrack has no entry for the connection
  */
 export function originalDestination(fd: number, family: Family): { address: string; port: number } {
   const sockaddr = Buffer.alloc(family === 4 ? 16 : 28);

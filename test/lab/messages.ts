@@ -1,4 +1,4 @@
-/** What a host's thread and the main thread say to each other. */
+/** Messages between a host's thread and the main thread. */
 import type {
   BurstTally,
   Family,
@@ -8,7 +8,7 @@ import type {
   Protocol,
 } from './outcomes.ts';
 
-/** What a thread is told when it starts. */
+/** Start data of a thread. */
 export interface HostIdentity {
   readonly name: string;
   readonly namespace: string;
@@ -30,7 +30,7 @@ export interface ProbeRequest {
   readonly localAddress?: string;
   /** TCP: leave the connection open until the host is destroyed. */
   readonly keepOpen?: boolean;
-  /** UDP: the datagram's text. */
+  /** UDP: text of the datagram. */
   readonly payload?: string;
 }
 
@@ -52,11 +52,11 @@ export interface ReachTarget {
 
 export interface ReachRequest {
   readonly targets: readonly ReachTarget[];
-  /** How many answers are waited for. */
+  /** Number of expected answers. */
   readonly awaited: number;
-  /** How long they are waited for. */
+  /** Milliseconds to wait for them. */
   readonly timeoutMs: number;
-  /** How long more answers are listened for after that. */
+  /** Milliseconds to wait for further answers after that. */
   readonly quietMs: number;
 }
 
@@ -72,14 +72,14 @@ export interface HttpRequest {
   readonly timeoutMs: number;
 }
 
-/** A thread's methods: what they take and what they give. */
+/** Methods of a thread, with argument and result types. */
 export interface HostMethods {
   serve: { takes: ServeRequest; gives: undefined };
   stopServing: {
     takes: { readonly protocol?: Protocol; readonly ports?: readonly number[] };
     gives: undefined;
   };
-  /** Gives the ports that TCP of each family is to be redirected to. */
+  /** Returns the ports that TCP of each family must be redirected to. */
   serveEveryPort: { takes: undefined; gives: Readonly<Record<Family, number>> };
   stopServingEveryPort: { takes: undefined; gives: undefined };
   tcp: { takes: ProbeRequest; gives: ProbeOutcome };
@@ -92,7 +92,7 @@ export interface HostMethods {
   };
   release: { takes: { readonly connection: number }; gives: undefined };
   burst: { takes: BurstRequest; gives: BurstTally };
-  /** By target: whether it answered. */
+  /** For each target, whether it answered. */
   reach: { takes: ReachRequest; gives: readonly boolean[] };
   resolve: { takes: ResolveRequest; gives: LookupResult };
   httpGet: { takes: HttpRequest; gives: HttpResult };
@@ -106,7 +106,7 @@ export interface ThreadRequest<Name extends MethodName = MethodName> {
   readonly takes: HostMethods[Name]['takes'];
 }
 
-/** From the thread: an answer to a request, or the end of a held connection. */
+/** From the thread: the result of a request, or the end of a held connection. */
 export type ThreadReport =
   | { readonly kind: 'ready' }
   | { readonly kind: 'result'; readonly id: number; readonly gives: unknown }

@@ -1,4 +1,4 @@
-/** Network namespaces: making, removing, and the safety net under both. */
+/** Creates and removes network namespaces, also when the process exits early. */
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
@@ -8,8 +8,8 @@ import type { SetupRequest } from './setup.ts';
 import type { HostPlan, Topology } from './topology.ts';
 
 /**
- * Makes the namespaces of a topology, their links, addresses and routes. When it fails, what it
- * made so far is still there: see removeNamespaces.
+ * Creates the namespaces of a topology with links, addresses and routes. On failure, the
+ * objects created so far remain: see removeNamespaces.
  *
  * @throws LabError `COMMAND_FAILED` or `THREAD_FAILED`
  */
@@ -34,15 +34,15 @@ export async function buildNamespaces(topology: Topology): Promise<void> {
 }
 
 /**
- * Removes namespaces, links and all; those that are not there are no error.
+ * Removes namespaces with their links. Missing namespaces are not an error.
  *
  * @throws LabError `COMMAND_FAILED`
  */
 export async function removeNamespaces(namespaces: readonly string[]): Promise<void> {
   const input = removal(namespaces);
   const { stderr } = await execa('ip', ['-force', '-batch', '-'], { input, reject: false });
-  const said = stderr.split('\n').filter((line) => line.startsWith('Cannot remove'));
-  const failures = said.filter((line) => !line.endsWith('No such file or directory'));
+  const failureLines = stderr.split('\n').filter((line) => line.startsWith('Cannot remove'));
+  const failures = failureLines.filter((line) => !line.endsWith('No such file or directory'));
   if (failures.length > 0) throw new LabError('COMMAND_FAILED', failures.join('; '));
 }
 
@@ -50,8 +50,8 @@ async function ipBatch(options: readonly string[], lines: readonly string[]): Pr
   const input = `${lines.join('\n')}\n`;
   const result = await execa('ip', [...options, '-batch', '-'], { input, reject: false });
   if (result.failed) {
-    const said = result.stderr || result.shortMessage;
-    throw new LabError('COMMAND_FAILED', `ip ${options.join(' ')}: ${said}`, result);
+    const failureLines = result.stderr || result.shortMessage;
+    throw new LabError('COMMAND_FAILED', `ip ${options.join(' ')}: ${failureLines}`, result);
   }
 }
 
@@ -61,7 +61,7 @@ function startSetup() {
     run: async (step: SetupRequest['step'], hosts: readonly HostPlan[]) => {
       const request: SetupRequest = { step, hosts };
       worker.postMessage(request);
-      // A thread that fails makes once() reject.
+      // once() rejects if the thread fails.
       const [failure] = (await once(worker, 'message')) as [string | undefined];
       if (failure !== undefined) throw new LabError('THREAD_FAILED', `lab set-up: ${failure}`);
     },
@@ -75,17 +75,20 @@ function removal(namespaces: readonly string[]): string {
   return namespaces.map((namespace) => `netns delete ${namespace}\n`).join('');
 }
 
-/** What must not outlive this process. */
+/** State that must not outlive this process. */
 export interface Leftovers {
   readonly namespaces: readonly string[];
-  /** Kills what runs in them, at once. */
+  /** Kills the processes in the namespaces at once. */
   readonly kill: () => void;
 }
 
 const guarded = new Set<Leftovers>();
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
-/** Removes these should the process end, by itself or by a signal; gives the way out. */
+/**
+ * Removes these namespaces when the process exits, by itself or by a signal.
+ * @returns a function that cancels this
+ */
 export function guard(leftovers: Leftovers): () => void {
   if (guarded.size === 0) {
     process.on('exit', removeGuarded);
@@ -112,6 +115,7 @@ function endBySignal(signal: NodeJS.Signals): void {
   removeGuarded();
   for (const each of SIGNALS) process.off(each, endBySignal);
   process.off('exit', removeGuarded);
-  // Whoever else listens decides what the signal means; else it means what it would without us.
+  // If there are other listeners, they decide on the signal; otherwise the signal has its default
+  // effect.
   if (process.listenerCount(signal) === 0) process.kill(process.pid, signal);
 }

@@ -1,16 +1,16 @@
-/** Transport protocols, spelled as Kubernetes spells them. */
+/** Transport protocols with Kubernetes' names. */
 export type Protocol = 'TCP' | 'UDP' | 'SCTP';
 
 /** IP families, by version number. */
 export type Family = 4 | 6;
 
-/** The variants of the iptables tools. `nft` does not exist in the UML kernel. */
+/** Variants of the iptables tools. The UML kernel lacks `nft`. */
 export type IptablesVariant = 'nft' | 'legacy';
 
 /**
- * What a lab server says of a packet that reached it. Addresses are in canonical text, never
- * IPv4-mapped. `localPort` is the port the packet was sent to when it reached the host (after the
- * node's NAT, before the host's own), `remoteAddress` and `remotePort` are whom the host saw.
+ * A lab server's description of a received packet. Addresses are in canonical text, never
+ * IPv4-mapped. `localPort` is the destination port on arrival at the host, after the node's NAT and
+ * before the host's own. `remoteAddress` and `remotePort` are the source that the host saw.
  */
 export interface ServerReply {
   readonly host: string;
@@ -19,17 +19,17 @@ export interface ServerReply {
   readonly localPort: number;
   readonly remoteAddress: string;
   readonly remotePort: number;
-  /** UDP only: the datagram's text. */
+  /** UDP only: text of the datagram. */
   readonly payload?: string;
 }
 
 /**
- * The fate of a probe.
+ * The result of a probe.
  * - `answered`: `localPort` is the client's own port, before any NAT.
- * - `refused`: a reset (`rst`) or an ICMP(v6) port unreachable (`icmp`) came back.
- * - `timeout`: nothing came back; a packet dropped by the sender's own OUTPUT chain reads so too.
- * - `error`: anything else; `code` is an errno name, `SILENT` (connected, but no lab server
- *   spoke), `CLOSED` (closed before it spoke), or `ICMP_<type>_<code>` (UDP and SCTP).
+ * - `refused`: a reset (`rst`) or an ICMP(v6) port unreachable (`icmp`) was received.
+ * - `timeout`: nothing was received; also if the sender's own OUTPUT chain dropped the packet.
+ * - `error`: anything else. `code` is an errno name, `SILENT` (connected, but no greeting of a lab
+ * server), `CLOSED` (closed before the greeting), or `ICMP_<type>_<code>` (UDP and SCTP).
  */
 export type ProbeOutcome =
   | { readonly outcome: 'answered'; readonly reply: ServerReply; readonly localPort: number }
@@ -37,7 +37,7 @@ export type ProbeOutcome =
   | { readonly outcome: 'timeout' }
   | { readonly outcome: 'error'; readonly code: string };
 
-/** How many probes of a burst ended how; `answered` and `errors` count by host and by code. */
+/** Number of probes of a burst by result; `answered` and `errors` count by host and by code. */
 export interface BurstTally {
   readonly answered: Readonly<Record<string, number>>;
   readonly refused: number;
@@ -46,12 +46,12 @@ export interface BurstTally {
 }
 
 /**
- * What a DNS server told: addresses, or of SRV records `NAME port PORT`; or why there are none, such as
+ * Answer of a DNS server: addresses, or `NAME port PORT` for SRV records; or an error code such as
  * `ENODATA`, `ENOTFOUND`, `ETIMEOUT`.
  */
 export type LookupResult = { readonly answers: readonly string[] } | { readonly code: string };
 
-/** What an HTTP server answered; or the code of the error, such as `ECONNREFUSED`. */
+/** Response of an HTTP server, or an error code such as `ECONNREFUSED`. */
 export type HttpResult =
   | {
       readonly code: number;

@@ -4,31 +4,31 @@ import type { Family } from './outcomes.ts';
 /** IP protocol numbers. */
 export const IPPROTO = { icmp: 1, tcp: 6, udp: 17, icmpv6: 58, sctp: 132 } as const;
 
-/** The family of an address in text. */
+/** Family of an address in text form. */
 export function familyOf(address: string): Family {
   return address.includes(':') ? 6 : 4;
 }
 
-/** Canonical text of an address as Node gives it: not IPv4-mapped, without a zone. */
+/** Canonical text of an address from Node.js: not IPv4-mapped, without a zone. */
 export function plainAddress(address: string | undefined): string {
   return (address ?? '').replace(/^::ffff:(?=\d+\.)/i, '').replace(/%.*$/, '');
 }
 
-/** Text of the 4 or 16 address bytes of a packet. */
+/** Text of the 4 or 16 address bytes in a packet. */
 export function addressAt(packet: Buffer, offset: number, family: Family): string {
   const bytes = packet.subarray(offset, offset + (family === 4 ? 4 : 16));
   return ipaddr.fromByteArray([...bytes]).toString();
 }
 
 /**
- * What a raw socket delivers, without the IP header: IPv4 raw sockets give the header, IPv6 ones
- * do not.
+ * The packet from a raw socket without its IP header. IPv4 raw sockets deliver the header, IPv6
+ * ones do not.
  */
 export function transportPart(packet: Buffer, family: Family): Buffer {
   return family === 4 ? packet.subarray(((packet[0] ?? 0) & 0x0f) * 4) : packet;
 }
 
-/** A UDP datagram with its checksum, which IPv6 demands and conntrack verifies. */
+/** A UDP datagram with its checksum, which IPv6 requires and conntrack verifies. */
 export function udpDatagram(
   from: { address: string; port: number },
   to: { address: string; port: number },
@@ -68,7 +68,7 @@ const CRC32C_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   return crc >>> 0;
 });
 
-/** CRC32c (Castagnoli), which SCTP uses; zlib's crc32 is another polynomial. */
+/** CRC32c (Castagnoli) as used by SCTP. zlib's crc32 uses another polynomial. */
 export function crc32c(bytes: Buffer): number {
   let crc = 0xffffffff;
   for (const byte of bytes) crc = (CRC32C_TABLE[(crc ^ byte) & 0xff] ?? 0) ^ (crc >>> 8);

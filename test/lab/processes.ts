@@ -4,13 +4,13 @@ import { LabError } from './errors.ts';
 
 export interface ExecOptions {
   readonly input?: string;
-  /** Default 30 000. */
+  /** Milliseconds; default 30,000. */
   readonly timeoutMs?: number;
   /** Default true: a failing command rejects. */
   readonly reject?: boolean;
 }
 
-/** How a command ended; `exitCode` is undefined when a signal or the deadline ended it. */
+/** Result of a command; `exitCode` is undefined if a signal or the deadline ended it. */
 export interface ExecResult {
   readonly stdout: string;
   readonly stderr: string;
@@ -20,14 +20,14 @@ export interface ExecResult {
 export interface SpawnOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly cwd?: string;
-  /** Default: nothing to read. */
+  /** Default: empty. */
   readonly stdin?: 'pipe';
 }
 
 const EXEC_TIMEOUT_MS = 30_000;
 const STOP_TIMEOUT_MS = 3000;
 
-/** Runs processes in a namespace, and ends what was spawned there; see Host for exec and spawn. */
+/** Runs processes in a namespace and kills spawned ones; see Host for exec and spawn. */
 export function runIn(name: string, namespace: string) {
   const running = new Set<ResultPromise>();
 
@@ -43,10 +43,10 @@ export function runIn(name: string, namespace: string) {
       reject: false,
     });
     if (result.failed && reject) {
-      const said = result.stderr || result.stdout || result.shortMessage;
+      const output = result.stderr || result.stdout || result.shortMessage;
       throw new LabError(
         'COMMAND_FAILED',
-        `${name}: ${command} ${args.join(' ')}: ${said}`,
+        `${name}: ${command} ${args.join(' ')}: ${output}`,
         result,
       );
     }
@@ -58,14 +58,14 @@ export function runIn(name: string, namespace: string) {
     args: readonly string[] = [],
     options: SpawnOptions = {},
   ): ResultPromise => {
-    // `ip netns exec` becomes the command: the process's own id is the one known here.
+    // `ip netns exec` replaces itself by the command, so the process id is that of the command.
     const child = execa('ip', ['netns', 'exec', namespace, command, ...args], {
       stdin: 'ignore',
       ...options,
     });
     running.add(child);
     child.once('exit', () => running.delete(child));
-    // Who spawned it may await it too; that nobody does is no unhandled rejection.
+    // The caller may await the process as well. If it does not, there is no unhandled rejection.
     child.catch(() => undefined);
     return child;
   };
@@ -73,11 +73,11 @@ export function runIn(name: string, namespace: string) {
   return {
     exec,
     spawn,
-    /** Kills what was spawned at once. */
+    /** Kills spawned processes at once. */
     kill: () => {
       for (const child of running) child.kill('SIGKILL');
     },
-    /** Ends what was spawned, and waits for it. */
+    /** Kills spawned processes and waits for their exit. */
     stop: async () => {
       await Promise.all([...running].map(endProcess));
     },
@@ -87,7 +87,7 @@ export function runIn(name: string, namespace: string) {
 async function endProcess(child: ResultPromise): Promise<void> {
   child.kill('SIGTERM');
   const timer = setTimeout(() => child.kill('SIGKILL'), STOP_TIMEOUT_MS);
-  // How it ended is no longer of interest.
+  // The exit status does not matter.
   await child.catch(() => undefined);
   clearTimeout(timer);
 }

@@ -3,13 +3,13 @@ import { bindSocket, openSocket, replaceDescriptor, SOCK_DGRAM, SOCK_RAW } from 
 import type { Family } from './outcomes.ts';
 
 /**
- * A raw socket as a dgram socket: 'message' gives one packet (IPv4 with, IPv6 without the IP
- * header) and in `rinfo.address` its sender; `sendRaw` sends.
+ * A raw socket as a dgram socket. 'message' delivers one packet (IPv4 with, IPv6 without the IP
+ * header) with its sender in `rinfo.address`; `sendRaw` sends.
  *
- * Node refuses a raw descriptor, so it gets a UDP one, whose open file is then replaced. That is
- * sound because libuv tells epoll of a new descriptor only when the loop next polls, and this
- * function returns before. With `address`, only packets to that address are seen, and it is the
- * source of what is sent.
+ * Node.js refuses raw descriptors, so it gets a UDP descriptor whose open file is then replaced.
+ * This is safe because libuv registers a new descriptor with epoll at the next poll, after this
+ * function has returned. With `address`, only packets to that address are received, and it is the
+ * source address of sent packets.
  *
  * @throws LabError `SYSTEM_CALL_FAILED`
  */
@@ -20,13 +20,13 @@ export function openRaw(family: Family, protocol: number, address?: string): Soc
   const socket = createSocket(family === 4 ? 'udp4' : 'udp6');
   socket.bind({ fd });
   replaceDescriptor(raw, fd);
-  // Raw sockets report ICMP errors of other sockets' flows too; nobody waits for them here.
+  // Raw sockets also report ICMP errors of other sockets' flows, which are not needed here.
   socket.on('error', () => undefined);
   return socket;
 }
 
-/** Sends a transport packet through a raw socket; losing it is the network's privilege. */
+/** Sends a transport packet through a raw socket. A send failure is treated as packet loss. */
 export function sendRaw(socket: Socket, packet: Buffer, protocol: number, address: string): void {
-  // IPv6 wants the "port" of a raw destination to be the protocol; IPv4 ignores it.
+  // For raw IPv6 sockets the "port" of the destination must be the protocol; IPv4 ignores it.
   socket.send(packet, protocol, address, () => undefined);
 }

@@ -1,4 +1,4 @@
-/** Many connections of a host's thread at once, of which only matters whether they come about. */
+/** Tests with many concurrent connections which targets answer. */
 import { randomInt } from 'node:crypto';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -13,22 +13,25 @@ interface Probe extends ReachTarget {
   readonly answered: () => void;
 }
 
-/** Ends what was begun. */
+/** Closes the opened sockets. */
 type End = () => void;
 
 /** See Host. */
 export async function reach(request: ReachRequest): Promise<readonly boolean[]> {
-  const { targets, awaited, timeoutMs: patienceMs, quietMs } = request;
+  const { targets, awaited, timeoutMs, quietMs } = request;
   const reached = targets.map(() => false);
   const enough = Promise.withResolvers<void>();
   let count = 0;
-  const note = (index: number) => {
+  const markAnswered = (index: number) => {
     if (reached[index]) return;
     reached[index] = true;
     count += 1;
     if (count >= awaited) enough.resolve();
   };
-  const probes = targets.map((target, index) => ({ ...target, answered: () => note(index) }));
+  const probes = targets.map((target, index) => ({
+    ...target,
+    answered: () => markAnswered(index),
+  }));
   const ends = await Promise.all([
     ...probes.filter(({ protocol }) => protocol === 'TCP').map(tcp),
     ...([4, 6] as const).flatMap((family) => {
@@ -38,9 +41,9 @@ export async function reach(request: ReachRequest): Promise<readonly boolean[]> 
     }),
   ]);
   if (awaited === 0) enough.resolve();
-  const patience = setTimeout(enough.resolve, patienceMs);
+  const timer = setTimeout(enough.resolve, timeoutMs);
   await enough.promise;
-  clearTimeout(patience);
+  clearTimeout(timer);
   await new Promise((resolve) => {
     setTimeout(resolve, quietMs);
   });
@@ -52,15 +55,15 @@ function tcp({ address, port, answered }: Probe): End {
   const socket = connect({ host: address, port, family: familyOf(address) });
   socket.once('connect', () => {
     answered();
-    // A reset leaves nothing behind, on either side.
+    // A reset leaves no state on either side.
     socket.resetAndDestroy();
   });
-  // Only who answers counts here.
+  // Only the answering targets matter here.
   socket.on('error', () => undefined);
   return () => socket.destroy();
 }
 
-/** All from one socket: the answers tell from where they come. */
+/** One socket for all: the source address identifies the target. */
 async function udp(family: Family, probes: readonly Probe[]): Promise<End> {
   if (probes.length === 0) return () => {};
   const socket = createSocket(family === 4 ? 'udp4' : 'udp6');

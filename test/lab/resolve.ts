@@ -1,13 +1,13 @@
-/** DNS look-ups of a host's thread. */
+/** DNS queries from a host's thread. */
 import type { SrvRecord } from 'node:dns';
 import { Resolver } from 'node:dns/promises';
 import type { ResolveRequest } from './messages.ts';
 import type { LookupResult } from './outcomes.ts';
 
-/** Asks one server, once. */
+/** Sends one query to one server. */
 export async function resolve(request: ResolveRequest): Promise<LookupResult> {
   const { server, name, type, timeoutMs } = request;
-  // c-ares opens its sockets in the thread that asks, so in the host's namespace.
+  // c-ares opens its sockets in the calling thread, which is in the host's namespace.
   const resolver = new Resolver({ timeout: timeoutMs, tries: 1 });
   resolver.setServers([server]);
   try {

@@ -1,9 +1,9 @@
-/** iptables in a host's namespace, by either variant of the tools. */
+/** iptables in a host's namespace, with either variant of the tools. */
 
 import type { Host } from './host.ts';
 import type { Family, IptablesVariant } from './outcomes.ts';
 
-/** The name of an iptables tool, such as `ip6tables-nft-save`. */
+/** Name of an iptables tool, such as `ip6tables-nft-save`. */
 export function iptablesTool(
   variant: IptablesVariant,
   family: Family,
@@ -14,8 +14,8 @@ export function iptablesTool(
 }
 
 /**
- * The rules of one table in a host, in the form of iptables-save, without comments and counters;
- * empty where the table does not exist.
+ * The rules of one table of a host as iptables-save prints them, without comments and counters;
+ * empty if the table does not exist.
  *
  * @throws LabError `COMMAND_FAILED`
  */
@@ -30,7 +30,8 @@ export async function iptablesRules(
 }
 
 /**
- * Removes every rule of a host's namespace: all of nf_tables, and with that of iptables-nft, and iptables-legacy.
+ * Removes all rules of a host's namespace: all nf_tables tables, including iptables-nft's,
+ * and iptables-legacy.
  *
  * @throws LabError `COMMAND_FAILED`
  */
@@ -44,7 +45,7 @@ export async function removeRules(host: Host): Promise<void> {
   ]);
 }
 
-/** What iptables-save says, without what differs from time to time: comments and counters. */
+/** Output of iptables-save without comments and counters, which vary. */
 export function withoutCounters(saved: string): string {
   return saved
     .split('\n')
@@ -53,7 +54,7 @@ export function withoutCounters(saved: string): string {
     .join('\n');
 }
 
-/** The rules of the host's own namespace for serveEveryPort, as iptables-restore input. */
+/** The rules that serveEveryPort needs in the host's own namespace, as iptables-restore input. */
 export function everyPortRules(action: 'add' | 'remove', family: Family, port: number): string {
   const flag = action === 'add' ? '-A' : '-D';
   const unreachable =

@@ -1,7 +1,7 @@
 /**
- * As much SCTP as shows where a packet goes: an INIT, and the INIT ACK that answers it. The kernel
- * has no SCTP sockets here, but its conntrack and NAT know SCTP, so the packets are in order
- * (RFC 9260): right checksum, verification tags and mandatory fields.
+ * Minimal SCTP that shows where a packet arrives: an INIT, and the INIT ACK that answers it. The
+ * kernel here has no SCTP sockets, but its conntrack and NAT check SCTP packets. They are therefore
+ * valid (RFC 9260): checksum, verification tags and mandatory fields.
  */
 import { randomInt } from 'node:crypto';
 import type { Socket } from 'node:dgram';
@@ -23,7 +23,7 @@ interface InitPacket {
   readonly port: number;
   readonly verificationTag: number;
   readonly initiateTag: number;
-  /** INIT ACK only: here, who answered. */
+  /** INIT ACK only: name of the answering host. */
   readonly cookie: string;
 }
 
@@ -39,7 +39,7 @@ export function probeSctp(request: ProbeRequest): Promise<ProbeOutcome> {
     const socket = openRaw(family, IPPROTO.sctp, localAddress);
     const finish = (outcome: ProbeOutcome) => {
       clearTimeout(timer);
-      forgetError();
+      cancelError();
       socket.close();
       resolve(outcome);
     };
@@ -50,7 +50,7 @@ export function probeSctp(request: ProbeRequest): Promise<ProbeOutcome> {
       remoteAddress: address,
       remotePort: port,
     };
-    const forgetError = onError(flow, since, (icmp) => {
+    const cancelError = onError(flow, since, (icmp) => {
       const { type, code } = icmp;
       if (isPortUnreachable(icmp)) finish({ outcome: 'refused', by: 'icmp' });
       else finish({ outcome: 'error', code: `ICMP_${type}_${code}` });
@@ -80,7 +80,7 @@ export function serveSctp(host: HostIdentity, ports: readonly number[] | 'every'
   );
 }
 
-/** Stops answering, and stops listening when no port is left. */
+/** Stops answering on these ports, and closes the socket when none is left. */
 export function stopServingSctp(ports: readonly number[] | 'every' | undefined): void {
   if (ports === 'every') everyPort = false;
   else if (ports === undefined) servedPorts.clear();

@@ -18,9 +18,9 @@ interface Served {
 let served: Served[] = [];
 
 /**
- * Serves ports, each by a socket of its own. All are open when the promise settles.
+ * Serves ports with one socket each. All sockets are open when the promise resolves.
  *
- * @throws node's own error, such as EADDRINUSE
+ * @throws Node.js's error, such as EADDRINUSE
  */
 export async function serve(host: HostIdentity, request: ServeRequest): Promise<void> {
   const { protocol, ports, address } = request;
@@ -28,8 +28,8 @@ export async function serve(host: HostIdentity, request: ServeRequest): Promise<
     serveSctp(host, ports);
     return;
   }
-  // A UDP answer must leave from the address that was asked, so each has its socket; TCP does so
-  // anyway.
+  // A UDP answer must be sent from the destination address of the datagram, so each address has a
+  // socket. TCP does so by itself.
   const addresses =
     address !== undefined
       ? [address]
@@ -49,31 +49,34 @@ export async function serve(host: HostIdentity, request: ServeRequest): Promise<
   }
 }
 
-/** Stops serving; connections that were accepted live on. */
+/** Stops serving. Accepted connections stay open. */
 export function stopServing(protocol?: Protocol, ports?: readonly number[]): void {
-  const goes = (one: Served) =>
+  const isSelected = (one: Served) =>
     (protocol === undefined || one.protocol === protocol) &&
     (ports === undefined || ports.includes(one.port));
-  for (const one of served) if (goes(one)) one.close();
-  served = served.filter((one) => !goes(one));
+  for (const one of served) if (isSelected(one)) one.close();
+  served = served.filter((one) => !isSelected(one));
   if (protocol === undefined || protocol === 'SCTP') stopServingSctp(ports);
 }
 
-/** Whether a UDP port has a socket of its own. */
+/** Whether a UDP port has its own socket. */
 export function servesUdp(port: number): boolean {
   return served.some((one) => one.protocol === 'UDP' && one.port === port);
 }
 
-/** Tells a TCP client who it met, and echoes what it says. */
+/** Sends a greeting to a TCP client and echoes its lines. */
 export function greet(socket: Socket, reply: ServerReply): void {
-  // The client's reset or its end by a node's rules is its own affair.
+  // Resets by the client or by rules of a node are expected.
   socket.on('error', () => socket.destroy());
   socket.setNoDelay(true);
   socket.write(`${JSON.stringify(reply)}\n`);
   socket.pipe(socket);
 }
 
-/** The answer to a datagram, or undefined for one that is an answer itself: echoes must not meet. */
+/**
+ * The answer to a datagram; undefined if the datagram is an answer itself, to prevent loops between
+ * echo servers.
+ */
 export function udpAnswer(reply: ServerReply, message: Buffer): Buffer | undefined {
   const payload = message.toString();
   return payload.startsWith(REPLY_MARK)
@@ -110,11 +113,11 @@ async function serveUdp(host: string, port: number, address: string): Promise<vo
       remotePort,
     };
     const answer = udpAnswer(reply, message);
-    // An answer that cannot be sent is one that was lost.
+    // An answer that cannot be sent is treated as lost.
     if (answer) socket.send(answer, remotePort, remoteAddress, () => undefined);
   });
   socket.bind(port, address);
   await once(socket, 'listening');
-  // An ICMP error of an earlier answer.
+  // An ICMP error caused by an earlier answer.
   socket.on('error', () => undefined);
 }

@@ -1,7 +1,6 @@
 /**
- * A thread that goes from namespace to namespace while a lab is built: it sets sysctls before there
- * are interfaces, and at the end waits until every interface is up. Done so, neither costs
- * a process.
+ * A thread that enters each namespace while a lab is built. It sets sysctls before interfaces
+ * exist, and finally waits until every interface is up. This avoids starting processes.
  */
 import { writeFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
@@ -11,7 +10,7 @@ import { enterNamespace } from './libc.ts';
 import type { HostPlan } from './topology.ts';
 import { waitFor } from './wait.ts';
 
-/** What the thread is asked; it answers each with undefined, or the text of what failed. */
+/** A request to the thread. The answer is undefined, or an error message. */
 export interface SetupRequest {
   readonly step: 'sysctls' | 'interfaces';
   readonly hosts: readonly Pick<HostPlan, 'name' | 'namespace' | 'addresses' | 'forwards'>[];
@@ -26,19 +25,19 @@ function sysctls(forwards: boolean): [path: string, value: string][] {
     ['ipv6/conf/default/forwarding', '1'],
   ];
   return [
-    // First, because it resets others.
+    // First, because it resets other sysctls.
     ...(forwards ? forwarding : []),
     ...['all', 'default'].flatMap((scope): [string, string][] => [
-      // A new namespace may inherit the host's.
+      // A new namespace may inherit the host's value.
       [`ipv4/conf/${scope}/rp_filter`, '0'],
-      // The client's gateway lies on the client's own link: it would be told of shorter ways.
+      // The client's gateway is on the client's own link and would send redirects.
       [`ipv4/conf/${scope}/send_redirects`, '0'],
       [`ipv4/conf/${scope}/accept_redirects`, '0'],
       [`ipv6/conf/${scope}/accept_redirects`, '0'],
       [`ipv6/conf/${scope}/accept_dad`, '0'],
       [`ipv6/conf/${scope}/accept_ra`, '0'],
     ]),
-    // Every rejected packet is to be told of, not six and then one each second.
+    // Every rejected packet must be reported, without the rate limit of one a second after six.
     ['ipv4/icmp_ratelimit', '0'],
     ['ipv4/icmp_ratemask', '0'],
     ['ipv6/icmp/ratelimit', '0'],
@@ -52,7 +51,7 @@ async function run({ step, hosts }: SetupRequest): Promise<void> {
     if (step === 'sysctls') {
       for (const [path, value] of sysctls(forwards)) writeFileSync(`/proc/sys/net/${path}`, value);
     } else {
-      // Node lists the interfaces of the calling thread's namespace that are up and running.
+      // Node.js lists the interfaces that are up and running in the calling thread's namespace.
       await waitFor(
         `${name}'s interfaces are up`,
         () => {

@@ -8,7 +8,7 @@ import { familyOf, IPPROTO } from './packets.ts';
 
 interface Connected {
   readonly outcome: ProbeOutcome;
-  /** Only when answered. */
+  /** Only if answered. */
   readonly socket?: Socket;
 }
 
@@ -21,7 +21,7 @@ const held = new Map<number, Held>();
 const leftOpen = new Set<Socket>();
 let lastConnection = 0;
 
-/** Connects, reads who answered, and closes. */
+/** Connects, reads the greeting, and closes. */
 export async function probeTcp(request: ProbeRequest): Promise<ProbeOutcome> {
   const { outcome, socket } = await open(request);
   if (!socket) return outcome;
@@ -31,13 +31,13 @@ export async function probeTcp(request: ProbeRequest): Promise<ProbeOutcome> {
   } else if (request.localPort === undefined) {
     socket.end();
   } else {
-    // A reset leaves no TIME_WAIT, which would keep the next probe from using this port.
+    // A reset leaves no TIME_WAIT, so that the next probe can use the same port.
     socket.resetAndDestroy();
   }
   return outcome;
 }
 
-/** Connects and keeps the connection, under a number; `onClose` hears when it ends. */
+/** Connects and keeps the connection under a number; `onClose` is called when it closes. */
 export async function hold(
   request: ProbeRequest,
   onClose: (connection: number) => void,
@@ -54,7 +54,7 @@ export async function hold(
   return { ...outcome, connection };
 }
 
-/** Sends a line and gives the next one that comes. */
+/** Sends a line and returns the next line received. */
 export async function exchange(
   connection: number,
   text: string,
@@ -66,7 +66,7 @@ export async function exchange(
   return await found.lines.next(timeoutMs);
 }
 
-/** Closes a held connection; one that has ended already is no error. */
+/** Closes a held connection. A connection that is already closed is not an error. */
 export function release(connection: number): void {
   held.get(connection)?.socket.end();
 }
@@ -86,10 +86,10 @@ function open(request: ProbeRequest): Promise<Connected> {
       ...(localAddress === undefined ? {} : { localAddress }),
     });
     let connected = false;
-    let forgetError = () => {};
+    let cancelError = () => {};
     const finish = (outcome: ProbeOutcome) => {
       clearTimeout(timer);
-      forgetError();
+      cancelError();
       if (outcome.outcome === 'answered') resolve({ outcome, socket });
       else {
         socket.destroy();
@@ -100,7 +100,7 @@ function open(request: ProbeRequest): Promise<Connected> {
       () => finish(connected ? { outcome: 'error', code: 'SILENT' } : { outcome: 'timeout' }),
       timeoutMs,
     );
-    // The port is known once connect(2) has run, which is before the loop polls again.
+    // The port is known once connect(2) has run, which is before the event loop polls again.
     setImmediate(() => {
       const own = socket.localPort;
       if (own === undefined || socket.destroyed) return;
@@ -110,7 +110,7 @@ function open(request: ProbeRequest): Promise<Connected> {
         remoteAddress: address,
         remotePort: port,
       };
-      forgetError = onError(flow, since, (error) => {
+      cancelError = onError(flow, since, (error) => {
         if (isPortUnreachable(error)) finish({ outcome: 'refused', by: 'icmp' });
       });
     });
@@ -118,7 +118,8 @@ function open(request: ProbeRequest): Promise<Connected> {
       connected = true;
     });
     socket.on('error', (error: NodeJS.ErrnoException) => {
-      // An ICMP error that caused this is in the raw socket already: let it speak first.
+      // The ICMP error that caused this is already in the raw socket's buffer: let it be read
+      // first.
       setImmediate(() => {
         const code = error.code ?? error.message;
         const refused = !connected && code === 'ECONNREFUSED';
@@ -126,7 +127,7 @@ function open(request: ProbeRequest): Promise<Connected> {
       });
     });
     socket.once('end', () => finish({ outcome: 'error', code: 'CLOSED' }));
-    // Read up to the first line's end: the rest, if any, belongs to whoever keeps the socket.
+    // Read up to the end of the first line. The rest, if any, is read by the owner of the socket.
     readLines(socket)
       .next(timeoutMs + 1000)
       .then((line) => {
@@ -138,7 +139,7 @@ function open(request: ProbeRequest): Promise<Connected> {
             : { outcome: 'error', code: 'SILENT' },
         );
       })
-      // The reader fails only after the connection did, and that has been told above.
+      // The reader fails only after the connection has failed, which is reported above.
       .catch(() => undefined);
   });
 }
@@ -157,7 +158,7 @@ interface LineReader {
 
 const readers = new WeakMap<Socket, LineReader>();
 
-/** The line reader of a socket; a socket has only one. */
+/** Line reader of a socket; a socket has only one. */
 function readLines(socket: Socket): LineReader {
   const existing = readers.get(socket);
   if (existing) return existing;

@@ -14,14 +14,14 @@ export interface HostThread {
   /**
    * Runs a method in the thread.
    *
-   * @throws LabError `DEADLINE`, or `THREAD_FAILED` when the method or the thread itself fails
+   * @throws LabError `DEADLINE`, or `THREAD_FAILED` if the method or the thread itself fails
    */
   call<Name extends MethodName>(
     method: Name,
     takes: HostMethods[Name]['takes'],
     deadlineMs: number,
   ): Promise<HostMethods[Name]['gives']>;
-  /** Ends the thread, its sockets with it. */
+  /** Stops the thread and closes its sockets. */
   stop(): Promise<void>;
 }
 
@@ -30,10 +30,13 @@ interface Pending {
   readonly reject: (error: LabError) => void;
 }
 
-/** From the start of a thread until it takes calls: in user-mode-linux on a busy machine, half a minute was seen. */
+/**
+ * Milliseconds from the start of a thread until it accepts calls. Half a minute was measured in
+ * user-mode-linux on a busy machine.
+ */
 const START_MS = 90_000;
 
-/** Starts a host's thread; `onClosed` hears of held connections that end. */
+/** Starts a host's thread; `onClosed` is called when a held connection closes. */
 export function startThread(
   host: HostIdentity,
   onClosed: (connection: number) => void,
@@ -44,7 +47,7 @@ export function startThread(
     // Flags meant for the program, such as --input-type, would break the thread.
     execArgv: [],
   });
-  // A pending call's timer keeps the process alive; an idle thread does not.
+  // The timer of a pending call keeps the process alive; an idle thread does not.
   worker.unref();
   const pending = new Map<number, Pending>();
   let lastId = 0;

@@ -1,5 +1,5 @@
 /**
- * The lab's plan of addresses. Labs never meet, so each uses the same.
+ * Address plan of a lab. Labs are isolated from each other, so all use the same addresses.
  *
  * ```
  *                       203.0.113.0/24, 10.96.0.0/16, ... via node
@@ -25,22 +25,22 @@
  * | Service cluster IPs      | 10.96.0.0/16             | fd00:10:96::/112                |
  * | load balancer VIPs       | 203.0.113.0/24           | 2001:db8:113::/64               |
  *
- * (IPv6 ends read like the IPv4 ones: pod-1 is 10.244.1.11 and fd00:10:244:1::11.)
+ * (IPv6 addresses end with the same digits as the IPv4 ones: pod-1 is 10.244.1.11 and
+ * fd00:10:244:1::11.)
  *
  * Routes:
  * - pods are routed point to point, as with Calico or the ptp CNI plug-in: a /32 and /128 address
  *   and a default route through their node; the node has one host route for each pod;
- * - node and node2 know each other's pod CIDR; their default gateway is elsewhere;
+ * - node and node2 have routes to each other's pod CIDR; their default gateway is `elsewhere`;
  * - the client's default gateway is node, so VIPs and pods are reached through it;
- * - elsewhere is the LAN's switch and what lies beyond its router. It knows no pod CIDR, so pods
- *   hear from it only when their node masquerades. It forwards nothing: what reaches it in
- *   error is lost.
+ * - `elsewhere` is the LAN's switch and an external host. It has no route to pod CIDRs, so pods get
+ *   its answers only if their node masquerades. It forwards nothing: misrouted packets are lost.
  */
 
 import { LabError } from './errors.ts';
 import type { Family } from './outcomes.ts';
 
-/** Prefixes no host owns; Services take their addresses from them. */
+/** Prefixes that belong to no host; Services use addresses from them. */
 export const PREFIXES = {
   lan: { 4: '192.168.77.0/24', 6: 'fd00:77::/64' },
   pods: { 4: '10.244.1.0/24', 6: 'fd00:10:244:1::/64' },
@@ -50,7 +50,9 @@ export const PREFIXES = {
   loadBalancers: { 4: '203.0.113.0/24', 6: '2001:db8:113::/64' },
 } as const satisfies Record<string, Record<Family, string>>;
 
-/** A host to be: its addresses (the first of each family is its main one) and what `ip` is told. */
+/**
+ * Plan of a host: its addresses (the first of each family is the main one) and its `ip` commands.
+ */
 export interface HostPlan {
   readonly name: string;
   readonly namespace: string;
@@ -60,12 +62,12 @@ export interface HostPlan {
   readonly forwards: boolean;
 }
 
-/** Hosts in the order of their set-up: a stage needs the links that the ones before it made. */
+/** Hosts in the order of creation: each stage needs the links created by the stages before. */
 export interface Topology {
   readonly stages: readonly (readonly HostPlan[])[];
 }
 
-/** What shapes a topology; see LabOptions. */
+/** Parameters of a topology; see LabOptions. */
 export interface TopologyOptions {
   readonly pods: number;
   readonly remotePods: number;
@@ -74,7 +76,8 @@ export interface TopologyOptions {
 
 const LONGEST_INTERFACE_NAME = 15;
 const MOST_PODS = 80;
-// Every node side bears one MAC address, as with Calico, so that pods need no ARP for their gateway.
+// All node sides have the same MAC address, as with Calico, so that pods need no ARP for their
+// gateway.
 const GATEWAY_MAC = 'ee:ee:ee:ee:ee:ee';
 const POD_GATEWAY = { 4: '169.254.1.1', 6: 'fe80::1' };
 
@@ -107,9 +110,9 @@ function checkOptions({ pods, remotePods, podInterfacePrefix }: TopologyOptions)
     }
   }
   const longest = `${podInterfacePrefix}${Math.max(pods, remotePods)}`;
-  // White space would make other commands of it; what else is no name, `ip` knows.
+  // White space would start other commands. `ip` rejects other invalid names itself.
   if (!/^\S+$/.test(podInterfacePrefix) || longest.length > LONGEST_INTERFACE_NAME) {
-    throw new LabError('BAD_OPTIONS', `not a prefix for interface names: ${podInterfacePrefix}`);
+    throw new LabError('BAD_OPTIONS', `not a valid interface name prefix: ${podInterfacePrefix}`);
   }
 }
 
@@ -186,7 +189,7 @@ function planClient(named: Pick<HostPlan, 'name' | 'namespace'>): HostPlan {
       'link set eth0 up',
       'address add 192.168.77.100/24 dev eth0',
       'address add 192.168.77.101/24 dev eth0',
-      // "preferred_lft 0" keeps the second address from being chosen as a source by itself.
+      // "preferred_lft 0" prevents the kernel from choosing the second address as a source.
       'address add fd00:77::100/64 dev eth0 nodad',
       'address add fd00:77::101/64 dev eth0 nodad preferred_lft 0',
       'route add default via 192.168.77.10',
@@ -209,7 +212,7 @@ function planElsewhere(
     forwards: false,
     commands: [
       'link set lo up',
-      // Snooping would hold back neighbour discovery while it learns.
+      // Multicast snooping would delay neighbour discovery while it learns.
       'link add lan type bridge stp_state 0 forward_delay 0 mcast_snooping 0',
       ...links,
       'link set lan up',

@@ -1,11 +1,11 @@
-/** UDP probes of a host's thread. */
+/** UDP probes from a host's thread. */
 import { createSocket } from 'node:dgram';
 import { isPortUnreachable, listenForErrors, onError } from './icmp.ts';
 import type { ProbeRequest } from './messages.ts';
 import type { ProbeOutcome, ServerReply } from './outcomes.ts';
 import { familyOf, IPPROTO } from './packets.ts';
 
-/** Every answer of a lab server begins so; servers never answer what does. */
+/** Prefix of every answer of a lab server. Servers do not answer datagrams with this prefix. */
 export const REPLY_MARK = '{"host":';
 
 /** Sends one datagram from a connected socket and waits for the answer. */
@@ -16,20 +16,21 @@ export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
   const since = performance.now();
   return new Promise((resolve) => {
     const socket = createSocket(family === 4 ? 'udp4' : 'udp6');
-    let forgetError = () => {};
+    let cancelError = () => {};
     let done = false;
     const finish = (outcome: ProbeOutcome) => {
       if (done) return;
       done = true;
       clearTimeout(timer);
-      forgetError();
+      cancelError();
       socket.close();
       resolve(outcome);
     };
     const timer = setTimeout(() => finish({ outcome: 'timeout' }), timeoutMs);
     const fail = (error: NodeJS.ErrnoException) => {
       const code = error.code ?? error.message;
-      // A local OUTPUT rule took the datagram. Was it REJECT, its ICMP error tells; else silence.
+      // A local OUTPUT rule rejected or dropped the datagram. REJECT also sends an ICMP error; DROP
+      // is silent.
       if (code === 'EPERM') return;
       if (code !== 'ECONNREFUSED') finish({ outcome: 'error', code });
       else finish({ outcome: 'refused', by: 'icmp' });
@@ -51,7 +52,7 @@ export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
           remoteAddress: address,
           remotePort: port,
         };
-        forgetError = onError(flow, since, (icmp) => {
+        cancelError = onError(flow, since, (icmp) => {
           const { type, code } = icmp;
           if (isPortUnreachable(icmp)) finish({ outcome: 'refused', by: 'icmp' });
           else finish({ outcome: 'error', code: `ICMP_${type}_${code}` });

@@ -6,8 +6,8 @@ const LONGEST_INTERVAL_MS = 100;
 const REST_MS = 5;
 
 /**
- * Polls `condition` until it gives something truthy, and returns that. The interval grows from
- * 2 ms to 100 ms. A throwing condition counts as not yet met.
+ * Polls `condition` until it returns a truthy value, and returns that value. The interval grows
+ * from 2 ms to 100 ms. A condition that throws counts as not met.
  *
  * @throws LabError `DEADLINE` after `deadlineMs`, with the description and the last value or error.
  */
@@ -39,10 +39,11 @@ export async function waitFor<T>(
 }
 
 /**
- * Runs `step` over and over until `isOver`, as a client that connects all the while. It rests for a few
- * milliseconds after each step: clients without a rest take the processor from what is under test.
+ * Runs `step` repeatedly until `isOver`, like a client that connects continuously. Pauses a few
+ * milliseconds after each step, so that the client does not take the CPU from the program under
+ * test.
  *
- * @throws what `step` throws
+ * @throws errors of `step`
  */
 export async function repeatUntil(
   isOver: () => boolean,

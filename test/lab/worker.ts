@@ -1,4 +1,4 @@
-/** The thread of one host: enters the host's namespace, then does what the main thread asks. */
+/** The thread of one host: enters the host's namespace and runs methods for the main thread. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { burst } from './burst.ts';
 import { LabError, messageOf } from './errors.ts';
@@ -25,7 +25,7 @@ type Handlers = {
   ) => HostMethods[Name]['gives'] | Promise<HostMethods[Name]['gives']>;
 };
 
-if (!parentPort) throw new LabError('THREAD_FAILED', 'this module runs as a worker thread only');
+if (!parentPort) throw new LabError('THREAD_FAILED', 'this module runs only as a worker thread');
 const port = parentPort;
 const host = workerData as HostIdentity;
 const report = (message: ThreadReport) => port.postMessage(message);

@@ -16,7 +16,7 @@ import { type RefusalChanges, RouteTable } from '../../proxier/route-table.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 import { Scrape } from './scrape.ts';
 
-/** A backend that does as it is told. */
+/** A backend whose results the test sets. */
 class FakeBackend implements Backend {
   readonly family: IpFamily;
   report: ApplyReport = { written: 1 };
@@ -62,8 +62,10 @@ export interface LogLine {
   readonly [field: string]: unknown;
 }
 
-/** The agent without a kernel and without a source: the real proxier, observer and metrics. */
-export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } = {}) {
+/**
+ * An agent without kernel and source: the real proxier, observer and metrics with fake backends.
+ */
+export function fakeAgent(options: { conntrackMs?: number; deletedEntries?: number } = {}) {
   const timers = new FakeTimers();
   const backends = [new FakeBackend('IPv4'), new FakeBackend('IPv6')] as const;
   const table = new RouteTable({
@@ -71,9 +73,9 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     allPortsEnabled: true,
     onChange: () => proxier.request(),
   });
-  const kept: RemainingState[] = [];
+  const remaining: RemainingState[] = [];
   const config: { changes: ConfigChanges } = { changes: NO_CONFIG_CHANGES };
-  const numbers = createMetricSources(table, { remaining: () => kept }, () => config.changes);
+  const numbers = createMetricSources(table, { remaining: () => remaining }, () => config.changes);
   numbers.register(backends, { listeners: () => [['IPv4', 3]] });
   const metrics = createMetrics(numbers, '1.2.3', [
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },
@@ -81,13 +83,13 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
   ]);
   for (const { family } of backends) initFamily(metrics, family);
   const log: LogLine[] = [];
-  const told: RefusalChanges[] = [];
+  const refusalChanges: RefusalChanges[] = [];
   const families = backends.map((backend) => {
-    const forget = async () => {
+    const deleteStale = async () => {
       backend.clock += options.conntrackMs ?? 0;
-      return options.forgotten ?? 0;
+      return options.deletedEntries ?? 0;
     };
-    return new FamilyProxier(backend, { deleteStale: forget }, { now: () => backend.clock });
+    return new FamilyProxier(backend, { deleteStale }, { now: () => backend.clock });
   });
   const proxier = new Proxier({
     table,
@@ -105,12 +107,12 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
         setNodeFacts: () => {},
       },
       localhostNodePorts: { update: () => {} },
-      onRefusals: (changes) => told.push(changes),
+      onRefusals: (changes) => refusalChanges.push(changes),
       onFirstSync: () => {},
       now: () => timers.now(),
     }),
   });
-  /** Lets time pass and everything that follows from it happen. */
+  /** Advances the clock and runs everything that becomes due. */
   const pass = async (milliseconds: number) => {
     timers.advance(milliseconds);
     for (let turn = 0; turn < 10; turn++) await nextTurn();
@@ -122,5 +124,5 @@ export function fakeAgent(options: { conntrackMs?: number; forgotten?: number } 
     await pass(5000);
   };
   const scrape = async () => new Scrape(await metrics.registry.metrics());
-  return { backends, table, kept, config, metrics, log, told, pass, start, scrape };
+  return { backends, table, remaining, config, metrics, log, refusalChanges, pass, start, scrape };
 }

@@ -4,13 +4,13 @@ import { apiServerMetrics } from '../../metrics/api-server.ts';
 import { metricDefiner } from '../../metrics/define.ts';
 import { Scrape } from './scrape.ts';
 
-describe('api-server: metrics of the API server', () => {
+describe('api-server: apiServerMetrics()', () => {
   const registry = new Registry();
   const metrics = apiServerMetrics(metricDefiner(registry));
   const scrape = async () => new Scrape(await registry.metrics());
   const host = '10.96.0.1:443';
 
-  it('have client-go’s word for a request without an answer', async () => {
+  it("use client-go's label value for a request without a response", async () => {
     metrics.request({ method: 'GET', host, code: 200, seconds: 0.1 });
     metrics.request({ method: 'GET', host, code: undefined, seconds: 30 });
     const scraped = await scrape();
@@ -22,7 +22,7 @@ describe('api-server: metrics of the API server', () => {
     assert.equal(sum, 30.1);
   });
 
-  it('name kinds of objects, of which each has its watch', async () => {
+  it('have a series for each watched kind', async () => {
     metrics.watchOpen('Service', true);
     metrics.watchOpen('EndpointSlice', true);
     metrics.watchOpen('EndpointSlice', false);
@@ -34,7 +34,7 @@ describe('api-server: metrics of the API server', () => {
     assert.ok(last !== undefined && last > 0);
   });
 
-  it('count deaf watches from 0 on, so that the first one is an increase', async () => {
+  it('count stale watches from 0 on, so that the first one is an increase', async () => {
     metrics.watchOpen('Pod', false);
     const count = async () =>
       (await scrape()).value('portwide_api_deaf_watches_total', { kind: 'Pod' });
@@ -44,7 +44,7 @@ describe('api-server: metrics of the API server', () => {
     assert.equal(await count(), 1);
   });
 
-  it('tell nothing of a CRD that is not installed, or not any more', async () => {
+  it('have no series for a CRD that is not installed or was removed', async () => {
     metrics.watchOpen('CIDRGroup', true);
     metrics.upToDate('CIDRGroup');
     metrics.watchOpen('CIDRGroup', false);

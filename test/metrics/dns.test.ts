@@ -9,7 +9,7 @@ const SIZE_BUCKETS = [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 
 const CACHE_LABELS = ['server', 'type', 'view', 'zones'];
 const SIZE_LABELS = ['proto', 'server', 'view', 'zone'];
 
-/** CoreDNS's, as its README files have them, and ours. */
+/** CoreDNS's metrics as in its README files, and Portwide's own. */
 const ROWS: readonly (readonly [string, string, readonly string[], (readonly number[])?])[] = [
   ['coredns_dns_requests_total', 'counter', ['family', 'proto', 'server', 'type', 'view', 'zone']],
   [
@@ -89,11 +89,11 @@ async function scrapeOf(metrics: ReturnType<typeof createDnsMetrics>): Promise<S
   return new Scrape(await metrics.registry.metrics());
 }
 
-describe('dns: the metrics of the DNS server', () => {
+describe('dns: metrics of the DNS server', () => {
   for (const [name, type, labels, buckets = []] of ROWS) {
     it(name, async () => {
       const metric = (await scrapeOf(experienced())).metrics.get(name);
-      assert.ok(metric !== undefined, 'is not there');
+      assert.ok(metric !== undefined, 'missing');
       assert.equal(metric.type, type);
       const seen = metric.samples.flatMap((sample) => Object.keys(sample.labels));
       assert.deepEqual([...new Set(seen)].filter((label) => label !== 'le').sort(), labels);
@@ -102,7 +102,7 @@ describe('dns: the metrics of the DNS server', () => {
     });
   }
 
-  it('are all in docs/metrics.md, and no others with these prefixes', async () => {
+  it('are exactly those in docs/metrics.md with these prefixes', async () => {
     const { metrics } = await scrapeOf(experienced());
     const names = [...metrics.keys()].filter(
       (name) => name.startsWith('coredns_') || name.startsWith('portwide_dns_'),
@@ -119,7 +119,7 @@ describe('dns: the metrics of the DNS server', () => {
     );
   });
 
-  it('say what CoreDNS would say', async () => {
+  it('have the values that CoreDNS would have', async () => {
     const metrics = experienced();
     const other = { ...QUERY, transport: 'tcp', family: 'IPv6', zone: '', by: 'forward' } as const;
     metrics.served({ ...other, query: { type: 64, edns: undefined }, rcode: 11 });
@@ -158,7 +158,7 @@ describe('dns: the metrics of the DNS server', () => {
     assert.equal(scrape.value('portwide_dns_tcp_connections'), 4);
   });
 
-  it('are such as promtool likes', async () => {
+  it('pass promtool check metrics', async () => {
     assert.deepEqual(await promtoolProblems(await experienced().registry.metrics()), []);
   });
 });

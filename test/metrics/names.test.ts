@@ -25,7 +25,7 @@ const REQUEST_BUCKETS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60];
 const FAMILY = ['ip_family'];
 const COMPILE_BUCKETS = SYNC_BUCKETS.map((seconds) => seconds / 10);
 
-/** kube-proxy's, as dashboards and alerts know them. */
+/** kube-proxy's metrics, on which dashboards and alerts depend. */
 const KUBE_PROXY: readonly Row[] = [
   ['kubeproxy_sync_proxy_rules_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
   ['kubeproxy_sync_full_proxy_rules_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
@@ -112,7 +112,7 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_events_dropped_total', 'counter', ['reason']],
 ];
 
-/** Of agents that enforce network policy. */
+/** Metrics of agents that enforce network policy. */
 const POLICY: readonly Row[] = [
   ['portwide_policies', 'gauge', ['kind', 'state']],
   ['portwide_policy_unreadable_objects', 'gauge', ['kind']],
@@ -148,7 +148,7 @@ const NAMES = {
   isBlind: false,
 };
 
-/** An agent to which everything has happened that a metric tells of. */
+/** An agent with a value for every metric. */
 async function experienced(): Promise<Scrape> {
   const { backends, table, metrics, pass, start, scrape } = fakeAgent();
   for (const backend of backends) {
@@ -195,7 +195,7 @@ async function experienced(): Promise<Scrape> {
   return await scrape();
 }
 
-/** Without those that Prometheus adds to a histogram. */
+/** Without the series that Prometheus adds to a histogram. */
 function labelsOf({ samples }: Scraped): string[] {
   const names = samples.flatMap(({ labels }) => Object.keys(labels));
   return [...new Set(names)].filter((name) => name !== 'le').sort();
@@ -212,7 +212,7 @@ function bucketsOf({ samples }: Scraped): number[] {
     .map(Number);
 }
 
-describe('names: the names of metrics', () => {
+describe('names: metric names', () => {
   let scraped: Scrape;
   before(async () => {
     scraped = await experienced();
@@ -221,7 +221,7 @@ describe('names: the names of metrics', () => {
   for (const [name, type, labels, buckets] of ALL) {
     it(name, () => {
       const metric = scraped.metrics.get(name);
-      assert.ok(metric !== undefined, 'is not there');
+      assert.ok(metric !== undefined, 'missing');
       assert.equal(metric.type, type);
       assert.deepEqual(labelsOf(metric), labels);
       assert.deepEqual(bucketsOf(metric), buckets ?? []);
@@ -229,14 +229,14 @@ describe('names: the names of metrics', () => {
     });
   }
 
-  it('are those that the dashboard and the alerts read', () => {
+  it('include all metrics of the dashboard and the alerts', () => {
     for (const [name, { type, labels }] of Object.entries(METRIC_NAMES)) {
       const row = ALL.find(([known]) => known === name);
       assert.deepEqual(row?.slice(1, 3), [type, labels.toSorted()], name);
     }
   });
 
-  it('are no others with these prefixes', () => {
+  it('include no others with these prefixes', () => {
     const names = [...scraped.metrics.keys()].filter((name) => !/^(nodejs|process)_/.test(name));
     const known = ALL.map(([name]) => name);
     assert.deepEqual(

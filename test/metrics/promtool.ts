@@ -1,6 +1,6 @@
 import { execa } from 'execa';
 
-/** What `promtool check metrics` has to say about a scrape, line by line. */
+/** Problems that `promtool check metrics` reports for a scrape, one per line. */
 export async function promtoolProblems(text: string): Promise<string[]> {
   const { stdout, stderr } = await execa('promtool', ['check', 'metrics'], {
     input: text.endsWith('\n') ? text : `${text}\n`,
@@ -10,7 +10,7 @@ export async function promtoolProblems(text: string): Promise<string[]> {
 }
 
 const SUFFIX = 'non-counter metrics should not have "_total" suffix';
-/** Gauges that kube-proxy gave the name of a counter; whoever asks for them knows them so. */
+/** Gauges to which kube-proxy gave names of counters; dashboards depend on these names. */
 export const KUBE_PROXY_PROBLEMS = [
   `kubeproxy_sync_proxy_rules_iptables_total ${SUFFIX}`,
   `kubeproxy_sync_proxy_rules_no_local_endpoints_total ${SUFFIX}`,

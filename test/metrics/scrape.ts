@@ -6,13 +6,13 @@ export interface Scraped {
 }
 
 export interface Sample {
-  /** With `_bucket`, `_sum` or `_count`, if it is of a histogram. */
+  /** With the suffix `_bucket`, `_sum` or `_count` for a histogram. */
   readonly name: string;
   readonly labels: Readonly<Record<string, string>>;
   readonly value: number;
 }
 
-/** Reads Prometheus' text format, as far as prom-client writes it. */
+/** Parses Prometheus' text format, as far as prom-client uses it. */
 export class Scrape {
   readonly metrics: ReadonlyMap<string, Scraped>;
 
@@ -30,7 +30,7 @@ export class Scrape {
     this.metrics = metrics;
   }
 
-  /** Of the sample with these labels; undefined when there is none. */
+  /** Value of the sample with these labels; undefined if there is none. */
   value(name: string, labels: Readonly<Record<string, string>> = {}): number | undefined {
     const base = name.replace(/_(bucket|sum|count)$/, '');
     const samples = (this.metrics.get(name) ?? this.metrics.get(base))?.samples ?? [];

@@ -8,7 +8,7 @@ import { Scrape } from './scrape.ts';
 
 const TEXT = 'text/plain; charset=utf-8';
 
-describe('server: the metrics server', () => {
+describe('server: metricsHandler()', () => {
   let server: Server;
   const registry = new Registry();
   new Counter({ name: 'some_total', help: 'Some', registers: [registry] }).inc(3);
@@ -31,7 +31,7 @@ describe('server: the metrics server', () => {
     return { code: answer.status, type, body: await answer.text() };
   };
 
-  it('answers as kube-proxy does', async () => {
+  it('responds like kube-proxy', async () => {
     await start({ configuration: () => ({ kind: 'KubeProxyConfiguration', mode: 'iptables' }) });
     assert.deepEqual(await get('/healthz'), { code: 200, type: TEXT, body: 'ok' });
     assert.deepEqual(await get('/healthz?verbose'), { code: 200, type: TEXT, body: 'ok' });
@@ -46,7 +46,7 @@ describe('server: the metrics server', () => {
     assert.equal(new Scrape(body).value('some_total'), 3);
   });
 
-  describe('has what its process is and was told', () => {
+  describe('has the z-pages of the process', () => {
     const started = Date.now() - 3_725_000;
     const statusz = { component: 'portwide', started, version: '1.2.3' };
     const flagz = { component: 'portwide', flags: { v: '2', cleanup: 'false' } };
@@ -75,7 +75,7 @@ describe('server: the metrics server', () => {
       assert.match(body, /^\nportwide flags\n.*\n\ncleanup=false\nv=2\n$/);
     });
 
-    it('as objects, for who asks for that version of them', async () => {
+    it('as objects, for clients that request a supported version', async () => {
       for (const v of ['v1alpha1', 'v1beta1']) {
         const of = (as: string) => `application/json;v=${v};g=config.k8s.io;as=${as}`;
         const status = await ask('/statusz', of('Statusz'));
@@ -100,7 +100,7 @@ describe('server: the metrics server', () => {
       }
     });
 
-    it('and refuses what it has not got', async () => {
+    it('and refuses other media types', async () => {
       for (const accept of [
         'application/json',
         'application/xml',
@@ -115,7 +115,7 @@ describe('server: the metrics server', () => {
     });
   });
 
-  it('has no other page', async () => {
+  it('returns 404 for other paths', async () => {
     await start();
     for (const path of [
       '/',
@@ -131,7 +131,7 @@ describe('server: the metrics server', () => {
     }
   });
 
-  it('counts its health checks on a page of their own', async () => {
+  it('counts health checks on a separate page', async () => {
     await start();
     const slis = async () => new Scrape((await get('/metrics/slis')).body);
     assert.equal((await slis()).value('kubernetes_healthcheck'), undefined);
@@ -144,7 +144,7 @@ describe('server: the metrics server', () => {
     assert.equal((await slis()).value('some_total'), undefined);
   });
 
-  it('says what went wrong', async () => {
+  it('returns 500 with the error', async () => {
     await start({
       configuration: () => {
         throw new Error('no configuration');

@@ -13,9 +13,9 @@ const V6 = { ip_family: 'IPv6' };
 const START = Date.UTC(2026, 0, 1);
 const seconds = (time: number) => time / 1000;
 
-describe('values: the values of metrics', () => {
-  it('tell what another mode left that is kept, and why', async () => {
-    const { kept, scrape } = fakeAgent();
+describe('values: metric values', () => {
+  it('report state of other modes that remains, with the reason', async () => {
+    const { remaining, scrape } = fakeAgent();
     const values = async () => {
       const scraped = await scrape();
       const of = (what: string, reason: string) =>
@@ -28,17 +28,17 @@ describe('values: the values of metrics', () => {
       ];
     };
     assert.deepEqual(await values(), [0, 0, 0, 0]);
-    kept.push({ what: 'ipvs', reason: 'connections', connections: 21 });
-    // Of each family.
+    remaining.push({ what: 'ipvs', reason: 'connections', connections: 21 });
+    // One for each family.
     for (let family = 0; family < 2; family++) {
-      kept.push({ what: 'iptables', reason: 'error', connections: 0 });
+      remaining.push({ what: 'iptables', reason: 'error', connections: 0 });
     }
     assert.deepEqual(await values(), [1, 0, 1, 21]);
-    kept.length = 0;
+    remaining.length = 0;
     assert.deepEqual(await values(), [0, 0, 0, 0]);
   });
 
-  it('tell that a restart for a changed configuration file is due, and count such changes', async () => {
+  it('report a pending restart after a change of the configuration file, and count such changes', async () => {
     const { config, scrape } = fakeAgent();
     const values = async () => {
       const scraped = await scrape();
@@ -54,7 +54,7 @@ describe('values: the values of metrics', () => {
     assert.deepEqual(await values(), [1, 3, 2, 1]);
   });
 
-  it('tell which feature gates are on', async () => {
+  it('report enabled feature gates', async () => {
     const scraped = await fakeAgent().scrape();
     const isOn = (name: string) =>
       scraped.value('kubernetes_feature_enabled', { name, stage: 'BETA' });
@@ -64,7 +64,7 @@ describe('values: the values of metrics', () => {
   beforeEach(() => mock.timers.enable({ apis: ['Date'], now: START }));
   afterEach(() => mock.timers.reset());
 
-  it('tell how long syncs took, by what they were', async () => {
+  it('measure syncs by kind', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent({ conntrackMs: 30 });
     backends[0].takes = 200;
     table.upsert(service({ portsAnnotation: 'all' }));
@@ -86,10 +86,10 @@ describe('values: the values of metrics', () => {
     backends[0].error = new Error('no');
     table.upsert(slice([]));
     await pass(1000);
-    assert.deepEqual(await counts(), [3, 1, 2], 'failed ones count');
+    assert.deepEqual(await counts(), [3, 1, 2], 'a failed sync counts');
   });
 
-  it('tell when a sync was asked for, and when the kernel had everything', async () => {
+  it('report when a sync was queued and when one last succeeded', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     await start();
     const times = async () => {
@@ -117,7 +117,7 @@ describe('values: the values of metrics', () => {
     ]);
   });
 
-  it('tell how long changes of endpoints took to come into force', async () => {
+  it('measure network programming latency', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     table.upsert(service());
     await start();
@@ -128,7 +128,7 @@ describe('values: the values of metrics', () => {
     backends[0].error = undefined;
     mock.timers.setTime(START + 11_500);
     await pass(2000);
-    // A clock that is a little ahead.
+    // A clock slightly ahead of the agent's.
     table.upsert(slice([endpoint('10.0.0.2')], { triggerTime: START + 12_000 }));
     await pass(2000);
     const scraped = await scrape();
@@ -139,7 +139,7 @@ describe('values: the values of metrics', () => {
     assert.equal(scraped.value(`${name}_count`, V6), undefined);
   });
 
-  it('count changes of objects, and those that no sync has taken up', async () => {
+  it('count changes of objects, in total and pending', async () => {
     const { table, start, pass, scrape } = fakeAgent();
     const counts = async () => {
       const scraped = await scrape();
@@ -160,7 +160,7 @@ describe('values: the values of metrics', () => {
     assert.deepEqual(await counts(), [1, 0, 2, 0]);
   });
 
-  it('count failures of iptables-restore, from zero, and no others', async () => {
+  it('count failures of iptables-restore from 0 on, and no other failures', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     const failures = async () => {
       const scraped = await scrape();
@@ -191,7 +191,7 @@ describe('values: the values of metrics', () => {
     assert.deepEqual(await failures(), [3, 0, 1, 0]);
   });
 
-  it('count syncs that nft or nf_tables failed, from zero, and no others', async () => {
+  it('count failed nftables syncs from 0 on, and no other failures', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     const failures = async () => {
       const scraped = await scrape();
@@ -215,8 +215,8 @@ describe('values: the values of metrics', () => {
     }
   });
 
-  it('tell what the backends have, and wrote last', async () => {
-    const { backends, table, pass, start, scrape } = fakeAgent({ forgotten: 3 });
+  it('report the numbers of the backends', async () => {
+    const { backends, table, pass, start, scrape } = fakeAgent({ deletedEntries: 3 });
     const [v4, v6] = backends;
     table.upsert(service({ portsAnnotation: 'all' }));
     v4.report = { written: 1, rulesWritten: new Map([['nat', 40]]) };
@@ -236,8 +236,8 @@ describe('values: the values of metrics', () => {
     assert.equal(scraped.value('portwide_marks_in_use', V6), 5);
     assert.equal(scraped.value('portwide_marks_exhausted', V6), 2);
     assert.equal(scraped.value('portwide_marks_in_use', V4), undefined);
-    const lingering = 'portwide_lingering_vips';
-    assert.deepEqual([scraped.value(lingering, V6), scraped.value(lingering, V4)], [3, undefined]);
+    const metric = 'portwide_lingering_vips';
+    assert.deepEqual([scraped.value(metric, V6), scraped.value(metric, V4)], [3, undefined]);
     const map = { map: 'endpoints' };
     assert.equal(scraped.value('portwide_nftables_elements', { ...map, ...V6 }), 8);
     assert.equal(scraped.value('portwide_nftables_elements', V4), undefined);
@@ -256,8 +256,8 @@ describe('values: the values of metrics', () => {
     assert.equal(after.value('kubeproxy_sync_proxy_rules_iptables_last', { ...nat, ...V4 }), 0);
   });
 
-  it('count Services and Routes by what they are', async () => {
-    const { table, told, start, scrape } = fakeAgent();
+  it('count Services and Routes by kind', async () => {
+    const { table, refusalChanges, start, scrape } = fakeAgent();
     table.upsert(
       service({ name: 'all', portsAnnotation: 'all', clusterIPs: ['10.96.0.1', 'fd00::1'] }),
     );
@@ -305,6 +305,6 @@ describe('values: the values of metrics', () => {
       });
     assert.deepEqual([noLocal('internal'), noLocal('external')], [2, 0]);
     assert.equal(scraped.value('portwide_build_info', { version: '1.2.3' }), 1);
-    assert.equal(told.flatMap(({ raised }) => raised).length, 4);
+    assert.equal(refusalChanges.flatMap(({ raised }) => raised).length, 4);
   });
 });

@@ -1,7 +1,7 @@
 /**
- * Boots user-mode-linux: a Linux kernel that is a process, with IPVS and the dummy device, which the
- * machine's own kernel may lack. Its root file system is the machine's, read-only; init.sh is its first
- * process. It has one CPU, and a fork takes some 30 ms there.
+ * Boots user-mode-linux (UML): a Linux kernel that runs as a process. It has IPVS and dummy
+ * devices, which the machine's kernel may lack. Its root file system is the machine's, read-only;
+ * init.sh is its first process. It has one CPU, and a fork takes some 30 ms.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -9,7 +9,7 @@ import { mkdtempSync, readFileSync, statfsSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** Where the kernel's directory is inside. */
+/** Path of the kernel's directory inside UML. */
 export const INSIDE = '/run/host';
 
 const ROOT = new URL('../..', import.meta.url).pathname;
@@ -17,25 +17,28 @@ const INIT = new URL('./init.sh', import.meta.url).pathname;
 const KEEPER = new URL('./keeper.ts', import.meta.url).pathname;
 const MEMORY_GIB = 2;
 const SHARED_MEMORY = '/dev/shm';
-/** Of what the console and the command said, the part that a failure quotes. */
+/** Number of lines of console and command output that a failure message quotes. */
 const TAIL_LINES = 50;
 
 export interface BootOptions {
-  /** What runs inside, in the root of the checkout, as root, with node_modules/.bin in its PATH. */
+  /**
+   * Command that runs inside, in the root of the checkout, as root, with node_modules/.bin in its
+   * PATH.
+   */
   readonly command: readonly string[];
   /** Files of the kernel's directory, by name. */
   readonly files?: Readonly<Record<string, string>>;
-  /** The kernel is killed then. */
+  /** The kernel is killed after this time. */
   readonly timeoutSeconds: number;
   /** The first process; default init.sh. */
   readonly init?: string;
 }
 
-/** A kernel that was started. */
+/** A running kernel. */
 export interface Uml {
   /** How the kernel ended; undefined while it runs. */
   readonly ended: string | undefined;
-  /** What a file of the kernel's directory has by now; empty where there is no such file. */
+  /** Content of a file in the kernel's directory; empty if there is no such file. */
   read(name: string): string;
   /** The last lines of the console and of the command's output. */
   output(): string;
@@ -43,19 +46,19 @@ export interface Uml {
   stop(): Promise<void>;
 }
 
-/** Starts a kernel. It does not outlive this process, however that ends. */
+/** Starts a kernel. It does not outlive this process, even if that is killed. */
 export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: BootOptions): Uml {
   const directory = mkdtempSync(join(tmpdir(), 'portwide-uml-'));
   for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
 
   const kernel = kernelCommand(directory, init, command);
   const keeper = spawn(process.execPath, [KEEPER, directory, String(timeoutSeconds), ...kernel], {
-    // A Ctrl-C at the terminal must not end it before its work is done.
+    // A Ctrl-C in the terminal must not kill it before the tests have ended.
     detached: true,
     env: { ...process.env, TMPDIR: memoryDirectory(directory) },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
-  const gone = once(keeper, 'close');
+  const closed = once(keeper, 'close');
   let ended: string | undefined;
   keeper.stdout.setEncoding('utf8').on('data', (text: string) => {
     ended ??= text.trim();
@@ -74,7 +77,7 @@ export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: Bo
     output: () => ['console', 'output'].map((name) => tail(name, read(name))).join('\n'),
     stop: async () => {
       keeper.stdin.end();
-      await gone;
+      await closed;
     },
   };
 }
@@ -87,7 +90,7 @@ function kernelCommand(directory: string, init: string, command: readonly string
     ...['con=null', 'con0=fd:0,fd:1', 'console=tty0', 'quiet'],
     // init.sh ends the kernel by a reset; a panic does so too.
     ...['noreboot', 'panic=-1'],
-    // For the kernel's own pid file and socket.
+    // Directory of the kernel's pid file and socket.
     `uml_dir=${directory}`,
     `init=${quoted(init)}`,
     `UML_ROOT=${quoted(ROOT)}`,
@@ -97,13 +100,13 @@ function kernelCommand(directory: string, init: string, command: readonly string
   ];
 }
 
-/** A word of the kernel's command line, which knows quotes but no way to escape one. */
+/** A word of the kernel's command line, which supports quotes but no escapes. */
 function quoted(word: string): string {
-  if (word.includes('"')) throw new Error(`the kernel cannot be told of a quote: ${word}`);
+  if (word.includes('"')) throw new Error(`a kernel argument must not contain a quote: ${word}`);
   return `"${word}"`;
 }
 
-/** Where the kernel keeps its memory, as an unlinked file: in memory, where that holds it. */
+/** Directory of the kernel's memory, an unlinked file: a tmpfs if it has room. */
 function memoryDirectory(directory: string): string {
   try {
     const { bavail, bsize } = statfsSync(SHARED_MEMORY);
@@ -123,5 +126,5 @@ function readIfThere(path: string): string {
 
 function tail(name: string, text: string): string {
   const lines = text.trimEnd().split('\n').slice(-TAIL_LINES);
-  return [`--- the end of its ${name}:`, ...lines].join('\n');
+  return [`--- last lines of the ${name}:`, ...lines].join('\n');
 }

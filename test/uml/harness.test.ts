@@ -6,22 +6,22 @@ import { execa } from 'execa';
 import { waitFor } from '../lab/lab.ts';
 import { type Run, runInside } from './run.ts';
 
-const FATES = new URL('./fixtures/outcomes.uml.ts', import.meta.url).pathname;
+const OUTCOMES = new URL('./fixtures/outcomes.uml.ts', import.meta.url).pathname;
 const BOOT = new URL('./boot.ts', import.meta.url).href;
 
-/** Processes that name a directory in their command line. */
+/** Processes with a directory in their command line. */
 function processesOf(directory: string): string[] {
   return globSync('/proc/[0-9]*/cmdline').filter((file) => {
     try {
       return readFileSync(file, 'utf8').includes(directory);
     } catch {
-      // It has ended meanwhile.
+      // The process has exited meanwhile.
       return false;
     }
   });
 }
 
-describe('the harness for user-mode-linux', () => {
+describe('harness: user-mode-linux', () => {
   let scratch: string;
   let run: Run | undefined;
 
@@ -34,40 +34,40 @@ describe('the harness for user-mode-linux', () => {
     rmSync(scratch, { recursive: true });
   });
 
-  /** A first process that is a script of these lines. */
+  /** A first process: a script with the given lines. */
   const initOf = (...lines: string[]): string => {
     const init = join(scratch, 'init');
     writeFileSync(init, ['#!/bin/sh', ...lines, ''].join('\n'), { mode: 0o755 });
     return init;
   };
 
-  it('tells every fate of a spec', async () => {
-    const started = runInside({ specs: FATES, timeoutSeconds: 60 });
+  it('reports every outcome of a spec', async () => {
+    const started = runInside({ specs: OUTCOMES, timeoutSeconds: 60 });
     run = started;
     await started.began();
-    await started.passed(['fates', 'passes']);
-    await assert.rejects(started.passed(['fates', 'fails']), ({ message, stack }: Error) => {
+    await started.passed(['outcomes', 'passes']);
+    await assert.rejects(started.passed(['outcomes', 'fails']), ({ message, stack }: Error) => {
       assert.match(message, /they differ/);
-      assert.match(stack ?? '', /fates\.uml\.ts:7/);
+      assert.match(stack ?? '', /outcomes\.uml\.ts:7/);
       return true;
     });
-    const hidden = started.passed(['fates', 'behind a hook that fails', 'never runs']);
+    const hidden = started.passed(['outcomes', 'after a failing hook', 'never runs']);
     await assert.rejects(hidden, /the hook fails/);
     await assert.rejects(started.ended(), /the hook fails/s);
   });
 
-  it('tells why a kernel ended that never ran a spec', async () => {
+  it('reports why a kernel ended before a spec ran', async () => {
     run = runInside({ init: initOf('echo no way', 'exit 3'), timeoutSeconds: 60 });
     await assert.rejects(run.began(), /has ended: .*no way.*Kernel panic/s);
-    await assert.rejects(run.passed(['any']), /mocha has not ended.*at the first failure/s);
+    await assert.rejects(run.passed(['any']), /mocha has not ended.*in the first failure/s);
   });
 
-  it('ends a kernel that hangs', async () => {
+  it('kills a kernel that hangs', async () => {
     run = runInside({ init: initOf('echo waiting', 'exec sleep 600'), timeoutSeconds: 4 });
-    await assert.rejects(run.began(), /not done in 4 s.*waiting/s);
+    await assert.rejects(run.began(), /not finished within 4 s.*waiting/s);
   });
 
-  it('leaves nothing when whoever booted is killed, even by SIGKILL', async () => {
+  it('leaves nothing when the booting process is killed, even by SIGKILL', async () => {
     const options = { command: ['true'], timeoutSeconds: 60, init: initOf('exec sleep 600') };
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGKILL'] as const) {
       const program = `
@@ -83,8 +83,8 @@ describe('the harness for user-mode-linux', () => {
       });
       child.kill(signal);
       await child;
-      await waitFor('its directory is gone', () => !existsSync(directory));
-      await waitFor('its processes are gone', () => processesOf(directory).length === 0);
+      await waitFor('its directory is removed', () => !existsSync(directory));
+      await waitFor('its processes have exited', () => processesOf(directory).length === 0);
     }
   });
 });

@@ -1,11 +1,12 @@
 #!/bin/sh
-# The first process inside user-mode-linux: makes the kernel usable, runs the command that
-# is its arguments, says how that ended, and ends the kernel. See boot.ts, whose words on the kernel's
-# command line are the environment here:
+# The first process inside user-mode-linux: mounts file systems, loads modules, runs the command
+# given as arguments, writes its exit status, and resets the kernel. boot.ts sets the environment on
+# the kernel's command line:
 #   UML_ROOT       the checkout, where the command runs
-#   UML_DIRECTORY  a directory of the host, /run/host here: the only place of the host that
-#                  can be written to, for the root file system is the host's own
-# What fails before there is /run/host is said on the console, and ends init, hence the kernel.
+#   UML_DIRECTORY  a directory of the host, mounted as /run/host: the only writable directory of the host,
+#                  because the root file system is the host's, read-only
+# A failure before /run/host is mounted is printed on the console and ends init, and thus the
+# kernel.
 set -eu
 export PATH="$UML_ROOT/node_modules/.bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -13,13 +14,12 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /run
 mkdir -p /run/host /run/tmp /run/netns /run/lock
-# Not /tmp: the checkout may lie there.
+# Not /tmp: the checkout may be there.
 export TMPDIR=/run/tmp HOME=/run/tmp
-# Synchronous: what is written shows outside at once, also if the kernel is killed the moment after.
+# Synchronous, so that output is visible outside at once, even if the kernel is killed right after.
 mount -t hostfs none /run/host -o "sync,$UML_DIRECTORY"
 
-# All modules at once, and ipv6 first. The kernel would load most on demand too, by several processes
-# each.
+# All modules at once, and ipv6 first. Loading them on demand would take several processes for each.
 run() {
   modprobe -a ipv6 veth bridge dummy nf_conntrack nf_conntrack_netlink \
     ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_sh ip_vs_mh \
@@ -36,6 +36,6 @@ run() {
 status=0
 run "$@" >/run/host/output 2>&1 </dev/null || status=$?
 echo "$status" >/run/host/status
-# Like `halt -f -p`, which not every machine has; boot.ts asks the kernel not to start again.
+# Like `halt -f -p`, which not every machine has. boot.ts boots the kernel with noreboot.
 echo b >/proc/sysrq-trigger
 sleep 60

@@ -2,7 +2,7 @@ import { appendFileSync } from 'node:fs';
 import Mocha, { type MochaOptions, type Runner } from 'mocha';
 import type { Result } from './results.ts';
 
-/** Mocha's spec output for people, and each result as a line of the file that UML_RESULTS names. */
+/** Mocha's spec reporter that also writes each result as a line to the file UML_RESULTS. */
 export default class InnerReporter extends Mocha.reporters.Spec {
   constructor(runner: Runner, options: MochaOptions) {
     super(runner, options);
@@ -11,7 +11,7 @@ export default class InnerReporter extends Mocha.reporters.Spec {
     runner.on(constants.EVENT_TEST_PASS, (test) =>
       write({ kind: 'passed', path: test.titlePath() }),
     );
-    // Hooks that fail come here too.
+    // Failed hooks are reported here too.
     runner.on(constants.EVENT_TEST_FAIL, (failed, error: Error) => {
       const kind = failed instanceof Mocha.Hook ? 'failed hook' : 'failed';
       const { message, stack } = error;
@@ -23,6 +23,6 @@ export default class InnerReporter extends Mocha.reporters.Spec {
 
 function write(result: Result): void {
   const file = process.env.UML_RESULTS;
-  if (file === undefined) throw new Error('UML_RESULTS names no file');
+  if (file === undefined) throw new Error('UML_RESULTS is not set');
   appendFileSync(file, `${JSON.stringify(result)}\n`);
 }

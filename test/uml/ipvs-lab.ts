@@ -1,4 +1,4 @@
-/** A lab with an agent in IPVS mode, what its Services are made of, and looks at the node's kernel. */
+/** A lab with an agent in IPVS mode, its Services, and functions that read the node's kernel. */
 import { setTimeout } from 'node:timers/promises';
 import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
 import {
@@ -20,19 +20,22 @@ import { PORTWIDE } from '../portwide.ts';
 
 export const IPVS_FLAGS = [...AGENT_FLAGS, '--proxy-mode=ipvs', '--iptables-variant=legacy'];
 export const FAMILIES = [4, 6] as const;
-/** Some retransmissions of a SYN, and a slow machine. */
+/** Milliseconds: several retransmissions of a SYN on a slow machine. */
 const PATIENCE_MS = 20_000;
-/** Between probes. */
+/** Milliseconds between probes. */
 const PAUSE_MS = 20;
 
 type Pods = readonly (Host | readonly [Host, EndpointFields])[];
 type Fields = Partial<Omit<ServiceFields, 'spec'>> & { readonly spec?: Record<string, unknown> };
 
-/** Probes that go on all the while. */
+/** Continuous probes. */
 export interface Prober {
-  /** How many were answered by now, or not. */
+  /** Number of finished probes. */
   readonly count: number;
-  /** Ends them. @returns those that were not answered. */
+  /**
+   * Stops the probes.
+   * @returns the unanswered probes.
+   */
   stop(): Promise<string[]>;
 }
 
@@ -46,7 +49,7 @@ export class IpvsLab {
     this.agent = new Agent(lab, { syncs: 2 });
   }
 
-  /** The agent is still to be started. */
+  /** A lab whose agent has not been started. */
   static async create(): Promise<IpvsLab> {
     const lab = await createLab({ pods: 3, remotePods: 1, podRules: 'legacy' });
     await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
@@ -67,7 +70,7 @@ export class IpvsLab {
     });
   }
 
-  /** Connections of the client, which stay. */
+  /** Opens connections from the client and keeps them. */
   hold(...targets: readonly (readonly [vip: string, port: number])[]): Promise<HeldConnection[]> {
     return Promise.all(
       targets.map(([vip, port]) =>
@@ -77,22 +80,22 @@ export class IpvsLab {
   }
 
   /**
-   * Has the client connect to each of these again and again, side by side. A connection that is not
-   * made is told with what IPVS and conntrack know of connections to that VIP.
+   * Lets the client connect to each target repeatedly and in parallel. A failed connection is
+   * reported with the IPVS and conntrack entries of that VIP.
    */
   keepProbing(...targets: readonly (() => readonly [vip: string, port: number])[]): Prober {
-    let going = true;
+    let isRunning = true;
     let count = 0;
     const failures: string[] = [];
     const clients = targets.map(async (next) => {
-      while (going) {
+      while (isRunning) {
         const [vip, port] = next();
         const outcome = await this.lab.client.tcp(vip, port, {
           timeoutMs: PATIENCE_MS,
           localPort: this.#unusedPort(),
         });
         count += 1;
-        // Else the probes take the one processor from the agent, which they wait for.
+        // Otherwise the probes would take the only CPU from the agent that they test.
         await setTimeout(PAUSE_MS);
         if (outcome.outcome === 'answered') continue;
         const connections = await this.#shown(
@@ -106,24 +109,24 @@ export class IpvsLab {
         return count;
       },
       stop: async () => {
-        going = false;
+        isRunning = false;
         await Promise.all(clients);
         return failures;
       },
     };
   }
 
-  /** `portwide cleanup` on the node. */
+  /** Runs `portwide cleanup` on the node. */
   async cleanup(): Promise<void> {
     await this.lab.node.exec(PORTWIDE, ['cleanup'], { timeoutMs: 60_000 });
   }
 
-  /** What `ipvsadm -Sn` says, sorted. */
+  /** Output of `ipvsadm -Sn`, sorted. */
   async services(): Promise<string[]> {
     return sorted(await this.#shown(SHOW.services));
   }
 
-  /** What IPv4 and IPv6 owners have which mark, sorted. */
+  /** Owners of packet marks in IPv4 and IPv6, sorted. */
   async marks(): Promise<string[]> {
     const lines = [];
     for (const set of ['KUBE-MARKS', 'KUBE-6-MARKS']) {
@@ -141,14 +144,14 @@ export class IpvsLab {
     return Number(mark);
   }
 
-  /** Addresses of kube-ipvs0 that the kernel did not make by itself, sorted. */
+  /** Addresses of kube-ipvs0 that the kernel did not add itself, sorted. */
   async addresses(): Promise<string[]> {
     return addressesIn(await this.#shown(SHOW.addresses));
   }
 
   /**
-   * All of the node's kernel that an agent writes, but for destinations that drain, which stay
-   * for as long as connections do. Asked by one process, for inside a start takes long.
+   * All state of the node's kernel that an agent writes, except draining destinations, which remain
+   * while connections do. Read by one process, because starting processes is slow inside.
    */
   async snapshot(): Promise<string[]> {
     const script = Object.values(SHOW).join(` && echo ${BREAK} && `);
@@ -156,7 +159,7 @@ export class IpvsLab {
     const [services = '', sets = '', addresses = '', ...rules] = shown.split(BREAK);
     return [
       ...sorted(services).filter((line) => !line.endsWith(' -w 0')),
-      // What depends on how a set came to its size.
+      // Fields that depend on the history of a set's size.
       ...sorted(sets.replaceAll(/ (hashsize|bucketsize|initval) \S+/g, '')),
       ...addressesIn(addresses),
       ...rules.flatMap((text) => withoutCounters(text).split('\n')),
@@ -164,9 +167,9 @@ export class IpvsLab {
   }
 
   /**
-   * A port of the client that it has not used, nor will the kernel give it away. IPVS knows a reply by
-   * the pod and the client's port alone: a port used with one VIP of a pod and, within the two
-   * minutes for which an ended connection is remembered, with another VIP of it, loses handshakes.
+   * A source port that the client has not used, outside the kernel's own range. IPVS identifies a
+   * reply by pod and client port only. A port used with two VIPs of a pod loses handshakes, until
+   * the first connection's entry expires after two minutes.
    */
   #unusedPort(): number {
     this.#lastPort += 1;
@@ -225,12 +228,12 @@ export function allPorts(name: string, number: number, pods: Pods, spec = {}): M
   return service(name, number, pods, { annotations: ALL_PORTS, spec });
 }
 
-/** A Service of ranges of ports. */
+/** A Service on port ranges. */
 export function ranges(name: string, number: number, pods: Pods, ports: string): Manifest[] {
   return service(name, number, pods, { annotations: { 'portwide.dev/ports': ports } });
 }
 
-/** A Service of TCP port 80, which is 8080 of its pods. */
+/** A Service on TCP port 80 with target port 8080. */
 export function listed(name: string, number: number, pods: Pods, spec = {}): Manifest[] {
   const ports = [{ name: '', port: 8080 }];
   return service(name, number, pods, { spec: { ports: [{ port: 80 }], ...spec } }, ports);

@@ -1,4 +1,4 @@
-/** Services of IPVS for specs, and ipvsadm as the witness of the table. */
+/** IPVS services for specs; ipvsadm reads the table independently. */
 import { execa } from 'execa';
 import type {
   IpvsDestination,

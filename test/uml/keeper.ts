@@ -1,7 +1,7 @@
 /**
- * Keeps a kernel: starts it, prints one line once it has ended, and when stdin ends, kills what is
- * left and removes the kernel's directory. Whoever starts this holds the other end of stdin, which
- * closes with the process, also where that is killed; so no kernel outlives it for long.
+ * Supervises a kernel: starts it, prints one line when it has ended, and on end of stdin kills the
+ * rest and removes the kernel's directory. The parent holds the other end of stdin, which closes
+ * when the parent exits or is killed. So no kernel outlives its parent for long.
  */
 import { spawn } from 'node:child_process';
 import { openSync, rmSync } from 'node:fs';
@@ -9,7 +9,8 @@ import { join } from 'node:path';
 
 const [directory = '', seconds = '', command = '', ...args] = process.argv.slice(2);
 const output = openSync(join(directory, 'console'), 'a');
-// The kernel has helpers, and a process for each process inside; they share its group.
+// The kernel has helper processes, and one process for each process inside; they share its process
+// group.
 const kernel = spawn(command, args, { detached: true, stdio: ['ignore', output, output] });
 
 const ended = new Promise<string>((resolve) => {
@@ -18,7 +19,7 @@ const ended = new Promise<string>((resolve) => {
 });
 let late = '';
 const timer = setTimeout(() => {
-  late = `it was not done in ${seconds} s: `;
+  late = `not finished within ${seconds} s:`;
   killGroup();
 }, Number(seconds) * 1000);
 void ended.then((how) => {
@@ -26,7 +27,7 @@ void ended.then((how) => {
   killGroup();
   process.stdout.write(`${late}${how}\n`);
 });
-// Nobody may read any more.
+// The reader may have exited.
 process.stdout.on('error', () => undefined);
 
 process.stdin.resume();
@@ -40,6 +41,6 @@ function killGroup(): void {
   try {
     process.kill(-kernel.pid, 'SIGKILL');
   } catch {
-    // None of the group is left.
+    // No process of the group is left.
   }
 }

@@ -1,10 +1,10 @@
-/** What the mocha inside says of each spec: one JSON value a line. */
+/** Results of the mocha run inside the kernel: one JSON value per line. */
 
-/** The titles of the suites around a spec, and its own. */
+/** Titles of the suites around a spec, and its own. */
 export type SpecPath = readonly string[];
 
 export interface Result {
-  /** `began` and `ended` are of the whole run, `failed hook` of a hook; the others of a spec. */
+  /** `began` and `ended` belong to the whole run, `failed hook` to a hook, the others to a spec. */
   readonly kind: 'began' | 'passed' | 'failed' | 'failed hook' | 'ended';
   readonly path: SpecPath;
   readonly message?: string;
@@ -20,7 +20,7 @@ export function parseResults(text: string): Result[] {
     .map((line) => JSON.parse(line) as Result);
 }
 
-/** An error that reads like the one inside. */
+/** An error with the message and stack of the one inside. */
 export function errorOf({ message = '', stack = message }: Result): Error {
   const error = new Error(message);
   error.stack = stack;

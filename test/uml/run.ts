@@ -1,4 +1,4 @@
-/** A run of specs inside a kernel, followed from outside. */
+/** Runs specs inside a kernel and reads their results from outside. */
 import { waitFor } from '../lab/lab.ts';
 import { BUNDLE, BUNDLE_VARIABLE } from '../portwide.ts';
 import { type BootOptions, bootUml, INSIDE } from './boot.ts';
@@ -7,42 +7,47 @@ import { mochaCommand, mochaConfig } from './specs.ts';
 
 const CONFIG = 'mocharc.json';
 const RESULTS = 'results';
-/** From the start of the kernel to the first spec. */
+/** Milliseconds from the start of the kernel to the first spec. */
 const BOOT_MS = 90_000;
-/** For one result; more than a spec and its hooks may take inside, on a quiet machine. */
+/**
+ * Milliseconds for one result; more than the limits of a spec and its hooks inside, on a quiet
+ * machine.
+ */
 const RESULT_MS = 270_000;
-/** From the last result to the end of the kernel. */
+/** Milliseconds from the last result to the end of the kernel. */
 const END_MS = 60_000;
 
-/** Promises reject with what the kernel and mocha said when they have to wait in vain. */
+/** Promises that time out reject with the output of the kernel and mocha. */
 export interface Run {
-  /** Settles when mocha runs inside. */
+  /** Resolves when mocha runs inside. */
   began(): Promise<void>;
-  /** Settles when the spec passed; rejects as it failed inside. */
+  /** Resolves when the spec has passed; rejects with its failure. */
   passed(path: SpecPath): Promise<void>;
-  /** Settles when the kernel ended after mocha; rejects when anything but a spec failed. */
+  /**
+   * Resolves when the kernel has ended after mocha; rejects if anything other than a spec failed.
+   */
   ended(): Promise<void>;
-  /** What mocha and the specs printed. */
+  /** Output of mocha and the specs. */
   output(): string;
-  /** Ends the kernel. */
+  /** Kills the kernel. */
   stop(): Promise<void>;
 }
 
 export interface RunOptions extends Pick<BootOptions, 'timeoutSeconds' | 'init'> {
   /** Default: all. */
   readonly only?: readonly SpecPath[];
-  /** Default: those of specs/. */
+  /** Default: the files of specs/. */
   readonly specs?: string;
-  /** How many times longer than on a quiet machine a spec may take. Default: 2. */
+  /** Factor for timeouts, relative to a quiet machine. Default: 2. */
   readonly slowness?: number;
 }
 
-/** Boots a kernel and has mocha run specs in it. */
+/** Boots a kernel and runs specs in it with mocha. */
 export function runInside({ only, specs, slowness = 2, ...options }: RunOptions): Run {
   const command = mochaCommand(`${INSIDE}/${CONFIG}`);
   const environment = [
     `UML_RESULTS=${INSIDE}/${RESULTS}`,
-    // To compile an agent's modules anew takes half of its start.
+    // Compiling an agent's modules takes half of its start time.
     `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
     `${BUNDLE_VARIABLE}=${BUNDLE}`,
     `UML_KILLS=${process.env.UML_KILLS ?? ''}`,
@@ -56,31 +61,31 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
   const status = () => kernel.read('status').trim();
 
   let quoted = false;
-  const inVain = (what: string): Error => {
+  const timeoutError = (what: string): Error => {
     const hooks = results().filter(({ kind }) => kind === 'failed hook');
-    // Once is enough: a kernel that died fails every spec after.
-    const said = quoted ? 'What it said stands at the first failure.' : kernel.output();
+    // Quote the output only once: all specs fail after the kernel died.
+    const details = quoted ? 'The output is quoted in the first failure.' : kernel.output();
     quoted = true;
     return new Error(
       [
-        `waited in vain for ${what}`,
+        `timed out waiting for ${what}`,
         `The kernel ${kernel.ended === undefined ? 'still runs' : `has ended: ${kernel.ended}`}.`,
         `mocha ${status() === '' ? 'has not ended' : `has ended with ${status()}`}.`,
         ...hooks.map(({ path, message = '', stack = message }) => `${path.join(' ')}: ${stack}`),
-        said,
+        details,
       ].join('\n'),
     );
   };
-  const find = async (what: string, deadlineMs: number, wanted: (result: Result) => boolean) => {
+  const find = async (what: string, deadlineMs: number, matches: (result: Result) => boolean) => {
     let found: Result | undefined;
-    const look = () => {
-      // Asked before the file is read: what is not there after the end never will be.
-      const over = kernel.ended !== undefined;
-      found = results().find(wanted);
-      return found !== undefined || over;
+    const isDone = () => {
+      // Read before the file: results missing after the end will not appear.
+      const hasEnded = kernel.ended !== undefined;
+      found = results().find(matches);
+      return found !== undefined || hasEnded;
     };
-    await waitFor(what, look, deadlineMs).catch(() => undefined);
-    if (found === undefined) throw inVain(what);
+    await waitFor(what, isDone, deadlineMs).catch(() => undefined);
+    if (found === undefined) throw timeoutError(what);
     return found;
   };
 
@@ -95,10 +100,10 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
       if (result.kind !== 'passed') throw errorOf(result);
     },
     ended: async () => {
-      await waitFor('the kernel ended', () => kernel.ended, END_MS).catch(() => undefined);
+      await waitFor('the kernel has ended', () => kernel.ended, END_MS).catch(() => undefined);
       const hooks = results().some(({ kind }) => kind === 'failed hook');
       if (kernel.ended === undefined || status() === '' || hooks) {
-        throw inVain('an end without failures but those of specs');
+        throw timeoutError('an end without failures other than those of specs');
       }
     },
     output: () => kernel.read('output'),
@@ -106,7 +111,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
   };
 }
 
-/** Whether a result tells the fate of a spec: its own does, and a hook's that failed around it. */
+/** Whether a result belongs to a spec: its own result, or a failed hook around it. */
 function decides({ kind, path }: Result, spec: SpecPath): boolean {
   const isHook = kind === 'failed hook';
   const titles = isHook ? path.slice(0, -1) : path;

@@ -3,13 +3,14 @@ import type { Agent } from '../agent.ts';
 import type { Manifest } from '../manifests.ts';
 import { namespaceManifest, networkPolicy, podManifest } from '../policy-manifests.ts';
 
-/** In which nobody else may be. */
+/** Namespace of the barrier pod alone. */
 const NAMESPACE = 'barrier';
 const FIRST_PORT = 20_000;
 
 /**
- * A pod that can be reached on one port, another each time: once it can, everything that was written
- * before its policy is in force. Policies of all tiers must leave it alone when it hears from no pod.
+ * A pod that is allowed on one port, a different one each time. Once it can be reached on that
+ * port, everything written before its policy is in force. Policies of all tiers must not affect
+ * connections to it from clients that are not pods.
  */
 export class Barrier {
   readonly #lab: Lab;
@@ -24,7 +25,7 @@ export class Barrier {
     this.#pod = pod;
   }
 
-  /** Replaces what it wrote before. Can be read by the agent at its start. */
+  /** Replaces the objects written before. The agent may read them at its start. */
   write(objects: readonly Manifest[]): void {
     this.#round += 1;
     const ingress = [{ ports: [{ port: FIRST_PORT + this.#round }] }];
@@ -36,7 +37,7 @@ export class Barrier {
     ]);
   }
 
-  /** As `write`, and waits until it is in force, in both families. */
+  /** Like `write`, and waits until the objects are in force in both families. */
   async apply(objects: readonly Manifest[]): Promise<void> {
     this.write(objects);
     for (const address of [this.#pod.ipv4, this.#pod.ipv6]) {

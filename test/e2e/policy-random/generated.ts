@@ -1,6 +1,7 @@
 /**
- * Clusters over the hosts of a lab: labels of its pods and namespaces, groups of CIDRs, and policies, of
- * all forms that their APIs have but domain names. Few labels and ports, so that policies meet.
+ * Random clusters on the hosts of a lab: labels of pods and namespaces, CIDRGroups, and policies in
+ * all forms of their APIs except domain names. There are few labels and ports, so that policies
+ * overlap.
  */
 import type {
   CidrGroup,
@@ -18,7 +19,7 @@ import type {
 import { group, namespace, node, pod, type TestObject } from '../../policy/objects.ts';
 import type { Random } from '../../random.ts';
 
-/** Where a pod of the lab is. */
+/** Placement of a pod of the lab. */
 export interface PodPlacement {
   readonly name: string;
   readonly namespace: string;
@@ -26,7 +27,7 @@ export interface PodPlacement {
   readonly addresses: readonly string[];
 }
 
-/** What a family of clusters is made of: the least and the greatest number of each. */
+/** Minimum and maximum number of policies of each kind. */
 export interface PolicyCounts {
   readonly NetworkPolicy: readonly [number, number];
   readonly AdminNetworkPolicy: readonly [number, number];
@@ -36,7 +37,7 @@ export interface PolicyCounts {
 
 const SPACES = ['blue', 'red', 'green'] as const;
 
-/** Around the addresses of the lab (topology.ts). */
+/** Networks around the lab's addresses (topology.ts). */
 const CIDRS = [
   '0.0.0.0/0',
   '10.244.0.0/16',
@@ -61,7 +62,7 @@ const CIDRS = [
   'fd00:77::100/128',
 ] as const;
 
-/** Within a network, and smaller. */
+/** Exceptions within a network. */
 const EXCEPTS: ReadonlyMap<string, readonly string[]> = new Map([
   ['0.0.0.0/0', ['10.244.1.0/24', '10.244.1.12/31', '192.168.77.10/31', '10.244.2.0/24']],
   ['10.244.0.0/16', ['10.244.1.8/29', '10.244.1.12/30', '10.244.2.0/24', '10.244.1.12/32']],
@@ -72,7 +73,7 @@ const EXCEPTS: ReadonlyMap<string, readonly string[]> = new Map([
   ['fd00:77::/64', ['fd00:77::100/128', 'fd00:77::11/128']],
 ]);
 
-/** 79 to 81 are on both sides of the edges of ranges, 53 is in UDP alone. */
+/** 79 to 81 straddle the edges of ranges, 53 occurs in UDP only. */
 const RANGES = [
   [80, 80],
   [79, 80],
@@ -94,7 +95,7 @@ const NAMED: readonly NamedPort[] = [
   { name: 'dns', protocol: 'TCP', port: 81 },
 ];
 
-/** The nodes, labelled; what is `here` of them the agent enforces for. */
+/** The labelled Nodes; the agent enforces for those in `here`. */
 export function nodesOf(here: readonly string[], there: readonly string[]): TestObject[] {
   return [node('node', here, { app: 'x' }), node('node2', there, { app: 'y' })];
 }
@@ -154,7 +155,7 @@ function namespaces(random: Random): LabelSelector {
   return [{ key, operator: 'In', values: values.length === 0 ? ['blue'] : values }];
 }
 
-/** @param own the namespace of a NetworkPolicy, which its peers are in unless they say otherwise. */
+/** @param own namespace of a NetworkPolicy, the default of its peers. */
 function pods(random: Random, own: string | undefined): PodSelection {
   const isOwn = own !== undefined && random.chance(0.4);
   return { namespaces: isOwn ? own : namespaces(random), pods: selector(random) };
@@ -219,7 +220,7 @@ function policyOf(random: Random, kind: Policy['kind'], index: number): Policy {
   const rules = (direction: 'ingress' | 'egress') =>
     random
       .many(isNetworkPolicy ? 0 : 1, 3, (at) => rule(random, kind, direction, at))
-      // Peers without a namespace of their own are in the policy's.
+      // Peers without a namespace are in the policy's namespace.
       .map((each) => ({ ...each, peers: each.peers?.map((some) => inNamespace(some, own)) }));
   const directions = random.pick([['ingress'], ['egress'], ['ingress', 'egress']]);
   const tier =

@@ -1,4 +1,4 @@
-/** Objects of network policy as their APIs write them, in more than one form where there is more than one. */
+/** Network policy objects as their APIs write them, in all equivalent forms. */
 import type {
   LabelSelector,
   Labels,
@@ -16,7 +16,7 @@ type Json = Readonly<Record<string, unknown>>;
 
 const ALPHA1 = 'policy.networking.k8s.io/v1alpha1';
 
-/** An object as somebody wrote it who meant this. */
+/** The object as a user might write it. */
 export function manifestOf(object: TestObject): Manifest {
   switch (object.kind) {
     case 'Pod':
@@ -65,7 +65,7 @@ function podOf(pod: Pod): Manifest {
     containerPort: port,
     ...(protocol !== 'TCP' && { protocol }),
   }));
-  // A name may be given twice by two containers.
+  // Two containers may declare the same port name.
   const containers = ports.map((port, index) => ({ name: `c${index}`, ports: [port] }));
   return {
     ...written('v1', pod),
@@ -74,7 +74,7 @@ function podOf(pod: Pod): Manifest {
   };
 }
 
-/** `matchLabels` for `app` where that can say it, expressions for all else. */
+/** `matchLabels` for `app` where possible, otherwise expressions. */
 function selectorOf(selector: LabelSelector): Json {
   const isLabel = ({ key, operator, values }: LabelSelector[number], index: number) =>
     key === 'app' &&
@@ -103,7 +103,7 @@ function networkPolicySpec({ subject, namespace, ingress, egress }: Policy): Jso
       ...(rule.peers && { [peers]: rule.peers.map((peer) => networkPolicyPeer(peer, namespace)) }),
       ...(rule.ports && { ports: rule.ports.map(networkPolicyPort) }),
     }));
-  // What the API server takes it for when it does not say.
+  // The API server's default.
   const isDefault = ingress !== undefined && (egress === undefined || egress.length > 0);
   return {
     podSelector: selectorOf(subject.pods),
@@ -164,7 +164,7 @@ function podsOf({ namespaces, pods }: PodSelection): Json {
   };
 }
 
-/** `networks` as upstream and as NPEP-182 write them, by turns. */
+/** `networks` alternately in upstream's and in NPEP-182's form. */
 function clusterPeer(peer: PolicyPeer): Json {
   switch (peer.kind) {
     case 'nodes':

@@ -10,7 +10,7 @@ import {
   type World,
 } from './scenario.ts';
 
-/** Ports that no Service here lists; 22 is where the node listens too. */
+/** Ports that no Service here lists; the node listens on 22 too. */
 const SOME_PORTS = [1, 22, 80, 5060, 31234, 65535];
 
 const allPorts = (world: World, pods = [world.pod(0), world.pod(1)], spec = {}) => [
@@ -23,7 +23,7 @@ const allPorts = (world: World, pods = [world.pod(0), world.pod(1)], spec = {}) 
 
 export const allPortsScenarios: readonly Scenario[] = [
   {
-    title: 'every TCP, UDP and SCTP port of the VIP reaches a pod at the same port',
+    title: 'all-ports: every TCP, UDP and SCTP port of the VIP reaches a pod on the same port',
     async run(world) {
       await world.apply(allPorts(world));
       const vip = world.clusterIP(10);
@@ -42,15 +42,15 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'ping reaches a pod',
-    impossible: { ipvs: 'IPVS schedules TCP, UDP and SCTP; the node answers' },
+    title: 'all-ports: ping to the VIP reaches a pod',
+    impossible: { ipvs: 'IPVS schedules only TCP, UDP and SCTP; the node answers' },
     async run(world) {
       await world.apply(allPorts(world));
       assert.equal(await world.client.ping(world.clusterIP(10)), true);
     },
   },
   {
-    title: 'by spec.allPorts (KEP-2610), and explicitly false',
+    title: 'all-ports: by spec.allPorts (KEP-2610), and explicitly false',
     async run(world) {
       const vip = world.clusterIP(11);
       const objects = (spec: object) => [
@@ -67,7 +67,8 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'connections of one client spread over endpoints, on many ports and on one',
+    title:
+      'all-ports: connections of one client are distributed over endpoints, on many ports and on one',
     async run(world) {
       await world.apply(allPorts(world, [world.pod(0), world.pod(1), world.remote(0)]));
       const many = Array.from({ length: 50 }, (_, index) => 20_000 + index);
@@ -79,7 +80,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'with session affinity a client stays on one pod across ports and protocols',
+    title: 'all-ports: session affinity keeps a client on one pod across ports and protocols',
     async run(world) {
       await world.apply(
         allPorts(world, [world.pod(0), world.pod(1)], { sessionAffinity: 'ClientIP' }),
@@ -94,7 +95,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'ranges: inside a pod answers, outside everything is refused',
+    title: 'port ranges: a pod answers inside, connections outside are rejected',
     async run(world) {
       const vip = world.clusterIP(12);
       await world.apply([
@@ -118,13 +119,13 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'without a ready endpoint every port is refused, and the node never answers',
+    title: 'all-ports: without a ready endpoint every port is rejected, and the node never answers',
     async run(world) {
       const { node, client } = world;
       await node.serve({ protocol: 'TCP', ports: [22] });
       await node.serve({ protocol: 'UDP', ports: [22] });
       const vip = world.clusterIP(10);
-      // The node takes packets to the VIP for its own, as it does with VIPs that some agents bind.
+      // The node has the VIP as a local address, as with agents that bind VIPs.
       await world.routeToNode('add', vip);
       try {
         await world.apply(allPorts(world, []));
@@ -145,7 +146,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'slices with no ports, with a null port and with the placeholder all serve',
+    title: 'all-ports: slices without ports, with a null port or with the placeholder work',
     async run(world) {
       const vip = world.clusterIP(10);
       await world.apply([
@@ -158,7 +159,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'set on a live Service and unset again: connections to pods that stay live on',
+    title: 'all-ports: connections stay open when it is set on a live Service and unset',
     async run(world) {
       const vip = world.clusterIP(10);
       const listed = [
@@ -181,7 +182,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'a pod that reaches itself through the VIP gets an answer (hairpin)',
+    title: 'all-ports: hairpin: a pod reaches itself through the VIP',
     async run(world) {
       await world.apply(allPorts(world, [world.pod(0)]));
       const reply = answered(await world.pod(0).tcp(world.clusterIP(10), 9999));
@@ -191,7 +192,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'fragments stay together, and port 0 is no port',
+    title: 'all-ports: fragments reach the same pod, and port 0 is rejected',
     async run(world) {
       await world.apply(allPorts(world));
       const payload = 'x'.repeat(4000);
@@ -201,7 +202,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'two VIPs before one pod: one client port may use both at a time',
+    title: 'all-ports: a client port can use two VIPs of one pod at a time',
     async run(world) {
       const second = world.clusterIP(11);
       await world.apply([
@@ -215,14 +216,13 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title:
-      'a VIP on the LAN stays reachable: neighbour discovery passes, with endpoints and without',
+    title: 'all-ports: neighbour discovery for a VIP on the LAN works, with and without endpoints',
     async run(world) {
       const { node, client } = world;
       const vip = world.pick('192.168.77.200', 'fd00:77::200');
       const ip = world.pick('-4', '-6');
       const neighbour = ['neighbour', 'show', vip, 'dev', 'eth0'];
-      // As an announcer of load balancer addresses does: the node answers for the VIP.
+      // Like an announcer of load balancer addresses: the node answers for the VIP.
       await node.exec('sysctl', ['-q', 'net.ipv6.conf.eth0.proxy_ndp=1']);
       await world.routeToNode('add', vip);
       await node.exec('ip', [ip, 'neighbour', 'add', 'proxy', vip, 'dev', 'eth0']);
@@ -239,7 +239,7 @@ export const allPortsScenarios: readonly Scenario[] = [
           await world.apply(lb(pods));
           const { outcome } = await client.tcp(vip, 5060);
           assert.equal(outcome, pods.length > 0 ? 'answered' : 'refused');
-          // Has the client ask again, by a unicast solicitation to the VIP itself.
+          // Sends another unicast solicitation from the client to the VIP.
           const { stdout } = await client.exec('ip', [ip, ...neighbour]);
           const lladdr = /lladdr (\S+)/.exec(stdout)?.[1] ?? '';
           const probe = [
@@ -265,7 +265,7 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'a thousand listed ports beside an all-ports Service',
+    title: 'all-ports: a thousand listed ports beside an all-ports Service',
     async run(world) {
       const ports = Array.from({ length: 1000 }, (_, index) => ({
         name: `p${index}`,
@@ -289,7 +289,8 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'refused Services are not programmed, placeholder included, and disturb nobody',
+    title:
+      'all-ports: refused Services are not programmed, including the placeholder, and do not affect others',
     async run(world) {
       const refusedSpecs = [
         { type: 'NodePort' },

@@ -5,7 +5,7 @@ import type { Scenario } from './scenario.ts';
 import { sharedVipScenarios } from './shared-vip.ts';
 import { staleFlowScenarios } from './stale-flows.ts';
 
-/** Every scenario, by subject. */
+/** All scenarios, by subject. */
 export const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
   'all-ports Services': allPortsScenarios,
   'shared VIPs': sharedVipScenarios,

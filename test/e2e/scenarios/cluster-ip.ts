@@ -48,7 +48,7 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'one port on TCP, UDP and SCTP, each with a target of its own',
+    title: 'one port on TCP, UDP and SCTP, each with its own target port',
     async run(world) {
       const vip = world.clusterIP(61);
       const protocols = ['TCP', 'UDP', 'SCTP'];
@@ -101,7 +101,7 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'no endpoint: refused; unready ones do not count; draining ones serve as a last resort',
+    title: 'no endpoint: rejected; unready ones do not count; terminating ones serve as a fallback',
     async run(world) {
       const unready = [world.pod(0), { conditions: { ready: false } }] as const;
       await world.apply(web(world, [unready]));
@@ -115,7 +115,7 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'internalTrafficPolicy Local: pods of this node only, dropped when there are none',
+    title: 'internalTrafficPolicy Local: only pods of this node; dropped if there are none',
     async run(world) {
       const local = { internalTrafficPolicy: 'Local' };
       await world.apply(web(world, [world.pod(0), world.remote(0)], local));
@@ -156,7 +156,7 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'session affinity holds by client',
+    title: 'session affinity: a client stays on one pod',
     async run(world) {
       await world.apply(web(world, [world.pod(0), world.pod(1)], affinity(300)));
       for (const localAddress of world.client.addresses[world.family]) {
@@ -169,18 +169,18 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'session affinity ends with its timeout',
+    title: 'session affinity: ends after its timeout',
     impossible: {
-      ipvs: 'IPVS keeps a client with its endpoint until its last connection is forgotten, two minutes after it was closed',
+      ipvs: "IPVS keeps a client's endpoint until its last connection entry expires, two minutes after the connection closed",
     },
     async run(world) {
       await world.apply(web(world, [world.pod(0), world.pod(1)], affinity(1)));
       const seen = new Set<string>();
       await waitFor(
-        'another pod answers once the client was silent for a second',
+        'another pod answers after the client was silent for a second',
         async () => {
           const last = performance.now();
-          await waitFor('a second has gone by', () => performance.now() - last > 1100);
+          await waitFor('a second has passed', () => performance.now() - last > 1100);
           seen.add(answered(await world.client.tcp(world.clusterIP(60), 80)).host);
           return seen.size === 2;
         },
@@ -189,9 +189,9 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'two VIPs of one endpoint: a client may use one port of its own for both',
+    title: 'two VIPs of one endpoint: a client can use one source port for both',
     impossible: {
-      ipvs: 'IPVS tells replies apart by client and endpoint, not by VIP: those of both go to the later connection',
+      ipvs: 'IPVS identifies replies by client and endpoint, not by VIP: replies to both go to the later connection',
     },
     async run(world) {
       const vips = [60, 61].map((number) => world.clusterIP(number));
@@ -222,18 +222,18 @@ export const clusterIPScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'masquerade: pods keep their address, clients outside the cluster do not',
+    title: 'masquerade: pods keep their source address, clients outside the cluster do not',
     async run(world) {
       await world.apply(web(world, [world.pod(0)]));
       const vip = world.clusterIP(60);
       const source = async (host = world.client) => answered(await host.tcp(vip, 80)).remoteAddress;
       assert.equal(await source(world.pod(1)), world.address(world.pod(1)));
-      // The lab's pods have no route to the node but by addresses that it picks for each link.
+      // The lab's pods can reach the node only by per-link addresses that the node selects.
       assert.notEqual(await source(), world.address(world.client));
     },
   },
   {
-    title: 'left alone: headless, ExternalName, other proxies, the headless label',
+    title: 'ignored: headless, ExternalName, other proxies, the headless label',
     async run(world) {
       const port = { ports: [{ name: 'http', port: 80 }] };
       const vips = [62, 63].map((number) => world.clusterIP(number));

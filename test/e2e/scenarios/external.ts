@@ -59,7 +59,7 @@ function onNodePort(world: World, pods: Parameters<World['slice']>[1], spec = {}
 
 export const externalScenarios: readonly Scenario[] = [
   {
-    title: 'a node port answers on the node address, from outside and from the node, masqueraded',
+    title: 'node port: answers on the node address, from outside and from the node, masqueraded',
     async run(world) {
       const nodePort = (pods: Parameters<World['slice']>[1], spec = {}) =>
         onNodePort(world, pods, spec);
@@ -78,7 +78,7 @@ export const externalScenarios: readonly Scenario[] = [
 
       await world.apply(nodePort([world.remote(0)], local));
       droppedSilently(await world.client.tcp(own, NODE_PORT, SHORT));
-      // Neither pods nor the node come from outside: for them the policy does not hold.
+      // Pods and the node are internal clients, to which externalTrafficPolicy does not apply.
       for (const host of [world.node, world.pod(0)]) answered(await host.tcp(own, NODE_PORT));
 
       await world.apply(nodePort([]));
@@ -86,9 +86,9 @@ export const externalScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'a node port answers on 127.0.0.1 (the kernel routes nothing from ::1 to elsewhere)',
+    title: 'node port: answers on 127.0.0.1 (the kernel does not route from ::1 to other hosts)',
     impossible: {
-      ipvs: 'IPVS sends nothing from a loopback address to another host',
+      ipvs: 'IPVS does not forward packets from a loopback address to another host',
       nftables: 'as in kube-proxy: node ports are served on the primary address',
     },
     async run(world) {
@@ -99,7 +99,7 @@ export const externalScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'external IPs answer like load balancer addresses',
+    title: 'external IPs: answer like load balancer addresses',
     async run(world) {
       await world.apply([
         world.service('ext', {
@@ -117,7 +117,7 @@ export const externalScenarios: readonly Scenario[] = [
     },
   },
   ...forBothKinds(
-    'a load balancer address answers, masqueraded, for everybody',
+    'load balancer address: answers all clients, masqueraded',
     async (world, kind) => {
       await world.apply(balanced(world, kind, [world.remote(0)]));
       const reply = answered(await world.client.tcp(world.vip(7), 80));
@@ -128,13 +128,13 @@ export const externalScenarios: readonly Scenario[] = [
       for (const host of [world.client, world.node]) refused(await host.tcp(world.vip(7), 80));
     },
   ),
-  ...forBothKinds('ipMode Proxy leaves the address to the load balancer', async (world, kind) => {
+  ...forBothKinds('ipMode Proxy: leaves the address to the load balancer', async (world, kind) => {
     const proxied = [{ ip: world.vip(7), ipMode: 'Proxy' }];
     await world.apply(balanced(world, kind, [world.pod(0)], {}, proxied));
     droppedSilently(await world.client.tcp(world.vip(7), 80, SHORT));
     answered(await world.client.tcp(world.clusterIP(80), 80));
   }),
-  ...forBothKinds('externalTrafficPolicy Local keeps the client address', async (world, kind) => {
+  ...forBothKinds('externalTrafficPolicy Local: keeps the client address', async (world, kind) => {
     const local = { externalTrafficPolicy: 'Local', healthCheckNodePort: HEALTH_PORT };
     await world.apply(balanced(world, kind, [world.pod(0), world.remote(0)], local));
     const { answered: by } = await world.client.burst(world.vip(7), 80, 20);
@@ -148,14 +148,14 @@ export const externalScenarios: readonly Scenario[] = [
       assert.equal(answered(await host.tcp(world.vip(7), 80)).host, 'remote-1');
     }
   }),
-  ...forBothKinds('source ranges: others are dropped', async (world, kind) => {
+  ...forBothKinds('source ranges: other clients are dropped', async (world, kind) => {
     const [main = '', second = ''] = world.client.addresses[world.family];
     const spec = { loadBalancerSourceRanges: [` ${main}${world.pick('/32', '/128')} `] };
     await world.apply(balanced(world, kind, [world.pod(0)], spec));
     answered(await world.client.tcp(world.vip(7), 80, { localAddress: main }));
     droppedSilently(await world.node.tcp(world.vip(7), 80, SHORT));
     droppedSilently(await world.client.tcp(world.vip(7), 80, { ...SHORT, localAddress: second }));
-    // They guard the load balancer's address alone.
+    // They protect only the load balancer address.
     answered(await world.client.tcp(world.clusterIP(80), 80, { localAddress: second }));
     const lan = { loadBalancerSourceRanges: [world.pick('192.168.77.0/24', 'fd00:77::/64')] };
     await world.apply(balanced(world, kind, [world.pod(0)], lan));
@@ -165,7 +165,7 @@ export const externalScenarios: readonly Scenario[] = [
     answered(await world.client.tcp(world.vip(7), 80, { localAddress: second }));
   }),
   {
-    title: 'all-ports: no node port is programmed, also where one is allocated',
+    title: 'all-ports: no node port is programmed, even if one is allocated',
     async run(world) {
       await world.apply(balanced(world, 'all', [world.pod(0)]));
       const outcome = await world.client.tcp(world.address(world.node), NODE_PORT, SHORT);
@@ -177,7 +177,7 @@ export const externalScenarios: readonly Scenario[] = [
     async run(world) {
       const { node, client } = world;
       const vip = world.vip(7);
-      // Load balancers that pass packets through leave the VIP as destination; nodes hold a route.
+      // Pass-through load balancers keep the VIP as destination; nodes have a route for it.
       await world.routeToNode('add', vip);
       await node.serve({ protocol: 'TCP', ports: [HEALTH_PORT, HEALTH_PORT + 1] });
       try {

@@ -1,6 +1,6 @@
 /**
- * The table of scenarios that every proxy mode passes: the same Services, the same packets, the
- * same fate. A mode that cannot do one by design lists it in `impossible`, with the reason.
+ * Scenarios that every proxy mode passes: the same Services and packets with the same results. A
+ * mode that cannot pass one by design lists it in `impossible`, with the reason.
  */
 import assert from 'node:assert/strict';
 import type { Family, Host, Lab, Outcome } from '../../lab/lab.ts';
@@ -16,7 +16,7 @@ import {
 
 export interface Scenario {
   readonly title: string;
-  /** Modes that cannot do it by design, and why. */
+  /** Modes that cannot pass it by design, with the reason. */
   readonly impossible?: Readonly<Partial<Record<'ipvs' | 'nftables', string>>>;
   run(world: World): Promise<void>;
 }
@@ -26,14 +26,14 @@ export class World {
   readonly family: Family;
   readonly lab: Lab;
   readonly agent: Agent;
-  /** How many times longer than on a machine something may take where it has a time limit. */
+  /** Factor for timeouts; above 1 in user-mode-linux. */
   readonly timeoutFactor: number;
 
-  constructor(lab: Lab, agent: Agent, family: Family, patience = 1) {
+  constructor(lab: Lab, agent: Agent, family: Family, timeoutFactor = 1) {
     this.lab = lab;
     this.agent = agent;
     this.family = family;
-    this.timeoutFactor = patience;
+    this.timeoutFactor = timeoutFactor;
   }
 
   get node(): Host {
@@ -44,12 +44,12 @@ export class World {
     return this.lab.client;
   }
 
-  /** Pods on the node under test. */
+  /** A pod on the node under test. */
   pod(index: number): Host {
     return at(this.lab.pods, index);
   }
 
-  /** Pods on the other node. */
+  /** A pod on the other node. */
   remote(index: number): Host {
     return at(this.lab.remotePods, index);
   }
@@ -63,7 +63,7 @@ export class World {
     return this.family === 4 ? `10.96.0.${number}` : `fd00:10:96::${number.toString(16)}`;
   }
 
-  /** Load balancer and external addresses; the client routes them to the node. */
+  /** A load balancer or external address; the client routes them to the node. */
   vip(number: number): string {
     return this.family === 4 ? `203.0.113.${number}` : `2001:db8:113::${number.toString(16)}`;
   }
@@ -86,8 +86,8 @@ export class World {
   }
 
   /**
-   * A route by which the node takes packets to a VIP for its own, as announcers of VIPs and load
-   * balancers make them. Its metric is none that an agent's own would have.
+   * Adds or removes a local route for a VIP on the node, as announcers of VIPs and load balancers
+   * do. Its metric differs from that of an agent's own routes.
    */
   async routeToNode(action: 'add' | 'del', vip: string): Promise<void> {
     const route = ['route', action, 'local', vip, 'dev', 'lo', 'metric', '77'];
@@ -101,17 +101,20 @@ export class World {
 
 function at(hosts: readonly Host[], index: number): Host {
   const host = hosts[index];
-  if (host === undefined) throw new RangeError(`the lab has no such pod: ${index}`);
+  if (host === undefined) throw new RangeError(`the lab has no pod ${index}`);
   return host;
 }
 
-/** Asserts that a lab server answered. @returns what it said. */
+/**
+ * Asserts that a lab server answered.
+ * @returns its reply.
+ */
 export function answered(outcome: Outcome) {
   if (outcome.outcome !== 'answered') assert.fail(`not answered: ${JSON.stringify(outcome)}`);
   return outcome.reply;
 }
 
-/** Asserts an ICMP port unreachable, which only a rule sends here: hosts reset. */
+/** Asserts an ICMP port unreachable, which only a rule sends here: hosts send a reset. */
 export function refused(outcome: Outcome): void {
   assert.deepEqual(outcome, { outcome: 'refused', by: 'icmp' });
 }
@@ -120,5 +123,5 @@ export function droppedSilently(outcome: Outcome): void {
   assert.deepEqual(outcome, { outcome: 'timeout' });
 }
 
-/** How long a packet that must not come through is waited for. */
+/** Timeout for packets that must not arrive. */
 export const SHORT = { timeoutMs: 400 };

@@ -18,7 +18,7 @@ function sharing(world: World, name: string, number: number, fields: Partial<Ser
 
 export const sharedVipScenarios: readonly Scenario[] = [
   {
-    title: 'one VIP: exact port before range before all, with or without endpoints',
+    title: 'one VIP: exact port before range before all-ports, with or without endpoints',
     async run(world) {
       const vip = world.vip(5);
       const objects = (exactPods: readonly ReturnType<World['pod']>[]) => [
@@ -43,11 +43,11 @@ export const sharedVipScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'one VIP: source ranges are those of the Service that has the port',
+    title: 'one VIP: source ranges of the Service that owns the port apply',
     async run(world) {
       const vip = world.vip(5);
-      const everybody = world.pick('0.0.0.0/0', '::/0');
-      const nobody = world.pick('192.0.2.0/24', '2001:db8:77::/64');
+      const allClients = world.pick('0.0.0.0/0', '::/0');
+      const otherClients = world.pick('192.0.2.0/24', '2001:db8:77::/64');
       const objects = (ofRanges: string, ofExact: string) => [
         sharing(world, 'ranges', 51, {
           annotations: { 'portwide.dev/ports': '8000-8100/TCP' },
@@ -66,18 +66,18 @@ export const sharedVipScenarios: readonly Scenario[] = [
       const who = async (port: number) => answered(await world.client.tcp(vip, port)).host;
       const shut = async (port: number) =>
         assert.equal((await world.client.tcp(vip, port, SHORT)).outcome, 'timeout');
-      await world.apply(objects(everybody, everybody));
+      await world.apply(objects(allClients, allClients));
       assert.deepEqual([await who(8000), await who(8050)], ['pod-2', 'pod-1']);
-      await world.apply(objects(everybody, nobody));
+      await world.apply(objects(allClients, otherClients));
       assert.equal(await who(8000), 'pod-2');
       await shut(8050);
-      await world.apply(objects(nobody, everybody));
+      await world.apply(objects(otherClients, allClients));
       assert.equal(await who(8050), 'pod-1');
       await shut(8000);
     },
   },
   {
-    title: 'two all-ports Services on one VIP: the older has it, the other takes over',
+    title: 'two all-ports Services on one VIP: the older owns it, the other takes over',
     async run(world) {
       const young = [
         sharing(world, 'a-young', 53, { annotations: ALL_PORTS, created: YOUNG }),
@@ -98,7 +98,7 @@ export const sharedVipScenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'an address that the node takes is let go of within a second, and taken up again',
+    title: 'a VIP that becomes a node address is released within a second, and served again later',
     async run(world) {
       const { node, client } = world;
       const vip = world.vip(5);
@@ -117,17 +117,17 @@ export const sharedVipScenarios: readonly Scenario[] = [
       await node.exec('ip', ['address', 'add', `${vip}${prefix}`, 'dev', 'eth0', ...nodad]);
       try {
         const second = 1000 * world.timeoutFactor;
-        await waitFor('the node answers itself', async () => (await who()) === 'node', second);
+        await waitFor('the node itself answers', async () => (await who()) === 'node', second);
         assert.equal(answered(await client.tcp(world.clusterIP(50), 22)).host, 'pod-1');
       } finally {
         await node.exec('ip', ['address', 'del', `${vip}${prefix}`, 'dev', 'eth0']);
         await node.stopServing();
       }
-      await waitFor('the Service has its VIP back', async () => (await who()) === 'pod-1', 5000);
+      await waitFor('the Service has its VIP again', async () => (await who()) === 'pod-1', 5000);
     },
   },
   {
-    title: "the node's own address is never captured",
+    title: "the node's own address is never served as a VIP",
     async run(world) {
       const own = world.address(world.node);
       await world.node.serve({ protocol: 'TCP', ports: [22] });

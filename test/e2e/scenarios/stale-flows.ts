@@ -5,7 +5,9 @@ import { ALL_PORTS } from '../manifests.ts';
 import { answered, type Scenario, type World } from './scenario.ts';
 
 const DRAINING = { conditions: { ready: false, serving: true, terminating: true } };
-/** One client port: to conntrack all its packets are one flow, those of a new SCTP association included. */
+/**
+ * One source port: for conntrack all its packets are one flow, including a new SCTP association.
+ */
 const FLOW = { localPort: 20_500, timeoutMs: 300 };
 
 const PROBES = { UDP: 'udp', SCTP: 'sctpProbe' } as const;
@@ -42,7 +44,7 @@ function media(world: World, kind: Kind, pods: Parameters<World['slice']>[1]) {
 
 export const staleFlowScenarios: readonly Scenario[] = Object.entries(KINDS).map(
   ([title, kind]) => ({
-    title: `${title} moves on when its endpoint goes, comes first, or all go`,
+    title: `${title} moves when its endpoint is deleted, when endpoints are added, and when all are deleted`,
     async run(world) {
       const vip = world.clusterIP(90);
       const { port, protocol } = kind;
@@ -56,7 +58,8 @@ export const staleFlowScenarios: readonly Scenario[] = Object.entries(KINDS).map
       const put = (pods: readonly (Host | readonly [Host, object])[]) =>
         world.apply(media(world, kind, pods));
 
-      // Sent while the Service does not exist, and while it has no endpoint: nobody translates.
+      // Sent while the Service does not exist and while it has no endpoint: packets are not
+      // translated.
       await world.apply([]);
       assert.notEqual(await who(), 'pod-1');
       await put([]);
@@ -69,9 +72,10 @@ export const staleFlowScenarios: readonly Scenario[] = Object.entries(KINDS).map
         assert.equal(answered(await probe()).host, 'pod-1');
       }
       await put([[world.pod(0), DRAINING], world.pod(1)]);
-      // Each INIT asks for a new association, which IPVS rightly gives to an endpoint that does not drain.
+      // Each INIT requests a new association, which IPVS correctly sends to an endpoint that is not
+      // draining.
       if (protocol === 'UDP') {
-        assert.equal(await who(), 'pod-1', 'a pod that drains keeps its flows');
+        assert.equal(await who(), 'pod-1', 'a draining pod keeps its flows');
       }
       await put([world.pod(1)]);
       await movesTo('pod-2');

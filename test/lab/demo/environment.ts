@@ -1,4 +1,6 @@
-/** What the demo plays on: a lab, the agent on its node, and the manifests that the agent watches. */
+/**
+ * Environment of the demo: a lab, the agent on its node, and the manifests that the agent watches.
+ */
 import assert from 'node:assert/strict';
 import {
   copyFileSync,
@@ -15,16 +17,16 @@ import type { ExecaError } from 'execa';
 import { isMap, isSeq, parseAllDocuments } from 'yaml';
 import { createLab, type Host, type Lab, type Outcome, type Reply, waitFor } from '../lab.ts';
 
-/** How long anything is waited for; a machine under load may be slow. */
+/** Timeout of all waits; a machine under load may be slow. */
 export const DEADLINE_MS = 20_000;
 
 const ROOT = join(import.meta.dirname, '../../..');
 
-/** An example: the name of its file, its text, and name and addresses of the Service in it. */
+/** An example: file name, text, and name and addresses of its Service. */
 export interface Example {
   readonly file: string;
   readonly text: string;
-  /** In DNS. */
+  /** DNS name. */
   readonly name: string;
   /** IPv4, IPv6. */
   readonly vips: readonly [string, string];
@@ -35,28 +37,30 @@ export interface DemoEnvironment {
   readonly pods: readonly Host[];
   readonly allPorts: Example;
   readonly portRanges: Example;
-  /** The agent's command line, and the DNS server's, the directory put as DIR. */
+  /** Command lines of the agent and of the DNS server, with DIR for the directory. */
   readonly command: string;
   readonly dnsCommand: string;
-  /** Where the DNS server is asked. */
+  /** Address of the DNS server. */
   readonly dnsServer: string;
-  /** What both said so far, on both of their streams. */
+  /** Output of both so far, from both streams. */
   log(): string;
-  /** Rejects when one of them ends before its time. */
+  /** Rejects if one of them exits early. */
   readonly ended: Promise<never>;
-  /** Has the pods serve every port, and waits until both Services and the DNS server answer. */
+  /** Lets the pods serve every port, and waits until both Services and the DNS server answer. */
   ready(): Promise<void>;
   /**
-   * Replaces an example in the agent's directory by itself with these pods only, in one step.
+   * Atomically replaces an example in the agent's directory by a version with only these pods.
    *
-   * @returns when, by performance.now().
+   * @returns the time of the change, by performance.now().
    */
   keepEndpoints(example: Example, pods: readonly Host[]): number;
-  /** Ends the agent and the lab, removes the directory, and makes sure that all of it is gone. */
+  /**
+   * Stops the agent and the lab, removes the directory, and verifies that everything is removed.
+   */
   destroy(): Promise<void>;
 }
 
-/** Builds a lab and starts the agent in it, on the examples as they are. */
+/** Builds a lab and starts the agent in it with the unmodified examples. */
 export async function createEnvironment(): Promise<DemoEnvironment> {
   const allPorts = readExample('all-ports.yaml');
   const portRanges = readExample('port-ranges.yaml');
@@ -85,7 +89,7 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
     );
   };
   const ended = Promise.race([start('run', flags), start('dns', dnsFlags)]);
-  // Whoever does not wait for it is not to be disturbed by it.
+  // Callers that do not await it must not get an unhandled rejection.
   ended.catch(() => undefined);
 
   const pods = [...lab.pods, ...lab.remotePods];
@@ -112,14 +116,14 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
         );
       }
       await waitFor(
-        `${allPorts.name} is known`,
+        `${allPorts.name} resolves`,
         async () => 'answers' in (await lab.client.resolve(dnsServer, allPorts.name, 'A', 100)),
         DEADLINE_MS,
       );
     },
-    keepEndpoints: (example, kept) => {
+    keepEndpoints: (example, podAddresses) => {
       const draft = join(directory, `.${example.file}`);
-      writeFileSync(draft, withEndpoints(example.text, kept));
+      writeFileSync(draft, withEndpoints(example.text, podAddresses));
       const when = performance.now();
       renameSync(draft, join(directory, example.file));
       return when;
@@ -131,12 +135,12 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
         rmSync(directory, { recursive: true, force: true });
       }
       const left = [directory, ...lab.hosts.map(({ namespace }) => `/run/netns/${namespace}`)];
-      assert.deepEqual(left.filter(existsSync), [], 'nothing is left of the lab');
+      assert.deepEqual(left.filter(existsSync), [], 'everything of the lab is removed');
     },
   };
 }
 
-/** What a pod said of a connection; fails when none did. */
+/** The answering pod's reply; throws if the connection was not answered. */
 export function replyOf(outcome: Outcome): Reply {
   if (outcome.outcome === 'answered') return outcome.reply;
   throw new Error(`expected an answer, got ${JSON.stringify(outcome)}`);
@@ -156,13 +160,13 @@ function readExample(file: string): Example {
 }
 
 function withEndpoints(text: string, pods: readonly Host[]): string {
-  const kept = new Set(pods.flatMap(({ ipv4, ipv6 }) => [ipv4, ipv6]));
+  const podAddresses = new Set(pods.flatMap(({ ipv4, ipv6 }) => [ipv4, ipv6]));
   const documents = parseAllDocuments(text);
   for (const document of documents) {
     const endpoints = document.get('endpoints');
     if (!isSeq(endpoints)) continue;
     endpoints.items = endpoints.items.filter(
-      (item) => isMap(item) && kept.has(String(item.getIn(['addresses', 0]))),
+      (item) => isMap(item) && podAddresses.has(String(item.getIn(['addresses', 0]))),
     );
   }
   return documents.map(String).join('');

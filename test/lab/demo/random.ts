@@ -1,8 +1,8 @@
-/** Numbers and ports at random that a seed brings back. */
+/** Seeded random numbers and ports. */
 
 const HIGHEST_PORT = 65_535;
 
-/** Distinct ports of 1 to 65535 for a seed of 32 bits, always the same ones for the same seed. */
+/** Distinct ports from 1 to 65535, determined by a 32-bit seed. */
 export function randomPorts(seed: number, count: number): number[] {
   const ports = new Set<number>();
   const next = random(seed);
@@ -10,11 +10,11 @@ export function randomPorts(seed: number, count: number): number[] {
   return [...ports];
 }
 
-/** Gives numbers from 0 up to and without 1, always the same ones for the same seed of 32 bits. */
+/** Numbers in [0, 1), determined by a 32-bit seed. */
 export function random(seed: number): () => number {
   let state = seed;
   return () => {
-    // mulberry32: short, and good enough to choose by.
+    // mulberry32: short, and sufficient for this purpose.
     state = (state + 0x6d2b79f5) | 0;
     let bits = Math.imul(state ^ (state >>> 15), state | 1);
     bits ^= bits + Math.imul(bits ^ (bits >>> 7), bits | 61);

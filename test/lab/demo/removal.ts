@@ -1,11 +1,11 @@
-/** The act in which a pod leaves. */
+/** Demo step: a pod is removed from the Service. */
 import assert from 'node:assert/strict';
 import { type Host, waitFor } from '../lab.ts';
 import { DEADLINE_MS, type DemoEnvironment, replyOf } from './environment.ts';
 import { randomPorts } from './random.ts';
 import { grouped, heading, print } from './text.ts';
 
-/** A pod leaves while connections come in. */
+/** Removes a pod while connections are being opened. */
 export async function showRemoval(stage: DemoEnvironment, seed: number): Promise<void> {
   const { lab, pods, allPorts } = stage;
   const [vip] = allPorts.vips;
@@ -37,23 +37,23 @@ export async function showRemoval(stage: DemoEnvironment, seed: number): Promise
   assert.ok(held.alive);
   await held.close();
 
-  heading(`${leaver.name} leaves the Service while the client keeps opening connections`);
+  heading(`${leaver.name} is removed from the Service while the client opens connections`);
   print(
     `The file was replaced by one without ${leaver.name} in its EndpointSlices.`,
-    `The last new connection that reached ${leaver.name} was opened ${Math.ceil(delay)} ms after that.`,
+    `The last new connection to ${leaver.name} was opened ${Math.ceil(delay)} ms after that.`,
     `Of 200 more, ${rest.map(({ name }, index) => `${late[index]} went to ${name}`).join(', ')}.`,
     `All ${grouped(opened)} connections opened around the change were answered, and one to`,
-    `${held.reply.host} that was open all the while still works.`,
+    `${held.reply.host} that stayed open throughout still works.`,
   );
 }
 
-/** Opens connections one after the other, a few at a time, until it is stopped. */
+/** Opens connections one after the other, a few in parallel, until stopped. */
 function startTraffic(client: Host, address: string, ports: readonly number[]) {
   const seen: { readonly opened: number; readonly by: string }[] = [];
-  let going = true;
+  let isRunning = true;
   let next = 0;
   const lane = async () => {
-    while (going) {
+    while (isRunning) {
       const port = ports[next % ports.length] ?? 1;
       next += 1;
       const opened = performance.now();
@@ -61,21 +61,21 @@ function startTraffic(client: Host, address: string, ports: readonly number[]) {
     }
   };
   const lanes = Promise.all([lane(), lane(), lane(), lane()]);
-  // until() and stop() tell; in between it is no unhandled rejection.
+  // until() and stop() report the error; avoid an unhandled rejection before.
   lanes.catch(() => undefined);
   return {
-    /** When the last connection that this host got was opened; 0: it got none. */
+    /** Time when the last connection answered by this host was opened; 0 if none. */
     last: (host: Host) =>
       seen.reduce((last, { opened, by }) => (by === host.name ? Math.max(last, opened) : last), 0),
-    /** How many were opened after that and answered. */
+    /** Number of answered connections opened after that. */
     since: (when: number) => seen.filter(({ opened }) => opened > when).length,
-    /** Waits for a condition; fails at once when a connection is not answered. */
+    /** Waits for a condition; fails at once if a connection is not answered. */
     until: async (description: string, condition: () => boolean) => {
       await Promise.race([waitFor(description, condition, DEADLINE_MS), lanes]);
     },
-    /** How many were opened; fails when one of them was not answered. */
+    /** Number of opened connections; fails if one was not answered. */
     stop: async () => {
-      going = false;
+      isRunning = false;
       await lanes;
       return seen.length;
     },

@@ -1,9 +1,9 @@
-/** The act that shows rules. */
+/** Demo step: the rules in the kernel. */
 import assert from 'node:assert/strict';
 import type { DemoEnvironment } from './environment.ts';
 import { heading, print } from './text.ts';
 
-/** What is in the node's kernel for one cluster IP. */
+/** Shows the nftables elements and rules for one cluster IP. */
 export async function showRules({ lab, pods, allPorts }: DemoEnvironment): Promise<void> {
   const [vip] = allPorts.vips;
   const list = async (kind: 'map' | 'chain', name: string) => {
@@ -24,9 +24,9 @@ export async function showRules({ lab, pods, allPorts }: DemoEnvironment): Promi
 
   const lookup = (await rules('services')).filter((rule) => rule.endsWith(' vmap @service-ips'));
   assert.deepEqual(lookup, ['ip daddr vmap @service-ips'], 'no port, no protocol');
-  const leads = await elements('service-ips');
-  assert.equal(leads.length, 1, `one element for ${vip}`);
-  const chain = leads[0]?.match(/ : goto (\S+)$/)?.[1] ?? '';
+  const dispatch = await elements('service-ips');
+  assert.equal(dispatch.length, 1, `one element for ${vip}`);
+  const chain = dispatch[0]?.match(/ : goto (\S+)$/)?.[1] ?? '';
   const [fromOutside = '', draw = '', ...others] = await rules(chain);
   assert.match(fromOutside, /^ip saddr != \S+ meta mark set /);
   assert.equal(draw, `dnat to ip daddr . numgen random mod ${pods.length} map @endpoint-ips`);
@@ -35,21 +35,21 @@ export async function showRules({ lab, pods, allPorts }: DemoEnvironment): Promi
   const expected = pods.map(({ ipv4 }, index) => `${vip} . ${index} : ${ipv4}`);
   assert.deepEqual(endpoints.toSorted(), expected.toSorted(), 'an element for each pod');
 
-  heading(`What is in the kernel of the node for ${vip}`);
+  heading(`Rules in the kernel of the node for ${vip}`);
   const show = (...lines: readonly string[]) => print(...lines.map((line) => `  ${line}`));
-  print('A rule that all Services share looks up where a packet goes by its address alone:');
+  print('A rule shared by all Services looks up the destination address alone:');
   show(...lookup);
-  print('Whatever is sent to this one, at any port, by any protocol, finds:');
-  show(...leads);
+  print('Packets to this address, on any port and protocol, match:');
+  show(...dispatch);
   print(
-    `That chain is for every Service on all ports that has ${pods.length} pods. If the sender is no pod, the`,
-    'node will stand in for it, so that answers come back this way:',
+    `That chain is shared by all all-ports Services with ${pods.length} pods. If the sender is not a pod, the`,
+    'packet is masqueraded, so that the answer returns through this node:',
   );
   show(fromOutside);
-  print('Then a pod is drawn by lot. No port is named here, so the packet keeps its own:');
+  print('Then a pod is selected at random. The rule sets no port, so the packet keeps its own:');
   show(draw);
-  print('And those are the pods:');
+  print('These are the pods:');
   show(...endpoints);
-  const count = leads.length + endpoints.length;
-  print(`These ${count} elements serve every port. No rule is this Service's own.`);
+  const count = dispatch.length + endpoints.length;
+  print(`These ${count} elements serve every port. No rule belongs to this Service alone.`);
 }

@@ -1,13 +1,13 @@
-/** What the demo shows of a running Service. Each act looks first and says afterwards. */
+/** Demo steps with a running Service. Each step verifies first and prints afterwards. */
 import assert from 'node:assert/strict';
 import { type Host, type Outcome, waitFor } from '../lab.ts';
 import { DEADLINE_MS, type DemoEnvironment, replyOf } from './environment.ts';
 import { randomPorts } from './random.ts';
 import { folded, heading, print, table } from './text.ts';
 
-/** The hosts and their addresses. */
+/** Shows the hosts and their addresses. */
 export function showNetwork({ lab, pods }: DemoEnvironment): void {
-  heading('A small network, out of Linux network namespaces');
+  heading('A small network of Linux network namespaces');
   const line = (label: string, { ipv4, ipv6 }: Host, note = '') =>
     print(`${label.padEnd(18)}${ipv4.padEnd(17)}${ipv6.padEnd(20)}${note}`.trimEnd());
   const podsOf = (node: readonly Host[], margin: string) => {
@@ -15,37 +15,37 @@ export function showNetwork({ lab, pods }: DemoEnvironment): void {
   };
   line('client', lab.client);
   print('|');
-  line('+-- node', lab.node, 'Portwide runs here');
+  line('+-- node', lab.node, 'runs Portwide');
   podsOf(lab.pods, '|   ');
   line('+-- node2', lab.node2);
   podsOf(lab.remotePods, '    ');
   print(
     '',
-    `Each of the ${pods.length} pods answers on every TCP and UDP port, and says who it is and at which`,
-    'port it was reached.',
+    `Each of the ${pods.length} pods answers on every TCP and UDP port, with its name and the port on which it was`,
+    'reached.',
   );
 }
 
-/** The manifest, and how the agent was started with it. */
+/** Shows the manifest, and how the agent was started with it. */
 export function showService({ allPorts, command }: DemoEnvironment): void {
-  heading(`A Service on every port: examples/${allPorts.file}`);
+  heading(`An all-ports Service: examples/${allPorts.file}`);
   const [service = ''] = allPorts.text.split('\n---\n');
   print(
     ...service.split('\n').map((line) => `  ${line}`),
     '',
-    'The file goes on with the EndpointSlices that name the pods. Portwide got it as it stands:',
+    'The rest of the file has the EndpointSlices with the pods. Portwide was started with:',
     '',
     ...folded(command).map((line) => `  ${line}`),
     '',
-    'DIR holds this file and examples/port-ranges.yaml. In a cluster, Portwide hears of Services',
-    'from the API server instead.',
+    'DIR contains this file and examples/port-ranges.yaml. In a cluster, Portwide watches the API',
+    'server instead.',
   );
 }
 
 /**
- * The Service's name, as pods look it up.
+ * Resolves the Service's name in a pod.
  *
- * @returns the addresses that it stands for: IPv4, IPv6.
+ * @returns its addresses: IPv4, IPv6.
  */
 export async function showName(stage: DemoEnvironment, seed: number): Promise<[string, string]> {
   const { lab, allPorts, dnsServer, dnsCommand } = stage;
@@ -57,19 +57,22 @@ export async function showName(stage: DemoEnvironment, seed: number): Promise<[s
     ['AAAA', allPorts.vips[1]],
     ['SRV', undefined],
   ] as const) {
-    const told = await pod.resolve(dnsServer, allPorts.name, type);
-    const answers = 'answers' in told ? told.answers : [];
-    assert.deepEqual(told, expected === undefined ? { code: 'ENODATA' } : { answers: [expected] });
+    const result = await pod.resolve(dnsServer, allPorts.name, type);
+    const answers = 'answers' in result ? result.answers : [];
+    assert.deepEqual(
+      result,
+      expected === undefined ? { code: 'ENODATA' } : { answers: [expected] },
+    );
     found.push(...answers);
     rows.push([allPorts.name, type, answers[0] ?? 'none']);
   }
   const [ipv4 = '', ipv6 = ''] = found;
   const [port = 0] = randomPorts(seed, 1);
   const { host } = replyOf(await pod.tcp(ipv4, port));
-  heading(`The name of the Service, as ${pod.name} looks it up`);
+  heading(`DNS: ${pod.name} resolves the name of the Service`);
   print(
-    'Portwide answers DNS for the cluster domain as well. SRV records name ports; here is none, for',
-    'the Service has all of them, and the one in its manifest is a placeholder.',
+    'Portwide also answers DNS for the cluster domain. The Service has no SRV records, which name',
+    'ports: it serves all ports, and the one in its manifest is a placeholder.',
     '',
     ...folded(dnsCommand).map((line) => `  ${line}`),
     '',
@@ -79,14 +82,14 @@ export async function showName(stage: DemoEnvironment, seed: number): Promise<[s
   return [ipv4, ipv6];
 }
 
-/** Random ports, by both protocols and both families. */
+/** Connects to random ports, with both protocols and both families. */
 export async function showRandomPorts(
   { lab }: DemoEnvironment,
   addresses: readonly [string, string],
   seed: number,
 ): Promise<void> {
   const ports = randomPorts(seed, 12);
-  const rows = [['protocol', 'to', 'port', 'answered by', 'at', 'port it saw']];
+  const rows = [['protocol', 'to', 'port', 'answered by', 'at', 'port seen by pod']];
   for (const [index, port] of ports.entries()) {
     const vip = addresses[index < 8 ? 0 : 1];
     const tcp = index % 2 === 0;
@@ -101,11 +104,11 @@ export async function showRandomPorts(
       String(reply.localPort),
     ]);
   }
-  heading(`${ports.length} random ports (to see these again: make demo SEED=${seed})`);
+  heading(`${ports.length} random ports (to repeat: make demo SEED=${seed})`);
   table(rows);
 }
 
-/** How connections spread over the pods, and who answers a ping. */
+/** Shows the distribution of connections over the pods, and pings the VIP. */
 export async function showSpread(
   { lab, pods, allPorts }: DemoEnvironment,
   seed: number,
@@ -120,7 +123,7 @@ export async function showSpread(
     'every connection is answered by a pod',
   );
   // A pod gets 75 on average; fewer than 30 once in some 10^9 runs.
-  for (const { name, share } of shares) assert.ok(share >= 30, `${name} got ${share} only`);
+  for (const { name, share } of shares) assert.ok(share >= 30, `${name} received only ${share}`);
   heading(`${count} TCP connections from one client, each to another random port`);
   table(shares.map(({ name, share }) => [name, String(share), '#'.repeat(share / 3)]));
 
@@ -130,12 +133,12 @@ export async function showSpread(
     assert.ok(await lab.client.ping(address, 3000), `${address} answers a ping`);
     const after = await pings(pods);
     const by = pods.filter((_, index) => after[index] !== before[index]);
-    assert.equal(by.length, 1, 'one pod got the echo request');
+    assert.equal(by.length, 1, 'one pod received the echo request');
     print(`ping ${address.padEnd(allPorts.vips[1].length)}   answered by ${by[0]?.name}`);
   }
 }
 
-/** Port 22, where the node listens as well. */
+/** Connects to port 22, on which the node listens as well. */
 export async function showPort22({ lab, pods, allPorts }: DemoEnvironment): Promise<void> {
   const { client, node } = lab;
   await node.serve({ protocol: 'TCP', port: 22 });
@@ -153,11 +156,11 @@ export async function showPort22({ lab, pods, allPorts }: DemoEnvironment): Prom
       rows.push([`from ${from.name}`, `to ${to}`, 'port 22', `answered by ${host}`]);
     }
   }
-  heading('Port 22, on which the node itself listens too (as for ssh)');
+  heading('Port 22, on which the node itself listens too (as for SSH)');
   table(rows);
 }
 
-/** No pod is left; a refusal is not the node's own. */
+/** Removes all pods. Connections are rejected by a rule, not by the node itself. */
 export async function showNoEndpoints(stage: DemoEnvironment): Promise<void> {
   const { lab, allPorts } = stage;
   const { client, node } = lab;
@@ -179,11 +182,11 @@ export async function showNoEndpoints(stage: DemoEnvironment): Promise<void> {
   }
   assert.equal(replyOf(await client.tcp(node.ipv4, 22)).host, node.name);
   rows.push(['from client', `to ${node.ipv4}`, 'TCP 22', 'answered by node']);
-  heading('No pod is left: connections are refused, and the node does not answer in place of pods');
+  heading('No endpoints: connections are rejected, and the node does not answer instead');
   table(rows);
 }
 
-/** The second example: what is inside its ranges, and what is not. */
+/** Connects to the second example, inside and outside its port ranges. */
 export async function showRanges({ lab, portRanges }: DemoEnvironment): Promise<void> {
   const rows = [];
   for (const vip of portRanges.vips) {
@@ -199,16 +202,16 @@ export async function showRanges({ lab, portRanges }: DemoEnvironment): Promise<
     rows.push(['TCP', vip, '5060', 'refused']);
   }
   const ranges = portRanges.text.match(/portwide\.dev\/ports: (.*)/)?.[1];
-  heading(`A Service on ranges of ports: examples/${portRanges.file} (${ranges})`);
+  heading(`A Service on port ranges: examples/${portRanges.file} (${ranges})`);
   table(rows);
 }
 
-/** The node's refusal; a host that has no such server would reset. */
+/** Asserts a rejection by a rule; a host without a server would send a reset. */
 function refused(outcome: Outcome): void {
   assert.deepEqual(outcome, { outcome: 'refused', by: 'icmp' });
 }
 
-/** How many echo requests each of these hosts got. */
+/** Number of echo requests that each host received. */
 function pings(hosts: readonly Host[]): Promise<string[]> {
   return Promise.all(
     hosts.map(

@@ -1,4 +1,4 @@
-/** How the demo speaks: plain text of at most 100 columns, headings bold on a terminal. */
+/** Text output of the demo: plain text of at most 100 columns, with bold headings on a terminal. */
 import { styleText } from 'node:util';
 
 const WIDTH = 100;
@@ -20,7 +20,7 @@ export function heading(title: string): void {
 
 /** Prints a line at the margin. */
 export function headline(text: string): void {
-  // styleText alone would follow FORCE_COLOR into a file.
+  // styleText alone would apply FORCE_COLOR to a file too.
   const shown = process.stdout.isTTY ? styleText('bold', text) : text;
   process.stdout.write(`${shown}\n`);
 }
@@ -43,7 +43,7 @@ export function table(rows: readonly (readonly string[])[]): void {
   }
 }
 
-/** A command or rule on as many lines as it needs, broken before an option. */
+/** Wraps a command or rule, with breaks before options. */
 export function folded(command: string): string[] {
   const room = WIDTH - 2 * INDENT.length - ' \\'.length;
   const lines: string[] = [];
@@ -58,7 +58,7 @@ export function folded(command: string): string[] {
   return [...lines, line];
 }
 
-/** A number as people read it: 65,535. */
+/** A number with thousands separators: 65,535. */
 export function grouped(value: number): string {
   return value.toLocaleString('en-US');
 }

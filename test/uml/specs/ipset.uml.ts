@@ -8,7 +8,7 @@ import { entryText, savedEntries } from '../../netlink/ipset-save.ts';
 const MODPROBE = '/proc/sys/kernel/modprobe';
 const NAME = 'pw';
 
-/** Those that test/netlink/ipset/ipset.lab.test.ts leaves out. */
+/** Cases that test/netlink/ipset/ipset.lab.test.ts cannot test. */
 const types: readonly {
   type: IpsetType;
   revision: number;
@@ -48,7 +48,7 @@ const types: readonly {
 describe('ipset of Linux 6.1', () => {
   let sets: Ipsets;
 
-  it('cannot be opened in a kernel without it', async () => {
+  it('cannot be opened without kernel support', async () => {
     await execa('modprobe', ['nfnetlink']);
     const modules =
       readFileSync('/proc/modules', 'utf8').match(/^(xt_set|ip_set_\w+)(?= )/gmu) ?? [];
@@ -66,7 +66,7 @@ describe('ipset of Linux 6.1', () => {
     }
   });
 
-  it('loads its modules by itself, but tells of a type that it lacks', async () => {
+  it('loads its modules itself, and reports a missing set type', async () => {
     sets = await Ipsets.open();
     const modprobe = readFileSync(MODPROBE, 'utf8');
     writeFileSync(MODPROBE, '/bin/false');
@@ -82,7 +82,7 @@ describe('ipset of Linux 6.1', () => {
     }
   });
 
-  describe('opened', () => {
+  describe('when opened', () => {
     beforeEach(async () => {
       sets = await Ipsets.open();
     });
@@ -93,19 +93,19 @@ describe('ipset of Linux 6.1', () => {
 
     for (const { type, revision, entries } of types) {
       for (const family of ['IPv4', 'IPv6'] as const) {
-        it(`${type} of ${family}: reads and writes entries`, async () => {
-          const wanted = entries[family].map((entry, index) => ({ ...entry, skbMark: index }));
-          const texts = wanted.map(entryText).sort();
+        it(`${type} of ${family}: adds and lists entries`, async () => {
+          const marked = entries[family].map((entry, index) => ({ ...entry, skbMark: index }));
+          const texts = marked.map(entryText).sort();
           await sets.create({ name: NAME, type, family, skbinfo: true, maxElements: 100 });
           const add = (list: readonly IpsetEntry[]) =>
             sets.change(list.map((entry) => ({ op: 'add', set: NAME, entry })));
-          assert.deepEqual(await add(wanted), []);
+          assert.deepEqual(await add(marked), []);
           assert.deepEqual(await saved(), texts);
           const listed = await sets.entries(NAME);
           assert.deepEqual(listed.map(entryText).sort(), texts);
           assert.deepEqual(
             new Set(listed.map(({ ip }) => ip)),
-            new Set(wanted.map(({ ip }) => ip)),
+            new Set(marked.map(({ ip }) => ip)),
           );
           const [first, ...others] = listed;
           assert(first !== undefined);
@@ -117,7 +117,7 @@ describe('ipset of Linux 6.1', () => {
       }
     }
 
-    it('has no network of all addresses', async () => {
+    it('rejects a network of prefix length 0', async () => {
       await execa('ipset', ['create', NAME, 'hash:net,net']);
       const all = execa('ipset', ['add', NAME, '0.0.0.0/0,10.0.0.0/8']);
       await assert.rejects(all, /CIDR/u);

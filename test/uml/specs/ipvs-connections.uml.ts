@@ -1,4 +1,4 @@
-/** What connections survive in IPVS mode: refusals of their Service, and Services that come and go. */
+/** Connections in IPVS mode when their Service is refused, deleted or created again. */
 import assert from 'node:assert/strict';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
 import { answered } from '../../e2e/scenarios/scenario.ts';
@@ -6,14 +6,17 @@ import type { HeldConnection, Lab } from '../../lab/lab.ts';
 import { allPorts, IPVS_FLAGS, IpvsLab, listed, service, vips } from '../ipvs-lab.ts';
 
 const PORT = 5060;
-/** Where the node itself listens, on every address there is and will be. */
+/** A port on which the node itself listens, on all present and future addresses. */
 const NODE_PORT = 22;
 
 interface Case {
   readonly title: string;
-  /** Of the cluster IPs and the load balancer VIPs; one client port serves one VIP of a pod only. */
+  /**
+   * Last part of the cluster IPs and load balancer VIPs. Each case has its own, because a client
+   * port can serve only one VIP of a pod.
+   */
   readonly number: number;
-  /** The Service as it is after the change. */
+  /** The Service after the change. */
   readonly changed: (name: string, number: number) => Manifest[];
 }
 
@@ -29,7 +32,7 @@ describe('connections in IPVS mode', () => {
   });
   after(async () => ipvs?.destroy());
 
-  describe('of a Service that comes to be refused', () => {
+  describe('of a Service that becomes refused', () => {
     const ingress = (number: number) => [
       { ip: `203.0.113.${number}` },
       { ip: `2001:db8:113::${number.toString(16)}` },
@@ -43,7 +46,7 @@ describe('connections in IPVS mode', () => {
       });
     const cases: readonly Case[] = [
       {
-        // An API server takes the status away together with the type.
+        // An API server removes the status together with the type.
         title: 'node-port',
         number: 20,
         changed: (name, number) =>
@@ -88,7 +91,7 @@ describe('connections in IPVS mode', () => {
         assert.equal(answer, 'on', `${vip} ${when}`);
       }
     };
-    /** Neither a pod nor the node takes a new connection. */
+    /** Neither a pod nor the node accepts a new connection. */
     const refusesNew = async (vip: string) => {
       for (const port of [PORT, NODE_PORT]) {
         const { outcome } = await lab.client.tcp(vip, port, { timeoutMs: 400 });
@@ -104,14 +107,14 @@ describe('connections in IPVS mode', () => {
       for (const connection of held) await connection.close();
     });
 
-    it('live on, and no new one is made', async () => {
+    it('stay open, and new ones are refused', async () => {
       await live('at first');
       await refuse();
       await live('when the Service is refused');
       for (const vip of cases.flatMap(vipsOf)) await refusesNew(vip);
     });
 
-    it('live on when the agent is restarted meanwhile', async () => {
+    it('stay open when the agent restarts meanwhile', async () => {
       await refuse();
       await ipvs.agent.kill();
       await ipvs.agent.start();
@@ -119,7 +122,7 @@ describe('connections in IPVS mode', () => {
       for (const vip of cases.flatMap(vipsOf)) await refusesNew(vip);
     });
 
-    it('live on when the Service is served again', async () => {
+    it('stay open when the Service is served again', async () => {
       await refuse();
       await live('while the Service is refused');
       await serve();
@@ -127,7 +130,7 @@ describe('connections in IPVS mode', () => {
       for (const vip of cases.flatMap(vipsOf)) answered(await lab.client.tcp(vip, PORT));
     });
 
-    it('live on when the annotation goes', async () => {
+    it('stay open when the annotation is removed', async () => {
       await serve();
       await ipvs.agent.apply(
         cases.flatMap(({ title, number }) =>
@@ -143,7 +146,7 @@ describe('connections in IPVS mode', () => {
       await live('when all ports are served again');
     });
 
-    it('leave the VIP to another Service at once, and let go of it when theirs is deleted', async () => {
+    it('leave the VIP to another Service at once, and release it when that Service is deleted', async () => {
       const [first, ...others] = cases;
       assert.ok(first !== undefined);
       await refuse();
@@ -172,13 +175,13 @@ describe('connections in IPVS mode', () => {
     });
   });
 
-  describe('of the node itself', () => {
+  describe("to a Service with the node's own port", () => {
     const sourceTo = async (address: string) =>
       answered(await lab.node.tcp(address, 8080)).remoteAddress;
     const targets = () =>
       [...ipvs.pods(0), ...lab.remotePods].flatMap(({ ipv4, ipv6 }) => [ipv4, ipv6]);
 
-    it('have no VIP as their source, and do not end with a Service', async () => {
+    it('do not have a VIP as source address, and do not end with a Service', async () => {
       await ipvs.agent.apply([
         ...allPorts('all', 30, ipvs.pods(1)),
         ...listed('web', 31, ipvs.pods(1)),
@@ -193,7 +196,7 @@ describe('connections in IPVS mode', () => {
       }
     });
 
-    it('have no VIP as their source that an older agent or kube-proxy bound', async () => {
+    it('do not have a VIP as source address that an older agent or kube-proxy bound', async () => {
       const objects = [...allPorts('all', 32, ipvs.pods(1)), ...listed('web', 33, ipvs.pods(1))];
       await ipvs.agent.apply(objects);
       await ipvs.agent.stop();

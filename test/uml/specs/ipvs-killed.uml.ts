@@ -1,8 +1,9 @@
 /**
- * An agent in IPVS mode that is killed between two messages to the kernel: the next agent leaves what
- * it would have left on a kernel where none was killed. The backend runs in this process, so that the
- * message can be chosen. Points of the kill are a sample by a seed, each a test of its own: every point would
- * take many minutes in this kernel. `UML_KILLS=200 mocha test/uml/uml.test.ts --grep 'killed between'` has them all, by night.
+ * Kills an agent in IPVS mode between two messages to the kernel. The next agent must leave the
+ * same state as without the kill. The backend runs in this process, so that the message can be
+ * chosen. The kill points are a seeded sample, each a separate test: all points would take many
+ * minutes in this kernel. For a nightly run of more points: `UML_KILLS=200 mocha
+ * test/uml/uml.test.ts --grep 'killed between'`.
  */
 import assert from 'node:assert/strict';
 import { execa } from 'execa';
@@ -45,7 +46,7 @@ const ranges = (from: number, to: number): RouteFields => ({
   match: { kind: 'ranges', ranges: [{ protocol: 'TCP', from, to }] },
 });
 
-/** Two states that differ in every kind of thing. */
+/** Two states that differ in every kind of object. */
 const BEFORE = [
   service(10, [PODS[0], PODS[1]], ALL),
   service(11, [PODS[0]], LISTED),
@@ -70,46 +71,52 @@ const AFTER = [
   }),
 ];
 
-/** One way from the Routes in the kernel to others. */
+/** A change from one set of Routes to another. */
 interface UpdateCase {
   readonly title: string;
-  /** What the kernel has before; undefined: nothing. */
+  /** Routes in the kernel before; undefined: none. */
   readonly from: readonly Route[] | undefined;
   readonly to: readonly Route[];
-  /** A new agent finds the difference, instead of the one that wrote `from` being told. */
+  /**
+   * A new agent computes the change from the kernel's state, instead of the agent that wrote
+   * `from`.
+   */
   readonly restart: boolean;
 }
 
-/** Each begins where the one before ended: to bring the kernel elsewhere takes as long as a journey. */
-const JOURNEYS: readonly UpdateCase[] = [
+/**
+ * Each case starts where the one before ended, because restoring the start state takes as long as a
+ * case.
+ */
+const UPDATE_CASES: readonly UpdateCase[] = [
   { title: 'the first sync', from: undefined, to: AFTER, restart: true },
-  { title: 'the change back', from: AFTER, to: BEFORE, restart: false },
+  { title: 'the reverse change', from: AFTER, to: BEFORE, restart: false },
   { title: 'a change', from: BEFORE, to: AFTER, restart: false },
-  { title: 'the sync back of a restarted agent', from: AFTER, to: BEFORE, restart: true },
+  { title: 'the reverse sync of a restarted agent', from: AFTER, to: BEFORE, restart: true },
   { title: 'the sync of a restarted agent', from: BEFORE, to: AFTER, restart: true },
 ];
-/** Kills in each journey: one in each of as many equal parts of its messages. */
+/** Kills per case, one in each of as many equal parts of its messages. */
 const KILLS = Number(process.env.UML_KILLS || 6);
 const SEED = 26;
 
 class Killed extends Error {}
 
-/** With as many digits as tell one point from the next. */
+/** With enough digits to distinguish the points. */
 function percent(fraction: number): string {
   return (fraction * 100).toFixed(KILLS > 20 ? 2 : 0);
 }
 
 describe('an agent in IPVS mode that is killed between two messages', () => {
   const { batch } = NetlinkSocket.prototype;
-  /** Messages, and loads of rules, that still reach the kernel. */
+  /** Number of messages and rule loads that still reach the kernel. */
   let left = Infinity;
-  /** Those that reached it. */
+  /** Number of messages that reached it. */
   let sent = 0;
   const kernels: IpvsKernel[] = [];
   const backends: Backend[] = [];
-  /** What the kernel has, and the agent that wrote it; undefined: unknown. */
+  /** State of the kernel and the agent that wrote it; undefined: unknown. */
   let present: { readonly routes: readonly Route[]; readonly backend: Backend } | undefined;
-  const right = new Map<readonly Route[], readonly string[]>();
+  const expected = new Map<readonly Route[], readonly string[]>();
   const messages = new Map<UpdateCase, number>();
 
   before(async () => {
@@ -124,13 +131,13 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
     for (const routes of [BEFORE, AFTER]) {
       await clear();
       await start(routes);
-      right.set(routes, await state());
+      expected.set(routes, await state());
     }
-    for (const journey of JOURNEYS) {
-      await prepare(journey);
+    for (const updateCase of UPDATE_CASES) {
+      await prepare(updateCase);
       sent = 0;
-      await travel(journey);
-      messages.set(journey, sent);
+      await applyCase(updateCase);
+      messages.set(updateCase, sent);
     }
   });
   after(async () => {
@@ -162,7 +169,7 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
     return backend;
   }
 
-  /** A new agent makes of the kernel, whatever it has, what the Routes say. */
+  /** A new agent writes the Routes, whatever the kernel has. */
   const start = async (routes: readonly Route[]) => {
     await closeKernels();
     present = undefined;
@@ -172,20 +179,20 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
     present = { routes, backend };
   };
 
-  /** Brings the kernel to where the journey begins. */
+  /** Brings the kernel to the start of the case. */
   const prepare = async ({ from }: UpdateCase) => {
     if (from === undefined) await clear();
     else if (present?.routes !== from) await start(from);
   };
 
-  const travel = async ({ from = [], to, restart }: UpdateCase) => {
+  const applyCase = async ({ from = [], to, restart }: UpdateCase) => {
     if (restart || present === undefined) return await start(to);
     const { backend } = present;
     present = undefined;
-    const gone = from.filter(({ id }) => !to.some((other) => other.id === id));
+    const removed = from.filter(({ id }) => !to.some((other) => other.id === id));
     backend.update(
       to,
-      gone.map(({ id }) => id),
+      removed.map(({ id }) => id),
     );
     await backend.apply(false);
     present = { routes: to, backend };
@@ -230,22 +237,22 @@ describe('an agent in IPVS mode that is killed between two messages', () => {
 
   const random = new Random(SEED);
   for (let kill = 0; kill < KILLS; kill++) {
-    for (const journey of JOURNEYS) {
+    for (const updateCase of UPDATE_CASES) {
       const fraction = (kill + random.next()) / KILLS;
-      it(`${journey.title}, after ${percent(fraction)} % of the messages`, async () => {
-        await prepare(journey);
-        const count = Math.floor(fraction * (messages.get(journey) ?? 0));
+      it(`${updateCase.title}, after ${percent(fraction)} % of the messages`, async () => {
+        await prepare(updateCase);
+        const count = Math.floor(fraction * (messages.get(updateCase) ?? 0));
         left = count;
         try {
-          await assert.rejects(travel(journey), Killed, `not killed after ${count} messages`);
+          await assert.rejects(applyCase(updateCase), Killed, `not killed after ${count} messages`);
         } finally {
           left = Infinity;
         }
-        await start(journey.to);
+        await start(updateCase.to);
         assert.deepEqual(
           await state(),
-          right.get(journey.to),
-          `killed after ${count} of ${messages.get(journey)} messages`,
+          expected.get(updateCase.to),
+          `killed after ${count} of ${messages.get(updateCase)} messages`,
         );
       });
     }

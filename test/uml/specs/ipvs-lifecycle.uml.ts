@@ -1,4 +1,4 @@
-/** The life of an agent in IPVS mode: restarts, what stays of others, what drains, what comes back. */
+/** Life cycle of an agent in IPVS mode: restarts, foreign state, draining, and external changes. */
 import assert from 'node:assert/strict';
 import { answered, refused } from '../../e2e/scenarios/scenario.ts';
 import { type Lab, waitFor } from '../../lab/lab.ts';
@@ -7,7 +7,7 @@ import { allPorts, IPVS_FLAGS, IpvsLab, listed, ranges, vips } from '../ipvs-lab
 const VIP = vips(10)[0];
 const WEB = vips(11)[0];
 
-describe('the life of an agent in IPVS mode', () => {
+describe('life cycle of an agent in IPVS mode', () => {
   let ipvs: IpvsLab;
   let lab: Lab;
 
@@ -18,7 +18,7 @@ describe('the life of an agent in IPVS mode', () => {
   });
   after(async () => ipvs?.destroy());
 
-  it('a restart keeps marks and connections, and writes nothing', async () => {
+  it('keeps marks and connections and writes nothing at a restart', async () => {
     const { agent } = ipvs;
     await agent.apply([
       ...allPorts('all', 10, ipvs.pods(0, 1, 2)),
@@ -27,7 +27,7 @@ describe('the life of an agent in IPVS mode', () => {
       ...allPorts('none', 13, []),
     ]);
     const held = await ipvs.hold([VIP, 5060], [WEB, 80]);
-    const [marks, whole] = [await ipvs.marks(), await ipvs.snapshot()];
+    const [marks, before] = [await ipvs.marks(), await ipvs.snapshot()];
     assert.equal(marks.length, 6);
     for (const end of [() => agent.stop(), () => agent.kill()]) {
       await end();
@@ -39,7 +39,7 @@ describe('the life of an agent in IPVS mode', () => {
         ['IPv6', 0],
       ]);
       assert.deepEqual(await ipvs.marks(), marks);
-      assert.deepEqual(await ipvs.snapshot(), whole);
+      assert.deepEqual(await ipvs.snapshot(), before);
       for (const connection of held) assert.equal(await connection.exchange('on'), 'on');
     }
     for (const connection of held) await connection.close();
@@ -66,15 +66,15 @@ describe('the life of an agent in IPVS mode', () => {
         () => [VIP, port++],
         () => [WEB, 80],
       );
-      // Where in its work the agent is when it is killed is decided by probes answered meanwhile.
-      const passing = async (more: number) => {
+      // The number of probes answered meanwhile determines when the agent is killed.
+      const waitForProbes = async (more: number) => {
         const goal = prober.count + more;
-        await waitFor('clients went on', () => prober.count >= goal, 30_000);
+        await waitFor('clients continued', () => prober.count >= goal, 30_000);
       };
       for (let round = 0; round < 3; round++) {
         for (let change = 0; change < 3; change++) {
           agent.write('objects', objects(round + change));
-          await passing(2 + ((round * 7 + change * 5) % 23));
+          await waitForProbes(2 + ((round * 7 + change * 5) % 23));
         }
         await agent.kill();
         if (round % 2 === 0) agent.write('objects', objects(round + 1));
@@ -85,7 +85,7 @@ describe('the life of an agent in IPVS mode', () => {
       await held?.close();
     });
 
-    it('leaves nothing stale', async () => {
+    it('leaves no stale state', async () => {
       const { agent } = ipvs;
       for (let round = 0; round < 2; round++) {
         await agent.apply(objects(round));
@@ -102,7 +102,7 @@ describe('the life of an agent in IPVS mode', () => {
     });
   });
 
-  it('what is stale of its own goes at the start; what is foreign stays, and its mark', async () => {
+  it('removes its own stale state at the start, and keeps foreign services and their marks', async () => {
     const { agent } = ipvs;
     const fields = [...allPorts('all', 10, ipvs.pods(0)), ...allPorts('gone', 13, ipvs.pods(1))];
     await agent.apply(fields);
@@ -113,7 +113,7 @@ describe('the life of an agent in IPVS mode', () => {
     await agent.kill();
     await ipvs.cleanup();
 
-    // Before the first start: one with the very mark that the Service would get.
+    // Before the first start: a foreign service with the mark that the Service would get.
     const foreign = [
       '-A -f 77 -s rr',
       `-A -f ${own} -s lc`,
@@ -122,7 +122,7 @@ describe('the life of an agent in IPVS mode', () => {
     ];
     await lab.node.exec('ipvsadm', ['-R'], { input: `${foreign.join('\n')}\n` });
     const stays = (await ipvs.services()).filter((line) => !line.includes('KUBE'));
-    // As Calico has it.
+    // The same form as Calico's.
     await lab.node.exec('iptables-legacy', ['-w', '-N', 'cali-INPUT']);
     await agent.start([...IPVS_FLAGS, '--ipvs-exclude-cidrs=10.99.0.0/24']);
     try {
@@ -159,20 +159,20 @@ describe('the life of an agent in IPVS mode', () => {
         (await ipvs.marks()).filter((line) => line.includes('gone')),
         [],
       );
-      // A mark that was seen to be foreign once is known for such after a restart too.
+      // A mark once detected as foreign remains so after a restart.
       assert.equal(await ipvs.markOf('default/all cluster'), mark);
       assert.equal(answered(await lab.client.tcp(VIP, 5060)).host, 'pod-1');
     } finally {
       await agent.kill();
       await ipvs.cleanup();
       await lab.node.exec('iptables-legacy', ['-w', '-X', 'cali-INPUT']);
-      // What is foreign stays at a cleanup too.
+      // Foreign services also remain after a cleanup.
       await lab.node.exec('ipvsadm', ['-C']);
       await agent.start(IPVS_FLAGS);
     }
   });
 
-  it('connections to an endpoint that is no longer ready live on, new ones go elsewhere', async () => {
+  it('keeps connections to an endpoint that is no longer ready, and sends new ones elsewhere', async () => {
     const { agent } = ipvs;
     const [first, ...others] = ipvs.pods(0, 1, 2);
     assert.ok(first !== undefined);
@@ -198,7 +198,7 @@ describe('the life of an agent in IPVS mode', () => {
     assert.equal(drains.length, 4, drains.join('\n'));
     for (const connection of held) assert.equal(await connection.exchange('on'), 'on');
 
-    // The same while nobody looks, and across a restart, which must not give it new connections.
+    // The same without polling, and across a restart, after which it must not get new connections.
     await agent.kill();
     await agent.start();
     assert.deepEqual(
@@ -206,7 +206,7 @@ describe('the life of an agent in IPVS mode', () => {
       drains,
     );
     for (const connection of held) assert.equal(await connection.exchange('on'), 'on');
-    // Ready again: it takes part again.
+    // Ready again, the endpoint gets new connections.
     await agent.apply(objects([first]));
     const { answered: by } = await lab.client.burst(WEB, 80, 10);
     assert.deepEqual(by, { 'pod-1': 10 });
@@ -216,7 +216,7 @@ describe('the life of an agent in IPVS mode', () => {
     }
   });
 
-  it('a Service that goes takes no new connections, and its VIP is unbound', async () => {
+  it('rejects new connections of a deleted Service, and unbinds its VIP', async () => {
     const { agent } = ipvs;
     await agent.apply([...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))]);
     const held = await ipvs.hold([VIP, 5060], [WEB, 80]);
@@ -233,7 +233,7 @@ describe('the life of an agent in IPVS mode', () => {
     for (const connection of held) await connection.close();
   });
 
-  it('another scheduler is edited in: connections live on, and it spreads', async () => {
+  it('changes the scheduler in place: connections stay open, new ones are distributed', async () => {
     const { agent } = ipvs;
     await agent.apply([
       ...allPorts('all', 10, ipvs.pods(0, 1, 2)),
@@ -263,7 +263,7 @@ describe('the life of an agent in IPVS mode', () => {
     }
   });
 
-  it('ranges that change: inside answers, outside is refused, connections inside both live', async () => {
+  it('changes port ranges: answers inside, rejects outside, keeps connections in both ranges', async () => {
     const { agent } = ipvs;
     const put = (ports: string) => agent.apply(ranges('some', 12, ipvs.pods(0, 1), ports));
     await put('8000-8100');
@@ -290,7 +290,7 @@ describe('the life of an agent in IPVS mode', () => {
     for (const connection of held) await connection.close();
   });
 
-  it('session affinity that changes leaves connections alone', async () => {
+  it('keeps connections when session affinity changes', async () => {
     const { agent } = ipvs;
     const put = (spec: object) =>
       agent.apply([
@@ -312,7 +312,7 @@ describe('the life of an agent in IPVS mode', () => {
       assert.equal(await connection.exchange('on'), 'on');
       await connection.close();
     }
-    // The kernel keeps no client with its endpoint once the service is not persistent.
+    // The kernel does not keep a client's endpoint once the service is not persistent.
     for (const [vip, port] of [
       [VIP, 5060],
       [WEB, 80],
@@ -322,7 +322,7 @@ describe('the life of an agent in IPVS mode', () => {
     }
   });
 
-  it('what somebody removes comes back', async () => {
+  it('restores what another program removes', async () => {
     const { agent } = ipvs;
     await agent.stop();
     await agent.start([...IPVS_FLAGS, '--ipvs-sync-period=1s']);
@@ -332,7 +332,7 @@ describe('the life of an agent in IPVS mode', () => {
         ...listed('web', 11, ipvs.pods(0)),
         ...ranges('some', 12, ipvs.pods(0), '8000-8100'),
       ]);
-      const whole = await ipvs.snapshot();
+      const before = await ipvs.snapshot();
       for (const [command, ...args] of [
         ['ipvsadm', '-C'],
         ['ipset', 'flush', 'KUBE-ALL-PORTS'],
@@ -342,7 +342,7 @@ describe('the life of an agent in IPVS mode', () => {
       ] as const) {
         const syncs = agent.logged('synced').length;
         await lab.node.exec(command, args);
-        // Before the first look, which costs the one processor as much as a sync.
+        // Before the first resync, which costs as much CPU as a sync.
         await waitFor(`the agent wrote after ${command} ${args.join(' ')}`, () =>
           agent.logged('synced').some(({ written }, index) => index >= syncs && written !== 0),
         );
@@ -351,10 +351,10 @@ describe('the life of an agent in IPVS mode', () => {
           `all is back after ${command} ${args.join(' ')}`,
           async () => {
             now = await ipvs.snapshot();
-            return JSON.stringify(now) === JSON.stringify(whole);
+            return JSON.stringify(now) === JSON.stringify(before);
           },
           20_000,
-        ).catch(() => assert.deepEqual(now, whole, `${command} ${args.join(' ')}`));
+        ).catch(() => assert.deepEqual(now, before, `${command} ${args.join(' ')}`));
         assert.equal(answered(await lab.client.tcp(VIP, 4000)).host, 'pod-1');
         assert.equal(answered(await lab.client.tcp(WEB, 80)).host, 'pod-1');
         refused(await lab.client.tcp(WEB, 81));

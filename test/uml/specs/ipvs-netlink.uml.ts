@@ -1,4 +1,4 @@
-/** The IPVS client against a real kernel, with ipvsadm as the witness. */
+/** Tests the IPVS client against a real kernel; ipvsadm reads the table independently. */
 import assert from 'node:assert/strict';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -27,7 +27,7 @@ import {
 
 const MODPROBE = '/proc/sys/kernel/modprobe';
 
-/** Not one of `keys`, since ipvsadm takes it for -1. */
+/** Not one of `keys`, because ipvsadm parses it as -1. */
 const highMark: IpvsServiceKey = { family: 'IPv6', kind: 'mark', mark: 0xffffffff };
 const keys = [tcp4, udp6, mark4, mark6];
 
@@ -65,7 +65,7 @@ describe('IPVS over netlink', () => {
     ]);
   });
 
-  it('lists what it has added, by family', async () => {
+  it('lists its services by family', async () => {
     const services: IpvsService[] = [...keys, highMark].map((key, index) => ({
       key,
       scheduler: 'mh',
@@ -81,7 +81,7 @@ describe('IPVS over netlink', () => {
     }
   });
 
-  it('replaces the whole configuration of a service that it edits', async () => {
+  it('replaces the whole configuration of an edited service', async () => {
     const before = { scheduler: 'mh', schedulerFlags: 8, persistenceSeconds: 300 };
     for (const key of keys) {
       await applyAll([
@@ -110,7 +110,7 @@ describe('IPVS over netlink', () => {
     assert.deepEqual(await listed(), []);
   });
 
-  it('adds, edits and deletes destinations, which are masqueraded', async () => {
+  it('adds, edits and deletes masqueraded destinations', async () => {
     for (const key of keys) {
       const [first, second, third] = [1, 2, 3].map((index) => destinationOf(key, index));
       assert.ok(first && second && third);
@@ -148,7 +148,7 @@ describe('IPVS over netlink', () => {
     );
   });
 
-  it('goes on after a change that is refused, and says why', async () => {
+  it('continues after a refused change, and reports the error', async () => {
     const destination = destinationOf(tcp4, 1);
     const missing = destinationOf(tcp4, 9);
     const add: IpvsChange = { op: 'add-service', key: tcp4, config: rr };
@@ -188,7 +188,7 @@ describe('IPVS over netlink', () => {
     ]);
   });
 
-  it('is refused a scheduler that the kernel lacks', async () => {
+  it('reports a scheduler that the kernel lacks', async () => {
     const config = { ...rr, scheduler: 'nosuch' };
     const refusals = await ipvs.apply([
       { op: 'add-service', key: tcp4, config },
@@ -204,7 +204,7 @@ describe('IPVS over netlink', () => {
     assert.deepEqual(await ipvsadmSave(), ['-A -f 16391 -s rr']);
   });
 
-  it('is refused destinations that no packet can be sent to', async () => {
+  it('reports destinations that cannot be reached', async () => {
     await applyAll([
       { op: 'add-service', key: tcp4, config: rr },
       { op: 'add-service', key: udp6, config: rr },
@@ -225,7 +225,7 @@ describe('IPVS over netlink', () => {
     }
   });
 
-  it('lists no destinations of a service that is not there', async () => {
+  it('lists no destinations of a service that does not exist', async () => {
     for (const key of keys) assert.deepEqual(await ipvs.destinations(key), []);
   });
 
@@ -259,7 +259,7 @@ describe('IPVS over netlink', () => {
     }
   });
 
-  it('lists what other programs have made', async () => {
+  it('lists services of other programs', async () => {
     await execa('ipvsadm', ['--restore'], {
       input: [
         '-A -t 10.96.1.1:80 -s wlc -p 120 -M 255.255.255.0',
@@ -299,7 +299,7 @@ describe('IPVS over netlink', () => {
     );
   });
 
-  it('makes its own of what other programs have made', async () => {
+  it('changes services of other programs to its own configuration', async () => {
     await execa('ipvsadm', ['--restore'], {
       input: [
         '-A -t 10.96.0.10:80 -s wlc -p 120 -M 255.255.255.0',
@@ -324,7 +324,7 @@ describe('IPVS over netlink', () => {
     ]);
   });
 
-  it('makes thousands of changes in one call, while the event loop turns', async () => {
+  it('makes thousands of changes in one call without blocking the event loop', async () => {
     const services = [...Array(2000).keys()].map((index): IpvsService => {
       const key = addressKey(
         index % 2 === 0 ? 'IPv4' : 'IPv6',
@@ -383,14 +383,14 @@ describe('IPVS over netlink', () => {
     }
   });
 
-  it('fails what is under way when it is closed', async () => {
+  it('fails pending calls when it is closed', async () => {
     const listing = assert.rejects(ipvs.services('IPv4'), { code: 'ECANCELED' });
     await ipvs.close();
     await listing;
     await assert.rejects(ipvs.apply([{ op: 'delete-service', key: tcp4 }]), { code: 'ECANCELED' });
   });
 
-  describe('when its module goes', () => {
+  describe('when its module is unloaded', () => {
     let modprobe: string;
 
     beforeEach(async () => {
@@ -401,12 +401,12 @@ describe('IPVS over netlink', () => {
     });
     afterEach(() => writeFile(MODPROBE, modprobe));
 
-    it('is missing if it cannot be loaded', async () => {
+    it('reports a module that cannot be loaded', async () => {
       await writeFile(MODPROBE, '/bin/false');
       await assert.rejects(Ipvs.open(), IpvsMissingError);
     });
 
-    it('is loaded again, for those who open it again', async () => {
+    it('loads the module again when it is opened again', async () => {
       await (await Ipvs.open()).close();
       await assert.rejects(ipvs.services('IPv4'), { code: 'ENOENT' });
       assert.deepEqual(

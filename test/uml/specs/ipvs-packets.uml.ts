@@ -1,4 +1,4 @@
-/** Where packets to VIPs go in IPVS mode, beyond what the table of scenarios asks of every mode. */
+/** Packet paths to VIPs in IPVS mode that the shared scenarios do not cover. */
 import assert from 'node:assert/strict';
 import { serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { answered, refused, SHORT } from '../../e2e/scenarios/scenario.ts';
@@ -18,14 +18,14 @@ const SEND_GRE = new URL('../fixtures/send-gre.ts', import.meta.url).pathname;
 const FOREIGN = '0x10000/0x10000';
 const SET_FOREIGN = ['PREROUTING', '-j', 'MARK', '--set-xmark', FOREIGN];
 
-describe('IPVS mode, packet by packet', () => {
+describe('packets in IPVS mode', () => {
   let ipvs: IpvsLab;
   let lab: Lab;
 
   before(async () => {
     ipvs = await IpvsLab.create();
     lab = ipvs.lab;
-    // As an sshd does, on every address there is and will be.
+    // Like sshd, on all present and future addresses.
     await lab.node.serve({ protocol: 'TCP', ports: [22] });
     await lab.node.serve({ protocol: 'UDP', ports: [22], address: '::' });
     await ipvs.agent.start(IPVS_FLAGS);
@@ -38,7 +38,7 @@ describe('IPVS mode, packet by packet', () => {
       ...args,
     ]);
 
-  it('300 connections of one client to one port spread over 3 endpoints', async () => {
+  it('distributes 300 connections of one client to one port over 3 endpoints', async () => {
     await ipvs.agent.apply(allPorts('all', 10, ipvs.pods(0, 1, 2)));
     for (const vip of vips(10)) {
       for (const protocol of ['TCP', 'UDP'] as const) {
@@ -51,14 +51,14 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it('with ClientIP all ports, TCP and UDP, reach one endpoint, for the time that it says', async () => {
+  it('sends all TCP and UDP ports of a client to one endpoint with ClientIP affinity, until its timeout', async () => {
     await ipvs.agent.apply(
       allPorts('sticky', 20, ipvs.pods(0, 1, 2), {
         sessionAffinity: 'ClientIP',
         sessionAffinityConfig: { clientIP: { timeoutSeconds: 660 } },
       }),
     );
-    // A VIP of its own: to IPVS a UDP flow of a port that was used before is the same flow.
+    // A separate VIP: IPVS treats UDP packets from a port that was used before as the same flow.
     const ports = [22, 80, 5060, 5061, 8080, 20_000, 65_535];
     for (const vip of vips(20)) {
       const by = new Map<string, number>();
@@ -73,14 +73,14 @@ describe('IPVS mode, packet by packet', () => {
     const { stdout } = await lab.node.exec('ipvsadm', ['-Ln']);
     assert.match(stdout, /^FWM +\d+ rr persistent 660$/m);
     assert.match(stdout, /^FWM +\d+ IPv6 rr persistent 660$/m);
-    // Without it again, connections spread.
+    // Without affinity again, connections are distributed.
     await ipvs.agent.apply(allPorts('sticky', 20, ipvs.pods(0, 1, 2)));
     assert.doesNotMatch((await lab.node.exec('ipvsadm', ['-Ln'])).stdout, /persistent/);
-    // The template that IPVS has for this client outlives the change, so others are asked.
+    // IPVS's template for this client outlives the change, so other clients connect.
     for (const vip of vips(20)) answered(await lab.client.tcp(vip, 22));
   });
 
-  it("the node's own port 22 is not on a VIP: a pod's is with all ports, none without", async () => {
+  it('sends port 22 of a VIP to a pod of an all-ports Service, and never to the node itself', async () => {
     await ipvs.agent.apply([
       ...allPorts('all', 10, ipvs.pods(0, 1)),
       ...listed('web', 11, ipvs.pods(0, 1)),
@@ -104,7 +104,7 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it('a client whose own port is 20 is refused, not answered by the node', async () => {
+  it('rejects a client with source port 20, without an answer of the node', async () => {
     await lab.node.serve({ protocol: 'TCP', ports: [80] });
     try {
       await ipvs.agent.apply([
@@ -128,7 +128,7 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it('other IP protocols to a VIP are refused', async () => {
+  it('rejects other IP protocols to a VIP', async () => {
     await ipvs.agent.apply([
       ...allPorts('all', 10, ipvs.pods(0)),
       ...listed('web', 11, ipvs.pods(0)),
@@ -143,7 +143,7 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it('the node answers a ping to a VIP with a Service for every port, or with listed ones', async () => {
+  it('answers a ping to a VIP by the node, for all-ports and ordinary Services', async () => {
     await ipvs.agent.apply([
       ...allPorts('all', 10, ipvs.pods(0)),
       ...listed('web', 11, ipvs.pods(0)),
@@ -151,7 +151,7 @@ describe('IPVS mode, packet by packet', () => {
       ...allPorts('none', 13, []),
     ]);
     for (const family of [0, 1] as const) {
-      // A process is slow to start inside; the ways of the two families do not differ here.
+      // Starting a process is slow inside, and the families do not differ here.
       for (const host of family === 0 ? [lab.client, ...ipvs.pods(1), lab.node] : [lab.client]) {
         for (const [number, isAnswered] of [
           [10, true],
@@ -166,7 +166,7 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it("two all-ports Services and somebody else's mark on every packet", async () => {
+  it('separates two all-ports Services from a foreign mark on every packet', async () => {
     await ipvs.agent.apply([
       ...allPorts('one', 10, ipvs.pods(0)),
       ...allPorts('two', 11, ipvs.pods(1)),
@@ -198,7 +198,7 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it('what takes the mark away again leaves no way to the node', async () => {
+  it('does not send packets to the node when another program removes the mark', async () => {
     await ipvs.agent.apply([
       ...allPorts('all', 10, ipvs.pods(0)),
       ...ranges('some', 11, ipvs.pods(0), '20-30'),
@@ -218,7 +218,7 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it('an address of another device is served there, neither bound nor removed', async () => {
+  it('serves an address of another device without binding or removing it', async () => {
     const own = ['192.168.77.200', 'fd00:77::200'] as const;
     const change = async (action: 'add' | 'del') => {
       await lab.node.exec('ip', ['addr', action, `${own[0]}/24`, 'dev', 'eth0']);
@@ -263,7 +263,7 @@ describe('IPVS mode, packet by packet', () => {
     }
   });
 
-  it('an address that comes to, and leaves, another device is bound accordingly', async () => {
+  it('binds and unbinds an address as another device loses and gets it', async () => {
     const vip = '203.0.113.70';
     await ipvs.agent.apply([
       serviceManifest('lb', {
@@ -277,13 +277,17 @@ describe('IPVS mode, packet by packet', () => {
     refused(await lab.client.tcp(vip, 22));
     await lab.node.exec('ip', ['addr', 'add', `${vip}/32`, 'dev', 'eth0']);
     try {
-      await waitFor('it is left to the other device', async () => !(await bound()), 15_000);
+      await waitFor(
+        'the address is left to the other device',
+        async () => !(await bound()),
+        15_000,
+      );
       assert.equal(answered(await lab.client.tcp(vip, 22)).host, 'node');
       answered(await lab.client.tcp(vip, 80));
     } finally {
       await lab.node.exec('ip', ['addr', 'del', `${vip}/32`, 'dev', 'eth0']);
     }
-    await waitFor('it is bound again', bound, 15_000);
+    await waitFor('the address is bound again', bound, 15_000);
     assert.notEqual((await lab.client.tcp(vip, 22, SHORT)).outcome, 'answered');
     answered(await lab.client.tcp(vip, 80));
   });

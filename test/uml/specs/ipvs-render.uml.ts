@@ -20,7 +20,7 @@ describe('portwide render --proxy-mode ipvs', () => {
     await lab?.destroy();
   });
 
-  it('is a script after which the agent finds nothing to do', async () => {
+  it('prints a script after which the agent finds no differences', async () => {
     const http = { ports: [{ name: '', port: 8080, protocol: 'TCP' }] };
     const pods = [...lab.pods, ...lab.remotePods];
     const both = (name: string, fields = {}) =>
@@ -70,7 +70,7 @@ describe('portwide render --proxy-mode ipvs', () => {
       const args = ['render', `--manifests=${agent.directory}`, `--ip-family=${family}`];
       const options = ['--hostname-override=node', ...MODE];
       const { stdout } = await lab.node.exec(PORTWIDE, [...args, ...options]);
-      // The script says `iptables`, which here would be that of nf_tables.
+      // The script uses `iptables`, which is the nf_tables variant here.
       const input = stdout.replace('tables-restore', 'tables-legacy-restore');
       await lab.node.exec('sh', ['-e'], { input });
     }

@@ -1,4 +1,4 @@
-/** IPVS mode on a node where something else served Services before, and its other way to all ports. */
+/** Takeover by IPVS mode from other proxies, and its alternative way to serve all ports. */
 import assert from 'node:assert/strict';
 import { IPTABLES_FLAGS } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
@@ -12,7 +12,7 @@ const GONE = vips(99)[0];
 const LB = '203.0.113.50';
 const NODE_PORT = 30_080;
 
-/** What `ipset restore` is told by kube-proxy 1.34. */
+/** kube-proxy 1.34's `ipset restore` input. */
 function kubeProxySets(pod: string): string {
   const hash = 'family inet hashsize 1024 maxelem 65536';
   const created = [
@@ -49,7 +49,7 @@ function kubeProxySets(pod: string): string {
   ].join('\n');
 }
 
-/** What its iptables-restore is told, and the jumps that it makes. */
+/** kube-proxy's iptables-restore input, and the jumps that it creates. */
 const KUBE_PROXY_RULES = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-POSTROUTING - [0:0]
@@ -100,7 +100,7 @@ COMMIT
 COMMIT
 `;
 
-describe('IPVS mode after something else', () => {
+describe('takeover by IPVS mode', () => {
   let ipvs: IpvsLab;
   let lab: Lab;
 
@@ -114,18 +114,20 @@ describe('IPVS mode after something else', () => {
     await ipvs.cleanup();
   });
 
-  /** That a node which never had anything else would now have the same. */
+  /** Asserts the same state as on a node without a previous proxy. */
   const isAsIfFresh = async () => {
-    const taken = await ipvs.snapshot();
+    const snapshot = await ipvs.snapshot();
     await ipvs.agent.kill();
     await ipvs.cleanup();
     await ipvs.agent.start();
-    // It guards route_localnet, which the iptables mode sets and no other mode takes back.
-    const own = taken.filter((line) => !line.includes('KUBE-FIREWALL'));
+    // Protects route_localnet, which the iptables mode sets and no other mode restores.
+    const own = snapshot.filter((line) => !line.includes('KUBE-FIREWALL'));
     assert.deepEqual(own, await ipvs.snapshot());
   };
 
-  /** Starts while clients go on: all are answered, and connections from before live on. */
+  /**
+   * Starts an agent while clients connect: all are answered, and existing connections stay open.
+   */
   const takesOver = async (
     targets: readonly (readonly [vip: string, port: number])[],
     held: readonly HeldConnection[],
@@ -142,7 +144,7 @@ describe('IPVS mode after something else', () => {
     }
   };
 
-  it("takes over from kube-proxy's IPVS mode: nothing is lost, what is stale goes", async () => {
+  it("takes over from kube-proxy's IPVS mode without loss, and removes stale state", async () => {
     const { node } = lab;
     const [pod] = ipvs.pods(0);
     assert.ok(pod !== undefined);
@@ -188,7 +190,7 @@ describe('IPVS mode after something else', () => {
     assert.equal((await ipvs.addresses()).includes(`${GONE}/32`), false);
     const { stdout: bound } = await node.exec('ip', ['-4', '-o', 'addr', 'show', 'kube-ipvs0']);
     assert.match(bound, /scope host/);
-    assert.doesNotMatch(bound, /scope global|\/31/, 'VIPs are no source addresses');
+    assert.doesNotMatch(bound, /scope global|\/31/, 'VIPs are not source addresses');
     const { stdout } = await node.exec('iptables-legacy-save');
     assert.doesNotMatch(stdout, /kube-proxy firewall rules|-m mark ! --mark 0x4000|-j MARK /);
     const jumps = stdout.match(/^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING) .*$/gm) ?? [];
@@ -196,7 +198,7 @@ describe('IPVS mode after something else', () => {
     await isAsIfFresh();
   });
 
-  it('takes over from the iptables mode: nothing is lost, and its chains go', async () => {
+  it('takes over from the iptables mode without loss, and removes its chains', async () => {
     const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
     await ipvs.agent.start([...IPTABLES_FLAGS, '--iptables-variant=legacy']);
     await ipvs.agent.apply(objects);
@@ -216,7 +218,7 @@ describe('IPVS mode after something else', () => {
     await isAsIfFresh();
   });
 
-  it('goes back to the iptables mode: nothing is lost, and IPVS goes with its connections', async () => {
+  it('returns to the iptables mode without loss, and removes IPVS state after its connections end', async () => {
     const { node } = lab;
     const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
     await ipvs.agent.start(IPVS_FLAGS);
@@ -230,7 +232,7 @@ describe('IPVS mode after something else', () => {
       '--iptables-variant=legacy',
       '--ipvs-exclude-cidrs=10.99.0.0/24',
     ];
-    // Two clients, whose connections are of the two families by turns.
+    // Two clients, whose connections alternate between the families.
     const targets = [
       [VIP, VIP6, 5060],
       [WEB, WEB6, 80],
@@ -245,11 +247,11 @@ describe('IPVS mode after something else', () => {
       }),
     );
     await ipvs.agent.start(iptables);
-    await waitFor('services take no new connections', async () =>
+    await waitFor('services accept no new connections', async () =>
       (await ipvs.services()).every((line) => foreign.includes(line) || !/ -w [1-9]/.test(line)),
     );
     const answeredBefore = prober.count;
-    await waitFor('clients go on', () => prober.count >= answeredBefore + 2 * targets.length);
+    await waitFor('clients continue', () => prober.count >= answeredBefore + 2 * targets.length);
     assert.deepEqual(await prober.stop(), []);
     assert.equal(await held?.exchange('still'), 'still');
     await held?.close();
@@ -260,12 +262,12 @@ describe('IPVS mode after something else', () => {
         links.exitCode !== 0 && sets === '' && (await ipvs.services()).length <= foreign.length
       );
     };
-    await waitFor('nothing is left of IPVS within a minute', isGone, 60_000);
+    await waitFor('IPVS state is removed within a minute', isGone, 60_000);
     assert.deepEqual(await ipvs.services(), foreign);
-    const said = ipvs.agent.log
+    const logged = ipvs.agent.log
       .filter(({ msg, what }) => msg.includes('leftover state') && what === 'ipvs')
       .map(({ msg }) => msg);
-    assert.deepEqual(said, [
+    assert.deepEqual(logged, [
       'keeping leftover state until its connections end',
       'removed leftover state',
     ]);
@@ -273,7 +275,7 @@ describe('IPVS mode after something else', () => {
     await ipvs.cleanup();
   });
 
-  it('--ipvs-all-ports=iptables serves all ports by rules, and IPVS the listed ones', async () => {
+  it('serves all ports by rules with --ipvs-all-ports=iptables, and listed ports by IPVS', async () => {
     const { client } = lab;
     await ipvs.agent.start([...IPVS_FLAGS, '--ipvs-all-ports=iptables']);
     const shared = FAMILIES.map((family) => ({

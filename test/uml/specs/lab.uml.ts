@@ -8,7 +8,7 @@ const MARKED = { 4: '10.96.0.2', 6: 'fd00:10:96::2' } as const;
 const PORT = 80;
 const MARK = '7';
 
-describe('a lab in user-mode-linux', () => {
+describe('lab in user-mode-linux', () => {
   let lab: Lab;
 
   before(async () => {
@@ -18,7 +18,7 @@ describe('a lab in user-mode-linux', () => {
   after(async () => lab?.destroy());
 
   const address = (host: Host, family: 4 | 6) => (family === 4 ? host.ipv4 : host.ipv6);
-  /** With a port, in the form of ipvsadm. */
+  /** With a port, in ipvsadm's form. */
   const at = (text: string, port: number) =>
     text.includes(':') ? `[${text}]:${port}` : `${text}:${port}`;
 
@@ -47,7 +47,7 @@ describe('a lab in user-mode-linux', () => {
         }
         const services = [
           { service: ['-t', at(plain, PORT)], version: [], port: 8080 },
-          // Port 0: the one that was asked for.
+          // Port 0: the destination port stays unchanged.
           { service: ['-f', MARK], version: family === 4 ? [] : ['-6'], port: 0 },
         ];
         for (const { service, version, port } of services) {
@@ -71,7 +71,7 @@ describe('a lab in user-mode-linux', () => {
         assert.equal(reply.remoteAddress, address(lab.client, family));
       });
 
-      it(`IPv${family}: by a firewall mark, every port of a VIP reaches a pod`, async () => {
+      it(`IPv${family}: every port of a VIP reaches a pod by a firewall mark`, async () => {
         for (const port of [1, 5060, 65535]) {
           for (const method of ['tcp', 'udp', 'sctpProbe'] as const) {
             const reply = answered(await lab.client[method](MARKED[family], port));

@@ -28,12 +28,12 @@ interface IpAddress {
 }
 
 /** Runs in user-mode-linux, in the namespace of its pid 1. */
-describe('a dummy link', () => {
-  // It is a module there, and nothing loads it for the sake of an address.
+describe('dummy link', () => {
+  // Dummy devices are a module there, which is not loaded for an address.
   before(async () => void (await execa('modprobe', ['ipv6'])));
   afterEach(async () => void (await deleteLink(NAME)));
 
-  it('cannot be in a kernel without dummy links', async () => {
+  it('reports a kernel without dummy devices', async () => {
     const modprobe = readFileSync(MODPROBE, 'utf8');
     await execa('modprobe', ['-r', 'dummy']);
     writeFileSync(MODPROBE, '/bin/false');
@@ -66,13 +66,13 @@ describe('a dummy link', () => {
     assert.equal(await deleteLink(NAME), false);
   });
 
-  it('bears hundreds of addresses, which come and go', async () => {
+  it('has hundreds of addresses that are added and removed', async () => {
     const index = await createDummy(NAME);
-    const wanted = Array.from({ length: 500 }, (_, number) =>
+    const vips = Array.from({ length: 500 }, (_, number) =>
       number % 2 === 0 ? `10.96.${number >> 8}.${number & 255}` : address6(number),
     );
-    assert.deepEqual(await changeAddresses(index, wanted, []), []);
-    assert.deepEqual(await addresses(), [...wanted].sort());
+    assert.deepEqual(await changeAddresses(index, vips, []), []);
+    assert.deepEqual(await addresses(), [...vips].sort());
     for (const { prefixlen, scope, local, tentative, deprecated } of (await ipLink()).addr_info) {
       assert.equal(prefixlen, local.includes(':') ? 128 : 32);
       assert.equal(scope, local.includes(':') ? 'global' : 'host');
@@ -80,27 +80,27 @@ describe('a dummy link', () => {
       assert.equal(tentative, undefined);
     }
 
-    assert.deepEqual(await changeAddresses(index, wanted, ['10.0.0.1', 'fd00::ffff']), []);
-    assert.deepEqual(await addresses(), [...wanted].sort());
+    assert.deepEqual(await changeAddresses(index, vips, ['10.0.0.1', 'fd00::ffff']), []);
+    assert.deepEqual(await addresses(), [...vips].sort());
 
-    const [gone, kept] = [wanted.slice(0, 300), wanted.slice(300)];
+    const [removed, remaining] = [vips.slice(0, 300), vips.slice(300)];
     const more = ['192.0.2.1', '2001:db8::1'];
     for (let time = 0; time < 2; time++) {
-      assert.deepEqual(await changeAddresses(index, more, gone), []);
-      assert.deepEqual(await addresses(), [...kept, ...more].sort());
+      assert.deepEqual(await changeAddresses(index, more, removed), []);
+      assert.deepEqual(await addresses(), [...remaining, ...more].sort());
     }
   });
 
-  describe('of addresses that are VIPs', () => {
+  describe('with VIPs', () => {
     const [OWN, BARE] = ['pw-own0', 'pw-bare0'];
     afterEach(async () => {
       for (const name of [OWN, BARE]) await deleteLink(name);
     });
 
-    it('is no source of what leaves by a device without addresses', async () => {
+    it('is no source of packets that leave by a device without addresses', async () => {
       const index = await createDummy(NAME);
       await changeAddresses(index, ['10.96.0.1', 'fd00:10:96::1'], []);
-      // The devices come later than the VIPs: IPv4 chooses an address of the first device.
+      // The devices are created after the VIPs: IPv4 selects an address of the first device.
       await execa('ip', ['-batch', '-'], {
         input: [
           `link add ${OWN} up type dummy`,
@@ -114,7 +114,7 @@ describe('a dummy link', () => {
       const sources = async () => [await sourceTo('10.244.0.1'), await sourceTo('fd00:10:244::1')];
       assert.deepEqual(await sources(), ['192.0.2.1', '2001:db8::1']);
 
-      // As kube-proxy binds them.
+      // The way kube-proxy binds them.
       await changeAddresses(index, [], ['10.96.0.1', 'fd00:10:96::1']);
       await execa('ip', ['address', 'add', '10.96.0.1/32', 'dev', NAME]);
       await execa('ip', ['address', 'add', 'fd00:10:96::1/128', 'dev', NAME, 'nodad']);
@@ -135,7 +135,7 @@ describe('a dummy link', () => {
   });
 });
 
-/** The source address that the kernel chooses. */
+/** The source address that the kernel selects. */
 async function sourceTo(address: string): Promise<string> {
   const { stdout } = await execa('ip', ['-j', 'route', 'get', address]);
   return canonicalAddress(JSON.parse(stdout)[0].prefsrc) ?? stdout;
