@@ -12,8 +12,8 @@ export const PORTS_ANNOTATION = 'portwide.dev/ports';
 const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
 
 /**
- * Upper bound on ranges per Service. Each range is one rule per VIP and protocol, so more would let
- * one Service slow every packet on a node.
+ * Upper bound on ranges per Service. Each range is one rule per VIP and protocol, so without the
+ * bound one Service could slow every packet on a node.
  */
 export const MAX_RANGES = 1024;
 

@@ -35,8 +35,8 @@ export function compareText(a: string, b: string): number {
 const EMPTY_LIST: readonly never[] = [];
 
 /**
- * Copies a list without spare capacity, for lists with a long lifetime. V8 gives arrays built with
- * `push` room for 17 elements. All empty lists share one instance.
+ * Copies a list without spare capacity, for lists with a long lifetime. V8 reserves memory for 17
+ * elements in an array built with `push`. All empty lists share one instance.
  */
 export function trimmedCopy<T>(list: readonly T[]): readonly T[] {
   return list.length === 0 ? EMPTY_LIST : list.slice();

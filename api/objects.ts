@@ -128,7 +128,7 @@ export interface SliceEndpoint {
   readonly zone: string | undefined;
   /** The endpoint's DNS label below the name of a headless Service. */
   readonly hostname: string | undefined;
-  /** undefined when the endpoint has no zone hints; the same applies to node hints below. */
+  /** Zones from the endpoint's hints; undefined when the endpoint has no zone hints. */
   readonly hintedZones: readonly string[] | undefined;
   readonly hintedNodes: readonly string[] | undefined;
 }
@@ -146,7 +146,7 @@ export interface EndpointSlice {
   readonly headlessLabel: boolean;
   readonly family: IpFamily;
   /**
-   * When the change behind this version of the endpoints happened, in milliseconds since 1970. Set
+   * Time of the change that caused this version of the endpoints, in milliseconds since 1970. Set
    * by the EndpointSlice controller; undefined when its annotation is missing.
    */
   readonly triggerTime: number | undefined;

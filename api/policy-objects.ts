@@ -36,7 +36,10 @@ export interface Pod {
   /** Canonical, at most one per IP family; empty until the pod has an address. */
   readonly addresses: readonly string[];
   readonly nodeName: string | undefined;
-  /** The pod uses the node's addresses: policies neither select it nor match it as a pod peer. */
+  /**
+   * Whether the pod uses the node's addresses. Policies neither select such a pod nor match it as a
+   * pod peer.
+   */
   readonly hostNetwork: boolean;
   /** Phase Succeeded or Failed: its addresses may already belong to another pod. */
   readonly finished: boolean;

@@ -105,8 +105,8 @@ export const readClusterNetworkPolicy = (raw: unknown): Policy => readPolicy(raw
  * Reads a cluster-scoped policy. A part that its CRD would reject, or that is unknown here, becomes
  * a fault and fails closed (see `read-policy-rules.ts`). A policy with an unreadable tier or
  * priority is evaluated first in the Admin tier.
- * @throws InvalidObject when the name or subject cannot be read, because it is then unknown which
- * pods the policy selects.
+ * @throws InvalidObject when the name or subject cannot be read: the pods that the policy selects
+ * are then unknown.
  */
 function readPolicy(raw: unknown, schema: PolicySchema): Policy {
   const { kind, hasPriority } = schema;

@@ -60,7 +60,9 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
   };
 }
 
-/** Why `readEndpointSlice` returned undefined, as a warning to the author of the manifest. */
+/**
+ * Explains why `readEndpointSlice` returned undefined, as a warning to the author of the manifest.
+ */
 export function unusedSliceReason(raw: unknown): { object: string; field: string; reason: string } {
   const { root, key, metadata } = readMetadata('EndpointSlice', raw);
   const object = `EndpointSlice ${key}`;
@@ -74,7 +76,10 @@ export function unusedSliceReason(raw: unknown): { object: string; field: string
   return { object, field: 'addressType', reason };
 }
 
-/** The time is only used for a metric, so an unreadable annotation does not reject the slice. */
+/**
+ * Reads the trigger time. Only a metric uses the time, so an unreadable annotation does not reject
+ * the slice.
+ */
 function readTriggerTime(annotations: unknown): number | undefined {
   if (!isRecord(annotations) || !Object.hasOwn(annotations, TRIGGER_TIME_ANNOTATION)) {
     return undefined;
@@ -125,7 +130,7 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
   };
 }
 
-/** An empty list is the same as no hints, as in kube-proxy. */
+/** Reads hints. An empty list counts as no hints, as in kube-proxy. */
 function readHints(list: ObjectField): string[] | undefined {
   const names = readList(list).map((hint) => readString(child(hint, 'name')));
   return names.length === 0 ? undefined : names;

@@ -16,7 +16,7 @@ export class SeriesEntry {
   readonly time: number;
   count = 1;
   lastObserved: number;
-  /** The count that the API server has; 0 if the Event was not written yet. */
+  /** The count stored by the API server; 0 if the Event was not written yet. */
   writtenCount = 0;
   writtenAt = 0;
 

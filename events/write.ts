@@ -79,14 +79,14 @@ export async function writeEntry(
     try {
       await patch(seriesPatch({ count: last.count + 1, lastObserved }));
     } catch (error) {
-      // Another node updated it at the same time.
+      // Another node updated the Event at the same time.
       if (statusOf(error) !== 409) throw error;
     }
   };
   const isNew = entry.writtenCount === 0 || series === undefined;
   if (occurrence.scope === 'cluster') await writeShared();
   else if (isNew || (await patch(seriesPatch(series))) === undefined) {
-    // A conflict means that an earlier attempt created it and the response was lost.
+    // A conflict means that an earlier attempt created the Event and the response was lost.
     await create();
   }
   entry.writtenCount = count;

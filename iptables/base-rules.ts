@@ -1,7 +1,7 @@
 /**
  * Static rules, which do not depend on Services: the chains around the dispatch trees, and the
- * jumps from built-in chains. Text is kube-proxy's, in iptables-save format, so that rules left by
- * kube-proxy are taken over unchanged.
+ * jumps from built-in chains. The rules have kube-proxy's text, in iptables-save format, so that
+ * rules left by kube-proxy are taken over unchanged.
  */
 import { PROTOCOLS } from '../api/objects.ts';
 import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
@@ -32,7 +32,7 @@ export interface BaseOptions extends IptablesCompileOptions {
   readonly nodePortAddresses: 'all' | readonly string[];
   /** Serve node ports on 127.0.0.1 (`--iptables-localhost-nodeports`); IPv4 only. */
   readonly localhostNodePorts: boolean;
-  /** Drop packets in conntrack state INVALID; off if the kernel is liberal about TCP windows. */
+  /** Drop packets in conntrack state INVALID. Off if nf_conntrack_tcp_be_liberal is set. */
   readonly dropInvalid: boolean;
   /** MASQUERADE supports --random-fully (iptables 1.6.2). */
   readonly randomFully: boolean;
@@ -60,7 +60,7 @@ export function staticChain(
 
 /**
  * Detects a flush. The rule is in a chain that nothing jumps to. kube-proxy checks only for its
- * canary chain, which `iptables -F` leaves in place; this rule is deleted.
+ * canary chain, which `iptables -F` leaves in place; `iptables -F` does delete this rule.
  */
 export const CANARY_RULE = ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
 
@@ -148,8 +148,9 @@ export function iptablesStaticRules(options: BaseOptions): StaticRules {
 }
 
 /**
- * An established TCP connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it.
- * These rules have chains of their own because the rules that jump to them may match any protocol.
+ * An established TCP connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it. The
+ * rules have chains of their own, because the rules that jump to these chains may match any
+ * protocol.
  */
 function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
   if (!resetsTcp) return [];
@@ -169,7 +170,8 @@ function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOp
     return nodePortAddresses.map((address) => ({ ...jump, destination: host(address, family) }));
   }
   const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
-  // The kernel does not route [::1] off the loopback device; route_localnet is for IPv4 only.
+  // Exclude [::1]: the kernel does not route it off the loopback device, and route_localnet is for
+  // IPv4 only.
   if (family === 'IPv4' && localhostNodePorts) return [local];
   return [{ ...local, destination: { value: LOOPBACK_CIDRS[family], not: true } }];
 }
@@ -192,7 +194,8 @@ export function jumpFrom(table: Table, chain: string, rule: RuleSpec): SharedRul
 function sharedRules(options: BaseOptions): SharedRule[] {
   const jump = (table: Table, chain: string, target: string, comment: string, onlyNew = true) =>
     jumpFrom(table, chain, {
-      // kube-proxy writes the state match first. Other text would not match its existing jumps.
+      // kube-proxy writes the state match first. Other text would not match kube-proxy's existing
+      // jumps.
       ...(onlyNew ? { matches: [ctstate('NEW'), commentMatch(comment)] } : { comment }),
       target,
     });

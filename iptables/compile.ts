@@ -53,11 +53,11 @@ export interface VipEntry {
   readonly comment: string;
   /** Chain in table nat that translates the packet; undefined: it stays untranslated. */
   readonly chain: string | undefined;
-  /** The chain may return packets untranslated. */
+  /** Whether the chain may return packets untranslated. */
   readonly returns: boolean;
   /** Target in table filter for untranslated packets. */
   readonly verdict: string | undefined;
-  /** Packets from outside the source ranges are dropped. */
+  /** Whether packets from outside the source ranges are dropped. */
   readonly firewall: boolean;
 }
 

@@ -77,7 +77,8 @@ export function fromNonPodClients(
 
 /**
  * A comment as iptables-restore reads it: quoted, at most 255 bytes. Names are validated when
- * objects are read; other text cannot break out of its quotes or its line either.
+ * objects are read. Unsafe characters in other text are replaced, so that no comment can end its
+ * quotes or its line.
  */
 function quoteComment(text: string): string {
   const safe = text.replaceAll(/[^\x20-\x7e]/g, '?').slice(0, 240);

@@ -48,16 +48,18 @@ export interface SharedChange {
 
 /** One table as `iptables-save` prints it. */
 export interface SavedTable {
-  /** Our own chains with their rules, joined by newlines. */
+  /** Portwide's own chains with their rules, joined by newlines. */
   readonly chains: ReadonlyMap<string, string>;
-  /** Rules and declarations (`:NAME`) of chains that are not ours. */
+  /** Rules and declarations (`:NAME`) of chains of other programs. */
   readonly foreign: ReadonlySet<string>;
 }
 
-/** The compiled rules of a Route, without the text of its chains, which is in their table. */
+/**
+ * The compiled rules of a Route. Holds only the names of the chains; `TableState` holds their text.
+ */
 type CompiledRoute = Omit<CompiledRules, 'chains'> & {
   readonly chains: readonly string[];
-  /** The Route, if it must be compiled again when the node's addresses change. */
+  /** The Route, if a change of the node's addresses requires compiling it again. */
   readonly route: Route | undefined;
 };
 
@@ -122,13 +124,15 @@ export class Ruleset {
     this.update(affected, []);
   }
 
-  /** Takes complete changed Routes, and the ids of removed Routes. */
+  /** Applies changed Routes, each complete, and the ids of removed Routes. */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) this.#replace(id, undefined);
     for (const route of upserts) this.#replace(route.id, route);
   }
 
-  /** Writes changed leaves; once for any number of updates, which often share leaves. */
+  /**
+   * Writes changed leaf chains, once for any number of updates, because updates often share leaves.
+   */
   #writeTrees(): void {
     const changes = [this.#vips, ...Object.values(this.#ports)].map((tree) => tree.takeChanges());
     for (const chain of changes.flatMap(({ chains }) => chains)) this.#write(chain);
@@ -138,7 +142,7 @@ export class Ruleset {
     }
   }
 
-  /** Changes since `markWritten`, for a kernel that has everything else. */
+  /** Changes since `markWritten`. Only valid if the kernel has all earlier changes. */
   pending(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
@@ -177,7 +181,9 @@ export class Ruleset {
     for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
   }
 
-  /** Number of desired rules in our own chains, by table; counted as chains change. */
+  /**
+   * Number of desired rules in Portwide's own chains, by table; updated whenever a chain changes.
+   */
   get ruleCounts(): ReadonlyMap<Table, number> {
     return new Map(TABLES.map((table) => [table, this.#tables[table].ruleCount]));
   }
@@ -231,7 +237,7 @@ export class Ruleset {
     } = this.#staticRules.root(table, name);
     const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
     const rules = [...texts(before), ...jumps, ...texts(after)];
-    // Rules that exist only for the tree are removed with it.
+    // Rules that exist only for the tree are removed with the tree.
     const isIdle = mayGo && jumps.length === 0;
     this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);
   }
@@ -242,7 +248,7 @@ export class Ruleset {
   }
 }
 
-/** Desired content of our own chains in one table. */
+/** Desired content of Portwide's own chains in one table. */
 class TableState {
   readonly chains = new Map<string, RenderedChain>();
   /** Chains that changed or were removed since the kernel was last known to match. */
@@ -273,7 +279,7 @@ class TableState {
 const KUBE_PROXY_JUMP =
   /^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING)(?: -m conntrack --ctstate NEW| -m comment --comment "kube(?:rnetes|-proxy) [^"]*"){1,2} -j (\S+)$/;
 
-/** Jumps from built-in chains to our chains that another mode or version has left. */
+/** Jumps from built-in chains to Portwide's chains that another mode or version has left. */
 function staleJumps(
   desired: readonly SharedRule[],
   saved: SavedTable,
@@ -309,8 +315,8 @@ function sharedChanges(
 }
 
 /**
- * The order of our jumps in a chain matters: source ranges drop before a Service rejects. If a jump
- * is missing or out of order, all of them are inserted again.
+ * The order of Portwide's jumps in a chain matters: source ranges drop before a Service rejects. If
+ * a jump is missing or out of order, all of them are inserted again.
  */
 function sharedChange(
   chain: string,

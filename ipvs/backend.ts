@@ -156,16 +156,16 @@ class IpvsBackend implements Backend {
     });
   }
 
-  /** Runs a drain check, then unbinds draining VIPs without connections. */
+  /** Checks draining destinations, then unbinds draining VIPs without connections. */
   async #checkDraining(check: () => Promise<void>): Promise<void> {
     await check();
     const { drainingVips, desired } = this.#plan;
-    // The services of a VIP whose Routes were removed since the last sync are not draining yet, so
-    // the VIP would seem idle.
+    // Wait for the next sync: services of Routes that were removed since the last sync do not drain
+    // yet, so their VIP would seem idle.
     if (!this.#isInSync || desired.hasChanges) return;
     const vips = this.#termination.vips();
     const idle = [...this.#pendingUnbinds, ...drainingVips.takeIdle((vip) => vips.has(vip))];
-    // A Service may have started to use the VIP since an attempt failed.
+    // Skip VIPs that a Service has started to use since the last attempt failed.
     this.#pendingUnbinds = idle.filter((item) => !desired.has(itemKey(item)));
     if (this.#pendingUnbinds.length === 0) return;
     await this.#kernel.remove(this.#pendingUnbinds);
@@ -185,7 +185,7 @@ class IpvsBackend implements Backend {
     );
   }
 
-  /** Schedules a check of destinations that started draining a moment ago. */
+  /** Schedules a check of destinations whose handshakes may still be in flight. */
   #scheduleHandshakeCheck(): void {
     if (
       this.#isClosed ||
@@ -212,7 +212,7 @@ class IpvsBackend implements Backend {
 
   findDrift(): Promise<string | undefined> {
     return this.#queue.run(async () => {
-      // Changes that are not yet written are not drift.
+      // Ignore state that is not yet written; it is not drift.
       const isWritten = !this.#plan.desired.hasChanges;
       const hasEntries = (set: SetName) => isWritten && this.#plan.desired.countOf(set) > 0;
       const missing = await this.#kernel.findDrift(hasEntries);
@@ -285,7 +285,7 @@ class IpvsBackend implements Backend {
     await rejected.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));
 
     // Install the reject and masquerade rules before the VIPs are bound. Keep the DNAT rules of the
-    // iptables mode until they are bound, so that the takeover has no gap.
+    // iptables mode until the VIPs are bound, so that the takeover has no gap.
     const changes = await this.#writer.diff();
     const isLast = ({ table, remove }: TableChange) =>
       table === 'nat' && remove.some((chain) => chain.startsWith('KUBE-SVC-'));
@@ -298,7 +298,7 @@ class IpvsBackend implements Backend {
 
     await this.#remove(removes, rejected);
     const permanent = this.#reportPermanentErrors(rejected);
-    // The full sync retried everything desired; drop errors of items no longer desired.
+    // Keep only the errors of this full sync, which retried all desired items.
     this.#permanentErrors = new Set(rejected.failures.map(([what]) => what));
     this.#isFirstSync = false;
     return written + adds.length + removes.length - permanent;
@@ -313,7 +313,7 @@ class IpvsBackend implements Backend {
   }
 
   /**
-   * Removes items in phases. Entries and addresses that lead packets to destinations are removed
+   * Removes items in phases. Entries and addresses that direct packets to destinations are removed
    * first. Then destinations start draining; their services and mark records stay until they have
    * drained. Entries that guard destinations (source ranges, masquerade) are removed last.
    */
@@ -338,8 +338,8 @@ class IpvsBackend implements Backend {
   }
 
   /**
-   * Logs permanent errors (EINVAL, for example an endpoint with a broadcast address) once. Full
-   * syncs, as after other failures, would not fix them.
+   * Logs permanent errors (EINVAL, for example an endpoint with a broadcast address) once. A full
+   * sync, as after other failures, would not fix them.
    * @returns the number of permanent errors.
    * @throws IpvsApplyError for all other errors.
    */

@@ -76,7 +76,7 @@ async function readKernel(kernel: IpvsKernel, desired: DesiredItems, scope: Comp
   const entries = new Map<string, EntryItem>();
   const ports = new KernelPorts();
   for (const set of SET_NAMES) {
-    // The netlink socket yields to the event loop.
+    // No time slice is needed: the netlink socket yields to the event loop.
     await kernel.visitEntries(set, (entry) => {
       if (isRanged(set)) ports.add(set, entry);
       else entries.set(entryText(set, entry), { kind: 'entry', set, entry });
@@ -116,8 +116,7 @@ function isInKernel(item: Item, state: KernelState): boolean {
       return found !== undefined && sameEntry(found.entry, item.entry);
     }
     case 'address':
-      // kube-proxy binds VIPs so that the kernel may choose them as source addresses; bind them
-      // again.
+      // Bind VIPs of kube-proxy again, because the kernel may choose them as source addresses.
       return state.addresses.get(item.address)?.isUpToDate === true;
   }
 }

@@ -60,7 +60,7 @@ export function markOwners(plan: TrafficPlan): string[] {
   return markedSets(plan).map((set) => markOwner(plan, set));
 }
 
-/** Endpoint sets that need a mark: of an all-ports plan, each set that serves some client. */
+/** Endpoint sets that need a mark. In an all-ports plan: each set that serves a client. */
 function markedSets(plan: TrafficPlan): EndpointSet[] {
   if (plan.match.kind === 'port') return hasDistinctInsideEndpoints(plan) ? ['cluster'] : [];
   const sets = plan.vips.flatMap(({ dispatch: { podsAndNode, others } }) =>
@@ -144,8 +144,8 @@ function* listedItems(
   }
   if (insideMark !== undefined) {
     // A persistent fwmark service keeps the packet's port, whatever the destination's port is
-    // (ip_vs_sched_persist). If the ports differ, give up session affinity to reach the correct
-    // port.
+    // (ip_vs_sched_persist). If the ports differ, disable session affinity, so that packets reach
+    // the correct port.
     const isMapped = endpoints.cluster.some((endpoint) => (endpoint.port ?? port) !== port);
     const service = { kind: 'mark', family, mark: insideMark } as const;
     yield* serviceItems(service, isMapped ? 0 : affinitySeconds, endpoints.cluster, options);

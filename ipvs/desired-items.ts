@@ -10,7 +10,7 @@ interface ReferencedItem {
   references: number;
 }
 
-/** Change of a desired item since changes were last taken. */
+/** Change of a desired item since the last `takeChanges`. */
 export interface ItemChange {
   readonly before: Item | undefined;
   readonly after: Item | undefined;
@@ -18,17 +18,22 @@ export interface ItemChange {
 
 /**
  * All desired items of one family. Counts the Routes that reference each item, because two Routes
- * may share a VIP or a pod. Records changes until they are taken.
+ * may share a VIP or a pod. Records changes until `takeChanges`.
  */
 export class DesiredItems {
   readonly #referenced = new Map<string, ReferencedItem>();
   readonly #ranges = new RangeIndex();
   /** Number of desired entries by set. */
   readonly #entries = new Map<SetName, number>();
-  /** Changed items as they were when changes were last taken; undefined: the item did not exist. */
+  /**
+   * Changed items with their value at the last `takeChanges`; undefined: the item did not exist.
+   */
   #changed = new Map<string, Item | undefined>();
 
-  /** Adds a Route's reference to an item. If two Routes differ in its value, the later one wins. */
+  /**
+   * Adds a Route's reference to an item. If two Routes differ in the value of the item, the value
+   * of the later Route is used.
+   */
   addReference(item: Item): void {
     const key = itemKey(item);
     const found = this.#referenced.get(key);
@@ -108,7 +113,7 @@ export class DesiredItems {
     return this.#entries.get(set) ?? 0;
   }
 
-  /** A service with a desired destination whose key passes; undefined: there is none. */
+  /** Finds a service with a desired destination whose key passes the test; undefined: none. */
   findServiceWithDestination(passes: (key: string) => boolean): IpvsServiceKey | undefined {
     for (const [key, { item }] of this.#referenced) {
       if (item.kind === 'destination' && passes(key)) return item.service;
@@ -116,7 +121,7 @@ export class DesiredItems {
     return undefined;
   }
 
-  /** Whether changes were recorded since they were last taken. */
+  /** Whether changes were recorded since the last `takeChanges`. */
   get hasChanges(): boolean {
     return this.#changed.size > 0;
   }
@@ -133,7 +138,7 @@ export class DesiredItems {
     this.#changed = new Map();
   }
 
-  /** Takes the changes since the last call; the caller applies them. */
+  /** Returns the changes since the last call, for the caller to apply. */
   takeChanges(): ItemChange[] {
     const changed = this.#changed;
     this.#changed = new Map();

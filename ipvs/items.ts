@@ -28,11 +28,11 @@ export type Item =
 export type EntryItem = Extract<Item, { kind: 'entry' }>;
 
 /**
- * Order in which items are written; they are removed in reverse order. What a packet needs last is
- * written first.
+ * Order in which items are written; they are removed in reverse order. The items that a packet
+ * needs last are written first.
  *
  * - record: a mark is recorded before a service uses it. If the agent is killed in between, the
- * next one recognises the service as its own. Allowed sources are written here too.
+ *   next agent recognises the service as its own. Allowed sources are written here too.
  * - guard: source restrictions and masquerade entries exist before a destination can take a packet.
  * - entry and marking: entries that let packets through to IPVS follow the services.
  * - address: a VIP is bound last, when its packets are served or rejected.
@@ -55,7 +55,7 @@ const inStage = (stage: number, sets: readonly SetName[]) =>
 const SET_STAGE: ReadonlyMap<SetName, number> = new Map([
   ...inStage(STAGE.record, [
     'KUBE-MARKS',
-    // Allowed sources before the sets that restrict a VIP to them.
+    // Write allowed sources before the entries that restrict a VIP to them.
     'KUBE-LOAD-BALANCER-SOURCE-IP',
     'KUBE-LOAD-BALANCER-SOURCE-CIDR',
     'KUBE-PORT-RANGES-SOURCE',
@@ -86,8 +86,8 @@ const SET_STAGE: ReadonlyMap<SetName, number> = new Map([
 ]);
 
 /**
- * Key of the service that an item belongs to: the service itself, its destinations and its mark
- * record do.
+ * Key of the service that an item belongs to. The service itself, its destinations and its mark
+ * record belong to a service.
  */
 export function serviceOf(item: Item): string | undefined {
   if (item.kind === 'service' || item.kind === 'destination') return serviceText(item.service);
@@ -96,8 +96,9 @@ export function serviceOf(item: Item): string | undefined {
 }
 
 /**
- * Whether Portwide owns an IPVS service. As in kube-proxy, that is each service with an address
- * that is not excluded; of fwmark services, only those with an own mark.
+ * Whether Portwide owns an IPVS service. A service with an address belongs to Portwide unless the
+ * address is excluded, as in kube-proxy. A fwmark service belongs to Portwide if this agent
+ * allocated the mark.
  */
 export function isOwnService(
   key: IpvsServiceKey,

@@ -40,7 +40,7 @@ import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './se
 /** A change that the kernel rejected: its description, and the error. */
 export type FailedChange = readonly [what: string, error: NetlinkError];
 
-/** Changes that the kernel rejected; all others were made. */
+/** Changes that the kernel rejected; all other changes were applied. */
 export class IpvsApplyError extends AggregateError {
   override readonly name = 'IpvsApplyError';
   declare readonly errors: NetlinkError[];
@@ -187,7 +187,8 @@ export class IpvsKernel {
   /**
    * Checks whether the device and the sets exist, and whether sets have entries.
    * @param hasEntries whether a set should have entries.
-   * @returns what is missing, for the log (`ipset KUBE-CLUSTER-IP`); undefined: nothing.
+   * @returns the missing object, for the log (`ipset KUBE-CLUSTER-IP`); undefined if nothing is
+   * missing.
    */
   async findDrift(hasEntries: (set: SetName) => boolean): Promise<string | undefined> {
     // If the interface was recreated (its index changed), this family's VIPs are gone. The other
@@ -214,7 +215,7 @@ export class IpvsKernel {
     this.#deviceIndex = await this.#links.findLink(IPVS_DEVICE);
     if (this.#deviceIndex === undefined) {
       this.#deviceIndex = await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
-        // The other family may create it at the same time.
+        // The sync of the other family may have created the device at the same time.
         if (!hasErrno(error, EEXIST)) throw error;
         return this.#links.findLink(IPVS_DEVICE);
       });
@@ -232,15 +233,17 @@ export class IpvsKernel {
     return created;
   }
 
-  /** Replaces a set by a filled one (`ipset swap`), so that rules never see it empty. */
+  /**
+   * Replaces a set by a filled set (`ipset swap`), so that rules never match against an empty set.
+   */
   async #swapSet(
     header: IpsetHeader,
     spec: IpsetSpec,
     entries: Iterable<IpsetEntry>,
   ): Promise<void> {
     if (header.type !== spec.type || (header.family ?? spec.family) !== spec.family) {
-      // `swap` needs equal types. Rules for the new type cannot reference this set, and other rules
-      // that do must be removed first.
+      // `swap` needs equal types. Rules for the new type cannot reference the old set. If other
+      // rules reference it, `destroy` fails until they are removed.
       await this.#sets.destroy(spec.name);
       await this.#sets.create(spec);
       return;
@@ -271,7 +274,7 @@ export class IpvsKernel {
   }
 
   /**
-   * Changes the IPVS table only. An existing object is updated, and removing a missing one is no
+   * Changes the IPVS table only. An existing object is updated. Removing a missing object is not an
    * error.
    * @throws IpvsApplyError after trying all changes.
    */
@@ -316,8 +319,8 @@ export class IpvsKernel {
     addresses: readonly string[],
   ): Promise<FailedChange[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
-    // The device was deleted by another program. `findDrift` reports it, and the next full sync
-    // creates it.
+    // Another program has deleted the device. `findDrift` reports the missing device, and the next
+    // full sync creates it.
     if (index === undefined && op === 'remove') return [];
     const link = index ?? (await this.#links.createDummy(IPVS_DEVICE));
     const failures = await this.#links.changeAddresses(
@@ -350,7 +353,7 @@ export class IpvsKernel {
   }
 }
 
-/** Whether a set can hold the desired entries. A larger set than needed is kept. */
+/** Whether a set can hold the desired entries. A set that is larger than needed is kept. */
 function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
   return (
     header.type === spec.type &&

@@ -19,7 +19,8 @@ export function renderScript(items: Iterable<Item>, rules: string, family: IpFam
     item.kind === 'entry' ? [`add ${kernelName(item.set, family)} ${entryLine(item.entry)}`] : [],
   );
   const services = sorted.flatMap((item) => tableLines(item, family));
-  // As `changeAddresses` binds them, so that the kernel does not choose them as source addresses.
+  // Bind VIPs as `changeAddresses` does, so that the kernel does not choose them as source
+  // addresses.
   const notSource = family === 'IPv4' ? 'scope host' : 'nodad preferred_lft 0';
   const addresses = sorted.flatMap((item) =>
     item.kind === 'address'

@@ -19,12 +19,12 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
   return [
     { source: { value: LOOPBACK_CIDRS[options.family] }, target: 'RETURN' },
     {
-      // Unless another Service lists this port on the VIP.
+      // Accept health checks, unless another Service lists this port on the VIP.
       matches: [inSet('KUBE-HEALTH-CHECK-VIP'), ...LISTED_PORT_SETS.map((set) => notInSet(set))],
       target: 'ACCEPT',
     },
-    // A process on the node that connects to a VIP has the VIP as its source, to which replies
-    // cannot return.
+    // Masquerade packets of a process on the node that connects to a VIP: their source is the VIP,
+    // and replies to a VIP do not return to the process.
     { matches: [inSet('KUBE-IPVS-IPS', 'src'), inSet('KUBE-IPVS-IPS', 'dst')], ...toMasq },
     ...fromNonPodClients(options).flatMap((from) => [
       {
@@ -46,8 +46,8 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
       target: LOAD_BALANCER,
     },
     { matches: [inSet('KUBE-LOAD-BALANCER-MARK')], ...toMasq },
-    // Traffic policy Local does not apply to the node itself, but replies to its source address may
-    // take another way.
+    // Masquerade packets of the node itself. Traffic policy Local does not apply to the node, but
+    // replies to its source address may take another path.
     { matches: [isFromNode, inSet('KUBE-EXTERNAL-IP-LOCAL')], ...toMasq },
     { matches: [isFromNode, inSet('KUBE-ALL-PORTS-IPS', 'dst')], ...toMasq },
     {
@@ -59,8 +59,8 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
 }
 
 /**
- * Rules after these: keep packets to a VIP from the nat rules of other programs, to which a VIP is
- * a local address (hostPort).
+ * Last rules of KUBE-SERVICES. They keep packets to a VIP from nat rules of other programs that
+ * match any local address, such as hostPort rules.
  */
 export function acceptVipTraffic(options: RuleOptions): RuleSpec[] {
   return setMatches(options).inSets(['KUBE-IPVS-IPS'], 'ACCEPT', 'dst');

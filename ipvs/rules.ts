@@ -1,11 +1,12 @@
 /**
  * iptables rules of the ipvs mode. Their number is constant; ipsets hold what depends on Services.
- * Names are kube-proxy's where kube-proxy has the same rule.
+ * A rule that kube-proxy also has gets kube-proxy's names.
  *
  * IPVS compares the whole mark of a packet. All-ports packets therefore get their whole mark at the
  * head of table mangle, so that packets that other programs accept there (Calico) are marked too.
- * Whether to masquerade a connection is recorded in the connection mark (conntrack). There it does
- * not interfere with packet marks, and an encapsulated packet is not masqueraded a second time.
+ * Whether to masquerade a connection is recorded in the connection mark (conntrack). The connection
+ * mark does not interfere with packet marks, and an encapsulated packet is not masqueraded a second
+ * time.
  */
 import { canaries, jumpFrom, type SharedRule, type StaticRules } from '../iptables/base-rules.ts';
 import {

@@ -12,8 +12,8 @@ export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 
 }
 
 /**
- * An HTTP server. It retries until it listens, from construction until `close`, which also closes
- * open connections.
+ * An HTTP server. Retries from construction until the server listens. `close` also closes open
+ * connections.
  */
 export class Listener extends RetryingServer {
   constructor({ onRequest, ...options }: ListenerOptions) {

@@ -3,8 +3,8 @@ import { asError } from '../api/errors.ts';
 import type { DebugLog } from './log.ts';
 
 /**
- * Milliseconds between the first two log lines of a failure. The interval doubles after each line,
- * up to MAX_INTERVAL.
+ * Milliseconds between the first and the second log line of a failure. The interval doubles after
+ * each line, up to MAX_INTERVAL.
  */
 const FIRST_INTERVAL = 10_000;
 const MAX_INTERVAL = 600_000;
@@ -29,8 +29,8 @@ interface Failure {
   /** Time of the last success or of the last `keyChanged`; undefined while the operation fails. */
   endedAt: number | undefined;
   /**
-   * Ended by `keyChanged`, not by a success. If the failure returns, its duration still counts from
-   * `since`.
+   * `keyChanged` ended the failure, not a success. If the failure returns, the duration still
+   * counts from `since`.
    */
   hasKeyChanged: boolean;
   readonly reasons: Set<string>;
@@ -104,7 +104,7 @@ export class RepeatedFailures {
   }
 
   /**
-   * Records a success, or that the operation is no longer tried.
+   * Records that the operation succeeded or was abandoned.
    * @param message Logged if the operation was failing.
    */
   succeeded(key: string, details: object, message: string): void {

@@ -10,7 +10,7 @@ import { UserError } from './errors.ts';
 /** The program failed (`exitCode`, `stderr`) or does not exist (`code` ENOENT). */
 export { ExecaError as ProgramError } from 'execa';
 
-/** Milliseconds for commands that only print information about the program, such as its version. */
+/** Timeout in milliseconds of commands that only print information, such as a version. */
 export const VERSION_TIMEOUT = 30_000;
 
 /** The program exceeded its time limit and was killed. */

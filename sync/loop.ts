@@ -1,7 +1,6 @@
 /**
  * The rate-limited sync loop of each proxy mode and IP family, of network policy, and of the rules
- * for the DNS queue.
- * The folder sync/ has what reconciles the kernel with the desired state: loop, serial queue,
+ * for the DNS queue. The folder sync/ contains the parts of reconciliation: loop, serial queue,
  * timers, time slices.
  */
 import { type Backoff, backoffMs } from './backoff.ts';

@@ -16,7 +16,8 @@ import { policyRules } from './policy-rules.ts';
 /** Steps that remove rules, tables, sets, IPVS services and the device of all modes, in order. */
 export function allCleanupSteps(excludeCidrs: readonly string[]): CleanupStep[] {
   return [
-    // First: without rules, packets to VIPs on the device would reach the node's own listeners.
+    // Remove the device first: without rules, packets to VIPs on the device would reach the node's
+    // own listeners.
     ipvsDevice(excludeCidrs),
     ...IP_FAMILIES.flatMap((family) => [iptablesRules(family), nftTables(family)]),
     policyRules,
@@ -25,8 +26,8 @@ export function allCleanupSteps(excludeCidrs: readonly string[]): CleanupStep[] 
 }
 
 /**
- * Removes all state, and continues after errors. Prints what it cannot remove to standard error,
- * and sets exit code 1.
+ * Removes all state, and continues after errors. Prints state that cannot be removed to standard
+ * error, and sets exit code 1.
  * @param excludeCidrs `--ipvs-exclude-cidrs`
  * @throws UserError if an agent runs on this node, or the process lacks CAP_NET_ADMIN.
  */

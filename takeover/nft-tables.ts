@@ -21,8 +21,8 @@ export function nftTables(
 }
 
 /**
- * Deletes tables with their contents. Uses netlink, because nft may be missing, and would list the
- * tables of other programs.
+ * Deletes tables with their contents. Uses netlink, because nft may be missing. Also, nft would
+ * read the tables of other programs.
  * @returns the names of the deleted tables.
  * @throws NftRefusedError, NetlinkError
  */

@@ -82,7 +82,10 @@ export class UnsupportedError extends Error {
   }
 }
 
-/** Converts the given error numbers to an UnsupportedError. @returns the error to throw. */
+/**
+ * Converts an error with one of the given error numbers to an UnsupportedError.
+ * @returns the error to throw.
+ */
 export function orUnsupported(feature: string, error: unknown, ...errnos: number[]): unknown {
   return hasErrno(error, ...errnos) ? new UnsupportedError(feature, { cause: error }) : error;
 }
@@ -114,12 +117,12 @@ export const NO_SUBSYSTEM_ERRNOS = [EPROTONOSUPPORT, EINVAL] as const;
 /** The kernel lacks the type of the ipset or the requested revision. */
 export const IPSET_ERR_FIND_TYPE = 4098;
 
-/** Aliases of the same number. The kernel sources use the other name. */
+/** Aliases of other error names. The kernel sources use the other names. */
 const aliases = new Set(['EWOULDBLOCK', 'ENOTSUP']);
 
 const names = new Map<number, string>([
-  // Internal to the kernel or unknown to Node. nf_tables (stale generation) and generic netlink
-  // return them.
+  // Error numbers that are internal to the kernel or that Node lacks. nf_tables (stale generation)
+  // and generic netlink return them.
   [85, 'ERESTART'],
   [524, 'ENOTSUPP'],
 ]);

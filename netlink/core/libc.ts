@@ -54,8 +54,8 @@ function load(): Libc {
   const library = koffi.load(null);
 
   /**
-   * koffi holds no references to the arguments. Keeps them from being garbage-collected during the
-   * call.
+   * Arguments of calls in the thread pool. koffi holds no references to them, so this set keeps
+   * them from being garbage-collected during the call.
    */
   const inPool = new Set<(number | Buffer)[]>();
 
@@ -130,7 +130,7 @@ function load(): Libc {
  * Waits for readiness with libuv itself (uv_poll, through koffi). An idle socket uses no CPU, a
  * change is reported immediately, no pool thread waits, and the process can exit at any time.
  * Measured: 0.2 ms from a change to the callback, under 1 ms of CPU in 10 s of idling. A recv or
- * poll(2) that waits in the pool lacks all of that, with a timeout or without.
+ * poll(2) that waits in the thread pool lacks these advantages, with or without a timeout.
  *
  * Two quirks need care. libuv reports a socket error, such as an overrun, as EBADF and stops the
  * handle, so it must be restarted. koffi calls back outside of Node's callback scope: an exception

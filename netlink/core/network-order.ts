@@ -13,7 +13,7 @@ export function readNumber(bytes: Buffer, start: number, end: number, size: 1 | 
 }
 
 /**
- * The number in an attribute; undefined if the attribute is missing.
+ * Reads the number in an attribute; undefined if the attribute is missing.
  * @throws MalformedMessage as `readNumber`.
  */
 export function optionalNumber(

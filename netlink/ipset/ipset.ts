@@ -93,7 +93,7 @@ export class Ipsets {
 
   /**
    * Lists the entries of a set of a supported type, in no order. Entries added or deleted meanwhile
-   * may be missing. Omits what an IpsetEntry has no field for (timeouts, `nomatch`).
+   * may be missing. Omits attributes without a field in IpsetEntry (timeouts, `nomatch`).
    * @throws NetlinkError: ENOENT if the set does not exist.
    */
   async entries(name: string): Promise<IpsetEntry[]> {

@@ -99,8 +99,8 @@ function bounded(value: Buffer, limit: number): Buffer {
 }
 
 /**
- * Visits the elements in a reply to `elementsRequest`. The caller may keep them: the message is
- * copied once, not per element.
+ * Visits the elements in a reply to `elementsRequest`. The caller may keep the elements: the
+ * message is copied once, not per element.
  * @throws MalformedMessage; whatever `visit` throws.
  */
 export function visitElements(

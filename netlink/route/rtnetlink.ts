@@ -73,7 +73,8 @@ export async function listAddresses(): Promise<readonly NodeAddress[]> {
 /** Lists interfaces and addresses of the node. @throws NetlinkError */
 export function listLinks(): Promise<NodeLinks> {
   return withSocket(NETLINK_ROUTE, async (socket) => {
-    // Dump addresses first: if an interface is then missing, it was deleted with its addresses.
+    // Dump addresses before interfaces: an interface that is missing afterwards was deleted with
+    // its addresses.
     const found = await dumpAddresses(socket);
     const names = new Map(
       await socket.dump(linkRequest(MessageType.GETLINK, SKIP_STATS), readLink),
@@ -161,7 +162,7 @@ function readAddress(
 /** @returns interface index and name. */
 export function readLink({ type, payload }: NetlinkMessage): [number, string] | undefined {
   if (type !== MessageType.NEWLINK) return undefined;
-  // Parses only the name: the package fails on attributes that a newer kernel extended.
+  // Parse only the name: the package fails on attributes that a newer kernel has extended.
   const name = readAttributes(payload, __LENGTH_Link).get(IFLA_IFNAME);
   const { index = 0 } = parsed('link', () => parseLink(payload.subarray(0, __LENGTH_Link)));
   return name && [index, readText(name)];

@@ -1,6 +1,6 @@
 /**
- * The nft chains of policy sets. A base chain jumps to them; allowed packets return to the base
- * chain. If an Admin rule can Pass, the lower tiers get a second chain, for example
+ * The nft chains of policy sets. A base chain jumps to a policy set's chain; allowed packets return
+ * to the base chain. If an Admin rule can Pass, the lower tiers get a second chain, for example
  * `egress-7-lower-tiers`.
  */
 import type { IpFamily } from '../../api/objects.ts';
@@ -59,7 +59,10 @@ function* withFinalGoto(rules: Iterable<KernelRule>, chain: string): Iterable<Ke
   yield { rule: [goTo(chain)], source: undefined };
 }
 
-/** Set lookups for one direction and IP family. Keys lack the list id, which comes first. */
+/**
+ * Set lookups for one direction and IP family. The key fields exclude the list id, the first field
+ * of every key.
+ */
 interface Lookups {
   readonly inSet: (key: LookupKey, set: string) => RulePart;
   readonly peer: LookupKey;
@@ -87,7 +90,8 @@ function* rulesOf(
   let hasPortCheck = false;
   for (const source of rules) {
     const { verdict, ports, comment } = source;
-    // A packet with unparsable ports matches no port rule. It would skip this deny or pass rule.
+    // Check for unparsable ports before the first deny or pass rule with ports: such a packet
+    // matches no port rule, so it would skip the rule.
     if (ports !== undefined && verdict !== 'allow' && !hasPortCheck) {
       const denial = verdict === 'pass' ? 'deny-admin' : verdict;
       const rule = [jumpTo(unparsablePortsChain(denial, direction))];

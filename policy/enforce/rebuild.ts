@@ -1,7 +1,7 @@
 /**
  * Replaces the policy table without a moment in which no table enforces. nft creates the table and
- * its sets; rules and elements go over netlink. One transaction cannot hold both, so a staging
- * table bridges the time between the old table and the new one:
+ * its sets; rules and elements go over netlink. One transaction cannot contain both, so a staging
+ * table bridges the time between the old table and the new table:
  *
  *   old table        ████████▌
  *   staging table       ·····▐██████████▌      · filled, without rules in its base chains
@@ -76,7 +76,8 @@ export async function activeTable(tables: PolicyTables): Promise<RuleTable> {
 
 /**
  * Replaces the policy table with this content, whatever it contained before. Counters keep their
- * values. If it is interrupted at any point, either the old content or the new content is enforced.
+ * values. If the rebuild is interrupted at any point, either the old content or the new content is
+ * enforced.
  * @throws NftError, NftRefusedError, NetlinkError
  */
 export async function rebuild(
@@ -129,7 +130,7 @@ export function fill(chain: TableChain): NftOperation {
   return { action: 'fill', chain: nftChainRules(chain) };
 }
 
-/** Whether a table has a commit marker: its rebuild was finished. @throws NetlinkError */
+/** Whether a table has a commit marker, so its rebuild was finished. @throws NetlinkError */
 export async function isComplete(table: RuleTable): Promise<boolean> {
   const chains = (await table.chains()) ?? [];
   return chains.includes(COMMIT_MARKER) || chains.includes(LEGACY_NAMES.commitMarker);

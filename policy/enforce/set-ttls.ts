@@ -8,7 +8,7 @@ import type { NftSetName } from '../compile/policy-table.ts';
 
 /** Milliseconds that an element may expire early without being refreshed. */
 const SLACK = 1000;
-/** For short timeouts the slack is the timeout divided by this. */
+/** Divisor for short timeouts: the slack is at most the timeout divided by this number. */
 const SLACK_SHARE = 8;
 const MIN_PRUNE_SIZE = 1024;
 /** Timeout in milliseconds of an element that the same transaction adds and deletes. */

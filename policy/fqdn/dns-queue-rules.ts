@@ -60,7 +60,7 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
       ];
     }),
   );
-  // Nearly all packets match this rule.
+  // Return other packets first: nearly all packets match this rule.
   const others = `-m conntrack ! --ctstate UNTRACKED ! --ctorigdstport ${PORT}`;
   return [{ matches: [others], target: 'RETURN' }, ...rules].map((rule) =>
     ruleText(DNS_CHAIN, rule),
@@ -68,10 +68,10 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
 }
 
 /**
- * Makes the rules queue the packets of the given resolvers only. Writes nothing if the rules are in
- * sync.
+ * Syncs the rules, so that they queue only packets of the given resolvers. Writes nothing if the
+ * rules are in sync.
  * @param resolvers Canonical addresses; the other IP family is ignored. Empty: removes the rules.
- * @returns whether something was written.
+ * @returns whether rules were written.
  * @throws IptablesError; then nothing was changed.
  */
 export async function syncDnsRules(
@@ -105,7 +105,7 @@ export async function removeDnsRules(table: MangleTable): Promise<boolean> {
   return true;
 }
 
-/** The chain declaration in the input makes iptables-restore flush the chain. */
+/** Runs iptables-restore. The chain declaration in the input flushes the chain. */
 async function restore(table: MangleTable, lines: readonly string[]): Promise<void> {
   const all = ['*mangle', `:${DNS_CHAIN} - [0:0]`, ...lines, 'COMMIT', ''];
   await table.restore([all.join('\n')]);

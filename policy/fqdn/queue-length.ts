@@ -2,7 +2,7 @@
 export interface QueueLengthLimits {
   readonly min: number;
   readonly max: number;
-  /** Milliseconds without need after which the length shrinks. */
+  /** Milliseconds after which the length shrinks if a shorter length was sufficient. */
   readonly shrinkDelay: number;
 }
 
@@ -13,7 +13,7 @@ export interface QueueLengthLimits {
  */
 export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { min: 128, max: 4096, shrinkDelay: 5000 };
 
-/** The length is at least this multiple of the waiting packets. */
+/** Minimum ratio of the queue length to the number of waiting packets. */
 const RESERVE = 4;
 
 export class QueueLength {

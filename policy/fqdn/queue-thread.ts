@@ -1,6 +1,6 @@
 /**
  * Runs the inspection thread and restarts it after a failure. Starting the thread takes longer than
- * everything else that the first domain name needs. So it is started in advance, and idles while no
+ * all other work for the first domain name, so the thread is started in advance. It idles while no
  * rule has a domain name.
  */
 import { Worker } from 'node:worker_threads';

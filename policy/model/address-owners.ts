@@ -45,7 +45,10 @@ export class AddressOwners<T extends AddressCandidate> {
   }
 }
 
-/** A pod from a manifest has no timestamp. It counts as the newest. */
+/**
+ * Creation time of a pod, for comparison. A pod from a manifest has no timestamp and counts as the
+ * newest.
+ */
 function createdAt({ pod }: AddressCandidate): string {
   return pod.creationTimestamp || '~';
 }

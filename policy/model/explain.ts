@@ -15,7 +15,7 @@ import type { PeerList, PortList } from './rule-lists.ts';
 import type { PolicySetRule } from './rules.ts';
 import type { Direction, ListId, RuleVerdict } from './terms.ts';
 
-/** An end of a connection. The address of a pod stands for the pod. */
+/** An end of a connection. An address that a pod owns identifies the pod. */
 export type ConnectionEnd =
   | { readonly pod: ObjectKey }
   | { readonly address: string }
@@ -50,8 +50,8 @@ export interface DirectionVerdict {
   /** One sentence for the user. */
   readonly reason: string;
   /**
-   * Earlier rules that might decide otherwise: the address of the name may be in their networks, or
-   * the address may be known for one of their domain names.
+   * Earlier rules that may decide otherwise. Their networks may contain the unknown address of the
+   * name, or the FQDN cache may have the address for one of their domain names.
    */
   readonly uncertain: readonly string[];
 }
@@ -107,7 +107,7 @@ export function explain(model: PolicyModel, question: ConnectionQuery): Explanat
   });
 }
 
-/** The addresses of an end; none for a name whose address is unknown. */
+/** The addresses of an end of the connection; none for a name whose address is unknown. */
 function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly string[] {
   if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
   if (!('pod' in endpoint)) return [];

@@ -1,6 +1,6 @@
 /**
- * Computes which policies apply to the pods of this node. model/ knows nothing of nft sets, chains
- * or the kernel.
+ * Computes which policies apply to the pods of this node. model/ does not depend on nft sets,
+ * chains or the kernel.
  */
 import { getOrCreate } from '../../api/collections.ts';
 import {
@@ -51,8 +51,8 @@ export interface ModelChanges {
 
 /**
  * An object change marks the affected values as dirty, and `takeChanges` computes only those. A pod
- * change costs the entries of its addresses. A policy change costs the policy sets that contain it,
- * and lists used by no other rule.
+ * change recomputes the entries of the pod's addresses. A policy change recomputes the policy sets
+ * that contain the policy, and the lists that no other rule uses.
  */
 export class PolicyModel {
   readonly #pods: Pods;
@@ -147,8 +147,8 @@ export class PolicyModel {
   }
 
   /**
-   * Domain name patterns of all rules, and the peer lists that contain each. Every call returns the
-   * same live map.
+   * Peer lists by domain name pattern, for the patterns of all rules. Every call returns the same
+   * live map.
    */
   listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
     this.#update();
@@ -159,7 +159,7 @@ export class PolicyModel {
     return this.#pods.get(key)?.pod;
   }
 
-  /** The pod that owns an address; never one on the host network or one that has finished. */
+  /** The pod that owns an address. Pods on the host network and finished pods own no address. */
   podAt(address: string): Pod | undefined {
     return this.#pods.owner(address)?.pod;
   }

@@ -34,7 +34,7 @@ export class Nodes {
     return node.addresses;
   }
 
-  /** Whether a node has this address. */
+  /** Whether a node has an address. */
   has(key: ObjectKey, address: string): boolean {
     return this.#nodes.get(key)?.addresses.includes(address) === true;
   }

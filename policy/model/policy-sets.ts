@@ -133,7 +133,7 @@ export class PolicySets {
    * changed rules.
    */
   update(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
-    // Assign first: then policy sets that are no longer needed have no references.
+    // Assign first, so that policy sets that are no longer needed have no references afterwards.
     const classes = [...this.#dirtyClasses].filter((pods) => this.#assign(pods));
     this.#dirtyClasses.clear();
     for (const set of this.#dirtySets) if (set.refCount === 0) this.#drop(set);
@@ -154,7 +154,7 @@ export class PolicySets {
     return { classes, sets };
   }
 
-  /** Returns undefined if the policy set applies to no pod any longer. */
+  /** The rules of a policy set; undefined if the policy set applies to no pod any longer. */
   rules({ policies, direction, refCount: uses }: PolicySet): PolicySetRules | undefined {
     if (uses === 0) return undefined;
     const inOrder = policies.toSorted((a, b) =>
@@ -163,7 +163,8 @@ export class PolicySets {
     const of = (tier: Policy['tier']) => inOrder.filter(({ policy }) => policy?.tier === tier);
     const rulesOf = (some: readonly StoredPolicy[]) =>
       some.flatMap(({ rules }) => rules[direction] ?? []);
-    // A policy set never contains both: NetworkPolicies replace the Baseline tier.
+    // A policy set never contains NetworkPolicies and the Baseline tier: NetworkPolicies replace
+    // the Baseline tier.
     const [isolating, baseline] = [of('NetworkPolicy'), of('Baseline')];
     return {
       admin: rulesOf(of('Admin')),
@@ -241,8 +242,8 @@ function appliesTo(policy: Policy, direction: Direction): boolean {
 }
 
 /**
- * Order within a tier. The API leaves it undefined for equal priorities and between kinds: by name,
- * then kind.
+ * Order within a tier. The API does not define an order for equal priorities or between kinds: use
+ * the name, then the kind.
  */
 function byPrecedence(a: Policy, b: Policy): number {
   return (

@@ -1,7 +1,7 @@
 /**
- * Address ranges. Addresses are bigints, so that both IP families share the code. A merged list of
- * ranges is sorted, and its ranges do not overlap. Adjacent ranges stay separate: adding a network
- * does not change the element of its neighbour.
+ * Address ranges. Addresses are of type bigint, so that both IP families share the code. A merged
+ * list of ranges is sorted, and its ranges do not overlap. Adjacent ranges stay separate, so that
+ * adding a network does not change the element of an adjacent network.
  */
 import ipaddr from 'ipaddr.js';
 import { familyOf } from '../../api/addresses.ts';

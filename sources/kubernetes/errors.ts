@@ -82,7 +82,7 @@ export function isApiServerFailure(error: unknown): error is ApiServerFailure {
 
 /**
  * Identifies the cause of a failure, so that failures of several kinds with one cause are logged
- * once. Unlike messages, which may contain variable text, it has few distinct values.
+ * once. Unlike messages, which may contain variable text, causes have few distinct values.
  */
 export function failureCause(failure: ApiServerFailure): string {
   const { name } = failure;
@@ -96,9 +96,9 @@ const MAX_RETRY_AFTER_SECONDS = 600;
 
 /**
  * Converts a `Status` object to an error.
- * @param retryAfter the `Retry-After` header. Only the form in seconds is read, which is what API
+ * @param retryAfter the `Retry-After` header. Only a number of seconds is read, the form that API
  * servers send.
- * @param advice appended to the message: what the operator can do.
+ * @param advice Advice for the operator, appended to the message.
  */
 export function statusError(
   status: unknown,

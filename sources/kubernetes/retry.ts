@@ -41,18 +41,18 @@ export const INITIAL_RETRY_STATE: RetryState = { failures: 0, relists: 0, shortW
  */
 const RELIST_JITTER_MS = 800;
 /**
- * Relist after this many consecutive very short watches, because no other way delivers changes
- * then.
+ * Relist after this many consecutive very short watches, because such watches deliver no changes.
  */
 const RELIST_AFTER_SHORT_WATCHES = 3;
 
 /**
- * Decides what follows an attempt. As in client-go, an outage does not cause a relist: the next
- * watch continues from the last version, and only a 410 for that version does. A server with an
- * older version than the agent sends no error; `etcd-history.ts` detects it.
+ * Decides whether a relist or a new watch follows an attempt, and after which wait. As in
+ * client-go, an outage does not cause a relist: the next watch continues from the last version.
+ * Only a 410 for that version causes a relist. A server with an older version than the agent sends
+ * no error; `etcd-history.ts` detects it.
  *
  * The first 410 causes a relist at once, apart from jitter. If no event arrives before the next
- * 410, the waits grow: a server that rejects the version it has just listed would otherwise be
+ * 410, the waits grow. Otherwise a server that rejects the version of its own last list would be
  * listed without a pause. client-go waits 0.8 to 1.6 s before each list.
  *
  * Very short watches increase the waits and eventually cause relists, as in client-go: a proxy may
