@@ -131,9 +131,17 @@ export function portScheme(service: Service, allPortsEnabled: boolean): PortSche
   if (service.type === 'NodePort') {
     refuse('NodePort', 'spec.type', 'a NodePort Service cannot serve all ports of a node');
   } else if (service.type === 'ExternalName') {
-    refuse('ExternalName', 'spec.type', 'an ExternalName Service has no VIP to serve all ports of');
+    refuse(
+      'ExternalName',
+      'spec.type',
+      'an ExternalName Service has no VIP, and an all-ports Service needs a VIP',
+    );
   } else if (service.headless) {
-    refuse('Headless', 'spec.clusterIP', 'a headless Service has no VIP to serve all ports of');
+    refuse(
+      'Headless',
+      'spec.clusterIP',
+      'a headless Service has no VIP, and an all-ports Service needs a VIP',
+    );
   } else if (service.clusterIPs.length === 0) {
     refuse(
       'Headless',

@@ -68,7 +68,8 @@ export function unusedSliceReason(raw: unknown): { object: string; field: string
   const object = `EndpointSlice ${key}`;
   const label = child(child(metadata, 'labels'), SERVICE_NAME_LABEL);
   if (readOptionalString(label) === undefined) {
-    const reason = 'is missing, so the slice belongs to no Service; set it to the name of one';
+    const reason =
+      'is missing, so the slice belongs to no Service; set the label to the name of a Service';
     return { object, field: SERVICE_NAME_FIELD, reason };
   }
   const { value } = child(root, 'addressType');

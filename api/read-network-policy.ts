@@ -119,8 +119,7 @@ function readIpBlock(field: ObjectField): PolicyPeer {
   const whole = readCidr(child(field, 'cidr'));
   const except = readList(child(field, 'except')).map((item) => {
     const part = readCidr(item);
-    if (!isWithin(part, whole))
-      fail(item, `must be a smaller network within ${whole}, not ${part}`);
+    if (!isWithin(part, whole)) fail(item, `must be a strict subset of ${whole}, not ${part}`);
     return part;
   });
   return { kind: 'network', cidr: whole, except: [...new Set(except)] };

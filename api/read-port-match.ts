@@ -58,7 +58,8 @@ export function readClusterPort(field: ObjectField): PortMatch {
 function range(field: ObjectField): { first: number; last: number } {
   const first = readInteger(child(field, 'start'), 1, 65535);
   const last = readInteger(child(field, 'end'), 1, 65535);
-  if (last < first) fail(child(field, 'end'), `must not be less than start, ${first}`);
+  if (last < first)
+    fail(child(field, 'end'), `must not be less than start (${first}), but is ${last}`);
   return { first, last };
 }
 

@@ -65,8 +65,9 @@ function readRequirement(field: ObjectField): SelectorRequirement {
   const list = child(field, 'values');
   const values = readList(list).map(labelValue);
   const takesValues = operator === 'In' || operator === 'NotIn';
-  if (takesValues && values.length === 0) fail(list, `must have a value for ${operator}`);
-  if (!takesValues && values.length > 0) fail(list, `must be empty for ${operator}`);
+  if (takesValues && values.length === 0)
+    fail(list, `must have at least one value for operator ${operator}`);
+  if (!takesValues && values.length > 0) fail(list, `must be empty for operator ${operator}`);
   return requirement(labelKey(key, readString(key)), operator, values);
 }
 

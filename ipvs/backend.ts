@@ -181,7 +181,7 @@ class IpvsBackend implements Backend {
     if (vips.length === 0) return;
     this.#options.onWarning(
       { device: IPVS_DEVICE, count: vips.length, vips: vips.slice(0, MAX_VIPS_IN_WARNING) },
-      'no Service is served on these VIPs; they stay bound until their connections end',
+      'VIPs without a served Service stay bound until their connections end',
     );
   }
 

@@ -24,7 +24,7 @@ export class ProgramTimeoutError extends UserError {
   constructor(program: string, what: string, timeout: number, isStuck = false) {
     super(
       isStuck
-        ? `"${what}" was not started: ${program} exceeded a time limit, was killed and has not exited`
+        ? `"${what}" was not started: an earlier ${program} exceeded its time limit, was killed and has not exited`
         : `"${what}" exceeded its time limit of ${timeout / 1000} s and was killed`,
     );
     this.program = program;

@@ -37,7 +37,7 @@ export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise
   const lock = await tryLock();
   if (lock === undefined) {
     throw new UserError(
-      'an agent runs on this node and would restore what cleanup removes; stop it first',
+      'an agent is running on this node and would restore the removed rules; stop the agent first',
     );
   }
   const attempt = new CleanupAttempt();

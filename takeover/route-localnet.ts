@@ -35,7 +35,7 @@ export class RouteLocalnetError extends Error {
         err: this,
         effect:
           'KUBE-FIREWALL drops packets from neighbours to 127.0.0.0/8; Services are not affected',
-        hint: 'a new pod sets route_localnet to 0 in its init container (portwide run --init-only)',
+        hint: 'recreate the pod: its init container (portwide run --init-only) sets route_localnet to 0',
       },
       'keeping chain KUBE-FIREWALL while route_localnet is 1',
     );

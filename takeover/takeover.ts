@@ -156,7 +156,7 @@ export class Takeover {
     const { log, timers } = this.#options;
     const failures = new RepeatedFailures(log, () => timers.now());
     const succeeded = () =>
-      failures.succeeded(what, { what }, 'leftover state can be removed again');
+      failures.succeeded(what, { what }, 'removing leftover state succeeded after failures');
     let retryPeriod = MIN_RETRY_PERIOD;
     let left: Remaining;
     for (;;) {

@@ -94,7 +94,9 @@ function writeVerdict(
 
 function bounded(value: Buffer, limit: number): Buffer {
   if (value.length > limit)
-    throw new RangeError(`nf_tables value of ${value.length} bytes; maximum ${limit}`);
+    throw new RangeError(
+      `nf_tables value has ${value.length} bytes; at most ${limit} are possible`,
+    );
   return value;
 }
 

@@ -180,7 +180,8 @@ export class Enforcer {
       if (!(await isComplete(tables.main))) backend.invalidate(`table ${POLICY_TABLE} is missing`);
     } catch (error) {
       // After `stop` the sockets are closed, and reading fails.
-      if (this.#isStarted) backend.invalidate(`cannot read the table: ${String(error)}`);
+      if (this.#isStarted)
+        backend.invalidate(`cannot read table ${POLICY_TABLE}: ${String(error)}`);
     }
   }
 }

@@ -128,7 +128,10 @@ export class QueueThread {
           this.#start();
         }, this.#backoff);
         this.#backoff = Math.min(this.#backoff * 2, BACKOFF.max);
-        onFailure(failure ?? new Error(`the thread of queue ${queue} ended with ${code}`));
+        onFailure(
+          failure ??
+            new Error(`the inspection thread of NFQUEUE ${queue} exited with code ${code}`),
+        );
       });
     });
   }

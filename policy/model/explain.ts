@@ -138,7 +138,10 @@ function evaluateAt(
 ): DirectionVerdict {
   const { from, to } = connection;
   if (end === undefined)
-    return notEvaluated(direction, 'not checked, because the address of the name is unknown');
+    return notEvaluated(
+      direction,
+      'not evaluated, because the address of the domain name is unknown',
+    );
   const pod = model.podAt(end);
   if (pod === undefined)
     return notEvaluated(direction, `${end} is not a pod address, so no policy applies`);

@@ -186,7 +186,7 @@ export function nonStatusAdvice(code: number, text: string, location: string | u
     return `the server redirects to ${location ?? 'another address'}; ${CHECK_SERVER}`;
   }
   if (code === 404) return `the server does not have this path; ${CHECK_SERVER}`;
-  return `the response is not from an API server, but maybe from a proxy; ${CHECK_SERVER}`;
+  return `the response is not from an API server; a proxy may have sent it; ${CHECK_SERVER}`;
 }
 
 /**

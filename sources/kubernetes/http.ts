@@ -64,7 +64,7 @@ export async function sendRequest(url: URL, options: HttpRequestOptions): Promis
   // The stream to destroy on abort or timeout: the request until the response arrives, then the
   // response.
   let open: { destroy(error?: Error): unknown } = outgoing;
-  const stop = () => open.destroy(new Error('stopped'));
+  const stop = () => open.destroy(new Error('request aborted'));
   signal.addEventListener('abort', stop, { once: true });
   let timer: NodeJS.Timeout | undefined;
   const restartTimeout = (timeoutMs: number | undefined) => {

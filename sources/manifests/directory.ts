@@ -72,7 +72,7 @@ export function duplicateProblem(
   directory: string,
   { file, line, object, usedFile }: DuplicateObject,
 ): ManifestProblem {
-  const reason = `is not used: ${JSON.stringify(usedFile)} defines it too and takes precedence`;
+  const reason = `is not used: ${JSON.stringify(usedFile)} defines the same object and takes precedence`;
   return { file: join(directory, file), line, object, reason };
 }
 

@@ -582,7 +582,7 @@ describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, C
         [{ portNumber: { port: 80, endPort: 81 } }, '.portNumber.endPort', /unknown field/],
         [{ portRange: {} }, '.portRange.start', /required/],
         [{ portRange: { start: 80 } }, '.portRange.end', /required/],
-        [{ portRange: { start: 81, end: 80 } }, '.portRange.end', /not be less than start, 81/],
+        [{ portRange: { start: 81, end: 80 } }, '.portRange.end', /not be less than start \(81\), but is 80/],
         [{ portRange: { start: 0, end: 80 } }, '.portRange.start', /1 to 65535/],
         [{ portRange: { start: 1, end: 2, port: 3 } }, '.portRange.port', /unknown field/],
         [{ namedPort: '' }, '.namedPort', /not be empty/],
@@ -633,7 +633,7 @@ describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, C
       [
         tcp({ range: { start: 3, end: 2 } }),
         '.tcp.destinationPort.range.end',
-        /less than start, 3/,
+        /less than start \(3\)/,
       ],
       [tcp({ range: { start: 2, end: 3, step: 1 } }), '.tcp.destinationPort.range.step', /known/],
       [{ destinationNamedPort: '' }, '.destinationNamedPort', /not be empty/],

@@ -349,8 +349,7 @@ describe('backend: ipvs', () => {
           device: 'kube-ipvs0',
           count: 1,
           vips: [VIP],
-          message:
-            'no Service is served on these VIPs; they stay bound until their connections end',
+          message: 'VIPs without a served Service stay bound until their connections end',
         },
       ]);
       assert.equal(backend.stats?.().drainingVips, 1);

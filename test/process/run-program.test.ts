@@ -74,7 +74,7 @@ describe('run-program: an external program', () => {
     await assert.rejects(runProgram('stuck', [], { timeout: LONG }), {
       name: 'ProgramTimeoutError',
       message:
-        '"stuck" was not started: stuck exceeded a time limit, was killed and has not exited',
+        '"stuck" was not started: an earlier stuck exceeded its time limit, was killed and has not exited',
     });
     process.kill(pid, 'SIGKILL');
     programs.write('stuck', 'echo well');

@@ -200,7 +200,7 @@ describe('takeover: one removal', () => {
       `warning: ${FAILED}: busy`,
       `warning: ${FAILED}: denied`,
       'keeping leftover state until its connections end',
-      'leftover state can be removed again',
+      'removing leftover state succeeded after failures',
     ]);
   });
 

@@ -265,7 +265,7 @@ describe('explain: verdict and reason for a connection', () => {
       );
       assert.deepEqual(
         [ipv4?.to, ipv4?.ingress.reason],
-        [undefined, 'not checked, because the address of the name is unknown'],
+        [undefined, 'not evaluated, because the address of the domain name is unknown'],
       );
     });
 
