@@ -138,7 +138,7 @@ describe('backend: iptables', () => {
     await backend.apply(true);
   });
 
-  it('writes only a changed Service after a start that found everything in place', async () => {
+  it('writes only the changed Service after a start that wrote nothing', async () => {
     const { iptables } = kernelWithForeignJump();
     const start = async () => {
       const backend = iptablesBackend(iptables, {

@@ -22,7 +22,7 @@ const countRules = (lines: readonly string[]) =>
   lines.filter((line) => line.startsWith('-A ')).length;
 
 describe('rules: chain names', () => {
-  it("equals kube-proxy's names", () => {
+  it("generates kube-proxy's names", () => {
     // As in every cluster, for the API server's own Service.
     assert.equal(
       serviceChains('default/kubernetes:https', 'TCP').cluster,

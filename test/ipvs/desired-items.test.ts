@@ -120,7 +120,7 @@ const state = fc
   );
 
 describe('desired-items: items and changes', () => {
-  it('gives the changes that bring the kernel to the desired items, in any order of updates', () => {
+  it('returns changes that lead the kernel to the desired items, for any order of updates', () => {
     const steps = fc.array(fc.record({ state, first: fc.nat(1), isApplied: fc.boolean() }), {
       minLength: 1,
       maxLength: 8,
@@ -154,7 +154,7 @@ describe('desired-items: items and changes', () => {
     );
   });
 
-  it('throws when a reference is removed that does not exist', () => {
+  it('throws when it removes a reference that does not exist', () => {
     assert.throws(
       () => new DesiredItems().removeReference({ kind: 'address', address: VIP }),
       TypeError,

@@ -25,7 +25,7 @@ describe('items: order of stages', () => {
     precedes(ofSet('KUBE-MARKS'), STAGE.service, STAGE.destination);
   });
 
-  it('adds allowed sources before sets that restrict a VIP, and these before destinations', () => {
+  it('adds allowed sources before entries that restrict a VIP, and restrictions before destinations', () => {
     precedes(ofSet('KUBE-LOAD-BALANCER-SOURCE-CIDR'), ofSet('KUBE-LOAD-BALANCER-FW'));
     precedes(ofSet('KUBE-LOAD-BALANCER-SOURCE-IP'), ofSet('KUBE-LOAD-BALANCER-FW'));
     precedes(ofSet('KUBE-PORT-RANGES-SOURCE'), ofSet('KUBE-PORT-RANGES-FW'));

@@ -81,7 +81,7 @@ describe('kernel: writing items', () => {
     assert.deepEqual([state?.weight, state?.activeConnections], [1, 3]);
   });
 
-  it('accepts that an item to remove or to drain is missing, and no other', async () => {
+  it('ignores a missing item when it removes or drains, but not when it sets a weight above 0', async () => {
     const { fake, kernel } = await prepared();
     const edit = (weight: number) =>
       kernel.change([{ op: 'edit-destination', key: service, destination: { ...POD, weight } }]);
@@ -94,7 +94,7 @@ describe('kernel: writing items', () => {
     await assert.rejects(edit(1), IpvsApplyError);
   });
 
-  it('tries all items, and reports the failed ones at the end', async () => {
+  it('tries all items, then reports the failed items', async () => {
     const { fake, kernel } = await prepared();
     fake.errors
       .set('add-destination FWM 4098 > 10.244.0.1:0 weight 1', EINVAL)
@@ -193,7 +193,7 @@ describe('kernel: device and sets', () => {
     ['sets no marks', 'KUBE-ALL-PORTS', { skbinfo: false }],
     ['has no comments', 'KUBE-MARKS', { comments: false }],
   ] as const) {
-    it(`swaps a set for one with the desired entries when it ${title}`, async () => {
+    it(`swaps a set for a set with the desired entries when it ${title}`, async () => {
       const { fake, prepare, held } = await withSet(name, fields);
       const spec = setSpec(name, 'IPv4');
       // Left by a killed agent.
@@ -249,7 +249,7 @@ describe('kernel: probe', () => {
     });
   }
 
-  it('leaves nothing behind when the kernel has everything', async () => {
+  it('leaves no probe objects when the kernel supports everything', async () => {
     const fake = new FakeKernel();
     await fake.open().probe('rr');
     assert.deepEqual([fake.services.size, fake.sets.size], [0, 0]);

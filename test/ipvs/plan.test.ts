@@ -51,7 +51,7 @@ function rulesOf({ ruleset }: Plan): string {
 describe('plan: desired state of the ipvs mode', () => {
   for (const family of IP_FAMILIES) {
     for (const allPorts of ['fwmark', 'iptables'] as const) {
-      it(`gives the same items step by step and at once (${family}, all ports by ${allPorts})`, () => {
+      it(`computes the same items step by step and in one update (${family}, all ports by ${allPorts})`, () => {
         const steps = fc.array(arbitraryChange, { minLength: 1, maxLength: 20 });
         fc.assert(
           fc.property(steps, (each) => {

@@ -59,7 +59,7 @@ describe('run-program: an external program', () => {
     });
   }
 
-  it('does not start a program again while it cannot be killed', async () => {
+  it('does not start a program again before the killed process has exited', async () => {
     programs.write('stuck', 'exec sleep 1000');
     let pid = 0;
     const kill = mock.method(ChildProcess.prototype, 'kill', () => true);

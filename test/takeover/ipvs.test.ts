@@ -70,7 +70,7 @@ describe('ipvs: removal of IPVS state', () => {
     assert.equal(isGone(), true);
   });
 
-  it('waits for handshakes with services without connections when others have some', async () => {
+  it('waits for handshakes with idle services while other services have connections', async () => {
     const { connections, pass, isGone, checks } = node();
     connections.set(WEB, 1);
     await nextTurn();

@@ -170,7 +170,7 @@ describe('takeover: one removal', () => {
     );
   });
 
-  it('keeps state that connections need, and removes it within a minute of the last one', async () => {
+  it('keeps state that connections need, and removes it within a minute after the last connection ends', async () => {
     let connections = 21;
     const { isDone, remaining, logged, pass } = removing(() => connections);
     // So that checks come at whole periods, and the last connection ends right after one.
@@ -204,7 +204,7 @@ describe('takeover: one removal', () => {
     ]);
   });
 
-  it('retries every five minutes at last while it fails', async () => {
+  it('limits the retry delay to five minutes', async () => {
     const { attempts, logged, pass } = removing(() => new Error('no'));
     await pass(60 * MINUTE);
     assert.deepEqual([logged[0], logged.at(-1)?.slice(0, 6)], [`warning: ${FAILED}: no`, 'error:']);

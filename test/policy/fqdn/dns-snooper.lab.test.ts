@@ -397,7 +397,7 @@ describe('dns-snooper: addresses of domain names', () => {
       await restart();
     });
 
-    it('ends early when the cache is full', async () => {
+    it('ends before the TTL when the cache is full', async () => {
       const TOTAL = 40;
       await agent.stop();
       // Addresses of the other names must be evicted.

@@ -136,7 +136,7 @@ describe('tcp-streams: DNS messages in TCP streams', () => {
     assert.deepEqual(messages, ['first']);
   });
 
-  it('restart with a new SYN, but not with a retransmitted one', () => {
+  it('restart with a new SYN, but not with a retransmitted SYN', () => {
     const { messages, take } = listener();
     const stream = take({ syn: true, sequence: 99 });
     assert.equal(take({ syn: true, sequence: 99 }), stream);

@@ -246,7 +246,7 @@ describe('explain: verdict and reason for a connection', () => {
     }
 
     for (const name of ['example.com', 'myexample.com', '.example.com', 'www.example.org']) {
-      it(`${name} is not`, () => assert.equal(verdicts(name)[0], 'deny'));
+      it(`${name} is denied`, () => assert.equal(verdicts(name)[0], 'deny'));
     }
 
     it('match only with the ports of their rule', () => {

@@ -236,7 +236,7 @@ describe('source: manifest source', () => {
     await until('a is removed', () => sink.port('a') === undefined);
   });
 
-  it('keeps all objects while the directory is missing, and reads a new one', async () => {
+  it('keeps all objects while the directory is missing, and reads a recreated directory', async () => {
     write('a.yaml', service('a', 1));
     await start({ rescanMs: 20 });
     renameSync(directory, join(root, 'away'));
