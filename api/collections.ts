@@ -14,7 +14,7 @@ export function getOrCreate<Key, Value>(
 }
 
 /** Sets an entry of an LRU map and evicts the least recently set entry above the limit. */
-export function lruSet<Key, Value>(
+export function setLruEntry<Key, Value>(
   map: Map<Key, Value>,
   key: Key,
   value: Value,

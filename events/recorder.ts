@@ -2,7 +2,7 @@
  * events/ reports to operators with Kubernetes Events; this file queues, rate-limits and writes
  * them.
  */
-import { lruSet } from '../api/collections.ts';
+import { setLruEntry } from '../api/collections.ts';
 import { type Backoff, backoffMs } from '../sync/backoff.ts';
 import type { Timers } from '../sync/timers.ts';
 import { type ObjectRef, type Occurrence, reportingInstanceOf } from './event.ts';
@@ -173,7 +173,7 @@ export class EventRecorder implements Events {
     const key = `${kind} ${namespace}/${name}`;
     const now = this.#clock.now();
     const bucket = this.#objectBuckets.get(key) ?? new TokenBucket(OBJECT_RATE, now);
-    lruSet(this.#objectBuckets, key, bucket, MAX_OBJECTS);
+    setLruEntry(this.#objectBuckets, key, bucket, MAX_OBJECTS);
     return bucket.take(now) === 0;
   }
 

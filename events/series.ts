@@ -1,5 +1,5 @@
 /** Combines equal occurrences into Event series. */
-import { lruSet } from '../api/collections.ts';
+import { setLruEntry } from '../api/collections.ts';
 import {
   eventName,
   type Occurrence,
@@ -74,7 +74,7 @@ export class SeriesCache {
       entry.count += 1;
       entry.lastObserved = now;
     }
-    lruSet(this.#entries, key, entry, MAX_SERIES);
+    setLruEntry(this.#entries, key, entry, MAX_SERIES);
     return { entry, isDue: entry.writtenCount <= 1 };
   }
 

@@ -50,7 +50,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     async apply(full): Promise<ApplyReport> {
       // Take the changes of all tables at the same time: the rules in filter must not be newer than
       // the rules in nat.
-      const changes = inWritingOrder(full ? await writer.diff() : ruleset.pending());
+      const changes = inWritingOrder(full ? await writer.diff() : ruleset.pendingChanges());
       let written = 0;
       const rulesWritten = new Map<string, number>();
       for (const change of changes) {

@@ -20,7 +20,15 @@ import {
   type Table,
 } from './chains.ts';
 import { DEPTH } from './compile.ts';
-import { addressType, ctstate, hex, host, type RuleSpec, reject, ruleText } from './rule.ts';
+import {
+  addrtypeMatch,
+  ctstateMatch,
+  exactAddress,
+  hex,
+  type RuleSpec,
+  reject,
+  ruleText,
+} from './rule.ts';
 import type { IptablesCompileOptions } from './ruleset.ts';
 import type { TreeChain } from './vip-tree.ts';
 
@@ -65,7 +73,7 @@ export function staticChain(
 export const CANARY_RULE = ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
 
 /** The canary chain of each table. */
-export function canaries(): TreeChain[] {
+export function canaryChains(): TreeChain[] {
   const canary = { name: CANARY, depth: DEPTH.root, rules: [CANARY_RULE] };
   return (['mangle', 'nat', 'filter'] as const).map((table) => ({ table, ...canary }));
 }
@@ -74,7 +82,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
   // `1 << 31` is negative in JavaScript.
   const mark = hex((1 << options.masqueradeBit) >>> 0);
   return [
-    ...canaries(),
+    ...canaryChains(),
     staticChain('nat', MARK_MASQ, [{ target: `MARK --set-xmark ${mark}/${mark}` }], DEPTH.mark),
     staticChain('nat', POSTROUTING, [
       { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' },
@@ -84,7 +92,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
     ]),
     ...resetChains(options),
     staticChain('filter', FORWARD, [
-      ...(options.dropInvalid ? [{ matches: [ctstate('INVALID')], target: 'DROP' }] : []),
+      ...(options.dropInvalid ? [{ matches: [ctstateMatch('INVALID')], target: 'DROP' }] : []),
       ...forwardRules(`-m mark --mark ${mark}/${mark}`),
     ]),
   ];
@@ -111,7 +119,7 @@ export function forwardRules(...marked: readonly string[]): RuleSpec[] {
     })),
     {
       comment: 'kubernetes forwarding conntrack rule',
-      matches: [ctstate('RELATED,ESTABLISHED')],
+      matches: [ctstateMatch('RELATED,ESTABLISHED')],
       target: 'ACCEPT',
     },
   ];
@@ -167,9 +175,12 @@ function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOp
   const comment = 'kubernetes service nodeports; NOTE: this must be the last rule in this chain';
   const jump = { comment, target: NODE_PORTS };
   if (nodePortAddresses !== 'all') {
-    return nodePortAddresses.map((address) => ({ ...jump, destination: host(address, family) }));
+    return nodePortAddresses.map((address) => ({
+      ...jump,
+      destination: exactAddress(address, family),
+    }));
   }
-  const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
+  const local = { ...jump, matches: [addrtypeMatch('dst', 'LOCAL')] };
   // Exclude [::1]: the kernel does not route it off the loopback device, and route_localnet is for
   // IPv4 only.
   if (family === 'IPv4' && localhostNodePorts) return [local];
@@ -181,7 +192,7 @@ function dropPortZeroRules(): RuleSpec[] {
   return PROTOCOLS.map((protocol) => ({
     protocol,
     ports: { from: 0, to: 0 },
-    matches: [ctstate('DNAT')],
+    matches: [ctstateMatch('DNAT')],
     target: 'DROP',
   }));
 }
@@ -196,7 +207,7 @@ function sharedRules(options: BaseOptions): SharedRule[] {
     jumpFrom(table, chain, {
       // kube-proxy writes the state match first. Other text would not match kube-proxy's existing
       // jumps.
-      ...(onlyNew ? { matches: [ctstate('NEW'), commentMatch(comment)] } : { comment }),
+      ...(onlyNew ? { matches: [ctstateMatch('NEW'), commentMatch(comment)] } : { comment }),
       target,
     });
   const portals = 'kubernetes service portals';

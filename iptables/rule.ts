@@ -50,7 +50,7 @@ export function ruleText(chain: string, rule: RuleSpec): string {
 }
 
 /** A match on exactly one address, for example `10.0.0.1/32`. */
-export function host(address: string, family: IpFamily): Condition {
+export function exactAddress(address: string, family: IpFamily): Condition {
   return { value: `${address}/${hostPrefixLength(family)}` };
 }
 
@@ -86,21 +86,21 @@ function quoteComment(text: string): string {
 }
 
 /** A `-m statistic` match for the first of `n` equal shares, rounded as in the kernel (31 bits). */
-export function oneIn(n: number): string {
+export function statisticMatch(n: number): string {
   const probability = Math.round(0x80000000 / n) / 0x80000000;
   return `-m statistic --mode random --probability ${probability.toFixed(11)}`;
 }
 
-export function ctstate(states: string): string {
+export function ctstateMatch(states: string): string {
   return `-m conntrack --ctstate ${states}`;
 }
 
-export function addressType(side: 'src' | 'dst', type: 'LOCAL'): string {
+export function addrtypeMatch(side: 'src' | 'dst', type: 'LOCAL'): string {
   return `-m addrtype --${side}-type ${type}`;
 }
 
 /** A `-m recent` match, keyed on the source address only. */
-export function recent(action: string, list: string, family: IpFamily): string {
+export function recentMatch(action: string, list: string, family: IpFamily): string {
   const mask = family === 'IPv4' ? '255.255.255.255' : 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff';
   return `-m recent ${action} --name ${list} --mask ${mask} --rsource`;
 }

@@ -143,7 +143,7 @@ export class Ruleset {
   }
 
   /** Changes since `markWritten`. Only valid if the kernel has all earlier changes. */
-  pending(): TableChange[] {
+  pendingChanges(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
       const { chains, dirty } = this.#tables[table];

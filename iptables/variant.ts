@@ -37,7 +37,7 @@ export async function detectVariant(): Promise<Variant> {
  * Whether this variant has Service rules of kube-proxy or Portwide.
  * @throws ProgramTimeoutError
  */
-export async function holdsServices(variant: Variant): Promise<boolean> {
+export async function hasServiceRules(variant: Variant): Promise<boolean> {
   return (await saved(variant, 'nat'))?.includes(`\n:${SERVICES} `) ?? false;
 }
 

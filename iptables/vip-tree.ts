@@ -16,7 +16,7 @@ import { compareText, getOrCreate } from '../api/collections.ts';
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX } from './chains.ts';
 import { DEPTH, type VipEntry } from './compile.ts';
-import { host, type RuleSpec, ruleText } from './rule.ts';
+import { exactAddress, type RuleSpec, ruleText } from './rule.ts';
 
 /** A chain to write, or to remove if it has no rules. */
 export interface TreeChain {
@@ -186,7 +186,7 @@ function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): R
   for (const entry of entries.toSorted(byPrecedence).reverse()) {
     const target = tree.target(entry);
     const match = {
-      destination: host(entry.vip, family),
+      destination: exactAddress(entry.vip, family),
       protocol: entry.ports?.protocol,
       ports: entry.ports,
       comment: entry.comment,

@@ -15,10 +15,16 @@ import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
-import { every, type Timers } from '../sync/timers.ts';
+import { callPeriodically, type Timers } from '../sync/timers.ts';
 import { compareWithKernel } from './compare.ts';
 import { GracefulTermination } from './graceful-termination.ts';
-import { type Item, itemKey, precedesDestinations, serviceOf, serviceText } from './items.ts';
+import {
+  type IpvsItem,
+  isWrittenBeforeDestinations,
+  itemKey,
+  serviceOf,
+  serviceText,
+} from './items.ts';
 import { type FailedChange, IpvsApplyError, type IpvsKernel } from './kernel.ts';
 import { MarkAllocator } from './marks.ts';
 import { IpvsPlan, type IpvsPlanOptions } from './plan.ts';
@@ -88,7 +94,7 @@ class IpvsBackend implements Backend {
    */
   #isFirstSync = true;
   /** Items of VIPs that have drained and may still exist in the kernel. */
-  #pendingUnbinds: readonly Item[] = [];
+  #pendingUnbinds: readonly IpvsItem[] = [];
   /** Serialises syncs and drain checks. */
   readonly #queue = new SerialQueue();
 
@@ -110,7 +116,7 @@ class IpvsBackend implements Backend {
       endpointState: (service, destination) => this.#plan.endpointState(service, destination),
     });
     this.#timers = timers;
-    this.#stopDrainChecks = every(timers, DRAIN_CHECK_PERIOD, () => {
+    this.#stopDrainChecks = callPeriodically(timers, DRAIN_CHECK_PERIOD, () => {
       const isIdle = this.#plan.drainingVips.size === 0 && this.#pendingUnbinds.length === 0;
       if (!this.#termination.isEmpty || !isIdle)
         void this.#enqueueDrainCheck(() => this.#termination.checkAll());
@@ -245,7 +251,7 @@ class IpvsBackend implements Backend {
     );
     const rejected = new ApplyFailures();
     await rejected.collect(this.#kernel.add(adds));
-    for (const change of this.#plan.ruleset.pending()) await this.#writer.write(change);
+    for (const change of this.#plan.ruleset.pendingChanges()) await this.#writer.write(change);
     await this.#remove(removes, rejected);
     return differences.length - this.#reportPermanentErrors(rejected);
   }
@@ -281,7 +287,7 @@ class IpvsBackend implements Backend {
       isDraining: (service, key) => this.#termination.has(service, key),
     });
     const rejected = new ApplyFailures();
-    const isAddress = ({ kind }: Item) => kind === 'address';
+    const isAddress = ({ kind }: IpvsItem) => kind === 'address';
     await rejected.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));
 
     // Install the reject and masquerade rules before the VIPs are bound. Keep the DNAT rules of the
@@ -317,13 +323,13 @@ class IpvsBackend implements Backend {
    * first. Then destinations start draining; their services and mark records stay until they have
    * drained. Entries that guard destinations (source ranges, masquerade) are removed last.
    */
-  async #remove(items: readonly Item[], rejected: ApplyFailures): Promise<void> {
-    const undesired = items.flatMap((item): Item[] =>
+  async #remove(items: readonly IpvsItem[], rejected: ApplyFailures): Promise<void> {
+    const undesired = items.flatMap((item): IpvsItem[] =>
       item.kind === 'entry' ? this.#plan.desired.undesiredParts(item) : [item],
     );
     const [before, after] = [false, true].map((isAfter) =>
       undesired.filter(
-        (item) => item.kind !== 'destination' && precedesDestinations(item) === isAfter,
+        (item) => item.kind !== 'destination' && isWrittenBeforeDestinations(item) === isAfter,
       ),
     );
     await rejected.collect(this.#kernel.remove(before ?? []));
@@ -353,7 +359,7 @@ class IpvsBackend implements Backend {
       if (known.has(what)) continue;
       // For example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`.
       const [service = ''] = what.replace(/^\S+ /, '').split(' > ');
-      const name = this.#plan.nameOf(service);
+      const name = this.#plan.servicePortName(service);
       const details = { change: what, ...(name !== undefined && { service: name }), err: error };
       this.#options.onWarning(details, 'kernel rejected an IPVS change permanently');
     }

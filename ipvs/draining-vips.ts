@@ -1,7 +1,7 @@
 /** VIPs that stay bound until their connections end. */
 import type { ObjectKey } from '../api/objects.ts';
 import type { DesiredItems } from './desired-items.ts';
-import type { Item } from './items.ts';
+import type { IpvsItem } from './items.ts';
 
 /**
  * VIPs without a Route that stay bound while they have connections, and take no new ones. IPVS sees
@@ -41,7 +41,7 @@ export class DrainingVips {
    * Keeps the VIPs that a Route has bound, if its Service is refused. Call it before the Route is
    * removed.
    */
-  retain(service: ObjectKey, items: readonly Item[]): void {
+  retain(service: ObjectKey, items: readonly IpvsItem[]): void {
     if (!this.#refusedServices.has(service)) return;
     for (const item of items) if (item.kind === 'address') this.#track(item.address).add(service);
   }
@@ -73,7 +73,7 @@ export class DrainingVips {
    * Stops keeping VIPs without connections.
    * @returns items that are no longer desired, for the caller to remove from the kernel.
    */
-  takeIdle(hasConnections: (vip: string) => boolean): Item[] {
+  takeIdle(hasConnections: (vip: string) => boolean): IpvsItem[] {
     const idle = this.vips.filter((vip) => !hasConnections(vip));
     for (const vip of idle) this.#owners.delete(vip);
     return idle
@@ -92,7 +92,7 @@ export class DrainingVips {
 }
 
 /** The address, and the set entry that makes the rules reject new connections to the address. */
-function bindingItems(vip: string): Item[] {
+function bindingItems(vip: string): IpvsItem[] {
   return [
     { kind: 'entry', set: 'KUBE-IPVS-IPS', entry: { ip: vip } },
     { kind: 'address', address: vip },

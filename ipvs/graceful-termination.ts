@@ -11,7 +11,7 @@ import type {
   IpvsDestinationState,
   IpvsServiceKey,
 } from '../netlink/ipvs/ipvs.ts';
-import { destinationText, type Item, itemKey, serviceText } from './items.ts';
+import { destinationText, type IpvsItem, itemKey, serviceText } from './items.ts';
 import type { IpvsKernel } from './kernel.ts';
 
 /**
@@ -90,7 +90,7 @@ interface DrainingService {
   readonly service: IpvsServiceKey;
   readonly destinations: Map<string, DrainingDestination>;
   /** Items to remove with the last destination, by key: the service itself and its mark record. */
-  readonly deferredItems: Map<string, Item>;
+  readonly deferredItems: Map<string, IpvsItem>;
 }
 
 /** Access to the IPVS table. */
@@ -132,7 +132,7 @@ export class GracefulTermination {
    * drain.
    * @returns whether the removal is deferred.
    */
-  deferRemoval(service: string, item: Item): boolean {
+  deferRemoval(service: string, item: IpvsItem): boolean {
     const draining = this.#services.get(service);
     draining?.deferredItems.set(itemKey(item), item);
     return draining !== undefined;

@@ -34,7 +34,7 @@ import {
 } from '../netlink/route/links.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { DesiredItems } from './desired-items.ts';
-import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
+import { destinationText, type IpvsItem, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
 
 /** A change that the kernel rejected: its description, and the error. */
@@ -261,7 +261,7 @@ export class IpvsKernel {
    * Adds items, stage by stage.
    * @throws IpvsApplyError after trying all items.
    */
-  async add(items: readonly Item[]): Promise<void> {
+  async add(items: readonly IpvsItem[]): Promise<void> {
     await this.#writeAll(await groupByStage(items), 'add');
   }
 
@@ -269,7 +269,7 @@ export class IpvsKernel {
    * Removes items, stage by stage in reverse order.
    * @throws IpvsApplyError after trying all items.
    */
-  async remove(items: readonly Item[]): Promise<void> {
+  async remove(items: readonly IpvsItem[]): Promise<void> {
     await this.#writeAll((await groupByStage(items)).reverse(), 'remove');
   }
 
@@ -283,13 +283,13 @@ export class IpvsKernel {
     if (failures.length > 0) throw new IpvsApplyError(failures);
   }
 
-  async #writeAll(stages: readonly Item[][], op: 'add' | 'remove'): Promise<void> {
+  async #writeAll(stages: readonly IpvsItem[][], op: 'add' | 'remove'): Promise<void> {
     const failures: FailedChange[] = [];
     for (const stage of stages) failures.push(...(await this.#write(stage, op)));
     if (failures.length > 0) throw new IpvsApplyError(failures);
   }
 
-  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<FailedChange[]> {
+  async #write(stage: readonly IpvsItem[], op: 'add' | 'remove'): Promise<FailedChange[]> {
     const table: IpvsChange[] = [];
     const sets: IpsetChange[] = [];
     const addresses: string[] = [];
@@ -379,7 +379,7 @@ function isTeardown(change: IpvsChange): boolean {
 }
 
 function tableChange(
-  item: Extract<Item, { kind: 'service' | 'destination' }>,
+  item: Extract<IpvsItem, { kind: 'service' | 'destination' }>,
   op: 'add' | 'remove',
 ): IpvsChange {
   const key = item.service;
@@ -393,8 +393,8 @@ function tableChange(
     : { op: 'delete-destination', key, destination: item.destination };
 }
 
-async function groupByStage(items: readonly Item[]): Promise<Item[][]> {
-  const stages = Array.from({ length: STAGES }, (): Item[] => []);
+async function groupByStage(items: readonly IpvsItem[]): Promise<IpvsItem[][]> {
+  const stages = Array.from({ length: STAGES }, (): IpvsItem[] => []);
   const slice = new TimeSlice();
   for (const item of items) {
     stages[stageOf(item)]?.push(item);

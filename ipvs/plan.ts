@@ -19,7 +19,7 @@ import {
 import { DesiredItems } from './desired-items.ts';
 import { DrainingVips } from './draining-vips.ts';
 import type { EndpointState } from './graceful-termination.ts';
-import { type Item, serviceText } from './items.ts';
+import { type IpvsItem, serviceText } from './items.ts';
 import { type MarkAllocator, verdictMarks } from './marks.ts';
 import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStaticRules, type RuleOptions } from './rules.ts';
@@ -34,7 +34,7 @@ export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
 /** A Route with its items and the owners of its marks. */
 interface CompiledRoute {
   readonly route: Route;
-  readonly items: readonly Item[];
+  readonly items: readonly IpvsItem[];
   readonly owners: readonly string[];
 }
 
@@ -129,7 +129,7 @@ export class IpvsPlan {
    * Name of the Service port (`ns/name` or `ns/name:port`) behind an IPVS service.
    * @param service key as of `serviceText`.
    */
-  nameOf(service: string): string | undefined {
+  servicePortName(service: string): string | undefined {
     return this.#routesByService.get(service)?.name;
   }
 
@@ -214,7 +214,7 @@ export class IpvsPlan {
     return { route, items, owners: [] };
   }
 
-  #indexService(item: Item, route: Route | undefined): void {
+  #indexService(item: IpvsItem, route: Route | undefined): void {
     if (item.kind !== 'service') return;
     const key = serviceText(item.service);
     this.#changedServices.add(key);

@@ -6,7 +6,7 @@ import { PROTOCOLS } from '../api/objects.ts';
 import { masqueradeRule, staticChain } from '../iptables/base-rules.ts';
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ, POSTROUTING } from '../iptables/chains.ts';
 import { DEPTH } from '../iptables/compile.ts';
-import { addressType, fromNonPodClients, type RuleSpec } from '../iptables/rule.ts';
+import { addrtypeMatch, fromNonPodClients, type RuleSpec } from '../iptables/rule.ts';
 import type { TreeChain } from '../iptables/vip-tree.ts';
 import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
 import { LISTED_PORT_SETS, masqueradeMark, type RuleOptions, setMatches } from './rule-matches.ts';
@@ -15,7 +15,7 @@ import { LISTED_PORT_SETS, masqueradeMark, type RuleOptions, setMatches } from '
 export function masqueradeRules(options: RuleOptions): RuleSpec[] {
   const { inSet, notInSet, inSets } = setMatches(options);
   const toMasq = { target: MARK_MASQ };
-  const isFromNode = addressType('src', 'LOCAL');
+  const isFromNode = addrtypeMatch('src', 'LOCAL');
   return [
     { source: { value: LOOPBACK_CIDRS[options.family] }, target: 'RETURN' },
     {
@@ -51,7 +51,7 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
     { matches: [isFromNode, inSet('KUBE-EXTERNAL-IP-LOCAL')], ...toMasq },
     { matches: [isFromNode, inSet('KUBE-ALL-PORTS-IPS', 'dst')], ...toMasq },
     {
-      matches: [addressType('dst', 'LOCAL'), notInSet('KUBE-IPVS-IPS', 'dst')],
+      matches: [addrtypeMatch('dst', 'LOCAL'), notInSet('KUBE-IPVS-IPS', 'dst')],
       target: IPVS_NODE_PORT,
     },
     ...inSets(LISTED_PORT_SETS, 'ACCEPT'),
@@ -93,7 +93,7 @@ export function natChains(options: RuleOptions): TreeChain[] {
     ];
   });
   const loadBalancers = [
-    { matches: [addressType('src', 'LOCAL'), local], target: MARK_MASQ },
+    { matches: [addrtypeMatch('src', 'LOCAL'), local], target: MARK_MASQ },
     {
       comment: 'Kubernetes service load balancer ip + port with externalTrafficPolicy=local',
       matches: [local],

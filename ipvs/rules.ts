@@ -8,7 +8,12 @@
  * mark does not interfere with packet marks, and an encapsulated packet is not masqueraded a second
  * time.
  */
-import { canaries, jumpFrom, type SharedRule, type StaticRules } from '../iptables/base-rules.ts';
+import {
+  canaryChains,
+  jumpFrom,
+  type SharedRule,
+  type StaticRules,
+} from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
   ALL_PORTS_INSIDE,
@@ -21,7 +26,7 @@ import {
   SERVICES,
   type Table,
 } from '../iptables/chains.ts';
-import { ctstate } from '../iptables/rule.ts';
+import { ctstateMatch } from '../iptables/rule.ts';
 import { LISTED_PORT_SETS, type RuleOptions, setMatches } from './rule-matches.ts';
 import { filterChains } from './rules-filter.ts';
 import { mangleChains } from './rules-mangle.ts';
@@ -37,7 +42,7 @@ export type { RuleOptions } from './rule-matches.ts';
 export function ipvsStaticRules(options: RuleOptions, allPortsByRules: boolean): StaticRules {
   return {
     chains: () => [
-      ...canaries(),
+      ...canaryChains(),
       ...mangleChains(options),
       ...natChains(options),
       ...filterChains(options),
@@ -54,7 +59,7 @@ export function ipvsStaticRules(options: RuleOptions, allPortsByRules: boolean):
 }
 
 function jump(table: Table, chain: string, target: string, text: string, onlyNew = false) {
-  const matches = onlyNew ? [ctstate('NEW')] : [];
+  const matches = onlyNew ? [ctstateMatch('NEW')] : [];
   return jumpFrom(table, chain, { comment: text, matches, target });
 }
 

@@ -8,20 +8,20 @@ import { UserError } from '../process/errors.ts';
 import { tryLock } from '../process/lock.ts';
 import { ProgramError } from '../process/run-program.ts';
 import { CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
-import { iptablesRules } from './iptables-rules.ts';
-import { ipvsDevice, ipvsServices } from './ipvs.ts';
-import { nftTables } from './nft-tables.ts';
-import { policyRules } from './policy-rules.ts';
+import { iptablesCleanup } from './iptables-rules.ts';
+import { ipvsDeviceCleanup, ipvsServicesCleanup } from './ipvs.ts';
+import { nftTablesCleanup } from './nft-tables.ts';
+import { policyCleanup } from './policy-rules.ts';
 
 /** Steps that remove rules, tables, sets, IPVS services and the device of all modes, in order. */
 export function allCleanupSteps(excludeCidrs: readonly string[]): CleanupStep[] {
   return [
     // Remove the device first: without rules, packets to VIPs on the device would reach the node's
     // own listeners.
-    ipvsDevice(excludeCidrs),
-    ...IP_FAMILIES.flatMap((family) => [iptablesRules(family), nftTables(family)]),
-    policyRules,
-    ipvsServices(excludeCidrs),
+    ipvsDeviceCleanup(excludeCidrs),
+    ...IP_FAMILIES.flatMap((family) => [iptablesCleanup(family), nftTablesCleanup(family)]),
+    policyCleanup,
+    ipvsServicesCleanup(excludeCidrs),
   ];
 }
 

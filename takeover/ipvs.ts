@@ -34,7 +34,7 @@ const IPVS_ON_NODE = {
  * @param excludeCidrs IPVS services with these addresses belong to other programs
  * (`--ipvs-exclude-cidrs`).
  */
-export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): CleanupStep {
+export function ipvsCleanup(excludeCidrs: readonly string[], node = IPVS_ON_NODE): CleanupStep {
   // IPVS services that had connections at the last check. All other services have weight 0, so they
   // get no new connections.
   let busy: readonly IpvsServiceKey[] | undefined;
@@ -58,7 +58,7 @@ export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): Clea
  * Removes the dummy device, or only Portwide's addresses if the device also has addresses of other
  * programs.
  */
-export function ipvsDevice(excludeCidrs: readonly string[]): CleanupStep {
+export function ipvsDeviceCleanup(excludeCidrs: readonly string[]): CleanupStep {
   return (attempt) => attempt.remove(`device ${IPVS_DEVICE}`, () => deleteDevice(excludeCidrs));
 }
 
@@ -66,7 +66,7 @@ export function ipvsDevice(excludeCidrs: readonly string[]): CleanupStep {
  * Removes services and sets at once, even if they are in use. Call it when no rule references the
  * sets.
  */
-export function ipvsServices(excludeCidrs: readonly string[]): CleanupStep {
+export function ipvsServicesCleanup(excludeCidrs: readonly string[]): CleanupStep {
   return async (attempt) => {
     // Remove the services before the sets, which record the marks of Portwide's services.
     await attempt.remove('IPVS', () => clearServices(excludeCidrs));

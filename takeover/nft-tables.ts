@@ -9,7 +9,7 @@ import type { CleanupStep } from './cleanup-attempt.ts';
 export const KUBE_PROXY_TABLE = 'kube-proxy';
 
 /** Deletes the tables of one family that serve Services. */
-export function nftTables(
+export function nftTablesCleanup(
   family: IpFamily,
   names: readonly string[] = [TABLE, KUBE_PROXY_TABLE],
 ): CleanupStep {

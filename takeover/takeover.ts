@@ -17,10 +17,10 @@ import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import type { Timers } from '../sync/timers.ts';
 import { aggregateErrors, CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
-import { iptablesRules } from './iptables-rules.ts';
-import { ipvs } from './ipvs.ts';
-import { KUBE_PROXY_TABLE, nftTables } from './nft-tables.ts';
-import { policyRules } from './policy-rules.ts';
+import { iptablesCleanup } from './iptables-rules.ts';
+import { ipvsCleanup } from './ipvs.ts';
+import { KUBE_PROXY_TABLE, nftTablesCleanup } from './nft-tables.ts';
+import { policyCleanup } from './policy-rules.ts';
 import { isRouteLocalnetEnabled, RouteLocalnetError } from './route-localnet.ts';
 
 /**
@@ -89,7 +89,12 @@ const EFFECTS: Readonly<Record<LeftoverName, string>> = {
   'network-policy': 'network policies of the earlier agent stay in force',
 };
 
-const CLEANUP_STEPS = { nftTables, iptablesRules, ipvs, policyRules };
+const CLEANUP_STEPS = {
+  nftTables: nftTablesCleanup,
+  iptablesRules: iptablesCleanup,
+  ipvs: ipvsCleanup,
+  policyRules: policyCleanup,
+};
 
 /** The takeover by a running agent. */
 export class Takeover {

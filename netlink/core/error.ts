@@ -86,7 +86,7 @@ export class UnsupportedError extends Error {
  * Converts an error with one of the given error numbers to an UnsupportedError.
  * @returns the error to throw.
  */
-export function orUnsupported(feature: string, error: unknown, ...errnos: number[]): unknown {
+export function toUnsupportedError(feature: string, error: unknown, ...errnos: number[]): unknown {
   return hasErrno(error, ...errnos) ? new UnsupportedError(feature, { cause: error }) : error;
 }
 

@@ -9,8 +9,8 @@ import {
   labelErrors,
   type NetlinkError,
   NO_SUBSYSTEM_ERRNOS,
-  orUnsupported,
   relabelError,
+  toUnsupportedError,
   UnsupportedError,
 } from '../core/error.ts';
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
@@ -79,7 +79,7 @@ export class Ipsets {
       return new Ipsets(socket);
     } catch (error) {
       await socket?.close();
-      throw orUnsupported('ipset', error, ...NO_SUBSYSTEM_ERRNOS);
+      throw toUnsupportedError('ipset', error, ...NO_SUBSYSTEM_ERRNOS);
     }
   }
 
@@ -184,7 +184,7 @@ export class Ipsets {
       this.#revisions.set(key, revision);
       return revision;
     } catch (error) {
-      throw orUnsupported(`ipset type ${type}`, error, IPSET_ERR_FIND_TYPE);
+      throw toUnsupportedError(`ipset type ${type}`, error, IPSET_ERR_FIND_TYPE);
     }
   }
 }

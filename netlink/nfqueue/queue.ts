@@ -8,7 +8,7 @@ import {
   EINVAL,
   EPROTONOSUPPORT,
   NetlinkError,
-  orUnsupported,
+  toUnsupportedError,
   UnsupportedError,
 } from '../core/error.ts';
 import { libc } from '../core/libc.ts';
@@ -61,7 +61,7 @@ export class PacketQueue {
       const options = { receiveBuffer: RECEIVE_BUFFER, ignoreOverruns: true };
       this.#fd = openDescriptor(NETLINK_NETFILTER, options);
     } catch (error) {
-      throw orUnsupported('NFQUEUE', error, EPROTONOSUPPORT);
+      throw toUnsupportedError('NFQUEUE', error, EPROTONOSUPPORT);
     }
   }
 

@@ -18,7 +18,7 @@ import {
   ENXIO,
   EOPNOTSUPP,
   NetlinkError,
-  orUnsupported,
+  toUnsupportedError,
   undefinedOnErrno,
 } from '../core/error.ts';
 import type { NetlinkRequest } from '../core/message.ts';
@@ -82,7 +82,7 @@ export function createDummy(name: string): Promise<number> {
   );
   return withSocket(NETLINK_ROUTE, async (socket) => {
     await socket.request(request).catch((error: unknown) => {
-      throw orUnsupported('dummy interfaces', error, EOPNOTSUPP);
+      throw toUnsupportedError('dummy interfaces', error, EOPNOTSUPP);
     });
     const index = await find(socket, name);
     if (index === undefined) throw new NetlinkError(`network interface ${name}`, ENODEV);

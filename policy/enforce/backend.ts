@@ -38,7 +38,13 @@ import {
 } from '../compile/policy-table.ts';
 import { DIRECTIONS, type Direction } from '../model/terms.ts';
 import { PolicyRefusedError } from './policy-refused-error.ts';
-import { activeTable, fill, type PolicyTables, rebuild, type TableContent } from './rebuild.ts';
+import {
+  activeTable,
+  type PolicyTables,
+  rebuild,
+  replaceChainRules,
+  type TableContent,
+} from './rebuild.ts';
 import { SetTtls } from './set-ttls.ts';
 
 export interface PolicyBackendOptions extends PolicyTableOptions {
@@ -255,13 +261,16 @@ export class PolicyBackend {
     const changed = parts.filter(({ name }) => this.#chains.has(name));
     const stale = staleChains(chains, cleanupChains, this.#chains, this.family);
 
-    await this.#tables.main.transact([...setOperations('add', prepare), ...created.map(fill)]);
+    await this.#tables.main.transact([
+      ...setOperations('add', prepare),
+      ...created.map(replaceChainRules),
+    ]);
     for (const { name } of created) this.#chains.add(name);
     this.#count(prepare, 1);
     await this.#tables.main.transact([
       ...setOperations('delete', remove),
       ...setOperations('add', add),
-      ...changed.map(fill),
+      ...changed.map(replaceChainRules),
     ]);
     this.#count(remove, -1);
     this.#count(add, 1);

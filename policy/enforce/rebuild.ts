@@ -100,7 +100,7 @@ export async function rebuild(
     await nft.run(policyTableScript(name, options, fixed, counters));
     const policySetChains = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
-      ...[...fixed.filter((each) => !isBase(each)), ...policySetChains].map(fill),
+      ...[...fixed.filter((each) => !isBase(each)), ...policySetChains].map(replaceChainRules),
       ...[...elements].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),
     ]);
   };
@@ -111,7 +111,7 @@ export async function rebuild(
   const commit = async (which: keyof typeof layouts, also: readonly NftOperation[] = []) => {
     const baseChains = layouts[which].fixed.filter(isBase);
     const marker = { name: COMMIT_MARKER, rules: [] };
-    await tables[which].transact([...[...baseChains, marker].map(fill), ...also]);
+    await tables[which].transact([...[...baseChains, marker].map(replaceChainRules), ...also]);
   };
 
   const old = await activeTable(tables);
@@ -126,7 +126,7 @@ export async function rebuild(
 }
 
 /** Replaces the rules of a chain. */
-export function fill(chain: TableChain): NftOperation {
+export function replaceChainRules(chain: TableChain): NftOperation {
   return { action: 'fill', chain: nftChainRules(chain) };
 }
 

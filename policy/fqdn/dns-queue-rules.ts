@@ -19,7 +19,7 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { Iptables } from '../../iptables/commands.ts';
-import { ctstate, host, ruleText } from '../../iptables/rule.ts';
+import { ctstateMatch, exactAddress, ruleText } from '../../iptables/rule.ts';
 
 /** The iptables commands that these rules need. */
 export type MangleTable = Pick<Iptables, 'family' | 'saveTable' | 'restore'>;
@@ -32,7 +32,7 @@ const JUMPS: readonly string[] = [
   ruleText('FORWARD', { matches: [COMMENT], target: DNS_CHAIN }),
   ruleText('INPUT', { matches: [COMMENT], target: DNS_CHAIN }),
   ruleText('OUTPUT', { matches: [COMMENT, '-m conntrack --ctdir REPLY'], target: DNS_CHAIN }),
-  ruleText('OUTPUT', { matches: [COMMENT, ctstate('UNTRACKED')], target: DNS_CHAIN }),
+  ruleText('OUTPUT', { matches: [COMMENT, ctstateMatch('UNTRACKED')], target: DNS_CHAIN }),
 ];
 
 const FROM_ELSEWHERE = '-m addrtype ! --src-type LOCAL';
@@ -49,9 +49,9 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
     (['UDP', 'TCP'] as const).flatMap((protocol) => {
       const tracked = (direction: string) =>
         `-m conntrack --ctorigdst ${resolver} --ctorigdstport ${PORT} --ctdir ${direction}`;
-      const untracked = ctstate('UNTRACKED');
+      const untracked = ctstateMatch('UNTRACKED');
       const port = (side: 's' | 'd') => `-m ${protocol.toLowerCase()} --${side}port ${PORT}`;
-      const address = host(resolver, family);
+      const address = exactAddress(resolver, family);
       return [
         { protocol, matches: [tracked('ORIGINAL'), FROM_ELSEWHERE], target },
         { protocol, matches: [tracked('REPLY'), TO_ELSEWHERE], target },

@@ -166,7 +166,7 @@ export class DnsSnooper {
        * Whether answers are not observed although rules have domain names: no resolver is known, or
        * the thread or the iptables rules of an IP family failed.
        */
-      isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
+      isNotObserving: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
       ...this.#cache.stats(),
     };
   }

@@ -50,7 +50,7 @@ export class Memberships {
   #candidateLists = new WeakMap<Labels, readonly RuleList[]>();
 
   /** Returns the entry of pods of this class on other nodes. */
-  of(pods: PodClass): AddressEntry {
+  entryOf(pods: PodClass): AddressEntry {
     return getOrCreate(this.#entries, pods, () =>
       withLists(EMPTY_ENTRY, pods, this.#candidates(pods.namespace)),
     );
@@ -63,7 +63,7 @@ export class Memberships {
   }
 
   /**
-   * Drops the cached entry, because the namespace was relabelled. The next `of()` computes it
+   * Drops the cached entry, because the namespace was relabelled. The next `entryOf()` computes it
    * again.
    */
   invalidate(pods: PodClass): void {
@@ -113,7 +113,7 @@ export class Memberships {
     removedIds: ReadonlySet<ListId>,
   ): boolean {
     const before = this.#entries.get(pods);
-    // The entry is not cached, so `of()` will compute it. The caller of `invalidate()` has marked
+    // The entry is not cached, so `entryOf()` will compute it. The caller of `invalidate()` has marked
     // the addresses as dirty.
     if (before === undefined) return false;
     const isUnchanged =

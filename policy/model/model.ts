@@ -19,9 +19,9 @@ import {
   Memberships,
   type NamedPortMember,
 } from './memberships.ts';
-import { type ListRanges, Networks } from './networks.ts';
-import { Nodes } from './nodes.ts';
-import { type PodChange, type PodClass, Pods } from './pods.ts';
+import { type ListRanges, PeerNetworks } from './networks.ts';
+import { NodeIndex } from './nodes.ts';
+import { type PodChange, type PodClass, PodIndex } from './pods.ts';
 import { type PolicySet, type PolicySetRules, PolicySets } from './policy-sets.ts';
 import { type AddressRange, addressNumber, rangesContain } from './ranges.ts';
 import { type PeerList, type RuleList, RuleLists } from './rule-lists.ts';
@@ -55,9 +55,9 @@ export interface ModelChanges {
  * that contain the policy, and the lists that no other rule uses.
  */
 export class PolicyModel {
-  readonly #pods: Pods;
-  readonly #nodes = new Nodes();
-  readonly #networks = new Networks();
+  readonly #pods: PodIndex;
+  readonly #nodes = new NodeIndex();
+  readonly #networks = new PeerNetworks();
   readonly #lists = new RuleLists();
   readonly #memberships = new Memberships();
   readonly #policySets = new PolicySets(this.#lists);
@@ -69,7 +69,7 @@ export class PolicyModel {
   readonly #dirtyPolicySets = new Set<PolicySet>();
 
   constructor({ nodeName }: { readonly nodeName: string }) {
-    this.#pods = new Pods(nodeName);
+    this.#pods = new PodIndex(nodeName);
   }
 
   upsert(object: ModelObject): void {
@@ -119,7 +119,7 @@ export class PolicyModel {
     const slice = new TimeSlice();
     for (const { classes } of this.#pods.namespaces()) {
       for (const pods of classes.values()) {
-        this.#memberships.of(pods);
+        this.#memberships.entryOf(pods);
         if (slice.isOver()) await slice.yield();
       }
     }
@@ -204,7 +204,10 @@ export class PolicyModel {
   namedPortsAt(address: string): readonly NamedPortMember[] {
     const pods = this.#pods.owner(address)?.class;
     if (pods === undefined) return [];
-    return [...this.#memberships.of(pods).namedPorts, ...this.#memberships.localNamedPorts(pods)];
+    return [
+      ...this.#memberships.entryOf(pods).namedPorts,
+      ...this.#memberships.localNamedPorts(pods),
+    ];
   }
 
   /** Updates policy sets and lists. Address entries are computed lazily. */
@@ -234,10 +237,10 @@ export class PolicyModel {
   }
 
   #entryOfPods(pod: Pod, pods: PodClass): AddressEntry {
-    const entry = this.#memberships.of(pods);
+    const entry = this.#memberships.entryOf(pods);
     if (!this.#pods.isLocal(pod)) return entry;
     return getOrCreate(this.#localEntries, pods, () => {
-      const { ingress, egress } = this.#policySets.of(pods);
+      const { ingress, egress } = this.#policySets.assignmentOf(pods);
       return {
         peers: entry.peers,
         namedPorts: [...entry.namedPorts, ...this.#memberships.localNamedPorts(pods)],

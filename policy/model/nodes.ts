@@ -6,7 +6,7 @@ import type { ListChanges, PeerList } from './rule-lists.ts';
 import { matches } from './selectors.ts';
 import type { ListId } from './terms.ts';
 
-export class Nodes {
+export class NodeIndex {
   readonly #nodes = new Map<ObjectKey, Node>();
   readonly #byAddress = new Map<string, Set<Node>>();
   readonly #lists = new Set<PeerList>();

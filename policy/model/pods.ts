@@ -43,7 +43,7 @@ export interface PodChange {
   readonly classes: readonly PodClass[];
 }
 
-export class Pods {
+export class PodIndex {
   readonly #nodeName: string;
   readonly #pods = new Map<ObjectKey, PodState>();
   readonly #namespaces = new Map<string, NamespaceState>();

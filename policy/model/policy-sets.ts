@@ -90,7 +90,7 @@ export class PolicySets {
   }
 
   /** The policy sets that apply to pods of a class on this node. */
-  of(pods: PodClass): Assignment {
+  assignmentOf(pods: PodClass): Assignment {
     return this.#assigned.get(pods) ?? NO_POLICIES;
   }
 
@@ -175,13 +175,13 @@ export class PolicySets {
 
   /** @returns whether the assignment changed. */
   #assign(pods: PodClass): boolean {
-    const before = this.of(pods);
+    const before = this.assignmentOf(pods);
     if (pods.localCount === 0) this.#assigned.delete(pods);
     else {
       const ingress = this.acquire(pods, 'ingress');
       this.#assigned.set(pods, { ingress, egress: this.acquire(pods, 'egress') });
     }
-    const now = this.of(pods);
+    const now = this.assignmentOf(pods);
     for (const set of [before.ingress, before.egress]) if (set !== undefined) this.release(set);
     return now.ingress !== before.ingress || now.egress !== before.egress;
   }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { constants } from 'node:os';
 import { DesiredItems } from '../../ipvs/desired-items.ts';
-import type { Item } from '../../ipvs/items.ts';
+import type { IpvsItem } from '../../ipvs/items.ts';
 import { IpvsApplyError } from '../../ipvs/kernel.ts';
 import { type SetName, setSpec } from '../../ipvs/sets.ts';
 import { EAFNOSUPPORT, EINVAL, ENOENT } from '../../netlink/core/error.ts';
@@ -16,13 +16,17 @@ const OTHER = { address: '10.244.0.2', port: 0 };
 const service = { kind: 'mark', family: 'IPv4', mark: 4098 } as const;
 const config = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 };
 const SERVICE = { kind: 'service', service, config } as const;
-const entry = (set: SetName, port = 0): Item => ({ kind: 'entry', set, entry: { ip: VIP, port } });
-const destination = (pod: typeof POD): Item => ({
+const entry = (set: SetName, port = 0): IpvsItem => ({
+  kind: 'entry',
+  set,
+  entry: { ip: VIP, port },
+});
+const destination = (pod: typeof POD): IpvsItem => ({
   kind: 'destination',
   service,
   destination: pod,
 });
-const bound = (address: string): Item => ({ kind: 'address', address });
+const bound = (address: string): IpvsItem => ({ kind: 'address', address });
 
 /** A kernel with the device and all sets. */
 async function prepared() {
@@ -100,7 +104,7 @@ describe('kernel: writing items', () => {
       .set('add-destination FWM 4098 > 10.244.0.1:0 weight 1', EINVAL)
       .set(`add KUBE-PORT-RANGES ${VIP} 80`, ENOMEM)
       .set(`add address ${VIP}`, ENOMEM);
-    const items: Item[] = [
+    const items: IpvsItem[] = [
       SERVICE,
       ...[POD, OTHER].map(destination),
       ...[80, 81].map((port) => entry('KUBE-PORT-RANGES', port)),

@@ -4,7 +4,7 @@ import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { TABLES } from '../../iptables/ruleset.ts';
-import { type Item, itemKey } from '../../ipvs/items.ts';
+import { type IpvsItem, itemKey } from '../../ipvs/items.ts';
 import { MarkAllocator } from '../../ipvs/marks.ts';
 import { IpvsPlan } from '../../ipvs/plan.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
@@ -38,7 +38,7 @@ function take(into: Plan, table: RouteTable, family: IpFamily, addresses: readon
 }
 
 /** Items sorted by key, independent of the order of Routes. */
-function itemsOf({ desired }: Plan): readonly Item[] {
+function itemsOf({ desired }: Plan): readonly IpvsItem[] {
   return [...desired.items()].sort((a, b) => (itemKey(a) < itemKey(b) ? -1 : 1));
 }
 

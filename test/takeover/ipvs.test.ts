@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
-import { ipvs } from '../../takeover/ipvs.ts';
+import { ipvsCleanup } from '../../takeover/ipvs.ts';
 import { Takeover } from '../../takeover/takeover.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 import { NO_LEFTOVERS } from './no-leftovers.ts';
@@ -23,7 +23,7 @@ function node() {
   const checks: (readonly IpvsServiceKey[])[] = [];
   let startedDraining = true;
   let isThere = true;
-  const leftover = ipvs([], {
+  const leftover = ipvsCleanup([], {
     hasDevice: async () => isThere,
     drainServices: async (_excluded, among = [WEB, DNS]) => {
       checks.push(among);
