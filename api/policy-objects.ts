@@ -41,7 +41,10 @@ export interface Pod {
    * pod peer.
    */
   readonly hostNetwork: boolean;
-  /** Phase Succeeded or Failed: its addresses may already belong to another pod. */
+  /**
+   * Whether the pod is in phase Succeeded or Failed. Its addresses may already belong to another
+   * pod.
+   */
   readonly finished: boolean;
   /** Named ports of all containers. */
   readonly namedPorts: readonly NamedPort[];

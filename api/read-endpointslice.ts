@@ -33,7 +33,7 @@ const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-tim
 /**
  * Reads an EndpointSlice of `discovery.k8s.io/v1`. Checks the rules of Kubernetes'
  * ValidateEndpointSlice; missing conditions have kube-proxy's defaults.
- * @returns undefined for a slice that is not used here: address type FQDN, or no label
+ * @returns undefined for an unused slice: address type FQDN, or no label
  * `kubernetes.io/service-name`.
  * @throws InvalidObject for the first field that cannot be read.
  */

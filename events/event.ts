@@ -14,7 +14,7 @@ export interface ObjectRef {
   readonly uid: string;
 }
 
-/** One occurrence of an Event, before equal ones are combined into a series. */
+/** One occurrence of an Event. Equal occurrences are later combined into a series. */
 export interface Occurrence {
   readonly type: 'Normal' | 'Warning';
   readonly regarding: ObjectRef;

@@ -33,7 +33,7 @@ export interface EventClock extends Timers {
 
 export interface RecorderOptions {
   readonly nodeName: string;
-  /** Number of nodes of the cluster, as far as known. */
+  /** Number of known nodes of the cluster. */
   readonly nodes: () => number;
   readonly onDropped: (reason: DropReason) => void;
   /** Compatible with pino loggers. */
@@ -101,7 +101,7 @@ export class EventRecorder implements Events {
   #dueTimer: unknown;
   /** Nanosecond part of the next Event name; starts at random. */
   #offset: number;
-  /** The current failure has already been logged. */
+  /** Whether writing fails and the failure has been logged. */
   #isFailing = false;
 
   constructor(options: RecorderOptions) {

@@ -45,7 +45,7 @@ const MAX_SERIES = 1000;
  * first and second occurrence, then every half hour, and at the end of the series.
  */
 export class SeriesCache {
-  /** In the order of the last occurrence, oldest first. */
+  /** Entries in the order of their last occurrence, oldest first. */
   readonly #entries = new Map<string, SeriesEntry>();
 
   get size(): number {

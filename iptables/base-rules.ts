@@ -38,9 +38,12 @@ export interface BaseOptions extends IptablesCompileOptions {
   readonly masqueradeBit: number;
   /** `all`: every local address; otherwise these addresses of the node (`--nodeport-addresses`). */
   readonly nodePortAddresses: 'all' | readonly string[];
-  /** Serve node ports on 127.0.0.1 (`--iptables-localhost-nodeports`); IPv4 only. */
+  /** Whether to serve node ports on 127.0.0.1 (`--iptables-localhost-nodeports`); IPv4 only. */
   readonly localhostNodePorts: boolean;
-  /** Drop packets in conntrack state INVALID. Off if nf_conntrack_tcp_be_liberal is set. */
+  /**
+   * Whether to drop packets in conntrack state INVALID. False if nf_conntrack_tcp_be_liberal is
+   * set.
+   */
   readonly dropInvalid: boolean;
   /** MASQUERADE supports --random-fully (iptables 1.6.2). */
   readonly randomFully: boolean;
@@ -129,7 +132,7 @@ export function forwardRules(...marked: readonly string[]): RuleSpec[] {
 export interface RootRules {
   readonly before?: readonly RuleSpec[];
   readonly after?: readonly RuleSpec[];
-  /** Remove the chain while the tree is empty; default: keep it. */
+  /** Whether to remove the chain while the tree is empty. Default: keep the chain. */
   readonly removeWhenEmpty?: boolean;
 }
 

@@ -78,7 +78,7 @@ export interface CompiledRules {
   readonly healthCheck: PortRule | undefined;
 }
 
-/** Depth of the chains in the jump graph; a chain only jumps to deeper ones. */
+/** Depth of the chains in the jump graph; a chain only jumps to deeper chains. */
 export const DEPTH = {
   root: 0,
   branch: 1,

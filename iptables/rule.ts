@@ -22,7 +22,7 @@ export interface RuleSpec {
   readonly matches?: readonly string[] | undefined;
   /** Target with its options. */
   readonly target: string;
-  /** Use `-g`: the target chain does not return to this one. */
+  /** Whether to use `-g`: the target chain does not return to this chain. */
   readonly goto?: boolean | undefined;
 }
 

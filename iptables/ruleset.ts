@@ -38,7 +38,10 @@ export interface TableChange {
 /** Changes to a chain that is shared with other programs. */
 export interface SharedChange {
   readonly chain: string;
-  /** The chain does not exist. Naming an existing chain would flush it. */
+  /**
+   * Whether to create the chain, because it does not exist. Naming an existing chain in the input
+   * would flush it.
+   */
   readonly create: boolean;
   readonly remove: readonly string[];
   /** Rules to insert at the head, in this order. */

@@ -89,8 +89,8 @@ class IpvsBackend implements Backend {
   /** Whether the last sync succeeded. */
   #isInSync = false;
   /**
-   * No full sync has succeeded yet: the kernel state may come from an earlier agent or from
-   * kube-proxy.
+   * Whether no full sync has succeeded yet. The kernel state may then come from an earlier agent or
+   * from kube-proxy.
    */
   #isFirstSync = true;
   /** Items of VIPs that have drained and may still exist in the kernel. */
@@ -367,7 +367,7 @@ class IpvsBackend implements Backend {
   }
 }
 
-/** Collects rejected changes, so that one of them does not stop the rest of the sync. */
+/** Collects rejected changes, so that a rejected change does not stop the rest of the sync. */
 class ApplyFailures {
   readonly failures: FailedChange[] = [];
 

@@ -4,10 +4,10 @@ import type { DesiredItems } from './desired-items.ts';
 import type { IpvsItem } from './items.ts';
 
 /**
- * VIPs without a Route that stay bound while they have connections, and take no new ones. IPVS sees
- * only packets to local addresses, so unbinding a VIP cuts its connections. For a deleted Service
- * the VIP is unbound at once, as in kube-proxy, because another host may already own the VIP. A
- * refused Service keeps its connections, as in the other modes.
+ * VIPs without a Route that stay bound while they have connections, and take no new connections.
+ * IPVS sees only packets to local addresses, so unbinding a VIP cuts its connections. For a deleted
+ * Service the VIP is unbound at once, as in kube-proxy, because another host may already own the
+ * VIP. A refused Service keeps its connections, as in the other modes.
  */
 export class DrainingVips {
   readonly #desired: DesiredItems;

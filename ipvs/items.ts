@@ -32,7 +32,7 @@ export type EntryItem = Extract<IpvsItem, { kind: 'entry' }>;
  * needs last are written first.
  *
  * - record: a mark is recorded before a service uses it. If the agent is killed in between, the
- *   next agent recognises the service as its own. Allowed sources are written here too.
+ *   next agent recognises the service as its own. Allowed sources are written in this stage too.
  * - guard: source restrictions and masquerade entries exist before a destination can take a packet.
  * - entry and marking: entries that let packets through to IPVS follow the services.
  * - address: a VIP is bound last, when its packets are served or rejected.

@@ -114,8 +114,8 @@ export class IpvsKernel {
   }
 
   /**
-   * Checks what this mode requires, by creating and deleting a service with the scheduler and a set
-   * of each type.
+   * Checks the kernel features that this mode requires, by creating and deleting a service with the
+   * scheduler and a set of each type.
    * @throws SchedulerMissingError, UnsupportedError, NetlinkError
    */
   async probe(scheduler: string): Promise<void> {
@@ -206,8 +206,8 @@ export class IpvsKernel {
   }
 
   /**
-   * Creates the dummy device and missing sets. A set with another definition, such as kube-proxy's
-   * smaller ones, is replaced by a set with the desired entries.
+   * Creates the dummy device and missing sets. A set with another definition, such as a smaller set
+   * of kube-proxy, is replaced by a set with the desired entries.
    * @returns the number of created objects.
    */
   async prepare(desired: Pick<DesiredItems, 'countOf' | 'entriesOf'>): Promise<number> {

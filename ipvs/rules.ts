@@ -1,6 +1,6 @@
 /**
- * iptables rules of the ipvs mode. Their number is constant; ipsets hold what depends on Services.
- * A rule that kube-proxy also has gets kube-proxy's names.
+ * iptables rules of the ipvs mode. The number of rules is constant, because all state of Services
+ * is in ipsets. A rule that kube-proxy also has gets kube-proxy's names.
  *
  * IPVS compares the whole mark of a packet. All-ports packets therefore get their whole mark at the
  * head of table mangle, so that packets that other programs accept there (Calico) are marked too.

@@ -8,9 +8,9 @@ import type { IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
 
 interface SetDefinition {
   readonly type: IpsetType;
-  /** Entries set a packet mark (skbinfo). */
+  /** Whether entries set a packet mark (skbinfo). */
   readonly marks?: boolean;
-  /** Entries name their owner in a comment. */
+  /** Whether entries name their owner in a comment. */
   readonly comments?: boolean;
 }
 

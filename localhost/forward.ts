@@ -28,8 +28,8 @@ const OPTIONS = {
 };
 
 /**
- * Options of a server whose connections are passed to `forward`. Nothing is read before the
- * endpoint is connected.
+ * Options of a server that passes its connections to `forwardConnection`. Pauses each connection
+ * until the endpoint is connected.
  */
 export const SERVER_OPTIONS = { ...OPTIONS, pauseOnConnect: true };
 

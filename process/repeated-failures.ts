@@ -29,8 +29,8 @@ interface Failure {
   /** Time of the last success or of the last `keyChanged`; undefined while the operation fails. */
   endedAt: number | undefined;
   /**
-   * `keyChanged` ended the failure, not a success. If the failure returns, the duration still
-   * counts from `since`.
+   * Whether `keyChanged` ended the failure, not a success. If the failure returns, the duration
+   * still counts from `since`.
    */
   hasKeyChanged: boolean;
   readonly reasons: Set<string>;
@@ -38,11 +38,11 @@ interface Failure {
   attempts: number;
   /** Failed attempts since the last log line. */
   suppressed: number;
-  /** Milliseconds between the next line and the one after it. */
+  /** Milliseconds between the next log line and the line after it. */
   interval: number;
   nextLine: number;
   isError: boolean;
-  /** A failure line was logged, but no recovery line yet. */
+  /** Whether a failure line was logged, but no recovery line yet. */
   isLogged: boolean;
 }
 

@@ -39,7 +39,7 @@ export interface DriftCheck {
   /** Milliseconds between two driftCheck. */
   readonly period: number;
   /**
-   * Finds missing rules as far as a cheap check can.
+   * Finds missing rules by a cheap check, which does not find every change.
    * @returns a description for the log, or undefined without drift.
    */
   findDrift(): Promise<string | undefined>;
@@ -78,7 +78,10 @@ export class Loop {
   readonly #options: LoopOptions;
   #timer: unknown;
   #running: Promise<void> | undefined;
-  /** Set before `#running`: a run may request the next one synchronously. */
+  /**
+   * Whether a run is in progress. Set before `#running`, because a run may request the next run
+   * synchronously.
+   */
   #isRunning = false;
   #requested = false;
   #urgent = false;

@@ -110,7 +110,7 @@ async function drainServices(
   return { connections, busy, startedDraining };
 }
 
-/** Does nothing if the kernel lacks what the ipvs mode requires. */
+/** Removes all IPVS services of Portwide and kube-proxy. Does nothing if the kernel has no IPVS. */
 async function clearServices(excludeCidrs: readonly string[]): Promise<void> {
   try {
     await forEachFamily(async (kernel) => {

@@ -24,7 +24,10 @@ export interface ConntrackQuery {
   readonly origDst?: string;
   /** Selects among the matching entries. May be called more than once for an entry. */
   readonly keep?: (entry: ConntrackEntry) => boolean;
-  /** false: dump all entries and filter in this process, as on kernels before 5.8. */
+  /**
+   * Whether the kernel filters. false: this process filters a dump of all entries, as on kernels
+   * before 5.8.
+   */
   readonly kernelFilter?: boolean;
 }
 

@@ -41,7 +41,10 @@ export function hasErrno(error: unknown, ...errnos: readonly number[]): boolean 
   return error instanceof NetlinkError && errnos.includes(error.errno);
 }
 
-/** The same error with a more specific operation than the number of a message type. */
+/**
+ * Copies an error and replaces its operation, the number of a message type, by a more specific
+ * operation.
+ */
 export function relabelError(operation: string, cause: NetlinkError): NetlinkError {
   return new NetlinkError(operation, cause.errno, cause.extendedAck, { cause });
 }
@@ -128,7 +131,7 @@ const names = new Map<number, string>([
 ]);
 /**
  * Numbers above MAX_ERRNO (4095) are ipset's own. Those from 4352 on depend on the type of the set.
- * The names here apply to the hash types (ip_set_hash.h). Bitmap types use them for values out of
+ * The names below apply to the hash types (ip_set_hash.h). Bitmap types use them for values out of
  * range, which a bitmap of all ports cannot have. list:set uses them too.
  */
 const ipsetErrors: readonly [first: number, names: readonly string[]][] = [

@@ -14,7 +14,7 @@ export const NLMSG_HDRLEN = 16;
 /** Offset of the port ID (nlmsg_pid). */
 export const NLMSG_PID_OFFSET = 12;
 
-/** Flags of linux/netlink.h that are used here. */
+/** Message flags of linux/netlink.h. */
 export const NLM_F_REQUEST = 0x01;
 export const NLM_F_ACK = 0x04;
 /** The table changed during the dump: entries may be missing or duplicated. */

@@ -1,7 +1,7 @@
 /**
- * The netlink socket: requests, batches, transactions, dumps and multicast subscriptions.
- * The folder netlink/ talks netlink to the kernel. core/ has what all protocols share; each
- * protocol has a folder of its own.
+ * The netlink socket: requests, batches, transactions, dumps and multicast subscriptions. The
+ * folder netlink/ talks netlink to the kernel. core/ contains the code that all protocols share;
+ * each protocol has a folder of its own.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
@@ -66,7 +66,7 @@ export class NetlinkSocket {
   #closed: Promise<void> | undefined;
   readonly #queue = new SerialQueue();
   #sequence = 0;
-  /** The previous exchange ended early, so replies to it may still arrive. */
+  /** Whether the previous exchange ended early, so that replies to it may still arrive. */
   #hasPendingReplies = false;
   #sliceStart = 0;
   #watch: { close(): void } | undefined;

@@ -243,7 +243,7 @@ export class NfTables {
 
   /**
    * @param ignoreOtherChanges Continue even if other tables change during the dump.
-   * @returns whether the dump was consistent, as far as this can be detected.
+   * @returns false if an inconsistency of the dump was detected.
    */
   async #visit(
     set: string,

@@ -43,13 +43,16 @@ export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family' | 'p
   /** RT_SCOPE_HOST and others. */
   readonly scope: number;
   /**
-   * The preferred lifetime is over (IFA_F_DEPRECATED). IPv6 prefers any other address as source
-   * address.
+   * Whether the preferred lifetime is over (IFA_F_DEPRECATED). IPv6 prefers any other address as
+   * source address.
    */
   readonly isDeprecated: boolean;
 }
 
-/** Interfaces and addresses of the node, consistent as far as the kernel allows. */
+/**
+ * Interfaces and addresses of the node, read by two dumps. A change between the dumps may be
+ * missing.
+ */
 export interface NodeLinks {
   /** Interface names by index. */
   readonly names: ReadonlyMap<number, string>;

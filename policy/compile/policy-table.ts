@@ -14,7 +14,7 @@
  *   packets traverse output again after translation, with the pod as source.
  * - The forward and output chains have priority 10, after the Service chains (0), which reject
  *   packets to a Service without endpoints.
- * - Traffic between pods on one bridge passes here only with br_netfilter
+ * - Traffic between pods on one bridge traverses these chains only with br_netfilter
  *   (`net.bridge.bridge-nf-call-iptables=1`), as for Services.
  * - Neighbour discovery is always accepted. Packets that a pod sends without its own address are in
  *   no map: DHCP, router solicitation and MLD come from `0.0.0.0`, `::` or a link-local address.

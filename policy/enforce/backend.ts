@@ -169,7 +169,7 @@ export class PolicyBackend {
     // the table.
     this.#pendingAddition = undefined;
     return this.#queue.run(async () => {
-      // An external change from here on needs another `replaceAll`.
+      // Each external change after this point requires another `replaceAll`.
       this.#isInSync = true;
       try {
         return await this.#replaceAll(state, fqdn);

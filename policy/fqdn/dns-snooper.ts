@@ -40,7 +40,7 @@ export interface DnsSnooperObserver {
 
 export interface DnsSnooperOptions {
   readonly store: FqdnStore;
-  /** One for each IP family with enforcement. */
+  /** Table mangle of each IP family with enforcement. */
   readonly tables: readonly MangleTable[];
   readonly observer: DnsSnooperObserver;
   readonly timers: Timers;
@@ -101,7 +101,7 @@ export class DnsSnooper {
     if (!this.#isActive) this.#thread.idle();
   }
 
-  /** Takes over the FQDN cache of an earlier agent. */
+  /** Restores the FQDN cache of an earlier agent. */
   restore(entries: readonly FqdnEntry[]): void {
     this.#cache.restore(entries, this.#options.timers.now());
   }

@@ -15,7 +15,7 @@ export interface Stream<Tag> {
 }
 
 export interface StreamLimits {
-  /** Maximum number of streams; beyond it the least recently active ones are given up. */
+  /** Maximum number of streams; beyond it the least recently active streams are given up. */
   readonly streams: number;
   /**
    * Maximum number of buffered bytes in all streams: incomplete messages and out-of-order segments.

@@ -50,9 +50,9 @@ export interface ModelChanges {
 }
 
 /**
- * An object change marks the affected values as dirty, and `takeChanges` computes only those. A pod
- * change recomputes the entries of the pod's addresses. A policy change recomputes the policy sets
- * that contain the policy, and the lists that no other rule uses.
+ * An object change marks the affected values as dirty, and `takeChanges` computes only dirty
+ * values. A pod change recomputes the entries of the pod's addresses. A policy change recomputes
+ * the policy sets that contain the policy, and the lists that no other rule uses.
  */
 export class PolicyModel {
   readonly #pods: PodIndex;
@@ -172,7 +172,7 @@ export class PolicyModel {
   /**
    * Calls `use` with the rules that apply to a pod, on this or another node. The rules are valid
    * during the call only.
-   * @returns what `use` returns.
+   * @returns the result of `use`.
    */
   withRules<T>(pod: Pod, direction: Direction, use: (rules: PolicySetRules) => T): T {
     this.#update();

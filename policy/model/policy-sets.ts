@@ -142,7 +142,7 @@ export class PolicySets {
       for (const direction of DIRECTIONS) {
         const before = stored.rules[direction];
         if (before === undefined) continue;
-        // Acquire new rules before releasing old ones, so that lists used by both keep their ids.
+        // Acquire new rules before releasing old rules, so that lists used by both keep their ids.
         stored.rules[direction] = this.#rulesOf(stored, direction);
         releaseRules(before, this.#lists);
       }

@@ -63,7 +63,7 @@ export function subtractRanges(
 }
 
 /**
- * Sorts ranges and merges overlapping ones. The result does not depend on the order of the input.
+ * Sorts ranges and merges overlapping ranges. The result does not depend on the order of the input.
  */
 export function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
   const joined: AddressRange[] = [];

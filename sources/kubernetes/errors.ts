@@ -20,12 +20,16 @@ export class ApiError extends Error {
     this.retryAfterMs = retryAfterMs;
   }
 
-  /** The path or the object does not exist. A CRD, or a version of it, may not be installed. */
+  /**
+   * Whether the path or the object does not exist. A CRD, or a version of it, may not be installed.
+   */
   get isNotFound(): boolean {
     return this.code === 404;
   }
 
-  /** The resource version or continue token is older than the history that the server keeps. */
+  /**
+   * Whether the resource version or continue token is older than the history that the server keeps.
+   */
   get isExpired(): boolean {
     return this.code === 410 || this.reason === 'Expired' || this.reason === 'Gone';
   }

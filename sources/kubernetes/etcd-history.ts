@@ -181,7 +181,7 @@ export class EtcdHistory {
   }
 }
 
-/** Whether an object is the one that changed last. */
+/** Whether an object is the object that changed last. */
 export function isLastChange(lastChange: LastChange | undefined, object: unknown): boolean {
   return lastChange !== undefined && isSameObject(toLastChange(object, undefined), lastChange);
 }

@@ -68,7 +68,7 @@ export class Reflector {
   #watch: LiveWatch | undefined;
   /** The watch state last reported to the observer. */
   #isWatching = false;
-  /** A new watch was requested, even if the open one is live. */
+  /** Whether `renew` has requested a new watch, even if the open watch is live. */
   #mustRenew = false;
   /** Ends the wait before the next attempt. */
   #endWait: () => void = () => {};

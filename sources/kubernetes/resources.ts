@@ -10,7 +10,10 @@ export interface Resource {
   readonly paths: readonly [string, ...string[]];
   /** `labelSelector`, `fieldSelector`. */
   readonly selectors: QueryParameters;
-  /** Belongs to a CRD that may not be installed; the resource then counts as empty. */
+  /**
+   * Whether the resource belongs to a CRD that may not be installed. The resource then counts as
+   * empty.
+   */
   readonly optional?: boolean;
 }
 

@@ -6,13 +6,13 @@ import { ApiError, type ApiServerFailure, MalformedResponse, StaleResponse } fro
 export interface AttemptOutcome {
   /** Undefined when the watch became silent or the server ended it normally. */
   readonly failure: ApiServerFailure | undefined;
-  /** The watch is still open, but delivered nothing for the silence period. */
+  /** Whether the watch is still open, but has delivered nothing for the silence period. */
   readonly isSilent: boolean;
-  /** A list was complete or a watch was opened, so the server works. */
+  /** Whether a list was complete or a watch was opened, so the server works. */
   readonly hasResponse: boolean;
-  /** The watch delivered an event or a bookmark. */
+  /** Whether the watch delivered an event or a bookmark. */
   readonly hasEvents: boolean;
-  /** A very short watch: it ended within a second without any event. */
+  /** Whether the watch was very short: it ended within a second without any event. */
   readonly watchEndedAtOnce: boolean;
 }
 
@@ -28,7 +28,7 @@ export interface RetryState {
 
 export interface RetryStep {
   readonly state: RetryState;
-  /** The resource version of the last watch is unusable: relist. */
+  /** Whether to relist, because the resource version of the last watch is unusable. */
   readonly mustRelist: boolean;
   readonly waitMs: number;
   /** Consecutive failures; 0 when the attempt did not fail. */

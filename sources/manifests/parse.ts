@@ -28,7 +28,7 @@ export interface ParsedManifest {
 interface RawDocument {
   readonly value: unknown;
   readonly line: number;
-  /** Lines on which the elements of its `items` start, as far as known. */
+  /** Lines on which the elements of `items` start; undefined for an unknown line. */
   readonly itemLines: readonly (number | undefined)[];
 }
 
@@ -163,8 +163,7 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
   const lineCounter = new LineCounter();
   const lineAt = (offset: number | undefined) => lineCounter.linePos(offset ?? 0).line || 1;
   const documents: RawDocument[] = [];
-  // Kubernetes manifests use merge keys. Tags that create Maps, Dates and the like have no use
-  // here.
+  // Kubernetes manifests use merge keys. Tags that create Maps or Dates are not needed.
   const options = { prettyErrors: false, merge: true, resolveKnownTags: false, stringKeys: true };
   let line = 1;
   try {
