@@ -451,7 +451,7 @@ describe('backend: ipvs', () => {
 
   it('creates no fwmark service without a mark record', async () => {
     const fake = new FakeKernel();
-    // It needs two marks, and the range has one.
+    // The Route needs two marks, and the range has only one mark.
     const two = route(
       {
         match: { kind: 'all' },

@@ -50,7 +50,7 @@ const isProbe = ({ cluster, packet: { destination, protocol, port } }: Case) =>
       loadBalancerIPs.includes(destination) && healthCheckNodePort === port && port > 0,
   );
 
-/** All differences of the ipvs mode from what Routes say, applied in order. */
+/** All differences of the ipvs mode from the outcome that Routes define, applied in order. */
 const DIFFERENCES: readonly Difference[] = [
   {
     reason: 'packets to endpoints leave by OUTPUT, so FORWARD need not accept them',

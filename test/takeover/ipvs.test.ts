@@ -15,7 +15,7 @@ const service = (address: string): IpvsServiceKey => ({
 });
 const [WEB, DNS] = [service('10.96.0.1'), service('10.96.0.2')];
 
-/** A node with connections by service. At the first check, all services take new ones. */
+/** A node with connections by service. At the first check, all services take new connections. */
 function node() {
   const timers = new FakeTimers();
   const log = { debug() {}, info() {}, warn() {}, error() {} };

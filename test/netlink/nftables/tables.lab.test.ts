@@ -339,7 +339,7 @@ describe('tables: an nf_tables table', () => {
   });
 
   describe('when a set is dumped', () => {
-    /** More than one datagram, in a hash table that is not resized. */
+    /** Elements that need more than one datagram, in a hash table that is not resized. */
     const COUNT = 5000;
     const other = 'add table inet other ; delete table inet other';
 

@@ -41,7 +41,7 @@ async function routeMonitor(namespace: Namespace) {
   };
 }
 
-/** Uses a veth, because not every kernel has dummy interfaces. test/uml/ tests those. */
+/** Uses a veth, because not every kernel has dummy interfaces. test/uml/ tests dummy interfaces. */
 describe('links: addresses of an interface', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;

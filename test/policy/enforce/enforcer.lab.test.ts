@@ -131,7 +131,7 @@ describe('enforcer: keeps the policy tables in sync', () => {
       policyChange('IPv4', { add: [{ set: 'hairpin-pods', address: address('IPv4', 1) }] }),
     ]);
     await until('IPv4 change');
-    // Notifications are in order: this one comes after all others.
+    // Notifications are in order: this notification comes after all others.
     await nft('add chain ip6 portwide-policy last');
     await until('IPv6 all', 2);
     assert.equal(await count(/^IPv4 drift/), 0);

@@ -486,7 +486,7 @@ describe('dns-snooper: addresses of domain names', () => {
 
     it('that hangs as a process, DNS works once the queue is full', async () => {
       agent.signal('SIGSTOP');
-      // Queued queries are not answered; later ones are.
+      // Queued queries are not answered; later queries are.
       const { answered } = await client.call('lookups', {
         resolver: VIP[4],
         name: 'a1.example.com',

@@ -52,7 +52,7 @@ function ask(
 const web = { pod: 'default/web' };
 const db = { pod: 'default/db' };
 
-/** Of the one family that both have. */
+/** Explains the connection in the only IP family that both ends have. */
 function askOne(...question: Parameters<typeof ask>): Explanation {
   const [one, ...others] = ask(...question);
   assert.ok(one !== undefined && others.length === 0);
