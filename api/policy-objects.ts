@@ -130,8 +130,8 @@ export interface Policy {
   readonly subject: PodSelection;
   /**
    * undefined: the policy does not apply to this direction. A NetworkPolicy with a list, even an
-   * empty one, isolates its pods (default deny): traffic needs a rule of some NetworkPolicy that
-   * allows it.
+   * empty list, isolates its pods (default deny): traffic then needs an allowing rule of a
+   * NetworkPolicy.
    */
   readonly ingress: readonly PolicyRule[] | undefined;
   readonly egress: readonly PolicyRule[] | undefined;

@@ -53,7 +53,7 @@ export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
 
 /**
  * References an object of any kind. Uses the newest supported apiVersion, even if the API server
- * has an older one.
+ * has an older apiVersion.
  */
 export function objectRef(object: {
   readonly kind: Kind;

@@ -15,7 +15,7 @@ import { isRetryable, type OpenWriteSession, type WriteSession, writeEntry } fro
 export interface Events {
   normal(regarding: ObjectRef, reason: string, note: string, action?: string): void;
   warning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
-  /** For warnings that every node of the cluster reports alike: all nodes share one Event. */
+  /** Reports a warning that every node of the cluster reports alike. All nodes share one Event. */
   sharedWarning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
 }
 

@@ -225,8 +225,8 @@ function sharedRules(options: BaseOptions): SharedRule[] {
     // kube-proxy has no such jump. Without it, a packet to a VIP without endpoints would reach the
     // node's own listeners if the node holds the VIP.
     jump('filter', 'INPUT', SERVICES, portals),
-    // After the jumps above: the health check port of one Service must not be accepted on the VIP
-    // of another.
+    // Insert the jump to KUBE-NODEPORTS after the jumps above: the health check port of one Service
+    // must not be accepted on the VIP of another Service.
     jump('filter', 'INPUT', NODE_PORTS, 'kubernetes health check service ports', false),
     jump('filter', 'FORWARD', PROXY_FIREWALL, firewall),
     jump('filter', 'FORWARD', FORWARD, 'kubernetes forwarding rules', false),

@@ -55,8 +55,8 @@ const TREES: readonly Tree[] = [
     root: SERVICES,
     prefix: TREE_PREFIX.vips,
     target: (entry) => entry.chain,
-    // Not RETURN: node ports are matched later, and must not capture packets to a VIP that the node
-    // holds.
+    // Do not use RETURN: node ports are matched later, and must not capture packets to a VIP that
+    // the node holds.
     stop: 'ACCEPT',
     branches: true,
   },

@@ -86,8 +86,8 @@ export function writtenRuleCount({ write, shared }: TableChange): number {
 }
 
 /**
- * For example `chain KUBE-PROXY-CANARY of table nat` or `jump from INPUT to KUBE-SERVICES in table
- * filter`.
+ * Describes a missing rule, for example `chain KUBE-PROXY-CANARY of table nat` or `jump from INPUT
+ * to KUBE-SERVICES in table filter`.
  */
 function driftText({ line, table }: InputLine): string {
   const [, chain = '', target = ''] = /^-C (\S+).* -j (\S+)/.exec(line) ?? [];

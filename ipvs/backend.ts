@@ -357,7 +357,7 @@ class IpvsBackend implements Backend {
     this.#permanentErrors = new Set([...known, ...failures.map(([what]) => what)]);
     for (const [what, error] of failures) {
       if (known.has(what)) continue;
-      // For example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`.
+      // `what` is for example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`.
       const [service = ''] = what.replace(/^\S+ /, '').split(' > ');
       const name = this.#plan.servicePortName(service);
       const details = { change: what, ...(name !== undefined && { service: name }), err: error };

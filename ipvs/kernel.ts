@@ -364,7 +364,7 @@ function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
   );
 }
 
-/** For example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`. */
+/** Describes a change, for example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`. */
 function changeText(change: IpvsChange): string {
   const { op, key } = change;
   const what =

@@ -31,7 +31,7 @@ export function verdictMarks({ first }: MarkRange) {
  * Allocates marks to owners. An owner keeps its mark while the process lives and across restarts,
  * because the agent reads the records in the kernel at start. The search for a free mark starts at
  * a hash of the owner's name. Nodes therefore usually agree on marks, and a freed mark is rarely
- * the next one allocated.
+ * the next mark allocated.
  */
 export class MarkAllocator {
   readonly #range: MarkRange;

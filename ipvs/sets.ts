@@ -49,7 +49,7 @@ const SET_DEFINITIONS = {
   /** VIP and port to mark of the Service with this port in a range. */
   'KUBE-PORT-RANGES': { type: 'hash:ip,port', marks: true },
   /**
-   * As KUBE-ALL-PORTS and KUBE-PORT-RANGES, for clients inside the cluster: pods and the node
+   * Like KUBE-ALL-PORTS and KUBE-PORT-RANGES, but for clients inside the cluster: pods and the node
    * itself, to which traffic policy Local does not apply.
    */
   'KUBE-INSIDE-ALL-PORTS': { type: 'hash:ip', marks: true },
@@ -59,7 +59,7 @@ const SET_DEFINITIONS = {
   /** VIP and listed port for which the traffic policy leaves no endpoint on this node. */
   'KUBE-DROP': { type: 'hash:ip,port' },
   /**
-   * As KUBE-DROP, but only for clients outside the cluster: pods and the node itself are served.
+   * Like KUBE-DROP, but only for clients outside the cluster: pods and the node itself are served.
    */
   'KUBE-DROP-OUTSIDE': { type: 'hash:ip,port' },
   /**

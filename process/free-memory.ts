@@ -61,7 +61,7 @@ const PROCESS_PROBE = {
     return (user + system) / 1000;
   },
   release: () => {
-    // Without --expose-gc, which ./portwide sets, V8 decides on its own. Only a `last-resort`
+    // Without --expose-gc, which ./portwide sets, V8 decides when to collect. Only a `last-resort`
     // collection compacts the heap.
     globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
     trimHeap();

@@ -4,7 +4,7 @@ import { RetryingServer, type RetryingServerOptions } from './retrying-server.ts
 
 export { ANY_FAMILY } from './retrying-server.ts';
 
-// As in sources/kubernetes/http.ts: an import statement would also load undici.
+// Do not use an import statement, which would also load undici (see sources/kubernetes/http.ts).
 const { createServer } = process.getBuiltinModule('node:http');
 
 export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {

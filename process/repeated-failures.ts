@@ -134,7 +134,7 @@ export class RepeatedFailures {
     return failure !== undefined && failure.endedAt === undefined;
   }
 
-  /** The current failure, a failure that ended recently, or a new one. */
+  /** The current failure, a failure that ended recently, or a new failure. */
   #current(key: string, now: number): Failure {
     const known = this.#failures.get(key);
     if (known !== undefined && known.endedAt === undefined) return known;

@@ -19,8 +19,8 @@ export function stopSignal(): Promise<NodeJS.Signals> {
       isStopping = true;
       resolve(signal);
     };
-    // Not `once`: while an external program runs, signal-exit of execa listens too. If it finds no
-    // other listener, it kills this process with the signal.
+    // Do not use `once`: while an external program runs, signal-exit of execa listens too. If
+    // signal-exit finds no other listener, it kills this process with the signal.
     process.on('SIGTERM', stop);
     process.on('SIGINT', stop);
   });

@@ -60,8 +60,8 @@ const BURST = 2;
 /** Milliseconds between two periodic full syncs, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
 /**
- * Without change notifications, full syncs run more often than that, as long as they take less than
- * 1/FULL_SYNC_SHARE of the time. Other changes wait while a full sync runs.
+ * Without change notifications, periodic full syncs run more often than FULL_SYNC_PERIOD, as long
+ * as they take less than 1/FULL_SYNC_SHARE of the time. Other changes wait while a full sync runs.
  */
 const FULL_SYNC_SHARE = 100;
 /**

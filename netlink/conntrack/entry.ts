@@ -27,8 +27,8 @@ export interface ConntrackEntry {
   readonly replySrcPort: number;
   readonly replyDstPort: number;
   /**
-   * Opaque ID from the kernel. Distinguishes this entry from a later one with the same tuple,
-   * unless the kernel placed the later one at the same memory address.
+   * Opaque ID from the kernel. Distinguishes this entry from a later entry with the same tuple,
+   * unless the kernel placed the later entry at the same memory address.
    */
   readonly id: number;
   /** Zone of the original direction; 0 is the default zone. */

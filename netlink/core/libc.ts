@@ -39,8 +39,8 @@ type AsyncCall = (...values: (number | Buffer)[]) => Promise<number>;
 let loaded: Libc | undefined;
 
 /**
- * Loads koffi on first use, so that commands without sockets do not pay for its binary and its 8
- * ms.
+ * Loads koffi on first use, so that commands without sockets need neither its binary nor its load
+ * time of 8 ms.
  */
 export function libc(): Libc {
   loaded ??= load();

@@ -125,7 +125,7 @@ export function readMessages(bytes: Buffer): NetlinkMessage[] {
       portId: readU32(bytes, offset + NLMSG_PID_OFFSET),
       payload: bytes.subarray(offset + NLMSG_HDRLEN, offset + length),
     });
-    // Not `align`: above 2^31 its result would be negative, and the loop would never end.
+    // Do not use `align`: above 2^31 its result is negative, and the loop would never end.
     offset += Math.ceil(length / 4) * 4;
   }
   return messages;

@@ -267,7 +267,8 @@ export class NetlinkSocket {
         if (ack.errno !== 0) thrown ??= { error: refused(operation, ack) };
         return true;
       }
-      // After an error, still receive the rest: otherwise the socket could not dump again.
+      // Receive the rest of the dump even after an error: otherwise the socket could not dump
+      // again.
       if (thrown !== undefined) return false;
       try {
         const value = pick(message);

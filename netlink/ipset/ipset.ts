@@ -198,7 +198,7 @@ interface EncodedChange {
   readonly weight: number;
 }
 
-/** Encodes all changes before the first is sent, so that an invalid one changes nothing. */
+/** Encodes all changes before the first is sent, so that an invalid change prevents all changes. */
 async function encode(changes: readonly IpsetChange[]): Promise<EncodedChange[]> {
   const messages: EncodedChange[] = [];
   const slice = new TimeSlice();

@@ -179,7 +179,7 @@ export function entriesRequest(name: string): NetlinkRequest {
 }
 
 /**
- * Adds an entry, or replaces the extensions of an existing one; or deletes an entry.
+ * Adds an entry, replaces the extensions of an existing entry, or deletes an entry.
  * @throws RangeError
  */
 export function entryRequest(op: 'add' | 'delete', set: string, entry: IpsetEntry): NetlinkRequest {

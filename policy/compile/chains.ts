@@ -32,12 +32,12 @@ export interface KernelChain extends TableChain {
   readonly rules: Iterable<KernelRule>;
 }
 
-/** Names of the chains that a policy set can have. The pod maps jump to the first one. */
+/** Names of the chains that a policy set can have. The pod maps jump to the first chain. */
 export function kernelChainNames(direction: Direction, policySetId: number): [string, string] {
   return [`${direction}-${policySetId}`, `${direction}-${policySetId}-lower-tiers`];
 }
 
-/** The chains of a policy set; the pod maps jump to the first one. Rules are generated lazily. */
+/** The chains of a policy set. The pod maps jump to the first chain. Rules are generated lazily. */
 export function kernelChains(
   { direction, policySetId, admin, lowerTiers }: PolicySetChain,
   family: IpFamily,

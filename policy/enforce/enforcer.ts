@@ -179,7 +179,7 @@ export class Enforcer {
     try {
       if (!(await isComplete(tables.main))) backend.invalidate(`table ${POLICY_TABLE} is missing`);
     } catch (error) {
-      // After `stop` the sockets are closed, and reading fails.
+      // Ignore the error after `stop`: reading fails because the sockets are closed.
       if (this.#isStarted)
         backend.invalidate(`cannot read table ${POLICY_TABLE}: ${String(error)}`);
     }

@@ -67,7 +67,7 @@ export class SetTtls {
 
   /**
    * Operations that remove elements, whether they exist or not. Deleting an expired element is an
-   * error (ENOENT), adding an existing one is not: so add first, then delete.
+   * error (ENOENT), but adding an existing element is not, so add first, then delete.
    */
   remove(elements: readonly KernelElement[]): NftOperation[] {
     const set = this.#set;

@@ -72,7 +72,7 @@ export class DeferredVerdicts {
     return deferral;
   }
 
-  /** Defers another packet of the same stream for as long as the first one waits. */
+  /** Defers another packet of the same stream for as long as the first packet waits. */
   join(deferral: Deferral, packet: number): void {
     if (deferral.packets.length === 0) {
       this.#accept(packet);

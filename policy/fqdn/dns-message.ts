@@ -129,7 +129,7 @@ class Reader {
     const labels: string[] = [];
     let end: number | undefined;
     let length = 1;
-    // Each pointer must point before the previous one; this excludes loops.
+    // Each pointer must point before the previous pointer, which excludes loops.
     let lowest = offset;
     for (let at = offset; ; ) {
       const size = bytes[at];

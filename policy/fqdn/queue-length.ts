@@ -8,7 +8,7 @@ export interface QueueLengthLimits {
 
 /**
  * If the whole process hangs, DNS fails until the queue is full and packets bypass it. 128 packets
- * are one second of DNS traffic on a busy node, and several seconds on a quiet one. Measured with
+ * are one second of DNS traffic on a busy node, and several seconds on a quiet node. Measured with
  * 2,000 lookups a second on a machine without idle CPU: up to 1,000 packets waited.
  */
 export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { min: 128, max: 4096, shrinkDelay: 5000 };

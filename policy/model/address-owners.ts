@@ -1,6 +1,6 @@
 /**
  * Decides which pod owns an address. The API may show two pods with one address for a while: the
- * address is assigned to a new pod before the watch reports the end of the old one. The pod that
+ * address is assigned to a new pod before the watch reports the end of the old pod. The pod that
  * was created later owns it.
  */
 import { compareText } from '../../api/collections.ts';

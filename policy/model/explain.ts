@@ -45,7 +45,7 @@ export interface DirectionVerdict {
    * the pod.
    */
   readonly policies: readonly string[];
-  /** Such as `spec.egress[2]`; undefined if no rule decides. */
+  /** Path of the deciding rule, such as `spec.egress[2]`; undefined if no rule decides. */
   readonly rule: string | undefined;
   /** One sentence for the user. */
   readonly reason: string;

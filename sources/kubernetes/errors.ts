@@ -53,12 +53,12 @@ export class MalformedResponse extends Error {
 }
 
 /**
- * The response has an older resource version than an earlier one: the server lags behind, or etcd
- * was restored.
+ * The response has an older resource version than an earlier response: the server lags behind, or
+ * etcd was restored.
  */
 export class StaleResponse extends Error {
   override readonly name = 'StaleAnswer';
-  /** Number of consecutive stale responses, including this one. */
+  /** Number of consecutive stale responses, including this response. */
   readonly consecutive: number;
 
   constructor(version: string, seen: string, times: number) {

@@ -213,7 +213,7 @@ export class Reflector {
         if (current.failure !== undefined && !isApiServerFailure(current.failure))
           throw current.failure;
       }
-      // The old watch delivered an event, so no new one is needed.
+      // The old watch delivered an event, so no new watch is needed.
       if (current?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
       // A silent watch may no longer reach the API server, so do not report it as open.
       if (current?.state !== 'live') this.#reportWatchOpen(false);

@@ -85,11 +85,11 @@ export type OpenSession = (signal: AbortSignal) => Promise<Session>;
 
 /** Timeouts in milliseconds. */
 export const TIMEOUTS = {
-  /** Reading credential files or running an exec credential plugin. */
+  /** Timeout for reading credential files or running an exec credential plugin. */
   credentials: 60_000,
-  /** Until the head of a response arrives. */
+  /** Timeout for the head of a response. */
   response: 30_000,
-  /** A complete page of a list. */
+  /** Timeout for a complete page of a list. */
   list: 120_000,
   /**
    * Silence after which a watch is renewed, because its connection may be broken; plus up to 50 %

@@ -30,8 +30,8 @@ export interface ManifestSourceOptions {
    */
   readonly onRecovered?: (file: string, isGone: boolean) => void;
   /**
-   * Called with the number of files that have problems, where the directory counts as one: after
-   * the first read, then on changes.
+   * Called with the number of files that have problems, after the first read and then on changes.
+   * An unreadable directory counts as one file.
    */
   readonly onFaulty?: (count: number) => void;
   /** Milliseconds between periodic rescans. */
