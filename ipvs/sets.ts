@@ -23,7 +23,10 @@ const SET_DEFINITIONS = {
   'KUBE-LOAD-BALANCER': { type: 'hash:ip,port' },
   /** Entries of KUBE-LOAD-BALANCER with externalTrafficPolicy Local. */
   'KUBE-LOAD-BALANCER-LOCAL': { type: 'hash:ip,port' },
-  /** Entries of KUBE-LOAD-BALANCER with source ranges, and their allowed sources. */
+  /**
+   * Entries of KUBE-LOAD-BALANCER with source ranges. The next two sets contain their allowed
+   * sources.
+   */
   'KUBE-LOAD-BALANCER-FW': { type: 'hash:ip,port' },
   'KUBE-LOAD-BALANCER-SOURCE-IP': { type: 'hash:ip,port,ip' },
   'KUBE-LOAD-BALANCER-SOURCE-CIDR': { type: 'hash:ip,port,net' },
@@ -69,8 +72,8 @@ const SET_DEFINITIONS = {
   'KUBE-CLUSTER-IP-MARK': { type: 'hash:ip,mark' },
   'KUBE-LOAD-BALANCER-MARK': { type: 'hash:ip,mark' },
   /**
-   * VIP and mark of Services with source ranges, and their allowed sources: for ranges, and for all
-   * ports.
+   * VIP and mark of Services with source ranges, and sets with their allowed sources: for port
+   * ranges, then for all ports.
    */
   'KUBE-PORT-RANGES-FW': { type: 'hash:ip,mark' },
   'KUBE-PORT-RANGES-SOURCE': { type: 'hash:ip,port,net' },

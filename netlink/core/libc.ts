@@ -5,7 +5,10 @@ import type { ReceiveBuffer } from './datagram.ts';
 import { u32, writeU32 } from './host-order.ts';
 import { INSTRUCTION_LENGTH } from './socket-filter.ts';
 
-/** As in the kernel's system call ABI, a negative result is a negated errno. */
+/**
+ * The libc functions of netlink sockets. A negative result is a negated errno, as in the kernel's
+ * system call ABI.
+ */
 export interface Libc {
   socket(domain: number, type: number, protocol: number): number;
   bind(fd: number, address: Buffer): number;

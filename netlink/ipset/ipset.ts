@@ -103,8 +103,8 @@ export class Ipsets {
   }
 
   /**
-   * Like `entries`, one by one, for sets too large for memory. An entry may be visited more than
-   * once.
+   * Visits the entries of a set one by one, for sets too large for memory. An entry may be visited
+   * more than once.
    */
   async visitEntries(name: string, visit: (entry: IpsetEntry) => void): Promise<void> {
     const format = addressFormatter();
@@ -144,8 +144,9 @@ export class Ipsets {
   }
 
   /**
-   * Adds and deletes entries in order, and continues after one that the kernel refuses. Adding an
-   * existing entry replaces its extensions (its skbMark). Deleting a missing entry is not an error.
+   * Adds and deletes entries in order, and continues after a change that the kernel refuses. Adding
+   * an existing entry replaces its extensions (its skbMark). Deleting a missing entry is not an
+   * error.
    * @returns the refused changes, in order: ENOENT if the set does not exist, IPSET_ERR_HASH_FULL,
    * ...
    * @throws RangeError for an invalid entry (see entryAttributes), before anything is changed.

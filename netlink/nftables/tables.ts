@@ -107,8 +107,8 @@ export class NfTables {
    * Applies operations in one atomic transaction: packets see all of them or none. They apply in
    * order, so an element can be deleted and added with other data. Exception: chains that get rules
    * are created first, so that rules and elements may refer to them. Adding an existing element
-   * with the same data is not an error; deleting a missing element is. Encoding yields to the event
-   * loop, so do not change the arrays until the promise settles.
+   * with the same data is not an error, but deleting a missing element is an error. Encoding yields
+   * to the event loop, so do not change the arrays until the promise settles.
    *
    * The kernel checks concatenated intervals loosely (seen on 6.18). It deletes the interval that
    * contains the key, whatever its ends, and it adds an interval that encloses another.

@@ -93,7 +93,7 @@ export class DeferredVerdicts {
     }
   }
 
-  /** Accepts all packets if one is overdue. */
+  /** Accepts all packets if a packet is overdue. */
   check(now: number): void {
     const { deadline } = this;
     if (deadline === undefined || deadline > now) return;
