@@ -1,14 +1,14 @@
 /** The health servers of a running agent: `/healthz`, `/livez` and health check node ports. */
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
+import { HealthCheckServers } from '../health/health-check-servers.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { proxyHandler } from '../health/response.ts';
-import { ServiceServers } from '../health/service-servers.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { Listener } from '../process/listener.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
-import { serve } from '../process/serve.ts';
+import { startHttpServer } from '../process/serve.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { systemTimers } from '../sync/timers.ts';
@@ -63,7 +63,7 @@ export function startHealth(given: AgentHealthOptions) {
   const failures = new RepeatedFailures(log);
   const over = (message: string) => (service: ObjectKey, port: number, host: string) =>
     failures.succeeded(`${service} ${host} ${port}`, { service, port }, message);
-  const services = new ServiceServers({
+  const services = new HealthCheckServers({
     // Not `hasSynced`: a family's ports are served from its own first sync on, and what is sent to one
     // family need not wait for the first sync of the other. One that never comes is late in the end.
     isProxyHealthy: () => proxy.report().healthy,
@@ -116,5 +116,9 @@ function serveProxyHealth(
   const counters = { '/healthz': metrics.healthz, '/livez': metrics.livez };
   const handler = proxyHandler(proxy, (path, code) => counters[path].inc({ code: String(code) }));
   const onFailure = (error: Error) => events.startFailed('FailedToStartProxierHealthcheck', error);
-  return serve('--healthz-bind-address', healthzBindAddress, handler, { hardFail, log, onFailure });
+  return startHttpServer('--healthz-bind-address', healthzBindAddress, handler, {
+    hardFail,
+    log,
+    onFailure,
+  });
 }

@@ -129,7 +129,7 @@ function withRequiredModule(error: unknown): unknown {
 }
 
 function module({ feature }: UnsupportedError): string {
-  if (feature === 'dummy links') return 'module dummy';
+  if (feature === 'dummy interfaces') return 'module dummy';
   if (feature === 'IPVS for IPv6') return 'build option CONFIG_IP_VS_IPV6';
   const type = /^ipset type (\S+)$/.exec(feature)?.[1];
   return type === undefined

@@ -9,7 +9,7 @@ import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
 import { isEmpty, restoreChunks } from '../iptables/restore.ts';
 import { localnetChange } from '../iptables/ruleset.ts';
-import { detectVariant, holdsServices } from '../iptables/variant.ts';
+import { detectVariant, hasServiceRules } from '../iptables/variant.ts';
 import { UserError } from '../process/errors.ts';
 import type { Log } from '../process/log.ts';
 import { ProgramTimeoutError } from '../process/run-program.ts';
@@ -149,7 +149,7 @@ function servesLocalhost({ iptablesLocalhostNodeports, nodeportAddresses }: Node
 export async function warnOfOtherVariant(
   variant: Variant,
   log: Log,
-  holds = holdsServices,
+  holds = hasServiceRules,
 ): Promise<void> {
   const other = variant === 'nft' ? 'legacy' : 'nft';
   if (await holds(other)) {

@@ -6,7 +6,7 @@ import { EventRecorder, NO_EVENTS } from '../events/recorder.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
 import { createMetrics } from '../metrics/metrics.ts';
 import { metricsHandler } from '../metrics/server.ts';
-import { serve } from '../process/serve.ts';
+import { startHttpServer } from '../process/serve.ts';
 import { VERSION } from '../process/version.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import type { AgentContext, ObjectContext } from './context.ts';
@@ -50,7 +50,7 @@ export function startTelemetry(objects: ObjectContext, numbers: AgentMetricSourc
   });
   const server =
     metricsBindAddress &&
-    serve('--metrics-bind-address', metricsBindAddress, pages, {
+    startHttpServer('--metrics-bind-address', metricsBindAddress, pages, {
       hardFail,
       log,
       onFailure: (error) => events.startFailed('FailedToStartMetricServer', error),

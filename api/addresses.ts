@@ -58,12 +58,18 @@ export function isLoopback(address: string): boolean {
   return address === '::1' || address.startsWith('127.');
 }
 
-/** True for `0.0.0.0` and `::`. Go servers treat either as "all addresses of both families". */
+/**
+ * Whether an address is `0.0.0.0` or `::`. Go servers treat either as "all addresses of both
+ * families".
+ */
 export function isUnspecified(address: string): boolean {
   return address === '0.0.0.0' || address === '::';
 }
 
-/** fe80::/10. Such an address is only meaningful together with a link. */
+/**
+ * Whether an address is in fe80::/10. A link-local address is only meaningful together with an
+ * interface.
+ */
 export function isLinkLocal(address: string): boolean {
   return /^fe[89ab][0-9a-f]:/.test(address);
 }

@@ -12,8 +12,8 @@ export const PORTS_ANNOTATION = 'portwide.dev/ports';
 const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
 
 /**
- * Upper bound on ranges per Service. Each range is one rule per VIP and protocol, so more would let
- * one Service slow every packet on a node.
+ * Upper bound on ranges per Service. Each range is one rule per VIP and protocol, so without the
+ * bound one Service could slow every packet on a node.
  */
 export const MAX_RANGES = 1024;
 
@@ -131,9 +131,17 @@ export function portScheme(service: Service, allPortsEnabled: boolean): PortSche
   if (service.type === 'NodePort') {
     refuse('NodePort', 'spec.type', 'a NodePort Service cannot serve all ports of a node');
   } else if (service.type === 'ExternalName') {
-    refuse('ExternalName', 'spec.type', 'an ExternalName Service has no VIP to serve all ports of');
+    refuse(
+      'ExternalName',
+      'spec.type',
+      'an ExternalName Service has no VIP, and an all-ports Service needs a VIP',
+    );
   } else if (service.headless) {
-    refuse('Headless', 'spec.clusterIP', 'a headless Service has no VIP to serve all ports of');
+    refuse(
+      'Headless',
+      'spec.clusterIP',
+      'a headless Service has no VIP, and an all-ports Service needs a VIP',
+    );
   } else if (service.clusterIPs.length === 0) {
     refuse(
       'Headless',

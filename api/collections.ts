@@ -14,7 +14,7 @@ export function getOrCreate<Key, Value>(
 }
 
 /** Sets an entry of an LRU map and evicts the least recently set entry above the limit. */
-export function lruSet<Key, Value>(
+export function setLruEntry<Key, Value>(
   map: Map<Key, Value>,
   key: Key,
   value: Value,
@@ -35,8 +35,8 @@ export function compareText(a: string, b: string): number {
 const EMPTY_LIST: readonly never[] = [];
 
 /**
- * Copies a list without spare capacity, for lists with a long lifetime. V8 gives arrays built with
- * `push` room for 17 elements. All empty lists share one instance.
+ * Copies a list without spare capacity, for lists with a long lifetime. V8 reserves memory for 17
+ * elements in an array built with `push`. All empty lists share one instance.
  */
 export function trimmedCopy<T>(list: readonly T[]): readonly T[] {
   return list.length === 0 ? EMPTY_LIST : list.slice();

@@ -1,6 +1,6 @@
 /** Interns strings: equal strings of many objects share one instance in memory. */
 const known = new Map<string, string>();
-/** More than a cluster's node names and repeated label values. */
+/** Upper bound on interned strings; a cluster has fewer node names and repeated label values. */
 const MAX_INTERNED = 20_000;
 
 /**
@@ -10,7 +10,7 @@ const MAX_INTERNED = 20_000;
 export function intern(text: string): string {
   const first = known.get(text);
   if (first !== undefined) return first;
-  // Clearing the cache only loses sharing; objects that still exist keep their strings.
+  // Clearing the cache only ends sharing with later strings; existing objects keep their strings.
   if (known.size >= MAX_INTERNED) known.clear();
   known.set(text, text);
   return text;

@@ -66,11 +66,11 @@ export interface Service {
   readonly namespace: string;
   readonly name: string;
   /**
-   * Distinguishes this object from earlier or later ones of the same name; empty when the manifest
-   * has none.
+   * Distinguishes this object from earlier or later objects of the same name; empty when the
+   * manifest has no uid.
    */
   readonly uid: string;
-  /** RFC 3339 as the API server writes it; empty when the manifest has none. */
+  /** RFC 3339 time as the API server writes it; empty when the manifest has no time. */
   readonly creationTimestamp: string;
   readonly type: ServiceType;
   /**
@@ -81,7 +81,7 @@ export interface Service {
   readonly headless: boolean;
   /** `spec.externalName` as written; undefined unless the type is ExternalName. */
   readonly externalName: string | undefined;
-  /** For headless Services: DNS also returns endpoints that are not ready. */
+  /** Whether DNS also returns endpoints that are not ready, for headless Services. */
   readonly publishNotReadyAddresses: boolean;
   readonly ports: readonly ServicePort[];
   /** `spec.allPorts` as written (KEP-2610). */
@@ -105,7 +105,10 @@ export interface Service {
    */
   readonly affinitySeconds: number;
   readonly trafficDistribution: TrafficDistribution | undefined;
-  /** Label `service.kubernetes.io/service-proxy-name` is set: another proxy serves this Service. */
+  /**
+   * Whether label `service.kubernetes.io/service-proxy-name` is set: another proxy serves this
+   * Service.
+   */
   readonly otherProxy: boolean;
   /** Label `service.kubernetes.io/headless` is set. */
   readonly headlessLabel: boolean;
@@ -128,7 +131,7 @@ export interface SliceEndpoint {
   readonly zone: string | undefined;
   /** The endpoint's DNS label below the name of a headless Service. */
   readonly hostname: string | undefined;
-  /** undefined when the endpoint has no zone hints; the same applies to node hints below. */
+  /** Zones from the endpoint's hints; undefined when the endpoint has no zone hints. */
   readonly hintedZones: readonly string[] | undefined;
   readonly hintedNodes: readonly string[] | undefined;
 }
@@ -141,12 +144,13 @@ export interface EndpointSlice {
   /** Key of the owning Service (label `kubernetes.io/service-name`). */
   readonly serviceKey: ObjectKey;
   /**
-   * Label `service.kubernetes.io/headless` is set: only DNS uses the slice, nodes do not serve it.
+   * Whether label `service.kubernetes.io/headless` is set: only DNS uses the slice, nodes do not
+   * serve it.
    */
   readonly headlessLabel: boolean;
   readonly family: IpFamily;
   /**
-   * When the change behind this version of the endpoints happened, in milliseconds since 1970. Set
+   * Time of the change that caused this version of the endpoints, in milliseconds since 1970. Set
    * by the EndpointSlice controller; undefined when its annotation is missing.
    */
   readonly triggerTime: number | undefined;

@@ -36,9 +36,15 @@ export interface Pod {
   /** Canonical, at most one per IP family; empty until the pod has an address. */
   readonly addresses: readonly string[];
   readonly nodeName: string | undefined;
-  /** The pod uses the node's addresses: policies neither select it nor match it as a pod peer. */
+  /**
+   * Whether the pod uses the node's addresses. Policies neither select such a pod nor match it as a
+   * pod peer.
+   */
   readonly hostNetwork: boolean;
-  /** Phase Succeeded or Failed: its addresses may already belong to another pod. */
+  /**
+   * Whether the pod is in phase Succeeded or Failed. Its addresses may already belong to another
+   * pod.
+   */
   readonly finished: boolean;
   /** Named ports of all containers. */
   readonly namedPorts: readonly NamedPort[];
@@ -124,8 +130,8 @@ export interface Policy {
   readonly subject: PodSelection;
   /**
    * undefined: the policy does not apply to this direction. A NetworkPolicy with a list, even an
-   * empty one, isolates its pods (default deny): traffic needs a rule of some NetworkPolicy that
-   * allows it.
+   * empty list, isolates its pods (default deny): traffic then needs an allowing rule of a
+   * NetworkPolicy.
    */
   readonly ingress: readonly PolicyRule[] | undefined;
   readonly egress: readonly PolicyRule[] | undefined;

@@ -17,7 +17,7 @@ export function isProtocol(value: unknown): value is Protocol {
   return typeof value === 'string' && (PROTOCOLS as readonly string[]).includes(value);
 }
 
-/** Sorts ranges by protocol and port, and merges overlapping and adjacent ones. */
+/** Sorts ranges by protocol and port, and merges overlapping and adjacent ranges. */
 export function normalizeRanges(ranges: readonly PortRange[]): PortRange[] {
   const sorted = ranges.toSorted(
     (a, b) =>

@@ -41,7 +41,7 @@ export function readCidr(field: ObjectField): string {
   return cidrOf(field, readString(field));
 }
 
-/** As `readCidr`, but ignores white space around the CIDR. */
+/** Reads a CIDR like `readCidr`, but ignores white space around the CIDR. */
 export function readTrimmedCidr(field: ObjectField): string {
   return cidrOf(field, readString(field).trim());
 }

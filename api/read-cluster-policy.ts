@@ -38,7 +38,10 @@ interface PolicySchema {
   readonly kind: ClusterPolicyKind;
   /** `spec`: the tier is read from `spec.tier`. */
   readonly tier: Policy['tier'] | 'spec';
-  /** If false, the only object of the kind is named `default`. */
+  /**
+   * Whether policies of the kind have a priority. If false, the only object of the kind is named
+   * `default`.
+   */
   readonly hasPriority: boolean;
   /** Actions as written in the API; `Accept` is an Allow. */
   readonly actions: readonly (PolicyRule['action'] | 'Accept')[];
@@ -48,7 +51,7 @@ interface PolicySchema {
   readonly port: (field: ObjectField) => PortMatch;
   /** Maximum number of rules per direction, and of peers and of ports per rule. */
   readonly maxItems: number;
-  /** `pods` must have a `namespaceSelector`, which may be empty. */
+  /** Whether `pods` must have a `namespaceSelector`, which may be empty. */
   readonly needsNamespaceSelector: boolean;
 }
 
@@ -102,11 +105,11 @@ export const readBaselineAdminNetworkPolicy = (raw: unknown): Policy => readPoli
 export const readClusterNetworkPolicy = (raw: unknown): Policy => readPolicy(raw, CLUSTER);
 
 /**
- * Reads a cluster-scoped policy. A part that its CRD would reject, or that is unknown here, becomes
- * a fault and fails closed (see `read-policy-rules.ts`). A policy with an unreadable tier or
- * priority is evaluated first in the Admin tier.
- * @throws InvalidObject when the name or subject cannot be read, because it is then unknown which
- * pods the policy selects.
+ * Reads a cluster-scoped policy. An invalid or unknown part becomes a fault and fails closed (see
+ * `read-policy-rules.ts`). A policy with an unreadable tier or priority is evaluated first in the
+ * Admin tier.
+ * @throws InvalidObject when the name or subject cannot be read: the pods that the policy selects
+ * are then unknown.
  */
 function readPolicy(raw: unknown, schema: PolicySchema): Policy {
   const { kind, hasPriority } = schema;

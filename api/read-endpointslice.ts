@@ -33,7 +33,7 @@ const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-tim
 /**
  * Reads an EndpointSlice of `discovery.k8s.io/v1`. Checks the rules of Kubernetes'
  * ValidateEndpointSlice; missing conditions have kube-proxy's defaults.
- * @returns undefined for a slice that is not used here: address type FQDN, or no label
+ * @returns undefined for an unused slice: address type FQDN, or no label
  * `kubernetes.io/service-name`.
  * @throws InvalidObject for the first field that cannot be read.
  */
@@ -60,13 +60,16 @@ export function readEndpointSlice(raw: unknown): EndpointSlice | undefined {
   };
 }
 
-/** Why `readEndpointSlice` returned undefined, as a warning to the author of the manifest. */
+/**
+ * Explains why `readEndpointSlice` returned undefined, as a warning to the author of the manifest.
+ */
 export function unusedSliceReason(raw: unknown): { object: string; field: string; reason: string } {
   const { root, key, metadata } = readMetadata('EndpointSlice', raw);
   const object = `EndpointSlice ${key}`;
   const label = child(child(metadata, 'labels'), SERVICE_NAME_LABEL);
   if (readOptionalString(label) === undefined) {
-    const reason = 'is missing, so the slice belongs to no Service; set it to the name of one';
+    const reason =
+      'is missing, so the slice belongs to no Service; set the label to the name of a Service';
     return { object, field: SERVICE_NAME_FIELD, reason };
   }
   const { value } = child(root, 'addressType');
@@ -74,7 +77,10 @@ export function unusedSliceReason(raw: unknown): { object: string; field: string
   return { object, field: 'addressType', reason };
 }
 
-/** The time is only used for a metric, so an unreadable annotation does not reject the slice. */
+/**
+ * Reads the trigger time. Only a metric uses the time, so an unreadable annotation does not reject
+ * the slice.
+ */
 function readTriggerTime(annotations: unknown): number | undefined {
   if (!isRecord(annotations) || !Object.hasOwn(annotations, TRIGGER_TIME_ANNOTATION)) {
     return undefined;
@@ -125,7 +131,7 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
   };
 }
 
-/** An empty list is the same as no hints, as in kube-proxy. */
+/** Reads hints. An empty list counts as no hints, as in kube-proxy. */
 function readHints(list: ObjectField): string[] | undefined {
   const names = readList(list).map((hint) => readString(child(hint, 'name')));
   return names.length === 0 ? undefined : names;

@@ -34,7 +34,7 @@ export function readMetadata(kind: Kind, raw: unknown): Metadata {
   const name = LABEL_NAMED.has(kind) ? readDnsLabel(nameField) : readDnsSubdomain(nameField);
   if (!isNamespaced(kind)) return { root, metadata, key: name, namespace: '', name };
   const namespaceField = child(metadata, 'namespace');
-  // Same default as kubectl without --namespace.
+  // The default namespace, as in kubectl without --namespace.
   const missing = isMissing(namespaceField) || namespaceField.value === '';
   const namespace = missing ? 'default' : readDnsLabel(namespaceField);
   return { root, metadata, key: `${namespace}/${name}`, namespace, name };
@@ -78,7 +78,7 @@ export function readCreationTimestamp(metadata: ObjectField): string {
 export function parseTime(given: string): Date | undefined {
   const upper = given.toUpperCase();
   const [, date] = RFC3339.exec(upper) ?? [];
-  // Date accepts 30 February as 1 March.
+  // Reject dates such as 30 February, which `Date` reads as 1 March.
   const real = date !== undefined && wholeSeconds(new Date(`${date}T00:00:00Z`))?.startsWith(date);
   return real ? new Date(upper) : undefined;
 }

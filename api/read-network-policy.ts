@@ -32,9 +32,9 @@ type PolicyType = (typeof TYPES)[number];
  * not a list counts as empty. If the policy as a whole is faulty (`policyTypes`, an unknown field),
  * its pods are isolated in both directions and the policy allows nothing. Rules of a direction that
  * is not in `policyTypes` are not read.
- * @throws InvalidObject when the name, namespace or `podSelector` cannot be read, because it is
- * then unknown which pods are isolated. The API server stores such a selector only if one of its
- * values is not a valid label value.
+ * @throws InvalidObject when the name, namespace or `podSelector` cannot be read, because the
+ * isolated pods are then unknown. The API server stores such a selector only if one of its values
+ * is not a valid label value.
  */
 export function readNetworkPolicy(raw: unknown): Policy {
   const { root, metadata, key, namespace, name } = readMetadata('NetworkPolicy', raw);
@@ -92,7 +92,7 @@ function ruleSchema(namespace: string, peersName: string): RuleSchema {
   };
 }
 
-/** An empty list restricts nothing, like a missing one. */
+/** Reads a list of peers or ports. An empty list restricts nothing, like a missing list. */
 function optionalList<T>(list: ObjectField, read: (field: ObjectField) => T): T[] | undefined {
   const fields = readList(list);
   return fields.length === 0 ? undefined : fields.map(read);
@@ -119,8 +119,7 @@ function readIpBlock(field: ObjectField): PolicyPeer {
   const whole = readCidr(child(field, 'cidr'));
   const except = readList(child(field, 'except')).map((item) => {
     const part = readCidr(item);
-    if (!isWithin(part, whole))
-      fail(item, `must be a smaller network within ${whole}, not ${part}`);
+    if (!isWithin(part, whole)) fail(item, `must be a strict subset of ${whole}, not ${part}`);
     return part;
   });
   return { kind: 'network', cidr: whole, except: [...new Set(except)] };
@@ -131,7 +130,10 @@ function isWithin(part: string, whole: string): boolean {
   return cidrContains(whole, address) && Number(bits) > Number(whole.split('/')[1]);
 }
 
-/** KEP-2079: a range needs a numeric start port and must not end before it. */
+/**
+ * Reads a port or port range. A range needs a numeric start port, and the end must not be less than
+ * the start (KEP-2079).
+ */
 function readPort(field: ObjectField): PortMatch {
   if (isMissing(field)) fail(field, 'must be an object, not null');
   knownFields(field, ['protocol', 'port', 'endPort']);

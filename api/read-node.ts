@@ -45,8 +45,8 @@ function readPodCidrs(spec: ObjectField): string[] {
 }
 
 /**
- * The API server accepts any text as an address. Entries that are not IP addresses are skipped, as
- * in kube-proxy.
+ * Reads the node's addresses. The API server accepts any text as an address, so entries that are
+ * not IP addresses are skipped, as in kube-proxy.
  */
 function readAddresses(list: ObjectField): string[] {
   const addresses = readList(list).map((field) => ({

@@ -19,8 +19,8 @@ import { readDnsSubdomain } from './read-name.ts';
 import { readLabels } from './read-selector.ts';
 
 /**
- * Ranges that cannot belong to one pod. A policy for such an address would also apply to other
- * hosts.
+ * Address ranges that a pod address must not be in. A policy for such an address would also apply
+ * to other hosts.
  */
 const NO_POD: readonly SpecialRange[] = ['unspecified', 'loopback', 'multicast', 'broadcast'];
 
@@ -61,8 +61,8 @@ function readAddresses(status: ObjectField): string[] {
 }
 
 /**
- * Same order as Kubernetes' FindPort: containers, then sidecars (init containers with restartPolicy
- * Always).
+ * Reads named ports in the order of Kubernetes' FindPort: containers, then sidecars (init
+ * containers with restartPolicy Always).
  */
 function readNamedPorts(spec: ObjectField): NamedPort[] {
   const sidecars = readList(child(spec, 'initContainers')).filter(

@@ -2,10 +2,10 @@
  * Reads the rules of any kind of policy; rules that cannot be read fail closed.
  *
  * A rule cannot be enforced as written if any part of it is invalid or unknown, such as a peer or
- * protocol of a later API version. network-policy-api defines the effect for unknown peers; here it
- * applies to the whole rule. An Allow rule matches nothing; a Deny or Pass rule denies everything.
- * A rule with an unknown action is treated as Deny. If fields of the policy itself cannot be read,
- * all of its rules fail closed.
+ * protocol of a later API version. network-policy-api defines the effect of an unknown peer;
+ * Portwide applies this effect to the whole rule. An Allow rule matches nothing; a Deny or Pass
+ * rule denies everything. A rule with an unknown action is treated as Deny. If fields of the policy
+ * itself cannot be read, all of its rules fail closed.
  */
 import { InvalidObject } from './errors.ts';
 import type { PolicyFault, PolicyPeer, PolicyRule, PortMatch } from './policy-objects.ts';

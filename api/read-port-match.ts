@@ -52,15 +52,21 @@ export function readClusterPort(field: ObjectField): PortMatch {
   return { protocol: ofProtocol[form], first: number, last: number };
 }
 
-/** A range of one port is accepted, although ClusterNetworkPolicy's CRD rejects it. */
+/**
+ * Reads a port range. Accepts a range of one port, although ClusterNetworkPolicy's CRD rejects it.
+ */
 function range(field: ObjectField): { first: number; last: number } {
   const first = readInteger(child(field, 'start'), 1, 65535);
   const last = readInteger(child(field, 'end'), 1, 65535);
-  if (last < first) fail(child(field, 'end'), `must not be less than start, ${first}`);
+  if (last < first)
+    fail(child(field, 'end'), `must not be less than start (${first}), but is ${last}`);
   return { first, last };
 }
 
-/** Any other name is accepted: one that no pod uses matches nothing. */
+/**
+ * Reads a port name. Accepts any text except the empty string: a name that no pod uses matches
+ * nothing.
+ */
 function namedPort(field: ObjectField): PortMatch {
   const name = readString(field);
   if (name === '') fail(field, 'must not be empty');

@@ -25,14 +25,14 @@ const OPERATORS: readonly SelectorRequirement['operator'][] = [
 const KEY_NAME = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/;
 const VALUE = /^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$/;
 
-/** `metadata.labels`. The values are only compared, so their syntax is not checked. */
+/** Reads `metadata.labels`. Does not check the syntax of values, which are only compared. */
 export function readLabels(metadata: ObjectField): Labels {
   return readTexts(child(metadata, 'labels'));
 }
 
 /**
  * Reads a metav1.LabelSelector with the rules of Kubernetes' ValidateLabelSelector. A missing or
- * empty one selects everything; the caller decides whether it may be missing.
+ * empty selector selects everything; the caller decides whether the selector may be missing.
  * @throws InvalidObject
  */
 export function readSelector(field: ObjectField): LabelSelector {
@@ -65,8 +65,9 @@ function readRequirement(field: ObjectField): SelectorRequirement {
   const list = child(field, 'values');
   const values = readList(list).map(labelValue);
   const takesValues = operator === 'In' || operator === 'NotIn';
-  if (takesValues && values.length === 0) fail(list, `must have a value for ${operator}`);
-  if (!takesValues && values.length > 0) fail(list, `must be empty for ${operator}`);
+  if (takesValues && values.length === 0)
+    fail(list, `must have at least one value for operator ${operator}`);
+  if (!takesValues && values.length > 0) fail(list, `must be empty for operator ${operator}`);
   return requirement(labelKey(key, readString(key)), operator, values);
 }
 

@@ -163,7 +163,7 @@ function readIngress(loadBalancer: ObjectField): LoadBalancerIngress[] {
     if (readOptionalString(child(field, 'ip')) === undefined) continue;
     const ip = readAddress(child(field, 'ip'), []);
     if (specialRange(ip) !== undefined) continue;
-    // As in kube-proxy, an unknown mode is not VIP.
+    // Treat an unknown mode as Proxy: like kube-proxy, capture the address only in mode VIP.
     const ipMode =
       (readOptionalString(child(field, 'ipMode')) ?? 'VIP') === 'VIP' ? 'VIP' : 'Proxy';
     if (!ingress.some((other) => other.ip === ip && other.ipMode === ipMode)) {
@@ -181,7 +181,10 @@ function readAffinity(spec: ObjectField): number {
   return seconds ?? AFFINITY_SECONDS;
 }
 
-/** A value of a later API version is ignored: it is only a preference. */
+/**
+ * Reads the traffic distribution. Ignores an unknown value of a later API version, because the
+ * field is only a preference.
+ */
 function readDistribution(field: ObjectField): TrafficDistribution | undefined {
   const value = readOptionalString(field);
   return DISTRIBUTIONS.find((known) => known === value);

@@ -8,7 +8,7 @@
  */
 import { socketAddress } from '../api/addresses.ts';
 import { MARK_MASQ, SERVICES, serviceChains } from '../iptables/chains.ts';
-import { host, oneIn, type RuleSpec, ruleText } from '../iptables/rule.ts';
+import { exactAddress, type RuleSpec, ruleText, statisticMatch } from '../iptables/rule.ts';
 import {
   endpointAddresses,
   POD_CIDR,
@@ -152,9 +152,11 @@ function serviceRules(
   addresses.forEach((address, number) => {
     const rest = addresses.length - number;
     const name = names.endpoint(address, TARGET_PORT);
-    rules.push(ruleText(names.cluster, { matches: rest > 1 ? [oneIn(rest)] : [], target: name }));
+    rules.push(
+      ruleText(names.cluster, { matches: rest > 1 ? [statisticMatch(rest)] : [], target: name }),
+    );
     chains.set(name, [
-      ruleText(name, { source: host(address, 'IPv4'), target: MARK_MASQ }),
+      ruleText(name, { source: exactAddress(address, 'IPv4'), target: MARK_MASQ }),
       ruleText(name, {
         protocol: 'TCP',
         target: `DNAT --to-destination ${socketAddress(address, TARGET_PORT)}`,
@@ -166,7 +168,7 @@ function serviceRules(
 
 function clusterIP(index: number): Omit<RuleSpec, 'target'> {
   return {
-    destination: host(vip(index), 'IPv4'),
+    destination: exactAddress(vip(index), 'IPv4'),
     protocol: 'TCP',
     ports: { from: SERVICE_PORT, to: SERVICE_PORT },
     comment: `${serviceKey(index)} cluster IP`,

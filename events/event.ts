@@ -14,7 +14,7 @@ export interface ObjectRef {
   readonly uid: string;
 }
 
-/** One occurrence of an Event, before equal ones are combined into a series. */
+/** One occurrence of an Event. Equal occurrences are later combined into a series. */
 export interface Occurrence {
   readonly type: 'Normal' | 'Warning';
   readonly regarding: ObjectRef;
@@ -52,8 +52,8 @@ export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
 }
 
 /**
- * References an object of any kind, with the newest supported apiVersion, whichever the API server
- * has.
+ * References an object of any kind. Uses the newest supported apiVersion, even if the API server
+ * has an older apiVersion.
  */
 export function objectRef(object: {
   readonly kind: Kind;
@@ -131,7 +131,7 @@ export function eventBody(
     metadata: { name, namespace: namespaceOf(regarding) },
     eventTime: microTime(time),
     reportingController: CONTROLLER,
-    // A shared Event must not look as if it only concerned the node that created it.
+    // Do not name this node: a shared Event concerns all nodes.
     reportingInstance: scope === 'cluster' ? CONTROLLER : instance,
     type,
     reason,

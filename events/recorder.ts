@@ -2,7 +2,7 @@
  * events/ reports to operators with Kubernetes Events; this file queues, rate-limits and writes
  * them.
  */
-import { lruSet } from '../api/collections.ts';
+import { setLruEntry } from '../api/collections.ts';
 import { type Backoff, backoffMs } from '../sync/backoff.ts';
 import type { Timers } from '../sync/timers.ts';
 import { type ObjectRef, type Occurrence, reportingInstanceOf } from './event.ts';
@@ -15,7 +15,7 @@ import { isRetryable, type OpenWriteSession, type WriteSession, writeEntry } fro
 export interface Events {
   normal(regarding: ObjectRef, reason: string, note: string, action?: string): void;
   warning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
-  /** For warnings that every node of the cluster reports alike: all nodes share one Event. */
+  /** Reports a warning that every node of the cluster reports alike. All nodes share one Event. */
   sharedWarning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
 }
 
@@ -33,7 +33,7 @@ export interface EventClock extends Timers {
 
 export interface RecorderOptions {
   readonly nodeName: string;
-  /** Number of nodes of the cluster, as far as known. */
+  /** Number of known nodes of the cluster. */
   readonly nodes: () => number;
   readonly onDropped: (reason: DropReason) => void;
   /** Compatible with pino loggers. */
@@ -48,8 +48,8 @@ const OBJECT_RATE: TokenBucketOptions = { burst: 25, perSecond: 1 / 300 };
 /** Limit on queued Events, including delayed shared Events. */
 const MAX_QUEUED = 100;
 /**
- * Limit on delayed shared Events that this node checks late, which takes minutes. It leaves the
- * rest of the queue to Events that are written early.
+ * Limit on shared Events that wait for a late check, which takes minutes. The rest of the queue is
+ * for Events that are written early.
  */
 const MAX_LATE = 50;
 /** Objects with a token bucket; the least recently used one is evicted. */
@@ -68,7 +68,7 @@ const SYSTEM_CLOCK: EventClock = {
   clear: (handle) => clearTimeout(handle as NodeJS.Timeout),
 };
 
-/** For an agent without an API server. */
+/** Discards Events, for an agent without an API server. */
 export const NO_EVENTS: Events = {
   normal: () => {},
   warning: () => {},
@@ -90,7 +90,10 @@ export class EventRecorder implements Events {
   readonly #objectBuckets = new Map<string, TokenBucket>();
   readonly #series = new SeriesCache();
   readonly #queue = new Set<SeriesEntry>();
-  /** Timers of shared Events until this node checks whether another node has written them. */
+  /**
+   * Timers of shared Events. When a timer fires, this node checks whether another node has written
+   * the Event.
+   */
   readonly #delayed = new Map<SeriesEntry, unknown>();
   readonly #stop = new AbortController();
   #open: OpenWriteSession | undefined;
@@ -98,7 +101,7 @@ export class EventRecorder implements Events {
   #dueTimer: unknown;
   /** Nanosecond part of the next Event name; starts at random. */
   #offset: number;
-  /** The current failure has already been logged. */
+  /** Whether writing fails and the failure has been logged. */
   #isFailing = false;
 
   constructor(options: RecorderOptions) {
@@ -170,7 +173,7 @@ export class EventRecorder implements Events {
     const key = `${kind} ${namespace}/${name}`;
     const now = this.#clock.now();
     const bucket = this.#objectBuckets.get(key) ?? new TokenBucket(OBJECT_RATE, now);
-    lruSet(this.#objectBuckets, key, bucket, MAX_OBJECTS);
+    setLruEntry(this.#objectBuckets, key, bucket, MAX_OBJECTS);
     return bucket.take(now) === 0;
   }
 
@@ -220,7 +223,7 @@ export class EventRecorder implements Events {
     }
   }
 
-  /** @returns the session for the next Event. */
+  /** Writes one Event. @returns the session for the next Event. */
   async #write(
     entry: SeriesEntry,
     previous: WriteSession | undefined,
@@ -252,7 +255,7 @@ export class EventRecorder implements Events {
   }
 
   #drop(entry: SeriesEntry, reason: DropReason, error: unknown): void {
-    // A later occurrence is then treated as new and tried again.
+    // The Event was never written, so treat the next occurrence as new and write it.
     if (entry.writtenCount === 0) this.#series.delete(entry);
     this.#options.onDropped(reason);
     // A limit on one object does not mean that writing fails.

@@ -1,5 +1,5 @@
 /** Combines equal occurrences into Event series. */
-import { lruSet } from '../api/collections.ts';
+import { setLruEntry } from '../api/collections.ts';
 import {
   eventName,
   type Occurrence,
@@ -16,7 +16,7 @@ export class SeriesEntry {
   readonly time: number;
   count = 1;
   lastObserved: number;
-  /** The count that the API server has; 0 if the Event was not written yet. */
+  /** The count stored by the API server; 0 if the Event was not written yet. */
   writtenCount = 0;
   writtenAt = 0;
 
@@ -45,7 +45,7 @@ const MAX_SERIES = 1000;
  * first and second occurrence, then every half hour, and at the end of the series.
  */
 export class SeriesCache {
-  /** In the order of the last occurrence, oldest first. */
+  /** Entries in the order of their last occurrence, oldest first. */
   readonly #entries = new Map<string, SeriesEntry>();
 
   get size(): number {
@@ -74,7 +74,7 @@ export class SeriesCache {
       entry.count += 1;
       entry.lastObserved = now;
     }
-    lruSet(this.#entries, key, entry, MAX_SERIES);
+    setLruEntry(this.#entries, key, entry, MAX_SERIES);
     return { entry, isDue: entry.writtenCount <= 1 };
   }
 

@@ -1,5 +1,5 @@
 /**
- * When a node checks whether a shared Event was written.
+ * Decides when a node checks whether a shared Event was written.
  *
  * All nodes of a cluster observe the cause of a shared Event at the same time. One writer is
  * enough, but without a delay all nodes would send requests at once. A few random nodes, a number
@@ -8,23 +8,23 @@
  */
 
 /**
- * Average number of nodes that check early. If there is none (once in 150), a late node writes the
- * Event.
+ * Average number of nodes that check early. If no node checks early (once in 150), a late node
+ * writes the Event.
  */
 const EARLY_NODES = 5;
 /** Milliseconds in which the early nodes check. */
 export const EARLY_WINDOW_MS = 5000;
 /**
- * Checks per second of all late nodes together for one Event. With more waiting Events the checks
- * of each are spread further.
+ * Checks per second of all late nodes together for one Event. If more Events wait, the checks of
+ * each Event are spread over a longer time.
  */
 const LATE_PER_SECOND = 20;
 /** Milliseconds. A later check is useless, because API servers delete Events after an hour. */
 const LATEST_MS = 30 * 60_000;
 
 /**
- * @param nodes number of nodes in the cluster. If there are really more, more requests are sent; if
- * fewer, the Event is written later.
+ * @param nodes number of nodes in the cluster. If this number is too low, more requests are sent;
+ * if it is too high, the Event is written later.
  * @param waiting shared Events of this node that wait for their check, including this one.
  * @param random from 0 (inclusive) to 1 (exclusive).
  * @returns milliseconds until this node checks; undefined if it leaves the Event to other nodes.

@@ -69,8 +69,8 @@ export async function writeEntry(
    * this only reads the Event.
    */
   const writeShared = async (): Promise<void> => {
-    // An empty patch reads the Event and stores nothing. It needs the permission to patch, not an
-    // additional one to get.
+    // An empty patch reads the Event and stores nothing. The request needs only the permission to
+    // patch, not an additional permission to get.
     const existing = await patch({});
     if (existing === undefined) return void (await create());
     const last = lastOccurrence(existing.event);
@@ -79,14 +79,14 @@ export async function writeEntry(
     try {
       await patch(seriesPatch({ count: last.count + 1, lastObserved }));
     } catch (error) {
-      // Another node updated it at the same time.
+      // Another node updated the Event at the same time.
       if (statusOf(error) !== 409) throw error;
     }
   };
   const isNew = entry.writtenCount === 0 || series === undefined;
   if (occurrence.scope === 'cluster') await writeShared();
   else if (isNew || (await patch(seriesPatch(series))) === undefined) {
-    // A conflict means that an earlier attempt created it and the response was lost.
+    // A conflict means that an earlier attempt created the Event and the response was lost.
     await create();
   }
   entry.writtenCount = count;
@@ -107,7 +107,7 @@ function lastOccurrence(event: unknown): { count: number; time: number } | undef
 /** Whether a retry may succeed: the server was unreachable or returned a temporary error. */
 export function isRetryable(error: unknown): boolean {
   const status = statusOf(error);
-  // 401: the credentials expired; the next session reads new ones.
+  // 401: the credentials expired; the next session reads new credentials.
   return status === undefined || status === 401 || status === 429 || status >= 500;
 }
 

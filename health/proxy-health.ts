@@ -1,7 +1,7 @@
-/** Health of the proxy: whether the kernel follows the API. */
+/** Health of the proxy: whether the kernel is in sync with the API. */
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 
-/** The clock of the system, for `ProxyHealth`. */
+/** The system clock, for `ProxyHealth`. */
 export const systemClock = {
   /** Wall-clock time, for display. */
   wall: () => new Date(),
@@ -40,9 +40,9 @@ interface ProxyHealthOptions {
 }
 
 /**
- * Tracks whether the kernel follows the API, by kube-proxy's rules (pkg/proxy/healthcheck). A
- * family is unhealthy if a change has been queued for `timeout` without a successful sync since. A
- * family without changes is healthy, and so is one before `begin`.
+ * Tracks whether the kernel is in sync with the API, by kube-proxy's rules (pkg/proxy/healthcheck).
+ * A family is unhealthy if a change has been queued for `timeout` without a successful sync since.
+ * A family without pending changes is healthy. Before `begin` every family is healthy.
  *
  * Also tracks whether every family has synced once. Before that, rules are missing or come from an
  * earlier agent.
@@ -62,8 +62,8 @@ export class ProxyHealth {
   }
 
   /**
-   * Sets the families that the node serves. As in kube-proxy, their health counts from now on, in
-   * case a first sync never succeeds.
+   * Sets the IP families that the node serves. Their `lastUpdated` starts at the current time, as
+   * in kube-proxy.
    */
   begin(families: readonly IpFamily[]): void {
     this.#unsynced = new Set(families);
@@ -83,8 +83,8 @@ export class ProxyHealth {
   }
 
   /**
-   * What `/healthz` waits for before its first success, in words for an operator. kube-proxy does
-   * not listen while it waits for the API server, so it has no such field.
+   * Conditions that `/healthz` waits for before it first succeeds, in words for an operator.
+   * kube-proxy does not listen while it waits for the API server, so kube-proxy has no such field.
    */
   get waitingFor(): readonly string[] {
     // Do not wait for a Node that was deleted or is about to be.

@@ -19,8 +19,8 @@ const GO_ZERO_TIME = '0001-01-01T00:00:00Z';
 /**
  * Response to `/healthz` or `/livez`. Once every family has synced, it equals kube-proxy's byte for
  * byte, except for fractions of seconds (Go writes nanoseconds). Before that, `/healthz` fails and
- * has an additional field with what the agent waits for. `/livez` does not fail, because a restart
- * would not help.
+ * an additional field lists the conditions that the agent waits for. `/livez` does not fail,
+ * because a restart would not help.
  */
 export function proxyResponse(path: ProxyPath, health: ProxyHealth): HealthResponse {
   const report = health.report();
@@ -41,7 +41,7 @@ function healthResponse(
   { nodeEligible, waitingFor }: HealthzFields,
   isGood: boolean,
 ): HealthResponse {
-  // `healthy` is about the proxy only. An ineligible node, or a missing first sync, shows in the
+  // `healthy` describes the proxy only. An ineligible node, or a missing first sync, shows in the
   // status code. A good response has the current time as lastUpdated, because older clients took an
   // old time for a hung proxy.
   const lastUpdated = isGood ? report.currentTime : report.lastUpdated;

@@ -10,7 +10,7 @@ import type { Iptables } from './commands.ts';
 import { Ruleset, type TableChange } from './ruleset.ts';
 import { rulesetWriter, writtenRuleCount } from './writer.ts';
 
-/** Options that are fixed while the agent runs; the node's addresses are not. */
+/** Options that are fixed while the agent runs. Excludes the node's addresses, which may change. */
 export interface IptablesOptions
   extends NodePortOptions,
     Omit<BaseOptions, 'nodeAddresses' | 'nodePortAddresses'> {
@@ -48,8 +48,9 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     update: (upserts: Iterable<Route>, removals: Iterable<string>) =>
       ruleset.update(upserts, removals),
     async apply(full): Promise<ApplyReport> {
-      // Table filter must not be ahead of nat, so take the changes of both at the same time.
-      const changes = inWritingOrder(full ? await writer.diff() : ruleset.pending());
+      // Take the changes of all tables at the same time: the rules in filter must not be newer than
+      // the rules in nat.
+      const changes = inWritingOrder(full ? await writer.diff() : ruleset.pendingChanges());
       let written = 0;
       const rulesWritten = new Map<string, number>();
       for (const change of changes) {
@@ -67,22 +68,22 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
 /**
  * Order in which tables are written. nat comes before filter: when a Service gets its first
  * endpoint, its packets are translated before the reject rule is removed. So no packet to the VIP
- * leaves the node untranslated. mangle comes last. The iptables mode has only the canary there.
+ * leaves the node untranslated. mangle comes last. In mangle the iptables mode has only the canary.
  * During a takeover from mode ipvs, mangle still has the marks of all-ports Services and the drops
- * of source ranges. Packets need both until nat translates them.
+ * of source ranges. Packets need these rules until nat translates the packets.
  *
  * Between the writes of nat and mangle, a packet to an all-ports VIP is translated by nat and still
  * has the Service's mark. IPVS would translate it again by that mark: in OUTPUT, or in INPUT if the
  * endpoint is the node itself.
  *
  * - Masqueraded connections are not affected: KUBE-MARK-MASQ adds its bit, and IPVS compares the
- * whole mark. Processes on the node are masqueraded if there is a local detector
- * (`--cluster-cidr`).
+ *   whole mark. Processes on the node are masqueraded if there is a local detector
+ *   (`--cluster-cidr`).
  * - For other connections, IPVS updates conntrack with the second endpoint
- * (ip_vs_update_conntrack). TCP connections survive that, also when the marks are removed (seen on
- * 6.1).
- * - A UDP flow that sends twice within these milliseconds may lose replies until the IPVS services
- * are removed.
+ *   (ip_vs_update_conntrack). TCP connections survive this update, and the later removal of the
+ *   marks (seen on 6.1).
+ * - A UDP flow that sends twice between the two writes may lose replies until the IPVS services are
+ *   removed.
  */
 const WRITING_ORDER: readonly Table[] = ['nat', 'filter', 'mangle'];
 

@@ -1,7 +1,7 @@
 /**
  * Static rules, which do not depend on Services: the chains around the dispatch trees, and the
- * jumps from built-in chains. Text is kube-proxy's, in iptables-save format, so that rules left by
- * kube-proxy are taken over unchanged.
+ * jumps from built-in chains. The rules have kube-proxy's text, in iptables-save format, so that
+ * rules left by kube-proxy are taken over unchanged.
  */
 import { PROTOCOLS } from '../api/objects.ts';
 import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
@@ -20,7 +20,15 @@ import {
   type Table,
 } from './chains.ts';
 import { DEPTH } from './compile.ts';
-import { addressType, ctstate, hex, host, type RuleSpec, reject, ruleText } from './rule.ts';
+import {
+  addrtypeMatch,
+  ctstateMatch,
+  exactAddress,
+  hex,
+  type RuleSpec,
+  reject,
+  ruleText,
+} from './rule.ts';
 import type { IptablesCompileOptions } from './ruleset.ts';
 import type { TreeChain } from './vip-tree.ts';
 
@@ -30,9 +38,12 @@ export interface BaseOptions extends IptablesCompileOptions {
   readonly masqueradeBit: number;
   /** `all`: every local address; otherwise these addresses of the node (`--nodeport-addresses`). */
   readonly nodePortAddresses: 'all' | readonly string[];
-  /** Serve node ports on 127.0.0.1 (`--iptables-localhost-nodeports`); IPv4 only. */
+  /** Whether to serve node ports on 127.0.0.1 (`--iptables-localhost-nodeports`); IPv4 only. */
   readonly localhostNodePorts: boolean;
-  /** Drop packets in conntrack state INVALID; off if the kernel is liberal about TCP windows. */
+  /**
+   * Whether to drop packets in conntrack state INVALID. False if nf_conntrack_tcp_be_liberal is
+   * set.
+   */
   readonly dropInvalid: boolean;
   /** MASQUERADE supports --random-fully (iptables 1.6.2). */
   readonly randomFully: boolean;
@@ -60,12 +71,12 @@ export function staticChain(
 
 /**
  * Detects a flush. The rule is in a chain that nothing jumps to. kube-proxy checks only for its
- * canary chain, which `iptables -F` leaves in place; this rule is deleted.
+ * canary chain, which `iptables -F` leaves in place; `iptables -F` does delete this rule.
  */
 export const CANARY_RULE = ruleText(CANARY, { comment: 'Portwide canary', target: 'RETURN' });
 
 /** The canary chain of each table. */
-export function canaries(): TreeChain[] {
+export function canaryChains(): TreeChain[] {
   const canary = { name: CANARY, depth: DEPTH.root, rules: [CANARY_RULE] };
   return (['mangle', 'nat', 'filter'] as const).map((table) => ({ table, ...canary }));
 }
@@ -74,7 +85,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
   // `1 << 31` is negative in JavaScript.
   const mark = hex((1 << options.masqueradeBit) >>> 0);
   return [
-    ...canaries(),
+    ...canaryChains(),
     staticChain('nat', MARK_MASQ, [{ target: `MARK --set-xmark ${mark}/${mark}` }], DEPTH.mark),
     staticChain('nat', POSTROUTING, [
       { matches: [`-m mark ! --mark ${mark}/${mark}`], target: 'RETURN' },
@@ -84,7 +95,7 @@ function baseChains(options: BaseOptions): TreeChain[] {
     ]),
     ...resetChains(options),
     staticChain('filter', FORWARD, [
-      ...(options.dropInvalid ? [{ matches: [ctstate('INVALID')], target: 'DROP' }] : []),
+      ...(options.dropInvalid ? [{ matches: [ctstateMatch('INVALID')], target: 'DROP' }] : []),
       ...forwardRules(`-m mark --mark ${mark}/${mark}`),
     ]),
   ];
@@ -111,7 +122,7 @@ export function forwardRules(...marked: readonly string[]): RuleSpec[] {
     })),
     {
       comment: 'kubernetes forwarding conntrack rule',
-      matches: [ctstate('RELATED,ESTABLISHED')],
+      matches: [ctstateMatch('RELATED,ESTABLISHED')],
       target: 'ACCEPT',
     },
   ];
@@ -121,7 +132,7 @@ export function forwardRules(...marked: readonly string[]): RuleSpec[] {
 export interface RootRules {
   readonly before?: readonly RuleSpec[];
   readonly after?: readonly RuleSpec[];
-  /** Remove the chain while the tree is empty; default: keep it. */
+  /** Whether to remove the chain while the tree is empty. Default: keep the chain. */
   readonly removeWhenEmpty?: boolean;
 }
 
@@ -148,8 +159,9 @@ export function iptablesStaticRules(options: BaseOptions): StaticRules {
 }
 
 /**
- * An established TCP connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it.
- * These rules have chains of their own because the rules that jump to them may match any protocol.
+ * An established TCP connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it. The
+ * rules have chains of their own, because the rules that jump to these chains may match any
+ * protocol.
  */
 function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
   if (!resetsTcp) return [];
@@ -166,10 +178,14 @@ function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOp
   const comment = 'kubernetes service nodeports; NOTE: this must be the last rule in this chain';
   const jump = { comment, target: NODE_PORTS };
   if (nodePortAddresses !== 'all') {
-    return nodePortAddresses.map((address) => ({ ...jump, destination: host(address, family) }));
+    return nodePortAddresses.map((address) => ({
+      ...jump,
+      destination: exactAddress(address, family),
+    }));
   }
-  const local = { ...jump, matches: [addressType('dst', 'LOCAL')] };
-  // The kernel does not route [::1] off the loopback device; route_localnet is for IPv4 only.
+  const local = { ...jump, matches: [addrtypeMatch('dst', 'LOCAL')] };
+  // Exclude [::1]: the kernel does not route it off the loopback device, and route_localnet is for
+  // IPv4 only.
   if (family === 'IPv4' && localhostNodePorts) return [local];
   return [{ ...local, destination: { value: LOOPBACK_CIDRS[family], not: true } }];
 }
@@ -179,7 +195,7 @@ function dropPortZeroRules(): RuleSpec[] {
   return PROTOCOLS.map((protocol) => ({
     protocol,
     ports: { from: 0, to: 0 },
-    matches: [ctstate('DNAT')],
+    matches: [ctstateMatch('DNAT')],
     target: 'DROP',
   }));
 }
@@ -192,8 +208,9 @@ export function jumpFrom(table: Table, chain: string, rule: RuleSpec): SharedRul
 function sharedRules(options: BaseOptions): SharedRule[] {
   const jump = (table: Table, chain: string, target: string, comment: string, onlyNew = true) =>
     jumpFrom(table, chain, {
-      // kube-proxy writes the state match first. Other text would not match its existing jumps.
-      ...(onlyNew ? { matches: [ctstate('NEW'), commentMatch(comment)] } : { comment }),
+      // kube-proxy writes the state match first. Other text would not match kube-proxy's existing
+      // jumps.
+      ...(onlyNew ? { matches: [ctstateMatch('NEW'), commentMatch(comment)] } : { comment }),
       target,
     });
   const portals = 'kubernetes service portals';
@@ -208,8 +225,8 @@ function sharedRules(options: BaseOptions): SharedRule[] {
     // kube-proxy has no such jump. Without it, a packet to a VIP without endpoints would reach the
     // node's own listeners if the node holds the VIP.
     jump('filter', 'INPUT', SERVICES, portals),
-    // After the jumps above: the health check port of one Service must not be accepted on the VIP
-    // of another.
+    // Insert the jump to KUBE-NODEPORTS after the jumps above: the health check port of one Service
+    // must not be accepted on the VIP of another Service.
     jump('filter', 'INPUT', NODE_PORTS, 'kubernetes health check service ports', false),
     jump('filter', 'FORWARD', PROXY_FIREWALL, firewall),
     jump('filter', 'FORWARD', FORWARD, 'kubernetes forwarding rules', false),

@@ -20,7 +20,8 @@ export const FIREWALL = 'KUBE-FIREWALL';
 export const CANARY = 'KUBE-PROXY-CANARY';
 
 /**
- * Chains of the ipvs mode. `ALL_PORTS` and the following are Portwide's, the others kube-proxy's.
+ * Chains of the ipvs mode. `ALL_PORTS` and the chains after it are Portwide's; the chains before it
+ * are kube-proxy's.
  */
 export const IPVS_NODE_PORT = 'KUBE-NODE-PORT';
 export const LOAD_BALANCER = 'KUBE-LOAD-BALANCER';
@@ -35,8 +36,9 @@ export const PORT_RANGES_FIREWALL = 'KUBE-PORT-RANGES-FIREWALL';
 
 /**
  * Prefixes of chains that belong to a Service. kube-proxy removes unknown chains with such a
- * prefix, in the same transaction that writes its own rules. A chain of ours that jumps to such a
- * chain must therefore have such a prefix too, or kube-proxy could never take over again.
+ * prefix, in the same transaction that writes its own rules. A Portwide chain that jumps to a chain
+ * with such a prefix must therefore have such a prefix too. Otherwise kube-proxy could not take
+ * over: a chain with references cannot be removed.
  */
 const SERVICE_PREFIXES = [
   'KUBE-SVC-',
@@ -95,7 +97,7 @@ export function isOwnChain(name: string): boolean {
   return isStaticChain(name) || SERVICE_PREFIXES.some((prefix) => name.startsWith(prefix));
 }
 
-/** Chains of one Service port, named as kube-proxy names them. */
+/** Chains of one Service port, with kube-proxy's names. */
 export interface ServiceChains {
   /** Selects an endpoint of traffic policy Cluster. */
   readonly cluster: string;
@@ -103,7 +105,7 @@ export interface ServiceChains {
   readonly local: string;
   /** Traffic from outside the cluster: decides on masquerade and traffic policy. */
   readonly external: string;
-  /** Source ranges of load balancer VIPs. */
+  /** Drops clients outside the source ranges of load balancer VIPs. */
   readonly firewall: string;
   endpoint(address: string, port: number | undefined): string;
 }
@@ -132,8 +134,8 @@ export function serviceChains(name: string, protocol: Protocol | undefined): Ser
 
 /**
  * A prefix and the first 16 characters of the SHA-256 hash in base32 (RFC 4648), so that names have
- * at most 28 characters. Uses `join`: V8 keeps the parts of a string concatenated with `+`, at four
- * times the memory, and there are as many names as endpoints.
+ * at most 28 characters. Uses `join`, because each endpoint has such a name: V8 keeps the parts of
+ * a string concatenated with `+`, at four times the memory.
  */
 function hashedName(prefix: string, text: string): string {
   const digest = hash('sha256', text, 'buffer');

@@ -19,8 +19,9 @@ export {
 
 /**
  * Waits for the xtables lock without a time limit, unlike kube-proxy. With a limit,
- * iptables-legacy-restore 1.8 leaves an alarm armed. If the alarm fires while it waits for input,
- * it takes that for the end of the input. A big table that takes longer to read then fails to load.
+ * iptables-legacy-restore 1.8 leaves an alarm armed. If the alarm fires while the command waits for
+ * input, the command treats the interrupted read as the end of the input. A big table that takes
+ * longer to read then fails to load.
  */
 export const LOCK_WAIT = ['-w'];
 
@@ -29,7 +30,7 @@ export const LOCK_WAIT = ['-w'];
  * minutes for the rules of 10,000 Services, and first waits for the xtables lock, which another
  * such restore may hold. Reading these rules takes less than half as long.
  *
- * A killed restore leaves each table as it was, or as of one of the COMMITs in the input.
+ * A killed restore leaves each table unchanged, or in the state of one of the COMMITs in the input.
  * iptables-legacy replaces a table by one system call. iptables-nft sends one transaction, which
  * the kernel applies completely or not at all.
  */
@@ -39,7 +40,7 @@ export const IPTABLES_TIMEOUTS = {
   version: VERSION_TIMEOUT,
 };
 
-/** An iptables command failed. For a restore, has the input line that the command reported. */
+/** An iptables command failed. For a restore, contains the input line that the command reported. */
 export class IptablesError extends Error {
   override readonly name = 'IptablesError';
   readonly command: string;
@@ -64,7 +65,7 @@ export class IptablesError extends Error {
   }
 }
 
-/** A line of `iptables-restore` input, and the table to which it belongs. */
+/** A line of `iptables-restore` input, and the table of the line. */
 export interface InputLine {
   readonly line: string;
   readonly table: string;
@@ -117,8 +118,8 @@ export function iptablesCommands(
       );
     },
     /**
-     * The first rule of `input`, which consists of `-C` lines, that does not exist; undefined: all
-     * exist.
+     * Finds the first rule that does not exist. `input` consists of `-C` lines. undefined: all
+     * rules exist.
      */
     async check(input: string): Promise<InputLine | undefined> {
       try {

@@ -29,15 +29,15 @@ import {
 } from './chains.ts';
 import type { PortRule } from './port-tree.ts';
 import {
-  addressType,
+  addrtypeMatch,
+  exactAddress,
   fromNonPodClients,
   fromPods,
-  host,
-  oneIn,
   type RuleSpec,
-  recent,
+  recentMatch,
   reject,
   ruleText,
+  statisticMatch,
 } from './rule.ts';
 
 /** Treatment of one match on one VIP; the dispatch trees order these by precedence. */
@@ -53,11 +53,11 @@ export interface VipEntry {
   readonly comment: string;
   /** Chain in table nat that translates the packet; undefined: it stays untranslated. */
   readonly chain: string | undefined;
-  /** The chain may return packets untranslated. */
+  /** Whether the chain may return packets untranslated. */
   readonly returns: boolean;
   /** Target in table filter for untranslated packets. */
   readonly verdict: string | undefined;
-  /** Packets from outside the source ranges are dropped. */
+  /** Whether packets from outside the source ranges are dropped. */
   readonly firewall: boolean;
 }
 
@@ -78,7 +78,7 @@ export interface CompiledRules {
   readonly healthCheck: PortRule | undefined;
 }
 
-/** Depth of the chains in the jump graph; a chain only jumps to deeper ones. */
+/** Depth of the chains in the jump graph; a chain only jumps to deeper chains. */
 export const DEPTH = {
   root: 0,
   branch: 1,
@@ -143,7 +143,7 @@ function nodePortRules(
   const { protocol, port, dispatch } = nodePort;
   const rule = { protocol, port, comment: name };
   const verdict = verdictTarget(dispatch.untranslatedVerdict, options);
-  const matches = [addressType('dst', 'LOCAL')];
+  const matches = [addrtypeMatch('dst', 'LOCAL')];
   return {
     nodePort: chain === undefined ? undefined : { ...rule, target: chain },
     nodePortVerdict: verdict === undefined ? undefined : { ...rule, matches, target: verdict },
@@ -167,10 +167,10 @@ function endpointRules(
 ): RuleSpec[] {
   return [
     // Hairpin, see `needsHairpin`.
-    { source: host(address, family), target: MARK_MASQ },
+    { source: exactAddress(address, family), target: MARK_MASQ },
     {
       protocol: match.kind === 'port' ? match.protocol : undefined,
-      matches: affinitySeconds > 0 ? [recent('--set', chain, family)] : [],
+      matches: affinitySeconds > 0 ? [recentMatch('--set', chain, family)] : [],
       target: `DNAT --to-destination ${socketAddress(address, port)}`,
     },
   ];
@@ -187,11 +187,11 @@ function loadBalancingRules(
 ): RuleSpec[] {
   const chains = endpoints[set].map((each) => names.endpoint(each.address, each.port));
   const sticky = chains.map((chain) => ({
-    matches: [recent(`--rcheck --seconds ${affinitySeconds} --reap`, chain, family)],
+    matches: [recentMatch(`--rcheck --seconds ${affinitySeconds} --reap`, chain, family)],
     target: chain,
   }));
   const spread = chains.map((chain, index) => ({
-    matches: index < chains.length - 1 ? [oneIn(chains.length - index)] : [],
+    matches: index < chains.length - 1 ? [statisticMatch(chains.length - index)] : [],
     target: chain,
   }));
   return affinitySeconds > 0 ? [...sticky, ...spread] : spread;
@@ -209,7 +209,7 @@ function nonPodMasqueradeRules(
   return fromNonPodClients(options).flatMap((from) =>
     served.map(({ vip, kind }) => ({
       ...from,
-      destination: host(vip, family),
+      destination: exactAddress(vip, family),
       comment: `${name} ${kind}`,
       target: MARK_MASQ,
     })),
@@ -229,7 +229,7 @@ function externalRules(
     const target = names[podsAndNode.set];
     // Pods keep their source address; traffic of the node itself is masqueraded.
     if (localDetector) rules.push({ ...fromPods(localDetector, false), comment, target });
-    const node = { comment, matches: [addressType('src', 'LOCAL')] };
+    const node = { comment, matches: [addrtypeMatch('src', 'LOCAL')] };
     rules.push({ ...node, target: MARK_MASQ }, { ...node, target });
   }
   if (others.endpoints.length > 0) {
@@ -247,7 +247,7 @@ function firewallRules({ name, family, vips }: TrafficPlan, names: ServiceChains
   const restricted = vips.find(({ sources }) => sources !== undefined);
   if (restricted?.sources === undefined) return [];
   const { ranges, ownVips } = restricted.sources;
-  const own = ownVips.map((vip) => host(vip, family));
+  const own = ownVips.map((vip) => exactAddress(vip, family));
   const comment = `${name} ${restricted.kind}`;
   return [...ranges.map((value) => ({ value })), ...own].map((source) => ({
     source,

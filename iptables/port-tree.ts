@@ -1,6 +1,6 @@
 /**
  * Dispatches node ports to their rules, as `vip-tree.ts` does for VIPs. One chain has 32 ports, so
- * that a new node port rewrites a handful of rules, and a packet passes few.
+ * that a new node port rewrites a handful of rules, and a packet traverses few rules.
  *
  *   KUBE-NODEPORTS ── tcp dport 30016:30047 ──► KUBE-SVC-NP-T938 ── tcp dport 30040 ──► KUBE-EXT-…
  */
@@ -54,7 +54,7 @@ export class PortTree {
     }
   }
 
-  /** Takes the chains that changed since the last call, and the jumps of the root. */
+  /** Returns the chains that changed since the last call, and the jumps of the root chain. */
   takeChanges(): { chains: TreeChain[]; roots: TreeRoot[] } {
     if (this.#changedBlocks.size === 0) return { chains: [], roots: [] };
     const chains = [...this.#changedBlocks].map((name) => this.#blockChain(name));
@@ -87,7 +87,10 @@ function blockStart(port: number): number {
   return port - (port % BLOCK_SIZE);
 }
 
-/** Short, because chain names have at most 28 characters: `T939` is the 940th block of TCP. */
+/**
+ * Short name of a block of ports, because chain names have at most 28 characters: `T939` is the
+ * 940th block of TCP.
+ */
 function blockName({ protocol, port }: PortRule): string {
   return `${protocol.charAt(0)}${blockStart(port) / BLOCK_SIZE}`;
 }

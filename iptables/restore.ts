@@ -12,12 +12,12 @@ import type { RenderedChain, TableChange } from './ruleset.ts';
  */
 export const NFT_CHAINS_PER_TRANSACTION = 500;
 
-/** Whether a change has nothing to write. */
+/** Whether a change writes nothing. */
 export function isEmpty(change: TableChange): boolean {
   return change.write.size === 0 && change.remove.length === 0 && change.shared.length === 0;
 }
 
-/** Characters in one chunk, which takes some milliseconds to render. */
+/** Characters in one chunk. Rendering a chunk takes some milliseconds. */
 const CHUNK_LENGTH = 1 << 18;
 
 /**
@@ -76,7 +76,8 @@ function* restoreLines(change: TableChange, chainsPerTransaction: number): Gener
   if (writes.length > 0 || shared.length > 0) {
     yield* transaction(table, chainLines(writes.at(-1) ?? []), shared);
   }
-  // Flush all chains before removing any: they jump to each other in any order.
+  // Flush all removed chains before removing any of them, because they jump to each other in any
+  // order.
   for (const part of inBatches(removed, chainsPerTransaction)) {
     yield* transaction(table, headers(part));
   }
@@ -93,7 +94,7 @@ function* transaction(table: Table, ...groups: readonly Iterable<string>[]): Gen
 
 /**
  * Sort key of a chain: a stable order, but not by name. The kernel lists chains in the order of
- * creation, and iptables-nft-save takes minutes to sort 20,000 that are already sorted.
+ * creation, and iptables-nft-save takes minutes to sort 20,000 chains that are already in order.
  */
 function shuffledKey(name: string): string {
   return name.slice(-5) + name;
@@ -124,7 +125,7 @@ function sharedLines(changes: TableChange['shared']): string[] {
   const created = changes.filter(({ create }) => create).map(({ chain }) => chain);
   const rules = changes.flatMap(({ remove, insert, append }) => [
     ...remove.map((rule) => rule.replace('-A ', '-D ')),
-    // Each rule is inserted at the head, so insert the last one first.
+    // Each rule is inserted at the head, so insert the last rule first.
     ...insert.toReversed().map((rule) => rule.replace('-A ', '-I ')),
     ...append,
   ]);
@@ -132,9 +133,9 @@ function sharedLines(changes: TableChange['shared']): string[] {
 }
 
 /**
- * Input for `iptables-restore --noflush` that changes nothing. It fails unless the canary of each
- * table and the jumps to our chains exist. So one command detects a flush, a deleted chain and a
- * deleted jump.
+ * Input for `iptables-restore --noflush` that changes nothing. The restore fails unless the canary
+ * of each table and the jumps to Portwide's chains exist. So one command detects a flush, a deleted
+ * chain and a deleted jump.
  */
 export function checkInput(tables: readonly Table[], shared: readonly SharedRule[]): string {
   const lines = tables.flatMap((table) => {

@@ -22,7 +22,7 @@ export interface RuleSpec {
   readonly matches?: readonly string[] | undefined;
   /** Target with its options. */
   readonly target: string;
-  /** Use `-g`: the target chain does not return to this one. */
+  /** Whether to use `-g`: the target chain does not return to this chain. */
   readonly goto?: boolean | undefined;
 }
 
@@ -50,7 +50,7 @@ export function ruleText(chain: string, rule: RuleSpec): string {
 }
 
 /** A match on exactly one address, for example `10.0.0.1/32`. */
-export function host(address: string, family: IpFamily): Condition {
+export function exactAddress(address: string, family: IpFamily): Condition {
   return { value: `${address}/${hostPrefixLength(family)}` };
 }
 
@@ -77,7 +77,8 @@ export function fromNonPodClients(
 
 /**
  * A comment as iptables-restore reads it: quoted, at most 255 bytes. Names are validated when
- * objects are read; other text cannot break out of its quotes or its line either.
+ * objects are read. Unsafe characters in other text are replaced, so that no comment can end its
+ * quotes or its line.
  */
 function quoteComment(text: string): string {
   const safe = text.replaceAll(/[^\x20-\x7e]/g, '?').slice(0, 240);
@@ -85,21 +86,21 @@ function quoteComment(text: string): string {
 }
 
 /** A `-m statistic` match for the first of `n` equal shares, rounded as in the kernel (31 bits). */
-export function oneIn(n: number): string {
+export function statisticMatch(n: number): string {
   const probability = Math.round(0x80000000 / n) / 0x80000000;
   return `-m statistic --mode random --probability ${probability.toFixed(11)}`;
 }
 
-export function ctstate(states: string): string {
+export function ctstateMatch(states: string): string {
   return `-m conntrack --ctstate ${states}`;
 }
 
-export function addressType(side: 'src' | 'dst', type: 'LOCAL'): string {
+export function addrtypeMatch(side: 'src' | 'dst', type: 'LOCAL'): string {
   return `-m addrtype --${side}-type ${type}`;
 }
 
 /** A `-m recent` match, keyed on the source address only. */
-export function recent(action: string, list: string, family: IpFamily): string {
+export function recentMatch(action: string, list: string, family: IpFamily): string {
   const mask = family === 'IPv4' ? '255.255.255.255' : 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff';
   return `-m recent ${action} --name ${list} --mask ${mask} --rsource`;
 }

@@ -38,7 +38,10 @@ export interface TableChange {
 /** Changes to a chain that is shared with other programs. */
 export interface SharedChange {
   readonly chain: string;
-  /** The chain does not exist. Naming an existing chain would flush it. */
+  /**
+   * Whether to create the chain, because it does not exist. Naming an existing chain in the input
+   * would flush it.
+   */
   readonly create: boolean;
   readonly remove: readonly string[];
   /** Rules to insert at the head, in this order. */
@@ -48,16 +51,18 @@ export interface SharedChange {
 
 /** One table as `iptables-save` prints it. */
 export interface SavedTable {
-  /** Our own chains with their rules, joined by newlines. */
+  /** Portwide's own chains with their rules, joined by newlines. */
   readonly chains: ReadonlyMap<string, string>;
-  /** Rules and declarations (`:NAME`) of chains that are not ours. */
+  /** Rules and declarations (`:NAME`) of chains of other programs. */
   readonly foreign: ReadonlySet<string>;
 }
 
-/** The compiled rules of a Route, without the text of its chains, which is in their table. */
+/**
+ * The compiled rules of a Route. Holds only the names of the chains; `TableState` holds their text.
+ */
 type CompiledRoute = Omit<CompiledRules, 'chains'> & {
   readonly chains: readonly string[];
-  /** The Route, if it must be compiled again when the node's addresses change. */
+  /** The Route, if a change of the node's addresses requires compiling it again. */
   readonly route: Route | undefined;
 };
 
@@ -122,13 +127,15 @@ export class Ruleset {
     this.update(affected, []);
   }
 
-  /** Takes complete changed Routes, and the ids of removed Routes. */
+  /** Applies changed Routes, each complete, and the ids of removed Routes. */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) this.#replace(id, undefined);
     for (const route of upserts) this.#replace(route.id, route);
   }
 
-  /** Writes changed leaves; once for any number of updates, which often share leaves. */
+  /**
+   * Writes changed leaf chains, once for any number of updates, because updates often share leaves.
+   */
   #writeTrees(): void {
     const changes = [this.#vips, ...Object.values(this.#ports)].map((tree) => tree.takeChanges());
     for (const chain of changes.flatMap(({ chains }) => chains)) this.#write(chain);
@@ -138,8 +145,8 @@ export class Ruleset {
     }
   }
 
-  /** Changes since `markWritten`, for a kernel that has everything else. */
-  pending(): TableChange[] {
+  /** Changes since `markWritten`. Only valid if the kernel has all earlier changes. */
+  pendingChanges(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
       const { chains, dirty } = this.#tables[table];
@@ -177,7 +184,9 @@ export class Ruleset {
     for (const name of change.remove) if (!chains.has(name)) dirty.delete(name);
   }
 
-  /** Number of desired rules in our own chains, by table; counted as chains change. */
+  /**
+   * Number of desired rules in Portwide's own chains, by table; updated whenever a chain changes.
+   */
   get ruleCounts(): ReadonlyMap<Table, number> {
     return new Map(TABLES.map((table) => [table, this.#tables[table].ruleCount]));
   }
@@ -231,7 +240,7 @@ export class Ruleset {
     } = this.#staticRules.root(table, name);
     const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
     const rules = [...texts(before), ...jumps, ...texts(after)];
-    // Rules that exist only for the tree are removed with it.
+    // Rules that exist only for the tree are removed with the tree.
     const isIdle = mayGo && jumps.length === 0;
     this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);
   }
@@ -242,7 +251,7 @@ export class Ruleset {
   }
 }
 
-/** Desired content of our own chains in one table. */
+/** Desired content of Portwide's own chains in one table. */
 class TableState {
   readonly chains = new Map<string, RenderedChain>();
   /** Chains that changed or were removed since the kernel was last known to match. */
@@ -273,7 +282,7 @@ class TableState {
 const KUBE_PROXY_JUMP =
   /^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING)(?: -m conntrack --ctstate NEW| -m comment --comment "kube(?:rnetes|-proxy) [^"]*"){1,2} -j (\S+)$/;
 
-/** Jumps from built-in chains to our chains that another mode or version has left. */
+/** Jumps from built-in chains to Portwide's chains that another mode or version has left. */
 function staleJumps(
   desired: readonly SharedRule[],
   saved: SavedTable,
@@ -309,8 +318,8 @@ function sharedChanges(
 }
 
 /**
- * The order of our jumps in a chain matters: source ranges drop before a Service rejects. If a jump
- * is missing or out of order, all of them are inserted again.
+ * The order of Portwide's jumps in a chain matters: source ranges drop before a Service rejects. If
+ * a jump is missing or out of order, all of them are inserted again.
  */
 function sharedChange(
   chain: string,

@@ -2,7 +2,7 @@
 import { isOwnChain, type Table } from './chains.ts';
 import { type SavedTable, TABLES } from './ruleset.ts';
 
-/** Parses the output of `iptables-save`. A table that it does not name is empty. */
+/** Parses the output of `iptables-save`. A table that the output does not name is empty. */
 export async function parseSaved(
   lines: AsyncIterable<string> | Iterable<string>,
 ): Promise<ReadonlyMap<Table, SavedTable>> {

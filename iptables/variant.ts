@@ -13,9 +13,9 @@ import { TABLES } from './ruleset.ts';
 export type VariantRules = Readonly<Record<Variant, string | undefined>>;
 
 /**
- * The variant that the node uses, by the rules of iptables-wrapper: the kubelet's chains in table
- * mangle decide, otherwise the larger number of rules. With rules in both variants, neither command
- * shows the other's rules.
+ * The variant that the node uses, chosen as by iptables-wrapper: the variant with the kubelet's
+ * chains in table mangle, otherwise the variant with more rules. iptables-nft does not show rules
+ * of iptables-legacy, and vice versa.
  */
 export function chooseVariant(mangle: VariantRules, all: VariantRules): Variant {
   if (hasKubelet(mangle.nft ?? '')) return 'nft';
@@ -37,7 +37,7 @@ export async function detectVariant(): Promise<Variant> {
  * Whether this variant has Service rules of kube-proxy or Portwide.
  * @throws ProgramTimeoutError
  */
-export async function holdsServices(variant: Variant): Promise<boolean> {
+export async function hasServiceRules(variant: Variant): Promise<boolean> {
   return (await saved(variant, 'nat'))?.includes(`\n:${SERVICES} `) ?? false;
 }
 
@@ -87,7 +87,8 @@ async function saved(variant: Variant, table: Table): Promise<string | undefined
     // iptables-legacy-save creates the table that it reads, and loads its module.
     const used = variant === 'nft' ? [table] : await legacyTables(family).catch(() => ['']);
     if (!used.includes(table)) continue;
-    // The command is missing or unusable on this node. A timeout does not show that.
+    // Ignore the variant if its command is missing or fails on this node. Report a timeout, which
+    // does not prove that the variant is unused.
     const text = await savedTable(family, variant, table).catch((error: unknown) => {
       if (error instanceof ProgramError) return undefined;
       throw error;

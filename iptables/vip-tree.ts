@@ -1,21 +1,22 @@
 /**
- * Dispatches VIPs to their rules without walking all of them. kube-proxy has one rule for each VIP
- * and port in the single chain KUBE-SERVICES: every new connection walks it, and every change
- * rewrites it. Here, a tree of two levels is in between. It branches by the low, then the high half
- * of the address's last byte, whose values are evenly used by addresses from a pool:
+ * Dispatches packets to the rules of their VIP without traversing the rules of all VIPs. kube-proxy
+ * has one rule for each VIP and port in the single chain KUBE-SERVICES. Every new connection
+ * traverses the chain, and every change rewrites it. Portwide inserts a tree of two levels. It
+ * branches by the low, then the high half of the last byte of the address. Addresses from a pool
+ * are evenly distributed over the values of this byte:
  *
  *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SVC-VIP-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SVC-VIP-5A
  *
- * A packet passes at most 32 rules and the ports of one 256th of the VIPs; a change rewrites one
+ * A packet traverses at most 32 rules and the ports of one 256th of the VIPs; a change rewrites one
  * leaf. Table filter has no branches, because most VIPs have no rule there. All entries of one VIP
- * share a leaf, so that their order there is their precedence.
+ * share a leaf, and their order in the leaf is their precedence.
  */
 import { lastByte } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX } from './chains.ts';
 import { DEPTH, type VipEntry } from './compile.ts';
-import { host, type RuleSpec, ruleText } from './rule.ts';
+import { exactAddress, type RuleSpec, ruleText } from './rule.ts';
 
 /** A chain to write, or to remove if it has no rules. */
 export interface TreeChain {
@@ -39,11 +40,11 @@ interface Tree {
   readonly prefix: string;
   /** Target of an entry in this tree; undefined: none. */
   target(entry: VipEntry): string | undefined;
-  /** Target that keeps packets of an entry from wider entries of its VIP. */
+  /** Target that keeps a packet that matches an entry from reaching wider entries of the VIP. */
   readonly stop: string;
   /**
-   * Whether the root jumps to branches. In table filter, which has exceptions only, it jumps to
-   * leaves.
+   * Whether the root jumps to branches. In table filter, where few VIPs have rules, the root jumps
+   * to leaves.
    */
   readonly branches: boolean;
 }
@@ -54,8 +55,8 @@ const TREES: readonly Tree[] = [
     root: SERVICES,
     prefix: TREE_PREFIX.vips,
     target: (entry) => entry.chain,
-    // Not RETURN: node ports are matched later, and must not capture packets to a VIP that the node
-    // holds.
+    // Do not use RETURN: node ports are matched later, and must not capture packets to a VIP that
+    // the node holds.
     stop: 'ACCEPT',
     branches: true,
   },
@@ -104,8 +105,8 @@ export class VipTrees {
   }
 
   /**
-   * Takes the chains that may have changed since the last call: leaves, branches and the jumps of
-   * the roots.
+   * Returns the chains that may have changed since the last call: leaves and branches, and the
+   * jumps of the root chains.
    */
   takeChanges(): { chains: TreeChain[]; roots: TreeRoot[] } {
     const chains: TreeChain[] = [];
@@ -176,7 +177,7 @@ export class VipTrees {
 /**
  * Rules of one VIP in one tree, by precedence: exact port, range, all ports. An entry without a
  * target still hides wider entries: it gets the `stop` target if a wider entry has a target. In
- * table nat, an entry also gets it if its chain may return packets untranslated.
+ * table nat, an entry also gets the `stop` target if its chain may return packets untranslated.
  */
 function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): RuleSpec[] {
   const rules: RuleSpec[] = [];
@@ -185,7 +186,7 @@ function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): R
   for (const entry of entries.toSorted(byPrecedence).reverse()) {
     const target = tree.target(entry);
     const match = {
-      destination: host(entry.vip, family),
+      destination: exactAddress(entry.vip, family),
       protocol: entry.ports?.protocol,
       ports: entry.ports,
       comment: entry.comment,

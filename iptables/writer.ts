@@ -26,8 +26,8 @@ export function rulesetWriter(iptables: Iptables, ruleset: Ruleset, onWarning: L
   };
 
   /**
-   * Like `write`, but skips removals of chains to which a rule of another program jumps. They must
-   * not block other changes.
+   * Like `write`, but skips removals of chains to which a rule of another program jumps. Such
+   * removals must not block other changes.
    */
   const writeSkippingBlocked = async (change: TableChange): Promise<number> => {
     try {
@@ -38,14 +38,15 @@ export function rulesetWriter(iptables: Iptables, ruleset: Ruleset, onWarning: L
       // Do not retry before the next full sync.
       ruleset.markWritten({ ...change, write: new Map(), remove: left });
       const remove = change.remove.filter((name) => !left.includes(name));
-      // Flush the chain anyway: it must not lead to deleted pods, nor block the removal of chains
-      // it jumps to.
+      // Flush the chain anyway. Its rules must not send packets to deleted pods, nor block the
+      // removal of chains that it jumps to.
       const emptied = left.map(
         (name) => [name, { text: '', depth: DEPTH.mark, ruleCount: 0 }] as const,
       );
       const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
       const written = await writeSkippingBlocked(rest);
-      // Warn only now: if the rest had failed too, the removals would not be the cause.
+      // Warn after the other changes were written. If those had failed too, the removals would not
+      // be the cause.
       const hint = 'delete the rules of other programs that jump to these chains';
       onWarning(
         { table: change.table, chains: left, hint, err: error },
@@ -65,7 +66,10 @@ export function rulesetWriter(iptables: Iptables, ruleset: Ruleset, onWarning: L
     },
     write,
     writeSkippingBlocked,
-    /** The canary or jump to our chains that is missing, for the log; undefined: none. */
+    /**
+     * Finds a missing canary or jump to Portwide's chains.
+     * @returns a description for the log; undefined if nothing is missing.
+     */
     async findDrift(): Promise<string | undefined> {
       const missing = await iptables.check(checkInput(TABLES, ruleset.shared()));
       return missing === undefined ? undefined : driftText(missing);
@@ -82,8 +86,8 @@ export function writtenRuleCount({ write, shared }: TableChange): number {
 }
 
 /**
- * For example `chain KUBE-PROXY-CANARY of table nat` or `jump from INPUT to KUBE-SERVICES in table
- * filter`.
+ * Describes a missing rule, for example `chain KUBE-PROXY-CANARY of table nat` or `jump from INPUT
+ * to KUBE-SERVICES in table filter`.
  */
 function driftText({ line, table }: InputLine): string {
   const [, chain = '', target = ''] = /^-C (\S+).* -j (\S+)/.exec(line) ?? [];
@@ -93,8 +97,8 @@ function driftText({ line, table }: InputLine): string {
 }
 
 /**
- * Removals that may have made a restore fail: the one that the error names, or all. A restore that
- * timed out was not rejected, and would hang again.
+ * Removals that may have caused a restore to fail: the removal that the error names, or all. None
+ * after a timeout: a retry would hang again.
  */
 function blockedRemovals(error: unknown, removals: readonly string[]): readonly string[] {
   if (error instanceof ProgramTimeoutError) return [];

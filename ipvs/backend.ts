@@ -15,10 +15,16 @@ import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
-import { every, type Timers } from '../sync/timers.ts';
+import { callPeriodically, type Timers } from '../sync/timers.ts';
 import { compareWithKernel } from './compare.ts';
 import { GracefulTermination } from './graceful-termination.ts';
-import { type Item, itemKey, precedesDestinations, serviceOf, serviceText } from './items.ts';
+import {
+  type IpvsItem,
+  isWrittenBeforeDestinations,
+  itemKey,
+  serviceOf,
+  serviceText,
+} from './items.ts';
 import { type FailedChange, IpvsApplyError, type IpvsKernel } from './kernel.ts';
 import { MarkAllocator } from './marks.ts';
 import { IpvsPlan, type IpvsPlanOptions } from './plan.ts';
@@ -83,12 +89,12 @@ class IpvsBackend implements Backend {
   /** Whether the last sync succeeded. */
   #isInSync = false;
   /**
-   * No full sync has succeeded yet: the kernel state may come from an earlier agent or from
-   * kube-proxy.
+   * Whether no full sync has succeeded yet. The kernel state may then come from an earlier agent or
+   * from kube-proxy.
    */
   #isFirstSync = true;
   /** Items of VIPs that have drained and may still exist in the kernel. */
-  #pendingUnbinds: readonly Item[] = [];
+  #pendingUnbinds: readonly IpvsItem[] = [];
   /** Serialises syncs and drain checks. */
   readonly #queue = new SerialQueue();
 
@@ -110,7 +116,7 @@ class IpvsBackend implements Backend {
       endpointState: (service, destination) => this.#plan.endpointState(service, destination),
     });
     this.#timers = timers;
-    this.#stopDrainChecks = every(timers, DRAIN_CHECK_PERIOD, () => {
+    this.#stopDrainChecks = callPeriodically(timers, DRAIN_CHECK_PERIOD, () => {
       const isIdle = this.#plan.drainingVips.size === 0 && this.#pendingUnbinds.length === 0;
       if (!this.#termination.isEmpty || !isIdle)
         void this.#enqueueDrainCheck(() => this.#termination.checkAll());
@@ -156,16 +162,16 @@ class IpvsBackend implements Backend {
     });
   }
 
-  /** Runs a drain check, then unbinds draining VIPs without connections. */
+  /** Checks draining destinations, then unbinds draining VIPs without connections. */
   async #checkDraining(check: () => Promise<void>): Promise<void> {
     await check();
     const { drainingVips, desired } = this.#plan;
-    // The services of a VIP whose Routes were removed since the last sync are not draining yet, so
-    // the VIP would seem idle.
+    // Wait for the next sync: services of Routes that were removed since the last sync do not drain
+    // yet, so their VIP would seem idle.
     if (!this.#isInSync || desired.hasChanges) return;
     const vips = this.#termination.vips();
     const idle = [...this.#pendingUnbinds, ...drainingVips.takeIdle((vip) => vips.has(vip))];
-    // A Service may have started to use the VIP since an attempt failed.
+    // Skip VIPs that a Service has started to use since the last attempt failed.
     this.#pendingUnbinds = idle.filter((item) => !desired.has(itemKey(item)));
     if (this.#pendingUnbinds.length === 0) return;
     await this.#kernel.remove(this.#pendingUnbinds);
@@ -181,11 +187,11 @@ class IpvsBackend implements Backend {
     if (vips.length === 0) return;
     this.#options.onWarning(
       { device: IPVS_DEVICE, count: vips.length, vips: vips.slice(0, MAX_VIPS_IN_WARNING) },
-      'no Service is served on these VIPs; they stay bound until their connections end',
+      'VIPs without a served Service stay bound until their connections end',
     );
   }
 
-  /** Schedules a check of destinations that started draining a moment ago. */
+  /** Schedules a check of destinations whose handshakes may still be in flight. */
   #scheduleHandshakeCheck(): void {
     if (
       this.#isClosed ||
@@ -212,7 +218,7 @@ class IpvsBackend implements Backend {
 
   findDrift(): Promise<string | undefined> {
     return this.#queue.run(async () => {
-      // Changes that are not yet written are not drift.
+      // Ignore state that is not yet written; it is not drift.
       const isWritten = !this.#plan.desired.hasChanges;
       const hasEntries = (set: SetName) => isWritten && this.#plan.desired.countOf(set) > 0;
       const missing = await this.#kernel.findDrift(hasEntries);
@@ -245,7 +251,7 @@ class IpvsBackend implements Backend {
     );
     const rejected = new ApplyFailures();
     await rejected.collect(this.#kernel.add(adds));
-    for (const change of this.#plan.ruleset.pending()) await this.#writer.write(change);
+    for (const change of this.#plan.ruleset.pendingChanges()) await this.#writer.write(change);
     await this.#remove(removes, rejected);
     return differences.length - this.#reportPermanentErrors(rejected);
   }
@@ -281,11 +287,11 @@ class IpvsBackend implements Backend {
       isDraining: (service, key) => this.#termination.has(service, key),
     });
     const rejected = new ApplyFailures();
-    const isAddress = ({ kind }: Item) => kind === 'address';
+    const isAddress = ({ kind }: IpvsItem) => kind === 'address';
     await rejected.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));
 
     // Install the reject and masquerade rules before the VIPs are bound. Keep the DNAT rules of the
-    // iptables mode until they are bound, so that the takeover has no gap.
+    // iptables mode until the VIPs are bound, so that the takeover has no gap.
     const changes = await this.#writer.diff();
     const isLast = ({ table, remove }: TableChange) =>
       table === 'nat' && remove.some((chain) => chain.startsWith('KUBE-SVC-'));
@@ -298,7 +304,7 @@ class IpvsBackend implements Backend {
 
     await this.#remove(removes, rejected);
     const permanent = this.#reportPermanentErrors(rejected);
-    // The full sync retried everything desired; drop errors of items no longer desired.
+    // Keep only the errors of this full sync, which retried all desired items.
     this.#permanentErrors = new Set(rejected.failures.map(([what]) => what));
     this.#isFirstSync = false;
     return written + adds.length + removes.length - permanent;
@@ -313,17 +319,17 @@ class IpvsBackend implements Backend {
   }
 
   /**
-   * Removes items in phases. Entries and addresses that lead packets to destinations are removed
+   * Removes items in phases. Entries and addresses that direct packets to destinations are removed
    * first. Then destinations start draining; their services and mark records stay until they have
    * drained. Entries that guard destinations (source ranges, masquerade) are removed last.
    */
-  async #remove(items: readonly Item[], rejected: ApplyFailures): Promise<void> {
-    const undesired = items.flatMap((item): Item[] =>
+  async #remove(items: readonly IpvsItem[], rejected: ApplyFailures): Promise<void> {
+    const undesired = items.flatMap((item): IpvsItem[] =>
       item.kind === 'entry' ? this.#plan.desired.undesiredParts(item) : [item],
     );
     const [before, after] = [false, true].map((isAfter) =>
       undesired.filter(
-        (item) => item.kind !== 'destination' && precedesDestinations(item) === isAfter,
+        (item) => item.kind !== 'destination' && isWrittenBeforeDestinations(item) === isAfter,
       ),
     );
     await rejected.collect(this.#kernel.remove(before ?? []));
@@ -338,8 +344,8 @@ class IpvsBackend implements Backend {
   }
 
   /**
-   * Logs permanent errors (EINVAL, for example an endpoint with a broadcast address) once. Full
-   * syncs, as after other failures, would not fix them.
+   * Logs permanent errors (EINVAL, for example an endpoint with a broadcast address) once. A full
+   * sync, as after other failures, would not fix them.
    * @returns the number of permanent errors.
    * @throws IpvsApplyError for all other errors.
    */
@@ -351,9 +357,9 @@ class IpvsBackend implements Backend {
     this.#permanentErrors = new Set([...known, ...failures.map(([what]) => what)]);
     for (const [what, error] of failures) {
       if (known.has(what)) continue;
-      // For example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`.
+      // `what` is for example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`.
       const [service = ''] = what.replace(/^\S+ /, '').split(' > ');
-      const name = this.#plan.nameOf(service);
+      const name = this.#plan.servicePortName(service);
       const details = { change: what, ...(name !== undefined && { service: name }), err: error };
       this.#options.onWarning(details, 'kernel rejected an IPVS change permanently');
     }
@@ -361,7 +367,7 @@ class IpvsBackend implements Backend {
   }
 }
 
-/** Collects rejected changes, so that one of them does not stop the rest of the sync. */
+/** Collects rejected changes, so that a rejected change does not stop the rest of the sync. */
 class ApplyFailures {
   readonly failures: FailedChange[] = [];
 

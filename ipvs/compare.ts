@@ -6,7 +6,7 @@ import {
   destinationText,
   type EntryItem,
   entryText,
-  type Item,
+  type IpvsItem,
   isOwnService,
   itemKey,
   sameConfig,
@@ -36,16 +36,16 @@ export async function compareWithKernel(
   kernel: IpvsKernel,
   desired: DesiredItems,
   scope: ComparisonScope,
-): Promise<{ adds: Item[]; removes: Item[] }> {
+): Promise<{ adds: IpvsItem[]; removes: IpvsItem[] }> {
   const state = await readKernel(kernel, desired, scope);
   const slice = new TimeSlice();
-  const adds: Item[] = [];
+  const adds: IpvsItem[] = [];
   for (const item of desired.items()) {
     if (!isInKernel(item, state)) adds.push(item);
     if (slice.isOver()) await slice.yield();
   }
-  const removes: Item[] = [];
-  const removeUnlessDesired = (item: Item) => {
+  const removes: IpvsItem[] = [];
+  const removeUnlessDesired = (item: IpvsItem) => {
     const key = itemKey(item);
     if (desired.has(key) || scope.isDraining(serviceOf(item) ?? '', key)) return;
     removes.push(item);
@@ -76,7 +76,7 @@ async function readKernel(kernel: IpvsKernel, desired: DesiredItems, scope: Comp
   const entries = new Map<string, EntryItem>();
   const ports = new KernelPorts();
   for (const set of SET_NAMES) {
-    // The netlink socket yields to the event loop.
+    // No time slice is needed: the netlink socket yields to the event loop.
     await kernel.visitEntries(set, (entry) => {
       if (isRanged(set)) ports.add(set, entry);
       else entries.set(entryText(set, entry), { kind: 'entry', set, entry });
@@ -99,7 +99,7 @@ async function readKernel(kernel: IpvsKernel, desired: DesiredItems, scope: Comp
   return { entries, ports, services, destinations, addresses };
 }
 
-function isInKernel(item: Item, state: KernelState): boolean {
+function isInKernel(item: IpvsItem, state: KernelState): boolean {
   const key = itemKey(item);
   switch (item.kind) {
     case 'service': {
@@ -116,8 +116,7 @@ function isInKernel(item: Item, state: KernelState): boolean {
       return found !== undefined && sameEntry(found.entry, item.entry);
     }
     case 'address':
-      // kube-proxy binds VIPs so that the kernel may choose them as source addresses; bind them
-      // again.
+      // Bind VIPs of kube-proxy again, because the kernel may choose them as source addresses.
       return state.addresses.get(item.address)?.isUpToDate === true;
   }
 }

@@ -28,7 +28,7 @@ import type {
   NodePortPlan,
   TrafficPlan,
 } from '../traffic/plan.ts';
-import type { Item } from './items.ts';
+import type { IpvsItem } from './items.ts';
 import type { VerdictMarks } from './marks.ts';
 import type { SetName } from './sets.ts';
 
@@ -60,7 +60,7 @@ export function markOwners(plan: TrafficPlan): string[] {
   return markedSets(plan).map((set) => markOwner(plan, set));
 }
 
-/** Endpoint sets that need a mark: of an all-ports plan, each set that serves some client. */
+/** Endpoint sets that need a mark. In an all-ports plan: each set that serves a client. */
 function markedSets(plan: TrafficPlan): EndpointSet[] {
   if (plan.match.kind === 'port') return hasDistinctInsideEndpoints(plan) ? ['cluster'] : [];
   const sets = plan.vips.flatMap(({ dispatch: { podsAndNode, others } }) =>
@@ -76,11 +76,11 @@ function hasDistinctInsideEndpoints({ external }: TrafficPlan): boolean {
 }
 
 /** Compiles one plan. Equal plans and options give equal items. */
-export function compileIpvsItems(plan: TrafficPlan, options: IpvsCompileOptions): Item[] {
+export function compileIpvsItems(plan: TrafficPlan, options: IpvsCompileOptions): IpvsItem[] {
   const { match, vips } = plan;
   const bound = vips.filter(({ vip }) => !options.nodeAddresses.includes(vip));
   return [
-    ...bound.flatMap(({ vip }): Item[] => [
+    ...bound.flatMap(({ vip }): IpvsItem[] => [
       entry('KUBE-IPVS-IPS', { ip: vip }),
       { kind: 'address', address: vip },
     ]),
@@ -95,7 +95,7 @@ export function compileIpvsItems(plan: TrafficPlan, options: IpvsCompileOptions)
  * Entries that let load balancer health checks reach the node, on its own addresses and on the
  * VIPs.
  */
-export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPlan): Item[] {
+export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPlan): IpvsItem[] {
   if (port === 0) return [];
   const balanced = vips.filter(({ kind }) => kind === 'loadbalancer IP');
   return [
@@ -104,7 +104,7 @@ export function healthCheckItems({ healthCheckNodePort: port, vips }: TrafficPla
   ];
 }
 
-function entry(set: SetName, fields: IpsetEntry): Item {
+function entry(set: SetName, fields: IpsetEntry): IpvsItem {
   return { kind: 'entry', set, entry: fields };
 }
 
@@ -114,7 +114,7 @@ function* listedItems(
   plan: TrafficPlan,
   { protocol, port }: Extract<RouteMatch, { kind: 'port' }>,
   options: IpvsCompileOptions,
-): Iterable<Item> {
+): Iterable<IpvsItem> {
   const { family, affinitySeconds, endpoints, nodePort } = plan;
   const owner = markOwner(plan, 'cluster');
   const insideMark = hasDistinctInsideEndpoints(plan) ? options.markOf(owner) : undefined;
@@ -125,7 +125,7 @@ function* listedItems(
   function* markOrDrop(
     at: ListedPort,
     { podsAndNode, untranslatedVerdict }: Dispatch,
-  ): Iterable<Item> {
+  ): Iterable<IpvsItem> {
     const skbMark = podsAndNode && insideMark;
     if (skbMark !== undefined) {
       yield entry('KUBE-MARKS', { ip: at.ip, mark: skbMark, comment: owner });
@@ -144,8 +144,8 @@ function* listedItems(
   }
   if (insideMark !== undefined) {
     // A persistent fwmark service keeps the packet's port, whatever the destination's port is
-    // (ip_vs_sched_persist). If the ports differ, give up session affinity to reach the correct
-    // port.
+    // (ip_vs_sched_persist). If the ports differ, disable session affinity, so that packets reach
+    // the correct port.
     const isMapped = endpoints.cluster.some((endpoint) => (endpoint.port ?? port) !== port);
     const service = { kind: 'mark', family, mark: insideMark } as const;
     yield* serviceItems(service, isMapped ? 0 : affinitySeconds, endpoints.cluster, options);
@@ -210,7 +210,7 @@ function* allPortsItems(
   plan: TrafficPlan,
   match: Exclude<RouteMatch, { kind: 'port' }>,
   options: IpvsCompileOptions,
-): Iterable<Item> {
+): Iterable<IpvsItem> {
   const { family, affinitySeconds, endpoints, vips } = plan;
   const { verdicts } = options;
   const names = ALL_PORTS_SETS[match.kind];
@@ -270,10 +270,10 @@ function serviceItems(
   persistenceSeconds: number,
   endpoints: readonly Endpoint[],
   { scheduler }: IpvsCompileOptions,
-): Item[] {
+): IpvsItem[] {
   const config = { scheduler, schedulerFlags: schedulerFlags(scheduler), persistenceSeconds };
   const destinations = endpoints.map(
-    ({ address, port = 0 }): Item => ({
+    ({ address, port = 0 }): IpvsItem => ({
       kind: 'destination',
       service,
       destination: { address, port },

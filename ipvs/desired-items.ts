@@ -1,35 +1,40 @@
 /** Desired items with their reference counts. */
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
-import { type EntryItem, type Item, itemKey, sameItem } from './items.ts';
+import { type EntryItem, type IpvsItem, itemKey, sameItem } from './items.ts';
 import { isRanged, RangeIndex } from './port-ranges.ts';
 import type { SetName } from './sets.ts';
 
 interface ReferencedItem {
-  item: Item;
+  item: IpvsItem;
   references: number;
 }
 
-/** Change of a desired item since changes were last taken. */
+/** Change of a desired item since the last `takeChanges`. */
 export interface ItemChange {
-  readonly before: Item | undefined;
-  readonly after: Item | undefined;
+  readonly before: IpvsItem | undefined;
+  readonly after: IpvsItem | undefined;
 }
 
 /**
  * All desired items of one family. Counts the Routes that reference each item, because two Routes
- * may share a VIP or a pod. Records changes until they are taken.
+ * may share a VIP or a pod. Records changes until `takeChanges`.
  */
 export class DesiredItems {
   readonly #referenced = new Map<string, ReferencedItem>();
   readonly #ranges = new RangeIndex();
   /** Number of desired entries by set. */
   readonly #entries = new Map<SetName, number>();
-  /** Changed items as they were when changes were last taken; undefined: the item did not exist. */
-  #changed = new Map<string, Item | undefined>();
+  /**
+   * Changed items with their value at the last `takeChanges`; undefined: the item did not exist.
+   */
+  #changed = new Map<string, IpvsItem | undefined>();
 
-  /** Adds a Route's reference to an item. If two Routes differ in its value, the later one wins. */
-  addReference(item: Item): void {
+  /**
+   * Adds a Route's reference to an item. If two Routes differ in the value of the item, the value
+   * of the later Route is used.
+   */
+  addReference(item: IpvsItem): void {
     const key = itemKey(item);
     const found = this.#referenced.get(key);
     if (found === undefined) {
@@ -50,7 +55,7 @@ export class DesiredItems {
    * Removes a Route's reference. An item without references is no longer desired.
    * @throws TypeError if the item has no reference.
    */
-  removeReference(item: Item): void {
+  removeReference(item: IpvsItem): void {
     const key = itemKey(item);
     const found = this.#referenced.get(key);
     if (found === undefined) throw new TypeError(`item has no reference: ${key}`);
@@ -66,7 +71,7 @@ export class DesiredItems {
    * kernel.
    * @returns whether the item is no longer desired and must be removed.
    */
-  removeReferenceUnrecorded(item: Item): boolean {
+  removeReferenceUnrecorded(item: IpvsItem): boolean {
     this.removeReference(item);
     const key = itemKey(item);
     if (this.#referenced.has(key)) return false;
@@ -74,7 +79,7 @@ export class DesiredItems {
     return true;
   }
 
-  #index(item: Item, action: 'add' | 'delete'): void {
+  #index(item: IpvsItem, action: 'add' | 'delete'): void {
     if (item.kind !== 'entry') return;
     const count = this.#entries.get(item.set) ?? 0;
     this.#entries.set(item.set, action === 'add' ? count + 1 : count - 1);
@@ -87,7 +92,7 @@ export class DesiredItems {
     return this.#ranges.uncovered(item).map((entry) => ({ ...item, entry }));
   }
 
-  #recordChange(key: string, before: Item | undefined): void {
+  #recordChange(key: string, before: IpvsItem | undefined): void {
     if (!this.#changed.has(key)) this.#changed.set(key, before);
   }
 
@@ -95,11 +100,11 @@ export class DesiredItems {
     return this.#referenced.has(key);
   }
 
-  get(key: string): Item | undefined {
+  get(key: string): IpvsItem | undefined {
     return this.#referenced.get(key)?.item;
   }
 
-  *items(): Iterable<Item> {
+  *items(): Iterable<IpvsItem> {
     for (const { item } of this.#referenced.values()) yield item;
   }
 
@@ -108,7 +113,7 @@ export class DesiredItems {
     return this.#entries.get(set) ?? 0;
   }
 
-  /** A service with a desired destination whose key passes; undefined: there is none. */
+  /** Finds a service with a desired destination whose key passes the test; undefined: none. */
   findServiceWithDestination(passes: (key: string) => boolean): IpvsServiceKey | undefined {
     for (const [key, { item }] of this.#referenced) {
       if (item.kind === 'destination' && passes(key)) return item.service;
@@ -116,7 +121,7 @@ export class DesiredItems {
     return undefined;
   }
 
-  /** Whether changes were recorded since they were last taken. */
+  /** Whether changes were recorded since the last `takeChanges`. */
   get hasChanges(): boolean {
     return this.#changed.size > 0;
   }
@@ -133,7 +138,7 @@ export class DesiredItems {
     this.#changed = new Map();
   }
 
-  /** Takes the changes since the last call; the caller applies them. */
+  /** Returns the changes since the last call, for the caller to apply. */
   takeChanges(): ItemChange[] {
     const changed = this.#changed;
     this.#changed = new Map();

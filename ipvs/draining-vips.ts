@@ -1,19 +1,19 @@
 /** VIPs that stay bound until their connections end. */
 import type { ObjectKey } from '../api/objects.ts';
 import type { DesiredItems } from './desired-items.ts';
-import type { Item } from './items.ts';
+import type { IpvsItem } from './items.ts';
 
 /**
- * VIPs without a Route that stay bound while they have connections, and take no new ones. IPVS sees
- * only packets to local addresses, so unbinding a VIP cuts its connections. The connections of a
- * deleted Service are cut, as by kube-proxy, because another host may own the VIP by now. A refused
- * Service keeps its connections, as in the other modes.
+ * VIPs without a Route that stay bound while they have connections, and take no new connections.
+ * IPVS sees only packets to local addresses, so unbinding a VIP cuts its connections. For a deleted
+ * Service the VIP is unbound at once, as in kube-proxy, because another host may already own the
+ * VIP. A refused Service keeps its connections, as in the other modes.
  */
 export class DrainingVips {
   readonly #desired: DesiredItems;
   /** Services that are refused as a whole. */
   readonly #refusedServices = new Set<ObjectKey>();
-  /** Refused Services by VIP; empty if an earlier agent or kube-proxy bound the VIP. */
+  /** Refused Services by VIP. No Services if an earlier agent or kube-proxy bound the VIP. */
   readonly #owners = new Map<string, Set<ObjectKey>>();
 
   constructor(desired: DesiredItems) {
@@ -21,8 +21,8 @@ export class DrainingVips {
   }
 
   /**
-   * Records which Services are refused as a whole (true) or no longer (false). The latter are
-   * served again or deleted, so their VIPs stop draining.
+   * Records which Services are refused as a whole (true) or no longer (false). Services that are no
+   * longer refused are served again or deleted, so their VIPs stop draining.
    */
   setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
     for (const [key, isRefused] of changes) {
@@ -38,10 +38,10 @@ export class DrainingVips {
   }
 
   /**
-   * Keeps the VIPs that a Route has bound, if its Service is refused. To be called before the Route
-   * is removed.
+   * Keeps the VIPs that a Route has bound, if its Service is refused. Call it before the Route is
+   * removed.
    */
-  retain(service: ObjectKey, items: readonly Item[]): void {
+  retain(service: ObjectKey, items: readonly IpvsItem[]): void {
     if (!this.#refusedServices.has(service)) return;
     for (const item of items) if (item.kind === 'address') this.#track(item.address).add(service);
   }
@@ -73,7 +73,7 @@ export class DrainingVips {
    * Stops keeping VIPs without connections.
    * @returns items that are no longer desired, for the caller to remove from the kernel.
    */
-  takeIdle(hasConnections: (vip: string) => boolean): Item[] {
+  takeIdle(hasConnections: (vip: string) => boolean): IpvsItem[] {
     const idle = this.vips.filter((vip) => !hasConnections(vip));
     for (const vip of idle) this.#owners.delete(vip);
     return idle
@@ -91,8 +91,8 @@ export class DrainingVips {
   }
 }
 
-/** The address, and the set entry by which new connections to it are rejected. */
-function bindingItems(vip: string): Item[] {
+/** The address, and the set entry that makes the rules reject new connections to the address. */
+function bindingItems(vip: string): IpvsItem[] {
   return [
     { kind: 'entry', set: 'KUBE-IPVS-IPS', entry: { ip: vip } },
     { kind: 'address', address: vip },

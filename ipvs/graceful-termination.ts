@@ -1,7 +1,7 @@
 /**
  * Graceful termination of IPVS destinations. A destination that is no longer desired gets weight 0,
- * so that it takes no new connections. It is deleted when its connections have ended, because
- * deleting it cuts them.
+ * so that it takes no new connections. It is deleted when its connections have ended, because IPVS
+ * cuts the connections of a deleted destination.
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
@@ -11,7 +11,7 @@ import type {
   IpvsDestinationState,
   IpvsServiceKey,
 } from '../netlink/ipvs/ipvs.ts';
-import { destinationText, type Item, itemKey, serviceText } from './items.ts';
+import { destinationText, type IpvsItem, itemKey, serviceText } from './items.ts';
 import type { IpvsKernel } from './kernel.ts';
 
 /**
@@ -28,8 +28,8 @@ function isDeletedImmediately(service: IpvsServiceKey): boolean {
  * State of the endpoint behind a destination.
  *
  * - `serving`: it serves or terminates gracefully.
- * - `notServing`: it exists but is not ready. Also used if the Service is gone, so that the state
- * is unknown.
+ * - `notServing`: it exists but is not ready. Also used if the Service is gone and the state is
+ *   therefore unknown.
  * - `gone`: it is in no EndpointSlice of the Service.
  */
 export type EndpointState = 'serving' | 'notServing' | 'gone';
@@ -41,7 +41,7 @@ export type EndpointState = 'serving' | 'notServing' | 'gone';
 const MISSING_CHECKS = 2;
 
 /**
- * Whether a draining destination may be deleted.
+ * Decides whether a draining destination may be deleted.
  * @param isServiceDesired the service stays, without this destination.
  * @param handshakeChecks number of handshake checks since draining started. After
  * `HANDSHAKE_CHECKS` of them, no handshake is in flight.
@@ -67,9 +67,9 @@ function canDelete(
     // only waiting for their timeout.
     return active + (isServiceDesired ? inactive : 0) === 0;
   }
-  // UDP flows must move to another endpoint, and TCP connections must survive. IPVS deletes either
-  // only together with the destination. Connections to a dead pod never end, so waiting for them
-  // would only misdirect UDP flows.
+  // UDP flows must move to another endpoint, and TCP connections must survive. Deleting the
+  // destination ends both, and IPVS offers no other way. Connections to a dead pod never end, so
+  // waiting for them would only misdirect UDP flows.
   if (active === 0) return inactive === 0 || handshakeChecks >= HANDSHAKE_CHECKS;
   return endpoint === 'gone' && periodicChecks >= MISSING_CHECKS;
 }
@@ -81,14 +81,16 @@ interface DrainingDestination {
   periodicChecks: number;
 }
 
-/** Two, because the first check may come right after draining started. */
+/**
+ * Number of handshake checks. Two, because the first check may run right after draining started.
+ */
 const HANDSHAKE_CHECKS = 2;
 
 interface DrainingService {
   readonly service: IpvsServiceKey;
   readonly destinations: Map<string, DrainingDestination>;
   /** Items to remove with the last destination, by key: the service itself and its mark record. */
-  readonly deferredItems: Map<string, Item>;
+  readonly deferredItems: Map<string, IpvsItem>;
 }
 
 /** Access to the IPVS table. */
@@ -130,7 +132,7 @@ export class GracefulTermination {
    * drain.
    * @returns whether the removal is deferred.
    */
-  deferRemoval(service: string, item: Item): boolean {
+  deferRemoval(service: string, item: IpvsItem): boolean {
     const draining = this.#services.get(service);
     draining?.deferredItems.set(itemKey(item), item);
     return draining !== undefined;
@@ -148,7 +150,10 @@ export class GracefulTermination {
     return vips;
   }
 
-  /** Whether this destination drains, or this item's removal is deferred. */
+  /**
+   * Whether the destination with this key drains, or the removal of the item with this key is
+   * deferred.
+   */
   has(service: string, key: string): boolean {
     const draining = this.#services.get(service);
     return draining?.destinations.has(key) === true || draining?.deferredItems.has(key) === true;
@@ -198,7 +203,7 @@ export class GracefulTermination {
   }
 
   /**
-   * Checks destinations that started draining a moment ago. To be called while
+   * Checks destinations whose handshakes may still be in flight. Call it while
    * `needsHandshakeCheck` is true, with the maximum duration of a handshake between calls.
    */
   async checkHandshakes(): Promise<void> {
@@ -258,7 +263,7 @@ export class GracefulTermination {
           state,
         );
       if (!isFinished) {
-        // Setting the weight may have failed before, and full syncs skip draining destinations.
+        // Set weight 0 again: it may have failed before, and full syncs skip draining destinations.
         if (state.weight > 0) changes.push(zeroWeight(service, destination));
         continue;
       }
@@ -266,7 +271,7 @@ export class GracefulTermination {
       if (state === undefined || this.#desired.isDesired(text)) continue;
       changes.push(deletion(service, destination));
     }
-    // If the kernel rejects a change, this throws, and the next check tries again.
+    // If the kernel rejects a change, `change` throws, and the next check tries again.
     await this.#table.change(changes);
     for (const text of finished) destinations.delete(text);
     if (destinations.size > 0) return;

@@ -10,7 +10,7 @@ import type {
 } from '../netlink/ipvs/ipvs.ts';
 import type { SetName } from './sets.ts';
 
-export type Item =
+export type IpvsItem =
   | {
       readonly kind: 'service';
       readonly service: IpvsServiceKey;
@@ -25,14 +25,14 @@ export type Item =
   /** A VIP, bound to the dummy device. */
   | { readonly kind: 'address'; readonly address: string };
 
-export type EntryItem = Extract<Item, { kind: 'entry' }>;
+export type EntryItem = Extract<IpvsItem, { kind: 'entry' }>;
 
 /**
- * Order in which items are written; they are removed in reverse order. What a packet needs last is
- * written first.
+ * Order in which items are written; they are removed in reverse order. The items that a packet
+ * needs last are written first.
  *
  * - record: a mark is recorded before a service uses it. If the agent is killed in between, the
- * next one recognises the service as its own. Allowed sources are written here too.
+ *   next agent recognises the service as its own. Allowed sources are written in this stage too.
  * - guard: source restrictions and masquerade entries exist before a destination can take a packet.
  * - entry and marking: entries that let packets through to IPVS follow the services.
  * - address: a VIP is bound last, when its packets are served or rejected.
@@ -40,12 +40,12 @@ export type EntryItem = Extract<Item, { kind: 'entry' }>;
 const STAGE = { record: 0, guard: 1, service: 2, destination: 3, entry: 4, marking: 5, address: 6 };
 export const STAGES = 7;
 
-export function stageOf(item: Item): number {
+export function stageOf(item: IpvsItem): number {
   return item.kind === 'entry' ? (SET_STAGE.get(item.set) ?? STAGE.entry) : STAGE[item.kind];
 }
 
 /** Whether an item is written before destinations, and so removed after they start draining. */
-export function precedesDestinations(item: Item): boolean {
+export function isWrittenBeforeDestinations(item: IpvsItem): boolean {
   return stageOf(item) < STAGE.destination;
 }
 
@@ -55,7 +55,7 @@ const inStage = (stage: number, sets: readonly SetName[]) =>
 const SET_STAGE: ReadonlyMap<SetName, number> = new Map([
   ...inStage(STAGE.record, [
     'KUBE-MARKS',
-    // Allowed sources before the sets that restrict a VIP to them.
+    // Write allowed sources before the entries that restrict a VIP to them.
     'KUBE-LOAD-BALANCER-SOURCE-IP',
     'KUBE-LOAD-BALANCER-SOURCE-CIDR',
     'KUBE-PORT-RANGES-SOURCE',
@@ -86,18 +86,19 @@ const SET_STAGE: ReadonlyMap<SetName, number> = new Map([
 ]);
 
 /**
- * Key of the service that an item belongs to: the service itself, its destinations and its mark
- * record do.
+ * Key of the service that an item belongs to. The service itself, its destinations and its mark
+ * record belong to a service.
  */
-export function serviceOf(item: Item): string | undefined {
+export function serviceOf(item: IpvsItem): string | undefined {
   if (item.kind === 'service' || item.kind === 'destination') return serviceText(item.service);
   if (item.kind === 'entry' && item.set === 'KUBE-MARKS') return `FWM ${item.entry.mark}`;
   return undefined;
 }
 
 /**
- * Whether Portwide owns an IPVS service. As in kube-proxy, that is each service with an address
- * that is not excluded; of fwmark services, only those with an own mark.
+ * Whether Portwide owns an IPVS service. A service with an address belongs to Portwide unless the
+ * address is excluded, as in kube-proxy. A fwmark service belongs to Portwide if this agent
+ * allocated the mark.
  */
 export function isOwnService(
   key: IpvsServiceKey,
@@ -108,7 +109,7 @@ export function isOwnService(
 }
 
 /** Identity of an item. */
-export function itemKey(item: Item): string {
+export function itemKey(item: IpvsItem): string {
   switch (item.kind) {
     case 'service':
       return serviceText(item.service);
@@ -139,7 +140,7 @@ export function entryText(set: SetName, entry: IpsetEntry): string {
 }
 
 /** Whether two items with the same key have equal values. */
-export function sameItem(a: Item, b: Item): boolean {
+export function sameItem(a: IpvsItem, b: IpvsItem): boolean {
   if (a.kind === 'service' && b.kind === 'service') return sameConfig(a.config, b.config);
   if (a.kind === 'entry' && b.kind === 'entry') return sameEntry(a.entry, b.entry);
   return true;

@@ -34,13 +34,13 @@ import {
 } from '../netlink/route/links.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { DesiredItems } from './desired-items.ts';
-import { destinationText, type Item, STAGES, serviceText, stageOf } from './items.ts';
+import { destinationText, type IpvsItem, STAGES, serviceText, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
 
 /** A change that the kernel rejected: its description, and the error. */
 export type FailedChange = readonly [what: string, error: NetlinkError];
 
-/** Changes that the kernel rejected; all others were made. */
+/** Changes that the kernel rejected; all other changes were applied. */
 export class IpvsApplyError extends AggregateError {
   override readonly name = 'IpvsApplyError';
   declare readonly errors: NetlinkError[];
@@ -114,8 +114,8 @@ export class IpvsKernel {
   }
 
   /**
-   * Checks what this mode requires, by creating and deleting a service with the scheduler and a set
-   * of each type.
+   * Checks the kernel features that this mode requires, by creating and deleting a service with the
+   * scheduler and a set of each type.
    * @throws SchedulerMissingError, UnsupportedError, NetlinkError
    */
   async probe(scheduler: string): Promise<void> {
@@ -187,7 +187,8 @@ export class IpvsKernel {
   /**
    * Checks whether the device and the sets exist, and whether sets have entries.
    * @param hasEntries whether a set should have entries.
-   * @returns what is missing, for the log (`ipset KUBE-CLUSTER-IP`); undefined: nothing.
+   * @returns the missing object, for the log (`ipset KUBE-CLUSTER-IP`); undefined if nothing is
+   * missing.
    */
   async findDrift(hasEntries: (set: SetName) => boolean): Promise<string | undefined> {
     // If the interface was recreated (its index changed), this family's VIPs are gone. The other
@@ -205,8 +206,8 @@ export class IpvsKernel {
   }
 
   /**
-   * Creates the dummy device and missing sets. A set with another definition, such as kube-proxy's
-   * smaller ones, is replaced by a set with the desired entries.
+   * Creates the dummy device and missing sets. A set with another definition, such as a smaller set
+   * of kube-proxy, is replaced by a set with the desired entries.
    * @returns the number of created objects.
    */
   async prepare(desired: Pick<DesiredItems, 'countOf' | 'entriesOf'>): Promise<number> {
@@ -214,7 +215,7 @@ export class IpvsKernel {
     this.#deviceIndex = await this.#links.findLink(IPVS_DEVICE);
     if (this.#deviceIndex === undefined) {
       this.#deviceIndex = await this.#links.createDummy(IPVS_DEVICE).catch((error: unknown) => {
-        // The other family may create it at the same time.
+        // The sync of the other family may have created the device at the same time.
         if (!hasErrno(error, EEXIST)) throw error;
         return this.#links.findLink(IPVS_DEVICE);
       });
@@ -232,15 +233,17 @@ export class IpvsKernel {
     return created;
   }
 
-  /** Replaces a set by a filled one (`ipset swap`), so that rules never see it empty. */
+  /**
+   * Replaces a set by a filled set (`ipset swap`), so that rules never match against an empty set.
+   */
   async #swapSet(
     header: IpsetHeader,
     spec: IpsetSpec,
     entries: Iterable<IpsetEntry>,
   ): Promise<void> {
     if (header.type !== spec.type || (header.family ?? spec.family) !== spec.family) {
-      // `swap` needs equal types. Rules for the new type cannot reference this set, and other rules
-      // that do must be removed first.
+      // `swap` needs equal types. Rules for the new type cannot reference the old set. If other
+      // rules reference it, `destroy` fails until they are removed.
       await this.#sets.destroy(spec.name);
       await this.#sets.create(spec);
       return;
@@ -258,7 +261,7 @@ export class IpvsKernel {
    * Adds items, stage by stage.
    * @throws IpvsApplyError after trying all items.
    */
-  async add(items: readonly Item[]): Promise<void> {
+  async add(items: readonly IpvsItem[]): Promise<void> {
     await this.#writeAll(await groupByStage(items), 'add');
   }
 
@@ -266,12 +269,12 @@ export class IpvsKernel {
    * Removes items, stage by stage in reverse order.
    * @throws IpvsApplyError after trying all items.
    */
-  async remove(items: readonly Item[]): Promise<void> {
+  async remove(items: readonly IpvsItem[]): Promise<void> {
     await this.#writeAll((await groupByStage(items)).reverse(), 'remove');
   }
 
   /**
-   * Changes the IPVS table only. An existing object is updated, and removing a missing one is no
+   * Changes the IPVS table only. An existing object is updated. Removing a missing object is not an
    * error.
    * @throws IpvsApplyError after trying all changes.
    */
@@ -280,13 +283,13 @@ export class IpvsKernel {
     if (failures.length > 0) throw new IpvsApplyError(failures);
   }
 
-  async #writeAll(stages: readonly Item[][], op: 'add' | 'remove'): Promise<void> {
+  async #writeAll(stages: readonly IpvsItem[][], op: 'add' | 'remove'): Promise<void> {
     const failures: FailedChange[] = [];
     for (const stage of stages) failures.push(...(await this.#write(stage, op)));
     if (failures.length > 0) throw new IpvsApplyError(failures);
   }
 
-  async #write(stage: readonly Item[], op: 'add' | 'remove'): Promise<FailedChange[]> {
+  async #write(stage: readonly IpvsItem[], op: 'add' | 'remove'): Promise<FailedChange[]> {
     const table: IpvsChange[] = [];
     const sets: IpsetChange[] = [];
     const addresses: string[] = [];
@@ -316,8 +319,8 @@ export class IpvsKernel {
     addresses: readonly string[],
   ): Promise<FailedChange[]> {
     const index = await this.#links.findLink(IPVS_DEVICE);
-    // The device was deleted by another program. `findDrift` reports it, and the next full sync
-    // creates it.
+    // Another program has deleted the device. `findDrift` reports the missing device, and the next
+    // full sync creates it.
     if (index === undefined && op === 'remove') return [];
     const link = index ?? (await this.#links.createDummy(IPVS_DEVICE));
     const failures = await this.#links.changeAddresses(
@@ -350,7 +353,7 @@ export class IpvsKernel {
   }
 }
 
-/** Whether a set can hold the desired entries. A larger set than needed is kept. */
+/** Whether a set can hold the desired entries. A set that is larger than needed is kept. */
 function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
   return (
     header.type === spec.type &&
@@ -361,7 +364,7 @@ function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
   );
 }
 
-/** For example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`. */
+/** Describes a change, for example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`. */
 function changeText(change: IpvsChange): string {
   const { op, key } = change;
   const what =
@@ -376,7 +379,7 @@ function isTeardown(change: IpvsChange): boolean {
 }
 
 function tableChange(
-  item: Extract<Item, { kind: 'service' | 'destination' }>,
+  item: Extract<IpvsItem, { kind: 'service' | 'destination' }>,
   op: 'add' | 'remove',
 ): IpvsChange {
   const key = item.service;
@@ -390,8 +393,8 @@ function tableChange(
     : { op: 'delete-destination', key, destination: item.destination };
 }
 
-async function groupByStage(items: readonly Item[]): Promise<Item[][]> {
-  const stages = Array.from({ length: STAGES }, (): Item[] => []);
+async function groupByStage(items: readonly IpvsItem[]): Promise<IpvsItem[][]> {
+  const stages = Array.from({ length: STAGES }, (): IpvsItem[] => []);
   const slice = new TimeSlice();
   for (const item of items) {
     stages[stageOf(item)]?.push(item);

@@ -11,14 +11,16 @@ export type VerdictMarks = ReturnType<typeof verdictMarks>;
 const RESERVED = 2;
 /**
  * The AWS VPC CNI restores this bit from the connection mark, for packets of pods, after the rule
- * that sets the packet mark. A mark with this bit set would lose it.
+ * that sets the packet mark. A mark with this bit set would lose the bit.
  */
 const AWS_CNI_MARK_BIT = 0x80;
 
-/** Reserved marks at the start of the range; they are never allocated. */
+/**
+ * Marks at the start of the range that are reserved for verdicts and never allocated to a Service.
+ */
 export function verdictMarks({ first }: MarkRange) {
   return {
-    /** Endpoints exist, but this node may use none: drop. */
+    /** Drop the packet: endpoints exist, but the traffic policy allows none for this node. */
     drop: first,
     /** No endpoint exists: reject. */
     reject: first + 1,
@@ -29,7 +31,7 @@ export function verdictMarks({ first }: MarkRange) {
  * Allocates marks to owners. An owner keeps its mark while the process lives and across restarts,
  * because the agent reads the records in the kernel at start. The search for a free mark starts at
  * a hash of the owner's name. Nodes therefore usually agree on marks, and a freed mark is rarely
- * the next one allocated.
+ * the next mark allocated.
  */
 export class MarkAllocator {
   readonly #range: MarkRange;

@@ -3,9 +3,9 @@ import type { Protocol } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 
 /**
- * If a VIP is also a node address, its listed ports take precedence over node ports. IPVS has one
- * service for both, so the Route with the node port must not add its endpoints to it. Most Routes
- * have neither a node port nor such a VIP.
+ * If a VIP is also a node address, its listed ports take precedence over node ports. IPVS has only
+ * one service per address and port, so the Route with the node port must not add its endpoints to
+ * the service of the VIP. Most Routes have neither a node port nor such a VIP.
  */
 export class NodePortConflicts {
   /** Number of Routes that list this port on this VIP; cluster IPs are not counted. */
@@ -33,7 +33,10 @@ export class NodePortConflicts {
     return affected.flatMap((key) => this.#routes.get(key) ?? []);
   }
 
-  /** @returns node ports that a VIP may now have, or have no longer. */
+  /**
+   * Records or removes the listed ports of a Route.
+   * @returns node ports that a VIP may now take or no longer take.
+   */
   #change(route: Route | undefined, by: 1 | -1): string[] {
     if (route?.match.kind !== 'port') return [];
     const { protocol, port } = route.match;

@@ -19,14 +19,14 @@ import {
 import { DesiredItems } from './desired-items.ts';
 import { DrainingVips } from './draining-vips.ts';
 import type { EndpointState } from './graceful-termination.ts';
-import { type Item, serviceText } from './items.ts';
+import { type IpvsItem, serviceText } from './items.ts';
 import { type MarkAllocator, verdictMarks } from './marks.ts';
 import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStaticRules, type RuleOptions } from './rules.ts';
 
 export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
   readonly scheduler: string;
-  /** What serves all-ports Services: IPVS or iptables rules (`--ipvs-all-ports`). */
+  /** Whether IPVS or iptables rules serve all-ports Services (`--ipvs-all-ports`). */
   readonly allPorts: IpvsAllPortsMode;
   readonly onWarning: Log['warn'];
 }
@@ -34,7 +34,7 @@ export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
 /** A Route with its items and the owners of its marks. */
 interface CompiledRoute {
   readonly route: Route;
-  readonly items: readonly Item[];
+  readonly items: readonly IpvsItem[];
   readonly owners: readonly string[];
 }
 
@@ -50,7 +50,10 @@ export class IpvsPlan {
   readonly #marks: MarkAllocator;
   readonly #routes = new Map<string, CompiledRoute>();
   readonly #nodePorts = new NodePortConflicts();
-  /** Route by service key. Its endpoints decide when draining destinations are deleted. */
+  /**
+   * Route by IPVS service key. The endpoints of the Route decide when draining destinations are
+   * deleted.
+   */
   readonly #routesByService = new Map<string, Route>();
   #changedServices = new Set<string>();
   /**
@@ -67,12 +70,12 @@ export class IpvsPlan {
     this.ruleset = new Ruleset(this.#ruleOptions(), this.#staticRules());
   }
 
-  /** Sets the node's addresses, and recompiles what depends on them. */
+  /** Sets the node's addresses, and recompiles the Routes that depend on them. */
   setNodeAddresses(nodeAddresses: NodeAddresses): void {
     const [now, then] = [nodeAddresses.addresses, this.#nodeAddresses.addresses];
     const moved = (vip: string) => now.includes(vip) !== then.includes(vip);
     this.#nodeAddresses = nodeAddresses;
-    // Packets to an address that is now the node's must reach its listeners.
+    // Release VIPs that are now node addresses, so that packets to them reach the node's listeners.
     for (const address of nodeAddresses.addresses) this.drainingVips.release(address);
     const before = this.#compileOptions.nodePortAddresses;
     this.#compileOptions = this.#optionsFor(nodeAddresses);
@@ -87,7 +90,7 @@ export class IpvsPlan {
     }
   }
 
-  /** Takes complete changed Routes, and the ids of removed Routes. */
+  /** Applies changed Routes, each complete, and the ids of removed Routes. */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) {
       const record = this.#routes.get(id);
@@ -102,7 +105,8 @@ export class IpvsPlan {
   }
 
   /**
-   * Keys of services whose Routes changed since the last call; their destinations may have drained.
+   * Keys of IPVS services whose Routes changed since the last call. Their draining destinations may
+   * now be deleted.
    */
   takeChangedServices(): ReadonlySet<string> {
     const changed = this.#changedServices;
@@ -125,7 +129,7 @@ export class IpvsPlan {
    * Name of the Service port (`ns/name` or `ns/name:port`) behind an IPVS service.
    * @param service key as of `serviceText`.
    */
-  nameOf(service: string): string | undefined {
+  servicePortName(service: string): string | undefined {
     return this.#routesByService.get(service)?.name;
   }
 
@@ -158,6 +162,7 @@ export class IpvsPlan {
       family,
       scheduler,
       nodeAddresses: nodeAddresses.addresses,
+      // Exclude link-local addresses, as kube-proxy does. Loopback addresses are already excluded:
       // IPVS does not send packets from a loopback address off the host
       // (crosses_local_route_boundary).
       nodePortAddresses: addresses.filter((each) => !isLinkLocal(each)),
@@ -195,7 +200,8 @@ export class IpvsPlan {
       this.#waitingForMark.delete(route.id);
       return { route, items, owners };
     }
-    // The plan needs all of its marks. Release partial allocations, which another Service may use.
+    // The plan needs all of its marks. Release the marks that were allocated, so that another
+    // Service may use them.
     for (const owner of owners) this.#marks.release(owner);
     if (!this.#waitingForMark.has(route.id)) {
       this.#waitingForMark.add(route.id);
@@ -208,7 +214,7 @@ export class IpvsPlan {
     return { route, items, owners: [] };
   }
 
-  #indexService(item: Item, route: Route | undefined): void {
+  #indexService(item: IpvsItem, route: Route | undefined): void {
     if (item.kind !== 'service') return;
     const key = serviceText(item.service);
     this.#changedServices.add(key);

@@ -33,7 +33,10 @@ export class RangeIndex {
     if (entries?.size === 0) this.#groups.delete(group);
   }
 
-  /** Parts of an entry that no entry of the index covers, and that may thus be deleted. */
+  /**
+   * Ports of an entry that no entry of the index covers. Only these ports may be deleted from the
+   * kernel.
+   */
   uncovered({ set, entry }: EntryItem): IpsetEntry[] {
     let rest = [bounds(entry)];
     for (const other of this.#groups.get(groupOf(set, entry)) ?? []) {
@@ -51,7 +54,7 @@ interface PortGroup {
   readonly set: SetName;
   /** All fields but the ports. */
   readonly entry: IpsetEntry;
-  /** Mark by port. Not whole entries, because there may be millions. */
+  /** Mark by port. Stores no entries, because a set may have millions of them. */
   readonly marks: Map<number, number | undefined>;
 }
 

@@ -5,21 +5,22 @@ import { hostPrefixLength } from '../iptables/chains.ts';
 import { hex } from '../iptables/rule.ts';
 import type { IpsetEntry, IpsetSpec } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
-import { type Item, stageOf } from './items.ts';
+import { type IpvsItem, stageOf } from './items.ts';
 import { kernelName, SET_NAMES, setSpec } from './sets.ts';
 
 /**
  * A shell script that programs the kernel with ipset, ipvsadm, iptables-restore and ip.
  * @param rules input for iptables-restore.
  */
-export function renderScript(items: Iterable<Item>, rules: string, family: IpFamily): string {
+export function renderScript(items: Iterable<IpvsItem>, rules: string, family: IpFamily): string {
   const sorted = [...items].sort((a, b) => stageOf(a) - stageOf(b));
   const sets = SET_NAMES.map((set) => createLine(setSpec(set, family)));
   const entries = sorted.flatMap((item) =>
     item.kind === 'entry' ? [`add ${kernelName(item.set, family)} ${entryLine(item.entry)}`] : [],
   );
   const services = sorted.flatMap((item) => tableLines(item, family));
-  // As `changeAddresses` binds them, so that the kernel does not choose them as source addresses.
+  // Bind VIPs as `changeAddresses` does, so that the kernel does not choose them as source
+  // addresses.
   const notSource = family === 'IPv4' ? 'scope host' : 'nodad preferred_lft 0';
   const addresses = sorted.flatMap((item) =>
     item.kind === 'address'
@@ -83,7 +84,7 @@ function entryLine({
   return [value, ...extensions].join(' ');
 }
 
-function tableLines(item: Item, family: IpFamily): string[] {
+function tableLines(item: IpvsItem, family: IpFamily): string[] {
   if (item.kind === 'service') {
     const { scheduler, schedulerFlags, persistenceSeconds } = item.config;
     const flags = [

@@ -80,8 +80,8 @@ export function filterChains(options: RuleOptions): TreeChain[] {
       ALL_PORTS,
       [
         { matches: [matchMark(verdictMarks(options.markRange).reject)], ...rejected },
-        // Only with the Service's own mark. If another program changed the mark, IPVS does not
-        // schedule the packet.
+        // Accept only packets with the Service's own mark. If another program changed the mark,
+        // IPVS does not schedule the packet.
         ...PROTOCOLS.map((protocol) => ({ protocol, ...withMark })),
         // IPVS does not schedule ping. The node answers for a VIP with all ports served.
         { ...echo, matches: [...echo.matches, inSet('KUBE-ALL-PORTS', 'dst')], target: 'RETURN' },

@@ -30,15 +30,15 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
   const toListed = inSets([...LISTED_PORT_SETS, 'KUBE-HEALTH-CHECK-VIP'], 'RETURN');
   const allPortsVip = inSet('KUBE-ALL-PORTS-IPS', 'dst');
   return [
-    // Called from PREROUTING, not only for new connections: IPVS may have expired a connection that
-    // conntrack still knows.
+    // PREROUTING jumps to this chain for all packets, not only for new connections: IPVS may have
+    // expired a connection that conntrack still tracks.
     chain(ALL_PORTS, [
-      // Packets from the node to itself: pings to a VIP, which IPVS does not schedule.
+      // Packets from the node to itself, such as pings to a VIP, which IPVS does not schedule.
       { inInterface: { value: 'lo' }, ...toInside },
       ...(localDetector ? [{ ...fromPods(localDetector, false), ...toInside }] : []),
       { matches: [allPortsVip], target: ALL_PORTS_MARK },
     ]),
-    // For pods on this node and, from OUTPUT, for the node itself.
+    // Marks packets of pods on this node and, from OUTPUT, of the node itself.
     chain(ALL_PORTS_INSIDE, [
       {
         matches: [inSet('KUBE-INSIDE-PORTS'), notInSet('KUBE-HEALTH-CHECK-VIP')],
@@ -65,8 +65,8 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
       ],
       DEPTH.branch,
     ),
-    // Drops for new connections. In mangle, because IPVS sees packets of local clients before table
-    // filter does.
+    // Drop new connections in table mangle: packets of local clients reach IPVS before table
+    // filter.
     chain(PROXY_FIREWALL, [
       {
         comment: 'Kubernetes service load balancer ip + port for load balancer with sourceRange',

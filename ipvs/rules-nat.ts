@@ -6,7 +6,7 @@ import { PROTOCOLS } from '../api/objects.ts';
 import { masqueradeRule, staticChain } from '../iptables/base-rules.ts';
 import { IPVS_NODE_PORT, LOAD_BALANCER, MARK_MASQ, POSTROUTING } from '../iptables/chains.ts';
 import { DEPTH } from '../iptables/compile.ts';
-import { addressType, fromNonPodClients, type RuleSpec } from '../iptables/rule.ts';
+import { addrtypeMatch, fromNonPodClients, type RuleSpec } from '../iptables/rule.ts';
 import type { TreeChain } from '../iptables/vip-tree.ts';
 import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
 import { LISTED_PORT_SETS, masqueradeMark, type RuleOptions, setMatches } from './rule-matches.ts';
@@ -15,16 +15,16 @@ import { LISTED_PORT_SETS, masqueradeMark, type RuleOptions, setMatches } from '
 export function masqueradeRules(options: RuleOptions): RuleSpec[] {
   const { inSet, notInSet, inSets } = setMatches(options);
   const toMasq = { target: MARK_MASQ };
-  const isFromNode = addressType('src', 'LOCAL');
+  const isFromNode = addrtypeMatch('src', 'LOCAL');
   return [
     { source: { value: LOOPBACK_CIDRS[options.family] }, target: 'RETURN' },
     {
-      // Unless another Service lists this port on the VIP.
+      // Accept health checks, unless another Service lists this port on the VIP.
       matches: [inSet('KUBE-HEALTH-CHECK-VIP'), ...LISTED_PORT_SETS.map((set) => notInSet(set))],
       target: 'ACCEPT',
     },
-    // A process on the node that connects to a VIP has the VIP as its source, to which replies
-    // cannot return.
+    // Masquerade packets of a process on the node that connects to a VIP: their source is the VIP,
+    // and replies to a VIP do not return to the process.
     { matches: [inSet('KUBE-IPVS-IPS', 'src'), inSet('KUBE-IPVS-IPS', 'dst')], ...toMasq },
     ...fromNonPodClients(options).flatMap((from) => [
       {
@@ -46,12 +46,12 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
       target: LOAD_BALANCER,
     },
     { matches: [inSet('KUBE-LOAD-BALANCER-MARK')], ...toMasq },
-    // Traffic policy Local does not apply to the node itself, but replies to its source address may
-    // take another way.
+    // Masquerade packets of the node itself. Traffic policy Local does not apply to the node, but
+    // replies to its source address may take another path.
     { matches: [isFromNode, inSet('KUBE-EXTERNAL-IP-LOCAL')], ...toMasq },
     { matches: [isFromNode, inSet('KUBE-ALL-PORTS-IPS', 'dst')], ...toMasq },
     {
-      matches: [addressType('dst', 'LOCAL'), notInSet('KUBE-IPVS-IPS', 'dst')],
+      matches: [addrtypeMatch('dst', 'LOCAL'), notInSet('KUBE-IPVS-IPS', 'dst')],
       target: IPVS_NODE_PORT,
     },
     ...inSets(LISTED_PORT_SETS, 'ACCEPT'),
@@ -59,8 +59,8 @@ export function masqueradeRules(options: RuleOptions): RuleSpec[] {
 }
 
 /**
- * Rules after these: keep packets to a VIP from the nat rules of other programs, to which a VIP is
- * a local address (hostPort).
+ * Last rules of KUBE-SERVICES. They keep packets to a VIP from nat rules of other programs that
+ * match any local address, such as hostPort rules.
  */
 export function acceptVipTraffic(options: RuleOptions): RuleSpec[] {
   return setMatches(options).inSets(['KUBE-IPVS-IPS'], 'ACCEPT', 'dst');
@@ -93,7 +93,7 @@ export function natChains(options: RuleOptions): TreeChain[] {
     ];
   });
   const loadBalancers = [
-    { matches: [addressType('src', 'LOCAL'), local], target: MARK_MASQ },
+    { matches: [addrtypeMatch('src', 'LOCAL'), local], target: MARK_MASQ },
     {
       comment: 'Kubernetes service load balancer ip + port with externalTrafficPolicy=local',
       matches: [local],

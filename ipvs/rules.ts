@@ -1,13 +1,19 @@
 /**
- * iptables rules of the ipvs mode. Their number is constant; ipsets hold what depends on Services.
- * Names are kube-proxy's where kube-proxy has the same rule.
+ * iptables rules of the ipvs mode. The number of rules is constant, because all state of Services
+ * is in ipsets. A rule that kube-proxy also has gets kube-proxy's names.
  *
  * IPVS compares the whole mark of a packet. All-ports packets therefore get their whole mark at the
  * head of table mangle, so that packets that other programs accept there (Calico) are marked too.
- * Whether to masquerade a connection is recorded in the connection mark (conntrack). There it does
- * not interfere with packet marks, and an encapsulated packet is not masqueraded a second time.
+ * Whether to masquerade a connection is recorded in the connection mark (conntrack). The connection
+ * mark does not interfere with packet marks, and an encapsulated packet is not masqueraded a second
+ * time.
  */
-import { canaries, jumpFrom, type SharedRule, type StaticRules } from '../iptables/base-rules.ts';
+import {
+  canaryChains,
+  jumpFrom,
+  type SharedRule,
+  type StaticRules,
+} from '../iptables/base-rules.ts';
 import {
   ALL_PORTS,
   ALL_PORTS_INSIDE,
@@ -20,7 +26,7 @@ import {
   SERVICES,
   type Table,
 } from '../iptables/chains.ts';
-import { ctstate } from '../iptables/rule.ts';
+import { ctstateMatch } from '../iptables/rule.ts';
 import { LISTED_PORT_SETS, type RuleOptions, setMatches } from './rule-matches.ts';
 import { filterChains } from './rules-filter.ts';
 import { mangleChains } from './rules-mangle.ts';
@@ -36,7 +42,7 @@ export type { RuleOptions } from './rule-matches.ts';
 export function ipvsStaticRules(options: RuleOptions, allPortsByRules: boolean): StaticRules {
   return {
     chains: () => [
-      ...canaries(),
+      ...canaryChains(),
       ...mangleChains(options),
       ...natChains(options),
       ...filterChains(options),
@@ -53,7 +59,7 @@ export function ipvsStaticRules(options: RuleOptions, allPortsByRules: boolean):
 }
 
 function jump(table: Table, chain: string, target: string, text: string, onlyNew = false) {
-  const matches = onlyNew ? [ctstate('NEW')] : [];
+  const matches = onlyNew ? [ctstateMatch('NEW')] : [];
   return jumpFrom(table, chain, { comment: text, matches, target });
 }
 

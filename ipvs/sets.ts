@@ -1,5 +1,5 @@
 /**
- * ipsets of the ipvs mode. The first group is kube-proxy's, with the same names, types and meaning
+ * ipsets of the ipvs mode. The first group has the names, types and meaning of kube-proxy's sets
  * (pkg/proxy/ipvs/ipset.go). The others serve all-ports Services, and in-cluster clients of
  * Services with traffic policy Local.
  */
@@ -8,9 +8,9 @@ import type { IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
 
 interface SetDefinition {
   readonly type: IpsetType;
-  /** Entries set a packet mark (skbinfo). */
+  /** Whether entries set a packet mark (skbinfo). */
   readonly marks?: boolean;
-  /** Entries name their owner in a comment. */
+  /** Whether entries name their owner in a comment. */
   readonly comments?: boolean;
 }
 
@@ -23,7 +23,10 @@ const SET_DEFINITIONS = {
   'KUBE-LOAD-BALANCER': { type: 'hash:ip,port' },
   /** Entries of KUBE-LOAD-BALANCER with externalTrafficPolicy Local. */
   'KUBE-LOAD-BALANCER-LOCAL': { type: 'hash:ip,port' },
-  /** Entries of KUBE-LOAD-BALANCER with source ranges, and their allowed sources. */
+  /**
+   * Entries of KUBE-LOAD-BALANCER with source ranges. The next two sets contain their allowed
+   * sources.
+   */
   'KUBE-LOAD-BALANCER-FW': { type: 'hash:ip,port' },
   'KUBE-LOAD-BALANCER-SOURCE-IP': { type: 'hash:ip,port,ip' },
   'KUBE-LOAD-BALANCER-SOURCE-CIDR': { type: 'hash:ip,port,net' },
@@ -38,8 +41,8 @@ const SET_DEFINITIONS = {
   'KUBE-IPVS-IPS': { type: 'hash:ip' },
 
   /**
-   * Mark records: VIP, mark, and the owner in the comment. They keep allocations across restarts;
-   * `portwide ipvs marks` prints them.
+   * Mark records: VIP, mark, and the owner in the comment. The records keep mark allocations across
+   * restarts; `portwide ipvs marks` prints them.
    */
   'KUBE-MARKS': { type: 'hash:ip,mark', comments: true },
   /** VIPs of Services with port ranges or all ports. */
@@ -48,21 +51,29 @@ const SET_DEFINITIONS = {
   'KUBE-ALL-PORTS': { type: 'hash:ip', marks: true },
   /** VIP and port to mark of the Service with this port in a range. */
   'KUBE-PORT-RANGES': { type: 'hash:ip,port', marks: true },
-  /** The same for pods and the node itself, to which traffic policy Local does not apply. */
+  /**
+   * Like KUBE-ALL-PORTS and KUBE-PORT-RANGES, but for clients inside the cluster: pods and the node
+   * itself, to which traffic policy Local does not apply.
+   */
   'KUBE-INSIDE-ALL-PORTS': { type: 'hash:ip', marks: true },
   'KUBE-INSIDE-PORT-RANGES': { type: 'hash:ip,port', marks: true },
-  /** VIP and listed port to mark, for the same clients. */
+  /** VIP and listed port to mark, for pods and the node itself. */
   'KUBE-INSIDE-PORTS': { type: 'hash:ip,port', marks: true },
   /** VIP and listed port for which the traffic policy leaves no endpoint on this node. */
   'KUBE-DROP': { type: 'hash:ip,port' },
-  /** The same, where pods and the node itself are served. */
+  /**
+   * Like KUBE-DROP, but only for clients outside the cluster: pods and the node itself are served.
+   */
   'KUBE-DROP-OUTSIDE': { type: 'hash:ip,port' },
-  /** VIP and mark: masqueraded like KUBE-CLUSTER-IP and like KUBE-LOAD-BALANCER. */
+  /**
+   * VIP and mark of all-ports Services, masqueraded like entries of KUBE-CLUSTER-IP and
+   * KUBE-LOAD-BALANCER.
+   */
   'KUBE-CLUSTER-IP-MARK': { type: 'hash:ip,mark' },
   'KUBE-LOAD-BALANCER-MARK': { type: 'hash:ip,mark' },
   /**
-   * VIP and mark of Services with source ranges, and their allowed sources: for ranges, and for all
-   * ports.
+   * VIP and mark of Services with source ranges, and sets with their allowed sources: for port
+   * ranges, then for all ports.
    */
   'KUBE-PORT-RANGES-FW': { type: 'hash:ip,mark' },
   'KUBE-PORT-RANGES-SOURCE': { type: 'hash:ip,port,net' },
@@ -78,12 +89,12 @@ export type SetName = keyof typeof SET_DEFINITIONS;
 export const SET_NAMES = Object.keys(SET_DEFINITIONS) as readonly SetName[];
 
 /**
- * Default of the kernel and of kube-proxy. kube-proxy creates its sets with every sync, and a set
- * of another size would keep it from ever taking over again.
+ * Default of the kernel and of kube-proxy. kube-proxy creates its sets with every sync, and
+ * kube-proxy could not take over from an agent whose sets have another size.
  */
 const DEFAULT_MAX_ELEMENTS = 65_536;
 /**
- * Upper bound of Portwide's own sets, and of kube-proxy's sets that need more entries than the
+ * Maximum elements of Portwide's own sets, and of kube-proxy's sets that need more entries than the
  * default.
  */
 const LARGE_MAX_ELEMENTS = 1 << 24;
@@ -96,14 +107,17 @@ const HEADROOM_FACTOR = 2;
  */
 const MAX_NAME_LENGTH = 31;
 
-/** Name in the kernel. kube-proxy's IPv6 sets have `KUBE-6-` for `KUBE-`. */
+/**
+ * Name of a set in the kernel. IPv6 sets have the prefix `KUBE-6-` instead of `KUBE-`, as in
+ * kube-proxy.
+ */
 export function kernelName(name: SetName, family: IpFamily): string {
   if (family === 'IPv4') return name;
   return name.replace('KUBE-', 'KUBE-6-').slice(0, MAX_NAME_LENGTH);
 }
 
 /**
- * How a set is created.
+ * Parameters for creating a set.
  * @param entries number of entries that it is to hold.
  */
 export function setSpec(name: SetName, family: IpFamily, entries = 0): IpsetSpec {
@@ -120,14 +134,14 @@ export function setSpec(name: SetName, family: IpFamily, entries = 0): IpsetSpec
   };
 }
 
-/** Name of the set that is filled and then swapped with an existing one. */
+/** Name of the temporary set that is filled and then swapped with an existing set. */
 export function temporarySet(family: IpFamily): string {
   return family === 'IPv4' ? 'KUBE-TMP' : 'KUBE-6-TMP';
 }
 
 /**
- * Names of all sets of this mode, including kube-proxy's. A prefix would not do: sets of
- * kube-router have the same.
+ * Names of all sets of this mode, including kube-proxy's. A prefix is not sufficient, because sets
+ * of kube-router have the same prefix.
  */
 export function allSetNames(family: IpFamily): string[] {
   return [...SET_NAMES.map((set) => kernelName(set, family)), temporarySet(family)];

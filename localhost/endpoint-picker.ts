@@ -13,7 +13,7 @@ export interface LocalhostNodePort {
   readonly family: IpFamily;
   /** 0: the node port is no longer served. */
   readonly port: number;
-  /** Endpoints of the external traffic policy. */
+  /** Endpoints that the external traffic policy selects. */
   readonly endpoints: readonly { readonly address: string; readonly port: number }[];
   /** Session affinity timeout in seconds; 0: no session affinity. */
   readonly affinitySeconds: number;

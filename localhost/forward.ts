@@ -28,8 +28,8 @@ const OPTIONS = {
 };
 
 /**
- * Options of a server whose connections are passed to `forward`. Nothing is read before the
- * endpoint is connected.
+ * Options of a server that passes its connections to `forwardConnection`. Pauses each connection
+ * until the endpoint is connected.
  */
 export const SERVER_OPTIONS = { ...OPTIONS, pauseOnConnect: true };
 
@@ -47,7 +47,10 @@ function abort(socket: Socket): void {
  * read, data from the other waits in the kernel. If one side aborts, the other is reset.
  * @returns whether the endpoint accepted the connection; never rejects.
  */
-export function forward(client: Socket, { address, port }: EndpointAddress): Promise<boolean> {
+export function forwardConnection(
+  client: Socket,
+  { address, port }: EndpointAddress,
+): Promise<boolean> {
   const endpoint = connect({ ...OPTIONS, host: address, port });
   return new Promise((resolve) => {
     const timer = setTimeout(() => endpoint.destroy(), CONNECT_TIMEOUT);

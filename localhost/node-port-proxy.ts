@@ -8,7 +8,7 @@ import { RetryingServer } from '../process/retrying-server.ts';
 import { loopbackAddress } from '../services/node-port-addresses.ts';
 import type { Timers } from '../sync/timers.ts';
 import { EndpointPicker, type LocalhostNodePort } from './endpoint-picker.ts';
-import { forward, SERVER_OPTIONS } from './forward.ts';
+import { forwardConnection, SERVER_OPTIONS } from './forward.ts';
 
 export interface NodePortProxyOptions {
   /** Families that are served on the loopback address; node ports of other families are ignored. */
@@ -141,6 +141,6 @@ export class NodePortProxy {
       this.#connections.delete(client);
       if (this.#connections.size === 0) this.#onIdle();
     });
-    this.#options.onConnection(nodePort, await forward(client, picker.pick()));
+    this.#options.onConnection(nodePort, await forwardConnection(client, picker.pick()));
   }
 }

@@ -27,7 +27,7 @@ interface FqdnStats
     Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>
   > {
   /** DNS responses are not seen although rules have domain names. */
-  readonly isBlind: boolean;
+  readonly isNotObserving: boolean;
 }
 
 const DNS_OUTCOMES = {
@@ -137,7 +137,7 @@ function fqdnMetrics({ collected, collectedValue }: MetricDefiner, sources: Poli
     'gauge',
     'portwide_policy_dns_unseen',
     '1 while DNS responses are not seen although rules have domain names, otherwise 0.',
-    () => (sources.names().isBlind ? 1 : 0),
+    () => (sources.names().isNotObserving ? 1 : 0),
   );
   collectedValue(
     'gauge',

@@ -4,11 +4,14 @@ import { systemTimers } from '../sync/timers.ts';
 
 /** Milliseconds between two checks. */
 export const CHECK_PERIOD = 30_000;
-/** Bytes of growth since the last collection that justify another. Less is not worth the pause. */
+/**
+ * Minimum growth of memory use in bytes since the last garbage collection before another one runs.
+ * Freeing less is not worth the pause.
+ */
 export const MIN_GROWTH = 8 << 20;
 /**
- * Share of one CPU. Above it, queries would wait for the garbage collector, and the memory would
- * soon be needed again.
+ * Maximum CPU use at which a garbage collection runs, as a share of one CPU. In a busier process,
+ * queries would wait for the collector, and the freed memory would soon be needed again.
  */
 export const IDLE_CPU_SHARE = 0.05;
 
@@ -48,7 +51,7 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
   return () => timers.clear(timer);
 }
 
-/** The measurements and the action, replaced by tests. */
+/** Reads memory and CPU use, and releases memory. Tests replace this object. */
 const PROCESS_PROBE = {
   /** Resident set size in bytes. */
   rss: () => process.memoryUsage.rss(),
@@ -58,7 +61,7 @@ const PROCESS_PROBE = {
     return (user + system) / 1000;
   },
   release: () => {
-    // Without --expose-gc, which ./portwide sets, V8 decides on its own. Only a `last-resort`
+    // Without --expose-gc, which ./portwide sets, V8 decides when to collect. Only a `last-resort`
     // collection compacts the heap.
     globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
     trimHeap();

@@ -4,7 +4,7 @@ import { RetryingServer, type RetryingServerOptions } from './retrying-server.ts
 
 export { ANY_FAMILY } from './retrying-server.ts';
 
-// As in sources/kubernetes/http.ts: an import statement would also load undici.
+// Do not use an import statement, which would also load undici (see sources/kubernetes/http.ts).
 const { createServer } = process.getBuiltinModule('node:http');
 
 export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {
@@ -12,8 +12,8 @@ export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 
 }
 
 /**
- * An HTTP server. It retries until it listens, from construction until `close`, which also closes
- * open connections.
+ * An HTTP server. Retries from construction until the server listens. `close` also closes open
+ * connections.
  */
 export class Listener extends RetryingServer {
   constructor({ onRequest, ...options }: ListenerOptions) {

@@ -56,7 +56,7 @@ const BUG_TYPES = ['TypeError', 'RangeError', 'ReferenceError', 'AssertionError'
 
 /**
  * Serializes the `err` field of a log line. Omits the stack of typed errors and system errors,
- * whose message says what happened. The stack would be most of the line, repeated with each retry.
+ * whose message is sufficient. The stack would be most of the line, repeated with each retry.
  */
 export function serializeError(error: unknown): unknown {
   if (!(error instanceof Error) || !isDescriptive(error)) return stdSerializers.err(error as Error);

@@ -3,8 +3,8 @@ import { asError } from '../api/errors.ts';
 import type { DebugLog } from './log.ts';
 
 /**
- * Milliseconds between the first two log lines of a failure. The interval doubles after each line,
- * up to MAX_INTERVAL.
+ * Milliseconds between the first and the second log line of a failure. The interval doubles after
+ * each line, up to MAX_INTERVAL.
  */
 const FIRST_INTERVAL = 10_000;
 const MAX_INTERVAL = 600_000;
@@ -29,8 +29,8 @@ interface Failure {
   /** Time of the last success or of the last `keyChanged`; undefined while the operation fails. */
   endedAt: number | undefined;
   /**
-   * Ended by `keyChanged`, not by a success. If the failure returns, its duration still counts from
-   * `since`.
+   * Whether `keyChanged` ended the failure, not a success. If the failure returns, the duration
+   * still counts from `since`.
    */
   hasKeyChanged: boolean;
   readonly reasons: Set<string>;
@@ -38,11 +38,11 @@ interface Failure {
   attempts: number;
   /** Failed attempts since the last log line. */
   suppressed: number;
-  /** Milliseconds between the next line and the one after it. */
+  /** Milliseconds between the next log line and the line after it. */
   interval: number;
   nextLine: number;
   isError: boolean;
-  /** A failure line was logged, but no recovery line yet. */
+  /** Whether a failure line was logged, but no recovery line yet. */
   isLogged: boolean;
 }
 
@@ -104,7 +104,7 @@ export class RepeatedFailures {
   }
 
   /**
-   * Records a success, or that the operation is no longer tried.
+   * Records that the operation succeeded or was abandoned.
    * @param message Logged if the operation was failing.
    */
   succeeded(key: string, details: object, message: string): void {
@@ -134,7 +134,7 @@ export class RepeatedFailures {
     return failure !== undefined && failure.endedAt === undefined;
   }
 
-  /** The current failure, a failure that ended recently, or a new one. */
+  /** The current failure, a failure that ended recently, or a new failure. */
   #current(key: string, now: number): Failure {
     const known = this.#failures.get(key);
     if (known !== undefined && known.endedAt === undefined) return known;

@@ -12,7 +12,7 @@ export interface BindAddress {
   readonly port: number;
 }
 
-/** All addresses of both families, as Go treats every unspecified address. */
+/** Listens on all addresses of both families. Go does so for every unspecified address. */
 export const ANY_FAMILY = '';
 
 export interface RetryingServerOptions extends BindAddress {
@@ -27,7 +27,10 @@ export interface RetryingServerOptions extends BindAddress {
   readonly timers: Timers;
 }
 
-/** Milliseconds. Usually another process holds the port and is about to exit. */
+/**
+ * Milliseconds between attempts to listen. Usually another process holds the port and is about to
+ * exit.
+ */
 const BACKOFF = { first: 500, max: 10_000 };
 
 /** A server that retries until it listens, from construction until `close`. */
@@ -43,14 +46,14 @@ export class RetryingServer {
     this.#open();
   }
 
-  /** The address that it listens on; undefined while it does not listen. */
+  /** The address of the listening socket; undefined while the server does not listen. */
   get address(): AddressInfo | undefined {
     return (this.#server?.address() as AddressInfo | null | undefined) ?? undefined;
   }
 
   /**
-   * Stops listening and retrying. The port is free on return: Node closes a listening socket
-   * immediately and reports that later. It abandons a socket that does not listen yet.
+   * Stops listening and retrying. The port is free on return: Node closes a listening socket before
+   * it emits `close`, and abandons a bind in progress.
    */
   close(): void {
     this.#closed = true;

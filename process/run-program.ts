@@ -10,7 +10,7 @@ import { UserError } from './errors.ts';
 /** The program failed (`exitCode`, `stderr`) or does not exist (`code` ENOENT). */
 export { ExecaError as ProgramError } from 'execa';
 
-/** Milliseconds for commands that only print information about the program, such as its version. */
+/** Timeout in milliseconds of commands that only print information, such as a version. */
 export const VERSION_TIMEOUT = 30_000;
 
 /** The program exceeded its time limit and was killed. */
@@ -24,7 +24,7 @@ export class ProgramTimeoutError extends UserError {
   constructor(program: string, what: string, timeout: number, isStuck = false) {
     super(
       isStuck
-        ? `"${what}" was not started: ${program} exceeded a time limit, was killed and has not exited`
+        ? `"${what}" was not started: an earlier ${program} exceeded its time limit, was killed and has not exited`
         : `"${what}" exceeded its time limit of ${timeout / 1000} s and was killed`,
     );
     this.program = program;

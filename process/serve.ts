@@ -20,7 +20,7 @@ export interface ServeOptions {
  * instead.
  * @param flag The flag that sets the address; a field of the log lines.
  */
-export function serve(
+export function startHttpServer(
   flag: string,
   { host, port }: { readonly host: string; readonly port: number },
   onRequest: RequestListener,

@@ -1,12 +1,12 @@
 /**
- * Graceful shutdown of a long-running process.
- * The folder process/ has what any long-running process needs: log, lock, signals, servers,
- * external programs.
+ * Graceful shutdown of a long-running process. The folder process/ contains the parts of any
+ * long-running process: log, lock, signals, servers, external programs.
  */
 
 /**
- * Milliseconds until a stopping process exits even if a part of it hangs. After SIGTERM the kubelet
- * would kill it. After a change of its configuration file, only this timeout ends it.
+ * Milliseconds after which a stopping process exits even if a part of it hangs. After SIGTERM the
+ * kubelet would kill a hung process. After a change of the configuration file, only this timeout
+ * ends it.
  */
 const STOP_TIMEOUT = 25_000;
 
@@ -19,8 +19,8 @@ export function stopSignal(): Promise<NodeJS.Signals> {
       isStopping = true;
       resolve(signal);
     };
-    // Not `once`: while an external program runs, signal-exit of execa listens too. If it finds no
-    // other listener, it kills this process with the signal.
+    // Do not use `once`: while an external program runs, signal-exit of execa listens too. If
+    // signal-exit finds no other listener, it kills this process with the signal.
     process.on('SIGTERM', stop);
     process.on('SIGINT', stop);
   });

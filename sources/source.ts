@@ -1,14 +1,14 @@
 /**
- * sources/ reads objects from an API server or a manifest directory; this file has the interfaces
- * common to both.
+ * sources/ reads objects from an API server or a manifest directory; this file defines the
+ * interfaces common to both.
  */
 import type { ApiObject, Kind, ObjectKey } from '../api/objects.ts';
 import type { Log } from '../process/log.ts';
 
 /**
  * Receives the objects of a source. The source calls `upsert` and `remove` for each change, and
- * `synced` once per kind after delivering everything that existed at start. Nothing is programmed
- * before all kinds are synced. All calls are synchronous and cheap.
+ * `synced` once per kind after delivering everything that existed at start. The agent programs
+ * nothing before all kinds are synced. All calls are synchronous and cheap.
  */
 export interface ObjectSink {
   upsert(object: ApiObject): void;

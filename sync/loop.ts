@@ -1,7 +1,6 @@
 /**
  * The rate-limited sync loop of each proxy mode and IP family, of network policy, and of the rules
- * for the DNS queue.
- * The folder sync/ has what reconciles the kernel with the desired state: loop, serial queue,
+ * for the DNS queue. The folder sync/ contains the parts of reconciliation: loop, serial queue,
  * timers, time slices.
  */
 import { type Backoff, backoffMs } from './backoff.ts';
@@ -40,7 +39,7 @@ export interface DriftCheck {
   /** Milliseconds between two driftCheck. */
   readonly period: number;
   /**
-   * Finds missing rules as far as a cheap check can.
+   * Finds missing rules by a cheap check, which does not find every change.
    * @returns a description for the log, or undefined without drift.
    */
   findDrift(): Promise<string | undefined>;
@@ -61,8 +60,8 @@ const BURST = 2;
 /** Milliseconds between two periodic full syncs, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
 /**
- * Without change notifications, full syncs run more often than that, as long as they take less than
- * 1/FULL_SYNC_SHARE of the time. Other changes wait while a full sync runs.
+ * Without change notifications, periodic full syncs run more often than FULL_SYNC_PERIOD, as long
+ * as they take less than 1/FULL_SYNC_SHARE of the time. Other changes wait while a full sync runs.
  */
 const FULL_SYNC_SHARE = 100;
 /**
@@ -79,7 +78,10 @@ export class Loop {
   readonly #options: LoopOptions;
   #timer: unknown;
   #running: Promise<void> | undefined;
-  /** Set before `#running`: a run may request the next one synchronously. */
+  /**
+   * Whether a run is in progress. Set before `#running`, because a run may request the next run
+   * synchronously.
+   */
   #isRunning = false;
   #requested = false;
   #urgent = false;

@@ -4,8 +4,8 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 /** Milliseconds of work before the event loop gets a turn. */
 const SLICE = 8;
 /**
- * Steps between two reads of the clock. Where reading the clock is a system call it costs more than
- * a step: 20 µs in user-mode-linux. Some virtual machines have no faster clock.
+ * Steps between two reads of the clock. On some virtual machines reading the clock is a system
+ * call, which costs more than a step: 20 µs in user-mode-linux.
  */
 const STEPS_PER_CLOCK_READ = 16;
 

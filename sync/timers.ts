@@ -27,7 +27,7 @@ export const systemTimers: Timers = {
 };
 
 /** Calls `callback` every `period` milliseconds. @returns a function that stops it. */
-export function every(timers: Timers, period: number, callback: () => void): () => void {
+export function callPeriodically(timers: Timers, period: number, callback: () => void): () => void {
   let handle: unknown;
   const next = () => {
     handle = timers.set(() => {

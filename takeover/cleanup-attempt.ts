@@ -1,6 +1,6 @@
 /** One attempt to clean up: removed state, failed parts, and connections that still need state. */
 
-/** Finds state of one kind that another mode or agent left, and removes what may be removed now. */
+/** Finds leftover state of one kind, and removes the parts that may be removed now. */
 export type CleanupStep = (attempt: CleanupAttempt) => Promise<void>;
 
 export class CleanupAttempt {

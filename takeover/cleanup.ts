@@ -8,25 +8,26 @@ import { UserError } from '../process/errors.ts';
 import { tryLock } from '../process/lock.ts';
 import { ProgramError } from '../process/run-program.ts';
 import { CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
-import { iptablesRules } from './iptables-rules.ts';
-import { ipvsDevice, ipvsServices } from './ipvs.ts';
-import { nftTables } from './nft-tables.ts';
-import { policyRules } from './policy-rules.ts';
+import { iptablesCleanup } from './iptables-rules.ts';
+import { ipvsDeviceCleanup, ipvsServicesCleanup } from './ipvs.ts';
+import { nftTablesCleanup } from './nft-tables.ts';
+import { policyCleanup } from './policy-rules.ts';
 
 /** Steps that remove rules, tables, sets, IPVS services and the device of all modes, in order. */
 export function allCleanupSteps(excludeCidrs: readonly string[]): CleanupStep[] {
   return [
-    // First: without rules, packets to VIPs on the device would reach the node's own listeners.
-    ipvsDevice(excludeCidrs),
-    ...IP_FAMILIES.flatMap((family) => [iptablesRules(family), nftTables(family)]),
-    policyRules,
-    ipvsServices(excludeCidrs),
+    // Remove the device first: without rules, packets to VIPs on the device would reach the node's
+    // own listeners.
+    ipvsDeviceCleanup(excludeCidrs),
+    ...IP_FAMILIES.flatMap((family) => [iptablesCleanup(family), nftTablesCleanup(family)]),
+    policyCleanup,
+    ipvsServicesCleanup(excludeCidrs),
   ];
 }
 
 /**
- * Removes all state, and continues after errors. Prints what it cannot remove to standard error,
- * and sets exit code 1.
+ * Removes all state, and continues after errors. Prints state that cannot be removed to standard
+ * error, and sets exit code 1.
  * @param excludeCidrs `--ipvs-exclude-cidrs`
  * @throws UserError if an agent runs on this node, or the process lacks CAP_NET_ADMIN.
  */
@@ -36,7 +37,7 @@ export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise
   const lock = await tryLock();
   if (lock === undefined) {
     throw new UserError(
-      'an agent runs on this node and would restore what cleanup removes; stop it first',
+      'an agent is running on this node and would restore the removed rules; stop the agent first',
     );
   }
   const attempt = new CleanupAttempt();

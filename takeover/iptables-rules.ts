@@ -19,7 +19,7 @@ import { disableRouteLocalnet, hasOwnFirewall } from './route-localnet.ts';
  * kubelet's chains stay. KUBE-FIREWALL stays too while there is a kubelet, or while route_localnet
  * is 1 (RouteLocalnetError).
  */
-export function iptablesRules(family: IpFamily): CleanupStep {
+export function iptablesCleanup(family: IpFamily): CleanupStep {
   return async (attempt) => {
     for (const variant of VARIANTS) {
       const command = iptablesCommand(family, variant);

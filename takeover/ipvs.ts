@@ -21,7 +21,8 @@ const IPVS_ON_NODE = {
   clear: async (excludeCidrs: readonly string[]) => {
     await clearServices(excludeCidrs);
     await destroySets();
-    // Last: while the device exists, the next agent finds what an interrupted cleanup has left.
+    // Delete the device last. While it exists, the next agent finds the remaining state of an
+    // interrupted cleanup.
     await deleteDevice(excludeCidrs);
   },
 };
@@ -33,8 +34,9 @@ const IPVS_ON_NODE = {
  * @param excludeCidrs IPVS services with these addresses belong to other programs
  * (`--ipvs-exclude-cidrs`).
  */
-export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): CleanupStep {
-  // Services that had connections at the last check. The others have weight 0 and get no new ones.
+export function ipvsCleanup(excludeCidrs: readonly string[], node = IPVS_ON_NODE): CleanupStep {
+  // IPVS services that had connections at the last check. All other services have weight 0, so they
+  // get no new connections.
   let busy: readonly IpvsServiceKey[] | undefined;
   return (attempt) =>
     attempt.remove('IPVS', async () => {
@@ -52,18 +54,21 @@ export function ipvs(excludeCidrs: readonly string[], node = IPVS_ON_NODE): Clea
     });
 }
 
-/** Removes the dummy device, or only our addresses if other programs have some on it. */
-export function ipvsDevice(excludeCidrs: readonly string[]): CleanupStep {
+/**
+ * Removes the dummy device, or only Portwide's addresses if the device also has addresses of other
+ * programs.
+ */
+export function ipvsDeviceCleanup(excludeCidrs: readonly string[]): CleanupStep {
   return (attempt) => attempt.remove(`device ${IPVS_DEVICE}`, () => deleteDevice(excludeCidrs));
 }
 
 /**
- * Removes services and sets at once, even if they are in use. To be called when no rule references
- * the sets.
+ * Removes services and sets at once, even if they are in use. Call it when no rule references the
+ * sets.
  */
-export function ipvsServices(excludeCidrs: readonly string[]): CleanupStep {
+export function ipvsServicesCleanup(excludeCidrs: readonly string[]): CleanupStep {
   return async (attempt) => {
-    // Before the sets, which record our marks.
+    // Remove the services before the sets, which record the marks of Portwide's services.
     await attempt.remove('IPVS', () => clearServices(excludeCidrs));
     await attempt.remove('ipset', destroySets);
   };
@@ -72,9 +77,9 @@ export function ipvsServices(excludeCidrs: readonly string[]): CleanupStep {
 /**
  * Sets weight 0, so that services take no new connections.
  * @param among services to check; default: all that Portwide or kube-proxy created.
- * @returns the number of established connections, the services that have them, and whether a
- * service took new connections until now. Handshakes in flight at that moment do not count as
- * established yet.
+ * @returns the number of established connections; `busy`: services with established connections;
+ * `startedDraining`: whether a destination had a weight above 0. Handshakes in flight with such a
+ * destination are not counted as established yet.
  * @throws IpvsMissingError, UnsupportedError, NetlinkError
  */
 async function drainServices(
@@ -105,7 +110,7 @@ async function drainServices(
   return { connections, busy, startedDraining };
 }
 
-/** Does nothing if the kernel lacks what the ipvs mode requires. */
+/** Removes all IPVS services of Portwide and kube-proxy. Does nothing if the kernel has no IPVS. */
 async function clearServices(excludeCidrs: readonly string[]): Promise<void> {
   try {
     await forEachFamily(async (kernel) => {
@@ -137,7 +142,7 @@ async function ownServices(
 
 /**
  * Deletes the device with its addresses, because removing thousands of IPv6 addresses takes the
- * kernel seconds. If other programs have addresses on it, removes only ours.
+ * kernel seconds. If the device also has addresses of other programs, removes only Portwide's.
  */
 async function deleteDevice(excludeCidrs: readonly string[]): Promise<void> {
   const bound = (await listAddresses()).filter((each) => each.interfaceName === IPVS_DEVICE);

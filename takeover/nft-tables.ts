@@ -9,7 +9,7 @@ import type { CleanupStep } from './cleanup-attempt.ts';
 export const KUBE_PROXY_TABLE = 'kube-proxy';
 
 /** Deletes the tables of one family that serve Services. */
-export function nftTables(
+export function nftTablesCleanup(
   family: IpFamily,
   names: readonly string[] = [TABLE, KUBE_PROXY_TABLE],
 ): CleanupStep {
@@ -21,8 +21,8 @@ export function nftTables(
 }
 
 /**
- * Deletes tables with their contents. Uses netlink, because nft may be missing, and would list the
- * tables of other programs.
+ * Deletes tables with their contents. Uses netlink, because nft may be missing. Also, nft would
+ * read the tables of other programs.
  * @returns the names of the deleted tables.
  * @throws NftRefusedError, NetlinkError
  */

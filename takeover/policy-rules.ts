@@ -11,7 +11,7 @@ import type { CleanupAttempt } from './cleanup-attempt.ts';
 import { deleteTables } from './nft-tables.ts';
 
 /** Removes network policy enforcement; nothing is denied afterwards. */
-export async function policyRules(attempt: CleanupAttempt): Promise<void> {
+export async function policyCleanup(attempt: CleanupAttempt): Promise<void> {
   let tables = 0;
   let hadQueues = false;
   await attempt.remove('network policy', async () => {

@@ -24,7 +24,10 @@ export class RouteLocalnetError extends Error {
     );
   }
 
-  /** Logs that KUBE-FIREWALL stays. Harmless, because packets from neighbours are still dropped. */
+  /**
+   * Logs that KUBE-FIREWALL stays. This is harmless: the chain still drops packets from neighbours
+   * to 127.0.0.0/8.
+   */
   warn(log: Log): void {
     log.warn(
       {
@@ -32,7 +35,7 @@ export class RouteLocalnetError extends Error {
         err: this,
         effect:
           'KUBE-FIREWALL drops packets from neighbours to 127.0.0.0/8; Services are not affected',
-        hint: 'a new pod sets route_localnet to 0 in its init container (portwide run --init-only)',
+        hint: 'recreate the pod: its init container (portwide run --init-only) sets route_localnet to 0',
       },
       'keeping chain KUBE-FIREWALL while route_localnet is 1',
     );
@@ -73,9 +76,9 @@ export async function disableRouteLocalnet(): Promise<RouteLocalnetError | undef
 }
 
 /**
- * Sets route_localnet to 0, for a mode that does not serve node ports on 127.0.0.1. Only if the
- * iptables mode's KUBE-FIREWALL protects it and not a kubelet's, because the former is removed when
- * the agent serves.
+ * Sets route_localnet to 0, for a mode that does not serve node ports on 127.0.0.1. Does so only if
+ * KUBE-FIREWALL belongs to the iptables mode and not to a kubelet: the takeover removes the
+ * iptables mode's chain, which protects 127.0.0.0/8.
  * @returns whether it was 1.
  * @throws RouteLocalnetError, ProgramTimeoutError, ProgramError
  */

@@ -1,12 +1,12 @@
 /**
- * The takeover: removes what other modes, kube-proxy and older versions have left on the node.
- * Decides what a running agent removes, when, and what it keeps while connections need it;
+ * The takeover: removes state of other modes, kube-proxy and older versions from the node. Decides
+ * which state a running agent removes, when, and which state stays while connections need it;
  * `portwide cleanup` is in cleanup.ts.
  *
- * Removal starts after the rules of this mode exist, never before; in between, both modes serve. A
- * packet still meets the rules of one mode only. Of hooks with equal priority, the kernel runs the
- * newest first (nf_hook_entries_grow), and it translates a packet only once. The filter rules of
- * the old mode match VIPs, so translated packets pass them.
+ * Removal starts after the rules of this mode exist, never before. In between, the rules of both
+ * modes exist, but only one mode translates a packet. Of hooks with equal priority, the kernel runs
+ * the newest first (nf_hook_entries_grow), and it translates a packet only once. The filter rules
+ * of the old mode match VIPs, so translated packets pass them.
  */
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
@@ -17,15 +17,15 @@ import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import type { Timers } from '../sync/timers.ts';
 import { aggregateErrors, CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
-import { iptablesRules } from './iptables-rules.ts';
-import { ipvs } from './ipvs.ts';
-import { KUBE_PROXY_TABLE, nftTables } from './nft-tables.ts';
-import { policyRules } from './policy-rules.ts';
+import { iptablesCleanup } from './iptables-rules.ts';
+import { ipvsCleanup } from './ipvs.ts';
+import { KUBE_PROXY_TABLE, nftTablesCleanup } from './nft-tables.ts';
+import { policyCleanup } from './policy-rules.ts';
 import { isRouteLocalnetEnabled, RouteLocalnetError } from './route-localnet.ts';
 
 /**
- * What a mode removes, in this order. An agent that does not enforce network policy also removes
- * what enforces it.
+ * State that a mode removes, in this order. An agent without `--network-policy` also removes
+ * network policy enforcement.
  */
 interface TakeoverPlan {
   /** nf_tables tables to delete in each family, after its first sync. */
@@ -49,9 +49,9 @@ const TAKEOVER_PLANS: Readonly<Record<ProxyMode, TakeoverPlan>> = {
 };
 
 /**
- * Milliseconds between two checks whether connections have ended. State that they needed must be
- * removed within 60 s of the end of the last one, and removing thousands of VIPs takes part of
- * that.
+ * Milliseconds between two checks whether connections have ended. State must be removed within 60 s
+ * after the last connection that needed it ended. Removing thousands of VIPs takes part of that
+ * time.
  */
 const CONNECTION_CHECK_PERIOD = 15_000;
 /**
@@ -66,8 +66,9 @@ const MIN_RETRY_PERIOD = 1000;
 const MAX_RETRY_PERIOD = 5 * 60_000;
 
 /**
- * What an attempt without errors has left: state for this number of established connections (0: for
- * handshakes in flight), or only KUBE-FIREWALL, while route_localnet is 1.
+ * State that an attempt without errors kept. A number: state for this many established connections
+ * (0: for handshakes in flight). RouteLocalnetError: only KUBE-FIREWALL, because route_localnet is
+ * 1.
  */
 type Remaining = number | RouteLocalnetError | undefined;
 
@@ -88,7 +89,12 @@ const EFFECTS: Readonly<Record<LeftoverName, string>> = {
   'network-policy': 'network policies of the earlier agent stay in force',
 };
 
-const CLEANUP_STEPS = { nftTables, iptablesRules, ipvs, policyRules };
+const CLEANUP_STEPS = {
+  nftTables: nftTablesCleanup,
+  iptablesRules: iptablesCleanup,
+  ipvs: ipvsCleanup,
+  policyRules: policyCleanup,
+};
 
 /** The takeover by a running agent. */
 export class Takeover {
@@ -108,7 +114,7 @@ export class Takeover {
   }
 
   /**
-   * To be called once for each family, after its first sync.
+   * Call it once for each family, after the first sync of the family.
    * @returns resolves when the nf_tables tables of this family are deleted.
    */
   async afterFirstSync(family: IpFamily): Promise<void> {
@@ -128,7 +134,7 @@ export class Takeover {
     await tablesRemoved;
   }
 
-  /** State that is still on the node, and why. */
+  /** State that is still on the node, and the reason. */
   remaining(): Iterable<RemainingState> {
     return this.#remaining.values();
   }
@@ -155,7 +161,7 @@ export class Takeover {
     const { log, timers } = this.#options;
     const failures = new RepeatedFailures(log, () => timers.now());
     const succeeded = () =>
-      failures.succeeded(what, { what }, 'leftover state can be removed again');
+      failures.succeeded(what, { what }, 'removing leftover state succeeded after failures');
     let retryPeriod = MIN_RETRY_PERIOD;
     let left: Remaining;
     for (;;) {

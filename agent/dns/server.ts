@@ -11,7 +11,7 @@ import { createDnsMetrics } from '../../metrics/dns.ts';
 import { dnsPages } from '../../metrics/dns-pages.ts';
 import { watchEventLoop } from '../../metrics/event-loop.ts';
 import { releaseFreeMemory } from '../../process/free-memory.ts';
-import { serve } from '../../process/serve.ts';
+import { startHttpServer } from '../../process/serve.ts';
 import { stopSignal } from '../../process/shutdown.ts';
 import { VERSION } from '../../process/version.ts';
 import { dnsResources } from '../../sources/kubernetes/resources.ts';
@@ -82,7 +82,7 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   });
   const pageServer =
     metricsBindAddress &&
-    serve('--metrics-bind-address', metricsBindAddress, pages, {
+    startHttpServer('--metrics-bind-address', metricsBindAddress, pages, {
       hardFail: false,
       log,
       onFailure: () => {},

@@ -24,7 +24,10 @@ export interface ConntrackQuery {
   readonly origDst?: string;
   /** Selects among the matching entries. May be called more than once for an entry. */
   readonly keep?: (entry: ConntrackEntry) => boolean;
-  /** false: dump all entries and filter them here, as happens on kernels before 5.8. */
+  /**
+   * Whether the kernel filters. false: this process filters a dump of all entries, as on kernels
+   * before 5.8.
+   */
   readonly kernelFilter?: boolean;
 }
 
@@ -50,8 +53,8 @@ const IPCTNL_MSG_CT_DELETE = NFNL_SUBSYS_CTNETLINK | 2;
 
 /**
  * Dumps the conntrack entries that match a query. The kernel filters by protocol and destination
- * from Linux 5.8 on. Older kernels ignore the filter, so every entry is checked here again. Entries
- * that are created or deleted during the dump may be missing or duplicated.
+ * from Linux 5.8 on. Older kernels ignore the filter, so this process checks every entry again.
+ * Entries that are created or deleted during the dump may be missing or duplicated.
  * @throws NetlinkError; RangeError for a destination of the other family; whatever `keep` throws.
  */
 export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEntry[]> {
@@ -69,7 +72,7 @@ export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEnt
     const unfiltered = dumpPayload(filter, false);
     const payload = kernelFilter ? dumpPayload(filter, true) : unfiltered;
     return await dump(payload).catch((error: unknown) => {
-      // The kernel supports filters but not this one.
+      // The kernel supports dump filters but rejects this filter, so dump without a filter.
       if (payload.equals(unfiltered) || !hasErrno(error, EINVAL, EOPNOTSUPP)) throw error;
       return dump(unfiltered);
     });
@@ -77,8 +80,8 @@ export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEnt
 }
 
 /**
- * Deletes conntrack entries, each only if it is still the dumped one. An entry that no longer
- * exists is not an error.
+ * Deletes dumped conntrack entries. Skips an entry that no longer exists, and a new entry with the
+ * same tuple but another ID.
  * @returns the number of entries deleted.
  * @throws ConntrackDeleteError after all entries were tried; NetlinkError if replies were lost.
  */

@@ -27,8 +27,8 @@ export interface ConntrackEntry {
   readonly replySrcPort: number;
   readonly replyDstPort: number;
   /**
-   * Opaque ID from the kernel. Distinguishes this entry from a later one with the same tuple,
-   * unless the kernel placed the later one at the same memory address.
+   * Opaque ID from the kernel. Distinguishes this entry from a later entry with the same tuple,
+   * unless the kernel placed the later entry at the same memory address.
    */
   readonly id: number;
   /** Zone of the original direction; 0 is the default zone. */
@@ -60,9 +60,9 @@ const FILTER_IP_DST = 2;
 const FILTER_PROTO_NUM = 8;
 
 /**
- * The payload of a dump request, with a kernel filter if the filter has more than the family. IPv6
- * destinations are filtered only when reading: the kernel inverts the comparison and would return
- * all other entries (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
+ * The payload of a dump request. If the filter has conditions besides the family, includes a kernel
+ * filter. IPv6 destinations are filtered only when reading: the kernel inverts the comparison and
+ * would return all other entries (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
  */
 export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer {
   const { family, protocol } = filter;
@@ -147,7 +147,7 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
   };
 }
 
-/** Compares bytes, at a tenth of the cost of formatting them. */
+/** Compares addresses as bytes, at a tenth of the cost of formatting them as text. */
 function byteFilter({
   family,
   protocol,

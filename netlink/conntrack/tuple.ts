@@ -19,7 +19,10 @@ const CTA_PROTO_ICMPV6_CODE = 9;
 
 const IPPROTO_ICMP = 1;
 const IPPROTO_ICMPV6 = 58;
-/** The attribute of the ICMP ID. Type and code are the next two. */
+/**
+ * Attribute type of the ICMP ID, by protocol. The next two attribute types are the ICMP type and
+ * code.
+ */
 const icmpIds = new Map([
   [IPPROTO_ICMP, CTA_PROTO_ICMP_ID],
   [IPPROTO_ICMPV6, 7],
@@ -36,7 +39,7 @@ export function emptyTuple() {
     srcStart: 0,
     srcEnd: 0,
     dstStart: 0,
-    /** 0 if the tuple has no address. */
+    /** End offset of the destination address; 0 if the tuple has no addresses. */
     dstEnd: 0,
     protocol: 0,
     srcPort: 0,
@@ -45,7 +48,7 @@ export function emptyTuple() {
   };
 }
 
-/** A tuple to send. Undefined fields are omitted, as a filter may do. */
+/** A tuple to send. Undefined fields are omitted; filters use this. */
 interface TupleText {
   readonly src: string | undefined;
   readonly dst: string | undefined;

@@ -29,8 +29,8 @@ const DOT = 0x2e;
 const ZERO = 0x30;
 
 /**
- * Writes an address in network order. IPv4 is parsed here, because a full sync has 100,000
- * addresses and ipaddr.js takes a microsecond for each.
+ * Writes an address in network order. Parses IPv4 without ipaddr.js, which takes a microsecond per
+ * address: a full sync has 100,000 addresses.
  * @param address Canonical text.
  * @returns the offset after the address.
  */

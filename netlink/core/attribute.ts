@@ -32,7 +32,8 @@ const NO_HEADER: Buffer = Buffer.alloc(0);
  * @throws RangeError if an attribute does not fit its 16-bit length.
  */
 export function encodeAttributes(attributes: readonly Attribute[], header = NO_HEADER): Buffer {
-  // `alloc` would give every message its own memory. Padding must not leak earlier buffer content.
+  // Use pooled memory: `alloc` would allocate memory for every message. Clear it, because earlier
+  // buffer content would otherwise leak in the padding.
   const bytes = Buffer.allocUnsafe(header.length + encodedLength(attributes)).fill(0);
   header.copy(bytes);
   writeAttributes(bytes, header.length, attributes);

@@ -24,7 +24,7 @@ export interface RefusedItem<T> {
  * thread pool, and the event loop gets a turn between batches. Messages are encoded just before
  * they are sent, and encoding yields too: 500 IPVS messages took 5 ms in user-mode-linux, 230 ms
  * with cold code.
- * @param weigh How much work an item is for the kernel, and the maximum per batch.
+ * @param weigh Work that an item causes in the kernel, and the maximum per batch.
  * @param slice Also ends a batch; replaced by tests.
  * @returns the refused items, in order. All other items were applied.
  * @throws NetlinkError if the outcome of a batch is unknown. Later batches are not sent.

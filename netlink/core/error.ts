@@ -41,7 +41,10 @@ export function hasErrno(error: unknown, ...errnos: readonly number[]): boolean 
   return error instanceof NetlinkError && errnos.includes(error.errno);
 }
 
-/** The same error with a more specific operation than the number of a message type. */
+/**
+ * Copies an error and replaces its operation, the number of a message type, by a more specific
+ * operation.
+ */
 export function relabelError(operation: string, cause: NetlinkError): NetlinkError {
   return new NetlinkError(operation, cause.errno, cause.extendedAck, { cause });
 }
@@ -82,8 +85,11 @@ export class UnsupportedError extends Error {
   }
 }
 
-/** Converts the given error numbers to an UnsupportedError. @returns the error to throw. */
-export function orUnsupported(feature: string, error: unknown, ...errnos: number[]): unknown {
+/**
+ * Converts an error with one of the given error numbers to an UnsupportedError.
+ * @returns the error to throw.
+ */
+export function toUnsupportedError(feature: string, error: unknown, ...errnos: number[]): unknown {
   return hasErrno(error, ...errnos) ? new UnsupportedError(feature, { cause: error }) : error;
 }
 
@@ -114,18 +120,18 @@ export const NO_SUBSYSTEM_ERRNOS = [EPROTONOSUPPORT, EINVAL] as const;
 /** The kernel lacks the type of the ipset or the requested revision. */
 export const IPSET_ERR_FIND_TYPE = 4098;
 
-/** Aliases of the same number. The kernel sources use the other name. */
+/** Aliases of other error names. The kernel sources use the other names. */
 const aliases = new Set(['EWOULDBLOCK', 'ENOTSUP']);
 
 const names = new Map<number, string>([
-  // Internal to the kernel or unknown to Node. nf_tables (stale generation) and generic netlink
-  // return them.
+  // Error numbers that are internal to the kernel or that Node lacks. nf_tables (stale generation)
+  // and generic netlink return them.
   [85, 'ERESTART'],
   [524, 'ENOTSUPP'],
 ]);
 /**
  * Numbers above MAX_ERRNO (4095) are ipset's own. Those from 4352 on depend on the type of the set.
- * The names here apply to the hash types (ip_set_hash.h). Bitmap types use them for values out of
+ * The names below apply to the hash types (ip_set_hash.h). Bitmap types use them for values out of
  * range, which a bitmap of all ports cannot have. list:set uses them too.
  */
 const ipsetErrors: readonly [first: number, names: readonly string[]][] = [

@@ -5,7 +5,10 @@ import type { ReceiveBuffer } from './datagram.ts';
 import { u32, writeU32 } from './host-order.ts';
 import { INSTRUCTION_LENGTH } from './socket-filter.ts';
 
-/** As in the kernel's system call ABI, a negative result is a negated errno. */
+/**
+ * The libc functions of netlink sockets. A negative result is a negated errno, as in the kernel's
+ * system call ABI.
+ */
 export interface Libc {
   socket(domain: number, type: number, protocol: number): number;
   bind(fd: number, address: Buffer): number;
@@ -39,8 +42,8 @@ type AsyncCall = (...values: (number | Buffer)[]) => Promise<number>;
 let loaded: Libc | undefined;
 
 /**
- * Loads koffi on first use, so that commands without sockets do not pay for its binary and its 8
- * ms.
+ * Loads koffi on first use, so that commands without sockets need neither its binary nor its load
+ * time of 8 ms.
  */
 export function libc(): Libc {
   loaded ??= load();
@@ -54,8 +57,8 @@ function load(): Libc {
   const library = koffi.load(null);
 
   /**
-   * koffi holds no references to the arguments. Keeps them from being garbage-collected during the
-   * call.
+   * Arguments of calls in the thread pool. koffi holds no references to them, so this set keeps
+   * them from being garbage-collected during the call.
    */
   const inPool = new Set<(number | Buffer)[]>();
 
@@ -130,7 +133,7 @@ function load(): Libc {
  * Waits for readiness with libuv itself (uv_poll, through koffi). An idle socket uses no CPU, a
  * change is reported immediately, no pool thread waits, and the process can exit at any time.
  * Measured: 0.2 ms from a change to the callback, under 1 ms of CPU in 10 s of idling. A recv or
- * poll(2) that waits in the pool lacks all of that, with a timeout or without.
+ * poll(2) that waits in the thread pool lacks these advantages, with or without a timeout.
  *
  * Two quirks need care. libuv reports a socket error, such as an overrun, as EBADF and stops the
  * handle, so it must be restarted. koffi calls back outside of Node's callback scope: an exception

@@ -14,7 +14,7 @@ export const NLMSG_HDRLEN = 16;
 /** Offset of the port ID (nlmsg_pid). */
 export const NLMSG_PID_OFFSET = 12;
 
-/** Flags of linux/netlink.h that are used here. */
+/** Message flags of linux/netlink.h. */
 export const NLM_F_REQUEST = 0x01;
 export const NLM_F_ACK = 0x04;
 /** The table changed during the dump: entries may be missing or duplicated. */
@@ -125,7 +125,7 @@ export function readMessages(bytes: Buffer): NetlinkMessage[] {
       portId: readU32(bytes, offset + NLMSG_PID_OFFSET),
       payload: bytes.subarray(offset + NLMSG_HDRLEN, offset + length),
     });
-    // Not `align`: above 2^31 its result would be negative, and the loop would never end.
+    // Do not use `align`: above 2^31 its result is negative, and the loop would never end.
     offset += Math.ceil(length / 4) * 4;
   }
   return messages;

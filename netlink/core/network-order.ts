@@ -7,13 +7,13 @@ import { MalformedMessage } from './error.ts';
 /** @throws MalformedMessage if the value has fewer than `size` bytes. */
 export function readNumber(bytes: Buffer, start: number, end: number, size: 1 | 2 | 4): number {
   if (end - start < size)
-    throw new MalformedMessage(`number has ${end - start} bytes; must have ${size}`);
+    throw new MalformedMessage(`integer attribute has ${end - start} bytes; must have ${size}`);
   if (size === 4) return bytes.readUInt32BE(start);
   return size === 2 ? bytes.readUInt16BE(start) : bytes.readUInt8(start);
 }
 
 /**
- * The number in an attribute; undefined if the attribute is missing.
+ * Reads the number in an attribute; undefined if the attribute is missing.
  * @throws MalformedMessage as `readNumber`.
  */
 export function optionalNumber(

@@ -17,7 +17,7 @@ const WHOLE = 0xffffffff;
  */
 export function portIdFilter(ports: readonly number[]): Buffer {
   if (ports.length > 255)
-    throw new RangeError(`netlink filter of ${ports.length} port IDs; maximum 255`);
+    throw new RangeError(`netlink filter for ${ports.length} port IDs exceeds the maximum of 255`);
   const program: (readonly [code: number, jumpIfTrue: number, k: number])[] = [
     [LOAD_WORD, 0, NLMSG_PID_OFFSET],
     // BPF loads words in network order, and the header is in host order. Jump to the last

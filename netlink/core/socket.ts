@@ -1,7 +1,7 @@
 /**
- * The netlink socket: requests, batches, transactions, dumps and multicast subscriptions.
- * The folder netlink/ talks netlink to the kernel. core/ has what all protocols share; each
- * protocol has a folder of its own.
+ * The netlink socket: requests, batches, transactions, dumps and multicast subscriptions. The
+ * folder netlink/ talks netlink to the kernel. core/ contains the code that all protocols share;
+ * each protocol has a folder of its own.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
@@ -48,8 +48,9 @@ const DUMP_ATTEMPTS = 5;
 const TIME_SLICE = 8;
 
 /**
- * A netlink socket in the network namespace of the thread that opens it. It either serves requests,
- * one at a time, or a subscription. Not both: an overrun by notifications would lose replies.
+ * A netlink socket in the network namespace of the thread that opens it. A socket serves either
+ * requests, one at a time, or a subscription. It never serves both: an overrun by notifications
+ * would lose replies.
  *
  * The kernel executes requests and batches inside send, and dumps inside recv, for as long as the
  * table takes. Both calls therefore run in the thread pool. The socket is nonblocking, so neither
@@ -65,7 +66,7 @@ export class NetlinkSocket {
   #closed: Promise<void> | undefined;
   readonly #queue = new SerialQueue();
   #sequence = 0;
-  /** The previous exchange ended early, so replies to it may still arrive. */
+  /** Whether the previous exchange ended early, so that replies to it may still arrive. */
   #hasPendingReplies = false;
   #sliceStart = 0;
   #watch: { close(): void } | undefined;
@@ -75,7 +76,7 @@ export class NetlinkSocket {
     this.#timeout = options.timeout ?? 30_000;
     this.#fd = openDescriptor(protocol, options);
     this.portId = portIdOf(this.#fd);
-    // Avoids an unhandled rejection if nothing awaits it.
+    // Avoids an unhandled rejection if nothing awaits this promise.
     this.#closing.promise.catch(() => undefined);
   }
 
@@ -105,8 +106,8 @@ export class NetlinkSocket {
   }
 
   /**
-   * Sends a transaction: messages between a batch begin and a batch end, which the kernel applies
-   * all or none. The last message before the batch end must request an ack.
+   * Sends a transaction: messages between a batch begin and a batch end. The kernel applies all of
+   * them or none. The last message before the batch end must request an ack.
    * @param pack Called when earlier operations are done, so that transactions are applied in the
    * order of calls.
    * @returns the refused messages, in order. Index 0, the batch begin, stands for the whole
@@ -114,7 +115,7 @@ export class NetlinkSocket {
    * @throws NetlinkError as `batch`; whatever `pack` throws.
    */
   transaction(pack: () => Promise<PackedMessages>): Promise<RefusedMessage[]> {
-    // If the kernel refuses the whole transaction, that may be the only reply.
+    // If the kernel refuses the whole transaction, the refusal may be the only reply.
     return this.#send(pack, (index, count) => index === count - 2 || index === 0);
   }
 
@@ -154,8 +155,8 @@ export class NetlinkSocket {
 
   /**
    * Joins multicast groups (RTNLGRP_ and NFNLGRP_ numbers) and listens until the socket is closed.
-   * The process stays alive until then. Callbacks run in separate event loop turns; what they throw
-   * is an uncaught exception.
+   * The process stays alive until then. Callbacks run in separate event loop turns, so an error
+   * that a callback throws is an uncaught exception.
    * @param onMessages The messages are valid only during the call.
    * @param onOverrun Notifications were lost (ENOBUFS) or could not be read: dump the table again.
    * @param isIgnored Whether to skip datagrams caused by a port ID; called once per datagram.
@@ -266,7 +267,8 @@ export class NetlinkSocket {
         if (ack.errno !== 0) thrown ??= { error: refused(operation, ack) };
         return true;
       }
-      // After an error, still receive the rest: otherwise the socket could not dump again.
+      // Receive the rest of the dump even after an error: otherwise the socket could not dump
+      // again.
       if (thrown !== undefined) return false;
       try {
         const value = pick(message);
@@ -287,8 +289,9 @@ export class NetlinkSocket {
     pooled: boolean,
     isLast: (message: NetlinkMessage) => boolean,
   ): Promise<void> {
-    // Deadline of each reply. The number of parts of a dump depends on the table, and later parts
-    // take longer: for 300,000 nf_tables elements seconds, for half a million half a minute.
+    // The deadline applies to each reply, not to the whole dump: the number of parts depends on the
+    // table, and later parts take longer. A part takes seconds at 300,000 nf_tables elements and
+    // half a minute at 500,000.
     let deadline = performance.now() + this.#timeout;
     this.#sliceStart = performance.now();
     if (this.#hasPendingReplies) await this.#drain(operation, deadline);
@@ -331,8 +334,8 @@ export class NetlinkSocket {
   }
 
   /**
-   * Rarely needed: the reply is available as soon as send returns, unless the protocol replies
-   * later.
+   * Waits until the socket is readable. Rarely needed: most replies are available as soon as send
+   * returns.
    */
   async #readable(operation: string, deadline: number): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();

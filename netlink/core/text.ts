@@ -6,8 +6,8 @@ export function nulTerminated(text: string): Buffer {
 }
 
 /**
- * The bytes of a name with a terminating NUL. Rejects the empty name: for some requests a missing
- * name means all objects.
+ * Encodes a name with a terminating NUL. Rejects the empty name: for some requests a missing name
+ * means all objects.
  * @param limit Maximum length in bytes, including the NUL.
  * @throws RangeError for a name that the kernel would truncate or refuse.
  */

@@ -9,8 +9,8 @@ import {
   labelErrors,
   type NetlinkError,
   NO_SUBSYSTEM_ERRNOS,
-  orUnsupported,
   relabelError,
+  toUnsupportedError,
   UnsupportedError,
 } from '../core/error.ts';
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
@@ -79,7 +79,7 @@ export class Ipsets {
       return new Ipsets(socket);
     } catch (error) {
       await socket?.close();
-      throw orUnsupported('ipset', error, ...NO_SUBSYSTEM_ERRNOS);
+      throw toUnsupportedError('ipset', error, ...NO_SUBSYSTEM_ERRNOS);
     }
   }
 
@@ -93,7 +93,7 @@ export class Ipsets {
 
   /**
    * Lists the entries of a set of a supported type, in no order. Entries added or deleted meanwhile
-   * may be missing. Omits what an IpsetEntry has no field for (timeouts, `nomatch`).
+   * may be missing. Omits attributes without a field in IpsetEntry (timeouts, `nomatch`).
    * @throws NetlinkError: ENOENT if the set does not exist.
    */
   async entries(name: string): Promise<IpsetEntry[]> {
@@ -103,8 +103,8 @@ export class Ipsets {
   }
 
   /**
-   * Like `entries`, one by one, for sets too large for memory. An entry may be visited more than
-   * once.
+   * Visits the entries of a set one by one, for sets too large for memory. An entry may be visited
+   * more than once.
    */
   async visitEntries(name: string, visit: (entry: IpsetEntry) => void): Promise<void> {
     const format = addressFormatter();
@@ -144,8 +144,9 @@ export class Ipsets {
   }
 
   /**
-   * Adds and deletes entries in order, and continues after one that the kernel refuses. Adding an
-   * existing entry replaces its extensions (its skbMark). Deleting a missing entry is not an error.
+   * Adds and deletes entries in order, and continues after a change that the kernel refuses. Adding
+   * an existing entry replaces its extensions (its skbMark). Deleting a missing entry is not an
+   * error.
    * @returns the refused changes, in order: ENOENT if the set does not exist, IPSET_ERR_HASH_FULL,
    * ...
    * @throws RangeError for an invalid entry (see entryAttributes), before anything is changed.
@@ -184,7 +185,7 @@ export class Ipsets {
       this.#revisions.set(key, revision);
       return revision;
     } catch (error) {
-      throw orUnsupported(`ipset type ${type}`, error, IPSET_ERR_FIND_TYPE);
+      throw toUnsupportedError(`ipset type ${type}`, error, IPSET_ERR_FIND_TYPE);
     }
   }
 }
@@ -198,7 +199,7 @@ interface EncodedChange {
   readonly weight: number;
 }
 
-/** Encodes all changes before the first is sent, so that an invalid one changes nothing. */
+/** Encodes all changes before the first is sent, so that an invalid change prevents all changes. */
 async function encode(changes: readonly IpsetChange[]): Promise<EncodedChange[]> {
   const messages: EncodedChange[] = [];
   const slice = new TimeSlice();

@@ -14,9 +14,9 @@ import { boundedName, nulTerminated, readText } from '../core/text.ts';
 import { entryAttributes, type IpsetEntry, networkOrderAttribute } from './entry.ts';
 
 /**
- * The supported types, each with the highest revision known here, from Linux 6.18
- * (IPSET_TYPE_REV_MAX in net/netfilter/ipset/). A revision only adds optional attributes. Requests
- * are therefore the same for all revisions since skbinfo, which Linux 3.18 has.
+ * The supported types, each with its highest revision in Linux 6.18 (IPSET_TYPE_REV_MAX in
+ * net/netfilter/ipset/). A revision only adds optional attributes. Requests are therefore the same
+ * for all revisions since skbinfo, which Linux 3.18 has.
  */
 const MAX_REVISIONS = {
   'hash:ip': 6,
@@ -108,7 +108,7 @@ export function protocolRequest(): NetlinkRequest {
   return command(IPSET_CMD_PROTOCOL, []);
 }
 
-/** Whether the reply to `protocolRequest` includes the version used here. */
+/** Whether the kernel supports IPSET_PROTOCOL, from the reply to `protocolRequest`. */
 export function readProtocol(payload: Buffer): boolean {
   const attributes = readAttributes(payload, NFGENMSG_LENGTH);
   const newest = requiredNumber(attributes, IPSET_ATTR_PROTOCOL);
@@ -179,7 +179,7 @@ export function entriesRequest(name: string): NetlinkRequest {
 }
 
 /**
- * Adds an entry, or replaces the extensions of an existing one; or deletes an entry.
+ * Adds an entry, replaces the extensions of an existing entry, or deletes an entry.
  * @throws RangeError
  */
 export function entryRequest(op: 'add' | 'delete', set: string, entry: IpsetEntry): NetlinkRequest {
@@ -214,7 +214,7 @@ export function readHeader(payload: Buffer): IpsetHeader {
 
 function command(type: number, attributes: readonly Attribute[], flags = 0): NetlinkRequest {
   const protocol = { type: IPSET_ATTR_PROTOCOL, value: encodeNumber(IPSET_PROTOCOL, 1) };
-  // The kernel accepts either IP family here.
+  // The kernel accepts either IP family in this header.
   return nfnetlinkRequest(NFNL_SUBSYS_IPSET | type, AF_INET, [protocol, ...attributes], flags);
 }
 

@@ -139,7 +139,7 @@ function configAttributes(family: IpFamily, config: IpvsServiceConfig): Attribut
     // Full mask: otherwise an edited service would keep its old flags.
     { type: IPVS_SVC_ATTR_FLAGS, value: Buffer.concat([u32(flags), u32(0xffffffff)]) },
     { type: IPVS_SVC_ATTR_TIMEOUT, value: u32(persistenceSeconds) },
-    // IPv4: a netmask, which would be in network order if it were not all ones. IPv6: a prefix
+    // Full netmask. IPv4: a netmask of all ones, so byte order does not matter. IPv6: a prefix
     // length.
     { type: IPVS_SVC_ATTR_NETMASK, value: u32(family === 'IPv4' ? 0xffffffff : 128) },
   ];
@@ -161,7 +161,7 @@ function destinationKeyAttributes(
   ];
 }
 
-/** These attributes are mandatory too (ip_vs_genl_parse_dest). A threshold of 0 means none. */
+/** All attributes are mandatory (ip_vs_genl_parse_dest). A threshold of 0 means none. */
 function destinationAttributes({ weight }: IpvsDestination): Attribute[] {
   return [
     { type: IPVS_DEST_ATTR_FWD_METHOD, value: u32(IP_VS_CONN_F_MASQ) },
@@ -216,8 +216,8 @@ function readKey(
 
 /**
  * Reads a destination of a dump.
- * @param family Family of the service. The destination of a tunnel may have the other family, and
- * then has an attribute that says so.
+ * @param family Family of the service. A tunnel destination may have the other family; an attribute
+ * then contains its family.
  * @throws MalformedMessage
  */
 export function readDestination(

@@ -50,7 +50,7 @@ export interface IpvsDestination extends IpvsDestinationKey {
 }
 
 export interface IpvsDestinationState extends IpvsDestination {
-  /** The forwarding method is NAT. `IpvsChange` supports no other method. */
+  /** Whether the forwarding method is NAT. `IpvsChange` supports no other method. */
   readonly masquerade: boolean;
   readonly activeConnections: number;
   readonly inactiveConnections: number;

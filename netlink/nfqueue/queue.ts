@@ -8,7 +8,7 @@ import {
   EINVAL,
   EPROTONOSUPPORT,
   NetlinkError,
-  orUnsupported,
+  toUnsupportedError,
   UnsupportedError,
 } from '../core/error.ts';
 import { libc } from '../core/libc.ts';
@@ -27,7 +27,7 @@ export type { QueuedPacket } from './message.ts';
 
 /**
  * Receive buffer in bytes: thousands of packets of ordinary size, or a hundred of the largest.
- * Packets that do not fit bypass the queue, like those beyond its maximum length.
+ * Packets that do not fit bypass the queue, as do packets beyond the maximum queue length.
  */
 const RECEIVE_BUFFER = 8 << 20;
 /** Milliseconds of reading before the event loop gets a turn. */
@@ -57,19 +57,20 @@ export class PacketQueue {
     this.#number = number;
     this.#accept = acceptMessage(number);
     try {
-      // Nothing useful can be done about an overrun.
+      // Ignore overruns: packets that do not fit bypass the queue.
       const options = { receiveBuffer: RECEIVE_BUFFER, ignoreOverruns: true };
       this.#fd = openDescriptor(NETLINK_NETFILTER, options);
     } catch (error) {
-      throw orUnsupported('NFQUEUE', error, EPROTONOSUPPORT);
+      throw toUnsupportedError('NFQUEUE', error, EPROTONOSUPPORT);
     }
   }
 
   /**
    * Binds the queue. The process stays alive until the queue is closed.
    * @param maxLength Maximum number of waiting packets, including those passed to `onPacket`.
-   * @param onPacket Receives packets in order of arrival; available packets in one event loop turn,
-   * the first possibly before this returns. What it throws after that is an uncaught exception.
+   * @param onPacket Called with packets in order of arrival, possibly before `bind` returns.
+   * Packets that are available together are delivered in one event loop turn. An error that
+   * `onPacket` throws after `bind` has returned is an uncaught exception.
    * @throws UnsupportedError if the kernel has no NFQUEUE; NetlinkError: EPERM if another socket
    * has bound the queue, or without CAP_NET_ADMIN.
    */
@@ -191,6 +192,7 @@ export function parseQueueStates(text: string): Map<number, QueueState> {
 }
 
 function deliver(message: NetlinkMessage, onPacket: (packet: QueuedPacket) => void): void {
-  // Other messages are errors of verdicts: ENOENT, because the packet is no longer in the queue.
+  // Ignore other messages. They report failed verdicts: ENOENT, because the packet is no longer in
+  // the queue.
   if (message.type === NFQNL_MSG_PACKET) onPacket(readPacket(message));
 }

@@ -3,13 +3,7 @@ import { type Attribute, readAttributes, requiredAttribute } from '../core/attri
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { encodeNumber, optionalNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
-import {
-  isNewMessage,
-  NFTA_TABLE,
-  nameAttribute,
-  tableRequestFor,
-  textAttribute,
-} from './message.ts';
+import { isNewMessage, NFTA_TABLE, nameAttribute, nftRequest, textAttribute } from './message.ts';
 import type { NftTable } from './types.ts';
 
 /** linux/netfilter/nf_tables.h */
@@ -31,15 +25,12 @@ const ofCounters: Attribute = { type: NFTA_OBJ_TYPE, value: encodeNumber(NFT_OBJ
 
 /** Requests a dump of the counters of a table. @throws RangeError */
 export function countersRequest(table: NftTable): NetlinkRequest {
-  return tableRequestFor('GET', 'object', table, [ofCounters]);
+  return nftRequest('GET', 'object', table, [ofCounters]);
 }
 
 /** Deletes a counter that no rule refers to. @throws RangeError */
 export function deleteCounterRequest(table: NftTable, counter: string): NetlinkRequest {
-  return tableRequestFor('DEL', 'object', table, [
-    ofCounters,
-    nameAttribute(NFTA_OBJ_NAME, counter),
-  ]);
+  return nftRequest('DEL', 'object', table, [ofCounters, nameAttribute(NFTA_OBJ_NAME, counter)]);
 }
 
 /**

@@ -94,13 +94,15 @@ function writeVerdict(
 
 function bounded(value: Buffer, limit: number): Buffer {
   if (value.length > limit)
-    throw new RangeError(`nf_tables value of ${value.length} bytes; maximum ${limit}`);
+    throw new RangeError(
+      `nf_tables value has ${value.length} bytes; at most ${limit} are possible`,
+    );
   return value;
 }
 
 /**
- * Visits the elements in a reply to `elementsRequest`. The caller may keep them: the message is
- * copied once, not per element.
+ * Visits the elements in a reply to `elementsRequest`. The caller may keep the elements: the
+ * message is copied once, not per element.
  * @throws MalformedMessage; whatever `visit` throws.
  */
 export function visitElements(

@@ -89,7 +89,7 @@ export function nameAttribute(type: number, name: string): Attribute {
 }
 
 /** A request about a table or an object in a table. @throws RangeError for an invalid name. */
-export function tableRequestFor(
+export function nftRequest(
   verb: keyof typeof VERBS,
   kind: NftKind,
   { family, name }: NftTable,
@@ -107,12 +107,12 @@ export function tablesRequest(): NetlinkRequest {
 
 /** Requests one table. @throws RangeError */
 export function tableRequest(table: NftTable): NetlinkRequest {
-  return tableRequestFor('GET', 'table', table);
+  return nftRequest('GET', 'table', table);
 }
 
 /** Deletes a table with its content; must be sent in a transaction. @throws RangeError */
 export function deleteTableRequest(table: NftTable): NetlinkRequest {
-  return tableRequestFor('DEL', 'table', table);
+  return nftRequest('DEL', 'table', table);
 }
 
 /** Requests a dump of the chains of all tables of a family. */
@@ -122,33 +122,27 @@ export function chainsRequest(family: number): NetlinkRequest {
 
 /** Requests a dump of the sets of a table. @throws RangeError */
 export function setsRequest(table: NftTable): NetlinkRequest {
-  return tableRequestFor('GET', 'set', table);
+  return nftRequest('GET', 'set', table);
 }
 
 /** Creates a regular (non-base) chain if it does not exist. @throws RangeError */
 export function newChainRequest(table: NftTable, chain: string): NetlinkRequest {
-  return tableRequestFor(
-    'NEW',
-    'chain',
-    table,
-    [nameAttribute(NFTA_CHAIN_NAME, chain)],
-    NLM_F_CREATE,
-  );
+  return nftRequest('NEW', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)], NLM_F_CREATE);
 }
 
 /** @throws RangeError */
 export function deleteChainRequest(table: NftTable, chain: string): NetlinkRequest {
-  return tableRequestFor('DEL', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)]);
+  return nftRequest('DEL', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)]);
 }
 
 /** Deletes a set or a map. @throws RangeError */
 export function deleteSetRequest(table: NftTable, set: string): NetlinkRequest {
-  return tableRequestFor('DEL', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
+  return nftRequest('DEL', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** Flushes a chain: deletes all its rules. @throws RangeError */
 export function flushChainRequest(table: NftTable, chain: string): NetlinkRequest {
-  return tableRequestFor('DEL', 'rule', table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
+  return nftRequest('DEL', 'rule', table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
 }
 
 /** Appends a rule to a chain. @throws RangeError */
@@ -160,17 +154,17 @@ export function newRuleRequest(table: NftTable, chain: string, rule: NftRule): N
   if (rule.userdata !== undefined) {
     attributes.push({ type: NFTA_RULE_USERDATA, value: rule.userdata });
   }
-  return tableRequestFor('NEW', 'rule', table, attributes, NLM_F_CREATE | NLM_F_APPEND);
+  return nftRequest('NEW', 'rule', table, attributes, NLM_F_CREATE | NLM_F_APPEND);
 }
 
 /** Requests one set. @throws RangeError */
 export function setRequest(table: NftTable, set: string): NetlinkRequest {
-  return tableRequestFor('GET', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
+  return nftRequest('GET', 'set', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** Requests a dump of the elements of a set. @throws RangeError */
 export function elementsRequest(table: NftTable, set: string): NetlinkRequest {
-  return tableRequestFor('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
+  return nftRequest('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
 /** @returns undefined for another kind of message. @throws MalformedMessage */

@@ -200,7 +200,7 @@ export function fibSourceType(to: Register): NftExpression {
   ]);
 }
 
-/** dynset: adds an element to a map or restarts the timeout of an existing one. */
+/** dynset: adds an element to a map or restarts the timeout of an existing element. */
 export function dynsetUpdate(
   map: string,
   key: Register,

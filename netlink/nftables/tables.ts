@@ -67,15 +67,15 @@ const DUMP_ATTEMPTS = 5;
 
 const portIds = new Set<number>();
 /**
- * Port IDs of the open sockets of all NfTables of this thread. Notifications of their changes carry
- * them.
+ * Port IDs of the open sockets of all NfTables of this thread. Notifications of changes by an
+ * NfTables carry its port ID.
  */
 export const openPortIds: ReadonlySet<number> = portIds;
 
 /**
- * Serializes the transactions and dumps of this thread. A change by another client, such as that of
- * the other IP family, would interrupt a dump. The kernel serializes the transactions of a network
- * namespace anyway.
+ * Serializes the transactions and dumps of this thread. A transaction for another table, such as
+ * the table of the other IP family, would interrupt a dump. The kernel serializes the transactions
+ * of a network namespace anyway.
  */
 const queue = new SerialQueue();
 
@@ -98,17 +98,17 @@ export class NfTables {
     portIds.add(this.#socket.portId);
   }
 
-  /** Notifications of changes made here carry this port ID. */
+  /** Port ID of the socket. Notifications of changes by this object carry this port ID. */
   get portId(): number {
     return this.#socket.portId;
   }
 
   /**
    * Applies operations in one atomic transaction: packets see all of them or none. They apply in
-   * order, so an element can be deleted and added with other data. Exception: chains to fill are
-   * created first, so that rules and elements may refer to them. Adding an existing element with
-   * the same data is not an error; deleting a missing element is. Encoding yields to the event
-   * loop, so do not change the arrays until the promise settles.
+   * order, so an element can be deleted and added with other data. Exception: chains that get rules
+   * are created first, so that rules and elements may refer to them. Adding an existing element
+   * with the same data is not an error, but deleting a missing element is an error. Encoding yields
+   * to the event loop, so do not change the arrays until the promise settles.
    *
    * The kernel checks concatenated intervals loosely (seen on 6.18). It deletes the interval that
    * contains the key, whatever its ends, and it adds an interval that encloses another.
@@ -138,10 +138,10 @@ export class NfTables {
    *
    * The kernel dumps a set in parts and continues by counting. If any table of the network
    * namespace changes between two parts, the dump is repeated once. If changes continue, the second
-   * dump counts. Most likely the changes concern other sets, and on a busy node changes never pause
-   * for as long as a large dump takes. If the kernel resizes a hash table, elements are
-   * duplicated and as many are missing, so the dump is repeated up to five times. Neither check
-   * applies to a set that packets add to: some elements may be missing or duplicated.
+   * dump counts. Most likely the changes concern other sets, and on a busy node a large dump never
+   * completes without a change. If the kernel resizes a hash table, elements are duplicated and as
+   * many are missing, so the dump is repeated up to five times. Neither check applies to a set that
+   * packets add to: some elements may be missing or duplicated.
    * @param restart Called before a dump is repeated: discard the elements visited so far.
    * @throws NetlinkError: ENOENT if the table or set does not exist; EINTR if every dump was
    * inconsistent.
@@ -243,7 +243,7 @@ export class NfTables {
 
   /**
    * @param ignoreOtherChanges Continue even if other tables change during the dump.
-   * @returns whether the dump was consistent, as far as this can be detected.
+   * @returns false if an inconsistency of the dump was detected.
    */
   async #visit(
     set: string,

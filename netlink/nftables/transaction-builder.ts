@@ -72,7 +72,9 @@ export class TransactionBuilder {
   readonly writer: TransactionWriter;
   readonly #table: NftTable;
   readonly #changes: NftElementChange[] = [];
-  /** The parts by message index, except messages with elements. */
+  /**
+   * Parts by message index; element messages are missing, because the writer finds their elements.
+   */
   readonly #parts = new Map<number, RefusedPart>();
 
   constructor(table: NftTable) {

@@ -132,7 +132,8 @@ export class TransactionWriter {
   }
 
   /**
-   * The list for the next element: the current one, unless its set or action differs or it is full.
+   * The list for the next element: the current list, unless its set or action differs or the list
+   * is full.
    */
   #list(action: NftElementChange['action'], set: string): ElementList {
     const last = this.#lists.at(-1);

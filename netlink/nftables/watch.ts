@@ -13,12 +13,12 @@ export interface NftWatchOptions {
   readonly onOverrun: (error: Error) => void;
   /**
    * Port IDs of sockets of this process that stay open as long as the watch (`NfTables.portId`).
-   * The kernel drops notifications of their changes.
+   * The kernel drops notifications of changes by these sockets.
    */
   readonly filteredPortIds?: readonly number[];
   /**
-   * Whether to ignore changes caused by a port ID; called once per datagram. Used for an `nft` that
-   * this process runs: its port ID is its process ID, unless it opens several sockets.
+   * Whether to ignore changes caused by a port ID; called once per datagram. Identifies an `nft`
+   * that this process runs: the port ID is the process ID of nft, unless nft opens several sockets.
    */
   readonly isOwnPortId?: (portId: number) => boolean;
 }
@@ -33,8 +33,8 @@ const RECEIVE_BUFFER = 8 << 20;
  *
  * A subscription makes changes more expensive for other programs. The kernel creates a notification
  * of 4 KiB per element, rule and so on, and holds them until the transaction is done. Loading
- * 110,000 elements took twice as long, and 480 MB more kernel memory meanwhile; a single element
- * took no longer. Close the watch during a large full sync.
+ * 110,000 elements took twice as long, and 480 MB more kernel memory meanwhile; adding a single
+ * element took no longer. Close the watch during a large full sync.
  * @throws NetlinkError, such as EINVAL if the kernel has no nf_tables.
  */
 export function watchNftables(options: NftWatchOptions): { close(): Promise<void> } {

@@ -13,7 +13,10 @@ interface AddressWatchOptions {
    * do not trigger a dump.
    */
   readonly ignoredLink?: string;
-  /** Called when a dump failed (it is retried) and with whatever `onChange` throws. */
+  /**
+   * Called with the error of a failed dump, which is retried, and with errors that `onChange`
+   * throws.
+   */
   readonly onError: (error: unknown) => void;
 }
 

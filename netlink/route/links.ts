@@ -18,7 +18,7 @@ import {
   ENXIO,
   EOPNOTSUPP,
   NetlinkError,
-  orUnsupported,
+  toUnsupportedError,
   undefinedOnErrno,
 } from '../core/error.ts';
 import type { NetlinkRequest } from '../core/message.ts';
@@ -50,8 +50,8 @@ const PLACEHOLDER_PREFIX = 31;
 const IFLA_INFO_KIND = 1;
 /**
  * Lifetimes that prevent an IPv6 address from being chosen as a source address (RFC 6724, rule 3).
- * Otherwise, if the outgoing interface has no address, the kernel chooses by longest common prefix
- * (rule 8) among the addresses of all interfaces. The host end of a pod's veth pair has no address.
+ * The host end of a pod's veth pair has no address. For such an outgoing interface, the kernel
+ * would otherwise choose by longest common prefix (rule 8) among the addresses of all interfaces.
  * IPv4 has no such rule: the kernel takes the first address of the first interface with a
  * sufficient scope (inet_select_addr), so VIPs get the narrowest scope.
  */
@@ -82,7 +82,7 @@ export function createDummy(name: string): Promise<number> {
   );
   return withSocket(NETLINK_ROUTE, async (socket) => {
     await socket.request(request).catch((error: unknown) => {
-      throw orUnsupported('dummy links', error, EOPNOTSUPP);
+      throw toUnsupportedError('dummy interfaces', error, EOPNOTSUPP);
     });
     const index = await find(socket, name);
     if (index === undefined) throw new NetlinkError(`network interface ${name}`, ENODEV);
@@ -108,8 +108,8 @@ export interface BoundAddress {
   readonly address: string;
   readonly family: IpFamily;
   /**
-   * Has the scope, lifetime and prefix length that `changeAddresses` sets. Otherwise adding it
-   * again corrects them.
+   * Whether the address has the scope, lifetime and prefix length that `changeAddresses` sets. If
+   * false, `changeAddresses` corrects them when it adds the address again.
    */
   readonly isUpToDate: boolean;
 }
@@ -139,9 +139,10 @@ function isPlaceholder({ family, prefixLength }: LinkAddress): boolean {
 }
 
 /**
- * Adds, then removes host addresses (/32, /128) of an interface, for incoming packets: the kernel
- * does not choose them as source addresses of the node. Adding an existing address corrects its
- * scope or lifetime without losing packets. Removing a missing address is not an error.
+ * Adds host addresses (/32, /128) to an interface, then removes others. Packets to an added address
+ * reach the node, but the kernel does not choose the address as a source address. Adding an
+ * existing address corrects its scope or lifetime without losing packets. Removing a missing
+ * address is not an error.
  * @param adds Canonical text.
  * @param removes Canonical text.
  * @returns the refused addresses; all others were applied. ENODEV: the interface does not exist.
@@ -159,7 +160,10 @@ export async function changeAddresses(
   ];
   return await withSocket(NETLINK_ROUTE, async (socket) => {
     const refused: RefusedAddress[] = [];
-    /** Existing IPv4 addresses. Existing IPv6 addresses were replaced. */
+    /**
+     * IPv4 addresses that exist already; their scope may need a correction. Existing IPv6 addresses
+     * were replaced.
+     */
     const existing: string[] = [];
     const request = ({ op, address }: (typeof changes)[number]) =>
       op === 'add' ? addRequest(index, address) : removeRequest(index, address);
@@ -217,7 +221,7 @@ function isOdd(address: string): boolean {
 
 function addRequest(index: number, address: string): NetlinkRequest {
   const data = { prefixlen: HOST_PREFIX[familyOf(address)] };
-  // No duplicate address detection: it would never finish on an interface that is down.
+  // Skip duplicate address detection, which never finishes on an interface that is down.
   const attrs = { ...localAndPeer(address), flags: { nodad: true } as const };
   // For an existing IPv4 address see `narrowScope`.
   return familyOf(address) === 'IPv4'
@@ -242,7 +246,8 @@ function removeExactRequest(index: number, address: string): NetlinkRequest {
 
 function addPlaceholder(index: number, address: string): NetlinkRequest {
   const data = { prefixlen: PLACEHOLDER_PREFIX, scope: RouteScope.HOST };
-  // No route to the prefix; there would be one if another program set the interface up.
+  // Add no route to the prefix. Otherwise the route would appear if another program set the
+  // interface up.
   const attrs = { ...localAndPeer(address), flags: { noprefixroute: true } as const };
   return change(index, address, data, attrs, CREATE);
 }
@@ -270,8 +275,8 @@ function change(
 }
 
 /**
- * Whether an address to remove is already missing. The interface or the kernel may lack IPv6
- * altogether.
+ * Whether an address to remove is already missing. This includes an interface or kernel without
+ * IPv6.
  */
 function isMissing({ errno }: NetlinkError): boolean {
   return errno === EADDRNOTAVAIL || errno === ENXIO || errno === EOPNOTSUPP;

@@ -43,13 +43,16 @@ export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family' | 'p
   /** RT_SCOPE_HOST and others. */
   readonly scope: number;
   /**
-   * The preferred lifetime is over (IFA_F_DEPRECATED). IPv6 prefers any other address as source
-   * address.
+   * Whether the preferred lifetime is over (IFA_F_DEPRECATED). IPv6 prefers any other address as
+   * source address.
    */
   readonly isDeprecated: boolean;
 }
 
-/** Interfaces and addresses of the node, consistent as far as the kernel allows. */
+/**
+ * Interfaces and addresses of the node, read by two dumps. A change between the dumps may be
+ * missing.
+ */
 export interface NodeLinks {
   /** Interface names by index. */
   readonly names: ReadonlyMap<number, string>;
@@ -73,7 +76,8 @@ export async function listAddresses(): Promise<readonly NodeAddress[]> {
 /** Lists interfaces and addresses of the node. @throws NetlinkError */
 export function listLinks(): Promise<NodeLinks> {
   return withSocket(NETLINK_ROUTE, async (socket) => {
-    // Dump addresses first: if an interface is then missing, it was deleted with its addresses.
+    // Dump addresses before interfaces: an interface that is missing afterwards was deleted with
+    // its addresses.
     const found = await dumpAddresses(socket);
     const names = new Map(
       await socket.dump(linkRequest(MessageType.GETLINK, SKIP_STATS), readLink),
@@ -161,7 +165,7 @@ function readAddress(
 /** @returns interface index and name. */
 export function readLink({ type, payload }: NetlinkMessage): [number, string] | undefined {
   if (type !== MessageType.NEWLINK) return undefined;
-  // Parses only the name: the package fails on attributes that a newer kernel extended.
+  // Parse only the name: the package fails on attributes that a newer kernel has extended.
   const name = readAttributes(payload, __LENGTH_Link).get(IFLA_IFNAME);
   const { index = 0 } = parsed('link', () => parseLink(payload.subarray(0, __LENGTH_Link)));
   return name && [index, readText(name)];

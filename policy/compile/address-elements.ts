@@ -3,7 +3,7 @@ import { type AddressEntry, EMPTY_ENTRY, type NamedPortMember } from '../model/m
 import { DIRECTIONS } from '../model/terms.ts';
 import type { PolicyElement } from './change.ts';
 
-/** Elements that follow from one entry but not from the other. */
+/** Elements of one address entry that another entry does not have. */
 export function* addressElements(
   address: string,
   entry: AddressEntry,

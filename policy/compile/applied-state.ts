@@ -1,6 +1,6 @@
 /**
- * compile/ turns the policy model into nft sets and chains. This file holds the state that was
- * passed to the kernel last, and computes the difference to the model.
+ * compile/ turns the policy model into nft sets and chains. This file holds the state last passed
+ * to the kernel, and computes the difference to the model.
  */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
@@ -24,7 +24,7 @@ export class AppliedState {
   /** By id of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
 
-  /** @param model No other caller may take its changes. */
+  /** @param model No other caller may call `model.takeChanges()`. */
   constructor(model: PolicyModel, families: readonly IpFamily[] = IP_FAMILIES) {
     this.#model = model;
     this.#families = families;

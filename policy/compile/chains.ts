@@ -1,6 +1,6 @@
 /**
- * The nft chains of policy sets. A base chain jumps to them; allowed packets return to the base
- * chain. If an Admin rule can Pass, the lower tiers get a second chain, for example
+ * The nft chains of policy sets. A base chain jumps to a policy set's chain; allowed packets return
+ * to the base chain. If an Admin rule can Pass, the lower tiers get a second chain, for example
  * `egress-7-lower-tiers`.
  */
 import type { IpFamily } from '../../api/objects.ts';
@@ -32,12 +32,12 @@ export interface KernelChain extends TableChain {
   readonly rules: Iterable<KernelRule>;
 }
 
-/** Names of the chains that a policy set can have. The pod maps jump to the first one. */
+/** Names of the chains that a policy set can have. The pod maps jump to the first chain. */
 export function kernelChainNames(direction: Direction, policySetId: number): [string, string] {
   return [`${direction}-${policySetId}`, `${direction}-${policySetId}-lower-tiers`];
 }
 
-/** The chains of a policy set; the pod maps jump to the first one. Rules are generated lazily. */
+/** The chains of a policy set. The pod maps jump to the first chain. Rules are generated lazily. */
 export function kernelChains(
   { direction, policySetId, admin, lowerTiers }: PolicySetChain,
   family: IpFamily,
@@ -59,7 +59,10 @@ function* withFinalGoto(rules: Iterable<KernelRule>, chain: string): Iterable<Ke
   yield { rule: [goTo(chain)], source: undefined };
 }
 
-/** Set lookups for one direction and IP family. Keys lack the list id, which comes first. */
+/**
+ * Set lookups for one direction and IP family. The key fields exclude the list id, the first field
+ * of every key.
+ */
 interface Lookups {
   readonly inSet: (key: LookupKey, set: string) => RulePart;
   readonly peer: LookupKey;
@@ -87,7 +90,8 @@ function* rulesOf(
   let hasPortCheck = false;
   for (const source of rules) {
     const { verdict, ports, comment } = source;
-    // A packet with unparsable ports matches no port rule. It would skip this deny or pass rule.
+    // Check for unparsable ports before the first deny or pass rule with ports: such a packet
+    // matches no port rule, so it would skip the rule.
     if (ports !== undefined && verdict !== 'allow' && !hasPortCheck) {
       const denial = verdict === 'pass' ? 'deny-admin' : verdict;
       const rule = [jumpTo(unparsablePortsChain(denial, direction))];

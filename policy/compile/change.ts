@@ -1,7 +1,7 @@
 /**
- * What compile/ passes to enforce/: changes of the policy table of one IP family. The table has a
- * fixed list of nft sets and one chain for each policy set. A chain has the rules of its policies
- * by priority; the first match decides.
+ * The changes that compile/ passes to enforce/: changes of the policy table of one IP family. The
+ * table has a fixed list of nft sets and one chain for each policy set. A chain contains the rules
+ * of its policies in order of priority; the first match decides.
  *
  * For the first packet of a connection, a base chain looks up the source pod in `egress-pods` and
  * the destination pod in `ingress-pods`. Each map jumps to the chain of the pod's policy set;
@@ -17,7 +17,8 @@ import type { Direction, ListId, PeerSetName, PortSetName, RuleVerdict } from '.
 /** The part of a rule (`model/rules.ts`) that the kernel needs. */
 export interface CompiledRule {
   /**
-   * undefined: all peers. Otherwise the members of the list in any of the sets; no sets: no peer.
+   * undefined: all peers. Otherwise the members of the list in any of the sets; without sets, no
+   * peer matches.
    */
   readonly peers: { readonly id: ListId; readonly sets: readonly PeerSetName[] } | undefined;
   /** undefined: all ports of all protocols. Otherwise the members of the list in either set. */
@@ -83,7 +84,8 @@ export interface FqdnElement {
 }
 
 /**
- * An entry of the FQDN cache. The kernel stores a copy, so that the cache survives agent restarts.
+ * An entry of the FQDN cache. The policy table stores a copy, so that the cache survives agent
+ * restarts.
  */
 export interface FqdnEntry {
   /** Lower-case, without the final dot. */
@@ -92,7 +94,7 @@ export interface FqdnEntry {
   readonly timeoutMs: number;
 }
 
-/** Entries of the FQDN cache, and the set elements that follow from them. */
+/** Entries of the FQDN cache, and the peer set elements for these entries. */
 export interface FqdnContent {
   readonly elements: readonly FqdnElement[];
   readonly entries: readonly FqdnEntry[];
@@ -100,8 +102,7 @@ export interface FqdnContent {
 
 /**
  * A change of one IP family in three phases: prepare (new lists), commit (atomic), cleanup
- * (unreferenced lists and chains). With this order no packet is evaluated by a rule whose lists are
- * incomplete.
+ * (unreferenced lists and chains). With this order, no packet matches against an incomplete list.
  */
 export interface PolicyChange {
   readonly family: IpFamily;

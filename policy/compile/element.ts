@@ -81,7 +81,7 @@ function portBytes(protocol: number, port: number): Buffer {
   return bytes;
 }
 
-/** At least 1: a timeout of 0 means none. */
+/** Rounds up a timeout. At least 1, because a timeout of 0 means none. */
 function wholeMilliseconds(timeoutMs: number): number {
   return Math.max(Math.ceil(timeoutMs), 1);
 }

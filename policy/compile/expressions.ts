@@ -1,4 +1,4 @@
-/** Rule parts that only network policy uses; `nft/rule.ts` has the common ones. */
+/** Rule parts that only network policy uses; `nft/rule.ts` contains the common rule parts. */
 import { u32 } from '../../netlink/core/host-order.ts';
 import { encodeNumber } from '../../netlink/core/network-order.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
@@ -44,7 +44,7 @@ export const IS_ESTABLISHED: RulePart = {
 
 /**
  * Neighbour discovery. A hop limit of 255 proves that the packet was sent on the same link (RFC
- * 4861). A forwarded packet has less, and receivers ignore it.
+ * 4861). A forwarded packet has a lower hop limit, and receivers ignore it.
  */
 export const IS_NEIGHBOUR_DISCOVERY: RulePart = {
   text: `meta l4proto ipv6-icmp ip6 hoplimit 255 icmpv6 type ${DISCOVERY.first}-${DISCOVERY.last}`,

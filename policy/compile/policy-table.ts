@@ -14,7 +14,7 @@
  *   packets traverse output again after translation, with the pod as source.
  * - The forward and output chains have priority 10, after the Service chains (0), which reject
  *   packets to a Service without endpoints.
- * - Traffic between pods on one bridge passes here only with br_netfilter
+ * - Traffic between pods on one bridge traverses these chains only with br_netfilter
  *   (`net.bridge.bridge-nf-call-iptables=1`), as for Services.
  * - Neighbour discovery is always accepted. Packets that a pod sends without its own address are in
  *   no map: DHCP, router solicitation and MLD come from `0.0.0.0`, `::` or a link-local address.
@@ -104,8 +104,8 @@ export function unparsablePortsChain(denial: DenyVerdict, direction: Direction):
 
 /**
  * Declarations of sets and maps in nft syntax; `IP` stands for the family. List ids have the type
- * of `ct id`: 32 bits in network byte order, printed in decimal. The type of a mark has host byte
- * order, which nft 1.0.6 reads and prints byte-swapped in interval sets.
+ * of `ct id`: 32 bits in network byte order, printed in decimal. The type of a mark is unsuitable:
+ * it has host byte order, which nft 1.0.6 reads and prints byte-swapped in interval sets.
  */
 const SETS = {
   peers: 'set peers { typeof ct id . IP daddr; }',
@@ -206,8 +206,8 @@ export function policyTableScript(
 }
 
 /**
- * An nft script that creates such a table under an unused name, to check that nft and the kernel
- * accept it.
+ * An nft script that creates the policy table under an unused name, to check that nft and the
+ * kernel accept it.
  */
 export function policyProbeScript(options: PolicyTableOptions): string {
   const chains = staticChains(options);
@@ -221,7 +221,7 @@ export function policyProbeScript(options: PolicyTableOptions): string {
   return [policyTableScript(name, options, chains, new Map()), ...ruleCommands, ''].join('\n');
 }
 
-/** Encodes a chain for the kernel. Rules are generated lazily. */
+/** Encodes a chain for the kernel. The rules are encoded lazily. */
 export function nftChainRules({ name, rules }: TableChain): NftChainRules {
   return { name, rules: encodeRules(rules) };
 }

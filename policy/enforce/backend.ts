@@ -38,7 +38,13 @@ import {
 } from '../compile/policy-table.ts';
 import { DIRECTIONS, type Direction } from '../model/terms.ts';
 import { PolicyRefusedError } from './policy-refused-error.ts';
-import { activeTable, fill, type PolicyTables, rebuild, type TableContent } from './rebuild.ts';
+import {
+  activeTable,
+  type PolicyTables,
+  rebuild,
+  replaceChainRules,
+  type TableContent,
+} from './rebuild.ts';
 import { SetTtls } from './set-ttls.ts';
 
 export interface PolicyBackendOptions extends PolicyTableOptions {
@@ -55,10 +61,13 @@ export interface DeniedPackets {
   readonly packets: number;
 }
 
-/** An element may expire between the lookup and the transaction that refreshes it; then retry. */
+/**
+ * Maximum attempts to add addresses. An element may expire between the lookup and the transaction
+ * that refreshes it, so the transaction is retried.
+ */
 const ADD_ATTEMPTS = 3;
 
-/** Additions that wait for their turn, collected into one transaction. */
+/** Additions that wait in the queue, collected into one transaction. */
 interface PendingAddition extends FqdnContent {
   readonly elements: FqdnElement[];
   readonly entries: FqdnEntry[];
@@ -66,8 +75,8 @@ interface PendingAddition extends FqdnContent {
 }
 
 /**
- * Calls are executed one after the other, in their order. Only `replaceAll` reads the kernel. After
- * a failure or an external change the content of the table is unknown, and only `replaceAll`
+ * Executes calls one after the other, in the order of calls. Only `replaceAll` reads the kernel.
+ * After a failure or an external change the content of the table is unknown, and only `replaceAll`
  * restores a known state.
  */
 export class PolicyBackend {
@@ -79,8 +88,8 @@ export class PolicyBackend {
   readonly #queue = new SerialQueue();
   #pendingAddition: PendingAddition | undefined;
   /**
-   * Whether the content of the table is known: not before `replaceAll`, after a failure or an
-   * external change.
+   * Whether the content of the table is known. False before `replaceAll`, after a failure, and
+   * after an external change.
    */
   #isInSync = false;
   /**
@@ -130,7 +139,7 @@ export class PolicyBackend {
   }
 
   /**
-   * Applies a change in up to three transactions. Prepare adds new lists and chains, which nothing
+   * Applies a change in up to three transactions. Prepare adds new lists and chains that no rule
    * refers to yet. Commit switches atomically. Cleanup removes lists and chains that are no longer
    * referenced.
    * @throws PolicyRefusedError; NetlinkError if it is unknown whether a transaction was applied.
@@ -147,20 +156,20 @@ export class PolicyBackend {
   }
 
   /**
-   * Replaces the whole table. There may be none, a table of an earlier agent or release, or one
-   * that was changed externally. The old content stays in force until the new one is, even if the
-   * replacement is interrupted. The FQDN cache in the kernel is kept.
+   * Replaces the whole table. The old table may be missing, belong to an earlier agent or release,
+   * or have external changes. The old content stays in force until the new content is in force,
+   * even if the replacement is interrupted. The FQDN cache in the kernel is kept.
    * @param state Must not change until the promise is settled.
    * @returns the number of elements.
    * @throws NftError, PolicyRefusedError, NetlinkError
    */
   replaceAll(state: PolicyState, fqdn: FqdnContent): Promise<number> {
     this.#isReplacing = true;
-    // Later additions are not in `fqdn`, so they must not join a batch that is written before the
-    // table.
+    // `fqdn` does not contain later additions, so they must not join a batch that is written before
+    // the table.
     this.#pendingAddition = undefined;
     return this.#queue.run(async () => {
-      // An external change from here on needs another `replaceAll`.
+      // Each external change after this point requires another `replaceAll`.
       this.#isInSync = true;
       try {
         return await this.#replaceAll(state, fqdn);
@@ -176,15 +185,18 @@ export class PolicyBackend {
   /**
    * Adds resolved addresses to the peer sets with a timeout, and stores the entries of the FQDN
    * cache. The timeout of an existing element is extended, never shortened. Does nothing before
-   * `replaceAll` has succeeded, which gets the whole cache. A failure invalidates the table.
-   * @returns when packets to the addresses may pass. During `replaceAll` it returns at once.
+   * `replaceAll` has succeeded, because `replaceAll` writes the whole cache. A failure invalidates
+   * the table.
+   * @returns when packets to the addresses may pass. During `replaceAll` the promise resolves at
+   * once.
    * @throws PolicyRefusedError, NetlinkError
    */
   async addFqdnAddresses(
     elements: readonly FqdnElement[],
     entries: readonly FqdnEntry[],
   ): Promise<void> {
-    // An answer of the other family must not wait for this one.
+    // Do not wait for the queue if this family has nothing to add: the answer concerns the other
+    // family.
     if (elements.length + entries.length === 0) return;
     const done = this.#enqueueAddition(elements, entries);
     if (!this.#isReplacing) return await done;
@@ -211,8 +223,8 @@ export class PolicyBackend {
 
   /**
    * Removes addresses from the peer sets and entries from the FQDN cache before they expire;
-   * ignores their timeouts. Later calls of `addFqdnAddresses` take effect after it. Does nothing
-   * before `replaceAll` has succeeded.
+   * ignores their timeouts. Later calls of `addFqdnAddresses` take effect after the removal. Does
+   * nothing before `replaceAll` has succeeded.
    * @throws PolicyRefusedError, NetlinkError
    */
   removeFqdnAddresses(
@@ -229,8 +241,8 @@ export class PolicyBackend {
   }
 
   /**
-   * Counters of denied packets; zeros without a table. During `replaceAll` returns the result of
-   * the last call, or nothing if there was none: a zero would look like a counter reset.
+   * Counters of denied packets; zeros without a table. During `replaceAll` returns the last result,
+   * or an empty list if there is none: zeros would look like a counter reset.
    */
   async deniedPackets(): Promise<readonly DeniedPackets[]> {
     if (this.#isReplacing) return this.#denied;
@@ -249,13 +261,16 @@ export class PolicyBackend {
     const changed = parts.filter(({ name }) => this.#chains.has(name));
     const stale = staleChains(chains, cleanupChains, this.#chains, this.family);
 
-    await this.#tables.main.transact([...setOperations('add', prepare), ...created.map(fill)]);
+    await this.#tables.main.transact([
+      ...setOperations('add', prepare),
+      ...created.map(replaceChainRules),
+    ]);
     for (const { name } of created) this.#chains.add(name);
     this.#count(prepare, 1);
     await this.#tables.main.transact([
       ...setOperations('delete', remove),
       ...setOperations('add', add),
-      ...changed.map(fill),
+      ...changed.map(replaceChainRules),
     ]);
     this.#count(remove, -1);
     this.#count(add, 1);
@@ -294,8 +309,8 @@ export class PolicyBackend {
   }
 
   /**
-   * If the kernel has no nflog, writes the table without log rules: enforcing matters more than
-   * logging.
+   * Rebuilds the table. If the kernel has no nflog, writes the table without log rules: enforcing
+   * matters more than logging.
    */
   async #rebuild(content: TableContent): Promise<void> {
     const { logGroup, onWarning } = this.#options;
@@ -418,7 +433,7 @@ function setOperations(
   }));
 }
 
-/** Existing chains of policy sets that were removed, or that no longer need a second chain. */
+/** Stale chains: chains of removed policy sets, and second chains that are no longer needed. */
 function staleChains(
   chains: readonly PolicySetChain[],
   removed: PolicyChange['cleanupChains'],

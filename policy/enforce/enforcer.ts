@@ -1,6 +1,6 @@
 /**
- * policy/enforce/ programs network policy into the kernel. The enforcer keeps it in sync with the
- * desired state in every IP family.
+ * policy/enforce/ programs network policy into the kernel. The enforcer keeps the policy tables in
+ * sync with the desired state in every IP family.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftMonitor, ReportLoaded } from '../../nft/monitor.ts';
@@ -151,8 +151,8 @@ export class Enforcer {
   }
 
   /**
-   * Distributes the changes of the source to the families. `changed()` requests a run of every
-   * family.
+   * Moves pending changes from the source to the queues of all IP families. `changed()` requests a
+   * run of every family, and each run applies the queue of its family.
    */
   #takeChanges(): void {
     const { observer, source, timers } = this.#options;
@@ -161,7 +161,7 @@ export class Enforcer {
     try {
       changes = source.takeChanges();
     } catch (error) {
-      // It is unknown which changes the source has handed out, so every family needs a full run.
+      // The source may have returned only some changes, so every family needs a full run.
       for (const { backend } of this.#families.values()) backend.invalidate(String(error));
       throw error;
     }
@@ -169,7 +169,9 @@ export class Enforcer {
     for (const change of changes) this.#families.get(change.family)?.pending.push(change);
   }
 
-  /** Detects external changes made before the watch started, such as `nft flush ruleset`. */
+  /**
+   * Detects a table that was deleted before the watch started, for example by `nft flush ruleset`.
+   */
   async #checkTable(family: IpFamily): Promise<void> {
     const enforcer = this.#families.get(family);
     if (enforcer === undefined) return;
@@ -177,8 +179,9 @@ export class Enforcer {
     try {
       if (!(await isComplete(tables.main))) backend.invalidate(`table ${POLICY_TABLE} is missing`);
     } catch (error) {
-      // After `stop` the sockets are closed, and reading fails.
-      if (this.#isStarted) backend.invalidate(`cannot read the table: ${String(error)}`);
+      // Ignore the error after `stop`: reading fails because the sockets are closed.
+      if (this.#isStarted)
+        backend.invalidate(`cannot read table ${POLICY_TABLE}: ${String(error)}`);
     }
   }
 }

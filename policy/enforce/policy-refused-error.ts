@@ -1,4 +1,4 @@
-/** The kernel refused one part of a policy update, and with it the whole transaction. */
+/** The kernel refused one part of a policy update and therefore the whole transaction. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { type KernelRule, kernelChains } from '../compile/chains.ts';

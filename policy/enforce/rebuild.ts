@@ -1,7 +1,7 @@
 /**
  * Replaces the policy table without a moment in which no table enforces. nft creates the table and
- * its sets; rules and elements go over netlink. One transaction cannot hold both, so a staging
- * table bridges the time between the old table and the new one:
+ * its sets; rules and elements go over netlink. One transaction cannot contain both, so a staging
+ * table bridges the time between the old table and the new table:
  *
  *   old table        ████████▌
  *   staging table       ·····▐██████████▌      · filled, without rules in its base chains
@@ -76,7 +76,8 @@ export async function activeTable(tables: PolicyTables): Promise<RuleTable> {
 
 /**
  * Replaces the policy table with this content, whatever it contained before. Counters keep their
- * values. If it is interrupted at any point, either the old content or the new content is enforced.
+ * values. If the rebuild is interrupted at any point, either the old content or the new content is
+ * enforced.
  * @throws NftError, NftRefusedError, NetlinkError
  */
 export async function rebuild(
@@ -99,7 +100,7 @@ export async function rebuild(
     await nft.run(policyTableScript(name, options, fixed, counters));
     const policySetChains = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
-      ...[...fixed.filter((each) => !isBase(each)), ...policySetChains].map(fill),
+      ...[...fixed.filter((each) => !isBase(each)), ...policySetChains].map(replaceChainRules),
       ...[...elements].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),
     ]);
   };
@@ -110,7 +111,7 @@ export async function rebuild(
   const commit = async (which: keyof typeof layouts, also: readonly NftOperation[] = []) => {
     const baseChains = layouts[which].fixed.filter(isBase);
     const marker = { name: COMMIT_MARKER, rules: [] };
-    await tables[which].transact([...[...baseChains, marker].map(fill), ...also]);
+    await tables[which].transact([...[...baseChains, marker].map(replaceChainRules), ...also]);
   };
 
   const old = await activeTable(tables);
@@ -125,11 +126,11 @@ export async function rebuild(
 }
 
 /** Replaces the rules of a chain. */
-export function fill(chain: TableChain): NftOperation {
+export function replaceChainRules(chain: TableChain): NftOperation {
   return { action: 'fill', chain: nftChainRules(chain) };
 }
 
-/** Whether a table has a commit marker: its rebuild was finished. @throws NetlinkError */
+/** Whether a table has a commit marker, so its rebuild was finished. @throws NetlinkError */
 export async function isComplete(table: RuleTable): Promise<boolean> {
   const chains = (await table.chains()) ?? [];
   return chains.includes(COMMIT_MARKER) || chains.includes(LEGACY_NAMES.commitMarker);

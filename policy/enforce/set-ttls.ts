@@ -8,7 +8,7 @@ import type { NftSetName } from '../compile/policy-table.ts';
 
 /** Milliseconds that an element may expire early without being refreshed. */
 const SLACK = 1000;
-/** For short timeouts the slack is the timeout divided by this. */
+/** Divisor for short timeouts: the slack is at most the timeout divided by this number. */
 const SLACK_SHARE = 8;
 const MIN_PRUNE_SIZE = 1024;
 /** Timeout in milliseconds of an element that the same transaction adds and deletes. */
@@ -67,7 +67,7 @@ export class SetTtls {
 
   /**
    * Operations that remove elements, whether they exist or not. Deleting an expired element is an
-   * error (ENOENT), adding an existing one is not: so add first, then delete.
+   * error (ENOENT), but adding an existing element is not, so add first, then delete.
    */
   remove(elements: readonly KernelElement[]): NftOperation[] {
     const set = this.#set;

@@ -14,24 +14,27 @@ export type FqdnCacheOptions = Readonly<typeof FQDN_CACHE_DEFAULTS>;
 export const FQDN_CACHE_DEFAULTS = {
   /**
    * Minimum lifetime of an address in milliseconds. A resolver's cache returns the remaining TTL,
-   * which may be 0. The client still has to connect, possibly to one address after the other.
+   * which may be 0, but the client still has to connect, possibly to several addresses in turn.
    * kube-network-policies uses this lifetime for a TTL of 0, and Java caches addresses for as long.
    */
   floor: 30_000,
   /**
    * Maximum lifetime of an address in milliseconds, whatever its TTL; takes precedence over the
-   * floor. A pod may use an address for its TTL (NPEP-133), so a low cap breaks correct clients.
-   * But an address with a TTL of weeks must not stay that long. One hour is the maximum that
-   * CoreDNS caches.
+   * floor. A pod may use an address for its TTL (NPEP-133), so a low cap breaks correct clients. An
+   * address with a TTL of weeks must not stay for weeks. One hour is the maximum that CoreDNS
+   * caches.
    */
   cap: 3_600_000,
-  /** Maximum of addresses of one name. */
+  /** Maximum number of addresses of one name. */
   perName: 1000,
-  /** Maximum of addresses of all names. */
+  /** Maximum number of addresses of all names. */
   total: 100_000,
 };
 
-/** TTLs are truncated to whole seconds, and the backend lets elements expire up to 1 s early. */
+/**
+ * Milliseconds added to each TTL: TTLs are truncated to whole seconds, and the backend lets
+ * elements expire up to 1 s early.
+ */
 const ROUNDING = 1000;
 /** Share of `total` that is evicted at once when the limit is reached. */
 const EVICTION_SHARE = 1 / 8;
@@ -131,7 +134,7 @@ export class FqdnCache {
     return { elements: this.#elements(this.#patterns, now), entries };
   }
 
-  /** Drops expired entries. The kernel expires its elements itself. */
+  /** Drops expired entries. The kernel removes expired elements by itself. */
   expire(now: number): void {
     for (const [name, addresses] of this.#addressesByName) this.#expireName(name, addresses, now);
   }
@@ -199,7 +202,7 @@ export class FqdnCache {
 
   /**
    * Evicts whole names until the total is well below the limit: the names that expire first, from
-   * the pattern with most addresses. So the owner of one domain cannot displace the entries of
+   * the pattern with the most addresses. So the owner of one domain cannot displace the entries of
    * other patterns.
    */
   #evictNames(current: string, now: number): FqdnEntry[] {

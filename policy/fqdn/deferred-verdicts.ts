@@ -1,4 +1,4 @@
-/** Packets that wait until the observations of the first one are stored. */
+/** Packets that wait until the DNS observations of the first packet are stored. */
 export interface Deferral {
   readonly number: number;
   /** Time in milliseconds. */
@@ -8,21 +8,21 @@ export interface Deferral {
 }
 
 export interface DeferralLimits {
-  /** Milliseconds that a packet waits at most. */
+  /** Maximum milliseconds that a packet waits. */
   readonly timeout: number;
-  /** Deferrals that may be pending; with more, packets are accepted at once. */
+  /** Maximum number of pending deferrals; beyond it packets are accepted at once. */
   readonly backlog: number;
 }
 
 /**
- * Clients retry after five seconds. The longest task of the main thread takes a fraction of a
- * second, so after two seconds the main thread hangs.
+ * The timeout is shorter than the five seconds after which clients retry. The longest task of the
+ * main thread takes a fraction of a second, so a main thread that is silent for two seconds hangs.
  */
 export const DEFERRAL_LIMITS: DeferralLimits = { timeout: 2000, backlog: 1000 };
 
 /**
- * Defers verdicts on packets until their observations are stored. After a timeout no packet is
- * deferred any longer, until an observation is stored again.
+ * Defers verdicts on packets until their DNS observations are stored. After a timeout accepts
+ * packets at once, until an observation is stored again.
  */
 export class DeferredVerdicts {
   readonly #accept: (packet: number) => void;
@@ -49,7 +49,7 @@ export class DeferredVerdicts {
     return this.#waiting;
   }
 
-  /** Time at which the oldest waiting packet is overdue; undefined if none waits. */
+  /** Time at which the oldest waiting packet becomes overdue; undefined if no packet waits. */
   get deadline(): number | undefined {
     for (const { since, packets } of this.#deferrals.values()) {
       if (packets.length > 0) return since + this.#limits.timeout;
@@ -72,7 +72,7 @@ export class DeferredVerdicts {
     return deferral;
   }
 
-  /** Defers another packet of the same stream for as long as the first one waits. */
+  /** Defers another packet of the same stream for as long as the first packet waits. */
   join(deferral: Deferral, packet: number): void {
     if (deferral.packets.length === 0) {
       this.#accept(packet);
@@ -82,7 +82,7 @@ export class DeferredVerdicts {
     this.#waiting += 1;
   }
 
-  /** Accepts the packets of deferrals whose observations are stored, or cannot be. */
+  /** Accepts the packets of deferrals whose observations were stored or could not be stored. */
   release(first: number, last: number): void {
     this.#isLate = false;
     for (let number = first; number <= last; number++) {
@@ -93,7 +93,7 @@ export class DeferredVerdicts {
     }
   }
 
-  /** Accepts all packets if one is overdue. */
+  /** Accepts all packets if a packet is overdue. */
   check(now: number): void {
     const { deadline } = this;
     if (deadline === undefined || deadline > now) return;

@@ -53,11 +53,14 @@ const ADDRESS_LENGTH: ReadonlyMap<number, number> = new Map([
   [TYPE_AAAA, 16],
 ]);
 
-/** CNAMEs to follow: more than any resolver follows. */
+/** Maximum number of CNAMEs to follow; no resolver follows as many. */
 const LONGEST_CHAIN = 32;
-/** Maximum of labels to read in one message, which takes 2 ms. No real message has as many. */
+/**
+ * Maximum number of labels to read in one message. Reading them takes 2 ms; no real message has as
+ * many.
+ */
 const LABELS = 20_000;
-/** Bytes of a name including the lengths of its labels (RFC 1035, 2.3.4). */
+/** Maximum bytes of a name including the lengths of its labels (RFC 1035, 2.3.4). */
 const LONGEST_NAME = 255;
 
 /**
@@ -88,7 +91,10 @@ interface Owner {
 
 class Reader {
   readonly #bytes: Buffer;
-  /** Decoded names by offset, for the names of most records, which are only a pointer. */
+  /**
+   * Decoded names by offset. The names of most records are only a pointer, so each target is
+   * decoded once.
+   */
   readonly #pointedTo = new Map<number, string>();
   #labelsLeft = LABELS;
 
@@ -123,7 +129,7 @@ class Reader {
     const labels: string[] = [];
     let end: number | undefined;
     let length = 1;
-    // Each pointer must point before the previous one; this excludes loops.
+    // Each pointer must point before the previous pointer, which excludes loops.
     let lowest = offset;
     for (let at = offset; ; ) {
       const size = bytes[at];

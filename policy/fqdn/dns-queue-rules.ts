@@ -19,7 +19,7 @@
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { Iptables } from '../../iptables/commands.ts';
-import { ctstate, host, ruleText } from '../../iptables/rule.ts';
+import { ctstateMatch, exactAddress, ruleText } from '../../iptables/rule.ts';
 
 /** The iptables commands that these rules need. */
 export type MangleTable = Pick<Iptables, 'family' | 'saveTable' | 'restore'>;
@@ -32,7 +32,7 @@ const JUMPS: readonly string[] = [
   ruleText('FORWARD', { matches: [COMMENT], target: DNS_CHAIN }),
   ruleText('INPUT', { matches: [COMMENT], target: DNS_CHAIN }),
   ruleText('OUTPUT', { matches: [COMMENT, '-m conntrack --ctdir REPLY'], target: DNS_CHAIN }),
-  ruleText('OUTPUT', { matches: [COMMENT, ctstate('UNTRACKED')], target: DNS_CHAIN }),
+  ruleText('OUTPUT', { matches: [COMMENT, ctstateMatch('UNTRACKED')], target: DNS_CHAIN }),
 ];
 
 const FROM_ELSEWHERE = '-m addrtype ! --src-type LOCAL';
@@ -49,9 +49,9 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
     (['UDP', 'TCP'] as const).flatMap((protocol) => {
       const tracked = (direction: string) =>
         `-m conntrack --ctorigdst ${resolver} --ctorigdstport ${PORT} --ctdir ${direction}`;
-      const untracked = ctstate('UNTRACKED');
+      const untracked = ctstateMatch('UNTRACKED');
       const port = (side: 's' | 'd') => `-m ${protocol.toLowerCase()} --${side}port ${PORT}`;
-      const address = host(resolver, family);
+      const address = exactAddress(resolver, family);
       return [
         { protocol, matches: [tracked('ORIGINAL'), FROM_ELSEWHERE], target },
         { protocol, matches: [tracked('REPLY'), TO_ELSEWHERE], target },
@@ -60,7 +60,7 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
       ];
     }),
   );
-  // Nearly all packets match this rule.
+  // Return other packets first: nearly all packets match this rule.
   const others = `-m conntrack ! --ctstate UNTRACKED ! --ctorigdstport ${PORT}`;
   return [{ matches: [others], target: 'RETURN' }, ...rules].map((rule) =>
     ruleText(DNS_CHAIN, rule),
@@ -68,10 +68,10 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
 }
 
 /**
- * Makes the rules queue the packets of the given resolvers only. Writes nothing if the rules are in
- * sync.
+ * Syncs the rules, so that they queue only packets of the given resolvers. Writes nothing if the
+ * rules are in sync.
  * @param resolvers Canonical addresses; the other IP family is ignored. Empty: removes the rules.
- * @returns whether something was written.
+ * @returns whether rules were written.
  * @throws IptablesError; then nothing was changed.
  */
 export async function syncDnsRules(
@@ -105,7 +105,7 @@ export async function removeDnsRules(table: MangleTable): Promise<boolean> {
   return true;
 }
 
-/** The chain declaration in the input makes iptables-restore flush the chain. */
+/** Runs iptables-restore. The chain declaration in the input flushes the chain. */
 async function restore(table: MangleTable, lines: readonly string[]): Promise<void> {
   const all = ['*mangle', `:${DNS_CHAIN} - [0:0]`, ...lines, 'COMMIT', ''];
   await table.restore([all.join('\n')]);

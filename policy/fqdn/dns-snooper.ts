@@ -1,7 +1,7 @@
 /**
  * Learns the addresses of domain names by observing the DNS answers to pods, while a policy rule
  * has domain names. The verdict on an answer is deferred until its addresses are in the kernel. If
- * that fails the answer is accepted anyway: DNS itself is never blocked.
+ * storing the addresses fails, the answer is accepted anyway: DNS itself is never blocked.
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
@@ -26,11 +26,11 @@ export interface FqdnStore {
   ): Promise<void>;
 }
 
-/** Callbacks for failures, for the log. All operations are retried. */
+/** Callbacks that report failures to the log. All operations are retried. */
 export interface DnsSnooperObserver {
   /** Answers were accepted although their addresses could not be stored. */
   addFailed(error: unknown): void;
-  /** Evicted addresses could not be removed; they stay until they expire. */
+  /** Evicted addresses could not be removed from the kernel; they stay until they expire. */
   removeFailed(error: unknown): void;
   /** The iptables rules that queue DNS packets could not be written. */
   rulesFailed(family: IpFamily, error: unknown): void;
@@ -40,7 +40,7 @@ export interface DnsSnooperObserver {
 
 export interface DnsSnooperOptions {
   readonly store: FqdnStore;
-  /** One for each IP family with enforcement. */
+  /** Table mangle of each IP family with enforcement. */
   readonly tables: readonly MangleTable[];
   readonly observer: DnsSnooperObserver;
   readonly timers: Timers;
@@ -64,7 +64,10 @@ export class DnsSnooper {
   readonly #thread: QueueThread;
   readonly #queue: number;
   readonly #loops: readonly Loop[];
-  /** undefined: not known yet; rules of an earlier agent stay until then. */
+  /**
+   * Domain name patterns of policy rules. undefined until `setPatterns`; rules of an earlier agent
+   * stay until then.
+   */
   #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
   #notStored = 0;
@@ -98,7 +101,7 @@ export class DnsSnooper {
     if (!this.#isActive) this.#thread.idle();
   }
 
-  /** Takes over the FQDN cache of an earlier agent. */
+  /** Restores the FQDN cache of an earlier agent. */
   restore(entries: readonly FqdnEntry[]): void {
     this.#cache.restore(entries, this.#options.timers.now());
   }
@@ -163,12 +166,12 @@ export class DnsSnooper {
        * Whether answers are not observed although rules have domain names: no resolver is known, or
        * the thread or the iptables rules of an IP family failed.
        */
-      isBlind: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
+      isNotObserving: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
       ...this.#cache.stats(),
     };
   }
 
-  /** Leaves the iptables rules: packets bypass a queue without listener. */
+  /** Stops the snooper. Keeps the iptables rules: packets bypass a queue without a listener. */
   async close(): Promise<void> {
     this.#options.timers.clear(this.#expiry);
     await Promise.all([this.#thread.stop(), ...this.#loops.map((loop) => loop.stop())]);
@@ -226,7 +229,10 @@ export class DnsSnooper {
     reply({ kind: 'stored', first, last: first + batch.length - 1 });
   }
 
-  /** Keeps the order of answers: a later answer may add an address that an earlier one evicted. */
+  /**
+   * Stores observations in the order of answers: a later answer may add an address that an earlier
+   * answer evicted.
+   */
   async #store(observations: readonly DnsObservation[]): Promise<void> {
     const { store, timers, observer } = this.#options;
     const written: Promise<void>[] = [];

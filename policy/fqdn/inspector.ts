@@ -27,14 +27,14 @@ export class Inspector<Tag> {
     answers: 0,
     /** Answers without a matching query. */
     unasked: 0,
-    /** Malformed packets, or messages in TCP streams. */
+    /** Malformed packets, and malformed messages in TCP streams. */
     unreadable: 0,
   };
   readonly #queries = new PendingQueries();
   readonly #streams = new TcpStreams<Tag>();
   #patterns = new NamePatterns<true>();
 
-  /** TCP streams that were given up. */
+  /** Number of TCP streams that were given up. */
   get givenUp(): number {
     return this.#streams.stats().givenUp;
   }

@@ -56,7 +56,7 @@ export class PacketHandler {
     if (observations.length > 0) {
       const deferral = this.deferred.defer(id, now);
       if (deferral === undefined) return;
-      // Later segments of the stream, including retransmissions, wait for the same deferral.
+      // Later segments of the stream, including retransmissions, join this deferral.
       if (stream !== undefined) stream.tag = deferral;
       if (this.#batch.length === 0) this.#first = deferral.number;
       this.#batch.push(observations);

@@ -35,8 +35,8 @@ const SYN = 0x02;
 const RST = 0x04;
 
 /**
- * Parses a packet that begins with the IP header. Conntrack has reassembled fragments and verified
- * checksums before.
+ * Parses a packet that begins with the IP header. Conntrack has already reassembled fragments and
+ * verified checksums.
  * @returns undefined for other protocols than UDP and TCP, and for inconsistent lengths.
  */
 export function readPacket(packet: Buffer): TransportPayload | undefined {

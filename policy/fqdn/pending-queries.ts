@@ -3,9 +3,9 @@
  * client address, client port, id, question and server match.
  *
  * According to conntrack, all queued packets belong to connections to a resolver. An attacker would
- * have to spoof the resolver's address, and guess port, id and question. A client knows them, but
- * its packets arrive on its own interface, so an answer from the interface of the query is
- * rejected.
+ * have to spoof the resolver's address, and guess port, id and question. The client itself knows
+ * port, id and question. Its packets arrive on the interface of the query, so an answer from that
+ * interface is rejected.
  */
 import type { DnsQuestion } from './dns-message.ts';
 import type { SocketAddress } from './packet.ts';
@@ -32,15 +32,19 @@ interface PendingQuery {
 export interface QueryLimits {
   /** Milliseconds until a query expires. */
   readonly lifetime: number;
-  /** Maximum of one client address; beyond it the client's oldest query is dropped. */
+  /**
+   * Maximum number of queries of one client address; beyond it the client's oldest query is
+   * dropped.
+   */
   readonly perClient: number;
   /**
-   * Maximum of all clients; beyond it the queries of the least recently active client are dropped.
+   * Maximum number of queries of all clients; beyond it the queries of the least recently active
+   * client are dropped.
    */
   readonly total: number;
 }
 
-/** No client waits longer than 10 s. 50,000 queries take some 10 MB. */
+/** Clients wait at most 10 s for an answer. 50,000 queries take about 10 MB. */
 const QUERY_LIMITS: QueryLimits = { lifetime: 10_000, perClient: 1000, total: 50_000 };
 
 export class PendingQueries {

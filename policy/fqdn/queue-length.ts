@@ -2,18 +2,18 @@
 export interface QueueLengthLimits {
   readonly min: number;
   readonly max: number;
-  /** Milliseconds without need after which the length shrinks. */
+  /** Milliseconds after which the length shrinks if a shorter length was sufficient. */
   readonly shrinkDelay: number;
 }
 
 /**
  * If the whole process hangs, DNS fails until the queue is full and packets bypass it. 128 packets
- * are one second of DNS traffic on a busy node, and several seconds on a quiet one. Measured with
+ * are one second of DNS traffic on a busy node, and several seconds on a quiet node. Measured with
  * 2,000 lookups a second on a machine without idle CPU: up to 1,000 packets waited.
  */
 export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { min: 128, max: 4096, shrinkDelay: 5000 };
 
-/** The length is at least this multiple of the waiting packets. */
+/** Minimum ratio of the queue length to the number of waiting packets. */
 const RESERVE = 4;
 
 export class QueueLength {

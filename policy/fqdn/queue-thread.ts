@@ -1,6 +1,6 @@
 /**
  * Runs the inspection thread and restarts it after a failure. Starting the thread takes longer than
- * everything else that the first domain name needs. So it is started in advance, and idles while no
+ * all other work for the first domain name, so the thread is started in advance. It idles while no
  * rule has a domain name.
  */
 import { Worker } from 'node:worker_threads';
@@ -128,7 +128,10 @@ export class QueueThread {
           this.#start();
         }, this.#backoff);
         this.#backoff = Math.min(this.#backoff * 2, BACKOFF.max);
-        onFailure(failure ?? new Error(`the thread of queue ${queue} ended with ${code}`));
+        onFailure(
+          failure ??
+            new Error(`the inspection thread of NFQUEUE ${queue} exited with code ${code}`),
+        );
       });
     });
   }

@@ -1,6 +1,7 @@
 /**
  * Reassembles DNS messages from TCP segments, separately for each direction. A stream is followed
- * from its SYN. Streams that began earlier, or that lost a segment for good, yield no messages.
+ * from its SYN. A stream whose SYN was not seen, or that has permanently lost a segment, yields no
+ * messages.
  *
  * Only the segment that completes a message needs a deferred verdict: the receiver cannot read data
  * behind a gap before the missing segment arrives.
@@ -9,24 +10,28 @@ import type { TcpSegment } from './packet.ts';
 
 /** One direction of a connection. */
 export interface Stream<Tag> {
-  /** Data of the caller. */
+  /** Value that the caller attaches to the stream. */
   tag: Tag | undefined;
 }
 
 export interface StreamLimits {
-  /** Maximum number of streams; beyond it the least recently active ones are given up. */
+  /** Maximum number of streams; beyond it the least recently active streams are given up. */
   readonly streams: number;
-  /** Maximum of buffered bytes in all streams: incomplete messages and out-of-order segments. */
+  /**
+   * Maximum number of buffered bytes in all streams: incomplete messages and out-of-order segments.
+   */
   readonly bytes: number;
-  /** Maximum of out-of-order segments in one stream. */
+  /** Maximum number of out-of-order segments in one stream. */
   readonly outOfOrder: number;
 }
 
 const STREAM_LIMITS: StreamLimits = { streams: 4096, bytes: 8 << 20, outOfOrder: 64 };
 
-/** Bytes of the length before each message (RFC 1035, 4.2.2). */
+/** Bytes of the length field before each message (RFC 1035, 4.2.2). */
 const LENGTH = 2;
-/** Segments further ahead than this many bytes are ignored: more than any TCP window in use. */
+/**
+ * Segments that are further ahead than this many bytes are ignored. No TCP window in use is larger.
+ */
 const WINDOW = 1 << 20;
 const SMALLEST_BUFFER = 512;
 
@@ -106,7 +111,7 @@ export class TcpStreams<Tag> {
     const start = syn ? (sequence + 1) >>> 0 : sequence;
     if (distance(state.next, start) > 0) return this.#queueOutOfOrder(state, start, data);
     let isSound = this.#append(state, start, data, onMessage);
-    // Segments that waited may be next now.
+    // Append out-of-order segments that are next in sequence now.
     for (;;) {
       const index = early.findIndex((each) => distance(state.next, each.start) <= 0);
       const [segment] = index === -1 ? [] : early.splice(index, 1);
@@ -116,7 +121,10 @@ export class TcpStreams<Tag> {
     }
   }
 
-  /** Buffers a segment that arrived before the data in front of it. */
+  /**
+   * Buffers a segment that arrived before earlier data of the stream.
+   * @returns false if the stream must be given up.
+   */
   #queueOutOfOrder(
     { outOfOrder: early, next }: StreamState<Tag>,
     start: number,

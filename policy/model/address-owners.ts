@@ -1,6 +1,6 @@
 /**
  * Decides which pod owns an address. The API may show two pods with one address for a while: the
- * address is assigned to a new pod before the watch reports the end of the old one. The pod that
+ * address is assigned to a new pod before the watch reports the end of the old pod. The pod that
  * was created later owns it.
  */
 import { compareText } from '../../api/collections.ts';
@@ -45,7 +45,10 @@ export class AddressOwners<T extends AddressCandidate> {
   }
 }
 
-/** A pod from a manifest has no timestamp. It counts as the newest. */
+/**
+ * Creation time of a pod, for comparison. A pod from a manifest has no timestamp and counts as the
+ * newest.
+ */
 function createdAt({ pod }: AddressCandidate): string {
   return pod.creationTimestamp || '~';
 }

@@ -15,7 +15,7 @@ import type { PeerList, PortList } from './rule-lists.ts';
 import type { PolicySetRule } from './rules.ts';
 import type { Direction, ListId, RuleVerdict } from './terms.ts';
 
-/** An end of a connection. The address of a pod stands for the pod. */
+/** An end of a connection. An address that a pod owns identifies the pod. */
 export type ConnectionEnd =
   | { readonly pod: ObjectKey }
   | { readonly address: string }
@@ -45,13 +45,13 @@ export interface DirectionVerdict {
    * the pod.
    */
   readonly policies: readonly string[];
-  /** Such as `spec.egress[2]`; undefined if no rule decides. */
+  /** Path of the deciding rule, such as `spec.egress[2]`; undefined if no rule decides. */
   readonly rule: string | undefined;
   /** One sentence for the user. */
   readonly reason: string;
   /**
-   * Earlier rules that might decide otherwise: the address of the name may be in their networks, or
-   * the address may be known for one of their domain names.
+   * Earlier rules that may decide otherwise. Their networks may contain the unknown address of the
+   * name, or the FQDN cache may have the address for one of their domain names.
    */
   readonly uncertain: readonly string[];
 }
@@ -107,7 +107,7 @@ export function explain(model: PolicyModel, question: ConnectionQuery): Explanat
   });
 }
 
-/** The addresses of an end; none for a name whose address is unknown. */
+/** The addresses of an end of the connection; none for a name whose address is unknown. */
 function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly string[] {
   if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
   if (!('pod' in endpoint)) return [];
@@ -138,7 +138,10 @@ function evaluateAt(
 ): DirectionVerdict {
   const { from, to } = connection;
   if (end === undefined)
-    return notEvaluated(direction, 'not checked, because the address of the name is unknown');
+    return notEvaluated(
+      direction,
+      'not evaluated, because the address of the domain name is unknown',
+    );
   const pod = model.podAt(end);
   if (pod === undefined)
     return notEvaluated(direction, `${end} is not a pod address, so no policy applies`);

@@ -16,7 +16,10 @@ export interface NamedPortMember {
   readonly port: number;
 }
 
-/** Everything that the kernel needs to know of an address. Pods of one class share an entry. */
+/**
+ * The lists and policy sets of an address, from which its set elements are compiled. Pods of one
+ * class share an entry.
+ */
 export interface AddressEntry {
   /** Peer lists that contain the address. */
   readonly peers: readonly ListId[];
@@ -41,25 +44,28 @@ export class Memberships {
   /** Port lists of ingress rules: they contain named ports of this node's pods. */
   readonly #localPortLists = new Set<PortList>();
   /**
-   * Lists that may select pods of a namespace. Keyed by its labels object, which relabelling
-   * replaces.
+   * Lists that may select pods of a namespace. Keyed by the labels object of the namespace, which
+   * relabelling replaces.
    */
   #candidateLists = new WeakMap<Labels, readonly RuleList[]>();
 
-  /** The entry of pods of this class on other nodes. */
-  of(pods: PodClass): AddressEntry {
+  /** Returns the entry of pods of this class on other nodes. */
+  entryOf(pods: PodClass): AddressEntry {
     return getOrCreate(this.#entries, pods, () =>
       withLists(EMPTY_ENTRY, pods, this.#candidates(pods.namespace)),
     );
   }
 
-  /** Named ports of pods of this class that count on their own node only. */
+  /** Named ports that only ingress rules on the node of the pods use, for pods of this class. */
   localNamedPorts(pods: PodClass): readonly NamedPortMember[] {
     if (pods.namedPorts.length === 0) return [];
     return [...this.#localPortLists].flatMap((list) => namedMembers(list, pods));
   }
 
-  /** Makes the next `of()` compute the entry again, because the namespace was relabelled. */
+  /**
+   * Drops the cached entry, because the namespace was relabelled. The next `entryOf()` computes it
+   * again.
+   */
   invalidate(pods: PodClass): void {
     this.#entries.delete(pods);
   }
@@ -107,7 +113,8 @@ export class Memberships {
     removedIds: ReadonlySet<ListId>,
   ): boolean {
     const before = this.#entries.get(pods);
-    // `of()` will compute it. The caller of `invalidate()` has marked the addresses as dirty.
+    // The entry is not cached, so `entryOf()` will compute it. The caller of `invalidate()` has marked
+    // the addresses as dirty.
     if (before === undefined) return false;
     const isUnchanged =
       before.peers.every((list) => !removedIds.has(list)) &&

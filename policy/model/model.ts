@@ -1,6 +1,6 @@
 /**
- * Computes which policies apply to the pods of this node. model/ knows nothing of nft sets, chains
- * or the kernel.
+ * Computes which policies apply to the pods of this node. model/ does not depend on nft sets,
+ * chains or the kernel.
  */
 import { getOrCreate } from '../../api/collections.ts';
 import {
@@ -19,9 +19,9 @@ import {
   Memberships,
   type NamedPortMember,
 } from './memberships.ts';
-import { type ListRanges, Networks } from './networks.ts';
-import { Nodes } from './nodes.ts';
-import { type PodChange, type PodClass, Pods } from './pods.ts';
+import { type ListRanges, PeerNetworks } from './networks.ts';
+import { NodeIndex } from './nodes.ts';
+import { type PodChange, type PodClass, PodIndex } from './pods.ts';
 import { type PolicySet, type PolicySetRules, PolicySets } from './policy-sets.ts';
 import { type AddressRange, addressNumber, rangesContain } from './ranges.ts';
 import { type PeerList, type RuleList, RuleLists } from './rule-lists.ts';
@@ -50,14 +50,14 @@ export interface ModelChanges {
 }
 
 /**
- * An object change marks the affected values as dirty, and `takeChanges` computes only those. A pod
- * change costs the entries of its addresses. A policy change costs the policy sets that contain it,
- * and lists used by no other rule.
+ * An object change marks the affected values as dirty, and `takeChanges` computes only dirty
+ * values. A pod change recomputes the entries of the pod's addresses. A policy change recomputes
+ * the policy sets that contain the policy, and the lists that no other rule uses.
  */
 export class PolicyModel {
-  readonly #pods: Pods;
-  readonly #nodes = new Nodes();
-  readonly #networks = new Networks();
+  readonly #pods: PodIndex;
+  readonly #nodes = new NodeIndex();
+  readonly #networks = new PeerNetworks();
   readonly #lists = new RuleLists();
   readonly #memberships = new Memberships();
   readonly #policySets = new PolicySets(this.#lists);
@@ -69,7 +69,7 @@ export class PolicyModel {
   readonly #dirtyPolicySets = new Set<PolicySet>();
 
   constructor({ nodeName }: { readonly nodeName: string }) {
-    this.#pods = new Pods(nodeName);
+    this.#pods = new PodIndex(nodeName);
   }
 
   upsert(object: ModelObject): void {
@@ -119,7 +119,7 @@ export class PolicyModel {
     const slice = new TimeSlice();
     for (const { classes } of this.#pods.namespaces()) {
       for (const pods of classes.values()) {
-        this.#memberships.of(pods);
+        this.#memberships.entryOf(pods);
         if (slice.isOver()) await slice.yield();
       }
     }
@@ -147,8 +147,8 @@ export class PolicyModel {
   }
 
   /**
-   * Domain name patterns of all rules, and the peer lists that contain each. Every call returns the
-   * same live map.
+   * Peer lists by domain name pattern, for the patterns of all rules. Every call returns the same
+   * live map.
    */
   listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
     this.#update();
@@ -159,7 +159,7 @@ export class PolicyModel {
     return this.#pods.get(key)?.pod;
   }
 
-  /** The pod that owns an address; never one on the host network or one that has finished. */
+  /** The pod that owns an address. Pods on the host network and finished pods own no address. */
   podAt(address: string): Pod | undefined {
     return this.#pods.owner(address)?.pod;
   }
@@ -172,7 +172,7 @@ export class PolicyModel {
   /**
    * Calls `use` with the rules that apply to a pod, on this or another node. The rules are valid
    * during the call only.
-   * @returns what `use` returns.
+   * @returns the result of `use`.
    */
   withRules<T>(pod: Pod, direction: Direction, use: (rules: PolicySetRules) => T): T {
     this.#update();
@@ -204,7 +204,10 @@ export class PolicyModel {
   namedPortsAt(address: string): readonly NamedPortMember[] {
     const pods = this.#pods.owner(address)?.class;
     if (pods === undefined) return [];
-    return [...this.#memberships.of(pods).namedPorts, ...this.#memberships.localNamedPorts(pods)];
+    return [
+      ...this.#memberships.entryOf(pods).namedPorts,
+      ...this.#memberships.localNamedPorts(pods),
+    ];
   }
 
   /** Updates policy sets and lists. Address entries are computed lazily. */
@@ -234,10 +237,10 @@ export class PolicyModel {
   }
 
   #entryOfPods(pod: Pod, pods: PodClass): AddressEntry {
-    const entry = this.#memberships.of(pods);
+    const entry = this.#memberships.entryOf(pods);
     if (!this.#pods.isLocal(pod)) return entry;
     return getOrCreate(this.#localEntries, pods, () => {
-      const { ingress, egress } = this.#policySets.of(pods);
+      const { ingress, egress } = this.#policySets.assignmentOf(pods);
       return {
         peers: entry.peers,
         namedPorts: [...entry.namedPorts, ...this.#memberships.localNamedPorts(pods)],

@@ -15,7 +15,7 @@ export class NamespaceIndex<T> {
     else for (const name of names) getOrCreate(this.#byName, name, () => new Set()).add(item);
   }
 
-  /** @param selections The same as for `add`. */
+  /** @param selections The selections that were passed to `add`. */
   delete(item: T, selections: readonly PodSelection[]): void {
     this.#byLabels.delete(item);
     for (const name of namespaceNames(selections) ?? []) {

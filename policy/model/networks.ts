@@ -17,7 +17,7 @@ export interface ListRanges {
 
 const NO_NETWORKS: ListRanges['networks'] = { IPv4: [], IPv6: [] };
 
-export class Networks {
+export class PeerNetworks {
   readonly #groups = new Map<ObjectKey, CidrGroup>();
   /** Lists that select CIDRGroups. */
   readonly #listsWithGroups = new Set<PeerList>();

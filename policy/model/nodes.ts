@@ -6,7 +6,7 @@ import type { ListChanges, PeerList } from './rule-lists.ts';
 import { matches } from './selectors.ts';
 import type { ListId } from './terms.ts';
 
-export class Nodes {
+export class NodeIndex {
   readonly #nodes = new Map<ObjectKey, Node>();
   readonly #byAddress = new Map<string, Set<Node>>();
   readonly #lists = new Set<PeerList>();
@@ -34,7 +34,7 @@ export class Nodes {
     return node.addresses;
   }
 
-  /** Whether a node has this address. */
+  /** Whether a node has an address. */
   has(key: ObjectKey, address: string): boolean {
     return this.#nodes.get(key)?.addresses.includes(address) === true;
   }

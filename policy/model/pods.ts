@@ -30,7 +30,8 @@ export interface PodClass {
 export interface PodState {
   readonly pod: Pod;
   /**
-   * undefined for a pod that is never subject or peer: it uses the host network or has finished.
+   * undefined for a pod that is never a subject or peer, because it uses the host network or has
+   * finished.
    */
   readonly class: PodClass | undefined;
 }
@@ -38,11 +39,11 @@ export interface PodState {
 /** Addresses and classes that a change affects. */
 export interface PodChange {
   readonly addresses: readonly string[];
-  /** Classes that got their first pod on this node, or lost the last. */
+  /** Classes that got their first pod on this node, or lost their last pod on this node. */
   readonly classes: readonly PodClass[];
 }
 
-export class Pods {
+export class PodIndex {
   readonly #nodeName: string;
   readonly #pods = new Map<ObjectKey, PodState>();
   readonly #namespaces = new Map<string, NamespaceState>();
@@ -74,7 +75,7 @@ export class Pods {
     const isSubject = !pod.hostNetwork && !pod.finished;
     const now = { pod, class: isSubject ? this.#classOf(pod) : undefined };
     this.#pods.set(pod.key, now);
-    // Add before removing: a class without pods is dropped with everything computed for it.
+    // Add before removing: a class without pods is dropped together with its cached entries.
     const classes = [...this.#addToClass(now), ...this.#removeFromClass(before)];
     return { addresses: [...pod.addresses, ...(before?.pod.addresses ?? [])], classes };
   }

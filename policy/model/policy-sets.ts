@@ -90,7 +90,7 @@ export class PolicySets {
   }
 
   /** The policy sets that apply to pods of a class on this node. */
-  of(pods: PodClass): Assignment {
+  assignmentOf(pods: PodClass): Assignment {
     return this.#assigned.get(pods) ?? NO_POLICIES;
   }
 
@@ -133,7 +133,7 @@ export class PolicySets {
    * changed rules.
    */
   update(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
-    // Assign first: then policy sets that are no longer needed have no references.
+    // Assign first, so that policy sets that are no longer needed have no references afterwards.
     const classes = [...this.#dirtyClasses].filter((pods) => this.#assign(pods));
     this.#dirtyClasses.clear();
     for (const set of this.#dirtySets) if (set.refCount === 0) this.#drop(set);
@@ -142,7 +142,7 @@ export class PolicySets {
       for (const direction of DIRECTIONS) {
         const before = stored.rules[direction];
         if (before === undefined) continue;
-        // Acquire new rules before releasing old ones, so that lists used by both keep their ids.
+        // Acquire new rules before releasing old rules, so that lists used by both keep their ids.
         stored.rules[direction] = this.#rulesOf(stored, direction);
         releaseRules(before, this.#lists);
       }
@@ -154,7 +154,7 @@ export class PolicySets {
     return { classes, sets };
   }
 
-  /** Returns undefined if the policy set applies to no pod any longer. */
+  /** The rules of a policy set; undefined if the policy set applies to no pod any longer. */
   rules({ policies, direction, refCount: uses }: PolicySet): PolicySetRules | undefined {
     if (uses === 0) return undefined;
     const inOrder = policies.toSorted((a, b) =>
@@ -163,7 +163,8 @@ export class PolicySets {
     const of = (tier: Policy['tier']) => inOrder.filter(({ policy }) => policy?.tier === tier);
     const rulesOf = (some: readonly StoredPolicy[]) =>
       some.flatMap(({ rules }) => rules[direction] ?? []);
-    // A policy set never contains both: NetworkPolicies replace the Baseline tier.
+    // A policy set never contains NetworkPolicies and the Baseline tier: NetworkPolicies replace
+    // the Baseline tier.
     const [isolating, baseline] = [of('NetworkPolicy'), of('Baseline')];
     return {
       admin: rulesOf(of('Admin')),
@@ -174,13 +175,13 @@ export class PolicySets {
 
   /** @returns whether the assignment changed. */
   #assign(pods: PodClass): boolean {
-    const before = this.of(pods);
+    const before = this.assignmentOf(pods);
     if (pods.localCount === 0) this.#assigned.delete(pods);
     else {
       const ingress = this.acquire(pods, 'ingress');
       this.#assigned.set(pods, { ingress, egress: this.acquire(pods, 'egress') });
     }
-    const now = this.of(pods);
+    const now = this.assignmentOf(pods);
     for (const set of [before.ingress, before.egress]) if (set !== undefined) this.release(set);
     return now.ingress !== before.ingress || now.egress !== before.egress;
   }
@@ -241,8 +242,8 @@ function appliesTo(policy: Policy, direction: Direction): boolean {
 }
 
 /**
- * Order within a tier. The API leaves it undefined for equal priorities and between kinds: by name,
- * then kind.
+ * Order within a tier. The API does not define an order for equal priorities or between kinds: use
+ * the name, then the kind.
  */
 function byPrecedence(a: Policy, b: Policy): number {
   return (

@@ -1,7 +1,7 @@
 /**
- * Address ranges. Addresses are bigints, so that both IP families share the code. A merged list of
- * ranges is sorted, and its ranges do not overlap. Adjacent ranges stay separate: adding a network
- * does not change the element of its neighbour.
+ * Address ranges. Addresses are of type bigint, so that both IP families share the code. A merged
+ * list of ranges is sorted, and its ranges do not overlap. Adjacent ranges stay separate, so that
+ * adding a network does not change the element of an adjacent network.
  */
 import ipaddr from 'ipaddr.js';
 import { familyOf } from '../../api/addresses.ts';
@@ -63,7 +63,7 @@ export function subtractRanges(
 }
 
 /**
- * Sorts ranges and merges overlapping ones. The result does not depend on the order of the input.
+ * Sorts ranges and merges overlapping ranges. The result does not depend on the order of the input.
  */
 export function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
   const joined: AddressRange[] = [];

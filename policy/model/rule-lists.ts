@@ -18,7 +18,7 @@ interface SharedList {
   /** Pods that are peers, or whose named ports are members. */
   readonly selections: readonly PodSelection[];
   refCount: number;
-  /** Reported as added, and not as removed since. */
+  /** Whether the list was reported as added, and not as removed since. */
   isLive: boolean;
 }
 
@@ -182,8 +182,8 @@ export class RuleLists {
 }
 
 /**
- * Possible destination pods of an egress rule. A peer that selects no pods may still include them
- * (a CIDR of the pod network), so then every pod is possible.
+ * Possible destination pods of an egress rule. If a peer is not a pod selection, every pod is
+ * possible: a CIDR may contain pod addresses.
  */
 function destinationSelections(peers: readonly PolicyPeer[] | undefined): readonly PodSelection[] {
   const selections = peers?.flatMap((peer) => (peer.kind === 'pods' ? [peer.selection] : []));

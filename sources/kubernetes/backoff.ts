@@ -29,8 +29,9 @@ export function jitteredBackoffMs(failures: number, random: () => number): numbe
 }
 
 /**
- * As `jitteredBackoffMs`, but at least the `Retry-After` of the server plus up to 50 % jitter,
- * because the server may have sent the same value to many clients.
+ * Milliseconds to wait before a retry: the result of `jitteredBackoffMs`, but at least the
+ * `Retry-After` of the server plus up to 50 % jitter. The server may have sent the same value to
+ * many clients.
  */
 export function retryDelayMs(failures: number, askedMs: number, random: () => number): number {
   return Math.max(jitteredBackoffMs(failures, random), Math.round(askedMs * (1 + random() / 2)));

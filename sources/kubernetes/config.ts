@@ -38,7 +38,7 @@ export async function loadClusterConfig(
     );
   }
   if (config.user.authProvider) {
-    // kube-proxy is also built without auth providers.
+    // Reject auth providers, which kube-proxy does not support either.
     const reason = 'auth-provider is not supported; use exec or tokenFile';
     throw new ClusterConfigError(`${where}${reason}`);
   }
@@ -50,7 +50,7 @@ async function baseConfig(
   master: string | undefined,
   serviceAccount: string,
 ): Promise<ClusterConfig> {
-  // Loaded only on demand: the YAML parser takes megabytes, and pods have no kubeconfig to parse.
+  // Load the YAML parser only on demand: it takes megabytes, and pods have no kubeconfig to parse.
   if (kubeconfig) return (await import('./kubeconfig.ts')).readKubeconfig(kubeconfig);
   if (master) {
     const cluster = { name: 'master', server: master, skipTLSVerify: false };

@@ -136,8 +136,8 @@ async function pem(
 }
 
 /**
- * Rejects data without PEM here, because Node's errors do not name the field. Node even ignores
- * such a certificate authority and then trusts none.
+ * Rejects data without PEM, because Node's errors do not name the field. Node even ignores a
+ * certificate authority without PEM, and then trusts no certificate.
  */
 function asPem(bytes: Buffer): Buffer {
   if (!bytes.includes('-----BEGIN ')) throw new Error('no PEM data found');

@@ -20,12 +20,16 @@ export class ApiError extends Error {
     this.retryAfterMs = retryAfterMs;
   }
 
-  /** The path or the object does not exist. A CRD, or a version of it, may not be installed. */
+  /**
+   * Whether the path or the object does not exist. A CRD, or a version of it, may not be installed.
+   */
   get isNotFound(): boolean {
     return this.code === 404;
   }
 
-  /** The resource version or continue token is older than the history that the server keeps. */
+  /**
+   * Whether the resource version or continue token is older than the history that the server keeps.
+   */
   get isExpired(): boolean {
     return this.code === 410 || this.reason === 'Expired' || this.reason === 'Gone';
   }
@@ -49,12 +53,12 @@ export class MalformedResponse extends Error {
 }
 
 /**
- * The response has an older resource version than an earlier one: the server lags behind, or etcd
- * was restored.
+ * The response has an older resource version than an earlier response: the server lags behind, or
+ * etcd was restored.
  */
 export class StaleResponse extends Error {
   override readonly name = 'StaleAnswer';
-  /** Number of consecutive stale responses, including this one. */
+  /** Number of consecutive stale responses, including this response. */
   readonly consecutive: number;
 
   constructor(version: string, seen: string, times: number) {
@@ -82,7 +86,7 @@ export function isApiServerFailure(error: unknown): error is ApiServerFailure {
 
 /**
  * Identifies the cause of a failure, so that failures of several kinds with one cause are logged
- * once. Unlike messages, which may contain variable text, it has few distinct values.
+ * once. Unlike messages, which may contain variable text, causes have few distinct values.
  */
 export function failureCause(failure: ApiServerFailure): string {
   const { name } = failure;
@@ -96,9 +100,9 @@ const MAX_RETRY_AFTER_SECONDS = 600;
 
 /**
  * Converts a `Status` object to an error.
- * @param retryAfter the `Retry-After` header. Only the form in seconds is read, which is what API
+ * @param retryAfter the `Retry-After` header. Only a number of seconds is read, the form that API
  * servers send.
- * @param advice appended to the message: what the operator can do.
+ * @param advice Advice for the operator, appended to the message.
  */
 export function statusError(
   status: unknown,

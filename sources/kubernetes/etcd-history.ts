@@ -1,4 +1,4 @@
-/** Detects that etcd was restored from a snapshot, after which the known history is void. */
+/** Detects that etcd was restored from a snapshot, which invalidates the known history. */
 import type { ObjectKey } from '../../api/objects.ts';
 import { isOlder, metadataOf, resourceVersionOf } from './metadata.ts';
 
@@ -7,7 +7,10 @@ export interface LastChange {
   /** Empty for a cluster-scoped object. */
   readonly namespace: string;
   readonly name: string;
-  /** Its resource version; undefined when it was deleted or stopped matching the selector. */
+  /**
+   * Resource version of the object; undefined when the object was deleted or stopped matching the
+   * selector.
+   */
   readonly version: string | undefined;
 }
 
@@ -30,11 +33,11 @@ export interface ServerState {
 
 /**
  * - `same`: the server still has the history that the agent followed.
- * - `older`: the server's resource version is older than the agent's. Either etcd was restored
- *   from a snapshot, or this API server lags behind.
+ * - `older`: the server's resource version is older than the agent's. Either etcd was restored from
+ *   a snapshot, or this API server lags behind.
  * - `other`: etcd was restored, and its resource version has already overtaken the agent's.
- * - `gone`: the object that changed last does not exist. It was deleted since, which a watch from
- *   the agent's version delivers, or it is newer than the restored snapshot.
+ * - `gone`: the object that changed last does not exist. Either it was deleted since, and a watch
+ *   from the agent's version delivers the deletion, or it is newer than the restored snapshot.
  */
 export type HistoryComparison = 'same' | 'older' | 'other' | 'gone';
 
@@ -54,7 +57,7 @@ function compareHistory(known: HistoryPosition, present: ServerState): HistoryCo
   const version = present.lastChange;
   if (version === known.lastChange.version) return 'same';
   if (version === undefined) return 'gone';
-  // A change since then is delivered by the watch.
+  // The watch delivers changes after the known version.
   return isOlder(known.version, version) ? 'same' : 'other';
 }
 
@@ -83,8 +86,8 @@ export class EtcdHistory {
   #undeliveredChange: ObjectKey | undefined;
 
   /**
-   * Whether a watch from the last version still has to confirm that the object that changed last
-   * was deleted.
+   * Whether a watch from the last version must still deliver the DELETED event of the object that
+   * changed last.
    */
   get hasUnconfirmedDeletion(): boolean {
     return this.#unconfirmedDeletion !== undefined;
@@ -107,8 +110,8 @@ export class EtcdHistory {
   }
 
   /**
-   * Whether the stale responses prove that etcd was restored. A single one may come from a lagging
-   * server.
+   * Whether the stale responses prove that etcd was restored. A single stale response may come from
+   * a lagging API server.
    */
   get isRestored(): boolean {
     return this.#staleResponses >= STALE_RESPONSE_LIMIT;
@@ -122,7 +125,7 @@ export class EtcdHistory {
     const comparison = compareHistory(known, present);
     this.recordResponse(comparison === 'older');
     const { lastChange: about } = known;
-    // A watch may have delivered the object's event in the meantime.
+    // A watch may have delivered the event of the object during the check.
     const isMissing = comparison === 'gone' && about !== undefined && about === this.#lastChange;
     this.#unconfirmedDeletion = isMissing ? { about, missingAt: present.version } : undefined;
     const hasNewEvents = this.#version !== known.version;
@@ -171,14 +174,14 @@ export class EtcdHistory {
     );
   }
 
-  /** Forgets the followed history; the next list starts a new one. */
+  /** Forgets the known history; the next list starts a new history. */
   reset(): void {
     this.startList('');
     this.#staleResponses = 0;
   }
 }
 
-/** Whether an object is the one that changed last. */
+/** Whether an object is the object that changed last. */
 export function isLastChange(lastChange: LastChange | undefined, object: unknown): boolean {
   return lastChange !== undefined && isSameObject(toLastChange(object, undefined), lastChange);
 }

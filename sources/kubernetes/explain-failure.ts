@@ -1,4 +1,6 @@
-/** Explains failed requests to the API server to operators: the cause, and what to check. */
+/**
+ * Explains failed requests to the API server for operators: the cause, and advice on what to check.
+ */
 
 /** The server that the request was sent to. */
 export interface RequestTarget {
@@ -26,7 +28,10 @@ interface ConnectionReason {
   readonly codes: RegExp;
   /** Distinguishes errors that share a code. */
   readonly message?: RegExp;
-  /** The first hop failed: the proxy if there is one, otherwise the API server. */
+  /**
+   * Whether the failure concerns the first hop: the proxy if there is one, otherwise the API
+   * server.
+   */
   readonly isFirstHop?: boolean;
   readonly explain: (error: SystemError, url: URL, check: string) => string;
 }
@@ -148,7 +153,8 @@ export function explainConnection(cause: unknown, target: RequestTarget | undefi
 }
 
 /**
- * What to do about an error response; empty when its message says enough.
+ * Advice for the operator on an error response; empty when the message of the response is
+ * sufficient.
  * @param body body of the response.
  */
 export function statusAdvice(
@@ -171,7 +177,7 @@ export function statusAdvice(
   return '';
 }
 
-/** What to do about a response that is not a Kubernetes `Status`. */
+/** Advice for the operator on a response that is not a Kubernetes `Status`. */
 export function nonStatusAdvice(code: number, text: string, location: string | undefined): string {
   if (/HTTP request to an HTTPS server/.test(text)) {
     return 'the server uses TLS: "server" in the kubeconfig must be an https:// URL';
@@ -180,7 +186,7 @@ export function nonStatusAdvice(code: number, text: string, location: string | u
     return `the server redirects to ${location ?? 'another address'}; ${CHECK_SERVER}`;
   }
   if (code === 404) return `the server does not have this path; ${CHECK_SERVER}`;
-  return `the response is not from an API server, but maybe from a proxy; ${CHECK_SERVER}`;
+  return `the response is not from an API server; a proxy may have sent it; ${CHECK_SERVER}`;
 }
 
 /**

@@ -33,7 +33,10 @@ export interface HttpRequestOptions {
   readonly method: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string | undefined;
-  /** Ends the request. The timeout also does, unless it is extended. */
+  /**
+   * Aborts the request. The timeout aborts the request too, unless the response extends the
+   * timeout.
+   */
   readonly signal: AbortSignal;
   readonly timeoutMs: number;
 }
@@ -43,7 +46,7 @@ export interface HttpResponse {
   readonly response: IncomingMessage;
   /** Replaces the timeout: milliseconds from now, or undefined for none until `close`. */
   setTimeout(timeoutMs: number | undefined): void;
-  /** Must be called when the response was read or is no longer needed. */
+  /** Releases the connection. Call it when the response was read or is no longer needed. */
   close(): void;
 }
 
@@ -58,9 +61,10 @@ export async function sendRequest(url: URL, options: HttpRequestOptions): Promis
   const outgoing = send(url, { agent, method, headers });
   // Errors are reported by the promise below or by the response.
   outgoing.on('error', () => {});
-  // From here on, the response reports errors to its reader.
+  // The stream to destroy on abort or timeout: the request until the response arrives, then the
+  // response.
   let open: { destroy(error?: Error): unknown } = outgoing;
-  const stop = () => open.destroy(new Error('stopped'));
+  const stop = () => open.destroy(new Error('request aborted'));
   signal.addEventListener('abort', stop, { once: true });
   let timer: NodeJS.Timeout | undefined;
   const restartTimeout = (timeoutMs: number | undefined) => {

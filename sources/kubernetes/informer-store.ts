@@ -17,9 +17,10 @@ export interface UnreadableObject {
 }
 
 /**
- * Called for an object that cannot be read; its last readable version stays in force. Called once
- * per object and reason, until the object becomes readable or is removed.
- * @param object undefined when the name cannot be read either. The call is then repeated each time.
+ * Called for an object that cannot be read; the last readable version of the object stays in force.
+ * Called once per object and reason, until the object becomes readable or is removed.
+ * @param object undefined when the name cannot be read either. `OnProblem` is then called each time
+ * the object is received.
  */
 export type OnProblem = (problem: InvalidObject, object: UnreadableObject | undefined) => void;
 
@@ -29,7 +30,7 @@ export interface InformerStoreOptions {
   readonly onProblem: OnProblem;
 }
 
-/** The objects of one kind that the sink has. Passes on only differences. */
+/** The objects of one kind that the sink has. Passes only changed objects to the sink. */
 export class InformerStore {
   readonly #options: InformerStoreOptions;
   readonly #objects = new Map<ObjectKey, ApiObject>();
@@ -50,7 +51,7 @@ export class InformerStore {
   }
 
   /**
-   * Stores an item of a list, which has no kind of its own.
+   * Stores an item of a list. List items have no kind; the list has the kind of all items.
    * @returns the object's key, if it can be read.
    */
   putListItem(item: unknown): ObjectKey | undefined {
@@ -94,15 +95,15 @@ export class InformerStore {
 
   /** The key of a list item, which may consist of metadata only. */
   keyOfListItem(item: unknown): ObjectKey | undefined {
-    // Errors are reported when the complete object is read.
+    // Ignore errors: reading the complete object reports them.
     return isRecord(item)
       ? this.#keyOf(withListKind(this.#options.kind, item), () => {})
       : undefined;
   }
 
   /**
-   * @returns the key of one known object that a complete list does not contain; undefined if it
-   * contains all.
+   * @returns the key of one known object that a complete list does not contain; undefined if the
+   * list contains all known objects.
    */
   firstMissingFrom(present: ReadonlySet<ObjectKey>): ObjectKey | undefined {
     for (const known of [this.#objects, this.#unreadable]) {
@@ -120,7 +121,7 @@ export class InformerStore {
 
   /** @returns the object's key, if it can be read. */
   #recordUnreadable(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
-    // The problem already explains why the name cannot be read.
+    // Do not report the name again: `problem` already explains why the name cannot be read.
     const key = this.#keyOf(raw, () => {});
     if (key === undefined) {
       this.#options.onProblem(problem, undefined);

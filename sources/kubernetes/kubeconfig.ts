@@ -17,8 +17,8 @@ interface UserEntry {
 /**
  * Reads the cluster and user of a kubeconfig's current context.
  *
- * Loads only the client-node modules that parse a kubeconfig: its index takes half a second of CPU
- * and 85 MiB for the API types. client-node's KubeConfig does not support `tokenFile`, which
+ * Loads only the client-node modules that parse a kubeconfig: the index module takes half a second
+ * of CPU and 85 MiB for the API types. client-node's KubeConfig does not support `tokenFile`, which
  * kubeadm uses in kube-proxy's kubeconfig.
  * @throws ClusterConfigError
  */

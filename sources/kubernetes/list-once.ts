@@ -9,7 +9,7 @@ import { createOpenSession, type Session, type Timeouts } from './session.ts';
 
 export interface ListOnceOptions extends ClusterOptions {
   readonly resources: readonly Resource[];
-  /** Called for each object that cannot be read; it is missing from the result. */
+  /** Called for each object that cannot be read. Such an object is missing from the result. */
   readonly onProblem: OnProblem;
   readonly timeouts?: Timeouts;
 }

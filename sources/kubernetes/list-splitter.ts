@@ -29,7 +29,7 @@ const BEFORE_ITEMS = /(?:^|[^\\])"items"\s*:\s*$/;
 
 /**
  * Parses each item of a Kubernetes list by itself as soon as it is complete. A list of thousands of
- * objects is therefore never in memory or parsed as a whole, even if the server does not paginate.
+ * objects is therefore never held or parsed as a whole, even if the server does not paginate.
  *
  *   {"kind":"ServiceList","metadata":{...},"items":[ {...} , {...} ]}
  *   '------------------- frame --------------------'  item    item  '-'
@@ -92,7 +92,7 @@ export class ListSplitter {
   }
 
   /**
-   * The text has ended.
+   * Ends the text and returns the remaining parts.
    * @throws MalformedResponse when it is not a list.
    */
   end(): ListPart[] {

@@ -21,9 +21,7 @@ export interface ListerOptions {
   readonly history: EtcdHistory;
   /** Called when the known objects are confirmed to match the server. */
   readonly onUpToDate: () => void;
-  /**
-   * Called when etcd was restored from a snapshot, after which the known history is void.
-   */
+  /** Called when etcd was restored from a snapshot, which invalidates the known history. */
   readonly onEtcdRestored: () => void;
 }
 
@@ -47,12 +45,12 @@ export class Lister {
   }
 
   /**
-   * Checks whether the server still has the followed history, and whether an object has changed
-   * since that the watch has to deliver (`history.undeliveredChange`).
+   * Checks whether the server still has the known history, and whether an object has changed whose
+   * event the watch has not delivered (`history.undeliveredChange`).
    * @param scope `all` compares every object, `last change` only the object that changed last.
    * @returns false when a relist is needed.
    * @throws StaleResponse when the server's version is older, until enough consecutive responses
-   * confirm it.
+   * prove that etcd was restored.
    */
   async checkHistory(
     session: Session,
@@ -192,9 +190,9 @@ export function expectList(kind: Kind, metadata: ListMetadata, form?: ListReques
 }
 
 /**
- * The cheapest request for the server's version and the current state of the object that changed
- * last. Without `resourceVersion` the response is as recent as etcd. One name in one namespace
- * reads a single key; a field selector over all namespaces would scan every object.
+ * Builds the cheapest request that returns the server's version and the current state of the object
+ * that changed last. Without `resourceVersion` the response is as recent as etcd. One name in one
+ * namespace reads a single key; a field selector over all namespaces would scan every object.
  */
 export function historyCheckRequest(
   path: string,
@@ -214,7 +212,7 @@ export function historyCheckRequest(
   };
 }
 
-/** @param from the watch delivers the changes after this version. */
+/** @param from The watch delivers changes after this resource version. */
 export function watchQuery(
   selectors: QueryParameters,
   from: string,

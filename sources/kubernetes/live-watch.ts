@@ -21,7 +21,7 @@ const VERY_SHORT_WATCH_MS = 1000;
  * An open watch, read in the background until it ends or is closed.
  *
  * Silence is not a failure: a kube-apiserver sends bookmarks for a kind only after its watch cache
- * has seen a change of it. But a connection that broke without a FIN or RST is silent too.
+ * has seen a change of it. However, a connection that broke without a FIN or RST is silent too.
  */
 export class LiveWatch {
   readonly #options: LiveWatchOptions;
@@ -44,12 +44,14 @@ export class LiveWatch {
     return this.#state;
   }
 
-  /** Whether the watch delivered an event that was accepted. An ERROR event does not count. */
+  /**
+   * Whether the watch delivered an event that `onEvent` accepted. An ERROR event does not count.
+   */
   get hasEvents(): boolean {
     return this.#events > 0;
   }
 
-  /** The watch ended within a second without any event, so there is no evidence that it worked. */
+  /** Whether the watch ended within a second without any event: a very short watch. */
   get endedAtOnce(): boolean {
     return this.#endedAtOnce;
   }

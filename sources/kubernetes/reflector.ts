@@ -27,9 +27,7 @@ export interface ReflectorOptions {
   readonly sink: ObjectSink;
   readonly onProblem: OnProblem;
   readonly observer: ResourceObserver | undefined;
-  /**
-   * Called when etcd was restored from a snapshot, after which the known history is void.
-   */
+  /** Called when etcd was restored from a snapshot, which invalidates the known history. */
   readonly onEtcdRestored: () => void;
   readonly log: SourceLog;
   readonly backoff: RetryClock;
@@ -41,18 +39,18 @@ export interface ReflectorOptions {
  */
 const NOT_FOUND_LIMIT = 3;
 const NOT_INSTALLED_POLL_MS = 60_000;
-/** Time for a new watch to deliver the expected DELETED event. */
+/** Milliseconds for a new watch to deliver the expected DELETED event. */
 const DELETED_EVENT_MS = 2000;
 /**
- * Time for a new watch to deliver a change known from the server; longer, because the watch cache
- * of another API server may lag behind.
+ * Milliseconds for a new watch to deliver a change that a list has shown. Longer than
+ * DELETED_EVENT_MS, because the watch cache of another API server may lag behind.
  */
 const UNDELIVERED_EVENT_MS = 10_000;
 
 /**
- * Keeps the sink in sync with one resource: lists it, watches from there, and relists when the
- * version has expired or etcd was restored. Calls `synced` after the first list, or when an
- * optional resource is not installed.
+ * Keeps the sink in sync with one resource: lists the resource, watches from the version of the
+ * list, and relists when the version has expired or etcd was restored. Calls `synced` after the
+ * first list, or when an optional resource is not installed.
  *
  * Objects are removed only on a DELETED event, when missing from a complete list, or when their CRD
  * is no longer installed.
@@ -65,16 +63,16 @@ export class Reflector {
   readonly #delivery: WatchDelivery;
   /** The resource version to watch from; undefined to list first. */
   #version: string | undefined;
-  /** The path of the resource that existed last. */
+  /** The resource path that last returned no 404. */
   #path: string;
   #watch: LiveWatch | undefined;
-  /** The value last reported to the observer. */
+  /** The watch state last reported to the observer. */
   #isWatching = false;
-  /** A new watch was requested, even if the open one is live. */
+  /** Whether `renew` has requested a new watch, even if the open watch is live. */
   #mustRenew = false;
   /** Ends the wait before the next attempt. */
   #endWait: () => void = () => {};
-  /** Consecutive attempts in which no path of an optional resource existed. */
+  /** Consecutive attempts in which every path of an optional resource returned 404. */
   #notFoundCount = 0;
   #isNotInstalled = false;
   #isSynced = false;
@@ -95,7 +93,7 @@ export class Reflector {
     });
     const onStalled = () => observer?.watchStalled(kind);
     this.#delivery = new WatchDelivery({ kind, log, clock: backoff, onStalled });
-    // Do not report a missing watch of an optional resource before it is known to exist.
+    // Do not report a missing watch of an optional resource before the resource is known to exist.
     if (resource.optional !== true) this.#reportWatchOpen(false);
   }
 
@@ -103,7 +101,7 @@ export class Reflector {
     return this.#options.resource.kind;
   }
 
-  /** Resolves when the sink's `synced` was called. */
+  /** Resolves after the call of the sink's `synced`. */
   get synced(): Promise<void> {
     return this.#synced.promise;
   }
@@ -114,8 +112,8 @@ export class Reflector {
   }
 
   /**
-   * Opens a new watch soon and checks the server's history before. The current watch stays open
-   * until then.
+   * Checks the server's history, then replaces the watch. The current watch stays open until the
+   * new watch is open.
    */
   renew(): void {
     this.#mustRenew = true;
@@ -151,7 +149,9 @@ export class Reflector {
     }
   }
 
-  /** Opens a watch unless one is live, then waits until it is silent or has ended. */
+  /**
+   * Opens a watch unless a live watch exists, then waits until the watch is silent or has ended.
+   */
   async #attempt(signal: AbortSignal): Promise<AttemptOutcome> {
     let hasResponse = false;
     let watch: LiveWatch | undefined;
@@ -180,8 +180,9 @@ export class Reflector {
   }
 
   /**
-   * Replaces the watch. The old one is read until the new one is open, because it may just be idle.
-   * The new one has its own session and connection, because the old connection may be broken.
+   * Replaces the watch. Reads the old watch until the new watch is open, because the old watch may
+   * just be idle. The new watch has its own session and connection, because the old connection may
+   * be broken.
    */
   async #renewWatch(signal: AbortSignal, onListed: () => void): Promise<void> {
     const { open } = this.#options;
@@ -192,14 +193,14 @@ export class Reflector {
     try {
       session = await open(signal);
       const { stream, from } = await this.#openStream(session, onListed);
-      // An error of the old watch still counts, unless its connection broke.
+      // An error of the old watch ends the attempt, unless it is a broken connection.
       const { failure } = before ?? {};
       if (failure !== undefined && !(failure instanceof ConnectionError)) {
         stream.close();
         throw failure;
       }
       this.#watch = this.#follow(session, stream, from);
-      // A request during opening may have arrived after the check of the history.
+      // `renew` may have been called after the check of the history, so check again.
       if (this.#mustRenew) this.#watch.markSilent();
       before?.close();
       this.#reportWatchOpen(true);
@@ -212,7 +213,7 @@ export class Reflector {
         if (current.failure !== undefined && !isApiServerFailure(current.failure))
           throw current.failure;
       }
-      // The old watch delivered an event, so no new one is needed.
+      // The old watch delivered an event, so no new watch is needed.
       if (current?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
       // A silent watch may no longer reach the API server, so do not report it as open.
       if (current?.state !== 'live') this.#reportWatchOpen(false);
@@ -220,7 +221,7 @@ export class Reflector {
     }
   }
 
-  /** Opens a watch at the path that existed last. On 404 tries each other path once. */
+  /** Opens a watch at `#path`. On 404 tries each other path once. */
   async #openStream(
     session: Session,
     onListed: () => void,
@@ -252,10 +253,13 @@ export class Reflector {
     }
   }
 
-  /** @param from the version that the watch was opened with. */
+  /**
+   * Reads events from an open watch.
+   * @param from Resource version that the watch was opened with.
+   */
   #follow(session: Session, stream: WatchStream, from: string): LiveWatch {
     const { timeouts, backoff } = this.#options;
-    // The old watch delivered the events between these versions while the new one was opened.
+    // The old watch delivered the events from `from` to `until` while the new watch was opened.
     const until = this.#version ?? from;
     let last = from;
     const watch: LiveWatch = new LiveWatch({
@@ -304,7 +308,7 @@ export class Reflector {
     if (!isConsistent) this.#resetHistory(`${version}, without the expected DELETED event`);
   }
 
-  /** @param what the version that contradicts the followed history. */
+  /** @param what The resource version that contradicts the known history, for the error message. */
   #resetHistory(what: string): never {
     this.#history.reset();
     this.#version = undefined;
@@ -346,7 +350,8 @@ export class Reflector {
 
   /** Whether the silence of the watch proves that it misses a change. */
   #hasMissedEvent(): boolean {
-    // The watch is to be replaced before its time for delivery is over.
+    // The watch is replaced before its time to deliver the event is over, so the silence proves
+    // nothing.
     if (this.#mustRenew) return false;
     const { undeliveredChange, hasUnconfirmedDeletion } = this.#history;
     if (undeliveredChange !== undefined) this.#delivery.recordMissedChange(undeliveredChange);
@@ -401,7 +406,10 @@ export class Reflector {
     }
   }
 
-  /** Waits until the time is over, `renew` is called, or a silent watch delivers an event. */
+  /**
+   * Waits for the given time. Ends earlier if `renew` is called or a silent watch delivers an
+   * event.
+   */
   async #wait(milliseconds: number, signal: AbortSignal): Promise<void> {
     const early = new AbortController();
     this.#endWait = () => early.abort();
@@ -411,7 +419,9 @@ export class Reflector {
   }
 }
 
-/** Milliseconds until the next check: a backoff at first, then about one minute. */
+/**
+ * Milliseconds until the next check for a missing CRD: a backoff at first, then about one minute.
+ */
 function notInstalledPollMs(notFoundCount: number, random: () => number): number {
   if (notFoundCount < NOT_FOUND_LIMIT) return jitteredBackoffMs(notFoundCount, random);
   return Math.round(NOT_INSTALLED_POLL_MS * (0.5 + random()));

@@ -30,10 +30,10 @@ export class ReloadingConfig {
   #open: OpenSession;
   #problem = '';
   #reading: Promise<void> | undefined;
-  /** The current read exceeded its timeout; callers no longer wait for it. */
+  /** Whether the current read has exceeded its timeout; callers no longer wait for the read. */
   #isOverdue = false;
 
-  /** @param config the configuration that the options give now. */
+  /** @param config The current configuration for the options. */
   constructor(options: ClusterOptions, context: ReloadingConfigContext, config: ClusterConfig) {
     this.#options = options;
     this.#context = context;
@@ -41,7 +41,7 @@ export class ReloadingConfig {
     this.#open = this.#openerFor(config);
   }
 
-  /** Opens a session with the configuration that the files contain at that time. */
+  /** Reads the files again and opens a session with the resulting configuration. */
   readonly open: OpenSession = async (signal) => {
     await this.#refresh(signal);
     return this.#open(signal);
@@ -63,9 +63,9 @@ export class ReloadingConfig {
   }
 
   /**
-   * Reloads the configuration, with a timeout for file systems that hang. While a read hangs no
-   * other is started, because a few hanging reads would block all file access of the process
-   * (libuv's thread pool).
+   * Reloads the configuration, with a timeout for file systems that hang. While a read hangs, no
+   * second read starts: a few hanging reads would block all file access of the process (libuv's
+   * thread pool).
    */
   async #refresh(signal: AbortSignal): Promise<void> {
     this.#reading ??= this.#read().finally(() => {

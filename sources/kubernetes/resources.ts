@@ -10,13 +10,16 @@ export interface Resource {
   readonly paths: readonly [string, ...string[]];
   /** `labelSelector`, `fieldSelector`. */
   readonly selectors: QueryParameters;
-  /** Belongs to a CRD that may not be installed; the resource then counts as empty. */
+  /**
+   * Whether the resource belongs to a CRD that may not be installed. The resource then counts as
+   * empty.
+   */
   readonly optional?: boolean;
 }
 
 /** Observes the watches of each kind, for metrics. */
 export interface ResourceObserver {
-  /** Whether a watch is open, as far as known. */
+  /** Called when a watch opens, closes or becomes silent. */
   watchOpen(kind: Kind, isOpen: boolean): void;
   /**
    * The objects are up to date: a list was read, a watch delivered an event, or a check found no
@@ -25,7 +28,7 @@ export interface ResourceObserver {
   upToDate(kind: Kind): void;
   /** The CRD is not installed, so the kind cannot be watched. */
   notInstalled(kind: Kind): void;
-  /** Objects had changed, and an open watch did not deliver the change. */
+  /** An object changed, but an open watch did not deliver the event. */
   watchStalled(kind: Kind): void;
 }
 
@@ -55,7 +58,7 @@ export function servingResources(nodeName: string): Resource[] {
   ];
 }
 
-/** All Services. kube-proxy's selectors exclude some that only DNS uses. */
+/** All Services. kube-proxy's selectors exclude Services that only DNS uses. */
 export const ALL_SERVICES: Resource = resource('Service');
 
 /** All Services and EndpointSlices. */
@@ -80,7 +83,10 @@ export function policyResources(): Resource[] {
   ];
 }
 
-/** For an agent with both features: all Nodes once, instead of only its own. */
+/**
+ * Resources for an agent that serves Services and enforces network policy. Lists all Nodes once,
+ * instead of only the agent's own.
+ */
 export function servingAndPolicyResources(nodeName: string): Resource[] {
   const policy = policyResources();
   const others = servingResources(nodeName).filter(

@@ -6,13 +6,13 @@ import { ApiError, type ApiServerFailure, MalformedResponse, StaleResponse } fro
 export interface AttemptOutcome {
   /** Undefined when the watch became silent or the server ended it normally. */
   readonly failure: ApiServerFailure | undefined;
-  /** The watch is still open, but delivered nothing for the silence period. */
+  /** Whether the watch is still open, but has delivered nothing for the silence period. */
   readonly isSilent: boolean;
-  /** A list was complete or a watch was opened, so the server works. */
+  /** Whether a list was complete or a watch was opened, so the server works. */
   readonly hasResponse: boolean;
-  /** The watch delivered an event or a bookmark. */
+  /** Whether the watch delivered an event or a bookmark. */
   readonly hasEvents: boolean;
-  /** A very short watch: it ended within a second without any event. */
+  /** Whether the watch was very short: it ended within a second without any event. */
   readonly watchEndedAtOnce: boolean;
 }
 
@@ -28,7 +28,7 @@ export interface RetryState {
 
 export interface RetryStep {
   readonly state: RetryState;
-  /** The resource version of the last watch is unusable: relist. */
+  /** Whether to relist, because the resource version of the last watch is unusable. */
   readonly mustRelist: boolean;
   readonly waitMs: number;
   /** Consecutive failures; 0 when the attempt did not fail. */
@@ -41,18 +41,18 @@ export const INITIAL_RETRY_STATE: RetryState = { failures: 0, relists: 0, shortW
  */
 const RELIST_JITTER_MS = 800;
 /**
- * Relist after this many consecutive very short watches, because no other way delivers changes
- * then.
+ * Relist after this many consecutive very short watches, because such watches deliver no changes.
  */
 const RELIST_AFTER_SHORT_WATCHES = 3;
 
 /**
- * Decides what follows an attempt. As in client-go, an outage does not cause a relist: the next
- * watch continues from the last version, and only a 410 for that version does. A server with an
- * older version than the agent sends no error; `etcd-history.ts` detects it.
+ * Decides whether a relist or a new watch follows an attempt, and after which wait. As in
+ * client-go, an outage does not cause a relist: the next watch continues from the last version.
+ * Only a 410 for that version causes a relist. A server with an older version than the agent sends
+ * no error; `etcd-history.ts` detects it.
  *
  * The first 410 causes a relist at once, apart from jitter. If no event arrives before the next
- * 410, the waits grow: a server that rejects the version it has just listed would otherwise be
+ * 410, the waits grow. Otherwise a server that rejects the version of its own last list would be
  * listed without a pause. client-go waits 0.8 to 1.6 s before each list.
  *
  * Very short watches increase the waits and eventually cause relists, as in client-go: a proxy may

@@ -41,7 +41,7 @@ export interface Session {
 /** An open watch. */
 export interface WatchStream {
   /**
-   * The parsed lines of the response as they arrive. Ends when the server ends it.
+   * The parsed lines of the response as they arrive. Ends when the server ends the response.
    * @throws ConnectionError, MalformedResponse
    */
   readonly events: AsyncIterable<unknown>;
@@ -49,7 +49,10 @@ export interface WatchStream {
 }
 
 const JSON_TYPE = 'application/json';
-/** kube-apiserver supports this since 1.15, also for CRDs. */
+/**
+ * Accept header that requests a PartialObjectMetadataList. kube-apiserver supports it since 1.15,
+ * also for CRDs.
+ */
 const METADATA_TYPE = `${JSON_TYPE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,${JSON_TYPE}`;
 /** Content type of the request body. */
 const CONTENT_TYPES = {
@@ -60,7 +63,10 @@ type WriteMethod = keyof typeof CONTENT_TYPES;
 
 /** Observes requests, for metrics. */
 export interface RequestObserver {
-  /** The head of a response arrived, or (`code` undefined) the request failed without one. */
+  /**
+   * Called when the head of a response has arrived, or with `code` undefined when the request
+   * failed without a response.
+   */
   request(request: {
     method: string;
     /** Host name and port. */
@@ -72,18 +78,18 @@ export interface RequestObserver {
 
 /**
  * Opens a session with freshly read credentials, because tokens and certificates rotate. The signal
- * ends all of its requests.
+ * aborts all requests of the session.
  * @throws ConnectionError
  */
 export type OpenSession = (signal: AbortSignal) => Promise<Session>;
 
 /** Timeouts in milliseconds. */
 export const TIMEOUTS = {
-  /** Reading credential files or running an exec credential plugin. */
+  /** Timeout for reading credential files or running an exec credential plugin. */
   credentials: 60_000,
-  /** Until the head of a response arrives. */
+  /** Timeout for the head of a response. */
   response: 30_000,
-  /** A complete page of a list. */
+  /** Timeout for a complete page of a list. */
   list: 120_000,
   /**
    * Silence after which a watch is renewed, because its connection may be broken; plus up to 50 %
@@ -117,7 +123,7 @@ async function readCredentials(
   try {
     const credentials = await Promise.race([source.read(), late]);
     if (credentials !== undefined) return credentials;
-    // A plugin that hangs is not started again; the next read waits for it.
+    // A hanging plugin is not started again; the next read waits for the running plugin.
     throw new Error(`reading credentials timed out after ${timeoutMs / 1000} s`);
   } catch (cause) {
     throw new ConnectionError(cause);
@@ -246,7 +252,7 @@ async function* eventsOf(
 
 /**
  * Yields a response in chunks of at most 64 KiB, each in its own turn of the event loop. Otherwise
- * one turn handles everything that the kernel has buffered, which may be megabytes.
+ * one turn would handle all data buffered by the kernel, possibly megabytes.
  */
 async function* chunks(response: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   for await (const chunk of response) {

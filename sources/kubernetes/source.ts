@@ -26,7 +26,10 @@ export interface KubernetesSourceOptions extends ClusterOptions {
   readonly onSessions?: (open: OpenSession) => void;
 }
 
-/** A kubelet takes up to a minute to update a mounted ConfigMap; this adds little to it. */
+/**
+ * The kubelet takes up to a minute to update a mounted ConfigMap. Polling every 5 s adds little to
+ * this delay.
+ */
 const CONFIG_POLL_MS = 5000;
 
 /**
@@ -66,7 +69,7 @@ export class KubernetesSource implements Source {
         sink,
         onProblem,
         observer,
-        // All resources share one etcd, so all have to check their history.
+        // All resources share one etcd, so all reflectors must check their history.
         onEtcdRestored: () => this.#renewAll(reflector),
         log,
         backoff,
@@ -78,7 +81,8 @@ export class KubernetesSource implements Source {
     this.#running = Promise.all(this.#reflectors.map((each) => each.run(this.#stop.signal)));
     const synced = Promise.all(this.#reflectors.map((each) => each.synced));
     await Promise.race([synced, this.#running]);
-    // The race handles every rejection, but a later one is a bug and must not stay silent.
+    // Report a rejection after the race as an unhandled rejection: it is a bug and must not stay
+    // silent.
     void this.#running.then(() => log.info({}, 'stopped watching the API server'));
   }
 

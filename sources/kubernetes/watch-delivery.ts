@@ -16,22 +16,22 @@ export interface WatchDeliveryOptions {
 /** Milliseconds without any watch event before all objects are compared; plus up to 50 % jitter. */
 const COMPARE_MS = 25 * 60_000;
 /**
- * The same after a watch was found to be stalled, when comparisons are the only way to detect
- * changes.
+ * Milliseconds between two comparisons of all objects while a watch is stalled; plus up to 50 %
+ * jitter. Only comparisons then detect changes.
  */
 const STALLED_COMPARE_MS = 10 * 60_000;
 
 /**
  * Detects whether the watches of one resource deliver events.
  *
- * A proxy or load balancer may accept watches and hold back their events. Silence alone does not
- * prove that, because an idle cluster has no events. After a long silence the agent therefore
- * compares its objects with the API server. A difference that the watch does not deliver
- * proves that it is stalled.
+ * A proxy or load balancer may accept watches and hold back their events. Silence does not prove
+ * that events are held back, because an idle cluster has no events. After a long silence the agent
+ * therefore compares its objects with the API server. If a difference is found and the watch does
+ * not deliver it, the watch is stalled.
  *
- * An etcd reports its progress every 10 to 11 minutes by default, except after an interval with an
- * event. The kube-apiserver then sends bookmarks. So a bookmark arrives within 23 minutes even on
- * an idle cluster, and normally nothing is compared.
+ * By default etcd reports its progress every 10 to 11 minutes, except after an interval with an
+ * event. The kube-apiserver sends a bookmark after each progress report. So a bookmark arrives
+ * within 23 minutes even on an idle cluster, and normally nothing is compared.
  */
 export class WatchDelivery {
   readonly #options: WatchDeliveryOptions;

@@ -10,8 +10,8 @@ import { type ParsedManifest, type ParsedObject, parseManifest } from './parse.t
 import type { ManifestProblem, Problem } from './problem.ts';
 
 /**
- * Larger files are rejected, because a file is parsed in one piece, at about a second per MB of
- * YAML.
+ * Maximum file size. A file is parsed in one piece, at about a second per MB of YAML, so larger
+ * files are rejected.
  */
 export const MAX_FILE_BYTES = 64 * 1024 * 1024;
 
@@ -34,10 +34,10 @@ interface LoadedObject extends ParsedObject {
 }
 
 /**
- * Reads all manifests of a directory once, with the rules that the agent uses at start. From a file
- * with problems, the readable objects are used. Of an object in two files, the first in the order
- * of file names is used. Objects of kinds not in `kinds` are skipped and counted. Objects and
- * problems are in the order of file names and lines.
+ * Reads all manifests of a directory once, with the rules that the agent uses at start. Uses the
+ * readable objects of a file with problems. If two files define an object, uses the first file by
+ * name. Objects of kinds not in `kinds` are skipped and counted. Objects and problems are in the
+ * order of file names and lines.
  * @returns as `ParsedManifest`.
  * @throws ManifestDirectoryError
  */
@@ -72,7 +72,7 @@ export function duplicateProblem(
   directory: string,
   { file, line, object, usedFile }: DuplicateObject,
 ): ManifestProblem {
-  const reason = `is not used: ${JSON.stringify(usedFile)} defines it too and takes precedence`;
+  const reason = `is not used: ${JSON.stringify(usedFile)} defines the same object and takes precedence`;
   return { file: join(directory, file), line, object, reason };
 }
 
@@ -93,13 +93,16 @@ export function listManifests(directory: string): string[] {
 }
 
 export interface ManifestFile extends ParsedManifest {
-  /** Only white space. A file is also blank while a shell's `>` has opened but not written it. */
+  /**
+   * Whether the file contains only white space. A file is also blank after a shell's `>` has opened
+   * it and before the command writes.
+   */
   readonly blank: boolean;
 }
 
 /**
- * Reads and parses one file. Never throws: an unreadable file is a problem. Anything but a regular
- * file counts as empty.
+ * Reads and parses one file. Never throws: an unreadable file is a problem. A path that is not a
+ * regular file counts as empty.
  */
 export function readManifest(
   directory: string,

@@ -20,8 +20,9 @@ interface FileDefinition extends ParsedObject {
 }
 
 /**
- * Decides which file defines an object. If several do, the first in the order of file names (by
- * code unit) takes precedence. When it no longer defines the object, the next one does.
+ * Decides which file defines an object. If several files define the object, the first by name (by
+ * code unit) takes precedence. When that file no longer defines the object, the next file takes
+ * precedence.
  */
 export class FilePrecedence {
   readonly #definitions = new Map<string, Map<string, FileDefinition>>();

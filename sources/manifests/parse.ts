@@ -28,13 +28,13 @@ export interface ParsedManifest {
 interface RawDocument {
   readonly value: unknown;
   readonly line: number;
-  /** Lines on which the elements of its `items` start, as far as known. */
+  /** Lines on which the elements of `items` start; undefined for an unknown line. */
   readonly itemLines: readonly (number | undefined)[];
 }
 
 /**
  * Limit on expansions of one YAML anchor. Shared values stay shared, so a "billion laughs" document
- * takes little memory; the limit bounds its CPU time.
+ * takes little memory. The limit bounds the CPU time for such a document.
  */
 const MAX_ALIASES = 1000;
 
@@ -45,7 +45,7 @@ interface Candidate {
   readonly line: number;
 }
 
-/** Supported lists: their apiVersions, and the kind of elements that do not have one. */
+/** Supported list kinds: their apiVersions, and the kind of elements without a kind. */
 const LISTS = new Map<string, { apiVersions: readonly string[]; kind: Kind | undefined }>([
   ['List', { apiVersions: ['v1'], kind: undefined }],
   ...(Object.keys(API_VERSIONS) as Kind[]).map(
@@ -110,7 +110,7 @@ function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem
     return [];
   }
   const list = LISTS.get(kind);
-  // Another API group may have a list of the same name.
+  // Check the apiVersion too: another API group may have a list of the same kind.
   const isRequested = list?.kind === undefined || kinds.includes(list.kind);
   if (list === undefined || !isRequested) return [{ kind, value, line }];
   if (!list.apiVersions.includes(apiVersion)) {
@@ -163,8 +163,7 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
   const lineCounter = new LineCounter();
   const lineAt = (offset: number | undefined) => lineCounter.linePos(offset ?? 0).line || 1;
   const documents: RawDocument[] = [];
-  // Kubernetes manifests use merge keys. Tags that create Maps, Dates and the like have no use
-  // here.
+  // Kubernetes manifests use merge keys. Tags that create Maps or Dates are not needed.
   const options = { prettyErrors: false, merge: true, resolveKnownTags: false, stringKeys: true };
   let line = 1;
   try {

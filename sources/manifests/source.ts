@@ -22,7 +22,7 @@ export interface ManifestSourceOptions {
   /** Objects of other kinds are skipped. */
   readonly kinds: readonly Kind[];
   readonly sink: ObjectSink;
-  /** Called once for each problem when it appears, and again when it reappears. */
+  /** Called when a problem appears, and again when the problem reappears. */
   readonly onProblem: (problem: ManifestProblem) => void;
   /**
    * Called when a file or the directory no longer has problems.
@@ -30,15 +30,15 @@ export interface ManifestSourceOptions {
    */
   readonly onRecovered?: (file: string, isGone: boolean) => void;
   /**
-   * Called with the number of files that have problems, where the directory counts as one: after
-   * the first read, then on changes.
+   * Called with the number of files that have problems, after the first read and then on changes.
+   * An unreadable directory counts as one file.
    */
   readonly onFaulty?: (count: number) => void;
   /** Milliseconds between periodic rescans. */
   readonly rescanMs?: number;
 }
 
-/** State of one file. `objects` are the objects in force from it. */
+/** State of one file. `objects` are the objects of the file that are in force. */
 interface FileState extends Pick<ManifestFile, 'objects' | 'problems' | 'warnings'> {
   /** undefined: read the file again at the next scan. */
   readonly signature: string | undefined;
@@ -60,16 +60,16 @@ const RACY_MS = 20;
  * A manifest directory as a source.
  *
  * A file with problems is reported, and all of its last good objects stay in force: half a manifest
- * is never intended. A file that was never good has no such objects, so its readable ones are used;
- * one bad field at start must not keep back a node's other Services. A file that becomes blank also
- * keeps its objects, because the shell's `>` and editors leave it blank for a moment. To remove
- * objects, delete them or the file.
+ * is never intended. A file that was never good has no last good objects, so its readable objects
+ * are used. One bad field at start must not hold back the other Services of a node. A file that
+ * becomes blank also keeps its objects, because the shell's `>` and editors leave it blank for a
+ * moment. To remove objects, delete them from the file, or delete the file.
  *
  * Uses `fs.watch` instead of chokidar. chokidar 5 missed a file renamed over another with the same
- * mtime, and the `..data` swap of a ConfigMap mount while the old target exists. It also took up to
- * a second for new files. An event only triggers a scan; the scan compares inode, size and times of
- * every file. A periodic rescan finds changes without events: targets of symbolic links, network
- * file systems, and a recreated directory.
+ * mtime, and the `..data` swap of a ConfigMap mount while the old target exists. chokidar also took
+ * up to a second to report new files. An event only triggers a scan; the scan compares inode, size
+ * and times of every file. A periodic rescan finds changes without events: targets of symbolic
+ * links, network file systems, and a recreated directory.
  * @throws ManifestDirectoryError from `start` when the directory cannot be read.
  */
 export class ManifestSource implements Source {
@@ -141,7 +141,7 @@ export class ManifestSource implements Source {
 
   /**
    * Scans the directory now, or once more after the current scan. Rejects only with errors of the
-   * sink or `onProblem`. They are bugs, so no caller catches them.
+   * sink or `onProblem`. Such errors are bugs, so no caller catches them.
    */
   #scan(): Promise<void> {
     this.#scanAgain = true;
@@ -172,7 +172,7 @@ export class ManifestSource implements Source {
     }
   }
 
-  /** Watches the directory, and a new one after it was recreated. */
+  /** Watches the directory. Watches the new directory after the directory was recreated. */
   #watch(): void {
     const { directory } = this.#options;
     let identity: string;
@@ -266,7 +266,7 @@ export class ManifestSource implements Source {
     this.#options.onProblem({ file: this.#options.directory, reason });
   }
 
-  /** For example ENOSPC, when the user's inotify watches are used up. */
+  /** Reports a failed watch, for example ENOSPC when the user's inotify watches are used up. */
   #reportWatch(error: unknown): void {
     const { directory, rescanMs, onProblem } = this.#options;
     const message = asError(error).message;
@@ -275,7 +275,7 @@ export class ManifestSource implements Source {
   }
 }
 
-/** The new objects, then the old ones that they do not replace. */
+/** The new objects, then old objects that no new object replaces. */
 function merge(
   objects: readonly ParsedObject[],
   last: readonly ParsedObject[],
@@ -284,7 +284,10 @@ function merge(
   return [...objects, ...last.filter(({ object }) => !names.has(`${object.kind} ${object.key}`))];
 }
 
-/** Changes whenever the file does; undefined when a change could go unnoticed. */
+/**
+ * A signature that changes whenever the file changes; undefined when a change could leave the
+ * signature unchanged.
+ */
 function signatureOf(path: string): string | undefined {
   let stats: BigIntStats;
   try {

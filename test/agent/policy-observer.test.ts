@@ -55,7 +55,7 @@ function world() {
         givenUp: 0,
         overdue: 0,
         notLearned: 0,
-        isBlind: false,
+        isNotObserving: false,
       }),
       queueDrops: async () => 0,
       denied: async () => [],

@@ -563,7 +563,7 @@ describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, C
         [{ portRange: { start: 80, end: 80 } }, { protocol: 'TCP', first: 80, last: 80 }],
         [{ namedPort: 'No pod has this' }, { protocol: undefined, name: 'No pod has this' }],
       ] as const) {
-        it(JSON.stringify(port), () => {
+        it(`reads ${JSON.stringify(port)}`, () => {
           const read = withRule(kind, 'ingress', { action: 'Deny', ...rule(port) });
           assert.deepEqual([read.rule?.ports, read.faults], [[expected], []]);
         });
@@ -582,13 +582,17 @@ describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, C
         [{ portNumber: { port: 80, endPort: 81 } }, '.portNumber.endPort', /unknown field/],
         [{ portRange: {} }, '.portRange.start', /required/],
         [{ portRange: { start: 80 } }, '.portRange.end', /required/],
-        [{ portRange: { start: 81, end: 80 } }, '.portRange.end', /not be less than start, 81/],
+        [
+          { portRange: { start: 81, end: 80 } },
+          '.portRange.end',
+          /not be less than start \(81\), but is 80/,
+        ],
         [{ portRange: { start: 0, end: 80 } }, '.portRange.start', /1 to 65535/],
         [{ portRange: { start: 1, end: 2, port: 3 } }, '.portRange.port', /unknown field/],
         [{ namedPort: '' }, '.namedPort', /not be empty/],
         [{ namedPort: 80 }, '.namedPort', /string/],
       ] as const) {
-        it(`cannot be ${JSON.stringify(port)}`, () => {
+        it(`rejects ${JSON.stringify(port)}`, () => {
           failsClosed(kind, 'ingress', rule(port), `.ports[0]${field}`, reason);
         });
       }
@@ -610,7 +614,7 @@ describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, C
       ],
       [{ destinationNamedPort: 'http' }, { protocol: undefined, name: 'http' }],
     ] as const) {
-      it(JSON.stringify(port), () => {
+      it(`reads ${JSON.stringify(port)}`, () => {
         const read = withRule('ClusterNetworkPolicy', 'ingress', { action: 'Deny', ...rule(port) });
         assert.deepEqual([read.rule?.ports, read.faults], [[expected], []]);
       });
@@ -633,12 +637,12 @@ describe('read-cluster-policy: AdminNetworkPolicy, BaselineAdminNetworkPolicy, C
       [
         tcp({ range: { start: 3, end: 2 } }),
         '.tcp.destinationPort.range.end',
-        /less than start, 3/,
+        /less than start \(3\)/,
       ],
       [tcp({ range: { start: 2, end: 3, step: 1 } }), '.tcp.destinationPort.range.step', /known/],
       [{ destinationNamedPort: '' }, '.destinationNamedPort', /not be empty/],
     ] as const) {
-      it(`cannot be ${JSON.stringify(port)}`, () => {
+      it(`rejects ${JSON.stringify(port)}`, () => {
         failsClosed('ClusterNetworkPolicy', 'ingress', rule(port), `.protocols[0]${field}`, reason);
       });
     }

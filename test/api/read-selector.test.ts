@@ -88,17 +88,17 @@ describe('read-selector: reading a label selector', () => {
     [
       { matchExpressions: [{ key: 'a', operator: 'In' }] },
       'matchExpressions[0].values',
-      /must have a value for In/,
+      /must have at least one value for operator In/,
     ],
     [
       { matchExpressions: [{ key: 'a', operator: 'NotIn', values: [] }] },
       'matchExpressions[0].values',
-      /must have a value for NotIn/,
+      /must have at least one value for operator NotIn/,
     ],
     [
       { matchExpressions: [{ key: 'a', operator: 'Exists', values: ['b'] }] },
       'matchExpressions[0].values',
-      /must be empty for Exists/,
+      /must be empty for operator Exists/,
     ],
     [
       { matchExpressions: [{ key: 'a', operator: 'In', values: ['b', 7] }] },

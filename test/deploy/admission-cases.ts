@@ -48,9 +48,11 @@ const EXTERNAL_NAME = {
 };
 const LOAD_BALANCER = { type: 'LoadBalancer', allocateLoadBalancerNodePorts: true };
 const NODE_PORT = 'spec.type: a NodePort Service cannot serve all ports of a node';
-const NO_VIP = 'spec.clusterIP: a headless Service has no VIP to serve all ports of';
+const NO_VIP =
+  'spec.clusterIP: a headless Service has no VIP, and an all-ports Service needs a VIP';
 const EXTERNAL_IPS = 'spec.externalIPs: external IPs cannot be served on all ports';
-const NO_NAME = 'spec.type: an ExternalName Service has no VIP to serve all ports of';
+const NO_NAME =
+  'spec.type: an ExternalName Service has no VIP, and an all-ports Service needs a VIP';
 const PORTS = 'spec.ports: must be empty when spec.allPorts is true';
 const CONTRADICTION = `${ANNOTATION}: port ranges contradict spec.allPorts: true`;
 

@@ -164,7 +164,7 @@ describe('recorder: the recorder of Events', () => {
     const see = (note = 'spec.type: no') => {
       for (const each of others) each.sharedWarning(WEB, 'RefusedNodePort', note);
     };
-    /** Advances in steps, so that one node has written before the next starts. */
+    /** Advances the clock in steps, so that one node has written before the next node starts. */
     const pass = async (milliseconds: number) => {
       for (let passed = 0; passed < milliseconds; passed += 500) {
         timers.advance(Math.min(500, milliseconds - passed));

@@ -106,7 +106,7 @@ describe('response: /healthz and /livez', () => {
 
   const NOW = '"currentTime":"2026-01-01T00:00:00.000Z"';
 
-  it('fails /healthz with what it waits for, but not /livez, before the first sync', () => {
+  it('fails /healthz and lists missing conditions, but does not fail /livez, before the first sync', () => {
     const { health, missing } = build();
     missing.push('Services from the API server 192.0.2.1:6443', 'Node "a"');
     assert.equal(

@@ -138,7 +138,7 @@ describe('backend: iptables', () => {
     await backend.apply(true);
   });
 
-  it('writes only a changed Service after a start that found everything in place', async () => {
+  it('writes only the changed Service after a start that wrote nothing', async () => {
     const { iptables } = kernelWithForeignJump();
     const start = async () => {
       const backend = iptablesBackend(iptables, {
@@ -161,7 +161,8 @@ describe('backend: iptables', () => {
       [route({ id: '7', name: 'default/s7', clusterIP: '10.96.0.7' }, ['10.244.0.2'])],
       [],
     );
-    // Its KUBE-SVC chain, and one KUBE-SEP chain of two rules in place of the other.
+    // The KUBE-SVC chain of the Service, and a new KUBE-SEP chain of two rules that replaces the
+    // old KUBE-SEP chain.
     const rules = (nat: number) =>
       new Map([
         ['mangle', 0],

@@ -1,6 +1,7 @@
 /**
  * Parses rendered rules, and follows a packet on every possible path through their chains. Supports
- * the matches and targets that our rules use and throws on others, so that none is ignored.
+ * the matches and targets that Portwide's rules use. Throws on any other match or target, so that
+ * none is ignored.
  */
 import { network, type Packet } from '../traffic/expected-outcome.ts';
 

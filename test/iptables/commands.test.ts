@@ -54,7 +54,7 @@ describe('commands: iptables commands', () => {
     }
   });
 
-  it('finds a table whatever its size', async () => {
+  it('finds a table of any size', async () => {
     // More output than execa buffers.
     programs.write('iptables-nft-save', "head -c 101000000 /dev/zero | tr '\\0' x");
     await iptablesCommands('IPv4', 'nft').probe('nat');

@@ -53,7 +53,7 @@ class Machine {
   }
 
   syncIncrementally(): void {
-    for (const pending of this.ruleset.pending()) {
+    for (const pending of this.ruleset.pendingChanges()) {
       this.kernel.get(pending.table)?.restore(restoreInput(pending, this.perTransaction));
       this.ruleset.markWritten(pending);
     }
@@ -186,7 +186,7 @@ describe('incremental: a change of one Service', () => {
     }
     machine.take(table, []);
     await machine.syncFully();
-    for (const pending of machine.ruleset.pending()) machine.ruleset.markWritten(pending);
+    for (const pending of machine.ruleset.pendingChanges()) machine.ruleset.markWritten(pending);
 
     table.upsert(
       slice([endpoint('10.244.0.1'), endpoint('10.244.0.3')], {
@@ -196,7 +196,7 @@ describe('incremental: a change of one Service', () => {
     );
     machine.take(table, []);
     const changes = machine.ruleset
-      .pending()
+      .pendingChanges()
       .map(({ table: name, write, remove }) => [
         name,
         [...write.keys()].map((chain) => chain.slice(0, 9)).sort(),

@@ -4,7 +4,7 @@ import { iptablesRuleset } from '../../iptables/backend.ts';
 import { iptablesStaticRules } from '../../iptables/base-rules.ts';
 import { isOwnChain, serviceChains } from '../../iptables/chains.ts';
 import { restoreInput } from '../../iptables/restore.ts';
-import { oneIn, ruleText } from '../../iptables/rule.ts';
+import { ruleText, statisticMatch } from '../../iptables/rule.ts';
 import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { chooseVariant } from '../../iptables/variant.ts';
 import { route } from '../fixtures.ts';
@@ -22,7 +22,7 @@ const countRules = (lines: readonly string[]) =>
   lines.filter((line) => line.startsWith('-A ')).length;
 
 describe('rules: chain names', () => {
-  it("equals kube-proxy's names", () => {
+  it("generates kube-proxy's names", () => {
     // As in every cluster, for the API server's own Service.
     assert.equal(
       serviceChains('default/kubernetes:https', 'TCP').cluster,
@@ -75,7 +75,7 @@ describe('rules: chains of Services', () => {
 
 describe('rules: the text of a rule', () => {
   it('rounds probabilities as the kernel does', () => {
-    const text = [1, 2, 3, 7, 2048].map((n) => oneIn(n).split(' ').at(-1));
+    const text = [1, 2, 3, 7, 2048].map((n) => statisticMatch(n).split(' ').at(-1));
     assert.deepEqual(text, [
       '1.00000000000',
       '0.50000000000',
@@ -275,10 +275,10 @@ describe('rules: input of iptables-restore', () => {
   it('keeps a change pending that arrives during a write', () => {
     const ruleset = iptablesRuleset(options());
     ruleset.update([route({}, ['10.244.0.1'])], []);
-    const writing = ruleset.pending();
+    const writing = ruleset.pendingChanges();
     ruleset.update([route({}, ['10.244.0.2'])], []);
     for (const change of writing) ruleset.markWritten(change);
-    const left = ruleset.pending().find(({ table }) => table === 'nat');
+    const left = ruleset.pendingChanges().find(({ table }) => table === 'nat');
     assert.deepEqual([left?.write.size, left?.remove.length], [2, 1]);
   });
 });

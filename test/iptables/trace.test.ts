@@ -40,7 +40,7 @@ function tablesFor(routes: readonly Route[], local: ReadonlySet<string>, fields 
 
 describe('trace: generated packets through the iptables rules', () => {
   for (const family of IP_FAMILIES) {
-    it(`gives packets the outcome that Routes say (${family})`, () => {
+    it(`gives each packet the outcome that its Route defines (${family})`, () => {
       const settings = fc.record({
         masqueradeAll: fc.boolean(),
         localDetector: localDetectors(family),

@@ -64,7 +64,7 @@ describe('backend: ipvs', () => {
     timers = new FakeTimers();
   });
 
-  it('writes first what a packet needs last, and binds the VIP at the end', async () => {
+  it('writes items in the order of stages, and binds the VIP last', async () => {
     const fake = new FakeKernel();
     const { backend } = await agent(fake, [wide()]);
     await backend.apply(true);
@@ -160,7 +160,7 @@ describe('backend: ipvs', () => {
 
   for (const full of [false, true]) {
     const sync = full ? 'full' : 'partial';
-    it(`drains after it removes entries that lead to endpoints, and before their guards (${sync} sync)`, async () => {
+    it(`starts draining after it removes entries that direct packets to endpoints, and before it removes guard entries (${sync} sync)`, async () => {
       const fake = new FakeKernel();
       const backend = await serving(fake, [wide()]);
       fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
@@ -349,8 +349,7 @@ describe('backend: ipvs', () => {
           device: 'kube-ipvs0',
           count: 1,
           vips: [VIP],
-          message:
-            'no Service is served on these VIPs; they stay bound until their connections end',
+          message: 'VIPs without a served Service stay bound until their connections end',
         },
       ]);
       assert.equal(backend.stats?.().drainingVips, 1);
@@ -415,7 +414,7 @@ describe('backend: ipvs', () => {
     assert.deepEqual(fake.take(), [`delete-destination FWM ${MARK} > ${POD}:0`]);
   });
 
-  it('gives handshakes with each destination their time, whenever it started draining', async () => {
+  it('waits for handshakes with each destination, whenever the destination started draining', async () => {
     const fake = new FakeKernel();
     const pods = [POD, '10.244.0.2', '10.244.0.3'];
     const backend = await serving(fake, [wide(pods)]);
@@ -436,7 +435,7 @@ describe('backend: ipvs', () => {
     }
   });
 
-  it('sets weight 0 again when that failed before', async () => {
+  it('sets weight 0 again after setting it has failed', async () => {
     const fake = new FakeKernel();
     const backend = await serving(fake, [wide([POD, '10.244.0.2'])]);
     fake.set(`FWM ${MARK}`, `${POD}:0`, { activeConnections: 1 });
@@ -452,7 +451,7 @@ describe('backend: ipvs', () => {
 
   it('creates no fwmark service without a mark record', async () => {
     const fake = new FakeKernel();
-    // It needs two marks, and the range has one.
+    // The Route needs two marks, and the range has only one mark.
     const two = route(
       {
         match: { kind: 'all' },
@@ -591,7 +590,7 @@ describe('backend: ipvs', () => {
     assert.match((await backend.findDrift()) ?? '', /^IPVS service TCP /);
   });
 
-  it('counts marks in use and Services that wait for one', async () => {
+  it('counts marks in use and Services that wait for a mark', async () => {
     const late = route(
       {
         id: 'late',

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type ComparisonScope, compareWithKernel } from '../../ipvs/compare.ts';
 import { DesiredItems } from '../../ipvs/desired-items.ts';
-import { type Item, itemKey } from '../../ipvs/items.ts';
+import { type IpvsItem, itemKey } from '../../ipvs/items.ts';
 import type { SetName } from '../../ipvs/sets.ts';
 import type { IpsetEntry } from '../../netlink/ipset/ipset.ts';
 import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
@@ -21,10 +21,14 @@ const listed = (address: string): IpvsServiceKey => ({
   port: 80,
 });
 const SERVICE = marked(4098);
-const entry = (set: SetName, fields: IpsetEntry): Item => ({ kind: 'entry', set, entry: fields });
+const entry = (set: SetName, fields: IpsetEntry): IpvsItem => ({
+  kind: 'entry',
+  set,
+  entry: fields,
+});
 const RANGE = { ip: VIP, protocol: 'UDP', port: 100, portTo: 102, skbMark: 4098 } as const;
 
-const DESIRED: readonly Item[] = [
+const DESIRED: readonly IpvsItem[] = [
   entry('KUBE-MARKS', { ip: VIP, mark: 4098, comment: 'default/web' }),
   { kind: 'service', service: SERVICE, config },
   { kind: 'destination', service: SERVICE, destination: POD },
@@ -33,7 +37,7 @@ const DESIRED: readonly Item[] = [
   { kind: 'address', address: VIP },
 ];
 
-function text(item: Item): string {
+function text(item: IpvsItem): string {
   if (item.kind !== 'entry') return itemKey(item);
   return [item.set, ...Object.values(item.entry)].join(' ');
 }
@@ -134,7 +138,7 @@ describe('compare: diff against the kernel', () => {
       const fake = new FakeKernel(family);
       const kernel = fake.open();
       const desired = new DesiredItems();
-      const items: Item[] = [first, second].map((address) => ({ kind: 'address', address }));
+      const items: IpvsItem[] = [first, second].map((address) => ({ kind: 'address', address }));
       for (const item of items) desired.addReference(item);
       await kernel.prepare(desired);
       await kernel.add(items);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { IP_FAMILIES } from '../../api/objects.ts';
 import { compileIpvsItems, markOwners } from '../../ipvs/compile.ts';
-import { destinationText, entryText, type Item, serviceText } from '../../ipvs/items.ts';
+import { destinationText, entryText, type IpvsItem, serviceText } from '../../ipvs/items.ts';
 import type { Route } from '../../services/route.ts';
 import { allowsOwnVips, trafficPlan } from '../../traffic/plan.ts';
 import { route } from '../fixtures.ts';
@@ -33,7 +33,7 @@ function compile(from: Route, fields: Parameters<typeof compileOptions>[0] = {})
 }
 
 /** One line for each item, without undefined fields. */
-function itemText(item: Item): string {
+function itemText(item: IpvsItem): string {
   switch (item.kind) {
     case 'service': {
       const { scheduler, schedulerFlags, persistenceSeconds } = item.config;
@@ -305,7 +305,7 @@ describe('compile: generated Routes in the ipvs mode', () => {
  * Asserts that destinations have a service, equal entries have equal marks, and marks have a
  * record.
  */
-function checkReferences(items: readonly Item[]): void {
+function checkReferences(items: readonly IpvsItem[]): void {
   const services = new Set<string>();
   const recorded = new Set<number>();
   const marks = new Map<string, number | undefined>();

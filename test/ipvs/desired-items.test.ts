@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { DesiredItems } from '../../ipvs/desired-items.ts';
-import { type Item, itemKey } from '../../ipvs/items.ts';
+import { type IpvsItem, itemKey } from '../../ipvs/items.ts';
 import { isRanged } from '../../ipvs/port-ranges.ts';
 
 const VIP = '203.0.113.1';
@@ -17,19 +17,19 @@ interface Asked {
   readonly endpoints: readonly string[];
 }
 
-function itemsOf({ mark, ports, hasAll, persistenceSeconds, endpoints }: Asked): Item[] {
+function itemsOf({ mark, ports, hasAll, persistenceSeconds, endpoints }: Asked): IpvsItem[] {
   const service = { kind: 'mark', family: 'IPv4', mark } as const;
   const config = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds };
   return [
     { kind: 'service', service, config },
     ...endpoints.map(
-      (address): Item => ({ kind: 'destination', service, destination: { address, port: 0 } }),
+      (address): IpvsItem => ({ kind: 'destination', service, destination: { address, port: 0 } }),
     ),
     ...(hasAll
       ? [{ kind: 'entry', set: 'KUBE-ALL-PORTS', entry: { ip: VIP, skbMark: mark } } as const]
       : []),
     ...rangesOf(ports).map(
-      ([port, portTo]): Item => ({
+      ([port, portTo]): IpvsItem => ({
         kind: 'entry',
         set: 'KUBE-PORT-RANGES',
         entry: { ip: VIP, protocol: 'TCP', port, portTo, skbMark: mark },
@@ -68,7 +68,7 @@ class SimulatedKernel {
     }
   }
 
-  write(item: Item): void {
+  write(item: IpvsItem): void {
     for (const each of single(item)) this.#state.set(itemKey(each), textOf(each));
   }
 
@@ -78,7 +78,7 @@ class SimulatedKernel {
 }
 
 /** An item as the kernel stores it, port by port. */
-function single(item: Item): Item[] {
+function single(item: IpvsItem): IpvsItem[] {
   if (item.kind !== 'entry' || !isRanged(item.set)) return [item];
   const { port = 0, portTo = port, ...rest } = item.entry;
   return Array.from({ length: portTo - port + 1 }, (_, step) => ({
@@ -87,7 +87,7 @@ function single(item: Item): Item[] {
   }));
 }
 
-function textOf(item: Item): string {
+function textOf(item: IpvsItem): string {
   if (item.kind === 'service') return JSON.stringify(item.config);
   return item.kind === 'entry' ? `${item.entry.skbMark}` : '';
 }
@@ -120,7 +120,7 @@ const state = fc
   );
 
 describe('desired-items: items and changes', () => {
-  it('gives the changes that bring the kernel to the desired items, in any order of updates', () => {
+  it('returns changes that lead the kernel to the desired items, for any order of updates', () => {
     const steps = fc.array(fc.record({ state, first: fc.nat(1), isApplied: fc.boolean() }), {
       minLength: 1,
       maxLength: 8,
@@ -129,7 +129,7 @@ describe('desired-items: items and changes', () => {
       fc.property(steps, (each) => {
         const desired = new DesiredItems();
         const kernel = new SimulatedKernel();
-        const current: Item[][] = [[], []];
+        const current: IpvsItem[][] = [[], []];
         for (const { state: services, first, isApplied } of [
           ...each,
           { state: [undefined, undefined], first: 0, isApplied: true },
@@ -154,7 +154,7 @@ describe('desired-items: items and changes', () => {
     );
   });
 
-  it('throws when a reference is removed that does not exist', () => {
+  it('throws when it removes a reference that does not exist', () => {
     assert.throws(
       () => new DesiredItems().removeReference({ kind: 'address', address: VIP }),
       TypeError,
@@ -163,7 +163,7 @@ describe('desired-items: items and changes', () => {
 
   it('records no change when an item is added and removed again', () => {
     const desired = new DesiredItems();
-    const item: Item = { kind: 'address', address: VIP };
+    const item: IpvsItem = { kind: 'address', address: VIP };
     desired.addReference(item);
     desired.removeReference(item);
     assert.deepEqual(desired.takeChanges(), []);

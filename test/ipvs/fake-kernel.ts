@@ -20,7 +20,7 @@ interface FakeSet {
   readonly entries: Map<string, IpsetEntry>;
 }
 
-/** IPVS, ipsets, links and iptables in memory. Records what is written to them, line by line. */
+/** IPVS, ipsets, links and iptables in memory. Records each write as one line. */
 export class FakeKernel {
   /** By `serviceText`. */
   readonly services = new Map<string, FakeService>();

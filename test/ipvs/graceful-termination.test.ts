@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { GracefulTermination } from '../../ipvs/graceful-termination.ts';
-import { destinationText, type Item, itemKey, serviceText } from '../../ipvs/items.ts';
+import { destinationText, type IpvsItem, itemKey, serviceText } from '../../ipvs/items.ts';
 import type {
   IpvsChange,
   IpvsDestinationKey,
@@ -82,7 +82,7 @@ class Table {
     return this.draining.start(destinations.map((destination) => ({ service, destination })));
   }
 
-  deferRemoval(service: IpvsServiceKey, item: Item): boolean {
+  deferRemoval(service: IpvsServiceKey, item: IpvsItem): boolean {
     return this.draining.deferRemoval(serviceText(service), item);
   }
 
@@ -106,12 +106,12 @@ class Table {
   }
 }
 
-const serviceItem = (service: IpvsServiceKey): Item => ({
+const serviceItem = (service: IpvsServiceKey): IpvsItem => ({
   kind: 'service',
   service,
   config: { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 },
 });
-const MARK_RECORD: Item = {
+const MARK_RECORD: IpvsItem = {
   kind: 'entry',
   set: 'KUBE-MARKS',
   entry: { ip: '203.0.113.1', mark: 0x1002, comment: 'default/web cluster' },

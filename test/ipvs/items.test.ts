@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { type Item, STAGES, stageOf } from '../../ipvs/items.ts';
+import { type IpvsItem, STAGES, stageOf } from '../../ipvs/items.ts';
 import { SET_NAMES, type SetName } from '../../ipvs/sets.ts';
 
 const service = { kind: 'mark', family: 'IPv4', mark: 0x1002 } as const;
@@ -13,7 +13,7 @@ const STAGE = {
   }),
   address: stageOf({ kind: 'address', address: '10.96.0.1' }),
 };
-const ofSet = (set: SetName) => stageOf({ kind: 'entry', set, entry: {} } satisfies Item);
+const ofSet = (set: SetName) => stageOf({ kind: 'entry', set, entry: {} } satisfies IpvsItem);
 
 /** Asserts that a stage is before others. */
 function precedes(stage: number, ...later: readonly number[]): void {
@@ -25,7 +25,7 @@ describe('items: order of stages', () => {
     precedes(ofSet('KUBE-MARKS'), STAGE.service, STAGE.destination);
   });
 
-  it('adds allowed sources before sets that restrict a VIP, and these before destinations', () => {
+  it('adds allowed sources before entries that restrict a VIP, and restrictions before destinations', () => {
     precedes(ofSet('KUBE-LOAD-BALANCER-SOURCE-CIDR'), ofSet('KUBE-LOAD-BALANCER-FW'));
     precedes(ofSet('KUBE-LOAD-BALANCER-SOURCE-IP'), ofSet('KUBE-LOAD-BALANCER-FW'));
     precedes(ofSet('KUBE-PORT-RANGES-SOURCE'), ofSet('KUBE-PORT-RANGES-FW'));

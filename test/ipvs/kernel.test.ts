@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { constants } from 'node:os';
 import { DesiredItems } from '../../ipvs/desired-items.ts';
-import type { Item } from '../../ipvs/items.ts';
+import type { IpvsItem } from '../../ipvs/items.ts';
 import { IpvsApplyError } from '../../ipvs/kernel.ts';
 import { type SetName, setSpec } from '../../ipvs/sets.ts';
 import { EAFNOSUPPORT, EINVAL, ENOENT } from '../../netlink/core/error.ts';
@@ -16,13 +16,17 @@ const OTHER = { address: '10.244.0.2', port: 0 };
 const service = { kind: 'mark', family: 'IPv4', mark: 4098 } as const;
 const config = { scheduler: 'rr', schedulerFlags: 0, persistenceSeconds: 0 };
 const SERVICE = { kind: 'service', service, config } as const;
-const entry = (set: SetName, port = 0): Item => ({ kind: 'entry', set, entry: { ip: VIP, port } });
-const destination = (pod: typeof POD): Item => ({
+const entry = (set: SetName, port = 0): IpvsItem => ({
+  kind: 'entry',
+  set,
+  entry: { ip: VIP, port },
+});
+const destination = (pod: typeof POD): IpvsItem => ({
   kind: 'destination',
   service,
   destination: pod,
 });
-const bound = (address: string): Item => ({ kind: 'address', address });
+const bound = (address: string): IpvsItem => ({ kind: 'address', address });
 
 /** A kernel with the device and all sets. */
 async function prepared() {
@@ -81,7 +85,7 @@ describe('kernel: writing items', () => {
     assert.deepEqual([state?.weight, state?.activeConnections], [1, 3]);
   });
 
-  it('accepts that an item to remove or to drain is missing, and no other', async () => {
+  it('ignores a missing item when it removes or drains, but not when it sets a weight above 0', async () => {
     const { fake, kernel } = await prepared();
     const edit = (weight: number) =>
       kernel.change([{ op: 'edit-destination', key: service, destination: { ...POD, weight } }]);
@@ -94,13 +98,13 @@ describe('kernel: writing items', () => {
     await assert.rejects(edit(1), IpvsApplyError);
   });
 
-  it('tries all items, and reports the failed ones at the end', async () => {
+  it('tries all items, then reports the failed items', async () => {
     const { fake, kernel } = await prepared();
     fake.errors
       .set('add-destination FWM 4098 > 10.244.0.1:0 weight 1', EINVAL)
       .set(`add KUBE-PORT-RANGES ${VIP} 80`, ENOMEM)
       .set(`add address ${VIP}`, ENOMEM);
-    const items: Item[] = [
+    const items: IpvsItem[] = [
       SERVICE,
       ...[POD, OTHER].map(destination),
       ...[80, 81].map((port) => entry('KUBE-PORT-RANGES', port)),
@@ -193,7 +197,7 @@ describe('kernel: device and sets', () => {
     ['sets no marks', 'KUBE-ALL-PORTS', { skbinfo: false }],
     ['has no comments', 'KUBE-MARKS', { comments: false }],
   ] as const) {
-    it(`swaps a set for one with the desired entries when it ${title}`, async () => {
+    it(`swaps a set for a set with the desired entries when it ${title}`, async () => {
       const { fake, prepare, held } = await withSet(name, fields);
       const spec = setSpec(name, 'IPv4');
       // Left by a killed agent.
@@ -249,7 +253,7 @@ describe('kernel: probe', () => {
     });
   }
 
-  it('leaves nothing behind when the kernel has everything', async () => {
+  it('leaves no probe objects when the kernel supports everything', async () => {
     const fake = new FakeKernel();
     await fake.open().probe('rr');
     assert.deepEqual([fake.services.size, fake.sets.size], [0, 0]);

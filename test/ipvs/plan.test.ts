@@ -4,7 +4,7 @@ import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { TABLES } from '../../iptables/ruleset.ts';
-import { type Item, itemKey } from '../../ipvs/items.ts';
+import { type IpvsItem, itemKey } from '../../ipvs/items.ts';
 import { MarkAllocator } from '../../ipvs/marks.ts';
 import { IpvsPlan } from '../../ipvs/plan.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
@@ -38,7 +38,7 @@ function take(into: Plan, table: RouteTable, family: IpFamily, addresses: readon
 }
 
 /** Items sorted by key, independent of the order of Routes. */
-function itemsOf({ desired }: Plan): readonly Item[] {
+function itemsOf({ desired }: Plan): readonly IpvsItem[] {
   return [...desired.items()].sort((a, b) => (itemKey(a) < itemKey(b) ? -1 : 1));
 }
 
@@ -51,7 +51,7 @@ function rulesOf({ ruleset }: Plan): string {
 describe('plan: desired state of the ipvs mode', () => {
   for (const family of IP_FAMILIES) {
     for (const allPorts of ['fwmark', 'iptables'] as const) {
-      it(`gives the same items step by step and at once (${family}, all ports by ${allPorts})`, () => {
+      it(`computes the same items step by step and in one update (${family}, all ports by ${allPorts})`, () => {
         const steps = fc.array(arbitraryChange, { minLength: 1, maxLength: 20 });
         fc.assert(
           fc.property(steps, (each) => {

@@ -4,7 +4,7 @@ import type { MarkRange } from '../../config/mode-values.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import type { IpvsCompileOptions } from '../../ipvs/compile.ts';
-import type { EntryItem, Item } from '../../ipvs/items.ts';
+import type { EntryItem, IpvsItem } from '../../ipvs/items.ts';
 import { MarkAllocator, verdictMarks } from '../../ipvs/marks.ts';
 import { IpvsPlan, type IpvsPlanOptions } from '../../ipvs/plan.ts';
 import { ipvsStaticRules, type RuleOptions } from '../../ipvs/rules.ts';
@@ -95,7 +95,7 @@ export function itemsOf(
   routes: Iterable<Route>,
   family: IpFamily,
   addresses: readonly string[],
-): Item[] {
+): IpvsItem[] {
   const full = plan({ family });
   full.setNodeAddresses({ addresses, primary: [] });
   full.update(routes, []);
@@ -104,7 +104,7 @@ export function itemsOf(
 
 /** A kernel with rules, sets, services and addresses. */
 export function kernelWith(
-  items: readonly Item[],
+  items: readonly IpvsItem[],
   nodeAddresses: readonly string[],
   fields: Partial<RuleOptions>,
 ): Kernel {

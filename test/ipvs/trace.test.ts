@@ -50,7 +50,7 @@ const isProbe = ({ cluster, packet: { destination, protocol, port } }: Case) =>
       loadBalancerIPs.includes(destination) && healthCheckNodePort === port && port > 0,
   );
 
-/** All differences of the ipvs mode from what Routes say, applied in order. */
+/** All differences of the ipvs mode from the outcome that Routes define, applied in order. */
 const DIFFERENCES: readonly Difference[] = [
   {
     reason: 'packets to endpoints leave by OUTPUT, so FORWARD need not accept them',
@@ -320,7 +320,7 @@ describe('trace: one packet through the ipvs mode', () => {
 
 describe('trace: generated packets through the ipvs mode', () => {
   for (const family of IP_FAMILIES) {
-    it(`gives packets the outcome that Routes say (${family})`, () => {
+    it(`gives each packet the outcome that its Route defines (${family})`, () => {
       const settings = fc.record({
         masqueradeAll: fc.boolean(),
         localDetector: localDetectors(family),
@@ -344,7 +344,7 @@ describe('trace: generated packets through the ipvs mode', () => {
     });
   }
 
-  it('shows each listed difference from Routes', () => {
+  it('reproduces each listed difference from Routes', () => {
     assert.deepEqual(
       DIFFERENCES.map(({ reason }) => reason).filter((reason) => !used.has(reason)),
       [],

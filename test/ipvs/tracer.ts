@@ -5,7 +5,7 @@
  */
 import { getOrCreate } from '../../api/collections.ts';
 import type { Table } from '../../iptables/chains.ts';
-import { destinationText, type Item, serviceText } from '../../ipvs/items.ts';
+import { destinationText, type IpvsItem, serviceText } from '../../ipvs/items.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
 import {
   type Chains,
@@ -34,7 +34,7 @@ export interface Kernel {
 }
 
 /** The IPVS table. */
-export function ipvsTable(items: Iterable<Item>): Kernel['services'] {
+export function ipvsTable(items: Iterable<IpvsItem>): Kernel['services'] {
   const services = new Map<string, Service>();
   const destinations = new Map<string, IpvsDestinationKey[]>();
   const destinationsOf = (key: string) => getOrCreate(destinations, key, () => []);

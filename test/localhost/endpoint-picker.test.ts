@@ -26,7 +26,7 @@ describe('endpoint-picker: endpoints of connections to a node port on localhost'
     assert.equal(of.pick(), B);
   });
 
-  it('keeps the endpoint with session affinity until there was no connection for the timeout', () => {
+  it('keeps the endpoint with session affinity until no client has connected for the timeout', () => {
     const of = picker(60);
     assert.equal(of.pick(), A);
     random = 0.5;

@@ -235,7 +235,7 @@ describe('node-port-proxy: proxy for node ports on localhost', () => {
     assert.deepEqual(proxy.listeners()[0], ['IPv4', 1]);
   });
 
-  it('waits for connections to end when draining, and resets the remaining ones', async () => {
+  it('waits for connections to end when draining, and resets the remaining connections', async () => {
     const target = await endpoint((socket) => void socket.resume());
     const own = await nodePort([target]);
     proxy.update([own]);

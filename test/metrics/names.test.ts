@@ -145,7 +145,7 @@ const NAMES = {
   givenUp: 0,
   overdue: 0,
   notLearned: 0,
-  isBlind: false,
+  isNotObserving: false,
 };
 
 /** An agent with a value for every metric. */

@@ -52,9 +52,9 @@ export interface NetnsFixture {
 
 /**
  * Shares one namespace and one helper process among the tests of a suite, because starting a
- * process takes longer than most tests. After a failed test the next one gets a new namespace.
+ * process takes longer than most tests. After a failed test, the next test gets a new namespace.
  *
- * @param clean Removes what a test left behind; called after each test that passed.
+ * @param clean Removes leftover state of a test; called after each test that passed.
  * @returns a function that returns the fixture; call it before each test.
  */
 export function sharedNetns(

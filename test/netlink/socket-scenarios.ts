@@ -150,7 +150,7 @@ export const socketScenarios = {
       return { failure, found: (await socket.dump(addresses, one)).length };
     }),
 
-  /** The same with the overrun ignored. */
+  /** Causes an overrun that the socket ignores. */
   ignoredOverrun: async () =>
     withSocket(NETLINK_ROUTE, { receiveBuffer: 1, ignoreOverruns: true, timeout: 50 }, (socket) =>
       socket.batch(Array.from({ length: 200 }, unknownLink)).catch(code),

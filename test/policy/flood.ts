@@ -1,7 +1,7 @@
 /**
  * Sends UDP datagrams until it is killed: `flood.ts PORT ADDRESS...`. Runs in the network namespace
- * of a host. A dropped datagram leaves no conntrack entry, so each one is the first packet of a
- * connection.
+ * of a host. A dropped datagram leaves no conntrack entry, so each datagram is the first packet of
+ * a connection.
  */
 import { createSocket } from 'node:dgram';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -90,7 +90,7 @@ describe('listener: an HTTP server that retries', () => {
     assert.deepEqual(events, []);
   });
 
-  it('never listens when closed before it listened', async () => {
+  it('does not start to listen after close', async () => {
     const port = await occupiedPort('127.0.0.1');
     await releasePorts();
     const { listener } = listen('127.0.0.1', port);

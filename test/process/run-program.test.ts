@@ -59,7 +59,7 @@ describe('run-program: an external program', () => {
     });
   }
 
-  it('does not start a program again while it cannot be killed', async () => {
+  it('does not start a program again before the killed process has exited', async () => {
     programs.write('stuck', 'exec sleep 1000');
     let pid = 0;
     const kill = mock.method(ChildProcess.prototype, 'kill', () => true);
@@ -74,7 +74,7 @@ describe('run-program: an external program', () => {
     await assert.rejects(runProgram('stuck', [], { timeout: LONG }), {
       name: 'ProgramTimeoutError',
       message:
-        '"stuck" was not started: stuck exceeded a time limit, was killed and has not exited',
+        '"stuck" was not started: an earlier stuck exceeded its time limit, was killed and has not exited',
     });
     process.kill(pid, 'SIGKILL');
     programs.write('stuck', 'echo well');

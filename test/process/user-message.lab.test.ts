@@ -12,7 +12,7 @@ import { userMessage } from '../../process/user-message.ts';
 import { PORTWIDE } from '../portwide.ts';
 
 describe('user-message: errors that a user can fix', () => {
-  it('says what is wrong and what to do', () => {
+  it('states the problem and the remedy', () => {
     assert.equal(
       userMessage(new NetlinkError('dump of sets', constants.errno.EPERM)),
       'permission denied by the kernel (dump of sets: EPERM): run as root, or in a pod with NET_ADMIN in securityContext.capabilities.add',

@@ -49,7 +49,7 @@ const GOOD = [
   serviceManifest('good', { spec: { clusterIPs: ['10.96.9.9'], ports: HTTP } }),
   slice('good', '10.244.9.9', [{ name: 'http', port: 8080, protocol: 'TCP' }]),
 ];
-/** Valid objects that follow the malformed ones. */
+/** Valid objects that follow the malformed objects. */
 const LAST = [
   serviceManifest('last', { spec: { clusterIPs: ['10.96.9.8'], ports: HTTP } }),
   slice('last', '10.244.9.8', []),

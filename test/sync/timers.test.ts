@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { every, systemTimers } from '../../sync/timers.ts';
+import { callPeriodically, systemTimers } from '../../sync/timers.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 describe('timers: systemTimers', () => {
@@ -21,7 +21,7 @@ describe('timers: every', () => {
   it('calls back each period until stopped', () => {
     const timers = new FakeTimers();
     const calls: number[] = [];
-    const end = every(timers, 100, () => calls.push(timers.now()));
+    const end = callPeriodically(timers, 100, () => calls.push(timers.now()));
     timers.advance(350);
     end();
     timers.advance(1000);
@@ -31,7 +31,7 @@ describe('timers: every', () => {
 
   it('can be stopped by its callback', () => {
     const timers = new FakeTimers();
-    const end = every(timers, 100, () => end());
+    const end = callPeriodically(timers, 100, () => end());
     timers.advance(100);
     assert.equal(timers.pending, 0);
   });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpvsServiceKey } from '../../netlink/ipvs/ipvs.ts';
-import { ipvs } from '../../takeover/ipvs.ts';
+import { ipvsCleanup } from '../../takeover/ipvs.ts';
 import { Takeover } from '../../takeover/takeover.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 import { NO_LEFTOVERS } from './no-leftovers.ts';
@@ -15,7 +15,7 @@ const service = (address: string): IpvsServiceKey => ({
 });
 const [WEB, DNS] = [service('10.96.0.1'), service('10.96.0.2')];
 
-/** A node with connections by service. At the first check, all services take new ones. */
+/** A node with connections by service. At the first check, all services take new connections. */
 function node() {
   const timers = new FakeTimers();
   const log = { debug() {}, info() {}, warn() {}, error() {} };
@@ -23,7 +23,7 @@ function node() {
   const checks: (readonly IpvsServiceKey[])[] = [];
   let startedDraining = true;
   let isThere = true;
-  const leftover = ipvs([], {
+  const leftover = ipvsCleanup([], {
     hasDevice: async () => isThere,
     drainServices: async (_excluded, among = [WEB, DNS]) => {
       checks.push(among);
@@ -70,7 +70,7 @@ describe('ipvs: removal of IPVS state', () => {
     assert.equal(isGone(), true);
   });
 
-  it('waits for handshakes with services without connections when others have some', async () => {
+  it('waits for handshakes with idle services while other services have connections', async () => {
     const { connections, pass, isGone, checks } = node();
     connections.set(WEB, 1);
     await nextTurn();

@@ -150,7 +150,7 @@ function removing(nextEnd: () => number | Error) {
     remaining,
     attempts: () => attempts,
     isDone: () => timers.pending === 0 && remaining().length === 0,
-    /** Lets time pass in steps, and runs what follows from each. */
+    /** Advances the clock in steps, and runs the work that each step triggers. */
     pass: async (milliseconds: number, step = SECOND) => {
       for (let passed = 0; passed < milliseconds; passed += step) {
         timers.advance(step);
@@ -170,10 +170,10 @@ describe('takeover: one removal', () => {
     );
   });
 
-  it('keeps state that connections need, and removes it within a minute of the last one', async () => {
+  it('keeps state that connections need, and removes it within a minute after the last connection ends', async () => {
     let connections = 21;
     const { isDone, remaining, logged, pass } = removing(() => connections);
-    // So that checks come at whole periods, and the last connection ends right after one.
+    // Checks then run at whole periods, and the last connection ends right after a check.
     await nextTurn();
     await pass(10 * MINUTE);
     assert.deepEqual(remaining(), [{ what: 'ipvs', reason: 'connections', connections: 21 }]);
@@ -200,11 +200,11 @@ describe('takeover: one removal', () => {
       `warning: ${FAILED}: busy`,
       `warning: ${FAILED}: denied`,
       'keeping leftover state until its connections end',
-      'leftover state can be removed again',
+      'removing leftover state succeeded after failures',
     ]);
   });
 
-  it('retries every five minutes at last while it fails', async () => {
+  it('limits the retry delay to five minutes', async () => {
     const { attempts, logged, pass } = removing(() => new Error('no'));
     await pass(60 * MINUTE);
     assert.deepEqual([logged[0], logged.at(-1)?.slice(0, 6)], [`warning: ${FAILED}: no`, 'error:']);

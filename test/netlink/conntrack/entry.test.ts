@@ -52,7 +52,7 @@ const entries: fc.Arbitrary<ConntrackEntry> = fc
   );
 
 describe('entry: conntrack entries', () => {
-  it('decodes what it encoded', () => {
+  it('decodes encoded values unchanged', () => {
     checkProperty(
       fc.property(entries, (entry) => {
         assert.deepEqual(entryReader({ family: entry.family })(encoded(entry)), entry);

@@ -14,7 +14,7 @@ const flat = fc.uniqueArray(
 );
 
 describe('attribute: netlink attributes', () => {
-  it('decodes what it encoded', () => {
+  it('decodes encoded values unchanged', () => {
     checkProperty(
       fc.property(flat, (attributes) => {
         const read = readAttributes(encodeAttributes(attributes), 0);

@@ -22,7 +22,7 @@ const request = fc.record({
 });
 
 describe('message: netlink messages', () => {
-  it('decodes what it encoded', () => {
+  it('decodes encoded values unchanged', () => {
     checkProperty(
       fc.property(fc.array(request), fc.integer({ min: 0, max: 0xffffffff }), (requests, first) => {
         assert.deepEqual(

@@ -285,7 +285,7 @@ describe('ipset: ipsets of the kernel', () => {
     );
   });
 
-  it('lists no sets, and 300 sets', async () => {
+  it('lists zero sets and 300 sets', async () => {
     assert.deepEqual(await helper.call('listSets'), []);
     const lines = Array.from({ length: 300 }, (_, index) => `create s${index} hash:ip\n`);
     await helper.call('hold', lines.join(''), 'ipset', 'restore');

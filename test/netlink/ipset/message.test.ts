@@ -74,7 +74,7 @@ const spec: IpsetSpec = {
 };
 
 describe('message: entries of an ipset', () => {
-  it('decodes what it encoded', () => {
+  it('decodes encoded values unchanged', () => {
     checkProperty(
       fc.property(lists, (list) => {
         assert.deepEqual(readEntries(listed(list), 4, addressFormatter()), list);

@@ -100,7 +100,7 @@ const destinations = families.chain((family) =>
 );
 
 describe('message: IPVS services', () => {
-  it('decodes what it encoded', () => {
+  it('decodes encoded values unchanged', () => {
     checkProperty(
       fc.property(services, (service) => {
         assert.deepEqual(readService(written(service), addressFormatter()), service);
@@ -229,7 +229,7 @@ describe('message: IPVS services', () => {
 });
 
 describe('message: IPVS destinations', () => {
-  it('decodes what it encoded', () => {
+  it('decodes encoded values unchanged', () => {
     checkProperty(
       fc.property(destinations, ({ family, state }) => {
         const payload = dumped(family, state);

@@ -75,7 +75,7 @@ describe('queue: NFQUEUE messages', () => {
       assert.equal(read(`${header} 08000500 00000003 08000700 00000004`).ifindex, 4);
     });
 
-    it('is malformed without a packet ID', () => {
+    it('throws MalformedMessage without a packet ID', () => {
       assert.throws(() => read('02000007 06000a00 abcd0000'), MalformedMessage);
     });
   });
@@ -129,7 +129,7 @@ describe('queue: an NFQUEUE', () => {
     await namespace[Symbol.asyncDispose]();
   });
 
-  it('delivers whole packets, which continue when accepted, in any order', async () => {
+  it('delivers complete packets and accepts them in any order', async () => {
     await holder.call('listen', QUEUE, 8, false);
     await peer.call('send', 1, 1);
     await peer.call('send', 1, 2, 60_000);
@@ -178,7 +178,7 @@ describe('queue: an NFQUEUE', () => {
     assert.equal((await received(14)).length, 14);
   });
 
-  it('delays only as many packets as it holds when its process hangs', async () => {
+  it('delays at most the packets in the queue when the process hangs', async () => {
     await holder.call('listen', QUEUE, 3, true);
     await peer.call('send', 1, 0);
     await received(1);
@@ -197,7 +197,7 @@ describe('queue: an NFQUEUE', () => {
     assert.equal((await received(11)).length, 11);
   });
 
-  it('delays no packets after its process was killed', async () => {
+  it('delays no packets after the process was killed', async () => {
     await holder.call('listen', QUEUE, 8, false);
     await peer.call('send', 2, 0);
     await waitFor('two waiting packets', async () => (await waiting()) === 2);

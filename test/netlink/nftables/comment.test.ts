@@ -18,7 +18,7 @@ describe('comment: comments of nf_tables', () => {
     assert.equal(readComment(encodeComment('€'.repeat(60), 8)), '€€');
   });
 
-  it('decodes what it encoded, within the length limit', () => {
+  it('decodes encoded values unchanged, within the length limit', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme', maxLength: 300 }), (text) => {
         const data = encodeComment(text, ELEMENT_COMMENT_LIMIT);

@@ -108,7 +108,7 @@ describe('transaction: a transaction of nf_tables', () => {
     assert.equal(packed.bytes.toString('hex'), expected.join('').replaceAll(' ', ''));
   });
 
-  it('has all elements in order', () => {
+  it('contains all elements in order', () => {
     checkProperty(
       fc.property(transactions, (list) => {
         const messages = readMessages(write(list).packed.bytes);

@@ -339,7 +339,7 @@ describe('tables: an nf_tables table', () => {
   });
 
   describe('when a set is dumped', () => {
-    /** More than one datagram, in a hash table that is not resized. */
+    /** Elements that need more than one datagram, in a hash table that is not resized. */
     const COUNT = 5000;
     const other = 'add table inet other ; delete table inet other';
 
@@ -375,7 +375,7 @@ describe('tables: an nf_tables table', () => {
       assert.deepEqual(await elements('services'), [service(80)]);
     });
 
-    it('runs dumps and transactions after an earlier transaction', async () => {
+    it('runs dumps and transactions after an earlier transaction has completed', async () => {
       const size = 100_000;
       await load(`add set ip pw more { type mark; size ${size}; }`);
       const [first, ...others] = await helper.call('nftCompletionOrder', 'more', size);

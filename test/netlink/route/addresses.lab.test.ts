@@ -113,7 +113,7 @@ describe('address-watch: addresses of the node', () => {
     await waitForAddresses('one more', (list) => list.includes('pw0 192.0.2.7/24'));
   });
 
-  it('reports correct addresses when they change during a dump', async () => {
+  it('reports current addresses when addresses change during a dump', async () => {
     await helper.call('watch');
     const commands = `echo '${batchOf(3000)}' | while read -r line; do echo "$line"; done`;
     await namespace.run('bash', '-c', `${commands} | ip -batch -`);

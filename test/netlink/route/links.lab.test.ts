@@ -19,8 +19,8 @@ async function routeMonitor(namespace: Namespace) {
   monitor.stdout.setEncoding('utf8').on('data', (text: string) => {
     output += text;
   });
-  // The kernel sends notifications in order, so a marker route shows that earlier ones have
-  // arrived.
+  // The kernel sends notifications in order, so a marker route shows that earlier notifications
+  // have arrived.
   const sendMarker = async (address: string) => {
     for (const op of ['replace', 'delete']) {
       await namespace.run('ip', 'route', op, 'local', address, 'dev', 'lo', 'table', 'local');
@@ -41,7 +41,7 @@ async function routeMonitor(namespace: Namespace) {
   };
 }
 
-/** Uses a veth, because not every kernel has dummy interfaces. test/uml/ tests those. */
+/** Uses a veth, because not every kernel has dummy interfaces. test/uml/ tests dummy interfaces. */
 describe('links: addresses of an interface', () => {
   let namespace: Namespace;
   let helper: NetnsHelper;

@@ -164,7 +164,7 @@ for (const family of IP_FAMILIES) {
       assert.deepEqual(await apply({ add: [peer(1, 4)], remove: [peer(1, 3)] }), [
         'delete peers 1, add peers 1',
       ]);
-      // A new policy set, whose chain exists before a pod uses it, and a changed one.
+      // A new policy set, whose chain exists before a pod uses it, and a changed policy set.
       const twofold = policySetChain(
         'egress',
         1,

@@ -131,7 +131,7 @@ describe('enforcer: keeps the policy tables in sync', () => {
       policyChange('IPv4', { add: [{ set: 'hairpin-pods', address: address('IPv4', 1) }] }),
     ]);
     await until('IPv4 change');
-    // Notifications are in order: this one comes after all others.
+    // Notifications are in order: this notification comes after all others.
     await nft('add chain ip6 portwide-policy last');
     await until('IPv6 all', 2);
     assert.equal(await count(/^IPv4 drift/), 0);
@@ -203,7 +203,7 @@ describe('enforcer: keeps the policy tables in sync', () => {
     assert.equal(await count('IPv6 all'), 1);
   });
 
-  it('keeps one IP family in sync while the other one fails', async () => {
+  it('keeps one IP family in sync while the other IP family fails', async () => {
     const bad: TableState = {
       chains: [],
       elements: [{ set: 'egress-pods', address: address('IPv6', 1), policySetId: 404 }],
@@ -226,7 +226,7 @@ describe('enforcer: keeps the policy tables in sync', () => {
     await assertTable('IPv6', states.IPv6);
   });
 
-  it('does not make an IP family wait for an addition of the other one', async () => {
+  it('does not make an IP family wait for an addition of the other IP family', async () => {
     const fake = new FakeTables('IPv6');
     const stuck = { ...fake.tables, chains: () => new Promise<never>(() => undefined) };
     const tables = { main: stuck, staging: stuck, legacyStaging: stuck };

@@ -208,7 +208,7 @@ describe('under-traffic: enforcement without gaps while the policy table changes
           await takeOver();
         });
 
-        it('has no gap when its agent was killed while the staging table was in force', async () => {
+        it('has no gap when the earlier agent was killed while the staging table was in force', async () => {
           await start(true);
           await writeFirst();
           await policyLab.agent.call('policyFailAfter', family, 4);

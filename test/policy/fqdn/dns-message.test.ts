@@ -279,7 +279,7 @@ describe('dns-message: DNS messages', () => {
       assert.deepEqual(addresses(short), {});
     });
 
-    it('are read from an answer with 4,000 of them', () => {
+    it('are read from an answer with 4,000 addresses', () => {
       // With compression, as servers write it.
       const head = response([]);
       const records = Array.from({ length: 4000 }, (_, index) => {

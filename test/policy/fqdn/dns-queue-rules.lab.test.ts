@@ -43,7 +43,7 @@ for (const variant of VARIANTS) {
         await namespace?.[Symbol.asyncDispose]();
       });
 
-      it('are written once, and match what iptables-save prints', async () => {
+      it('are written once, and match the output of iptables-save', async () => {
         assert.equal(await write(...RESOLVERS), true);
         const text = await saved();
         const own = RESOLVERS.filter((address) => address.includes(':') === (family === 'IPv6'));
@@ -55,7 +55,7 @@ for (const variant of VARIANTS) {
         assert.equal(await saved(), text);
       });
 
-      it('are appended to the rules of others, and removed without a trace', async () => {
+      it('are appended to the rules of other programs, and removed completely', async () => {
         const before = await saved();
         await write(...RESOLVERS);
         const forward = (await iptables('-S', 'FORWARD')).split('\n');
@@ -66,7 +66,7 @@ for (const variant of VARIANTS) {
         assert.equal(await writer.call('remove', variant, family), false);
       });
 
-      it('follow the resolvers, and are removed with the last one', async () => {
+      it('follow the resolvers, and are removed with the last resolver', async () => {
         const before = await saved();
         await write(...RESOLVERS);
         const [first = '', second = '', third = ''] = RESOLVERS;

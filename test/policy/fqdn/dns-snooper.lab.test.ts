@@ -397,7 +397,7 @@ describe('dns-snooper: addresses of domain names', () => {
       await restart();
     });
 
-    it('ends early when the cache is full', async () => {
+    it('ends before the TTL when the cache is full', async () => {
       const TOTAL = 40;
       await agent.stop();
       // Addresses of the other names must be evicted.
@@ -450,7 +450,7 @@ describe('dns-snooper: addresses of domain names', () => {
       await restart({ names: [] });
       await waitFor('a thread has the queue', () => agent.call('queue'));
       assert.equal(await queueing(), false);
-      assert.equal((await agent.call('numbers')).isBlind, false);
+      assert.equal((await agent.call('numbers')).isNotObserving, false);
       await agent.call('setNames', [['*.example.com', [1]]]);
       await waitFor('the rules', queueing);
       // The first lookup must be observed, because clients cache its answer.
@@ -486,7 +486,7 @@ describe('dns-snooper: addresses of domain names', () => {
 
     it('that hangs as a process, DNS works once the queue is full', async () => {
       agent.signal('SIGSTOP');
-      // Queued queries are not answered; later ones are.
+      // Queued queries are not answered; later queries are.
       const { answered } = await client.call('lookups', {
         resolver: VIP[4],
         name: 'a1.example.com',
@@ -544,27 +544,27 @@ describe('dns-snooper: addresses of domain names', () => {
       await waitFor('the failure is reported', async () =>
         (await agent.call('log')).some((line) => line.includes('EPERM')),
       );
-      assert.equal((await agent.call('numbers')).isBlind, true);
+      assert.equal((await agent.call('numbers')).isNotObserving, true);
       await holder.stop();
       const number = unused();
       await waitFor('it has the queue', async () => {
         await look(`a${number}.example.com`);
         return await connects(addressOf(number, 'A'));
       });
-      assert.equal((await agent.call('numbers')).isBlind, false);
+      assert.equal((await agent.call('numbers')).isNotObserving, false);
     });
 
     it('that cannot write the iptables rules of one IP family, the failure is reported and retried', async () => {
       const { node } = fqdnLab.lab;
-      const isBlind = async () => (await agent.call('numbers')).isBlind;
+      const isNotObserving = async () => (await agent.call('numbers')).isNotObserving;
       await agent.call('log');
       await agent.call('failRules', 'IPv6');
       await agent.call('resyncRules');
-      await waitFor('the failure is reported', isBlind);
+      await waitFor('the failure is reported', isNotObserving);
       assert.deepEqual(await agent.call('log'), ['rules IPv6: Error: simulated failure']);
       await node.exec('ip6tables-nft', ['-t', 'mangle', '-F']);
       await agent.call('failRules', undefined);
-      await waitFor('the rules are restored', async () => !(await isBlind()));
+      await waitFor('the rules are restored', async () => !(await isNotObserving()));
       const { stdout } = await node.exec('ip6tables-nft-save', ['-t', 'mangle']);
       assert.match(stdout, /NFQUEUE/);
     });

@@ -111,12 +111,12 @@ describe('dns-snooper: without resolvers', () => {
     assert.deepEqual([learning.stats().names, learning.stats().addresses], [0, 0]);
   });
 
-  it('reports isBlind when rules have domain names and no resolver is known', async () => {
-    assert.equal(learning.stats().isBlind, false);
+  it('reports isNotObserving when rules have domain names and no resolver is known', async () => {
+    assert.equal(learning.stats().isNotObserving, false);
     await learning.setPatterns(names('*.example.com', 1));
-    assert.equal(learning.stats().isBlind, true);
+    assert.equal(learning.stats().isNotObserving, true);
     await learning.setPatterns(new Map());
-    assert.equal(learning.stats().isBlind, false);
+    assert.equal(learning.stats().isNotObserving, false);
   });
 
   it('reports addresses that cannot be stored in the kernel', async () => {

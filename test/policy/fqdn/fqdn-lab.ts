@@ -17,7 +17,7 @@ export const PORT = 443;
 
 export interface FqdnLab extends AsyncDisposable {
   readonly lab: Lab;
-  /** Two pods; the first one is subject to policy. */
+  /** Two pods; the first pod is subject to policy. */
   readonly pods: readonly [Host, Host];
   /** Starts a process that is stopped with the lab. */
   start<F extends Functions>(host: Host, script: string): Promise<Child<F>>;

@@ -71,7 +71,7 @@ describe('tcp-streams: DNS messages in TCP streams', () => {
     const { messages, take, streams } = listener();
     take({ syn: true, sequence: 99 });
     for (let time = 0; time < 3 * LIMITS.outOfOrder; time++) {
-      // The buffer of a packet is reused for the next one.
+      // The buffer of a packet is reused for the next packet.
       const buffer = Buffer.from(ONE.subarray(3));
       take({ sequence: 103, data: buffer.subarray(0, 2) });
       buffer.fill(0);
@@ -136,7 +136,7 @@ describe('tcp-streams: DNS messages in TCP streams', () => {
     assert.deepEqual(messages, ['first']);
   });
 
-  it('restart with a new SYN, but not with a retransmitted one', () => {
+  it('restart with a new SYN, but not with a retransmitted SYN', () => {
     const { messages, take } = listener();
     const stream = take({ syn: true, sequence: 99 });
     assert.equal(take({ syn: true, sequence: 99 }), stream);

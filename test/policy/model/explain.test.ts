@@ -52,7 +52,7 @@ function ask(
 const web = { pod: 'default/web' };
 const db = { pod: 'default/db' };
 
-/** Of the one family that both have. */
+/** Explains the connection in the only IP family that both ends have. */
 function askOne(...question: Parameters<typeof ask>): Explanation {
   const [one, ...others] = ask(...question);
   assert.ok(one !== undefined && others.length === 0);
@@ -246,7 +246,7 @@ describe('explain: verdict and reason for a connection', () => {
     }
 
     for (const name of ['example.com', 'myexample.com', '.example.com', 'www.example.org']) {
-      it(`${name} is not`, () => assert.equal(verdicts(name)[0], 'deny'));
+      it(`${name} is denied`, () => assert.equal(verdicts(name)[0], 'deny'));
     }
 
     it('match only with the ports of their rule', () => {
@@ -265,7 +265,7 @@ describe('explain: verdict and reason for a connection', () => {
       );
       assert.deepEqual(
         [ipv4?.to, ipv4?.ingress.reason],
-        [undefined, 'not checked, because the address of the name is unknown'],
+        [undefined, 'not evaluated, because the address of the domain name is unknown'],
       );
     });
 

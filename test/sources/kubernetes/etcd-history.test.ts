@@ -66,7 +66,7 @@ describe('etcd-history: the history of the API server', () => {
     });
   }
 
-  it('is unconfirmed until a watch delivers the DELETED event', () => {
+  it('a deletion is unconfirmed until a watch delivers the DELETED event', () => {
     const history = new EtcdHistory();
     history.startList('10');
     for (const [name, version] of [
@@ -92,7 +92,7 @@ describe('etcd-history: the history of the API server', () => {
     assert.ok(!history.recordEvent('ADDED', object('e', '21'), '21'));
   });
 
-  it('is confirmed when a watch has delivered the DELETED event during the check', () => {
+  it('a deletion is confirmed when a watch delivered the DELETED event during the check', () => {
     const history = new EtcdHistory();
     history.startList('10');
     history.recordListItem(object('b', '9'));
@@ -103,7 +103,7 @@ describe('etcd-history: the history of the API server', () => {
     assert.ok(history.recordEvent('ADDED', object('e', '21'), '21'));
   });
 
-  it('is checked with a request for one object', () => {
+  it('reads one object to check the history', () => {
     const path = '/apis/discovery.k8s.io/v1/endpointslices';
     const labels = { labelSelector: '!headless' };
     assert.deepEqual(historyCheckRequest(path, labels, change('9')), {

@@ -224,8 +224,8 @@ class Cluster {
   }
 
   /**
-   * API servers and watches keep running. In such a small cluster the versions of other objects
-   * could soon equal the old ones, so nothing is written until the restore is detected.
+   * API servers and watches keep running. In such a small cluster new resource versions could soon
+   * equal old versions, so nothing is written until the restore is detected.
    */
   async #goBack(then: () => Promise<unknown> = async () => {}): Promise<void> {
     this.fixture.double.restore();
@@ -274,7 +274,7 @@ async function turns(count: number): Promise<void> {
 }
 
 async function run(actions: readonly Action[]): Promise<void> {
-  // Short timeouts during faults, and long ones at the end for slow machines.
+  // Short timeouts during faults, and long timeouts at the end for slow machines.
   const timeouts = { credentials: 1000, response: 60, list: 60, silence: 60 };
   const cluster = new Cluster(timeouts);
   const { double, sink, problems } = cluster.fixture;
@@ -300,7 +300,7 @@ async function run(actions: readonly Action[]): Promise<void> {
   }
 }
 
-/** At most two stale lists; the agent would treat a third one as a restore of etcd. */
+/** At most two stale lists; the agent would treat a third stale list as a restore of etcd. */
 const hasFewStaleLists = (actions: readonly Action[]) =>
   actions.filter((action) => action.do === 'stale list').length < 3;
 

@@ -111,7 +111,7 @@ describe('reloading-config: a kubeconfig that changes', () => {
     await fixture.waitForServices({ c: 1 });
   });
 
-  it('is ignored while reading it hangs, and watches open with the previous one', async () => {
+  it('is ignored while reading it hangs; watches open with the previous kubeconfig', async () => {
     await fixture.stop();
     const kubeconfig = join(directory, 'kubeconfig');
     fixture = new SourceFixture({

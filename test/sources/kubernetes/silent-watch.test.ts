@@ -108,7 +108,7 @@ describe('silent-watch: a silent watch', () => {
       timers.restore();
     }
     const set = timers.calls.map(({ arguments: [, milliseconds] }) => milliseconds);
-    // The random value is 0.5 here.
+    // In this test the random value is 0.5.
     assert.equal(set.filter((milliseconds) => milliseconds === 25_000).length, 3);
     assert.ok(!set.includes(20_000));
   });

@@ -165,7 +165,7 @@ export class SourceFixture {
     });
   }
 
-  /** Waits for the given number of requests for Services, and returns the last one. */
+  /** Waits for the given number of requests for Services, and returns the last request. */
   async waitForRequest(verb: 'list' | 'watch', times: number): Promise<RecordedRequest> {
     await until(`${verb} ${times} of Services`, () => this.requests(verb).length >= times);
     const request = this.requests(verb)[times - 1];

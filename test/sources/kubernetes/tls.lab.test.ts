@@ -92,7 +92,7 @@ describe('tls: HTTPS to the API server', () => {
     await assert.rejects(list(await opener(wrong)), /other names \(DNS:api\.example\)/);
   });
 
-  it('sends the client certificate, and the new one after rotation', async () => {
+  it('sends the client certificate, and the new certificate after rotation', async () => {
     await serve(certificate, ca.cert);
     const cluster = { 'certificate-authority': ca.cert };
     await assert.rejects(list(await opener(cluster)), /./);

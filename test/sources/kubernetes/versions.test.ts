@@ -178,7 +178,7 @@ describe('versions: a resource with two versions', () => {
     );
   });
 
-  it('is requested at the same path after other failures, then listed at the served one', async () => {
+  it('is requested at the same path after other failures, then listed at the served path', async () => {
     await upgrade.begin(OLD);
     await fixture.startAndWatch([NAME]);
     const fault = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;

@@ -187,7 +187,7 @@ describe('source: manifest source', () => {
     write('a.yaml', service('a', 1));
     await until('the first file takes precedence', () => sink.port('a') === 1);
     assert.deepEqual(lines(), [
-      'd/b.yaml:2: Service default/a: is not used: "a.yaml" defines it too and takes precedence',
+      'd/b.yaml:2: Service default/a: is not used: "a.yaml" defines the same object and takes precedence',
     ]);
     write('b.yaml', service('a', 3));
     write('c.yaml', service('c', 1));
@@ -236,7 +236,7 @@ describe('source: manifest source', () => {
     await until('a is removed', () => sink.port('a') === undefined);
   });
 
-  it('keeps all objects while the directory is missing, and reads a new one', async () => {
+  it('keeps all objects while the directory is missing, and reads a recreated directory', async () => {
     write('a.yaml', service('a', 1));
     await start({ rescanMs: 20 });
     renameSync(directory, join(root, 'away'));
@@ -313,7 +313,7 @@ describe('source: manifest source', () => {
     write('a.yaml', slice(''));
     await start();
     const expected = [
-      'd/a.yaml:1: EndpointSlice default/s: metadata.labels["kubernetes.io/service-name"]: is missing, so the slice belongs to no Service; set it to the name of one',
+      'd/a.yaml:1: EndpointSlice default/s: metadata.labels["kubernetes.io/service-name"]: is missing, so the slice belongs to no Service; set the label to the name of a Service',
     ];
     assert.deepEqual(lines(), expected);
     write('a.yaml', `${slice('')}---\n${service('a', 1)}`);
@@ -340,7 +340,7 @@ describe('source: manifest source', () => {
     );
     assert.deepEqual(lines(), [
       'd/b.yaml:17: Service default/c: spec.ports[0].port: must be an integer from 1 to 65535, not 0',
-      'd/b.yaml:9: Service default/a: is not used: "a.yaml" defines it too and takes precedence',
+      'd/b.yaml:9: Service default/a: is not used: "a.yaml" defines the same object and takes precedence',
     ]);
     assert.throws(() => loadManifestDirectory(path('none'), kinds), ManifestDirectoryError);
   });

@@ -33,15 +33,15 @@ describe('dummy link', () => {
   before(async () => void (await execa('modprobe', ['ipv6'])));
   afterEach(async () => void (await deleteLink(NAME)));
 
-  it('reports a kernel without dummy devices', async () => {
+  it('reports a kernel without dummy interfaces', async () => {
     const modprobe = readFileSync(MODPROBE, 'utf8');
     await execa('modprobe', ['-r', 'dummy']);
     writeFileSync(MODPROBE, '/bin/false');
     try {
       await assert.rejects(createDummy(NAME), {
         name: 'UnsupportedError',
-        message: 'the kernel has no dummy links',
-        feature: 'dummy links',
+        message: 'the kernel has no dummy interfaces',
+        feature: 'dummy interfaces',
       });
     } finally {
       writeFileSync(MODPROBE, modprobe);

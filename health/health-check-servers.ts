@@ -36,7 +36,7 @@ const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6:
  * as in kube-proxy since 1.36 (kubernetes/kubernetes#114702). The reason: a load balancer probes a
  * node in the family in which it sends traffic. A change affects only the servers of its Service.
  */
-export class ServiceServers {
+export class HealthCheckServers {
   readonly #options: ServiceServersOptions;
   readonly #served: Readonly<Record<IpFamily, Map<ObjectKey, ServedService>>> = {
     IPv4: new Map(),

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { IpFamily } from '../../api/objects.ts';
-import { type HealthServerOptions, ServiceServers } from '../../health/service-servers.ts';
+import { HealthCheckServers, type HealthServerOptions } from '../../health/health-check-servers.ts';
 import type { ServiceHealth } from '../../services/service-health.ts';
 
 const health = (
@@ -19,7 +19,7 @@ function build() {
   const state = { isProxyHealthy: true };
   const failures: string[] = [];
   const ended: string[] = [];
-  const servers = new ServiceServers({
+  const servers = new HealthCheckServers({
     isProxyHealthy: () => state.isProxyHealthy,
     listen(options) {
       const name = `${options.host} ${options.port}`;
@@ -54,7 +54,7 @@ function everywhere() {
   return built;
 }
 
-describe('service-servers: servers of health check node ports', () => {
+describe('health-check-servers: servers of health check node ports', () => {
   it('opens, keeps and closes servers with their Services', () => {
     const { servers, done } = everywhere();
     const update = (...changes: ServiceHealth[]) => done(() => servers.update(changes));
