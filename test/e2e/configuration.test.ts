@@ -143,13 +143,9 @@ describe('configuration of an agent', () => {
         [
           40,
           '--proxy-mode, --iptables-masquerade-bit, --oom-score-adj',
-          '--proxy-mode, --iptables-masquerade-bit, --oom-score-adj: ignored, because --config is given',
+          'flags ignored because --config is set',
         ],
-        [
-          40,
-          `${at('config.conf')}: colour`,
-          `${at('config.conf')}: colour: unknown field; it is ignored`,
-        ],
+        [40, `${at('config.conf')}: colour`, 'unknown field; ignored'],
       ],
     );
     const before = await rules();
@@ -218,7 +214,7 @@ describe('configuration of an agent', () => {
     assert.equal(first.exitCode, 0, first.stderr);
     assert.deepEqual(
       linesOf(first).map(({ msg }) => msg),
-      ['wrote the configuration'],
+      ['wrote the configuration file'],
     );
     const written = parse(readFileSync(at('a'), 'utf8')) as Record<string, unknown>;
     assert.deepEqual([written.mode, written.clusterCIDR], ['ipvs', '10.244.0.0/16']);
@@ -465,8 +461,8 @@ describe('configuration of an agent', () => {
     assert.equal(exitCode, 0, stderr);
     assert.match(stdout, /-A KUBE-MARK-MASQ .*0x8000/);
     assert.deepEqual(stderr.split('\n'), [
-      'warning: --iptables-masquerade-bit: ignored, because --config is given',
-      `warning: ${at('f')}: colour: unknown field; it is ignored`,
+      'warning: --iptables-masquerade-bit: flags ignored because --config is set',
+      `warning: ${at('f')}: colour: unknown field; ignored`,
     ]);
     const all = serviceManifest('all', {
       annotations: { 'portwide.dev/ports': 'all' },
@@ -483,6 +479,6 @@ describe('configuration of an agent', () => {
     const args = ['cleanup', `--config=${at('f')}`, '--ipvs-exclude-cidrs=10.0.0.0/8'];
     const { exitCode, stderr } = await run(...args);
     assert.equal(exitCode, 1);
-    assert.equal(stderr, 'portwide: --config and --ipvs-exclude-cidrs exclude each other');
+    assert.equal(stderr, 'portwide: --config and --ipvs-exclude-cidrs are mutually exclusive');
   });
 });
