@@ -76,7 +76,10 @@ describe('log-text: the log format', () => {
       const outputOf = async (...flags: readonly string[]) =>
         (await execa(PORTWIDE, ['run', ...write, ...flags])).stdout;
       assert.match(await told(), /^\S+Z INFO wrote the configuration file file=\S+$/);
-      assert.match(await told('--logging-format=json'), /^\{.*"msg":"wrote the configuration file"\}$/);
+      assert.match(
+        await told('--logging-format=json'),
+        /^\{.*"msg":"wrote the configuration file"\}$/,
+      );
     } finally {
       rmSync(directory, { recursive: true });
     }
