@@ -143,7 +143,7 @@ describe('policy-observer: reports of network policy', () => {
     }
   });
 
-  it('never is known by a time of 0, and what is rare is counted from 0', async () => {
+  it('exports 0 as the time before the first apply and as the initial count of drift', async () => {
     const { observer, scrape } = world();
     observer.applied('IPv6', true, 1);
     observer.driftDetected('IPv6', 'table deleted');
@@ -211,6 +211,6 @@ describe('policy-observer: reports of network policy', () => {
     ]);
     known.delete('default/a');
     upsert(policy('a', PEER));
-    assert.equal(events.length, 3, 'one that is deleted and comes again is known again');
+    assert.equal(events.length, 3, 'a recreated policy is reported again');
   });
 });

@@ -167,13 +167,12 @@ describe('configuration of an agent', () => {
     assert.equal((await page('/statusz')).code, 404, 'its feature gate is off');
 
     mount('2', `${CONFIG}bindAddress: nowhere\n`);
-    const refused = () =>
-      agent.logged('the configuration file changed and cannot be used; what was read stays');
-    await waitFor('the error is logged', () => refused().length > 0, START_MS);
-    const [logged] = refused();
-    assert.equal(logged?.level, 50);
-    assert.match(String(logged?.reason), /config\.conf: bindAddress: .*"nowhere"/);
-    assert.equal(agent.child.exitCode, null, 'it continues');
+    const refused = () => agent.logged('ignoring an invalid change of the configuration file');
+    await waitFor('what is wrong is told', () => refused().length > 0, START_MS);
+    const [told] = refused();
+    assert.equal(told?.level, 50);
+    assert.match(String(told?.reason), /config\.conf: bindAddress: .*"nowhere"/);
+    assert.equal(agent.child.exitCode, null, 'it goes on');
     const counted = { result: 'unusable' };
     assert.equal((await scrape()).value('portwide_config_changes_total', counted), 1);
 
@@ -183,7 +182,7 @@ describe('configuration of an agent', () => {
     const last = agent.log.at(-1);
     assert.deepEqual(
       [last?.level, last?.msg],
-      [50, 'the configuration file changed; ending for a restart'],
+      [50, 'configuration file changed; exiting for a restart'],
     );
     assert.equal(await rules(), before, 'the rules remain');
   });
@@ -253,7 +252,7 @@ describe('configuration of an agent', () => {
       const [line] = agent.log;
       assert.deepEqual(
         [line?.level, line?.mode, line?.msg],
-        [30, 'nftables', '--proxy-mode is unset: using nftables, which nft and the kernel support'],
+        [30, 'nftables', 'selected the proxy mode, because --proxy-mode is unset'],
       );
       assert.equal(agent.logged('starting')[0]?.mode, 'nftables');
       assert.equal(await ask('/proxyMode'), 'nftables');
@@ -271,8 +270,8 @@ describe('configuration of an agent', () => {
         [
           30,
           'iptables',
-          'nft 1.0.0 is too old: it takes 1.0.1',
-          '--proxy-mode is unset: using iptables, because this node does not support nftables',
+          'nftables is not supported: nft 1.0.0 is too old: 1.0.1 or later is required',
+          'selected the proxy mode, because --proxy-mode is unset',
         ],
       );
       assert.equal(await ask('/proxyMode'), 'iptables');
@@ -286,8 +285,8 @@ describe('configuration of an agent', () => {
       });
       assert.equal(await agent.ended(), 1);
       const expected =
-        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: it takes 1.0.1\n';
-      assert.equal(await output, expected);
+        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: 1.0.1 or later is required\n';
+      assert.equal(await said, expected);
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
   });
@@ -333,7 +332,7 @@ describe('configuration of an agent', () => {
     ]);
     assert.equal(exitCode, 0, stdout);
     assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '0');
-    assert.match(stdout, /cannot keep neighbours from 127.0.0.0\/8/);
+    assert.match(stdout, /cannot write the rules that block other hosts from 127.0.0.0\/8/);
   });
 
   it('warns of node settings that break Services', async () => {
@@ -364,18 +363,16 @@ describe('configuration of an agent', () => {
     await agent.serves();
     const warned = agent.log.filter(({ level }) => level === 40);
     assert.deepEqual(
-      warned.flatMap(({ setting, msg }) =>
-        setting === undefined ? [] : [[setting, msg.split(':')[0]]],
-      ),
+      warned.flatMap(({ setting, msg }) => (setting === undefined ? [] : [[setting, msg]])),
       [
         [
           '--nodeport-addresses (nodePortAddresses)',
-          '--nodeport-addresses (nodePortAddresses) is unset',
+          'NodePort Services accept connections on all local addresses',
         ],
-        ['--cluster-cidr (clusterCIDR)', '--cluster-cidr (clusterCIDR) is unset'],
+        ['--cluster-cidr (clusterCIDR)', 'connections to cluster IPs are not masqueraded'],
       ],
     );
-    const logged = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
+    const told = agent.log.filter(({ msg }) => msg === 'Node object not found');
     assert.deepEqual(
       logged.map(({ level, node }) => [level, node]),
       [[30, 'other']],
@@ -404,7 +401,7 @@ describe('configuration of an agent', () => {
     await waitFor('a command runs', () => existsSync(started), START_MS);
     agent.child.kill('SIGTERM');
     assert.equal(await agent.ended(), 0);
-    assert.equal(agent.logged('stopping; the rules stay').length, 1);
+    assert.equal(agent.logged('stopping; rules remain in place').length, 1);
     await lab.node.exec('nft', ['delete', 'table', 'ip', 'nat']);
   });
 
@@ -421,7 +418,7 @@ describe('configuration of an agent', () => {
     writeFileSync(go, '');
     assert.equal(await agent.ended(), 0);
     assert.equal(agent.logged('serving').length, 0);
-    assert.equal(agent.logged('stopping; the rules stay').length, 1);
+    assert.equal(agent.logged('stopping; rules remain in place').length, 1);
   });
 
   it('serves although the metrics port is in use, unless a flag forbids it', async () => {

@@ -230,8 +230,10 @@ for (const variant of ['nft', 'legacy'] as const) {
       await agent.apply(services(pods(0)));
       const expected = await allRules();
       const iptables = `iptables-${variant}`;
-      const restoreCount = () =>
-        agent.log.filter(({ msg }) => /changed our rules|that the kernel lacked/.test(msg)).length;
+      const mended = () =>
+        agent.log.filter(({ msg }) =>
+          /^rules were changed by another program|^resync repaired/.test(msg),
+        ).length;
       const damages: string[][][] = [
         [['-t', 'nat', '-F']],
         [
@@ -416,8 +418,8 @@ for (const variant of ['nft', 'legacy'] as const) {
     it('keeps its rules when a manifest is broken, reports it, and applies the repaired one', async () => {
       await agent.apply(services(pods(0)));
       writeFileSync(`${agent.directory}/objects.json`, '{"kind": "List", ');
-      await waitFor('the agent reports it', () =>
-        agent.log.some(({ level, msg }) => level >= 40 && msg.includes('objects.json')),
+      await waitFor('the agent says so', () =>
+        agent.log.some(({ level, file }) => level >= 40 && String(file).includes('objects.json')),
       );
       answered(await lab.client.tcp(VIP, 4000));
       await agent.apply(services([]));
