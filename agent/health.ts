@@ -63,7 +63,7 @@ export function startHealth(given: AgentHealthOptions) {
   const failures = new RepeatedFailures(log);
   const recovered = (message: string) => (service: ObjectKey, port: number, host: string) =>
     failures.succeeded(`${service} ${host} ${port}`, { service, port }, message);
-  const services = new ServiceServers({
+  const services = new HealthCheckServers({
     // Do not require the first sync of all families: the ports of a family open after its own first sync.
     // A family that never syncs becomes unhealthy by its timeout.
     isProxyHealthy: () => proxy.report().healthy,

@@ -137,7 +137,7 @@ function withRequiredModule(error: unknown): unknown {
 }
 
 function remedy({ feature }: UnsupportedError): string {
-  if (feature === 'dummy links') return 'load the kernel module dummy';
+  if (feature === 'dummy interfaces') return 'load the kernel module dummy';
   if (feature === 'IPVS for IPv6') return 'use a kernel built with CONFIG_IP_VS_IPV6';
   const type = /^ipset type (\S+)$/.exec(feature)?.[1];
   return type === undefined

@@ -58,7 +58,7 @@ export function createMetricSources(
     elements: () => counts('elements').map(({ name: map, ...rest }) => ({ map, ...rest })),
     cleanupFailures: () => stat('cleanupFailures').map(([family, count]) => ({ family, count })),
     marks: () => stat('marks').map(([family, marks]) => ({ family, ...marks })),
-    drainingVips: () => stat('lingeringVips').map(([family, count]) => ({ family, count })),
-    remainingState: () => takeover.kept(),
+    drainingVips: () => stat('drainingVips').map(([family, count]) => ({ family, count })),
+    remainingState: () => takeover.remaining(),
   };
 }

@@ -33,12 +33,12 @@ export function aggregateFailures(
     },
     observer: {
       ...observer,
-      watching: (kind, isOpen) => {
-        observer.watching(kind, isOpen);
+      watchOpen: (kind, isOpen) => {
+        observer.watchOpen(kind, isOpen);
         if (isOpen) failures.recovered(kind);
       },
-      absent: (kind) => {
-        observer.absent(kind);
+      notInstalled: (kind) => {
+        observer.notInstalled(kind);
         failures.recovered(kind);
       },
     },

@@ -114,14 +114,14 @@ const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
     return tableScript(plan.chains(), elements, options.ipFamily);
   },
   iptables({ options, podCidrs, addresses, routes, note }) {
-    const traits = { dropInvalid: true, randomFully: true, onWarning: note };
+    const traits = { dropInvalid: true, randomFully: true, onWarning: warningTo(note) };
     const mode = iptablesOptions(options, options.ipFamily, podCidrs, traits);
     const ruleset = iptablesRuleset(baseOptions(mode, addresses));
     ruleset.update(routes, []);
     return allRules(ruleset);
   },
   ipvs({ options, podCidrs, addresses, routes, note }) {
-    const traits = { randomFully: true, onWarning: note };
+    const traits = { randomFully: true, onWarning: warningTo(note) };
     const mode = ipvsOptions(options, options.ipFamily, podCidrs, traits);
     const plan = new IpvsPlan(mode, new MarkAllocator(mode.markRange, [], []));
     plan.setNodeAddresses(addresses);

@@ -94,7 +94,7 @@ export function validate(directory: string, gates: FeatureGates) {
     /** Number of objects read. */
     objects: loaded.objects.length,
     /** Number of objects by kind that is skipped, as spelt in the manifests. */
-    skippedKinds: loaded.passedOver,
+    skippedKinds: loaded.skippedKinds,
   };
 }
 

@@ -10,7 +10,7 @@ import { createLab, waitFor } from './lab/lab.ts';
 const file = (path: string) => new URL(`../${path}`, import.meta.url).pathname;
 
 describe('examples: what users are shown', () => {
-  it('the examples have no faults', () => {
+  it('the examples are valid', () => {
     const { problems, skippedKinds } = validate(file('examples'), { AllPorts: true });
     assert.deepEqual([problems, [...skippedKinds]], [[], []]);
   });

@@ -32,10 +32,10 @@ describe('source-failures: aggregateFailures', () => {
       { debug: () => {}, info: record('info'), warn: record('warn'), error: record('error') },
       {
         request: (request) => calls.push(request),
-        watching: (...watch) => calls.push(watch),
-        current: (resource) => calls.push(resource),
-        absent: (resource) => calls.push(resource),
-        deaf: (resource) => calls.push(resource),
+        watchOpen: (...watch) => calls.push(watch),
+        upToDate: (resource) => calls.push(resource),
+        notInstalled: (resource) => calls.push(resource),
+        watchStalled: (resource) => calls.push(resource),
       },
       [...servingResources('node'), ...policyResources()],
       timers,
@@ -45,7 +45,7 @@ describe('source-failures: aggregateFailures', () => {
       for (const kind of ['Node', 'Service', 'EndpointSlice']) fail(kind, err);
     };
     const recover = (...kinds: Kind[]) => {
-      for (const kind of kinds) observer.watching(kind, true);
+      for (const kind of kinds) observer.watchOpen(kind, true);
     };
     return { lines, calls, log, observer, fail, failAll, recover, timers };
   };
@@ -191,9 +191,9 @@ describe('source-failures: aggregateFailures', () => {
     for (let time = 0; time < 2; time++) log.warn({ kind: 'CIDRGroup', objects: 3 }, 'gone');
     log.info({}, 'stopped');
     assert.deepEqual(lines, ['warn CIDRGroup gone', 'warn CIDRGroup gone', 'info stopped']);
-    observer.watching('Service', false);
-    observer.current('Node');
-    observer.deaf('Node');
+    observer.watchOpen('Service', false);
+    observer.upToDate('Node');
+    observer.watchStalled('Node');
     assert.deepEqual(calls, [['Service', false], 'Node', 'Node']);
   });
 });

@@ -73,10 +73,10 @@ describe('startup: Startup.missingInputs', () => {
     const calls: unknown[] = [];
     const observer = startup.observing({
       request: (request) => calls.push(request),
-      watching: (...args) => calls.push(args),
-      current: (...args) => calls.push(args),
-      absent: (...args) => calls.push(args),
-      deaf: (...args) => calls.push(args),
+      watchOpen: (...args) => calls.push(args),
+      upToDate: (...args) => calls.push(args),
+      notInstalled: (...args) => calls.push(args),
+      watchStalled: (...args) => calls.push(args),
     });
     for (const host of ['api-server.invalid:6443', '192.0.2.1:6443']) {
       const request = { method: 'GET', host, code: undefined, seconds: 1 };
@@ -84,7 +84,7 @@ describe('startup: Startup.missingInputs', () => {
       assert.deepEqual(startup.missingInputs(), [`Services from the API server ${host}`]);
       assert.equal(calls.pop(), request);
     }
-    observer.watching('Service', true);
+    observer.watchOpen('Service', true);
     assert.deepEqual(calls, [['Service', true]], 'other calls are forwarded');
   });
 });

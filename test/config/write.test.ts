@@ -19,7 +19,7 @@ const period = fc.oneof(
   integer({ min: 1, max: 999_999 }).map((ns) => ns / 1e6),
 );
 const timeout = fc.oneof(constant(0), period);
-/** Strings, some of which YAML reads as another type unless they are quoted. */
+/** Strings. YAML reads some as another type unless they are quoted. */
 const word = constantFrom(
   'a',
   'yes',

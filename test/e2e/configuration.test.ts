@@ -168,11 +168,11 @@ describe('configuration of an agent', () => {
 
     mount('2', `${CONFIG}bindAddress: nowhere\n`);
     const refused = () => agent.logged('ignoring an invalid change of the configuration file');
-    await waitFor('what is wrong is told', () => refused().length > 0, START_MS);
-    const [told] = refused();
-    assert.equal(told?.level, 50);
-    assert.match(String(told?.reason), /config\.conf: bindAddress: .*"nowhere"/);
-    assert.equal(agent.child.exitCode, null, 'it goes on');
+    await waitFor('the error is logged', () => refused().length > 0, START_MS);
+    const [logged] = refused();
+    assert.equal(logged?.level, 50);
+    assert.match(String(logged?.reason), /config\.conf: bindAddress: .*"nowhere"/);
+    assert.equal(agent.child.exitCode, null, 'it continues');
     const counted = { result: 'unusable' };
     assert.equal((await scrape()).value('portwide_config_changes_total', counted), 1);
 
@@ -286,7 +286,7 @@ describe('configuration of an agent', () => {
       assert.equal(await agent.ended(), 1);
       const expected =
         'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: 1.0.1 or later is required\n';
-      assert.equal(await said, expected);
+      assert.equal(await output, expected);
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
   });
@@ -372,7 +372,7 @@ describe('configuration of an agent', () => {
         ['--cluster-cidr (clusterCIDR)', 'connections to cluster IPs are not masqueraded'],
       ],
     );
-    const told = agent.log.filter(({ msg }) => msg === 'Node object not found');
+    const logged = agent.log.filter(({ msg }) => msg === 'Node object not found');
     assert.deepEqual(
       logged.map(({ level, node }) => [level, node]),
       [[30, 'other']],

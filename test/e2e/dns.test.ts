@@ -558,10 +558,10 @@ describe('portwide dns', () => {
       assert.equal(await own.stop(), 1);
     });
 
-    it('asks the resolvers that its file names now', async () => {
-      const heard = () => server.logged('upstream resolvers changed');
-      await waitFor('the file was read again', () => heard().length > 0);
-      assert.deepEqual(heard()[0]?.resolvers, ['2001:db8:51::10']);
+    it('follows changes of the resolver file', async () => {
+      const changes = () => server.logged('upstream resolvers changed');
+      await waitFor('the file was read again', () => changes().length > 0);
+      assert.deepEqual(changes()[0]?.resolvers, ['2001:db8:51::10']);
       assert.equal((await ask('gone.changed.svc.example.org A')).status, 'NXDOMAIN');
     });
 

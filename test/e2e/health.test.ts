@@ -217,7 +217,7 @@ exec iptables-nft-restore "$@"
     await lab.node.serve({ protocol: 'TCP', ports: [PORT.web] });
     try {
       await agent.apply(services([first(lab.pods)]));
-      const warnings = await waitFor('both families are warned of', () => {
+      const warnings = await waitFor('the failure is logged for both families', () => {
         const found = agent.logged('cannot serve health check node port; retrying');
         return found.length === 2 ? found : undefined;
       });

@@ -230,7 +230,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       await agent.apply(services(pods(0)));
       const expected = await allRules();
       const iptables = `iptables-${variant}`;
-      const mended = () =>
+      const restoreCount = () =>
         agent.log.filter(({ msg }) =>
           /^rules were changed by another program|^resync repaired/.test(msg),
         ).length;
@@ -418,7 +418,7 @@ for (const variant of ['nft', 'legacy'] as const) {
     it('keeps its rules when a manifest is broken, reports it, and applies the repaired one', async () => {
       await agent.apply(services(pods(0)));
       writeFileSync(`${agent.directory}/objects.json`, '{"kind": "List", ');
-      await waitFor('the agent says so', () =>
+      await waitFor('the agent reports it', () =>
         agent.log.some(({ level, file }) => level >= 40 && String(file).includes('objects.json')),
       );
       answered(await lab.client.tcp(VIP, 4000));

@@ -168,7 +168,7 @@ describe('node ports on localhost in mode nftables', () => {
     await world.apply([]);
     await lab.node.serve({ protocol: 'TCP', port: NODE_PORT, address: '127.0.0.1' });
     await world.apply(objects(world, [world.pod(0)]));
-    const line = await waitFor('it is logged', () =>
+    const line = await waitFor('the failure is logged', () =>
       agent.logged('cannot serve node port on localhost; retrying').at(0),
     );
     assert.deepEqual([line?.service, line?.family, line?.port], ['default/web', 'IPv4', NODE_PORT]);

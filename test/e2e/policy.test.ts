@@ -398,9 +398,9 @@ for (const mode of ['nftables', 'iptables'] as const) {
     it('restores its table after an external flush or delete; the proxy mode does not treat it as its own', async () => {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
-      const told = (what: string) => agent.log.filter(({ msg }) => msg.startsWith(what));
-      const ofPolicy = () => told('network policy rules were changed by another program');
-      const ofServices = () => told('rules were changed by another program');
+      const logged = (what: string) => agent.log.filter(({ msg }) => msg.startsWith(what));
+      const ofPolicy = () => logged('network policy rules were changed by another program');
+      const ofServices = () => logged('rules were changed by another program');
       assert.deepEqual([...ofPolicy(), ...ofServices()], []);
       await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
       await becomes(pod(0), pod(1), DENIED);

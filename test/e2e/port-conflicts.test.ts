@@ -99,7 +99,7 @@ describe('listening ports of the agent', () => {
       ]);
       writeFileSync(broken, JSON.stringify(nodeManifest([])).replace('"node"', '"other"'));
       await waitFor(
-        'that the fault is over',
+        'the fault is cleared',
         () =>
           agent.log.some(
             ({ file, msg }) => file === broken && msg === 'manifest is no longer faulty',
