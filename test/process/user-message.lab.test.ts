@@ -43,7 +43,7 @@ describe('user-message: errors that a user can fix', () => {
         'says that the address is not local',
         ['--bind-address=192.0.2.1', '--port=5300'],
         [],
-        /^portwide: cannot listen on 192\.0\.2\.1, port 5300 \(EADDRNOTAVAIL\): .*no address of this host.*--bind-address/,
+        /^portwide: cannot listen on 192\.0\.2\.1, port 5300 \(EADDRNOTAVAIL\): .*not an address of this host.*--bind-address/,
       ],
     ] as const) {
       it(title, async () => {
