@@ -1,6 +1,6 @@
 /**
- * `portwide run`: its parts, in the order in which they are made and stopped. agent/ holds these parts; each is given all
- * that it needs when it is made, and tells later ones of changes by an emitter.
+ * Starts and stops the parts of `portwide run`, which are in agent/. Each part gets its dependencies when it is
+ * created. An event emitter notifies parts of changed objects.
  */
 import type { Logger } from 'pino';
 import type { LoadedConfiguration } from '../config/configuration.ts';
@@ -24,10 +24,10 @@ import { Startup } from './startup.ts';
 import { startTelemetry } from './telemetry.ts';
 
 /**
- * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules stay when it ends.
- * @param texts flags as given.
+ * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules remain when it exits.
+ * @param texts unparsed flags.
  * @returns the exit status.
- * @throws UserError and what else stands in the way of starting; nothing is programmed by then.
+ * @throws UserError if the agent cannot start. No rules have been programmed then.
  */
 export async function runAgent(
   { options, file }: LoadedConfiguration,
@@ -35,18 +35,23 @@ export async function runAgent(
   log: Logger,
 ): Promise<number> {
   const shutdown = new Shutdown();
-  void shutdown.signal.then((signal) => log.info({ signal }, 'stopping; the rules stay'));
+  void shutdown.signal.then((signal) => log.info({ signal }, 'stopping; rules remain in place'));
   await checkSource(options);
   await requireNetAdmin('portwide run');
   const exit = shutdown.request;
   const restart = file && restartOnChange({ file, texts, options, log, exit });
   const { node, lock } = await prepareNode({ options, texts, log }, shutdown);
-  const { kind, openMode } = node;
+  const { modeDefinition, supportedMode } = node;
   const objects = createObjects(node);
   const { table, changes } = objects;
-  const takeover = new Takeover({ ...node, mode: kind.name, families: openMode.families, timers });
-  const numbers = createMetricSources(table, takeover, restart?.changes);
-  const telemetry = startTelemetry(objects, numbers);
+  const takeover = new Takeover({
+    ...node,
+    mode: modeDefinition.name,
+    families: supportedMode.families,
+    timers,
+  });
+  const sources = createMetricSources(table, takeover, restart?.changes);
+  const telemetry = startTelemetry(objects, sources);
   const { context } = telemetry;
   const startup = new Startup(context, watchOwnNode(context));
   const health = startHealth({ ...context, missingInputs: startup.missingInputs });
@@ -58,7 +63,7 @@ export async function runAgent(
 
   const podCidrs = await shutdown.exitOnSignal(startup.complete(source.start()));
   await warnOfSettings(objects);
-  const mode = await openMode.start(podCidrs, monitor, takeover);
+  const mode = await supportedMode.start(podCidrs, monitor, takeover);
   const serving = await startServing(context, mode, health, served.resolve);
 
   const status = await shutdown.requested();

@@ -1,4 +1,4 @@
-/** The end of an agent whose configuration file has changed. */
+/** Exits for a restart when the configuration file changes. */
 import type { Logger } from 'pino';
 import { configure } from '../config/configure.ts';
 import type { FlagTexts } from '../config/flags.ts';
@@ -9,7 +9,7 @@ import { systemTimers, type Timers } from '../sync/timers.ts';
 import { watchConfig } from './config-watch.ts';
 import { checkSource } from './source.ts';
 
-/** Exit status when the configuration file changed and the agent must be started again (EX_TEMPFAIL of sysexits). */
+/** Exit status that requests a restart with the changed configuration file (EX_TEMPFAIL of sysexits). */
 const CONFIGURATION_CHANGED = 75;
 
 interface ConfigRestartOptions {
@@ -17,19 +17,19 @@ interface ConfigRestartOptions {
   readonly texts: FlagTexts;
   readonly options: Pick<RunOptions, 'configRestartJitter'>;
   readonly log: Logger;
-  /** Ends the process. */
+  /** Exits the process. */
   readonly exit: (status: number) => void;
   readonly timers?: Timers;
-  /** From 0 up to and without 1. */
+  /** Random number in [0, 1). */
   readonly random?: () => number;
 }
 
 /**
- * Ends the process when the configuration file changes, as kube-proxy does; the kubelet or systemd starts it
- * again with the new content. Differs from kube-proxy in two ways. Content that the agent could not start with is
- * ignored, because one mistake would stop the agents of all nodes. And each agent waits for a random part of
- * `--config-restart-jitter`, because a ConfigMap changes on all nodes at once and every start lists all Services.
- * @returns the changes so far, for metrics, and what ends it.
+ * Exits the process when the configuration file changes, like kube-proxy; the kubelet or systemd restarts it.
+ * There are two differences from kube-proxy. Invalid content is ignored, because one mistake would stop the
+ * agents of all nodes. Each agent waits for a random part of `--config-restart-jitter`, because a ConfigMap
+ * changes on all nodes at once and every start lists all Services.
+ * @returns counts of changes for metrics, and a function that stops watching.
  */
 export function restartOnChange(given: ConfigRestartOptions) {
   const { file, texts, options, log, exit, timers = systemTimers, random = Math.random } = given;
@@ -43,33 +43,30 @@ export function restartOnChange(given: ConfigRestartOptions) {
     timers,
     onInvalid: (reason) => {
       counts.unusable += 1;
-      log.error(
-        { file: path, reason },
-        'the configuration file changed and cannot be used; what was read stays',
-      );
+      log.error({ file: path, reason }, 'ignoring an invalid change of the configuration file');
     },
     onWait: (milliseconds) => {
       isPending = true;
       counts.accepted += 1;
       log.warn(
         { file: path, seconds: milliseconds / 1000 },
-        'the configuration file changed; ending for a restart after a random delay',
+        'configuration file changed; restarting after a random delay',
       );
     },
     onCancel: () => {
       isPending = false;
       counts.cancelled += 1;
-      log.info(
-        { file: path },
-        'the configuration file is unchanged again or unusable; restart cancelled',
-      );
+      log.info({ file: path }, 'configuration file was reverted or is invalid; restart cancelled');
     },
     onChange: () => {
-      log.error({ file: path }, 'the configuration file changed; ending for a restart');
+      log.error({ file: path }, 'configuration file changed; exiting for a restart');
       exit(CONFIGURATION_CHANGED);
     },
     onReadError: (reason) =>
-      log.warn({ file: path, reason }, 'cannot follow the configuration file; what was read stays'),
+      log.warn(
+        { file: path, reason },
+        'cannot read or watch the configuration file; keeping the current configuration',
+      ),
   });
   return { changes: (): ConfigChanges => ({ isPending, counts }), stop };
 }

@@ -1,4 +1,4 @@
-/** Warnings about settings that may not be as they were meant. */
+/** Warnings about settings that may have unintended effects. */
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Node } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
@@ -11,68 +11,78 @@ export interface ConfigWarningOptions {
     RunOptions,
     'detectLocalMode' | 'clusterCidr' | 'bindAddress' | 'ipvsExcludeCidrs'
   >;
-  /** What `--nodeport-addresses` means in this mode. */
+  /** The effective `--nodeport-addresses` in this mode. */
   readonly nodePorts: RunOptions['nodeportAddresses'];
   readonly node: Node | undefined;
 }
 
-/** A setting that may not be as it was meant. */
+/** A log line about a setting. */
 interface ConfigWarning {
-  readonly setting: string;
   readonly message: string;
+  /** The flag, and its field in parentheses. */
+  readonly setting: string;
+  readonly reason: string;
+  readonly family?: IpFamily;
+  readonly effect?: string;
+  readonly hint?: string;
 }
 
 /**
- * What kube-proxy warns of at its start (`checkBadConfig`, `getLocalDetectors`), under its conditions: only
- * the primary family has to be configured, unless other settings speak of both.
+ * The warnings of kube-proxy at its start (`checkBadConfig`, `getLocalDetectors`), under the same conditions: only
+ * the primary family must be configured, unless other settings are dual-stack.
  */
 export function configWarnings(given: ConfigWarningOptions): ConfigWarning[] {
   return [...nodePortWarnings(given), ...clusterCidrWarnings(given)];
 }
 
-/** Logs what of the node and of the settings may keep Services from being served as meant. */
+/** Logs warnings about settings and sysctls of the node that affect Services. */
 export async function warnOfSettings(objects: ObjectContext): Promise<void> {
-  const { openMode, table, log } = objects;
-  await warnOfBridge(openMode.families, log);
-  for (const { setting, message } of configWarnings({ ...objects, node: table.node })) {
-    log.warn({ setting }, `${setting} ${message}`);
+  const { supportedMode, table, log } = objects;
+  await warnOfBridge(supportedMode.families, log);
+  for (const { message, ...details } of configWarnings({ ...objects, node: table.node })) {
+    log.warn(details, message);
   }
 }
+
+const ALL_ADDRESSES = 'NodePort Services accept connections on all local addresses';
 
 function nodePortWarnings({ options, nodePorts, node }: ConfigWarningOptions): ConfigWarning[] {
   const setting = '--nodeport-addresses (nodePortAddresses)';
   if (nodePorts.length === 0) {
-    const message =
-      'is unset: NodePort Services accept connections on all local addresses; consider --nodeport-addresses=primary';
-    return [{ setting, message }];
+    const hint = 'consider --nodeport-addresses=primary';
+    return [{ message: ALL_ADDRESSES, setting, reason: 'unset', hint }];
   }
   const primary = primaryFamily(options, node);
   const lists = [options.clusterCidr, nodePorts, options.ipvsExcludeCidrs, node?.podCIDRs ?? []];
   const isDual = lists.some((list) => IP_FAMILIES.every((family) => mentions(list, family)));
   return IP_FAMILIES.filter((family) => !mentionsFamily(nodePorts, family))
     .filter((family) => isDual || family === primary)
-    .map((family) => {
-      const message = `has no ${family} CIDR: NodePort Services accept connections on all local ${family} addresses`;
-      return { setting, message };
-    });
+    .map((family) => ({ message: ALL_ADDRESSES, setting, family, reason: `no ${family} CIDR` }));
 }
 
 function clusterCidrWarnings({ options, node }: ConfigWarningOptions): ConfigWarning[] {
   const { detectLocalMode, clusterCidr } = options;
   const family = primaryFamily(options, node);
   if (detectLocalMode !== 'ClusterCIDR' || mentions(clusterCidr, family)) return [];
-  const message =
-    clusterCidr.length === 0
-      ? 'is unset: connections from pods cannot be told from others, so none to cluster IPs are masqueraded, and clients outside the cluster cannot use cluster IPs'
-      : `has no ${family} CIDR, the primary family: ${family} connections to cluster IPs are not masqueraded, and clients outside the cluster cannot use those`;
-  return [{ setting: '--cluster-cidr (clusterCIDR)', message }];
+  const isUnset = clusterCidr.length === 0;
+  return [
+    {
+      message: 'connections to cluster IPs are not masqueraded',
+      setting: '--cluster-cidr (clusterCIDR)',
+      ...(isUnset ? {} : { family }),
+      reason: isUnset
+        ? 'unset, so local pods cannot be detected'
+        : 'no CIDR of the primary IP family',
+      effect: 'clients outside the cluster cannot use cluster IPs',
+    },
+  ];
 }
 
 function mentions(cidrs: readonly string[], family: IpFamily): boolean {
   return cidrs.some((cidr) => familyOf(cidr) === family);
 }
 
-/** As kube-proxy (`detectNodeIPs`): that of `--bind-address`, else of the Node's first address. */
+/** The family of `--bind-address`, or else of the Node's first address, as in kube-proxy (`detectNodeIPs`). */
 function primaryFamily(options: ConfigWarningOptions['options'], node: Node | undefined): IpFamily {
   const address = nodeIpOverride(options) ?? node?.addresses[0];
   return address === undefined ? 'IPv4' : familyOf(address);

@@ -1,4 +1,4 @@
-/** Watching a configuration file for content that an agent can start with. */
+/** Watches the configuration file for valid new content. */
 import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { asError } from '../api/errors.ts';
@@ -8,47 +8,47 @@ import { systemTimers, type Timers } from '../sync/timers.ts';
 
 interface ConfigWatchOptions {
   readonly file: ConfigFile;
-  /** Rejects for content that an agent would not start with, and says why. */
+  /** Rejects, with the reason, content that the agent could not start with. */
   readonly check: (content: string) => Promise<void>;
-  /** Called once, when the file has held other, usable content for `delayMs`. */
+  /** Called once, when the file has had valid new content for `delayMs`. */
   readonly onChange: () => void;
-  /** A usable change was found; `onChange` follows after this delay. */
+  /** Called when valid new content was found; `onChange` follows after this delay. */
   readonly onWait?: (milliseconds: number) => void;
-  /** During the delay the file was changed back, or became unusable or unreadable. */
+  /** Called when the file is reverted, or becomes invalid or unreadable, during the delay. */
   readonly onCancel?: () => void;
-  /** Delay from a change to `onChange`, asked once per change. Default: 0. */
+  /** Returns the delay from a change to `onChange`; called once per change. Default: 0. */
   readonly delayMs?: () => number;
   readonly timers?: Timers;
-  /** The file holds what cannot be used; called again when the reason changes. */
+  /** Called when the content is invalid, and again when the reason changes. */
   readonly onInvalid: (reason: string) => void;
-  /** The file cannot be read; called again when the reason changes. */
+  /** Called when the file cannot be read or watched, and again when the reason changes. */
   readonly onReadError: (reason: string) => void;
-  /** Milliseconds of quiet to wait for after an event. */
+  /** Milliseconds without an event before the file is checked. */
   readonly settleMs?: number;
-  /** Milliseconds between looks without any event. */
+  /** Milliseconds between checks without events. */
   readonly pollMs?: number;
 }
 
 /**
- * Watches the content of the configuration file. The directory is watched, not the file: a
- * ConfigMap mount is updated by a symbolic link beside it that is renamed over another. A look from
- * time to time finds what makes no event there, such as a link to elsewhere. A file that is gone, or
- * cannot be read or used, is no change: there is nothing to start anew with.
- * @returns what ends it.
+ * Watches the content of the configuration file. It watches the directory, because the kubelet updates a ConfigMap
+ * mount by renaming a symbolic link next to the file. Polling finds changes without an event there, such as in
+ * a file behind a link to another directory. A missing, unreadable or invalid file is not a change: the agent
+ * could not restart with it.
+ * @returns a function that stops watching.
  */
 export function watchConfig(options: ConfigWatchOptions): () => void {
-  const { file, onChange, onReadError: onProblem, settleMs = 50, pollMs = 5000 } = options;
+  const { file, onChange, onReadError, settleMs = 50, pollMs = 5000 } = options;
   const { onWait, onCancel, delayMs = () => 0, timers = systemTimers } = options;
-  /** The delay of a change that was found; `isOver` once it has passed. */
+  /** The delay before `onChange`; `isOver` once it has passed. */
   let wait: { readonly timer: unknown; isOver: boolean } | undefined;
   let lastProblem: string | undefined;
-  let settling: NodeJS.Timeout | undefined;
-  let ended = false;
+  let settleTimer: NodeJS.Timeout | undefined;
+  let isStopped = false;
 
-  const end = () => {
-    ended = true;
-    clearTimeout(settling);
-    clearInterval(polling);
+  const stop = () => {
+    isStopped = true;
+    clearTimeout(settleTimer);
+    clearInterval(pollTimer);
     timers.clear(wait?.timer);
     watcher?.close();
   };
@@ -58,71 +58,69 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
     wait = undefined;
     onCancel?.();
   };
-  /** A usable change is there. Further changes do not restart the delay, or a file that keeps changing would never apply. */
-  const changeFound = () => {
+  /**
+   * Handles valid new content. Further changes do not restart the delay: otherwise a file that keeps changing would
+   * never be applied.
+   */
+  const onValidChange = () => {
     const milliseconds = wait === undefined ? delayMs() : 0;
     if (milliseconds > 0) {
       const timer = timers.set(() => {
         if (wait !== undefined) wait.isOver = true;
-        // Check again: what the file refers to may have changed without an event.
-        void look();
+        // Check again: files that the content refers to may have changed without an event.
+        void check();
       }, milliseconds);
       wait = { timer, isOver: false };
       onWait?.(milliseconds);
     } else if (wait === undefined || wait.isOver) {
-      end();
+      stop();
       onChange();
     }
   };
-  let looks = 0;
-  let lastLook = 0;
-  const look = async () => {
-    looks += 1;
-    const number = looks;
-    const found = await lookAt(options);
-    // Several may be under way; the result of one that a later one has overtaken is outdated.
-    if (ended || number < lastLook) return;
-    lastLook = number;
-    const problem = typeof found === 'object' ? found.reason : undefined;
-    if (found !== 'usable') cancel();
-    if (typeof found === 'object' && problem !== lastProblem) found.tell(found.reason);
+  let started = 0;
+  let lastFinished = 0;
+  const check = async () => {
+    started += 1;
+    const number = started;
+    const result = await checkFile(options);
+    // Checks can overlap; ignore a result that a later check has overtaken.
+    if (isStopped || number < lastFinished) return;
+    lastFinished = number;
+    const problem = typeof result === 'object' ? result.reason : undefined;
+    if (result !== 'changed') cancel();
+    if (typeof result === 'object' && problem !== lastProblem) result.report(result.reason);
     lastProblem = problem;
-    if (found === 'usable') changeFound();
+    if (result === 'changed') onValidChange();
   };
-  const lookSoon = () => {
-    if (ended) return;
-    clearTimeout(settling);
-    settling = setTimeout(() => void look(), settleMs).unref();
+  const checkSoon = () => {
+    if (isStopped) return;
+    clearTimeout(settleTimer);
+    settleTimer = setTimeout(() => void check(), settleMs).unref();
   };
 
-  const polling = setInterval(() => void look(), pollMs).unref();
-  const watcher = watchDirectory(dirname(file.path), lookSoon, (error) =>
-    onProblem(`is looked at every ${pollMs} ms only: ${error.message}`),
+  const pollTimer = setInterval(() => void check(), pollMs).unref();
+  const watcher = watchDirectory(dirname(file.path), checkSoon, (error) =>
+    onReadError(`polled every ${pollMs} ms instead of watched: ${error.message}`),
   );
-  lookSoon(); // it may have changed since it was read
-  return end;
+  checkSoon(); // the file may have changed since it was read
+  return stop;
 }
 
-/** What the file holds now: what was read, what an agent can start with, or a problem and who is told of it. */
-async function lookAt({
-  file,
-  check,
-  onReadError: onProblem,
-  onInvalid: onUnusable,
-}: ConfigWatchOptions) {
-  let tell = onProblem;
+/** Compares the file with the content that was read. @returns a problem with the callback that reports it. */
+async function checkFile({ file, check, onReadError, onInvalid }: ConfigWatchOptions) {
+  let report = onReadError;
   try {
     const content = await readConfig(file.path);
     if (content === file.content) return 'unchanged';
-    tell = onUnusable;
+    report = onInvalid;
     await check(content);
-    return 'usable';
+    return 'changed';
   } catch (error) {
-    return { tell, reason: asError(error).message };
+    return { report, reason: asError(error).message };
   }
 }
 
-/** @returns undefined when it cannot be watched, such as when inotify watches are used up. */
+/** @returns undefined if the directory cannot be watched, for example because inotify watches are exhausted. */
 function watchDirectory(
   directory: string,
   onEvent: () => void,

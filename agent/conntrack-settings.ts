@@ -1,11 +1,11 @@
-/** Conntrack's limits and timeouts, as the settings have them. */
+/** Sets the conntrack limits and timeouts of the --conntrack-* flags. */
 import { readFile, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import type { RunOptions } from '../config/settings.ts';
 import type { Log } from '../process/log.ts';
 import { readSysctl, writeSysctl } from './node-setup.ts';
 
-/** The hash table is the kernel's, not the namespace's, and no sysctl can make it larger. */
+/** The hash table is per kernel, not per network namespace, and cannot be resized by a sysctl. */
 const HASHSIZE = '/sys/module/nf_conntrack/parameters/hashsize';
 
 type ConntrackOptions = Pick<
@@ -19,20 +19,20 @@ type ConntrackOptions = Pick<
   | 'conntrackUdpTimeoutStream'
 >;
 
-/** The limit on entries; undefined: it is left as it is. */
+/** The value of nf_conntrack_max; undefined: unchanged. */
 export function conntrackMax(options: ConntrackOptions, cpuCount: number): number | undefined {
-  const { conntrackMaxPerCore: perCore, conntrackMin: least } = options;
+  const { conntrackMaxPerCore: perCore, conntrackMin: min } = options;
   if (perCore === 0) return undefined;
-  // The kernel takes 32 bits with a sign.
-  return Math.min(Math.max(perCore * Math.max(cpuCount, 1), least), 2 ** 31 - 1);
+  // The sysctl is a signed 32-bit integer.
+  return Math.min(Math.max(perCore * Math.max(cpuCount, 1), min), 2 ** 31 - 1);
 }
 
-/** Sysctls to be set, as kube-proxy sets them; what is 0 or off is left as it is. */
+/** The sysctls to set, as in kube-proxy. Options that are 0 or false leave their sysctl unchanged. */
 export function conntrackSysctls(
   options: ConntrackOptions,
   cpuCount: number,
 ): [name: string, value: string][] {
-  const wanted: [name: string, value: number | undefined][] = [
+  const sysctls: [name: string, value: number | undefined][] = [
     ['max', conntrackMax(options, cpuCount)],
     ['tcp_timeout_established', seconds(options.conntrackTcpTimeoutEstablished)],
     ['tcp_timeout_close_wait', seconds(options.conntrackTcpTimeoutCloseWait)],
@@ -40,17 +40,17 @@ export function conntrackSysctls(
     ['udp_timeout', seconds(options.conntrackUdpTimeout)],
     ['udp_timeout_stream', seconds(options.conntrackUdpTimeoutStream)],
   ];
-  return wanted.flatMap(([name, value]) =>
+  return sysctls.flatMap(([name, value]) =>
     value === undefined ? [] : [[`net.netfilter.nf_conntrack_${name}`, String(value)]],
   );
 }
 
-/** The kernel counts whole seconds; less than one must not become 0, which forgets at once. */
+/** Converts milliseconds to whole seconds, at least 1: a timeout of 0 would expire entries immediately. */
 function seconds(period: number): number | undefined {
   return period === 0 ? undefined : Math.max(1, Math.floor(period / 1000));
 }
 
-/** Where settings are; tests have another than the kernel. */
+/** Access to the kernel's settings; tests replace it. */
 export type ConntrackKernel = typeof KERNEL;
 
 const KERNEL = {
@@ -61,8 +61,8 @@ const KERNEL = {
 };
 
 /**
- * Sets connection tracking up. What cannot be set is logged and left: in a namespace of its own, a
- * container may change timeouts but not the limits, and Services are served without.
+ * Sets the conntrack limits and timeouts. Logs a setting that cannot be written and continues: Services work
+ * without it. A container in its own network namespace can change timeouts but not limits.
  */
 export async function configureConntrack(
   options: ConntrackOptions,
@@ -74,13 +74,13 @@ export async function configureConntrack(
     try {
       const before = await kernel.readSysctl(sysctl);
       if (before === undefined) {
-        log.warn({ sysctl, value }, 'cannot set: this kernel has no such sysctl');
+        log.warn({ sysctl, value, reason: 'not supported by this kernel' }, 'cannot set sysctl');
       } else if (before !== value) {
         await kernel.writeSysctl(sysctl, value);
-        log.info({ sysctl, before, value }, 'set');
+        log.info({ sysctl, before, value }, 'sysctl set');
       }
     } catch (error) {
-      log.warn({ sysctl, value, reason: (error as Error).message }, 'cannot set');
+      log.warn({ sysctl, value, reason: (error as Error).message }, 'cannot set sysctl');
     }
   }
   const max = conntrackMax(options, cpuCount);
@@ -90,11 +90,16 @@ export async function configureConntrack(
     const before = Number(await kernel.readHashsize());
     if (before >= buckets) return;
     await kernel.writeHashsize(String(buckets));
-    log.info({ file: HASHSIZE, before, value: buckets }, 'set');
+    log.info({ file: HASHSIZE, before, value: buckets }, 'conntrack hash table resized');
   } catch (error) {
     log.warn(
-      { file: HASHSIZE, value: buckets, reason: (error as Error).message },
-      'cannot set; many connections are slow',
+      {
+        file: HASHSIZE,
+        value: buckets,
+        reason: (error as Error).message,
+        effect: 'conntrack lookups are slow with many connections',
+      },
+      'cannot resize the conntrack hash table',
     );
   }
 }

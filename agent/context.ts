@@ -1,4 +1,4 @@
-/** What the parts of a running agent share. It comes in stages; a part asks for those fields that it needs. */
+/** What the parts of a running agent share, built in stages. A part declares the fields that it needs. */
 import type { EventEmitter } from 'node:events';
 import type { Logger } from 'pino';
 import type { FlagTexts } from '../config/flags.ts';
@@ -14,38 +14,38 @@ import type { PolicySupport } from './policy.ts';
 
 export interface BaseContext {
   readonly options: RunOptions;
-  /** Flags as given. */
+  /** Unparsed flags. */
   readonly texts: FlagTexts;
   readonly log: Logger;
 }
 
-/** This node, and what it can do. */
+/** This node and the features it supports. */
 export interface NodeContext extends BaseContext {
   readonly nodeName: string;
-  readonly kind: ModeDefinition;
-  /** What `--nodeport-addresses` means in this mode. */
+  readonly modeDefinition: ModeDefinition;
+  /** The effective `--nodeport-addresses` in this mode. */
   readonly nodePorts: RunOptions['nodeportAddresses'];
-  /** Milliseconds between two looks at the kernel. */
+  /** Resync interval, in milliseconds. */
   readonly syncPeriod: number;
-  readonly openMode: SupportedMode;
+  readonly supportedMode: SupportedMode;
   /** Undefined without `--network-policy`. */
-  readonly openedPolicy: PolicySupport | undefined;
+  readonly policySupport: PolicySupport | undefined;
 }
 
-/** The objects that Services are served from. */
+/** The objects from the API server or manifests. */
 export interface ObjectContext extends NodeContext {
   readonly table: RouteTable;
-  readonly census: NodeCounter;
-  /** Emits whenever an object has come, changed or gone, or all of a kind have been listed. */
+  readonly nodeCounter: NodeCounter;
+  /** Emits when an object is added, changed or removed, or the first list of a kind is complete. */
   readonly changes: EventEmitter<{ change: [] }>;
 }
 
-/** With all that tells of what happens. */
+/** With metrics and Events. */
 export interface AgentContext extends ObjectContext {
   readonly metricSources: AgentMetricSources;
   readonly metrics: Metrics;
   /** Events on this Node and on Services. */
   readonly events: AgentEvents;
-  /** Events on any object; none with manifests. */
+  /** Records Events on any object; does nothing with --manifests. */
   readonly recorder: Events;
 }

@@ -1,10 +1,10 @@
-/** The Events that the agent writes on Services and on its Node. */
+/** Events that the agent records on Services and on its Node. */
 import type { ObjectKey } from '../api/objects.ts';
 import { nodeRef, type ObjectRef, serviceRef } from '../events/event.ts';
 import type { Events } from '../events/recorder.ts';
 import type { RefusalChanges, RouteTable } from '../proxier/route-table.ts';
 
-/** What the agent was doing, in its Events on the Node. */
+/** The `action` of Events on the Node. */
 const START = 'StartPortwide';
 
 export class AgentEvents {
@@ -22,25 +22,24 @@ export class AgentEvents {
     this.#events.normal(nodeRef(this.#nodeName), 'Starting', '', START);
   }
 
-  /** A part of the start failed; it is tried again. */
+  /** A part of the start failed and is retried. */
   startFailed(reason: string, { message }: Error): void {
     this.#events.warning(nodeRef(this.#nodeName), reason, message, START);
   }
 
-  /** A Warning on a Service. */
+  /** Records a Warning on a Service. */
   warning(key: ObjectKey, reason: string, note: string): void {
     this.#events.warning(this.#ref(key), reason, note);
   }
 
-  /** A Warning on a Service of what is so on this node alone. */
+  /** Records a Warning on a Service about a problem of this node only. */
   nodeWarning(key: ObjectKey, reason: string, note: string): void {
     this.warning(key, reason, `on node ${this.#nodeName}: ${note}`);
   }
 
   /**
-   * A Warning Event on the Service for each refusal that came, and for each warning; the note says what
-   * the log says, with the field before it. All nodes share one Event, except for what
-   * is so on one node alone, such as a VIP that is an address of it.
+   * Records a Warning Event on the Service for each new refusal and warning. All nodes share one Event, unless
+   * the problem is specific to a node, such as a VIP that is an address of the node.
    */
   refusals({ raised, warnings }: Pick<RefusalChanges, 'raised' | 'warnings'>): void {
     for (const { serviceKey, reason, field, message } of raised) {

@@ -1,4 +1,4 @@
-/** The health servers of a running agent: `/healthz`, `/livez` and health check node ports. */
+/** The agent's health servers: `/healthz`, `/livez` and health check node ports. */
 import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { HealthCheckServers } from '../health/health-check-servers.ts';
@@ -30,11 +30,11 @@ export interface AgentHealthOptions {
 
 type HealthMetrics = Pick<Metrics, 'healthz' | 'livez' | 'initialSyncComplete'>;
 
-/** kube-proxy's: how many sync periods something may be queued. */
+/** As in kube-proxy: unhealthy when a change has been queued for this many sync periods. */
 const TIMEOUT_SYNC_PERIODS = 2;
-const NO_FACTS: NodeAddresses = { addresses: [], primary: [] };
+const NO_ADDRESSES: NodeAddresses = { addresses: [], primary: [] };
 
-/** How `/healthz` judges the agent. */
+/** Creates the health state behind `/healthz` and `/livez`. */
 export function proxyHealth(
   {
     options,
@@ -43,7 +43,7 @@ export function proxyHealth(
   }: Pick<AgentHealthOptions, 'options' | 'syncPeriod' | 'missingInputs'>,
   clock: Clock = systemClock,
 ): ProxyHealth {
-  // Manifests need not have the Node.
+  // Manifests may lack the Node object.
   const needsNode = options.manifests === undefined;
   return new ProxyHealth({
     timeout: TIMEOUT_SYNC_PERIODS * syncPeriod,
@@ -54,39 +54,42 @@ export function proxyHealth(
 }
 
 /**
- * Serves `/healthz` and `/livez` from now on, and health check node ports as Services come. A port
- * that cannot be bound stops nothing: it is logged and tried again.
+ * Serves `/healthz` and `/livez`, and the health check node ports of Services as they are added. A port that
+ * cannot be bound is logged and retried.
  */
 export function startHealth(given: AgentHealthOptions) {
   const { options, events, metrics, log } = given;
   const proxy = proxyHealth(given);
   const failures = new RepeatedFailures(log);
-  const over = (message: string) => (service: ObjectKey, port: number, host: string) =>
+  const recovered = (message: string) => (service: ObjectKey, port: number, host: string) =>
     failures.succeeded(`${service} ${host} ${port}`, { service, port }, message);
   const services = new HealthCheckServers({
-    // Not `hasSynced`: a family's ports are served from its own first sync on, and what is sent to one
-    // family need not wait for the first sync of the other. One that never comes is late in the end.
+    // Do not require the first sync of all families: the ports of a family open after its own first sync.
+    // A family that never syncs becomes unhealthy by its timeout.
     isProxyHealthy: () => proxy.report().healthy,
     listen: (port) => new Listener({ ...port, timers: systemTimers }),
     onBindFailure: (service, port, error, host) => {
       const key = `${service} ${host} ${port}`;
       const details = { service, port, err: error };
-      const message = 'cannot serve a health check node port; trying again';
+      const message = 'cannot serve health check node port; retrying';
       if (!failures.failed(key, details, message)) return;
       const note = `health check node port ${port} cannot be served: ${error.message}`;
       events.nodeWarning(service, 'FailedToStartServiceHealthcheck', note);
     },
-    onBindRecovery: over('the health check node port is served now'),
-    // Otherwise the same failure of a Service that comes back would count as told.
-    onEnd: over('the health check node port is no longer to be served'),
+    onBindRecovery: recovered('health check node port served'),
+    // Ends the failure, so that it is reported again if the Service is recreated.
+    onEnd: recovered('health check node port removed'),
   });
-  const setNodeFacts = (family: IpFamily, facts: NodeAddresses) => {
-    // In every mode as given: load balancers that pass packets through probe the VIP itself, which
-    // mode nftables, unlike its node ports, has to answer on.
+  const setNodeAddresses = (family: IpFamily, addresses: NodeAddresses) => {
+    // Not the default of mode nftables, `primary`: pass-through load balancers probe the VIP, so health check
+    // node ports must answer on it.
     const nodePortSelection = options.nodeportAddresses;
-    services.setAddresses(family, nodePortAddresses({ nodePortSelection, family }, facts, true));
+    services.setAddresses(
+      family,
+      nodePortAddresses({ nodePortSelection, family }, addresses, true),
+    );
   };
-  for (const family of IP_FAMILIES) setNodeFacts(family, NO_FACTS);
+  for (const family of IP_FAMILIES) setNodeAddresses(family, NO_ADDRESSES);
   const listener = serveProxyHealth(given, proxy);
   return {
     begin: (families: readonly IpFamily[]) => proxy.begin(families),
@@ -97,7 +100,7 @@ export function startHealth(given: AgentHealthOptions) {
     },
     servicesChanged: (changes: readonly ServiceHealth[]) => services.update(changes),
     setNode: (node: Node | undefined) => proxy.setNode(node),
-    setNodeFacts,
+    setNodeAddresses,
     close: () => {
       listener?.close();
       services.close();

@@ -1,4 +1,4 @@
-/** Where a running agent's objects come from and go to: the source, and network policy beside the tables of Services. */
+/** Connects the object source to its consumers: the Service tables and network policy. */
 import type { NftMonitor } from '../nft/monitor.ts';
 import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
@@ -10,7 +10,7 @@ import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
 
 /**
- * @returns the source, which has not started yet, and network policy, if it is enforced.
+ * @returns the source, not started yet, and network policy if it is enforced.
  * @throws NetlinkError
  */
 export function createInputs(
@@ -19,27 +19,27 @@ export function createInputs(
   monitor: NftMonitor,
   onSessions: (open: OpenSession) => void,
 ): { source: Source; policy: PolicyAgent | undefined } {
-  const { options, nodeName, openedPolicy: open, table, census, metrics, log } = context;
+  const { options, nodeName, policySupport: support, table, nodeCounter, metrics, log } = context;
   const { recorder: events } = context;
-  const sinks: ObjectSink[] = [table, census];
+  const sinks: ObjectSink[] = [table, nodeCounter];
   const source = createSource({
     options,
     resources:
-      open === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName),
+      support === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName),
     sink: fanOut(sinks),
     log,
     observer: startup.observing(metrics.api),
     onSessions,
     onUnreadable: (problem, object) => {
-      if (open !== undefined) reportUnreadable(events, problem, object);
+      if (support !== undefined) reportUnreadable(events, problem, object);
     },
     onFaultyManifests: (count) => metrics.faultyManifests.set(count),
   });
-  if (open === undefined) return { source, policy: undefined };
+  if (support === undefined) return { source, policy: undefined };
   const policy = startPolicy({
     ...context,
     monitor,
-    support: open,
+    support,
     registry: metrics.registry,
     events,
     unreadable: () => source.unreadable(),

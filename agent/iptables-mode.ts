@@ -1,4 +1,4 @@
-/** `--proxy-mode iptables`, from settings to backends. */
+/** Proxy mode iptables: node support, options and backends. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
@@ -12,7 +12,7 @@ import {
   usableIptables,
 } from './node-setup.ts';
 
-/** `--proxy-mode iptables`. */
+/** Opens proxy mode iptables. @throws UserError if no IP family is supported. */
 export async function openIptablesMode(options: RunOptions, log: Logger): Promise<SupportedMode> {
   const commands = await usableIptables(options, log);
   return {
@@ -43,7 +43,7 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
   };
 }
 
-/** The iptables mode's options for one family, from the flags. */
+/** The options of mode iptables for an IP family. */
 export function iptablesOptions(
   options: NodeOptions,
   family: IpFamily,

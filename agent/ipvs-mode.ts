@@ -1,4 +1,4 @@
-/** `--proxy-mode ipvs`, from settings to backends. */
+/** Proxy mode ipvs: node support, options and backends. */
 import { release } from 'node:os';
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
@@ -15,7 +15,7 @@ import { trafficOptions } from '../traffic/options.ts';
 import type { SupportedMode } from './mode.ts';
 import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
-/** `--proxy-mode ipvs`. */
+/** Opens proxy mode ipvs. @throws UserError if no IP family is supported. */
 export async function openIpvsMode(options: RunOptions, log: Logger): Promise<SupportedMode> {
   const commands = await usableIptables(options, log);
   return {
@@ -42,15 +42,18 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Su
       await warnOfCalico(options, commands, log);
       if (options.resetDeletedEndpointConnections) {
         log.warn(
-          { setting: '--reset-deleted-endpoint-connections' },
-          '--reset-deleted-endpoint-connections has no effect in mode ipvs: connections to deleted endpoints are not reset',
+          {
+            setting: '--reset-deleted-endpoint-connections',
+            effect: 'connections to deleted endpoints are not reset',
+          },
+          'setting has no effect in mode ipvs',
         );
       }
       await setSysctls(options, log);
       return {
         backends,
         minSyncPeriod: options.ipvsMinSyncPeriod,
-        // Without its entry in conntrack an IPVS connection goes on, and loses its masquerade.
+        // Without its conntrack entry, an IPVS connection continues but is no longer masqueraded.
         resetsTcp: false,
         localhostProxyFamilies: [],
         afterFirstSync: (family) => void takeover.afterFirstSync(family),
@@ -60,8 +63,9 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Su
 }
 
 /**
- * Felix, on iptables, takes note of kube-ipvs0 and marks what is new to a VIP in filter INPUT
- * (cali-set-endpoint-mark): behind our marks and before IPVS, which compares marks whole.
+ * Warns about Calico with fwmark services. With kube-ipvs0 present, Felix (iptables dataplane) marks new
+ * connections to VIPs in filter INPUT (cali-set-endpoint-mark). That is after Portwide sets its mark and before
+ * IPVS, which matches the whole mark.
  */
 async function warnOfCalico(
   options: RunOptions,
@@ -73,13 +77,17 @@ async function warnOfCalico(
     const filter = (await iptables.save()).get('filter');
     if (!filter?.foreign.has(':cali-INPUT')) continue;
     log.warn(
-      { family: iptables.family },
-      'Calico runs here, which marks packets to VIPs anew: all-ports Services are rejected; set --ipvs-all-ports=iptables',
+      {
+        family: iptables.family,
+        effect: 'connections to all-ports Services are rejected',
+        hint: 'set --ipvs-all-ports=iptables',
+      },
+      'Calico overwrites the packet marks of fwmark services',
     );
   }
 }
 
-/** What `--init-only` does for this mode: has modules loaded, and sets the sysctls. @throws UserError */
+/** The setup of `--init-only` for this mode: loads kernel modules and sets sysctls. @throws UserError */
 export async function prepareIpvs(options: RunOptions, log: Logger): Promise<void> {
   try {
     const kernel = await IpvsKernel.open('IPv4');
@@ -90,7 +98,7 @@ export async function prepareIpvs(options: RunOptions, log: Logger): Promise<voi
   await setSysctls(options, log);
 }
 
-/** The IPVS mode's options for one family, from the flags. */
+/** The options of mode ipvs for an IP family. */
 export function ipvsOptions(
   options: NodeOptions,
   family: IpFamily,
@@ -108,33 +116,33 @@ export function ipvsOptions(
   };
 }
 
-/** Says what is missing and what brings it. */
+/** Turns an error about a missing kernel feature into a UserError with the remedy. */
 function withRequiredModule(error: unknown): unknown {
-  const needs = '--proxy-mode ipvs needs';
+  const requires = '--proxy-mode=ipvs requires';
   if (error instanceof IpvsMissingError) {
     return new UserError(
-      `${needs} IPVS, which this kernel lacks: module ip_vs, of the kernel's own package ` +
-        '(linux-modules-extra on some distributions); in a pod, mount /lib/modules or load it on the node',
+      `${requires} IPVS: load the kernel module ip_vs (on some distributions in package ` +
+        'linux-modules-extra); in a pod, mount /lib/modules or load the module on the node',
     );
   }
   if (error instanceof SchedulerMissingError) {
     return new UserError(
-      `--ipvs-scheduler ${error.scheduler}: this kernel lacks it: module ip_vs_${error.scheduler}`,
+      `--ipvs-scheduler=${error.scheduler} is not available: load the kernel module ip_vs_${error.scheduler}`,
     );
   }
   if (error instanceof UnsupportedError) {
-    return new UserError(`${needs} ${error.feature}, which this kernel lacks: ${module(error)}`);
+    return new UserError(`${requires} ${error.feature}: ${remedy(error)}`);
   }
   return error;
 }
 
-function module({ feature }: UnsupportedError): string {
-  if (feature === 'dummy interfaces') return 'module dummy';
-  if (feature === 'IPVS for IPv6') return 'build option CONFIG_IP_VS_IPV6';
+function remedy({ feature }: UnsupportedError): string {
+  if (feature === 'dummy interfaces') return 'load the kernel module dummy';
+  if (feature === 'IPVS for IPv6') return 'use a kernel built with CONFIG_IP_VS_IPV6';
   const type = /^ipset type (\S+)$/.exec(feature)?.[1];
   return type === undefined
-    ? 'modules ip_set and nfnetlink'
-    : `module ip_set_${type.replace(':', '_').replaceAll(',', '')}`;
+    ? 'load the kernel modules ip_set and nfnetlink'
+    : `load the kernel module ip_set_${type.replace(':', '_').replaceAll(',', '')}`;
 }
 
 async function setTimeouts(options: RunOptions): Promise<void> {
@@ -151,35 +159,35 @@ async function setTimeouts(options: RunOptions): Promise<void> {
   }
 }
 
-/** As kube-proxy's IPVS mode sets them. */
+/** Sets the sysctls that kube-proxy's IPVS mode sets. */
 async function setSysctls(options: RunOptions, log: Logger): Promise<void> {
-  const wanted: [name: string, value: string][] = [
-    // Without it IPVS takes its connections out of conntrack, and nothing is masqueraded.
+  const sysctls: [name: string, value: string][] = [
+    // Keeps IPVS connections in conntrack; without it they are not masqueraded.
     ['net.ipv4.vs.conntrack', '1'],
     ['net.ipv4.ip_forward', '1'],
-    // Connections to an endpoint that was deleted end at once, instead of being dropped for minutes.
+    // Terminates connections to a deleted endpoint; otherwise their packets are dropped for minutes.
     ['net.ipv4.vs.expire_nodest_conn', '1'],
     ['net.ipv4.vs.expire_quiescent_template', '1'],
   ];
-  if (!keepsConnReuseMode(release())) wanted.push(['net.ipv4.vs.conn_reuse_mode', '0']);
+  if (!keepsConnReuseMode(release())) sysctls.push(['net.ipv4.vs.conn_reuse_mode', '0']);
   if (options.ipvsStrictArp) {
-    wanted.push(['net.ipv4.conf.all.arp_ignore', '1'], ['net.ipv4.conf.all.arp_announce', '2']);
+    sysctls.push(['net.ipv4.conf.all.arp_ignore', '1'], ['net.ipv4.conf.all.arp_announce', '2']);
   }
-  for (const [name, value] of wanted) {
+  for (const [name, value] of sysctls) {
     try {
       await writeSysctl(name, value);
     } catch (error) {
       if (name === 'net.ipv4.vs.conntrack') {
-        throw new UserError(`cannot set ${name} to ${value}: ${String(error)}`);
+        throw new UserError(`cannot set sysctl ${name} to ${value}: ${String(error)}`);
       }
-      log.warn({ err: error, sysctl: name, value }, 'cannot set');
+      log.warn({ err: error, sysctl: name, value }, 'cannot set sysctl');
     }
   }
 }
 
 /**
- * From 4.1 to 5.8 conn_reuse_mode 1 delays a new connection from a port that was used before by
- * a second (kubernetes/kubernetes 81775); 5.9 mended it, and 0 there hits endpoints that are gone.
+ * Whether conn_reuse_mode keeps its default 1. In Linux 4.1 to 5.8, 1 delays a connection from a reused port by a
+ * second (kubernetes/kubernetes#81775). Linux 5.9 fixed that; there, 0 sends connections to removed endpoints.
  */
 export function keepsConnReuseMode(kernelRelease: string): boolean {
   const [, major = '', minor = ''] = /^(\d+)\.(\d+)/.exec(kernelRelease) ?? [];

@@ -1,4 +1,4 @@
-/** Node ports on loopback addresses, where a proxy of the agent serves them. */
+/** Node ports on loopback addresses, served by the agent's userspace proxy. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { Metrics } from '../metrics/metrics.ts';
@@ -6,12 +6,12 @@ import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { systemTimers } from '../sync/timers.ts';
 
-/** Milliseconds in which connections may end when the agent does. */
+/** Drain period of proxied connections at the agent's exit, in milliseconds. */
 export const LOCALHOST_DRAIN = 5000;
 
 /**
- * Serves node ports on the loopback addresses of these families, where rules cannot. A port that is taken stops
- * nothing: it is logged, told in an Event and tried again.
+ * Serves node ports on the loopback addresses of the given families, where rules cannot. A port that cannot be bound is
+ * logged, recorded as an Event, and retried.
  */
 export function localhostNodePorts(
   families: readonly IpFamily[],
@@ -30,15 +30,15 @@ export function localhostNodePorts(
     timers: systemTimers,
     onBindFailure: ({ id, serviceKey: service, family, port }, error) => {
       const details = { service, family, port, err: error };
-      const message = 'cannot serve a node port on localhost; trying again';
+      const message = 'cannot serve node port on localhost; retrying';
       if (!failures.failed(id, details, message)) return;
       metrics.localhostListenFailures.inc({ ip_family: family });
       onFailure(service, `node port ${port} cannot be served on localhost: ${error.message}`);
     },
     onBindRecovery: ({ id, serviceKey: service, family, port }) =>
-      failures.succeeded(id, { service, family, port }, 'the node port is served on localhost now'),
+      failures.succeeded(id, { service, family, port }, 'node port served on localhost'),
     onBindAbandoned: ({ id, serviceKey: service, family, port }) =>
-      failures.succeeded(id, { service, family, port }, 'the node port is no longer to be served'),
+      failures.succeeded(id, { service, family, port }, 'node port on localhost removed'),
     onConnection: ({ family }, isForwarded) =>
       metrics.localhostConnections.inc({
         ip_family: family,

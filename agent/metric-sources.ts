@@ -1,4 +1,4 @@
-/** Where metrics find the numbers that the parts of the agent keep. */
+/** Collects the values of metrics from the parts of the agent, at each scrape. */
 import type { IpFamily } from '../api/objects.ts';
 import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import { NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
@@ -9,8 +9,8 @@ import type { Takeover } from '../takeover/takeover.ts';
 export type AgentMetricSources = ReturnType<typeof createMetricSources>;
 
 /**
- * The numbers of an agent. Those of parts that do not run yet are left out of metrics until `register`.
- * @param configChanges changes of the configuration file; none by default.
+ * Creates the sources of the agent's metrics. The metrics of backends are absent until `register`.
+ * @param configChanges counts of changes of the configuration file.
  */
 export function createMetricSources(
   table: RouteTable,
@@ -20,21 +20,21 @@ export function createMetricSources(
   let backends: readonly Backend[] = [];
   let localhost: Pick<NodePortProxy, 'listeners'> = { listeners: () => [] };
 
-  /** One of the numbers, of the backends that have it. */
-  const of = <Name extends keyof BackendStats>(name: Name) =>
+  /** The value of a stat by family, for the backends that have it. */
+  const stat = <Name extends keyof BackendStats>(name: Name) =>
     backends.flatMap((backend): [IpFamily, NonNullable<BackendStats[Name]>][] => {
-      const number = backend.stats?.()[name];
-      return number === undefined ? [] : [[backend.family, number]];
+      const value = backend.stats?.()[name];
+      return value === undefined ? [] : [[backend.family, value]];
     });
   const counts = (name: 'rules' | 'elements') =>
-    of(name).flatMap(([family, each]) =>
+    stat(name).flatMap(([family, each]) =>
       [...each].map(([key, count]) => ({ family, name: key, count })),
     );
   return {
-    /** The mode has started, and serves node ports on localhost. */
-    register: (ofMode: readonly Backend[], onLocalhost: Pick<NodePortProxy, 'listeners'>) => {
-      backends = ofMode;
-      localhost = onLocalhost;
+    /** Adds the backends of the started mode and the proxy for node ports on localhost. */
+    register: (modeBackends: readonly Backend[], proxy: Pick<NodePortProxy, 'listeners'>) => {
+      backends = modeBackends;
+      localhost = proxy;
     },
     configChanges,
     localhostListeners: () => localhost.listeners(),
@@ -56,9 +56,9 @@ export function createMetricSources(
     allPortsServices: () => table.counts.allPortsServices(),
     rules: () => counts('rules').map(({ name: table, ...rest }) => ({ table, ...rest })),
     elements: () => counts('elements').map(({ name: map, ...rest }) => ({ map, ...rest })),
-    cleanupFailures: () => of('cleanupFailures').map(([family, count]) => ({ family, count })),
-    marks: () => of('marks').map(([family, marks]) => ({ family, ...marks })),
-    drainingVips: () => of('drainingVips').map(([family, count]) => ({ family, count })),
+    cleanupFailures: () => stat('cleanupFailures').map(([family, count]) => ({ family, count })),
+    marks: () => stat('marks').map(([family, marks]) => ({ family, ...marks })),
+    drainingVips: () => stat('drainingVips').map(([family, count]) => ({ family, count })),
     remainingState: () => takeover.remaining(),
   };
 }

@@ -1,4 +1,4 @@
-/** The proxy modes: which one this node gets, and what the agent asks of any. */
+/** The proxy modes, and the choice of one for this node. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
@@ -13,40 +13,40 @@ import { nftablesNodePorts, openNftablesMode, prepareNftables } from './nftables
 import { nftablesSupport } from './nftables-support.ts';
 import { prepareLocalhostNodePorts } from './node-setup.ts';
 
-/** A mode that the node can do; nothing is programmed yet. */
+/** A mode that the node supports. Nothing is programmed yet. */
 export interface SupportedMode {
-  /** Those that it can do them in. */
+  /** IP families that this mode supports on this node. */
   readonly families: readonly IpFamily[];
   /**
-   * @param monitor tells of what others do to tables of nf_tables.
-   * @param takeover removes what other modes left.
+   * @param monitor reports changes of nf_tables tables by other programs.
+   * @param takeover removes the rules of other modes.
    */
   start(podCidrs: readonly string[], monitor: NftMonitor, takeover: Takeover): Promise<StartedMode>;
 }
 
-/** A proxy mode, ready to be handed Routes; nothing is programmed yet. */
+/** A proxy mode that can be given Routes. Nothing is programmed yet. */
 export interface StartedMode {
   readonly backends: readonly Backend[];
-  /** Milliseconds. */
+  /** Minimum interval between syncs, in milliseconds. */
   readonly minSyncPeriod: number;
   /** Whether TCP connections to deleted endpoints are reset; see `FlowOwners`. */
   readonly resetsTcp: boolean;
-  /** Families in which node ports are served on the loopback address by a proxy, for rules cannot. */
+  /** Families in which a userspace proxy serves node ports on loopback addresses, because rules cannot. */
   readonly localhostProxyFamilies: readonly IpFamily[];
-  /** What must not happen before the rules that make it safe. */
+  /** Does what is safe only after the rules of the first sync. */
   afterFirstSync(family: IpFamily): void;
 }
 
-/** What is to be known of a mode. */
+/** Definition of a proxy mode. */
 export interface ModeDefinition {
   readonly name: ProxyMode;
-  /** @throws UserError with what the node lacks for the mode. */
+  /** Checks that the node supports the mode. @throws UserError that names what is missing. */
   open(options: RunOptions, log: Logger): Promise<SupportedMode>;
-  /** What it needs of the node that takes more rights than rules do (`--init-only`). @throws UserError */
+  /** Does the setup of `--init-only`, which needs more than CAP_NET_ADMIN. @throws UserError */
   prepare(options: RunOptions, log: Logger): Promise<void>;
-  /** Milliseconds between two looks at the kernel. */
+  /** Resync interval, in milliseconds. */
   syncPeriod(options: RunOptions): number;
-  /** What `--nodeport-addresses` means in it. */
+  /** The effective `--nodeport-addresses` in this mode. */
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
 }
 
@@ -74,27 +74,23 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
   },
 };
 
-/** What `--proxy-mode` stands for where nothing looks at a node. */
+/** The mode if `--proxy-mode` is unset, where the node's support is not checked (`portwide render`). */
 export const DEFAULT_PROXY_MODE: ProxyMode = 'nftables';
 
+const SELECTED = 'selected the proxy mode, because --proxy-mode is unset';
+
 /**
- * Here, and here alone, a mode is picked: the one that was named, whatever the node can do; without
- * a name nftables, where it can be had for every family of the node, and iptables elsewhere.
+ * Selects the proxy mode: `--proxy-mode` if set, regardless of what the node supports. Otherwise nftables if the
+ * node supports it for all its IP families, else iptables.
  */
 export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<ModeDefinition> {
   if (proxyMode !== undefined) return MODES[proxyMode];
   const support = await nftablesSupport(nftCommand());
   if (support.missing.size === 0) {
-    log.info(
-      { mode: DEFAULT_PROXY_MODE },
-      '--proxy-mode is unset: using nftables, which nft and the kernel support',
-    );
+    log.info({ mode: DEFAULT_PROXY_MODE, reason: 'nft and the kernel support it' }, SELECTED);
     return { ...MODES.nftables, open: (options) => openNftablesMode(options, log, support) };
   }
-  const reason = [...new Set(support.missing.values())].join('; ');
-  log.info(
-    { mode: 'iptables', reason },
-    '--proxy-mode is unset: using iptables, because this node does not support nftables',
-  );
+  const missing = [...new Set(support.missing.values())].join('; ');
+  log.info({ mode: 'iptables', reason: `nftables is not supported: ${missing}` }, SELECTED);
   return MODES.iptables;
 }

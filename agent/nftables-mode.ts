@@ -1,4 +1,4 @@
-/** `--proxy-mode nftables`, from settings to backends. */
+/** Proxy mode nftables: node support, options and backends. */
 import type { Logger } from 'pino';
 import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
@@ -16,9 +16,9 @@ import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
 
 /**
- * `--proxy-mode nftables`. A family that the node cannot do is logged and left out.
- * @param support of the node, if somebody asked already.
- * @throws UserError when there is none.
+ * Opens proxy mode nftables. Logs and omits an IP family that the node does not support.
+ * @param support the node's support, if already known.
+ * @throws UserError if no IP family is supported.
  */
 export async function openNftablesMode(
   options: RunOptions,
@@ -34,7 +34,7 @@ export async function openNftablesMode(
   for (const family of IP_FAMILIES) {
     if (families.includes(family)) continue;
     const reason = missing.get(family) ?? IPV6_DISABLED;
-    log.warn({ family, reason }, 'no nftables for this family on this node; it is left out');
+    log.warn({ family, reason }, 'nftables is not supported for this IP family; not serving it');
   }
   const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
   return {
@@ -50,7 +50,7 @@ export async function openNftablesMode(
       const loaded = monitor.register({
         families,
         tables: [TABLE],
-        onExternalChange: (family, what) => backends.get(family)?.onExternalChange(what),
+        onExternalChange: (family, change) => backends.get(family)?.onExternalChange(change),
         onWatchStarted: (family) => {
           const backend = backends.get(family);
           if (backend !== undefined) backend.watchesChanges = true;
@@ -58,7 +58,7 @@ export async function openNftablesMode(
         onWatchFailed: (err) =>
           log.warn(
             { err },
-            'cannot hear of changes of nf_tables; they are looked for now and then',
+            'cannot subscribe to nf_tables notifications; falling back to periodic resync',
           ),
       });
       return {
@@ -75,22 +75,22 @@ export async function openNftablesMode(
 }
 
 /**
- * What `--init-only` does for this mode: sets back a sysctl of mode iptables, which the agent may not be
- * allowed to when it removes that mode's rules. Node ports on 127.0.0.1 end with that mode.
+ * The setup of `--init-only` for this mode: resets route_localnet, which mode iptables sets for node ports on
+ * 127.0.0.1. The agent may lack the right to do so when it removes that mode's rules.
  */
 export async function prepareNftables(_options: RunOptions, log: Logger): Promise<void> {
   try {
     if (await disableUnneededRouteLocalnet())
-      log.info('set route_localnet back to 0; only mode iptables needs it');
+      log.info({ reason: 'only mode iptables needs it' }, 'reset route_localnet to 0');
   } catch (error) {
     log.warn(
       { err: error },
-      'cannot look for what mode iptables left; route_localnet stays as it is',
+      'cannot check for rules of mode iptables; route_localnet remains unchanged',
     );
   }
 }
 
-/** The nftables mode's options for one family, from the flags. */
+/** The options of mode nftables for an IP family. */
 export function nftablesOptions(
   options: NodeOptions,
   family: IpFamily,
@@ -108,7 +108,7 @@ export function nftablesOptions(
   };
 }
 
-/** As kube-proxy: in this mode, only the node's own address unless it is told. */
+/** The effective `--nodeport-addresses`: as in kube-proxy, the default in this mode is `primary`. */
 export function nftablesNodePorts({ nodeportAddresses }: NodeOptions): NodePortSelection {
   return nodeportAddresses.length === 0 ? ['primary'] : nodeportAddresses;
 }

@@ -1,4 +1,4 @@
-/** What the nftables mode and network policy take of a node, and what of it there is. */
+/** Checks whether the node supports what mode nftables and network policy require. */
 import { release } from 'node:os';
 import { compareText } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
@@ -10,64 +10,71 @@ import { ProgramTimeoutError, runProgram, VERSION_TIMEOUT } from '../process/run
 import type { Route } from '../services/route.ts';
 import { isFamilyDisabled } from './node-setup.ts';
 
-/** kube-proxy's, for both. */
+/** kube-proxy's minimum versions for mode nftables. */
 const MIN_KERNEL = '5.13';
 const MIN_NFT = '1.0.1';
 
 export interface NftablesSupport {
-  /** Those that can be served. */
+  /** Supported IP families. */
   readonly families: readonly IpFamily[];
-  /** What is missing for the others, in words; a family that is disabled on the node misses nothing. */
+  /** The missing requirement of each unsupported family; a family disabled on the node is not listed. */
   readonly missing: ReadonlyMap<IpFamily, string>;
 }
 
 /**
- * Asks for versions, then has nft and the kernel look at a table such as it will get. Nothing is
- * changed.
- * @throws ProgramTimeoutError: nft hangs, which says nothing of what it can do.
- * @param probe a script of nft that makes such a table, under a name that nobody has.
+ * Checks the versions of Linux and nft, and then a typical table with `nft --check`. Changes nothing.
+ * @param probe an nft script that creates such a table under an unused name.
+ * @throws ProgramTimeoutError if nft hangs; its support is then unknown.
  */
 export async function nftablesSupport(
   nft: NftCommand,
   probe: (family: IpFamily) => string = nftablesProbeScript,
 ): Promise<NftablesSupport> {
-  const lacksNft = kernelTooOld(release()) ?? (await missingNft());
+  const tooOld = kernelTooOld(release()) ?? (await nftProblem());
   const families: IpFamily[] = [];
   const missing = new Map<IpFamily, string>();
-  const look = async (family: IpFamily) => {
+  const probeFamily = async (family: IpFamily) => {
     if (await isFamilyDisabled(family)) return;
-    const reason = lacksNft ?? (await refusal(nft, probe(family)));
+    const reason = tooOld ?? (await probeError(nft, probe(family)));
     if (reason === undefined) families.push(family);
     else missing.set(family, reason);
   };
-  await Promise.all(IP_FAMILIES.map(look));
+  await Promise.all(IP_FAMILIES.map(probeFamily));
   return { families: families.sort(compareText), missing };
 }
 
-/** @param kernelRelease as uname has it; one that cannot be read is left to the kernel itself. */
+/**
+ * @param kernelRelease the release in uname. A release that cannot be parsed is not rejected.
+ * @returns the problem; undefined if the version is supported.
+ */
 export function kernelTooOld(kernelRelease: string): string | undefined {
   return isBelow(MIN_KERNEL, kernelRelease)
-    ? `Linux ${kernelRelease} is too old: it takes ${MIN_KERNEL}`
+    ? `Linux ${kernelRelease} is too old: ${MIN_KERNEL} or later is required`
     : undefined;
 }
 
-/** @param output of `nft --version`: `nftables v1.0.6 (Lester Gooch #5)`. */
+/**
+ * @param output the output of `nft --version`: `nftables v1.0.6 (Lester Gooch #5)`.
+ * @returns the problem; undefined if the version is supported.
+ */
 export function nftTooOld(output: string): string | undefined {
   const version = /v(\d+(\.\d+)*)/.exec(output)?.[1] ?? '';
-  return isBelow(MIN_NFT, version) ? `nft ${version} is too old: it takes ${MIN_NFT}` : undefined;
+  return isBelow(MIN_NFT, version)
+    ? `nft ${version} is too old: ${MIN_NFT} or later is required`
+    : undefined;
 }
 
-function isBelow(least: string, version: string): boolean {
+function isBelow(minimum: string, version: string): boolean {
   if (!/^\d/.test(version)) return false;
-  const [wanted, given] = [least, version].map((text) => text.split(/[^\d]/).map(Number));
-  for (const [index, number] of (wanted ?? []).entries()) {
-    const difference = (given?.[index] ?? 0) - number;
+  const [required, actual] = [minimum, version].map((text) => text.split(/[^\d]/).map(Number));
+  for (const [index, number] of (required ?? []).entries()) {
+    const difference = (actual?.[index] ?? 0) - number;
     if (difference !== 0) return difference < 0;
   }
   return false;
 }
 
-async function missingNft(): Promise<string | undefined> {
+async function nftProblem(): Promise<string | undefined> {
   try {
     return nftTooOld(await runProgram('nft', ['--version'], { timeout: VERSION_TIMEOUT }));
   } catch (error) {
@@ -78,20 +85,20 @@ async function missingNft(): Promise<string | undefined> {
   }
 }
 
-async function refusal(nft: NftCommand, script: string): Promise<string | undefined> {
+async function probeError(nft: NftCommand, script: string): Promise<string | undefined> {
   try {
     await nft.check(script);
     return undefined;
   } catch (error) {
     if (error instanceof ProgramTimeoutError) throw error;
-    // nft goes on to show the lines that it means.
+    // The other lines of nft's output quote the script.
     return (error as Error).message.split('\n')[0];
   }
 }
 
 /**
- * A table that is not there, with everything that rules are made of. Without session affinity, for
- * nft 1.0.6 dies of it with IPv6 and does not get to see it from the agent either.
+ * A script that creates the table `portwide-probe` with every kind of rule, except session affinity: nft 1.0.6
+ * crashes on it with IPv6. The agent does not pass session affinity to nft either.
  */
 export function nftablesProbeScript(family: IpFamily): string {
   const options: NftPlanOptions = {
@@ -111,7 +118,7 @@ export function nftablesProbeScript(family: IpFamily): string {
   return script.replace(new RegExp(` ${TABLE}(?=[ \\n])`, 'g'), ` ${TABLE}-probe`);
 }
 
-/** With addresses that are for documentation (RFC 5737, RFC 3849). */
+/** A Route with addresses reserved for documentation (RFC 5737, RFC 3849). */
 function probeRoute(family: IpFamily, kind: 'port' | 'ranges'): Route {
   const address = (number: number) =>
     family === 'IPv4' ? `192.0.2.${number}` : `2001:db8::${number}`;

@@ -1,4 +1,4 @@
-/** What the agent asks of the node, and sets on it, before it programs rules. */
+/** Reads and sets properties of the node before rules are programmed: name, sysctls, iptables. */
 import { readFile, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
@@ -15,19 +15,19 @@ import type { Log } from '../process/log.ts';
 import { ProgramTimeoutError } from '../process/run-program.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 
-/** Name of this Node: lower-case and trimmed, as kube-proxy and the kubelet make it. */
+/** The name of this node's Node object: trimmed and in lower case, as in kube-proxy and the kubelet. */
 export function effectiveNodeName(options: NodeOptions): string {
   return (options.hostnameOverride ?? hostname()).trim().toLowerCase();
 }
 
-/** `--bind-address`, which tells the node's IP; undefined when it says only that there is one. */
+/** The node IP of `--bind-address`; undefined for 0.0.0.0 and ::. */
 export function nodeIpOverride({
   bindAddress,
 }: Pick<NodeOptions, 'bindAddress'>): string | undefined {
   return isUnspecified(bindAddress) ? undefined : bindAddress;
 }
 
-/** `net.ipv4.ip_forward` and the like. @returns undefined where the kernel has none such. */
+/** Reads a sysctl such as `net.ipv4.ip_forward`. @returns undefined if the kernel does not have it. */
 export async function readSysctl(name: string): Promise<string | undefined> {
   try {
     return (await readFile(sysctlPath(name), 'utf8')).trim();
@@ -37,7 +37,7 @@ export async function readSysctl(name: string): Promise<string | undefined> {
   }
 }
 
-/** Leaves one alone that is so already. @throws what stands in the way of writing it. */
+/** Writes a sysctl unless it already has the value. @throws Error if it cannot be written. */
 export async function writeSysctl(name: string, value: string): Promise<void> {
   if ((await readSysctl(name)) !== value) await writeFile(sysctlPath(name), value);
 }
@@ -47,9 +47,9 @@ function sysctlPath(name: string): string {
 }
 
 /**
- * The commands of the variant that the node uses, for the families that it can do. One that it
- * cannot is logged and left out, as in kube-proxy.
- * @throws UserError when there is none.
+ * The iptables commands of the variant in use, for the supported IP families. As in kube-proxy, an unsupported
+ * family is logged and omitted.
+ * @throws UserError if no IP family is supported.
  */
 export async function usableIptables(options: RunOptions, log: Logger): Promise<Iptables[]> {
   const variant = options.iptablesVariant ?? (await detectVariant());
@@ -59,7 +59,8 @@ export async function usableIptables(options: RunOptions, log: Logger): Promise<
     const iptables = iptablesCommands(family, variant);
     const reason = await unsupportedReason(family, () => iptables.probe('nat'));
     if (reason === undefined) usable.push(iptables);
-    else log.warn({ family, reason }, 'no iptables for this family on this node; it is left out');
+    else
+      log.warn({ family, reason }, 'iptables is not supported for this IP family; not serving it');
   }
   if (usable.length === 0) {
     throw new UserError(
@@ -73,14 +74,14 @@ export async function usableIptables(options: RunOptions, log: Logger): Promise<
 
 export const IPV6_DISABLED = 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';
 
-/** Whether the node does without a family. */
+/** Whether the IP family is disabled on the node. */
 export async function isFamilyDisabled(family: IpFamily): Promise<boolean> {
   return family === 'IPv6' && (await readSysctl('net.ipv6.conf.all.disable_ipv6')) !== '0';
 }
 
 /**
- * Why a family cannot be served; undefined: it can.
- * @throws ProgramTimeoutError: a command hangs, which is no reason to leave a family out.
+ * @returns why the IP family is not supported; undefined if it is.
+ * @throws ProgramTimeoutError if a command hangs; support is then unknown.
  */
 export async function unsupportedReason(
   family: IpFamily,
@@ -96,21 +97,21 @@ export async function unsupportedReason(
   }
 }
 
-/** MASQUERADE --random-fully came with iptables 1.6.2. */
+/** Whether iptables supports MASQUERADE --random-fully (since 1.6.2). @param version output of `iptables --version`. */
 export function hasRandomFully(version: string): boolean {
   const [, major, minor, patch] = /v(\d+)\.(\d+)\.(\d+)/.exec(version) ?? [];
   const [x, y, z] = [Number(major), Number(minor), Number(patch)];
   return x > 1 || (x === 1 && (y > 6 || (y === 6 && z >= 2)));
 }
 
-/** Conntrack's strictness decides whether packets that it calls invalid are dropped. */
+/** Whether to drop packets that conntrack marks invalid: not in liberal mode, as in kube-proxy. */
 export async function dropsInvalid(): Promise<boolean> {
   return (await readSysctl('net.netfilter.nf_conntrack_tcp_be_liberal')) !== '1';
 }
 
 /**
- * Node ports on 127.0.0.1 need route_localnet; the rules close what it opens (CVE-2020-8558).
- * Not set when no node port is served there anyway.
+ * Sets route_localnet, which node ports on 127.0.0.1 need, unless they are disabled. Call it only after rules
+ * that block access to 127.0.0.0/8 from other hosts (CVE-2020-8558).
  */
 export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger): Promise<void> {
   if (!servesLocalhost(options)) return;
@@ -118,11 +119,12 @@ export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger)
   try {
     await writeSysctl(name, '1');
   } catch (error) {
-    log.warn({ err: error, sysctl: name }, 'cannot set; node ports do not answer on 127.0.0.1');
+    const effect = 'node ports do not answer on 127.0.0.1';
+    log.warn({ err: error, sysctl: name, effect }, 'cannot set sysctl');
   }
 }
 
-/** The same before there are any rules: first come those that close what it opens. */
+/** The setup of `--init-only` for node ports on 127.0.0.1: first the rules that block other hosts, then route_localnet. */
 export async function prepareLocalhostNodePorts(options: RunOptions, log: Logger): Promise<void> {
   if (!servesLocalhost(options)) return;
   const variant = options.iptablesVariant ?? (await detectVariant());
@@ -133,8 +135,8 @@ export async function prepareLocalhostNodePorts(options: RunOptions, log: Logger
     if (!isEmpty(change)) await iptables.restore(restoreChunks(change));
   } catch (error) {
     log.warn(
-      { err: error },
-      'cannot keep neighbours from 127.0.0.0/8, so node ports are not opened there',
+      { err: error, effect: 'node ports do not answer on 127.0.0.1' },
+      'cannot write the rules that block other hosts from 127.0.0.0/8',
     );
     return;
   }
@@ -145,7 +147,7 @@ function servesLocalhost({ iptablesLocalhostNodeports, nodeportAddresses }: Node
   return iptablesLocalhostNodeports && selectsLoopback(nodeportAddresses, 'IPv4');
 }
 
-/** Rules of both variants apply, and those of the other are never updated. */
+/** Warns if the other iptables variant has Service rules: the kernel applies the rules of both variants. */
 export async function warnOfOtherVariant(
   variant: Variant,
   log: Log,
@@ -154,13 +156,13 @@ export async function warnOfOtherVariant(
   const other = variant === 'nft' ? 'legacy' : 'nft';
   if (await holds(other)) {
     log.warn(
-      { using: variant, other },
-      `iptables-${other} has rules for Services too; they stay in force as they are, and nothing updates them`,
+      { using: variant, other, effect: 'its rules remain in force and are not updated' },
+      'the other iptables variant has Service rules, too',
     );
   }
 }
 
-/** Pods behind one bridge reach each other past iptables unless the bridge calls it. */
+/** Warns if bridged traffic does not pass iptables, as between pods on the same bridge. */
 export async function warnOfBridge(
   families: readonly IpFamily[],
   log: Log,
@@ -168,43 +170,47 @@ export async function warnOfBridge(
 ): Promise<void> {
   for (const family of families) {
     const name = `net.bridge.bridge-nf-call-${family === 'IPv4' ? 'iptables' : 'ip6tables'}`;
-    const effect = 'traffic between pods on the same bridge bypasses Service rules';
-    await warnOfZero(name, effect, log, read);
+    const message = 'traffic between pods on the same bridge bypasses Service rules';
+    await warnOfZero(name, message, { family }, log, read);
   }
 }
 
 /**
- * Without forwarding, what is translated for other hosts and pods is dropped. A single-stack node need not
- * forward the family that it has no address of.
- * @param addresses of the Node; empty: unknown, and IPv4 is assumed.
+ * Warns if IP forwarding is disabled: after DNAT, traffic of pods and other hosts is then dropped. Checks only the
+ * families of the node's addresses.
+ * @param addresses the Node's addresses. If empty, IPv4 is assumed.
  */
 export async function warnOfForwarding(
   addresses: readonly string[],
   log: Log,
   read = readSysctl,
 ): Promise<void> {
-  const families = addresses.length === 0 ? ['IPv4'] : new Set(addresses.map(familyOf));
+  const families: Iterable<IpFamily> =
+    addresses.length === 0 ? ['IPv4'] : new Set(addresses.map(familyOf));
   for (const family of families) {
     const name = family === 'IPv4' ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding';
-    const effect = `${family} Services answer only to processes of this node, not to pods or other hosts; set it to 1`;
-    await warnOfZero(name, effect, log, read);
+    const message = 'IP forwarding is disabled: pods and other hosts cannot use Services';
+    await warnOfZero(name, message, { family }, log, read);
   }
 }
 
 /**
- * `--reset-deleted-endpoint-connections` deletes the entry of a connection, so that its next packet is
- * tracked as the first of a new one. With nf_conntrack_tcp_loose=0 it would be invalid instead.
+ * Warns if conntrack does not pick up established TCP connections. `--reset-deleted-endpoint-connections` deletes
+ * the conntrack entry, so that the next packet starts a new one. With nf_conntrack_tcp_loose=0 it is invalid instead.
  */
 export async function warnOfStrictConntrack(log: Log, read = readSysctl): Promise<void> {
-  const effect = 'TCP connections to deleted endpoints cannot be reset; set it to 1';
-  await warnOfZero('net.netfilter.nf_conntrack_tcp_loose', effect, log, read);
+  const message = 'TCP connections to deleted endpoints cannot be reset';
+  await warnOfZero('net.netfilter.nf_conntrack_tcp_loose', message, {}, log, read);
 }
 
 async function warnOfZero(
   sysctl: string,
-  effect: string,
+  message: string,
+  details: { readonly family?: IpFamily },
   log: Log,
   read: typeof readSysctl,
 ): Promise<void> {
-  if ((await read(sysctl)) === '0') log.warn({ sysctl }, `${sysctl}=0: ${effect}`);
+  if ((await read(sysctl)) === '0') {
+    log.warn({ ...details, sysctl, value: '0', hint: 'set it to 1' }, message);
+  }
 }

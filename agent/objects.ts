@@ -1,4 +1,4 @@
-/** The objects that Services are served from, as a running agent keeps them. */
+/** Creates the stores of API objects of a running agent. */
 import { EventEmitter } from 'node:events';
 import { isLoopback } from '../api/addresses.ts';
 import type { RunOptions } from '../config/settings.ts';
@@ -8,7 +8,7 @@ import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
 import type { NodeContext, ObjectContext } from './context.ts';
 
-/** Where objects are put; empty at first. */
+/** Creates the empty stores of objects. */
 export function createObjects(node: NodeContext): ObjectContext {
   const { options, nodeName, nodePorts } = node;
   const changes: ObjectContext['changes'] = new EventEmitter();
@@ -20,16 +20,16 @@ export function createObjects(node: NodeContext): ObjectContext {
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),
     onChange: () => changes.emit('change'),
   });
-  return { ...node, table, census: new NodeCounter(), changes };
+  return { ...node, table, nodeCounter: new NodeCounter(), changes };
 }
 
-/** What nodes listen on where nothing is configured otherwise. */
+/** The TCP listeners of a node with a default configuration. */
 const NODE_DAEMONS: readonly NodeListener[] = [
   { name: 'ssh', port: 22, isOnLoopbackOnly: false },
   { name: 'the kubelet', port: 10250, isOnLoopbackOnly: false },
 ];
 
-/** The agent's own TCP ports and the usual ones of a node: a Service that takes one cuts it off. */
+/** TCP listeners of the node and the agent. A Service on the same address and port makes them unreachable. */
 function nodeListeners({ healthzBindAddress, metricsBindAddress }: RunOptions): NodeListener[] {
   const own = [
     ['/healthz (--healthz-bind-address)', healthzBindAddress],

@@ -1,4 +1,4 @@
-/** What the proxier does, in the log, in metrics, in Events and in health. */
+/** Reports the proxier's activity as log lines, metrics, Events and health. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import { IptablesError } from '../iptables/commands.ts';
@@ -15,9 +15,9 @@ import type { AgentHealth } from './health.ts';
 interface ObserverOptions {
   readonly log: Logger;
   readonly metrics: Metrics;
-  readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeFacts'>;
+  readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeAddresses'>;
   readonly localhostNodePorts: Pick<NodePortProxy, 'update'>;
-  /** Tells the Services' owners. */
+  /** Records Events on the refused Services. */
   readonly onRefusals: (changes: RefusalChanges) => void;
   /** Called once for each family. */
   readonly onFirstSync: (family: IpFamily) => void;
@@ -25,17 +25,16 @@ interface ObserverOptions {
   readonly now?: () => number;
 }
 
-/** Turns what the proxier does into log lines, metrics, Events and health. */
 export function createObserver(options: ObserverOptions): ProxierObserver {
-  const { log, metrics, health, localhostNodePorts, onRefusals: tell, onFirstSync } = options;
-  const known = new Set<IpFamily>();
+  const { log, metrics, health, localhostNodePorts, onRefusals, onFirstSync } = options;
+  const syncedFamilies = new Set<IpFamily>();
   const syncs = new RepeatedFailures(log, options.now);
   const checks = new RepeatedFailures(log, options.now);
   const flows = new RepeatedFailures(log, options.now);
-  const inForce = (family: IpFamily, triggerTimes: readonly number[]) => {
+  const observeProgramming = (family: IpFamily, triggerTimes: readonly number[]) => {
     const now = Date.now();
     for (const time of triggerTimes) {
-      // The clock of the control plane may be ahead.
+      // The control plane's clock may be ahead.
       const seconds = Math.max(0, now - time) / 1000;
       metrics.networkProgrammingSeconds.observe({ ip_family: family }, seconds);
     }
@@ -49,27 +48,30 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
   return {
     refusals(changes) {
       for (const { serviceKey, reason, field, message } of changes.raised) {
-        log.warn({ service: serviceKey, reason, field }, `Service is not served: ${message}`);
+        log.warn({ service: serviceKey, reason, field, message }, 'Service is not served');
       }
       for (const { serviceKey, reason, field } of changes.cleared) {
-        log.info({ service: serviceKey, reason, field }, 'Service is no longer refused for this');
+        log.info(
+          { service: serviceKey, reason, field },
+          'Service is no longer refused for this reason',
+        );
       }
       for (const { serviceKey, sliceKey, message } of changes.warnings) {
         const slice = sliceKey === undefined ? {} : { endpointSlice: sliceKey };
-        log.warn({ service: serviceKey, ...slice }, message);
+        log.warn({ service: serviceKey, ...slice, message }, 'Service is served with a warning');
       }
-      tell(changes);
+      onRefusals(changes);
     },
-    nodeAddresses: (family, facts) => health.setNodeFacts(family, facts),
+    nodeAddresses: (family, addresses) => health.setNodeAddresses(family, addresses),
     queued(family) {
       health.queued(family);
       metrics.lastQueued.setToCurrentTime({ ip_family: family });
     },
     unchanged(family, triggerTimes) {
       health.updated(family);
-      // As good as a sync: whoever compares the two timestamps looks for one that hangs.
+      // Counts as a sync: alerts compare the two timestamps to find a sync that hangs.
       metrics.lastSync.setToCurrentTime({ ip_family: family });
-      inForce(family, triggerTimes);
+      observeProgramming(family, triggerTimes);
     },
     synced(report) {
       health.updated(report.family);
@@ -80,7 +82,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       observeSync(family, full, seconds);
       metrics.applySeconds.observe(labels, report.applySeconds);
       metrics.lastSync.setToCurrentTime(labels);
-      inForce(family, report.triggerTimes);
+      observeProgramming(family, report.triggerTimes);
       for (const [table, rules] of report.rulesWritten ?? []) {
         metrics.rulesWritten.set({ ...labels, table }, rules);
       }
@@ -90,16 +92,16 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       metrics.conntrackDeleted.inc(labels, deletedFlows);
       log.debug({ family, full, seconds, written, deletedFlows }, 'synced');
       syncs.succeeded(family, { family }, 'syncs succeed again');
-      if (!known.has(family)) {
+      if (!syncedFamilies.has(family)) {
         log.info({ family, seconds, written }, 'serving');
         onFirstSync(family);
       } else if (full && written > 0 && !report.changed) {
-        log.warn({ family, written }, 'wrote rules that the kernel lacked');
+        log.warn({ family, written }, 'resync repaired external changes of the rules');
       }
-      known.add(family);
+      syncedFamilies.add(family);
       if (flowError !== undefined) {
         const details = { family, err: flowError };
-        flows.failed(family, details, 'cannot delete stale conntrack entries; trying again later');
+        flows.failed(family, details, 'cannot delete stale conntrack entries; retrying');
       } else if (report.flowSeconds !== undefined) {
         flows.succeeded(family, { family }, 'stale conntrack entries can be deleted again');
       }
@@ -118,22 +120,22 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       syncs.failed(
         family,
         { family, err: error },
-        'sync failed; the rules stay as they were, trying again',
+        'sync failed; keeping the current rules and retrying',
       );
     },
     checkFailed(family, error) {
-      checks.failed(family, { family, err: error }, 'cannot tell whether the rules still stand');
+      checks.failed(family, { family, err: error }, 'cannot check the rules for external changes');
     },
     checked(family) {
-      checks.succeeded(family, { family }, 'the rules can be checked again');
+      checks.succeeded(family, { family }, 'rules can be checked for external changes again');
     },
-    driftDetected(family, what) {
-      log.warn({ family, what }, `somebody changed our rules (${what}); writing them again`);
+    driftDetected(family, change) {
+      log.warn({ family, change }, 'rules were changed by another program; restoring them');
     },
   };
 }
 
-/** The program whose failure made a sync fail. */
+/** The program that made a sync fail. */
 function failedProgram(error: unknown): string | undefined {
   if (error instanceof IptablesError) return error.command;
   if (error instanceof ProgramTimeoutError) return error.program;

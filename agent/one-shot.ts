@@ -1,8 +1,7 @@
-/** What `portwide run` does instead of serving, when a flag says so. */
+/** The actions of `portwide run` that exit instead of serving. */
 import { writeFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { isOn } from '../config/configure.ts';
-import { formatNotice } from '../config/errors.ts';
 import type { FlagTexts } from '../config/flags.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { configurationText, unwritableOptions } from '../config/write.ts';
@@ -13,9 +12,9 @@ import { configureConntrack } from './conntrack-settings.ts';
 import { pickMode } from './mode.ts';
 
 /**
- * `--write-config-to`, `--cleanup` and `--init-only`, the first of them that was given.
- * @returns whether there was one.
- * @throws UserError
+ * Runs the first of `--write-config-to`, `--cleanup` and `--init-only` that is set.
+ * @returns whether one is set.
+ * @throws UserError if it fails.
  */
 export async function runOneShot(
   texts: FlagTexts,
@@ -31,7 +30,7 @@ export async function runOneShot(
     return true;
   }
   if (isOn(texts, 'initOnly')) {
-    await initialise(options, log);
+    await initialize(options, log);
     return true;
   }
   return false;
@@ -39,22 +38,25 @@ export async function runOneShot(
 
 async function writeConfig(file: string, options: RunOptions, log: Logger): Promise<void> {
   for (const notice of unwritableOptions(options)) {
-    log.warn({ setting: notice.subject }, formatNotice(notice));
+    log.warn(
+      { setting: notice.subject, reason: notice.message },
+      'option cannot be expressed in a configuration file',
+    );
   }
   try {
     await writeFile(file, configurationText(options));
   } catch (error) {
     throw new UserError(`--write-config-to: ${(error as Error).message}`, { cause: error });
   }
-  log.info({ file }, 'wrote the configuration');
+  log.info({ file }, 'wrote the configuration file');
 }
 
-/** What needs more rights than rules do; an agent that starts later finds it done. */
-async function initialise(options: RunOptions, log: Logger): Promise<void> {
+/** Does the setup that needs more than CAP_NET_ADMIN, so that the agent can run without it. */
+async function initialize(options: RunOptions, log: Logger): Promise<void> {
   await requireNetAdmin('--init-only');
   const mode = await pickMode(options, log);
-  // First: what it writes or loads has the kernel load nf_conntrack, without which it has no limits.
+  // Prepare the mode first: its rules or modules load nf_conntrack, whose sysctls exist only then.
   await mode.prepare(options, log);
   await configureConntrack(options, log);
-  log.info({ mode: mode.name }, 'the node is set up');
+  log.info({ mode: mode.name }, 'node initialized');
 }

@@ -1,35 +1,34 @@
-/** The Node object of this node: what its start waits for, and what is warned of while it is missing. */
+/** Waits for the Node object of this node at the start, and warns while it is missing. */
 import type { Node } from '../api/objects.ts';
 import type { Log } from '../process/log.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
 import type { AgentContext } from './context.ts';
 import { nodeIpOverride } from './node-setup.ts';
 
-/** Milliseconds that the agent waits for its Node at the start; as kube-proxy (NodeManager). */
+/** Milliseconds to wait for the Node at the start, as in kube-proxy's NodeManager. */
 const WAIT_TIMEOUT = 30_000;
-const WAITING = `waiting up to ${WAIT_TIMEOUT / 1000} s for the Node object, and for its addresses if NodePorts need them`;
-/** Milliseconds between repetitions of the warning. */
+/** Milliseconds between repeated warnings. */
 const WARN_INTERVAL = 5 * 60_000;
 
 interface OwnNodeOptions {
   readonly name: string;
-  /** Whether the Node must exist. Manifests may lack it; the agent then neither waits nor warns. */
+  /** Whether the Node must exist. With --manifests it may be missing: the agent neither waits nor warns. */
   readonly isRequired: boolean;
-  /** Whether node ports are served on the Node's addresses only, so that it must have some. */
+  /** Whether node ports are served only on the Node's addresses, so that it must have addresses. */
   readonly limitsNodePorts: boolean;
   readonly log: Log;
   readonly timers: Timers;
-  /** Called after the first listing and at changes: whether a required Node is missing. */
+  /** Called after the first list, and when it changes, with whether a required Node is missing. */
   readonly onMissing: (isMissing: boolean) => void;
 }
 
-/** `unknown`: before the first listing. */
+/** `unknown`: before the first list. */
 type State = 'unknown' | 'complete' | 'missing' | 'without addresses';
 
 /**
  * Tracks the Node object of this node. As in kube-proxy, the start waits up to 30 s for it, because the kubelet may
- * be about to register it, and then continues, because most Services do not depend on it. While the Node is missing, a
- * warning every five minutes names the consequences.
+ * be about to register it. Then the start continues, because most Services do not depend on it. While the Node is
+ * missing, a warning every five minutes names the consequences.
  */
 export class OwnNode {
   readonly #options: OwnNodeOptions;
@@ -43,18 +42,18 @@ export class OwnNode {
     this.#options = options;
   }
 
-  /** Resolves when the Node exists or the wait is over. */
+  /** Resolves when the Node is complete or the wait has timed out. */
   get settled(): Promise<void> {
     return this.#settled.promise;
   }
 
-  /** The Node is required and has not been seen since the start. */
+  /** Whether the Node is required and has not been seen since the start. */
   get isAwaited(): boolean {
     return this.#options.isRequired && !this.#wasSeen;
   }
 
   /**
-   * Call it after the first listing and at each change of any object.
+   * Must be called after the first list and after each change of any object.
    * @param node the current Node; undefined if it does not exist.
    */
   update(node: Node | undefined): void {
@@ -65,18 +64,22 @@ export class OwnNode {
     this.#state = state;
     this.#wasSeen ||= node !== undefined;
     if (!isRequired) {
-      if (state === 'missing') log.info({ node: name }, this.#message());
+      if (state === 'missing') log.info(...this.#report());
       this.#settled.resolve();
       return;
     }
     onMissing(state === 'missing');
     if (state === 'complete') {
       timers.clear(this.#timer);
-      if (this.#warned) log.info({ node: name }, 'the Node object exists and is complete');
+      if (this.#warned) log.info({ node: name }, 'Node object found');
       this.#warned = false;
       this.#settled.resolve();
     } else if (before === 'unknown' || before === 'complete') {
-      if (before === 'unknown') log.info({ node: name, state }, WAITING);
+      if (before === 'unknown')
+        log.info(
+          { node: name, state, seconds: WAIT_TIMEOUT / 1000 },
+          'waiting for the Node object',
+        );
       this.#timer = timers.set(() => this.#warn(), WAIT_TIMEOUT);
     }
   }
@@ -88,35 +91,36 @@ export class OwnNode {
   }
 
   #warn(): void {
-    const { log, name, timers } = this.#options;
+    const { log, timers } = this.#options;
     this.#warned = true;
-    log.warn({ node: name }, this.#message());
+    log.warn(...this.#report());
     this.#timer = timers.set(() => this.#warn(), WARN_INTERVAL);
     this.#settled.resolve();
   }
 
-  #message(): string {
-    const { name, limitsNodePorts: givesNodePorts, isRequired } = this.#options;
-    const nodePorts = givesNodePorts
-      ? ['NodePorts are served on all addresses of this node instead of its primary ones']
+  /** The log line about a missing or incomplete Node. */
+  #report(): [details: Record<string, string>, message: string] {
+    const { name: node, limitsNodePorts, isRequired } = this.#options;
+    const nodePorts = limitsNodePorts
+      ? ['NodePorts are served on all addresses of this node instead of its primary addresses']
       : [];
     if (this.#state === 'without addresses') {
-      return `Node "${name}" has no addresses: ${nodePorts.join('; ')}`;
+      return [{ node, effect: nodePorts.join('; ') }, 'Node object has no addresses'];
     }
-    const missed = [
-      'for traffic policy Local, only endpoints whose nodeName is this name are local',
-      'topology hints for zones are ignored',
+    const effects = [
+      'traffic policy Local uses only endpoints with this nodeName',
+      'zone topology hints are ignored',
       ...nodePorts,
-      ...(isRequired ? ['/healthz answers 503'] : []),
+      ...(isRequired ? ['/healthz returns 503'] : []),
     ];
     const hint = this.isAwaited
-      ? ' (check --hostname-override, or hostnameOverride in the configuration file)'
-      : '';
-    return `there is no Node "${name}"${hint}: ${missed.join('; ')}`;
+      ? { hint: 'check --hostname-override, or hostnameOverride in the configuration file' }
+      : {};
+    return [{ node, effect: effects.join('; '), ...hint }, 'Node object not found'];
   }
 }
 
-/** The Node of a running agent, followed from now on. */
+/** Starts tracking the Node of a running agent. */
 export function watchOwnNode(context: AgentContext): OwnNode {
   const { options, nodeName, nodePorts, table, changes, metrics, log } = context;
   const ownNode = new OwnNode({

@@ -1,4 +1,4 @@
-/** FQDN learning in a running agent: whose answers count, and what is logged. */
+/** Sets up DNS snooping for FQDN policies: trusted resolvers, log lines and iptables commands. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
@@ -11,67 +11,70 @@ import { DnsSnooper } from '../policy/fqdn/dns-snooper.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { systemTimers } from '../sync/timers.ts';
 
-/** The Service of the cluster's DNS, by its name of old, which CoreDNS kept. */
+/** The cluster's DNS Service. CoreDNS kept the name of kube-dns. */
 const CLUSTER_DNS = 'kube-system/kube-dns';
 
-type NamesOptions = Pick<
+type FqdnOptions = Pick<
   RunOptions,
   'fqdnResolvers' | 'fqdnTtlFloor' | 'fqdnTtlCap' | 'iptablesVariant'
 >;
 
-/** Trusts the resolvers of `--fqdn-resolvers`; without any see `clusterDnsSink`. */
-export function createDnsLearning(
+/** Creates the DNS snooper. It trusts the resolvers of `--fqdn-resolvers`; if unset, see `clusterDnsSink`. */
+export function createDnsSnooper(
   store: PolicyKernel,
-  options: NamesOptions,
+  options: FqdnOptions,
   log: Logger,
 ): DnsSnooper {
-  const learning = new DnsSnooper({
+  const snooper = new DnsSnooper({
     store,
     tables: [...store.families.keys()].map((family) => mangleTable(family, options)),
     observer: {
-      addFailed: (err) => log.warn({ err }, 'cannot let packets go to addresses of a domain name'),
-      removeFailed: (err) => log.warn({ err }, 'cannot remove addresses of domain names'),
+      addFailed: (err) => log.warn({ err }, 'cannot allow the resolved addresses of a domain name'),
+      removeFailed: (err) => log.warn({ err }, 'cannot remove expired addresses of domain names'),
       rulesFailed: (family, err) =>
-        log.error({ family, err }, 'cannot have DNS answers queued; no addresses are learned'),
-      threadFailed: (err) =>
-        log.error({ err }, 'the thread that looks into DNS answers failed; starting it again'),
+        log.error(
+          { family, err },
+          'cannot install the rules that queue DNS responses; no addresses are learned',
+        ),
+      threadFailed: (err) => log.error({ err }, 'DNS snooping thread failed; restarting it'),
     },
     timers: systemTimers,
     cache: { ...FQDN_CACHE_DEFAULTS, floor: options.fqdnTtlFloor, cap: options.fqdnTtlCap },
   });
-  learning.prestart();
-  learning.setResolvers(new Set(options.fqdnResolvers));
-  return learning;
+  snooper.prestart();
+  snooper.setResolvers(new Set(options.fqdnResolvers));
+  return snooper;
 }
 
-/** Trusts the addresses of the cluster's DNS Service. */
-export function clusterDnsSink(learning: DnsSnooper): ObjectSink {
+/** A sink that makes the snooper trust the cluster IPs of the cluster's DNS Service. */
+export function clusterDnsSink(snooper: DnsSnooper): ObjectSink {
   return {
     upsert(object) {
       if (object.kind !== 'Service' || object.key !== CLUSTER_DNS) return;
-      learning.setResolvers(new Set(object.clusterIPs));
+      snooper.setResolvers(new Set(object.clusterIPs));
     },
     remove(kind, key) {
-      if (kind === 'Service' && key === CLUSTER_DNS) learning.setResolvers(new Set());
+      if (kind === 'Service' && key === CLUSTER_DNS) snooper.setResolvers(new Set());
     },
     synced() {},
   };
 }
 
-/** By the variant that the node uses, which is found out when there is something to do. */
-function mangleTable(family: IpFamily, { iptablesVariant }: NamesOptions): MangleTable {
-  let found: Promise<Iptables> | undefined;
+/** The mangle table of the iptables variant in use, which is detected at the first use. */
+function mangleTable(family: IpFamily, { iptablesVariant }: FqdnOptions): MangleTable {
+  let commands: Promise<Iptables> | undefined;
   const iptables = () => {
-    found ??= (async () => iptablesCommands(family, iptablesVariant ?? (await detectVariant())))();
-    return found;
+    commands ??= (async () =>
+      iptablesCommands(family, iptablesVariant ?? (await detectVariant())))();
+    return commands;
   };
   return {
     family,
     saveTable: async (table) => {
-      const commands = await iptables();
-      // To ask for a table that is not there would create it.
-      const tables = await iptablesTables(family, commands.variant);
-      return tables.includes(table) ? await commands.saveTable(table) : '';
+      const { variant, saveTable } = await iptables();
+      // Saving a table that does not exist would create it.
+      const tables = await iptablesTables(family, variant);
+      return tables.includes(table) ? await saveTable(table) : '';
     },
     restore: async (inputs) => (await iptables()).restore(inputs),
   };

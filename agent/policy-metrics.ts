@@ -1,4 +1,4 @@
-/** Reads the numbers for metrics of network policy at each scrape. */
+/** Collects the values of network policy metrics, at each scrape. */
 import { compareText } from '../api/collections.ts';
 import { POLICY_KINDS } from '../api/objects.ts';
 import type { Policy, PolicyKind } from '../api/policy-objects.ts';
@@ -14,7 +14,7 @@ import type { Log } from '../process/log.ts';
 export interface PolicyMetricInputs {
   readonly model: PolicyModel;
   readonly applied: AppliedState;
-  /** How many objects of a kind cannot be read as they are now. */
+  /** Number of unreadable objects by kind. */
   readonly unreadable: () => ReadonlyMap<string, number>;
   readonly learning: DnsSnooper;
   readonly kernel: PolicyKernel;
@@ -55,14 +55,14 @@ export function policyMetricSources(parts: PolicyMetricInputs): PolicySources {
           })),
         );
       } catch (error) {
-        log.warn({ err: error }, 'cannot read how many packets policies denied');
+        log.warn({ err: error }, 'cannot read the counters of denied packets');
         return [];
       }
     },
   };
 }
 
-/** By kind, and by whether a part of them fails closed. */
+/** Counts policies by kind and state; `faulty`: a part of the policy fails closed. */
 export function countPolicies(
   policies: Iterable<Policy>,
 ): { kind: PolicyKind; state: 'sound' | 'faulty'; count: number }[] {
@@ -78,7 +78,7 @@ export function countPolicies(
     });
 }
 
-/** DNS packets that the kernel dropped because the queue or its socket was full. */
+/** Number of DNS packets that the kernel dropped because the NFQUEUE queue or its socket was full. */
 async function queueDrops(): Promise<number> {
   const { dropped = 0, userDropped = 0 } = (await queueState(DNS_QUEUE)) ?? {};
   return dropped + userDropped;

@@ -1,4 +1,4 @@
-/** Log lines, metrics and Events of network policy. */
+/** Reports network policy as log lines, metrics and Events. */
 import { asError, type InvalidObject } from '../api/errors.ts';
 import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
 import type { Policy, PolicyFault } from '../api/policy-objects.ts';
@@ -10,7 +10,7 @@ import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import type { UnreadableObject } from '../sources/kubernetes/informer-store.ts';
 
-/** What the agent was doing, in its Events. */
+/** The `action` of the Events. */
 const ACTION = 'EnforceNetworkPolicy';
 
 interface PolicyObserverOptions {
@@ -22,7 +22,7 @@ interface PolicyObserverOptions {
 
 export function createPolicyObserver(options: PolicyObserverOptions): EnforcerObserver {
   const { log, metrics, events, nodeName } = options;
-  const known = new Set<IpFamily>();
+  const enforced = new Set<IpFamily>();
   const failures = new RepeatedFailures(log);
   const upToDate = (family: IpFamily) =>
     metrics.lastApplied.setToCurrentTime({ ip_family: family });
@@ -34,10 +34,10 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       const seconds = milliseconds / 1000;
       upToDate(family);
       metrics.applySeconds.observe({ ip_family: family }, seconds);
-      log.debug({ family, full: isFull, seconds }, 'policies applied');
-      failures.succeeded(family, { family }, 'policies can be applied again');
-      if (!known.has(family)) log.info({ family, seconds }, 'enforcing network policies');
-      known.add(family);
+      log.debug({ family, full: isFull, seconds }, 'network policies applied');
+      failures.succeeded(family, { family }, 'network policies can be applied again');
+      if (!enforced.has(family)) log.info({ family, seconds }, 'enforcing network policies');
+      enforced.add(family);
     },
     failed(family, error) {
       metrics.applyFailures.inc({ ip_family: family });
@@ -48,27 +48,27 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       failures.failed(
         family,
         { family, err: error },
-        'cannot apply network policies; what is enforced stays, trying again',
+        'cannot apply network policies; keeping the current rules and retrying',
       );
     },
-    driftDetected(family, what) {
+    driftDetected(family, change) {
       metrics.drifts.inc({ ip_family: family });
       log.warn(
-        { family, what },
-        `the policy table is not as it should be (${what}); writing it again`,
+        { family, change },
+        'network policy rules were changed by another program; restoring them',
       );
     },
     watchFailed: (error) =>
       log.warn(
         { err: error },
-        'cannot hear of changes of nf_tables; policies that others remove are not written again',
+        'cannot subscribe to nf_tables notifications; external changes of network policy rules are not repaired',
       ),
   };
 }
 
 /**
- * Reports parts of a policy that fail closed, in the log and by a Warning Event on the policy. A part is
- * reported once, until it is mended or fails for another reason.
+ * Reports the parts of a policy that fail closed, in the log and as a Warning Event on the policy. A part is
+ * reported again only after it was fixed or if it fails for another reason.
  */
 export function reportPolicyFaults(
   { log, events }: Pick<PolicyObserverOptions, 'log' | 'events'>,
@@ -78,11 +78,11 @@ export function reportPolicyFaults(
   const policy = `${now.kind} ${now.key}`;
   for (const { field, reason } of missingFrom(before?.faults ?? [], now.faults)) {
     const details = { policy, field, reason };
-    log.warn(details, 'a part of this policy cannot be enforced and fails closed');
+    log.warn(details, 'part of the network policy cannot be enforced and fails closed');
     events.sharedWarning(objectRef(now), 'FailsClosed', `${field}: ${reason}`, ACTION);
   }
   for (const { field, reason } of missingFrom(now.faults, before?.faults ?? [])) {
-    log.info({ policy, field, reason }, 'the policy no longer fails closed for this');
+    log.info({ policy, field, reason }, 'network policy no longer fails closed for this reason');
   }
 }
 
@@ -96,8 +96,8 @@ function missingFrom(
 }
 
 /**
- * Tells of an object of network policy that is passed over, by a Warning Event on it. The source has put it
- * into the log, and tells it once until that changes.
+ * Records a Warning Event on an unreadable object of network policy. The source logs the problem, and reports it
+ * again only when it changes.
  */
 export function reportUnreadable(
   events: Events,
@@ -105,6 +105,6 @@ export function reportUnreadable(
   object: UnreadableObject,
 ): void {
   if (!POLICY_KINDS.some((kind) => kind === object.kind)) return;
-  const note = `${field}: ${reason}; passed over, and its last readable version stays in force`;
+  const note = `${field}: ${reason}; ignored, and the last readable version remains in force`;
   events.sharedWarning(objectRef(object), 'Unreadable', note, ACTION);
 }

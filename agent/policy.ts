@@ -1,4 +1,4 @@
-/** Network policy in a running agent. */
+/** Sets up network policy in a running agent. */
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
 import { IP_FAMILIES, type IpFamily, type Kind } from '../api/objects.ts';
@@ -17,20 +17,20 @@ import { UserError } from '../process/errors.ts';
 import { fanOut, type ObjectSink } from '../sources/source.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
-import { clusterDnsSink, createDnsLearning } from './policy-fqdn.ts';
+import { clusterDnsSink, createDnsSnooper } from './policy-fqdn.ts';
 import { policyMetricSources } from './policy-metrics.ts';
 import { createPolicyObserver, reportPolicyFaults } from './policy-observer.ts';
 
-/** A node that can enforce policies; nothing is programmed yet. */
+/** The node's support for network policy. Nothing is programmed yet. */
 export interface PolicySupport {
   readonly families: readonly IpFamily[];
   readonly nft: NftCommand;
 }
 
 /**
- * `--network-policy`. Unlike a mode of serving, it leaves out no family but those that the node has
- * disabled: a pod would be open in the other.
- * @throws UserError with what the node lacks.
+ * Checks that the node supports network policy. Unlike a proxy mode, it must work for every IP family that is
+ * enabled on the node, because traffic of an omitted family would not be restricted.
+ * @throws UserError that names what is missing.
  */
 export async function requirePolicySupport({
   policyLogGroup: logGroup,
@@ -39,17 +39,17 @@ export async function requirePolicySupport({
   const { families, missing } = await nftablesSupport(nft, (family) =>
     policyProbeScript({ family, logGroup }),
   );
-  const lacks = IP_FAMILIES.flatMap((family) => {
+  const problems = IP_FAMILIES.flatMap((family) => {
     const reason = missing.get(family);
     return reason === undefined ? [] : [`${family}: ${reason}`];
   });
-  if (lacks.length > 0) {
-    throw new UserError(`--network-policy does not work on this node: ${lacks.join('; ')}`);
+  if (problems.length > 0) {
+    throw new UserError(`--network-policy does not work on this node: ${problems.join('; ')}`);
   }
   return { families, nft };
 }
 
-/** Milliseconds between two looks at the rules that queue packets. Each is a run of iptables-save. */
+/** Milliseconds between checks of the rules that queue DNS packets. A check runs iptables-save. */
 const DNS_RULES_CHECK_PERIOD = 60_000;
 
 export interface PolicyOptions {
@@ -60,29 +60,29 @@ export interface PolicyOptions {
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
-  /** How many objects of a kind cannot be read as they are now. */
+  /** Number of unreadable objects by kind. */
   readonly unreadable: () => ReadonlyMap<string, number>;
 }
 
-/** Network policy at work. */
+/** Network policy in a running agent. */
 export type PolicyAgent = ReturnType<typeof startPolicy>;
 
-/** Collects objects from now on. @throws NetlinkError */
+/** Starts network policy; it enforces policies once all its objects are listed. @throws NetlinkError */
 export function startPolicy(given: PolicyOptions) {
-  const { support: open, options, nodeName, monitor, log, events } = given;
+  const { support, options, nodeName, monitor, log, events } = given;
   const kernel = new PolicyKernel({
-    ...open,
+    ...support,
     logGroup: options.policyLogGroup,
     onWarning: (family, message, details) => log.warn({ family, ...details }, message),
   });
-  const learning = createDnsLearning(kernel, options, log);
-  const mending = setInterval(() => learning.resyncRules(), DNS_RULES_CHECK_PERIOD).unref();
+  const snooper = createDnsSnooper(kernel, options, log);
+  const resyncTimer = setInterval(() => snooper.resyncRules(), DNS_RULES_CHECK_PERIOD).unref();
   const model = new PolicyModel({ nodeName });
-  const applied = new AppliedState(model, open.families);
+  const applied = new AppliedState(model, support.families);
   const metrics = policyMetrics(
     metricDefiner(given.registry),
-    policyMetricSources({ ...given, model, applied, learning, kernel }),
-    open.families,
+    policyMetricSources({ ...given, model, applied, learning: snooper, kernel }),
+    support.families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({
@@ -90,31 +90,31 @@ export function startPolicy(given: PolicyOptions) {
     source: {
       takeChanges: () => {
         const changes = applied.takeChanges();
-        // Queued in the backends before these changes, so that new lists have the known addresses at once.
-        if (changes.length > 0) void learning.setPatterns(model.listsByDomainName());
+        // Queue the patterns before these changes, so that new sets contain the known addresses immediately.
+        if (changes.length > 0) void snooper.setPatterns(model.listsByDomainName());
         return changes;
       },
       snapshot: (family) => applied.snapshot(family),
-      fqdnContent: (family) => learning.fqdnContent(family),
+      fqdnContent: (family) => snooper.fqdnContent(family),
     },
     observer: {
       ...observer,
-      driftDetected: (family, what) => {
-        observer.driftDetected(family, what);
-        // `nft flush ruleset` takes rules of iptables-nft, too.
-        learning.resyncRules();
+      driftDetected: (family, change) => {
+        observer.driftDetected(family, change);
+        // `nft flush ruleset` also deletes the rules of iptables-nft.
+        snooper.resyncRules();
       },
     },
     timers: systemTimers,
     monitor,
   });
-  /** Takes over what an earlier agent learned; to be done before anything is enforced. */
+  /** Restores the resolved addresses of the previous agent. Call it before enforcement starts. */
   const restore = async () => {
-    void learning.setPatterns(model.listsByDomainName());
+    void snooper.setPatterns(model.listsByDomainName());
     try {
-      learning.restore(await kernel.fqdnEntries());
+      snooper.restore(await kernel.fqdnEntries());
     } catch (err) {
-      log.warn({ err }, 'cannot read which addresses of domain names were known');
+      log.warn({ err }, 'cannot restore the resolved addresses of domain names');
     }
   };
   const unsynced = new Set<Kind>(MODEL_KINDS);
@@ -138,13 +138,13 @@ export function startPolicy(given: PolicyOptions) {
     },
   };
   return {
-    /** Takes objects of all kinds. Enforcing begins when all that matter here are synced. */
-    sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(learning), sink]),
-    /** What is enforced stays so. */
+    /** Accepts objects of all kinds. Enforcement starts after the first lists of its own kinds. */
+    sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(snooper), sink]),
+    /** Stops; the rules remain. */
     stop: async () => {
-      clearInterval(mending);
-      // Before the kernel that it writes to.
-      await learning.close();
+      clearInterval(resyncTimer);
+      // Close the snooper before the kernel, to which it writes.
+      await snooper.close();
       await enforcer.stop();
       await kernel.close();
     },

@@ -1,4 +1,4 @@
-/** What `portwide run` settles with the node before it reads objects. Nothing is programmed yet. */
+/** Prepares the node before objects are read: mode, lock, OOM score, conntrack. No rules are programmed. */
 import type { Server } from 'node:net';
 import { acquireLock } from '../process/lock.ts';
 import { setOomScore } from '../process/oom-score.ts';
@@ -11,8 +11,8 @@ import { effectiveNodeName } from './node-setup.ts';
 import { requirePolicySupport } from './policy.ts';
 
 /**
- * @returns this node, and the lock that the one agent of a node holds.
- * @throws UserError with what the node lacks.
+ * @returns the prepared node, and the lock that allows one agent per node.
+ * @throws UserError that names what the node lacks.
  */
 export async function prepareNode(
   settings: BaseContext,
@@ -20,15 +20,16 @@ export async function prepareNode(
 ): Promise<{ node: NodeContext; lock: Server }> {
   const { options, log } = settings;
   const nodeName = effectiveNodeName(options);
-  const kind = await pickMode(options, log);
-  log.info({ version: VERSION, node: nodeName, mode: kind.name }, 'starting');
-  const openMode = await kind.open(options, log);
-  const openedPolicy = options.networkPolicy ? await requirePolicySupport(options) : undefined;
+  const modeDefinition = await pickMode(options, log);
+  log.info({ version: VERSION, node: nodeName, mode: modeDefinition.name }, 'starting');
+  const supportedMode = await modeDefinition.open(options, log);
+  const policySupport = options.networkPolicy ? await requirePolicySupport(options) : undefined;
   const lock = await shutdown.exitOnSignal(acquireLock(log));
   await setOomScore(options.oomScoreAdj, log);
   await configureConntrack(options, log);
-  const nodePorts = kind.nodePortSelection(options);
-  const syncPeriod = kind.syncPeriod(options);
-  const node = { ...settings, nodeName, kind, nodePorts, syncPeriod, openMode, openedPolicy };
+  const nodePorts = modeDefinition.nodePortSelection(options);
+  const syncPeriod = modeDefinition.syncPeriod(options);
+  const mode = { modeDefinition, supportedMode, policySupport, nodePorts, syncPeriod };
+  const node = { ...settings, nodeName, ...mode };
   return { node, lock };
 }

@@ -1,4 +1,4 @@
-/** The part of a running agent that writes rules: the mode's backends, the proxier, and node ports on localhost. */
+/** Programs rules: the mode's backends, the proxier, and node ports on localhost. */
 import { IPVS_DEVICE } from '../api/vip-device.ts';
 import { initFamily } from '../metrics/metrics.ts';
 import { watchAddresses } from '../netlink/route/address-watch.ts';
@@ -14,8 +14,8 @@ import { nodeIpOverride, warnOfForwarding, warnOfStrictConntrack } from './node-
 import { createObserver } from './observer.ts';
 
 /**
- * Writes rules from now on; they stay after `stop`.
- * @param onServed called when the rules of all families have been written for the first time.
+ * Starts programming rules; they remain after `stop`.
+ * @param onServed called after the first sync of all families.
  * @throws NetlinkError
  */
 export async function startServing(
@@ -24,19 +24,10 @@ export async function startServing(
   health: AgentHealth,
   onServed: () => void,
 ) {
-  const {
-    options,
-    table,
-    changes,
-    syncPeriod,
-    metricSources: numbers,
-    metrics,
-    events,
-    log,
-  } = context;
+  const { options, table, changes, syncPeriod, metricSources, metrics, events, log } = context;
   const { resetsTcp, backends, localhostProxyFamilies, minSyncPeriod } = mode;
   if (resetsTcp) await warnOfStrictConntrack(log);
-  // After the mode has started: mode ipvs turns it on.
+  // Check after the mode has started, because mode ipvs enables forwarding.
   await warnOfForwarding(table.node?.addresses ?? [], log);
   const families = backends.map(({ family }) => family);
   const unserved = new Set(families);
@@ -44,7 +35,7 @@ export async function startServing(
   const localhost = localhostNodePorts(localhostProxyFamilies, metrics, log, (key, message) =>
     events.warning(key, 'FailedToServeNodePortOnLocalhost', message),
   );
-  numbers.register(backends, localhost);
+  metricSources.register(backends, localhost);
   const proxier = new Proxier({
     table,
     families: backends.map(
@@ -76,13 +67,13 @@ export async function startServing(
   const watch = await watchAddresses(
     (addresses) => proxier.setNodeAddresses(addresses.map(({ address }) => address)),
     {
-      // VIPs that the agent, or kube-proxy, bound there are not the node's own.
+      // VIPs that mode ipvs or kube-proxy bound are not addresses of the node.
       ignoredLink: IPVS_DEVICE,
       onError: (error) => log.error({ err: error }, 'cannot read the addresses of this node'),
     },
   );
   return {
-    /** Lets go of node ports on localhost, so that the next agent can listen on them. Resolves when their connections are over. */
+    /** Stops listening on node ports on localhost, so that the next agent can. Resolves when their connections have ended. */
     drain: () => localhost.drain(LOCALHOST_DRAIN),
     stop: async () => {
       await watch.close();

@@ -1,4 +1,4 @@
-/** The log of a source whose lists and watches keep failing. */
+/** Aggregates the log lines of lists and watches that keep failing. */
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { ConnectionError, failureCause, isApiServerFailure } from '../sources/kubernetes/errors.ts';
@@ -8,9 +8,9 @@ import type { SourceLog } from '../sources/source.ts';
 import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /**
- * Wraps the log and the observer of a source so that lists and watches that keep failing are logged by
- * `RepeatedFailures`, per cause, with the kinds that it concerns. A watch that opens, or a CRD that is not
- * installed, ends the failure of its kind.
+ * Wraps the log and the observer of a source. Repeated failures of lists and watches are logged by
+ * `RepeatedFailures`, one line per cause with the affected kinds. The failure of a kind ends when its watch opens or
+ * its CRD is not installed.
  */
 export function aggregateFailures(
   log: DebugLog,
@@ -35,19 +35,19 @@ export function aggregateFailures(
       ...observer,
       watchOpen: (kind, isOpen) => {
         observer.watchOpen(kind, isOpen);
-        if (isOpen) failures.works(kind);
+        if (isOpen) failures.recovered(kind);
       },
       notInstalled: (kind) => {
         observer.notInstalled(kind);
-        failures.works(kind);
+        failures.recovered(kind);
       },
     },
   };
 }
 
 /**
- * Milliseconds from the first failure of a cause to its first line. What ends the watches of all kinds does so
- * at once; their next attempts are spread over 0.8 s (`sources/kubernetes/backoff.ts`).
+ * Milliseconds from the first failure of a cause to its first log line, to collect all affected kinds. The watches of
+ * all kinds end together, and their next attempts are spread over 0.8 s (`sources/kubernetes/backoff.ts`).
  */
 const COLLECT_MS = 1000;
 
@@ -57,27 +57,28 @@ interface Attempt {
   readonly message: string;
 }
 
-/** A cause, and what it has to do with each kind. */
+/** A cause of failures and the affected kinds. */
 interface Cause {
   readonly key: string;
-  /** Fail for this cause now. */
+  /** Kinds that currently fail for this cause. */
   readonly failing: Set<string>;
-  /** Have failed for it, and work again. */
+  /** Kinds that failed for this cause and have recovered. */
   readonly recovered: Set<string>;
-  /** Attempts before the first line, and the timer of that line. */
+  /** Failed attempts before the first log line; undefined afterwards. */
   collected: Attempt[] | undefined;
+  /** Timer of the first log line. */
   timer: unknown;
 }
 
-/** Collects failures of several kinds that have one cause. */
+/** Aggregates the failures of several kinds by cause. */
 class FailureAggregator {
   readonly #failures: RepeatedFailures;
-  /** In the order in which they are logged. */
+  /** Kinds in the order of log lines. */
   readonly #kinds: readonly string[];
   readonly #timers: Timers;
-  /** Causes for which any kind fails now. */
+  /** Causes for which a kind currently fails, by key. */
   readonly #causes = new Map<string, Cause>();
-  /** Keys of the causes for which a kind failed since it worked last. */
+  /** Keys of the causes for which each kind has failed since it last succeeded. */
   readonly #seen = new Map<string, Set<string>>();
 
   constructor(log: DebugLog, kinds: readonly string[], timers: Timers) {
@@ -96,11 +97,11 @@ class FailureAggregator {
     cause.failing.add(kind);
     cause.recovered.delete(kind);
     this.#seen.set(kind, (this.#seen.get(kind) ?? new Set()).add(key));
-    if (cause.collected === undefined) this.#tell(cause, attempt, cause.failing);
+    if (cause.collected === undefined) this.#logFailure(cause, attempt, cause.failing);
     else cause.collected.push(attempt);
   }
 
-  works(kind: string): void {
+  recovered(kind: string): void {
     for (const cause of this.#causes.values()) {
       if (!cause.failing.delete(kind)) continue;
       cause.recovered.add(kind);
@@ -118,22 +119,22 @@ class FailureAggregator {
       failing: new Set(),
       recovered: new Set(),
       collected: [],
-      timer: this.#timers.set(() => this.#tellCollected(cause), COLLECT_MS),
+      timer: this.#timers.set(() => this.#logCollected(cause), COLLECT_MS),
     };
     this.#causes.set(key, cause);
     return cause;
   }
 
-  #tellCollected(cause: Cause): void {
+  #logCollected(cause: Cause): void {
     const { collected = [], timer } = cause;
     this.#timers.clear(timer);
     cause.collected = undefined;
     const kinds = new Set(collected.map(({ kind }) => kind));
-    for (const attempt of collected) this.#tell(cause, attempt, kinds);
+    for (const attempt of collected) this.#logFailure(cause, attempt, kinds);
   }
 
-  #tell({ key }: Cause, { err, message }: Attempt, kinds: ReadonlySet<string>): void {
-    // What an API server answers differs in words from kind to kind.
+  #logFailure({ key }: Cause, { err, message }: Attempt, kinds: ReadonlySet<string>): void {
+    // The API server's message contains the kind, so it does not identify a reason.
     const reason = err instanceof ConnectionError ? err.message : key;
     this.#failures.failed(key, { kinds: this.#inOrder(kinds), err }, message, reason);
   }
@@ -141,11 +142,11 @@ class FailureAggregator {
   #endIfOver(cause: Cause): void {
     const { key, failing, recovered } = cause;
     if (failing.size > 0) return;
-    if (cause.collected !== undefined) this.#tellCollected(cause);
+    if (cause.collected !== undefined) this.#logCollected(cause);
     this.#causes.delete(key);
     const kinds = this.#inOrder(recovered);
     if (kinds.length === 0) this.#failures.keyChanged(key);
-    else this.#failures.succeeded(key, { kinds }, 'list and watch work again');
+    else this.#failures.succeeded(key, { kinds }, 'list and watch succeed again');
   }
 
   #inOrder(kinds: ReadonlySet<string>): string[] {

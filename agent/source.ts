@@ -1,4 +1,4 @@
-/** The source of objects that settings name: an API server, or a directory of manifests. */
+/** Creates the configured source of objects: an API server, or a directory of manifests. */
 import type { InvalidObject } from '../api/errors.ts';
 import type { RunOptions } from '../config/settings.ts';
 import type { DebugLog } from '../process/log.ts';
@@ -7,28 +7,26 @@ import type { UnreadableObject } from '../sources/kubernetes/informer-store.ts';
 import type { Resource } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { KubernetesSource, type SourceObserver } from '../sources/kubernetes/source.ts';
-import { formatProblem } from '../sources/manifests/problem.ts';
 import type { ObjectSink, Source } from '../sources/source.ts';
 import { aggregateFailures } from './source-failures.ts';
 
 interface SourceOptions {
   readonly options: Pick<RunOptions, 'manifests' | 'kubeconfig' | 'master'>;
-  /** What is asked of an API server; of manifests, the same kinds are read. */
+  /** The resources to list and watch; manifests are read for the same kinds. */
   readonly resources: readonly Resource[];
   readonly sink: ObjectSink;
   readonly log: DebugLog;
   readonly observer: SourceObserver;
-  /** Told once how to open sessions, where there is an API server. */
+  /** Called once with a function that opens sessions, if there is an API server. */
   readonly onSessions?: (open: OpenSession) => void;
-  /** Told of each object of the API server that cannot be read, once until that changes. */
+  /** Called for each unreadable object of the API server; again only when its problem changes. */
   readonly onUnreadable?: (problem: InvalidObject, object: UnreadableObject) => void;
-  /** Told how many manifests have a fault, at first and when it changes. */
+  /** Called with the number of faulty manifests, at first and when it changes. */
   readonly onFaultyManifests?: (count: number) => void;
 }
 
 /**
- * Whether there is somewhere to get Services from, as far as files tell: found before anything on the
- * node is changed.
+ * Checks the kubeconfig or the manifest directory, before anything on the node is changed.
  * @throws ClusterConfigError, ManifestDirectoryError
  */
 export async function checkSource(
@@ -38,10 +36,7 @@ export async function checkSource(
   else (await import('../sources/manifests/directory.ts')).listManifests(options.manifests);
 }
 
-/**
- * Where objects come from: a directory of manifests, or an API server. Modules that read manifests are loaded where there are
- * some: a YAML parser takes megabytes.
- */
+/** Creates the source. Loads the YAML parser only for manifests, because it takes megabytes. */
 export function createSource(of: SourceOptions): Source {
   const { options, resources, sink, log, observer, onSessions, onUnreadable, onFaultyManifests } =
     of;
@@ -53,11 +48,11 @@ export function createSource(of: SourceOptions): Source {
         directory: manifests,
         kinds: resources.map(({ kind }) => kind),
         sink,
-        onProblem: (problem) => log.warn({ ...problem }, formatProblem(problem)),
+        onProblem: (problem) => log.warn({ ...problem }, 'manifest is faulty'),
         onRecovered: (file, isGone) =>
           log.info(
             { file },
-            isGone ? 'the manifest with a fault is gone' : 'read again, without a fault',
+            isGone ? 'faulty manifest was removed' : 'manifest is no longer faulty',
           ),
         ...(onFaultyManifests === undefined ? {} : { onFaulty: onFaultyManifests }),
       });
@@ -74,7 +69,7 @@ export function createSource(of: SourceOptions): Source {
       const { object, field, reason } = problem;
       log.warn(
         { object, field, reason },
-        'cannot read this object; its last version stays in force',
+        'cannot read object; its last readable version remains in force',
       );
       if (unreadable !== undefined) onUnreadable?.(problem, unreadable);
     },

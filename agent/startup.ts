@@ -1,4 +1,4 @@
-/** The inputs that a start waits for before rules can be written: first lists, the Node, its pod CIDRs. */
+/** Waits at the start for the inputs of the rules: first lists, the Node, its pod CIDRs. */
 import type { Logger } from 'pino';
 import type { RunOptions } from '../config/settings.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
@@ -6,7 +6,7 @@ import type { SourceObserver } from '../sources/kubernetes/source.ts';
 import type { ObjectContext } from './context.ts';
 import type { OwnNode } from './own-node.ts';
 
-/** What it needs of the context. */
+/** The parts of the context that Startup uses. */
 interface StartupInputs extends Pick<ObjectContext, 'nodeName' | 'changes'> {
   readonly options: Pick<RunOptions, 'manifests' | 'detectLocalMode'>;
   readonly table: Pick<RouteTable, 'unsynced' | 'node'>;
@@ -16,7 +16,7 @@ interface StartupInputs extends Pick<ObjectContext, 'nodeName' | 'changes'> {
 export class Startup {
   readonly #given: StartupInputs;
   readonly #ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>;
-  /** The API server, in words. */
+  /** Description of the API server. */
   #server = 'the API server';
 
   constructor(given: StartupInputs, ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>) {
@@ -24,7 +24,7 @@ export class Startup {
     this.#ownNode = ownNode;
   }
 
-  /** The inputs that are still missing, in words for operators; empty if none is. */
+  /** Descriptions of the missing inputs for operators; empty if none is missing. */
   missingInputs = (): readonly string[] => {
     const { options, nodeName, table } = this.#given;
     const node = `Node "${nodeName}"`;
@@ -41,7 +41,7 @@ export class Startup {
       : [];
   };
 
-  /** Wraps an observer to learn the API server's name for `missingInputs`; all calls are passed on. */
+  /** Wraps an observer to learn the API server's host for `missingInputs`. Forwards all calls. */
   observing(observer: SourceObserver): SourceObserver {
     return {
       ...observer,
@@ -53,20 +53,23 @@ export class Startup {
   }
 
   /**
-   * Waits until nothing is missing. From then on the process ends when the pod CIDRs change: as in kube-proxy, the
-   * rules are made for one set of them.
-   * @param reading the start of the source. Network policy may need lists that take longer, or never come.
-   * @returns the pod CIDRs of the Node, if rules depend on them.
+   * Waits until no input is missing. Afterwards the process exits when the pod CIDRs change: as in kube-proxy, rules
+   * are made for one set of pod CIDRs.
+   * @param reading the start of the source. It may never resolve, if network policy needs lists that fail.
+   * @returns the pod CIDRs of the Node if the rules depend on them, otherwise none.
    */
   async complete(reading: Promise<void>): Promise<readonly string[]> {
     const { settled } = this.#ownNode;
     await Promise.race([reading.then(() => settled), settled]);
-    // The race counts as a handler of every rejection; later ones are bugs and must be loud.
+    // The race handles every rejection, also a later one. That is a bug: let it be an unhandled rejection.
     void reading.then(() => undefined);
     if (!this.#needsCidrs) return [];
     const { changes, nodeName, log } = this.#given;
     if (this.#podCidrs.length === 0) {
-      log.warn({ node: nodeName }, 'waiting for the Node to have pod CIDRs (--detect-local-mode)');
+      log.warn(
+        { node: nodeName, setting: '--detect-local-mode' },
+        'waiting for pod CIDRs of the Node',
+      );
     }
     while (this.#podCidrs.length === 0) {
       await new Promise<void>((resolve) => changes.once('change', resolve));
@@ -88,7 +91,7 @@ export class Startup {
     const { table, log } = this.#given;
     const now = table.node?.podCIDRs;
     if (now === undefined || now.join() === before.join()) return;
-    log.error({ before, now }, 'the pod CIDRs of this Node changed; ending for a restart');
+    log.error({ before, now }, 'pod CIDRs of the Node changed; exiting for a restart');
     process.exit(1);
   }
 }

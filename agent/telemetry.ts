@@ -1,4 +1,4 @@
-/** What a running agent tells: metrics, the pages of --metrics-bind-address, and Events. */
+/** Metrics, the pages of --metrics-bind-address, and Events of a running agent. */
 import { flagValues } from '../config/flag-values.ts';
 import { PAGE_GATES } from '../config/map-types.ts';
 import { toConfiguration } from '../config/write.ts';
@@ -13,13 +13,13 @@ import type { AgentContext, ObjectContext } from './context.ts';
 import { AgentEvents } from './events.ts';
 import type { AgentMetricSources } from './metric-sources.ts';
 
-/** Serves metrics from now on. */
-export function startTelemetry(objects: ObjectContext, numbers: AgentMetricSources) {
-  const { options, texts, nodeName, kind, table, census, log } = objects;
+/** Starts serving metrics and recording Events. */
+export function startTelemetry(objects: ObjectContext, metricSources: AgentMetricSources) {
+  const { options, texts, nodeName, modeDefinition, table, nodeCounter, log } = objects;
   const { featureGates: gates, metricsBindAddress, bindAddressHardFail: hardFail } = options;
   const isOn = (gate: string) => gates[gate] ?? PAGE_GATES[gate] ?? false;
   const metrics = createMetrics(
-    numbers,
+    metricSources,
     VERSION,
     ['AllPorts', ...Object.keys(PAGE_GATES)].map((name) => ({
       name,
@@ -30,19 +30,19 @@ export function startTelemetry(objects: ObjectContext, numbers: AgentMetricSourc
   const stopEventLoopWatch = watchEventLoop((seconds) => metrics.stallSeconds.observe(seconds));
   const recorder = new EventRecorder({
     nodeName,
-    nodes: () => census.nodes,
+    nodes: () => nodeCounter.nodes,
     log,
     onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
   });
-  // Manifests come without an API server to write Events to.
-  const written = options.manifests === undefined ? recorder : NO_EVENTS;
-  const events = new AgentEvents(written, nodeName, table);
+  // With --manifests there is no API server for Events.
+  const usedRecorder = options.manifests === undefined ? recorder : NO_EVENTS;
+  const events = new AgentEvents(usedRecorder, nodeName, table);
   events.starting();
   const component = 'portwide';
   const pages = metricsHandler({
     registry: metrics.registry,
-    mode: kind.name,
-    configuration: () => toConfiguration({ ...options, proxyMode: kind.name }),
+    mode: modeDefinition.name,
+    configuration: () => toConfiguration({ ...options, proxyMode: modeDefinition.name }),
     statusz: isOn('ComponentStatusz')
       ? { component, started: performance.timeOrigin, version: VERSION }
       : undefined,
@@ -57,14 +57,14 @@ export function startTelemetry(objects: ObjectContext, numbers: AgentMetricSourc
     });
   const context: AgentContext = {
     ...objects,
-    metricSources: numbers,
+    metricSources,
     metrics,
     events,
-    recorder: written,
+    recorder: usedRecorder,
   };
   return {
     context,
-    /** Events are written from now on. */
+    /** Starts writing Events to the API server. */
     connect: (open: OpenSession) => recorder.connect(open),
     stop: async () => {
       await recorder.stop();

@@ -10,11 +10,11 @@ export function addCleanupCommand(program: Command): void {
   const { config, ipvsExcludeCidrs } = ALL_SETTINGS;
   const command = program
     .command('cleanup')
-    .description('remove everything that Portwide or kube-proxy put on this node, in every mode');
+    .description('remove all rules and other state of Portwide and kube-proxy from this node');
   addFlags(command, { config, ipvsExcludeCidrs }).action(async (texts: FlagTexts) => {
-    // Neither is ignored here: what it tells would be removed.
+    // Ignoring either one would remove IPVS services that it excludes.
     if (texts.config !== undefined && texts.ipvsExcludeCidrs !== undefined) {
-      throw new UserError('--config and --ipvs-exclude-cidrs exclude each other');
+      throw new UserError('--config and --ipvs-exclude-cidrs are mutually exclusive');
     }
     const { options } = await loadOrWarn(texts);
     await cleanupAndReport(options.ipvsExcludeCidrs);

@@ -3,14 +3,13 @@ import type { Command } from 'commander';
 import { runDnsServer } from '../agent/dns/server.ts';
 import { configureDns } from '../config/configure-dns.ts';
 import { DNS_SETTINGS } from '../config/dns-settings.ts';
-import { formatNotice } from '../config/errors.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { createLog } from '../process/log.ts';
 
 export function addDnsCommand(program: Command): void {
   const command = program
     .command('dns')
-    .description("answer DNS queries for the cluster's Services until stopped");
+    .description("run the DNS server: answer queries for the cluster's Services until SIGTERM");
   addFlags(command, DNS_SETTINGS).action(run);
 }
 
@@ -18,7 +17,7 @@ async function run(texts: FlagTexts): Promise<void> {
   const { options, warnings } = configureDns(texts);
   const log = createLog(options);
   for (const warning of warnings) {
-    log.warn({ setting: warning.subject }, formatNotice(warning));
+    log.warn({ setting: warning.subject }, warning.message);
   }
   await runDnsServer(options, log);
   process.exit(0);

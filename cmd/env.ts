@@ -1,4 +1,4 @@
-/** `portwide env`: the variables that a container gets for Services. */
+/** `portwide env`: the environment variables that a container gets for Services. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Service } from '../api/objects.ts';
 import { isDnsLabel } from '../api/read-name.ts';
@@ -21,7 +21,7 @@ export function addEnvCommand(program: Command): void {
   const command = program
     .command('env')
     .description(
-      'print the variables that a container gets for Services, as the kubelet makes them',
+      'print the environment variables for Services that the kubelet sets in a container',
     )
     .addOption(
       new Option('-n, --namespace <name>', 'namespace of the container')
@@ -29,13 +29,16 @@ export function addEnvCommand(program: Command): void {
         .makeOptionMandatory(),
     )
     .addOption(
-      new Option('-o, --output <format>', 'lines for `eval`, an object, or `env` of a container')
+      new Option(
+        '-o, --output <format>',
+        'shell: export lines for `eval`; json: an object; k8s: the `env` field of a container',
+      )
         .choices(ENV_FORMATS)
         .default('shell'),
     )
     .option(
       '--no-service-links',
-      "those of the API server's Service alone, as with `enableServiceLinks: false`",
+      "only the variables of the API server's Service, as with `enableServiceLinks: false`",
     );
   addFlags(command, { config, kubeconfig, master, manifests }).action(
     async (texts: FlagTexts & EnvOptions) => {
@@ -49,10 +52,10 @@ export function addEnvCommand(program: Command): void {
 /** @throws InvalidArgumentError */
 function namespaceName(given: string): string {
   if (isDnsLabel(given)) return given;
-  throw new InvalidArgumentError("A namespace is a DNS label (a-z, 0-9 and '-').");
+  throw new InvalidArgumentError("Use a namespace name: a DNS label (a-z, 0-9 and '-').");
 }
 
-/** All of them, whoever serves them; as `readOnce`. */
+/** Lists all Services once, including Services of another proxy (service-proxy-name label). */
 async function readServices(options: RunOptions, note: (line: string) => void): Promise<Service[]> {
   const objects = await readOnce(options, [ALL_SERVICES], note);
   return objects.flatMap((object) => (object.kind === 'Service' ? [object] : []));
@@ -65,13 +68,12 @@ function env(
 ): string {
   const variables = containerVariables(services, namespace, serviceLinks);
   if (variables.length === 0 && serviceLinks) {
-    note(`no variables: namespace ${namespace} has no Service that makes some`);
+    note(`no variables: no Service with a cluster IP in namespace ${namespace}`);
   }
   if (output === 'shell') {
     const names = variables.map(({ name }) => name).filter((name) => !isShellName(name));
     if (names.length > 0) {
-      const reason = 'because names of shell variables cannot begin with a digit';
-      note(`left out, ${reason}: ${names.join(', ')}`);
+      note(`omitted, because a shell variable cannot start with a digit: ${names.join(', ')}`);
     }
   }
   return formatVariables(variables, output);

@@ -1,4 +1,4 @@
-/** `portwide ipvs marks`: which Service each packet mark belongs to. */
+/** `portwide ipvs marks`: the Service of each packet mark. */
 import { existsSync } from 'node:fs';
 import type { Command } from 'commander';
 import { getOrCreate } from '../api/collections.ts';
@@ -13,11 +13,11 @@ import { UserError } from '../process/errors.ts';
 export function addIpvsCommand(program: Command): void {
   program
     .command('ipvs')
-    .description('look into what --proxy-mode ipvs programmed on this node')
+    .description('inspect the IPVS state of this node (--proxy-mode=ipvs)')
     .command('marks')
-    .description('which Service each fwmark service of IPVS belongs to (`FWM` in ipvsadm -Ln)')
+    .description('list the Service of each IPVS fwmark service (`FWM` in ipvsadm -Ln)')
     .action(async () => {
-      await requireNetAdmin('reading packet marks');
+      await requireNetAdmin('portwide ipvs marks');
       const records = await listMarks();
       process.stdout.write(
         records === undefined || records.length === 0
@@ -31,18 +31,18 @@ export function addIpvsCommand(program: Command): void {
 const IPVS_STATE = '/proc/net/ip_vs';
 const RECORD = 'KUBE-MARKS';
 
-/** A packet mark and whose it is. */
+/** A packet mark and its Service. */
 interface MarkRecord {
   readonly mark: number;
   readonly family: IpFamily;
-  /** Service and side, as `markOwner` of ipvs/compile.ts has it. */
+  /** Service and endpoints (cluster or local), the comment that `markOwner` of ipvs/compile.ts writes. */
   readonly owner: string;
   readonly vips: readonly string[];
 }
 
 /**
- * Read from the kernel, so that it needs no agent.
- * @returns undefined if there is no record of marks in either family.
+ * Lists marks from the kernel, so that no agent needs to run.
+ * @returns undefined if the ipset of marks exists in neither family.
  * @throws UserError, NetlinkError
  */
 async function listMarks(): Promise<MarkRecord[] | undefined> {
@@ -51,7 +51,7 @@ async function listMarks(): Promise<MarkRecord[] | undefined> {
     sets = await Ipsets.open();
   } catch (error) {
     if (!(error instanceof UnsupportedError)) throw error;
-    const message = `${error.message}, so mode ipvs does not run here and there are no marks`;
+    const message = `${error.message}: mode ipvs does not run on this node, so there are no marks`;
     throw new UserError(message, { cause: error });
   }
   try {
@@ -78,20 +78,20 @@ async function listMarks(): Promise<MarkRecord[] | undefined> {
   }
 }
 
-/** Why there is nothing to list: an empty table would look like a failure to read. */
+/** Explains an empty list. */
 export function noMarksMessage(found: {
   readonly hasIpvs: boolean;
   readonly hasRecord: boolean;
 }): string {
   const none = 'no packet marks of Portwide:';
   if (found.hasRecord) {
-    return `${none} no Service has one. All-ports Services have, and those with listed ports and a traffic policy Local.\n`;
+    return `${none} no Service needs one. All-ports Services do, and Services with listed ports and traffic policy Local.\n`;
   }
   const ipvs = found.hasIpvs ? '' : `, and IPVS is not loaded on this node (no ${IPVS_STATE})`;
-  return `${none} the ipset ${RECORD} does not exist${ipvs}. Only --proxy-mode=ipvs makes marks.\n`;
+  return `${none} the ipset ${RECORD} does not exist${ipvs}. Only --proxy-mode=ipvs uses them.\n`;
 }
 
-/** A table for people; marks as ipvsadm prints them (FWM, decimal) and as iptables does. */
+/** Formats a table with each mark as ipvsadm prints it (FWM, decimal) and as iptables does (hexadecimal). */
 function markTable(records: readonly MarkRecord[]): string {
   const sorted = records.toSorted(
     (a, b) => a.family.localeCompare(b.family) || a.owner.localeCompare(b.owner) || a.mark - b.mark,

@@ -1,10 +1,10 @@
-/** The command line: picks a command, and says why one failed. cmd/ has a file for each command: flags in, exit code out. */
+/** The command line. cmd/ has one file per command, which turns flags into an exit status. */
 import { Command } from 'commander';
 import { addVersionCommand, addVersionFlag } from './version.ts';
 
 type Add = (program: Command) => void;
 
-/** In the order of the help. */
+/** Loaders of the commands, in the order of `--help`. */
 const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
   run: async () => (await import('./run.ts')).addRunCommand,
   render: async () => (await import('./render.ts')).addRenderCommand,
@@ -16,7 +16,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
   dns: async () => (await import('./dns.ts')).addDnsCommand,
 };
 
-/** Of the command that is named, or of all: code that a process does not run takes megabytes of its memory. */
+/** Loads only the named command, to save megabytes of memory; all commands if none is named. */
 async function adders(named = ''): Promise<readonly Add[]> {
   const chosen = Object.hasOwn(COMMANDS, named) ? [COMMANDS[named]] : Object.values(COMMANDS);
   return Promise.all(chosen.flatMap((load) => load?.() ?? []));
@@ -32,11 +32,11 @@ addVersionCommand(program);
 try {
   await program.parseAsync();
 } catch (error) {
-  // It knows errors of netlink, and so what that loads.
+  // Loaded late, because it loads the netlink errors.
   const { userMessage } = await import('../process/user-message.ts');
   const sentence = userMessage(error);
   const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
   process.stderr.write(`portwide: ${text}\n`);
-  // A command whose status 1 means something else sets its own beforehand.
+  // A command that uses status 1 for something else has set process.exitCode.
   process.exit(process.exitCode ?? 1);
 }

@@ -1,4 +1,4 @@
-/** `portwide policy explain`: whether network policies allow a connection, and which one decides. */
+/** `portwide policy explain`: whether network policies allow a connection, and which policy decides. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { canonicalAddress } from '../api/addresses.ts';
 import { InvalidObject } from '../api/errors.ts';
@@ -29,25 +29,24 @@ interface ExplainOptions {
   readonly from: ConnectionQuery['from'];
   readonly to: ConnectionEnd;
   readonly port: DestinationPort;
-  /** undefined: not given. */
   readonly protocol?: Protocol;
   readonly output: 'text' | 'json';
 }
 
-/** `8080`, or `8080/TCP`. */
+/** `8080` or `8080/TCP`. */
 interface DestinationPort {
   readonly number: number;
   readonly protocol: Protocol | undefined;
 }
 
-/** Exit status, which scripts go by: `denied` must not look like a mistake in the question. */
+/** Exit statuses. Scripts must be able to tell a denied connection from an invalid query. */
 const EXIT = { allow: 0, deny: 1, unknown: 2 } as const;
 const EXIT_HELP = `
 Exit status:
   0  allowed in every IP family that both ends have
   1  denied in at least one of them
-  2  error or unknown: no such pod, objects that cannot be read, or the answer
-     depends on the addresses of domain names that the node has learned
+  2  error or unknown: no such pod, unreadable objects, or the verdict depends
+     on the addresses to which a domain name resolves
 `;
 
 export function addPolicyCommand(program: Command): void {
@@ -75,7 +74,7 @@ export function addPolicyCommand(program: Command): void {
     .addOption(
       new Option(
         '--port <port>',
-        'destination port, such as 8080 or 8080/UDP; for a Service, the target port of the pod',
+        'destination port of the pod, such as 8080 or 8080/UDP; for a Service, its target port',
       )
         .argParser(destinationPort)
         .makeOptionMandatory(),
@@ -92,7 +91,7 @@ export function addPolicyCommand(program: Command): void {
     );
   addFlags(command, { config, kubeconfig, master, manifests }).action(
     async (texts: FlagTexts & ExplainOptions) => {
-      // For whatever fails below.
+      // The status if an error is thrown below.
       process.exitCode = EXIT.unknown;
       const { options } = await loadOrWarn(texts);
       const note = (line: string) => process.stderr.write(`${line}\n`);
@@ -112,7 +111,7 @@ export function addPolicyCommand(program: Command): void {
       );
       for (const line of faultNotes(answer, model.policies.all())) note(line);
       if (!isComplete)
-        note('warning: the objects named above cannot be read, so the answer may be wrong');
+        note('warning: the objects above cannot be read, so the verdict may be wrong');
       process.exitCode = isComplete && isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
     },
   );
@@ -131,7 +130,7 @@ function rejectServiceAddress(objects: readonly ApiObject[], to: ConnectionEnd):
   }
 }
 
-/** What `portwide policy explain` says. */
+/** The result of `portwide policy explain`, and its JSON output. */
 interface ExplainAnswer {
   readonly port: number;
   readonly protocol: Protocol;
@@ -158,17 +157,17 @@ function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
   return { port, protocol, verdict: isAllowed ? 'allow' : 'deny', families };
 }
 
-/** @throws UserError when `--port` and `--protocol` say different things. */
+/** @throws UserError if `--port` and `--protocol` name different protocols. */
 function protocolOf({ port, protocol }: ExplainOptions): Protocol {
   if (port.protocol !== undefined && protocol !== undefined && port.protocol !== protocol) {
     throw new UserError(
-      `--port ${port.number}/${port.protocol} contradicts --protocol ${protocol}: leave one of them out`,
+      `--port ${port.number}/${port.protocol} contradicts --protocol ${protocol}: use only one of them`,
     );
   }
   return port.protocol ?? protocol ?? 'TCP';
 }
 
-/** Whether the verdict holds whatever addresses of domain names the node knows. */
+/** Whether the verdict is independent of the addresses to which domain names resolve. */
 function isCertain({ verdict, families }: ExplainAnswer): boolean {
   const isSure = ({ uncertain }: DirectionVerdict) => uncertain.length === 0;
   if (verdict === 'allow') {
@@ -186,14 +185,14 @@ function textOf({ port, protocol, families }: ExplainAnswer, target: ConnectionE
   return families
     .flatMap(({ family, from, to, verdict, egress, ingress }) => [
       `${family} ${from} -> ${to ?? unknown}, ${protocol} ${port}: ${WORDS[verdict]}`,
-      ...judgementLines(egress, to),
-      ...judgementLines(ingress, to),
+      ...directionLines(egress, to),
+      ...directionLines(ingress, to),
     ])
     .map((line) => `${line}\n`)
     .join('');
 }
 
-function judgementLines(
+function directionLines(
   { direction, verdict, tier, reason, uncertain }: DirectionVerdict,
   to: string | undefined,
 ): string[] {
@@ -202,13 +201,13 @@ function judgementLines(
     `  ${direction} ${WORDS[verdict]}${by}: ${reason}`,
     ...uncertain.map((rule) =>
       to === undefined
-        ? `    unless its address is in the networks of the earlier rule ${rule}`
-        : `    unless the node has learned ${to} for a domain name of the earlier rule ${rule}`,
+        ? `    unless its address is in a network of the earlier rule ${rule}`
+        : `    unless ${to} is a resolved address of a domain name in the earlier rule ${rule}`,
     ),
   ];
 }
 
-/** Of policies that decide. */
+/** Notes on the deciding policies that have a faulty rule. */
 function faultNotes({ families }: ExplainAnswer, policies: Iterable<Policy>): string[] {
   const deciding = new Set(
     families.flatMap(({ egress, ingress }) => [...egress.policies, ...ingress.policies]),
@@ -217,7 +216,7 @@ function faultNotes({ families }: ExplainAnswer, policies: Iterable<Policy>): st
     .map(({ kind, key, faults }) => ({ name: `${kind} ${key}`, faults }))
     .filter(({ name }) => deciding.has(name))
     .flatMap(({ name, faults }) =>
-      faults.map(({ field, reason }) => `${name}: ${field}: ${reason}; this fails closed`),
+      faults.map(({ field, reason }) => `${name}: ${field}: ${reason}; the rule fails closed`),
     );
 }
 
@@ -243,7 +242,7 @@ function endpoint(given: string): ConnectionEnd {
   );
 }
 
-/** @throws InvalidArgumentError for what is neither, and no name either. */
+/** @returns undefined if the text has no `/` and is not an address. @throws InvalidArgumentError */
 function podOrAddress(given: string): ConnectionQuery['from'] | undefined {
   const address = canonicalAddress(given);
   if (address !== undefined) return { address };

@@ -1,4 +1,4 @@
-/** `portwide render`: the rules that a node would get, printed. */
+/** `portwide render`: prints the rules that a node would get. */
 import { type Command, Option } from 'commander';
 import { iptablesOptions } from '../agent/iptables-mode.ts';
 import { ipvsOptions } from '../agent/ipvs-mode.ts';
@@ -36,10 +36,10 @@ export function addRenderCommand(program: Command): void {
     .description('print the rules that a node would get, without touching the kernel')
     .requiredOption(
       '--manifests <dir>',
-      'directory of manifests: its .yaml, .yml and .json files, not those of directories in it',
+      'directory of manifests (.yaml, .yml, .json; not recursive)',
     )
     .addOption(
-      new Option('--ip-family <family>', 'family of the rules; the commands load one at a time')
+      new Option('--ip-family <family>', 'IP family of the rules')
         .choices(['IPv4', 'IPv6'])
         .default('IPv4'),
     );
@@ -54,9 +54,9 @@ export function addRenderCommand(program: Command): void {
 }
 
 /**
- * Input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`); of mode nftables for `nft -f`;
- * of mode ipvs, a shell script that calls the usual tools.
- * @param note is told what of the manifests is not served, and why.
+ * @param note called with each object of the manifests that is not served as written, and the reason.
+ * @returns input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`) in mode iptables, for `nft -f`
+ *   in mode nftables; in mode ipvs, a shell script that runs ipvsadm, ipset and the like.
  * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
@@ -85,13 +85,13 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   return RENDER[options.proxyMode ?? DEFAULT_PROXY_MODE]({
     options,
     podCidrs: table.node?.podCIDRs ?? [],
-    facts: { addresses: own, primary: own.slice(0, 1) },
+    addresses: { addresses: own, primary: own.slice(0, 1) },
     routes: routes.upserts.filter((route) => route.family === options.ipFamily),
     note,
   });
 }
 
-/** The one of `--bind-address` first. */
+/** The node's addresses, with `--bind-address` as the primary one of its family. */
 function nodeAddresses(options: NodeOptions, addresses: readonly string[]): string[] {
   const own = nodeIpOverride(options);
   return own === undefined ? [...addresses] : [...new Set([own, ...addresses])];
@@ -100,31 +100,31 @@ function nodeAddresses(options: NodeOptions, addresses: readonly string[]): stri
 interface Rendering {
   readonly options: RenderOptions;
   readonly podCidrs: readonly string[];
-  readonly facts: NodeAddresses;
+  readonly addresses: NodeAddresses;
   readonly routes: readonly Route[];
   readonly note: (line: string) => void;
 }
 
 const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
-  nftables({ options, podCidrs, facts, routes, note }) {
+  nftables({ options, podCidrs, addresses, routes, note }) {
     const plan = new NftPlan(nftablesOptions(options, options.ipFamily, podCidrs, note));
-    plan.setNodeAddresses(facts);
+    plan.setNodeAddresses(addresses);
     plan.update(routes, []);
     const elements = [...plan.snapshot()].flatMap((each) => each.elements);
     return tableScript(plan.chains(), elements, options.ipFamily);
   },
-  iptables({ options, podCidrs, facts, routes, note }) {
+  iptables({ options, podCidrs, addresses, routes, note }) {
     const traits = { dropInvalid: true, randomFully: true, onWarning: warningTo(note) };
     const mode = iptablesOptions(options, options.ipFamily, podCidrs, traits);
-    const ruleset = iptablesRuleset(baseOptions(mode, facts));
+    const ruleset = iptablesRuleset(baseOptions(mode, addresses));
     ruleset.update(routes, []);
     return allRules(ruleset);
   },
-  ipvs({ options, podCidrs, facts, routes, note }) {
+  ipvs({ options, podCidrs, addresses, routes, note }) {
     const traits = { randomFully: true, onWarning: warningTo(note) };
     const mode = ipvsOptions(options, options.ipFamily, podCidrs, traits);
     const plan = new IpvsPlan(mode, new MarkAllocator(mode.markRange, [], []));
-    plan.setNodeAddresses(facts);
+    plan.setNodeAddresses(addresses);
     plan.update(routes, []);
     return renderScript(plan.desired.items(), allRules(plan.ruleset), options.ipFamily);
   },
@@ -141,6 +141,6 @@ function warningTo(note: (line: string) => void) {
 }
 
 function allRules(ruleset: Ruleset): string {
-  const nothing = { chains: new Map(), foreign: new Set<string>() };
-  return TABLES.map((each) => restoreInput(ruleset.diff(each, nothing))).join('');
+  const empty = { chains: new Map(), foreign: new Set<string>() };
+  return TABLES.map((each) => restoreInput(ruleset.diff(each, empty))).join('');
 }

@@ -1,4 +1,4 @@
-/** `portwide validate`: the faults of manifests. */
+/** `portwide validate`: checks manifests. */
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { PORTS_ANNOTATION } from '../api/all-ports.ts';
@@ -14,7 +14,7 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../sources/manifests/problem.ts';
 
-/** Characters; those of Kubernetes are shorter. */
+/** Maximum characters of a kind in the output; Kubernetes' kinds are shorter. */
 const MAX_SHOWN_KIND = 80;
 
 export function addValidateCommand(program: Command): void {
@@ -22,16 +22,16 @@ export function addValidateCommand(program: Command): void {
   const command = program
     .command('validate')
     .description(
-      'check manifests: print each fault with file, line, object, field and reason (exit status 1), warnings (exit status 0), and the kinds that are not read',
+      'check manifests: print faults (exit status 1), warnings (exit status 0) and skipped kinds',
     )
     .requiredOption(
       '--manifests <dir>',
-      'directory of manifests: its .yaml, .yml and .json files, not those of directories in it',
+      'directory of manifests (.yaml, .yml, .json; not recursive)',
     );
   addFlags(command, { config, featureGates }).action(
     async (texts: FlagTexts & { manifests: string }) => {
       const { options } = await loadOrWarn(texts);
-      const { problems, warnings, objects, passedOver } = validate(
+      const { problems, warnings, objects, skippedKinds } = validate(
         texts.manifests,
         options.featureGates,
       );
@@ -41,15 +41,15 @@ export function addValidateCommand(program: Command): void {
       }
       if (problems.length > 0) process.exitCode = 1;
       else process.stdout.write(`${objects} objects, no faults\n`);
-      if (passedOver.size > 0) process.stdout.write(ignoredKindsLine(passedOver));
+      if (skippedKinds.size > 0) process.stdout.write(skippedKindsLine(skippedKinds));
     },
   );
 }
 
 /**
- * Everything in a manifest directory that the agent would not serve or enforce as written, or that an API
- * server would not take, in the order of files and lines. Node addresses are unknown here, so VIPs are not
- * held against them. Objects of network policy are checked whether or not an agent enforces it.
+ * Finds what an agent would not serve or enforce as written, and what an API server would reject. Node
+ * addresses are unknown here, so VIPs are not compared with them. Network policies are always checked,
+ * even if no agent enforces them.
  * @throws ManifestDirectoryError
  */
 export function validate(directory: string, gates: FeatureGates) {
@@ -60,21 +60,23 @@ export function validate(directory: string, gates: FeatureGates) {
     warnsOfMismatches: true,
     onChange: () => {},
   });
-  const places = new Map<string, { file: string; line: number }>();
+  const locations = new Map<string, { file: string; line: number }>();
   for (const { object, file, line } of loaded.objects) {
     table.upsert(object);
-    places.set(`${object.kind} ${object.key}`, { file: join(directory, file), line });
+    locations.set(`${object.kind} ${object.key}`, { file: join(directory, file), line });
   }
   const { raised, warnings: raisedWarnings } = table.takeChanges().refusals;
-  const of = (object: string, what: Pick<ManifestProblem, 'field' | 'reason'>) => {
-    const place = places.get(object);
-    return place === undefined ? [] : [{ ...place, object, ...what }];
+  const problemOf = (object: string, problem: Pick<ManifestProblem, 'field' | 'reason'>) => {
+    const location = locations.get(object);
+    return location === undefined ? [] : [{ ...location, object, ...problem }];
   };
   const refused = raised.flatMap(({ serviceKey, field, message: reason }) =>
-    of(`Service ${serviceKey}`, { field, reason }),
+    problemOf(`Service ${serviceKey}`, { field, reason }),
   );
   const warnings = raisedWarnings.flatMap(({ serviceKey, sliceKey, message: reason }) =>
-    of(sliceKey === undefined ? `Service ${serviceKey}` : `EndpointSlice ${sliceKey}`, { reason }),
+    problemOf(sliceKey === undefined ? `Service ${serviceKey}` : `EndpointSlice ${sliceKey}`, {
+      reason,
+    }),
   );
   const faults = loaded.objects.flatMap(({ object, file, line }) =>
     faultsOf(object).map(({ field, reason }) => ({
@@ -87,12 +89,12 @@ export function validate(directory: string, gates: FeatureGates) {
   );
   return {
     problems: [...loaded.problems, ...refused, ...faults].sort(byPlace),
-    /** What is served, but perhaps not as it was meant; in the same order. */
+    /** Objects that are served, possibly not as intended. */
     warnings: [...loaded.warnings, ...warnings].sort(byPlace),
-    /** How many objects were read. */
+    /** Number of objects read. */
     objects: loaded.objects.length,
-    /** Kinds that nothing here reads, as written, and how many objects are of each. */
-    passedOver: loaded.skippedKinds,
+    /** Number of objects by kind that is skipped, as spelt in the manifests. */
+    skippedKinds: loaded.skippedKinds,
   };
 }
 
@@ -100,10 +102,10 @@ function byPlace(a: ManifestProblem, b: ManifestProblem): number {
   return compareText(a.file, b.file) || (a.line ?? 0) - (b.line ?? 0);
 }
 
-/** `passed over: 2 NetworkPolcy, 1 Deployment`: a typo would hide among them otherwise. */
-function ignoredKindsLine(kinds: ReadonlyMap<string, number>): string {
+/** `skipped kinds: 2 NetworkPolcy, 1 Deployment`. Shows a typo in a kind. */
+function skippedKindsLine(kinds: ReadonlyMap<string, number>): string {
   const counts = [...kinds].map(([kind, count]) => `${count} ${kind.slice(0, MAX_SHOWN_KIND)}`);
-  return `passed over: ${printableAscii(counts.join(', '))}\n`;
+  return `skipped kinds: ${printableAscii(counts.join(', '))}\n`;
 }
 
 function faultsOf(object: ApiObject): readonly PolicyFault[] {
@@ -113,13 +115,10 @@ function faultsOf(object: ApiObject): readonly PolicyFault[] {
 
 const NO_PORTS: PolicyFault = {
   field: 'spec.ports',
-  reason: `must not be empty without spec.allPorts: true; beside ${PORTS_ANNOTATION} a placeholder stands there`,
+  reason: `must not be empty without spec.allPorts: true; with annotation ${PORTS_ANNOTATION}, add a placeholder port`,
 };
 
-/**
- * What API servers refuse (Kubernetes' ValidateService, KEP-2610). The agent serves such a Service from a
- * manifest as far as it can: with the annotation all is said.
- */
+/** Whether API servers reject the Service for lack of ports (Kubernetes' ValidateService, KEP-2610). */
 function lacksPorts({ ports, allPorts, headless, type }: Service): boolean {
   return ports.length === 0 && allPorts !== true && !headless && type !== 'ExternalName';
 }

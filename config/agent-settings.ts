@@ -1,32 +1,35 @@
-/** Settings of `portwide run` only, which do not affect the rules. */
+/** Settings that only `portwide run` has: they do not change the rendered rules. */
 import type { LogFormat } from '../process/log.ts';
 import { IPTABLES_VARIANTS, type IptablesVariant } from './mode-values.ts';
 import { bindAddress } from './network-types.ts';
 import { setting } from './setting.ts';
 import {
+  anyText,
   boolean,
   duration,
   filePath,
   nonNegativeInt32,
   oneOf,
   optional,
-  text,
   wholeNumber,
 } from './value-types.ts';
 
 const LOG_FORMATS: readonly LogFormat[] = ['text', 'json'];
 
 const period = duration({ zero: false });
-const least = duration({ zero: true });
+const periodOrZero = duration({ zero: true });
+const RESYNC = 'resync interval: how often the rules are checked for external changes';
+const MIN_SYNC = 'minimum interval between rule updates; 0: update after every change';
+const FIRST_UPDATE = 'A change after a quiet interval is applied immediately.';
 const seconds = (value: number) => value * 1000;
 const hours = (value: number) => value * 3_600_000;
 
-const ipvsTimeout = (what: string, field: string) =>
+const ipvsTimeout = (connections: string, field: string) =>
   setting('ipvs', {
     field,
-    type: least,
+    type: periodOrZero,
     default: 0,
-    help: `timeout of ${what} in IPVS; 0: leave the kernel's value`,
+    help: `IPVS timeout of ${connections}; 0: keep the kernel's value`,
   });
 
 export const AGENT_SETTINGS = {
@@ -34,80 +37,77 @@ export const AGENT_SETTINGS = {
     field: 'clientConnection.kubeconfig',
     type: optional(filePath),
     default: undefined,
-    defaultText: 'the service account of the pod',
-    help: 'kubeconfig file of the API server',
+    defaultText: "the pod's service account",
+    help: 'kubeconfig file for the API server',
   }),
   master: setting('node', {
-    type: optional({ ...text, argument: '<url>' }),
+    type: optional({ ...anyText, argument: '<url>' }),
     default: undefined,
     overridesFile: true,
-    help: 'URL of the API server; overrides the kubeconfig',
+    help: 'URL of the API server; overrides the URL in the kubeconfig',
   }),
   manifests: setting('node', {
-    type: optional({ ...text, argument: '<dir>' }),
+    type: optional({ ...anyText, argument: '<dir>' }),
     default: undefined,
     overridesFile: true,
-    help: 'read objects from this directory (its .yaml, .yml and .json files), not from a cluster',
+    help: 'directory of manifests (.yaml, .yml, .json; not recursive) to read instead of an API server',
     details:
-      'It has to contain Services and EndpointSlices, and [what network policy needs](policy.md#from-a-directory-of-manifests). Subdirectories are not read. The `clientConnection` of a `--config` file is ignored.',
+      'Needs Services and EndpointSlices, and [more for network policy](policy.md#from-a-directory-of-manifests). `clientConnection` is ignored.',
   }),
   iptablesSyncPeriod: setting('iptables', {
     field: 'iptables.syncPeriod',
     type: period,
     default: seconds(30),
-    help: 'interval of checks that the rules are unchanged',
+    help: RESYNC,
     details:
-      'Each check covers the jumps and the canary chains. It covers every rule if that takes less than a hundredth of the interval, and in any case once an hour.',
+      'A resync checks the jumps and canary chains. It compares all rules if that takes less than 1% of the interval, and at least once an hour.',
   }),
   iptablesMinSyncPeriod: setting('iptables', {
     field: 'iptables.minSyncPeriod',
-    type: least,
+    type: periodOrZero,
     default: seconds(1),
-    help: 'minimum interval between two changes of the rules',
-    details: 'The first change after a quiet interval is applied at once.',
+    help: MIN_SYNC,
+    details: FIRST_UPDATE,
   }),
   iptablesVariant: setting('iptables', {
     field: 'portwide.iptables.variant',
     type: optional(oneOf<IptablesVariant>('<variant>', IPTABLES_VARIANTS)),
     default: undefined,
-    defaultText: 'the variant that the node uses',
-    help: `iptables variant, for modes iptables and ipvs: ${IPTABLES_VARIANTS.join(' or ')}`,
+    defaultText: 'the variant in use on the node',
+    help: `iptables variant for modes iptables and ipvs: ${IPTABLES_VARIANTS.join(' or ')}`,
   }),
   nftablesSyncPeriod: setting('nftables', {
     field: 'nftables.syncPeriod',
     type: period,
     default: seconds(30),
-    help: 'interval of checks that the rules are unchanged',
-    details:
-      'Independently of this interval, changes of the table by others are noticed and repaired at once.',
+    help: RESYNC,
+    details: 'The agent also watches the table, and repairs external changes immediately.',
   }),
   nftablesMinSyncPeriod: setting('nftables', {
     field: 'nftables.minSyncPeriod',
-    type: least,
+    type: periodOrZero,
     default: seconds(0.1),
-    help: 'minimum interval between two changes of the rules',
-    details:
-      'The first change after a quiet interval is applied at once. (The default of kube-proxy is `1s`, because its changes cost more.)',
+    help: MIN_SYNC,
+    details: `${FIRST_UPDATE} kube-proxy's default is \`1s\`, because its updates cost more.`,
   }),
   ipvsSyncPeriod: setting('ipvs', {
     field: 'ipvs.syncPeriod',
     type: period,
     default: seconds(30),
-    help: 'interval of checks that IPVS services and rules are unchanged',
+    help: 'resync interval: how often IPVS services and rules are checked for external changes',
   }),
   ipvsMinSyncPeriod: setting('ipvs', {
     field: 'ipvs.minSyncPeriod',
-    type: least,
+    type: periodOrZero,
     default: 0,
-    help: 'minimum interval between two changes',
+    help: 'minimum interval between IPVS updates; 0: update after every change',
   }),
   ipvsStrictArp: setting('ipvs', {
     field: 'ipvs.strictARP',
     type: boolean,
     default: false,
-    help: 'set arp_ignore and arp_announce so that the node does not answer ARP requests for VIPs',
-    details:
-      'Sets `arp_ignore=1` and `arp_announce=2`. Required if another program, such as MetalLB, announces VIPs on the LAN.',
+    help: 'strict ARP (arp_ignore=1, arp_announce=2): the node does not answer ARP requests for VIPs',
+    details: 'Required if another program, such as MetalLB, announces VIPs on the LAN.',
   }),
   ipvsTcpTimeout: ipvsTimeout('idle TCP connections', 'ipvs.tcpTimeout'),
   ipvsTcpfinTimeout: ipvsTimeout('TCP connections after a FIN', 'ipvs.tcpFinTimeout'),
@@ -117,98 +117,98 @@ export const AGENT_SETTINGS = {
     type: nonNegativeInt32,
     default: 32 * 1024,
     keepsZero: true,
-    help: 'conntrack entries per CPU; 0: leave the limit unchanged and ignore --conntrack-min',
+    help: 'maximum conntrack entries per CPU; 0: keep nf_conntrack_max and ignore --conntrack-min',
     details:
-      '`nf_conntrack_max` is set to the larger of this value times the number of CPUs and `--conntrack-min`. If the hash table has fewer than a quarter of that many buckets, it is enlarged to it.',
+      'Sets `nf_conntrack_max` to this value times the number of CPUs, and grows the hash table to at least a quarter as many buckets.',
   }),
   conntrackMin: setting('conntrack', {
     field: 'conntrack.min',
     type: nonNegativeInt32,
     default: 128 * 1024,
     keepsZero: true,
-    help: 'minimum of conntrack entries, regardless of --conntrack-max-per-core',
+    help: 'lower bound of nf_conntrack_max, regardless of --conntrack-max-per-core',
   }),
   conntrackTcpTimeoutEstablished: setting('conntrack', {
     field: 'conntrack.tcpEstablishedTimeout',
-    type: least,
+    type: periodOrZero,
     default: hours(24),
     keepsZero: true,
-    help: 'conntrack timeout of idle TCP connections; 0: leave it unchanged',
+    help: "conntrack timeout of idle established TCP connections; 0: keep the kernel's value",
   }),
   conntrackTcpTimeoutCloseWait: setting('conntrack', {
     field: 'conntrack.tcpCloseWaitTimeout',
-    type: least,
+    type: periodOrZero,
     default: hours(1),
     keepsZero: true,
-    help: 'conntrack timeout of TCP connections in CLOSE_WAIT; 0: leave it unchanged',
+    help: "conntrack timeout of TCP connections in CLOSE_WAIT; 0: keep the kernel's value",
   }),
   conntrackTcpBeLiberal: setting('conntrack', {
     field: 'conntrack.tcpBeLiberal',
     type: boolean,
     default: false,
-    help: 'do not treat TCP packets outside of the window as invalid',
+    help: 'set nf_conntrack_tcp_be_liberal=1, so that TCP packets outside the window are not invalid',
     details:
-      'If false, the sysctl is left unchanged. Mode iptables drops packets that conntrack treats as invalid.',
+      '`false` leaves the sysctl unchanged. Mode iptables drops packets that conntrack marks invalid.',
   }),
   conntrackUdpTimeout: setting('conntrack', {
     field: 'conntrack.udpTimeout',
-    type: least,
+    type: periodOrZero,
     default: 0,
-    help: 'conntrack timeout of UDP flows without a reply; 0: leave it unchanged',
+    help: "conntrack timeout of UDP flows without replies; 0: keep the kernel's value",
   }),
   conntrackUdpTimeoutStream: setting('conntrack', {
     field: 'conntrack.udpStreamTimeout',
-    type: least,
+    type: periodOrZero,
     default: 0,
-    help: 'conntrack timeout of UDP flows with replies; 0: leave it unchanged',
+    help: "conntrack timeout of UDP flows with replies; 0: keep the kernel's value",
   }),
   healthzBindAddress: setting('servers', {
     field: 'healthzBindAddress',
     type: bindAddress(10256),
     default: { host: '0.0.0.0', port: 10256 },
-    help: 'address and port of /healthz and /livez; empty: not served',
+    help: 'address and port that serve /healthz and /livez; empty: disabled',
   }),
   metricsBindAddress: setting('servers', {
     field: 'metricsBindAddress',
     type: bindAddress(10249),
     default: { host: '127.0.0.1', port: 10249 },
-    help: 'address and port of /metrics; empty: not served',
+    help: 'address and port that serve /metrics; empty: disabled',
   }),
   bindAddressHardFail: setting('servers', {
     field: 'bindAddressHardFail',
     type: boolean,
     default: false,
-    help: 'exit if --healthz-bind-address or --metrics-bind-address cannot be listened on, instead of retrying',
+    help: 'exit, instead of retrying, if --healthz-bind-address or --metrics-bind-address cannot be bound',
   }),
   configRestartJitter: setting('process', {
     field: 'portwide.configRestartJitter',
-    type: least,
+    type: periodOrZero,
     default: seconds(30),
     keepsZero: true,
-    help: 'longest random delay before the agent restarts for a changed configuration file; 0: none',
-    details: 'A ConfigMap changes on all nodes at once, and every start lists all Services.',
+    help: 'maximum random delay before a restart for a changed configuration file; 0: no delay',
+    details:
+      'Spreads restarts: a ConfigMap changes on all nodes at once, and every start lists all Services.',
   }),
   oomScoreAdj: setting('process', {
     field: 'oomScoreAdj',
     type: wholeNumber(-1000, 1000),
     default: -999,
     keepsZero: true,
-    help: 'oom_score_adj of the process, from -1000 (never killed when memory runs out) to 1000 (killed first)',
+    help: 'oom_score_adj of the process: -1000 (never killed when memory runs out) to 1000 (killed first)',
   }),
   loggingFormat: setting('process', {
     field: 'logging.format',
     type: optional(oneOf<LogFormat>('<format>', LOG_FORMATS)),
     default: undefined,
-    defaultText: 'text on a terminal, json elsewhere',
+    defaultText: 'text on a terminal, otherwise json',
     overridesFile: true,
     help: 'format of the log on standard output: text or json',
-    details: '[operating.md](operating.md#the-log) shows both.',
   }),
   v: setting('process', {
     field: 'logging.verbosity',
     type: { ...nonNegativeInt32, argument: '<level>' },
     default: 0,
     overridesFile: true,
-    help: 'log verbosity: 0 to 2 log what operators act on; 3 adds every sync and the stacks of errors',
+    help: 'log verbosity; 0 to 2: what operators act on, 3 and above: also every sync and error stacks',
   }),
 };

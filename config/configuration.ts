@@ -1,4 +1,4 @@
-/** Reading the configuration that flags name. */
+/** Loads the configuration from flags and the file of `--config`. */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { asError } from '../api/errors.ts';
@@ -7,7 +7,7 @@ import { ConfigurationError, formatNotice } from './errors.ts';
 import type { FlagTexts } from './flags.ts';
 import type { ConfigFile } from './notices.ts';
 
-/** What a ConfigMap can hold. */
+/** The size limit of a ConfigMap. */
 const MAX_BYTES = 1024 * 1024;
 
 export interface LoadedConfiguration extends Configuration {
@@ -15,7 +15,7 @@ export interface LoadedConfiguration extends Configuration {
   readonly file: ConfigFile | undefined;
 }
 
-/** Options from flags and the file that they name. @throws ConfigurationError */
+/** Loads the options from flags and the configuration file. @throws ConfigurationError */
 export async function loadConfiguration(texts: FlagTexts): Promise<LoadedConfiguration> {
   const path = texts.config;
   if (path === undefined || path === '') return { ...configure(texts), file: undefined };
@@ -23,7 +23,7 @@ export async function loadConfiguration(texts: FlagTexts): Promise<LoadedConfigu
   return { ...configure(texts, file), file };
 }
 
-/** For commands without a log: warnings go to standard error. @throws ConfigurationError */
+/** Loads the options and writes warnings to standard error, for commands without a log. @throws ConfigurationError */
 export async function loadOrWarn(texts: FlagTexts): Promise<LoadedConfiguration> {
   const loaded = await loadConfiguration(texts);
   for (const warning of loaded.warnings)
@@ -40,14 +40,14 @@ async function contentOf(path: string): Promise<string> {
   }
 }
 
-/** @throws Error when it is no regular file, too large, not UTF-8, or cannot be read. */
+/** @throws Error if the file is not a regular file, too large, not UTF-8, or cannot be read. */
 export async function readConfig(path: string): Promise<string> {
-  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  // Without O_NONBLOCK, opening a pipe would block until it has a writer.
   const handle = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
   try {
     const stats = await handle.stat();
-    if (!stats.isFile()) throw new Error('it is no regular file');
-    if (stats.size > MAX_BYTES) throw new Error(`it is larger than ${MAX_BYTES} bytes`);
+    if (!stats.isFile()) throw new Error('not a regular file');
+    if (stats.size > MAX_BYTES) throw new Error(`larger than ${MAX_BYTES} bytes`);
     return new TextDecoder('utf-8', { fatal: true }).decode(await handle.readFile());
   } finally {
     await handle.close();

@@ -1,4 +1,4 @@
-/** From the flags of `portwide dns` to its options. */
+/** Options of `portwide dns` from its flags. */
 import { DNS_SETTINGS, type DnsOptions } from './dns-settings.ts';
 import { ConfigurationError } from './errors.ts';
 import { type FlagTexts, parseFlags } from './flags.ts';
@@ -8,10 +8,10 @@ import type { Setting } from './setting.ts';
 const SETTINGS: Readonly<Record<keyof DnsOptions, Setting<unknown>>> = DNS_SETTINGS;
 
 const DNS_DEFAULTS = Object.fromEntries(
-  Object.entries(SETTINGS).map(([name, { default: usual }]) => [name, usual]),
+  Object.entries(SETTINGS).map(([name, { default: value }]) => [name, value]),
 ) as DnsOptions;
 
-/** Options of `portwide dns` from its flags, and warnings for the user. @throws ConfigurationError with all that is wrong. */
+/** @returns the options of `portwide dns`, and warnings. @throws ConfigurationError with all problems. */
 export function configureDns(texts: FlagTexts) {
   const { values, problems } = parseFlags<keyof DnsOptions, DnsOptions>(SETTINGS, texts);
   const options = { ...DNS_DEFAULTS, ...values };

@@ -1,4 +1,4 @@
-/** From flags and file to the options of `portwide run`. */
+/** Options of `portwide run` from its flags and the configuration file. */
 import { COMMAND_SETTINGS } from './command-settings.ts';
 import { type ConfigNotice, ConfigurationError } from './errors.ts';
 import { type ParsedConfigFile, readConfigFile } from './file.ts';
@@ -16,49 +16,49 @@ import {
 
 export interface Configuration {
   readonly options: RunOptions;
-  /** To be told to the user. */
   readonly warnings: readonly ConfigNotice[];
 }
 
 /**
- * Options from flags and file, with kube-proxy's precedence: beside `--config` nearly all flags are
- * ignored; the node's name and the logging flags count, and those that no file can have.
- * @throws ConfigurationError with all that is wrong.
+ * Merges flags and file with kube-proxy's precedence. With `--config` flags are ignored, except the node
+ * name, logging flags and flags without a field (`overridesFile`).
+ * @throws ConfigurationError with all problems.
  */
 export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
   const usesPorts = file === undefined && given.writeConfigTo === undefined;
   const { texts, problems } = usesPorts
     ? withDeprecatedPorts(given)
     : { texts: given, problems: [] };
-  const reading: ParsedConfigFile =
+  const parsed: ParsedConfigFile =
     file === undefined
       ? { options: DEFAULTS, problems: [], warnings: [], invalid: new Set() }
       : readConfigFile(file.content, file.path);
 
   const flags = parseFlags<OptionName, RunOptions>(RUN_SETTINGS, texts, (name) => {
     if (file === undefined) return true;
-    // An empty name is none, as in kube-proxy.
+    // As in kube-proxy, an empty flag does not override the file.
     return RUN_SETTINGS[name].overridesFile === true && texts[name] !== '';
   });
-  const options: RunOptions = { ...reading.options, ...flags.values };
+  const options: RunOptions = { ...parsed.options, ...flags.values };
 
   const nameOf = (name: OptionName) => {
     const { field } = RUN_SETTINGS[name];
     const isFromFile = file !== undefined && field !== undefined && !(name in flags.values);
     return isFromFile ? field : flagOf(name);
   };
-  const broken = new Set([...reading.invalid, ...flags.broken]);
-  const contradicting = optionConflicts(options, nameOf)
-    .filter(({ names }) => !names.some((name) => broken.has(name)))
+  const invalid = new Set([...parsed.invalid, ...flags.invalid]);
+  // A conflict with a default that replaces an invalid value is not an error of its own.
+  const conflicts = optionConflicts(options, nameOf)
+    .filter(({ names }) => !names.some((name) => invalid.has(name)))
     .map(({ names: [first], message }) => ({ subject: subjectOf(nameOf(first), file), message }));
-  const all = [...problems, ...flags.problems, ...reading.problems];
-  all.push(...contradicting, ...exclusiveFlags(given, file));
-  const doubts = [...reading.warnings, ...gateWarnings(options, file)];
-  if (all.length > 0) throw new ConfigurationError(all, { warnings: doubts });
-  return { options, warnings: [...flagWarnings(given, file), ...doubts] };
+  const all = [...problems, ...flags.problems, ...parsed.problems];
+  all.push(...conflicts, ...exclusiveFlags(given, file));
+  const warnings = [...parsed.warnings, ...gateWarnings(options, file)];
+  if (all.length > 0) throw new ConfigurationError(all, { warnings });
+  return { options, warnings: [...flagWarnings(given, file), ...warnings] };
 }
 
-/** Whether a flag of on or off is on. @throws ConfigurationError */
+/** Whether a boolean action flag is set. @throws ConfigurationError */
 export function isOn(texts: FlagTexts, name: 'cleanup' | 'initOnly'): boolean {
   let value = false;
   const problem = problemOf(flagOf(name), () => {
@@ -73,14 +73,17 @@ function flagWarnings(texts: FlagTexts, file: ConfigFile | undefined): ConfigNot
   for (const name of ['healthzPort', 'metricsPort'] as const) {
     if (texts[name] === undefined) continue;
     const instead = flagOf(name).replace('port', 'bind-address');
-    warnings.push({ subject: flagOf(name), message: `is deprecated; use ${instead}` });
+    warnings.push({ subject: flagOf(name), message: `deprecated flag; use ${instead}` });
   }
   if (file === undefined) return warnings;
   const ignored = Object.entries(ALL_SETTINGS)
-    .filter(([name, { overridesFile: winsOverFile }]) => texts[name] !== undefined && !winsOverFile)
+    .filter(([name, { overridesFile }]) => texts[name] !== undefined && !overridesFile)
     .map(([name]) => flagOf(name));
   if (ignored.length > 0) {
-    warnings.push({ subject: ignored.join(', '), message: 'ignored, because --config is given' });
+    warnings.push({
+      subject: ignored.join(', '),
+      message: 'flags ignored because --config is set',
+    });
   }
   return warnings;
 }

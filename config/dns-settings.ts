@@ -1,4 +1,4 @@
-/** Settings of `portwide dns`: flags only. Those that `portwide run` has too mean the same there. */
+/** Settings of `portwide dns`, as flags only. Flags shared with `portwide run` have the same meaning. */
 import { describeValue } from '../api/read-field.ts';
 import { domainProblem } from '../dns/names.ts';
 import { formatResolver, parseResolver } from '../dns/resolver-address.ts';
@@ -19,19 +19,20 @@ import {
 
 const { kubeconfig, master, manifests, loggingFormat, v } = AGENT_SETTINGS;
 
-/** Lower-case, without the final dot. */
+/** Returns the domain in lower case, without the final dot. */
 const domain = parsedText('<domain>', (given) => {
   const name = given.toLowerCase().replace(/\.$/, '');
   const problem = domainProblem(name);
   return problem === undefined ? name : invalid(problem);
 });
 
-/** Resolvers and files that list resolvers; undefined for `none`. */
+/** Upstream resolvers, and resolv.conf files that list them; undefined for `none`. */
 const forwardTargets = encodedAsText<readonly ForwardTarget[] | undefined>(
   '<resolvers|none>',
   (given) => {
     if (given === 'none') return undefined;
-    if (given === '') return invalid('must be a file such as /etc/resolv.conf, resolvers, or none');
+    if (given === '')
+      return invalid('must be resolver addresses, files such as /etc/resolv.conf, or none');
     return readItems(commaSeparated(given), (item) => {
       const resolver = parseResolver(item);
       if (resolver !== undefined) return { resolver };
@@ -53,9 +54,9 @@ export const DNS_SETTINGS = {
   bindAddress: setting('dns', {
     type: ipAddresses,
     default: ['0.0.0.0', '::'],
-    help: 'IP addresses to listen on; 0.0.0.0 and :: mean all IPv4 and all IPv6 addresses of this host',
+    help: 'IP addresses to listen on; 0.0.0.0 and :: are all IPv4 and all IPv6 addresses of this host',
     details:
-      'Each address has its own sockets, so that an answer has the address as its source that the query was sent to. With 0.0.0.0 and ::, addresses that the host gets later are served too. Link-local addresses and those of `kube-ipvs0` are not.',
+      'Each address has its own sockets, so that answers come from the address that was queried. 0.0.0.0 and :: include addresses added later, except link-local addresses and VIPs on `kube-ipvs0`.',
   }),
   port: setting('dns', {
     type: wholeNumber(1, 65535, '<port>'),
@@ -70,54 +71,54 @@ export const DNS_SETTINGS = {
   ttl: setting('dns', {
     type: wholeNumber(0, 3600, '<seconds>'),
     default: 5,
-    help: 'TTL of answers in seconds',
-    details: 'Negative answers have at most 300.',
+    help: 'TTL of answers, in seconds',
+    details: 'At most 300 for negative answers.',
   }),
   forward: setting('dns', {
     type: forwardTargets,
     default: undefined,
-    help: 'resolvers for other domains, separated by commas: ADDRESS, ADDRESS:PORT, [IPV6-ADDRESS]:PORT or files such as /etc/resolv.conf; none: refuse queries for other domains',
+    help: 'upstream resolvers for other domains: ADDRESS, ADDRESS:PORT, [IPV6-ADDRESS]:PORT, or files such as /etc/resolv.conf; none: answer REFUSED',
     details:
-      'They are asked in this order. Files are read again every 5 s. Every client of this server can use these resolvers.',
+      'Tried in this order. Files are read again every 5 s. Every client of this server can use them.',
   }),
   cacheTtl: setting('dns', {
     type: wholeNumber(0, 3600, '<seconds>'),
     default: 30,
-    help: 'maximum time in seconds for which answers of the resolvers are cached; 0: no cache',
-    details: 'The TTL of the records is a further limit. kubeadm configures CoreDNS with 30.',
+    help: 'maximum time to cache upstream answers, in seconds; 0: no cache',
+    details: "The records' TTL is a further limit. kubeadm configures CoreDNS with 30.",
   }),
   lameduck: setting('dns', {
     type: duration({ zero: true }),
     default: 5000,
-    help: 'time after SIGTERM in which queries are still answered while /readyz is 503',
+    help: 'time after SIGTERM in which queries are still answered while /readyz returns 503',
     details:
-      'In this time Services and load balancers remove the address of this server, and clients that still use it get answers. Afterwards pending queries are answered, for at most 6 s. A second signal ends the process at once.',
+      'Gives Services and load balancers time to remove this server. Then pending queries are answered for at most 6 s. A second signal ends the process immediately.',
   }),
   featureGates: setting('dns', {
     type: NODE_SETTINGS.featureGates.type,
     default: NODE_SETTINGS.featureGates.default,
     defaultText: 'AllPorts=true',
-    help: 'accepted as by `portwide run`; DNS names do not depend on AllPorts',
+    help: 'accepted like `portwide run`; no effect on DNS names',
   }),
   kubeconfig,
   master,
   manifests: setting('node', {
     type: manifests.type,
     default: undefined,
-    help: 'read Services and EndpointSlices from this directory (its .yaml, .yml and .json files), not from a cluster',
+    help: 'directory of manifests (.yaml, .yml, .json; not recursive) with Services and EndpointSlices to read instead of an API server',
   }),
   metricsBindAddress: setting('servers', {
     type: bindAddress(9153),
     default: { host: '127.0.0.1', port: 9153 },
-    help: 'address and port of /metrics, /healthz and /readyz; empty: not served',
+    help: 'address and port that serve /metrics, /healthz and /readyz; empty: disabled',
   }),
   loggingFormat,
   v: setting('process', {
     type: v.type,
     default: 0,
-    help: 'log verbosity; from 3 on, errors have their stacks',
+    help: 'log verbosity; 3 and above: errors include stacks',
   }),
 };
 
-/** All options of `portwide dns`, with defaults. */
+/** The options of `portwide dns`. Durations are in milliseconds. */
 export type DnsOptions = ValuesOf<typeof DNS_SETTINGS>;

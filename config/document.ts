@@ -1,28 +1,28 @@
-/** YAML and JSON of a configuration file. */
+/** Parses the YAML or JSON of a configuration file. */
 import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, parseAllDocuments } from 'yaml';
 import { printableAscii } from '../api/read-field.ts';
 import { joinPath, pathSegment } from './value-types.ts';
 
-/** A configuration file as YAML or JSON has it. */
+/** A parsed configuration file. */
 export interface ConfigDocument {
-  /** Null when there is nothing in it. */
+  /** The first document; null if the file is empty. */
   readonly value: unknown;
-  /** Paths of fields that an object has twice; the last one counts. */
+  /** Paths of duplicate fields; the last one is used. */
   readonly duplicates: readonly string[];
-  /** Documents behind the first that are not empty. */
+  /** Number of non-empty documents after the first. */
   readonly extraDocuments: number;
 }
 
-/** The parser recurses, and reports the end of its stack in the engine's words. */
-const STACK_END = 'Maximum call stack size exceeded';
-/** How often one anchor may be expanded, so that a "billion laughs" costs no time. */
+/** The parser is recursive, and passes on V8's message for a stack overflow. */
+const STACK_OVERFLOW = 'Maximum call stack size exceeded';
+/** Maximum expansions of an anchor, against a "billion laughs" attack. */
 const MAX_ALIASES = 1000;
 
-/** @throws Error with line and reason when it cannot be parsed. */
+/** @throws Error with line and reason if the text cannot be parsed. */
 export function parseConfigDocument(text: string): ConfigDocument {
   const lineCounter = new LineCounter();
   const options = {
-    // Told once for each, as warnings, not as errors.
+    // Duplicates are warnings, found by findDuplicates, not errors.
     uniqueKeys: false,
     prettyErrors: false,
     merge: true,
@@ -36,7 +36,7 @@ export function parseConfigDocument(text: string): ConfigDocument {
     if (error !== undefined) {
       const { line } = lineCounter.linePos(error.pos[0]);
       throw new Error(
-        error.message === STACK_END ? error.message : `line ${line}: ${error.message}`,
+        error.message === STACK_OVERFLOW ? error.message : `line ${line}: ${error.message}`,
       );
     }
     const duplicates: string[] = [];
@@ -44,17 +44,17 @@ export function parseConfigDocument(text: string): ConfigDocument {
     return {
       value: document?.toJS({ maxAliasCount: MAX_ALIASES }) ?? null,
       duplicates,
-      extraDocuments: others.filter(({ contents }) => !isNothing(contents)).length,
+      extraDocuments: others.filter(({ contents }) => !isEmpty(contents)).length,
     };
   } catch (error) {
     if (!(error instanceof Error)) throw error;
     const reason =
-      error.message === STACK_END ? 'is nested too deeply' : printableAscii(error.message);
+      error.message === STACK_OVERFLOW ? 'is nested too deeply' : printableAscii(error.message);
     throw new Error(reason, { cause: error });
   }
 }
 
-function isNothing(contents: Node | null): boolean {
+function isEmpty(contents: Node | null): boolean {
   return contents === null || (isScalar(contents) && contents.value === null);
 }
 

@@ -1,9 +1,6 @@
-/**
- * Go's durations, as kube-proxy's flags and files have them: `30s`, `1m30s`, `1.5h`, `0`.
- * Here they are milliseconds.
- */
+/** Parses and formats Go durations (`30s`, `1m30s`, `1.5h`, `0`), kept as milliseconds. */
 
-/** Nanoseconds. Both signs that Unicode has for micro are in use. */
+/** Nanoseconds per unit. U+00B5 and U+03BC are both in use as the micro sign. */
 const UNITS: ReadonlyMap<string, bigint> = new Map([
   ['ns', 1n],
   ['us', 1000n],
@@ -16,13 +13,13 @@ const UNITS: ReadonlyMap<string, bigint> = new Map([
 ]);
 const PART = /(\d*)(?:\.(\d*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)/g;
 const WHOLE = new RegExp(`^[-+]?(?:(?=\\.?\\d)${PART.source})+$`);
-/** No duration needs more; digits without end would take time without end. */
+/** Longer than any useful duration; bounds the time to parse. */
 const MAX_LENGTH = 64;
-/** Go counts nanoseconds in 64 bits. */
+/** The largest Go duration: nanoseconds in an int64. */
 const MAX = 2n ** 63n - 1n;
 const PER_MS = 1_000_000n;
 
-/** @returns milliseconds, perhaps negative; undefined for what Go's time.ParseDuration refuses. */
+/** @returns milliseconds, possibly negative; undefined if Go's time.ParseDuration rejects the text. */
 export function parseDuration(text: string): number | undefined {
   if (/^[-+]?0$/.test(text)) return 0;
   if (text.length > MAX_LENGTH || !WHOLE.test(text)) return undefined;
@@ -33,12 +30,12 @@ export function parseDuration(text: string): number | undefined {
     total += (BigInt(fraction || '0') * size) / 10n ** BigInt(fraction.length);
   }
   if (total > MAX) return undefined;
-  // Apart, for a float holds no nanoseconds beside a thousand hours.
+  // Convert whole milliseconds and the rest separately: one float cannot hold 1000 hours in nanoseconds.
   const ms = Number(total / PER_MS) + Number(total % PER_MS) / 1e6;
   return text.startsWith('-') && ms !== 0 ? -ms : ms;
 }
 
-/** As Go prints it: `1h0m0s`, `1m30s`, `1.5s`, `500ms`, `0s`. */
+/** Formats like Go's Duration.String: `1h0m0s`, `1m30s`, `1.5s`, `500ms`, `0s`. @param ms milliseconds. */
 export function formatDuration(ms: number): string {
   if (ms === 0) return '0s';
   if (ms < 0) return `-${formatDuration(-ms)}`;
@@ -55,7 +52,7 @@ export function formatDuration(ms: number): string {
   return hours === 0n ? `${minutes}m${seconds}` : `${hours}h${minutes % 60n}m${seconds}`;
 }
 
-/** `value` divided by 10 to the power of `places`, without zeros at the end. */
+/** `value` / 10^`places` as a decimal without trailing zeros. */
 function decimal(value: bigint, places: number): string {
   const digits = value.toString().padStart(places + 1, '0');
   const fraction = digits.slice(-places).replace(/0+$/, '');

@@ -1,15 +1,16 @@
-/** What is wrong with the configuration, and how it is told. */
+/** Errors and warnings of the configuration. */
 import { UserError } from '../process/errors.ts';
 
-/** What is wrong with a value, and where below it (`[1]` of a list, `.AllPorts` of a map). */
+/** A problem of a value. */
 export interface ValueProblem {
+  /** Path below the value, such as `[1]` in a list or `AllPorts` in a map; empty for the value itself. */
   readonly at: string;
   readonly reason: string;
 }
 
-/** A value that a setting cannot have. */
+/** The value of a setting is invalid. */
 export class InvalidValueError extends Error {
-  override readonly name = 'InvalidValue';
+  override readonly name = 'InvalidValueError';
   readonly problems: readonly ValueProblem[];
 
   constructor(problems: readonly ValueProblem[]) {
@@ -18,21 +19,18 @@ export class InvalidValueError extends Error {
   }
 }
 
-/** Something to tell the user of the configuration. */
+/** An error or warning about the configuration. */
 export interface ConfigNotice {
-  /** The flag, or the file and the path of its field. */
+  /** The flag, or the file and the path of the field. */
   readonly subject: string;
   readonly message: string;
 }
 
-/**
- * The configuration cannot be used; the message has a line for each thing that is wrong, and none for what would
- * only be warned of.
- */
+/** The configuration is invalid. The message has one line per problem, and no warnings. */
 export class ConfigurationError extends UserError {
   override readonly name = 'ConfigurationError';
   readonly problems: readonly ConfigNotice[];
-  /** They may explain a problem, such as the misspelt name of a field that is missed. */
+  /** Warnings may explain a problem: a misspelt field is unknown, so the required one is missing. */
   readonly warnings: readonly ConfigNotice[];
 
   constructor(

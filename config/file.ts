@@ -1,4 +1,4 @@
-/** The configuration file: a KubeProxyConfiguration. */
+/** Reads the configuration file, a KubeProxyConfiguration. */
 import { familyOf } from '../api/addresses.ts';
 import { asError } from '../api/errors.ts';
 import { describeValue, isRecord } from '../api/read-field.ts';
@@ -16,17 +16,17 @@ import { joinPath, pathSegment } from './value-types.ts';
 export const API_VERSION = 'kubeproxy.config.k8s.io/v1alpha1';
 export const KIND = 'KubeProxyConfiguration';
 
-/** What a file says, complete with defaults. */
+/** The options of a file, with defaults. */
 export interface ParsedConfigFile {
   readonly options: RunOptions;
   readonly problems: readonly ConfigNotice[];
-  /** Fields that are passed over. */
+  /** Unknown and duplicate fields, and ignored documents. */
   readonly warnings: readonly ConfigNotice[];
-  /** Options that have their default because the file's value is a problem. */
+  /** Options left at their default because the file's value is invalid. */
   readonly invalid: ReadonlySet<OptionName>;
 }
 
-/** Fields by name: one has a setting, or fields of its own. */
+/** Fields by name; a section has fields of its own. */
 type Schema = Map<string, OptionName | Schema>;
 
 const SCHEMA: Schema = new Map();
@@ -35,44 +35,43 @@ for (const name of OPTION_NAMES) {
   const field = path.pop();
   if (field === undefined) continue;
   let schema = SCHEMA;
-  for (const step of path) {
-    const below = schema.get(step) ?? new Map();
-    if (!(below instanceof Map)) throw new Error(`${step} is a field and a section`);
-    schema.set(step, below);
-    schema = below;
+  for (const segment of path) {
+    const section = schema.get(segment) ?? new Map();
+    if (!(section instanceof Map)) throw new Error(`${segment} is both a field and a section`);
+    schema.set(segment, section);
+    schema = section;
   }
   schema.set(field, name);
 }
 
 /**
- * Reads a KubeProxyConfiguration as kube-proxy does: fields that nobody knows and fields that are
- * there twice are warned of and passed over; null and, where Go cannot tell it from a field that
- * is not set, the zero value stand for the default.
- * @param subject how messages name the file.
- * @throws ConfigurationError when it is no KubeProxyConfiguration at all.
+ * Reads a KubeProxyConfiguration as kube-proxy does. Unknown and duplicate fields are ignored with a
+ * warning. Null means the default, and so does the zero value of a field that is not a Go pointer.
+ * @param subject name of the file in messages.
+ * @throws ConfigurationError if the text is not a KubeProxyConfiguration.
  */
 export function readConfigFile(text: string, subject: string): ParsedConfigFile {
-  const { value, duplicates, extraDocuments: surplus } = parse(text, subject);
+  const { value, duplicates, extraDocuments } = parse(text, subject);
   const at = (path: string) => (path === '' ? subject : `${subject}: ${path}`);
   const problems: ConfigNotice[] = [];
   const warnings: ConfigNotice[] = [];
-  const broken = new Set<OptionName>();
+  const invalid = new Set<OptionName>();
   const values = new Map<OptionName, unknown>();
 
   const onUnknown = (path: string) =>
-    warnings.push({ subject: at(path), message: 'unknown field; it is ignored' });
+    warnings.push({ subject: at(path), message: 'unknown field; ignored' });
 
   const readValue = (name: OptionName, given: unknown, path: string) => {
-    const { type: kind, keepsZero } = RUN_SETTINGS[name];
-    if (!keepsZero && kind.isZero(given)) return;
+    const { type, keepsZero } = RUN_SETTINGS[name];
+    if (!keepsZero && type.isZero(given)) return;
     try {
       values.set(
         name,
-        kind.fromFile(given, (below) => onUnknown(joinPath(path, below))),
+        type.fromFile(given, (below) => onUnknown(joinPath(path, below))),
       );
     } catch (error) {
       if (!(error instanceof InvalidValueError)) throw error;
-      broken.add(name);
+      invalid.add(name);
       for (const { at: below, reason } of error.problems) {
         problems.push({ subject: at(joinPath(path, below)), message: reason });
       }
@@ -98,13 +97,13 @@ export function readConfigFile(text: string, subject: string): ParsedConfigFile 
   const { apiVersion: _, kind: __, ...fields } = value;
   readSection(SCHEMA, fields, '');
   for (const path of duplicates) {
-    warnings.push({ subject: at(path), message: 'is there more than once; the last one counts' });
+    warnings.push({ subject: at(path), message: 'duplicate field; the last value is used' });
   }
-  if (surplus > 0) {
-    warnings.push({ subject, message: 'only the first of several YAML documents counts' });
+  if (extraDocuments > 0) {
+    warnings.push({ subject, message: 'several YAML documents; only the first is used' });
   }
   const options = { ...DEFAULTS, ...Object.fromEntries(values) } as RunOptions;
-  return { options: withServerAddresses(options, values), problems, warnings, invalid: broken };
+  return { options: withServerAddresses(options, values), problems, warnings, invalid };
 }
 
 /** @throws ConfigurationError */
@@ -117,7 +116,7 @@ function parse(text: string, subject: string): ConfigDocument & { value: Record<
   }
   const { value } = document;
   if (!isRecord(value)) {
-    const found = value === null ? 'nothing' : describeValue(value);
+    const found = value === null ? 'an empty file' : describeValue(value);
     throw new ConfigurationError([{ subject, message: `must be a ${KIND}, not ${found}` }]);
   }
   const problems = [
@@ -132,12 +131,12 @@ function parse(text: string, subject: string): ConfigDocument & { value: Record<
         : `must be ${expected}, not ${describeValue(given)}`;
     return [{ subject: `${subject}: ${field}`, message }];
   });
-  // Of something else, there is no point in going through the fields.
+  // The fields of another kind or version mean something else: report only the mismatch.
   if (problems.length > 0) throw new ConfigurationError(problems);
   return { ...document, value };
 }
 
-/** With an IPv6 `bindAddress`, servers listen on IPv6 by default. */
+/** As in kube-proxy, an IPv6 `bindAddress` makes the default server addresses IPv6. */
 function withServerAddresses(
   options: RunOptions,
   given: ReadonlyMap<OptionName, unknown>,

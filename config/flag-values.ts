@@ -1,11 +1,11 @@
-/** The page `/flagz`. */
+/** The flag values that `/flagz` shows. */
 import type { FlagTexts } from './flags.ts';
 import { flagOf, formatDefault, type Setting } from './setting.ts';
 import { ALL_SETTINGS } from './settings.ts';
 
 /**
- * Values of all flags of `portwide run` by name, for `/flagz`: as given on the command line, or the default.
- * As in kube-proxy, the configuration file does not count; `/configz` shows the result of both.
+ * All flags of `portwide run` by name, with the value from the command line or the default. As in kube-proxy,
+ * the configuration file is not included; `/configz` shows the effective configuration.
  */
 export function flagValues(texts: FlagTexts): Record<string, string> {
   const flags = Object.entries<Setting<unknown>>(ALL_SETTINGS).filter(([, each]) => !each.fileOnly);
@@ -17,7 +17,7 @@ export function flagValues(texts: FlagTexts): Record<string, string> {
   );
 }
 
-/** Hides credentials in a URL (`https://user:password@host`) behind Kubernetes' word for hidden values. */
+/** Replaces credentials in a URL (`https://user:password@host`) with `CLASSIFIED`, as Kubernetes does. */
 function withoutCredentials(value: string): string {
   return value.replace(/:\/\/.*@/s, '://CLASSIFIED@');
 }

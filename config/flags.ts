@@ -1,17 +1,14 @@
-/** Flags on the command line. */
+/** Command-line flags of settings. */
 import { type Command, Help, Option } from 'commander';
 import { canonicalAddress, socketAddress } from '../api/addresses.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
 import { type ConfigNotice, InvalidValueError } from './errors.ts';
 import { flagOf, formatDefault, GROUPS, type Setting, type Settings } from './setting.ts';
 
-/** Flags as they were given, by the names of their settings; what was not given is not there. */
+/** Unparsed flag values by setting name; flags that were not given are absent. */
 export type FlagTexts = Readonly<Record<string, string | undefined>>;
 
-/**
- * Adds the flags of settings. They stay text until `configure`, which knows whether they count
- * and tells of all that is wrong.
- */
+/** Adds the flags of settings to a command. Values remain text until `configure` parses them. */
 export function addFlags(command: Command, settings: Settings): Command {
   const ofGroup = Object.groupBy(Object.entries(settings), ([, { group }]) => group);
   for (const [group, title] of Object.entries(GROUPS)) {
@@ -23,7 +20,7 @@ export function addFlags(command: Command, settings: Settings): Command {
   return withPlainHelp(command);
 }
 
-/** Leaves out what commander says of a flag that may stand alone (`preset: "true"`): its brackets say so. */
+/** Omits commander's `preset: "true"` from the help of boolean flags; the square brackets say it. */
 export function withPlainHelp(command: Command): Command {
   return command.configureHelp({ optionDescription: description });
 }
@@ -37,49 +34,52 @@ function description(option: Option): string {
 function flagOption(name: string, of: Setting<unknown>): Option {
   const { argument } = of.type;
   const long = name.length === 1 ? `${flagOf(name)}, --${name}` : flagOf(name);
-  const usual = formatDefault(of);
-  const text = usual === '' ? of.help : `${of.help} (default: ${usual})`;
+  const defaultText = formatDefault(of);
+  const text = defaultText === '' ? of.help : `${of.help} (default: ${defaultText})`;
   const option = new Option(`${long} ${argument}`, text);
   option.argParser((given: string, previous: string | undefined) => {
-    // `-v=3`, as Go's flags are written, which commander hands over with the sign.
+    // Go's flags allow `-v=3`; commander passes the value as `=3`.
     const value = name.length === 1 ? given.replace(/^=/, '') : given;
-    // Go's flags for lists and maps add up.
+    // Repeated Go flags of lists and maps accumulate.
     return isList(of) && previous !== undefined ? `${previous},${value}` : value;
   });
   return argument.startsWith('[') ? option.preset('true') : option;
 }
 
-function isList({ type: kind, default: usual }: Setting<unknown>): boolean {
-  const written = kind.toFile(usual);
-  return written === null || typeof written === 'object';
+function isList({ type, default: value }: Setting<unknown>): boolean {
+  const encoded = type.toFile(value);
+  return encoded === null || typeof encoded === 'object';
 }
 
-/** Reads those flags of a table of settings that `counts` says count. @returns values of the type `Values`. */
+/**
+ * Parses the flags of a table of settings.
+ * @param isUsed whether a flag is parsed; the others are ignored.
+ * @returns the values, problems, and the names of flags with a problem.
+ */
 export function parseFlags<Name extends string, Values extends Record<Name, unknown>>(
   settings: Readonly<Record<Name, Setting<unknown>>>,
   texts: FlagTexts,
-  counts: (name: Name) => boolean = () => true,
+  isUsed: (name: Name) => boolean = () => true,
 ) {
   const values = new Map<Name, unknown>();
-  const broken = new Set<Name>();
+  const invalid = new Set<Name>();
   const problems: ConfigNotice[] = [];
   for (const name of Object.keys(settings) as Name[]) {
     const given = texts[name];
-    if (given === undefined || !counts(name)) continue;
+    if (given === undefined || !isUsed(name)) continue;
     const problem = problemOf(flagOf(name), () =>
       values.set(name, settings[name].type.fromFlag(given)),
     );
     if (problem === undefined) continue;
     problems.push(problem);
-    broken.add(name);
+    invalid.add(name);
   }
-  return { values: Object.fromEntries(values) as Partial<Values>, problems, broken };
+  return { values: Object.fromEntries(values) as Partial<Values>, problems, invalid };
 }
 
 /**
- * `--healthz-port` and `--metrics-port`, which are deprecated, as kube-proxy takes them: 0 is no
- * server; any other is the port of an address that was given without one, and changes nothing where
- * there is one, as in the default.
+ * Applies the deprecated `--healthz-port` and `--metrics-port` as kube-proxy does. 0 disables the server.
+ * Another port applies only to a bind address without a port; the default addresses have one.
  */
 export function withDeprecatedPorts(texts: FlagTexts): {
   texts: FlagTexts;
@@ -104,7 +104,7 @@ export function withDeprecatedPorts(texts: FlagTexts): {
   return { texts: { ...texts, ...addresses }, problems };
 }
 
-/** @returns what is wrong, if anything is. */
+/** Runs an action that may throw InvalidValueError. @returns the problem; undefined if none. */
 export function problemOf(subject: string, action: () => void): ConfigNotice | undefined {
   try {
     action();

@@ -1,4 +1,4 @@
-/** Kinds of values that are maps or lists of maps. */
+/** Value types that are maps or lists of maps. */
 import { describeValue } from '../api/read-field.ts';
 import { InvalidValueError, type ValueProblem } from './errors.ts';
 import {
@@ -14,22 +14,22 @@ import {
   type ValueType,
 } from './value-types.ts';
 
-/** Whether each feature is on; of those of Kubernetes, those that were named. */
+/** Feature gates by name: Portwide's own, and Kubernetes' gates that were set. */
 export interface FeatureGates {
   readonly AllPorts: boolean;
   readonly [gate: string]: boolean;
 }
 
-/** Gates that mean something here, and whether they are on by default. */
+/** Portwide's feature gates and their defaults. */
 export const FEATURE_GATES: FeatureGates = { AllPorts: true };
 
-/** Kubernetes' gates for pages of the metrics server, with their defaults. */
+/** Kubernetes' gates for pages of the metrics server, and their defaults. */
 export const PAGE_GATES: Readonly<Record<string, boolean>> = {
   ComponentFlagz: true,
   ComponentStatusz: true,
 };
 
-/** Gates that kube-proxy looks at; they switch nothing here. */
+/** Gates that kube-proxy reads and Portwide ignores. */
 export const IGNORED_GATES: readonly string[] = [
   'AllAlpha',
   'AllBeta',
@@ -53,8 +53,8 @@ export const IGNORED_GATES: readonly string[] = [
 ];
 
 /**
- * Gates that nobody here knows are kept, to be warned of (`unknownGates`): kube-proxy takes those of
- * every component of its Kubernetes version, and installers hand all components the same ones.
+ * Accepts unknown gates and keeps them for a warning (`unknownGates`). kube-proxy accepts the gates of
+ * every component of its Kubernetes version, and installers pass one list to all components.
  */
 export const featureGates: ValueType<FeatureGates> = {
   argument: '<gates>',
@@ -64,7 +64,7 @@ export const featureGates: ValueType<FeatureGates> = {
     gates(
       requireObject(value).map(([name, each]) => [name, () => boolean.fromFile(each, onUnknown)]),
     ),
-  // Without what is so anyway: kube-proxy, which may be given the file, refuses gates of others.
+  // Omit gates at their default: kube-proxy may read this file, and rejects gates it does not know.
   toFile: (value) =>
     Object.fromEntries(
       Object.entries(value).filter(([name, isOn]) => isOn !== FEATURE_GATES[name]),
@@ -78,7 +78,7 @@ function gates(given: readonly [name: string, read: () => boolean][]): FeatureGa
   for (const [name, read] of given) {
     const at = pathSegment(name);
     if (!/^[A-Z][A-Za-z0-9]*$/.test(name)) {
-      problems.push({ at, reason: `${describeValue(name)} cannot be the name of a feature gate` });
+      problems.push({ at, reason: `${describeValue(name)} is not a valid feature gate name` });
       continue;
     }
     try {
@@ -92,7 +92,7 @@ function gates(given: readonly [name: string, read: () => boolean][]): FeatureGa
   return { ...FEATURE_GATES, ...Object.fromEntries(values) };
 }
 
-/** Gates that mean nothing to Portwide nor to kube-proxy: those of other components, and mistakes. */
+/** Gates that neither Portwide nor kube-proxy knows: typos, and gates of other components. */
 export function unknownGates(given: FeatureGates): string[] {
   return Object.keys(given).filter(
     (name) =>
@@ -100,7 +100,7 @@ export function unknownGates(given: FeatureGates): string[] {
   );
 }
 
-/** Log levels of single source files (klog's vmodule). */
+/** Verbosity of the source files that match a pattern (klog's vmodule). */
 interface ModuleLevel {
   readonly filePattern: string;
   readonly verbosity: number;

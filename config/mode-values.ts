@@ -1,14 +1,14 @@
-/** Values of settings that the backends take as they are. A backend imports them from here, and loads no settings with them. */
+/** Types that settings and proxy modes share, in a file that does not load the settings. */
 
-/** Which of the two kernel interfaces the iptables commands speak to. */
+/** The kernel interface of the iptables commands. */
 export type IptablesVariant = 'nft' | 'legacy';
 export const IPTABLES_VARIANTS: readonly IptablesVariant[] = ['nft', 'legacy'];
 
-/** First and last packet mark that may be given. */
+/** First and last packet mark (fwmark) that Portwide may assign; inclusive. */
 export interface MarkRange {
   readonly first: number;
   readonly last: number;
 }
 
-/** In mode ipvs: fwmark services (KEP-2610, open question 1c), or rules as in the iptables mode (1a). */
+/** How mode ipvs serves all-ports Services: IPVS fwmark services (KEP-2610, open question 1c), or iptables rules (1a). */
 export type IpvsAllPortsMode = 'fwmark' | 'iptables';

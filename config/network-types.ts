@@ -1,4 +1,4 @@
-/** Kinds of values that are addresses, interfaces and the like. */
+/** Value types of the network: addresses, CIDRs, interface names, packet marks. */
 import { canonicalAddress, canonicalCidr, familyOf, socketAddress } from '../api/addresses.ts';
 import { describeValue } from '../api/read-field.ts';
 import type { BindAddress } from '../process/retrying-server.ts';
@@ -16,16 +16,19 @@ import {
 } from './value-types.ts';
 
 function cidr(given: string): string {
-  return canonicalCidr(given) ?? invalid(`${describeValue(given)} is no CIDR`);
+  return (
+    canonicalCidr(given) ??
+    invalid(`must be a CIDR such as 10.0.0.0/8, not ${describeValue(given)}`)
+  );
 }
 
-/** At most one CIDR a family; files have them in one text too. */
+/** At most one CIDR per IP family. Files have them as one comma-separated string, too. */
 export const clusterCidrs = encodedAsText<readonly string[]>(
   '<cidrs>',
   (given) => {
     const cidrs = commaSeparated(given).map(cidr);
     if (new Set(cidrs.map(familyOf)).size < cidrs.length) {
-      return invalid('must name at most one CIDR for each IP family');
+      return invalid('must have at most one CIDR per IP family');
     }
     return cidrs;
   },
@@ -37,10 +40,10 @@ export const cidrs = textList('<cidrs>', (items) =>
   readItems(items, (item) => cidr(requireText(item))),
 );
 
-/** What stands for addresses besides CIDRs, since kube-proxy 1.37 beside each other and CIDRs. */
+/** Keywords accepted besides CIDRs. Since kube-proxy 1.37 they can be combined with each other and with CIDRs. */
 const NODE_PORT_KEYWORDS: readonly string[] = ['primary', 'localhost', 'all'];
 
-/** Which addresses serve node ports (`NodePortSelection`). */
+/** The addresses that accept NodePort connections (`NodePortSelection`). */
 export const nodePortSelection = textList('<addresses>', (items) =>
   readItems(items, (item) => {
     const given = requireText(item);
@@ -52,33 +55,33 @@ export const nodePortSelection = textList('<addresses>', (items) =>
   }),
 );
 
-/** An IP address, of either family. */
+/** An IP address of either family. */
 export const ipAddress = parsedText(
   '<address>',
   (given) =>
     canonicalAddress(given) ?? invalid(`must be an IP address, not ${describeValue(given)}`),
 );
 
-/** One or several IP addresses. */
+/** One or more IP addresses. */
 export const ipAddresses = textList('<addresses>', (items) => {
-  if (items.length === 0) return invalid('must name an IP address');
+  if (items.length === 0) return invalid('must have at least one IP address');
   return [...new Set(readItems(items, (item) => ipAddress.fromFlag(requireText(item))))];
 });
 
-/** `127.0.0.1:10249`, `[::1]:10249`, or the address alone with the usual port; empty: nowhere. */
-export function bindAddress(usualPort: number): ValueType<BindAddress | undefined> {
+/** `127.0.0.1:10249`, `[::1]:10249`, or an address, which gets the default port. Empty: disabled. */
+export function bindAddress(defaultPort: number): ValueType<BindAddress | undefined> {
   return encodedAsText(
     '<address>',
     (given) => {
       if (given === '') return undefined;
       const alone = canonicalAddress(given);
-      if (alone !== undefined) return { host: alone, port: usualPort };
+      if (alone !== undefined) return { host: alone, port: defaultPort };
       const match = /^(?:\[([^\]]*)\]|([^:[\]]*)):(\d{1,5})$/.exec(given);
       const host = canonicalAddress(match?.[1] ?? match?.[2] ?? '');
       const port = Number(match?.[3]);
       if (host === undefined || port < 1 || port > 65535) {
         return invalid(
-          `must be ADDRESS:PORT, such as 127.0.0.1:${usualPort} or [::1]:${usualPort}, ` +
+          `must be ADDRESS:PORT, such as 127.0.0.1:${defaultPort} or [::1]:${defaultPort}, ` +
             `not ${describeValue(given)}`,
         );
       }
@@ -88,7 +91,7 @@ export function bindAddress(usualPort: number): ValueType<BindAddress | undefine
   );
 }
 
-/** Lower-case and trimmed, as kube-proxy and the kubelet make it. */
+/** A node name, trimmed and in lower case, as kube-proxy and the kubelet normalize it. */
 export const nodeName = parsedText('<name>', (given) => {
   const name = given.trim().toLowerCase();
   return /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/.test(name)
@@ -96,19 +99,20 @@ export const nodeName = parsedText('<name>', (given) => {
     : invalid(`must be a node name: letters, digits, "-" and ".", not ${describeValue(given)}`);
 });
 
-/** IFNAMSIZ is 16 with the final zero (linux/if.h); a prefix leaves room for the `+` behind it. */
+/** IFNAMSIZ is 16, including the final zero (linux/if.h). */
 export const interfaceName = textMatching(
   '<name>',
   /^[A-Za-z0-9_.@:-]{1,15}$/,
   'an interface name of at most 15 characters',
 );
+/** One character shorter than a name: iptables needs a `+` after the prefix. */
 export const interfacePrefix = textMatching(
   '<prefix>',
   /^[A-Za-z0-9_.@:-]{1,14}$/,
   'the start of an interface name, at most 14 characters',
 );
 
-/** Name of an IPVS scheduler; the kernel loads the module `ip_vs_<name>` (IP_VS_SCHEDNAME_MAXLEN). */
+/** Name of an IPVS scheduler (IP_VS_SCHEDNAME_MAXLEN); the kernel loads the module `ip_vs_<name>`. */
 export const scheduler = parsedText('<name>', (given) => {
   if (given === '') return 'rr';
   return /^[a-z0-9_]{1,15}$/.test(given)
@@ -118,7 +122,7 @@ export const scheduler = parsedText('<name>', (given) => {
       );
 });
 
-/** `0x1000-0x3fff`; 0 is no mark, and two marks are kept for drop and reject. */
+/** `0x1000-0x3fff`. At least three marks: two are reserved for drop and reject. 0 means unmarked. */
 export const markRange = encodedAsText<MarkRange>(
   '<first-last>',
   (given) => {

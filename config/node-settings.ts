@@ -1,4 +1,4 @@
-/** Settings that determine the rules of a node; `run` and `render` share them. */
+/** Settings that determine the rules of a node, shared by `portwide run` and `portwide render`. */
 
 import { FEATURE_GATES, featureGates } from './map-types.ts';
 import type { IpvsAllPortsMode } from './mode-values.ts';
@@ -31,26 +31,26 @@ export const NODE_SETTINGS = {
     field: 'hostnameOverride',
     type: optional(nodeName),
     default: undefined,
-    defaultText: 'the host name',
+    defaultText: "the node's host name",
     overridesFile: true,
-    help: 'name of the Node object of this node',
+    help: "name of this node's Node object",
   }),
   bindAddress: setting('node', {
     field: 'bindAddress',
     type: ipAddress,
     default: '0.0.0.0',
-    help: "node IP to use instead of the Node object's address of the same family; no server listens on it",
+    help: "primary node IP of its family, overriding the Node object's; no socket is bound to it",
     details:
-      '0.0.0.0 and :: mean: use the address of the Node object. In a file, an IPv6 address changes defaults: `healthzBindAddress` to `[::]:10256` and `metricsBindAddress` to `[::1]:10249`.',
+      '0.0.0.0 and :: do not override. In a file, an IPv6 address changes two defaults: `healthzBindAddress` to `[::]:10256` and `metricsBindAddress` to `[::1]:10249`.',
   }),
   proxyMode: setting('rules', {
     field: 'mode',
     type: optional(oneOf('<mode>', PROXY_MODES)),
     default: undefined,
-    defaultText: 'nftables where nft and the kernel can, else iptables',
-    help: 'kernel interface that is programmed: nftables, iptables or ipvs',
+    defaultText: 'nftables if nft and the kernel support it, otherwise iptables',
+    help: 'proxy mode: nftables, iptables or ipvs',
     details:
-      'The default of kube-proxy is iptables. If a mode is set and the node cannot run it, the agent exits with an error that names what is missing; it never uses another mode instead.',
+      "kube-proxy's default is iptables. If a mode is set and the node does not support it, the agent exits with an error.",
   }),
   masqueradeAll: setting('rules', {
     field: 'iptables.masqueradeAll',
@@ -63,91 +63,90 @@ export const NODE_SETTINGS = {
     type: wholeNumber(0, 31, '<bit>'),
     default: 14,
     keepsZero: true,
-    help: 'bit of the packet mark (mode ipvs: connection mark) that requests masquerade; mode nftables uses --nftables-masquerade-bit',
+    help: 'bit (0 to 31) that requests masquerade: of the packet mark in mode iptables, of the connection mark in ipvs',
   }),
   nodeportAddresses: setting('rules', {
     field: 'nodePortAddresses',
     type: nodePortSelection,
     default: [],
-    defaultText: 'all local addresses; mode nftables: the primary one',
-    help: 'node addresses that accept NodePort connections: CIDRs, "primary", "localhost" and "all", in any combination',
+    defaultText: 'all local addresses; mode nftables: primary',
+    help: 'node addresses that accept NodePort connections: any of CIDRs, primary, localhost and all',
     details:
-      '`primary` is the first address of its family in the Node object, `localhost` is 127.0.0.0/8 and ::1. If all entries are CIDRs of one family, the other family is not restricted. [operating.md](operating.md#node-ports-on-localhost) says what `localhost` does in each mode.',
+      '`primary`: the first address of each family in the Node object. `localhost`: 127.0.0.0/8 and ::1 ([by mode](operating.md#node-ports-on-localhost)). CIDRs of one family alone do not restrict the other.',
   }),
   resetDeletedEndpointConnections: setting('rules', {
     field: 'portwide.resetDeletedEndpointConnections',
     type: boolean,
     default: false,
-    help: 'reset TCP connections to a deleted endpoint on their next packet',
+    help: 'reset TCP connections to a deleted endpoint when they send their next packet',
     details:
-      'Clients then reconnect at once instead of sending to a deleted pod until they time out. No effect in mode ipvs. [operating.md](operating.md#connections-to-endpoints-that-were-deleted) lists the connections that are reset.',
+      'Clients reconnect immediately instead of waiting for a timeout. Not in mode ipvs. See [which connections](operating.md#connections-to-endpoints-that-were-deleted).',
   }),
   featureGates: setting('rules', {
     field: 'featureGates',
     type: featureGates,
     default: FEATURE_GATES,
     defaultText: 'AllPorts=true',
-    help: 'feature gates; AllPorts=false refuses all-ports Services',
+    help: 'feature gates; AllPorts=false: all-ports Services are not served',
     details:
-      '`ComponentStatusz` and `ComponentFlagz` (default: on) control `/statusz` and `/flagz` ([metrics.md](metrics.md)). All other gates are accepted and ignored, because clusters pass one list to all components. kube-proxy does not start with a file that contains `AllPorts`: remove it before switching back.',
+      '`ComponentStatusz` and `ComponentFlagz` (default: true) control `/statusz` and `/flagz`. Other gates are ignored: clusters pass one list to all components. kube-proxy does not start if its file contains `AllPorts`.',
   }),
   detectLocalMode: setting('pods', {
     field: 'detectLocalMode',
     type: oneOfOrDefault('ClusterCIDR', oneOf('<mode>', DETECT_LOCAL_MODES)),
     default: 'ClusterCIDR',
-    help: `how traffic from local pods is recognised: ${DETECT_LOCAL_MODES.join(', ')}`,
+    help: `how to detect traffic from local pods: ${DETECT_LOCAL_MODES.join(', ')}`,
     details:
-      'With NodeCIDR the agent waits until the Node has pod CIDRs, and exits to be restarted when they change.',
+      'NodeCIDR: the agent waits until the Node has pod CIDRs, and exits for a restart when they change.',
   }),
   clusterCidr: setting('pods', {
     field: 'clusterCIDR',
     type: clusterCidrs,
     default: [],
     defaultText: 'none',
-    help: 'CIDRs of the pods, at most one per IP family; traffic from other sources to cluster IPs is masqueraded',
+    help: 'pod CIDRs, at most one per IP family; traffic to cluster IPs from other sources is masqueraded',
     details:
-      'As in kube-proxy, traffic to cluster IPs is not masqueraded if the agent cannot recognise local pods. Clients outside the cluster then cannot use cluster IPs.',
+      'Used with ClusterCIDR. If unset, traffic to cluster IPs is not masqueraded, and clients outside the cluster cannot use cluster IPs, as with kube-proxy.',
   }),
   podBridgeInterface: setting('pods', {
     field: 'detectLocal.bridgeInterface',
     type: optional(interfaceName),
     default: undefined,
-    help: 'bridge interface of the local pods, for --detect-local-mode=BridgeInterface',
+    help: 'bridge interface of local pods, for --detect-local-mode=BridgeInterface',
   }),
   podInterfaceNamePrefix: setting('pods', {
     field: 'detectLocal.interfaceNamePrefix',
     type: optional(interfacePrefix),
     default: undefined,
-    help: 'name prefix of the pod interfaces, for --detect-local-mode=InterfaceNamePrefix',
+    help: 'name prefix of local pod interfaces, for --detect-local-mode=InterfaceNamePrefix',
   }),
   iptablesLocalhostNodeports: setting('iptables', {
     field: 'iptables.localhostNodePorts',
     type: boolean,
     default: true,
     keepsZero: true,
-    help: 'serve node ports on 127.0.0.1 too',
-    details:
-      'Requires that `--nodeport-addresses` includes 127.0.0.1. `false` overrides `localhost` in that list.',
+    help: 'accept NodePort connections on 127.0.0.1',
+    details: 'Requires 127.0.0.1 in `--nodeport-addresses`; `false` overrides `localhost` there.',
   }),
   nftablesMasqueradeAll: setting('nftables', {
     field: 'nftables.masqueradeAll',
     type: boolean,
     default: false,
-    help: 'masquerade all traffic to cluster IPs; same as --masquerade-all',
+    help: 'masquerade all traffic to cluster IPs, like --masquerade-all',
   }),
   nftablesMasqueradeBit: setting('nftables', {
     field: 'nftables.masqueradeBit',
     type: wholeNumber(0, 31, '<bit>'),
     default: 14,
     keepsZero: true,
-    help: 'bit of the packet mark that requests masquerade',
+    help: 'bit (0 to 31) of the packet mark that requests masquerade',
   }),
   serviceCidrs: setting('nftables', {
     field: 'portwide.nftables.serviceCIDRs',
     type: cidrs,
     default: [],
     defaultText: 'none',
-    help: 'CIDRs of cluster IPs; packets to cluster IPs without a Service are dropped',
+    help: 'CIDRs of cluster IPs; packets to cluster IPs that no Service uses are dropped',
   }),
   ipvsScheduler: setting('ipvs', {
     field: 'ipvs.scheduler',
@@ -155,7 +154,7 @@ export const NODE_SETTINGS = {
     default: 'rr',
     help: 'IPVS scheduler, such as rr, wrr, lc, sh or mh',
     details:
-      'Checked when the agent starts. A change does not cut connections. `sh` and `mh` get the flags that hash ports and skip draining endpoints.',
+      'The agent checks at its start that the kernel has it. Changing it keeps connections. `sh` and `mh` hash ports too, and skip draining endpoints.',
   }),
   ipvsExcludeCidrs: setting('ipvs', {
     field: 'ipvs.excludeCIDRs',
@@ -164,20 +163,19 @@ export const NODE_SETTINGS = {
     defaultText: 'none',
     help: 'CIDRs of IPVS services that Portwide must not remove',
     details:
-      "Also respected by `portwide cleanup` and by a takeover in another mode. All other IPVS services with protocol, address and port count as kube-proxy's or Portwide's, and are removed if no Service needs them.",
+      'Also for `portwide cleanup` and a takeover by another mode. All other IPVS services with protocol, address and port are removed if no Service needs them.',
   }),
   ipvsFwmarkRange: setting('ipvs', {
     field: 'portwide.ipvs.fwmarkRange',
     type: markRange,
     default: { first: 0x1000, last: 0x3fff },
-    help: 'range of packet marks for all-ports Services',
-    details:
-      'The first two marks are reserved for drop and reject. [ipvs.md](ipvs.md#marks) says what to consider.',
+    help: 'range of packet marks (fwmarks) for all-ports Services',
+    details: 'The first two are reserved for drop and reject; see [marks](ipvs.md#marks).',
   }),
   ipvsAllPorts: setting('ipvs', {
     field: 'portwide.ipvs.allPorts',
     type: oneOf<IpvsAllPortsMode>('<how>', ['fwmark', 'iptables']),
     default: 'fwmark',
-    help: 'how all-ports Services are served: fwmark (fwmark services of IPVS) or iptables (rules)',
+    help: 'how all-ports Services are served: fwmark (IPVS fwmark services) or iptables (iptables rules)',
   }),
 };

@@ -1,15 +1,18 @@
-/** Options that are wrong together. */
+/** Validation across options. */
 import type { ProxyMode } from './node-settings.ts';
 import type { OptionName, RunOptions } from './settings.ts';
 
-/** Options that are right one by one and wrong together. */
+/** Two options that are valid by themselves and conflict with each other. */
 interface OptionConflict {
   readonly names: readonly [OptionName, OptionName];
-  /** What is wrong with the first. */
+  /** What is wrong with the first option. */
   readonly message: string;
 }
 
-/** What single options cannot tell. @param nameOf how the user gave an option: a flag or a field. */
+/**
+ * Finds conflicts between options.
+ * @param nameOf name of an option as the user set it: a flag or a field.
+ */
 export function optionConflicts(
   options: RunOptions,
   nameOf: (name: OptionName) => string,
@@ -18,25 +21,25 @@ export function optionConflicts(
   const add = (first: OptionName, second: OptionName, message: string) =>
     found.push({ names: [first, second], message });
 
-  // As kube-proxy, only of the mode in use: nobody looks at the other's.
-  const modes = options.proxyMode === undefined ? UNNAMED : [options.proxyMode];
-  for (const [least, period] of modes.map((mode) => PERIODS[mode])) {
-    if (options[least] > options[period]) {
-      add(least, period, `must not be greater than ${nameOf(period)}`);
+  // Like kube-proxy, check only the mode in use; the periods of other modes have no effect.
+  const modes = options.proxyMode === undefined ? AUTOMATIC_MODES : [options.proxyMode];
+  for (const [minPeriod, period] of modes.map((mode) => PERIODS[mode])) {
+    if (options[minPeriod] > options[period]) {
+      add(minPeriod, period, `must not be greater than ${nameOf(period)}`);
     }
   }
   if (options.fqdnTtlFloor > options.fqdnTtlCap) {
     add('fqdnTtlFloor', 'fqdnTtlCap', `must not be greater than ${nameOf('fqdnTtlCap')}`);
   }
-  const needed = NEEDED_BY_MODE[options.detectLocalMode];
-  if (needed !== undefined && options[needed] === undefined) {
-    add('detectLocalMode', needed, `${options.detectLocalMode} needs ${nameOf(needed)}`);
+  const required = REQUIRED_BY_MODE[options.detectLocalMode];
+  if (required !== undefined && options[required] === undefined) {
+    add('detectLocalMode', required, `${options.detectLocalMode} requires ${nameOf(required)}`);
   }
   return found;
 }
 
-/** Modes of which one is picked when none is named. */
-const UNNAMED = ['nftables', 'iptables'] as const satisfies readonly ProxyMode[];
+/** The candidates when --proxy-mode is unset. */
+const AUTOMATIC_MODES = ['nftables', 'iptables'] as const satisfies readonly ProxyMode[];
 
 const PERIODS = {
   iptables: ['iptablesMinSyncPeriod', 'iptablesSyncPeriod'],
@@ -44,7 +47,7 @@ const PERIODS = {
   nftables: ['nftablesMinSyncPeriod', 'nftablesSyncPeriod'],
 } as const satisfies Record<ProxyMode, readonly [OptionName, OptionName]>;
 
-const NEEDED_BY_MODE = {
+const REQUIRED_BY_MODE = {
   ClusterCIDR: undefined,
   NodeCIDR: undefined,
   BridgeInterface: 'podBridgeInterface',

@@ -15,15 +15,15 @@ import {
 
 const group = 'policy';
 
-/** Milliseconds, as durations are; DNS has TTLs in whole seconds. */
+/** A duration in milliseconds that must be whole seconds, the unit of DNS TTLs. */
 function wholeSeconds({ zero }: { zero: boolean }): ValueType<number> {
-  const kind = duration({ zero });
+  const type = duration({ zero });
   const whole = (value: number) =>
-    value % 1000 === 0 ? value : invalid('must be whole seconds, as TTLs are');
+    value % 1000 === 0 ? value : invalid('must be a whole number of seconds, like a DNS TTL');
   return {
-    ...kind,
-    fromFlag: (text) => whole(kind.fromFlag(text)),
-    fromFile: (value, onUnknown) => whole(kind.fromFile(value, onUnknown)),
+    ...type,
+    fromFlag: (text) => whole(type.fromFlag(text)),
+    fromFile: (value, onUnknown) => whole(type.fromFile(value, onUnknown)),
   };
 }
 
@@ -33,9 +33,9 @@ export const POLICY_SETTINGS = {
     type: boolean,
     default: false,
     overridesFile: true,
-    help: 'enforce network policies for the pods of this node',
+    help: 'enforce network policies for the pods on this node',
     details:
-      'Works in every mode, and requires the nft and Linux versions of mode nftables. See [policy.md](policy.md). Leave it off if a network plugin enforces policies.',
+      'See [policy.md](policy.md). Works in every proxy mode; needs the nft and Linux versions of mode nftables. Leave it off if the network plugin enforces policies.',
   }),
   fqdnResolvers: setting(group, {
     field: 'portwide.networkPolicy.fqdnResolvers',
@@ -45,8 +45,8 @@ export const POLICY_SETTINGS = {
     default: [],
     defaultText: 'cluster IPs of Service kube-system/kube-dns',
     overridesFile: true,
-    help: 'DNS servers of the pods; policies with domain names allow the addresses in their answers',
-    details: 'As in the `resolv.conf` of pods. Answers of other servers are ignored.',
+    help: 'DNS servers of the pods; rules with domain names allow the addresses in their answers',
+    details: "Use the addresses in the pods' `resolv.conf`. Answers of other servers are ignored.",
   }),
   fqdnTtlFloor: setting(group, {
     field: 'portwide.networkPolicy.fqdnTtlFloor',
@@ -54,17 +54,17 @@ export const POLICY_SETTINGS = {
     default: 30_000,
     keepsZero: true,
     overridesFile: true,
-    help: 'minimum time for which a resolved address is allowed, even if its TTL is lower',
+    help: 'minimum time for which a resolved address stays allowed, even if its TTL is lower',
     details:
-      'A caching resolver returns the remaining TTL, which may be 0, and the client still has to connect. With `0s` the TTL alone counts.',
+      'A caching resolver returns the remaining TTL, which may be 0 before the client has connected. `0s`: use the TTL alone.',
   }),
   fqdnTtlCap: setting(group, {
     field: 'portwide.networkPolicy.fqdnTtlCap',
     type: wholeSeconds({ zero: false }),
     default: 3_600_000,
     overridesFile: true,
-    help: 'maximum time for which a resolved address is allowed; it starts again when the name is resolved again',
-    details: 'Pods may use an address for its whole TTL; a lower maximum cuts them off.',
+    help: 'maximum time for which a resolved address stays allowed; restarts when it is resolved again',
+    details: 'A pod may use an address for its whole TTL; a lower maximum cuts it off.',
   }),
   policyLogGroup: setting(group, {
     field: 'portwide.networkPolicy.logGroup',
@@ -72,6 +72,6 @@ export const POLICY_SETTINGS = {
     default: undefined,
     overridesFile: true,
     defaultText: 'none',
-    help: 'nflog group to which each packet denied by a policy is logged',
+    help: 'NFLOG group to which packets denied by a policy are logged',
   }),
 };

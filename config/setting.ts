@@ -1,12 +1,12 @@
-/** What a setting is. */
+/** Definition of a setting: flag, field, type, default and help. */
 import type { ValueType } from './value-types.ts';
 
-/** Headings of `--help` and of the reference page, in their order. */
+/** Headings of `--help` and docs/configuration.md, in order. */
 export const GROUPS = {
   command: 'Actions and configuration file',
-  node: 'The node and its cluster',
-  pods: 'Detecting local pods',
-  rules: 'Rules, all modes',
+  node: 'Node and API server',
+  pods: 'Local pod detection',
+  rules: 'All modes',
   iptables: 'Mode iptables',
   nftables: 'Mode nftables',
   ipvs: 'Mode ipvs',
@@ -14,15 +14,12 @@ export const GROUPS = {
   conntrack: 'Connection tracking',
   dns: 'DNS',
   servers: 'HTTP servers',
-  process: 'The process',
+  process: 'Process and log',
   unused: 'Accepted and ignored',
 } as const;
 export type Group = keyof typeof GROUPS;
 
-/**
- * One thing that can be configured. Its name is its flag's as commander has it: `ipvsTcpTimeout`
- * is `--ipvs-tcp-timeout`.
- */
+/** A setting. Its name is commander's form of the flag: `ipvsTcpTimeout` is `--ipvs-tcp-timeout`. */
 export interface Setting<T> extends SettingDefinition<T> {
   readonly group: Group;
 }
@@ -30,44 +27,44 @@ export interface Setting<T> extends SettingDefinition<T> {
 interface SettingDefinition<T> {
   readonly type: ValueType<T>;
   readonly default: NoInfer<T>;
-  /** What it does, for `--help` and the reference page. For an ignored setting: why it is ignored. */
+  /** What the setting does, for `--help` and docs/configuration.md. For an ignored setting, why. */
   readonly help: string;
-  /** Further sentences, for the reference page only. */
+  /** More sentences, for docs/configuration.md only. */
   readonly details?: string;
-  /** Path in KubeProxyConfiguration; without one, files cannot have it. */
+  /** Path in KubeProxyConfiguration; undefined if there is only a flag. */
   readonly field?: string;
-  /** A field of the file without a flag. */
+  /** Whether there is only a field. */
   readonly fileOnly?: true;
-  /** A pointer in Go: in a file, 0 and false are values, and only null means the default. */
+  /** The Go field is a pointer: in a file, 0 and false are values, and only null means the default. */
   readonly keepsZero?: true;
-  /** The flag counts beside --config. */
+  /** Whether the flag overrides the file, and is used with `--config`. */
   readonly overridesFile?: true;
-  /** The default in words, where the value would say little. */
+  /** Description of the default, where the value is not helpful. */
   readonly defaultText?: string;
 }
 
-/** Any setting; values are `unknown` where it does not matter which setting it is. */
+/** Settings by name. */
 export type Settings = Readonly<Record<string, Setting<unknown>>>;
 
-/** The values of settings. */
+/** The values of a table of settings. */
 export type ValuesOf<S> = {
   readonly [Name in keyof S]: S[Name] extends Setting<infer T> ? T : never;
 };
 
-/** Lets the compiler find what the values of a setting are. */
+/** Creates a setting; the compiler infers the type of its value. */
 export function setting<T>(group: Group, of: SettingDefinition<T>): Setting<T> {
   return { group, ...of };
 }
 
-/** `iptablesSyncPeriod` is `--iptables-sync-period`. */
+/** The flag of a setting: `iptablesSyncPeriod` is `--iptables-sync-period`. */
 export function flagOf(name: string): string {
   if (name.length === 1) return `-${name}`;
   return `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 }
 
-/** The default as help and the reference page show it; empty for none. */
+/** The default for `--help` and docs/configuration.md; empty if there is none. */
 export function formatDefault(of: Setting<unknown>): string {
   if (of.defaultText !== undefined) return of.defaultText;
-  const value = of.type.toFile(of.default);
-  return Array.isArray(value) ? value.join(',') : String(value ?? '');
+  const encoded = of.type.toFile(of.default);
+  return Array.isArray(encoded) ? encoded.join(',') : String(encoded ?? '');
 }

@@ -1,9 +1,9 @@
 /**
- * Everything that can be configured, once. config/ makes options of flags and files: from these tables come the flags and `--help`, what a
- * file may have, the defaults, `--write-config-to` and docs/configuration.md.
+ * The tables of settings. They define flags, `--help`, the fields of the configuration file, defaults,
+ * `--write-config-to` and docs/configuration.md. config/ turns flags and files into options.
  *
- * Names, defaults and meaning of flags and fields are those of kube-proxy 1.34 to 1.36; what is
- * ours is below `portwide` in a file.
+ * Names, defaults and semantics follow kube-proxy 1.34 to 1.36. Portwide's own fields are in section
+ * `portwide`.
  */
 import { AGENT_SETTINGS } from './agent-settings.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
@@ -12,10 +12,10 @@ import { POLICY_SETTINGS } from './policy-settings.ts';
 import type { Setting, ValuesOf } from './setting.ts';
 import { UNUSED_SETTINGS } from './unused-settings.ts';
 
-/** What decides which rules a node gets. Marks and addresses are in canonical form. */
+/** Options that determine the rules of a node. Marks and addresses are in canonical form. */
 export type NodeOptions = ValuesOf<typeof NODE_SETTINGS>;
 
-/** All that `portwide run` may be told, with defaults. Periods and timeouts are in milliseconds. */
+/** The options of `portwide run`. Periods and timeouts are in milliseconds. */
 export type RunOptions = NodeOptions &
   ValuesOf<typeof AGENT_SETTINGS> &
   ValuesOf<typeof POLICY_SETTINGS> &
@@ -23,7 +23,7 @@ export type RunOptions = NodeOptions &
 
 export type OptionName = keyof RunOptions;
 
-/** Settings that have a value while the agent runs. */
+/** Settings that have a value while the agent runs: all except actions. */
 export const RUN_SETTINGS: Readonly<Record<OptionName, Setting<unknown>>> = {
   ...NODE_SETTINGS,
   ...AGENT_SETTINGS,
@@ -33,7 +33,7 @@ export const RUN_SETTINGS: Readonly<Record<OptionName, Setting<unknown>>> = {
 
 export const OPTION_NAMES = Object.keys(RUN_SETTINGS) as OptionName[];
 
-/** All settings, those that only say what to do included. */
+/** All settings, actions included. */
 export const ALL_SETTINGS: Readonly<
   Record<OptionName | keyof typeof COMMAND_SETTINGS, Setting<unknown>>
 > = { ...RUN_SETTINGS, ...COMMAND_SETTINGS };

@@ -1,48 +1,48 @@
-/** Settings of kube-proxy that are accepted and ignored, so that its flags and files can be used unchanged. */
+/** kube-proxy's settings that are accepted and ignored, so that its flags and files work unchanged. */
 
 import { moduleLevels, quantity } from './map-types.ts';
 import { type Setting, setting } from './setting.ts';
 import {
+  anyText,
   boolean,
   decimalNumber,
   duration,
   durationOrNanoseconds,
   nonNegativeInt32,
   optional,
-  text,
   textMatching,
   type ValueType,
 } from './value-types.ts';
 
-const WINDOWS = 'Windows only';
-const LOGGING = 'every log line is written to standard output at once';
-const MACHINE = 'kube-proxy ignores it too';
-const CLIENT = 'the agent makes few requests besides lists and watches';
+const WINDOWS = 'ignored: Windows only';
+const LOGGING = 'ignored: log lines go to standard output unbuffered';
+const MACHINE = 'ignored: kube-proxy ignores it too';
+const CLIENT = 'ignored: the agent makes few requests besides lists and watches';
 
 const group = 'unused';
-const word = optional(text);
+const word = optional(anyText);
 
-function unused<T>(field: string, kind: ValueType<T>, value: T, reason: string): Setting<T> {
-  return setting(group, { field, type: kind, default: value, help: reason });
+function unused<T>(field: string, type: ValueType<T>, value: T, reason: string): Setting<T> {
+  return setting(group, { field, type, default: value, help: reason });
 }
 
-/** A setting of a file that has no flag. */
-function fileOnly<T>(field: string, kind: ValueType<T>, value: T, reason: string): Setting<T> {
-  return { ...unused(field, kind, value, reason), fileOnly: true };
+/** A field of the configuration file that has no flag. */
+function fileOnly<T>(field: string, type: ValueType<T>, value: T, reason: string): Setting<T> {
+  return { ...unused(field, type, value, reason), fileOnly: true };
 }
 
-/** A logging flag, which counts beside --config in kube-proxy too. */
-function logging<T>(field: string, kind: ValueType<T>, value: T): Setting<T> {
-  return { ...unused(field, kind, value, LOGGING), overridesFile: true };
+/** A logging flag: like kube-proxy, it overrides the file. */
+function logging<T>(field: string, type: ValueType<T>, value: T): Setting<T> {
+  return { ...unused(field, type, value, LOGGING), overridesFile: true };
 }
 
 export const UNUSED_SETTINGS = {
   acceptContentTypes: fileOnly('clientConnection.acceptContentTypes', word, undefined, CLIENT),
   kubeApiContentType: unused(
     'clientConnection.contentType',
-    text,
+    anyText,
     'application/vnd.kubernetes.protobuf',
-    'the agent requests JSON',
+    'ignored: the agent requests JSON',
   ),
   kubeApiQps: unused('clientConnection.qps', decimalNumber, 5, CLIENT),
   kubeApiBurst: unused('clientConnection.burst', nonNegativeInt32, 10, CLIENT),
@@ -50,23 +50,22 @@ export const UNUSED_SETTINGS = {
     'configSyncPeriod',
     duration({ zero: false }),
     15 * 60_000,
-    'the agent does not process unchanged objects periodically',
+    'ignored: the agent does not process unchanged objects again',
   ),
   profiling: setting(group, {
     field: 'enableProfiling',
     type: boolean,
     default: false,
-    help: '/debug/pprof is specific to Go',
-    details: '[metrics.md](metrics.md) lists the alternatives.',
+    help: 'ignored: /debug/pprof is specific to Go',
   }),
   machineIdFile: setting(group, {
-    type: text,
+    type: anyText,
     default: '/etc/machine-id,/var/lib/dbus/machine-id',
     overridesFile: true,
     help: MACHINE,
   }),
   bootIdFile: setting(group, {
-    type: text,
+    type: anyText,
     default: '/proc/sys/kernel/random/boot_id',
     overridesFile: true,
     help: MACHINE,
@@ -75,7 +74,7 @@ export const UNUSED_SETTINGS = {
     'showHiddenMetricsForVersion',
     optional(textMatching('<version>', /^\d+\.\d+$/, 'MAJOR.MINOR')),
     undefined,
-    'the agent has no hidden metrics',
+    'ignored: the agent has no hidden metrics',
   ),
   logFlushFrequency: logging('logging.flushFrequency', durationOrNanoseconds, 5000),
   vmodule: logging('logging.vmodule', moduleLevels, []),
@@ -87,7 +86,7 @@ export const UNUSED_SETTINGS = {
     'portRange',
     optional(textMatching('<range>', /^\d+([-+]\d+)?$/, 'a range of ports such as 300-2000')),
     undefined,
-    'kube-proxy no longer uses it',
+    'ignored: kube-proxy ignores it too',
   ),
   winkernelNetworkName: fileOnly('winkernel.networkName', word, undefined, WINDOWS),
   winkernelSourceVip: fileOnly('winkernel.sourceVip', word, undefined, WINDOWS),

@@ -1,26 +1,26 @@
-/** Kinds of values that a setting may have: how a flag says it, and how a file does. */
+/** Value types of settings: parsing from flags and files, and writing to files. */
 import { describeValue, isRecord } from '../api/read-field.ts';
 import { formatDuration, parseDuration } from './duration.ts';
 import { InvalidValueError, type ValueProblem } from './errors.ts';
 
 export interface ValueType<T> {
-  /** What follows the flag in `--help`; in square brackets when it may be left out. */
+  /** Placeholder after the flag in `--help`, in square brackets if the value is optional. */
   readonly argument: string;
-  /** @throws InvalidValue */
+  /** @throws InvalidValueError */
   fromFlag(text: string): T;
   /**
-   * @param value what YAML or JSON has, never null.
-   * @param onUnknown is told the path below the setting of each field that nobody knows.
-   * @throws InvalidValue
+   * @param value parsed YAML or JSON, never null.
+   * @param onUnknown called with the path of each unknown field, relative to the setting.
+   * @throws InvalidValueError
    */
   fromFile(value: unknown, onUnknown: (at: string) => void): T;
-  /** What a file has for it; `fromFile` gives the same value back. */
+  /** Encodes the value for a file; `fromFile` decodes it to the same value. */
   toFile(value: T): unknown;
-  /** Whether a file has Go's zero value there, which most fields take for "not set". */
+  /** Whether the value in a file is Go's zero value, which most fields treat as unset. */
   isZero(value: unknown): boolean;
 }
 
-/** @throws InvalidValue */
+/** @throws InvalidValueError always. */
 export function invalid(reason: string): never {
   throw new InvalidValueError([{ at: '', reason }]);
 }
@@ -29,7 +29,7 @@ export function isEmptyList(value: unknown): boolean {
   return Array.isArray(value) && value.length === 0;
 }
 
-/** A kind whose values are text in files as on the command line. */
+/** A type whose values have the same text form in files and in flags. */
 export function encodedAsText<T>(
   argument: string,
   parse: (text: string) => T,
@@ -44,7 +44,7 @@ export function encodedAsText<T>(
   };
 }
 
-/** A kind whose values are text themselves. */
+/** A type whose values are strings. */
 export function parsedText<T extends string>(
   argument: string,
   parse: (text: string) => T,
@@ -52,20 +52,20 @@ export function parsedText<T extends string>(
   return encodedAsText(argument, parse, String);
 }
 
-/** Empty text is no value. */
-export function optional<T>(kind: ValueType<T>): ValueType<T | undefined> {
+/** Makes a type optional: empty text means unset. */
+export function optional<T>(type: ValueType<T>): ValueType<T | undefined> {
   return {
-    argument: kind.argument,
-    fromFlag: (text) => (text === '' ? undefined : kind.fromFlag(text)),
-    fromFile: (value, onUnknown) => (value === '' ? undefined : kind.fromFile(value, onUnknown)),
-    toFile: (value) => (value === undefined ? '' : kind.toFile(value)),
+    argument: type.argument,
+    fromFlag: (text) => (text === '' ? undefined : type.fromFlag(text)),
+    fromFile: (value, onUnknown) => (value === '' ? undefined : type.fromFile(value, onUnknown)),
+    toFile: (value) => (value === undefined ? '' : type.toFile(value)),
     isZero: (value) => value === '',
   };
 }
 
 /**
- * Any number of texts: a list in files, separated by commas in flags.
- * @param parse is handed what a file has, which may be no texts.
+ * A list of strings: a list in files, comma-separated in flags.
+ * @param parse gets the items as they are; items from a file may be of any type.
  */
 export function textList(
   argument: string,
@@ -78,18 +78,18 @@ export function textList(
       if (!Array.isArray(value)) invalid(`must be a list, not ${describeValue(value)}`);
       return parse(value);
     },
-    // As Go writes a list that was never made.
+    // Go writes a nil slice as null.
     toFile: (value) => (value.length === 0 ? null : value),
     isZero: isEmptyList,
   };
 }
 
-/** `a, b`, as flags and some fields have several values; none for empty text. */
+/** Splits `a, b`, the form of lists in flags and some fields. Empty text is an empty list. */
 export function commaSeparated(text: string): string[] {
   return text === '' ? [] : text.split(',').map((item) => item.trim());
 }
 
-/** Reads every item. @throws InvalidValue with the problems of all items. */
+/** Reads every item. @throws InvalidValueError with the problems of all items and their indexes. */
 export function readItems<From, To>(items: readonly From[], read: (item: From) => To): To[] {
   const problems: ValueProblem[] = [];
   const values = items.flatMap((item, index) => {
@@ -107,23 +107,27 @@ export function readItems<From, To>(items: readonly From[], read: (item: From) =
   return values;
 }
 
-/** @throws InvalidValue */
+/** @throws InvalidValueError unless the value is a string. */
 export function requireText(value: unknown): string {
   if (typeof value === 'string') return value;
-  return invalid(`must be a string, in quotes if need be, not ${describeValue(value)}`);
+  return invalid(`must be a string (quoted if necessary), not ${describeValue(value)}`);
 }
 
-export const text = parsedText<string>('<text>', String);
-export const filePath: ValueType<string> = { ...text, argument: '<file>' };
+export const anyText = parsedText<string>('<text>', String);
+export const filePath: ValueType<string> = { ...anyText, argument: '<file>' };
 
-/** Text of a certain form. @param expected ends the sentence "must be". */
-export function textMatching(argument: string, form: RegExp, expected: string): ValueType<string> {
+/** A string that matches a pattern. @param expected completes the error "must be …". */
+export function textMatching(
+  argument: string,
+  pattern: RegExp,
+  expected: string,
+): ValueType<string> {
   const parse = (value: string) =>
-    form.test(value) ? value : invalid(`must be ${expected}, not ${describeValue(value)}`);
+    pattern.test(value) ? value : invalid(`must be ${expected}, not ${describeValue(value)}`);
   return parsedText(argument, parse);
 }
 
-/** One of several words. */
+/** One of several strings. */
 export function oneOf<T extends string>(argument: string, words: readonly T[]): ValueType<T> {
   const parse = (value: string) =>
     words.find((word) => word === value) ??
@@ -131,12 +135,15 @@ export function oneOf<T extends string>(argument: string, words: readonly T[]): 
   return parsedText(argument, parse);
 }
 
-/** A choice whose flag may be empty, which stands for `usual`, as in kube-proxy. */
-export function oneOfOrDefault<T extends string>(usual: T, kind: ValueType<T>): ValueType<T> {
-  return { ...kind, fromFlag: (text) => (text === '' ? usual : kind.fromFlag(text)) };
+/** Makes an empty flag mean the default value, as in kube-proxy. */
+export function oneOfOrDefault<T extends string>(
+  defaultValue: T,
+  type: ValueType<T>,
+): ValueType<T> {
+  return { ...type, fromFlag: (text) => (text === '' ? defaultValue : type.fromFlag(text)) };
 }
 
-/** Go's words for true and for false (strconv.ParseBool). */
+/** The spellings that Go's strconv.ParseBool accepts. */
 const TRUE = ['true', 'True', 'TRUE', 't', 'T', '1'];
 const FALSE = ['false', 'False', 'FALSE', 'f', 'F', '0'];
 
@@ -156,11 +163,11 @@ export const boolean: ValueType<boolean> = {
   isZero: (value) => value === false,
 };
 
-/** Whole numbers, both bounds included. */
+/** A whole number; both bounds are inclusive. */
 export function wholeNumber(from: number, to: number, argument = '<number>'): ValueType<number> {
   const check = (value: number, given: unknown) =>
     Number.isInteger(value) && value >= from && value <= to
-      ? value + 0 // not -0, which equals 0 and yet is not deeply equal to it
+      ? value + 0 // turns -0 into 0, because deep equality tells them apart
       : invalid(`must be a number from ${from} to ${to}, not ${describeValue(given)}`);
   return {
     argument,
@@ -171,7 +178,7 @@ export function wholeNumber(from: number, to: number, argument = '<number>'): Va
   };
 }
 
-/** What Go holds in an int32, from 0. */
+/** A non-negative Go int32. */
 export const nonNegativeInt32 = wholeNumber(0, 2 ** 31 - 1);
 
 /** Any finite number. */
@@ -189,14 +196,14 @@ export const decimalNumber: ValueType<number> = {
   isZero: (value) => value === 0,
 };
 
-/** A Go duration, in milliseconds. @param zero whether it may be 0. */
+/** A Go duration, as milliseconds. @param zero whether 0 is allowed. */
 export function duration({ zero }: { zero: boolean }): ValueType<number> {
   const parse = (given: string) => {
     const value = parseDuration(given);
     if (value === undefined) {
       return invalid(`must be a duration such as 30s, 1m30s or 500ms, not ${describeValue(given)}`);
     }
-    if (value < 0) return invalid(`must not be less than 0, not ${describeValue(given)}`);
+    if (value < 0) return invalid(`must be at least 0, not ${describeValue(given)}`);
     if (value === 0 && !zero) return invalid('must be greater than 0');
     return value;
   };
@@ -208,7 +215,7 @@ export function duration({ zero }: { zero: boolean }): ValueType<number> {
 
 const nanoseconds = wholeNumber(0, Number.MAX_SAFE_INTEGER);
 
-/** A duration that old files have as a number of nanoseconds (TimeOrMetaDuration). */
+/** A duration that older files give as a number of nanoseconds (TimeOrMetaDuration). */
 export const durationOrNanoseconds: ValueType<number> = {
   ...duration({ zero: true }),
   fromFile: (value, onUnknown) =>
@@ -218,7 +225,7 @@ export const durationOrNanoseconds: ValueType<number> = {
   isZero: (value) => value === 0 || duration({ zero: true }).isZero(value),
 };
 
-/** `name=value,...`; the values of a map in files. Keys come out in their order. */
+/** Parses `name=value,...`, the flag form of a map, in order. @throws InvalidValueError */
 export function parsePairs(given: string): [name: string, value: string][] {
   return commaSeparated(given)
     .filter((item) => item !== '')
@@ -231,18 +238,18 @@ export function parsePairs(given: string): [name: string, value: string][] {
     });
 }
 
-/** A map of a file. @throws InvalidValue */
+/** The entries of an object in a file. @throws InvalidValueError unless it is an object. */
 export function requireObject(value: unknown): [key: string, value: unknown][] {
   if (!isRecord(value)) invalid(`must be an object, not ${describeValue(value)}`);
   return Object.entries(value);
 }
 
-/** A key of a map, as a path has it: quoted where it could be taken for something else. */
+/** A map key as a path segment, quoted if it is not a plain name. */
 export function pathSegment(key: string): string {
   return /^[A-Za-z_][\w-]*$/.test(key) ? key : `[${describeValue(key)}]`;
 }
 
-/** `iptables`, `syncPeriod` to `iptables.syncPeriod`; `a`, `[0]` to `a[0]`. */
+/** Joins path segments: `iptables` and `syncPeriod` to `iptables.syncPeriod`, `a` and `[0]` to `a[0]`. */
 export function joinPath(parent: string, child: string): string {
   if (parent === '' || child === '' || child.startsWith('[')) return parent + child;
   return `${parent}.${child}`;

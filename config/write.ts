@@ -1,34 +1,31 @@
-/** Options as a configuration file. */
+/** Writes options as a configuration file. */
 import { isDeepStrictEqual } from 'node:util';
 import { stringify } from 'yaml';
 import type { ConfigNotice } from './errors.ts';
 import { API_VERSION, KIND } from './file.ts';
 import { OPTION_NAMES, RUN_SETTINGS, type RunOptions } from './settings.ts';
 
-/** Options as an object of the API, with all fields; as JSON or YAML, `readConfigFile` reads it. */
+/** The KubeProxyConfiguration object of the options, with all fields, as `readConfigFile` reads it. */
 export function toConfiguration(options: RunOptions): Record<string, unknown> {
   const root: Record<string, unknown> = { apiVersion: API_VERSION, kind: KIND };
   for (const name of OPTION_NAMES) {
-    const { field, type: kind } = RUN_SETTINGS[name];
+    const { field, type } = RUN_SETTINGS[name];
     if (field === undefined) continue;
     const path = field.split('.');
     const last = path.pop() ?? '';
     let section = root;
-    for (const step of path) {
-      section[step] ??= {};
-      section = section[step] as Record<string, unknown>;
+    for (const segment of path) {
+      section[segment] ??= {};
+      section = section[segment] as Record<string, unknown>;
     }
-    section[last] = kind.toFile(options[name]);
+    section[last] = type.toFile(options[name]);
   }
   return root;
 }
 
-/**
- * The file that gives the same options when it is read back, as kube-proxy's `--write-config-to`
- * has it: YAML, fields in alphabetical order.
- */
+/** The file that gives these options when read: YAML with fields in alphabetical order, like kube-proxy's. */
 export function configurationText(options: RunOptions): string {
-  // By YAML 1.1, which kube-proxy reads, more words need quotes than by 1.2, which is read here.
+  // kube-proxy reads YAML 1.1, in which more words need quotes than in 1.2.
   return stringify(toConfiguration(options), {
     version: '1.1',
     sortMapEntries: true,
@@ -36,14 +33,14 @@ export function configurationText(options: RunOptions): string {
   });
 }
 
-/** Values that flags can have and files cannot: there they stand for the default. */
+/** Warnings for options that a file cannot express: there, these zero values mean the default. */
 export function unwritableOptions(options: RunOptions): ConfigNotice[] {
   return OPTION_NAMES.flatMap((name) => {
-    const { field, type: kind, keepsZero, default: usual } = RUN_SETTINGS[name];
-    const written = kind.toFile(options[name]);
-    if (field === undefined || keepsZero || !kind.isZero(written)) return [];
-    if (isDeepStrictEqual(options[name], usual)) return [];
-    const message = `a file cannot say ${JSON.stringify(written)}; it is read as ${kind.toFile(usual)}`;
+    const { field, type, keepsZero, default: defaultValue } = RUN_SETTINGS[name];
+    const encoded = type.toFile(options[name]);
+    if (field === undefined || keepsZero || !type.isZero(encoded)) return [];
+    if (isDeepStrictEqual(options[name], defaultValue)) return [];
+    const message = `in a file, ${JSON.stringify(encoded)} means the default, ${type.toFile(defaultValue)}`;
     return [{ subject: field, message }];
   });
 }

@@ -1,24 +1,23 @@
-/** Variables as text: for shells, as JSON, or as a container has them. */
+/** Formats environment variables for a shell, as JSON, or as a container's `env` field. */
 import type { EnvVar } from './variables.ts';
 
 export const ENV_FORMATS = ['shell', 'json', 'k8s'] as const;
 export type EnvFormat = (typeof ENV_FORMATS)[number];
 
 /**
- * Variables as text.
+ * Formats variables as text.
  *
- * `shell`: a line `export NAME='value';` for each, for `eval` in any POSIX shell. Those that no shell can
- * have (`isShellName`) are left out, for the shell would end at them.
+ * `shell`: a line `export NAME='value';` per variable, for `eval` in any POSIX shell. Names that are invalid in
+ * a shell (`isShellName`) are omitted, because a shell exits at them.
  * `json`: an object from names to values.
- * `k8s`: the field `env` of a container, as YAML. Values are in quotes: those that look like numbers
- * have to be strings.
- * @param variables as `containerVariables` makes them; their names need no quotes.
+ * `k8s`: the `env` field of a container, as YAML. Values are quoted, because numbers must be strings.
+ * @param variables from `containerVariables`; their names need no quotes.
  */
 export function formatVariables(variables: readonly EnvVar[], format: EnvFormat): string {
   return FORMATS[format](variables);
 }
 
-/** Whether a shell can have a variable of this name. It may not begin with a digit. */
+/** Whether the name is valid for a shell variable. A service name that starts with a digit gives an invalid one. */
 export function isShellName(name: string): boolean {
   return /^[A-Za-z_][A-Za-z0-9_]*$/.test(name);
 }
@@ -35,7 +34,7 @@ const FORMATS: Readonly<Record<EnvFormat, (variables: readonly EnvVar[]) => stri
   },
   k8s: (variables) => {
     if (variables.length === 0) return 'env: []\n';
-    // A string of JSON is one of YAML too.
+    // A JSON string is a valid YAML string.
     const items = variables.map(
       ({ name, value }) => `  - name: ${name}\n    value: ${JSON.stringify(value)}\n`,
     );
@@ -43,7 +42,7 @@ const FORMATS: Readonly<Record<EnvFormat, (variables: readonly EnvVar[]) => stri
   },
 };
 
-/** Nothing has a meaning between single quotes, but for the one that ends them. */
+/** Quotes a value for a POSIX shell: in single quotes, only the single quote itself is special. */
 function shellQuoted(value: string): string {
   return `'${value.replaceAll("'", "'\\''")}'`;
 }

@@ -1,29 +1,28 @@
-/** envvars/ makes the environment variables by which the kubelet tells containers of Services. */
+/** envvars/ computes the environment variables for Services that the kubelet sets in containers. */
 import { familyOf } from '../api/addresses.ts';
 import { portScheme } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';
 import type { Service, ServicePort } from '../api/objects.ts';
 
-/** An environment variable, as `env` of a container has it. */
+/** An environment variable, as in the `env` field of a container. */
 export interface EnvVar {
   readonly name: string;
   readonly value: string;
 }
 
-/** The API server's Service: every container hears of it. */
+/** The API server's Service: every container gets its variables. */
 const API_SERVER = 'default/kubernetes';
 
 /**
- * The variables that a container gets for Services, as the kubelet makes them when it starts one
- * (getServiceEnvVarMap): for the Services of its own namespace and for the API server's, which one of
- * the same name in its own namespace takes the place of. Services without a cluster IP, headless ones
- * and those of type ExternalName, make none.
+ * The variables that a container gets for Services, as in the kubelet (getServiceEnvVarMap): for the Services
+ * of its namespace and for the API server's Service. A Service named `kubernetes` in its namespace replaces
+ * the API server's. Services without a cluster IP (headless, ExternalName) have no variables.
  *
- * They come in the order of the Services' names. The kubelet's order is that of a map in Go, so of two
- * Services that make one variable (`db` and `db-service` both make `DB_SERVICE_PORT`) it takes either;
- * here it is the first, whose port that name stands for.
- * @param services those of all namespaces, in any order.
- * @param serviceLinks `enableServiceLinks` of the pod: false leaves the API server's Service alone.
+ * Variables are in the order of Service names. The kubelet iterates over a Go map. If two Services have the same
+ * variable (`DB_SERVICE_PORT` of `db` and `db-service`), it uses either; this function uses the first Service,
+ * which the name refers to.
+ * @param services the Services of all namespaces, in any order.
+ * @param serviceLinks `enableServiceLinks` of the pod; false: only the API server's Service.
  */
 export function containerVariables(
   services: Iterable<Service>,
@@ -47,9 +46,9 @@ export function containerVariables(
 }
 
 /**
- * The variables of one Service, in the kubelet's order (envvars.FromServices). Of a dual-stack Service
- * they have the first cluster IP only. There are none without a cluster IP, and without ports only
- * that of the host, where the kubelet would fail.
+ * The variables of one Service, in the kubelet's order (envvars.FromServices). They use the first cluster IP; a
+ * Service without one has no variables. A Service without ports has only the host variable, where the kubelet
+ * would fail.
  */
 export function serviceVariables(service: Service): EnvVar[] {
   const [host] = service.clusterIPs;
@@ -64,9 +63,9 @@ export function serviceVariables(service: Service): EnvVar[] {
 }
 
 /**
- * None for an all-ports Service (KEP-2610), refused or not: what it lists is a placeholder that nobody
- * serves. Its host is told all the same, so that a container that starts while the Service is refused
- * has it once it is served. So it does not matter whether the feature gate is on.
+ * The ports with variables. None for an all-ports Service (KEP-2610), because its listed port is a placeholder
+ * that is not served. This holds for a refused Service and without the feature gate too: a container keeps the
+ * variables of its start, and the Service may be served later.
  */
 function advertisedPorts(service: Service): readonly ServicePort[] {
   return portScheme(service, true).kind === 'listed' ? service.ports : [];
@@ -83,7 +82,7 @@ function portVariables(name: string, ports: readonly ServicePort[]): EnvVar[] {
   ];
 }
 
-/** Those that Docker once made for linked containers. */
+/** The variables that Docker defined for linked containers. */
 function linkVariables(prefix: string, host: string, ports: readonly ServicePort[]): EnvVar[] {
   const urlHost = familyOf(host) === 'IPv6' ? `[${host}]` : host;
   return ports.flatMap(({ protocol, port }, index) => {
@@ -100,7 +99,7 @@ function linkVariables(prefix: string, host: string, ports: readonly ServicePort
   });
 }
 
-/** `u-d-p` to `U_D_P`. A digit at the beginning stays, as it does in the kubelet. */
+/** Converts `u-d-p` to `U_D_P`. Like the kubelet, keeps a leading digit. */
 function variableName(name: string): string {
   return name.toUpperCase().replaceAll('-', '_');
 }

@@ -1,4 +1,4 @@
-/** What `portwide dns --forward` is made of: the resolvers, their health, the cache, and what is told of them. */
+/** Sets up `portwide dns --forward`: upstream resolvers, their health, the cache, and log lines. */
 import type { Logger } from 'pino';
 import type { DnsOptions } from '../../config/dns-settings.ts';
 import type { Resolver } from '../../dns/exchange.ts';
@@ -10,9 +10,9 @@ import type { DnsMetrics } from '../../metrics/dns.ts';
 import { UserError } from '../../process/errors.ts';
 
 /**
- * @param isSelf whether a resolver is the server itself.
- * @returns undefined when nothing is forwarded.
- * @throws UserError (a rejection)
+ * @param isSelf whether a resolver is this server, which would be a forwarding loop.
+ * @returns undefined if forwarding is disabled.
+ * @throws UserError if the resolvers cannot be read.
  */
 export async function createForwarding(
   { forward, cacheTtl }: DnsOptions,
@@ -24,11 +24,14 @@ export async function createForwarding(
   const list = new ResolverList({
     targets: forward,
     onChange: (resolvers) => {
-      log.info({ resolvers: resolvers.map(formatResolver) }, 'the resolvers have changed');
+      log.info({ resolvers: resolvers.map(formatResolver) }, 'upstream resolvers changed');
       forwarder.setResolvers(resolvers);
     },
     onFailure: (file, error) =>
-      log.warn({ file, err: error }, 'cannot read the resolvers; keeping those from before'),
+      log.warn(
+        { file, err: error },
+        'cannot read the upstream resolvers; keeping the previous ones',
+      ),
   });
   const resolvers = await list.start().catch((error: Error) => {
     throw new UserError(`--forward: ${error.message}`, { cause: error });
@@ -39,10 +42,10 @@ export async function createForwarding(
     random: Math.random,
   });
   const { forwarding } = metrics;
-  const away = new Set<string>();
-  const answers = (resolver: Resolver) => {
+  const failing = new Set<string>();
+  const recovered = (resolver: Resolver) => {
     const name = formatResolver(resolver);
-    if (away.delete(name)) log.info({ resolver: name }, 'the resolver answers again');
+    if (failing.delete(name)) log.info({ resolver: name }, 'upstream resolver answers again');
   };
   const forwarder = new Forwarder({
     resolvers,
@@ -51,26 +54,29 @@ export async function createForwarding(
     observer: {
       answered: (resolver, rcode, seconds) => {
         forwarding.answered(resolver, rcode, seconds);
-        answers(resolver);
+        recovered(resolver);
       },
       failed: (resolver, error) => {
         forwarding.failed(resolver, error.code);
         const name = formatResolver(resolver);
-        if (away.has(name)) return;
-        away.add(name);
-        log.warn({ resolver: name, err: error }, 'a resolver does not answer');
+        if (failing.has(name)) return;
+        failing.add(name);
+        log.warn({ resolver: name, err: error }, 'upstream resolver does not answer');
       },
       rejected: forwarding.rejected,
       probeFailed: forwarding.probeFailed,
-      probeAnswered: answers,
+      probeAnswered: recovered,
       allDown: forwarding.allDown,
     },
   });
-  followFiles(list);
+  reloadPeriodically(list);
   return { forwarder, cache };
 }
 
-/** For as long as the process lives. */
-function followFiles(list: ResolverList): void {
-  setTimeout(() => void list.reload().finally(() => followFiles(list)), RELOAD_PERIOD).unref();
+/** Reloads the files that list resolvers, until the process exits. */
+function reloadPeriodically(list: ResolverList): void {
+  setTimeout(
+    () => void list.reload().finally(() => reloadPeriodically(list)),
+    RELOAD_PERIOD,
+  ).unref();
 }

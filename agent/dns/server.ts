@@ -1,4 +1,4 @@
-/** `portwide dns`: its parts, in the order in which they are made and stopped. */
+/** Starts and stops the parts of `portwide dns`. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { isLoopback } from '../../api/addresses.ts';
@@ -19,14 +19,14 @@ import { checkSource, createSource } from '../source.ts';
 import { createForwarding } from './forward.ts';
 import { listen } from './listen.ts';
 
-/** Milliseconds for queries under way to be answered: a second more than resolvers get for one. */
+/** Milliseconds to drain pending queries: a second more than the timeout of an upstream query. */
 const DRAIN_LIMIT = 6000;
-/** Milliseconds between two log lines of a mistake that each query may come upon. */
-const MISTAKE_PERIOD = 10_000;
+/** Rate limit of log lines about internal errors, which every query may hit: milliseconds between two lines. */
+const ERROR_LOG_PERIOD = 10_000;
 
 /**
- * Runs the DNS server until SIGTERM or SIGINT, and answers for `--lameduck` longer.
- * @throws UserError and what else stands in the way of starting.
+ * Runs the DNS server until SIGTERM or SIGINT, and for `--lameduck` after it.
+ * @throws UserError if the server cannot start.
  */
 export async function runDnsServer(options: DnsOptions, log: Logger): Promise<void> {
   await checkSource(options);
@@ -37,8 +37,8 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   const zone = new Zone({
     clusterDomain: domain,
     onProblem: ({ object, field, reason }) =>
-      log.warn({ object, field, reason }, 'this makes no DNS record'),
-    // The clock of the control plane may be ahead.
+      log.warn({ object, field, reason }, 'no DNS record for this object'),
+    // The control plane's clock may be ahead.
     onEndpoints: (time) => metrics.programmed(Math.max(0, Date.now() - time) / 1000),
   });
   const addresses = new Set<string>();
@@ -51,7 +51,7 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   const { forwarder, cache } = forwarding ?? {};
   const resolvers = forwarder?.resolvers.map(({ resolver }) => formatResolver(resolver));
   log.info({ version: VERSION, domain, resolvers }, 'starting');
-  let lastMistake = Number.NEGATIVE_INFINITY;
+  let lastErrorLog = Number.NEGATIVE_INFINITY;
   const handle = createHandler({
     authority: {
       zone,
@@ -63,9 +63,9 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
     onInternalError: (error) => {
       metrics.internalErrors.inc();
       const now = performance.now();
-      if (now - lastMistake < MISTAKE_PERIOD) return;
-      lastMistake = now;
-      log.error({ err: error }, 'cannot answer a query');
+      if (now - lastErrorLog < ERROR_LOG_PERIOD) return;
+      lastErrorLog = now;
+      log.error({ err: error }, 'internal error while answering a query');
     },
   });
   const server = new DnsServer({ port, handle, onServed: metrics.served, addresses });
@@ -78,7 +78,7 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   let isStopping = false;
   const pages = dnsPages(metrics.registry, () => {
     if (isStopping) return 'stopping';
-    return zone.isSynced ? undefined : 'not all Services and EndpointSlices have been listed yet';
+    return zone.isSynced ? undefined : 'waiting for the first list of Services and EndpointSlices';
   });
   const pageServer =
     metricsBindAddress &&
@@ -94,22 +94,22 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
     log,
     observer: metrics.api,
   });
-  const early = await Promise.race([source.start(), stopping]);
-  // The first lists leave garbage of several times what is kept of them.
-  const stopMemory = early === undefined ? releaseFreeMemory() : undefined;
-  if (early === undefined) log.info({ ...zone.sizes }, 'serving');
+  const earlySignal = await Promise.race([source.start(), stopping]);
+  // The first lists leave several times their size as garbage.
+  const stopMemory = earlySignal === undefined ? releaseFreeMemory() : undefined;
+  if (earlySignal === undefined) log.info({ ...zone.sizes }, 'serving');
 
   const signal = await stopping;
   isStopping = true;
-  // Nobody was sent here before.
-  if (early === undefined && options.lameduck > 0) {
-    log.info({ signal, lameduckMs: options.lameduck }, 'not ready any more; still answering');
+  // Before the first lists the server was not ready, and no client was sent to it.
+  if (earlySignal === undefined && options.lameduck > 0) {
+    log.info({ signal, lameduckMs: options.lameduck }, 'no longer ready; still answering queries');
     await sleep(options.lameduck);
   }
   log.info({ signal }, 'stopping');
   await listening.close();
   await server.drain(DRAIN_LIMIT);
-  if (early === undefined) await source.stop();
+  if (earlySignal === undefined) await source.stop();
   stopEventLoopWatch();
   stopMemory?.();
   pageServer?.close();

@@ -10,7 +10,7 @@ import { FakeTimers } from '../sync/fake-timers.ts';
 
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
-describe('config-restart: an agent whose configuration file changes', () => {
+describe('config-restart: restartOnChange', () => {
   let directory: string;
   let path: string;
   let restart: ReturnType<typeof restartOnChange> | undefined;
@@ -46,33 +46,33 @@ describe('config-restart: an agent whose configuration file changes', () => {
   };
   const changes = () => restart?.changes();
 
-  it('waits for a random time, shows it in a metric, and exits with status 75', async () => {
+  it('waits for a random time, counts the change, and exits with status 75', async () => {
     start(30_000);
     assert.equal(changes()?.isPending, false);
     replace(`${HEAD}mode: iptables\n`);
-    await waitFor('it waits', () => changes()?.isPending);
+    await waitFor('the restart is pending', () => changes()?.isPending);
     assert.deepEqual(changes()?.counts, { accepted: 1, unusable: 0, cancelled: 0 });
     assert.equal(log.at(-1)?.seconds, 7.5);
     timers.advance(7499);
     assert.deepEqual(statuses, []);
     timers.advance(1);
-    await waitFor('it ends', () => statuses.length > 0);
+    await waitFor('the process exits', () => statuses.length > 0);
     assert.deepEqual(statuses, [75]);
   });
 
-  it('ends at once without jitter', async () => {
+  it('exits immediately without jitter', async () => {
     start(0);
     replace(`${HEAD}mode: iptables\n`);
-    await waitFor('it ends', () => statuses.length > 0);
+    await waitFor('the process exits', () => statuses.length > 0);
     assert.deepEqual(statuses, [75]);
   });
 
-  it('keeps running when the change is taken back or cannot be used', async () => {
+  it('keeps running when the file is reverted or becomes invalid', async () => {
     start(30_000);
     replace(`${HEAD}mode: iptables\n`);
-    await waitFor('it waits', () => changes()?.isPending);
+    await waitFor('the restart is pending', () => changes()?.isPending);
     replace(`${HEAD}mode: nonsense\n`);
-    await waitFor('it does not', () => changes()?.counts.unusable === 1);
+    await waitFor('the restart is cancelled', () => changes()?.counts.unusable === 1);
     assert.deepEqual(changes(), {
       isPending: false,
       counts: { accepted: 1, unusable: 1, cancelled: 1 },

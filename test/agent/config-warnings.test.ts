@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type ConfigWarningOptions, configWarnings } from '../../agent/config-warnings.ts';
 
-/** As it should be: nothing is warned of. */
+/** Options that cause no warning. */
 const GOOD: ConfigWarningOptions['options'] = {
   detectLocalMode: 'ClusterCIDR',
   clusterCidr: ['10.244.0.0/16'],
@@ -21,61 +21,59 @@ const node = (addresses: readonly string[], podCIDRs: readonly string[] = []) =>
 });
 const V6 = node(['2001:db8::1', '192.0.2.1']);
 const NODE_PORTS = '--nodeport-addresses (nodePortAddresses)';
-const CLUSTER_CIDR = '--cluster-cidr (clusterCIDR)';
+const ALL_ADDRESSES = 'NodePort Services accept connections on all local addresses';
+const NOT_MASQUERADED = {
+  message: 'connections to cluster IPs are not masqueraded',
+  setting: '--cluster-cidr (clusterCIDR)',
+  effect: 'clients outside the cluster cannot use cluster IPs',
+};
 
-describe('config-warnings: warnings of the configuration, as kube-proxy has them', () => {
+describe('config-warnings: configWarnings', () => {
   for (const [title, nodePorts, options, own, expected] of [
-    ['none', ['primary'], {}, undefined, []],
-    ['none, with all', ['all'], {}, undefined, []],
-    ['none, with localhost and a CIDR', ['localhost', '192.0.2.0/24'], {}, undefined, []],
-    ['none, with CIDRs', ['192.0.2.0/24'], {}, undefined, []],
+    ['nothing with NodePorts on primary', ['primary'], {}, undefined, []],
+    ['nothing with NodePorts on all', ['all'], {}, undefined, []],
     [
-      'NodePorts on all addresses',
+      'nothing with NodePorts on localhost and a CIDR',
+      ['localhost', '192.0.2.0/24'],
+      {},
+      undefined,
+      [],
+    ],
+    ['nothing with NodePorts on CIDRs', ['192.0.2.0/24'], {}, undefined, []],
+    [
+      'NodePorts on all addresses by default',
       [],
       {},
       undefined,
       [
-        [
-          NODE_PORTS,
-          'is unset: NodePort Services accept connections on all local addresses; consider --nodeport-addresses=primary',
-        ],
+        {
+          message: ALL_ADDRESSES,
+          setting: NODE_PORTS,
+          reason: 'unset',
+          hint: 'consider --nodeport-addresses=primary',
+        },
       ],
     ],
     [
-      'a primary family without a CIDR for NodePorts',
+      'no NodePort CIDR of the primary family',
       ['192.0.2.0/24'],
       { clusterCidr: ['fd00::/48'] },
       V6,
-      [
-        [
-          NODE_PORTS,
-          'has no IPv6 CIDR: NodePort Services accept connections on all local IPv6 addresses',
-        ],
-      ],
+      [{ message: ALL_ADDRESSES, setting: NODE_PORTS, family: 'IPv6', reason: 'no IPv6 CIDR' }],
     ],
     [
-      'two families and one CIDR for NodePorts',
+      'no NodePort CIDR of one family with dual-stack cluster CIDRs',
       ['192.0.2.0/24'],
       { clusterCidr: ['10.244.0.0/16', 'fd00::/48'] },
       undefined,
-      [
-        [
-          NODE_PORTS,
-          'has no IPv6 CIDR: NodePort Services accept connections on all local IPv6 addresses',
-        ],
-      ],
+      [{ message: ALL_ADDRESSES, setting: NODE_PORTS, family: 'IPv6', reason: 'no IPv6 CIDR' }],
     ],
     [
-      'two families by pod CIDRs',
+      'no NodePort CIDR of one family with dual-stack pod CIDRs',
       ['192.0.2.0/24'],
       {},
       node(['192.0.2.1'], ['10.244.0.0/24', 'fd00::/64']),
-      [
-        [
-          NODE_PORTS,
-          'has no IPv6 CIDR: NodePort Services accept connections on all local IPv6 addresses',
-        ],
-      ],
+      [{ message: ALL_ADDRESSES, setting: NODE_PORTS, family: 'IPv6', reason: 'no IPv6 CIDR' }],
     ],
     [
       'no cluster CIDR',
@@ -83,10 +81,10 @@ describe('config-warnings: warnings of the configuration, as kube-proxy has them
       { clusterCidr: [] },
       undefined,
       [
-        [
-          CLUSTER_CIDR,
-          'is unset: connections from pods cannot be told from others, so none to cluster IPs are masqueraded, and clients outside the cluster cannot use cluster IPs',
-        ],
+        {
+          ...NOT_MASQUERADED,
+          reason: 'unset, so local pods cannot be detected',
+        },
       ],
     ],
     [
@@ -94,28 +92,26 @@ describe('config-warnings: warnings of the configuration, as kube-proxy has them
       ['primary'],
       {},
       V6,
-      [
-        [
-          CLUSTER_CIDR,
-          'has no IPv6 CIDR, the primary family: IPv6 connections to cluster IPs are not masqueraded, and clients outside the cluster cannot use those',
-        ],
-      ],
+      [{ ...NOT_MASQUERADED, family: 'IPv6', reason: 'no CIDR of the primary IP family' }],
     ],
-    ['--bind-address says which is primary', ['primary'], { bindAddress: '192.0.2.1' }, V6, []],
     [
-      'pods told in another way',
+      'nothing when --bind-address has the family of the cluster CIDR',
+      ['primary'],
+      { bindAddress: '192.0.2.1' },
+      V6,
+      [],
+    ],
+    [
+      'nothing without a cluster CIDR in another mode of local pod detection',
       ['primary'],
       { clusterCidr: [], detectLocalMode: 'BridgeInterface' },
       undefined,
       [],
     ],
   ] as const) {
-    it(title, () => {
+    it(`warns about ${title}`, () => {
       const warnings = configWarnings({ options: { ...GOOD, ...options }, nodePorts, node: own });
-      assert.deepEqual(
-        warnings.map(({ setting, message }) => [setting, message]),
-        expected,
-      );
+      assert.deepEqual(warnings, expected);
     });
   }
 });

@@ -15,54 +15,54 @@ import { watchConfig } from '../../agent/config-watch.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
-/** So long that only events explain what is noticed. */
+/** A poll interval that never elapses, so that only events are noticed. */
 const NEVER = 3_600_000;
 
-/** No agent starts with what begins so. */
+/** Rejects content that starts with `bad`. */
 const check = async (content: string) => {
   if (content.startsWith('bad')) throw new Error(content.trim());
 };
 
-describe('config-watch: watching the configuration file', () => {
+describe('config-watch: watchConfig', () => {
   let directory: string;
-  let end: (() => void) | undefined;
+  let stop: (() => void) | undefined;
   let changes: number;
   let problems: string[];
-  let unusable: string[];
+  let invalid: string[];
   const at = (name: string) => join(directory, name);
 
   beforeEach(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-watch-'));
     changes = 0;
     problems = [];
-    unusable = [];
+    invalid = [];
   });
   afterEach(() => {
-    end?.();
-    end = undefined;
+    stop?.();
+    stop = undefined;
     rmSync(directory, { recursive: true, force: true });
   });
 
-  /** Watches what is there now. */
+  /** Watches a file for changes of its current content. */
   const start = (path: string, { pollMs = NEVER, content = readFileSync(path, 'utf8') } = {}) => {
-    end = watchConfig({
+    stop = watchConfig({
       file: { path, content },
       check,
       onChange: () => {
         changes += 1;
       },
-      onInvalid: (reason) => unusable.push(reason),
+      onInvalid: (reason) => invalid.push(reason),
       onReadError: (reason) => problems.push(reason),
       settleMs: 5,
       pollMs,
     });
   };
   const changed = () => waitFor('the change is noticed', () => changes === 1);
-  /** Waits until a change that came later, and is waited for longer, was noticed. */
+  /** Waits until a later change with a longer settle time is noticed, so that earlier events have been handled. */
   const eventsPassed = async () => {
     writeFileSync(at('marker'), '');
     let noticed = false;
-    const endMarker = watchConfig({
+    const stopMarker = watchConfig({
       file: { path: at('marker'), content: '' },
       check,
       onChange: () => {
@@ -75,28 +75,28 @@ describe('config-watch: watching the configuration file', () => {
     });
     replace('marker', 'x');
     await waitFor('a later change is noticed', () => noticed);
-    endMarker();
+    stopMarker();
   };
   const replace = (name: string, content: string) => {
     writeFileSync(at('.draft'), content);
     renameSync(at('.draft'), at(name));
   };
 
-  it('a file that is written in place', async () => {
+  it('notices a file written in place', async () => {
     writeFileSync(at('f'), 'a');
     start(at('f'));
     writeFileSync(at('f'), 'b');
     await changed();
   });
 
-  it('a file that is renamed over it', async () => {
+  it('notices a file renamed over it', async () => {
     writeFileSync(at('f'), 'a');
     start(at('f'));
     replace('f', 'b');
     await changed();
   });
 
-  it('the links of a ConfigMap mount', async () => {
+  it('notices the renamed link of a ConfigMap mount, unless the content is the same', async () => {
     for (const [version, content] of [
       ['..1', 'a'],
       ['..2', 'a'],
@@ -119,7 +119,7 @@ describe('config-watch: watching the configuration file', () => {
     await changed();
   });
 
-  it('a link to elsewhere, from time to time', async () => {
+  it('notices by polling a change behind a link to another directory', async () => {
     mkdirSync(at('here'));
     mkdirSync(at('there'));
     writeFileSync(at('there/f'), 'a');
@@ -129,21 +129,21 @@ describe('config-watch: watching the configuration file', () => {
     await changed();
   });
 
-  it('a change between reading and watching', async () => {
+  it('notices a change before watching started', async () => {
     writeFileSync(at('f'), 'b');
     start(at('f'), { content: 'a' });
     await changed();
   });
 
-  it('not what is gone, or cannot be read, which is told once; but what comes back changed', async () => {
+  it('reports a missing or unreadable file once, and notices when it returns with a change', async () => {
     writeFileSync(at('f'), 'a');
     start(at('f'), { pollMs: 5 });
     unlinkSync(at('f'));
-    await waitFor('the problem is told', () => problems.length > 0);
+    await waitFor('the problem is reported', () => problems.length > 0);
     mkdirSync(at('f'));
-    await waitFor('the other problem is told', () => problems.length > 1);
+    await waitFor('the other problem is reported', () => problems.length > 1);
     rmSync(at('f'), { recursive: true });
-    await waitFor('the first is told again', () => problems.length > 2);
+    await waitFor('the first problem is reported again', () => problems.length > 2);
     replace('f', 'a');
     await eventsPassed();
     assert.equal(changes, 0);
@@ -151,62 +151,63 @@ describe('config-watch: watching the configuration file', () => {
     await changed();
     assert.deepEqual(
       problems.map((problem) => problem.replace(/:.*/s, '')),
-      ['ENOENT', 'it is no regular file', 'ENOENT'],
+      ['ENOENT', 'not a regular file', 'ENOENT'],
     );
   });
 
-  it('not what cannot be used, which is told once; but what can be, after it', async () => {
+  it('reports invalid content once per reason, and notices valid content after it', async () => {
     writeFileSync(at('f'), 'a');
     start(at('f'), { pollMs: 5 });
-    const told = (count: number) => waitFor(`${count} are told`, () => unusable.length >= count);
+    const reported = (count: number) =>
+      waitFor(`${count} are reported`, () => invalid.length >= count);
     replace('f', 'bad b');
-    await told(1);
+    await reported(1);
     replace('f', 'bad b\n'); // for the same reason
     await eventsPassed();
     replace('f', 'bad c');
-    await told(2);
+    await reported(2);
     replace('f', 'a');
     await eventsPassed();
     replace('f', 'bad c');
-    await told(3);
+    await reported(3);
     assert.equal(changes, 0);
     replace('f', 'd');
     await changed();
-    assert.deepEqual(unusable, ['bad b', 'bad c', 'bad c']);
+    assert.deepEqual(invalid, ['bad b', 'bad c', 'bad c']);
     assert.deepEqual(problems, []);
   });
 
-  it('what can be used since something else changed', async () => {
+  it('notices content that becomes valid because something else changed', async () => {
     writeFileSync(at('f'), 'a');
     let isMissing = true;
-    let ended = false;
-    end = watchConfig({
+    let isChanged = false;
+    stop = watchConfig({
       file: { path: at('f'), content: 'a' },
       check: async () => {
         if (isMissing) throw new Error('kubeconfig');
       },
       onChange: () => {
-        ended = true;
+        isChanged = true;
       },
-      onInvalid: (reason) => unusable.push(reason),
+      onInvalid: (reason) => invalid.push(reason),
       onReadError: assert.fail,
       pollMs: 5,
     });
     replace('f', 'b');
-    await waitFor('it is told', () => unusable.length > 0);
+    await waitFor('it is reported', () => invalid.length > 0);
     isMissing = false;
-    await waitFor('the change is noticed', () => ended);
-    assert.deepEqual(unusable, ['kubeconfig']);
+    await waitFor('the change is noticed', () => isChanged);
+    assert.deepEqual(invalid, ['kubeconfig']);
   });
 
-  it('once, however many looks are under way', async () => {
+  it('notices a change once when checks overlap', async () => {
     writeFileSync(at('f'), 'b');
     const { promise: checked, resolve } = Promise.withResolvers<void>();
-    let looks = 0;
-    end = watchConfig({
+    let checks = 0;
+    stop = watchConfig({
       file: { path: at('f'), content: 'a' },
       check: () => {
-        looks += 1;
+        checks += 1;
         return checked;
       },
       onChange: () => {
@@ -216,7 +217,7 @@ describe('config-watch: watching the configuration file', () => {
       onReadError: assert.fail,
       pollMs: 5,
     });
-    await waitFor('there are three', () => looks >= 3);
+    await waitFor('three checks have started', () => checks >= 3);
     resolve();
     await changed();
     await eventsPassed();
@@ -231,7 +232,7 @@ describe('config-watch: watching the configuration file', () => {
       waits = [];
       cancelled = 0;
       writeFileSync(at('f'), 'a');
-      end = watchConfig({
+      stop = watchConfig({
         file: { path: at('f'), content: 'a' },
         check,
         onChange: () => {
@@ -241,7 +242,7 @@ describe('config-watch: watching the configuration file', () => {
         onCancel: () => {
           cancelled += 1;
         },
-        onInvalid: (reason) => unusable.push(reason),
+        onInvalid: (reason) => invalid.push(reason),
         onReadError: (reason) => problems.push(reason),
         delayMs: () => 10_000,
         timers,
@@ -251,7 +252,7 @@ describe('config-watch: watching the configuration file', () => {
     });
     const waiting = (count = 1) => waitFor(`${count} waits`, () => waits.length === count);
 
-    it('ends after the delay, which further changes do not prolong', async () => {
+    it('notices after the delay, which further changes do not restart', async () => {
       replace('f', 'b');
       await waiting();
       timers.advance(9000);
@@ -263,7 +264,7 @@ describe('config-watch: watching the configuration file', () => {
       assert.equal(timers.pending, 0);
     });
 
-    it('cancels when the original content is back, and delays the next change anew', async () => {
+    it('cancels when the file is reverted, and delays the next change again', async () => {
       replace('f', 'b');
       await waiting();
       replace('f', 'a');
@@ -277,7 +278,7 @@ describe('config-watch: watching the configuration file', () => {
       await changed();
     });
 
-    it('cancels when the file becomes unusable or unreadable', async () => {
+    it('cancels when the file becomes invalid or unreadable', async () => {
       replace('f', 'b');
       await waiting();
       replace('f', 'bad');
@@ -288,14 +289,14 @@ describe('config-watch: watching the configuration file', () => {
       await waitFor('it is cancelled again', () => cancelled === 2);
       timers.advance(20_000);
       await eventsPassed();
-      assert.deepEqual([changes, unusable, problems.length], [0, ['bad'], 1]);
+      assert.deepEqual([changes, invalid, problems.length], [0, ['bad'], 1]);
     });
 
-    it('checks the file again when the delay is over', async () => {
-      end?.();
-      end = undefined;
+    it('checks the file again after the delay', async () => {
+      stop?.();
+      stop = undefined;
       let content = 'b';
-      end = watchConfig({
+      stop = watchConfig({
         file: { path: at('f'), content: 'x' },
         check: async () => {
           if (content === 'bad') throw new Error('bad');
@@ -304,7 +305,7 @@ describe('config-watch: watching the configuration file', () => {
           changes += 1;
         },
         onWait: (milliseconds) => waits.push(milliseconds),
-        onInvalid: (reason) => unusable.push(reason),
+        onInvalid: (reason) => invalid.push(reason),
         onReadError: assert.fail,
         delayMs: () => 10_000,
         timers,
@@ -312,15 +313,15 @@ describe('config-watch: watching the configuration file', () => {
         pollMs: NEVER,
       });
       await waiting();
-      // Something that the file names is gone; no event tells.
+      // A file that the content refers to is removed, without an event.
       content = 'bad';
       timers.advance(10_000);
-      await waitFor('it is told', () => unusable.length === 1);
+      await waitFor('it is reported', () => invalid.length === 1);
       assert.equal(changes, 0);
     });
   });
 
-  it('once, and nothing after its end', async () => {
+  it('notices only the first change, and nothing after it stopped', async () => {
     writeFileSync(at('f'), 'a');
     start(at('f'));
     replace('f', 'b');
@@ -329,7 +330,7 @@ describe('config-watch: watching the configuration file', () => {
     replace('f', 'd');
 
     let other = 0;
-    const endOther = watchConfig({
+    const stopOther = watchConfig({
       file: { path: at('f'), content: 'd' },
       check,
       onChange: () => {
@@ -342,6 +343,6 @@ describe('config-watch: watching the configuration file', () => {
     replace('f', 'e');
     await waitFor('the other notices', () => other === 1);
     assert.equal(changes, 1);
-    endOther();
+    stopOther();
   });
 });

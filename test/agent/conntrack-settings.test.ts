@@ -7,14 +7,14 @@ import {
 } from '../../agent/conntrack-settings.ts';
 import { DEFAULTS, type RunOptions } from '../../config/settings.ts';
 
-const LEFT_ALONE: RunOptions = {
+const UNCHANGED: RunOptions = {
   ...DEFAULTS,
   conntrackMaxPerCore: 0,
   conntrackTcpTimeoutEstablished: 0,
   conntrackTcpTimeoutCloseWait: 0,
 };
 
-/** Settings in memory; those that throw are given as errors. */
+/** Kernel settings in memory. An Error as value is thrown on writing. */
 function fakeKernel(sysctls: Record<string, string | Error>, hashsize: string | Error) {
   const written: string[] = [];
   const kernel: ConntrackKernel = {
@@ -58,8 +58,8 @@ const KERNEL = {
   'net.netfilter.nf_conntrack_udp_timeout_stream': '120',
 };
 
-describe('conntrack settings', () => {
-  for (const [perCore, least, cpus, expected] of [
+describe('conntrack-settings: configureConntrack', () => {
+  for (const [perCore, min, cpus, expected] of [
     [32_768, 131_072, 2, 131_072],
     [32_768, 131_072, 4, 131_072],
     [32_768, 131_072, 8, 262_144],
@@ -67,13 +67,13 @@ describe('conntrack settings', () => {
     [0, 131_072, 8, undefined],
     [2 ** 31 - 1, 0, 64, 2 ** 31 - 1],
   ] as const) {
-    it(`${perCore} for each of ${cpus} CPUs and at least ${least} are ${expected}`, () => {
-      const options = { ...DEFAULTS, conntrackMaxPerCore: perCore, conntrackMin: least };
+    it(`sets nf_conntrack_max to ${expected} for ${cpus} CPUs, ${perCore} per CPU and a minimum of ${min}`, () => {
+      const options = { ...DEFAULTS, conntrackMaxPerCore: perCore, conntrackMin: min };
       assert.equal(conntrackMax(options, cpus), expected);
     });
   }
 
-  it('all of them, in seconds', () => {
+  it('sets all sysctls, with timeouts in whole seconds', () => {
     const options = {
       ...DEFAULTS,
       conntrackTcpBeLiberal: true,
@@ -90,20 +90,20 @@ describe('conntrack settings', () => {
     });
   });
 
-  it('less than a second is one: none would forget at once', () => {
-    const options = { ...LEFT_ALONE, conntrackUdpTimeout: 10 };
+  it('rounds a timeout below one second up to 1, because 0 would expire entries immediately', () => {
+    const options = { ...UNCHANGED, conntrackUdpTimeout: 10 };
     assert.deepEqual(conntrackSysctls(options, 8), [
       ['net.netfilter.nf_conntrack_udp_timeout', '1'],
     ]);
   });
 
-  it('0 leaves everything as it is', async () => {
+  it('changes nothing for options that are 0', async () => {
     const { setUp, written, warnings } = fakeKernel({}, '1\n');
-    await setUp(LEFT_ALONE);
+    await setUp(UNCHANGED);
     assert.deepEqual([written, warnings], [[], []]);
   });
 
-  it('only what differs is written, and the hash table is only made larger', async () => {
+  it('writes only values that differ, and only enlarges the hash table', async () => {
     const { setUp, written, warnings } = fakeKernel(KERNEL, '65536\n');
     await setUp(DEFAULTS);
     assert.deepEqual(written, [
@@ -120,7 +120,7 @@ describe('conntrack settings', () => {
     ]);
   });
 
-  it('what is missing or read-only is warned of, and the rest is set', async () => {
+  it('warns about missing and read-only settings, and sets the others', async () => {
     const readOnly = new Error('EROFS');
     const { 'net.netfilter.nf_conntrack_tcp_timeout_established': _, ...rest } = KERNEL;
     const sysctls = { ...rest, 'net.netfilter.nf_conntrack_max': readOnly };
@@ -128,9 +128,9 @@ describe('conntrack settings', () => {
     await setUp(DEFAULTS);
     assert.deepEqual(written, ['net.netfilter.nf_conntrack_tcp_timeout_close_wait=3600']);
     assert.deepEqual(warnings, [
-      'net.netfilter.nf_conntrack_max: cannot set',
-      'net.netfilter.nf_conntrack_tcp_timeout_established: cannot set: this kernel has no such sysctl',
-      'hashsize: cannot set; many connections are slow',
+      'net.netfilter.nf_conntrack_max: cannot set sysctl',
+      'net.netfilter.nf_conntrack_tcp_timeout_established: cannot set sysctl',
+      'hashsize: cannot resize the conntrack hash table',
     ]);
   });
 });

@@ -2,15 +2,15 @@ import assert from 'node:assert/strict';
 import { AgentEvents } from '../../agent/events.ts';
 import { service } from '../fixtures.ts';
 
-describe('Events on Services', () => {
-  it('say what the log says, with the field, and name the node where it is one node alone', () => {
-    const told: unknown[] = [];
+describe('events: AgentEvents.refusals', () => {
+  it('records an Event per refusal and warning, per node if only the node has the problem', () => {
+    const recorded: unknown[] = [];
     const events = {
       normal: assert.fail,
       warning: (regarding: object, reason: string, note: string) =>
-        told.push(['this node', regarding, reason, note]),
+        recorded.push(['this node', regarding, reason, note]),
       sharedWarning: (regarding: object, reason: string, note: string) =>
-        told.push(['all nodes', regarding, reason, note]),
+        recorded.push(['all nodes', regarding, reason, note]),
     };
     const refusal = {
       serviceKey: 'a/b',
@@ -33,7 +33,7 @@ describe('Events on Services', () => {
       name,
       uid: `uid of ${namespace}/${name}`,
     });
-    assert.deepEqual(told, [
+    assert.deepEqual(recorded, [
       ['all nodes', ref('a', 'b'), 'RefusedOverlap', 'spec.x: no'],
       ['this node', ref('a', 'b'), 'RefusedNodeAddress', 'on node node-a: spec.x: no'],
       ['all nodes', ref('c', 'd'), 'ServedWithWarning', 'spec.y: beware'],

@@ -12,8 +12,8 @@ const OPTIONS = {
   manifests: 'manifests',
 };
 
-describe('health: the health of the agent', () => {
-  it('is bad when something has been queued for two sync periods', () => {
+describe('health: health of the agent', () => {
+  it('is unhealthy when a change has been queued for two sync periods', () => {
     let elapsed = 0;
     const health = proxyHealth(
       { options: OPTIONS, syncPeriod: 30_000, missingInputs: () => [] },
@@ -29,18 +29,18 @@ describe('health: the health of the agent', () => {
     assert.equal(health.report().healthy, true);
   });
 
-  it('tells again of a health check node port that is taken when its Service comes back', async () => {
+  it('reports a health check node port in use again when its Service is recreated', async () => {
     const other = createServer().listen({ host: '127.0.0.1', port: 0 });
     await once(other, 'listening');
     const { port } = other.address() as AddressInfo;
-    const told: string[] = [];
+    const reported: string[] = [];
     const counter = (name: string) =>
       new Counter({ name, help: name, labelNames: ['code'], registers: [] });
     const health = startHealth({
       options: OPTIONS,
       syncPeriod: 30_000,
       missingInputs: () => [],
-      events: { startFailed: assert.fail, nodeWarning: (service) => told.push(service) },
+      events: { startFailed: assert.fail, nodeWarning: (service) => reported.push(service) },
       metrics: {
         healthz: counter('healthz'),
         livez: counter('livez'),
@@ -49,16 +49,16 @@ describe('health: the health of the agent', () => {
       log: { debug() {}, info() {}, warn() {}, error() {} },
     });
     try {
-      health.setNodeFacts('IPv4', { addresses: ['127.0.0.1'], primary: [] });
-      const serve = (wanted: number) =>
+      health.setNodeAddresses('IPv4', { addresses: ['127.0.0.1'], primary: [] });
+      const serve = (healthPort: number) =>
         health.servicesChanged([
-          { serviceKey: 'default/web', family: 'IPv4', port: wanted, localEndpoints: 1 },
+          { serviceKey: 'default/web', family: 'IPv4', port: healthPort, localEndpoints: 1 },
         ]);
       serve(port);
-      await waitFor('it is told', () => told.length === 1);
+      await waitFor('it is reported', () => reported.length === 1);
       serve(0);
       serve(port);
-      await waitFor('it is told again', () => told.length === 2);
+      await waitFor('it is reported again', () => reported.length === 2);
     } finally {
       health.close();
       other.close();

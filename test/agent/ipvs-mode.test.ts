@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { keepsConnReuseMode } from '../../agent/ipvs-mode.ts';
 
-describe('ipvs-mode: conn_reuse_mode of IPVS', () => {
-  for (const [release, may] of [
+describe('ipvs-mode: keepsConnReuseMode', () => {
+  for (const [release, keeps] of [
     ['3.10.0-1160.el7.x86_64', true],
     ['4.0.9', true],
     ['4.1.0', false],
@@ -14,8 +14,8 @@ describe('ipvs-mode: conn_reuse_mode of IPVS', () => {
     ['6.1.0-rc1+', true],
     ['10.0', true],
   ] as const) {
-    it(`is ${may ? 'left alone' : 'switched off'} in Linux ${release}`, () => {
-      assert.equal(keepsConnReuseMode(release), may);
+    it(`${keeps ? 'keeps' : 'disables'} conn_reuse_mode in Linux ${release}`, () => {
+      assert.equal(keepsConnReuseMode(release), keeps);
     });
   }
 });

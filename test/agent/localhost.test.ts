@@ -11,7 +11,7 @@ const counter = (name: string, ...labelNames: string[]) =>
 
 const LOG = { debug() {}, info() {}, warn() {}, error() {} };
 
-describe('localhost: node ports on localhost', () => {
+describe('localhost: localhostNodePorts', () => {
   const servers: Server[] = [];
   let proxy: ReturnType<typeof localhostNodePorts> | undefined;
   afterEach(async () => {
@@ -26,15 +26,15 @@ describe('localhost: node ports on localhost', () => {
     return (server.address() as AddressInfo).port;
   }
 
-  it('that cannot be served are told anew when the Service gets another one, or is created again', async () => {
+  it('reports a failure again when the Service gets another node port or is recreated', async () => {
     const [one, two] = [await takenPort(), await takenPort()];
     const failures = counter('failures');
-    const told: string[] = [];
+    const reported: string[] = [];
     proxy = localhostNodePorts(
       ['IPv4'],
       { localhostListenFailures: failures, localhostConnections: counter('some', 'result') },
       LOG,
-      (service, message) => told.push(`${service}: ${message}`),
+      (service, message) => reported.push(`${service}: ${message}`),
     );
     const serve = (port: number) =>
       proxy?.update([
@@ -50,14 +50,16 @@ describe('localhost: node ports on localhost', () => {
     for (const [attempt, port] of [one, two, 0, two].entries()) {
       serve(port);
       if (port > 0) {
-        await waitFor(`attempt ${attempt} is told`, () => told.at(-1)?.includes(`${port} cannot`));
+        await waitFor(`attempt ${attempt} is reported`, () =>
+          reported.at(-1)?.includes(`${port} cannot`),
+        );
       }
     }
-    await waitFor('all are told', () => told.length === 3);
+    await waitFor('all are reported', () => reported.length === 3);
     assert.equal((await failures.get()).values[0]?.value, 3);
   });
 
-  it('count connections, by whether an endpoint took them', async () => {
+  it('counts connections by whether an endpoint accepted them', async () => {
     const pod = await takenPort(createServer((socket) => socket.end('well')));
     const [gone, nodePort] = [await takenPort(), await takenPort()];
     for (const server of servers.splice(-2)) await new Promise((resolve) => server.close(resolve));
@@ -79,9 +81,9 @@ describe('localhost: node ports on localhost', () => {
       const endpoints = [{ address: '127.0.0.1', port }];
       const key = { id: 'web', serviceKey: 'default/web', family: 'IPv4' } as const;
       proxy.update([{ ...key, port: nodePort, endpoints, affinitySeconds: 0 }]);
-      await waitFor('a connection is taken', () => {
+      await waitFor('a connection is accepted', () => {
         const client = connect(nodePort, '127.0.0.1').resume();
-        // The proxy resets it when no endpoint takes it.
+        // The proxy resets it when no endpoint accepts it.
         client.on('error', () => {});
         return once(client, 'connect').then(
           () => true,

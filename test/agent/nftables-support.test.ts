@@ -10,37 +10,43 @@ import { nftCommand } from '../../nft/command.ts';
 import { VERSION_TIMEOUT } from '../../process/run-program.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
 
-describe('nftables-support: what the nftables mode takes', () => {
-  it('Linux 5.13 or later, as uname writes it', () => {
+describe('nftables-support: nftablesSupport', () => {
+  it('kernelTooOld requires Linux 5.13, in the format of uname', () => {
     for (const release of ['5.13.0-rc1', '5.14.0-570.el9.x86_64', '6.1.0-37-amd64', '10.0', '']) {
       assert.equal(kernelTooOld(release), undefined, release);
     }
     for (const release of ['5.12.19', '5.4.0-216-generic', '4.19.0', '5']) {
-      assert.equal(kernelTooOld(release), `Linux ${release} is too old: it takes 5.13`);
+      assert.equal(kernelTooOld(release), `Linux ${release} is too old: 5.13 or later is required`);
     }
   });
 
-  it('nft 1.0.1 or later, as nft writes it', () => {
+  it('nftTooOld requires nft 1.0.1, in the format of nft --version', () => {
     for (const version of ['1.0.1', '1.0.6', '1.1', '2']) {
       assert.equal(nftTooOld(`nftables v${version} (Lester Gooch #5)`), undefined, version);
     }
-    assert.equal(nftTooOld('nftables v1.0.0 (Fearless)'), 'nft 1.0.0 is too old: it takes 1.0.1');
-    assert.equal(nftTooOld('nftables v0.9.8 (E.D.S.)'), 'nft 0.9.8 is too old: it takes 1.0.1');
+    assert.equal(
+      nftTooOld('nftables v1.0.0 (Fearless)'),
+      'nft 1.0.0 is too old: 1.0.1 or later is required',
+    );
+    assert.equal(
+      nftTooOld('nftables v0.9.8 (E.D.S.)'),
+      'nft 0.9.8 is too old: 1.0.1 or later is required',
+    );
     assert.equal(nftTooOld('something else'), undefined);
   });
 
-  it('is tried with a table of another name: the one that is there may be of another version', () => {
+  it('probes with another table name, because the existing table may be of another version', () => {
     const script = nftablesProbeScript('IPv6');
     assert.match(script, /^table ip6 portwide-probe \{$/m);
     assert.doesNotMatch(script, / portwide\s/);
   });
 
-  describe('is not known to be missing where nft hangs: nothing else is picked for that', () => {
+  describe('rejects, instead of reporting no support, when nft hangs', () => {
     const programs = new FakePrograms();
     beforeEach(() => programs.install());
     afterEach(() => programs.remove());
 
-    it('when it is asked for its version', async () => {
+    it('at nft --version', async () => {
       programs.write('nft', 'exec sleep 1000');
       const { setTimeout } = globalThis;
       const { mock: timers } = mock.method(
@@ -59,7 +65,7 @@ describe('nftables-support: what the nftables mode takes', () => {
       }
     });
 
-    it('when it checks a table', async () => {
+    it('at nft --check', async () => {
       programs.write(
         'nft',
         'if [ "$1" = --version ]; then echo "nftables v1.0.6"; else exec sleep 1000; fi',

@@ -15,42 +15,50 @@ const NODE: Node = {
   taints: [],
 };
 const NO_ADDRESSES: Node = { ...NODE, addresses: [] };
-const WAITING =
-  'waiting up to 30 s for the Node object, and for its addresses if NodePorts need them';
+const WAITING = 'waiting for the Node object';
+const HINT = 'check --hostname-override, or hostnameOverride in the configuration file';
+const EFFECT =
+  'traffic policy Local uses only endpoints with this nodeName; zone topology hints are ignored';
+const NODE_PORTS =
+  'NodePorts are served on all addresses of this node instead of its primary addresses';
 const FIVE_MINUTES = 5 * 60_000;
 
-function build({ isRequired = true, givesNodePorts = false } = {}) {
+function build({ isRequired = true, limitsNodePorts = false } = {}) {
   const timers = new FakeTimers();
-  const warned: string[] = [];
+  const warned: [details: object, message: string][] = [];
   const informed: string[] = [];
+  const infos: object[] = [];
   const missing: boolean[] = [];
   const node = new OwnNode({
     name: 'node-a',
     isRequired,
-    limitsNodePorts: givesNodePorts,
+    limitsNodePorts: limitsNodePorts,
     log: {
-      info: (_details, message) => informed.push(message),
-      warn: (_details, message) => warned.push(message),
+      info: (details, message) => {
+        infos.push(details);
+        informed.push(message);
+      },
+      warn: (details, message) => warned.push([details, message]),
       error: assert.fail,
     },
     timers,
     onMissing: (isMissing) => missing.push(isMissing),
   });
-  let settled = false;
+  let isOver = false;
   void node.settled.then(() => {
-    settled = true;
+    isOver = true;
   });
   const isSettled = async () => {
     await Promise.resolve();
-    return settled;
+    return isOver;
   };
-  return { node, timers, warned, informed, missing, isSettled };
+  return { node, timers, warned, informed, infos, missing, isSettled };
 }
 
-describe('own-node: the Node of the agent', () => {
-  it('that is there is not waited for', async () => {
-    const { node, timers, warned, missing, isSettled } = build({ givesNodePorts: true });
-    assert.equal(await isSettled(), false, 'before the first listing');
+describe('own-node: OwnNode', () => {
+  it('does not wait for a Node that exists', async () => {
+    const { node, timers, warned, missing, isSettled } = build({ limitsNodePorts: true });
+    assert.equal(await isSettled(), false, 'before the first list');
     assert.equal(node.isAwaited, true);
     node.update(NODE);
     assert.equal(await isSettled(), true);
@@ -58,19 +66,20 @@ describe('own-node: the Node of the agent', () => {
     assert.deepEqual([timers.pending, warned, missing], [0, [], [false]]);
   });
 
-  it('that is not there is waited for 30 s, and then warned of every five minutes', async () => {
+  it('waits 30 s for a missing Node, and then warns every five minutes', async () => {
     const { node, timers, warned, missing, isSettled } = build();
     node.update(undefined);
     timers.advance(29_999);
-    // Each change of any object tells of the Node again.
+    // Each change of any object calls update again.
     node.update(undefined);
     assert.deepEqual([await isSettled(), warned, missing], [false, [], [true]]);
     timers.advance(1);
     assert.equal(await isSettled(), true);
     assert.deepEqual(warned, [
-      'there is no Node "node-a" (check --hostname-override, or hostnameOverride in the configuration file): ' +
-        'for traffic policy Local, only endpoints whose nodeName is this name are local; ' +
-        'topology hints for zones are ignored; /healthz answers 503',
+      [
+        { node: 'node-a', effect: `${EFFECT}; /healthz returns 503`, hint: HINT },
+        'Node object not found',
+      ],
     ]);
     timers.advance(FIVE_MINUTES - 1);
     node.update(undefined);
@@ -82,7 +91,7 @@ describe('own-node: the Node of the agent', () => {
     assert.deepEqual([timers.pending, missing, node.isAwaited], [1, [true], true]);
   });
 
-  it('that comes while it is waited for ends the wait', async () => {
+  it('stops waiting when the Node is added', async () => {
     const { node, timers, warned, informed, missing, isSettled } = build();
     node.update(undefined);
     timers.advance(10_000);
@@ -92,7 +101,7 @@ describe('own-node: the Node of the agent', () => {
     assert.deepEqual([warned, informed, missing], [[], [WAITING], [true, false]]);
   });
 
-  it('that comes later is told of once, and no warning follows', () => {
+  it('logs once a Node that is added after the warning', () => {
     const { node, timers, warned, informed, missing } = build();
     node.update(undefined);
     timers.advance(30_000);
@@ -100,12 +109,12 @@ describe('own-node: the Node of the agent', () => {
     node.update({ ...NODE, taints: ['a'] });
     timers.advance(3 * FIVE_MINUTES);
     assert.equal(warned.length, 1);
-    assert.deepEqual(informed, [WAITING, 'the Node object exists and is complete']);
+    assert.deepEqual(informed, [WAITING, 'Node object found']);
     assert.deepEqual([timers.pending, missing], [0, [true, false]]);
   });
 
-  it('that goes is warned of if it does not come back within 30 s', () => {
-    const { node, timers, warned, missing } = build({ givesNodePorts: true });
+  it('warns about a deleted Node unless it is added again within 30 s', () => {
+    const { node, timers, warned, missing } = build({ limitsNodePorts: true });
     node.update(NODE);
     node.update(undefined);
     timers.advance(29_999);
@@ -115,18 +124,17 @@ describe('own-node: the Node of the agent', () => {
     node.update(undefined);
     timers.advance(30_000);
     assert.deepEqual(warned, [
-      'there is no Node "node-a": ' +
-        'for traffic policy Local, only endpoints whose nodeName is this name are local; ' +
-        'topology hints for zones are ignored; ' +
-        'NodePorts are served on all addresses of this node instead of its primary ones; ' +
-        '/healthz answers 503',
+      [
+        { node: 'node-a', effect: `${EFFECT}; ${NODE_PORTS}; /healthz returns 503` },
+        'Node object not found',
+      ],
     ]);
     assert.deepEqual(missing, [false, true, false, true]);
     assert.equal(node.isAwaited, false);
   });
 
-  it('without addresses is waited for where NodePorts are served on these', async () => {
-    const { node, timers, warned, missing, isSettled } = build({ givesNodePorts: true });
+  it('waits for addresses of the Node if NodePorts are served only on them', async () => {
+    const { node, timers, warned, missing, isSettled } = build({ limitsNodePorts: true });
     node.update(undefined);
     timers.advance(20_000);
     node.update(NO_ADDRESSES);
@@ -134,7 +142,7 @@ describe('own-node: the Node of the agent', () => {
     timers.advance(10_000);
     assert.equal(await isSettled(), true);
     assert.deepEqual(warned, [
-      'Node "node-a" has no addresses: NodePorts are served on all addresses of this node instead of its primary ones',
+      [{ node: 'node-a', effect: NODE_PORTS }, 'Node object has no addresses'],
     ]);
     assert.deepEqual(missing, [true, false]);
     node.update(NODE);
@@ -145,17 +153,16 @@ describe('own-node: the Node of the agent', () => {
     assert.equal(await other.isSettled(), true);
   });
 
-  it('of manifests need not be there: nobody waits, and nobody warns', async () => {
-    const { node, timers, warned, informed, missing, isSettled } = build({ isRequired: false });
+  it('neither waits nor warns with manifests, which may lack the Node', async () => {
+    const { node, timers, warned, informed, infos, missing, isSettled } = build({
+      isRequired: false,
+    });
     assert.equal(node.isAwaited, false);
     node.update(undefined);
     node.update(undefined);
     assert.equal(await isSettled(), true);
     assert.deepEqual([warned, missing, timers.pending], [[], [], 0]);
-    assert.deepEqual(informed, [
-      'there is no Node "node-a": ' +
-        'for traffic policy Local, only endpoints whose nodeName is this name are local; ' +
-        'topology hints for zones are ignored',
-    ]);
+    assert.deepEqual(informed, ['Node object not found']);
+    assert.deepEqual(infos, [{ node: 'node-a', effect: EFFECT }]);
   });
 });

@@ -23,17 +23,17 @@ function world() {
   };
   const events: unknown[] = [];
   const regarding: unknown[] = [];
-  const tell: Events['warning'] = (about, reason, note) => {
+  const record: Events['warning'] = (about, reason, note) => {
     events.push([`${about.kind} ${about.name}`, reason, note]);
     regarding.push(about);
   };
   const recorder: Events = {
     normal: () => assert.fail('no Event of this type is known'),
-    warning: tell,
-    // A fault is in the object, which all nodes read alike.
+    warning: record,
+    // All nodes find the same fault in the object.
     sharedWarning: (about, ...rest) => {
       assert.notEqual(about.kind, 'Node');
-      tell(about, ...rest);
+      record(about, ...rest);
     },
   };
   const registry = new Registry();
@@ -69,17 +69,18 @@ function world() {
     events: recorder,
     nodeName: 'node-a',
   });
-  const told = new Map<string, Policy>();
+  const known = new Map<string, Policy>();
   const upsert = (now: Policy) => {
-    reportPolicyFaults({ log: logger, events: recorder }, told.get(now.key), now);
-    told.set(now.key, now);
+    reportPolicyFaults({ log: logger, events: recorder }, known.get(now.key), now);
+    known.set(now.key, now);
   };
   const scrape = async () => new Scrape(await registry.metrics());
-  const said = (level: string) => log.filter(([of]) => of === level).map(([, message]) => message);
-  return { observer, told, upsert, events, recorder, regarding, scrape, said, log };
+  const logged = (level: string) =>
+    log.filter(([of]) => of === level).map(([, message]) => message);
+  return { observer, known, upsert, events, recorder, regarding, scrape, logged, log };
 }
 
-/** As it is read, but with these faults. */
+/** A policy with the given faults. */
 function policy(name: string, ...faults: readonly PolicyFault[]) {
   const read = readObject(networkPolicy(name, { podSelector: {} }), ['NetworkPolicy']);
   assert.ok(read?.kind === 'NetworkPolicy');
@@ -89,9 +90,9 @@ function policy(name: string, ...faults: readonly PolicyFault[]) {
 const PORT: PolicyFault = { field: 'spec.ingress[0].ports[0]', reason: 'is no port' };
 const PEER: PolicyFault = { field: 'spec.egress[0].to[0]', reason: 'is no peer' };
 
-describe('policy-observer: what an agent says of network policy', () => {
-  it('that it enforces, once a family, and each failure; an Event when it begins to fail', async () => {
-    const { observer, events, scrape, said } = world();
+describe('policy-observer: reports of network policy', () => {
+  it('logs the first apply and each failure, and records an Event at the first failure', async () => {
+    const { observer, events, scrape, logged } = world();
     observer.started('IPv4');
     observer.applied('IPv4', true, 20);
     observer.started('IPv4');
@@ -102,9 +103,12 @@ describe('policy-observer: what an agent says of network policy', () => {
     observer.applied('IPv4', true, 20);
     observer.started('IPv4');
     observer.unchanged('IPv4');
-    assert.deepEqual(said('info'), ['enforcing network policies', 'policies can be applied again']);
-    assert.deepEqual(said('warn'), [
-      'cannot apply network policies; what is enforced stays, trying again',
+    assert.deepEqual(logged('info'), [
+      'enforcing network policies',
+      'network policies can be applied again',
+    ]);
+    assert.deepEqual(logged('warn'), [
+      'cannot apply network policies; keeping the current rules and retrying',
     ]);
     assert.deepEqual(events, [['Node node-a', 'FailedToApplyNetworkPolicy', 'rule 7 is refused']]);
     const scraped = await scrape();
@@ -113,7 +117,7 @@ describe('policy-observer: what an agent says of network policy', () => {
     assert.equal(scraped.value('portwide_policy_apply_duration_seconds_sum', labels), 0.04);
   });
 
-  it('that a family is in force as soon as nothing waits, be it that there was nothing', async () => {
+  it('updates the timestamp of the last apply also when nothing changed', async () => {
     mock.timers.enable({ apis: ['Date'], now: 1_000_000 });
     try {
       const { observer, scrape } = world();
@@ -139,7 +143,7 @@ describe('policy-observer: what an agent says of network policy', () => {
     }
   });
 
-  it('never is told by a time of 0, and what is rare is counted from 0', async () => {
+  it('exports 0 as the time before the first apply and as the initial count of drift', async () => {
     const { observer, scrape } = world();
     observer.applied('IPv6', true, 1);
     observer.driftDetected('IPv6', 'table deleted');
@@ -155,16 +159,16 @@ describe('policy-observer: what an agent says of network policy', () => {
     );
   });
 
-  it('which objects of network policy are passed over, for they cannot be read', () => {
+  it('records an Event on an unreadable object of network policy', () => {
     const { events, recorder, regarding } = world();
     const problem = new InvalidObject('AdminNetworkPolicy a', 'spec.subject', 'is required');
-    const tell = (kind: 'AdminNetworkPolicy' | 'NetworkPolicy' | 'Service', key: string) =>
+    const report = (kind: 'AdminNetworkPolicy' | 'NetworkPolicy' | 'Service', key: string) =>
       reportUnreadable(recorder, problem, { kind, key, uid: 'u' });
-    tell('AdminNetworkPolicy', 'a');
-    tell('NetworkPolicy', 'default/b');
-    tell('Service', 'default/c');
+    report('AdminNetworkPolicy', 'a');
+    report('NetworkPolicy', 'default/b');
+    report('Service', 'default/c');
     const note =
-      'spec.subject: is required; passed over, and its last readable version stays in force';
+      'spec.subject: is required; ignored, and the last readable version remains in force';
     assert.deepEqual(events, [
       ['AdminNetworkPolicy a', 'Unreadable', note],
       ['NetworkPolicy b', 'Unreadable', note],
@@ -187,8 +191,8 @@ describe('policy-observer: what an agent says of network policy', () => {
     ]);
   });
 
-  it('which policies fail closed, where and why, once until that changes', () => {
-    const { told, upsert, events, said, log } = world();
+  it('reports each part of a policy that fails closed once', () => {
+    const { known, upsert, events, logged, log } = world();
     upsert(policy('a', PORT));
     upsert(policy('a', PORT));
     upsert(policy('a', PORT, PEER));
@@ -197,16 +201,16 @@ describe('policy-observer: what an agent says of network policy', () => {
       ['NetworkPolicy a', 'FailsClosed', 'spec.ingress[0].ports[0]: is no port'],
       ['NetworkPolicy a', 'FailsClosed', 'spec.egress[0].to[0]: is no peer'],
     ]);
-    assert.equal(said('warn').length, 2);
+    assert.equal(logged('warn').length, 2);
     assert.deepEqual(log[0]?.[2], { policy: 'NetworkPolicy default/a', ...PORT });
     upsert(policy('a', PEER));
-    assert.equal(said('info').length, 1);
-    assert.deepEqual(countPolicies(told.values()), [
+    assert.equal(logged('info').length, 1);
+    assert.deepEqual(countPolicies(known.values()), [
       { kind: 'NetworkPolicy', state: 'sound', count: 1 },
       { kind: 'NetworkPolicy', state: 'faulty', count: 1 },
     ]);
-    told.delete('default/a');
+    known.delete('default/a');
     upsert(policy('a', PEER));
-    assert.equal(events.length, 3, 'one that is deleted and comes again is told again');
+    assert.equal(events.length, 3, 'a recreated policy is reported again');
   });
 });

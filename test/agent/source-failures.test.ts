@@ -17,25 +17,25 @@ const forbidden = (resource: string) =>
     `${resource} is forbidden: the right to list ${resource} is missing`,
   );
 
-describe('source-log: what the log says of lists and watches', () => {
+describe('source-failures: aggregateFailures', () => {
   const world = () => {
     const lines: string[] = [];
-    const heard: unknown[] = [];
+    const calls: unknown[] = [];
     const timers = new FakeTimers();
-    const say = (level: string) => (details: Record<string, unknown>, message: string) => {
+    const record = (level: string) => (details: Record<string, unknown>, message: string) => {
       const { kind, kinds, err, repeated, failures } = details;
       const words = [level, kinds ?? kind, message, (err as Error | undefined)?.message];
       const counts = [repeated, failures].filter((count) => count !== undefined);
       lines.push([...words, ...counts].filter((word) => word !== undefined).join(' '));
     };
     const { log, observer } = aggregateFailures(
-      { debug: () => {}, info: say('info'), warn: say('warn'), error: say('error') },
+      { debug: () => {}, info: record('info'), warn: record('warn'), error: record('error') },
       {
-        request: (request) => heard.push(request),
-        watchOpen: (...watch) => heard.push(watch),
-        upToDate: (resource) => heard.push(resource),
-        notInstalled: (resource) => heard.push(resource),
-        watchStalled: (resource) => heard.push(resource),
+        request: (request) => calls.push(request),
+        watchOpen: (...watch) => calls.push(watch),
+        upToDate: (resource) => calls.push(resource),
+        notInstalled: (resource) => calls.push(resource),
+        watchStalled: (resource) => calls.push(resource),
       },
       [...servingResources('node'), ...policyResources()],
       timers,
@@ -44,13 +44,13 @@ describe('source-log: what the log says of lists and watches', () => {
     const failAll = (err: Error = REFUSED) => {
       for (const kind of ['Node', 'Service', 'EndpointSlice']) fail(kind, err);
     };
-    const works = (...kinds: Kind[]) => {
+    const recover = (...kinds: Kind[]) => {
       for (const kind of kinds) observer.watchOpen(kind, true);
     };
-    return { lines, heard, log, observer, fail, failAll, works, timers };
+    return { lines, calls, log, observer, fail, failAll, recover, timers };
   };
 
-  it('is one line for a cause, with all kinds that it concerns', () => {
+  it('logs one line per cause with all affected kinds', () => {
     const { lines, fail, timers } = world();
     fail('Node');
     timers.advance(400);
@@ -62,14 +62,14 @@ describe('source-log: what the log says of lists and watches', () => {
     assert.deepEqual(lines, [`warn Service,EndpointSlice,Node failed ${REFUSED.message}`]);
   });
 
-  it('is one line with a count when it repeats, an error when it lasts, and one when it is over', () => {
-    const { lines, failAll, works, timers } = world();
+  it('logs repeats with a count, a lasting failure as an error, and the recovery once', () => {
+    const { lines, failAll, recover, timers } = world();
     for (let second = 0; second < 70; second++) {
       failAll();
       timers.advance(1000);
     }
-    works(...ALL);
-    works(...ALL);
+    recover(...ALL);
+    recover(...ALL);
     const kinds = 'Service,EndpointSlice,Node';
     const levels = lines.map((line) => line.split(' ').slice(0, 3).join(' '));
     assert.deepEqual(levels, [
@@ -79,27 +79,27 @@ describe('source-log: what the log says of lists and watches', () => {
       `error ${kinds} failed`,
       `info ${kinds} list`,
     ]);
-    assert.match(lines.at(-1) ?? '', / list and watch work again 210$/);
+    assert.match(lines.at(-1) ?? '', / list and watch succeed again 210$/);
   });
 
-  it('names the kind that alone is refused', () => {
-    const { lines, fail, failAll, works, timers } = world();
+  it('names the only kind that is forbidden', () => {
+    const { lines, fail, failAll, recover, timers } = world();
     fail('Node', forbidden('nodes'));
     timers.advance(1000);
     const node = `warn Node failed ${forbidden('nodes').message}`;
     assert.deepEqual(lines, [node]);
-    // The API server goes, and comes back.
+    // The API server becomes unreachable and recovers.
     failAll();
     timers.advance(1000);
-    works('Service', 'EndpointSlice');
+    recover('Service', 'EndpointSlice');
     fail('Node', forbidden('nodes'));
     assert.deepEqual(lines.slice(1), [
       `warn Service,EndpointSlice,Node failed ${REFUSED.message}`,
-      'info Service,EndpointSlice list and watch work again 3',
+      'info Service,EndpointSlice list and watch succeed again 3',
     ]);
   });
 
-  it('is one line where every kind is refused, or is at an older version, in words of its own', () => {
+  it('logs one line for all kinds when their messages differ only by kind', () => {
     const { lines, fail, timers } = world();
     fail('Service', forbidden('services'));
     fail('Node', forbidden('nodes'));
@@ -112,7 +112,7 @@ describe('source-log: what the log says of lists and watches', () => {
     assert.equal(lines.length, 2);
   });
 
-  it('tells causes apart by the code of a broken connection', () => {
+  it('distinguishes causes by the error code of the connection', () => {
     const { lines, fail, timers } = world();
     fail('Node', RESET);
     fail('Service');
@@ -123,7 +123,7 @@ describe('source-log: what the log says of lists and watches', () => {
     ]);
   });
 
-  it('is few lines where its message always differs', () => {
+  it('limits the lines when the message always differs', () => {
     const { lines, failAll, timers } = world();
     for (let port = 0; port < 300; port++) {
       failAll(new ConnectionError(new Error(`the plugin failed: ${port}`)));
@@ -132,13 +132,13 @@ describe('source-log: what the log says of lists and watches', () => {
     assert.ok(lines.length <= 10, `${lines.length} lines`);
   });
 
-  it('is over once, however many causes there were', () => {
-    const { lines, failAll, works, timers } = world();
+  it('logs one recovery after several causes', () => {
+    const { lines, failAll, recover, timers } = world();
     for (const cause of [RESET, REFUSED, new ApiError(503, 'ServiceUnavailable', 'starting')]) {
       failAll(cause);
       timers.advance(1000);
     }
-    works(...ALL);
+    recover(...ALL);
     const kinds = 'Service,EndpointSlice,Node';
     assert.deepEqual(
       lines.map((line) => line.split(' ').slice(0, 2).join(' ')),
@@ -147,7 +147,7 @@ describe('source-log: what the log says of lists and watches', () => {
     assert.match(lines.at(-1) ?? '', / 3$/, 'attempts of the last cause');
   });
 
-  it('becomes an error also where two causes take turns, and few lines', () => {
+  it('logs an error, in few lines, when two causes alternate', () => {
     const { lines, failAll, timers } = world();
     for (let second = 0; second < 120; second += 2) {
       failAll(second % 4 === 0 ? RESET : REFUSED);
@@ -157,43 +157,43 @@ describe('source-log: what the log says of lists and watches', () => {
     assert.ok(lines.length <= 12, lines.join('\n'));
   });
 
-  it('of a failure that is over within a second is a line, too', () => {
-    const { lines, fail, works, timers } = world();
+  it('logs a failure that ends within a second', () => {
+    const { lines, fail, recover, timers } = world();
     fail('Service');
-    works('Service');
+    recover('Service');
     timers.advance(10_000);
     assert.deepEqual(lines, [
       `warn Service failed ${REFUSED.message}`,
-      'info Service list and watch work again 1',
+      'info Service list and watch succeed again 1',
     ]);
   });
 
-  it('leaves no timer behind', () => {
-    const { failAll, works, timers } = world();
+  it('clears its timers', () => {
+    const { failAll, recover, timers } = world();
     failAll();
     failAll(RESET);
-    works(...ALL);
+    recover(...ALL);
     assert.equal(timers.pending, 0);
   });
 
-  it('ends with a CRD that is not installed, too', () => {
+  it('ends the failure of a kind whose CRD is not installed', () => {
     const { lines, observer, fail } = world();
     fail('CIDRGroup');
     observer.notInstalled('CIDRGroup');
     assert.deepEqual(lines, [
       `warn CIDRGroup failed ${REFUSED.message}`,
-      'info CIDRGroup list and watch work again 1',
+      'info CIDRGroup list and watch succeed again 1',
     ]);
   });
 
-  it('passes on what is no failed attempt, and all that metrics hear', () => {
-    const { lines, heard, log, observer } = world();
+  it('forwards other log lines and all observer calls', () => {
+    const { lines, calls, log, observer } = world();
     for (let time = 0; time < 2; time++) log.warn({ kind: 'CIDRGroup', objects: 3 }, 'gone');
     log.info({}, 'stopped');
     assert.deepEqual(lines, ['warn CIDRGroup gone', 'warn CIDRGroup gone', 'info stopped']);
     observer.watchOpen('Service', false);
     observer.upToDate('Node');
     observer.watchStalled('Node');
-    assert.deepEqual(heard, [['Service', false], 'Node', 'Node']);
+    assert.deepEqual(calls, [['Service', false], 'Node', 'Node']);
   });
 });

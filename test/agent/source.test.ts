@@ -24,15 +24,15 @@ const OBSERVER = {
   watchStalled: () => {},
 };
 
-describe('source: what a source tells of an object that cannot be read', () => {
+describe('source: unreadable objects', () => {
   let source: Source | undefined;
   afterEach(async () => {
     await source?.stop();
     source = undefined;
   });
 
-  /** @returns warnings, and what was told for an Event. */
-  async function told(options: { manifests?: string; master?: string }) {
+  /** @returns the logged warnings, and the objects passed to onUnreadable. */
+  async function report(options: { manifests?: string; master?: string }) {
     const warnings: object[] = [];
     const unreadable: unknown[] = [];
     source = createSource({
@@ -53,12 +53,12 @@ describe('source: what a source tells of an object that cannot be read', () => {
     return { warnings, unreadable };
   }
 
-  it('of an API server: the log, and who writes an Event on it', async () => {
+  it('are logged and reported for an Event with an API server', async () => {
     const double = new ApiServerDouble();
     await double.listen();
     try {
       double.put(GROUP);
-      const { warnings, unreadable } = await told({ master: double.url });
+      const { warnings, unreadable } = await report({ master: double.url });
       assert.equal(warnings.length, 1);
       const object = { kind: 'CIDRGroup', key: 'a', uid: '7' };
       assert.deepEqual(unreadable, [['spec.cidrs[0]', object]]);
@@ -68,11 +68,11 @@ describe('source: what a source tells of an object that cannot be read', () => {
     }
   });
 
-  it('of manifests: the log, for there is nowhere to write an Event', async () => {
+  it('are only logged with manifests, which have no API server for Events', async () => {
     const manifests = mkdtempSync(join(tmpdir(), 'portwide-source-'));
     try {
       writeFileSync(join(manifests, 'a.json'), JSON.stringify(GROUP));
-      const { warnings, unreadable } = await told({ manifests });
+      const { warnings, unreadable } = await report({ manifests });
       assert.deepEqual([warnings.length, unreadable], [1, []]);
     } finally {
       rmSync(manifests, { recursive: true, force: true });
@@ -80,10 +80,10 @@ describe('source: what a source tells of an object that cannot be read', () => {
   });
 });
 
-it('a source whose API server is not there says so once, for all kinds', async () => {
+it('source: an unreachable API server is logged once for all kinds', async () => {
   const warnings: object[] = [];
   const source = createSource({
-    // Nobody listens there.
+    // A closed port.
     options: { manifests: undefined, kubeconfig: '', master: 'http://127.0.0.1:1' },
     resources: policyResources(),
     sink: new RecordingSink(),
@@ -97,7 +97,7 @@ it('a source whose API server is not there says so once, for all kinds', async (
   });
   void source.start();
   try {
-    await waitFor('it says so', () => warnings.length > 0);
+    await waitFor('it is logged', () => warnings.length > 0);
     const [{ kinds } = assert.fail()] = warnings as { kinds?: readonly string[] }[];
     assert.deepEqual(
       kinds?.toSorted(),

@@ -33,11 +33,11 @@ function build({
   return new Startup(given, { isAwaited: awaited, settled: Promise.resolve() });
 }
 
-describe('startup: what a start waits for', () => {
+describe('startup: Startup.missingInputs', () => {
   for (const [title, given, expected] of [
     ['nothing', {}, []],
     [
-      'the first listing',
+      'the first lists',
       { unsynced: ALL },
       [
         'Services from the API server',
@@ -46,49 +46,45 @@ describe('startup: what a start waits for', () => {
       ],
     ],
     [
-      'the rest of it',
+      'the rest of the first lists',
       { unsynced: ['EndpointSlice'], awaited: true },
       ['EndpointSlices from the API server'],
     ],
-    [
-      'a Node that is not there',
-      { awaited: true },
-      ['Node "a" (the API server has no such object)'],
-    ],
+    ['a missing Node', { awaited: true }, ['Node "a" (the API server has no such object)']],
     [
       'pod CIDRs',
       { detectLocalMode: 'NodeCIDR', podCIDRs: [] },
       ['pod CIDRs of Node "a" (--detect-local-mode=NodeCIDR)'],
     ],
-    ['pod CIDRs that are there', { detectLocalMode: 'NodeCIDR', podCIDRs: ['10.244.0.0/24'] }, []],
+    ['nothing with pod CIDRs', { detectLocalMode: 'NodeCIDR', podCIDRs: ['10.244.0.0/24'] }, []],
     ['manifests', { unsynced: ALL, manifests: '/dir' }, ['manifests in /dir']],
-    ['manifests that were read, without a Node', { manifests: '/dir' }, []],
+    ['nothing with manifests that lack the Node', { manifests: '/dir' }, []],
     [
-      'pod CIDRs of manifests',
+      'pod CIDRs with manifests',
       { manifests: '/dir', detectLocalMode: 'NodeCIDR' },
       ['pod CIDRs of Node "a" (--detect-local-mode=NodeCIDR)'],
     ],
   ] as const) {
-    it(title, () => assert.deepEqual(build(given).missingInputs(), expected));
+    it(`returns ${title}`, () => assert.deepEqual(build(given).missingInputs(), expected));
   }
 
-  it('names the API server that was asked last', () => {
+  it('names the API server of the last request, and forwards all calls', () => {
     const startup = build({ unsynced: ['Service'] });
-    const heard: unknown[] = [];
+    const calls: unknown[] = [];
     const observer = startup.observing({
-      request: (request) => heard.push(request),
-      watchOpen: (...args) => heard.push(args),
-      upToDate: (...args) => heard.push(args),
-      notInstalled: (...args) => heard.push(args),
-      watchStalled: (...args) => heard.push(args),
+      request: (request) => calls.push(request),
+      watchOpen: (...args) => calls.push(args),
+      upToDate: (...args) => calls.push(args),
+      notInstalled: (...args) => calls.push(args),
+      watchStalled: (...args) => calls.push(args),
     });
     for (const host of ['api-server.invalid:6443', '192.0.2.1:6443']) {
       const request = { method: 'GET', host, code: undefined, seconds: 1 };
       observer.request(request);
       assert.deepEqual(startup.missingInputs(), [`Services from the API server ${host}`]);
-      assert.equal(heard.pop(), request);
+      assert.equal(calls.pop(), request);
     }
     observer.watchOpen('Service', true);
-    assert.deepEqual(heard, [['Service', true]], 'the rest is passed on');
+    assert.deepEqual(calls, [['Service', true]], 'other calls are forwarded');
   });
 });

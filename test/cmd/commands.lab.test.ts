@@ -68,7 +68,7 @@ spec: {cidrs: [10.0.0.0/8, 192.0.2.1]}
 
 const run = (...args: string[]) => execa(PORTWIDE, args, { reject: false });
 
-describe('commands: the command', () => {
+describe('commands: portwide', () => {
   let directory: string;
   const put = (name: string, text: string) => writeFileSync(join(directory, name), text);
   beforeEach(() => {
@@ -76,15 +76,15 @@ describe('commands: the command', () => {
   });
   afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
-  it('version', async () => {
+  it('version prints the version', async () => {
     assert.equal((await run('version')).stdout, VERSION);
   });
 
-  describe('run refuses, before it touches anything,', () => {
+  describe('run rejects, before it changes anything,', () => {
     for (const [flags, expected] of [
       [['--no-such-flag'], /--no-such-flag/],
       [['--proxy-mode=userspace'], /--proxy-mode.*iptables/],
-      [['--cluster-cidr=10.0.0.0/33'], /--cluster-cidr.*no CIDR/],
+      [['--cluster-cidr=10.0.0.0/33'], /--cluster-cidr.*must be a CIDR/],
       [['--cluster-cidr=10.0.0.0/8,10.1.0.0/16'], /--cluster-cidr.*at most one/],
       [['--detect-local-mode=Magic'], /--detect-local-mode/],
       [['--detect-local-mode=BridgeInterface'], /--pod-bridge-interface/],
@@ -106,7 +106,7 @@ describe('commands: the command', () => {
       [['surplus'], /argument/],
     ] as const) {
       it(flags.join(' '), async () => {
-        // In a namespace of its own, for the day that it does not refuse.
+        // In its own network namespace, in case it starts.
         const command = ['--net', PORTWIDE, 'run', ...flags];
         const options = { reject: false, timeout: 30_000 };
         const { exitCode, stderr, stdout } = await execa('unshare', command, options);
@@ -117,7 +117,7 @@ describe('commands: the command', () => {
     }
   });
 
-  describe('dns refuses, before it listens,', () => {
+  describe('dns rejects, before it listens,', () => {
     for (const [flags, expected] of [
       [['--no-such-flag'], /--no-such-flag/],
       [['--ttl=long', '--port=0'], /--port: .*\nportwide: --ttl: /],
@@ -137,7 +137,7 @@ describe('commands: the command', () => {
   });
 
   describe('validate', () => {
-    it('names file, line, object, field and reason of each fault, and exits 1', async () => {
+    it('prints file, line, object, field and reason of each fault, and exits with 1', async () => {
       put('a.yaml', SIP);
       put('b.yaml', `${SIP.replaceAll('name: sip', 'name: bad').replace('5060/UDP', '0/UDP')}`);
       put('c.yaml', `# a comment\n${WEB.replace('port: 80', 'port: 80000')}`);
@@ -149,7 +149,7 @@ describe('commands: the command', () => {
       ]);
     });
 
-    it('names faults of policies too, each one that makes a rule fail closed', async () => {
+    it('prints each fault that makes a policy rule fail closed', async () => {
       put('a.yaml', POLICIES);
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 1);
@@ -161,7 +161,7 @@ describe('commands: the command', () => {
       ]);
     });
 
-    it('exits 0 when all is well', async () => {
+    it('exits with 0 when there are no faults', async () => {
       put('a.yaml', SIP);
       put(
         'b.yaml',
@@ -174,7 +174,7 @@ describe('commands: the command', () => {
       assert.deepEqual([exitCode, stdout], [0, '5 objects, no faults']);
     });
 
-    it('refuses a Service without ports, as API servers do, unless it needs none', async () => {
+    it('reports a Service without ports, like an API server, unless it needs none', async () => {
       const without = (name: string, spec: string, metadata = '') =>
         `apiVersion: v1\nkind: Service\nmetadata: {name: ${name}${metadata}}\nspec: {${spec}}\n`;
       put(
@@ -191,7 +191,7 @@ describe('commands: the command', () => {
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 1);
       const reason =
-        'spec.ports: must not be empty without spec.allPorts: true; beside portwide.dev/ports a placeholder stands there';
+        'spec.ports: must not be empty without spec.allPorts: true; with annotation portwide.dev/ports, add a placeholder port';
       assert.deepEqual(
         stdout.split('\n'),
         ['1: Service default/none', '6: Service default/empty', '11: Service default/all'].map(
@@ -200,7 +200,7 @@ describe('commands: the command', () => {
       );
     });
 
-    it('refuses the same domain name twice, as API servers do', async () => {
+    it('reports a duplicate domain name, like an API server', async () => {
       const twice = POLICIES.replace('Deny', 'Allow').replace(
         /domainNames: \[.*?\]/,
         'domainNames: [a.test, b.test, a.test]',
@@ -211,7 +211,7 @@ describe('commands: the command', () => {
       assert.match(stdout, /spec\.egress\[0\]\.to\[0\]\.domainNames\[2\]: must not be repeated/);
     });
 
-    it('warns of annotations under portwide.dev/ that it does not know, and exits 0', async () => {
+    it('warns about unknown portwide.dev/ annotations, and exits with 0', async () => {
       put('a.yaml', SIP.replace('portwide.dev/ports', 'portwide.dev/port'));
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 0);
@@ -222,7 +222,7 @@ describe('commands: the command', () => {
       ]);
     });
 
-    it('warns of objects that do not fit together, and exits 0', async () => {
+    it('warns about Services and EndpointSlices that do not match, and exits with 0', async () => {
       const slice = (name: string, labels: string, ports: string) =>
         `---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: ${name}, labels: {${labels}}}\naddressType: IPv4\nports: [${ports}]\nendpoints: [{addresses: [10.244.0.6]}]\n`;
       const of = (service: string) => `kubernetes.io/service-name: ${service}`;
@@ -238,11 +238,11 @@ describe('commands: the command', () => {
       );
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 0);
-      const told = stdout
+      const warnings = stdout
         .split('\n')
         .filter((line) => !line.includes('loadBalancerSourceRanges'))
         .map((line) => line.replace(`warning: ${directory}/a.yaml:`, ''));
-      assert.deepEqual(told, [
+      assert.deepEqual(warnings, [
         '1: Service default/web: spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns one, a manifest must set it',
         '22: EndpointSlice default/shop-1: ports: no numbered port matches name and protocol of a port of Service default/shop ("http" TCP), so this slice is not used; name the ports as in the Service',
         '29: EndpointSlice default/lost: metadata.labels["kubernetes.io/service-name"]: Service default/nobody does not exist, so this slice is not used; correct the name or add the Service',
@@ -251,7 +251,7 @@ describe('commands: the command', () => {
       ]);
     });
 
-    it('tells how many objects it passed over, of which kinds', async () => {
+    it('prints the number of skipped objects by kind', async () => {
       const object = (kind: string) => `apiVersion: v1\nkind: ${kind}\nmetadata: {name: a}\n`;
       const policy = (kind: string) => `${object(kind)}spec: {podSelector: {}}\n`;
       put('a.yaml', `${SIP}---\n${policy('NetworkPolcy')}---\n${object('Deployment')}`);
@@ -260,15 +260,15 @@ describe('commands: the command', () => {
       assert.equal(exitCode, 0);
       assert.equal(
         stdout,
-        '2 objects, no faults\npassed over: 2 NetworkPolcy, 1 Deployment, 1 networkpolicy',
+        '2 objects, no faults\nskipped kinds: 2 NetworkPolcy, 1 Deployment, 1 networkpolicy',
       );
       put('c.yaml', '- 1');
       const faulty = await run('validate', `--manifests=${directory}`);
       assert.equal(faulty.exitCode, 1);
-      assert.match(faulty.stdout, /c\.yaml:1: .*\npassed over: 2 NetworkPolcy, 1 Deployment, /);
+      assert.match(faulty.stdout, /c\.yaml:1: .*\nskipped kinds: 2 NetworkPolcy, 1 Deployment, /);
     });
 
-    it('says that a directory is missing', async () => {
+    it('exits with 1 when the directory is missing', async () => {
       const { exitCode, stderr } = await run('validate', '--manifests=/no/such/directory');
       assert.equal(exitCode, 1);
       assert.match(stderr, /^portwide: manifest directory "\/no\/such\/directory" cannot be read/);
@@ -304,7 +304,7 @@ describe('commands: the command', () => {
       }
     }
 
-    it('is the same every time, and for a node with another name', async () => {
+    it('prints the same rules every time and for every node name', async () => {
       put('a.yaml', SIP);
       put('b.yaml', WEB);
       const render = (name: string) =>
@@ -314,7 +314,7 @@ describe('commands: the command', () => {
       assert.equal(one.stdout, other.stdout);
     });
 
-    it('serves node ports on --bind-address when they are on the primary address', async () => {
+    it('serves node ports on --bind-address with --nodeport-addresses=primary', async () => {
       put('b.yaml', WEB);
       const { stdout } = await run(
         'render',
@@ -328,7 +328,7 @@ describe('commands: the command', () => {
       assert.match(nftables.stdout, /^add element ip portwide node-port-ips \{ 192\.0\.2\.77 \}$/m);
     });
 
-    it('tells on stderr what is not served', async () => {
+    it('notes on stderr Services that are not served', async () => {
       put('a.yaml', SIP.replace('ports: [{port: 1}]', 'ports: [{port: 1}]\n  type: NodePort'));
       const { stderr, exitCode } = await run('render', `--manifests=${directory}`);
       assert.equal(exitCode, 0);

@@ -26,19 +26,19 @@ async function loaded(...args: readonly string[]): Promise<readonly string[]> {
   return JSON.parse(stderr) as string[];
 }
 
-describe('dns-modules: what portwide dns loads', () => {
+describe('dns-modules: modules that portwide dns loads', () => {
   let names: readonly string[];
   before(async () => {
     names = await loaded('dns', '--help');
   });
 
-  it('has what it needs', () => {
+  it('include the modules it needs', () => {
     for (const name of ['prom-client', 'dns-packet', 'NativeModule http']) {
       assert.ok(names.includes(name), name);
     }
   });
 
-  // Each takes megabytes of every server's memory.
+  // Each costs megabytes of memory.
   for (const name of [
     'yaml',
     'execa',
@@ -46,6 +46,6 @@ describe('dns-modules: what portwide dns loads', () => {
     '@kubernetes/client-node',
     'NativeModule internal/deps/undici/undici',
   ]) {
-    it(`has no ${name}`, () => assert.ok(!names.includes(name)));
+    it(`do not include ${name}`, () => assert.ok(!names.includes(name)));
   }
 });

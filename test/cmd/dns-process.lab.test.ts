@@ -11,12 +11,12 @@ import { waitFor } from '../lab/wait.ts';
 import { PORTWIDE } from '../portwide.ts';
 
 const ADDRESS = '127.0.0.1';
-/** Nobody else's: another process that runs this file has another one. */
+/** An address per process, so that this file can run several times at once. */
 const SERVER = `127.77.${(process.pid >> 8) & 255}.${process.pid & 255}`;
 const PORT = 5300;
 
-/** Has the process tell of collections that it asks for; without --expose-gc it cannot ask. */
-const TELL_COLLECTIONS = `data:text/javascript,${encodeURIComponent(`
+/** Preloaded module that logs explicit garbage collections, which need --expose-gc. */
+const LOG_COLLECTIONS = `data:text/javascript,${encodeURIComponent(`
   const { gc } = globalThis;
   if (gc) globalThis.gc = (options) => {
     process.stderr.write('collects ' + JSON.stringify(options) + '\\n');
@@ -36,12 +36,12 @@ function start(flags: readonly string[], env: Readonly<Record<string, string>>) 
   return execa(PORTWIDE, ['dns', ...flags], options);
 }
 
-describe('dns-process: the process of portwide dns', () => {
+describe('dns-process: process of portwide dns', () => {
   let directory: string;
   let resolver: Socket;
   let client: Socket;
   let server: ReturnType<typeof start>;
-  let said = '';
+  let output = '';
 
   before(async () => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-dns-'));
@@ -55,12 +55,12 @@ describe('dns-process: the process of portwide dns', () => {
       '--metrics-bind-address=',
       '--logging-format=text',
     ];
-    const env = { NODE_OPTIONS: `--import=${TELL_COLLECTIONS}` };
+    const env = { NODE_OPTIONS: `--import=${LOG_COLLECTIONS}` };
     server = start(flags, env);
     server.all?.on('data', (chunk) => {
-      said += String(chunk);
+      output += String(chunk);
     });
-    await waitFor('it serves', () => said.includes('INFO serving'), 60_000);
+    await waitFor('it serves', () => output.includes('INFO serving'), 60_000);
   });
   after(async () => {
     server?.kill('SIGKILL');
@@ -70,24 +70,24 @@ describe('dns-process: the process of portwide dns', () => {
     rmSync(directory, { recursive: true, force: true });
   });
 
-  it('has given back what the first lists left, and compacted its heap', () => {
-    assert.match(said, /^collects {"type":"major","flavor":"last-resort"}$/m);
+  it('collects garbage and compacts its heap after the first lists', () => {
+    assert.match(output, /^collects {"type":"major","flavor":"last-resort"}$/m);
   });
 
-  it('has a small young generation, for nothing lives longer than a query', async () => {
+  it('limits the young generation, because no garbage outlives a query', async () => {
     const { stdout } = await execa('tr', ['\\0', '\\n'], {
       inputFile: `/proc/${server.pid}/cmdline`,
     });
     assert.match(stdout, /^--max-semi-space-size=2$/m);
   });
 
-  it('answers what a resolver is still asked for after SIGTERM, and then ends', async () => {
+  it('answers pending upstream queries after SIGTERM and exits with 0', async () => {
     const asked = once(resolver, 'message');
     const answered = once(client, 'message');
     client.send(queryBytes('www.example.com', 'A', { id: 7 }), PORT, SERVER);
     const [query, { port: asker }] = (await asked) as [Buffer, { port: number }];
     server.kill('SIGTERM');
-    await waitFor('it stops', () => said.includes('INFO stopping'));
+    await waitFor('it stops', () => output.includes('INFO stopping'));
     resolver.send(emptyAnswer(query), asker, ADDRESS);
     const [answer] = await Promise.race([answered, server.then(() => [undefined])]);
     assert.equal(answer?.readUInt16BE(0), 7);

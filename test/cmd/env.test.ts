@@ -39,7 +39,7 @@ const ELSEWHERE = inNamespace(
   'data',
   serviceManifest('db', { spec: { clusterIPs: ['10.96.0.2'] } }),
 );
-/** A headless one, which no node asks for. */
+/** A headless Service; nodes do not list it. */
 const HEADLESS = inNamespace('voice', {
   apiVersion: 'v1',
   kind: 'Service',
@@ -80,26 +80,26 @@ describe('env: portwide env', () => {
   });
   afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
-  describe('of a directory of manifests', () => {
+  describe('with --manifests', () => {
     const env = (...args: string[]) => run(`--manifests=${directory}`, ...args);
     beforeEach(() => putAll(CLUSTER));
 
-    it('prints an object', async () => {
+    it('prints a JSON object with --output=json', async () => {
       const { stdout, stderr, exitCode } = await env('--namespace=voice', '--output=json');
       assert.deepEqual([exitCode, stderr], [0, '']);
       assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
     });
 
-    it('says that there is nothing to print, in case the namespace is misspelt', async () => {
+    it('notes on stderr when there are no variables, as with a misspelt namespace', async () => {
       putAll([SIP]);
       const { stdout, stderr, exitCode } = await env('--namespace=vioce');
       assert.deepEqual(
         [exitCode, stdout, stderr],
-        [0, '', 'no variables: namespace vioce has no Service that makes some'],
+        [0, '', 'no variables: no Service with a cluster IP in namespace vioce'],
       );
     });
 
-    it('prints what a shell takes over, by default', async () => {
+    it('prints lines that a shell can evaluate by default', async () => {
       const { stdout } = await env('-n', 'voice');
       const { stdout: seen } = await execa({
         input: stdout,
@@ -112,18 +112,18 @@ describe('env: portwide env', () => {
       assert.doesNotMatch(seen, /^SIP_(SERVICE_)?PORT/m);
     });
 
-    it('prints what a container takes over', async () => {
+    it('prints the env field of a container with -o k8s', async () => {
       const { stdout } = await env('-n', 'voice', '-o', 'k8s');
       const expected = Object.entries(VOICE_VARIABLES).map(([name, value]) => ({ name, value }));
       assert.deepEqual(parse(stdout), { env: expected });
     });
 
-    it("prints only the API server's without service links", async () => {
+    it("prints only the API server's variables with --no-service-links", async () => {
       const { stdout } = await env('-n', 'voice', '-o', 'json', '--no-service-links');
       assert.deepEqual(JSON.parse(stdout), KUBERNETES_VARIABLES);
     });
 
-    it('follows a Service that becomes all-ports, and ceases to be', async () => {
+    it('omits port variables while a Service is all-ports', async () => {
       const names = async () => {
         const { stdout } = await env('-n', 'voice', '-o', 'json');
         return Object.keys(JSON.parse(stdout)).filter((name) => name.startsWith('SIP_'));
@@ -144,7 +144,7 @@ describe('env: portwide env', () => {
       assert.deepEqual(await names(), ['SIP_SERVICE_HOST']);
     });
 
-    it('tells on stderr what cannot be read, and what no shell can have', async () => {
+    it('notes on stderr unreadable objects and names that a shell cannot have', async () => {
       put('bad.yaml', 'apiVersion: v1\nkind: Service\nmetadata: {name: A}\nspec: {}\n');
       put(
         'digit.yaml',
@@ -159,7 +159,7 @@ describe('env: portwide env', () => {
       assert.deepEqual(
         stderr.split('\n').filter((line) => line.includes('3COM')),
         [
-          `left out, because names of shell variables cannot begin with a digit: ${names.map((name) => `3COM_${name}`).join(', ')}`,
+          `omitted, because a shell variable cannot start with a digit: ${names.map((name) => `3COM_${name}`).join(', ')}`,
         ],
       );
       assert.doesNotMatch(stdout, /3COM/);
@@ -169,7 +169,7 @@ describe('env: portwide env', () => {
     });
   });
 
-  describe('of a cluster', () => {
+  describe('with an API server', () => {
     let double: ApiServerDouble;
     beforeEach(async () => {
       double = new ApiServerDouble();
@@ -178,7 +178,7 @@ describe('env: portwide env', () => {
     });
     afterEach(() => double.close());
 
-    it('asks for all Services, once, and watches nothing', async () => {
+    it('lists all Services once and watches nothing', async () => {
       const { stdout, stderr, exitCode } = await run(
         `--master=${double.url}`,
         '--namespace=voice',
@@ -191,7 +191,7 @@ describe('env: portwide env', () => {
       assert.deepEqual(asked, [{ verb: 'list', path: '/api/v1/services', query: {} }]);
     });
 
-    it('reads a kubeconfig, and that of a configuration file', async () => {
+    it('reads the kubeconfig of --kubeconfig and of --config', async () => {
       put(
         'kubeconfig',
         `{current-context: c, contexts: [{name: c, context: {cluster: c}}],
@@ -208,7 +208,7 @@ describe('env: portwide env', () => {
       }
     });
 
-    it('tells of a Service that cannot be read, and prints the others', async () => {
+    it('notes an unreadable Service and prints the variables of the others', async () => {
       double.put({
         apiVersion: 'v1',
         kind: 'Service',
@@ -220,14 +220,14 @@ describe('env: portwide env', () => {
       assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
     });
 
-    it('ends when it may not ask', async () => {
+    it('exits with 1 when the list is forbidden', async () => {
       double.fail({ fault: { kind: 'status', code: 403, reason: 'Forbidden' } });
       const { stdout, stderr, exitCode } = await run(`--master=${double.url}`, '-n', 'voice');
       assert.match(stderr, /^portwide: API server: 403 Forbidden: /);
       assert.deepEqual([exitCode, stdout], [1, '']);
     });
 
-    it('ends when there is no server', async () => {
+    it('exits with 1 when the API server is unreachable', async () => {
       await double.close();
       const { stderr, exitCode } = await run(`--master=${double.url}`, '-n', 'voice');
       assert.match(stderr, /^portwide: API server: .*ECONNREFUSED/);
@@ -235,14 +235,17 @@ describe('env: portwide env', () => {
     });
   });
 
-  describe('refuses', () => {
+  describe('rejects', () => {
     for (const [flags, expected] of [
       [['--manifests=/nowhere'], /'-n, --namespace <name>' not specified/],
       [['-n', 'A_B', '--manifests=/nowhere'], /namespace.*DNS label/],
       [['-n', '', '--manifests=/nowhere'], /namespace.*DNS label/],
       [['-n', 'a', '-o', 'yaml', '--manifests=/nowhere'], /choices are shell, json, k8s/],
       [['-n', 'a', '--manifests=/nowhere'], /^portwide: manifest directory "\/nowhere" cannot/],
-      [['-n', 'a', '--manifests=/nowhere', '--master=x'], /--manifests and --master: exclude/],
+      [
+        ['-n', 'a', '--manifests=/nowhere', '--master=x'],
+        /--manifests and --master: are mutually exclusive/,
+      ],
       [['-n', 'a', '--kubeconfig=/no/such'], /kubeconfig "\/no\/such" cannot be read: ENOENT/],
       [['-n', 'a', '--master=nonsense'], /--master "nonsense" is not an http or https URL/],
       [['-n', 'a'], /neither --kubeconfig nor --master is set/],

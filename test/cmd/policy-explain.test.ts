@@ -103,7 +103,7 @@ describe('policy-explain: portwide policy explain', () => {
   const ask = (from: string, to: string, port: number | string, ...more: string[]) =>
     explain('--manifests', directory, '--from', from, '--to', to, '--port', `${port}`, ...more);
 
-  it('says who allows, in each family, and exits with 0', async () => {
+  it('prints the deciding policy per IP family and exits with 0 when allowed', async () => {
     const { stdout, stderr, exitCode } = await ask('default/web', 'data/db', 5432);
     assert.equal(
       stdout,
@@ -118,7 +118,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     assert.equal(exitCode, 0);
   });
 
-  it('says who denies, and exits with 1, as kubectl auth can-i does', async () => {
+  it('prints the deciding policy and exits with 1 when denied, like kubectl auth can-i', async () => {
     const { stdout, exitCode } = await ask('10.244.1.11', '10.244.1.12', 5433);
     assert.equal(
       stdout,
@@ -129,7 +129,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     assert.equal(exitCode, 1);
   });
 
-  it('knows the names of rules, and of domains', async () => {
+  it('prints names of rules and accepts domain names', async () => {
     const telnet = await ask('default/web', '203.0.113.9', 23);
     const rule = 'AdminNetworkPolicy no-telnet spec.egress[0] (telnet) denies it';
     assert.ok(telnet.stdout.includes(`  egress denied (tier Admin): ${rule}\n`), telnet.stdout);
@@ -141,20 +141,20 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     assert.match(name.stdout, /no-telnet spec\.egress\[1\] allows it/);
   });
 
-  it('judges an address that a load balancer keeps to itself (ipMode: Proxy): rules see it', async () => {
+  it('accepts a load balancer IP with ipMode Proxy, which is not translated by DNAT', async () => {
     const { stdout, exitCode } = await ask('default/web', '198.51.100.9', 80);
     assert.match(stdout, /^IPv4 10\.244\.1\.11 -> 198\.51\.100\.9, TCP 80: allowed/);
     assert.equal(exitCode, 0);
   });
 
-  it('says no where one of the families is denied', async () => {
+  it('exits with 1 when one IP family is denied', async () => {
     const { stdout, exitCode } = await ask('default/web', 'default/other', 23);
     assert.match(stdout, /^IPv4 .*: denied$/m);
     assert.match(stdout, /^IPv6 .*: allowed$/m);
     assert.equal(exitCode, 1);
   });
 
-  it('as JSON', async () => {
+  it('prints JSON with -o json', async () => {
     const { stdout, exitCode } = await ask('10.244.1.11', '10.244.1.12', 5433, '-o', 'json');
     const { families, ...answer } = JSON.parse(stdout);
     assert.deepEqual(answer, { port: 5433, protocol: 'TCP', verdict: 'deny' });
@@ -189,7 +189,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     [['default/web', 'data/db', 'http/TCP'], 'Use a port from 1 to 65535'],
     [
       ['default/web', 'data/db', '80/UDP', '--protocol=TCP'],
-      '--port 80/UDP contradicts --protocol TCP: leave one of them out',
+      '--port 80/UDP contradicts --protocol TCP: use only one of them',
     ],
     [['default/web', 'data/db', 80, '--no-such-flag'], "unknown option '--no-such-flag'"],
     [
@@ -197,7 +197,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
       'manifest directory "/nonexistent" cannot be read',
     ],
   ] as const) {
-    it(`fails, and exits with 2: ${message}, ${args.join(' ')}`, async () => {
+    it(`exits with 2: ${message}, ${args.join(' ')}`, async () => {
       const [from, to, port, ...more] = args;
       const { stdout, stderr, exitCode } = await ask(from, to, port, ...more);
       assert.ok(stderr.includes(message), stderr);
@@ -206,7 +206,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     });
   }
 
-  it('takes the protocol with the port, in whatever case', async () => {
+  it('accepts the protocol after the port in upper and lower case', async () => {
     for (const [port, ...more] of [
       ['5432/TCP'],
       ['5432/tcp', '--protocol', 'TCP'],
@@ -220,45 +220,45 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     }
   });
 
-  it('exits with 2 where it depends on domain names, and with 1 where it is denied anyway', async () => {
+  it('exits with 2 when the verdict depends on domain names, with 1 when it is denied anyway', async () => {
     const unsure = await ask('default/web', 'www.example.com', '25/TCP');
     assert.match(unsure.stdout, /: allowed\n/);
     assert.match(
       unsure.stdout,
-      /unless its address is in the networks of the earlier rule .*no-relay spec\.egress\[0\]/,
+      /unless its address is in a network of the earlier rule .*no-relay spec\.egress\[0\]/,
     );
     assert.equal(unsure.exitCode, 2);
     assert.equal((await ask('default/web', 'www.example.com', 443)).exitCode, 0);
-    // IPv4 is denied whatever is known of names.
+    // IPv4 is denied regardless of domain names.
     assert.equal((await ask('default/web', 'www.example.com', 23)).exitCode, 1);
   });
 
-  it('exits with 2 without all of the question, and with 0 after --help, which tells of it', async () => {
+  it('exits with 2 when a required flag is missing, with 0 after --help, which lists the statuses', async () => {
     assert.equal((await explain('--from', 'default/web')).exitCode, 2);
     const { stdout, exitCode } = await explain('--help');
     assert.equal(exitCode, 0);
     assert.match(stdout, /Exit status:\n {2}0 {2}allowed.*\n {2}1 {2}denied.*\n {2}2 {2}error/);
   });
 
-  it('exits with 2 when a file cannot be read, for it may have the policy that decides', async () => {
+  it('exits with 2 when a file cannot be read, because it may have the deciding policy', async () => {
     const broken = join(directory, 'broken.yaml');
     writeFileSync(broken, '{');
     try {
       const { stdout, stderr, exitCode } = await ask('default/web', 'data/db', 5432);
       assert.match(stdout, /: allowed\n/);
-      assert.match(stderr, /broken\.yaml[\s\S]*so the answer may be wrong/);
+      assert.match(stderr, /broken\.yaml[\s\S]*so the verdict may be wrong/);
       assert.equal(exitCode, 2);
     } finally {
       rmSync(broken);
     }
   });
 
-  it('exits with 2 when the cluster cannot be asked', async () => {
+  it('exits with 2 when the API server is unreachable', async () => {
     const ends = ['--from', 'default/web', '--to', 'data/db', '--port', '80'];
     assert.equal((await explain('--master', 'http://127.0.0.1:1', ...ends)).exitCode, 2);
   });
 
-  it('asks a cluster once', async () => {
+  it('lists each resource once and watches nothing', async () => {
     const double = new ApiServerDouble();
     await double.listen();
     try {

@@ -33,7 +33,7 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
     await lab.node.exec(PORTWIDE, ['cleanup']);
   });
 
-  /** One of everything. nft 1.0.6 dies of session affinity with IPv6, so that is for IPv4 alone. */
+  /** Every kind of Service. Session affinity is IPv4 only, because nft 1.0.6 crashes on it with IPv6. */
   const objects = (): Manifest[] => {
     const balanced = {
       type: 'LoadBalancer',
@@ -96,12 +96,12 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
   };
   const rendering = FLAGS.filter((flag) => !/^-v|sync-period/.test(flag));
 
-  it('prints what nft loads and serves at once, and an agent on top has nothing to write', async () => {
+  it('prints rules that nft loads and an agent leaves unchanged', async () => {
     agent.write('objects', objects());
     for (const [, family] of FAMILIES) {
       const input = `${await render(...rendering, `--ip-family=${family}`)}\n`;
       await lab.node.exec('nft', ['-f', '-'], { input });
-      // It takes the place of what is there.
+      // A second load replaces the table.
       await lab.node.exec('nft', ['-f', '-'], { input });
     }
     for (const index of [0, 1]) {
@@ -128,7 +128,7 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
     ]);
   });
 
-  it('is the mode that render takes when none is named', async () => {
+  it('is the default mode of render', async () => {
     agent.write('objects', objects());
     const named = await render('--proxy-mode=nftables');
     assert.equal(await render(), named);

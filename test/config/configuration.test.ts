@@ -7,14 +7,14 @@ import { loadConfiguration } from '../../config/configuration.ts';
 
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
-describe('configuration: loading the configuration', () => {
+describe('configuration: loadConfiguration', () => {
   let directory: string;
   before(() => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-configuration-'));
   });
   after(() => rmSync(directory, { recursive: true, force: true }));
 
-  it('from a file, which is handed on as it was read', async () => {
+  it('reads the file of --config and returns its content', async () => {
     const path = join(directory, 'good.conf');
     writeFileSync(path, `${HEAD}mode: ipvs\n`);
     const { options, file } = await loadConfiguration({ config: path });
@@ -22,20 +22,16 @@ describe('configuration: loading the configuration', () => {
     assert.deepEqual(file, { path, content: `${HEAD}mode: ipvs\n` });
   });
 
-  it('from flags, and an empty --config is none', async () => {
+  it('reads flags alone when --config is empty', async () => {
     const { options, file } = await loadConfiguration({ config: '', proxyMode: 'ipvs' });
     assert.equal(options.proxyMode, 'ipvs');
     assert.equal(file, undefined);
   });
 
-  const refused: readonly (readonly [string, (path: string) => void, RegExp])[] = [
-    ['a file that is not there', () => {}, /^\S+: cannot be read: ENOENT/],
-    [
-      'a directory',
-      (path) => execFileSync('mkdir', [path]),
-      /cannot be read: it is no regular file$/,
-    ],
-    ['a pipe', (path) => execFileSync('mkfifo', [path]), /cannot be read: it is no regular file$/],
+  const invalidFiles: readonly (readonly [string, (path: string) => void, RegExp])[] = [
+    ['a missing file', () => {}, /^\S+: cannot be read: ENOENT/],
+    ['a directory', (path) => execFileSync('mkdir', [path]), /cannot be read: not a regular file$/],
+    ['a pipe', (path) => execFileSync('mkfifo', [path]), /cannot be read: not a regular file$/],
     [
       'a binary file',
       (path) =>
@@ -46,26 +42,26 @@ describe('configuration: loading the configuration', () => {
       /cannot be read: The encoded data was not valid/,
     ],
     [
-      'a file without end',
+      'a file over the size limit',
       (path) => {
         writeFileSync(path, '');
         truncateSync(path, 2 ** 40);
       },
-      /cannot be read: it is larger than 1048576 bytes$/,
+      /cannot be read: larger than 1048576 bytes$/,
     ],
     [
       'an empty file',
       (path) => writeFileSync(path, ''),
-      /: must be a KubeProxyConfiguration, not nothing$/,
+      /: must be a KubeProxyConfiguration, not an empty file$/,
     ],
     [
-      'a file with several faults',
+      'a file with several problems, and reports all of them',
       (path) => writeFileSync(path, `${HEAD}mode: 7\noomScoreAdj: 7000\n`),
       /^\S+: mode: .*\n\S+: oomScoreAdj: .*$/,
     ],
   ];
-  for (const [index, [name, make, message]] of refused.entries()) {
-    it(`refuses ${name}`, async () => {
+  for (const [index, [name, make, message]] of invalidFiles.entries()) {
+    it(`rejects ${name}`, async () => {
       const path = join(directory, `bad-${index}`);
       make(path);
       await assert.rejects(loadConfiguration({ config: path }), {

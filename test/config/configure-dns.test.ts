@@ -12,8 +12,8 @@ function problems(texts: Record<string, string>): string[] {
   return [];
 }
 
-describe('configure-dns: the configuration of the DNS server', () => {
-  it('has defaults', () => {
+describe('configure-dns: configureDns', () => {
+  it('returns the defaults without flags', () => {
     const { options, warnings } = configureDns({});
     assert.deepEqual(warnings, []);
     assert.deepEqual(options, {
@@ -59,13 +59,13 @@ describe('configure-dns: the configuration of the DNS server', () => {
     ['metricsBindAddress', '0.0.0.0', { host: '0.0.0.0', port: 9153 }],
     ['featureGates', 'AllPorts=false', { AllPorts: false }],
   ] as const) {
-    it(`takes ${name}=${given}`, () => {
+    it(`accepts ${name}=${given}`, () => {
       assert.deepEqual(configureDns({ [name]: given }).options[name], expected);
     });
   }
 
   for (const [name, given, expected] of [
-    ['bindAddress', '', /^--bind-address: must name an IP address/],
+    ['bindAddress', '', /^--bind-address: must have at least one IP address/],
     ['bindAddress', 'localhost', /^--bind-address: must be an IP address/],
     ['port', '0', /^--port: must be a number from 1 to 65535/],
     ['clusterDomain', 'a_b', /^--cluster-domain: must be a domain name/],
@@ -73,21 +73,21 @@ describe('configure-dns: the configuration of the DNS server', () => {
     ['clusterDomain', '10.0.0.1', /^--cluster-domain/],
     ['ttl', '3601', /^--ttl: must be a number from 0 to 3600/],
     ['ttl', '5s', /^--ttl/],
-    ['forward', '', /^--forward: must be a file/],
+    ['forward', '', /^--forward: must be resolver addresses/],
     ['lameduck', '5', /^--lameduck: must be a duration/],
     ['forward', '10.0.0.256:53', /^--forward: must be a path .*, not "10.0.0.256:53"/],
     ['forward', '/etc/resolv.conf,', /^--forward: must be a path .*, not ""/],
     ['cacheTtl', '3601', /^--cache-ttl: must be a number from 0 to 3600/],
     ['metricsBindAddress', 'here', /^--metrics-bind-address/],
   ] as const) {
-    it(`refuses ${name}=${given}`, () => {
+    it(`rejects ${name}=${given}`, () => {
       const [problem = '', ...others] = problems({ [name]: given });
       assert.match(problem, expected);
       assert.deepEqual(others, []);
     });
   }
 
-  it('tells all that is wrong', () => {
+  it('reports all problems at once', () => {
     const all = problems({
       port: 'x',
       ttl: 'y',
@@ -101,11 +101,11 @@ describe('configure-dns: the configuration of the DNS server', () => {
     );
   });
 
-  it('warns of feature gates that nobody knows', () => {
+  it('warns about unknown feature gates', () => {
     const { warnings } = configureDns({ featureGates: 'Magic=true' });
     assert.deepEqual(
       warnings.map(({ subject }) => subject),
-      ['--feature-gates'],
+      ['--feature-gates=Magic'],
     );
   });
 });

@@ -6,7 +6,7 @@ import { addFlags, type FlagTexts } from '../../config/flags.ts';
 import type { ConfigFile } from '../../config/notices.ts';
 import { ALL_SETTINGS, DEFAULTS, type RunOptions } from '../../config/settings.ts';
 
-/** Flags as the command line has them. */
+/** Parses flags as the command line does. */
 function flags(...args: string[]): FlagTexts {
   const command = addFlags(new Command(), ALL_SETTINGS);
   command.exitOverride().configureOutput({ writeErr: () => {} });
@@ -18,7 +18,7 @@ function file(text: string): ConfigFile {
   return { path: '/f', content: `${head}${text}\n` };
 }
 
-/** What differs from the defaults, and the warnings. */
+/** The options that differ from the defaults, and the warnings. */
 function configured(args: readonly string[], config?: ConfigFile) {
   const { options, warnings } = configure(flags(...args), config);
   const changed = Object.fromEntries(
@@ -37,14 +37,14 @@ function problemsOf(args: readonly string[], config?: ConfigFile): string[] {
   return [];
 }
 
-describe('configure: configuring', () => {
-  describe('by flags', () => {
+describe('configure: options from flags and file', () => {
+  describe('reads flags:', () => {
     const cases: readonly (readonly [args: string, expected: Partial<RunOptions>])[] = [
       ['', {}],
       ['--proxy-mode=ipvs --ipvs-scheduler mh', { proxyMode: 'ipvs', ipvsScheduler: 'mh' }],
       ['--masquerade-all', { masqueradeAll: true }],
       ['--iptables-localhost-nodeports=false', { iptablesLocalhostNodeports: false }],
-      // As Go reads them, and templates for kube-proxy write them.
+      // Go's spellings of booleans, which templates for kube-proxy use.
       ['--iptables-localhost-nodeports=False', { iptablesLocalhostNodeports: false }],
       ['--masquerade-all=1', { masqueradeAll: true }],
       ['--proxy-mode= --detect-local-mode=', {}],
@@ -52,7 +52,7 @@ describe('configure: configuring', () => {
       ['-v 4', { v: 4 }],
       ['-v5', { v: 5 }],
       ['--v=10', { v: 10 }],
-      // Of Go's flags, lists and maps add up; of others the last counts.
+      // Repeated flags of lists and maps accumulate, as in Go; of others the last is used.
       [
         '--ipvs-exclude-cidrs=10.0.0.0/8 --ipvs-exclude-cidrs=11.0.0.0/8,12.0.0.0/8',
         { ipvsExcludeCidrs: ['10.0.0.0/8', '11.0.0.0/8', '12.0.0.0/8'] },
@@ -69,21 +69,21 @@ describe('configure: configuring', () => {
       ['--metrics-bind-address=', { metricsBindAddress: undefined }],
       ['--hostname-override=', {}],
       ['--manifests=/m', { manifests: '/m' }],
-      // Only of the mode in use.
+      // Periods are compared only in the mode in use.
       ['--ipvs-min-sync-period=1h', { ipvsMinSyncPeriod: 3_600_000 }],
     ];
     for (const [args, expected] of cases) {
-      it(args === '' ? 'without any' : args, () => {
+      it(args === '' ? 'none' : args, () => {
         const given = args.split(' ').filter((arg) => arg !== '');
         assert.deepEqual(configured(given), { changed: expected, warnings: [] });
       });
     }
   });
 
-  describe('by deprecated ports', () => {
+  describe('reads the deprecated port flags:', () => {
     const at = (host: string, port: number) => ({ host, port });
     for (const [args, healthz, metrics] of [
-      // As in kube-proxy: the default has a port already.
+      // As in kube-proxy, no effect on the default address, which has a port.
       ['--healthz-port=1 --metrics-port=2', at('0.0.0.0', 10256), at('127.0.0.1', 10249)],
       ['--healthz-port=0 --metrics-port=0', undefined, undefined],
       [
@@ -109,32 +109,32 @@ describe('configure: configuring', () => {
         assert.deepEqual(
           warnings.map(formatNotice),
           ports.map(
-            (flag) => `${flag}: is deprecated; use ${flag.replace('port', 'bind-address')}`,
+            (flag) => `${flag}: deprecated flag; use ${flag.replace('port', 'bind-address')}`,
           ),
         );
       });
     }
 
-    it('which must be ports', () => {
+    it('rejects a number that is not a port', () => {
       assert.deepEqual(problemsOf(['--healthz-port=70000']), [
         '--healthz-port: must be a number from 0 to 65535, not "70000"',
       ]);
     });
   });
 
-  describe('by a file', () => {
-    it('ignores other flags, even wrong ones, and says which', () => {
+  describe('reads a file:', () => {
+    it('ignores other flags, even invalid ones, with a warning', () => {
       const args = ['--config=/f', '--proxy-mode=magic', '--cluster-cidr=x', '--metrics-port=0'];
       assert.deepEqual(configured(args, file('mode: ipvs')), {
         changed: { proxyMode: 'ipvs' },
         warnings: [
-          '--metrics-port: is deprecated; use --metrics-bind-address',
-          '--proxy-mode, --cluster-cidr, --metrics-port: ignored, because --config is given',
+          '--metrics-port: deprecated flag; use --metrics-bind-address',
+          '--proxy-mode, --cluster-cidr, --metrics-port: flags ignored because --config is set',
         ],
       });
     });
 
-    it('lets the name and the logging flags win, and what no file can have', () => {
+    it('applies the node name, logging flags and flags without a field over the file', () => {
       const args = ['--hostname-override=Flag', '-v=3', '--logging-format=json'];
       const given = file(
         'hostnameOverride: file\nlogging: {verbosity: 1, format: text}\noomScoreAdj: 1',
@@ -151,13 +151,13 @@ describe('configure: configuring', () => {
       });
     });
 
-    it('lets --master win', () => {
+    it('applies --master over the file', () => {
       assert.deepEqual(configured(['--master=https://m'], file('')).changed, {
         master: 'https://m',
       });
     });
 
-    it('keeps the name of the file when the flag is empty', () => {
+    it("keeps the file's node name when --hostname-override is empty", () => {
       assert.deepEqual(
         configured(['--hostname-override='], file('hostnameOverride: file')).changed,
         {
@@ -166,29 +166,27 @@ describe('configure: configuring', () => {
       );
     });
 
-    it('hands on the warnings of the file', () => {
-      assert.deepEqual(configured([], file('a: 1')).warnings, [
-        '/f: a: unknown field; it is ignored',
-      ]);
+    it('returns the warnings of the file', () => {
+      assert.deepEqual(configured([], file('a: 1')).warnings, ['/f: a: unknown field; ignored']);
     });
 
-    // Installers hand all components the gates of their cluster.
-    it('goes on with a feature gate that nobody here knows, and says so', () => {
-      const what = 'unknown feature gate PodMagic; it switches nothing';
+    // Installers pass one list of feature gates to all components.
+    it('accepts an unknown feature gate with a warning', () => {
+      const warning = 'unknown feature gate; ignored';
       const gates = { AllPorts: false, WinDSR: true, PodMagic: true };
       const given = file('featureGates: {AllPorts: false, WinDSR: true, PodMagic: true}');
       assert.deepEqual(configured([], given), {
         changed: { featureGates: gates },
-        warnings: [`/f: featureGates.PodMagic: ${what}`],
+        warnings: [`/f: featureGates.PodMagic: ${warning}`],
       });
       const args = ['--feature-gates=AllPorts=false,WinDSR=true,PodMagic=true'];
       assert.deepEqual(configured(args), {
         changed: { featureGates: gates },
-        warnings: [`--feature-gates: ${what}`],
+        warnings: [`--feature-gates=PodMagic: ${warning}`],
       });
     });
 
-    it('keeps warnings out of the reason why it cannot be used', () => {
+    it('reports warnings separately from problems when the file is invalid', () => {
       const given = file('a: 1\nmode: magic\nfeatureGates: {PodMagic: true}');
       assert.throws(
         () => configure({}, given),
@@ -199,15 +197,15 @@ describe('configure: configuring', () => {
             '/f: mode: must be one of nftables, iptables, ipvs, not "magic"',
           );
           assert.deepEqual(error.warnings.map(formatNotice), [
-            '/f: a: unknown field; it is ignored',
-            '/f: featureGates.PodMagic: unknown feature gate PodMagic; it switches nothing',
+            '/f: a: unknown field; ignored',
+            '/f: featureGates.PodMagic: unknown feature gate; ignored',
           ]);
           return true;
         },
       );
     });
 
-    it('takes manifests in place of its cluster', () => {
+    it("accepts --manifests with the file's kubeconfig", () => {
       const given = file('clientConnection: {kubeconfig: /k}');
       assert.deepEqual(configured(['--manifests=/m'], given).changed, {
         kubeconfig: '/k',
@@ -216,7 +214,7 @@ describe('configure: configuring', () => {
     });
   });
 
-  describe('tells all that is wrong, by the name that the user gave it:', () => {
+  describe('reports all problems by flag or field:', () => {
     const cases: readonly (readonly [
       args: string,
       config: string | undefined,
@@ -252,7 +250,7 @@ describe('configure: configuring', () => {
       [
         '--fqdn-ttl-floor=500ms --fqdn-ttl-cap=0',
         undefined,
-        '--fqdn-ttl-floor: must be whole seconds, as TTLs are',
+        '--fqdn-ttl-floor: must be a whole number of seconds, like a DNS TTL',
         '--fqdn-ttl-cap: must be greater than 0',
       ],
       [
@@ -263,20 +261,20 @@ describe('configure: configuring', () => {
       [
         '--detect-local-mode=BridgeInterface',
         undefined,
-        '--detect-local-mode: BridgeInterface needs --pod-bridge-interface',
+        '--detect-local-mode: BridgeInterface requires --pod-bridge-interface',
       ],
       [
         '--detect-local-mode=InterfaceNamePrefix',
         undefined,
-        '--detect-local-mode: InterfaceNamePrefix needs --pod-interface-name-prefix',
+        '--detect-local-mode: InterfaceNamePrefix requires --pod-interface-name-prefix',
       ],
       [
         '--manifests=/m --kubeconfig=/k --master=m',
         undefined,
-        '--manifests and --kubeconfig: exclude each other',
-        '--manifests and --master: exclude each other',
+        '--manifests and --kubeconfig: are mutually exclusive',
+        '--manifests and --master: are mutually exclusive',
       ],
-      ['--manifests=/m --master=m', '', '--manifests and --master: exclude each other'],
+      ['--manifests=/m --master=m', '', '--manifests and --master: are mutually exclusive'],
       [
         '--hostname-override=a_b',
         '',
@@ -288,9 +286,9 @@ describe('configure: configuring', () => {
         '-v: must be a number from 0 to 2147483647, not "high"',
         '/f: oomScoreAdj: must be a number from -1000 to 1000, not "x"',
         '/f: iptables.minSyncPeriod: must not be greater than iptables.syncPeriod',
-        '/f: detectLocalMode: BridgeInterface needs detectLocal.bridgeInterface',
+        '/f: detectLocalMode: BridgeInterface requires detectLocal.bridgeInterface',
       ],
-      // What follows from an error is not told as another.
+      // No conflict is reported for an option whose own value is invalid.
       [
         '',
         'iptables: {syncPeriod: x, minSyncPeriod: 31s}',
@@ -306,7 +304,7 @@ describe('configure: configuring', () => {
     }
   });
 
-  it('flags of what to do are on, off, or wrong', () => {
+  it('isOn reads a boolean action flag and rejects other values', () => {
     assert.equal(isOn(flags('--cleanup'), 'cleanup'), true);
     assert.equal(isOn(flags('--cleanup=false'), 'cleanup'), false);
     assert.equal(isOn(flags(), 'initOnly'), false);

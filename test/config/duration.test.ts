@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { formatDuration, parseDuration } from '../../config/duration.ts';
 
-describe("Go's durations", () => {
+describe('duration: parseDuration and formatDuration', () => {
   for (const [text, ms, printed] of [
     ['0', 0, '0s'],
     ['+0', 0, '0s'],
@@ -29,7 +29,7 @@ describe("Go's durations", () => {
     ['-1m5s', -65_000, '-1m5s'],
     ['2562047h47m16.854775807s', 9_223_372_036_854.775, undefined],
   ] as const) {
-    it(`${text} is ${ms} ms`, () => {
+    it(`parses ${text} as ${ms} ms`, () => {
       assert.equal(parseDuration(text), ms);
       assert.ok(!Object.is(parseDuration(text), -0));
       if (printed !== undefined) assert.equal(formatDuration(ms), printed);
@@ -53,12 +53,12 @@ describe("Go's durations", () => {
     ],
     ...['2562048h', '9223372036854775808ns', `${'9'.repeat(100)}h`, '9'.repeat(1_000_000)],
   ]) {
-    it(`${JSON.stringify(text).slice(0, 40)} is none`, () => {
+    it(`rejects ${JSON.stringify(text).slice(0, 40)}`, () => {
       assert.equal(parseDuration(text), undefined);
     });
   }
 
-  it('what is printed is read back, to the nanosecond for a day and to the millisecond for a century', () => {
+  it('round-trips to the nanosecond within a day and to the millisecond within a century', () => {
     const fine = fc.integer({ min: 0, max: 86_400_000_000_000 }).map((ns) => {
       const whole = Math.floor(ns / 1e6);
       return whole + (ns - whole * 1e6) / 1e6;
@@ -73,7 +73,7 @@ describe("Go's durations", () => {
     );
   });
 
-  it('any text is read or refused, and what is read is read again from what is printed', () => {
+  it('parses or rejects any text, and round-trips every parsed value', () => {
     const texts = fc.string({
       unit: fc.constantFrom(...'0123456789.+-nu\u00b5\u03bcmsh'),
       maxLength: 12,

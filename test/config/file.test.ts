@@ -9,7 +9,7 @@ import { configurationText } from '../../config/write.ts';
 
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
-/** Options that differ from the defaults, errors and warnings of a file. */
+/** The options of a file that differ from the defaults, and its problems and warnings. */
 function read(text: string) {
   const { options, problems, warnings } = readConfigFile(text, 'f');
   const changed = Object.fromEntries(
@@ -18,22 +18,22 @@ function read(text: string) {
   return { changed, problems: problems.map(formatNotice), warnings: warnings.map(formatNotice) };
 }
 
-/** Puts a value at a path, through what may be no objects. */
+/** Sets a value at a path, replacing parents that are not objects. */
 function set(root: Record<string, unknown>, path: readonly string[], value: unknown): void {
   let section = root;
-  for (const step of path.slice(0, -1)) {
-    const below = section[step];
+  for (const segment of path.slice(0, -1)) {
+    const below = section[segment];
     const isSection = typeof below === 'object' && below !== null && !Array.isArray(below);
-    section[step] = isSection ? below : {};
-    section = section[step] as Record<string, unknown>;
+    section[segment] = isSection ? below : {};
+    section = section[segment] as Record<string, unknown>;
   }
   section[path.at(-1) ?? ''] = value;
 }
 
 const body = (text: string) => read(`${HEAD}${text}\n`);
 
-describe('file: reading a configuration file', () => {
-  // mocha has every error carry its whole stack, which for the parser's is ten thousand calls.
+describe('file: readConfigFile', () => {
+  // mocha raises the stack trace limit, and the recursive parser's errors are ten thousand calls deep.
   const { stackTraceLimit } = Error;
   before(() => {
     Error.stackTraceLimit = 10;
@@ -42,7 +42,7 @@ describe('file: reading a configuration file', () => {
     Error.stackTraceLimit = stackTraceLimit;
   });
 
-  describe('takes', () => {
+  describe('accepts', () => {
     const cases: readonly (readonly [text: string, expected: Partial<RunOptions>])[] = [
       ['', {}],
       ['mode: ipvs', { proxyMode: 'ipvs' }],
@@ -143,7 +143,7 @@ describe('file: reading a configuration file', () => {
       });
     }
 
-    it('JSON as well, with tabs', () => {
+    it('JSON with tabs', () => {
       const text = `{\n\t"kind": "KubeProxyConfiguration",\n\t"mode": "ipvs",\n\t"apiVersion": "kubeproxy.config.k8s.io/v1alpha1"\n}`;
       assert.deepEqual(read(text), { changed: { proxyMode: 'ipvs' }, problems: [], warnings: [] });
     });
@@ -164,7 +164,7 @@ describe('file: reading a configuration file', () => {
       });
     });
 
-    it('an IPv6 bind address, which moves the servers that have no address of their own', () => {
+    it('an IPv6 bindAddress, which makes the default server addresses IPv6', () => {
       assert.deepEqual(body('bindAddress: "FD00::1"').changed, {
         bindAddress: 'fd00::1',
         healthzBindAddress: { host: '::', port: 10256 },
@@ -176,7 +176,7 @@ describe('file: reading a configuration file', () => {
       assert.deepEqual(metricsBindAddress, { host: '127.0.0.1', port: 1 });
     });
 
-    it('the ConfigMap of kubeadm: what is null, empty or 0 in it is the default', () => {
+    it("kubeadm's ConfigMap, whose null, empty and zero fields mean the default", () => {
       const file = new URL('kube-proxy-configmap.yaml', import.meta.url);
       const { data } = parse(readFileSync(file, 'utf8')) as { data: Record<string, string> };
       assert.deepEqual(read(data['config.conf'] ?? ''), {
@@ -190,11 +190,11 @@ describe('file: reading a configuration file', () => {
     });
   });
 
-  describe('tells what is wrong:', () => {
+  describe('reports as a problem', () => {
     const cases: readonly (readonly [text: string, ...expected: string[]])[] = [
       ['mode: userspace', 'f: mode: must be one of nftables, iptables, ipvs, not "userspace"'],
-      ['mode: [ipvs]', 'f: mode: must be a string, in quotes if need be, not a list'],
-      ['hostnameOverride: 7', 'f: hostnameOverride: must be a string, in quotes if need be, not 7'],
+      ['mode: [ipvs]', 'f: mode: must be a string (quoted if necessary), not a list'],
+      ['hostnameOverride: 7', 'f: hostnameOverride: must be a string (quoted if necessary), not 7'],
       [
         'hostnameOverride: "a b"',
         'f: hostnameOverride: must be a node name: letters, digits, "-" and ".", not "a b"',
@@ -215,26 +215,29 @@ describe('file: reading a configuration file', () => {
       ],
       [
         'iptables: {syncPeriod: 30}',
-        'f: iptables.syncPeriod: must be a string, in quotes if need be, not 30',
+        'f: iptables.syncPeriod: must be a string (quoted if necessary), not 30',
       ],
       [
         'iptables: {syncPeriod: soon}',
         'f: iptables.syncPeriod: must be a duration such as 30s, 1m30s or 500ms, not "soon"',
       ],
-      ['iptables: {syncPeriod: -1s}', 'f: iptables.syncPeriod: must not be less than 0, not "-1s"'],
+      ['iptables: {syncPeriod: -1s}', 'f: iptables.syncPeriod: must be at least 0, not "-1s"'],
       [
         'ipvs: {scheduler: "rr;"}',
         'f: ipvs.scheduler: must be the name of an IPVS scheduler, such as rr or mh, not "rr;"',
       ],
       [
         'ipvs: {excludeCIDRs: [10.0.0.0/8, x, 10.0.0.0/40]}',
-        'f: ipvs.excludeCIDRs[1]: "x" is no CIDR',
-        'f: ipvs.excludeCIDRs[2]: "10.0.0.0/40" is no CIDR',
+        'f: ipvs.excludeCIDRs[1]: must be a CIDR such as 10.0.0.0/8, not "x"',
+        'f: ipvs.excludeCIDRs[2]: must be a CIDR such as 10.0.0.0/8, not "10.0.0.0/40"',
       ],
-      ['clusterCIDR: 10.0.0.0', 'f: clusterCIDR: "10.0.0.0" is no CIDR'],
+      [
+        'clusterCIDR: 10.0.0.0',
+        'f: clusterCIDR: must be a CIDR such as 10.0.0.0/8, not "10.0.0.0"',
+      ],
       [
         'clusterCIDR: 10.0.0.0/8,11.0.0.0/8',
-        'f: clusterCIDR: must name at most one CIDR for each IP family',
+        'f: clusterCIDR: must have at most one CIDR per IP family',
       ],
       [
         'nodePortAddresses: [primary, 10.0.0.0]',
@@ -248,10 +251,7 @@ describe('file: reading a configuration file', () => {
         'f: conntrack.maxPerCore: must be a number from 0 to 2147483647, not -1',
         'f: conntrack.min: must be a number from 0 to 2147483647, not 99999999999',
       ],
-      [
-        'conntrack: {udpTimeout: -5s}',
-        'f: conntrack.udpTimeout: must not be less than 0, not "-5s"',
-      ],
+      ['conntrack: {udpTimeout: -5s}', 'f: conntrack.udpTimeout: must be at least 0, not "-5s"'],
       [
         'detectLocalMode: Magic',
         'f: detectLocalMode: must be one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix, not "Magic"',
@@ -267,7 +267,7 @@ describe('file: reading a configuration file', () => {
       ],
       [
         'featureGates: {No-pe: true}',
-        'f: featureGates.No-pe: "No-pe" cannot be the name of a feature gate',
+        'f: featureGates.No-pe: "No-pe" is not a valid feature gate name',
       ],
       ['featureGates: {Nope: 1}', 'f: featureGates.Nope: Nope must be true or false, not 1'],
       [
@@ -281,7 +281,7 @@ describe('file: reading a configuration file', () => {
       ['portRange: all', 'f: portRange: must be a range of ports such as 300-2000, not "all"'],
       [
         'portwide: {ipvs: {fwmarkRange: 7, allPorts: none}}',
-        'f: portwide.ipvs.fwmarkRange: must be a string, in quotes if need be, not 7',
+        'f: portwide.ipvs.fwmarkRange: must be a string (quoted if necessary), not 7',
         'f: portwide.ipvs.allPorts: must be one of fwmark, iptables, not "none"',
       ],
       [
@@ -295,61 +295,62 @@ describe('file: reading a configuration file', () => {
       it(text, () => assert.deepEqual(body(text).problems, expected));
     }
 
-    it('and keeps the default there', () => {
-      const { options, invalid: broken } = readConfigFile(`${HEAD}oomScoreAdj: x\n`, 'f');
+    it('and keeps the default of an invalid field', () => {
+      const { options, invalid } = readConfigFile(`${HEAD}oomScoreAdj: x\n`, 'f');
       assert.equal(options.oomScoreAdj, -999);
-      assert.deepEqual([...broken], ['oomScoreAdj']);
+      assert.deepEqual([...invalid], ['oomScoreAdj']);
     });
   });
 
-  describe('warns of', () => {
+  describe('warns about', () => {
     const cases: readonly (readonly [text: string, ...expected: string[]])[] = [
-      ['modes: ipvs', 'f: modes: unknown field; it is ignored'],
-      ['Mode: ipvs', 'f: Mode: unknown field; it is ignored'],
+      ['modes: ipvs', 'f: modes: unknown field; ignored'],
+      ['Mode: ipvs', 'f: Mode: unknown field; ignored'],
       [
         'ipvs: {syncPeriods: 5s, "a b": 1}',
-        'f: ipvs.syncPeriods: unknown field; it is ignored',
-        'f: ipvs["a b"]: unknown field; it is ignored',
+        'f: ipvs.syncPeriods: unknown field; ignored',
+        'f: ipvs["a b"]: unknown field; ignored',
       ],
-      ['mode: {ipvs: 1}\n__proto__: {mode: ipvs}', 'f: __proto__: unknown field; it is ignored'],
-      ['constructor: 1', 'f: constructor: unknown field; it is ignored'],
+      ['mode: {ipvs: 1}\n__proto__: {mode: ipvs}', 'f: __proto__: unknown field; ignored'],
+      ['constructor: 1', 'f: constructor: unknown field; ignored'],
       [
         'logging: {vmodule: [{filePattern: a, level: 3}]}',
-        'f: logging.vmodule[0].level: unknown field; it is ignored',
+        'f: logging.vmodule[0].level: unknown field; ignored',
       ],
-      [
-        'oomScoreAdj: 1\noomScoreAdj: 2',
-        'f: oomScoreAdj: is there more than once; the last one counts',
-      ],
+      ['oomScoreAdj: 1\noomScoreAdj: 2', 'f: oomScoreAdj: duplicate field; the last value is used'],
       [
         'iptables: {masqueradeBit: 1, masqueradeBit: 2, masqueradeBit: 3}\nkind: KubeProxyConfiguration',
-        'f: kind: is there more than once; the last one counts',
-        'f: iptables.masqueradeBit: is there more than once; the last one counts',
-        'f: iptables.masqueradeBit: is there more than once; the last one counts',
+        'f: kind: duplicate field; the last value is used',
+        'f: iptables.masqueradeBit: duplicate field; the last value is used',
+        'f: iptables.masqueradeBit: duplicate field; the last value is used',
       ],
       [
         'featureGates: {WinDSR: true, WinDSR: false}',
-        'f: featureGates.WinDSR: is there more than once; the last one counts',
+        'f: featureGates.WinDSR: duplicate field; the last value is used',
       ],
-      ['mode: ""\n---\nmode: ipvs', 'f: only the first of several YAML documents counts'],
+      ['mode: ""\n---\nmode: ipvs', 'f: several YAML documents; only the first is used'],
     ];
     for (const [text, ...expected] of cases) {
       it(text, () => assert.deepEqual(new Set(body(text).warnings), new Set(expected)));
     }
 
-    it('nothing where a document ends and none follows', () => {
+    it('nothing when the second document is empty', () => {
       assert.deepEqual(body('mode: ipvs\n---\n# nothing').warnings, []);
     });
 
-    it('fields that are there twice, and takes the last', () => {
+    it('duplicate fields, and uses the last', () => {
       assert.deepEqual(body('oomScoreAdj: 1\noomScoreAdj: 2').changed, { oomScoreAdj: 2 });
     });
   });
 
-  describe('refuses as no KubeProxyConfiguration at all', () => {
+  describe('rejects', () => {
     const cases: readonly (readonly [name: string, text: string, ...expected: string[]])[] = [
-      ['nothing', '', 'f: must be a KubeProxyConfiguration, not nothing'],
-      ['white space and comments', ' \n# hm\n', 'f: must be a KubeProxyConfiguration, not nothing'],
+      ['an empty file', '', 'f: must be a KubeProxyConfiguration, not an empty file'],
+      [
+        'white space and comments',
+        ' \n# hm\n',
+        'f: must be a KubeProxyConfiguration, not an empty file',
+      ],
       ['a word', 'hello', 'f: must be a KubeProxyConfiguration, not "hello"'],
       [
         'control characters',
@@ -363,7 +364,7 @@ describe('file: reading a configuration file', () => {
         'f: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1, not "kubeproxy.config.k8s.io/v1"',
       ],
       [
-        'another kind, and wrong fields beside it',
+        'another kind, without checking its fields',
         'apiVersion: v1\nkind: ConfigMap\nmode: 7\n',
         'f: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1, not "v1"',
         'f: kind: must be KubeProxyConfiguration, not "ConfigMap"',
@@ -377,7 +378,7 @@ describe('file: reading a configuration file', () => {
       [
         'a document after an empty one',
         `---\n---\n${HEAD}`,
-        'f: must be a KubeProxyConfiguration, not nothing',
+        'f: must be a KubeProxyConfiguration, not an empty file',
       ],
       [
         'broken YAML',
@@ -399,7 +400,7 @@ describe('file: reading a configuration file', () => {
       });
     }
 
-    it('or takes any value of any field without another error', () => {
+    it('no value with an error other than a problem of its field', () => {
       const fields = OPTION_NAMES.flatMap((name) => RUN_SETTINGS[name].field ?? []);
       const document = fc.array(
         fc.tuple(fc.constantFrom(...fields), fc.oneof(fc.jsonValue(), fc.integer(), fc.string())),
@@ -416,7 +417,7 @@ describe('file: reading a configuration file', () => {
             for (const notice of [...problems, ...warnings]) {
               assert.match(formatNotice(notice), /^f: [\x20-\x7e]+: [\x20-\x7e]+$/);
             }
-            // What stands in the end is a configuration, whatever was in the file.
+            // Whatever the file has, the result is a valid configuration.
             assert.deepEqual(readConfigFile(configurationText(options), 'f').problems, []);
           }
         }),
@@ -424,7 +425,7 @@ describe('file: reading a configuration file', () => {
       );
     });
 
-    it('or takes any text without another error', () => {
+    it('no text with an error other than ConfigurationError', () => {
       const texts = fc.oneof(
         fc.string({ unit: 'binary', maxLength: 60 }),
         fc.string({ unit: fc.constantFrom(...' \n\t:-{}[]&*#|>!%@"\'?,amode1\\'), maxLength: 60 }),
@@ -442,7 +443,7 @@ describe('file: reading a configuration file', () => {
       );
     });
 
-    it('anchors that would blow up', () => {
+    it('anchors that expand exponentially (billion laughs)', () => {
       const levels = Array.from({ length: 9 }, (_, level) => {
         const below = level === 0 ? 'x' : `*a${level - 1}`;
         return `a${level}: &a${level} [${Array(9).fill(below).join(', ')}]`;

@@ -24,7 +24,10 @@ const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '
   .concat('--network-policy', '--fqdn-resolvers', '--policy-log-group')
   .concat('--fqdn-ttl-floor', '--fqdn-ttl-cap')
   .concat('--config-restart-jitter', '--reset-deleted-endpoint-connections');
-/** kube-proxy has them in its file alone; and where cluster IPs come from it asks the API server. */
+/**
+ * kube-proxy has the --nftables-* settings only in its file. It reads service CIDRs from the API server
+ * (ServiceCIDR objects).
+ */
 const NFTABLES_FLAGS = ['masquerade-all', 'masquerade-bit', 'sync-period', 'min-sync-period']
   .map((name) => `--nftables-${name}`)
   .concat('--service-cidrs');
@@ -62,15 +65,15 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'fqdnTtlFloor', 'fqdnTtlCap', 'logGroup'],
 ];
 
-describe('reference: the tables of settings', () => {
-  it("have kube-proxy's flags and ours, and no others", () => {
+describe('reference: tables of settings and docs/configuration.md', () => {
+  it("has kube-proxy's flags and Portwide's, and no others", () => {
     const flags = Object.entries(ALL_SETTINGS)
       .filter(([, { fileOnly }]) => !fileOnly)
       .map(([name]) => flagOf(name));
     assert.deepEqual(flags.sort(), [...FLAGS, '-v', ...OWN_FLAGS, ...NFTABLES_FLAGS].sort());
   });
 
-  it("have kube-proxy's fields and ours, and no others", () => {
+  it("has kube-proxy's fields and Portwide's, and no others", () => {
     const fields = OPTION_NAMES.flatMap((name) => RUN_SETTINGS[name].field ?? []);
     const expected = FIELDS.flatMap((entry) => {
       if (typeof entry === 'string') return [entry];
@@ -80,19 +83,19 @@ describe('reference: the tables of settings', () => {
     assert.deepEqual(fields.sort(), expected.sort());
   });
 
-  it('have defaults that could be given', () => {
+  it('has defaults that are valid values', () => {
     for (const name of OPTION_NAMES) {
-      const { type: kind, default: usual, keepsZero } = RUN_SETTINGS[name];
-      const written = kind.toFile(usual);
-      if (written === null || (kind.isZero(written) && !keepsZero)) continue;
-      assert.deepEqual(kind.fromFile(written, assert.fail), usual, name);
+      const { type, default: value, keepsZero } = RUN_SETTINGS[name];
+      const encoded = type.toFile(value);
+      if (encoded === null || (type.isZero(encoded) && !keepsZero)) continue;
+      assert.deepEqual(type.fromFile(encoded, assert.fail), value, name);
     }
-    for (const { type: kind, default: usual } of Object.values(COMMAND_SETTINGS)) {
-      assert.deepEqual(kind.fromFlag(String(usual ?? '')), usual);
+    for (const { type, default: value } of Object.values(COMMAND_SETTINGS)) {
+      assert.deepEqual(type.fromFlag(String(value ?? '')), value);
     }
   });
 
-  it('are what docs/configuration.md says; `npm run docs` writes it', () => {
+  it('docs/configuration.md is up to date (`npm run docs` writes it)', () => {
     const file = new URL('../../docs/configuration.md', import.meta.url);
     assert.equal(readFileSync(file, 'utf8'), referencePage());
   });

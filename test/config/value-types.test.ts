@@ -30,24 +30,24 @@ const bit = wholeNumber(0, 31);
 const metrics = bindAddress(10249);
 const color = oneOf('<color>', ['red', 'blue']);
 
-type Case = readonly [name: string, kind: ValueType<unknown>, given: unknown, expected?: unknown];
+type Case = readonly [name: string, type: ValueType<unknown>, given: unknown, expected?: unknown];
 
 const FLAGS: readonly Case[] = [
   ['a duration', positive, '1m30s', 90_000],
   ['a duration', nonNegative, '0', 0],
-  ['on or off', boolean, 'true', true],
-  ['on or off', boolean, 'false', false],
-  ['on or off', boolean, 'TRUE', true],
-  ['on or off', boolean, 'T', true],
-  ['on or off', boolean, '0', false],
-  ['on or off', boolean, 'False', false],
+  ['a boolean', boolean, 'true', true],
+  ['a boolean', boolean, 'false', false],
+  ['a boolean', boolean, 'TRUE', true],
+  ['a boolean', boolean, 'T', true],
+  ['a boolean', boolean, '0', false],
+  ['a boolean', boolean, 'False', false],
   ['a number', bit, '0', 0],
   ['a number', bit, '-0', 0],
   ['a number', bit, '31', 31],
   ['a number', wholeNumber(-1000, 1000), '-999', -999],
   ['a decimal', decimalNumber, '2.5', 2.5],
-  ['a word', color, 'blue', 'blue'],
-  ['perhaps a word', optional(color), '', undefined],
+  ['a choice', color, 'blue', 'blue'],
+  ['an optional choice', optional(color), '', undefined],
   ['cluster CIDRs', clusterCidrs, '', []],
   ['cluster CIDRs', clusterCidrs, '10.244.0.1/16, fd00::/48', ['10.244.0.0/16', 'fd00::/48']],
   ['node port addresses', nodePortSelection, '', []],
@@ -99,9 +99,9 @@ const WRONG_FLAGS: readonly Case[] = [
   ['a duration', positive, '30'],
   ['a duration', positive, '0s'],
   ['a duration', nonNegative, '-1s'],
-  ['on or off', boolean, 'yes'],
-  ['on or off', boolean, 'tRUE'],
-  ['on or off', boolean, ''],
+  ['a boolean', boolean, 'yes'],
+  ['a boolean', boolean, 'tRUE'],
+  ['a boolean', boolean, ''],
   ['a number', bit, ''],
   ['a number', bit, '-1'],
   ['a number', bit, '32'],
@@ -111,7 +111,7 @@ const WRONG_FLAGS: readonly Case[] = [
   ['a decimal', decimalNumber, 'NaN'],
   ['a decimal', decimalNumber, 'Infinity'],
   ['a decimal', decimalNumber, ''],
-  ['a word', color, 'Red'],
+  ['a choice', color, 'Red'],
   ['cluster CIDRs', clusterCidrs, '10.0.0.0'],
   ['cluster CIDRs', clusterCidrs, '10.0.0.0/8,10.1.0.0/16'],
   ['cluster CIDRs', clusterCidrs, '10.0.0.0/8 -j ACCEPT'],
@@ -162,7 +162,7 @@ const FILES: readonly Case[] = [
   ['a duration', positive, '500ms', 500],
   ['a duration or nanoseconds', durationOrNanoseconds, 5_000_000_000, 5000],
   ['a duration or nanoseconds', durationOrNanoseconds, '5s', 5000],
-  ['on or off', boolean, false, false],
+  ['a boolean', boolean, false, false],
   ['a number', bit, 31, 31],
   ['a number', bit, -0, 0],
   ['a decimal', decimalNumber, 0.5, 0.5],
@@ -185,14 +185,14 @@ const WRONG_FILES: readonly Case[] = [
   ['a duration', positive, 30],
   ['a duration', positive, true],
   ['a duration or nanoseconds', durationOrNanoseconds, -1],
-  ['on or off', boolean, 'true'],
-  ['on or off', boolean, 0],
+  ['a boolean', boolean, 'true'],
+  ['a boolean', boolean, 0],
   ['a number', bit, '14'],
   ['a number', bit, 1.5],
   ['a number', bit, Infinity],
   ['a number', bit, 1e30],
   ['a decimal', decimalNumber, Number.NaN],
-  ['a word', color, 7],
+  ['a choice', color, 7],
   ['cluster CIDRs', clusterCidrs, ['10.0.0.0/8']],
   ['CIDRs', cidrs, '10.0.0.0/8'],
   ['CIDRs', cidrs, [null]],
@@ -208,44 +208,44 @@ const WRONG_FILES: readonly Case[] = [
 
 const ignore = () => {};
 
-describe('kinds of values', () => {
-  for (const [name, kind, given, expected] of FLAGS) {
-    it(`${name}: a flag may say ${JSON.stringify(given)}`, () => {
-      assert.deepEqual(kind.fromFlag(String(given)), expected);
+describe('value-types: value types of settings', () => {
+  for (const [name, type, given, expected] of FLAGS) {
+    it(`${name}: fromFlag accepts ${JSON.stringify(given)}`, () => {
+      assert.deepEqual(type.fromFlag(String(given)), expected);
     });
   }
-  for (const [name, kind, given] of WRONG_FLAGS) {
-    it(`${name}: no flag may say ${JSON.stringify(given)}`, () => {
-      assert.throws(() => kind.fromFlag(String(given)), InvalidValueError);
+  for (const [name, type, given] of WRONG_FLAGS) {
+    it(`${name}: fromFlag rejects ${JSON.stringify(given)}`, () => {
+      assert.throws(() => type.fromFlag(String(given)), InvalidValueError);
     });
   }
-  for (const [name, kind, given, expected] of FILES) {
-    it(`${name}: a file may have ${JSON.stringify(given)}`, () => {
-      assert.deepEqual(kind.fromFile(given, ignore), expected);
+  for (const [name, type, given, expected] of FILES) {
+    it(`${name}: fromFile accepts ${JSON.stringify(given)}`, () => {
+      assert.deepEqual(type.fromFile(given, ignore), expected);
     });
   }
-  for (const [name, kind, given] of WRONG_FILES) {
-    it(`${name}: no file may have ${JSON.stringify(given)}`, () => {
-      assert.throws(() => kind.fromFile(given, ignore), InvalidValueError);
+  for (const [name, type, given] of WRONG_FILES) {
+    it(`${name}: fromFile rejects ${JSON.stringify(given)}`, () => {
+      assert.throws(() => type.fromFile(given, ignore), InvalidValueError);
     });
   }
 
-  it('every wrong item of a list is told with its place', () => {
+  it('reports every invalid item of a list with its index', () => {
     assert.throws(() => cidrs.fromFile(['10.0.0.0/8', 'a', 7], ignore), {
       problems: [
-        { at: '[1]', reason: '"a" is no CIDR' },
-        { at: '[2]', reason: 'must be a string, in quotes if need be, not 7' },
+        { at: '[1]', reason: 'must be a CIDR such as 10.0.0.0/8, not "a"' },
+        { at: '[2]', reason: 'must be a string (quoted if necessary), not 7' },
       ],
     });
   });
 
-  it('every wrong feature gate is told with its name', () => {
+  it('reports every invalid feature gate by name', () => {
     const given = { AllPorts: 1, 'No pe': true, nope: true, SomeGate: 'yes', WinDSR: true };
     assert.throws(() => featureGates.fromFile(given, ignore), {
       problems: [
         { at: 'AllPorts', reason: 'AllPorts must be true or false, not 1' },
-        { at: '["No pe"]', reason: '"No pe" cannot be the name of a feature gate' },
-        { at: 'nope', reason: '"nope" cannot be the name of a feature gate' },
+        { at: '["No pe"]', reason: '"No pe" is not a valid feature gate name' },
+        { at: 'nope', reason: '"nope" is not a valid feature gate name' },
         { at: 'SomeGate', reason: 'SomeGate must be true or false, not "yes"' },
       ],
     });

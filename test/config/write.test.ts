@@ -19,7 +19,7 @@ const period = fc.oneof(
   integer({ min: 1, max: 999_999 }).map((ns) => ns / 1e6),
 );
 const timeout = fc.oneof(constant(0), period);
-/** Texts that YAML could take for something else are among them. */
+/** Strings. YAML reads some as another type unless they are quoted. */
 const word = constantFrom(
   'a',
   'yes',
@@ -47,7 +47,7 @@ const server = record({
 });
 const size = constantFrom('0', '512', '64Ki', '1.5M');
 
-/** Any options that a file can say; only the periods of a mode depend on each other. */
+/** All options that a file can express. Only the two periods of a mode depend on each other. */
 const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]> } = {
   hostnameOverride: perhaps(constantFrom('node', 'a.b-c', '0', 'on', 'null')),
   bindAddress: constantFrom('0.0.0.0', '::', '192.0.2.1', 'fd00::1'),
@@ -138,8 +138,8 @@ const options: Arbitrary<RunOptions> = record(OPTIONS).map((any) => ({
   nftablesMinSyncPeriod: Math.min(any.nftablesMinSyncPeriod, any.nftablesSyncPeriod),
 }));
 
-describe('write: writing the configuration', () => {
-  it('what is written gives the same options when it is read', () => {
+describe('write: configurationText', () => {
+  it('round-trips all options through YAML', () => {
     fc.assert(
       fc.property(options, (written) => {
         const content = configurationText(written);
@@ -151,7 +151,7 @@ describe('write: writing the configuration', () => {
     );
   });
 
-  it('as JSON too', () => {
+  it('round-trips all options through JSON', () => {
     fc.assert(
       fc.property(options, (written) => {
         const read = readConfigFile(JSON.stringify(toConfiguration(written)), 'f');
@@ -161,7 +161,7 @@ describe('write: writing the configuration', () => {
     );
   });
 
-  it('kube-proxy, which reads YAML 1.1, takes texts for texts', () => {
+  it('quotes strings so that YAML 1.1, which kube-proxy reads, keeps them', () => {
     fc.assert(
       fc.property(options, (written) => {
         const old = parse(configurationText(written), { version: '1.1' });
@@ -171,7 +171,7 @@ describe('write: writing the configuration', () => {
     );
   });
 
-  it('all fields are there, in alphabetical order', () => {
+  it('writes all fields in alphabetical order', () => {
     const written = parse(configurationText(DEFAULTS)) as Record<string, unknown>;
     const sorted = (value: unknown): void => {
       if (typeof value !== 'object' || value === null || Array.isArray(value)) return;
@@ -182,25 +182,25 @@ describe('write: writing the configuration', () => {
     for (const name of OPTION_NAMES) {
       const path = RUN_SETTINGS[name].field?.split('.') ?? [];
       let at: unknown = written;
-      for (const step of path) {
-        assert.ok(typeof at === 'object' && at !== null && step in at, path.join('.'));
-        at = (at as Record<string, unknown>)[step];
+      for (const segment of path) {
+        assert.ok(typeof at === 'object' && at !== null && segment in at, path.join('.'));
+        at = (at as Record<string, unknown>)[segment];
       }
     }
   });
 
-  it('the gate of all-ports Services is written only when it is off: kube-proxy does not know it', () => {
+  it('writes feature gate AllPorts only when it is false, because kube-proxy does not know it', () => {
     const gates = (AllPorts: boolean) =>
       toConfiguration({ ...DEFAULTS, featureGates: { AllPorts, WinDSR: true } }).featureGates;
     assert.deepEqual(gates(true), { WinDSR: true });
     assert.deepEqual(gates(false), { AllPorts: false, WinDSR: true });
   });
 
-  it('says what flags can tell and a file cannot', () => {
+  it('warns about options that a file cannot express', () => {
     const { options } = configure({ iptablesMinSyncPeriod: '0', metricsBindAddress: '' });
     assert.deepEqual(unwritableOptions(options).map(formatNotice), [
-      'iptables.minSyncPeriod: a file cannot say "0s"; it is read as 1s',
-      'metricsBindAddress: a file cannot say ""; it is read as 127.0.0.1:10249',
+      'iptables.minSyncPeriod: in a file, "0s" means the default, 1s',
+      'metricsBindAddress: in a file, "" means the default, 127.0.0.1:10249',
     ]);
   });
 });

@@ -143,13 +143,9 @@ describe('configuration of an agent', () => {
         [
           40,
           '--proxy-mode, --iptables-masquerade-bit, --oom-score-adj',
-          '--proxy-mode, --iptables-masquerade-bit, --oom-score-adj: ignored, because --config is given',
+          'flags ignored because --config is set',
         ],
-        [
-          40,
-          `${at('config.conf')}: colour`,
-          `${at('config.conf')}: colour: unknown field; it is ignored`,
-        ],
+        [40, `${at('config.conf')}: colour`, 'unknown field; ignored'],
       ],
     );
     const before = await rules();
@@ -171,8 +167,7 @@ describe('configuration of an agent', () => {
     assert.equal((await page('/statusz')).code, 404, 'its feature gate is off');
 
     mount('2', `${CONFIG}bindAddress: nowhere\n`);
-    const refused = () =>
-      agent.logged('the configuration file changed and cannot be used; what was read stays');
+    const refused = () => agent.logged('ignoring an invalid change of the configuration file');
     await waitFor('the error is logged', () => refused().length > 0, START_MS);
     const [logged] = refused();
     assert.equal(logged?.level, 50);
@@ -187,7 +182,7 @@ describe('configuration of an agent', () => {
     const last = agent.log.at(-1);
     assert.deepEqual(
       [last?.level, last?.msg],
-      [50, 'the configuration file changed; ending for a restart'],
+      [50, 'configuration file changed; exiting for a restart'],
     );
     assert.equal(await rules(), before, 'the rules remain');
   });
@@ -218,7 +213,7 @@ describe('configuration of an agent', () => {
     assert.equal(first.exitCode, 0, first.stderr);
     assert.deepEqual(
       linesOf(first).map(({ msg }) => msg),
-      ['wrote the configuration'],
+      ['wrote the configuration file'],
     );
     const written = parse(readFileSync(at('a'), 'utf8')) as Record<string, unknown>;
     assert.deepEqual([written.mode, written.clusterCIDR], ['ipvs', '10.244.0.0/16']);
@@ -257,7 +252,7 @@ describe('configuration of an agent', () => {
       const [line] = agent.log;
       assert.deepEqual(
         [line?.level, line?.mode, line?.msg],
-        [30, 'nftables', '--proxy-mode is unset: using nftables, which nft and the kernel support'],
+        [30, 'nftables', 'selected the proxy mode, because --proxy-mode is unset'],
       );
       assert.equal(agent.logged('starting')[0]?.mode, 'nftables');
       assert.equal(await ask('/proxyMode'), 'nftables');
@@ -275,8 +270,8 @@ describe('configuration of an agent', () => {
         [
           30,
           'iptables',
-          'nft 1.0.0 is too old: it takes 1.0.1',
-          '--proxy-mode is unset: using iptables, because this node does not support nftables',
+          'nftables is not supported: nft 1.0.0 is too old: 1.0.1 or later is required',
+          'selected the proxy mode, because --proxy-mode is unset',
         ],
       );
       assert.equal(await ask('/proxyMode'), 'iptables');
@@ -290,7 +285,7 @@ describe('configuration of an agent', () => {
       });
       assert.equal(await agent.ended(), 1);
       const expected =
-        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: it takes 1.0.1\n';
+        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: 1.0.1 or later is required\n';
       assert.equal(await output, expected);
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
@@ -337,7 +332,7 @@ describe('configuration of an agent', () => {
     ]);
     assert.equal(exitCode, 0, stdout);
     assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '0');
-    assert.match(stdout, /cannot keep neighbours from 127.0.0.0\/8/);
+    assert.match(stdout, /cannot write the rules that block other hosts from 127.0.0.0\/8/);
   });
 
   it('warns of node settings that break Services', async () => {
@@ -368,18 +363,16 @@ describe('configuration of an agent', () => {
     await agent.serves();
     const warned = agent.log.filter(({ level }) => level === 40);
     assert.deepEqual(
-      warned.flatMap(({ setting, msg }) =>
-        setting === undefined ? [] : [[setting, msg.split(':')[0]]],
-      ),
+      warned.flatMap(({ setting, msg }) => (setting === undefined ? [] : [[setting, msg]])),
       [
         [
           '--nodeport-addresses (nodePortAddresses)',
-          '--nodeport-addresses (nodePortAddresses) is unset',
+          'NodePort Services accept connections on all local addresses',
         ],
-        ['--cluster-cidr (clusterCIDR)', '--cluster-cidr (clusterCIDR) is unset'],
+        ['--cluster-cidr (clusterCIDR)', 'connections to cluster IPs are not masqueraded'],
       ],
     );
-    const logged = agent.log.filter(({ msg }) => /there is no Node "other"/.test(msg));
+    const logged = agent.log.filter(({ msg }) => msg === 'Node object not found');
     assert.deepEqual(
       logged.map(({ level, node }) => [level, node]),
       [[30, 'other']],
@@ -408,7 +401,7 @@ describe('configuration of an agent', () => {
     await waitFor('a command runs', () => existsSync(started), START_MS);
     agent.child.kill('SIGTERM');
     assert.equal(await agent.ended(), 0);
-    assert.equal(agent.logged('stopping; the rules stay').length, 1);
+    assert.equal(agent.logged('stopping; rules remain in place').length, 1);
     await lab.node.exec('nft', ['delete', 'table', 'ip', 'nat']);
   });
 
@@ -425,7 +418,7 @@ describe('configuration of an agent', () => {
     writeFileSync(go, '');
     assert.equal(await agent.ended(), 0);
     assert.equal(agent.logged('serving').length, 0);
-    assert.equal(agent.logged('stopping; the rules stay').length, 1);
+    assert.equal(agent.logged('stopping; rules remain in place').length, 1);
   });
 
   it('serves although the metrics port is in use, unless a flag forbids it', async () => {
@@ -465,8 +458,8 @@ describe('configuration of an agent', () => {
     assert.equal(exitCode, 0, stderr);
     assert.match(stdout, /-A KUBE-MARK-MASQ .*0x8000/);
     assert.deepEqual(stderr.split('\n'), [
-      'warning: --iptables-masquerade-bit: ignored, because --config is given',
-      `warning: ${at('f')}: colour: unknown field; it is ignored`,
+      'warning: --iptables-masquerade-bit: flags ignored because --config is set',
+      `warning: ${at('f')}: colour: unknown field; ignored`,
     ]);
     const all = serviceManifest('all', {
       annotations: { 'portwide.dev/ports': 'all' },
@@ -483,6 +476,6 @@ describe('configuration of an agent', () => {
     const args = ['cleanup', `--config=${at('f')}`, '--ipvs-exclude-cidrs=10.0.0.0/8'];
     const { exitCode, stderr } = await run(...args);
     assert.equal(exitCode, 1);
-    assert.equal(stderr, 'portwide: --config and --ipvs-exclude-cidrs exclude each other');
+    assert.equal(stderr, 'portwide: --config and --ipvs-exclude-cidrs are mutually exclusive');
   });
 });

@@ -370,7 +370,7 @@ describe('portwide dns', () => {
         /^www\.default\.svc\.example\.org\. \d+ IN A 192\.0\.2\.80$/,
       );
       assert.deepEqual([tcp.flags, tcp.transport], ['qr rd', 'TCP']);
-      const [{ resolver } = assert.fail()] = server.logged('a resolver does not answer');
+      const [{ resolver } = assert.fail()] = server.logged('upstream resolver does not answer');
       assert.equal(resolver, '198.51.100.10');
     });
 
@@ -559,7 +559,7 @@ describe('portwide dns', () => {
     });
 
     it('follows changes of the resolver file', async () => {
-      const changes = () => server.logged('the resolvers have changed');
+      const changes = () => server.logged('upstream resolvers changed');
       await waitFor('the file was read again', () => changes().length > 0);
       assert.deepEqual(changes()[0]?.resolvers, ['2001:db8:51::10']);
       assert.equal((await ask('gone.changed.svc.example.org A')).status, 'NXDOMAIN');

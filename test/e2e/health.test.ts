@@ -209,7 +209,7 @@ exec iptables-nft-restore "$@"
       code: 200,
       body: { service: { namespace: 'default', name: 'web' } },
     });
-    assert.deepEqual(agent.logged('cannot serve a health check node port; trying again'), []);
+    assert.deepEqual(agent.logged('cannot serve health check node port; retrying'), []);
   });
 
   it('warn of a port in use, serve it once it is free, and serve others meanwhile', async () => {
@@ -218,7 +218,7 @@ exec iptables-nft-restore "$@"
     try {
       await agent.apply(services([first(lab.pods)]));
       const warnings = await waitFor('the failure is logged for both families', () => {
-        const found = agent.logged('cannot serve a health check node port; trying again');
+        const found = agent.logged('cannot serve health check node port; retrying');
         return found.length === 2 ? found : undefined;
       });
       for (const { service, port, level } of warnings) {
@@ -230,7 +230,7 @@ exec iptables-nft-restore "$@"
     }
     await waitFor(
       'both families are served',
-      () => agent.logged('the health check node port is served now').length === 2,
+      () => agent.logged('health check node port served').length === 2,
       20_000,
     );
     for (const address of nodeAddresses()) {

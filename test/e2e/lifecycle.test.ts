@@ -231,7 +231,9 @@ for (const variant of ['nft', 'legacy'] as const) {
       const expected = await allRules();
       const iptables = `iptables-${variant}`;
       const restoreCount = () =>
-        agent.log.filter(({ msg }) => /changed our rules|that the kernel lacked/.test(msg)).length;
+        agent.log.filter(({ msg }) =>
+          /^rules were changed by another program|^resync repaired/.test(msg),
+        ).length;
       const damages: string[][][] = [
         [['-t', 'nat', '-F']],
         [
@@ -417,7 +419,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       await agent.apply(services(pods(0)));
       writeFileSync(`${agent.directory}/objects.json`, '{"kind": "List", ');
       await waitFor('the agent reports it', () =>
-        agent.log.some(({ level, msg }) => level >= 40 && msg.includes('objects.json')),
+        agent.log.some(({ level, file }) => level >= 40 && String(file).includes('objects.json')),
       );
       answered(await lab.client.tcp(VIP, 4000));
       await agent.apply(services([]));

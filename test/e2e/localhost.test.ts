@@ -169,7 +169,7 @@ describe('node ports on localhost in mode nftables', () => {
     await lab.node.serve({ protocol: 'TCP', port: NODE_PORT, address: '127.0.0.1' });
     await world.apply(objects(world, [world.pod(0)]));
     const line = await waitFor('the failure is logged', () =>
-      agent.logged('cannot serve a node port on localhost; trying again').at(0),
+      agent.logged('cannot serve node port on localhost; retrying').at(0),
     );
     assert.deepEqual([line?.service, line?.family, line?.port], ['default/web', 'IPv4', NODE_PORT]);
     const scraped = await scrape();

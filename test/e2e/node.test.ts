@@ -5,8 +5,8 @@ import { Agent, IPTABLES_FLAGS } from './agent.ts';
 import { type Manifest, nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft'];
-const WAITING = 'waiting for the Node to have pod CIDRs (--detect-local-mode)';
-const ENDING = 'the pod CIDRs of this Node changed; ending for a restart';
+const WAITING = 'waiting for pod CIDRs of the Node';
+const ENDING = 'pod CIDRs of the Node changed; exiting for a restart';
 
 describe('an agent and its Node', () => {
   let lab: Lab;
@@ -75,7 +75,7 @@ describe('an agent and its Node', () => {
     await lab.node.exec('sysctl', ['-q', '-w', 'net.ipv6.conf.all.disable_ipv6=1']);
     agent.launch(FLAGS);
     await waitFor('it serves', () => serving().length === 1, 20_000);
-    const [left] = agent.logged('no iptables for this family on this node; it is left out');
+    const [left] = agent.logged('iptables is not supported for this IP family; not serving it');
     assert.deepEqual([left?.family, left?.level], ['IPv6', 40]);
     assert.match(String(left?.reason), /disable_ipv6/);
     assert.deepEqual(serving(), ['IPv4']);

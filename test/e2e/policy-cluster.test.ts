@@ -79,7 +79,7 @@ describe('network policy with an API server', () => {
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress: more })]);
     await waitFor('the port is open', async () => (await outcome()) === 'answered');
     agent.write('policies', [networkPolicy('bad', { ...isolated, ingress: more.slice(1) })]);
-    const cleared = 'the policy no longer fails closed for this';
+    const cleared = 'network policy no longer fails closed for this reason';
     await waitFor('the fault is cleared', () => agent.logged(cleared).length === 1);
     const [only, ...others] = await logged();
     assert.deepEqual(others, []);
@@ -134,7 +134,7 @@ describe('network policy on a node without the requirements', () => {
     const agent = new Agent(lab, { env: { PATH: path } });
     try {
       const { ended } = agent.launch([...AGENT_FLAGS, '--proxy-mode=iptables', '--network-policy']);
-      const reason = 'nft 0\\.9\\.8 is too old: it takes 1\\.0\\.1';
+      const reason = 'nft 0\\.9\\.8 is too old: 1\\.0\\.1 or later is required';
       const message = `--network-policy does not work on this node: IPv4: ${reason}; IPv6: ${reason}`;
       assert.match(await ended, new RegExp(message));
       assert.deepEqual(agent.logged('serving'), []);

@@ -399,8 +399,8 @@ for (const mode of ['nftables', 'iptables'] as const) {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
       const logged = (what: string) => agent.log.filter(({ msg }) => msg.startsWith(what));
-      const ofPolicy = () => logged('the policy table is not as it should be');
-      const ofServices = () => logged('somebody changed our rules');
+      const ofPolicy = () => logged('network policy rules were changed by another program');
+      const ofServices = () => logged('rules were changed by another program');
       assert.deepEqual([...ofPolicy(), ...ofServices()], []);
       await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);
       await becomes(pod(0), pod(1), DENIED);
@@ -440,7 +440,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       );
       const chain = ['list', 'chain', 'ip', 'portwide-policy', 'deny-network-policy-ingress'];
       assert.match((await lab.node.exec('nft', chain)).stdout, /log prefix .* group 7/);
-      const message = 'a part of this policy cannot be enforced and fails closed';
+      const message = 'part of the network policy cannot be enforced and fails closed';
       const [fault, ...more] = agent.logged(message);
       assert.deepEqual(more, []);
       assert.equal(fault?.policy, 'NetworkPolicy default/bad');

@@ -76,7 +76,9 @@ describe('listening ports of the agent', () => {
       writeFileSync(broken, 'kind: [');
       await agent.start();
       const warnings = () =>
-        agent.log.filter(({ msg }) => /^(spec|metadata)\./.test(msg)).map(({ msg }) => msg);
+        agent.log
+          .filter(({ msg }) => msg === 'Service is served with a warning')
+          .map(({ message }) => String(message));
       await waitFor('three warnings', () => warnings().length >= 3, 30_000);
       for (const expected of [
         /^spec\.externalIPs: 192\.168\.77\.10 is an address of this node, and 22\/TCP is the port of ssh/,
@@ -98,7 +100,10 @@ describe('listening ports of the agent', () => {
       writeFileSync(broken, JSON.stringify(nodeManifest([])).replace('"node"', '"other"'));
       await waitFor(
         'the fault is cleared',
-        () => agent.log.some(({ file, msg }) => file === broken && /without a fault/.test(msg)),
+        () =>
+          agent.log.some(
+            ({ file, msg }) => file === broken && msg === 'manifest is no longer faulty',
+          ),
         30_000,
       );
       assert.deepEqual(await numbers(), [

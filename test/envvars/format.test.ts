@@ -8,7 +8,7 @@ import type { EnvVar } from '../../envvars/variables.ts';
 const SHELLS = ['sh', 'bash'];
 const EVALUATE = 'eval "$1"; exec /usr/bin/env -0';
 
-/** What a shell exports that evaluates a text in an empty environment. */
+/** The exported variables after a shell with an empty environment evaluates the text. */
 function exported(shell: string, text: string): Record<string, string> {
   const output = execFileSync('/usr/bin/env', ['-i', `/bin/${shell}`, '-euc', EVALUATE, 'x', text]);
   const entries = output.toString().split('\0').slice(0, -1);
@@ -28,22 +28,22 @@ const ONE: readonly EnvVar[] = [
   { name: 'SIP_SERVICE_PORT', value: '5060' },
 ];
 
-describe('format: variables as text', () => {
-  it('for a shell', () => {
+describe('format: formatVariables', () => {
+  it('prints export lines for a shell', () => {
     assert.equal(
       formatVariables(ONE, 'shell'),
       "export SIP_SERVICE_HOST='fd00:10:96::a';\nexport SIP_SERVICE_PORT='5060';\n",
     );
   });
 
-  it('as JSON', () => {
+  it('prints a JSON object', () => {
     assert.equal(
       formatVariables(ONE, 'json'),
       '{\n  "SIP_SERVICE_HOST": "fd00:10:96::a",\n  "SIP_SERVICE_PORT": "5060"\n}\n',
     );
   });
 
-  it('for a container', () => {
+  it('prints the env field of a container', () => {
     assert.equal(
       formatVariables(ONE, 'k8s'),
       'env:\n  - name: SIP_SERVICE_HOST\n    value: "fd00:10:96::a"\n' +
@@ -51,13 +51,13 @@ describe('format: variables as text', () => {
     );
   });
 
-  it('of none at all', () => {
+  it('prints an empty value of each format without variables', () => {
     assert.equal(formatVariables([], 'shell'), '');
     assert.equal(formatVariables([], 'json'), '{}\n');
     assert.equal(formatVariables([], 'k8s'), 'env: []\n');
   });
 
-  it('are strings to every version of YAML, numbers and what looks like a time too', () => {
+  it('quotes values so that YAML 1.1 and 1.2 read them as strings', () => {
     const variables = ['80', '1:2:3:4:5:6:7:8', '0x10', '1e3', 'no', '~', ''].map(
       (value, index) => ({ name: `A${index}_SERVICE_PORT`, value }),
     );
@@ -74,23 +74,23 @@ describe('format: variables as text', () => {
         own = exported(shell, '');
       });
 
-      it('are what the JSON has', () => {
+      it('sets the same values as the JSON', () => {
         assert.deepEqual(exported(shell, formatVariables(ONE, 'shell')), { ...own, ...json(ONE) });
       });
 
-      it('as one line as well, without quotes around the command', () => {
+      it('sets the same values from one line, as with an unquoted command substitution', () => {
         const text = formatVariables(ONE, 'shell').replaceAll('\n', ' ');
         assert.deepEqual(exported(shell, text), { ...own, ...json(ONE) });
       });
 
-      it('do not end the shell where a name begins with a digit: it has none of that', () => {
+      it('omits a name that starts with a digit, at which a shell would exit', () => {
         const variables = [{ name: '3COM_SERVICE_HOST', value: '10.0.0.1' }, ...ONE];
         const text = formatVariables(variables, 'shell');
         assert.deepEqual(exported(shell, text), { ...own, ...json(ONE) });
         assert.equal(json(variables)['3COM_SERVICE_HOST'], '10.0.0.1');
       });
 
-      it('are what the JSON has, whatever may be in a name and a value', () => {
+      it('sets the same values as the JSON for any name and value', () => {
         const name = fc
           .stringMatching(/^[A-Z_][A-Z0-9_]{0,20}$/)
           .map((prefix) => `${prefix}_SERVICE_HOST`);
@@ -113,7 +113,7 @@ describe('format: variables as text', () => {
     });
   }
 
-  it('know the names that a shell takes', () => {
+  it('isShellName accepts the names that a shell accepts', () => {
     for (const name of ['A', '_1', 'SIP_SERVICE_HOST', '_3COM_SERVICE_HOST']) {
       assert.ok(isShellName(name), name);
       execFileSync('/bin/sh', ['-euc', `export ${name}='x'`]);

@@ -8,20 +8,20 @@ import { service, servicePort } from '../fixtures.ts';
 const lines = (variables: readonly EnvVar[]) =>
   variables.map(({ name, value }) => `${name}=${value}`);
 
-/** A cluster IP of each family, and how a URL has it. */
+/** A cluster IP of each family, and its form in a URL. */
 const HOSTS = [
   { family: 'IPv4', host: '10.0.0.11', inUrl: '10.0.0.11' },
   { family: 'IPv6', host: 'fd00:10:96::b', inUrl: '[fd00:10:96::b]' },
 ] as const;
 
-/** Of an entry of `spec.ports`: number, protocol, name. */
+/** An entry of `spec.ports`: number, protocol, name. */
 type Port = readonly [port: number, protocol?: Protocol, name?: string];
 
 /**
- * What the kubelet's own test of envvars.FromServices has, and the example of Kubernetes' documentation,
- * with the host as `H` and in URLs as `U`.
+ * The cases of the kubelet's test of envvars.FromServices, and the example in Kubernetes' documentation.
+ * `H` stands for the host, `U` for the host in URLs.
  */
-const KUBELET: readonly (readonly [what: string, name: string, Port[], expected: string])[] = [
+const KUBELET: readonly (readonly [title: string, name: string, Port[], expected: string])[] = [
   [
     'one port without a name',
     'redis-primary',
@@ -35,7 +35,7 @@ const KUBELET: readonly (readonly [what: string, name: string, Port[], expected:
      REDIS_PRIMARY_PORT_6379_TCP_ADDR=H`,
   ],
   [
-    'one number for two protocols, with names that have dashes',
+    'two protocols on one port, and names with dashes',
     'dns-1',
     [
       [53, 'UDP', 'u-d-p'],
@@ -56,7 +56,7 @@ const KUBELET: readonly (readonly [what: string, name: string, Port[], expected:
      DNS_1_PORT_53_TCP_ADDR=H`,
   ],
   [
-    'a port without a name before one whose name is a number',
+    'an unnamed port and a port with a numeric name',
     'a-b-c',
     [
       [8082, 'TCP'],
@@ -76,7 +76,7 @@ const KUBELET: readonly (readonly [what: string, name: string, Port[], expected:
      A_B_C_PORT_8083_SCTP_ADDR=H`,
   ],
   [
-    'names that begin with digits, as they do',
+    'names that start with a digit',
     '3com--x',
     [[80, 'TCP', '2nd']],
     `3COM__X_SERVICE_HOST=H
@@ -90,11 +90,11 @@ const KUBELET: readonly (readonly [what: string, name: string, Port[], expected:
   ],
 ];
 
-describe('variables: the variables of a Service', () => {
+describe('variables: serviceVariables', () => {
   for (const { family, host, inUrl } of HOSTS) {
     describe(family, () => {
-      for (const [what, name, ports, expected] of KUBELET) {
-        it(what, () => {
+      for (const [title, name, ports, expected] of KUBELET) {
+        it(`has the kubelet's variables for ${title}`, () => {
           const made = serviceVariables(
             service({
               name,
@@ -114,7 +114,7 @@ describe('variables: the variables of a Service', () => {
     });
   }
 
-  it('of two families, are those of the first', () => {
+  it('uses the first cluster IP of a dual-stack Service', () => {
     for (const clusterIPs of [
       ['10.0.0.1', 'fd00::1'],
       ['fd00::1', '10.0.0.1'],
@@ -124,7 +124,7 @@ describe('variables: the variables of a Service', () => {
     }
   });
 
-  it('are none without a cluster IP', () => {
+  it('is empty without a cluster IP', () => {
     for (const fields of [
       { headless: true },
       { type: 'ExternalName', externalName: 'example.org' },
@@ -134,24 +134,24 @@ describe('variables: the variables of a Service', () => {
     }
   });
 
-  it('of a Service that lists no port, are the host', () => {
+  it('has only the host for a Service without ports', () => {
     assert.deepEqual(lines(serviceVariables(service({ ports: [] }))), [
       'WEB_SERVICE_HOST=10.96.0.10',
     ]);
   });
 
-  it('are made whoever serves it, as the kubelet asks for all Services', () => {
+  it('includes Services of other proxies and labelled headless, like the kubelet', () => {
     const all = serviceVariables(service());
     assert.deepEqual(serviceVariables(service({ otherProxy: true })), all);
     assert.deepEqual(serviceVariables(service({ headlessLabel: true })), all);
   });
 });
 
-describe('variables: the variables of an all-ports Service', () => {
+describe('variables: serviceVariables of an all-ports Service', () => {
   const HOST = ['WEB_SERVICE_HOST=10.96.0.10'];
   const named = [servicePort({ name: 'http' }), servicePort({ name: 'sip', port: 5060 })];
 
-  it('are the host alone, by the field and by the annotation', () => {
+  it('has only the host, for the field and for the annotation', () => {
     for (const fields of [
       { allPorts: true, ports: [] },
       { portsAnnotation: 'all', ports: [servicePort({ port: 1 })] },
@@ -162,14 +162,14 @@ describe('variables: the variables of an all-ports Service', () => {
     }
   });
 
-  it('have the first family, too', () => {
+  it('uses the first cluster IP', () => {
     const made = serviceVariables(
       service({ portsAnnotation: 'all', clusterIPs: ['fd00::1', '10.0.0.1'] }),
     );
     assert.deepEqual(lines(made), ['WEB_SERVICE_HOST=fd00::1']);
   });
 
-  it('go and come when it becomes one and ceases to be', () => {
+  it('omits port variables while the Service is all-ports', () => {
     const listed = serviceVariables(service({ ports: named }));
     assert.equal(listed.length, 13);
     const at = (portsAnnotation: string | undefined, allPorts?: boolean) =>
@@ -182,7 +182,7 @@ describe('variables: the variables of an all-ports Service', () => {
     assert.deepEqual(lines(at(undefined, true)), HOST);
   });
 
-  /** All that a Service may be refused for by itself; the other reasons are the node's. */
+  /** Reasons for a refusal in the Service itself; the other reasons depend on the node. */
   const REFUSED: Readonly<Record<string, Partial<Service>>> = {
     NodePort: { portsAnnotation: 'all', type: 'NodePort' },
     ExternalName: { portsAnnotation: 'all', type: 'ExternalName', clusterIPs: [] },
@@ -192,7 +192,7 @@ describe('variables: the variables of an all-ports Service', () => {
     Annotation: { portsAnnotation: 'everything' },
   };
 
-  it('are the host also when it is refused, if it has one', () => {
+  it('has the host of a refused Service too', () => {
     const ofTheNode = ['FeatureGate', 'NodeAddress', 'Overlap'];
     assert.deepEqual(Object.keys(REFUSED).concat(ofTheNode), [...REFUSAL_REASONS]);
     for (const [reason, fields] of Object.entries(REFUSED)) {
@@ -202,12 +202,12 @@ describe('variables: the variables of an all-ports Service', () => {
   });
 });
 
-describe('variables: the variables of a container', () => {
+describe('variables: containerVariables', () => {
   const at = (key: string, clusterIP: string, fields: Partial<Service> = {}) => {
     const [namespace, name] = key.split('/') as [string, string];
     return service({ namespace, name, clusterIPs: clusterIP === '' ? [] : [clusterIP], ...fields });
   };
-  /** As in the kubelet's test of makeEnvironmentVariables. */
+  /** The Services of the kubelet's test of makeEnvironmentVariables. */
   const CLUSTER = [
     at('default/kubernetes', '10.0.0.1'),
     at('default/other', '10.0.0.2'),
@@ -234,14 +234,14 @@ describe('variables: the variables of a container', () => {
     ['empty', true, [API_SERVER]],
   ];
   for (const [namespace, links, expected] of HOSTS_SEEN) {
-    it(`in namespace ${namespace}, ${links ? 'with' : 'without'} service links`, () => {
+    it(`has the kubelet's hosts in namespace ${namespace} ${links ? 'with' : 'without'} service links`, () => {
       const made = containerVariables(CLUSTER, namespace, links);
       assert.deepEqual(hosts(made), expected);
       assert.deepEqual(containerVariables(CLUSTER.toReversed(), namespace, links), made);
     });
   }
 
-  it('are all of each Service, in the order of their names', () => {
+  it('has all variables of each Service, in the order of Service names', () => {
     const made = containerVariables(CLUSTER, 'two', true);
     assert.deepEqual(
       made,
@@ -252,12 +252,12 @@ describe('variables: the variables of a container', () => {
     assert.equal(made.length, 14);
   });
 
-  it('are none without an API server', () => {
+  it('is empty without Services in the namespace and an API server', () => {
     assert.deepEqual(containerVariables([], 'default', true), []);
     assert.deepEqual(containerVariables(CLUSTER.slice(4), 'one', false), []);
   });
 
-  it('that two Services make are of the one that the name stands for', () => {
+  it('uses the Service named by a variable that two Services have', () => {
     const both = [at('one/db-service', '10.0.0.8'), at('one/db', '10.0.0.7')];
     const made = lines(containerVariables(both, 'one', true));
     assert.deepEqual(
@@ -267,7 +267,7 @@ describe('variables: the variables of a container', () => {
     assert.ok(made.includes('DB_SERVICE_SERVICE_HOST=10.0.0.8'));
   });
 
-  it('do not depend on the order of Services, and each is there once', () => {
+  it('has each variable once, independent of the order of Services', () => {
     const label = fc.constantFrom('a', 'a-service', 'a-service-port', '1', 'kubernetes', 'b');
     const port = fc.record({
       port: fc.constantFrom(80, 443),

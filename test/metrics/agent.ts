@@ -104,7 +104,7 @@ export function fakeAgent(options: { conntrackMs?: number; deletedEntries?: numb
         queued: () => {},
         updated: () => {},
         servicesChanged: () => {},
-        setNodeFacts: () => {},
+        setNodeAddresses: () => {},
       },
       localhostNodePorts: { update: () => {} },
       onRefusals: (changes) => refusalChanges.push(changes),

@@ -75,10 +75,10 @@ describe('log-text: the log format', () => {
       const write = [`--config=${config}`, `--write-config-to=${join(directory, 'written')}`];
       const outputOf = async (...flags: readonly string[]) =>
         (await execa(PORTWIDE, ['run', ...write, ...flags])).stdout;
-      assert.match(await outputOf(), /^\S+Z INFO wrote the configuration file=\S+$/);
+      assert.match(await outputOf(), /^\S+Z INFO wrote the configuration file file=\S+$/);
       assert.match(
         await outputOf('--logging-format=json'),
-        /^\{.*"msg":"wrote the configuration"\}$/,
+        /^\{.*"msg":"wrote the configuration file"\}$/,
       );
     } finally {
       rmSync(directory, { recursive: true });

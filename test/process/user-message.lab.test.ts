@@ -43,7 +43,7 @@ describe('user-message: errors that a user can fix', () => {
         'says that the address is not local',
         ['--bind-address=192.0.2.1', '--port=5300'],
         [],
-        /^portwide: cannot listen on 192\.0\.2\.1, port 5300 \(EADDRNOTAVAIL\): .*no address of this host.*--bind-address/,
+        /^portwide: cannot listen on 192\.0\.2\.1, port 5300 \(EADDRNOTAVAIL\): .*not an address of this host.*--bind-address/,
       ],
     ] as const) {
       it(title, async () => {
@@ -67,7 +67,7 @@ describe('user-message: errors that a user can fix', () => {
     const error = Object.assign(new Error('bind EADDRINUSE'), { code: 'EADDRINUSE' });
     assert.equal(
       cannotListen('127.0.0.1', 53, error),
-      'cannot listen on 127.0.0.1, port 53 (EADDRINUSE): another process has this port (`ss -lnp sport = :53` shows it); end it, or choose another --port or --bind-address',
+      'cannot listen on 127.0.0.1, port 53 (EADDRINUSE): another process uses this port (`ss -lnp sport = :53` shows it); stop it, or choose another --port or --bind-address',
     );
   });
 
@@ -77,11 +77,11 @@ describe('user-message: errors that a user can fix', () => {
     assert.match(stdout, /^no packet marks of Portwide: the ipset KUBE-MARKS does not exist.*ipvs/);
     assert.equal(
       noMarksMessage({ hasIpvs: false, hasRecord: false }),
-      'no packet marks of Portwide: the ipset KUBE-MARKS does not exist, and IPVS is not loaded on this node (no /proc/net/ip_vs). Only --proxy-mode=ipvs makes marks.\n',
+      'no packet marks of Portwide: the ipset KUBE-MARKS does not exist, and IPVS is not loaded on this node (no /proc/net/ip_vs). Only --proxy-mode=ipvs uses them.\n',
     );
     assert.equal(
       noMarksMessage({ hasIpvs: true, hasRecord: true }),
-      'no packet marks of Portwide: no Service has one. All-ports Services have, and those with listed ports and a traffic policy Local.\n',
+      'no packet marks of Portwide: no Service needs one. All-ports Services do, and Services with listed ports and traffic policy Local.\n',
     );
   });
 
