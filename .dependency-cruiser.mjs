@@ -1,4 +1,4 @@
-/** Which folder may import which: docs/architecture.md, "Layers". `make lint` holds it. */
+/** Which folder may import which: docs/develop/architecture.md, "Layers". `make lint` holds it. */
 
 /** From top to bottom: a folder may import those of lines below its own. */
 const LAYERS = [

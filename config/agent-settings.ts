@@ -52,7 +52,7 @@ export const AGENT_SETTINGS = {
     overridesFile: true,
     help: 'directory of manifests (.yaml, .yml, .json; not recursive) to read instead of an API server',
     details:
-      'Needs Services and EndpointSlices, and [more for network policy](policy.md#from-a-directory-of-manifests). `clientConnection` is ignored.',
+      'Needs Services and EndpointSlices, and [more for network policy](../guide/network-policy.md#from-a-directory-of-manifests). `clientConnection` is ignored.',
   }),
   iptablesSyncPeriod: setting('iptables', {
     field: 'iptables.syncPeriod',

@@ -72,7 +72,7 @@ export const NODE_SETTINGS = {
     defaultText: 'all local addresses; mode nftables: primary',
     help: 'node addresses that accept NodePort connections: any of CIDRs, primary, localhost and all',
     details:
-      '`primary`: the first address of each family in the Node object. `localhost`: 127.0.0.0/8 and ::1 ([by mode](operating.md#node-ports-on-localhost)). CIDRs of one family alone do not restrict the other.',
+      '`primary`: the first address of each family in the Node object. `localhost`: 127.0.0.0/8 and ::1 ([by mode](node.md#node-ports-on-localhost)). CIDRs of one family alone do not restrict the other.',
   }),
   resetDeletedEndpointConnections: setting('rules', {
     field: 'portwide.resetDeletedEndpointConnections',
@@ -80,7 +80,7 @@ export const NODE_SETTINGS = {
     default: false,
     help: 'reset TCP connections to a deleted endpoint when they send their next packet',
     details:
-      'Clients reconnect immediately instead of waiting for a timeout. Not in mode ipvs. See [which connections](operating.md#connections-to-endpoints-that-were-deleted).',
+      'Clients reconnect immediately instead of waiting for a timeout. Not in mode ipvs. See [which connections](node.md#connections-to-deleted-endpoints).',
   }),
   featureGates: setting('rules', {
     field: 'featureGates',
@@ -170,7 +170,7 @@ export const NODE_SETTINGS = {
     type: markRange,
     default: { first: 0x1000, last: 0x3fff },
     help: 'range of packet marks (fwmarks) for all-ports Services',
-    details: 'The first two are reserved for drop and reject; see [marks](ipvs.md#marks).',
+    details: 'The first two are reserved for drop and reject; see [marks](node.md#fwmarks).',
   }),
   ipvsAllPorts: setting('ipvs', {
     field: 'portwide.ipvs.allPorts',

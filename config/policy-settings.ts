@@ -35,7 +35,7 @@ export const POLICY_SETTINGS = {
     overridesFile: true,
     help: 'enforce network policies for the pods on this node',
     details:
-      'See [policy.md](policy.md). Works in every proxy mode; needs the nft and Linux versions of mode nftables. Leave it off if the network plugin enforces policies.',
+      'See [network policy](../guide/network-policy.md). Works in every proxy mode; needs the nft and Linux versions of mode nftables. Leave it off if the network plugin enforces policies.',
   }),
   fqdnResolvers: setting(group, {
     field: 'portwide.networkPolicy.fqdnResolvers',

@@ -1,4 +1,4 @@
-/** Generates docs/configuration.md from the tables of settings. */
+/** Generates docs/operate/configuration.md from the tables of settings. */
 import { DNS_SETTINGS } from './dns-settings.ts';
 import { API_VERSION, KIND } from './file.ts';
 import { IGNORED_GATES } from './map-types.ts';
@@ -9,7 +9,7 @@ type NamedSetting = [name: string, setting: Setting<unknown>];
 
 const SETTINGS: NamedSetting[] = Object.entries(ALL_SETTINGS);
 
-/** The text of docs/configuration.md. */
+/** The text of docs/operate/configuration.md. */
 export function referencePage(): string {
   const groups = Object.entries(GROUPS).flatMap(([group, title]) => {
     const settings = SETTINGS.filter(([, each]) => each.group === group);
@@ -89,7 +89,7 @@ function dnsSection(): string {
   }
   return `## \`portwide dns\`
 
-No configuration file. ${shared.join(', ')} are as above. See [dns.md](dns.md).
+No configuration file. ${shared.join(', ')} are as above. See [DNS and environment variables](../guide/dns-and-environment.md#portwide-dns).
 
 Flag|Default|Meaning
 ---|---|---

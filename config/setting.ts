@@ -1,7 +1,7 @@
 /** Definition of a setting: flag, field, type, default and help. */
 import type { ValueType } from './value-types.ts';
 
-/** Headings of `--help` and docs/configuration.md, in order. */
+/** Headings of `--help` and docs/operate/configuration.md, in order. */
 export const GROUPS = {
   command: 'Actions and configuration file',
   node: 'Node and API server',
@@ -27,9 +27,9 @@ export interface Setting<T> extends SettingDefinition<T> {
 interface SettingDefinition<T> {
   readonly type: ValueType<T>;
   readonly default: NoInfer<T>;
-  /** What the setting does, for `--help` and docs/configuration.md. For an ignored setting, why. */
+  /** What the setting does, for `--help` and docs/operate/configuration.md. For an ignored setting, why. */
   readonly help: string;
-  /** More sentences, for docs/configuration.md only. */
+  /** More sentences, for docs/operate/configuration.md only. */
   readonly details?: string;
   /** Path in KubeProxyConfiguration; undefined if there is only a flag. */
   readonly field?: string;
@@ -62,7 +62,7 @@ export function flagOf(name: string): string {
   return `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 }
 
-/** The default for `--help` and docs/configuration.md; empty if there is none. */
+/** The default for `--help` and docs/operate/configuration.md; empty if there is none. */
 export function formatDefault(of: Setting<unknown>): string {
   if (of.defaultText !== undefined) return of.defaultText;
   const encoded = of.type.toFile(of.default);

@@ -1,6 +1,6 @@
 /**
  * The tables of settings. They define flags, `--help`, the fields of the configuration file, defaults,
- * `--write-config-to` and docs/configuration.md. config/ turns flags and files into options.
+ * `--write-config-to` and docs/operate/configuration.md. config/ turns flags and files into options.
  *
  * Names, defaults and semantics follow kube-proxy 1.34 to 1.36. Portwide's own fields are in section
  * `portwide`.

@@ -1,6 +1,6 @@
 /**
  * Metrics of the DNS server. Metrics that CoreDNS also has use CoreDNS's names, labels and buckets
- * (plugins metrics, forward and proxy), so that its dashboards and alerts work. docs/metrics.md
+ * (plugins metrics, forward and proxy), so that its dashboards and alerts work. docs/operate/metrics.md
  * lists them.
  */
 import { socketAddress } from '../api/addresses.ts';

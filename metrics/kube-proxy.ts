@@ -1,6 +1,6 @@
 /**
  * The kube-proxy metrics that Portwide also has, with kube-proxy's names, types, labels, buckets
- * and HELP texts (pkg/proxy/metrics), so that its dashboards and alerts work. docs/metrics.md lists
+ * and HELP texts (pkg/proxy/metrics), so that its dashboards and alerts work. docs/operate/metrics.md lists
  * them, and those left out.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';

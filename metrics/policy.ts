@@ -1,4 +1,4 @@
-/** Metrics of network policy, on agents that enforce it; docs/metrics.md lists them. */
+/** Metrics of network policy, on agents that enforce it; docs/operate/metrics.md lists them. */
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
 import { exponential, type MetricDefiner, SYNC_BUCKETS } from './define.ts';

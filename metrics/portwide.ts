@@ -1,4 +1,4 @@
-/** Metrics that kube-proxy does not have; docs/metrics.md lists them. */
+/** Metrics that kube-proxy does not have; docs/operate/metrics.md lists them. */
 import { REFUSAL_REASONS, type RefusalReason } from '../api/all-ports.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { type MetricDefiner, SYNC_BUCKETS } from './define.ts';

@@ -65,7 +65,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'fqdnTtlFloor', 'fqdnTtlCap', 'logGroup'],
 ];
 
-describe('reference: tables of settings and docs/configuration.md', () => {
+describe('reference: tables of settings and docs/operate/configuration.md', () => {
   it("has kube-proxy's flags and Portwide's, and no others", () => {
     const flags = Object.entries(ALL_SETTINGS)
       .filter(([, { fileOnly }]) => !fileOnly)
@@ -95,8 +95,8 @@ describe('reference: tables of settings and docs/configuration.md', () => {
     }
   });
 
-  it('docs/configuration.md is up to date (`npm run docs` writes it)', () => {
-    const file = new URL('../../docs/configuration.md', import.meta.url);
+  it('docs/operate/configuration.md is up to date (`npm run docs` writes it)', () => {
+    const file = new URL('../../docs/operate/configuration.md', import.meta.url);
     assert.equal(readFileSync(file, 'utf8'), referencePage());
   });
 });

@@ -72,7 +72,9 @@ describe('monitoring: alert rules', () => {
   });
 
   it('each have a runbook, and every runbook has a rule', () => {
-    const headings = [...readText('docs/operations.md').matchAll(/^### (Portwide\w+)$/gm)];
+    const headings = [
+      ...readText('docs/operate/troubleshoot.md').matchAll(/^### (Portwide\w+)$/gm),
+    ];
     assert.deepEqual(
       headings.map(([, name]) => name),
       alerts.map(({ alert }) => alert),

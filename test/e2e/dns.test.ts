@@ -522,8 +522,11 @@ describe('portwide dns', () => {
       assert.equal(await own.stop(), 0);
     });
 
-    it('behaves as docs/dns.md shows', async () => {
-      const page = readFileSync(new URL('../../docs/dns.md', import.meta.url), 'utf8');
+    it('behaves as docs/guide/dns-and-environment.md shows', async () => {
+      const page = readFileSync(
+        new URL('../../docs/guide/dns-and-environment.md', import.meta.url),
+        'utf8',
+      );
       const [services = ''] = fencedBlocks(page, 'yaml');
       const [block = ''] = fencedBlocks(page, 'shell');
       mkdirSync(join(directory, 'manifests'));

@@ -310,7 +310,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       const others = [namespaceManifest('default'), podManifest(pod(0))];
       agent.write('pods', [...others, podManifest(pod(1), { pending: true })]);
       write(denyAll());
-      // Before the API reports the address, its pod is unknown; see docs/policy.md.
+      // Before the API reports the address, its pod is unknown; see docs/guide/network-policy.md.
       await becomes(pod(0), pod(1), ALLOWED);
       const found: string[] = [];
       agent.write('pods', [...others, podManifest(pod(1))]);

@@ -102,7 +102,7 @@ describe('dns: metrics of the DNS server', () => {
     });
   }
 
-  it('are exactly those in docs/metrics.md with these prefixes', async () => {
+  it('are exactly those in docs/operate/metrics.md with these prefixes', async () => {
     const { metrics } = await scrapeOf(experienced());
     const names = [...metrics.keys()].filter(
       (name) => name.startsWith('coredns_') || name.startsWith('portwide_dns_'),
@@ -112,7 +112,7 @@ describe('dns: metrics of the DNS server', () => {
       names.filter((name) => !known.includes(name)),
       [],
     );
-    const page = readFileSync(new URL('../../docs/metrics.md', import.meta.url), 'utf8');
+    const page = readFileSync(new URL('../../docs/operate/metrics.md', import.meta.url), 'utf8');
     assert.deepEqual(
       names.filter((name) => !page.includes(`\`${name}\``)),
       [],
