@@ -27,7 +27,8 @@ export function sentencesOf(node: TxtNode): Sentence[] {
       for (const part of (child as TxtParentNode).children) visit(part);
   };
   visit(node);
-  return split(text.join(''))
+  // The splitter takes a full stop after a number for a decimal point.
+  return split(text.join('').replaceAll(/(?<=\d)\.(?=\s+[A-Z])/g, '!'))
     .filter(({ type }) => type === 'Sentence')
     .map(({ raw, range }) => ({ text: raw, start: range[0] }));
 }
