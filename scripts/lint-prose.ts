@@ -1,0 +1,20 @@
+/** Checks the prose of docs and sources: CONTRIBUTING.md, "Words". Arguments: paths, otherwise all. */
+import { globSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { lintProse } from './prose/lint.ts';
+
+const all = () => globSync('**/*.{md,ts}', { exclude: ['node_modules', '.git'] }).sort();
+const paths = process.argv.length > 2 ? process.argv.slice(2) : all();
+
+let count = 0;
+for (const path of paths) {
+  const problems = await lintProse(await readFile(path, 'utf8'), path);
+  count += problems.length;
+  for (const { line, column, rule, message } of problems) {
+    console.log(`${path}:${line}:${column}: ${message} (${rule})`);
+  }
+}
+if (count > 0) {
+  console.error(`${count} problems; CONTRIBUTING.md, "Words", has the rules`);
+  process.exitCode = 1;
+}
