@@ -32,7 +32,7 @@ export function apiServerMetrics({ counter, gauge, histogram }: MetricDefiner): 
     ['kind'],
   );
   const staleWatches = counter(
-    'portwide_api_deaf_watches_total',
+    'portwide_api_stalled_watches_total',
     'Total number of times that a list found changes which an open watch had not delivered.',
     ['kind'],
   );

@@ -66,7 +66,7 @@ export function policyMetrics(
   );
   collected(
     'gauge',
-    'portwide_policy_profiles',
+    'portwide_policy_sets',
     'Number of distinct policy sets that apply to pods of this node.',
     ['direction'],
     () => sources.policySets(),
@@ -92,7 +92,7 @@ export function policyMetrics(
     ['ip_family'],
   );
   const drifts = counter(
-    'portwide_policy_disturbances_total',
+    'portwide_policy_external_changes_total',
     'Total number of times that the network policy table differed from the expected state, for example after an external change.',
     ['ip_family'],
   );
@@ -135,7 +135,7 @@ export function policyMetrics(
 function fqdnMetrics({ collected, collectedValue }: MetricDefiner, sources: PolicySources): void {
   collectedValue(
     'gauge',
-    'portwide_policy_dns_unseen',
+    'portwide_policy_dns_uninspected',
     '1 while DNS responses are not seen although rules have domain names, otherwise 0.',
     () => (sources.names().isNotObserving ? 1 : 0),
   );

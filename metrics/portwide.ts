@@ -131,7 +131,7 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
   );
   collected(
     'gauge',
-    'portwide_lingering_vips',
+    'portwide_draining_vips',
     'Number of VIPs without a Service that stay bound until their connections end (mode ipvs).',
     ['ip_family'],
     () => sources.drainingVips(),
@@ -152,7 +152,7 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
   );
   collected(
     'gauge',
-    'portwide_takeover_kept',
+    'portwide_takeover_remaining',
     '1 while state of another mode remains on the node, by the reason why it was not removed.',
     ['what', 'reason'],
     () => remainingStateCounts([...sources.remainingState()]),

@@ -9,7 +9,7 @@
  * elements of shared nft sets. So a pod that is added, removed or relabelled changes elements, but
  * no rule.
  *
- * The metric `portwide_policy_profiles` counts policy sets.
+ * The metric `portwide_policy_sets` counts policy sets.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import type { Direction, ListId, PeerSetName, PortSetName, RuleVerdict } from '../model/terms.ts';

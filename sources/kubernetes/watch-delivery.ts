@@ -8,7 +8,7 @@ export interface WatchDeliveryOptions {
   readonly clock: Pick<RetryClock, 'now' | 'random'>;
   readonly log: SourceLog;
   /**
-   * Called each time a watch is found to be stalled; counted in `portwide_api_deaf_watches_total`.
+   * Called each time a watch is found to be stalled; counted in `portwide_api_stalled_watches_total`.
    */
   readonly onStalled: () => void;
 }

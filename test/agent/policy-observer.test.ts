@@ -154,7 +154,7 @@ describe('policy-observer: reports of network policy', () => {
     assert.ok((value('last_applied_timestamp_seconds', 'IPv6') ?? 0) > 0);
     assert.ok((value('last_queued_timestamp_seconds', 'IPv4') ?? 0) > 0);
     assert.deepEqual(
-      ['IPv4', 'IPv6'].map((family) => value('disturbances_total', family)),
+      ['IPv4', 'IPv6'].map((family) => value('external_changes_total', family)),
       [0, 1],
     );
   });

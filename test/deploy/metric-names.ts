@@ -47,13 +47,13 @@ export const METRIC_NAMES: Readonly<Record<string, MetricName>> = {
   /** Bookmarks count as events. */
   portwide_api_last_event_timestamp_seconds: { type: 'gauge', labels: ['kind'] },
   /** 0 from the first watch attempt on. */
-  portwide_api_deaf_watches_total: { type: 'counter', labels: ['kind'] },
+  portwide_api_stalled_watches_total: { type: 'counter', labels: ['kind'] },
   portwide_marks_in_use: { type: 'gauge', labels: ['ip_family'] },
   /** Services that are rejected because no packet mark is left. */
   portwide_marks_exhausted: { type: 'gauge', labels: ['ip_family'] },
   portwide_policies: { type: 'gauge', labels: ['kind', 'state'] },
   portwide_policy_unreadable_objects: { type: 'gauge', labels: ['kind'] },
-  portwide_policy_dns_unseen: { type: 'gauge', labels: [] },
+  portwide_policy_dns_uninspected: { type: 'gauge', labels: [] },
   portwide_policy_denied_packets_total: {
     type: 'counter',
     labels: ['tier', 'direction', 'ip_family'],

@@ -434,7 +434,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       const kind = 'NetworkPolicy';
       assert.equal(scrape.value('portwide_policies', { kind, state: 'sound' }), 1);
       assert.equal(scrape.value('portwide_policies', { kind, state: 'faulty' }), 1);
-      assert.equal(scrape.value('portwide_policy_profiles', { direction: 'ingress' }), 1);
+      assert.equal(scrape.value('portwide_policy_sets', { direction: 'ingress' }), 1);
       await waitFor('the agent is healthy', async () =>
         /"healthy":true/.test(await get('10256/healthz')),
       );

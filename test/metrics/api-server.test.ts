@@ -37,7 +37,7 @@ describe('api-server: apiServerMetrics()', () => {
   it('count stale watches from 0 on, so that the first one is an increase', async () => {
     metrics.watchOpen('Pod', false);
     const count = async () =>
-      (await scrape()).value('portwide_api_deaf_watches_total', { kind: 'Pod' });
+      (await scrape()).value('portwide_api_stalled_watches_total', { kind: 'Pod' });
     assert.equal(await count(), 0);
     metrics.watchStalled('Pod');
     metrics.watchOpen('Pod', true);

@@ -94,10 +94,10 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_marks_in_use', 'gauge', FAMILY],
   ['portwide_localhost_node_port_connections_total', 'counter', ['ip_family', 'result']],
   ['portwide_marks_exhausted', 'gauge', FAMILY],
-  ['portwide_lingering_vips', 'gauge', FAMILY],
+  ['portwide_draining_vips', 'gauge', FAMILY],
   ['portwide_config_restart_pending', 'gauge', []],
   ['portwide_config_changes_total', 'counter', ['result']],
-  ['portwide_takeover_kept', 'gauge', ['reason', 'what']],
+  ['portwide_takeover_remaining', 'gauge', ['reason', 'what']],
   ['portwide_takeover_connections', 'gauge', []],
   ['portwide_backend_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
   [
@@ -108,7 +108,7 @@ const PORTWIDE: readonly Row[] = [
   ],
   ['portwide_api_watch_state', 'gauge', ['kind']],
   ['portwide_api_last_event_timestamp_seconds', 'gauge', ['kind']],
-  ['portwide_api_deaf_watches_total', 'counter', ['kind']],
+  ['portwide_api_stalled_watches_total', 'counter', ['kind']],
   ['portwide_events_dropped_total', 'counter', ['reason']],
 ];
 
@@ -116,10 +116,10 @@ const PORTWIDE: readonly Row[] = [
 const POLICY: readonly Row[] = [
   ['portwide_policies', 'gauge', ['kind', 'state']],
   ['portwide_policy_unreadable_objects', 'gauge', ['kind']],
-  ['portwide_policy_profiles', 'gauge', ['direction']],
+  ['portwide_policy_sets', 'gauge', ['direction']],
   ['portwide_policy_elements', 'gauge', ['ip_family', 'set']],
   ['portwide_policy_denied_packets_total', 'counter', ['direction', 'ip_family', 'tier']],
-  ['portwide_policy_dns_unseen', 'gauge', []],
+  ['portwide_policy_dns_uninspected', 'gauge', []],
   ['portwide_policy_fqdn_names', 'gauge', []],
   ['portwide_policy_fqdn_addresses', 'gauge', []],
   ['portwide_policy_fqdn_evictions_total', 'counter', []],
@@ -128,7 +128,7 @@ const POLICY: readonly Row[] = [
   ['portwide_policy_compile_duration_seconds', 'histogram', [], COMPILE_BUCKETS],
   ['portwide_policy_apply_duration_seconds', 'histogram', FAMILY, SYNC_BUCKETS],
   ['portwide_policy_apply_failures_total', 'counter', FAMILY],
-  ['portwide_policy_disturbances_total', 'counter', FAMILY],
+  ['portwide_policy_external_changes_total', 'counter', FAMILY],
   ['portwide_policy_last_queued_timestamp_seconds', 'gauge', FAMILY],
   ['portwide_policy_last_applied_timestamp_seconds', 'gauge', FAMILY],
 ];

@@ -19,7 +19,7 @@ describe('values: metric values', () => {
     const values = async () => {
       const scraped = await scrape();
       const of = (what: string, reason: string) =>
-        scraped.value('portwide_takeover_kept', { what, reason });
+        scraped.value('portwide_takeover_remaining', { what, reason });
       return [
         of('ipvs', 'connections'),
         of('ipvs', 'error'),
@@ -236,7 +236,7 @@ describe('values: metric values', () => {
     assert.equal(scraped.value('portwide_marks_in_use', V6), 5);
     assert.equal(scraped.value('portwide_marks_exhausted', V6), 2);
     assert.equal(scraped.value('portwide_marks_in_use', V4), undefined);
-    const metric = 'portwide_lingering_vips';
+    const metric = 'portwide_draining_vips';
     assert.deepEqual([scraped.value(metric, V6), scraped.value(metric, V4)], [3, undefined]);
     const map = { map: 'endpoints' };
     assert.equal(scraped.value('portwide_nftables_elements', { ...map, ...V6 }), 8);
