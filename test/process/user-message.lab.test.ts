@@ -114,7 +114,7 @@ describe('user-message: errors that a user can fix', () => {
       [['run', '--init-only'], '--init-only'],
       [['run', '--cleanup'], 'removing rules'],
       [['cleanup'], 'removing rules'],
-      [['ipvs', 'marks'], 'reading packet marks'],
+      [['ipvs', 'marks'], 'portwide ipvs marks'],
     ] as const) {
       it(`prints one sentence: portwide ${command.join(' ')}`, async () => {
         const flags = command[0] === 'run' ? [`--manifests=${directory}`] : [];
