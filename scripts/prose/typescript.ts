@@ -94,7 +94,7 @@ function comments(file: ts.SourceFile): Range[] {
 const DECORATION = /^[ \t]*(?:\/\*\*?|\*\/|\*(?!\/)|\/\/)?/;
 /** A tag of JSDoc, with the name of the parameter or the type that is thrown. */
 const TAG = /^\s*@(?:(?:param|throws|template|property) +\S+|\w+)/;
-const DIAGRAM = /[─│└┌►▶]|--+>|^ {3,}\S/;
+const DIAGRAM = /[─│└┌►▶]|--+>|^ {3,}\S|^ ?\|/;
 const LIST_ITEM = /^\s*(?:[-*]|\d+\.) /;
 
 /** Paragraphs of a comment: apart by blank lines, tags and items of lists. Diagrams are left out. */
