@@ -115,7 +115,7 @@ export default {
     },
   ],
   options: {
-    // Not `exclude`, which would hide that production code imports one of these.
+    // Not `exclude`, which would hide that production code imports such a package.
     doNotFollow: { path: ['node_modules', '^(test|bench|scripts)/'] },
     tsPreCompilationDeps: 'specify',
   },

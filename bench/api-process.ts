@@ -42,7 +42,7 @@ const source = new KubernetesSource({
     throw problem;
   },
   log: { info: () => {}, warn: () => {} },
-  // The source is told to list again and does so at once.
+  // A 410 makes the source list again at once.
   backoff: { ...RETRY_CLOCK, delay: async () => {} },
 });
 delay.enable();

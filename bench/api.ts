@@ -27,7 +27,7 @@ has processed all of it. Values are medians, with minimum and maximum.`;
 
 const PROCESS = fileURLToPath(new URL('api-process.ts', import.meta.url));
 
-/** The initial list, and a list after the server has forgotten the resource version. */
+/** The initial list, and a list after a 410. */
 interface ListRun {
   readonly first: ListReport;
   readonly again: ListReport;
@@ -61,14 +61,14 @@ function measureList(services: number): Promise<ListRun> {
     });
     const report = (number: number) => waitFor('it reports', () => reports[number], START_MS);
     const first = await report(0);
-    const standing = async (lists: number) => {
+    const openWatches = async (lists: number) => {
       const requests = await double.call('requests');
       const watches = requests.filter(({ verb }) => verb === 'watch').length;
       return watches === 3 * lists;
     };
-    await waitFor('it watches', () => standing(1), START_MS);
+    await waitFor('it watches', () => openWatches(1), START_MS);
     await double.call('breakWatches', 'expire');
-    await waitFor('the source has listed again', () => standing(2), START_MS);
+    await waitFor('the source has listed again', () => openWatches(2), START_MS);
     child.stdin?.write('\n');
     const again = await report(1);
     return { first, again };

@@ -167,7 +167,7 @@ export const boolean: ValueType<boolean> = {
 export function wholeNumber(from: number, to: number, argument = '<number>'): ValueType<number> {
   const check = (value: number, given: unknown) =>
     Number.isInteger(value) && value >= from && value <= to
-      ? value + 0 // turns -0 into 0, because deep equality tells them apart
+      ? value + 0 // turns -0 into 0, because deep equality distinguishes them
       : invalid(`must be a number from ${from} to ${to}, not ${describeValue(given)}`);
   return {
     argument,

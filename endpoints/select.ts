@@ -1,4 +1,4 @@
-/** Selects the endpoints of a Service port from EndpointSlices, by readiness, topology and traffic policy. Pure functions. */
+/** Endpoint selection: the endpoints of a Service port, by readiness, termination, topology and traffic policy. Pure. */
 import { compareText } from '../api/collections.ts';
 import type {
   EndpointSlice,

@@ -10,17 +10,17 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 # command:package
-wanted="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-ping sysctl:procps conntrack:conntrack npm:npm"
+needed="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-ping sysctl:procps conntrack:conntrack npm:npm"
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
   *" test "* | *" bench "*)
     kernel=yes
-    wanted="$wanted linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils"
+    needed="$needed linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils"
     ;;
 esac
 missing=
-for entry in $wanted; do
+for entry in $needed; do
   command -v "${entry%%:*}" >/dev/null 2>&1 || missing="$missing ${entry#*:}"
 done
 if [ -n "$missing" ]; then

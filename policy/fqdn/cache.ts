@@ -13,13 +13,13 @@ export type FqdnCacheOptions = Readonly<typeof FQDN_CACHE_DEFAULTS>;
 /** Defaults of the settings in config/policy-settings.ts. */
 export const FQDN_CACHE_DEFAULTS = {
   /**
-   * Minimum lifetime of an address in milliseconds. A resolver's cache returns the remaining TTL,
+   * TTL floor: minimum lifetime of an address in milliseconds. A resolver's cache returns the remaining TTL,
    * which may be 0, but the client still has to connect, possibly to several addresses in turn.
    * kube-network-policies uses this lifetime for a TTL of 0, and Java caches addresses for as long.
    */
   floor: 30_000,
   /**
-   * Maximum lifetime of an address in milliseconds, whatever its TTL; takes precedence over the
+   * TTL cap: maximum lifetime of an address in milliseconds; takes precedence over the
    * floor. A pod may use an address for its TTL (NPEP-133), so a low cap breaks correct clients. An
    * address with a TTL of weeks must not stay for weeks. One hour is the maximum that CoreDNS
    * caches.

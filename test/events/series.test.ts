@@ -20,6 +20,6 @@ describe('series: the series cache', () => {
     assert.equal(cache.size, 1000);
     assert.equal(cache.observe(occurrence('0'), 1000, 0).entry.count, 3);
     assert.equal(cache.observe(occurrence('2'), 1000, 0).entry.count, 2);
-    assert.equal(cache.observe(occurrence('1'), 1000, 0).entry.count, 1, 'was forgotten');
+    assert.equal(cache.observe(occurrence('1'), 1000, 0).entry.count, 1, 'the entry was evicted');
   });
 });

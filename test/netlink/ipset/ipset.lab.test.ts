@@ -88,21 +88,21 @@ describe('ipset: ipsets of the kernel', () => {
       : (['IPv4', 'IPv6'] as const)) {
       for (const skbinfo of [true, false]) {
         it(`${type} of ${family}${skbinfo ? ' with marks' : ''}: reads and writes entries`, async () => {
-          const wanted = entries(family).map((entry, index) =>
+          const expected = entries(family).map((entry, index) =>
             skbinfo ? { ...entry, skbMark: index * 0x0fff_ffff } : entry,
           );
-          const texts = wanted.map(entryText).sort();
+          const texts = expected.map(entryText).sort();
           await create({ type, family, skbinfo });
-          assert.deepEqual(await change('add', ...wanted), []);
+          assert.deepEqual(await change('add', ...expected), []);
           assert.deepEqual(await saved(), texts);
-          assert.deepEqual(sorted(await helper.call('setEntries', 'pw')), sorted(wanted));
+          assert.deepEqual(sorted(await helper.call('setEntries', 'pw')), sorted(expected));
 
-          const [first, ...others] = wanted;
+          const [first, ...others] = expected;
           assert(first !== undefined);
           assert.deepEqual(await change('delete', ...others), []);
           assert.deepEqual(await saved(), [entryText(first)]);
 
-          const lines = ['flush pw\n', ...wanted.map((entry) => `add pw ${entryText(entry)}\n`)];
+          const lines = ['flush pw\n', ...expected.map((entry) => `add pw ${entryText(entry)}\n`)];
           await helper.call('hold', lines.join(''), 'ipset', 'restore');
           assert.deepEqual(await listed(), texts);
 
@@ -117,7 +117,7 @@ describe('ipset: ipsets of the kernel', () => {
                 skbinfo,
                 comments: false,
                 maxElements: type === 'bitmap:port' ? undefined : spec.maxElements,
-                elements: wanted.length,
+                elements: expected.length,
                 references: 0,
               },
             ] satisfies Omit<IpsetHeader, 'revision'>[],

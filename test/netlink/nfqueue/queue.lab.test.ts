@@ -108,10 +108,10 @@ describe('queue: an NFQUEUE', () => {
     return child;
   };
   const waiting = async () => (await holder.call('state', QUEUE))?.waiting;
-  const received = async (wanted: number) =>
-    await waitFor(`${wanted} datagrams`, async () => {
+  const received = async (expected: number) =>
+    await waitFor(`${expected} datagrams`, async () => {
       const all = await peer.call('received');
-      return all.length >= wanted ? all : undefined;
+      return all.length >= expected ? all : undefined;
     });
 
   beforeEach(async () => {

@@ -18,10 +18,10 @@ describe('address-watch: addresses of the node', () => {
   const add = (address: string, ...more: string[]) =>
     namespace.run('ip', 'address', 'add', address, 'dev', 'pw0', ...more);
 
-  async function waitForAddresses(what: string, wanted: (texts: string[]) => boolean) {
+  async function waitForAddresses(what: string, expected: (texts: string[]) => boolean) {
     const event = await helper.waitForEvent(
       what,
-      (event) => event.type === 'addresses' && wanted(texts(event.addresses)),
+      (event) => event.type === 'addresses' && expected(texts(event.addresses)),
     );
     assert(event.type === 'addresses');
     return event;

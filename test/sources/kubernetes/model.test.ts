@@ -237,12 +237,12 @@ class Cluster {
 
   inStep(): Promise<void> {
     return until('the sink has what the server has', () =>
-      isDeepStrictEqual(this.fixture.sink.objects, this.wanted()),
+      isDeepStrictEqual(this.fixture.sink.objects, this.expected()),
     );
   }
 
   /** The objects that the sink should have. */
-  wanted(): Map<string, ApiObject | undefined> {
+  expected(): Map<string, ApiObject | undefined> {
     const objects = Object.values(RESOURCE).flatMap((name) => this.fixture.double.list(name));
     return new Map(
       objects

@@ -43,8 +43,8 @@ describe('policy: the kubernetes source for network policy', () => {
     [...fixture.sink.objects.values()].flatMap((object) =>
       object.kind === 'CIDRGroup' ? [`${object.name} ${object.cidrs.join()}`] : [],
     );
-  const hasGroups = (...wanted: readonly string[]) =>
-    until(`there are the groups ${wanted.join('; ')}`, () => groups().join() === wanted.join());
+  const hasGroups = (...expected: readonly string[]) =>
+    until(`there are the groups ${expected.join('; ')}`, () => groups().join() === expected.join());
   const lists = () => fixture.requests('list', 'cidrgroups').length;
   /** Log messages of the reflector of CIDRGroups. */
   const logged = () => fixture.logged.filter((line) => line.startsWith('CIDRGroup'));
@@ -455,7 +455,7 @@ async function run(actions: readonly Action[]): Promise<void> {
     double.recover();
     await fixture.started;
     assert.equal(sink.syncedKinds.size, RESOURCES.length);
-    const wanted = () =>
+    const expected = () =>
       double.list('cidrgroups').map((raw) => {
         const object = readObject(raw, ['CIDRGroup']);
         return object?.kind === 'CIDRGroup' ? `${object.name} ${object.cidrs.join()}` : '';
@@ -466,7 +466,7 @@ async function run(actions: readonly Action[]): Promise<void> {
       );
     await until(
       'the sink has what the server has',
-      () => known().sort().join() === wanted().sort().join(),
+      () => known().sort().join() === expected().sort().join(),
     );
   } finally {
     await fixture.stop();

@@ -181,8 +181,8 @@ export class SourceFixture {
 
   /** Waits until the sink has exactly these Services with these ports. */
   async waitForServices(ports: Readonly<Record<string, number>>): Promise<void> {
-    const wanted = JSON.stringify(ports);
-    await until(`there are ${wanted}`, () => JSON.stringify(this.ports()) === wanted);
+    const expected = JSON.stringify(ports);
+    await until(`there are ${expected}`, () => JSON.stringify(this.ports()) === expected);
   }
 }
 

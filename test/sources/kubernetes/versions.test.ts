@@ -43,9 +43,9 @@ class Upgrade {
   }
 
   async has(...names: string[]): Promise<void> {
-    const wanted = names.map((name) => `ClusterNetworkPolicy ${name}`).join();
+    const expected = names.map((name) => `ClusterNetworkPolicy ${name}`).join();
     const known = () => [...this.fixture.sink.objects.keys()].sort().join();
-    await until(`there are ${wanted}`, () => known() === wanted);
+    await until(`there are ${expected}`, () => known() === expected);
   }
 
   /** Requests in order, such as `list v1beta1`; `check` requests the object that changed last. */
@@ -241,7 +241,7 @@ async function run(actions: readonly Action[]): Promise<void> {
       else if (each.do === 'compact') double.compact();
       else double.breakWatches(each.do, NAME);
     }
-    const wanted = () =>
+    const expected = () =>
       double.list(NAME).map(({ metadata, spec }) => {
         const { name } = metadata as { name: string };
         return `${name} ${(spec as { priority: number }).priority}`;
@@ -252,7 +252,7 @@ async function run(actions: readonly Action[]): Promise<void> {
       );
     await until(
       'the sink has what the server has',
-      () => known().sort().join() === wanted().sort().join(),
+      () => known().sort().join() === expected().sort().join(),
     );
     for (const call of upgrade.calls()) assert.ok(!call.startsWith('-') || deleted.has(call), call);
     assert.deepEqual(upgrade.fixture.notInstalled, []);
