@@ -96,7 +96,7 @@ export class Forwarder {
   /**
    * Returns the resolver's response, or the cached one. A truncated UDP response stays truncated:
    * the client stated its buffer size and can retry over TCP.
-   * @param bytes the query; its id does not matter. The id of the response has no meaning.
+   * @param bytes the query, with any id. Ignore the id of the response.
    * @returns a new buffer.
    * @throws (as a rejection) errors that `rcodeOf` accepts
    */
@@ -163,7 +163,9 @@ export class Forwarder {
 
   async #tryResolvers(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
     const end = performance.now() + this.#options.deadline;
-    let failure: unknown = new BadAnswer('no upstream resolver other than this server');
+    let failure: unknown = new BadAnswer(
+      'no upstream resolver other than this server; add another resolver to --forward',
+    );
     for (let round = 0; round < MAX_ROUNDS; round++) {
       for (const resolver of this.#candidates()) {
         const remaining = end - performance.now();

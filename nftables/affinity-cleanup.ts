@@ -25,9 +25,9 @@ export interface AffinityCleanupOptions {
 
 /** Small enough that an entry rarely expires between the dump and the transaction. */
 const ENTRIES_PER_TRANSACTION = 500;
-/** Milliseconds before its expiry from which on an entry is left to expire. */
+/** An entry that expires within this many milliseconds is not deleted; the kernel removes it. */
 const EXPIRY_MARGIN = 100;
-/** Clients may add stale entries during a dump, so it is repeated this often. */
+/** Maximum number of dumps. Clients may add stale entries during a dump, so the dump is repeated. */
 const MAX_ATTEMPTS = 5;
 
 /** An element of an affinity map. */
@@ -83,7 +83,7 @@ export async function deleteStaleAffinity(
       });
       return deleted;
     }
-    // Entries that were about to expire are gone then, unless the client connected again.
+    // Wait for the entries that were about to expire. A client that connects again renews its entry.
     await sleep(EXPIRY_MARGIN);
   }
 }

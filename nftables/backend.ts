@@ -91,8 +91,8 @@ export class NftBackend implements Backend {
     this.#plan = new NftPlan(options);
   }
 
-  setNodeAddresses(facts: NodeAddresses): void {
-    this.#plan.setNodeAddresses(facts);
+  setNodeAddresses(nodeAddresses: NodeAddresses): void {
+    this.#plan.setNodeAddresses(nodeAddresses);
   }
 
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
@@ -165,7 +165,7 @@ export class NftBackend implements Backend {
     await this.#tables.transact(phaseChanges(phases.prepare));
     await this.#commit(phases.commit, changedTargets);
     await this.#tables.transact(phaseChanges(phases.withdraw));
-    // Delete entries that the commit could not delete, and entries that packets in flight added since.
+    // Delete stale affinity entries that the commit could not delete or that packets in flight added since.
     if (changedTargets.size > 0)
       await deleteStaleAffinity(this.#tables, changedTargets, this.#cleanupOptions(false));
     await this.#tables.transact(phaseChanges(phases.cleanup));
@@ -200,7 +200,7 @@ export class NftBackend implements Backend {
       await this.#tables.transact([...changes, ...deletions]);
     } catch (error) {
       if (!(error instanceof NftRefusedError) || deletions.length === 0) throw error;
-      // An affinity entry may have expired meanwhile. Any other cause fails again.
+      // An affinity entry to delete may have expired: commit without these deletions. Any other cause fails again.
       await this.#tables.transact(changes);
     }
   }

@@ -55,7 +55,7 @@ export interface EndpointSelection {
   readonly count: number;
   /** Selects from the endpoints for traffic policy Local, which have their own index range. */
   readonly isLocal: boolean;
-  /** Number of a port-range Service among those on one VIP, from 1; 0 for all other Services. */
+  /** Position of a port-range Service among the port-range Services of one VIP, from 1; 0 for all other Services. */
   readonly slot: number;
   readonly hasAffinity: boolean;
 }
@@ -90,7 +90,7 @@ function memoized(
   return getOrCreate(chains, name, () => ({ name, ...make() }));
 }
 
-/** The part of a selection that is the same for all endpoint pools of a VIP. */
+/** The fields of a selection that are equal for all endpoint pools of a VIP. */
 type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'hasAffinity'>;
 
 /** The chain for a VIP or node port; undefined if no client has an endpoint. */
@@ -230,7 +230,7 @@ export function canNftWrite({ name }: NftChain): boolean {
   return !name.startsWith('update-affinity-');
 }
 
-/** A chain after all chains that it jumps to, directly or indirectly. */
+/** The chain, preceded by all chains that it jumps to directly or indirectly. */
 export function withJumpTargets(chain: NftChain): NftChain[] {
   return [...chain.jumpTargets.flatMap(withJumpTargets), chain];
 }

@@ -13,13 +13,13 @@ export interface Phase {
 
 /** The transactions of a change, in their order. */
 export interface Phases {
-  /** Ranges of lookup sets, which new dispatch elements depend on. */
+  /** Changes of ranges in lookup sets. New dispatch elements depend on these ranges. */
   readonly prepare: Phase;
-  /** New elements, and old ones that cannot exist beside them. */
+  /** Additions, and deletions of elements with the same key or an overlapping range. */
   readonly commit: Phase;
-  /** Old dispatch elements, which the new ones replace. */
+  /** Deletions of the other old dispatch elements, once the new ones exist. */
   readonly withdraw: Phase;
-  /** Elements that packets in flight may still look up. */
+  /** Deletions of elements that packets in flight may still look up. */
   readonly cleanup: Phase;
 }
 
@@ -37,7 +37,7 @@ export function phasesOf({ deletes, adds, cleanup }: PlanDiff, family: IpFamily)
   const added = adds.filter(isOther);
   const addedKeys = new Set(added.map(elementId));
   const deleted = deletes.filter(isOther);
-  // The kernel refuses these ranges beside the added ones.
+  // The kernel refuses overlapping ranges, so these must be deleted in the transaction that adds the new ranges.
   const displaced = new Set(overlapping(deleted, added, family));
   const isReplaced = (element: MapElement) =>
     displaced.has(element) || addedKeys.has(elementId(element));

@@ -40,7 +40,7 @@ export interface SyncReport {
   readonly deletedFlows: number;
   /** The error of deleting stale conntrack entries; undefined without error. The next sync retries. */
   readonly flowError: unknown;
-  /** Changed answers of health check node ports, which are true from now on. */
+  /** Changed answers of health check node ports. The rules of these Services are now in force. */
   readonly health: readonly ServiceHealth[];
   /** Changed node ports for the localhost proxy, see `proxiesLocalhost`; port 0 for a removed one. */
   readonly localhostNodePorts: readonly LocalhostNodePort[];
@@ -166,8 +166,9 @@ export class FamilyProxier {
     const started = this.#now();
     const changed = this.#dirty;
     this.#dirty = false;
-    // Take these before writing rules. Changes that arrive meanwhile are in force only after the next sync. A
-    // conntrack entry deleted before its rules change would be created again by the old rules.
+    // Take the cleanup scope and other pending changes before writing rules. Changes that arrive meanwhile are in force
+    // only after the next sync. A conntrack entry deleted before its rules change would be created again by the old
+    // rules.
     const scope = this.#staleFlows.takeCleanupScope();
     const health = this.#health;
     this.#health = new Map();

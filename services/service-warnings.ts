@@ -117,7 +117,7 @@ export function nodeEndpointWarnings(
     if (match.kind !== 'all') return [];
     const own = clusterEndpoints.find(({ address }) => nodeAddresses.has(address));
     if (own === undefined) return [];
-    const message = `endpoint ${own.address} is this node, so all ports of the node are reachable through the VIP`;
+    const message = `endpoint ${own.address} is this node, so all ports of the node are reachable through the VIP; use pods without hostNetwork`;
     return [{ serviceKey, isOfThisNode: true as const, message }];
   });
 }
