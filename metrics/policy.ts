@@ -88,7 +88,7 @@ export function policyMetrics(
   fqdnMetrics(define, sources);
   const applyFailures = counter(
     'portwide_policy_apply_failures_total',
-    'Total number of failed changes of network policy. Each is retried.',
+    'Total number of failed attempts to apply network policy. Each is retried.',
     ['ip_family'],
   );
   const drifts = counter(
@@ -101,12 +101,12 @@ export function policyMetrics(
   }
   const lastQueued = gauge(
     'portwide_policy_last_queued_timestamp_seconds',
-    'Unix time when a change of network policy was last queued; at the start, everything is queued.',
+    'Unix time when an apply of network policy last began, or when the agent started.',
     ['ip_family'],
   );
   const lastApplied = gauge(
     'portwide_policy_last_applied_timestamp_seconds',
-    'Unix time of the last successful full apply of network policy; 0 if never.',
+    'Unix time when an apply of network policy last succeeded; 0 if never.',
     ['ip_family'],
   );
   for (const family of families) {
@@ -116,12 +116,12 @@ export function policyMetrics(
   return {
     compileSeconds: histogram(
       'portwide_policy_compile_duration_seconds',
-      'Time in seconds to compile a change of objects.',
+      'Time in seconds to compile the policies after a change of objects.',
       COMPILE_BUCKETS,
     ),
     applySeconds: histogram(
       'portwide_policy_apply_duration_seconds',
-      'Time in seconds to apply a change of network policy, or all of it, to the kernel.',
+      'Time in seconds to apply network policy to the kernel, in full or by a change.',
       SYNC_BUCKETS,
       ['ip_family'],
     ),
