@@ -63,7 +63,7 @@ describe('exchange: exchange()', () => {
       exchange(to, QUERY, QUESTION, transport, timeout);
 
     describe(`over ${transport.toUpperCase()}`, () => {
-      it('returns the response', async () => {
+      it('returns the response of the resolver', async () => {
         const fake = await resolver((query) => withAddress(query, [192, 0, 2, 1]));
         assert.deepEqual(shown(await ask(fake)), ['192.0.2.1']);
         assert.deepEqual(fake.queries[0]?.bytes.subarray(2), QUERY.subarray(2));
@@ -341,7 +341,7 @@ describe('forward: Forwarder', () => {
     assert.equal(rcodeOf(error), 'SERVFAIL');
   });
 
-  it('stops at the deadline', async () => {
+  it('stops trying resolvers at the deadline', async () => {
     const silent = await Promise.all(Array.from({ length: 10 }, () => resolver(() => undefined)));
     const { ask, events } = forwarder(silent, { timeout: SHORT, deadline: 1.5 * SHORT });
     await assert.rejects(ask(), NoAnswer);
@@ -349,7 +349,7 @@ describe('forward: Forwarder', () => {
     assert.ok(events.length <= 3, events.join());
   });
 
-  it('does not query itself', async () => {
+  it('does not forward queries to itself', async () => {
     const self = await answering(1);
     const isSelf = ({ port }: Resolver) => port === self.port;
     const { ask } = forwarder([self, await answering(2)], { isSelf });
@@ -418,7 +418,7 @@ describe('forward: Forwarder', () => {
   });
 
   describe('resolve()', () => {
-    it('returns all records', async () => {
+    it('resolve() returns all records', async () => {
       const fake = await resolver((query) => {
         const answer = withAddress(query, [192, 0, 2, 9]);
         return answer;
@@ -435,7 +435,7 @@ describe('forward: Forwarder', () => {
       );
     });
 
-    it('retries over TCP when the response is truncated', async () => {
+    it('resolve() retries over TCP when the response is truncated', async () => {
       const fake = await resolver((query, transport) =>
         transport === 'udp' ? emptyAnswer(query, TRUNCATED) : withAddress(query, [192, 0, 2, 9]),
       );
@@ -447,7 +447,7 @@ describe('forward: Forwarder', () => {
       );
     });
 
-    it('returns the truncated response when TCP fails', async () => {
+    it('resolve() returns the truncated response when TCP fails', async () => {
       const fake = await resolver((query, transport) =>
         transport === 'udp' ? withAddress(query, [192, 0, 2, 9], TRUNCATED) : undefined,
       );
@@ -455,7 +455,7 @@ describe('forward: Forwarder', () => {
       assert.deepEqual(answers.map(recordLine), ['www.example.com 60 A 192.0.2.9']);
     });
 
-    it('returns as many records as a message can hold', async () => {
+    it('resolve() returns as many records as a message can hold', async () => {
       const fake = await resolver((query, transport) => {
         if (transport === 'udp') return emptyAnswer(query, TRUNCATED);
         const records = Array.from({ length: 1000 }, (_, index) =>
@@ -474,7 +474,7 @@ describe('forward: Forwarder', () => {
       assert.equal(answers.length, 1000);
     });
 
-    it('queries types that have no name here', async () => {
+    it('resolve() queries types that have no name in dns-packet', async () => {
       const fake = await resolver((query) => emptyAnswer(query));
       await forwarder([fake]).resolve('www.example.com', 65);
       const [sentQuery] = fake.queries;
@@ -482,7 +482,7 @@ describe('forward: Forwarder', () => {
       assert.deepEqual([...(sentQuery?.bytes.subarray(end - 4, end) ?? [])], [0, 65, 0, 1]);
     });
 
-    it('reports NXDOMAIN', async () => {
+    it('resolve() reports NXDOMAIN', async () => {
       const fake = await resolver((query) => emptyAnswer(query, 0x8183));
       assert.equal((await forwarder([fake]).resolve('www.example.com', 1)).rcode, 'NXDOMAIN');
     });
@@ -492,7 +492,7 @@ describe('forward: Forwarder', () => {
       ['a refusal', (query: Buffer) => emptyAnswer(query, 0x8185)],
       ['a malformed response', (query: Buffer) => withAddress(query, [1, 2, 3, 4]).subarray(0, -1)],
     ] as const) {
-      it(`fails on ${what}`, async () => {
+      it(`resolve() fails on ${what}`, async () => {
         const failure = forwarder([await resolver(respond)]).resolve('www.example.com', 1);
         assert.equal(rcodeOf(await failure.catch((reason: unknown) => reason)), 'SERVFAIL');
       });

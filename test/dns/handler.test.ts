@@ -237,7 +237,7 @@ describe('handler: createHandler()', () => {
     };
     const queryMessage = queryBytes('WWW.example.com', 'A', { id: 17 });
 
-    it('relays its response with the id of the client', async () => {
+    it('relays the response of the resolver with the id of the client', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RD | FLAG.RA, 2);
       const seen: unknown[] = [];
       const forwarder = {
@@ -255,7 +255,7 @@ describe('handler: createHandler()', () => {
       assert.deepEqual(seen, [queryMessage, 'udp']);
     });
 
-    it('relays an error response', async () => {
+    it('relays an error response of the resolver', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | 3, 0);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
       const { rcode, served } = await reply(queryMessage, { forwarder });

@@ -182,7 +182,7 @@ describe('an agent under continuous changes and faults', function () {
     return lines;
   };
 
-  it('uses no more memory, and has the rules of a new agent', async () => {
+  it('does not use more memory over time, and has the rules of a new agent', async () => {
     await round();
     await settle();
     const initialHeap = await usage();

@@ -57,7 +57,7 @@ describe('element: identity and text', () => {
     key: Buffer.from('0af400010af40001', 'hex'),
   };
 
-  it('differs by map, key and end of the range', () => {
+  it('gives elements different ids by map, key and end of the range', () => {
     const wide = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/8');
     const narrow = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/16');
     const keys = [one, { ...one, map: 'cluster-ips' as const }, wide, narrow].map(elementId);
@@ -112,7 +112,7 @@ describe('element: overlapping ranges', () => {
     assert.deepEqual(found(old, []), []);
   });
 
-  it('finds ranges only if they overlap in every field and are in one map', () => {
+  it('finds overlapping ranges only if they overlap in every field of one map', () => {
     const allowed = (from: number, to: number, cidr: string) =>
       rangeElement('allowed-ports', '203.0.113.1', { from, to }, cidr);
     const old = [allowed(1, 9, '10.0.0.0/8'), allowed(1, 9, '11.0.0.0/8'), ports(1, 9)];
@@ -121,7 +121,7 @@ describe('element: overlapping ranges', () => {
     assert.deepEqual(found(old, [allowed(1, 1, '0.0.0.0/1')]), [0, 1]);
   });
 
-  it('finds none in maps without ranges', () => {
+  it('finds no overlap in maps without ranges', () => {
     const element: MapElement = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
     assert.deepEqual(found([element], [element]), []);
   });

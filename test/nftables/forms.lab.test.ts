@@ -74,10 +74,10 @@ describe('forms: rules written by nft and by the agent', () => {
       ['nothing', undefined],
     ];
     for (const [detector, localDetector] of detectors) {
-      it(`is the same, ${family}, pods detector by ${detector}`, () =>
+      it(`nft and netlink write equal rules (${family}, pods detected by ${detector})`, () =>
         check({ family, localDetector, serviceCidrs: [cidrs[family]] }, withAffinity));
     }
-    it(`are equal for any masquerade bit (${family})`, async () => {
+    it(`nft and netlink write equal rules for any masquerade bit (${family})`, async () => {
       for (const masqueradeBit of [0, 31]) {
         const others = {
           masqueradeAll: true,

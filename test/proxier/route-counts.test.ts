@@ -47,7 +47,7 @@ function allCounts(counts: RouteCounts) {
 }
 
 describe('route-counts: counts of Routes', () => {
-  it('equal counts over all Routes after any changes', () => {
+  it('keeps counts equal to a count over all Routes, after any changes', () => {
     fc.assert(
       fc.property(fc.array(arbitraryChange, { minLength: 1, maxLength: 20 }), (steps) => {
         const table = new RouteTable({
@@ -67,7 +67,7 @@ describe('route-counts: counts of Routes', () => {
     );
   });
 
-  it('count traffic policies Local without an endpoint on this node', () => {
+  it('counts traffic policies Local without an endpoint on this node', () => {
     const counts = new RouteCounts();
     const noLocal = () => counts.noLocal().map(({ count }) => count);
     const here = { localEndpoints: [{ address: '10.0.0.1', port: 80 }] };
@@ -82,7 +82,7 @@ describe('route-counts: counts of Routes', () => {
     assert.deepEqual(noLocal(), [0, 0, 0, 1]);
   });
 
-  it('count a dual-stack Service once', () => {
+  it('counts a dual-stack Service once', () => {
     const counts = new RouteCounts();
     const all = (family: 'IPv4' | 'IPv6') => route({ family, match: { kind: 'all' } });
     counts.replace(undefined, all('IPv4'));
