@@ -107,7 +107,7 @@ export function isNoEndpointMap(map: MapName): boolean {
   return map in NO_ENDPOINT_MAPS;
 }
 
-/** Whether several Routes may need the same element. The element exists until the last of these Routes is removed. */
+/** Whether several Routes may need the same element. The element exists until the last such Route is removed. */
 export function isReferenceCounted(map: MapName): boolean {
   return REFERENCE_COUNTED.has(map);
 }

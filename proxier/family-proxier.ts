@@ -40,7 +40,7 @@ export interface SyncReport {
   readonly deletedFlows: number;
   /** The error of deleting stale conntrack entries; undefined without error. The next sync retries. */
   readonly flowError: unknown;
-  /** Changed answers of health check node ports. The rules of these Services are now in force. */
+  /** Changed answers of health check node ports. The corresponding rules are now in force. */
   readonly health: readonly ServiceHealth[];
   /** Changed node ports for the localhost proxy, see `proxiesLocalhost`; port 0 for a removed one. */
   readonly localhostNodePorts: readonly LocalhostNodePort[];

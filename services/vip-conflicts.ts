@@ -53,7 +53,7 @@ export class VipConflicts {
   #nodeAddresses: ReadonlySet<string> = new Set();
 
   /**
-   * @param watchedPorts TCP ports; `setNodeAddresses` also returns Services that list one of these ports on a changed
+   * @param watchedPorts TCP ports; `setNodeAddresses` also returns Services that list a watched port on a changed
    * address.
    */
   constructor(watchedPorts: readonly number[] = []) {
