@@ -1,7 +1,7 @@
 /** Metrics of network policy, on agents that enforce it; docs/operate/metrics.md lists them. */
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
-import { exponential, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
+import { exponentialBuckets, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 export type PolicyMetrics = ReturnType<typeof policyMetrics>;
 
@@ -41,7 +41,7 @@ const DNS_OUTCOMES = {
 } as const;
 
 /** 0.1 ms to 1.6 s. */
-const COMPILE_BUCKETS = exponential(0.0001, 2, 15);
+const COMPILE_BUCKETS = exponentialBuckets(0.0001, 2, 15);
 
 /** @param families enforced IP families; their rare counters start at 0. */
 export function policyMetrics(

@@ -13,7 +13,7 @@ import {
 import { elementKeyText } from '../nft/element.ts';
 import type { RuleTable } from '../nft/table.ts';
 import { type AffinityTargetIndex, type AffinityTargets, isStaleAffinity } from './affinity.ts';
-import { widthOf } from './maps.ts';
+import { fieldWidth } from './maps.ts';
 
 /** Options of the cleanup. */
 export interface AffinityCleanupOptions {
@@ -94,7 +94,7 @@ async function staleEntries(
   targets: ReadonlyMap<string, AffinityTargets>,
   { family, deletesUnknown }: AffinityCleanupOptions,
 ): Promise<AffinityEntry[]> {
-  const addressLength = widthOf('address', family);
+  const addressLength = fieldWidth('address', family);
   const entries = new Map<string, AffinityEntry>();
   const visit = (element: NftElement) => {
     if (!isStaleAffinity(element, targets, addressLength, deletesUnknown)) return;

@@ -65,7 +65,10 @@ const LOCAL_INDEX = 2 ** 20;
 const SLOT_INDEX = 2 ** 21;
 
 /** The index of the first endpoint of a selection. */
-export function firstIndex({ isLocal, slot }: Pick<EndpointSelection, 'isLocal' | 'slot'>): number {
+export function firstEndpointIndex({
+  isLocal,
+  slot,
+}: Pick<EndpointSelection, 'isLocal' | 'slot'>): number {
   return slot * SLOT_INDEX + (isLocal ? LOCAL_INDEX : 0);
 }
 
@@ -277,7 +280,7 @@ function selectionRules(
   const { source, destination, protocol, port, randomIndex, dnat } = rulePartsFor(family);
   const isPortKept = kind === 'ip';
   const selectFrom = (among: number) => {
-    const key = [...keyOf(kind, family), randomIndex(among, firstIndex(selection))];
+    const key = [...keyOf(kind, family), randomIndex(among, firstEndpointIndex(selection))];
     return [dnat(key, ENDPOINTS[kind], isPortKept)];
   };
   const rules = count > 1 ? [selectFrom(count), selectFrom(1)] : [selectFrom(1)];

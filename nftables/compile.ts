@@ -19,7 +19,7 @@ import {
   affinityUpdateChain,
   type ChainOptions,
   dispatchChain,
-  firstIndex,
+  firstEndpointIndex,
   type LookupKind,
   type NftChain,
   REJECT_CHAIN,
@@ -123,7 +123,7 @@ export function compileNftPlan(
     { podsAndNode, others }: Dispatch,
   ) => {
     for (const { set, endpoints } of podsAndNode === undefined ? [others] : [podsAndNode, others]) {
-      const first = firstIndex({ isLocal: set === 'local', slot });
+      const first = firstEndpointIndex({ isLocal: set === 'local', slot });
       for (const element of endpointElements(key, first, endpoints)) add(map, element);
       for (const endpoint of endpoints) {
         if (!needsHairpin(plan, endpoint)) continue;

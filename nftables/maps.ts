@@ -127,7 +127,7 @@ const TYPES: Readonly<Record<MapField, (ip: string) => string>> = {
 };
 
 /** Bytes that a field takes in the kernel. */
-export function widthOf(field: MapField, family: IpFamily): number {
+export function fieldWidth(field: MapField, family: IpFamily): number {
   return field === 'address' && family === 'IPv6' ? 16 : 4;
 }
 

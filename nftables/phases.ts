@@ -1,7 +1,7 @@
 /** Splits a change of the maps into transactions, so that a packet never finds a half-changed Service. */
 import type { IpFamily } from '../api/objects.ts';
 import { elementId, type MapElement } from './element.ts';
-import { isInterval, overlapping } from './intervals.ts';
+import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { isDispatchMap } from './maps.ts';
 import type { PlanDiff } from './plan.ts';
 
@@ -32,13 +32,13 @@ export interface Phases {
  * precedence on the VIP decides.
  */
 export function phasesOf({ deletes, adds, cleanup }: PlanDiff, family: IpFamily): Phases {
-  const isRangeLookup = ({ map }: MapElement) => isInterval(map) && !isDispatchMap(map);
+  const isRangeLookup = ({ map }: MapElement) => isIntervalMap(map) && !isDispatchMap(map);
   const isOther = (element: MapElement) => !isRangeLookup(element);
   const added = adds.filter(isOther);
   const addedKeys = new Set(added.map(elementId));
   const deleted = deletes.filter(isOther);
   // The kernel refuses overlapping ranges, so these must be deleted in the transaction that adds the new ranges.
-  const displaced = new Set(overlapping(deleted, added, family));
+  const displaced = new Set(overlappingElements(deleted, added, family));
   const isReplaced = (element: MapElement) =>
     displaced.has(element) || addedKeys.has(elementId(element));
   return {

@@ -15,7 +15,7 @@ import {
   type VipSharing,
 } from './compile.ts';
 import { elementId, type MapElement } from './element.ts';
-import { overlapping } from './intervals.ts';
+import { overlappingElements } from './intervals.ts';
 import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
 import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
 
@@ -163,7 +163,7 @@ export class NftPlan {
       else removed.push(element);
     }
     const adds = [...after.values()];
-    const displaced = new Set(overlapping(removed, adds, this.#options.family));
+    const displaced = new Set(overlappingElements(removed, adds, this.#options.family));
     deletes.push(...displaced);
     const cleanup = removed.filter((element) => !displaced.has(element));
     for (const [key, { element, change }] of shared) {

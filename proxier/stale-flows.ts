@@ -57,7 +57,7 @@ export class StaleFlowTracker {
   }
 
   /** Tracks an added, changed or removed Route. */
-  replace(before: Route | undefined, after: Route | undefined): void {
+  replaceRoute(before: Route | undefined, after: Route | undefined): void {
     if (before !== undefined) this.#removeRoute(before);
     if (after !== undefined) this.#addRoute(after);
     const protocols = staleProtocols(before, after);

@@ -87,7 +87,9 @@ function servedInFamily(
     family,
     clusterIP,
     externalIPs: trimmedCopy(unique(ofFamily(service.externalIPs))),
-    loadBalancerIPs: trimmedCopy(isLoadBalancer ? unique(ofFamily(vipIngress(service))) : []),
+    loadBalancerIPs: trimmedCopy(
+      isLoadBalancer ? unique(ofFamily(servedLoadBalancerIPs(service))) : [],
+    ),
     healthCheckNodePort:
       isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
     sourceRanges: isLoadBalancer ? sourceRanges(service, family) : undefined,
@@ -109,7 +111,7 @@ function servedInFamily(
 }
 
 /** The load balancer IPs to serve. With ipMode Proxy traffic must go through the load balancer, so nodes do not. */
-export function vipIngress(service: Service): string[] {
+export function servedLoadBalancerIPs(service: Service): string[] {
   return service.loadBalancerIngress
     .filter((ingress) => ingress.ipMode === 'VIP')
     .map((ingress) => ingress.ip);

@@ -64,7 +64,7 @@ export class VipConflicts {
    * Replaces the requests of a Service; no ports if it is deleted.
    * @returns other Services whose VIPs may be granted differently now.
    */
-  replace(
+  replaceRequests(
     serviceKey: ObjectKey,
     creationTimestamp: string,
     ports: readonly ServedPort[],

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { NoAnswer } from '../../dns/exchange.ts';
+import { NoResponseError } from '../../dns/exchange.ts';
 import { createHandler, type HandlerOptions, type HandlerResult } from '../../dns/handler.ts';
 import { FLAG } from '../../dns/response.ts';
 import type { Authority } from '../../dns/zone-answer.ts';
@@ -283,7 +283,7 @@ describe('handler: createHandler()', () => {
     });
 
     it('answers SERVFAIL or REFUSED when forwarding fails', async () => {
-      const ask = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
+      const ask = () => Promise.reject(new NoResponseError(RESOLVER, 'TIMEOUT'));
       const { rcode, served, id } = await reply(queryMessage, { forwarder: upstream({ ask }) });
       assert.deepEqual([rcode, id, served.by], [2, 17, 'forward']);
     });
@@ -331,7 +331,7 @@ describe('handler: createHandler()', () => {
       const nxdomain = { ...upstream({}), resolve: async () => nothing };
       const { rcode, answers } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: nxdomain });
       assert.deepEqual([rcode, answers], [3, [`${OUTSIDE} 5 CNAME www.example.com`]]);
-      const resolve = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
+      const resolve = () => Promise.reject(new NoResponseError(RESOLVER, 'TIMEOUT'));
       const silent = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: upstream({ resolve }) });
       assert.deepEqual([silent.rcode, silent.answers], [2, []]);
     });

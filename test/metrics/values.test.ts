@@ -298,12 +298,15 @@ describe('values: metric values', () => {
     );
     const refused = (reason: string) => scraped.value('portwide_refused_services', { reason });
     assert.deepEqual([refused('NodePort'), refused('ExternalIPs'), refused('Ports')], [2, 2, 0]);
-    const noLocal = (policy: string) =>
+    const withoutLocalEndpoints = (policy: string) =>
       scraped.value('kubeproxy_sync_proxy_rules_no_local_endpoints_total', {
         traffic_policy: policy,
         ...V4,
       });
-    assert.deepEqual([noLocal('internal'), noLocal('external')], [2, 0]);
+    assert.deepEqual(
+      [withoutLocalEndpoints('internal'), withoutLocalEndpoints('external')],
+      [2, 0],
+    );
     assert.equal(scraped.value('portwide_build_info', { version: '1.2.3' }), 1);
     assert.equal(refusalChanges.flatMap(({ raised }) => raised).length, 4);
   });

@@ -3,7 +3,7 @@ import type { NftVerdict } from '../../netlink/nftables/tables.ts';
 import { elementDataText, elementKeyText, hasSameData } from '../../nft/element.ts';
 import { cidrBounds, hostCidr, portField, portKey } from '../../nft/keys.ts';
 import { elementFromKeyText, elementId, type MapElement } from '../../nftables/element.ts';
-import { overlapping } from '../../nftables/intervals.ts';
+import { overlappingElements } from '../../nftables/intervals.ts';
 import { endpointData, endpointElements } from '../../nftables/keys.ts';
 import {
   affinityMapDeclaration,
@@ -100,7 +100,7 @@ describe('element: overlapping ranges', () => {
   const ports = (from: number, to: number, vip = '203.0.113.1') =>
     rangeElement('service-ranges', vip, { from, to });
   const found = (old: readonly MapElement[], fresh: readonly MapElement[]) =>
-    overlapping(old, fresh, 'IPv4').map((element) => old.indexOf(element));
+    overlappingElements(old, fresh, 'IPv4').map((element) => old.indexOf(element));
 
   it('finds ranges that share a port of a VIP', () => {
     const old = [ports(1, 9), ports(10, 19), ports(20, 29), ports(15, 15, '203.0.113.2')];

@@ -187,9 +187,9 @@ describe('proxier: health check node ports in one family', () => {
     const { family } = setUp();
     family.updateHealth([health('a/b', 1), health('a/c', 1)]);
     family.updateHealth([health('a/b', 2)]);
-    assert.deepEqual((await family.sync(true)).health, [health('a/b', 2), health('a/c', 1)]);
+    assert.deepEqual((await family.sync(true)).healthChanges, [health('a/b', 2), health('a/c', 1)]);
     assert.equal(family.hasChanges, false);
-    assert.deepEqual((await family.sync(false)).health, []);
+    assert.deepEqual((await family.sync(false)).healthChanges, []);
   });
 
   it('reports changed health check node ports after a successful sync only, with the newest values', async () => {
@@ -200,7 +200,7 @@ describe('proxier: health check node ports in one family', () => {
     const failing = family.sync(true);
     family.updateHealth([health('a/c', 0)]);
     await assert.rejects(failing);
-    assert.deepEqual((await family.sync(true)).health, [health('a/b', 1), health('a/c', 0)]);
+    assert.deepEqual((await family.sync(true)).healthChanges, [health('a/b', 1), health('a/c', 0)]);
   });
 
   it('reports health check node ports that change during a sync with the next sync', async () => {
@@ -208,9 +208,9 @@ describe('proxier: health check node ports in one family', () => {
     family.updateHealth([health('a/b', 1)]);
     const first = family.sync(true);
     family.updateHealth([health('a/b', 2)]);
-    assert.deepEqual((await first).health, [health('a/b', 1)]);
+    assert.deepEqual((await first).healthChanges, [health('a/b', 1)]);
     assert.equal(family.hasChanges, true);
-    assert.deepEqual((await family.sync(false)).health, [health('a/b', 2)]);
+    assert.deepEqual((await family.sync(false)).healthChanges, [health('a/b', 2)]);
   });
 });
 
@@ -579,7 +579,7 @@ describe('proxier: scheduling', () => {
     await pass(0);
     assert.deepEqual(failures, []);
     const report = reports.find(({ family }) => family === 'IPv4');
-    assert.match(String(report?.flowError), /no conntrack/);
+    assert.match(String(report?.conntrackError), /no conntrack/);
   });
 
   describe('queued syncs for health checks:', () => {
@@ -674,7 +674,7 @@ describe('proxier: scheduling', () => {
       backends[0].failures = 1;
       reports.length = 0;
       const reported = () =>
-        reports.flatMap(({ family, health }) =>
+        reports.flatMap(({ family, healthChanges: health }) =>
           health.map(({ port, localEndpoints }) => [family, port, localEndpoints]),
         );
       const balanced = service({

@@ -105,7 +105,10 @@ describe('route-table: incremental resolution', () => {
     for (const kind of POLICY_KINDS) table.synced(kind);
     assert.equal(changes, 2);
     assert.equal(table.isSynced, false);
-    assert.deepEqual([table.changes.Service.total, table.changes.EndpointSlice.total], [0, 0]);
+    assert.deepEqual(
+      [table.changeCounts.Service.total, table.changeCounts.EndpointSlice.total],
+      [0, 0],
+    );
     table.synced('Node');
     assert.equal(table.isSynced, true);
   });
@@ -186,7 +189,7 @@ describe('route-table: incremental resolution', () => {
   it('counts changes of Services and EndpointSlices, and pending ones', () => {
     const table = newTable();
     const counts = () => {
-      const { Service, EndpointSlice } = table.changes;
+      const { Service, EndpointSlice } = table.changeCounts;
       return [Service.total, Service.pending, EndpointSlice.total, EndpointSlice.pending];
     };
     table.upsert(service({ name: 'a', clusterIPs: ['10.96.0.1'] }));

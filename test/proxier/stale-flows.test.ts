@@ -32,7 +32,7 @@ function checkWith(resetsTcp: boolean, versions: readonly (Route | undefined)[])
   let scope = tracker.takeCleanupScope();
   for (const after of versions) {
     tracker.takeCleanupScope();
-    tracker.replace(before, after);
+    tracker.replaceRoute(before, after);
     scope = tracker.takeCleanupScope();
     before = after;
   }
@@ -90,10 +90,10 @@ describe('stale-flows: stale conntrack entries', () => {
     const tracker = new StaleFlowTracker();
     const wide = all({}, ['10.0.0.1', '10.0.0.2']);
     const listed = udp({}, ['10.0.0.1']);
-    tracker.replace(undefined, wide);
+    tracker.replaceRoute(undefined, wide);
     tracker.takeCleanupScope();
-    tracker.replace(wide, undefined);
-    tracker.replace(undefined, listed);
+    tracker.replaceRoute(wide, undefined);
+    tracker.replaceRoute(undefined, listed);
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     const isStale = (candidate: ReturnType<typeof flow>) =>
@@ -107,10 +107,10 @@ describe('stale-flows: stale conntrack entries', () => {
   it('keeps UDP entries of remaining endpoints when an all-ports Service becomes TCP only', () => {
     const tracker = new StaleFlowTracker();
     const wide = all({}, ['10.0.0.1', '10.0.0.2']);
-    tracker.replace(undefined, wide);
+    tracker.replaceRoute(undefined, wide);
     tracker.takeCleanupScope();
-    tracker.replace(wide, undefined);
-    tracker.replace(undefined, route({}, ['10.0.0.1']));
+    tracker.replaceRoute(wide, undefined);
+    tracker.replaceRoute(undefined, route({}, ['10.0.0.1']));
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     assert.equal(
@@ -128,10 +128,10 @@ describe('stale-flows: stale conntrack entries', () => {
     const nodeIP = '192.0.2.1';
     const lb = (addresses: readonly string[]) =>
       udp({ id: 'lb', clusterIP: '10.96.0.11', loadBalancerIPs: [nodeIP] }, addresses);
-    tracker.replace(undefined, udp({ id: 'np', nodePort: 30_053 }, ['10.0.0.9']));
-    tracker.replace(undefined, lb(['10.0.0.1', '10.0.0.2']));
+    tracker.replaceRoute(undefined, udp({ id: 'np', nodePort: 30_053 }, ['10.0.0.9']));
+    tracker.replaceRoute(undefined, lb(['10.0.0.1', '10.0.0.2']));
     tracker.takeCleanupScope();
-    tracker.replace(lb(['10.0.0.1', '10.0.0.2']), lb(['10.0.0.2']));
+    tracker.replaceRoute(lb(['10.0.0.1', '10.0.0.2']), lb(['10.0.0.2']));
     for (const scope of [tracker.takeCleanupScope(), tracker.fullCleanupScope()]) {
       assert.ok(scope !== undefined);
       const isStale = (port: number, replySrc: string, replyPort = 8080) =>
@@ -152,10 +152,10 @@ describe('stale-flows: stale conntrack entries', () => {
   it('checks entries on a shared VIP against the Service that serves the port', () => {
     const tracker = new StaleFlowTracker();
     const wide = all({ id: 'wide' }, ['10.0.0.1']);
-    tracker.replace(undefined, udp({ id: 'exact' }, ['10.0.0.2']));
-    tracker.replace(undefined, wide);
+    tracker.replaceRoute(undefined, udp({ id: 'exact' }, ['10.0.0.2']));
+    tracker.replaceRoute(undefined, wide);
     tracker.takeCleanupScope();
-    tracker.replace(wide, all({ id: 'wide' }, []));
+    tracker.replaceRoute(wide, all({ id: 'wide' }, []));
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     assert.equal(
@@ -194,10 +194,10 @@ describe('stale-flows: stale conntrack entries', () => {
         { id: protocol, nodePort: 30_053, match: { kind: 'port', protocol, port: 53 } },
         addresses,
       );
-    tracker.replace(undefined, port('UDP', ['10.0.0.9']));
-    tracker.replace(undefined, port('SCTP', ['10.0.0.1']));
+    tracker.replaceRoute(undefined, port('UDP', ['10.0.0.9']));
+    tracker.replaceRoute(undefined, port('SCTP', ['10.0.0.1']));
     tracker.takeCleanupScope();
-    tracker.replace(port('SCTP', ['10.0.0.1']), port('SCTP', ['10.0.0.2']));
+    tracker.replaceRoute(port('SCTP', ['10.0.0.1']), port('SCTP', ['10.0.0.2']));
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     const toNode = (replySrc: string) => ({
@@ -255,7 +255,7 @@ describe('stale-flows: stale conntrack entries', () => {
 
     it('finds TCP entries to addresses that are not endpoints stale after a restart', () => {
       const tracker = new StaleFlowTracker(true);
-      tracker.replace(undefined, tcp({}, ['10.0.0.2']));
+      tracker.replaceRoute(undefined, tcp({}, ['10.0.0.2']));
       const scope = tracker.fullCleanupScope();
       const isStale = (replySrc: string) =>
         tracker.isStale(flow(80, replySrc, 8080), 'TCP', scope, () => false);

@@ -20,7 +20,7 @@ function onSharedVip(name: string, age: number, fields: Partial<Service> = {}): 
 
 function put(conflicts: VipConflicts, object: Service): string[] {
   const { ports } = servedPorts(object, true);
-  return [...conflicts.replace(object.key, object.creationTimestamp, ports)].sort();
+  return [...conflicts.replaceRequests(object.key, object.creationTimestamp, ports)].sort();
 }
 
 const reasons = (conflicts: VipConflicts, object: Service) =>
@@ -54,7 +54,7 @@ describe('vip-conflicts: owner of a VIP', () => {
       assert.deepEqual(put(conflicts, old), ['default/a-young']);
       assert.deepEqual(reasons(conflicts, young), OVERLAP);
       assert.deepEqual(reasons(conflicts, old), []);
-      assert.deepEqual([...conflicts.replace(old.key, '', [])], ['default/a-young']);
+      assert.deepEqual([...conflicts.replaceRequests(old.key, '', [])], ['default/a-young']);
       assert.deepEqual(reasons(conflicts, young), []);
     });
   }
