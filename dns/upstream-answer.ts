@@ -62,7 +62,7 @@ function checkLengths(bytes: Buffer): void {
   for (const { type, data, end } of records) {
     const length = end - data;
     if ((ADDRESS_LENGTHS.get(type) ?? length) !== length) {
-      throw new RangeError(`address record with ${length} bytes of data`);
+      throw new RangeError(`address record with ${length} bytes of data, not 4 (A) or 16 (AAAA)`);
     }
   }
 }

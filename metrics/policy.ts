@@ -15,7 +15,7 @@ export interface PolicySources {
   elements(): Iterable<{ family: IpFamily; set: string; count: number }>;
   /** Known domain names and addresses, and counts of DNS messages. */
   names(): FqdnStats;
-  /** DNS packets that the kernel dropped because it could not queue them. */
+  /** Number of DNS packets that the kernel could not queue and dropped. */
   queueDrops(): Promise<number>;
   /** Read from counters in the kernel. */
   denied(): Promise<Iterable<{ family: IpFamily; tier: string; direction: string; count: number }>>;

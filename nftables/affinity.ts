@@ -21,8 +21,8 @@ export interface AffinityTargets {
 }
 
 /**
- * Targets by affinity map, then by the part of the key that follows the client address: VIP and port,
- * or VIP. For a node port it is protocol and port only, because the address is any node address.
+ * Targets by affinity map, then by the part of the key that follows the client address: VIP and port, or VIP. For a
+ * node port, this part is protocol and port only, because a client may use any node address.
  */
 export type AffinityTargetIndex = ReadonlyMap<string, ReadonlyMap<string, AffinityTargets>>;
 

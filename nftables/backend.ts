@@ -313,7 +313,7 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Declares missing affinity maps. nft does it, so that `nft list` can show their elements. */
+  /** Declares missing affinity maps through nft, so that `nft list` can show their elements. */
   async #declare(chains: readonly NftChain[]): Promise<void> {
     const names = [...affinityMapsOf(chains)];
     if (names.every((name) => this.#declaredAffinityMaps.has(name))) return;
@@ -411,7 +411,7 @@ export class NftBackend implements Backend {
 }
 
 /**
- * Takes an element out of the elements read from the kernel; those left at the end are stale.
+ * Removes an element from the elements read from the kernel. Elements that remain at the end are stale.
  * @returns its data as text; undefined if the kernel does not have it.
  */
 function takeKernelData(

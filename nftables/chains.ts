@@ -74,7 +74,10 @@ export function firstEndpointIndex({
 
 /** Rejects packets; with `ChainOptions.resetsTcp` it resets established TCP connections. */
 export const REJECT_CHAIN = 'reject-packet';
-/** Exists only with `ChainOptions.resetsTcp`. Without it, elements have the verdict `drop`. */
+/**
+ * Resets established TCP connections, and drops other packets. Only with `ChainOptions.resetsTcp`; otherwise elements
+ * have the verdict `drop`.
+ */
 export const RESET_OR_DROP_CHAIN = 'reset-or-drop-packet';
 
 /** Chains by options and name. Compiling the rules again for each Route took most of the time. */

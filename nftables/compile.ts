@@ -1,6 +1,6 @@
 /**
- * Compiles a TrafficPlan to map elements and dispatch chains; `static-chains.ts` shows how packets use them.
- * Keys and DNAT of all-ports plans have no port, so that the packet keeps its destination port.
+ * Compiles a TrafficPlan to map elements and dispatch chains; `static-chains.ts` shows the path of a packet through the
+ * chains. Keys and DNAT of all-ports plans have no port, so that the packet keeps its destination port.
  */
 
 import { cidrContains } from '../api/addresses.ts';
@@ -32,7 +32,7 @@ import { endpointElements } from './keys.ts';
 import { localhostRejectElement } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
-/** How a Route shares one VIP with other Routes, as far as its elements depend on it. */
+/** How a Route shares one VIP with other Routes, as far as the elements of the Route depend on the sharing. */
 export interface VipSharing {
   /** See `EndpointSelection.slot`. */
   readonly slot: number;

@@ -89,7 +89,10 @@ export type MapName =
 /** All map and set names, in the order of `MAPS`. */
 export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
 
-/** Maps that dispatch packets. Their elements are added after the lookup elements, and deleted before them. */
+/**
+ * Maps that dispatch packets. Dispatch elements are added after the lookup elements, and deleted before the lookup
+ * elements.
+ */
 const DISPATCH_MAPS: ReadonlySet<string> = new Set(
   Object.keys({ ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
 );
@@ -100,8 +103,8 @@ export function isDispatchMap(map: MapName): boolean {
 }
 
 /**
- * Whether only packets that were not translated are looked up in the map. Its elements are deleted last: a
- * packet that found no VIP before the commit may still look up its verdict after it.
+ * Whether only packets that were not translated are looked up in the map. Elements of no-endpoint maps are deleted
+ * last: a packet that found no VIP before the commit may still look up its verdict after the commit.
  */
 export function isNoEndpointMap(map: MapName): boolean {
   return map in NO_ENDPOINT_MAPS;

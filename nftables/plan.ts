@@ -106,8 +106,8 @@ export class NftPlan {
   }
 
   /**
-   * The changes since the last diff or snapshot, which count as applied from now on. If the caller cannot
-   * write them it must call `snapshot` next.
+   * The changes since the last diff or snapshot, which count as applied from now on. If the caller cannot write the
+   * changes, it must call `snapshot` next.
    */
   diff(): PlanDiff {
     const steps = this.diffSteps();
@@ -125,7 +125,7 @@ export class NftPlan {
     const routes = [...this.#pending].map(
       (id) => [this.#applied.get(id), this.#desired.get(id)] as const,
     );
-    // Mark all as applied before the first yield: updates during the iteration compare with it.
+    // Mark all Routes as applied before the first yield: updates during the iteration compare with the applied state.
     for (const id of this.#pending) {
       const now = this.#desired.get(id);
       if (now === undefined) this.#applied.delete(id);

@@ -48,7 +48,7 @@ export class ChangeTriggers {
     this.#pending.delete(serviceKey);
   }
 
-  /** Returns the triggers of a Service, and forgets them. */
+  /** Returns the triggers of a Service, and clears the list. */
   take(serviceKey: ObjectKey): readonly ChangeTrigger[] {
     const triggers = this.#pending.get(serviceKey) ?? [];
     this.#pending.delete(serviceKey);

@@ -150,7 +150,7 @@ export class FamilyProxier {
       this.#triggerTimes = [...this.#triggerTimes, ...times].slice(-MAX_TRIGGERS);
   }
 
-  /** Returns the trigger times since the last sync, and forgets them. */
+  /** Returns the trigger times since the last sync, and clears the list. */
   takeTriggers(): readonly number[] {
     const times = this.#triggerTimes;
     this.#triggerTimes = [];

@@ -324,7 +324,7 @@ export class RouteTable implements ObjectSink {
   }
 
   #upsertSlice(slice: EndpointSlice): void {
-    // kube-proxy's informer filters slices of headless Services too.
+    // Like kube-proxy's informer, ignore slices of headless Services.
     if (slice.headlessLabel) {
       this.#removeSlice(slice.key);
       return;

@@ -1,6 +1,6 @@
 /**
- * Finds stale conntrack entries, which translate a flow differently than the current rules would. They are deleted once
- * the new rules are in force. If deleted earlier, the next packet would create them again by the old rules.
+ * Finds stale conntrack entries, which translate a flow differently than the current rules would. The entries are
+ * deleted after the new rules are in force; before that, the next packet would create the same entry by the old rules.
  *
  * - UDP has no end of connection. While a client keeps sending, its entry keeps the translation of the first packet,
  *   also after the endpoint was removed, or if there was no endpoint at first.
@@ -72,7 +72,7 @@ export class StaleFlowTracker {
     }
   }
 
-  /** Returns the scope of all changes since the last call, and forgets it; undefined if no entry can be stale. */
+  /** Returns the scope of all changes since the last call, and clears the scope; undefined if no entry can be stale. */
   takeCleanupScope(): CleanupScope | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
     const scope = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
@@ -100,7 +100,7 @@ export class StaleFlowTracker {
     };
   }
 
-  /** Adds a scope again whose entries could not be checked; the next sync checks them. */
+  /** Puts back a scope that could not be checked, so that the next sync checks it. */
   restoreCleanupScope({ protocols, vips, nodePorts }: CleanupScope): void {
     for (const protocol of protocols) this.#protocols.add(protocol);
     for (const [vip, former] of vips) addAll(this.#vips, vip, former);

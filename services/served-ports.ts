@@ -61,7 +61,7 @@ export function servedPorts(service: Service, allPortsEnabled: boolean): ServedS
   const warnings = [...annotationProblems];
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
-    // Like kube-proxy, serve a family only if the Service has a cluster IP of it.
+    // Like kube-proxy, serve a family only if the Service has a cluster IP of that family.
     if (clusterIP === undefined) continue;
     ports.push(...servedInFamily(service, scheme, family, clusterIP));
     const warning = openFamilyWarning(service, family);

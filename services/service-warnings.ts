@@ -10,7 +10,7 @@ export interface ServiceWarning {
   readonly serviceKey: ObjectKey;
   /** The EndpointSlice that the warning is about; undefined if it is about the Service. */
   readonly sliceKey?: ObjectKey;
-  /** The warning depends on this node; other nodes may not have it. */
+  /** The warning depends on this node; agents on other nodes may not give this warning. */
   readonly isOfThisNode?: true;
   /** `field: problem; what to do` */
   readonly message: string;

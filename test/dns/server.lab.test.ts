@@ -151,7 +151,7 @@ describe('server: DnsServer', () => {
     await started.promise;
     server.closeAll();
     resolve(handled(emptyAnswer(query(1))));
-    // Mocha would not report it.
+    // Mocha would not report an unhandled rejection.
     const failures: unknown[] = [];
     const listener = (reason: unknown) => failures.push(reason);
     process.on('unhandledRejection', listener);
@@ -223,7 +223,7 @@ describe('server: drain()', () => {
     const { port, server } = await start();
     const socket = udp('udp4');
     const answered = once(socket, 'message');
-    // The loopback interface has delivered it when the callback is called.
+    // The loopback interface has delivered the datagram when the callback is called.
     await new Promise((resolve) => socket.send(query(1), port, ADDRESS, resolve));
     await server.drain(LONG);
     assert.equal((await answered)[0].readUInt16BE(0), 1);

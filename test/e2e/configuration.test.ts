@@ -337,7 +337,7 @@ describe('configuration of an agent', () => {
 
   it('warns of node settings that break Services', async () => {
     await lab.node.exec('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES']);
-    // Where the kernel has these sysctls; they are namespaced.
+    // Only if the kernel has these sysctls, which are namespaced.
     const listing = await lab.node.exec('ls', ['/proc/sys/net/bridge'], { reject: false });
     const all = ['bridge-nf-call-iptables', 'bridge-nf-call-ip6tables'];
     const there = all.filter((name) => listing.stdout.split('\n').includes(name));

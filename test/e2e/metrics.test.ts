@@ -111,7 +111,7 @@ for (const variant of ['nft', 'legacy'] as const) {
         [['-t', 'nat', '-F', 'KUBE-PROXY-CANARY'], /^chain KUBE-PROXY-CANARY of table nat$/],
         [['-t', 'filter', '-F', 'FORWARD'], /^jump from FORWARD to KUBE-\S+ in table filter$/],
       ] as const) {
-        // Repeated in case a periodic full sync restored it.
+        // Remove the rule repeatedly, in case a periodic full sync restores the rule.
         await waitFor('the removal is detected', async () => {
           await lab.node.exec(`iptables-${variant}`, args);
           return lost().some((what) => expected.test(String(what)));
@@ -265,7 +265,7 @@ describe("an agent's writes to the API server", () => {
         'ServeService',
         `spec.type: ${message}`,
         'Service bad uid-1',
-        // Every node's agent reports it.
+        // The agent of every node reports this Event.
         'portwide',
       ],
     ]);

@@ -141,7 +141,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       // The last policy has domain names.
       agent.write('policies', policies().slice(0, -1));
       await queueing(false);
-      // Queueing starts before it is needed.
+      // The agent reads the queue before the first policy needs the queue.
       await waitFor('the queue has a reader', async () => {
         const { stdout } = await lab.node.exec('cat', ['/proc/net/netfilter/nfnetlink_queue']);
         return new RegExp(`^ *${DNS_QUEUE} `, 'm').test(stdout);

@@ -223,7 +223,7 @@ exec ip6tables-nft-restore "$@"
       nodeMissing: 1,
       waitingFor: [`Node "node" (${server()} has no such object)`],
     });
-    // Meanwhile it follows Services without writing rules.
+    // While the agent waits, it tracks Services without writing rules.
     const other = (port: number) =>
       serviceManifest('other', { spec: { clusterIPs: [OTHER_VIP], ports: [{ port }] } });
     for (const port of [81, 82, 83]) {
