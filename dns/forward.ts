@@ -117,7 +117,7 @@ export class Forwarder {
   }
 
   /**
-   * Resolves a name and type at upstream resolvers; they follow aliases.
+   * Resolves a name and type at upstream resolvers, which follow aliases.
    * @param name without the final dot.
    * @throws (as a rejection) errors that `rcodeOf` accepts
    */
@@ -177,7 +177,7 @@ export class Forwarder {
         } catch (error) {
           if (!(error instanceof NoResponseError)) throw error;
           this.#options.observer.failed(resolver, error);
-          // Probes of a resolver that was replaced meanwhile would never end.
+          // Probe current resolvers only: nothing would end the probes of a replaced resolver.
           if (this.#resolvers.includes(resolver)) this.#health.startProbing(resolver);
           failure = error;
         }

@@ -26,7 +26,7 @@ interface FqdnStats
   extends Readonly<
     Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>
   > {
-  /** DNS responses are not seen although rules have domain names. */
+  /** Whether DNS responses are not seen although rules have domain names. */
   readonly isNotObserving: boolean;
 }
 

@@ -15,7 +15,7 @@ import type { PlannedRoute } from './plan.ts';
 export interface AffinityTargets {
   /** Map data of each endpoint, as a latin1 string. */
   readonly endpoints: ReadonlySet<string>;
-  /** The externalTrafficPolicy is Local: external clients use a subset of the endpoints. */
+  /** Whether externalTrafficPolicy is Local, so that external clients use a subset of the endpoints. */
   readonly isLocal: boolean;
   readonly seconds: number;
 }

@@ -26,10 +26,10 @@ export interface Phases {
 /**
  * Orders a change: new dispatch elements are added before the old ones are deleted.
  *
- * A packet is looked up in one map after the other, and a transaction can land between two lookups. Changes
- * of interval maps (nft_set_pipapo) even take effect a moment after the rest of their transaction. With
- * additions and deletions in one transaction, such a packet could miss both. While both exist, the
- * precedence on the VIP decides.
+ * A packet is looked up in one map after the other, and a transaction can land between two lookups. Changes of interval
+ * maps (nft_set_pipapo) even take effect a moment after the rest of their transaction. With additions and deletions in
+ * one transaction, such a packet could miss both. While the old and the new element exist, the precedence on the VIP
+ * decides.
  */
 export function phasesOf({ deletes, adds, cleanup }: PlanDiff, family: IpFamily): Phases {
   const isRangeLookup = ({ map }: MapElement) => isIntervalMap(map) && !isDispatchMap(map);

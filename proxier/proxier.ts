@@ -57,7 +57,7 @@ const SERVICES_PER_TURN = 50;
 export class Proxier {
   readonly #options: ProxierOptions;
   readonly #loops: ReadonlyMap<FamilyProxier, Loop>;
-  /** Families with a sync requested since their last one began. */
+  /** Families whose next sync was requested after their last sync began. */
   readonly #queued = new Set<FamilyProxier>();
   readonly #propagations = new SerialQueue();
   #addresses: readonly string[] | undefined;

@@ -106,7 +106,7 @@ export class RouteTable implements ObjectSink {
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
-  /** Whether all sources have listed their objects. Rules must not be written before. */
+  /** Whether all sources have listed their objects. Rules must not be written before all are listed. */
   get isSynced(): boolean {
     return this.#unsynced.size === 0;
   }

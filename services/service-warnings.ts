@@ -77,7 +77,8 @@ function portMismatch(service: Service, slice: EndpointSlice): ServiceWarning | 
 }
 
 /**
- * Warns of Service ports that hide a listener of the node, such as ssh. They are served nevertheless, as in kube-proxy.
+ * Warns of Service ports that hide a listener of the node, such as ssh. Such Services are served nevertheless, as in
+ * kube-proxy.
  * @param isLoopbackServed whether node ports are served on the loopback address.
  */
 export function listenerWarnings(
