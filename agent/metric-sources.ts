@@ -48,12 +48,12 @@ export function createMetricSources(
       );
       return (await Promise.all(rejections)).flat();
     },
-    changes: () => table.changes,
+    changes: () => table.changeCounts,
     refusals: () => table.refusals(),
     servicesOnListenerPorts: () => table.servicesOnListenerPorts,
-    noLocal: () => table.counts.noLocal(),
-    routes: () => table.counts.routes(),
-    allPortsServices: () => table.counts.allPortsServices(),
+    withoutLocalEndpoints: () => table.routeCounts.withoutLocalEndpoints(),
+    routes: () => table.routeCounts.routes(),
+    allPortsServices: () => table.routeCounts.allPortsServices(),
     rules: () => counts('rules').map(({ name: table, ...rest }) => ({ table, ...rest })),
     elements: () => counts('elements').map(({ name: map, ...rest }) => ({ map, ...rest })),
     cleanupFailures: () => stat('cleanupFailures').map(([family, count]) => ({ family, count })),

@@ -75,9 +75,9 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
     },
     synced(report) {
       health.updated(report.family);
-      health.servicesChanged(report.health);
+      health.servicesChanged(report.healthChanges);
       localhostNodePorts.update(report.localhostNodePorts);
-      const { family, full, seconds, written, deletedFlows, flowError } = report;
+      const { family, full, seconds, written, deletedFlows, conntrackError } = report;
       const labels = { ip_family: family };
       observeSync(family, full, seconds);
       metrics.applySeconds.observe(labels, report.applySeconds);
@@ -86,8 +86,8 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       for (const [table, rules] of report.rulesWritten ?? []) {
         metrics.rulesWritten.set({ ...labels, table }, rules);
       }
-      if (report.flowSeconds !== undefined) {
-        metrics.conntrackSeconds.observe(labels, report.flowSeconds);
+      if (report.conntrackSeconds !== undefined) {
+        metrics.conntrackSeconds.observe(labels, report.conntrackSeconds);
       }
       metrics.conntrackDeleted.inc(labels, deletedFlows);
       log.debug({ family, full, seconds, written, deletedFlows }, 'synced');
@@ -99,10 +99,10 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
         log.warn({ family, written }, 'resync repaired external changes of the rules');
       }
       syncedFamilies.add(family);
-      if (flowError !== undefined) {
-        const details = { family, err: flowError };
+      if (conntrackError !== undefined) {
+        const details = { family, err: conntrackError };
         flows.failed(family, details, 'cannot delete stale conntrack entries; retrying');
-      } else if (report.flowSeconds !== undefined) {
+      } else if (report.conntrackSeconds !== undefined) {
         flows.succeeded(family, { family }, 'stale conntrack entries can be deleted again');
       }
     },

@@ -1,6 +1,6 @@
 /** Programs rules: the mode's backends, the proxier, and node ports on localhost. */
 import { IPVS_DEVICE } from '../api/vip-device.ts';
-import { initFamily } from '../metrics/metrics.ts';
+import { initFamilyCounters } from '../metrics/metrics.ts';
 import { watchAddresses } from '../netlink/route/address-watch.ts';
 import { conntrackTable } from '../proxier/conntrack-table.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
@@ -31,7 +31,7 @@ export async function startServing(
   await warnOfForwarding(table.node?.addresses ?? [], log);
   const families = backends.map(({ family }) => family);
   const unserved = new Set(families);
-  for (const family of families) initFamily(metrics, family);
+  for (const family of families) initFamilyCounters(metrics, family);
   const localhost = localhostNodePorts(localhostProxyFamilies, metrics, log, (key, message) =>
     events.warning(key, 'FailedToServeNodePortOnLocalhost', message),
   );

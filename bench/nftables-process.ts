@@ -14,7 +14,7 @@ import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
 import type { MapElement } from '../nftables/element.ts';
 import { MAP_NAMES } from '../nftables/maps.ts';
 import { NftPlan } from '../nftables/plan.ts';
-import { chainFills, TABLE, tableDeclarations } from '../nftables/static-chains.ts';
+import { chainRuleOperations, TABLE, tableDeclarationScript } from '../nftables/static-chains.ts';
 import { tableScript } from '../nftables/table-script.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { cluster, NODE } from './cluster.ts';
@@ -101,8 +101,8 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
   const allElements = [...plan.snapshot()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
   writeFileSync(script, tableScript(chains, allElements, 'IPv4'));
-  await nft.run(tableDeclarations(chains, 'IPv4'));
-  await tables.transact(chainFills(chains));
+  await nft.run(tableDeclarationScript(chains, 'IPv4'));
+  await tables.transact(chainRuleOperations(chains));
 
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: 256 << 20 });
   const timed = async (packed: PackedMessages) => {

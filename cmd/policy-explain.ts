@@ -21,7 +21,7 @@ import {
 } from '../policy/model/explain.ts';
 import { isModelObject, PolicyModel } from '../policy/model/model.ts';
 import { UserError } from '../process/errors.ts';
-import { vipIngress } from '../services/served-ports.ts';
+import { servedLoadBalancerIPs } from '../services/served-ports.ts';
 import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.ts';
 import { readOnce } from '../sources/read-once.ts';
 
@@ -123,7 +123,8 @@ function rejectServiceAddress(objects: readonly ApiObject[], to: ConnectionEnd):
   for (const object of objects) {
     if (object.kind !== 'Service') continue;
     const { key, clusterIPs, externalIPs } = object;
-    if (![...clusterIPs, ...externalIPs, ...vipIngress(object)].includes(to.address)) continue;
+    if (![...clusterIPs, ...externalIPs, ...servedLoadBalancerIPs(object)].includes(to.address))
+      continue;
     throw new UserError(
       `${to.address} belongs to Service ${key}. Policies are evaluated after DNAT: use a backend pod and its target port.`,
     );

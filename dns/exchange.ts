@@ -12,11 +12,11 @@ export interface Resolver {
 }
 
 /** A resolver did not answer. `cause` is the network error, if there was one. */
-export class NoAnswer extends Error {
-  override readonly name = 'NoAnswer';
+export class NoResponseError extends Error {
+  override readonly name = 'NoResponseError';
   readonly code: 'TIMEOUT' | 'UNREACHABLE';
 
-  constructor({ address, port }: Resolver, code: NoAnswer['code'], cause?: Error) {
+  constructor({ address, port }: Resolver, code: NoResponseError['code'], cause?: Error) {
     const why = cause === undefined ? 'no response before the timeout' : cause.message;
     super(`resolver ${address} port ${port}: ${why}`, { cause });
     this.code = code;
@@ -37,7 +37,7 @@ const RESEND = 500;
  * @param question question section of the query, which the response must repeat.
  * @param timeout milliseconds.
  * @returns the response; its id has no meaning.
- * @throws NoAnswer (as a rejection)
+ * @throws NoResponseError (as a rejection)
  */
 export function exchange(
   resolver: Resolver,
@@ -94,9 +94,9 @@ const askByUdp: Ask = (resolver, query, isAnswer, timeout) =>
       socket.removeAllListeners().on('error', () => undefined);
       socket.close();
     };
-    const fail = (code: NoAnswer['code'], cause?: Error) => {
+    const fail = (code: NoResponseError['code'], cause?: Error) => {
       end();
-      reject(new NoAnswer(resolver, code, cause));
+      reject(new NoResponseError(resolver, code, cause));
     };
     const timer = setTimeout(fail, timeout, 'TIMEOUT');
     socket.once('error', (error) => fail('UNREACHABLE', error));
@@ -120,9 +120,9 @@ const askByTcp: Ask = (resolver, query, isAnswer, timeout) =>
       clearTimeout(timer);
       socket.destroy();
     };
-    const fail = (code: NoAnswer['code'], cause?: Error) => {
+    const fail = (code: NoResponseError['code'], cause?: Error) => {
       end();
-      reject(new NoAnswer(resolver, code, cause));
+      reject(new NoResponseError(resolver, code, cause));
     };
     const timer = setTimeout(fail, timeout, 'TIMEOUT');
     socket.on('error', (error) => fail('UNREACHABLE', error));

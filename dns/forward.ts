@@ -1,16 +1,16 @@
 /** Forwards queries for other domains to upstream resolvers. */
 import { encode, type Answer as PacketRecord, type RecordType } from 'dns-packet';
-import { exchange, NoAnswer, type Resolver } from './exchange.ts';
+import { exchange, NoResponseError, type Resolver } from './exchange.ts';
 import type { ForwardCache } from './forward-cache.ts';
 import { type DnsQuery, type Rcode, readQuery, type Transport } from './query.ts';
 import { type HealthOptions, type ProbeObserver, ResolverHealth } from './resolver-health.ts';
 import { FLAG, isTruncated, MAX_UDP_LENGTH, rcodeIn } from './response.ts';
-import { BadAnswer, readUpstreamAnswer, type UpstreamAnswer } from './upstream-answer.ts';
+import { BadResponseError, readUpstreamAnswer, type UpstreamAnswer } from './upstream-answer.ts';
 
 /** Receives the result of each attempt to query a resolver. */
 interface ForwardObserver extends ProbeObserver {
   answered(resolver: Resolver, rcode: number, seconds: number): void;
-  failed(resolver: Resolver, error: NoAnswer): void;
+  failed(resolver: Resolver, error: NoResponseError): void;
   /** A query was refused because too many were in flight. */
   rejected(): void;
   /** All resolvers were down, and a query was sent to them regardless. */
@@ -96,7 +96,7 @@ export class Forwarder {
   /**
    * Returns the resolver's response, or the cached one. A truncated UDP response stays truncated:
    * the client stated its buffer size and can retry over TCP.
-   * @param bytes the query; its id does not matter. The id of the response has no meaning.
+   * @param bytes the query, with any id. Ignore the id of the response.
    * @returns a new buffer.
    * @throws (as a rejection) errors that `rcodeOf` accepts
    */
@@ -117,7 +117,7 @@ export class Forwarder {
   }
 
   /**
-   * Resolves a name and type at upstream resolvers; they follow aliases.
+   * Resolves a name and type at upstream resolvers, which follow aliases.
    * @param name without the final dot.
    * @throws (as a rejection) errors that `rcodeOf` accepts
    */
@@ -131,7 +131,7 @@ export class Forwarder {
     });
     const query = readQuery(bytes);
     if (query === undefined || !('name' in query))
-      throw new BadAnswer(`cannot encode a query for ${name}`);
+      throw new BadResponseError(`cannot encode a query for ${name}`);
     const response = await this.ask(bytes, query, 'udp');
     if (!isTruncated(response)) return readUpstreamAnswer(response);
     // A truncated response is better than none.
@@ -163,7 +163,9 @@ export class Forwarder {
 
   async #tryResolvers(bytes: Buffer, question: Buffer, transport: Transport): Promise<Buffer> {
     const end = performance.now() + this.#options.deadline;
-    let failure: unknown = new BadAnswer('no upstream resolver other than this server');
+    let failure: unknown = new BadResponseError(
+      'no upstream resolver other than this server; add another resolver to --forward',
+    );
     for (let round = 0; round < MAX_ROUNDS; round++) {
       for (const resolver of this.#candidates()) {
         const remaining = end - performance.now();
@@ -173,9 +175,9 @@ export class Forwarder {
           this.#preferred = resolver;
           return response;
         } catch (error) {
-          if (!(error instanceof NoAnswer)) throw error;
+          if (!(error instanceof NoResponseError)) throw error;
           this.#options.observer.failed(resolver, error);
-          // Probes of a resolver that was replaced meanwhile would never end.
+          // Probe current resolvers only: nothing would end the probes of a replaced resolver.
           if (this.#resolvers.includes(resolver)) this.#health.startProbing(resolver);
           failure = error;
         }
@@ -219,7 +221,7 @@ export class Forwarder {
  */
 export function rcodeOf(error: unknown): Rcode {
   if (error instanceof TooManyQueries) return 'REFUSED'; // as CoreDNS does
-  if (error instanceof NoAnswer || error instanceof BadAnswer) return 'SERVFAIL';
+  if (error instanceof NoResponseError || error instanceof BadResponseError) return 'SERVFAIL';
   throw error;
 }
 

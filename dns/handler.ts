@@ -45,7 +45,7 @@ type Upstream = Pick<Forwarder, 'ask' | 'resolve'>;
 
 export interface HandlerOptions {
   readonly authority: Authority;
-  /** Upstream resolvers for other domains; if undefined, queries for those are refused. */
+  /** Upstream resolvers for other domains; if undefined, queries for other domains are refused. */
   readonly forwarder?: Upstream | undefined;
   /** Called on an internal error of the handler. The client gets SERVFAIL. */
   readonly onInternalError: (error: unknown) => void;

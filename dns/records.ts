@@ -34,8 +34,8 @@ export type DnsRecord =
     };
 
 /**
- * Version of the Kubernetes DNS-based service discovery specification. Section numbers below refer
- * to it.
+ * Version of the Kubernetes DNS-based service discovery specification. Section numbers in this file
+ * refer to this specification.
  */
 export const SCHEMA_VERSION = '1.1.0';
 

@@ -3,7 +3,7 @@
  * CoreDNS's *forward* plugin.
  */
 import { encode } from 'dns-packet';
-import { exchange, NoAnswer, type Resolver } from './exchange.ts';
+import { exchange, NoResponseError, type Resolver } from './exchange.ts';
 import { HEADER_LENGTH } from './query.ts';
 import { formatResolver } from './resolver-address.ts';
 import { FLAG } from './response.ts';
@@ -17,7 +17,7 @@ export interface ProbeObserver {
 export interface HealthOptions {
   /**
    * Sends a cheap query.
-   * @throws NoAnswer (as a rejection)
+   * @throws NoResponseError (as a rejection)
    */
   readonly probe?: (resolver: Resolver) => Promise<unknown>;
   /** Milliseconds between a failed probe and the next one. */
@@ -92,7 +92,7 @@ export class ResolverHealth {
     try {
       await probe(resolver);
     } catch (error) {
-      if (!(error instanceof NoAnswer)) throw error;
+      if (!(error instanceof NoResponseError)) throw error;
       if (!isWanted()) return;
       state.fails += 1;
       observer.probeFailed(resolver);

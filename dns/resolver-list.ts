@@ -37,7 +37,7 @@ class NoResolvers extends Error {
   override readonly name = 'NoResolvers';
 
   constructor(file: string) {
-    super(`${file} has no nameserver line`);
+    super(`${file} has no nameserver line; add one, or name another file or address`);
   }
 }
 

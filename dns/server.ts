@@ -24,8 +24,8 @@ interface ServerOptions {
   readonly handle: QueryHandler;
   readonly onServed: (exchange: ServedQuery) => void;
   /**
-   * The addresses being listened on, updated by the server. Lets other parts hold the set before
-   * the server exists.
+   * The addresses being listened on, updated by the server. Callers that need the set before the
+   * server exists can pass it in.
    */
   readonly addresses?: Set<string>;
   readonly limits?: TcpLimits;

@@ -14,10 +14,7 @@ export interface TcpLimits {
   readonly pendingQueries: number;
 }
 
-/**
- * RFC 7766, 6.2.3 recommends a timeout of a few seconds. No client needs more connections than
- * this.
- */
+/** Default limits. RFC 7766, 6.2.3 recommends an idle timeout of a few seconds. */
 export const TCP_LIMITS: TcpLimits = { connections: 1000, idle: 10_000, pendingQueries: 32 };
 
 /** Connections of all listening sockets. */
@@ -169,7 +166,7 @@ class Connection {
     if (received.length < 2) return undefined;
     const length = received.readUInt16BE(0);
     if (length < HEADER_LENGTH || length > MAX_QUERY_LENGTH) {
-      // Not a query, so the message boundaries after it are unknown.
+      // The message is not a query, so the boundaries of later messages are unknown.
       this.close();
       return undefined;
     }

@@ -21,27 +21,28 @@ const ADDRESS_LENGTHS: ReadonlyMap<number, number> = new Map([
 ]);
 
 /** A response that cannot be parsed or that reports a failure. */
-export class BadAnswer extends Error {
-  override readonly name = 'BadAnswer';
+export class BadResponseError extends Error {
+  override readonly name = 'BadResponseError';
 }
 
-/** @throws BadAnswer also for every RCODE except NOERROR and NXDOMAIN */
+/** @throws BadResponseError also for every RCODE except NOERROR and NXDOMAIN */
 export function readUpstreamAnswer(bytes: Buffer): UpstreamAnswer {
   const code = rcodeIn(bytes);
   const rcode = code === RCODES.NXDOMAIN ? 'NXDOMAIN' : 'NOERROR';
-  if (code !== RCODES[rcode]) throw new BadAnswer(`the resolver answered with RCODE ${code}`);
+  if (code !== RCODES[rcode])
+    throw new BadResponseError(`the resolver answered with RCODE ${code}`);
   let message: ReturnType<typeof decode>;
   try {
     checkLengths(bytes);
     message = decode(bytes);
   } catch (error) {
-    throw new BadAnswer("the resolver's response is malformed", { cause: error });
+    throw new BadResponseError("the resolver's response is malformed", { cause: error });
   }
   const answers = (message.answers ?? []).filter(isRecord);
   const soa = (message.authorities ?? []).filter(isRecord).filter(({ type }) => type === 'SOA');
   const all = [...answers, ...soa];
   if (!all.every(isAscii))
-    throw new BadAnswer("the resolver's response has names with non-ASCII characters");
+    throw new BadResponseError("the resolver's response has names with non-ASCII characters");
   return { rcode, answers, authorities: soa };
 }
 
@@ -61,7 +62,7 @@ function checkLengths(bytes: Buffer): void {
   for (const { type, data, end } of records) {
     const length = end - data;
     if ((ADDRESS_LENGTHS.get(type) ?? length) !== length) {
-      throw new RangeError(`address record with ${length} bytes of data`);
+      throw new RangeError(`address record with ${length} bytes of data, not 4 (A) or 16 (AAAA)`);
     }
   }
 }

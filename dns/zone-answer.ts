@@ -163,7 +163,8 @@ function ofType(
     const aliases = records.filter(({ type }) => type === 'CNAME');
     // RFC 8482, 4.2: no HINFO record is synthesized for a name with an alias.
     if (aliases.length > 0) return aliases;
-    // Short, so it is useless for amplification, and cannot be mistaken for all records.
+    // The HINFO record is short, so it is useless for amplification. Clients cannot mistake it for
+    // all records.
     return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
   }
   return records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);

@@ -215,7 +215,7 @@ export class Zone implements ObjectSink {
     if (merged.length === 0) this.#uncountInParent(name);
   }
 
-  /** Counts a new name in its parent. The parent may come into existence by this. */
+  /** Counts a new name in its parent. The first child makes the parent exist. */
   #countInParent(name: string): void {
     if (this.#apexes.has(name)) return;
     const parent = parentOf(name);

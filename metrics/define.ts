@@ -89,14 +89,14 @@ export function metricDefiner(registry: Registry) {
 }
 
 /** `count` buckets from `start` on, each `factor` times the previous one. */
-export function exponential(start: number, factor: number, count: number): number[] {
+export function exponentialBuckets(start: number, factor: number, count: number): number[] {
   return Array.from({ length: count }, (_, power) => start * factor ** power);
 }
 
 /** `count` buckets from `start` on, each `width` more than the previous one. */
-export function linear(start: number, width: number, count: number): number[] {
+export function linearBuckets(start: number, width: number, count: number): number[] {
   return Array.from({ length: count }, (_, index) => start + index * width);
 }
 
 /** kube-proxy's buckets for syncs: 1 ms, doubled up to 16 s. */
-export const SYNC_BUCKETS = exponential(0.001, 2, 15);
+export const SYNC_BUCKETS = exponentialBuckets(0.001, 2, 15);

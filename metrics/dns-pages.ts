@@ -4,8 +4,7 @@ import type { Registry } from 'prom-client';
 import { metricsPage, type Page, pageHandler, TEXT } from './pages.ts';
 
 /**
- * HTTP pages of the DNS server. Each health check is available under Kubernetes' and CoreDNS's
- * path.
+ * HTTP pages of the DNS server. Each health check has a Kubernetes path and a CoreDNS path.
  * @param notReady why the server should get no queries; undefined if it is ready.
  */
 export function dnsPages(registry: Registry, notReady: () => string | undefined): RequestListener {

@@ -4,14 +4,14 @@
  * lists them.
  */
 import { socketAddress } from '../api/addresses.ts';
-import type { NoAnswer, Resolver } from '../dns/exchange.ts';
+import type { NoResponseError, Resolver } from '../dns/exchange.ts';
 import type { CacheStats } from '../dns/forward-cache.ts';
 import type { DnsQuery, Edns } from '../dns/query.ts';
 import { RCODES } from '../dns/query.ts';
 import type { ServedQuery } from '../dns/server.ts';
 import { TYPE } from '../dns/types.ts';
 import { apiServerMetrics } from './api-server.ts';
-import { createRegistry, exponential, type MetricDefiner, metricDefiner } from './define.ts';
+import { createRegistry, exponentialBuckets, type MetricDefiner, metricDefiner } from './define.ts';
 import { processMetrics } from './portwide.ts';
 
 /** The part of a served query that is counted. */
@@ -33,7 +33,7 @@ interface DnsMetricSources {
 }
 
 /** CoreDNS's buckets: 0.25 ms, doubled up to 8 s. */
-const TIME_BUCKETS = exponential(0.00025, 2, 16);
+const TIME_BUCKETS = exponentialBuckets(0.00025, 2, 16);
 /** CoreDNS's buckets in bytes, including the irregular 8291. */
 const SIZE_BUCKETS = [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3];
 /** Types that CoreDNS counts as `other`, as it does all types without a name here. */
@@ -109,7 +109,7 @@ export function createDnsMetrics(port: number, version: string) {
   const programmingSeconds = histogram(
     'coredns_kubernetes_dns_programming_duration_seconds',
     'Time in seconds from a change of endpoints until the DNS records follow it.',
-    exponential(0.001, 2, 20),
+    exponentialBuckets(0.001, 2, 20),
     ['service_kind'],
   );
   const probeFailures = counter(
@@ -154,7 +154,7 @@ export function createDnsMetrics(port: number, version: string) {
     forwarding: {
       answered: (to: Resolver, rcode: number, seconds: number) =>
         upstreamSeconds.observe({ ...proxy(to), rcode: rcodeName(rcode) }, seconds),
-      failed: (to: Resolver, code: NoAnswer['code']) =>
+      failed: (to: Resolver, code: NoResponseError['code']) =>
         failures.inc({ to: hostPort(to), reason: code.toLowerCase() }),
       rejected: () => rejected.inc(),
       probeFailed: (to: Resolver) => probeFailures.inc(proxy(to)),

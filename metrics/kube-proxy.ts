@@ -4,14 +4,18 @@
  * them, and those left out.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
-import { linear, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
+import { linearBuckets, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 /** Values collected at each scrape. */
 export interface KubeProxySources {
   /** Changes of Services and EndpointSlices: total, and pending until a sync takes them up. */
   changes(): Readonly<Record<'Service' | 'EndpointSlice', { total: number; pending: number }>>;
   /** Service ports with a Local traffic policy and no endpoint on this node. */
-  noLocal(): Iterable<{ family: IpFamily; policy: 'internal' | 'external'; count: number }>;
+  withoutLocalEndpoints(): Iterable<{
+    family: IpFamily;
+    policy: 'internal' | 'external';
+    count: number;
+  }>;
   /** iptables rules owned by the agent, by table. */
   rules(): Iterable<{ family: IpFamily; table: string; count: number }>;
   /** Mode nftables: failed removals of unused objects. */
@@ -24,10 +28,10 @@ export interface KubeProxySources {
 
 /** Seconds. Buckets of the network programming latency SLI, up to 5 minutes. */
 const NETWORK_BUCKETS = [
-  ...linear(0.25, 0.25, 2),
-  ...linear(1, 1, 59),
-  ...linear(60, 5, 12),
-  ...linear(120, 30, 7),
+  ...linearBuckets(0.25, 0.25, 2),
+  ...linearBuckets(1, 1, 59),
+  ...linearBuckets(60, 5, 12),
+  ...linearBuckets(120, 30, 7),
 ];
 
 const SYNC = 'kubeproxy_sync_proxy_rules';
@@ -58,7 +62,11 @@ export function kubeProxyMetrics(define: MetricDefiner, sources: KubeProxySource
     `${SYNC}_no_local_endpoints_total`,
     'Number of services with a Local traffic policy and no endpoints',
     ['traffic_policy', 'ip_family'],
-    () => [...sources.noLocal()].map((each) => ({ ...each, traffic_policy: each.policy })),
+    () =>
+      [...sources.withoutLocalEndpoints()].map((each) => ({
+        ...each,
+        traffic_policy: each.policy,
+      })),
   );
   collected(
     'gauge',

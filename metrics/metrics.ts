@@ -40,7 +40,7 @@ export function createMetrics(
  * Initializes rarely incremented counters to 0, so that a query sees the first failure as an
  * increase.
  */
-export function initFamily(metrics: Metrics, family: IpFamily): void {
+export function initFamilyCounters(metrics: Metrics, family: IpFamily): void {
   const { restoreFailures, partialRestoreFailures, nftSyncFailures, conntrackDeleted } = metrics;
   const rare = [restoreFailures, partialRestoreFailures, nftSyncFailures, conntrackDeleted];
   for (const counter of rare) {

@@ -1,7 +1,7 @@
 /** Metrics of network policy, on agents that enforce it; docs/operate/metrics.md lists them. */
 import type { IpFamily, Kind } from '../api/objects.ts';
 import type { PolicyKind } from '../api/policy-objects.ts';
-import { exponential, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
+import { exponentialBuckets, type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 export type PolicyMetrics = ReturnType<typeof policyMetrics>;
 
@@ -15,7 +15,7 @@ export interface PolicySources {
   elements(): Iterable<{ family: IpFamily; set: string; count: number }>;
   /** Known domain names and addresses, and counts of DNS messages. */
   names(): FqdnStats;
-  /** DNS packets that the kernel dropped because it could not queue them. */
+  /** Number of DNS packets that the kernel could not queue and dropped. */
   queueDrops(): Promise<number>;
   /** Read from counters in the kernel. */
   denied(): Promise<Iterable<{ family: IpFamily; tier: string; direction: string; count: number }>>;
@@ -26,7 +26,7 @@ interface FqdnStats
   extends Readonly<
     Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>
   > {
-  /** DNS responses are not seen although rules have domain names. */
+  /** Whether DNS responses are not seen although rules have domain names. */
   readonly isNotObserving: boolean;
 }
 
@@ -41,7 +41,7 @@ const DNS_OUTCOMES = {
 } as const;
 
 /** 0.1 ms to 1.6 s. */
-const COMPILE_BUCKETS = exponential(0.0001, 2, 15);
+const COMPILE_BUCKETS = exponentialBuckets(0.0001, 2, 15);
 
 /** @param families enforced IP families; their rare counters start at 0. */
 export function policyMetrics(
@@ -88,7 +88,7 @@ export function policyMetrics(
   fqdnMetrics(define, sources);
   const applyFailures = counter(
     'portwide_policy_apply_failures_total',
-    'Total number of failed changes of network policy. Each is retried.',
+    'Total number of failed attempts to apply network policy. Each is retried.',
     ['ip_family'],
   );
   const drifts = counter(
@@ -101,12 +101,12 @@ export function policyMetrics(
   }
   const lastQueued = gauge(
     'portwide_policy_last_queued_timestamp_seconds',
-    'Unix time when a change of network policy was last queued; at the start, everything is queued.',
+    'Unix time when an apply of network policy last began, or when the agent started.',
     ['ip_family'],
   );
   const lastApplied = gauge(
     'portwide_policy_last_applied_timestamp_seconds',
-    'Unix time of the last successful full apply of network policy; 0 if never.',
+    'Unix time when an apply of network policy last succeeded; 0 if never.',
     ['ip_family'],
   );
   for (const family of families) {
@@ -116,12 +116,12 @@ export function policyMetrics(
   return {
     compileSeconds: histogram(
       'portwide_policy_compile_duration_seconds',
-      'Time in seconds to compile a change of objects.',
+      'Time in seconds to compile the policies after a change of objects.',
       COMPILE_BUCKETS,
     ),
     applySeconds: histogram(
       'portwide_policy_apply_duration_seconds',
-      'Time in seconds to apply a change of network policy, or all of it, to the kernel.',
+      'Time in seconds to apply network policy to the kernel, in full or by a change.',
       SYNC_BUCKETS,
       ['ip_family'],
     ),

@@ -5,7 +5,7 @@ import { type MetricDefiner, SYNC_BUCKETS } from './define.ts';
 
 /** Changes of the configuration file since the start. */
 export interface ConfigChanges {
-  /** Whether the agent is waiting to restart because of a change. */
+  /** Whether the agent is waiting to restart after a change of the configuration file. */
   readonly isPending: boolean;
   /** By result. */
   readonly counts: Readonly<Record<'accepted' | 'unusable' | 'cancelled', number>>;
@@ -31,7 +31,7 @@ const REMAINING_REASONS = ['connections', 'sysctl', 'error'] as const;
 export interface RemainingState {
   readonly what: Leftover;
   readonly reason: (typeof REMAINING_REASONS)[number];
-  /** Established connections that use it. */
+  /** Number of established connections that use the remaining state. */
   readonly connections: number;
 }
 

@@ -4,7 +4,7 @@
  */
 import { type Page, TEXT } from './pages.ts';
 
-/** API versions of the objects; they have the same fields. */
+/** API versions of the objects; all versions have the same fields. */
 const VERSIONS = ['v1beta1', 'v1alpha1'];
 const GROUP = 'config.k8s.io';
 

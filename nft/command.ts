@@ -19,7 +19,10 @@ export class NftError extends Error {
 /** The operations of `nftCommand`; tests replace them. */
 export type NftCommand = ReturnType<typeof nftCommand>;
 
-/** Number of process ids to keep; notifications of older processes have been read by then. */
+/**
+ * Number of nft process ids to remember. Before an id is dropped, the monitor has read all notifications of its
+ * process.
+ */
 const MAX_REMEMBERED_PROCESS_IDS = 16;
 
 const processIds = new Set<number>();
@@ -44,13 +47,13 @@ export function nftCommand(timeout = TIMEOUT) {
   };
   return {
     /**
-     * @throws NftError when nft refuses the script: nothing has changed.
-     * @throws ProgramTimeoutError: all changes are in force or none is.
+     * @throws NftError if nft refuses the script: nothing has changed.
+     * @throws ProgramTimeoutError if nft was killed: either all changes are in force or none.
      */
     run: (script: string) => nft([], script),
     /**
      * Checks whether nft and the kernel accept the script; changes nothing.
-     * @throws NftError if they do not, ProgramTimeoutError
+     * @throws NftError if nft or the kernel refuses the script, ProgramTimeoutError
      */
     check: (script: string) => nft(['--check'], script),
   };

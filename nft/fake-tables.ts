@@ -13,7 +13,7 @@ import { type NftCommand, NftError } from './command.ts';
 import { elementDataText, elementKeyText } from './element.ts';
 import type { RuleTable } from './table.ts';
 
-/** A transaction that fills more chains than these is logged as `rules of all`. */
+/** A transaction that fills more chains than this is logged as `rules of all`. */
 const FEW_CHAINS = 10;
 /** Names of sets and counters in the encoded expressions lookup, dynset and objref. */
 const SET_OF_RULE = /(?:lookup|dynset)\0\0[\s\S]{8}([^\0]+)\0/g;
@@ -35,7 +35,7 @@ export class FakeTables {
   /** Called before and after each transaction that changes elements. */
   beforeCommit: (changes: readonly NftElementChange[]) => void = () => {};
   afterCommit: () => void = () => {};
-  /** Called when a transaction is in force except in interval maps, then after each interval map. */
+  /** Called once a transaction is visible in all maps but the interval maps, then after each interval map. */
   midCommit: () => void = () => {};
   /** Remaining timeout of an element in milliseconds. */
   expiresIn: (element: NftElement) => number | undefined = () => undefined;
@@ -95,7 +95,10 @@ export class FakeTables {
     };
   }
 
-  /** Runs declarations of this table. A set `other version` makes it fail, like a set of another type. */
+  /**
+   * Runs nft scripts that declare objects of this table. If the table has a set `other version`, a script fails as if a
+   * set had another type.
+   */
   get nft(): NftCommand {
     return {
       check: async () => {},
@@ -118,7 +121,7 @@ export class FakeTables {
     };
   }
 
-  /** Deletes the table, like another program or `nft flush ruleset`. */
+  /** Deletes the table, as `nft flush ruleset` by another program does. */
   clear(): void {
     for (const all of [this.sets, this.chains, this.counters]) all.clear();
   }

@@ -16,7 +16,7 @@ export interface TableOwner {
   readonly tables: readonly string[];
   /** Another program changed a table of this family. @param what description of the change, for the log. */
   onExternalChange(family: IpFamily, what: string): void;
-  /** The family has loaded; from now on `onExternalChange` reports every change. */
+  /** The watch has started; from now on `onExternalChange` reports every change of this family. */
   onWatchStarted(family: IpFamily): void;
   /** The watch cannot start; `onExternalChange` is never called. */
   onWatchFailed(error: unknown): void;

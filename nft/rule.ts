@@ -101,7 +101,7 @@ export function rulePartsFor(family: IpFamily) {
   const destination = address(`${ip} daddr`, inPacket(offset + width));
   const protocol = field('meta l4proto', 1, (to) => meta(to, META_KEY.protocol));
   const port = field('th dport', 1, (to) => payload(to, PAYLOAD_BASE.transport, 2, 2));
-  // From conntrack: after DNAT the packet itself has the endpoint's address and port.
+  // The original destination comes from conntrack: after DNAT the packet itself has the endpoint's address and port.
   const originalVip = address(`ct original ${ip} daddr`, (to) =>
     ct(to, CT_KEY.destination[family], CT_DIRECTION.original),
   );
@@ -211,7 +211,7 @@ export const PORT_IS_ZERO: RulePart = {
   expressions: [payload(0, PAYLOAD_BASE.transport, 2, 2), cmp(0, Buffer.alloc(2))],
 };
 
-/** Offset of the flags in the TCP header, and the flags that no packet inside a connection has. */
+/** Offset of the flags in the TCP header, and the flags SYN and RST. */
 const TCP_FLAGS_OFFSET = 13;
 const SYN_OR_RST = 0x02 | 0x04;
 
@@ -273,7 +273,7 @@ export function hasMarkBit(bit: number): RulePart {
   };
 }
 
-/** Clears a bit of the packet mark. Use it after `hasMarkBit`: it toggles the bit. */
+/** Clears a bit of the packet mark. Use it only after `hasMarkBit`: the statement toggles the bit. */
 export function clearMarkBit(bit: number): RulePart {
   const { hex, value } = markBit(bit);
   return {

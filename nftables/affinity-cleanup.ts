@@ -13,7 +13,7 @@ import {
 import { elementKeyText } from '../nft/element.ts';
 import type { RuleTable } from '../nft/table.ts';
 import { type AffinityTargetIndex, type AffinityTargets, isStaleAffinity } from './affinity.ts';
-import { widthOf } from './maps.ts';
+import { fieldWidth } from './maps.ts';
 
 /** Options of the cleanup. */
 export interface AffinityCleanupOptions {
@@ -25,9 +25,9 @@ export interface AffinityCleanupOptions {
 
 /** Small enough that an entry rarely expires between the dump and the transaction. */
 const ENTRIES_PER_TRANSACTION = 500;
-/** Milliseconds before its expiry from which on an entry is left to expire. */
+/** An entry that expires within this many milliseconds is not deleted; the kernel removes it. */
 const EXPIRY_MARGIN = 100;
-/** Clients may add stale entries during a dump, so it is repeated this often. */
+/** Maximum number of dumps. Clients may add stale entries during a dump, so the dump is repeated. */
 const MAX_ATTEMPTS = 5;
 
 /** An element of an affinity map. */
@@ -83,7 +83,7 @@ export async function deleteStaleAffinity(
       });
       return deleted;
     }
-    // Entries that were about to expire are gone then, unless the client connected again.
+    // Wait for the entries that were about to expire. A client that connects again renews its entry.
     await sleep(EXPIRY_MARGIN);
   }
 }
@@ -94,7 +94,7 @@ async function staleEntries(
   targets: ReadonlyMap<string, AffinityTargets>,
   { family, deletesUnknown }: AffinityCleanupOptions,
 ): Promise<AffinityEntry[]> {
-  const addressLength = widthOf('address', family);
+  const addressLength = fieldWidth('address', family);
   const entries = new Map<string, AffinityEntry>();
   const visit = (element: NftElement) => {
     if (!isStaleAffinity(element, targets, addressLength, deletesUnknown)) return;

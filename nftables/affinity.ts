@@ -15,14 +15,14 @@ import type { PlannedRoute } from './plan.ts';
 export interface AffinityTargets {
   /** Map data of each endpoint, as a latin1 string. */
   readonly endpoints: ReadonlySet<string>;
-  /** The externalTrafficPolicy is Local: external clients use a subset of the endpoints. */
+  /** Whether externalTrafficPolicy is Local, so that external clients use a subset of the endpoints. */
   readonly isLocal: boolean;
   readonly seconds: number;
 }
 
 /**
- * Targets by affinity map, then by the part of the key that follows the client address: VIP and port,
- * or VIP. For a node port it is protocol and port only, because the address is any node address.
+ * Targets by affinity map, then by the part of the key that follows the client address: VIP and port, or VIP. For a
+ * node port, this part is protocol and port only, because a client may use any node address.
  */
 export type AffinityTargetIndex = ReadonlyMap<string, ReadonlyMap<string, AffinityTargets>>;
 

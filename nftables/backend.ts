@@ -24,18 +24,18 @@ import {
 } from './affinity-cleanup.ts';
 import { canNftWrite, type NftChain } from './chains.ts';
 import { elementFromKeyText, type MapElement } from './element.ts';
-import { isInterval, overlapping } from './intervals.ts';
+import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { rejectedPackets } from './localhost.ts';
 import { isDispatchMap, MAP_NAMES, type MapName } from './maps.ts';
 import { type Phase, phasesOf } from './phases.ts';
 import { NftPlan, type NftPlanOptions, type PlanDiff, type PlannedRoute } from './plan.ts';
 import {
   affinityMapsOf,
-  chainFills,
+  chainRuleOperations,
   countersOf,
   staticServiceChains,
   TABLE,
-  tableDeclarations,
+  tableDeclarationScript,
 } from './static-chains.ts';
 import { tableScript } from './table-script.ts';
 
@@ -91,8 +91,8 @@ export class NftBackend implements Backend {
     this.#plan = new NftPlan(options);
   }
 
-  setNodeAddresses(facts: NodeAddresses): void {
-    this.#plan.setNodeAddresses(facts);
+  setNodeAddresses(nodeAddresses: NodeAddresses): void {
+    this.#plan.setNodeAddresses(nodeAddresses);
   }
 
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
@@ -156,7 +156,7 @@ export class NftBackend implements Backend {
     // Create new chains in an earlier transaction. A packet in flight evaluates a chain with its
     // pre-commit rules, so a chain created in the same commit would look empty.
     await this.#declare(chains);
-    await this.#tables.transact(chainFills(chains));
+    await this.#tables.transact(chainRuleOperations(chains));
     const phases = phasesOf(diff, this.family);
     const changedTargets = changedAffinityTargets(
       affinityTargets(routes.flatMap(([before]) => before ?? [])),
@@ -165,7 +165,7 @@ export class NftBackend implements Backend {
     await this.#tables.transact(phaseChanges(phases.prepare));
     await this.#commit(phases.commit, changedTargets);
     await this.#tables.transact(phaseChanges(phases.withdraw));
-    // Delete entries that the commit could not delete, and entries that packets in flight added since.
+    // Delete stale affinity entries that the commit could not delete or that packets in flight added since.
     if (changedTargets.size > 0)
       await deleteStaleAffinity(this.#tables, changedTargets, this.#cleanupOptions(false));
     await this.#tables.transact(phaseChanges(phases.cleanup));
@@ -200,7 +200,7 @@ export class NftBackend implements Backend {
       await this.#tables.transact([...changes, ...deletions]);
     } catch (error) {
       if (!(error instanceof NftRefusedError) || deletions.length === 0) throw error;
-      // An affinity entry may have expired meanwhile. Any other cause fails again.
+      // An affinity entry to delete may have expired: commit without these deletions. Any other cause fails again.
       await this.#tables.transact(changes);
     }
   }
@@ -251,7 +251,7 @@ export class NftBackend implements Backend {
         addToCount(elementCounts, element.map, 1);
         const kernelData = takeKernelData(kernel.get(element.map), element);
         if (kernelData === undefined || kernelData !== elementDataText(element)) {
-          const lookup = isInterval(element.map) ? ranges : lookups;
+          const lookup = isIntervalMap(element.map) ? ranges : lookups;
           const pending = isDispatchMap(element.map) ? dispatch : lookup;
           pending.add(element, kernelData !== undefined);
         }
@@ -267,9 +267,9 @@ export class NftBackend implements Backend {
     await this.#declare(chains);
     const staticNames = new Set(staticServiceChains(this.#options).map(({ name }) => name));
     const isInUse = ({ name }: NftChain) => staticNames.has(name) && chainsBefore.has(name);
-    await this.#tables.transact(chainFills(chains.filter((chain) => !isInUse(chain))));
+    await this.#tables.transact(chainRuleOperations(chains.filter((chain) => !isInUse(chain))));
     this.#removeOverlapping(dispatch, kernel);
-    await write(dispatch, chainFills(chains.filter(isInUse)));
+    await write(dispatch, chainRuleOperations(chains.filter(isInUse)));
     await writing;
     this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);
@@ -288,11 +288,11 @@ export class NftBackend implements Backend {
     stale: ReadonlyMap<MapName, Map<string, string>>,
   ): void {
     const old = [...stale]
-      .filter(([map]) => isInterval(map))
+      .filter(([map]) => isIntervalMap(map))
       .flatMap(([map, keys]) =>
         [...keys.keys()].map((key) => elementFromKeyText(map, key, this.family)),
       );
-    for (const element of overlapping(old, pending.added, this.family)) {
+    for (const element of overlappingElements(old, pending.added, this.family)) {
       pending.remove(element);
       stale.get(element.map)?.delete(elementKeyText(element));
     }
@@ -304,7 +304,7 @@ export class NftBackend implements Backend {
    */
   async #declareTable(): Promise<NftError | undefined> {
     try {
-      await this.#nft.run(tableDeclarations(staticServiceChains(this.#options), this.family));
+      await this.#nft.run(tableDeclarationScript(staticServiceChains(this.#options), this.family));
       this.#declaredAffinityMaps = affinityMapsOf([]);
       return undefined;
     } catch (error) {
@@ -313,11 +313,11 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Declares missing affinity maps. nft does it, so that `nft list` can show their elements. */
+  /** Declares missing affinity maps through nft, so that `nft list` can show their elements. */
   async #declare(chains: readonly NftChain[]): Promise<void> {
     const names = [...affinityMapsOf(chains)];
     if (names.every((name) => this.#declaredAffinityMaps.has(name))) return;
-    await this.#nft.run(tableDeclarations(chains, this.family));
+    await this.#nft.run(tableDeclarationScript(chains, this.family));
     this.#declaredAffinityMaps = new Set([...this.#declaredAffinityMaps, ...names]);
   }
 
@@ -334,7 +334,7 @@ export class NftBackend implements Backend {
     const written = chains.map((chain) => (canNftWrite(chain) ? chain : { ...chain, rules: [] }));
     const script = tableScript(written, elements, this.family);
     await this.#nft.run(script);
-    await this.#tables.transact(chainFills(chains));
+    await this.#tables.transact(chainRuleOperations(chains));
     this.#declaredAffinityMaps = affinityMapsOf(chains);
     this.#elementCounts = new Map();
     for (const { map } of elements) addToCount(this.#elementCounts, map, 1);
@@ -411,7 +411,7 @@ export class NftBackend implements Backend {
 }
 
 /**
- * Takes an element out of the elements read from the kernel; those left at the end are stale.
+ * Removes an element from the elements read from the kernel. Elements that remain at the end are stale.
  * @returns its data as text; undefined if the kernel does not have it.
  */
 function takeKernelData(

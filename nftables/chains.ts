@@ -55,7 +55,7 @@ export interface EndpointSelection {
   readonly count: number;
   /** Selects from the endpoints for traffic policy Local, which have their own index range. */
   readonly isLocal: boolean;
-  /** Number of a port-range Service among those on one VIP, from 1; 0 for all other Services. */
+  /** Position of a port-range Service among the port-range Services of one VIP, from 1; 0 for all other Services. */
   readonly slot: number;
   readonly hasAffinity: boolean;
 }
@@ -65,13 +65,19 @@ const LOCAL_INDEX = 2 ** 20;
 const SLOT_INDEX = 2 ** 21;
 
 /** The index of the first endpoint of a selection. */
-export function firstIndex({ isLocal, slot }: Pick<EndpointSelection, 'isLocal' | 'slot'>): number {
+export function firstEndpointIndex({
+  isLocal,
+  slot,
+}: Pick<EndpointSelection, 'isLocal' | 'slot'>): number {
   return slot * SLOT_INDEX + (isLocal ? LOCAL_INDEX : 0);
 }
 
 /** Rejects packets; with `ChainOptions.resetsTcp` it resets established TCP connections. */
 export const REJECT_CHAIN = 'reject-packet';
-/** Exists only with `ChainOptions.resetsTcp`. Without it, elements have the verdict `drop`. */
+/**
+ * Resets established TCP connections, and drops other packets. Only with `ChainOptions.resetsTcp`; otherwise elements
+ * have the verdict `drop`.
+ */
 export const RESET_OR_DROP_CHAIN = 'reset-or-drop-packet';
 
 /** Chains by options and name. Compiling the rules again for each Route took most of the time. */
@@ -90,7 +96,7 @@ function memoized(
   return getOrCreate(chains, name, () => ({ name, ...make() }));
 }
 
-/** The part of a selection that is the same for all endpoint pools of a VIP. */
+/** The fields of a selection that are equal for all endpoint pools of a VIP. */
 type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'hasAffinity'>;
 
 /** The chain for a VIP or node port; undefined if no client has an endpoint. */
@@ -230,7 +236,7 @@ export function canNftWrite({ name }: NftChain): boolean {
   return !name.startsWith('update-affinity-');
 }
 
-/** A chain after all chains that it jumps to, directly or indirectly. */
+/** The chain, preceded by all chains that it jumps to directly or indirectly. */
 export function withJumpTargets(chain: NftChain): NftChain[] {
   return [...chain.jumpTargets.flatMap(withJumpTargets), chain];
 }
@@ -277,7 +283,7 @@ function selectionRules(
   const { source, destination, protocol, port, randomIndex, dnat } = rulePartsFor(family);
   const isPortKept = kind === 'ip';
   const selectFrom = (among: number) => {
-    const key = [...keyOf(kind, family), randomIndex(among, firstIndex(selection))];
+    const key = [...keyOf(kind, family), randomIndex(among, firstEndpointIndex(selection))];
     return [dnat(key, ENDPOINTS[kind], isPortKept)];
   };
   const rules = count > 1 ? [selectFrom(count), selectFrom(1)] : [selectFrom(1)];

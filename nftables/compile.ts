@@ -1,6 +1,6 @@
 /**
- * Compiles a TrafficPlan to map elements and dispatch chains; `static-chains.ts` shows how packets use them.
- * Keys and DNAT of all-ports plans have no port, so that the packet keeps its destination port.
+ * Compiles a TrafficPlan to map elements and dispatch chains; `static-chains.ts` shows the path of a packet through the
+ * chains. Keys and DNAT of all-ports plans have no port, so that the packet keeps its destination port.
  */
 
 import { cidrContains } from '../api/addresses.ts';
@@ -19,7 +19,7 @@ import {
   affinityUpdateChain,
   type ChainOptions,
   dispatchChain,
-  firstIndex,
+  firstEndpointIndex,
   type LookupKind,
   type NftChain,
   REJECT_CHAIN,
@@ -32,7 +32,7 @@ import { endpointElements } from './keys.ts';
 import { localhostRejectElement } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
-/** How a Route shares one VIP with other Routes, as far as its elements depend on it. */
+/** How a Route shares one VIP with other Routes, as far as the elements of the Route depend on the sharing. */
 export interface VipSharing {
   /** See `EndpointSelection.slot`. */
   readonly slot: number;
@@ -123,7 +123,7 @@ export function compileNftPlan(
     { podsAndNode, others }: Dispatch,
   ) => {
     for (const { set, endpoints } of podsAndNode === undefined ? [others] : [podsAndNode, others]) {
-      const first = firstIndex({ isLocal: set === 'local', slot });
+      const first = firstEndpointIndex({ isLocal: set === 'local', slot });
       for (const element of endpointElements(key, first, endpoints)) add(map, element);
       for (const endpoint of endpoints) {
         if (!needsHairpin(plan, endpoint)) continue;

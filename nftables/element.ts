@@ -2,7 +2,7 @@
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
 import { elementKeyText } from '../nft/element.ts';
-import { MAPS, type MapName, widthOf } from './maps.ts';
+import { fieldWidth, MAPS, type MapName } from './maps.ts';
 
 /** An element of one of the maps or sets. */
 export interface MapElement extends NftElement {
@@ -17,7 +17,7 @@ export function elementId(element: MapElement): string {
 /** An element without data, enough to delete it. @param text from `elementKeyText`. */
 export function elementFromKeyText(map: MapName, text: string, family: IpFamily): MapElement {
   const { key: fields, isInterval } = MAPS[map];
-  const length = fields.reduce((sum, field) => sum + widthOf(field, family), 0);
+  const length = fields.reduce((sum, field) => sum + fieldWidth(field, family), 0);
   const key = Buffer.from(text.slice(0, length), 'latin1');
   if (!isInterval) return { map, key };
   const end = text.slice(length + 1);

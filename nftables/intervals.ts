@@ -7,30 +7,30 @@ import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
 import type { MapElement } from './element.ts';
-import { MAPS, type MapName, widthOf } from './maps.ts';
+import { fieldWidth, MAPS, type MapName } from './maps.ts';
 
 /** Whether elements of the map are ranges. */
-export function isInterval(map: MapName): boolean {
+export function isIntervalMap(map: MapName): boolean {
   return MAPS[map].isInterval === true;
 }
 
 /** The elements of `old` that overlap an element of `fresh` in the same map. */
-export function overlapping(
+export function overlappingElements(
   old: Iterable<MapElement>,
   fresh: Iterable<MapElement>,
   family: IpFamily,
 ): MapElement[] {
-  const addressLength = widthOf('address', family);
+  const addressLength = fieldWidth('address', family);
   // Every key of an interval map begins with a VIP, which is a single address.
   const vipOf = ({ map, key }: MapElement) => `${map} ${key.toString('latin1', 0, addressLength)}`;
   const byVip = new Map<string, MapElement[]>();
   for (const element of fresh) {
-    if (isInterval(element.map)) getOrCreate(byVip, vipOf(element), () => []).push(element);
+    if (isIntervalMap(element.map)) getOrCreate(byVip, vipOf(element), () => []).push(element);
   }
   if (byVip.size === 0) return [];
   return [...old].filter(
     (element) =>
-      isInterval(element.map) &&
+      isIntervalMap(element.map) &&
       byVip.get(vipOf(element))?.some((other) => overlap(element, other, family)),
   );
 }
@@ -39,7 +39,7 @@ export function overlapping(
 function overlap(a: MapElement, b: MapElement, family: IpFamily): boolean {
   let start = 0;
   return MAPS[a.map].key.every((field) => {
-    const end = start + widthOf(field, family);
+    const end = start + fieldWidth(field, family);
     const [one, other] = [bounds(a, start, end), bounds(b, start, end)];
     start = end;
     return one.first.compare(other.last) <= 0 && other.first.compare(one.last) <= 0;

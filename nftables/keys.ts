@@ -11,8 +11,8 @@ export function endpointData({ address, port }: Endpoint): Buffer {
 }
 
 /**
- * Elements that map a key and an index to each endpoint, with indexes from `first`. All share one buffer,
- * because a full sync builds 100,000 of them.
+ * Elements that map a key and an index to each endpoint, with indexes from `first`. All elements share one buffer,
+ * because a full sync may build 100,000 elements.
  */
 export function endpointElements(
   key: Buffer,

@@ -1,7 +1,7 @@
 /**
- * The maps and sets of table `portwide`. Services differ in elements only; no chain or map belongs to one
- * Service. A chain or map costs the kernel memory and time, with many maps in one table more than in
- * proportion; an element costs next to nothing.
+ * The maps and sets of table `portwide`. Services differ in elements only; no chain or map belongs to one Service. A
+ * chain or map costs the kernel memory and time, and each map costs more the more maps the table has. An element costs
+ * almost nothing.
  */
 import type { IpFamily } from '../api/objects.ts';
 import { nftFamily } from '../nft/rule.ts';
@@ -73,14 +73,14 @@ const NO_ENDPOINT_MAPS = {
   'cluster-ips': { key: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** All maps and sets, lookup maps before the maps that dispatch packets to them. */
+/** All maps and sets; lookup maps come before the dispatch maps whose chains look them up. */
 export const MAPS: Readonly<Record<MapName, MapSpec>> = {
   ...LOOKUP_MAPS,
   ...AFFINITY_DISPATCH,
   ...NO_ENDPOINT_MAPS,
   ...DISPATCH,
 };
-/** The name of a map or set with elements of the agent; affinity maps are not among them. */
+/** Name of a map or set whose elements the agent writes. Rules write the affinity maps, which are not included. */
 export type MapName =
   | keyof typeof LOOKUP_MAPS
   | keyof typeof AFFINITY_DISPATCH
@@ -89,7 +89,10 @@ export type MapName =
 /** All map and set names, in the order of `MAPS`. */
 export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
 
-/** Maps that dispatch packets. Their elements are added after the lookup elements, and deleted before them. */
+/**
+ * Maps that dispatch packets. Dispatch elements are added after the lookup elements, and deleted before the lookup
+ * elements.
+ */
 const DISPATCH_MAPS: ReadonlySet<string> = new Set(
   Object.keys({ ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
 );
@@ -100,14 +103,14 @@ export function isDispatchMap(map: MapName): boolean {
 }
 
 /**
- * Whether only packets that were not translated are looked up in the map. Its elements are deleted last: a
- * packet that found no VIP before the commit may still look up its verdict after it.
+ * Whether only packets that were not translated are looked up in the map. Elements of no-endpoint maps are deleted
+ * last: a packet that found no VIP before the commit may still look up its verdict after the commit.
  */
 export function isNoEndpointMap(map: MapName): boolean {
   return map in NO_ENDPOINT_MAPS;
 }
 
-/** Whether several Routes may need the same element, which exists until the last of them is removed. */
+/** Whether several Routes may need the same element. The element exists until the last such Route is removed. */
 export function isReferenceCounted(map: MapName): boolean {
   return REFERENCE_COUNTED.has(map);
 }
@@ -127,7 +130,7 @@ const TYPES: Readonly<Record<MapField, (ip: string) => string>> = {
 };
 
 /** Bytes that a field takes in the kernel. */
-export function widthOf(field: MapField, family: IpFamily): number {
+export function fieldWidth(field: MapField, family: IpFamily): number {
   return field === 'address' && family === 'IPv6' ? 16 : 4;
 }
 
@@ -144,7 +147,7 @@ export function mapDeclaration(name: MapName, family: IpFamily): string {
   return `${data === undefined ? 'set' : 'map'} ${name} { typeof ${typeText(key, ip)}${value ?? ''};${flags} }`;
 }
 
-/** Affinity entries of ordinary Services: client, VIP and port to endpoint. Rules write it. */
+/** Affinity entries of ordinary Services: client, VIP and port to endpoint. Rules write these entries. */
 export const AFFINITY_MAP = 'affinity';
 
 /**

@@ -15,7 +15,7 @@ import {
   type VipSharing,
 } from './compile.ts';
 import { elementId, type MapElement } from './element.ts';
-import { overlapping } from './intervals.ts';
+import { overlappingElements } from './intervals.ts';
 import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
 import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
 
@@ -60,7 +60,7 @@ export class NftPlan {
   readonly #pending = new Set<string>();
   /** Ids of all Routes by VIP. */
   readonly #routesByVip = new Map<string, Set<string>>();
-  /** Ids of the Routes of all ports or port ranges by VIP. */
+  /** Match kinds of all-ports and port-range Routes, by VIP and Route id. */
   readonly #allPortsByVip = new Map<string, Map<string, RouteMatch['kind']>>();
   /** Number of applied Routes that need a reference-counted element, by `elementId`. */
   #references = new Map<string, number>();
@@ -106,8 +106,8 @@ export class NftPlan {
   }
 
   /**
-   * The changes since the last diff or snapshot, which count as applied from now on. If the caller cannot
-   * write them it must call `snapshot` next.
+   * The changes since the last diff or snapshot, which count as applied from now on. If the caller cannot write the
+   * changes, it must call `snapshot` next.
    */
   diff(): PlanDiff {
     const steps = this.diffSteps();
@@ -125,7 +125,7 @@ export class NftPlan {
     const routes = [...this.#pending].map(
       (id) => [this.#applied.get(id), this.#desired.get(id)] as const,
     );
-    // Mark all as applied before the first yield: updates during the iteration compare with it.
+    // Mark all Routes as applied before the first yield: updates during the iteration compare with the applied state.
     for (const id of this.#pending) {
       const now = this.#desired.get(id);
       if (now === undefined) this.#applied.delete(id);
@@ -163,7 +163,7 @@ export class NftPlan {
       else removed.push(element);
     }
     const adds = [...after.values()];
-    const displaced = new Set(overlapping(removed, adds, this.#options.family));
+    const displaced = new Set(overlappingElements(removed, adds, this.#options.family));
     deletes.push(...displaced);
     const cleanup = removed.filter((element) => !displaced.has(element));
     for (const [key, { element, change }] of shared) {
@@ -246,7 +246,7 @@ export class NftPlan {
     return compileNftPlan(trafficPlan(route, allowsOwnVips), sharing, this.#options);
   }
 
-  /** Plans a Route again after it, other Routes of its VIPs, or the node's addresses changed. */
+  /** Plans a Route again after a change of the Route, of another Route on its VIPs, or of the node's addresses. */
   #setDesired(route: Route): void {
     const planned = this.#planned(route);
     this.#desired.set(route.id, planned);
@@ -273,7 +273,9 @@ export class NftPlan {
     };
   }
 
-  /** Ids of the Routes of all ports or port ranges on a VIP, sorted: slots must not depend on history. */
+  /**
+   * Ids of the all-ports and port-range Routes on a VIP. Sorted, so that slots do not depend on the order of updates.
+   */
   #allPortsOn(vip: string): string[] {
     return [...(this.#allPortsByVip.get(vip)?.keys() ?? [])].sort(compareText);
   }
@@ -302,7 +304,7 @@ export class NftPlan {
 /** The same value for all Routes that share no VIP, which are nearly all. */
 const SHARES_NO_VIP: ReadonlyMap<string, VipSharing> = new Map();
 
-/** Whether the element must be deleted before the elements that it dispatches packets to. */
+/** Whether the element must be deleted before the lookup elements of its dispatch chain. */
 function isRemovedFirst({ map }: MapElement): boolean {
   return isDispatchMap(map) && !isNoEndpointMap(map);
 }

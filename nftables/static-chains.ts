@@ -138,7 +138,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
  * A script for nft that declares the table, its maps, counters and chains, without rules. Existing objects and
  * the values of counters do not change.
  */
-export function tableDeclarations(chains: readonly NftChain[], family: IpFamily): string {
+export function tableDeclarationScript(chains: readonly NftChain[], family: IpFamily): string {
   return [
     `table ${nftFamily(family)} ${TABLE} {`,
     ...MAP_NAMES.map((name) => `  ${mapDeclaration(name, family)}`),
@@ -173,7 +173,7 @@ export function chainRulesScript(chains: readonly NftChain[], family: IpFamily):
 }
 
 /** Netlink operations that replace the rules of the chains, and create missing chains. */
-export function chainFills(chains: Iterable<NftChain>): NftOperation[] {
+export function chainRuleOperations(chains: Iterable<NftChain>): NftOperation[] {
   return [...chains].map(({ name, rules }) => ({
     action: 'fill',
     chain: { name, rules: rules.map((rule) => ({ expressions: nftRuleBytes(rule) })) },

@@ -9,7 +9,7 @@ import { nftFamily } from '../nft/rule.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import type { MapElement } from './element.ts';
 import { MAPS, type MapField } from './maps.ts';
-import { chainRulesScript, TABLE, tableDeclarations } from './static-chains.ts';
+import { chainRulesScript, TABLE, tableDeclarationScript } from './static-chains.ts';
 
 const ELEMENTS_PER_LINE = 500;
 
@@ -38,7 +38,7 @@ export function tableScript(
   const table = `table ${nftFamily(family)} ${TABLE}`;
   // Deleting a table that does not exist is an error, so add it first.
   const emptyTable = `add ${table}\ndelete ${table}`;
-  const declarations = tableDeclarations(all, family);
+  const declarations = tableDeclarationScript(all, family);
   return [emptyTable, declarations, chainRulesScript(all, family), ...lines, ''].join('\n');
 }
 

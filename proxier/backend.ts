@@ -36,7 +36,7 @@ export interface BackendStats {
  */
 export interface Backend {
   readonly family: IpFamily;
-  setNodeAddresses(facts: NodeAddresses): void;
+  setNodeAddresses(nodeAddresses: NodeAddresses): void;
   update(upserts: Iterable<Route>, removals: Iterable<string>): void;
   /**
    * Reports Services that are now refused as a whole (true), or no longer refused because they are served or

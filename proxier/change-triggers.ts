@@ -13,10 +13,10 @@ export interface ChangeTrigger {
 const MAX_AHEAD = 60_000;
 
 /**
- * Collects trigger times by Service, to measure the time until the rules follow (the network programming latency
- * SLI). As in kube-proxy's EndpointsChangeTracker, triggers from before the agent's start do not count. Neither do
- * deleted slices, whose annotation is that of the change before. Unlike kube-proxy, each trigger counts once,
- * however often its slice is written.
+ * Collects trigger times by Service, to measure the time until the rules follow (the network programming latency SLI).
+ * As in kube-proxy's EndpointsChangeTracker, triggers from before the agent's start do not count. Deleted slices do not
+ * count either, because their annotation has the time of the previous change. Unlike kube-proxy, each trigger counts
+ * once, however often its slice is written.
  */
 export class ChangeTriggers {
   readonly #now: () => number;
@@ -30,7 +30,7 @@ export class ChangeTriggers {
     this.#start = now();
   }
 
-  /** Starts collecting, once the existing slices have been listed. */
+  /** Starts collecting. Call it once the existing slices have been listed. */
   start(): void {
     this.#isStarted = true;
   }
@@ -48,7 +48,7 @@ export class ChangeTriggers {
     this.#pending.delete(serviceKey);
   }
 
-  /** Returns the triggers of a Service, and forgets them. */
+  /** Returns the triggers of a Service, and clears the list. */
   take(serviceKey: ObjectKey): readonly ChangeTrigger[] {
     const triggers = this.#pending.get(serviceKey) ?? [];
     this.#pending.delete(serviceKey);

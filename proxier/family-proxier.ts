@@ -36,12 +36,12 @@ export interface SyncReport {
   /** See `ApplyReport`. */
   readonly rulesWritten: ReadonlyMap<string, number> | undefined;
   /** Seconds spent on stale conntrack entries; undefined if none could be stale. */
-  readonly flowSeconds: number | undefined;
+  readonly conntrackSeconds: number | undefined;
   readonly deletedFlows: number;
   /** The error of deleting stale conntrack entries; undefined without error. The next sync retries. */
-  readonly flowError: unknown;
-  /** Changed answers of health check node ports, which are true from now on. */
-  readonly health: readonly ServiceHealth[];
+  readonly conntrackError: unknown;
+  /** Changed answers of health check node ports. The corresponding rules are now in force. */
+  readonly healthChanges: readonly ServiceHealth[];
   /** Changed node ports for the localhost proxy, see `proxiesLocalhost`; port 0 for a removed one. */
   readonly localhostNodePorts: readonly LocalhostNodePort[];
   /** Trigger times of the changes that are now in force, in milliseconds since 1970. */
@@ -150,7 +150,7 @@ export class FamilyProxier {
       this.#triggerTimes = [...this.#triggerTimes, ...times].slice(-MAX_TRIGGERS);
   }
 
-  /** Returns the trigger times since the last sync, and forgets them. */
+  /** Returns the trigger times since the last sync, and clears the list. */
   takeTriggers(): readonly number[] {
     const times = this.#triggerTimes;
     this.#triggerTimes = [];
@@ -166,8 +166,9 @@ export class FamilyProxier {
     const started = this.#now();
     const changed = this.#dirty;
     this.#dirty = false;
-    // Take these before writing rules. Changes that arrive meanwhile are in force only after the next sync. A
-    // conntrack entry deleted before its rules change would be created again by the old rules.
+    // Take the cleanup scope and other pending changes before writing rules. Changes that arrive meanwhile are in force
+    // only after the next sync. A conntrack entry deleted before its rules change would be created again by the old
+    // rules.
     const scope = this.#staleFlows.takeCleanupScope();
     const health = this.#health;
     this.#health = new Map();
@@ -194,7 +195,7 @@ export class FamilyProxier {
         ...apply,
         ...cleanup,
         triggerTimes,
-        health: [...health.values()],
+        healthChanges: [...health.values()],
         localhostNodePorts: [...localhostNodePorts.values()],
       };
     } catch (error) {
@@ -208,7 +209,7 @@ export class FamilyProxier {
   }
 
   #replace(before: Route | undefined, after: Route | undefined): void {
-    this.#staleFlows.replace(before, after);
+    this.#staleFlows.replaceRoute(before, after);
     if (this.#proxiesLocalhost) this.#replaceLocalhostNodePort(before, after);
   }
 
@@ -222,12 +223,12 @@ export class FamilyProxier {
 
   async #deleteStaleFlows(
     scope: CleanupScope | undefined,
-  ): Promise<Pick<SyncReport, 'deletedFlows' | 'flowError' | 'flowSeconds'>> {
+  ): Promise<Pick<SyncReport, 'deletedFlows' | 'conntrackError' | 'conntrackSeconds'>> {
     if (scope === undefined || scope.vips.size + scope.nodePorts.size === 0) {
-      return { deletedFlows: 0, flowError: undefined, flowSeconds: undefined };
+      return { deletedFlows: 0, conntrackError: undefined, conntrackSeconds: undefined };
     }
     const started = this.#now();
-    const flowSeconds = () => (this.#now() - started) / 1000;
+    const elapsedSeconds = () => (this.#now() - started) / 1000;
     const addresses = new Set(this.#nodeAddresses.addresses);
     const isNodeAddress = (address: string) => addresses.has(address);
     try {
@@ -236,10 +237,10 @@ export class FamilyProxier {
         scope.protocols,
         onlyVip(scope),
       );
-      return { deletedFlows, flowError: undefined, flowSeconds: flowSeconds() };
-    } catch (flowError) {
+      return { deletedFlows, conntrackError: undefined, conntrackSeconds: elapsedSeconds() };
+    } catch (conntrackError) {
       this.#staleFlows.restoreCleanupScope(scope);
-      return { deletedFlows: 0, flowError, flowSeconds: flowSeconds() };
+      return { deletedFlows: 0, conntrackError, conntrackSeconds: elapsedSeconds() };
     }
   }
 }

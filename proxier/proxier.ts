@@ -57,7 +57,7 @@ const SERVICES_PER_TURN = 50;
 export class Proxier {
   readonly #options: ProxierOptions;
   readonly #loops: ReadonlyMap<FamilyProxier, Loop>;
-  /** Families with a sync requested since their last one began. */
+  /** Families whose next sync was requested after their last sync began. */
   readonly #queued = new Set<FamilyProxier>();
   readonly #propagations = new SerialQueue();
   #addresses: readonly string[] | undefined;
@@ -108,7 +108,7 @@ export class Proxier {
         findDrift: () => backend.findDrift(),
         watchesChanges: () => backend.watchesChanges === true,
         onChecked: () => observer.checked(name),
-        // Drift queues the family like a change. A periodic full sync does not: no known change waits for it.
+        // Drift counts as a queued change. A periodic full sync does not, because no known change waits for it.
         onDrift: (what) => {
           observer.driftDetected(name, what);
           this.#queue(family);
@@ -139,7 +139,7 @@ export class Proxier {
     this.#queued.delete(family);
     const started = timers.now();
     try {
-      // One at a time: both families request it.
+      // Both families share these changes, so only one family may propagate them at a time.
       await this.#propagations.run(() => this.#propagateChanges());
       let durationMs: number | undefined;
       if (full || family.hasChanges) {

@@ -19,7 +19,7 @@ export class RouteCounts {
   };
 
   /** Counts an added, changed or removed Route. */
-  replace(before: Route | undefined, after: Route | undefined): void {
+  replaceRoute(before: Route | undefined, after: Route | undefined): void {
     if (before !== undefined) this.#count(before, -1);
     if (after !== undefined) this.#count(after, 1);
   }
@@ -32,7 +32,7 @@ export class RouteCounts {
   }
 
   /** Routes with traffic policy Local that have endpoints, but none on this node. */
-  noLocal() {
+  withoutLocalEndpoints() {
     return IP_FAMILIES.flatMap((family) =>
       SIDES.map((policy) => ({ family, policy, count: this.#get(family, policy) })),
     );

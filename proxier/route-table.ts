@@ -91,7 +91,7 @@ export class RouteTable implements ObjectSink {
     EndpointSlice: { total: 0, pending: 0 },
   };
   /** Counts of the Routes that `takeChanges` has returned. */
-  readonly counts = new RouteCounts();
+  readonly routeCounts = new RouteCounts();
   readonly #unsynced = new Set<Kind>(SERVING_KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
@@ -106,7 +106,7 @@ export class RouteTable implements ObjectSink {
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
-  /** Whether all sources have listed their objects. Rules must not be written before. */
+  /** Whether all sources have listed their objects. Rules must not be written before all are listed. */
   get isSynced(): boolean {
     return this.#unsynced.size === 0;
   }
@@ -127,7 +127,7 @@ export class RouteTable implements ObjectSink {
   }
 
   /** Number of changes of Services and EndpointSlices. */
-  get changes(): Readonly<
+  get changeCounts(): Readonly<
     Record<ChangingKind, { readonly total: number; readonly pending: number }>
   > {
     return this.#changes;
@@ -237,8 +237,8 @@ export class RouteTable implements ObjectSink {
       if (resolved.health.length > 0) this.#health.set(key, resolved.health);
       else this.#health.delete(key);
     }
-    for (const route of removals) this.counts.replace(route, undefined);
-    for (const route of upserts) this.counts.replace(before.get(route.id), route);
+    for (const route of removals) this.routeCounts.replaceRoute(route, undefined);
+    for (const route of upserts) this.routeCounts.replaceRoute(before.get(route.id), route);
     if (this.#affected.size === 0) {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
@@ -314,13 +314,17 @@ export class RouteTable implements ObjectSink {
   }
 
   #requestVips(key: ObjectKey, creationTimestamp: string, served: ServedService | undefined): void {
-    const affected = this.#vipConflicts.replace(key, creationTimestamp, served?.ports ?? []);
+    const affected = this.#vipConflicts.replaceRequests(
+      key,
+      creationTimestamp,
+      served?.ports ?? [],
+    );
     for (const other of affected) this.#affected.add(other);
     this.#affected.add(key);
   }
 
   #upsertSlice(slice: EndpointSlice): void {
-    // kube-proxy's informer filters slices of headless Services too.
+    // Like kube-proxy's informer, ignore slices of headless Services.
     if (slice.headlessLabel) {
       this.#removeSlice(slice.key);
       return;

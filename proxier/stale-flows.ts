@@ -1,14 +1,14 @@
 /**
- * Finds stale conntrack entries, which translate a flow differently than the current rules would. They are deleted
- * when the new rules are in force; before that, the next packet would create them again.
+ * Finds stale conntrack entries, which translate a flow differently than the current rules would. The entries are
+ * deleted after the new rules are in force; before that, the next packet would create the same entry by the old rules.
  *
- * - UDP has no end of connection. While a client keeps sending, its entry keeps the translation of the first
- *   packet, also after the endpoint was removed, or if there was no endpoint at first.
+ * - UDP has no end of connection. While a client keeps sending, its entry keeps the translation of the first packet,
+ *   also after the endpoint was removed, or if there was no endpoint at first.
  * - SCTP clients with a fixed port have the same problem. The INIT of a new association matches the old entry and
  *   refreshes it, so the association never recovers (kubernetes/kubernetes#106651).
- * - TCP clients notice a dead endpoint in the end, and connections may outlive the rules that created them. Only
- *   with `--reset-deleted-endpoint-connections` the agent deletes entries of endpoints that no EndpointSlice has
- *   any longer. The client's next packet then has no entry, and its receiver answers with a reset.
+ * - TCP clients notice a dead endpoint in the end, and connections may outlive the rules that created them. Only with
+ *   `--reset-deleted-endpoint-connections` the agent deletes entries of endpoints that no EndpointSlice has any longer.
+ *   The client's next packet then has no entry, and its receiver answers with a reset.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
@@ -39,7 +39,10 @@ const DATAGRAMS = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 
 const NO_FORMER_ENDPOINTS: ReadonlySet<string> = new Set();
 
-/** Tracks the Routes of one family by VIP and node port, and where changes may have left stale entries. */
+/**
+ * Tracks the Routes of one family by VIP and node port. Records which VIPs and node ports may have stale entries after
+ * changes.
+ */
 export class StaleFlowTracker {
   readonly #byVip = new Map<string, readonly Route[]>();
   readonly #byNodePort = new Map<string, Route>();
@@ -54,7 +57,7 @@ export class StaleFlowTracker {
   }
 
   /** Tracks an added, changed or removed Route. */
-  replace(before: Route | undefined, after: Route | undefined): void {
+  replaceRoute(before: Route | undefined, after: Route | undefined): void {
     if (before !== undefined) this.#removeRoute(before);
     if (after !== undefined) this.#addRoute(after);
     const protocols = staleProtocols(before, after);
@@ -69,7 +72,7 @@ export class StaleFlowTracker {
     }
   }
 
-  /** Returns the scope of all changes since the last call, and forgets it; undefined if no entry can be stale. */
+  /** Returns the scope of all changes since the last call, and clears the scope; undefined if no entry can be stale. */
   takeCleanupScope(): CleanupScope | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
     const scope = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
@@ -79,7 +82,7 @@ export class StaleFlowTracker {
     return scope;
   }
 
-  /** All VIPs and node ports, and `scope`: for when any entry may be stale. */
+  /** The scope for checking all entries: every VIP and node port, and `scope`. */
   fullCleanupScope(scope?: CleanupScope): CleanupScope {
     const withoutFormer = <Key>(keys: Iterable<Key>) =>
       [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_FORMER_ENDPOINTS]);
@@ -97,7 +100,7 @@ export class StaleFlowTracker {
     };
   }
 
-  /** Puts a scope back whose entries could not be checked. */
+  /** Puts back a scope that could not be checked, so that the next sync checks it. */
   restoreCleanupScope({ protocols, vips, nodePorts }: CleanupScope): void {
     for (const protocol of protocols) this.#protocols.add(protocol);
     for (const [vip, former] of vips) addAll(this.#vips, vip, former);

@@ -61,7 +61,7 @@ export function servedPorts(service: Service, allPortsEnabled: boolean): ServedS
   const warnings = [...annotationProblems];
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
-    // Like kube-proxy, serve a family only if the Service has a cluster IP of it.
+    // Like kube-proxy, serve a family only if the Service has a cluster IP of that family.
     if (clusterIP === undefined) continue;
     ports.push(...servedInFamily(service, scheme, family, clusterIP));
     const warning = openFamilyWarning(service, family);
@@ -87,7 +87,9 @@ function servedInFamily(
     family,
     clusterIP,
     externalIPs: trimmedCopy(unique(ofFamily(service.externalIPs))),
-    loadBalancerIPs: trimmedCopy(isLoadBalancer ? unique(ofFamily(vipIngress(service))) : []),
+    loadBalancerIPs: trimmedCopy(
+      isLoadBalancer ? unique(ofFamily(servedLoadBalancerIPs(service))) : [],
+    ),
     healthCheckNodePort:
       isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
     sourceRanges: isLoadBalancer ? sourceRanges(service, family) : undefined,
@@ -109,7 +111,7 @@ function servedInFamily(
 }
 
 /** The load balancer IPs to serve. With ipMode Proxy traffic must go through the load balancer, so nodes do not. */
-export function vipIngress(service: Service): string[] {
+export function servedLoadBalancerIPs(service: Service): string[] {
   return service.loadBalancerIngress
     .filter((ingress) => ingress.ipMode === 'VIP')
     .map((ingress) => ingress.ip);

@@ -10,7 +10,7 @@ export interface ServiceWarning {
   readonly serviceKey: ObjectKey;
   /** The EndpointSlice that the warning is about; undefined if it is about the Service. */
   readonly sliceKey?: ObjectKey;
-  /** The warning depends on this node; other nodes may not have it. */
+  /** The warning depends on this node; agents on other nodes may not give this warning. */
   readonly isOfThisNode?: true;
   /** `field: problem; what to do` */
   readonly message: string;
@@ -77,7 +77,8 @@ function portMismatch(service: Service, slice: EndpointSlice): ServiceWarning | 
 }
 
 /**
- * Warns of Service ports that hide a listener of the node, such as ssh. They are served nevertheless, as in kube-proxy.
+ * Warns of Service ports that hide a listener of the node, such as ssh. Such Services are served nevertheless, as in
+ * kube-proxy.
  * @param isLoopbackServed whether node ports are served on the loopback address.
  */
 export function listenerWarnings(
@@ -117,7 +118,7 @@ export function nodeEndpointWarnings(
     if (match.kind !== 'all') return [];
     const own = clusterEndpoints.find(({ address }) => nodeAddresses.has(address));
     if (own === undefined) return [];
-    const message = `endpoint ${own.address} is this node, so all ports of the node are reachable through the VIP`;
+    const message = `endpoint ${own.address} is this node, so all ports of the node are reachable through the VIP; use pods without hostNetwork`;
     return [{ serviceKey, isOfThisNode: true as const, message }];
   });
 }

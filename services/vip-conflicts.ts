@@ -52,7 +52,10 @@ export class VipConflicts {
   readonly #watchedPorts: readonly number[];
   #nodeAddresses: ReadonlySet<string> = new Set();
 
-  /** @param watchedPorts TCP ports; `setNodeAddresses` also returns Services that have them on a changed address. */
+  /**
+   * @param watchedPorts TCP ports; `setNodeAddresses` also returns Services that list a watched port on a changed
+   * address.
+   */
   constructor(watchedPorts: readonly number[] = []) {
     this.#watchedPorts = watchedPorts;
   }
@@ -61,7 +64,7 @@ export class VipConflicts {
    * Replaces the requests of a Service; no ports if it is deleted.
    * @returns other Services whose VIPs may be granted differently now.
    */
-  replace(
+  replaceRequests(
     serviceKey: ObjectKey,
     creationTimestamp: string,
     ports: readonly ServedPort[],
@@ -110,7 +113,7 @@ export class VipConflicts {
     for (const request of this.#requestsByService.get(serviceKey) ?? []) {
       const { field, vip, match } = request;
       if (match.kind !== 'port' && this.#nodeAddresses.has(vip)) {
-        const message = `${vip} is an address of this node; an all-ports or port-range Service would cut off the node's own ports`;
+        const message = `${vip} is an address of this node, so an all-ports or port-range Service would cut off the node's own ports; use another VIP`;
         const refusal: ServiceRefusal = { serviceKey, reason: 'NodeAddress', field, message };
         refused.set(grantKey(request.id, vip), refusal);
         continue;

@@ -9,7 +9,7 @@ import { createLab, waitFor } from './lab/lab.ts';
 
 const file = (path: string) => new URL(`../${path}`, import.meta.url).pathname;
 
-describe('examples: what users are shown', () => {
+describe('examples: manifests, demo and examples for users', () => {
   it('the examples are valid', () => {
     const { problems, skippedKinds } = validate(file('examples'), { AllPorts: true });
     assert.deepEqual([problems, [...skippedKinds]], [[], []]);

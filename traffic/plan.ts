@@ -159,8 +159,8 @@ export function dependsOnNodeAddresses({ sourceRanges }: Route): boolean {
 }
 
 /**
- * Whether the load balancer VIPs of a Route are allowed sources: yes if the source ranges contain an address of this node.
- * When the node connects to a VIP that it holds, the source address is the VIP.
+ * Whether the load balancer VIPs of a Route are allowed sources: yes if the source ranges contain an address of this
+ * node. If the node holds a VIP and connects to that VIP, the source address is the VIP.
  */
 export function allowsOwnVips(
   { sourceRanges = [] }: Route,
@@ -170,10 +170,11 @@ export function allowsOwnVips(
 }
 
 /**
- * Whether hairpin connections (from an endpoint to itself) need a masquerade rule of their own. Without masquerade the pod
- * would answer itself directly. Packets of a pod on another node are translated there. They pass this node only on the way
- * to an external VIP, and are masqueraded anyway unless externalTrafficPolicy is Local. Modes with a rule for each
- * endpoint, like kube-proxy's, may masquerade hairpins of all endpoints.
+ * Whether hairpin connections (from an endpoint to itself) need a masquerade rule of their own. Without masquerade the
+ * pod would answer itself directly. The node of a pod translates the pod's packets. Hairpin packets of a pod on another
+ * node therefore pass this node only on the way to an external VIP, where rules masquerade them unless
+ * externalTrafficPolicy is Local. Modes with a rule for each endpoint, like kube-proxy's, may masquerade hairpins of
+ * all endpoints.
  */
 export function needsHairpin({ external }: TrafficPlan, { isRemote }: Endpoint): boolean {
   return isRemote !== true || external?.podsAndNode !== undefined;

@@ -39,7 +39,7 @@ describe('admission: policy and agent refuse the same Services, with the same me
     });
   }
 
-  it('for any value, type and addresses', () => {
+  it('policy and agent agree for any value, Service type and addresses', () => {
     const separators = fc.constantFrom('-', '/', ',', ' ', '', '\t', '"', '\\', '--', '/TCP');
     const number = fc.oneof(fc.nat(70_000), fc.constantFrom(0, 1, 65535, 65536));
     const words = fc.constantFrom('all', 'false', 'TCP', 'UDP', 'SCTP', 'tcp', 'x');
@@ -78,7 +78,7 @@ describe('admission: policy and agent refuse the same Services, with the same me
 });
 
 describe('admission: validating policy', () => {
-  it("has the agent's length limit", () => {
+  it("limits the annotation to the agent's maximum length", () => {
     const isTooLong = validating.spec.variables?.find(({ name }) => name === 'isTooLong');
     assert.equal(isTooLong?.expression, `variables.value.size() > ${MAX_VALUE_LENGTH}`);
   });
@@ -93,7 +93,7 @@ describe('admission: validating policy', () => {
     );
   });
 
-  it('has expressions of the types that an API server requires', () => {
+  it('has CEL expressions of the types that an API server requires', () => {
     for (const [what, type] of expressionTypes(validating.spec)) {
       if (/^(condition|validation)/.test(what)) assert.equal(type, 'bool', what);
       if (/^message/.test(what)) assert.equal(type, 'string', what);
@@ -135,13 +135,13 @@ describe('admission: validating policy', () => {
     );
   });
 
-  it('has a fallback for messages that an API server rejects', () => {
+  it('has a fallback message for a messageExpression that an API server rejects', () => {
     assert.deepEqual(policyRefuses(serviceObject('x'.repeat(6000))), [
       'metadata.annotations["portwide.dev/ports"]: cannot be read',
     ]);
   });
 
-  it('is bound with action Deny', () => {
+  it('has a binding with action Deny', () => {
     const { spec } = readObject<{ spec: object }>(
       'deploy/admission.yaml',
       'ValidatingAdmissionPolicyBinding',
@@ -174,7 +174,7 @@ describe('admission: mutating policy for node ports of all-ports load balancers'
       assert.equal(matches(service), expected));
   }
 
-  it('changes nothing else', () => {
+  it('changes only allocateLoadBalancerNodePorts', () => {
     // A constant of the API server's object type, which the CEL library lacks.
     assert.deepEqual(
       mutating.spec.mutations.map(({ applyConfiguration }) => applyConfiguration.expression),
@@ -182,7 +182,7 @@ describe('admission: mutating policy for node ports of all-ports load balancers'
     );
   });
 
-  it('is bound', () => {
+  it('has a binding for the mutating policy', () => {
     const { spec } = readObject<{ spec: object }>(
       'deploy/admission-node-ports.yaml',
       'MutatingAdmissionPolicyBinding',
@@ -190,7 +190,7 @@ describe('admission: mutating policy for node ports of all-ports load balancers'
     assert.deepEqual(spec, { policyName: mutating.metadata.name });
   });
 
-  it('is the same in its v1beta1 version', () => {
+  it('has the same mutating policy in version v1beta1', () => {
     const beta = readObjects(NODE_PORTS_BETA);
     assert.deepEqual(
       beta.map(({ apiVersion, ...rest }) => ({

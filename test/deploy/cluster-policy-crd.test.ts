@@ -42,7 +42,7 @@ for (const kind of KINDS) {
   describe(`CRD of ${kind}`, () => {
     const crd = crdOf(kind);
 
-    it('is named after its resource, which the agent watches', () => {
+    it('has the name and resource that the agent watches', () => {
       const { group, names, scope, versions } = crd.spec;
       assert.equal(crd.metadata.name, `${names.plural}.${group}`);
       assert.deepEqual([names.kind, names.listKind, scope], [kind, `${kind}List`, 'Cluster']);
@@ -65,13 +65,13 @@ for (const kind of KINDS) {
       assert.match(text, /Apache License, Version 2\.0/);
     });
 
-    it('has a structural schema with rules that compile', () => {
+    it('has a structural schema with CEL rules that compile', () => {
       assert.deepEqual(structuralFaults(schemaOf(kind)), []);
     });
   });
 }
 
-it('could not have the upstream rule for networks, which does not compile', () => {
+it('cluster-policy-crd: the upstream CEL rule for networks does not compile for a list or object', () => {
   const rule = { rule: 'self.to.exists(peer, has(peer.networks))', message: '' };
   const egress = schemaOf('AdminNetworkPolicy').properties?.spec?.properties?.egress?.items ?? {};
   assert.match(
@@ -97,7 +97,7 @@ describe('cluster-policy-crd: CRDs and agent accept the same cluster policies', 
     });
   }
 
-  it('accepts the examples, and the example of NPEP-182', () => {
+  it('CRDs and agent accept the examples, and the example of NPEP-182', () => {
     const example = readFileSync(
       new URL('../../examples/admin-network-policy.yaml', import.meta.url),
       'utf8',

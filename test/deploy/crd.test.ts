@@ -22,7 +22,7 @@ const group = (spec: unknown, more: object = {}) => ({
 const many = (count: number) => Array.from({ length: count }, (_, index) => `10.${index}.0.0/16`);
 
 describe('crd: CIDRGroup', () => {
-  it('is named after its resource, which the agent watches', () => {
+  it('has the name and resource that the agent watches', () => {
     const { group: apiGroup, names, scope, versions } = crd.spec;
     assert.equal(crd.metadata.name, `${names.plural}.${apiGroup}`);
     assert.equal(names.listKind, `${names.kind}List`);
@@ -85,7 +85,7 @@ describe('crd: CIDRGroup', () => {
     });
   }
 
-  it("has the status of the proposal's example", () => {
+  it('accepts the status in the example of NPEP-182', () => {
     const condition = {
       lastTransitionTime: '2022-12-29T14:53:50Z',
       status: 'True',

@@ -74,7 +74,7 @@ function options() {
 }
 
 describe('dns: manifests of the DNS server', () => {
-  it('select only their own pods', () => {
+  it('Services and disruption budget select only the pods of their own Deployment', () => {
     const budget = readObject<{ spec: { selector: { matchLabels: Labels } } }>(
       'deploy/dns/disruption-budget.yaml',
       'PodDisruptionBudget',
@@ -89,7 +89,7 @@ describe('dns: manifests of the DNS server', () => {
     assert.notDeepEqual(labels, { 'k8s-app': 'portwide' });
   });
 
-  it('run it with valid flags, on the ports that they declare', () => {
+  it('the Deployment has valid flags, and declares the ports of the server', () => {
     const { port, metricsBindAddress, forward } = options();
     assert.deepEqual(
       container.ports.map(({ containerPort, protocol }) => `${containerPort}/${protocol}`),
@@ -101,7 +101,7 @@ describe('dns: manifests of the DNS server', () => {
     assert.deepEqual(pod.securityContext.sysctls, [startsAt]);
   });
 
-  it('map the ports of DNS and of metrics, with the names of kube-dns', () => {
+  it('the Services map the ports of DNS and metrics, with the port names of kube-dns', () => {
     for (const service of services) {
       for (const { targetPort, port, protocol } of service.spec.ports) {
         const target = container.ports.find(({ name }) => name === targetPort);
@@ -119,7 +119,7 @@ describe('dns: manifests of the DNS server', () => {
     }
   });
 
-  it('do not change kube-dns unless deploy/kube-dns is applied', () => {
+  it('the manifests do not change Service kube-dns unless deploy/kube-dns is applied', () => {
     assert.deepEqual(
       services.map(({ metadata }) => metadata.name),
       ['portwide-dns', 'kube-dns'],
@@ -128,12 +128,12 @@ describe('dns: manifests of the DNS server', () => {
     assert.ok(!JSON.stringify(resources).includes('dns'));
   });
 
-  it('allow more time for termination than it needs', () => {
+  it('the termination grace period is longer than the server needs', () => {
     const { lameduck } = options();
     assert.ok(pod.terminationGracePeriodSeconds * 1000 > lameduck + 6000);
   });
 
-  it('satisfy the Pod Security profile "restricted"', () => {
+  it('the pods satisfy the Pod Security profile "restricted"', () => {
     const { sysctls: _, ...own } = pod.securityContext;
     assert.deepEqual(own, {
       runAsNonRoot: true,
@@ -148,16 +148,16 @@ describe('dns: manifests of the DNS server', () => {
     });
   });
 
-  it('run it as the user with prepared code in the image', () => {
+  it('the container runs as the user with prepared code in the image', () => {
     assert.match(readText('Containerfile'), /setpriv --reuid=65532 .*portwide dns /);
   });
 
-  it('probe the paths and ports that it serves', () => {
+  it('the probes name paths and ports that the server serves', () => {
     assert.deepEqual(container.livenessProbe.httpGet, { path: '/healthz', port: 'metrics' });
     assert.deepEqual(container.readinessProbe.httpGet, { path: '/readyz', port: 'metrics' });
   });
 
-  it('bind its role to its account, and set its image', () => {
+  it('the role is bound to the service account, and the image is set', () => {
     const path = 'deploy/dns/rbac.yaml';
     const account = readObject(path, 'ServiceAccount').metadata;
     const binding = readObject<{ roleRef: { name: string }; subjects: object[] }>(

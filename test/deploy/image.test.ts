@@ -112,7 +112,7 @@ describe('image: Containerfile', () => {
     for (const found of packages) assert.ok(given.includes(`=== ${found}\n`), found);
   });
 
-  it('has compiled code for the agent and the DNS server', async () => {
+  it('contains compiled code for the agent and the DNS server', async () => {
     const runs = readText('Containerfile').matchAll(
       /\/opt\/portwide\/portwide ([a-z -]+?)(?: \\)?$/gm,
     );

@@ -92,7 +92,7 @@ describe('manifests: files under deploy/ match the Kubernetes schemas', () => {
     }
   }
 
-  it('and invalid objects are detected', async () => {
+  it('the schemas detect invalid objects', async () => {
     const faultsOf = (change: (object: Record<string, never>) => void) => {
       const object = structuredClone(daemonSet) as unknown as Record<string, never>;
       change(object);
@@ -120,7 +120,7 @@ describe('manifests: a second `kubectl apply` changes nothing', () => {
     .filter(({ object }) => object.kind.endsWith('AdmissionPolicy'));
 
   for (const { path, object } of policies) {
-    it(`${path}: has the API server's defaults`, () => {
+    it(`${path} sets the API server's defaults`, () => {
       const { failurePolicy, matchConstraints } = object.spec as {
         failurePolicy?: string;
         matchConstraints: { resourceRules: readonly object[] };
@@ -165,14 +165,14 @@ describe('manifests: kustomizations', () => {
     }
   }
 
-  it('refer to existing files and folders', () => {
+  it('kustomizations refer to existing files and folders', () => {
     for (const path of listed) {
       const file = path.endsWith('.yaml') ? path : `${path}/kustomization.yaml`;
       assert.ok(existsSync(join(ROOT, file)), file);
     }
   });
 
-  it('include every manifest, except the optional one in two versions', () => {
+  it('kustomizations include every manifest, except the optional one in two versions', () => {
     const objects = yamlFiles().filter(isObjects);
     const unlisted = objects.filter((path) => !listed.has(path));
     assert.deepEqual(unlisted, [
@@ -181,7 +181,7 @@ describe('manifests: kustomizations', () => {
     ]);
   });
 
-  it('set a name for the image of the containers', () => {
+  it('kustomizations set the image of the containers', () => {
     const images = kustomizations.get('deploy/base/kustomization.yaml')?.images ?? [];
     for (const container of [...pod.initContainers, ...pod.containers]) {
       assert.ok(

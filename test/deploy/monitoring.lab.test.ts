@@ -44,7 +44,7 @@ const promtool = (...args: readonly string[]) =>
   execa('promtool', args, { cwd: ROOT, reject: false, all: true });
 
 describe('monitoring: alert rules', () => {
-  it('are valid for promtool', async () => {
+  it('alert rules pass promtool check rules', async () => {
     const { exitCode, all } = await promtool(
       'check',
       'rules',
@@ -55,12 +55,12 @@ describe('monitoring: alert rules', () => {
     assert.equal(exitCode, 0, all);
   });
 
-  it('fire in the tested situations and only then', async () => {
+  it('alerts fire in the tested situations and only then', async () => {
     const { exitCode, all } = await promtool('test', 'rules', ALERT_TESTS);
     assert.equal(exitCode, 0, all);
   });
 
-  it('are all tested both firing and not firing', () => {
+  it('every alert is tested both firing and not firing', () => {
     const cases: readonly { alertname: string; exp_alerts?: readonly object[] }[] = parse(
       readText(ALERT_TESTS),
     ).tests.flatMap(({ alert_rule_test }: { alert_rule_test: object[] }) => alert_rule_test);
@@ -71,7 +71,7 @@ describe('monitoring: alert rules', () => {
     }
   });
 
-  it('each have a runbook, and every runbook has a rule', () => {
+  it('every alert has a runbook, and every runbook an alert', () => {
     const headings = [
       ...readText('docs/operate/troubleshoot.md').matchAll(/^### (Portwide\w+)$/gm),
     ];
@@ -83,7 +83,7 @@ describe('monitoring: alert rules', () => {
 });
 
 describe('monitoring: dashboard', () => {
-  it('has valid queries', async () => {
+  it('the dashboard has valid queries', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'portwide-promql-'));
     try {
       const rules = panelExpressions.map((expr, index) => ({
@@ -103,14 +103,14 @@ describe('monitoring: dashboard', () => {
     }
   });
 
-  it('uses only defined variables', () => {
+  it('the dashboard uses only defined variables', () => {
     const known = dashboard.templating.list.map(({ name }) => name);
     for (const [, name = ''] of JSON.stringify(dashboard).matchAll(/\$\{?(\w+)/g)) {
       assert.ok([...known, '__rate_interval', '__all'].includes(name), name);
     }
   });
 
-  it('has panels with descriptions that do not overlap', () => {
+  it('dashboard panels have descriptions and do not overlap', () => {
     const { panels } = dashboard;
     assert.equal(new Set(panels.map(({ id }) => id)).size, panels.length);
     for (const [index, { title, type, description, gridPos: a }] of panels.entries()) {
@@ -128,7 +128,7 @@ describe('monitoring: metrics of dashboard and alert rules', () => {
   const expressions = [...alerts.map(({ expr }) => expr), ...panelExpressions];
   const seriesOf = (expr: string) => expr.match(/\b(kubeproxy|portwide|process)_\w+/g) ?? [];
 
-  it('are listed in metric-names.ts', () => {
+  it('metrics of dashboard and alerts are listed in metric-names.ts', () => {
     const read = new Set(expressions.flatMap(seriesOf).map(metricOf));
     assert.deepEqual([...read].sort(), Object.keys(METRIC_NAMES).sort());
     for (const expr of expressions) {
@@ -136,7 +136,7 @@ describe('monitoring: metrics of dashboard and alert rules', () => {
     }
   });
 
-  it('are gauges if and only if they are used without rate()', () => {
+  it('gauges are used without rate(), counters with rate()', () => {
     for (const expr of expressions) {
       const rates = [...expr.matchAll(/(?:rate|increase)\(\s*(\w+)/g)].map(([, name = '']) => name);
       for (const series of seriesOf(expr)) {
@@ -147,7 +147,7 @@ describe('monitoring: metrics of dashboard and alert rules', () => {
     }
   });
 
-  it('have the labels that they are grouped by', () => {
+  it('metrics have the labels that queries group by', () => {
     for (const expr of expressions) {
       const labels = seriesOf(expr).flatMap((name) => METRIC_NAMES[metricOf(name)]?.labels ?? []);
       const known = ['job', 'instance', 'le', ...labels];

@@ -76,21 +76,21 @@ async function requested(
 }
 
 describe('rbac: ClusterRole', () => {
-  it("allows exactly the agent's requests", async () => {
+  it("the role of the agent allows exactly the agent's requests", async () => {
     assert.deepEqual(await requested(servingResources('node')), allowed(BASE));
   });
 
-  it('of the DNS server allows exactly its requests', async () => {
+  it('the role of the DNS server allows exactly its requests', async () => {
     assert.deepEqual(await requested(dnsResources(), { writesEvents: false }), allowed(DNS));
   });
 
-  it('of network policy adds exactly the requests of --network-policy', async () => {
+  it('the role of network policy adds exactly the requests of --network-policy', async () => {
     const policy = await requested(servingAndPolicyResources('node'));
     // Sorted without duplicates; nothing of the base is repeated.
     assert.deepEqual(policy, allowed(BASE, POLICY));
   });
 
-  it('of network policy has the same account, and is not part of the base', () => {
+  it('the role of network policy is bound to the same account, and is not part of the base', () => {
     const binding = readObject<{ roleRef: { name: string }; subjects: object[] }>(
       POLICY,
       'ClusterRoleBinding',

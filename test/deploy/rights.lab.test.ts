@@ -105,7 +105,7 @@ for (const mode of MODES) {
       return child;
     };
 
-    it('are sufficient after the init container has run', async () => {
+    it('the agent works with these rights after the init container has run', async () => {
       await lab.node.exec(join(ROOT, 'portwide'), ['run', '--init-only', ...mode, ...FLAGS]);
       const child = run(CAPABILITIES);
       await waitFor('both families are served', () => {
@@ -122,7 +122,7 @@ for (const mode of MODES) {
 
     // Node ports on 127.0.0.1 require one, and exist only in mode iptables.
     if (mode[0].endsWith('iptables'))
-      it('leave sysctls to the init container', async () => {
+      it('the agent without the init container cannot set sysctls', async () => {
         await lab.node.exec('sysctl', ['-q', '-w', `${ROUTE_LOCALNET}=0`]);
         const child = run(CAPABILITIES);
         await waitFor('the agent logs it', () =>
@@ -133,7 +133,7 @@ for (const mode of MODES) {
       });
 
     if (mode[0].endsWith('iptables'))
-      it('allow the takeover to mode nftables, except for a sysctl that an init container restores', async () => {
+      it('the agent takes over to mode nftables, except for a sysctl that an init container restores', async () => {
         const NFTABLES = ['--proxy-mode=nftables'];
         const init = (flags: readonly string[]) =>
           lab.node.exec(join(ROOT, 'portwide'), ['run', '--init-only', ...flags, ...FLAGS]);
@@ -191,7 +191,7 @@ for (const mode of MODES) {
 
     // NET_RAW is needed only by iptables-legacy.
     for (const capability of CAPABILITIES.filter((each) => isLegacy || each !== 'NET_RAW')) {
-      it(`${capability} is needed`, async () => {
+      it(`the agent fails without ${capability}`, async () => {
         const others = CAPABILITIES.filter((each) => each !== capability);
         const child = run(others);
         await assert.rejects(child);

@@ -95,7 +95,7 @@ describe('answer-cache: AnswerCache', () => {
     assert.deepEqual(found, ['c', 'd', 'e']);
   });
 
-  it('does not store long answers', () => {
+  it('does not store answers that are too long for one UDP message', () => {
     const cache = new AnswerCache();
     cache.set(query('a'), { ...answer, bytes: Buffer.alloc(1233) }, new Map(), 1);
     assert.equal(cache.size, 0);

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { exchange, NoAnswer, type Resolver } from '../../dns/exchange.ts';
+import { exchange, NoResponseError, type Resolver } from '../../dns/exchange.ts';
 import { Forwarder, type ForwarderOptions, rcodeOf } from '../../dns/forward.ts';
 import { ForwardCache } from '../../dns/forward-cache.ts';
 import { type DnsQuery, HEADER_LENGTH, readQuery } from '../../dns/query.ts';
@@ -63,7 +63,7 @@ describe('exchange: exchange()', () => {
       exchange(to, QUERY, QUESTION, transport, timeout);
 
     describe(`over ${transport.toUpperCase()}`, () => {
-      it('returns the response', async () => {
+      it('returns the response of the resolver', async () => {
         const fake = await resolver((query) => withAddress(query, [192, 0, 2, 1]));
         assert.deepEqual(shown(await ask(fake)), ['192.0.2.1']);
         assert.deepEqual(fake.queries[0]?.bytes.subarray(2), QUERY.subarray(2));
@@ -98,7 +98,7 @@ describe('exchange: exchange()', () => {
 
       it('fails when nothing listens', async () => {
         await assert.rejects(ask(await unusedPort()), (error) => {
-          assert.ok(error instanceof NoAnswer);
+          assert.ok(error instanceof NoResponseError);
           assert.equal(error.code, 'UNREACHABLE');
           assert.match(error.message, /ECONNREFUSED/);
           return true;
@@ -142,7 +142,7 @@ describe('exchange: exchange()', () => {
     it(`fails after a response ${what} over TCP`, async () => {
       const fake = await resolver((query) => forge(withAddress(query, [6, 6, 6, 6])));
       const failure = exchange(fake, QUERY, QUESTION, 'tcp', PATIENCE);
-      await assert.rejects(failure, { name: 'NoAnswer', code: 'UNREACHABLE' });
+      await assert.rejects(failure, { name: 'NoResponseError', code: 'UNREACHABLE' });
     });
   }
 
@@ -157,7 +157,7 @@ describe('exchange: exchange()', () => {
       return undefined;
     });
     const failure = exchange(fake, QUERY, QUESTION, 'udp', SHORT);
-    await assert.rejects(failure, { name: 'NoAnswer', code: 'TIMEOUT' });
+    await assert.rejects(failure, { name: 'NoResponseError', code: 'TIMEOUT' });
     other.close();
   });
 
@@ -172,13 +172,13 @@ describe('exchange: exchange()', () => {
   it('fails after the timeout', async () => {
     const silent = await resolver(() => undefined);
     const failure = exchange(silent, QUERY, QUESTION, 'udp', SHORT);
-    await assert.rejects(failure, { name: 'NoAnswer', code: 'TIMEOUT' });
+    await assert.rejects(failure, { name: 'NoResponseError', code: 'TIMEOUT' });
   });
 
   it('fails when the resolver closes the connection', async () => {
     const closing = await resolver(() => undefined);
     const failure = exchange(closing, QUERY, QUESTION, 'tcp', PATIENCE);
-    await assert.rejects(failure, { name: 'NoAnswer', code: 'UNREACHABLE' });
+    await assert.rejects(failure, { name: 'NoResponseError', code: 'UNREACHABLE' });
   });
 });
 
@@ -252,7 +252,7 @@ describe('forward: Forwarder', () => {
   it('skips resolvers that are down until a probe succeeds', async () => {
     let isAway = true;
     const probe = async (to: Resolver) => {
-      if (isAway) throw new NoAnswer(to, 'TIMEOUT');
+      if (isAway) throw new NoResponseError(to, 'TIMEOUT');
     };
     const away = await unusedPort();
     const { ask, events, probes, made } = forwarder([away, await answering(2)], {
@@ -270,7 +270,7 @@ describe('forward: Forwarder', () => {
 
   it('queries a resolver that is down when there is no other', async () => {
     const probe = async (to: Resolver) => {
-      throw new NoAnswer(to, 'TIMEOUT');
+      throw new NoResponseError(to, 'TIMEOUT');
     };
     let isSilent = true;
     const moody = await resolver((query) => (isSilent ? undefined : emptyAnswer(query)));
@@ -278,7 +278,7 @@ describe('forward: Forwarder', () => {
       timeout: SHORT,
       health: { probe, period: 1 },
     });
-    await assert.rejects(ask(), NoAnswer);
+    await assert.rejects(ask(), NoResponseError);
     await waitFor('it is down', () => made.resolvers[0]?.isUp === false);
     isSilent = false;
     await ask();
@@ -324,7 +324,7 @@ describe('forward: Forwarder', () => {
       timeout: SHORT,
       health: { probe: () => assert.fail('unexpected probe'), period: 1 },
     });
-    await assert.rejects(ask(), NoAnswer);
+    await assert.rejects(ask(), NoResponseError);
     assert.deepEqual([probes, made.resolvers], [[], []]);
   });
 
@@ -341,15 +341,15 @@ describe('forward: Forwarder', () => {
     assert.equal(rcodeOf(error), 'SERVFAIL');
   });
 
-  it('stops at the deadline', async () => {
+  it('stops trying resolvers at the deadline', async () => {
     const silent = await Promise.all(Array.from({ length: 10 }, () => resolver(() => undefined)));
     const { ask, events } = forwarder(silent, { timeout: SHORT, deadline: 1.5 * SHORT });
-    await assert.rejects(ask(), NoAnswer);
+    await assert.rejects(ask(), NoResponseError);
     // Two by the clock; timers may fire a little early.
     assert.ok(events.length <= 3, events.join());
   });
 
-  it('does not query itself', async () => {
+  it('does not forward queries to itself', async () => {
     const self = await answering(1);
     const isSelf = ({ port }: Resolver) => port === self.port;
     const { ask } = forwarder([self, await answering(2)], { isSelf });
@@ -398,7 +398,7 @@ describe('forward: Forwarder', () => {
       return undefined;
     });
     made.setResolvers([round]);
-    await assert.rejects(ask(), NoAnswer);
+    await assert.rejects(ask(), NoResponseError);
     assert.equal(turns, 1);
   });
 
@@ -409,7 +409,7 @@ describe('forward: Forwarder', () => {
     const rcodes = results.map((each) => each.status === 'rejected' && rcodeOf(each.reason));
     assert.deepEqual(rcodes, ['SERVFAIL', 'SERVFAIL', 'REFUSED']);
     assert.deepEqual([...new Set(events)].toSorted(), ['0 TIMEOUT', 'rejected']);
-    await assert.rejects(ask(), NoAnswer);
+    await assert.rejects(ask(), NoResponseError);
   });
 
   it('rcodeOf() maps its own errors and rethrows others', () => {
@@ -418,7 +418,7 @@ describe('forward: Forwarder', () => {
   });
 
   describe('resolve()', () => {
-    it('returns all records', async () => {
+    it('resolve() returns all records', async () => {
       const fake = await resolver((query) => {
         const answer = withAddress(query, [192, 0, 2, 9]);
         return answer;
@@ -435,7 +435,7 @@ describe('forward: Forwarder', () => {
       );
     });
 
-    it('retries over TCP when the response is truncated', async () => {
+    it('resolve() retries over TCP when the response is truncated', async () => {
       const fake = await resolver((query, transport) =>
         transport === 'udp' ? emptyAnswer(query, TRUNCATED) : withAddress(query, [192, 0, 2, 9]),
       );
@@ -447,7 +447,7 @@ describe('forward: Forwarder', () => {
       );
     });
 
-    it('returns the truncated response when TCP fails', async () => {
+    it('resolve() returns the truncated response when TCP fails', async () => {
       const fake = await resolver((query, transport) =>
         transport === 'udp' ? withAddress(query, [192, 0, 2, 9], TRUNCATED) : undefined,
       );
@@ -455,7 +455,7 @@ describe('forward: Forwarder', () => {
       assert.deepEqual(answers.map(recordLine), ['www.example.com 60 A 192.0.2.9']);
     });
 
-    it('returns as many records as a message can hold', async () => {
+    it('resolve() returns as many records as a message can hold', async () => {
       const fake = await resolver((query, transport) => {
         if (transport === 'udp') return emptyAnswer(query, TRUNCATED);
         const records = Array.from({ length: 1000 }, (_, index) =>
@@ -474,7 +474,7 @@ describe('forward: Forwarder', () => {
       assert.equal(answers.length, 1000);
     });
 
-    it('queries types that have no name here', async () => {
+    it('resolve() queries types that have no name in dns-packet', async () => {
       const fake = await resolver((query) => emptyAnswer(query));
       await forwarder([fake]).resolve('www.example.com', 65);
       const [sentQuery] = fake.queries;
@@ -482,7 +482,7 @@ describe('forward: Forwarder', () => {
       assert.deepEqual([...(sentQuery?.bytes.subarray(end - 4, end) ?? [])], [0, 65, 0, 1]);
     });
 
-    it('reports NXDOMAIN', async () => {
+    it('resolve() reports NXDOMAIN', async () => {
       const fake = await resolver((query) => emptyAnswer(query, 0x8183));
       assert.equal((await forwarder([fake]).resolve('www.example.com', 1)).rcode, 'NXDOMAIN');
     });
@@ -492,7 +492,7 @@ describe('forward: Forwarder', () => {
       ['a refusal', (query: Buffer) => emptyAnswer(query, 0x8185)],
       ['a malformed response', (query: Buffer) => withAddress(query, [1, 2, 3, 4]).subarray(0, -1)],
     ] as const) {
-      it(`fails on ${what}`, async () => {
+      it(`resolve() fails on ${what}`, async () => {
         const failure = forwarder([await resolver(respond)]).resolve('www.example.com', 1);
         assert.equal(rcodeOf(await failure.catch((reason: unknown) => reason)), 'SERVFAIL');
       });

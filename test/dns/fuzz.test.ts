@@ -5,12 +5,16 @@
 import assert from 'node:assert/strict';
 import { isIP } from 'node:net';
 import fc from 'fast-check';
-import { NoAnswer } from '../../dns/exchange.ts';
+import { NoResponseError } from '../../dns/exchange.ts';
 import { createHandler, type HandlerResult } from '../../dns/handler.ts';
 import { type DnsQuery, HEADER_LENGTH, readQuery } from '../../dns/query.ts';
 import type { DnsRecord } from '../../dns/records.ts';
 import { encodeAnswer, encodeResponse, FLAG } from '../../dns/response.ts';
-import { BadAnswer, readUpstreamAnswer, type UpstreamAnswer } from '../../dns/upstream-answer.ts';
+import {
+  BadResponseError,
+  readUpstreamAnswer,
+  type UpstreamAnswer,
+} from '../../dns/upstream-answer.ts';
 import { a, authority, cname, fakeZone, queryBytes, readReply, srv } from './messages.ts';
 
 const RUNS = 3000;
@@ -38,7 +42,7 @@ const handle = createHandler({
       return response;
     },
     resolve: async () => {
-      throw new NoAnswer({ address: '192.0.2.1', port: 53 }, 'TIMEOUT');
+      throw new NoResponseError({ address: '192.0.2.1', port: 53 }, 'TIMEOUT');
     },
   },
 });
@@ -114,7 +118,7 @@ async function check(bytes: Buffer, transport: 'udp' | 'tcp'): Promise<void> {
 }
 
 describe('fuzz: readUpstreamAnswer()', () => {
-  it('parses any bytes or throws BadAnswer', () => {
+  it('parses any bytes or throws BadResponseError', () => {
     const answers = mutations.map((mutation) => {
       const bytes = mutated(mutation);
       if (bytes.length > 4) bytes.writeUInt16BE(FLAG.QR, 2);
@@ -164,7 +168,7 @@ describe('fuzz: readUpstreamAnswer()', () => {
         try {
           resolution = readUpstreamAnswer(bytes);
         } catch (error) {
-          assert.ok(error instanceof BadAnswer, String(error));
+          assert.ok(error instanceof BadResponseError, String(error));
           return;
         }
         const sections = { ...resolution, authoritative: true, additionals: [] };

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { NoAnswer } from '../../dns/exchange.ts';
+import { NoResponseError } from '../../dns/exchange.ts';
 import { createHandler, type HandlerOptions, type HandlerResult } from '../../dns/handler.ts';
 import { FLAG } from '../../dns/response.ts';
 import type { Authority } from '../../dns/zone-answer.ts';
@@ -237,7 +237,7 @@ describe('handler: createHandler()', () => {
     };
     const queryMessage = queryBytes('WWW.example.com', 'A', { id: 17 });
 
-    it('relays its response with the id of the client', async () => {
+    it('relays the response of the resolver with the id of the client', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | FLAG.RD | FLAG.RA, 2);
       const seen: unknown[] = [];
       const forwarder = {
@@ -255,7 +255,7 @@ describe('handler: createHandler()', () => {
       assert.deepEqual(seen, [queryMessage, 'udp']);
     });
 
-    it('relays an error response', async () => {
+    it('relays an error response of the resolver', async () => {
       const response = upstreamsAnswer(99, FLAG.QR | 3, 0);
       const forwarder = upstream({ ask: async () => Buffer.from(response) });
       const { rcode, served } = await reply(queryMessage, { forwarder });
@@ -283,7 +283,7 @@ describe('handler: createHandler()', () => {
     });
 
     it('answers SERVFAIL or REFUSED when forwarding fails', async () => {
-      const ask = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
+      const ask = () => Promise.reject(new NoResponseError(RESOLVER, 'TIMEOUT'));
       const { rcode, served, id } = await reply(queryMessage, { forwarder: upstream({ ask }) });
       assert.deepEqual([rcode, id, served.by], [2, 17, 'forward']);
     });
@@ -331,7 +331,7 @@ describe('handler: createHandler()', () => {
       const nxdomain = { ...upstream({}), resolve: async () => nothing };
       const { rcode, answers } = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: nxdomain });
       assert.deepEqual([rcode, answers], [3, [`${OUTSIDE} 5 CNAME www.example.com`]]);
-      const resolve = () => Promise.reject(new NoAnswer(RESOLVER, 'TIMEOUT'));
+      const resolve = () => Promise.reject(new NoResponseError(RESOLVER, 'TIMEOUT'));
       const silent = await reply(queryBytes(OUTSIDE, 'A'), { forwarder: upstream({ resolve }) });
       assert.deepEqual([silent.rcode, silent.answers], [2, []]);
     });

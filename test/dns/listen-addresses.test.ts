@@ -132,7 +132,7 @@ describe('listen-addresses: expandUnspecified()', () => {
     ],
     [['192.0.2.1'], ['192.0.2.1']],
   ] as const) {
-    it(`for ${given.join(' and ')}`, () =>
+    it(`expands ${given.join(' and ')}`, () =>
       assert.deepEqual(expandUnspecified(given, host), expected));
   }
 });

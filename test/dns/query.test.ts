@@ -66,7 +66,7 @@ describe('query: readQuery()', () => {
     assert.equal(good(withSubnet).edns?.hasSubnet, true);
   });
 
-  it('skips options and other records', () => {
+  it('skips EDNS options and records other than OPT', () => {
     const withOption = Buffer.concat([WITH_OPT, Buffer.from([0, 3, 0, 1, 7])]);
     withOption.writeUInt16BE(5, WITH_OPT.length - 2);
     assert.equal(good(withOption).edns?.size, 1400);
@@ -159,7 +159,7 @@ describe('query: readQuery()', () => {
     });
   });
 
-  it('parses ASCII names like dns-packet', () => {
+  it('parses ASCII names to the same text as dns-packet', () => {
     const label = fc.stringMatching(/^[a-zA-Z0-9_-]{1,20}$/);
     const names = fc.array(label, { minLength: 1, maxLength: 8 }).map((all) => all.join('.'));
     fc.assert(

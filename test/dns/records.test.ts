@@ -31,7 +31,7 @@ function lines(object: Service, given: Given = {}): string[] {
 }
 
 describe('records: Services with cluster IPs', () => {
-  it('have an address and a PTR record for each cluster IP, and an SRV record for each named port', () => {
+  it('a Service with cluster IPs has an address and a PTR record for each, and an SRV record for each named port', () => {
     const ports = [
       servicePort({ name: 'sip', protocol: 'UDP', port: 5060 }),
       servicePort({ name: 'sips', protocol: 'TCP', port: 5061 }),
@@ -50,7 +50,7 @@ describe('records: Services with cluster IPs', () => {
     ]);
   });
 
-  it('have no records of endpoints, other addresses and node ports', () => {
+  it('a Service with cluster IPs has no records of endpoints, other addresses and node ports', () => {
     const plain = lines(service());
     const slices = [slice([endpoint('10.1.0.1', { hostname: 'a' })])];
     const more = service({
@@ -67,13 +67,13 @@ describe('records: Services with cluster IPs', () => {
     assert.deepEqual(lines(more, { slices }), plain);
   });
 
-  it('have records despite labels that exclude kube-proxy', () => {
+  it('a Service has records despite labels that exclude kube-proxy', () => {
     const plain = lines(service());
     assert.deepEqual(lines(service({ otherProxy: true })), plain);
     assert.deepEqual(lines(service({ headlessLabel: true })), plain);
   });
 
-  it('have no records before a cluster IP is assigned', () => {
+  it('a Service has no records before a cluster IP is assigned', () => {
     assert.deepEqual(lines(service({ clusterIPs: [], ports: PLACEHOLDER })), []);
   });
 });
@@ -83,7 +83,7 @@ describe('records: headless Services', () => {
     service({ clusterIPs: [], headless: true, ...fields });
   const name = 'web.default.svc.cluster.local';
 
-  it('use the port of the endpoint, to which the client connects', () => {
+  it('SRV records of a headless Service have the port of the endpoint, to which the client connects', () => {
     const ports = [servicePort({ name: 'http', port: 80 })];
     const slices = [
       slice([endpoint('10.1.0.1')], {
@@ -107,7 +107,7 @@ describe('records: headless Services', () => {
     );
   });
 
-  it('have each endpoint once, ready if it is ready in any slice', () => {
+  it('a headless Service has each endpoint once, ready if it is ready in any slice', () => {
     const ports = [{ name: 'http', protocol: 'TCP', port: 80 }] as const;
     const one = [slice([endpoint('10.1.0.1', { hostname: 'a' })], { ports })];
     const several = [
@@ -119,7 +119,7 @@ describe('records: headless Services', () => {
     assert.deepEqual(lines(headless(), { slices: several }), lines(headless(), { slices: one }));
   });
 
-  it('have an address under each hostname of an endpoint', () => {
+  it('a headless Service has an address under each hostname of an endpoint', () => {
     const slices = [slice([endpoint('10.1.0.1', { hostname: 'a' }), endpoint('10.1.0.1')])];
     assert.deepEqual(lines(headless(), { slices }), [
       `${name} A 10.1.0.1`,
@@ -130,7 +130,7 @@ describe('records: headless Services', () => {
     ]);
   });
 
-  it('have an SRV record for each port number of an endpoint in several slices', () => {
+  it('a headless Service has an SRV record for each port number of an endpoint in several slices', () => {
     const numbered = (port: number) =>
       slice([endpoint('10.1.0.1', { hostname: 'a' })], {
         name: `web-${port}`,
@@ -143,7 +143,7 @@ describe('records: headless Services', () => {
     );
   });
 
-  it('have only ready endpoints, not serving ones', () => {
+  it('a headless Service has records of ready endpoints only, not of serving ones', () => {
     const draining = endpoint('10.1.0.1', { ready: false, serving: true, terminating: true });
     assert.deepEqual(lines(headless(), { slices: [slice([draining])] }), []);
   });
@@ -174,7 +174,7 @@ describe('records: all-ports Services', () => {
     });
   }
 
-  it('refused because headless: endpoint names without SRV records', () => {
+  it('a headless all-ports Service (refused) has endpoint names without SRV records', () => {
     const object = service({ clusterIPs: [], headless: true, portsAnnotation: 'all' });
     const ports = [{ name: 'placeholder', protocol: 'TCP', port: 1 }] as const;
     assert.deepEqual(lines(object, { slices: [slice([endpoint('10.1.0.1')], { ports })] }), [
@@ -184,7 +184,7 @@ describe('records: all-ports Services', () => {
     ]);
   });
 
-  it('refused because of type ExternalName: the CNAME record', () => {
+  it('an all-ports Service of type ExternalName (refused) has its CNAME record', () => {
     const fields = { type: 'ExternalName', clusterIPs: [], portsAnnotation: 'all' } as const;
     assert.deepEqual(lines(service({ ...fields, externalName: 'example.com' })), [
       `${target} CNAME example.com`,
@@ -267,7 +267,7 @@ describe('records: problems', () => {
 });
 
 describe('records: pod names', () => {
-  it('resolve to addresses of both families in any namespace', () => {
+  it('pod names resolve to addresses of both families in any namespace', () => {
     const answer = (name: string) => podRecords(name, 'cluster.local')?.map(recordLine);
     assert.deepEqual(answer('10-3-0-1.default.pod.cluster.local'), ['A 10.3.0.1']);
     assert.deepEqual(answer('2001-db8--1.x.pod.cluster.local'), ['AAAA 2001:db8::1']);

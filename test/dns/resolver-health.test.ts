@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { NoAnswer, type Resolver } from '../../dns/exchange.ts';
+import { NoResponseError, type Resolver } from '../../dns/exchange.ts';
 import { type HealthOptions, MAX_FAILS, ResolverHealth } from '../../dns/resolver-health.ts';
 import { waitFor } from '../lab/wait.ts';
 import { emptyAnswer, startFakeResolver } from './fake-resolver.ts';
@@ -31,7 +31,7 @@ function probe(failures: number) {
   let left = failures;
   return async (resolver: Resolver) => {
     left -= 1;
-    if (left >= 0) throw new NoAnswer(resolver, 'TIMEOUT');
+    if (left >= 0) throw new NoResponseError(resolver, 'TIMEOUT');
   };
 }
 

@@ -52,7 +52,9 @@ describe('resolver-list: ResolverList', () => {
     assert.deepEqual(await write(new Error('gone')), [`${FILE}: gone`]);
     assert.deepEqual(await write(''), []);
     assert.deepEqual(await write('nameserver 192.0.2.1'), []);
-    assert.deepEqual(await write(''), [`${FILE}: ${FILE} has no nameserver line`]);
+    assert.deepEqual(await write(''), [
+      `${FILE}: ${FILE} has no nameserver line; add one, or name another file or address`,
+    ]);
     assert.deepEqual(await write('nameserver 192.0.2.2'), [['192.0.2.2 53']]);
   });
 

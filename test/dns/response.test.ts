@@ -120,7 +120,7 @@ describe('response: encodeResponse()', () => {
     assert.equal(bytes.length, 12 + WEB.length + 6 + (4 + 2 + 14) + (2 + 14) + (2 + 14));
   });
 
-  it('does not point past the reach of a pointer', () => {
+  it('does not compress names to offsets beyond the range of a pointer', () => {
     const far = 'far.example';
     const many = [...addresses('near.example', 1100), ...addresses(far, 2)];
     const bytes = write(query('q'), { answers: many });
@@ -206,7 +206,7 @@ describe('response: encodeResponse()', () => {
       });
     }
 
-    it('returns a random part when not all fit', () => {
+    it('returns a random part of the addresses when not all fit', () => {
       const sections = { answers: addresses(WEB, 100), addressCount: 100 };
       const { answers } = readReply(write(query(WEB), sections, 512, { random: () => 0.9 }));
       assert.equal(answers.length, 29);

@@ -109,7 +109,7 @@ describe('server: DnsServer', () => {
     });
   }
 
-  it('answers over UDP asynchronously, and not at all without a response', async () => {
+  it('answers over UDP when the handler is asynchronous, and sends nothing without a response', async () => {
     const { port } = await start((bytes) =>
       bytes.readUInt16BE(0) === 1
         ? handled(undefined)
@@ -151,7 +151,7 @@ describe('server: DnsServer', () => {
     await started.promise;
     server.closeAll();
     resolve(handled(emptyAnswer(query(1))));
-    // Mocha would not report it.
+    // Mocha would not report an unhandled rejection.
     const failures: unknown[] = [];
     const listener = (reason: unknown) => failures.push(reason);
     process.on('unhandledRejection', listener);
@@ -219,17 +219,17 @@ describe('server: drain()', () => {
     assert.deepEqual([server.addresses, server.connections], [[], 0]);
   });
 
-  it('answers datagrams received before', async () => {
+  it('answers datagrams that the kernel received before drain()', async () => {
     const { port, server } = await start();
     const socket = udp('udp4');
     const answered = once(socket, 'message');
-    // The loopback interface has delivered it when the callback is called.
+    // The loopback interface has delivered the datagram when the callback is called.
     await new Promise((resolve) => socket.send(query(1), port, ADDRESS, resolve));
     await server.drain(LONG);
     assert.equal((await answered)[0].readUInt16BE(0), 1);
   });
 
-  it('stops after its time limit', async () => {
+  it('closes everything after the time limit of drain()', async () => {
     const { handle, waiting } = slow();
     const { port, server } = await start(handle);
     const tcp = await client(port);
@@ -410,7 +410,7 @@ describe('server: TCP', () => {
     assert.equal(server.connections, 3);
   });
 
-  it('does so for many simultaneous connections', async () => {
+  it('closes the connections idle for longest among many simultaneous ones', async () => {
     const { port, server } = await start(echo, { connections: 3 });
     const clients = await Promise.all(Array.from({ length: 20 }, () => client(port)));
     await waitFor(

@@ -158,7 +158,7 @@ describe('zone-answer: answerFromZone()', () => {
       `${name}.default.svc.cluster.local 5 CNAME ${target}`;
     const inside = step('inside', WEB);
 
-    it('follows it within the zone', () => {
+    it('follows an alias within the zone', () => {
       const actual = lines(ask('inside.default.svc.cluster.local', 'A'));
       assert.deepEqual(actual, { ...KNOWN, answers: [inside, `${WEB} 5 A 10.96.0.1`] });
       const twice = lines(ask('twice.default.svc.cluster.local', 'AAAA'));
@@ -169,7 +169,7 @@ describe('zone-answer: answerFromZone()', () => {
       ]);
     });
 
-    it('returns NODATA for a type that its target does not have', () => {
+    it('returns NODATA for a type that the target of an alias does not have', () => {
       const actual = lines(ask('inside.default.svc.cluster.local', 'TXT'));
       assert.deepEqual(actual, { ...NODATA, answers: [inside] });
       const gone = step('nowhere', 'gone.default.svc.cluster.local');
@@ -177,7 +177,7 @@ describe('zone-answer: answerFromZone()', () => {
       assert.deepEqual(nowhere, { ...NXDOMAIN, answers: [gone] });
     });
 
-    it('returns its external target', () => {
+    it('returns the external target of an alias', () => {
       const target = 'www.example.com';
       const outside = step('outside', target);
       const actual = lines(ask('outside.default.svc.cluster.local', 'A'));
@@ -194,7 +194,7 @@ describe('zone-answer: answerFromZone()', () => {
       }
     });
 
-    it('returns SERVFAIL for a loop or a long chain', () => {
+    it('returns SERVFAIL for an alias loop or a long alias chain', () => {
       assert.deepEqual(lines(ask('loop.default.svc.cluster.local', 'A')), refusal('SERVFAIL'));
       const chain = Array.from({ length: 101 }, (_, index) =>
         cname(`c${index}.cluster.local`, `c${index + 1}.cluster.local`),
@@ -239,7 +239,7 @@ describe('zone-answer: answerFromZone()', () => {
     }
   });
 
-  it('marks answers that depend only on records as cacheable', () => {
+  it('marks answers that depend only on records of the zone as cacheable', () => {
     const cacheable = [
       `_http._tcp.${WEB}`,
       'inside.default.svc.cluster.local',
@@ -279,7 +279,7 @@ describe('zone-answer: answerFromZone()', () => {
     }
   });
 
-  it('keeps the order of other records', () => {
+  it('keeps the order of records that are not addresses', () => {
     const of = authority(ZONE, { random: () => 0.99 });
     const { answers } = lines(ask(`_sql._tcp.${DB}`, 'SRV', {}, of));
     assert.deepEqual(

@@ -42,7 +42,7 @@ describe('zone: Zone', () => {
     }
   });
 
-  it('has its static names without any Service', () => {
+  it('has the static names of the zone without any Service', () => {
     const zone = zoneWith([]);
     for (const name of ['cluster.local', 'svc.cluster.local', 'pod.cluster.local']) {
       assert.deepEqual(linesOf(zone, name), [], name);
@@ -75,7 +75,7 @@ describe('zone: Zone', () => {
     assert.deepEqual(times, [2]);
   });
 
-  it('is synced when Services and EndpointSlices are', () => {
+  it('is synced once Services and EndpointSlices are listed', () => {
     const zone = zoneWith([]);
     assert.equal(zone.isSynced, false);
     zone.synced('Service');

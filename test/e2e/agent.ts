@@ -144,7 +144,7 @@ export class Agent {
     await exited;
   }
 
-  /** Replaces the objects written under that name; an empty list removes them. */
+  /** Replaces the objects last written under `name`; an empty list removes them. */
   write(name: string, objects: readonly Manifest[]): void {
     this.#feed.write(name, objects);
   }

@@ -116,7 +116,8 @@ describe('an agent with an API server', function () {
   it('waits and writes nothing when restarted while the API server is unavailable', async () => {
     await agent.apply(servedBy(pod(0)));
     const held = await lab.client.hold(VIP, 5060);
-    // The last removals of a sync may still be in progress; a start has completed when it serves.
+    // The last removals of a sync may still be in progress. Once a new agent serves, its start is
+    // complete.
     await agent.kill();
     await agent.start(FLAGS);
     await agent.kill();

@@ -245,7 +245,7 @@ describe('configuration of an agent', () => {
       return (await lab.node.exec(process.execPath, ['-e', script])).stdout;
     };
 
-    it('is nftables if nft and the kernel support it', async () => {
+    it('selects mode nftables if nft and the kernel support it', async () => {
       writeFileSync(at('f'), `${HEAD}mode: ""\n`);
       const agent = start(`--config=${at('f')}`);
       await agent.serves();
@@ -261,7 +261,7 @@ describe('configuration of an agent', () => {
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
 
-    it('is iptables otherwise, with the reason in the log', async () => {
+    it('selects mode iptables otherwise, and logs the reason', async () => {
       const agent = startWith(withNft('1.0.0'), '--iptables-variant=nft');
       await agent.serves();
       const [line] = agent.log;
@@ -337,7 +337,7 @@ describe('configuration of an agent', () => {
 
   it('warns of node settings that break Services', async () => {
     await lab.node.exec('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES']);
-    // Where the kernel has these sysctls; they are namespaced.
+    // Only if the kernel has these sysctls, which are namespaced.
     const listing = await lab.node.exec('ls', ['/proc/sys/net/bridge'], { reject: false });
     const all = ['bridge-nf-call-iptables', 'bridge-nf-call-ip6tables'];
     const there = all.filter((name) => listing.stdout.split('\n').includes(name));
@@ -357,7 +357,7 @@ describe('configuration of an agent', () => {
     );
   });
 
-  it('warns of settings like kube-proxy, and not of a missing Node with manifests', async () => {
+  it('warns of the settings that kube-proxy warns of, but not of a missing Node with manifests', async () => {
     const flags = ['--proxy-mode=iptables', '--iptables-variant=nft', '--hostname-override=other'];
     const agent = start(...flags);
     await agent.serves();
@@ -379,7 +379,7 @@ describe('configuration of an agent', () => {
     );
   });
 
-  it('removes everything with --cleanup', async () => {
+  it('removes all rules and state with --cleanup', async () => {
     const agent = start('--proxy-mode=iptables', '--iptables-variant=nft');
     await agent.serves();
     agent.child.kill('SIGTERM');
@@ -447,7 +447,7 @@ describe('configuration of an agent', () => {
     taker.kill();
   });
 
-  it('accepts the file in render and validate', async () => {
+  it('accepts the configuration file in render and validate', async () => {
     writeFileSync(at('f'), CONFIG.replace('ComponentStatusz: false', 'AllPorts: false'));
     const { stdout, stderr, exitCode } = await run(
       'render',
@@ -471,7 +471,7 @@ describe('configuration of an agent', () => {
     assert.equal((await run(...validate, `--config=${at('f')}`)).exitCode, 1);
   });
 
-  it('rejects a file with a conflicting flag in cleanup', async () => {
+  it('rejects a configuration file with a conflicting flag in cleanup', async () => {
     writeFileSync(at('f'), CONFIG);
     const args = ['cleanup', `--config=${at('f')}`, '--ipvs-exclude-cidrs=10.0.0.0/8'];
     const { exitCode, stderr } = await run(...args);

@@ -73,7 +73,7 @@ describe('TCP connections to deleted endpoints', () => {
           return { world, vip, apply };
         };
 
-        it(`IPv${family}: are reset at once; others stay open, also to draining pods`, async () => {
+        it(`IPv${family}: resets connections to a deleted endpoint at once; others stay open, also to draining pods`, async () => {
           const { world, vip, apply } = setUp();
           const pods = [world.pod(0), world.pod(1), world.remote(0)];
           await apply(pods);
@@ -89,7 +89,7 @@ describe('TCP connections to deleted endpoints', () => {
           await remote.close();
         });
 
-        it(`IPv${family}: are reset when the last endpoint is deleted`, async () => {
+        it(`IPv${family}: resets connections when the last endpoint is deleted`, async () => {
           const { world, vip, apply } = setUp();
           await apply([world.pod(0)]);
           const held = await Promise.all([
@@ -102,7 +102,7 @@ describe('TCP connections to deleted endpoints', () => {
           assert.equal(outcome, 'refused', 'a new connection');
         });
 
-        it(`IPv${family}: are reset on any port of an all-ports Service`, async () => {
+        it(`IPv${family}: resets connections on any port of an all-ports Service`, async () => {
           const { world, vip } = setUp();
           const apply = (pods: Endpoints) =>
             world.apply([
@@ -116,7 +116,7 @@ describe('TCP connections to deleted endpoints', () => {
           await isReset(toDeleted);
         });
 
-        it(`IPv${family}: are reset on node ports when only other nodes have endpoints`, async () => {
+        it(`IPv${family}: resets connections on node ports when only other nodes have endpoints`, async () => {
           const { world, apply } = setUp();
           const spec = {
             type: 'NodePort',
@@ -134,7 +134,7 @@ describe('TCP connections to deleted endpoints', () => {
         });
       }
 
-      it('a restarted agent finds its rules unchanged', async () => {
+      it('writes nothing when a restarted agent finds its rules unchanged', async () => {
         const world = new World(lab, agent, 4);
         const spec = { clusterIPs: [world.clusterIP(91)], ports: [{ port: 80 }] };
         await world.apply([world.service('web', { spec })]);
@@ -147,7 +147,7 @@ describe('TCP connections to deleted endpoints', () => {
         ]);
       });
 
-      it('are reset by the next agent if the endpoint was deleted while no agent ran', async () => {
+      it('resets connections at the next start if the endpoint was deleted while no agent ran', async () => {
         const world = new World(lab, agent, 4);
         const vip = world.clusterIP(91);
         const service = world.service('web', {

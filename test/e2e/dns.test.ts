@@ -203,12 +203,12 @@ describe('portwide dns', () => {
       });
     }
 
-    it('PTR of IPv6 addresses, with `dig -x`', async () => {
+    it('answers PTR queries for IPv6 addresses, with `dig -x`', async () => {
       const { answer } = await dig(lab.client, `@${lab.node.ipv6} -x fd00:10:96::2`);
       assert.match(answer[0] ?? '', /\.ip6\.arpa\. 5 IN PTR all\.default\.svc\.cluster\.local\.$/);
     });
 
-    it('queries of libc resolvers in pods', async () => {
+    it('answers queries of libc resolvers in pods', async () => {
       const [pod = assert.fail()] = lab.pods;
       for (const [name, type, expected] of [
         [full('web'), 'A', { answers: ['10.96.0.1'] }],
@@ -221,7 +221,7 @@ describe('portwide dns', () => {
       }
     });
 
-    it('with additional addresses of SRV targets and name servers', async () => {
+    it('answers with additional addresses of SRV targets and name servers', async () => {
       const { additional } = await ask(`_sql._tcp.${full('db')} SRV`);
       assert.deepEqual(additional.toSorted(), [
         `10-244-1-12.${full('db')}. 5 IN A 10.244.1.12`,
@@ -233,14 +233,14 @@ describe('portwide dns', () => {
         assert.ok(ns.additional.includes(`ns.dns.cluster.local. 5 IN ${address}`));
     });
 
-    it('with the letter case of the question', async () => {
+    it('answers in the letter case of the question', async () => {
       const { question, answer } = await ask('WeB.DeFaUlT.sVc.ClUsTeR.lOcAl A');
       assert.equal(question, 'WeB.DeFaUlT.sVc.ClUsTeR.lOcAl. IN A');
       assert.deepEqual(answer, ['WeB.DeFaUlT.sVc.ClUsTeR.lOcAl. 5 IN A 10.96.0.1']);
     });
   });
 
-  it('with each address first at some time', async () => {
+  it('answers with each address first at some time', async () => {
     const firsts = new Set<string | undefined>();
     await waitFor('each address came first', async () => {
       firsts.add((await ask(`db.default.${ZONE} A`)).answer[0]);
@@ -248,7 +248,7 @@ describe('portwide dns', () => {
     });
   });
 
-  it('with NXDOMAIN or NODATA', async () => {
+  it('answers NXDOMAIN or NODATA for missing names and types', async () => {
     for (const [query, status] of [
       [`gone.default.${ZONE} A`, 'NXDOMAIN'],
       [`gone.nowhere.${ZONE} A`, 'NXDOMAIN'],
@@ -262,7 +262,7 @@ describe('portwide dns', () => {
     }
   });
 
-  it('without SRV records for an all-ports Service and its placeholder', async () => {
+  it('has no SRV records for an all-ports Service and its placeholder', async () => {
     for (const [name, status] of [
       [`all.default.${ZONE}`, 'NOERROR'],
       [`_first._tcp.all.default.${ZONE}`, 'NXDOMAIN'],
@@ -272,7 +272,7 @@ describe('portwide dns', () => {
     }
   });
 
-  it('and removes and restores SRV records when a Service changes to all-ports and back', async () => {
+  it('removes and restores SRV records when a Service changes to all-ports and back', async () => {
     const srv = () => ask(`_http._tcp.web.default.${ZONE} SRV`);
     const others = OBJECTS.filter((object) => object !== web);
     feed.write('objects', [webOnAllPorts, ...others]);
@@ -299,7 +299,7 @@ describe('portwide dns', () => {
       assert.deepEqual([settled.status, settled.answer.length], ['NOERROR', 1]);
     });
 
-    it('ignores options', async () => {
+    it('ignores EDNS options', async () => {
       const options = '+subnet=192.0.2.0/24 +nsid +padding=128 +keepalive +ednsopt=65001:abcd';
       assert.equal((await ask(`web.default.${ZONE} A ${options}`)).answer.length, 1);
     });
@@ -310,7 +310,7 @@ describe('portwide dns', () => {
       ["the client's buffer size", '+bufsize=900', 900],
       ['at most 1,232 bytes', '+bufsize=4096', 1232],
     ] as const) {
-      it(`${what}, and the rest over TCP`, async () => {
+      it(`answers ${what}, and the rest over TCP`, async () => {
         const name = `many.default.${ZONE}`;
         const cut = await ask(`${name} A +ignore ${options}`);
         assert.deepEqual([cut.status, cut.flags], ['NOERROR', 'qr aa tc rd ra']);
@@ -359,7 +359,7 @@ describe('portwide dns', () => {
   });
 
   describe('forwards other domains:', () => {
-    it('to a resolver that answers', async () => {
+    it('forwards other domains to a resolver that answers', async () => {
       const dug = await ask('www.default.svc.example.org A');
       assert.deepEqual(dug.answer, ['www.default.svc.example.org. 60 IN A 192.0.2.80']);
       assert.deepEqual([dug.status, dug.flags], ['NOERROR', 'qr aa rd']);
@@ -374,7 +374,7 @@ describe('portwide dns', () => {
       assert.equal(resolver, '198.51.100.10');
     });
 
-    it('and returns errors and NXDOMAIN', async () => {
+    it('returns errors and NXDOMAIN of resolvers', async () => {
       assert.equal((await ask('gone.default.svc.example.org A')).status, 'NXDOMAIN');
       assert.equal((await ask('example.com A')).status, 'REFUSED');
       assert.equal((await ask('-x 192.0.2.99')).status, 'REFUSED');
@@ -382,14 +382,14 @@ describe('portwide dns', () => {
       assert.deepEqual(answer, ['80.2.0.192.in-addr.arpa. 60 IN PTR www.default.svc.example.org.']);
     });
 
-    it('and returns responses of any length', async () => {
+    it('returns responses of resolvers of any length', async () => {
       const cut = await ask('large.default.svc.example.org A +ignore +bufsize=1000');
       assert.ok(cut.flags.includes('tc') && cut.size <= 1000);
       const whole = await ask('large.default.svc.example.org A +bufsize=1000');
       assert.deepEqual([whole.transport, whole.answer.length], ['TCP', 200]);
     });
 
-    it('and resolves external alias targets', async () => {
+    it('resolves external alias targets', async () => {
       const alias = (name: string, target: string) =>
         `${name}.default.${ZONE}. 5 IN CNAME ${target}.default.svc.example.org.`;
       const dug = await ask(`outside.default.${ZONE} A`);
@@ -405,7 +405,7 @@ describe('portwide dns', () => {
       assert.deepEqual([gone.status, gone.answer], ['NXDOMAIN', [alias('nowhere', 'gone')]]);
     });
 
-    it('to resolvers on other ports', async () => {
+    it('forwards to resolvers on ports other than 53', async () => {
       const flags = [...otherFeed.flags, '--cluster-domain=example.org', '--metrics-bind-address='];
       const port = '--port=5354';
       const far = await startDns(lab.elsewhere, [...flags, '--bind-address=2001:db8:51::10', port]);
@@ -420,7 +420,7 @@ describe('portwide dns', () => {
       await Promise.all([near.stop(), far.stop()]);
     });
 
-    it('or refuses them without --forward', async () => {
+    it('refuses other domains without --forward', async () => {
       const dug = await dig(lab.client, '@2001:db8:51::10 example.com A');
       assert.deepEqual([dug.status, dug.flags], ['REFUSED', 'qr rd']);
       assert.equal(other.logged('serving').length, 1);
@@ -429,7 +429,7 @@ describe('portwide dns', () => {
     });
   });
 
-  it('answers from the queried address, also from one added later', async () => {
+  it('answers from the queried address, also if it was added later', async () => {
     const { node, client } = lab;
     await node.exec('ip', ['address', 'add', '203.0.113.99/32', 'dev', 'lo']);
     await node.exec('ip', ['address', 'add', '2001:db8:113::99/128', 'dev', 'lo']);
@@ -522,7 +522,7 @@ describe('portwide dns', () => {
       assert.equal(await own.stop(), 0);
     });
 
-    it('behaves as docs/guide/dns-and-environment.md shows', async () => {
+    it('prints the output that docs/guide/dns-and-environment.md shows', async () => {
       const page = readFileSync(
         new URL('../../docs/guide/dns-and-environment.md', import.meta.url),
         'utf8',

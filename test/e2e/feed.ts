@@ -8,11 +8,11 @@ import type { Lab } from '../lab/lab.ts';
 import type { Manifest } from './manifests.ts';
 
 export interface Feed {
-  /** Flags that make an agent read from it. */
+  /** Flags that make an agent read from this feed. */
   readonly flags: readonly string[];
   /** Whether objects of different kinds may arrive in another order than written. */
   readonly inStreams: boolean;
-  /** Replaces the objects under that name; an empty list removes them. */
+  /** Replaces the objects last written under `name`; an empty list removes them. */
   write(name: string, objects: readonly Manifest[]): void;
   /** Resolves when everything written can be read. */
   written(): Promise<void>;

@@ -138,7 +138,7 @@ exec iptables-nft-restore "$@"
     }
   }
 
-  it('serve /healthz and /livez from outside, over both families, and count responses', async () => {
+  it('serves /healthz and /livez to other hosts over both families, and counts responses', async () => {
     for (const address of nodeAddresses()) {
       for (const path of ['/healthz', '/livez']) {
         const { code, body } = await ask(lab.client, address, 10_256, path);
@@ -164,7 +164,7 @@ exec iptables-nft-restore "$@"
     }
   });
 
-  it('report local ready endpoints on health check node ports, on node addresses and VIPs', () =>
+  it('reports local ready endpoints on health check node ports, on node addresses and VIPs', () =>
     withVips(async () => {
       const pod = first(lab.pods);
       const remote = first(lab.remotePods);
@@ -192,7 +192,7 @@ exec iptables-nft-restore "$@"
       }
     }));
 
-  it('close the health check node port of a Service that is no longer Local, and another may use it', async () => {
+  it('closes the health check node port of a Service that is no longer Local, for use by another Service', async () => {
     const pods = [first(lab.pods)];
     await agent.apply(services(pods));
     await agent.apply(services(pods, { externalTrafficPolicy: 'Cluster', healthCheckNodePort: 0 }));
@@ -212,7 +212,7 @@ exec iptables-nft-restore "$@"
     assert.deepEqual(agent.logged('cannot serve health check node port; retrying'), []);
   });
 
-  it('warn of a port in use, serve it once it is free, and serve others meanwhile', async () => {
+  it('warns of a health check node port in use, serves other ports meanwhile, and that port once it is free', async () => {
     await agent.apply([]);
     await lab.node.serve({ protocol: 'TCP', ports: [PORT.web] });
     try {
@@ -238,7 +238,7 @@ exec iptables-nft-restore "$@"
     }
   });
 
-  it('fail /healthz but not /livez while the node is being deleted', async () => {
+  it('fails /healthz but not /livez while the node is being deleted', async () => {
     await agent.apply(services([first(lab.pods)]));
     const taints = [{ key: 'ToBeDeletedByClusterAutoscaler' }];
     agent.write('node', [nodeManifest(nodeAddresses(), { taints })]);
@@ -255,7 +255,7 @@ exec iptables-nft-restore "$@"
     });
   });
 
-  it('report unhealthy while rules cannot be written', async () => {
+  it('reports unhealthy while rules cannot be written', async () => {
     const pods = [first(lab.pods)];
     await agent.apply(services(pods));
     writeFileSync(broken(), '');
@@ -290,7 +290,7 @@ exec iptables-nft-restore "$@"
     );
   });
 
-  it('listen on the addresses of flags', async () => {
+  it('listens on the addresses in flags', async () => {
     await agent.stop();
     const flags = ['--iptables-variant=nft', '--healthz-bind-address='];
     const addresses = '--nodeport-addresses=192.168.77.0/24,fd00:77::/64';
@@ -305,7 +305,7 @@ exec iptables-nft-restore "$@"
     }
   });
 
-  it('answer health checks on the VIP in mode nftables as in the others', async () => {
+  it('answers health checks on the VIP in mode nftables as in other modes', async () => {
     const other = ['192.168.99.1', 'fd00:99::1'];
     for (const [index, address] of other.entries()) {
       const family = index === 0 ? '-4' : '-6';

@@ -218,7 +218,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       );
     });
 
-    it('keeps rules when the agent exits', async () => {
+    it('keeps iptables rules when the agent exits', async () => {
       await agent.apply(services(pods(0)));
       await agent.stop();
       for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
@@ -329,7 +329,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       }
     });
 
-    it('removes everything with cleanup where there is no kubelet, and refuses it beside a running agent', async () => {
+    it('removes all rules with cleanup on a node without a kubelet, and refuses cleanup beside a running agent', async () => {
       await agent.apply(services(pods(0)));
       const expected = await allRules();
       await assert.rejects(lab.node.exec(PORTWIDE, ['cleanup']), /stop it first/);

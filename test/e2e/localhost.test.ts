@@ -75,7 +75,7 @@ describe('node ports on localhost in mode nftables', () => {
     const reaches = (expected: string) =>
       waitFor(`${host} reaches ${expected}`, async () => (await who()) === expected);
 
-    it(`IPv${family}: reach a pod of any node, and follow changes of the Service`, async () => {
+    it(`IPv${family}: a localhost node port reaches a pod of any node, and follows changes of the Service`, async () => {
       const world = new World(lab, agent, family);
       await world.apply(objects(world, [world.pod(0)]));
       await reaches('pod-1');
@@ -95,7 +95,7 @@ describe('node ports on localhost in mode nftables', () => {
       await reaches('refused');
     });
 
-    it(`IPv${family}: keep connections after the Service is deleted`, async () => {
+    it(`IPv${family}: connections to a localhost node port stay open after the Service is deleted`, async () => {
       const world = new World(lab, agent, family);
       await world.apply(objects(world, [world.pod(0)]));
       await reaches('pod-1');
@@ -106,7 +106,7 @@ describe('node ports on localhost in mode nftables', () => {
       await held.close();
     });
 
-    it(`IPv${family}: are not reachable from other hosts`, async () => {
+    it(`IPv${family}: localhost node ports are not reachable from other hosts`, async () => {
       const world = new World(lab, agent, family);
       await world.apply(objects(world, [world.pod(0)]));
       await reaches('pod-1');
@@ -123,7 +123,7 @@ describe('node ports on localhost in mode nftables', () => {
   }
 
   for (const family of [4, 6] as const) {
-    it(`IPv${family}: reject and count UDP and SCTP, even if a process listens`, async () => {
+    it(`IPv${family}: rejects and counts UDP and SCTP to localhost node ports, even if a process listens`, async () => {
       const { node } = lab;
       const [host, world] = [LOCALHOST[family], new World(lab, agent, family)];
       const udp = async (address: string) => {
@@ -163,7 +163,7 @@ describe('node ports on localhost in mode nftables', () => {
     });
   }
 
-  it('report a port in use by another process, and serve it once it is free', async () => {
+  it('reports a localhost node port in use by another process, and serves it once it is free', async () => {
     const world = new World(lab, agent, 4);
     await world.apply([]);
     await lab.node.serve({ protocol: 'TCP', port: NODE_PORT, address: '127.0.0.1' });
@@ -184,7 +184,7 @@ describe('node ports on localhost in mode nftables', () => {
     });
   });
 
-  it('are released when the agent exits, and served again when it is back', async () => {
+  it('closes localhost node ports when the agent exits, and serves them again after a restart', async () => {
     const world = new World(lab, agent, 4);
     await world.apply(objects(world, [world.pod(0)]));
     await waitFor('the pod answers', async () => {
@@ -203,7 +203,7 @@ describe('node ports on localhost in mode nftables', () => {
     });
   });
 
-  it('stay open until their connections end when a changed configuration file restarts the agent', async () => {
+  it('delays a restart for a changed configuration file until connections to localhost node ports end', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'portwide-e2e-localhost-'));
     try {
       const file = join(directory, 'config.conf');
@@ -228,7 +228,7 @@ describe('node ports on localhost in mode nftables', () => {
     }
   });
 
-  it('are not opened without localhost among --nodeport-addresses', async () => {
+  it('opens no localhost node port without localhost in --nodeport-addresses', async () => {
     const world = new World(lab, agent, 4);
     await agent.stop();
     await agent.start([

@@ -66,7 +66,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       await lab?.destroy();
     });
 
-    it('count its rules as in the kernel', () =>
+    it('counts the rules that the kernel has', () =>
       eventually(async () => {
         const scraped = await scrape(lab);
         for (const [family, ip_family] of FAMILIES) {
@@ -80,7 +80,7 @@ for (const variant of ['nft', 'legacy'] as const) {
         }
       }));
 
-    it('measure how long a change of an endpoint took', async () => {
+    it('measures how long a change of an endpoint took', async () => {
       const name = 'kubeproxy_network_programming_duration_seconds_count';
       const changed = sliceManifest('all', 4, lab.pods);
       assert.equal((await scrape(lab)).value(name), undefined);
@@ -94,7 +94,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       });
     });
 
-    it('report refused Services', async () => {
+    it('reports refused Services', async () => {
       const spec = { clusterIPs: ['10.96.0.11'], type: 'NodePort' };
       await agent.apply([service, serviceManifest('bad', { annotations: ALL_PORTS, spec })]);
       const scraped = await scrape(lab);
@@ -102,7 +102,7 @@ for (const variant of ['nft', 'legacy'] as const) {
       assert.equal(scraped.value('portwide_all_ports_services', { kind: 'all' }), 1);
     });
 
-    it('count restores after an external removal', async () => {
+    it('counts restores after another program removes rules', async () => {
       const lost = () =>
         agent.log
           .filter(({ msg }) => msg === 'rules were changed by another program; restoring them')
@@ -111,7 +111,7 @@ for (const variant of ['nft', 'legacy'] as const) {
         [['-t', 'nat', '-F', 'KUBE-PROXY-CANARY'], /^chain KUBE-PROXY-CANARY of table nat$/],
         [['-t', 'filter', '-F', 'FORWARD'], /^jump from FORWARD to KUBE-\S+ in table filter$/],
       ] as const) {
-        // Repeated in case a periodic full sync restored it.
+        // Remove the rule repeatedly, in case a periodic full sync restores the rule.
         await waitFor('the removal is detected', async () => {
           await lab.node.exec(`iptables-${variant}`, args);
           return lost().some((what) => expected.test(String(what)));
@@ -119,14 +119,14 @@ for (const variant of ['nft', 'legacy'] as const) {
       }
     });
 
-    it('report the mode and build', async () => {
+    it('reports the mode and the build', async () => {
       assert.equal(await get(lab, '/proxyMode'), 'iptables');
       assert.equal(await get(lab, '/healthz'), 'ok');
       const slis = new Scrape(await get(lab, '/metrics/slis'));
       assert.equal(slis.value('kubernetes_healthcheck', { name: 'ping' }), 1);
     });
 
-    it('pass promtool check metrics', async () => {
+    it('passes promtool check metrics', async () => {
       assert.deepEqual(
         (await promtoolProblems(await get(lab, '/metrics'))).sort(),
         KUBE_PROXY_PROBLEMS,
@@ -167,7 +167,7 @@ describe('metrics of an agent on nftables', () => {
     return Object.fromEntries(own.map(({ labels, value }) => [labels.map, value]));
   };
 
-  it('count its elements as in the kernel, through changes and external changes', async () => {
+  it('counts the elements that the kernel has, after changes of Services and of other programs', async () => {
     const all = serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } });
     const web = serviceManifest('web', {
       spec: {
@@ -208,7 +208,7 @@ describe('metrics of an agent on nftables', () => {
     await eventually(async () => assert.deepEqual(await reported('IPv4'), before));
   });
 
-  it('report the mode, and no failures', async () => {
+  it('reports mode nftables, and no failures', async () => {
     assert.equal(await get(lab, '/proxyMode'), 'nftables');
     const scraped = await scrape(lab);
     for (const kind of ['sync', 'cleanup']) {
@@ -237,7 +237,7 @@ describe("an agent's writes to the API server", () => {
     return () => text.split('\n').slice(0, -1);
   }
 
-  it('are Events about its start and refused Services; its requests are counted', async () => {
+  it('writes only Events about its start and refused Services, and counts its requests', async () => {
     const refused = serviceManifest('bad', {
       annotations: ALL_PORTS,
       spec: { clusterIPs: VIPS, type: 'NodePort' },
@@ -265,7 +265,7 @@ describe("an agent's writes to the API server", () => {
         'ServeService',
         `spec.type: ${message}`,
         'Service bad uid-1',
-        // Every node's agent reports it.
+        // The agent of every node reports this Event.
         'portwide',
       ],
     ]);

@@ -156,7 +156,7 @@ describe('life cycle of an agent on nftables', () => {
     );
   });
 
-  it('keeps rules when the agent exits', async () => {
+  it('keeps the nftables table when the agent exits', async () => {
     await agent.apply(services(pods(0)));
     await agent.stop();
     for (const vip of VIPS) assert.equal(answered(await lab.client.tcp(vip, 4000)).host, 'pod-1');
@@ -312,7 +312,7 @@ describe('life cycle of an agent on nftables', () => {
     assert.equal(replaced, await tables());
   });
 
-  it('loses and rejects no connection while endpoints change, as long as there is one', async function () {
+  it('loses and rejects no connection while endpoints change, as long as one endpoint remains', async function () {
     this.timeout(180_000);
     /** A Service has pods times ports endpoints; other pods have the rest. */
     const grown = (count: number, spec: object): Manifest[] => [
@@ -459,7 +459,7 @@ describe('life cycle of an agent on nftables', () => {
     }
   });
 
-  it('follows changes of externalTrafficPolicy', async () => {
+  it('applies changes of externalTrafficPolicy', async () => {
     const [remote] = lab.remotePods;
     assert.ok(remote);
     const vip = '203.0.113.5';

@@ -188,7 +188,7 @@ describe('the previous and the new proxy', () => {
   }
 
   for (const variant of VARIANTS) {
-    it(`takeover by nftables from kube-proxy's mode iptables, iptables-${variant}`, async () => {
+    it(`takes over from kube-proxy's mode iptables (iptables-${variant}) to nftables without a gap`, async () => {
       for (const family of FAMILIES) {
         const input = kubeProxyIptables(cluster(family));
         await lab.node.exec(iptablesTool(variant, family, 'restore'), ['--noflush'], { input });
@@ -199,7 +199,7 @@ describe('the previous and the new proxy', () => {
       assert.equal(stdout, '0', 'no agent would restore what its rules open');
     });
 
-    it(`takeover by nftables from Portwide's mode iptables-${variant}, and back`, async () => {
+    it(`takes over from Portwide's mode iptables (iptables-${variant}) to nftables and back without a gap`, async () => {
       agent.write('objects', services());
       await agent.start(iptables(variant));
       await agent.stop();
@@ -210,7 +210,7 @@ describe('the previous and the new proxy', () => {
       await takeOver(NFTABLES, ['nft', 'legacy', 'kube-proxy']);
     });
 
-    it(`takeover by iptables-${variant} from kube-proxy's mode nftables`, async () => {
+    it(`takes over from kube-proxy's mode nftables to iptables-${variant} without a gap`, async () => {
       for (const family of FAMILIES) {
         await lab.node.exec('nft', ['-f', '-'], { input: kubeProxyNftables(cluster(family)) });
       }
@@ -218,7 +218,7 @@ describe('the previous and the new proxy', () => {
     });
   }
 
-  it("takeover by nftables from kube-proxy's mode nftables", async () => {
+  it("takes over from kube-proxy's mode nftables to Portwide's without a gap", async () => {
     for (const family of FAMILIES) {
       await lab.node.exec('nft', ['-f', '-'], { input: kubeProxyNftables(cluster(family)) });
     }

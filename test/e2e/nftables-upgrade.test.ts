@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { allPortsAffinityMap } from '../../nftables/maps.ts';
-import { staticServiceChains, tableDeclarations } from '../../nftables/static-chains.ts';
+import { staticServiceChains, tableDeclarationScript } from '../../nftables/static-chains.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { modeOptions } from '../nftables/options.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -36,7 +36,7 @@ const TABLE = readFileSync(new URL('nftables-earlier-names.nft', import.meta.url
 const declaredNames = (script: string) =>
   [...script.matchAll(/^\s*(?:chain|set|map) (\S+) \{/gm)].map(([, name = '']) => name);
 const CURRENT_NAMES = declaredNames(
-  tableDeclarations(staticServiceChains(modeOptions()), 'IPv4'),
+  tableDeclarationScript(staticServiceChains(modeOptions()), 'IPv4'),
 ).concat(allPortsAffinityMap(0));
 /** Names of chains, sets and maps that only the earlier table has. */
 const EARLIER_NAMES = new Set(declaredNames(TABLE).filter((name) => !CURRENT_NAMES.includes(name)));

@@ -104,7 +104,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
     const outcome = async (address: string) =>
       (await pod.tcp(address, PORT, { timeoutMs: 500 })).outcome;
 
-    it('allow the resolved addresses for the pod, and no others, in both families', async () => {
+    it('allows the resolved addresses for the pod, and no others, in both families', async () => {
       for (const [number, type, vip] of [
         [1, 'A', VIPS[0]],
         [2, 'AAAA', VIPS[1]],
@@ -123,7 +123,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await outcome(addressOf(1, 'AAAA')), 'timeout');
     });
 
-    it('expire by --fqdn-ttl-floor and --fqdn-ttl-cap, whatever the TTL', async () => {
+    it('expires resolved addresses by --fqdn-ttl-floor and --fqdn-ttl-cap, whatever the TTL', async () => {
       const sets = async () =>
         (await lab.node.exec('nft', ['list', 'table', 'ip', POLICY_TABLE])).stdout;
       for (const [name, number, timeout] of [
@@ -137,11 +137,11 @@ for (const mode of ['nftables', 'iptables'] as const) {
       }
     });
 
-    it('cover the first lookup after the first policy with a domain name', async () => {
+    it('allows the addresses of the first lookup after the first policy with a domain name', async () => {
       // The last policy has domain names.
       agent.write('policies', policies().slice(0, -1));
       await queueing(false);
-      // Queueing starts before it is needed.
+      // The agent reads the queue before the first policy needs the queue.
       await waitFor('the queue has a reader', async () => {
         const { stdout } = await lab.node.exec('cat', ['/proc/net/netfilter/nfnetlink_queue']);
         return new RegExp(`^ *${DNS_QUEUE} `, 'm').test(stdout);
@@ -152,7 +152,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await outcome(addressOf(7, 'A')), 'answered');
     });
 
-    it('survive a killed agent, which breaks neither DNS nor known addresses', async () => {
+    it('keeps DNS working and known addresses allowed when the agent is killed', async () => {
       await agent.kill();
       assert.equal(await outcome(addressOf(1, 'A')), 'answered');
       assert.equal(await dig('a4.example.com'), addressOf(4, 'A'));
@@ -172,7 +172,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       });
     });
 
-    it('restore the queue rules after nft flush ruleset', async () => {
+    it('restores the DNS queue rules after nft flush ruleset', async () => {
       await lab.node.exec('nft', ['flush', 'ruleset']);
       await queueing(true);
       await waitFor('DNS works', async () => (await dig('a1.example.com')) !== '');
@@ -181,7 +181,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       });
     });
 
-    it('give a new policy the known addresses at once', async () => {
+    it('applies known addresses to a new policy at once', async () => {
       agent.write('more', [
         adminPolicy('AdminNetworkPolicy', 'more', {
           priority: 0,
@@ -211,7 +211,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       );
     });
 
-    it("keep known addresses through changes of a policy's peers", async () => {
+    it("keeps known addresses through changes of a policy's peers", async () => {
       const [four, six] = [addressOf(1, 'A'), addressOf(2, 'AAAA')];
       await waitFor('both addresses are known', async () => {
         await dig('a1.example.com');
@@ -246,7 +246,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(lost, []);
     });
 
-    it('remove the queue without the flag, and with cleanup', async () => {
+    it('removes the DNS queue rules without --network-policy, and with cleanup', async () => {
       await agent.stop();
       assert.equal(await queues(), 2);
       await agent.start(flags);

@@ -120,7 +120,7 @@ describe('random network policies', () => {
     await lab.node.exec('conntrack', ['-F']);
   }
 
-  /** For each probe, whether it was answered. */
+  /** Whether each probe was answered. */
   async function reached(some: readonly (Probe & { readonly allowed: boolean })[]) {
     const byHost = Map.groupBy(some, ({ host }) => host);
     const answers = new Map<Probe, boolean>();

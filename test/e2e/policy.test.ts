@@ -221,7 +221,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(await between(pod(1), pod(0)), ALLOWED);
     });
 
-    it('follows a CIDRGroup that changes', async () => {
+    it('applies changes of a CIDRGroup', async () => {
       const policy = adminPolicy('AdminNetworkPolicy', 'groups', {
         priority: 1,
         subject: { pods: { namespaceSelector: {}, podSelector: about.podSelector } },
@@ -325,7 +325,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       );
     });
 
-    it('allows never more and never less than before and after, when killed during churn', async () => {
+    it('allows no more than the old or the new policies when killed during churn, and no less', async () => {
       const churn = (round: number) =>
         write(
           denyAll(),
@@ -446,7 +446,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(fault?.policy, 'NetworkPolicy default/bad');
     });
 
-    it('stays in force when the agent exits, and is removed by an agent without --network-policy', async () => {
+    it('keeps policies in force when the agent exits; an agent without --network-policy removes them', async () => {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
       await agent.stop();
@@ -459,7 +459,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await waitFor('it logs that', () => removed().length === 1);
     });
 
-    it('is removed by cleanup', async () => {
+    it('removes the policy table with cleanup', async () => {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
       assert.equal(await tables(), TABLES.length);

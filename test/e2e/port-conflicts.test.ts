@@ -21,7 +21,7 @@ describe('listening ports of the agent', () => {
   });
   after(async () => lab?.destroy());
 
-  it('are reported by Events on the Node and the Service when in use', async () => {
+  it('reports listening ports in use by Events on the Node and the Service', async () => {
     // The API server itself uses the port of all three.
     const double = await RemoteDouble.start(lab.node.spawn);
     const { port } = double;
@@ -62,7 +62,7 @@ describe('listening ports of the agent', () => {
     await double.kill();
   });
 
-  it('stay served for Services that use them too, with a warning, as with faulty manifests', async () => {
+  it('serves Services on listening ports of the node, and warns', async () => {
     const agent = new Agent(lab);
     try {
       const web = { clusterIPs: ['10.96.0.11'], externalIPs: [lab.node.ipv4] };
@@ -115,7 +115,7 @@ describe('listening ports of the agent', () => {
     }
   });
 
-  it('end the agent with --bind-address-hard-fail when in use', async () => {
+  it('exits with --bind-address-hard-fail when a listening port is in use', async () => {
     const double = await RemoteDouble.start(lab.node.spawn);
     const { port } = double;
     for (const flag of ['--metrics-bind-address', '--healthz-bind-address']) {

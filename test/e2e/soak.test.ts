@@ -27,7 +27,7 @@ const AT_A_TIME = 250;
 const RECOVERY_MS = 60_000;
 /**
  * Bytes that may remain per change: a quarter of the smallest object, so that a leak on every third
- * change would be detected. Optimized code uses some of it.
+ * change would be detected. Optimized code of V8 uses some of this memory.
  */
 const LEAK = 128;
 
@@ -182,7 +182,7 @@ describe('an agent under continuous changes and faults', function () {
     return lines;
   };
 
-  it('uses no more memory, and has the rules of a new agent', async () => {
+  it('does not use more memory over time, and has the rules of a new agent', async () => {
     await round();
     await settle();
     const initialHeap = await usage();

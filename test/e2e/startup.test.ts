@@ -135,13 +135,13 @@ exec ip6tables-nft-restore "$@"
     `Node "node" from ${where}`,
   ];
 
-  it('that does not resolve: is not ready, names it, and stays alive', async () => {
+  it('is not ready, names the API server, and stays alive while the API server name does not resolve', async () => {
     agent.launch([...FLAGS, '--master=https://api-server.invalid:6443']);
     const waitingFor = listedFrom('the API server api-server.invalid:6443');
     await looksLike('it waits', { ...WAITING, waitingFor });
   });
 
-  it('whose address is corrected in the kubeconfig: becomes ready without a restart', async () => {
+  it('becomes ready without a restart when the address in the kubeconfig is corrected', async () => {
     const kubeconfig = join(commands, 'kubeconfig');
     const use = (url: string) =>
       writeFileSync(
@@ -160,7 +160,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it is ready', READY);
   });
 
-  it('that forbids everything at first: becomes ready when it no longer does', async () => {
+  it('becomes ready once the API server no longer forbids its requests', async () => {
     const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     await feed.double.call('fail', { fault, times: ALWAYS });
     agent.launch(FLAGS);
@@ -169,7 +169,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it is ready', READY);
   });
 
-  it('that forbids one kind: names the kind', async () => {
+  it('names the kind that the API server forbids', async () => {
     const fault = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
     await feed.double.call('fail', { fault, resource: 'endpointslices', times: ALWAYS });
     agent.launch(FLAGS);
@@ -177,7 +177,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it waits for these', { ...WAITING, waitingFor });
   });
 
-  it('that becomes unavailable: stays ready, but not after a restart', async () => {
+  it('stays ready when the API server becomes unavailable, but is not ready after a restart', async () => {
     agent.launch(FLAGS);
     await looksLike('it is ready', READY);
     await feed.double.call('close');
@@ -196,7 +196,7 @@ exec ip6tables-nft-restore "$@"
     assert.deepEqual(written.slice(0, 2), [0, 0], 'it only waited for a full sync');
   });
 
-  it('with one family that cannot be written: is not ready, and serves the other', async () => {
+  it('is not ready when the rules of one family cannot be written, and serves the other', async () => {
     // Existing rules would only be compared, not written.
     await lab.node.exec('ip6tables-nft', ['-t', 'nat', '-F']);
     writeFileSync(broken(), '');
@@ -214,7 +214,7 @@ exec ip6tables-nft-restore "$@"
     await looksLike('it is ready', READY);
   });
 
-  it('without its Node: waits for that', async () => {
+  it('waits for its Node object before it is ready', async () => {
     const node = nodeManifest([lab.node.ipv4, lab.node.ipv6]);
     await feed.double.call('delete', node);
     agent.launch(FLAGS);
@@ -223,7 +223,7 @@ exec ip6tables-nft-restore "$@"
       nodeMissing: 1,
       waitingFor: [`Node "node" (${server()} has no such object)`],
     });
-    // Meanwhile it follows Services without writing rules.
+    // While the agent waits, it tracks Services without writing rules.
     const other = (port: number) =>
       serviceManifest('other', { spec: { clusterIPs: [OTHER_VIP], ports: [{ port }] } });
     for (const port of [81, 82, 83]) {

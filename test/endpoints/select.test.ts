@@ -189,7 +189,7 @@ describe('select: topology hints', () => {
     it(title, () => assert.deepEqual(select(endpoints).cluster, expected));
   }
 
-  it('does not restrict the local set', () => {
+  it('does not restrict the local set by topology hints', () => {
     assert.deepEqual(select([near, { ...far, nodeName: 'node-a' }]).local, [
       '10.0.0.1',
       '10.0.0.2',

@@ -43,7 +43,7 @@ describe('check-machine: requirements of the demo and the tests', () => {
     writeFileSync(join(directory, command), script, { mode: 0o755 });
   };
 
-  it('prints nothing if all requirements are met', async () => {
+  it('prints nothing if the machine meets all requirements', async () => {
     assert.deepEqual(await check({}), { status: 0, stdout: '', stderr: '' });
   });
 
@@ -60,7 +60,7 @@ describe('check-machine: requirements of the demo and the tests', () => {
     );
   });
 
-  it('names missing capabilities', async () => {
+  it('prints missing capabilities', async () => {
     const command = ['setpriv', '--bounding-set=-all', '--inh-caps=-all', SCRIPT];
     const { status, stderr } = await check({ command });
     assert.equal(status, 1);

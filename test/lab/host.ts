@@ -48,7 +48,9 @@ export interface HeldConnection {
   readonly reply: ServerReply;
   /** The client's source port. */
   readonly localPort: number;
-  /** False once either side has closed it. Silently dropped packets are not detected. */
+  /**
+   * False once either side has closed the connection. Silently dropped packets are not detected.
+   */
   readonly alive: boolean;
   /**
    * Sends a line and returns the echo.

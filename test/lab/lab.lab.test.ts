@@ -82,7 +82,7 @@ describe('lab: createLab()', () => {
         );
       });
 
-      it('has no route from the host elsewhere to a pod', async () => {
+      it('has no route from host elsewhere to a pod', async () => {
         assert.equal(await pod1.ping(address(lab.elsewhere), 200), false);
       });
 
@@ -237,7 +237,7 @@ describe('lab: createLab()', () => {
     await assert.rejects(remote.serve({ protocol: 'TCP', ports: [80] }), /EADDRINUSE/);
   });
 
-  it('stops serving every port', async () => {
+  it('stops a server on every port', async () => {
     await pod2.serveEveryPort();
     const during = await lab.client.udp(pod2.ipv4, 4000);
     assert.equal(during.outcome, 'answered');
@@ -257,7 +257,7 @@ describe('lab: createLab()', () => {
     assert.doesNotMatch(await iptablesRules(lab.node2, 'nft', 6, 'filter'), /LAB-LEGACY/);
   });
 
-  it('serves every port with legacy iptables too', async () => {
+  it('serves every port with iptables-legacy too', async () => {
     const other = await createLab({ pods: 1, remotePods: 0, podRules: 'legacy' });
     try {
       const [pod] = other.pods as [Host];

@@ -54,7 +54,7 @@ export interface ReachRequest {
   readonly targets: readonly ReachTarget[];
   /** Number of expected answers. */
   readonly awaited: number;
-  /** Milliseconds to wait for them. */
+  /** Milliseconds to wait for the answers. */
   readonly timeoutMs: number;
   /** Milliseconds to wait for further answers after that. */
   readonly quietMs: number;

@@ -3,7 +3,7 @@ import { pino } from 'pino';
 import { createMetricSources } from '../../agent/metric-sources.ts';
 import { createObserver } from '../../agent/observer.ts';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
-import { createMetrics, initFamily } from '../../metrics/metrics.ts';
+import { createMetrics, initFamilyCounters } from '../../metrics/metrics.ts';
 import {
   type ConfigChanges,
   NO_CONFIG_CHANGES,
@@ -81,7 +81,7 @@ export function fakeAgent(options: { conntrackMs?: number; deletedEntries?: numb
     { name: 'AllPorts', stage: 'BETA', isEnabled: true },
     { name: 'ComponentFlagz', stage: 'BETA', isEnabled: false },
   ]);
-  for (const { family } of backends) initFamily(metrics, family);
+  for (const { family } of backends) initFamilyCounters(metrics, family);
   const log: LogLine[] = [];
   const refusalChanges: RefusalChanges[] = [];
   const families = backends.map((backend) => {

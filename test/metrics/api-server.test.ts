@@ -10,7 +10,7 @@ describe('api-server: apiServerMetrics()', () => {
   const scrape = async () => new Scrape(await registry.metrics());
   const host = '10.96.0.1:443';
 
-  it("use client-go's label value for a request without a response", async () => {
+  it("uses client-go's label value for a request without a response", async () => {
     metrics.request({ method: 'GET', host, code: 200, seconds: 0.1 });
     metrics.request({ method: 'GET', host, code: undefined, seconds: 30 });
     const scraped = await scrape();
@@ -22,7 +22,7 @@ describe('api-server: apiServerMetrics()', () => {
     assert.equal(sum, 30.1);
   });
 
-  it('have a series for each watched kind', async () => {
+  it('exports a series for each watched kind', async () => {
     metrics.watchOpen('Service', true);
     metrics.watchOpen('EndpointSlice', true);
     metrics.watchOpen('EndpointSlice', false);
@@ -34,7 +34,7 @@ describe('api-server: apiServerMetrics()', () => {
     assert.ok(last !== undefined && last > 0);
   });
 
-  it('count stale watches from 0 on, so that the first one is an increase', async () => {
+  it('counts stale watches from 0 on, so that the first one is an increase', async () => {
     metrics.watchOpen('Pod', false);
     const count = async () =>
       (await scrape()).value('portwide_api_stalled_watches_total', { kind: 'Pod' });
@@ -44,7 +44,7 @@ describe('api-server: apiServerMetrics()', () => {
     assert.equal(await count(), 1);
   });
 
-  it('have no series for a CRD that is not installed or was removed', async () => {
+  it('exports no series for a CRD that is not installed or was removed', async () => {
     metrics.watchOpen('CIDRGroup', true);
     metrics.upToDate('CIDRGroup');
     metrics.watchOpen('CIDRGroup', false);

@@ -91,7 +91,7 @@ async function scrapeOf(metrics: ReturnType<typeof createDnsMetrics>): Promise<S
 
 describe('dns: metrics of the DNS server', () => {
   for (const [name, type, labels, buckets = []] of ROWS) {
-    it(name, async () => {
+    it(`exports ${name} with its type, labels and buckets`, async () => {
       const metric = (await scrapeOf(experienced())).metrics.get(name);
       assert.ok(metric !== undefined, 'missing');
       assert.equal(metric.type, type);
@@ -102,7 +102,7 @@ describe('dns: metrics of the DNS server', () => {
     });
   }
 
-  it('are exactly those in docs/operate/metrics.md with these prefixes', async () => {
+  it('exports exactly the metrics of docs/operate/metrics.md with these prefixes', async () => {
     const { metrics } = await scrapeOf(experienced());
     const names = [...metrics.keys()].filter(
       (name) => name.startsWith('coredns_') || name.startsWith('portwide_dns_'),
@@ -119,7 +119,7 @@ describe('dns: metrics of the DNS server', () => {
     );
   });
 
-  it('have the values that CoreDNS would have', async () => {
+  it('exports the values that CoreDNS would have', async () => {
     const metrics = experienced();
     const other = { ...QUERY, transport: 'tcp', family: 'IPv6', zone: '', by: 'forward' } as const;
     metrics.served({ ...other, query: { type: 64, edns: undefined }, rcode: 11 });
@@ -158,7 +158,7 @@ describe('dns: metrics of the DNS server', () => {
     assert.equal(scrape.value('portwide_dns_tcp_connections'), 4);
   });
 
-  it('pass promtool check metrics', async () => {
+  it('passes promtool check metrics', async () => {
     assert.deepEqual(await promtoolProblems(await experienced().registry.metrics()), []);
   });
 });

@@ -219,7 +219,7 @@ describe('names: metric names', () => {
   });
 
   for (const [name, type, labels, buckets] of ALL) {
-    it(name, () => {
+    it(`exports ${name} with its type, labels and buckets`, () => {
       const metric = scraped.metrics.get(name);
       assert.ok(metric !== undefined, 'missing');
       assert.equal(metric.type, type);
@@ -229,14 +229,14 @@ describe('names: metric names', () => {
     });
   }
 
-  it('include all metrics of the dashboard and the alerts', () => {
+  it('exports all metrics of the dashboard and the alerts', () => {
     for (const [name, { type, labels }] of Object.entries(METRIC_NAMES)) {
       const row = ALL.find(([known]) => known === name);
       assert.deepEqual(row?.slice(1, 3), [type, labels.toSorted()], name);
     }
   });
 
-  it('include no others with these prefixes', () => {
+  it('exports no unlisted metric', () => {
     const names = [...scraped.metrics.keys()].filter((name) => !/^(nodejs|process)_/.test(name));
     const known = ALL.map(([name]) => name);
     assert.deepEqual(

@@ -4,7 +4,7 @@ import { fakeAgent } from './agent.ts';
 import { KUBE_PROXY_PROBLEMS, promtoolProblems } from './promtool.ts';
 
 describe('promtool check metrics', () => {
-  it('rejects only names of kube-proxy', async () => {
+  it('promtool rejects only names of kube-proxy', async () => {
     const { backends, table, metrics, start } = fakeAgent();
     backends[0].has = { rules: new Map([['nat', 1]]), marks: { inUse: 1, waiting: 0 } };
     table.upsert(service({ portsAnnotation: 'all' }));
@@ -17,7 +17,7 @@ describe('promtool check metrics', () => {
     );
   });
 
-  it('rejects other wrong names', async () => {
+  it('promtool rejects other wrong names', async () => {
     assert.equal((await promtoolProblems('# TYPE wrong_total gauge\nwrong_total 1\n')).length, 2);
   });
 });

@@ -31,7 +31,7 @@ describe('server: metricsHandler()', () => {
     return { code: answer.status, type, body: await answer.text() };
   };
 
-  it('responds like kube-proxy', async () => {
+  it('serves the pages of kube-proxy with the same bodies', async () => {
     await start({ configuration: () => ({ kind: 'KubeProxyConfiguration', mode: 'iptables' }) });
     assert.deepEqual(await get('/healthz'), { code: 200, type: TEXT, body: 'ok' });
     assert.deepEqual(await get('/healthz?verbose'), { code: 200, type: TEXT, body: 'ok' });
@@ -46,7 +46,7 @@ describe('server: metricsHandler()', () => {
     assert.equal(new Scrape(body).value('some_total'), 3);
   });
 
-  describe('has the z-pages of the process', () => {
+  describe('z-pages of the process', () => {
     const started = Date.now() - 3_725_000;
     const statusz = { component: 'portwide', started, version: '1.2.3' };
     const flagz = { component: 'portwide', flags: { v: '2', cleanup: 'false' } };
@@ -61,7 +61,7 @@ describe('server: metricsHandler()', () => {
       };
     };
 
-    it('as text', async () => {
+    it('serves z-pages as text', async () => {
       for (const accept of ['*/*', 'text/plain', 'text/plain;charset=UTF-8', 'a/b, text/*;q=0.5']) {
         const { code, type, body } = await ask('/statusz', accept);
         assert.deepEqual([code, type], [200, TEXT], accept);
@@ -75,7 +75,7 @@ describe('server: metricsHandler()', () => {
       assert.match(body, /^\nportwide flags\n.*\n\ncleanup=false\nv=2\n$/);
     });
 
-    it('as objects, for clients that request a supported version', async () => {
+    it('serves z-pages as objects, for clients that request a supported version', async () => {
       for (const v of ['v1alpha1', 'v1beta1']) {
         const of = (as: string) => `application/json;v=${v};g=config.k8s.io;as=${as}`;
         const status = await ask('/statusz', of('Statusz'));
@@ -100,7 +100,7 @@ describe('server: metricsHandler()', () => {
       }
     });
 
-    it('and refuses other media types', async () => {
+    it('refuses z-pages in other media types', async () => {
       for (const accept of [
         'application/json',
         'application/xml',
@@ -144,7 +144,7 @@ describe('server: metricsHandler()', () => {
     assert.equal((await slis()).value('some_total'), undefined);
   });
 
-  it('returns 500 with the error', async () => {
+  it('returns 500 with the error when a page fails', async () => {
     await start({
       configuration: () => {
         throw new Error('no configuration');

@@ -14,7 +14,7 @@ const START = Date.UTC(2026, 0, 1);
 const seconds = (time: number) => time / 1000;
 
 describe('values: metric values', () => {
-  it('report state of other modes that remains, with the reason', async () => {
+  it('reports state of other modes that remains, with the reason', async () => {
     const { remaining, scrape } = fakeAgent();
     const values = async () => {
       const scraped = await scrape();
@@ -38,7 +38,7 @@ describe('values: metric values', () => {
     assert.deepEqual(await values(), [0, 0, 0, 0]);
   });
 
-  it('report a pending restart after a change of the configuration file, and count such changes', async () => {
+  it('reports a pending restart after a change of the configuration file, and counts such changes', async () => {
     const { config, scrape } = fakeAgent();
     const values = async () => {
       const scraped = await scrape();
@@ -54,7 +54,7 @@ describe('values: metric values', () => {
     assert.deepEqual(await values(), [1, 3, 2, 1]);
   });
 
-  it('report enabled feature gates', async () => {
+  it('reports enabled feature gates', async () => {
     const scraped = await fakeAgent().scrape();
     const isOn = (name: string) =>
       scraped.value('kubernetes_feature_enabled', { name, stage: 'BETA' });
@@ -64,7 +64,7 @@ describe('values: metric values', () => {
   beforeEach(() => mock.timers.enable({ apis: ['Date'], now: START }));
   afterEach(() => mock.timers.reset());
 
-  it('measure syncs by kind', async () => {
+  it('measures full and partial syncs separately', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent({ conntrackMs: 30 });
     backends[0].takes = 200;
     table.upsert(service({ portsAnnotation: 'all' }));
@@ -89,7 +89,7 @@ describe('values: metric values', () => {
     assert.deepEqual(await counts(), [3, 1, 2], 'a failed sync counts');
   });
 
-  it('report when a sync was queued and when one last succeeded', async () => {
+  it('reports when a sync was queued and when one last succeeded', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     await start();
     const times = async () => {
@@ -117,7 +117,7 @@ describe('values: metric values', () => {
     ]);
   });
 
-  it('measure network programming latency', async () => {
+  it('measures network programming latency', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     table.upsert(service());
     await start();
@@ -139,7 +139,7 @@ describe('values: metric values', () => {
     assert.equal(scraped.value(`${name}_count`, V6), undefined);
   });
 
-  it('count changes of objects, in total and pending', async () => {
+  it('counts changes of objects, in total and pending', async () => {
     const { table, start, pass, scrape } = fakeAgent();
     const counts = async () => {
       const scraped = await scrape();
@@ -160,7 +160,7 @@ describe('values: metric values', () => {
     assert.deepEqual(await counts(), [1, 0, 2, 0]);
   });
 
-  it('count failures of iptables-restore from 0 on, and no other failures', async () => {
+  it('counts failures of iptables-restore from 0 on, and no other failures', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     const failures = async () => {
       const scraped = await scrape();
@@ -191,7 +191,7 @@ describe('values: metric values', () => {
     assert.deepEqual(await failures(), [3, 0, 1, 0]);
   });
 
-  it('count failed nftables syncs from 0 on, and no other failures', async () => {
+  it('counts failed nftables syncs from 0 on, and no other failures', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent();
     const failures = async () => {
       const scraped = await scrape();
@@ -215,7 +215,7 @@ describe('values: metric values', () => {
     }
   });
 
-  it('report the numbers of the backends', async () => {
+  it('reports the numbers of the backends', async () => {
     const { backends, table, pass, start, scrape } = fakeAgent({ deletedEntries: 3 });
     const [v4, v6] = backends;
     table.upsert(service({ portsAnnotation: 'all' }));
@@ -256,7 +256,7 @@ describe('values: metric values', () => {
     assert.equal(after.value('kubeproxy_sync_proxy_rules_iptables_last', { ...nat, ...V4 }), 0);
   });
 
-  it('count Services and Routes by kind', async () => {
+  it('counts Services and Routes by kind', async () => {
     const { table, refusalChanges, start, scrape } = fakeAgent();
     table.upsert(
       service({ name: 'all', portsAnnotation: 'all', clusterIPs: ['10.96.0.1', 'fd00::1'] }),
@@ -298,12 +298,15 @@ describe('values: metric values', () => {
     );
     const refused = (reason: string) => scraped.value('portwide_refused_services', { reason });
     assert.deepEqual([refused('NodePort'), refused('ExternalIPs'), refused('Ports')], [2, 2, 0]);
-    const noLocal = (policy: string) =>
+    const withoutLocalEndpoints = (policy: string) =>
       scraped.value('kubeproxy_sync_proxy_rules_no_local_endpoints_total', {
         traffic_policy: policy,
         ...V4,
       });
-    assert.deepEqual([noLocal('internal'), noLocal('external')], [2, 0]);
+    assert.deepEqual(
+      [withoutLocalEndpoints('internal'), withoutLocalEndpoints('external')],
+      [2, 0],
+    );
     assert.equal(scraped.value('portwide_build_info', { version: '1.2.3' }), 1);
     assert.equal(refusalChanges.flatMap(({ raised }) => raised).length, 4);
   });

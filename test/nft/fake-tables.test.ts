@@ -42,7 +42,7 @@ describe('fake-tables: a table of nf_tables in memory', () => {
     await fake.nft.run(SCRIPT);
   });
 
-  it('has the declared sets and chains, and no table before', async () => {
+  it('returns no table before the declaration, then the declared sets and chains', async () => {
     const { tables } = fake;
     assert.deepEqual(await tables.chains(), ['forward']);
     assert.deepEqual(

@@ -67,7 +67,7 @@ describe('monitor: watch of nf_tables', () => {
     assert.equal(timers.pending, 0);
   });
 
-  it('waits for the work that follows a load', async () => {
+  it('waits for the follow-up work of a load before it starts the watch', async () => {
     const { sockets, monitor, owner } = start();
     const loaded = monitor.register(owner('a'));
     const after = Promise.withResolvers<void>();

@@ -119,7 +119,8 @@ describe('affinity: stale affinity entries', () => {
         nodePort: 30_080,
         localEndpoints: [{ address: C, port: 8080 }],
       });
-    // Pods and the node use every endpoint, external clients only local ones; entries do not tell them apart.
+    // Pods and the node use every endpoint, external clients only local endpoints. Affinity entries do not distinguish
+    // these clients.
     const change = [[local(true, [A, B])], [local(true, [A])], 'affinity'] as const;
     assert.ok(isStale(...change, portEntry(B, LB)));
     assert.ok(!isStale(...change, portEntry(C, LB)));

@@ -350,7 +350,7 @@ describe('compile: elements and chains of a Route', () => {
     assert.match(rules[2] ?? '', /map @affinity$/);
   });
 
-  it('excludes a port besideAllPorts an all-ports Service from affinity updates', () => {
+  it('excludes a port beside an all-ports Service from affinity updates', () => {
     const besideAllPorts = { sharing: { [VIP]: { slot: 0, sharesWithAllPorts: true } } };
     assert.deepEqual(compiled(route({}, PODS), besideAllPorts)['affinity-update-ports'], [
       `${VIP} . tcp . 80 : accept`,
@@ -369,7 +369,7 @@ describe('compile: elements and chains of a Route', () => {
     assert.deepEqual(own['affinity-update-ports'], [`${VIP} . tcp . 80 : goto update-affinity-7`]);
   });
 
-  it('masquerades as the flags say', () => {
+  it('masquerades by --masquerade-all, the masquerade bit and the local detector', () => {
     const first = (options: Partial<NftPlanOptions>) =>
       compiled(route({}, PODS), { options }).chains['internal-port-2']?.[0];
     assert.equal(

@@ -3,7 +3,7 @@ import type { NftVerdict } from '../../netlink/nftables/tables.ts';
 import { elementDataText, elementKeyText, hasSameData } from '../../nft/element.ts';
 import { cidrBounds, hostCidr, portField, portKey } from '../../nft/keys.ts';
 import { elementFromKeyText, elementId, type MapElement } from '../../nftables/element.ts';
-import { overlapping } from '../../nftables/intervals.ts';
+import { overlappingElements } from '../../nftables/intervals.ts';
 import { endpointData, endpointElements } from '../../nftables/keys.ts';
 import {
   affinityMapDeclaration,
@@ -57,7 +57,7 @@ describe('element: identity and text', () => {
     key: Buffer.from('0af400010af40001', 'hex'),
   };
 
-  it('differs by map, key and end of the range', () => {
+  it('gives elements different ids by map, key and end of the range', () => {
     const wide = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/8');
     const narrow = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/16');
     const keys = [one, { ...one, map: 'cluster-ips' as const }, wide, narrow].map(elementId);
@@ -100,7 +100,7 @@ describe('element: overlapping ranges', () => {
   const ports = (from: number, to: number, vip = '203.0.113.1') =>
     rangeElement('service-ranges', vip, { from, to });
   const found = (old: readonly MapElement[], fresh: readonly MapElement[]) =>
-    overlapping(old, fresh, 'IPv4').map((element) => old.indexOf(element));
+    overlappingElements(old, fresh, 'IPv4').map((element) => old.indexOf(element));
 
   it('finds ranges that share a port of a VIP', () => {
     const old = [ports(1, 9), ports(10, 19), ports(20, 29), ports(15, 15, '203.0.113.2')];
@@ -112,7 +112,7 @@ describe('element: overlapping ranges', () => {
     assert.deepEqual(found(old, []), []);
   });
 
-  it('finds ranges only if they overlap in every field and are in one map', () => {
+  it('finds overlapping ranges only if they overlap in every field of one map', () => {
     const allowed = (from: number, to: number, cidr: string) =>
       rangeElement('allowed-ports', '203.0.113.1', { from, to }, cidr);
     const old = [allowed(1, 9, '10.0.0.0/8'), allowed(1, 9, '11.0.0.0/8'), ports(1, 9)];
@@ -121,7 +121,7 @@ describe('element: overlapping ranges', () => {
     assert.deepEqual(found(old, [allowed(1, 1, '0.0.0.0/1')]), [0, 1]);
   });
 
-  it('finds none in maps without ranges', () => {
+  it('finds no overlap in maps without ranges', () => {
     const element: MapElement = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
     assert.deepEqual(found([element], [element]), []);
   });

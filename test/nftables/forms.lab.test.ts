@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { nftFamily } from '../../nft/rule.ts';
-import { tableDeclarations } from '../../nftables/static-chains.ts';
+import { tableDeclarationScript } from '../../nftables/static-chains.ts';
 import { tableScript } from '../../nftables/table-script.ts';
 import type { LocalDetector } from '../../traffic/options.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
@@ -52,7 +52,7 @@ describe('forms: rules written by nft and by the agent', () => {
     await load(tableScript(chains, [], family));
     const fromText = rulesOnly(await helper.call('modeState', family));
     await namespace.run('nft', 'delete', 'table', nftFamily(family), 'portwide');
-    await load(tableDeclarations(chains, family));
+    await load(tableDeclarationScript(chains, family));
     await helper.call('modeRules', options, withAffinity);
     const fromBytes = rulesOnly(await helper.call('modeState', family));
     assert.equal(fromBytes.length, chains.length);
@@ -74,10 +74,10 @@ describe('forms: rules written by nft and by the agent', () => {
       ['nothing', undefined],
     ];
     for (const [detector, localDetector] of detectors) {
-      it(`is the same, ${family}, pods detector by ${detector}`, () =>
+      it(`nft and netlink write equal rules (${family}, pods detected by ${detector})`, () =>
         check({ family, localDetector, serviceCidrs: [cidrs[family]] }, withAffinity));
     }
-    it(`are equal for any masquerade bit (${family})`, async () => {
+    it(`nft and netlink write equal rules for any masquerade bit (${family})`, async () => {
       for (const masqueradeBit of [0, 31]) {
         const others = {
           masqueradeAll: true,

@@ -125,7 +125,7 @@ describe('fuzz: the kernel accepts the table of any valid cluster', () => {
   afterEach(() => namespace[Symbol.asyncDispose]());
 
   for (const family of IP_FAMILIES) {
-    it(`accepts every element and has the desired state (${family})`, async function () {
+    it(`accepts every element and then has the desired state (${family})`, async function () {
       this.timeout(180_000);
       const step: fc.Arbitrary<ClusterChange> = fc.oneof(
         { weight: 4, arbitrary: oneService(family) },

@@ -77,7 +77,7 @@ describe('incremental: incremental syncs of mode nftables', () => {
   }
 
   for (const family of IP_FAMILIES) {
-    it(`has the same state as after one full sync (${family})`, async function () {
+    it(`leaves the same table after incremental syncs as after one full sync (${family})`, async function () {
       this.timeout(180_000);
       await fc.assert(
         fc.asyncProperty(steps, async (all) => {

@@ -7,7 +7,7 @@ import { type NftCommand, nftCommand } from '../../nft/command.ts';
 import { elementDataText, elementKeyText } from '../../nft/element.ts';
 import { NftBackend } from '../../nftables/backend.ts';
 import { MAP_NAMES } from '../../nftables/maps.ts';
-import { chainFills, TABLE } from '../../nftables/static-chains.ts';
+import { chainRuleOperations, TABLE } from '../../nftables/static-chains.ts';
 import type { NodeAddresses } from '../../services/node-port-addresses.ts';
 import type { Route } from '../../services/route.ts';
 import { allChains, type ModeOptions, modeOptions } from './options.ts';
@@ -138,7 +138,7 @@ export const nftMode = {
   /** Writes the rules of all kinds of chains over netlink. */
   async modeRules(options: ModeOptions, withAffinity: boolean): Promise<void> {
     await withTable(options.family, (tables) =>
-      tables.transact(chainFills(allChains(options, withAffinity))),
+      tables.transact(chainRuleOperations(allChains(options, withAffinity))),
     );
   },
 };

@@ -102,7 +102,7 @@ describe('plan: diffs of map elements', () => {
     });
   });
 
-  it('is empty when a Route is updated without a change', () => {
+  it('returns an empty diff when a Route is updated without a change', () => {
     const plan = appliedPlan(route({}, [A]));
     assert.deepEqual(nextDiff(plan, [route({}, [A])]), EMPTY);
     plan.update([route({}, [A, B])], []);
@@ -113,7 +113,7 @@ describe('plan: diffs of map elements', () => {
     assert.deepEqual(nextDiff(plan, [alive]), EMPTY);
   });
 
-  it('is empty when a Route is added and removed, or removed and added, between diffs', () => {
+  it('returns an empty diff when a Route is added and removed, or removed and added, between diffs', () => {
     const plan = appliedPlan(route({}, [A]));
     const other = route({ id: 'other', clusterIP: '10.96.0.11' }, [B]);
     plan.update([other], []);
@@ -123,7 +123,7 @@ describe('plan: diffs of map elements', () => {
     assert.deepEqual(nextDiff(plan, [], ['never there']), EMPTY);
   });
 
-  it('combines several updates', () => {
+  it('combines several updates of a Route in one diff', () => {
     const plan = appliedPlan(route({}, [A]));
     plan.update([route({}, [A, B])], []);
     plan.update([route({}, [A, B, C])], []);
@@ -204,7 +204,7 @@ describe('plan: diffs of map elements', () => {
     assert.deepEqual(snapshot(swapped), snapshot(appliedPlan(second)));
   });
 
-  it('counts references in a snapshot', () => {
+  it('counts references of elements in a snapshot', () => {
     const [one, other] = [route({}, [A]), route({ id: 'other', clusterIP: '10.96.0.11' }, [A])];
     const plan = appliedPlan(one, other);
     assert.ok(
@@ -233,7 +233,7 @@ describe('plan: diffs of map elements', () => {
     assert.ok(adds.some((text) => text.startsWith(`service-ranges: ${VIP} . tcp . 150-250 `)));
   });
 
-  it('has the changed Routes before and after', () => {
+  it('returns changed Routes with their previous version in the diff', () => {
     const plan = appliedPlan(route({}, [A]));
     plan.update([route({}, [B]), route({ id: 'new' }, [C])], []);
     const { routes } = plan.diff();
@@ -247,7 +247,7 @@ describe('plan: diffs of map elements', () => {
     assert.deepEqual(plan.diff().routes, []);
   });
 
-  it('has each new chain once, after its jump targets', () => {
+  it('returns each new chain once, after its jump targets', () => {
     const plan = newPlan();
     snapshot(plan);
     const staticNames = new Set([...plan.chains()].map(({ name }) => name));

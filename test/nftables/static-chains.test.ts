@@ -50,7 +50,7 @@ describe('static-chains: base chains and static rules', () => {
     );
   });
 
-  it('accepts the health check node port in both checks, TCP only', () => {
+  it('accepts TCP to the health check node port before dispatch and before the endpoint check', () => {
     for (const name of ['services', 'service-endpoints-check']) {
       assert.equal(
         rules(name)[0],
@@ -70,7 +70,7 @@ describe('static-chains: base chains and static rules', () => {
     );
   });
 
-  it('has base chains with their hooks and priorities', () => {
+  it('declares base chains with their hooks and priorities', () => {
     const hooks = chains.flatMap(({ name, hook }) =>
       hook === undefined ? [] : [`${name}: ${hook} ${rules(name).join('; ')}`],
     );

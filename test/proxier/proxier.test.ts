@@ -137,7 +137,7 @@ const ADDRESSES = ['192.0.2.1', '2001:db8::1'];
 const dualStack = () => service({ clusterIPs: ['10.96.0.10', 'fd00::a'] });
 
 describe('proxier: sync of one family', () => {
-  it('deletes stale conntrack entries after the rules that it wrote, not of rules still to be written', async () => {
+  it('deletes stale conntrack entries of written rules only, after writing them', async () => {
     const backend = new FakeBackend('IPv4');
     const log: string[] = [];
     const gate = Promise.withResolvers<void>();
@@ -183,16 +183,16 @@ describe('proxier: health check node ports in one family', () => {
     return { backend, family };
   };
 
-  it('are reported once, after the rules are written', async () => {
+  it('reports changed health check node ports once, after the rules are written', async () => {
     const { family } = setUp();
     family.updateHealth([health('a/b', 1), health('a/c', 1)]);
     family.updateHealth([health('a/b', 2)]);
-    assert.deepEqual((await family.sync(true)).health, [health('a/b', 2), health('a/c', 1)]);
+    assert.deepEqual((await family.sync(true)).healthChanges, [health('a/b', 2), health('a/c', 1)]);
     assert.equal(family.hasChanges, false);
-    assert.deepEqual((await family.sync(false)).health, []);
+    assert.deepEqual((await family.sync(false)).healthChanges, []);
   });
 
-  it('are reported after a successful sync only, with the newest values', async () => {
+  it('reports changed health check node ports after a successful sync only, with the newest values', async () => {
     const { backend, family } = setUp();
     backend.failures = 2;
     family.updateHealth([health('a/b', 1), health('a/c', 1)]);
@@ -200,17 +200,17 @@ describe('proxier: health check node ports in one family', () => {
     const failing = family.sync(true);
     family.updateHealth([health('a/c', 0)]);
     await assert.rejects(failing);
-    assert.deepEqual((await family.sync(true)).health, [health('a/b', 1), health('a/c', 0)]);
+    assert.deepEqual((await family.sync(true)).healthChanges, [health('a/b', 1), health('a/c', 0)]);
   });
 
-  it('are reported with the next sync when they change during a sync', async () => {
+  it('reports health check node ports that change during a sync with the next sync', async () => {
     const { family } = setUp();
     family.updateHealth([health('a/b', 1)]);
     const first = family.sync(true);
     family.updateHealth([health('a/b', 2)]);
-    assert.deepEqual((await first).health, [health('a/b', 1)]);
+    assert.deepEqual((await first).healthChanges, [health('a/b', 1)]);
     assert.equal(family.hasChanges, true);
-    assert.deepEqual((await family.sync(false)).health, [health('a/b', 2)]);
+    assert.deepEqual((await family.sync(false)).healthChanges, [health('a/b', 2)]);
   });
 });
 
@@ -219,13 +219,13 @@ describe('proxier: node ports on localhost in one family', () => {
     route({ id: 'a/b', serviceKey: 'a/b', nodePort }, addresses);
   const emptyConntrack = { deleteStale: () => Promise.resolve(0) };
 
-  it('are not reported without proxiesLocalhost', async () => {
+  it('does not report localhost node ports without proxiesLocalhost', async () => {
     const family = new FamilyProxier(new FakeBackend('IPv4'), emptyConntrack);
     family.update([served(30_080, ['10.0.0.1'])], [], new Map());
     assert.deepEqual((await family.sync(true)).localhostNodePorts, []);
   });
 
-  it('are reported when they changed, once the rules are in force', async () => {
+  it('reports changed localhost node ports once the rules are in force', async () => {
     const backend = new FakeBackend('IPv4');
     const family = new FamilyProxier(backend, emptyConntrack, { proxiesLocalhost: true });
     const reported = async () =>
@@ -374,7 +374,7 @@ describe('proxier: scheduling', () => {
     }
   });
 
-  it('runs one more full sync when the watch starts, and then few', async () => {
+  it('runs one more full sync when the watch starts, and rare full syncs afterwards', async () => {
     const { backends, proxier, pass, sync } = build();
     const [v4] = backends;
     v4.applyMs = 1;
@@ -579,10 +579,10 @@ describe('proxier: scheduling', () => {
     await pass(0);
     assert.deepEqual(failures, []);
     const report = reports.find(({ family }) => family === 'IPv4');
-    assert.match(String(report?.flowError), /no conntrack/);
+    assert.match(String(report?.conntrackError), /no conntrack/);
   });
 
-  describe('for health', () => {
+  describe('queued syncs for health checks:', () => {
     const started = async (options?: Parameters<typeof build>[0]) => {
       const built = build(options);
       built.sync('Service', 'EndpointSlice', 'Node');
@@ -599,7 +599,7 @@ describe('proxier: scheduling', () => {
         .map((line) => line.slice(5))
         .filter((line, index, all) => line !== all[index - 1]);
 
-    it('queues nothing before all is known, then the first sync', async () => {
+    it('queues no sync before all objects and node addresses are known, then the first sync', async () => {
       const { table, events, proxier, pass, sync } = build();
       table.upsert(dualStack());
       sync('Service', 'EndpointSlice', 'Node');
@@ -610,7 +610,7 @@ describe('proxier: scheduling', () => {
       assert.deepEqual(v4(events), ['queued', 'synced']);
     });
 
-    it('a change of another family leaves a family in sync', async () => {
+    it('keeps a family in sync when only the other family changes', async () => {
       const { table, events, pass } = await started();
       table.upsert(service());
       await pass(0);
@@ -621,7 +621,7 @@ describe('proxier: scheduling', () => {
       );
     });
 
-    it('a change stays queued while syncs fail', async () => {
+    it('keeps a change queued while syncs fail', async () => {
       const { table, backends, events, pass } = await started();
       backends[0].failures = 2;
       table.upsert(service());
@@ -632,7 +632,7 @@ describe('proxier: scheduling', () => {
       assert.deepEqual(v4(events), ['queued', 'failed', 'failed full', 'synced']);
     });
 
-    it('a change during a sync is queued when the sync has ended', async () => {
+    it('queues a change that arrives during a sync when the sync has ended', async () => {
       const { table, backends, events, pass } = await started();
       const gate = Promise.withResolvers<void>();
       const apply = backends[0].apply.bind(backends[0]);
@@ -652,7 +652,7 @@ describe('proxier: scheduling', () => {
       assert.deepEqual(v4(events), ['queued', 'synced', 'queued', 'synced']);
     });
 
-    it('drift is queued, a periodic full sync is not', async () => {
+    it('queues drift, but not a periodic full sync', async () => {
       const { backends, events, pass } = await started();
       await pass(30_000);
       await pass(1000);
@@ -674,7 +674,7 @@ describe('proxier: scheduling', () => {
       backends[0].failures = 1;
       reports.length = 0;
       const reported = () =>
-        reports.flatMap(({ family, health }) =>
+        reports.flatMap(({ family, healthChanges: health }) =>
           health.map(({ port, localEndpoints }) => [family, port, localEndpoints]),
         );
       const balanced = service({

@@ -22,7 +22,7 @@ function counted(routes: readonly Route[]) {
         count: count(family, ({ match }) => match.kind === kind),
       })),
     ),
-    noLocal: families.flatMap((family) => [
+    withoutLocalEndpoints: families.flatMap((family) => [
       {
         family,
         policy: 'internal',
@@ -41,13 +41,13 @@ function counted(routes: readonly Route[]) {
 function allCounts(counts: RouteCounts) {
   return {
     routes: counts.routes(),
-    noLocal: counts.noLocal(),
+    withoutLocalEndpoints: counts.withoutLocalEndpoints(),
     services: counts.allPortsServices(),
   };
 }
 
 describe('route-counts: counts of Routes', () => {
-  it('equal counts over all Routes after any changes', () => {
+  it('keeps counts equal to a count over all Routes, after any changes', () => {
     fc.assert(
       fc.property(fc.array(arbitraryChange, { minLength: 1, maxLength: 20 }), (steps) => {
         const table = new RouteTable({
@@ -60,37 +60,40 @@ describe('route-counts: counts of Routes', () => {
           else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
           else table.setNodeAddresses(new Set(step.nodeAddresses));
           table.takeChanges();
-          assert.deepEqual(allCounts(table.counts), counted([...table.routes()]));
+          assert.deepEqual(allCounts(table.routeCounts), counted([...table.routes()]));
         }
       }),
       { seed: 42, numRuns: 200 },
     );
   });
 
-  it('count traffic policies Local without an endpoint on this node', () => {
+  it('counts traffic policies Local without an endpoint on this node', () => {
     const counts = new RouteCounts();
-    const noLocal = () => counts.noLocal().map(({ count }) => count);
+    const withoutLocalEndpoints = () => counts.withoutLocalEndpoints().map(({ count }) => count);
     const here = { localEndpoints: [{ address: '10.0.0.1', port: 80 }] };
     const elsewhere = { internalLocal: true, externalLocal: true, hasEndpointsAnywhere: true };
-    counts.replace(undefined, route(elsewhere));
-    assert.deepEqual(noLocal(), [1, 1, 0, 0]);
-    counts.replace(route(elsewhere), route({ ...elsewhere, ...here }));
-    assert.deepEqual(noLocal(), [0, 0, 0, 0]);
-    counts.replace(undefined, route({ ...elsewhere, family: 'IPv6', hasEndpointsAnywhere: false }));
-    assert.deepEqual(noLocal(), [0, 0, 0, 0]);
-    counts.replace(undefined, route({ ...elsewhere, family: 'IPv6', internalLocal: false }));
-    assert.deepEqual(noLocal(), [0, 0, 0, 1]);
+    counts.replaceRoute(undefined, route(elsewhere));
+    assert.deepEqual(withoutLocalEndpoints(), [1, 1, 0, 0]);
+    counts.replaceRoute(route(elsewhere), route({ ...elsewhere, ...here }));
+    assert.deepEqual(withoutLocalEndpoints(), [0, 0, 0, 0]);
+    counts.replaceRoute(
+      undefined,
+      route({ ...elsewhere, family: 'IPv6', hasEndpointsAnywhere: false }),
+    );
+    assert.deepEqual(withoutLocalEndpoints(), [0, 0, 0, 0]);
+    counts.replaceRoute(undefined, route({ ...elsewhere, family: 'IPv6', internalLocal: false }));
+    assert.deepEqual(withoutLocalEndpoints(), [0, 0, 0, 1]);
   });
 
-  it('count a dual-stack Service once', () => {
+  it('counts a dual-stack Service once', () => {
     const counts = new RouteCounts();
     const all = (family: 'IPv4' | 'IPv6') => route({ family, match: { kind: 'all' } });
-    counts.replace(undefined, all('IPv4'));
-    counts.replace(undefined, all('IPv6'));
+    counts.replaceRoute(undefined, all('IPv4'));
+    counts.replaceRoute(undefined, all('IPv6'));
     assert.deepEqual(counts.allPortsServices(), { all: 1, ranges: 0 });
-    counts.replace(all('IPv4'), undefined);
+    counts.replaceRoute(all('IPv4'), undefined);
     assert.deepEqual(counts.allPortsServices(), { all: 1, ranges: 0 });
-    counts.replace(all('IPv6'), undefined);
+    counts.replaceRoute(all('IPv6'), undefined);
     assert.deepEqual(counts.allPortsServices(), { all: 0, ranges: 0 });
   });
 });

@@ -105,7 +105,10 @@ describe('route-table: incremental resolution', () => {
     for (const kind of POLICY_KINDS) table.synced(kind);
     assert.equal(changes, 2);
     assert.equal(table.isSynced, false);
-    assert.deepEqual([table.changes.Service.total, table.changes.EndpointSlice.total], [0, 0]);
+    assert.deepEqual(
+      [table.changeCounts.Service.total, table.changeCounts.EndpointSlice.total],
+      [0, 0],
+    );
     table.synced('Node');
     assert.equal(table.isSynced, true);
   });
@@ -186,7 +189,7 @@ describe('route-table: incremental resolution', () => {
   it('counts changes of Services and EndpointSlices, and pending ones', () => {
     const table = newTable();
     const counts = () => {
-      const { Service, EndpointSlice } = table.changes;
+      const { Service, EndpointSlice } = table.changeCounts;
       return [Service.total, Service.pending, EndpointSlice.total, EndpointSlice.pending];
     };
     table.upsert(service({ name: 'a', clusterIPs: ['10.96.0.1'] }));
@@ -231,7 +234,7 @@ describe('route-table: incremental resolution', () => {
         ]);
     const one = [endpoint('10.0.0.1')];
 
-    it('a Service without a cluster IP', () => {
+    it('warns of a Service without a cluster IP', () => {
       const of = table();
       of.upsert(service({ name: 'a', type: 'NodePort', clusterIPs: [] }));
       of.upsert(service({ name: 'b', clusterIPs: [] }));
@@ -252,7 +255,7 @@ describe('route-table: incremental resolution', () => {
       assert.deepEqual(warnings(of), []);
     });
 
-    it('a slice without a port of its Service', () => {
+    it('warns of a slice without a port of its Service', () => {
       const of = table();
       const ports = [{ name: 'https', protocol: 'TCP' as const, port: 8080 }];
       of.upsert(service({ ports: [servicePort({ name: 'http' })] }));
@@ -274,7 +277,7 @@ describe('route-table: incremental resolution', () => {
       assert.deepEqual(warnings(of), [], 'an all-ports Service uses every slice');
     });
 
-    it('a slice of a Service that does not exist', () => {
+    it('warns of a slice of a Service that does not exist', () => {
       const of = table();
       of.upsert(slice(one, { serviceKey: 'default/typo' }));
       assert.deepEqual(warnings(of), [
@@ -325,7 +328,7 @@ describe('route-table: incremental resolution', () => {
       ports: [servicePort({ nodePort: port })],
     });
 
-    it('a node port', () => {
+    it('warns of a node port that hides a listener', () => {
       const of = table();
       of.upsert(service(nodePort(22)));
       of.upsert(service(nodePort(10249)));
@@ -352,13 +355,13 @@ describe('route-table: incremental resolution', () => {
       assert.deepEqual([warnings(of), of.servicesOnListenerPorts], [[], 1]);
     });
 
-    it('not for loopback listeners when node ports are not served on loopback', () => {
+    it('does not warn of loopback listeners when node ports are not served on loopback', () => {
       const of = table(false);
       of.upsert(service(nodePort(10249)));
       assert.deepEqual([warnings(of), of.servicesOnListenerPorts], [[], 0]);
     });
 
-    it('a VIP that is or becomes a node address', () => {
+    it('warns of a VIP that is or becomes a node address', () => {
       const of = table();
       const ports = [servicePort({ port: 22 })];
       of.setNodeAddresses(new Set(['192.0.2.1']));

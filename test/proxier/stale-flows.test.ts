@@ -32,7 +32,7 @@ function checkWith(resetsTcp: boolean, versions: readonly (Route | undefined)[])
   let scope = tracker.takeCleanupScope();
   for (const after of versions) {
     tracker.takeCleanupScope();
-    tracker.replace(before, after);
+    tracker.replaceRoute(before, after);
     scope = tracker.takeCleanupScope();
     before = after;
   }
@@ -45,39 +45,39 @@ function checkWith(resetsTcp: boolean, versions: readonly (Route | undefined)[])
 }
 
 describe('stale-flows: stale conntrack entries', () => {
-  it('are entries of a removed endpoint, not of others', () => {
+  it('finds entries of a removed endpoint stale, not of others', () => {
     const { isStale } = check(udp({}, ['10.0.0.1', '10.0.0.2']), udp({}, ['10.0.0.2']));
     assert.equal(isStale(flow(53, '10.0.0.1', 8080)), true);
     assert.equal(isStale(flow(53, '10.0.0.2', 8080)), false);
     assert.equal(isStale(flow(53, '10.0.0.2', 9999)), true, 'a port that is no longer the target');
   });
 
-  it('are untranslated entries, once the Service has an endpoint', () => {
+  it('finds untranslated entries stale once the Service has an endpoint', () => {
     const { isStale } = check(udp({}, []), udp({}, ['10.0.0.1']));
     assert.equal(isStale(flow(53, VIP)), true);
     assert.equal(isStale(flow(5353, VIP)), false, 'a port that the Service does not serve');
   });
 
-  it('are all entries when the last endpoint or the Service is removed', () => {
+  it('finds all entries stale when the last endpoint or the Service is removed', () => {
     for (const last of [udp({}, []), undefined]) {
       const { isStale } = check(udp({}, ['10.0.0.1']), last);
       assert.equal(isStale(flow(53, '10.0.0.1', 8080)), true);
     }
   });
 
-  it('are not searched when endpoints are only added, or a TCP port changes', () => {
+  it('does not search entries when endpoints are only added, or a TCP port changes', () => {
     assert.equal(check(udp({}, ['10.0.0.1']), udp({}, ['10.0.0.1', '10.0.0.2'])).scope, undefined);
     assert.equal(check(route({}, ['10.0.0.1']), route({}, [])).scope, undefined);
   });
 
-  it('exclude entries of draining endpoints', () => {
+  it('keeps entries of draining endpoints', () => {
     const before = udp({}, ['10.0.0.1', '10.0.0.2']);
     const { servingEndpoints } = before;
     const drained = udp({ servingEndpoints }, ['10.0.0.2']);
     assert.equal(check(before, { ...drained, servingEndpoints }).scope, undefined);
   });
 
-  it('of all ports: are on any port of the VIP, to the same port of a removed endpoint', () => {
+  it('finds entries on any port of an all-ports VIP stale, to the same port of a removed endpoint', () => {
     const { isStale } = check(all({}, ['10.0.0.1', '10.0.0.2']), all({}, ['10.0.0.2']));
     for (const port of [53, 40_000]) {
       assert.equal(isStale(flow(port, '10.0.0.1')), true);
@@ -86,14 +86,14 @@ describe('stale-flows: stale conntrack entries', () => {
     assert.equal(isStale({ ...flow(53, '10.0.0.1'), origDst: '10.96.0.99' }), false);
   });
 
-  it('of all ports turned off: exclude entries of remaining endpoints on other ports', () => {
+  it('keeps entries of remaining endpoints on other ports when all-ports is turned off', () => {
     const tracker = new StaleFlowTracker();
     const wide = all({}, ['10.0.0.1', '10.0.0.2']);
     const listed = udp({}, ['10.0.0.1']);
-    tracker.replace(undefined, wide);
+    tracker.replaceRoute(undefined, wide);
     tracker.takeCleanupScope();
-    tracker.replace(wide, undefined);
-    tracker.replace(undefined, listed);
+    tracker.replaceRoute(wide, undefined);
+    tracker.replaceRoute(undefined, listed);
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     const isStale = (candidate: ReturnType<typeof flow>) =>
@@ -104,13 +104,13 @@ describe('stale-flows: stale conntrack entries', () => {
     assert.equal(isStale(flow(53, '10.0.0.1', 8080)), false);
   });
 
-  it('of all ports turned into TCP ports: are not UDP entries of remaining endpoints', () => {
+  it('keeps UDP entries of remaining endpoints when an all-ports Service becomes TCP only', () => {
     const tracker = new StaleFlowTracker();
     const wide = all({}, ['10.0.0.1', '10.0.0.2']);
-    tracker.replace(undefined, wide);
+    tracker.replaceRoute(undefined, wide);
     tracker.takeCleanupScope();
-    tracker.replace(wide, undefined);
-    tracker.replace(undefined, route({}, ['10.0.0.1']));
+    tracker.replaceRoute(wide, undefined);
+    tracker.replaceRoute(undefined, route({}, ['10.0.0.1']));
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     assert.equal(
@@ -123,15 +123,15 @@ describe('stale-flows: stale conntrack entries', () => {
     );
   });
 
-  it('on a VIP that is a node address: exclude entries of node ports or other programs', () => {
+  it('keeps entries of node ports and other programs on a VIP that is a node address', () => {
     const tracker = new StaleFlowTracker();
     const nodeIP = '192.0.2.1';
     const lb = (addresses: readonly string[]) =>
       udp({ id: 'lb', clusterIP: '10.96.0.11', loadBalancerIPs: [nodeIP] }, addresses);
-    tracker.replace(undefined, udp({ id: 'np', nodePort: 30_053 }, ['10.0.0.9']));
-    tracker.replace(undefined, lb(['10.0.0.1', '10.0.0.2']));
+    tracker.replaceRoute(undefined, udp({ id: 'np', nodePort: 30_053 }, ['10.0.0.9']));
+    tracker.replaceRoute(undefined, lb(['10.0.0.1', '10.0.0.2']));
     tracker.takeCleanupScope();
-    tracker.replace(lb(['10.0.0.1', '10.0.0.2']), lb(['10.0.0.2']));
+    tracker.replaceRoute(lb(['10.0.0.1', '10.0.0.2']), lb(['10.0.0.2']));
     for (const scope of [tracker.takeCleanupScope(), tracker.fullCleanupScope()]) {
       assert.ok(scope !== undefined);
       const isStale = (port: number, replySrc: string, replyPort = 8080) =>
@@ -149,13 +149,13 @@ describe('stale-flows: stale conntrack entries', () => {
     }
   });
 
-  it('on a shared VIP: are decided by the Service that serves the port', () => {
+  it('checks entries on a shared VIP against the Service that serves the port', () => {
     const tracker = new StaleFlowTracker();
     const wide = all({ id: 'wide' }, ['10.0.0.1']);
-    tracker.replace(undefined, udp({ id: 'exact' }, ['10.0.0.2']));
-    tracker.replace(undefined, wide);
+    tracker.replaceRoute(undefined, udp({ id: 'exact' }, ['10.0.0.2']));
+    tracker.replaceRoute(undefined, wide);
     tracker.takeCleanupScope();
-    tracker.replace(wide, all({ id: 'wide' }, []));
+    tracker.replaceRoute(wide, all({ id: 'wide' }, []));
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     assert.equal(
@@ -168,7 +168,7 @@ describe('stale-flows: stale conntrack entries', () => {
     );
   });
 
-  it('of node ports: are only on node addresses', () => {
+  it('finds entries of node ports stale on node addresses only', () => {
     const before = udp({ nodePort: 30_053 }, ['10.0.0.1']);
     const { isStale } = check(before, udp({ nodePort: 30_053 }, []));
     const toNode = { ...flow(30_053, '10.0.0.1', 8080), origDst: '192.0.2.1' };
@@ -176,7 +176,7 @@ describe('stale-flows: stale conntrack entries', () => {
     assert.equal(isStale({ ...toNode, origDst: '198.51.100.7' }), false);
   });
 
-  it('include SCTP entries, which a new association between the same ports refreshes', () => {
+  it('finds SCTP entries stale, which a new association between the same ports would refresh', () => {
     const sctp = (addresses: readonly string[]) =>
       route({ match: { kind: 'port', protocol: 'SCTP', port: 53 } }, addresses);
     const { scope, isStale } = check(sctp(['10.0.0.1', '10.0.0.2']), sctp(['10.0.0.2']));
@@ -187,17 +187,17 @@ describe('stale-flows: stale conntrack entries', () => {
     assert.equal(first.isStale(flow(53, VIP), 'SCTP'), true);
   });
 
-  it('of node ports: differ for UDP and SCTP with the same number', () => {
+  it('distinguishes UDP and SCTP node ports with the same number', () => {
     const tracker = new StaleFlowTracker();
     const port = (protocol: Protocol, addresses: readonly string[]) =>
       route(
         { id: protocol, nodePort: 30_053, match: { kind: 'port', protocol, port: 53 } },
         addresses,
       );
-    tracker.replace(undefined, port('UDP', ['10.0.0.9']));
-    tracker.replace(undefined, port('SCTP', ['10.0.0.1']));
+    tracker.replaceRoute(undefined, port('UDP', ['10.0.0.9']));
+    tracker.replaceRoute(undefined, port('SCTP', ['10.0.0.1']));
     tracker.takeCleanupScope();
-    tracker.replace(port('SCTP', ['10.0.0.1']), port('SCTP', ['10.0.0.2']));
+    tracker.replaceRoute(port('SCTP', ['10.0.0.1']), port('SCTP', ['10.0.0.2']));
     const scope = tracker.takeCleanupScope();
     assert.ok(scope !== undefined);
     const toNode = (replySrc: string) => ({
@@ -210,14 +210,14 @@ describe('stale-flows: stale conntrack entries', () => {
     assert.equal(isStale('10.0.0.9', 'UDP'), false);
   });
 
-  describe('of TCP, with --reset-deleted-endpoint-connections', () => {
+  describe('TCP entries with --reset-deleted-endpoint-connections:', () => {
     const tcp = (fields: Partial<Route>, addresses: readonly string[]) => route(fields, addresses);
     const [one, two] = [
       { address: '10.0.0.1', port: 8080 },
       { address: '10.0.0.2', port: 8080 },
     ];
 
-    it('are entries of an endpoint that no EndpointSlice has any longer', () => {
+    it('finds TCP entries stale of an endpoint that no EndpointSlice has any longer', () => {
       for (const left of [['10.0.0.2'], []]) {
         const { scope, isStale } = checkTcp(tcp({}, ['10.0.0.1', '10.0.0.2']), tcp({}, left));
         assert.deepEqual(scope?.protocols, new Set(['TCP']));
@@ -228,7 +228,7 @@ describe('stale-flows: stale conntrack entries', () => {
       }
     });
 
-    it('exclude entries of an endpoint that drains, is not ready, or changes its port', () => {
+    it('keeps TCP entries of an endpoint that drains, is not ready, or changes its port', () => {
       const before = tcp({}, ['10.0.0.1', '10.0.0.2']);
       for (const after of [
         tcp({ servingEndpoints: [one, two] }, ['10.0.0.2']),
@@ -239,23 +239,23 @@ describe('stale-flows: stale conntrack entries', () => {
       }
     });
 
-    it('are none when the Service is deleted, because its pods may remain', () => {
+    it('keeps TCP entries when the Service is deleted, because its pods may remain', () => {
       assert.equal(checkTcp(tcp({}, ['10.0.0.1']), undefined).scope, undefined);
     });
 
-    it('include entries of an endpoint that was deleted while not ready', () => {
+    it('finds TCP entries stale of an endpoint that was deleted while not ready', () => {
       const before = tcp({ servingEndpoints: [], notServingEndpoints: [one] }, []);
       const { isStale } = checkTcp(before, tcp({}, []));
       assert.equal(isStale(flow(80, '10.0.0.1', 8080), 'TCP'), true);
     });
 
-    it('are not searched without the flag', () => {
+    it('does not search TCP entries without the flag', () => {
       assert.equal(check(tcp({}, ['10.0.0.1']), tcp({}, [])).scope, undefined);
     });
 
-    it('after a restart, are entries with a destination that is not an endpoint', () => {
+    it('finds TCP entries to addresses that are not endpoints stale after a restart', () => {
       const tracker = new StaleFlowTracker(true);
-      tracker.replace(undefined, tcp({}, ['10.0.0.2']));
+      tracker.replaceRoute(undefined, tcp({}, ['10.0.0.2']));
       const scope = tracker.fullCleanupScope();
       const isStale = (replySrc: string) =>
         tracker.isStale(flow(80, replySrc, 8080), 'TCP', scope, () => false);

@@ -20,7 +20,7 @@ describe('served-ports: ports of a Service to serve', () => {
     ['an ExternalName Service', service({ type: 'ExternalName', clusterIPs: [] })],
     ['an all-ports Service of another proxy', service({ otherProxy: true, allPorts: true })],
   ] as const) {
-    it(`serves nothing of ${title}`, () => {
+    it(`serves no port of ${title}`, () => {
       assert.deepEqual(servedPorts(object, true), { ports: [], refusals: [], warnings: [] });
     });
   }
@@ -49,7 +49,7 @@ describe('served-ports: ports of a Service to serve', () => {
     );
   });
 
-  it('serves nothing of a refused Service, not even its placeholder port', () => {
+  it('serves no port of a refused Service, not even its placeholder port', () => {
     const { ports, refusals } = servedPorts(
       service({ portsAnnotation: 'all', type: 'NodePort' }),
       true,
@@ -129,7 +129,7 @@ describe('served-ports: ports of a Service to serve', () => {
     assert.match(warnings[0] ?? '', /all IPv6 sources are allowed/);
   });
 
-  it('has a health check node port only with externalTrafficPolicy Local', () => {
+  it('returns a health check node port only with externalTrafficPolicy Local', () => {
     const port = (fields: Partial<Service>) =>
       servedPorts(lb({ healthCheckNodePort: 32000, ...fields }), true).ports[0]
         ?.healthCheckNodePort;

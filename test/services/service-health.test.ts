@@ -57,7 +57,7 @@ describe('service-health: answers of health check node ports', () => {
     ['none for a Service of another proxy', local({ otherProxy: true }), []],
     ['none for a refused Service', local({ ...ALL, externalIPs: ['192.0.2.1'] }), []],
   ] as const) {
-    it(`has answers: ${title}`, () => assert.deepEqual(answers(object), expected));
+    it(`returns health check answers: ${title}`, () => assert.deepEqual(answers(object), expected));
   }
 
   it('counts an address once across ports and slices', () => {
@@ -100,7 +100,7 @@ describe('service-health: answers of health check node ports', () => {
     }
   });
 
-  it('has no answer in a family whose load balancer VIPs are all refused', () => {
+  it('returns no health check answer in a family whose load balancer VIPs are all refused', () => {
     const dual = local({ ...BOTH, ...ALL });
     assert.deepEqual(answers(dual, SLICES, ['203.0.113.7']), ['IPv6:30001:2']);
     assert.deepEqual(answers(dual, SLICES, ['10.96.0.10', 'fd00::a']), [

@@ -20,7 +20,7 @@ function onSharedVip(name: string, age: number, fields: Partial<Service> = {}): 
 
 function put(conflicts: VipConflicts, object: Service): string[] {
   const { ports } = servedPorts(object, true);
-  return [...conflicts.replace(object.key, object.creationTimestamp, ports)].sort();
+  return [...conflicts.replaceRequests(object.key, object.creationTimestamp, ports)].sort();
 }
 
 const reasons = (conflicts: VipConflicts, object: Service) =>
@@ -54,7 +54,7 @@ describe('vip-conflicts: owner of a VIP', () => {
       assert.deepEqual(put(conflicts, old), ['default/a-young']);
       assert.deepEqual(reasons(conflicts, young), OVERLAP);
       assert.deepEqual(reasons(conflicts, old), []);
-      assert.deepEqual([...conflicts.replace(old.key, '', [])], ['default/a-young']);
+      assert.deepEqual([...conflicts.replaceRequests(old.key, '', [])], ['default/a-young']);
       assert.deepEqual(reasons(conflicts, young), []);
     });
   }
@@ -135,7 +135,7 @@ describe('vip-conflicts: message of a refused overlap', () => {
       servicePort({ name: `p${index + 1}`, port: index + 1 }),
     );
 
-  it('names the port', () => {
+  it('names the conflicting port', () => {
     assert.deepEqual(messageFor(2, {}, {}), [
       '203.0.113.1: port 80/TCP is already served for the older Service default/old',
     ]);
@@ -159,13 +159,13 @@ describe('vip-conflicts: message of a refused overlap', () => {
     );
   });
 
-  it('says that every port is served already', () => {
+  it('reports that every port is already served', () => {
     assert.deepEqual(messageFor(2, { portsAnnotation: 'all' }, { portsAnnotation: 'all' }), [
       '203.0.113.1: every port is already served for the older Service default/old',
     ]);
   });
 
-  it('is shared by all ports of the older Service, and lists only the first five', () => {
+  it('gives one refusal for all ports of the older Service, which lists only the first five', () => {
     const ports = portsUpTo(1000);
     assert.deepEqual(messageFor(2, { ports }, { ports }), [
       '203.0.113.1: ports 1/TCP, 2/TCP, 3/TCP, 4/TCP, 5/TCP and 995 more are already served for the older Service default/old',
@@ -174,7 +174,7 @@ describe('vip-conflicts: message of a refused overlap', () => {
 });
 
 describe('vip-conflicts: a VIP that is an address of this node', () => {
-  it('is refused to all-ports and port-range Services, not to exact ports', () => {
+  it('refuses a VIP that is a node address to all-ports and port-range Services, not to exact ports', () => {
     const conflicts = new VipConflicts();
     const all = onSharedVip('all', 1, { portsAnnotation: 'all' });
     const ranges = onSharedVip('ranges', 2, { portsAnnotation: '80-90' });

@@ -7,7 +7,7 @@ const served = (fields: Partial<Route>, addresses: readonly string[] = ['10.0.0.
   localhostNodePort(route({ nodePort: 30_080, ...fields }, addresses));
 
 describe('localhost-node-port: node ports on localhost', () => {
-  it('has the endpoints of the node port and the session affinity timeout', () => {
+  it('returns the endpoints of the node port and the session affinity timeout', () => {
     const cluster = served({ affinitySeconds: 60 }, ['10.0.0.1', '10.0.0.2']);
     assert.equal(cluster?.port, 30_080);
     assert.equal(cluster.affinitySeconds, 60);
@@ -17,14 +17,14 @@ describe('localhost-node-port: node ports on localhost', () => {
     ]);
   });
 
-  it('has only endpoints of this node with externalTrafficPolicy Local', () => {
+  it('returns only endpoints of this node with externalTrafficPolicy Local', () => {
     const own = { address: '10.0.0.2', port: 8080 };
     const local = { externalLocal: true, localEndpoints: [own] };
     assert.deepEqual(served(local)?.endpoints, [own]);
     assert.equal(served({ externalLocal: true }), undefined);
   });
 
-  it('is undefined without endpoints, without a node port, and for UDP and SCTP', () => {
+  it('returns undefined without endpoints, without a node port, and for UDP and SCTP', () => {
     assert.equal(served({}, []), undefined);
     assert.equal(served({ nodePort: 0 }), undefined);
     for (const protocol of ['UDP', 'SCTP'] as const) {

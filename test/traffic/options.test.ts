@@ -15,7 +15,7 @@ describe('options: traffic options', () => {
   const detector = (fields: Partial<RunOptions>, family: IpFamily = 'IPv4') =>
     trafficOptions({ ...DEFAULTS, ...fields }, family, POD_CIDRS).localDetector;
 
-  it('detects local pods as --detect-local-mode says', () => {
+  it('detects local pods by the mode in --detect-local-mode', () => {
     const clusterCidr = ['10.244.0.0/16', 'fd00:10:244::/48'];
     assert.deepEqual(detector({ clusterCidr }), CIDR);
     assert.deepEqual(detector({ clusterCidr }, 'IPv6'), { ...CIDR, cidr: 'fd00:10:244::/48' });

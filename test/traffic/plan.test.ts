@@ -156,7 +156,7 @@ const BOTH = [false, true];
 
 describe('plan: a TrafficPlan', () => {
   for (const match of ['port', 'ranges', 'all'] as const) {
-    it(`has the expected outcome in every combination (match ${match})`, () => {
+    it(`plans the expected outcome for every traffic policy and endpoint location (match ${match})`, () => {
       let compared = 0;
       for (const where of Object.keys(ENDPOINTS) as Endpoints[]) {
         for (const flags of Object.values(FLAGS)) {
@@ -264,7 +264,7 @@ describe('plan: a TrafficPlan', () => {
     }
   });
 
-  it('has all VIPs of the Route, the cluster IP first', () => {
+  it('lists all VIPs of the Route, the cluster IP first', () => {
     for (const [hasClusterIP, hasExternal, hasLb, hasNodePort] of combinations(4)) {
       const of = served('one here', 'port', {
         ...(hasClusterIP ? {} : { clusterIP: undefined }),
@@ -290,7 +290,7 @@ describe('plan: a TrafficPlan', () => {
     );
   });
 
-  it('has source ranges for load balancer IPs while there is an endpoint', () => {
+  it('restricts the sources of load balancer IPs while there is an endpoint', () => {
     const sourceRanges = ['192.0.2.0/24', '198.51.100.0/24'];
     const sourcesOf = (where: Endpoints, ownVips = false) =>
       trafficPlan(served(where, 'port', { sourceRanges }), ownVips).vips.map(

@@ -62,7 +62,7 @@ after(async () => {
 });
 
 describe('uml: slow specs', () => {
-  it('are split into one test for each point at which an agent is killed', () => {
+  it('splits a slow spec into one test for each point at which an agent is killed', () => {
     const kills = specs.filter(([suite = '']) => / killed between two messages$/.test(suite));
     assert.ok(kills.length >= 30, String(kills.length));
     for (const [, title = ''] of kills) assert.match(title, /, after [\d.]+ % of the messages$/);
@@ -86,6 +86,6 @@ describe(TITLE, function () {
 
   // A separate suite, because a suite runs its own tests before nested suites.
   describe('at the end', () => {
-    it('the kernel exits by itself, without failures outside of tests', () => started().ended());
+    it('the kernel exits by itself, without failures outside tests', () => started().ended());
   });
 });

@@ -1,6 +1,6 @@
 /**
  * Scenarios that every proxy mode passes: the same Services and packets with the same results. A
- * mode that cannot pass one by design lists it in `impossible`, with the reason.
+ * scenario lists modes that cannot pass by design in `impossible`, with the reason.
  */
 import assert from 'node:assert/strict';
 import type { Family, Host, Lab, Outcome } from '../../lab/lab.ts';
@@ -16,7 +16,7 @@ import {
 
 export interface Scenario {
   readonly title: string;
-  /** Modes that cannot pass it by design, with the reason. */
+  /** Modes that cannot pass the scenario by design, with the reason. */
   readonly impossible?: Readonly<Partial<Record<'ipvs' | 'nftables', string>>>;
   run(world: World): Promise<void>;
 }
@@ -63,7 +63,9 @@ export class World {
     return this.family === 4 ? `10.96.0.${number}` : `fd00:10:96::${number.toString(16)}`;
   }
 
-  /** A load balancer or external address; the client routes them to the node. */
+  /**
+   * A load balancer or external address; the client has a route for the address through the node.
+   */
   vip(number: number): string {
     return this.family === 4 ? `203.0.113.${number}` : `2001:db8:113::${number.toString(16)}`;
   }

@@ -58,8 +58,8 @@ export const staleFlowScenarios: readonly Scenario[] = Object.entries(KINDS).map
       const put = (pods: readonly (Host | readonly [Host, object])[]) =>
         world.apply(media(world, kind, pods));
 
-      // Sent while the Service does not exist and while it has no endpoint: packets are not
-      // translated.
+      // The client sends these packets while the Service does not exist or has no endpoint, so no
+      // rule translates the packets.
       await world.apply([]);
       assert.notEqual(await who(), 'pod-1');
       await put([]);

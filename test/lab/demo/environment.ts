@@ -44,7 +44,7 @@ export interface DemoEnvironment {
   readonly dnsServer: string;
   /** Output of both so far, from both streams. */
   log(): string;
-  /** Rejects if one of them exits early. */
+  /** Rejects if a process of the demo exits early. */
   readonly ended: Promise<never>;
   /** Lets the pods serve every port, and waits until both Services and the DNS server answer. */
   ready(): Promise<void>;
@@ -89,7 +89,7 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
     );
   };
   const ended = Promise.race([start('run', flags), start('dns', dnsFlags)]);
-  // Callers that do not await it must not get an unhandled rejection.
+  // Avoid an unhandled rejection if the caller does not await `ended`.
   ended.catch(() => undefined);
 
   const pods = [...lab.pods, ...lab.remotePods];

@@ -48,7 +48,7 @@ const types: readonly {
 describe('ipset of Linux 6.1', () => {
   let sets: Ipsets;
 
-  it('cannot be opened without kernel support', async () => {
+  it('fails to open ipset without kernel support', async () => {
     await execa('modprobe', ['nfnetlink']);
     const modules =
       readFileSync('/proc/modules', 'utf8').match(/^(xt_set|ip_set_\w+)(?= )/gmu) ?? [];
@@ -66,7 +66,7 @@ describe('ipset of Linux 6.1', () => {
     }
   });
 
-  it('loads its modules itself, and reports a missing set type', async () => {
+  it('loads ipset modules, and reports a missing set type', async () => {
     sets = await Ipsets.open();
     const modprobe = readFileSync(MODPROBE, 'utf8');
     writeFileSync(MODPROBE, '/bin/false');

@@ -107,14 +107,14 @@ describe('connections in IPVS mode', () => {
       for (const connection of held) await connection.close();
     });
 
-    it('stay open, and new ones are refused', async () => {
+    it('keeps connections of a refused Service open, and rejects new connections', async () => {
       await live('at first');
       await refuse();
       await live('when the Service is refused');
       for (const vip of cases.flatMap(vipsOf)) await refusesNew(vip);
     });
 
-    it('stay open when the agent restarts meanwhile', async () => {
+    it('keeps connections of a refused Service open when the agent restarts', async () => {
       await refuse();
       await ipvs.agent.kill();
       await ipvs.agent.start();
@@ -122,7 +122,7 @@ describe('connections in IPVS mode', () => {
       for (const vip of cases.flatMap(vipsOf)) await refusesNew(vip);
     });
 
-    it('stay open when the Service is served again', async () => {
+    it('keeps connections open when a refused Service is served again', async () => {
       await refuse();
       await live('while the Service is refused');
       await serve();
@@ -130,7 +130,7 @@ describe('connections in IPVS mode', () => {
       for (const vip of cases.flatMap(vipsOf)) answered(await lab.client.tcp(vip, PORT));
     });
 
-    it('stay open when the annotation is removed', async () => {
+    it('keeps connections open when the annotation of a refused Service is removed', async () => {
       await serve();
       await ipvs.agent.apply(
         cases.flatMap(({ title, number }) =>
@@ -146,7 +146,7 @@ describe('connections in IPVS mode', () => {
       await live('when all ports are served again');
     });
 
-    it('leave the VIP to another Service at once, and release it when that Service is deleted', async () => {
+    it('gives the VIP of a refused Service to another Service at once, and unbinds the VIP when that Service is deleted', async () => {
       const [first, ...others] = cases;
       assert.ok(first !== undefined);
       await refuse();
@@ -181,7 +181,7 @@ describe('connections in IPVS mode', () => {
     const targets = () =>
       [...ipvs.pods(0), ...lab.remotePods].flatMap(({ ipv4, ipv6 }) => [ipv4, ipv6]);
 
-    it('do not have a VIP as source address, and do not end with a Service', async () => {
+    it('uses no VIP as source address for connections of the node, so they stay open when a Service is deleted', async () => {
       await ipvs.agent.apply([
         ...allPorts('all', 30, ipvs.pods(1)),
         ...listed('web', 31, ipvs.pods(1)),
@@ -196,7 +196,7 @@ describe('connections in IPVS mode', () => {
       }
     });
 
-    it('do not have a VIP as source address that an older agent or kube-proxy bound', async () => {
+    it('uses no VIP as source address that an older agent or kube-proxy bound', async () => {
       const objects = [...allPorts('all', 32, ipvs.pods(1)), ...listed('web', 33, ipvs.pods(1))];
       await ipvs.agent.apply(objects);
       await ipvs.agent.stop();

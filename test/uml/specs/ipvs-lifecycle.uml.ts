@@ -57,7 +57,7 @@ describe('life cycle of an agent in IPVS mode', () => {
       ];
     };
 
-    it('loses no connection', async () => {
+    it('loses no connection when the agent is killed during churn', async () => {
       const { agent } = ipvs;
       await agent.apply(objects(3));
       const [held] = await ipvs.hold([VIP, 5060]);
@@ -85,7 +85,7 @@ describe('life cycle of an agent in IPVS mode', () => {
       await held?.close();
     });
 
-    it('leaves no stale state', async () => {
+    it('leaves no stale state when the agent is killed during churn', async () => {
       const { agent } = ipvs;
       for (let round = 0; round < 2; round++) {
         await agent.apply(objects(round));
@@ -322,7 +322,7 @@ describe('life cycle of an agent in IPVS mode', () => {
     }
   });
 
-  it('restores what another program removes', async () => {
+  it('restores IPVS services, addresses and rules that another program removes', async () => {
     const { agent } = ipvs;
     await agent.stop();
     await agent.start([...IPVS_FLAGS, '--ipvs-sync-period=1s']);

@@ -229,7 +229,7 @@ describe('IPVS over netlink', () => {
     for (const key of keys) assert.deepEqual(await ipvs.destinations(key), []);
   });
 
-  it('counts connections', async () => {
+  it('counts connections of IPVS destinations', async () => {
     const key = addressKey('IPv4', 'UDP', '10.96.0.53', 53);
     const addresses = ['10.96.0.53/32', '10.1.0.53/32'];
     for (const address of addresses) await execa('ip', ['address', 'add', address, 'dev', 'lo']);
@@ -259,7 +259,7 @@ describe('IPVS over netlink', () => {
     }
   });
 
-  it('lists services of other programs', async () => {
+  it('lists IPVS services of other programs', async () => {
     await execa('ipvsadm', ['--restore'], {
       input: [
         '-A -t 10.96.1.1:80 -s wlc -p 120 -M 255.255.255.0',
@@ -299,7 +299,7 @@ describe('IPVS over netlink', () => {
     );
   });
 
-  it('changes services of other programs to its own configuration', async () => {
+  it('changes IPVS services of other programs to the desired configuration', async () => {
     await execa('ipvsadm', ['--restore'], {
       input: [
         '-A -t 10.96.0.10:80 -s wlc -p 120 -M 255.255.255.0',
@@ -367,7 +367,7 @@ describe('IPVS over netlink', () => {
     assert.ok(refusals.every(({ error }) => error.code === 'EEXIST'));
   }).timeout(180_000);
 
-  it('sets timeouts', async () => {
+  it('sets IPVS timeouts', async () => {
     const timeouts = async () => (await execa('ipvsadm', ['-L', '--timeout'])).stdout;
     const [, tcp, tcpFin, udp] = (/: (\d+) (\d+) (\d+)$/.exec(await timeouts()) ?? []).map(Number);
     assert.ok(tcp !== undefined && tcpFin !== undefined && udp !== undefined);
@@ -383,7 +383,7 @@ describe('IPVS over netlink', () => {
     }
   });
 
-  it('fails pending calls when it is closed', async () => {
+  it('fails pending calls when the socket is closed', async () => {
     const listing = assert.rejects(ipvs.services('IPv4'), { code: 'ECANCELED' });
     await ipvs.close();
     await listing;
@@ -401,12 +401,12 @@ describe('IPVS over netlink', () => {
     });
     afterEach(() => writeFile(MODPROBE, modprobe));
 
-    it('reports a module that cannot be loaded', async () => {
+    it('reports an IPVS module that cannot be loaded', async () => {
       await writeFile(MODPROBE, '/bin/false');
       await assert.rejects(Ipvs.open(), IpvsMissingError);
     });
 
-    it('loads the module again when it is opened again', async () => {
+    it('loads the IPVS module again when the socket is opened again', async () => {
       await (await Ipvs.open()).close();
       await assert.rejects(ipvs.services('IPv4'), { code: 'ENOENT' });
       assert.deepEqual(

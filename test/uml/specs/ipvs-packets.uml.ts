@@ -128,7 +128,7 @@ describe('packets in IPVS mode', () => {
     }
   });
 
-  it('rejects other IP protocols to a VIP', async () => {
+  it('rejects IP protocols other than TCP, UDP and SCTP to a VIP', async () => {
     await ipvs.agent.apply([
       ...allPorts('all', 10, ipvs.pods(0)),
       ...listed('web', 11, ipvs.pods(0)),
@@ -166,7 +166,7 @@ describe('packets in IPVS mode', () => {
     }
   });
 
-  it('separates two all-ports Services from a foreign mark on every packet', async () => {
+  it('serves two all-ports Services when another program marks every packet', async () => {
     await ipvs.agent.apply([
       ...allPorts('one', 10, ipvs.pods(0)),
       ...allPorts('two', 11, ipvs.pods(1)),
@@ -263,7 +263,7 @@ describe('packets in IPVS mode', () => {
     }
   });
 
-  it('binds and unbinds an address as another device loses and gets it', async () => {
+  it('binds a VIP when another device loses the address, and unbinds the VIP when the device gets it back', async () => {
     const vip = '203.0.113.70';
     await ipvs.agent.apply([
       serviceManifest('lb', {

@@ -48,7 +48,7 @@ describe('dummy link', () => {
     }
   });
 
-  it('is created down and without ARP, once', async () => {
+  it('creates the dummy link down and without ARP, once', async () => {
     assert.equal(await findLink(NAME), undefined);
     const index = await createDummy(NAME);
     assert.equal(await findLink(NAME), index);
@@ -59,14 +59,14 @@ describe('dummy link', () => {
     await assert.rejects(createDummy(NAME), { name: 'NetlinkError', code: 'EEXIST' });
   });
 
-  it('is deleted, once', async () => {
+  it('deletes the dummy link once', async () => {
     await createDummy(NAME);
     assert.equal(await deleteLink(NAME), true);
     assert.equal(await findLink(NAME), undefined);
     assert.equal(await deleteLink(NAME), false);
   });
 
-  it('has hundreds of addresses that are added and removed', async () => {
+  it('adds and removes hundreds of addresses of a dummy link', async () => {
     const index = await createDummy(NAME);
     const vips = Array.from({ length: 500 }, (_, number) =>
       number % 2 === 0 ? `10.96.${number >> 8}.${number & 255}` : address6(number),
@@ -97,7 +97,7 @@ describe('dummy link', () => {
       for (const name of [OWN, BARE]) await deleteLink(name);
     });
 
-    it('is no source of packets that leave by a device without addresses', async () => {
+    it('does not use a VIP as source of packets that leave by a device without addresses', async () => {
       const index = await createDummy(NAME);
       await changeAddresses(index, ['10.96.0.1', 'fd00:10:96::1'], []);
       // The devices are created after the VIPs: IPv4 selects an address of the first device.
@@ -125,7 +125,7 @@ describe('dummy link', () => {
     });
   });
 
-  it('makes its addresses local although it is down', async () => {
+  it('makes the addresses of a dummy link local although the link is down', async () => {
     const index = await createDummy(NAME);
     assert.deepEqual(await changeAddresses(index, ['10.96.0.1', 'fd00:96::1'], []), []);
     for (const address of ['10.96.0.1', 'fd00:96::1']) {
