@@ -332,7 +332,7 @@ for (const variant of ['nft', 'legacy'] as const) {
     it('removes all rules with cleanup on a node without a kubelet, and refuses cleanup beside a running agent', async () => {
       await agent.apply(services(pods(0)));
       const expected = await allRules();
-      await assert.rejects(lab.node.exec(PORTWIDE, ['cleanup']), /stop it first/);
+      await assert.rejects(lab.node.exec(PORTWIDE, ['cleanup']), /stop the agent first/);
       assert.equal(await allRules(), expected);
       await agent.kill();
       await lab.node.exec(PORTWIDE, ['cleanup']);

@@ -232,7 +232,7 @@ describe('life cycle of an agent on nftables', () => {
     agent.log.length = 0;
     await nft('add table ip6 other; add chain ip6 other c; delete table ip6 other');
     await nft('flush chain ip portwide services');
-    const lost = () => agent.log.filter(({ what }) => what !== undefined);
+    const lost = () => agent.log.filter(({ change }) => change !== undefined);
     await waitFor('it receives notifications for its own table', () => lost().length > 0);
     assert.deepEqual([...new Set(lost().map(({ family }) => family))], ['IPv4']);
     // In rapid succession, so that the table is never complete in between.
@@ -264,7 +264,7 @@ describe('life cycle of an agent on nftables', () => {
       const isNotified = async () => {
         await nft('add set ip portwide foreign { type mark; }');
         await nft('delete set ip portwide foreign').catch(() => {});
-        return own.log.some(({ what }) => /in table portwide/.test(String(what)));
+        return own.log.some(({ change }) => /in table portwide/.test(String(change)));
       };
       await waitFor('it receives notifications of external changes', isNotified, 30_000);
       await nft('delete table ip portwide');
