@@ -93,7 +93,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
       log.debug({ family, full, seconds, written, deletedFlows }, 'synced');
       syncs.succeeded(family, { family }, 'syncs succeed again');
       if (!syncedFamilies.has(family)) {
-        log.info({ family, seconds, written }, 'serving');
+        log.info({ family, seconds: Number(seconds.toFixed(3)), written }, 'serving');
         onFirstSync(family);
       } else if (full && written > 0 && !report.changed) {
         log.warn({ family, written }, 'resync repaired external changes of the rules');

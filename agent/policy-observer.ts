@@ -36,7 +36,10 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       metrics.applySeconds.observe({ ip_family: family }, seconds);
       log.debug({ family, full: isFull, seconds }, 'network policies applied');
       failures.succeeded(family, { family }, 'network policies can be applied again');
-      if (!enforced.has(family)) log.info({ family, seconds }, 'enforcing network policies');
+      if (!enforced.has(family)) {
+        const rounded = Number(seconds.toFixed(3));
+        log.info({ family, seconds: rounded }, 'enforcing network policies');
+      }
       enforced.add(family);
     },
     failed(family, error) {

@@ -90,7 +90,7 @@ function parseItem(item: string): PortRange[] | string {
   const shown = JSON.stringify(item);
   const match = /^(\d{1,5})(?:-(\d{1,5}))?(?:\/(.*))?$/.exec(item);
   if (match === null) {
-    return `${shown} is neither "all", "false", nor a port or range such as 5060/UDP or 8000-8100`;
+    return `${shown} is not a port or range such as 5060/UDP or 8000-8100; "all" and "false" must stand alone`;
   }
   const from = Number(match[1]);
   const to = Number(match[2] ?? match[1]);

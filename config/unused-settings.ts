@@ -32,8 +32,8 @@ function fileOnly<T>(field: string, type: ValueType<T>, value: T, reason: string
 }
 
 /** A logging flag: like kube-proxy, it overrides the file. */
-function logging<T>(field: string, type: ValueType<T>, value: T): Setting<T> {
-  return { ...unused(field, type, value, LOGGING), overridesFile: true };
+function logging<T>(field: string, type: ValueType<T>, value: T, reason = LOGGING): Setting<T> {
+  return { ...unused(field, type, value, reason), overridesFile: true };
 }
 
 export const UNUSED_SETTINGS = {
@@ -77,7 +77,7 @@ export const UNUSED_SETTINGS = {
     'ignored: the agent has no hidden metrics',
   ),
   logFlushFrequency: logging('logging.flushFrequency', durationOrNanoseconds, 5000),
-  vmodule: logging('logging.vmodule', moduleLevels, []),
+  vmodule: logging('logging.vmodule', moduleLevels, [], 'ignored: -v applies to the whole agent'),
   logJsonSplitStream: logging('logging.options.json.splitStream', boolean, false),
   logJsonInfoBufferSize: logging('logging.options.json.infoBufferSize', quantity, '0'),
   logTextSplitStream: logging('logging.options.text.splitStream', boolean, false),

@@ -40,7 +40,10 @@ export class ListenAddresses {
     return this.#failing;
   }
 
-  /** Resolves after one attempt for each address. */
+  /**
+   * Replaces the desired addresses. Resolves once each new address was tried; failed ones are
+   * retried later.
+   */
   async set(addresses: readonly string[]): Promise<void> {
     this.#desired = new Set(addresses);
     await this.#reconcile();

@@ -74,7 +74,7 @@ export function serviceResponse(
 }
 
 /**
- * Serves `/healthz` and `/livez`; other paths are not found.
+ * Serves `/healthz` and `/livez`; other paths get 404.
  * @param onResponse called for each response, for metrics.
  */
 export function proxyHandler(

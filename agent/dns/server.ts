@@ -97,7 +97,10 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   const earlySignal = await Promise.race([source.start(), stopping]);
   // The first lists leave several times their size as garbage.
   const stopMemory = earlySignal === undefined ? releaseFreeMemory() : undefined;
-  if (earlySignal === undefined) log.info({ ...zone.sizes }, 'serving');
+  if (earlySignal === undefined) {
+    const { services, slices, names } = zone.sizes;
+    log.info({ services, slices, names }, 'serving');
+  }
 
   const signal = await stopping;
   isStopping = true;

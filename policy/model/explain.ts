@@ -140,7 +140,7 @@ function evaluateAt(
   if (end === undefined)
     return notEvaluated(
       direction,
-      'not evaluated, because the address of the domain name is unknown',
+      'the address of the domain name is unknown, so no policy of a destination pod is evaluated',
     );
   const pod = model.podAt(end);
   if (pod === undefined)

@@ -59,7 +59,7 @@ async function baseConfig(
   const { KUBERNETES_SERVICE_HOST: host, KUBERNETES_SERVICE_PORT: port } = process.env;
   if (!host || !port) {
     throw new ClusterConfigError(
-      'neither --kubeconfig nor --master is set, and the agent does not run in a pod; to run without an API server, use --manifests',
+      'neither --kubeconfig nor --master is set, and this process does not run in a pod; to run without an API server, use --manifests',
     );
   }
   const server = `https://${host.includes(':') ? `[${host}]` : host}:${port}`;

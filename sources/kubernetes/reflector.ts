@@ -213,7 +213,7 @@ export class Reflector {
         if (current.failure !== undefined && !isApiServerFailure(current.failure))
           throw current.failure;
       }
-      // The old watch delivered an event, so no new watch is needed.
+      // The old watch has delivered an event since, so it works: ignore the failure of the new one.
       if (current?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
       // A silent watch may no longer reach the API server, so do not report it as open.
       if (current?.state !== 'live') this.#reportWatchOpen(false);
@@ -302,7 +302,9 @@ export class Reflector {
     if (type === 'ADDED' || type === 'MODIFIED') this.#objects.put(object);
     else if (type === 'DELETED') this.#objects.remove(object);
     else if (type !== 'BOOKMARK')
-      throw new MalformedResponse('API server: watch event of unknown type');
+      throw new MalformedResponse(
+        `API server: watch event of unknown type ${JSON.stringify(type)}`,
+      );
     this.#version = version;
     const isConsistent = this.#history.recordEvent(type, object, version);
     if (!isConsistent) this.#resetHistory(`${version}, without the expected DELETED event`);

@@ -106,7 +106,10 @@ function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem
   const { apiVersion, kind, items } = value;
   if (typeof kind !== 'string' || typeof apiVersion !== 'string') {
     const field = typeof kind === 'string' ? 'apiVersion' : 'kind';
-    problems.push({ line, field, reason: 'must be a string' });
+    const given = value[field];
+    const reason =
+      given === undefined ? 'is required' : `must be a string, not ${describeValue(given)}`;
+    problems.push({ line, field, reason });
     return [];
   }
   const list = LISTS.get(kind);
@@ -173,7 +176,8 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
       line = lineAt(contents?.range?.[0] ?? document.range?.[0]);
       const [error] = document.errors;
       if (error !== undefined) {
-        problems.push({ line: lineAt(error.pos[0]), reason: yamlReason(error) });
+        const reason = `invalid YAML: ${yamlReason(error)}`;
+        problems.push({ line: lineAt(error.pos[0]), reason });
         continue;
       }
       const value: unknown = document.toJS({ maxAliasCount: MAX_ALIASES });
@@ -192,7 +196,7 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
 /** The parser recurses; replace the engine's stack overflow message. */
 function yamlReason(error: Error): string {
   const isStackOverflow = error.message === 'Maximum call stack size exceeded';
-  return isStackOverflow ? 'is nested too deeply' : printableAscii(error.message);
+  return isStackOverflow ? 'nested too deeply' : printableAscii(error.message);
 }
 
 function lineOf(node: unknown, lineAt: (offset: number) => number): number | undefined {

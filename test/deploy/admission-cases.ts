@@ -11,7 +11,8 @@ export interface AdmissionCase {
 }
 
 const ANNOTATION = 'metadata.annotations["portwide.dev/ports"]';
-const NEITHER = 'is neither "all", "false", nor a port or range such as 5060/UDP or 8000-8100';
+const NEITHER =
+  'is not a port or range such as 5060/UDP or 8000-8100; "all" and "false" must stand alone';
 
 /** A Service as an API server passes it to admission: with defaults and allocated cluster IPs. */
 export function serviceObject(annotation: string | undefined, spec: object = {}): object {

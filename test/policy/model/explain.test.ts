@@ -265,7 +265,10 @@ describe('explain: verdict and reason for a connection', () => {
       );
       assert.deepEqual(
         [ipv4?.to, ipv4?.ingress.reason],
-        [undefined, 'not evaluated, because the address of the domain name is unknown'],
+        [
+          undefined,
+          'the address of the domain name is unknown, so no policy of a destination pod is evaluated',
+        ],
       );
     });
 

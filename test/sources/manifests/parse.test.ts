@@ -127,16 +127,19 @@ describe('parse: manifest parsing', () => {
       '- a\n',
       ['m.yaml:1: must be a Kubernetes object, not a list'],
     ],
-    ['a document without a kind', 'a: 1\n', ['m.yaml:1: kind: must be a string']],
+    ['a document without a kind', 'a: 1\n', ['m.yaml:1: kind: is required']],
     [
       'a syntax error, and the documents before it',
       `${service('a')}---\nkind: Service\n  oops: [\n`,
-      ['Service default/a@1', 'm.yaml:8: Nested mappings are not allowed in compact mappings'],
+      [
+        'Service default/a@1',
+        'm.yaml:8: invalid YAML: Nested mappings are not allowed in compact mappings',
+      ],
     ],
     [
       'a duplicate key',
       'kind: Service\napiVersion: v1\nkind: Service\n',
-      ['m.yaml:3: Map keys must be unique'],
+      ['m.yaml:3: invalid YAML: Map keys must be unique'],
     ],
     [
       'a duplicate object',
@@ -230,7 +233,7 @@ metadata: {name: shop}
   });
 
   it('rejects nesting deeper than the stack', () => {
-    assert.deepEqual(outcome('['.repeat(100_000)), ['m.yaml:1: is nested too deeply']);
+    assert.deepEqual(outcome('['.repeat(100_000)), ['m.yaml:1: invalid YAML: nested too deeply']);
   });
 
   it('never throws, and formats each problem on one line', () => {
