@@ -37,7 +37,7 @@ export function exclusiveFlags(texts: FlagTexts, file?: ConfigFile): ConfigNotic
   return others
     .filter((name) => texts[name])
     .map((name) => ({
-      subject: `--manifests and ${flagOf(name)}`,
-      message: 'are mutually exclusive',
+      subject: '--manifests',
+      message: `cannot be combined with ${flagOf(name)}`,
     }));
 }

@@ -244,7 +244,7 @@ describe('env: portwide env', () => {
       [['-n', 'a', '--manifests=/nowhere'], /^portwide: manifest directory "\/nowhere" cannot/],
       [
         ['-n', 'a', '--manifests=/nowhere', '--master=x'],
-        /--manifests and --master: are mutually exclusive/,
+        /--manifests: cannot be combined with --master/,
       ],
       [['-n', 'a', '--kubeconfig=/no/such'], /kubeconfig "\/no\/such" cannot be read: ENOENT/],
       [['-n', 'a', '--master=nonsense'], /--master "nonsense" is not an http or https URL/],

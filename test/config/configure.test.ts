@@ -271,10 +271,10 @@ describe('configure: options from flags and file', () => {
       [
         '--manifests=/m --kubeconfig=/k --master=m',
         undefined,
-        '--manifests and --kubeconfig: are mutually exclusive',
-        '--manifests and --master: are mutually exclusive',
+        '--manifests: cannot be combined with --kubeconfig',
+        '--manifests: cannot be combined with --master',
       ],
-      ['--manifests=/m --master=m', '', '--manifests and --master: are mutually exclusive'],
+      ['--manifests=/m --master=m', '', '--manifests: cannot be combined with --master'],
       [
         '--hostname-override=a_b',
         '',
