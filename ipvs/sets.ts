@@ -23,11 +23,9 @@ const SET_DEFINITIONS = {
   'KUBE-LOAD-BALANCER': { type: 'hash:ip,port' },
   /** Entries of KUBE-LOAD-BALANCER with externalTrafficPolicy Local. */
   'KUBE-LOAD-BALANCER-LOCAL': { type: 'hash:ip,port' },
-  /**
-   * Entries of KUBE-LOAD-BALANCER with source ranges. The next two sets contain their allowed
-   * sources.
-   */
+  /** Entries of KUBE-LOAD-BALANCER with source ranges. */
   'KUBE-LOAD-BALANCER-FW': { type: 'hash:ip,port' },
+  /** Entries of KUBE-LOAD-BALANCER-FW with an allowed source, as an address or a CIDR. */
   'KUBE-LOAD-BALANCER-SOURCE-IP': { type: 'hash:ip,port,ip' },
   'KUBE-LOAD-BALANCER-SOURCE-CIDR': { type: 'hash:ip,port,net' },
   'KUBE-NODE-PORT-TCP': { type: 'bitmap:port' },

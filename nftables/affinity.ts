@@ -11,7 +11,7 @@ import { endpointData } from './keys.ts';
 import { AFFINITY_MAP, allPortsAffinityMap } from './maps.ts';
 import type { PlannedRoute } from './plan.ts';
 
-/** The endpoints that affinity entries of one VIP, VIP and port, or node port may name. */
+/** The endpoints that affinity entries may refer to, for one VIP, one VIP and port, or one node port. */
 export interface AffinityTargets {
   /** Map data of each endpoint, as a latin1 string. */
   readonly endpoints: ReadonlySet<string>;

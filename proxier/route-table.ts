@@ -85,7 +85,7 @@ export class RouteTable implements ObjectSink {
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #affected = new Set<ObjectKey>();
   readonly #triggers: ChangeTriggers;
-  /** Number of changes since the start, and of changes not taken yet. */
+  /** Number of changes since the start, and of changes that `takeChanges` has not returned yet. */
   readonly #changes = {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },

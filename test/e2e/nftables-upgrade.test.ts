@@ -15,6 +15,7 @@ const VIPS = {
   all: { 4: '10.96.0.12', 6: 'fd00:10:96::12' },
   none: { 4: '10.96.0.13', 6: 'fd00:10:96::13' },
   empty: { 4: '10.96.0.14', 6: 'fd00:10:96::14' },
+  range: { 4: '10.96.0.15', 6: 'fd00:10:96::15' },
 };
 const PODS = { 4: '10.244.0.0/16', 6: 'fd00:10:244::/48' };
 const NODE_PORT = 30_080;
@@ -35,9 +36,10 @@ const TABLE = readFileSync(new URL('nftables-earlier-names.nft', import.meta.url
 
 const declaredNames = (script: string) =>
   [...script.matchAll(/^\s*(?:chain|set|map) (\S+) \{/gm)].map(([, name = '']) => name);
+const randomPort = () => 5000 + Math.floor(Math.random() * 1000);
 const CURRENT_NAMES = declaredNames(
   tableDeclarationScript(staticServiceChains(modeOptions()), 'IPv4'),
-).concat(allPortsAffinityMap(0));
+).concat(allPortsAffinityMap(0), allPortsAffinityMap(1));
 /** Names of chains, sets and maps that only the earlier table has. */
 const EARLIER_NAMES = new Set(declaredNames(TABLE).filter((name) => !CURRENT_NAMES.includes(name)));
 
@@ -79,6 +81,10 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       annotations: ALL_PORTS,
       spec: { clusterIPs: Object.values(VIPS.all), ...AFFINITY },
     }),
+    serviceManifest('range', {
+      annotations: { 'portwide.dev/ports': '5000-5999' },
+      spec: { clusterIPs: Object.values(VIPS.range), ...AFFINITY },
+    }),
     serviceManifest('none', {
       spec: { clusterIPs: Object.values(VIPS.none), ports: [{ port: 80 }] },
     }),
@@ -89,6 +95,7 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
     ...FAMILIES.flatMap((family) => [
       sliceManifest('web', family, lab.pods, { ports: [{ name: '', port: 8080 }] }),
       sliceManifest('all', family, lab.pods),
+      sliceManifest('range', family, lab.pods),
     ]),
   ];
 
@@ -102,6 +109,7 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       ALL: VIPS.all[family],
       NONE: VIPS.none[family],
       EMPTY: VIPS.empty[family],
+      RANGE: VIPS.range[family],
       POD_1: addressOf(lab.pods[0], family),
       POD_2: addressOf(lab.pods[1], family),
     };
@@ -122,8 +130,18 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
   const earlierNames = async () =>
     new Set((await tableNames()).filter((name) => EARLIER_NAMES.has(name)));
 
-  for (const round of [1, 2, 3]) {
-    it(`loses no connection and leaves no earlier name (round ${round})`, async function () {
+  /** Starts the agent, and kills it once a chain with a current name exists. */
+  const killDuringTakeover = async () => {
+    agent.launch(FLAGS);
+    await waitFor('the takeover began', async () =>
+      (await tableNames()).includes('cluster-ips-check'),
+    );
+    await agent.kill();
+  };
+
+  for (const [round, isKilled] of [false, false, true, true].entries()) {
+    const how = isKilled ? 'agent killed during the takeover' : 'agent not killed';
+    it(`loses no connection and leaves no earlier name (round ${round + 1}, ${how})`, async function () {
       this.timeout(120_000);
       for (const family of FAMILIES) await loadEarlierTable(family);
       assert.ok(EARLIER_NAMES.size > 15);
@@ -133,13 +151,16 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
         (family) => [
           [lab.client, VIPS.web[family], () => 80] as const,
           [lab.client, addressOf(lab.node, family), () => NODE_PORT] as const,
-          [lab.client, VIPS.all[family], () => 5000 + Math.floor(Math.random() * 1000)] as const,
+          [lab.client, VIPS.all[family], randomPort] as const,
+          [lab.client, VIPS.range[family], randomPort] as const,
           [lab.pods[1] as Host, VIPS.web[family], () => 80] as const,
           [lab.node, VIPS.web[family], () => 80] as const,
         ],
       );
       const rejected = FAMILIES.flatMap((family) =>
-        [VIPS.none[family], VIPS.empty[family]].map((vip) => [lab.client, vip, () => 80] as const),
+        [VIPS.none[family], VIPS.empty[family], VIPS.range[family]].map(
+          (vip) => [lab.client, vip, () => 80] as const,
+        ),
       );
       const held = await Promise.all(served.map(([from, to, port]) => from.hold(to, port())));
 
@@ -172,6 +193,10 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       };
       try {
         await moreAnswers();
+        if (isKilled) {
+          await killDuringTakeover();
+          await moreAnswers();
+        }
         await agent.start(FLAGS);
         await waitFor('earlier names are removed', async () => (await earlierNames()).size === 0);
         await moreAnswers();
@@ -186,7 +211,7 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       }
       // The affinity maps keep their names, and their entries. The earlier IPv6 table has no entries.
       for (const [key, hosts] of endpoints) {
-        if (/ 10\.96\.0\.1[02]$/.test(key)) assert.equal(hosts.size, 1, `${key}: one endpoint`);
+        if (/ 10\.96\.0\.1[025]$/.test(key)) assert.equal(hosts.size, 1, `${key}: one endpoint`);
       }
       assert.deepEqual(
         agent.log.filter(({ level, setting }) => level >= 40 && setting === undefined),
