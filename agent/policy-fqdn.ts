@@ -34,7 +34,7 @@ export function createDnsSnooper(
       rulesFailed: (family, err) =>
         log.error(
           { family, err },
-          'cannot install the rules that queue DNS responses; no addresses are learned',
+          'cannot install the rules that queue DNS responses; domain names in policies match no new addresses',
         ),
       threadFailed: (err) => log.error({ err }, 'DNS snooping thread failed; restarting it'),
     },

@@ -16,13 +16,13 @@ export interface PolicyMetricInputs {
   readonly applied: AppliedState;
   /** Number of unreadable objects by kind. */
   readonly unreadable: () => ReadonlyMap<string, number>;
-  readonly learning: DnsSnooper;
+  readonly snooper: DnsSnooper;
   readonly kernel: PolicyKernel;
   readonly log: Log;
 }
 
 export function policyMetricSources(parts: PolicyMetricInputs): PolicySources {
-  const { model, applied, unreadable, learning, kernel, log } = parts;
+  const { model, applied, unreadable, snooper, kernel, log } = parts;
   const families = [...kernel.families.keys()];
   return {
     policies: () => countPolicies(model.policies.all()),
@@ -42,7 +42,7 @@ export function policyMetricSources(parts: PolicyMetricInputs): PolicySources {
       families.flatMap((family) =>
         [...kernel.setSizes(family)].map(([set, count]) => ({ family, set, count })),
       ),
-    names: () => learning.stats(),
+    names: () => snooper.stats(),
     queueDrops,
     denied: async () => {
       try {

@@ -81,7 +81,7 @@ export function startPolicy(given: PolicyOptions) {
   const applied = new AppliedState(model, support.families);
   const metrics = policyMetrics(
     metricDefiner(given.registry),
-    policyMetricSources({ ...given, model, applied, learning: snooper, kernel }),
+    policyMetricSources({ ...given, model, applied, snooper, kernel }),
     support.families,
   );
   const observer = createPolicyObserver({ log, metrics, events, nodeName });

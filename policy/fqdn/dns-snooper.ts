@@ -1,5 +1,5 @@
 /**
- * Learns the addresses of domain names by observing the DNS answers to pods, while a policy rule
+ * Resolves domain names in policies by observing the DNS answers to pods, while a policy rule
  * has domain names. The verdict on an answer is deferred until its addresses are in the kernel. If
  * storing the addresses fails, the answer is accepted anyway: DNS itself is never blocked.
  */
