@@ -82,7 +82,7 @@ async function warnOfCalico(
         effect: 'connections to all-ports Services are rejected',
         hint: 'set --ipvs-all-ports=iptables',
       },
-      'Calico overwrites the packet marks of fwmark services',
+      'Calico changes the packet marks of fwmark services',
     );
   }
 }

@@ -79,7 +79,7 @@ interface NamedPort {
  * Differences from CoreDNS: the Service's own name has no SRV record, and unnamed ports have none.
  * Endpoints of Services with a cluster IP have no name and no PTR record. An address claimed by
  * several Services has a PTR record for each.
- * @param clusterDomain `cluster.local`: lower-case, without the final dot.
+ * @param clusterDomain such as `cluster.local`: lower-case, without the final dot.
  */
 export function serviceRecords(
   service: Service,

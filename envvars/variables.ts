@@ -18,9 +18,9 @@ const API_SERVER = 'default/kubernetes';
  * of its namespace and for the API server's Service. A Service named `kubernetes` in its namespace replaces
  * the API server's. Services without a cluster IP (headless, ExternalName) have no variables.
  *
- * Variables are in the order of Service names. The kubelet iterates over a Go map. If two Services have the same
- * variable (`DB_SERVICE_PORT` of `db` and `db-service`), it uses either; this function uses the first Service,
- * which the name refers to.
+ * Variables are in the order of Service names. Two Services may have the same variable: `DB_SERVICE_PORT` is the
+ * port of `db` and the URL of `db-service`. The kubelet uses either, because it iterates over a Go map. This
+ * function uses the Service whose name sorts first (`db`).
  * @param services the Services of all namespaces, in any order.
  * @param serviceLinks `enableServiceLinks` of the pod; false: only the API server's Service.
  */

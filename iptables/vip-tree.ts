@@ -7,8 +7,8 @@
  *
  *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SVC-VIP-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SVC-VIP-5A
  *
- * A packet traverses at most 32 rules and the ports of one 256th of the VIPs; a change rewrites one
- * leaf. Table filter has no branches, because most VIPs have no rule there. All entries of one VIP
+ * A packet traverses at most 32 dispatch rules, then the rules of one leaf: VIPs with the same last
+ * byte. A change rewrites one leaf. Table filter has no branches, because most VIPs have no rule there. All entries of one VIP
  * share a leaf, and their order in the leaf is their precedence.
  */
 import { lastByte } from '../api/addresses.ts';

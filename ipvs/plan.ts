@@ -90,7 +90,11 @@ export class IpvsPlan {
     }
   }
 
-  /** Applies changed Routes, each complete, and the ids of removed Routes. */
+  /**
+   * Updates the plan, without writing to the kernel.
+   * @param upserts complete new versions of Routes.
+   * @param removals ids of removed Routes.
+   */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     for (const id of removals) {
       const record = this.#routes.get(id);

@@ -58,7 +58,7 @@ interface PortGroup {
   readonly marks: Map<number, number | undefined>;
 }
 
-/** The kernel's entries with port ranges, port by port. */
+/** Ipset entries read from the kernel, which stores one entry for each port of a range. */
 export class KernelPorts {
   readonly #groups = new Map<string, PortGroup>();
 

@@ -50,7 +50,7 @@ const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
 
 /**
  * All metrics of the DNS server, in their own registry.
- * @param port listening port, a label in CoreDNS.
+ * @param port listening port, for label `server` (`dns://:53`) as in CoreDNS.
  * @param version of the package.
  */
 export function createDnsMetrics(port: number, version: string) {

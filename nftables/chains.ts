@@ -23,7 +23,7 @@ import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traff
 import type { Dispatch, EndpointPool } from '../traffic/plan.ts';
 import { AFFINITY_MAP, allPortsAffinityMap, type MapName } from './maps.ts';
 
-/** The flags that the rules of chains depend on. */
+/** Settings and the IP family that the rules of chains depend on. */
 export interface ChainOptions extends TrafficOptions {
   /** Bit of the packet mark that requests masquerade, 0 to 31. */
   readonly masqueradeBit: number;

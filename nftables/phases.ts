@@ -13,7 +13,10 @@ export interface Phase {
 
 /** The transactions of a change, in their order. */
 export interface Phases {
-  /** Changes of ranges in lookup sets. New dispatch elements depend on these ranges. */
+  /**
+   * Changes of the sets of allowed sources (`allowed-*`, from loadBalancerSourceRanges), which the
+   * chains of new dispatch elements look up.
+   */
   readonly prepare: Phase;
   /** Additions, and deletions of elements with the same key or an overlapping range. */
   readonly commit: Phase;

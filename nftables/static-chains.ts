@@ -39,7 +39,7 @@ import { AFFINITY_MAP, affinityMapDeclaration, MAP_NAMES, mapDeclaration } from 
 /** Name of the table in families ip and ip6. kube-proxy's nftables mode uses table `kube-proxy`. */
 export const TABLE = 'portwide';
 
-/** The flags that static rules depend on. */
+/** Settings and the IP family that the static rules depend on. */
 export interface StaticChainOptions extends ChainOptions {
   /** The Service CIDRs, if known: packets to addresses in them that no Service has are dropped. */
   readonly serviceCidrs: readonly string[];
@@ -72,7 +72,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     [IS_NEW, HAS_DNAT, goTo('drop-port-zero')],
     [IS_NEW, goTo(checkChain)],
   ];
-  // An established connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it.
+  // TCP stacks keep an established connection on ICMP port unreachable (RFC 5927, 5.2); only a reset ends it.
   const resets: readonly RuleParts[] = options.resetsTcp
     ? [[tcp, IS_MID_CONNECTION, TCP_RESET]]
     : [];
@@ -118,9 +118,9 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     ]),
     base('nat-prerouting', 'nat hook prerouting priority dstnat', [[services]]),
     base('nat-output', 'nat hook output priority -100', [[services]]),
-    // Type nat, because it sees only the first packet of a connection: later packets without an answer would
-    // add the entry of a removed endpoint again. Priority 99 is before masquerade, while the packet still has
-    // the client's address.
+    // Type nat, because a nat chain sees only the first packet of a connection. Later packets of an unanswered
+    // UDP flow are still in state new, and would add the affinity entry of a removed endpoint again. Priority 99
+    // is before masquerade, while the packet still has the client's address.
     base('nat-input-affinity', 'nat hook input priority 99', updateAffinity),
     base('nat-postrouting-affinity', 'nat hook postrouting priority 99', updateAffinity),
     base('nat-postrouting', 'nat hook postrouting priority srcnat', [

@@ -41,7 +41,7 @@ export interface RouteTableOptions {
   readonly allPortsEnabled: boolean;
   /** See `mismatchWarnings`; false by default. */
   readonly warnsOfMismatches?: boolean;
-  /** Listeners of this node whose ports a Service may hide; none by default. */
+  /** Listeners of this node, such as ssh. A Service that takes over such a port gets a warning. None by default. */
   readonly listeners?: readonly NodeListener[];
   /** Whether node ports are served on the loopback address; false by default. */
   readonly isLoopbackServed?: boolean;

@@ -165,8 +165,8 @@ export class PolicyBackend {
    */
   replaceAll(state: PolicyState, fqdn: FqdnContent): Promise<number> {
     this.#isReplacing = true;
-    // `fqdn` does not contain later additions, so they must not join a batch that is written before
-    // the table.
+    // `fqdn` is a snapshot. Later FQDN additions must not join the pending batch: the batch is written
+    // before the table is replaced, and the replacement would drop them.
     this.#pendingAddition = undefined;
     return this.#queue.run(async () => {
       // Each external change after this point requires another `replaceAll`.

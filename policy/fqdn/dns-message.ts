@@ -129,7 +129,8 @@ class Reader {
     const labels: string[] = [];
     let end: number | undefined;
     let length = 1;
-    // Each pointer must point before the previous pointer, which excludes loops.
+    // Each pointer must point before the target of the previous pointer, and the first one before the
+    // start of the name. This excludes loops.
     let lowest = offset;
     for (let at = offset; ; ) {
       const size = bytes[at];

@@ -101,7 +101,10 @@ describe('commands: portwide', () => {
       [['--hostname-override=a b'], /--hostname-override/],
       [['--metrics-bind-address=here'], /--metrics-bind-address/],
       [['--healthz-bind-address=here'], /--healthz-bind-address/],
-      [['--manifests=/nowhere', '--kubeconfig=x'], /--manifests and --kubeconfig/],
+      [
+        ['--manifests=/nowhere', '--kubeconfig=x'],
+        /--manifests: cannot be combined with --kubeconfig/,
+      ],
       [['--kubeconfig=/no/such/file'], /kubeconfig "\/no\/such\/file" cannot be read: ENOENT/],
       [['surplus'], /argument/],
     ] as const) {

@@ -97,7 +97,7 @@ describe('configure-dns: configureDns', () => {
     });
     assert.deepEqual(
       all.map((line) => line.split(':')[0]),
-      ['--port', '--ttl', '--manifests and --kubeconfig', '--manifests and --master'],
+      ['--port', '--ttl', '--manifests', '--manifests'],
     );
   });
 
