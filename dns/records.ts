@@ -64,7 +64,7 @@ interface NamedPort {
  * Computes the records of one Service (sections 2.3 to 2.5). A Service without records, such as a
  * headless one without a ready endpoint, has no name: the answer is NXDOMAIN, as 2.4.1 requires.
  *
- * All-ports Services have no SRV records, whether declared by the field or the annotation: there is
+ * All-ports Services have no SRV records, whether the field or the annotation declares them: there is
  * no port to name, and the placeholder in `spec.ports` does not count. This also holds for refused
  * all-ports Services and with the feature gate off; they keep their other records. A refusal is
  * local to a node and may differ between nodes and VIPs (a node address, an older Service's VIP),

@@ -118,7 +118,7 @@ export class IpvsPlan {
     return changed;
   }
 
-  /** Number of Services that wait for a mark. */
+  /** Number of Services that wait for a free fwmark. */
   get waitingForMark(): number {
     const services = [...this.#waitingForMark].map((id) => this.#routes.get(id)?.route.serviceKey);
     return new Set(services).size;

@@ -32,9 +32,9 @@ export type ReportLoaded = (family: IpFamily, after?: Promise<void>) => void;
 const MAX_LOAD_WAIT_MS = 10_000;
 
 /**
- * Starts the watch when all registered owners have loaded. A load takes the kernel twice as long while a
- * socket listens, and the kernel queues 4 KiB for each element, chain and rule. A timeout starts the watch
- * even if a load never ends.
+ * Starts the watch for external changes when every registered owner has loaded its table. While a
+ * socket listens, the kernel takes twice as long for a load, and queues 4 KiB for each element, chain
+ * and rule. A timeout starts the watch even if a load never ends.
  */
 export class NftMonitor {
   readonly #timers: Timers;

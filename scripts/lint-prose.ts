@@ -3,7 +3,7 @@ import { globSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { lintProse } from './prose/lint.ts';
 
-/** The list of words has the words that it forbids. */
+/** words.ts contains the rejected words. */
 const EXCLUDED = ['node_modules', '.git', 'scripts/prose/words.ts'];
 const all = () => globSync('**/*.{md,ts}', { exclude: EXCLUDED }).sort();
 const paths = process.argv.length > 2 ? process.argv.slice(2) : all();

@@ -145,7 +145,7 @@ export class DnsSnooper {
     return { elements: elements.filter(isOf), entries: entries.filter(isOf) };
   }
 
-  /** Checks the iptables rules for external changes and restores them if necessary. */
+  /** Checks the iptables rules that queue DNS packets, and restores rules that others changed. */
   resyncRules(): void {
     if (this.#hasNames) this.#requestRules();
   }

@@ -28,10 +28,10 @@ export class QueueLength {
 
   /** @param waiting Packets in the queue. @param now Time in milliseconds. */
   length(waiting: number, now: number): number {
-    const { min: least, max: most, shrinkDelay: calm } = this.#limits;
+    const { min, max, shrinkDelay } = this.#limits;
     const roomy = 2 ** Math.ceil(Math.log2(Math.max(waiting, 1) * RESERVE));
-    const needed = Math.min(Math.max(roomy, least), most);
-    if (needed >= this.#length || now - this.#neededAt > calm) {
+    const needed = Math.min(Math.max(roomy, min), max);
+    if (needed >= this.#length || now - this.#neededAt > shrinkDelay) {
       this.#length = needed;
       this.#neededAt = now;
     }

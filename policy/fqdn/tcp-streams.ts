@@ -107,14 +107,14 @@ export class TcpStreams<Tag> {
     { sequence, syn, data }: TcpSegment,
     onMessage: (message: Buffer) => void,
   ): boolean {
-    const { outOfOrder: early } = state;
+    const { outOfOrder } = state;
     const start = syn ? (sequence + 1) >>> 0 : sequence;
     if (distance(state.next, start) > 0) return this.#queueOutOfOrder(state, start, data);
     let isSound = this.#append(state, start, data, onMessage);
     // Append out-of-order segments that are next in sequence now.
     for (;;) {
-      const index = early.findIndex((each) => distance(state.next, each.start) <= 0);
-      const [segment] = index === -1 ? [] : early.splice(index, 1);
+      const index = outOfOrder.findIndex((each) => distance(state.next, each.start) <= 0);
+      const [segment] = index === -1 ? [] : outOfOrder.splice(index, 1);
       if (segment === undefined) return isSound;
       this.#bytes -= segment.data.length;
       isSound = isSound && this.#append(state, segment.start, segment.data, onMessage);
@@ -125,15 +125,12 @@ export class TcpStreams<Tag> {
    * Buffers a segment that arrived before earlier data of the stream.
    * @returns false if the stream must be given up.
    */
-  #queueOutOfOrder(
-    { outOfOrder: early, next }: StreamState<Tag>,
-    start: number,
-    data: Buffer,
-  ): boolean {
+  #queueOutOfOrder({ outOfOrder, next }: StreamState<Tag>, start: number, data: Buffer): boolean {
     if (data.length === 0 || distance(next, start) > WINDOW) return true;
-    if (early.some((each) => each.start === start && each.data.length >= data.length)) return true;
-    if (early.length >= this.#limits.outOfOrder) return false;
-    early.push({ start, data: Buffer.from(data) });
+    if (outOfOrder.some((each) => each.start === start && each.data.length >= data.length))
+      return true;
+    if (outOfOrder.length >= this.#limits.outOfOrder) return false;
+    outOfOrder.push({ start, data: Buffer.from(data) });
     this.#bytes += data.length;
     return true;
   }

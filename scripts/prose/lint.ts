@@ -1,4 +1,4 @@
-/** Checks one text of a page or a source file. */
+/** Lints the prose of one file. */
 import { TextlintKernel } from '@textlint/kernel';
 import markdown from '@textlint/textlint-plugin-markdown';
 import { RULES } from './rules.ts';
@@ -18,7 +18,7 @@ const plugins = [
   { pluginId: 'typescript', plugin: typescriptPlugin },
 ];
 
-/** @param path whose ending says what the text is: `.md` or `.ts`. Tests are below `test/`. */
+/** @param path ends with `.md` or `.ts`. Files below `test/` are tests. */
 export async function lintProse(text: string, path: string): Promise<Problem[]> {
   const ext = path.slice(path.lastIndexOf('.'));
   const { messages } = await kernel.lintText(text, { ext, filePath: path, rules, plugins });

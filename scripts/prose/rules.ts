@@ -1,4 +1,4 @@
-/** The rules of prose, as textlint takes them: CONTRIBUTING.md says what they are for. */
+/** textlint rules for prose. CONTRIBUTING.md has the reasons. */
 import type { TxtNode } from '@textlint/ast-node-types';
 import type { TextlintRuleContext, TextlintRuleModule } from '@textlint/types';
 import { countWords, type Sentence, sentencesOf } from './sentences.ts';
@@ -29,7 +29,7 @@ function longSentence(sentence: Sentence): Finding[] {
     : [{ message: `${words} words in a sentence, at most ${MAX_WORDS}`, start: 0 }];
 }
 
-/** Verbs whose participle does not end in -ed, as far as these texts use them. */
+/** Irregular participles that the texts of this repository use. */
 const IRREGULAR =
   'bound|built|cut|done|drawn|found|given|held|kept|known|laid|left|lost|made|meant|met|put|read|run|said|seen|sent|set|shown|split|taken|thrown|told|understood|written';
 const PASSIVE = new RegExp(
@@ -56,7 +56,7 @@ function clauseChain({ text }: Sentence): Finding[] {
   return [{ message: `${clauses.length} clauses in a sentence: ${words}`, start: first.index }];
 }
 
-/** A rule that looks at each sentence by itself. */
+/** Creates a rule that checks each sentence separately. */
 function eachSentence(find: (sentence: Sentence) => Finding[]): TextlintRuleModule {
   return (context: Readonly<TextlintRuleContext>) => {
     const check = (node: TxtNode) => {
@@ -71,7 +71,7 @@ function eachSentence(find: (sentence: Sentence) => Finding[]): TextlintRuleModu
   };
 }
 
-/** Names are no prose, so this reads the source as it is; pages have none of their own. */
+/** Matches the raw source of TypeScript files, because names are not part of the prose. */
 const inventedNames: TextlintRuleModule = (context: Readonly<TextlintRuleContext>) => ({
   Document(node: TxtNode) {
     if (!context.getFilePath()?.endsWith('.ts')) return;

@@ -1,4 +1,4 @@
-/** Sentences of a page or a source file, at the places where they stand. */
+/** Splits textlint nodes into sentences and keeps their positions. */
 import type { AnyTxtNode, TxtNode, TxtParentNode } from '@textlint/ast-node-types';
 import { split } from 'sentence-splitter';
 
@@ -8,14 +8,17 @@ export interface Sentence {
   readonly start: number;
 }
 
-/** Stands for code, which counts as one word and is not read. */
+/** Replaces each character of code, so that code counts as one word and no rule matches it. */
 const CODE = 'x';
 
-/** The sentences of a paragraph, a heading or a cell of a table. Each keeps its place: what is not prose is blank. */
+/**
+ * The sentences of a paragraph, heading or table cell. Markup becomes spaces, so positions equal those in the source.
+ */
 export function sentencesOf(node: TxtNode): Sentence[] {
   const text = [...' '.repeat(node.range[1] - node.range[0])];
   const put = (value: string, at: number) => {
-    for (const [index, character] of [...value].entries()) text[at + index] = character;
+    // UTF-16 units, as in the ranges of nodes.
+    for (let index = 0; index < value.length; index += 1) text[at + index] = value.charAt(index);
   };
   const visit = (child: AnyTxtNode | TxtNode): void => {
     const length = child.range[1] - child.range[0];
@@ -33,7 +36,7 @@ export function sentencesOf(node: TxtNode): Sentence[] {
     .map(({ raw, range }) => ({ text: raw, start: range[0] }));
 }
 
-/** How many words a sentence has; a word has a letter or a digit. */
+/** Counts words: parts between spaces that contain a letter or a digit. */
 export function countWords({ text }: Sentence): number {
   return text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
 }

@@ -1,6 +1,6 @@
 /**
- * The prose of a TypeScript file, as a textlint plugin: comments, and texts that users read (log messages,
- * errors, help, HELP of metrics). Of tests: comments and titles.
+ * textlint plugin that extracts prose from TypeScript: comments and user-visible texts (log messages, errors,
+ * help, HELP of metrics). In tests: comments and titles.
  */
 import { ASTNodeTypes, type TxtDocumentNode, type TxtNode } from '@textlint/ast-node-types';
 import type { TextlintPluginCreator } from '@textlint/types';
@@ -16,7 +16,7 @@ interface Part extends Range {
   readonly type: 'Str' | 'Code';
 }
 
-/** Prose that is read as one: a paragraph of a comment, or a text. */
+/** A paragraph of a comment, or one text. */
 type Passage = readonly Part[];
 
 export const typescriptPlugin: TextlintPluginCreator = {
@@ -66,7 +66,7 @@ function place(file: ts.SourceFile, position: number) {
   return { line: line + 1, column: character };
 }
 
-/** Consecutive comments with // are one. */
+/** All comments in order of position. Consecutive // comments are joined. */
 function comments(file: ts.SourceFile): Range[] {
   const found = new Map<number, Range>();
   const add = (ranges: readonly ts.CommentRange[] = []) => {
@@ -92,12 +92,12 @@ function comments(file: ts.SourceFile): Range[] {
 }
 
 const DECORATION = /^[ \t]*(?:\/\*\*?|\*\/|\*(?!\/)|\/\/)?/;
-/** A tag of JSDoc, with the name of the parameter or the type that is thrown. */
+/** A JSDoc tag with its parameter name or error type. */
 const TAG = /^\s*@(?:(?:param|throws|template|property) +\S+|\w+)/;
 const DIAGRAM = /[─│└┌►▶]|--+>|^ {3,}\S|^ ?\|/;
 const LIST_ITEM = /^\s*(?:[-*]|\d+\.) /;
 
-/** Paragraphs of a comment: apart by blank lines, tags and items of lists. Diagrams are left out. */
+/** Splits a comment into paragraphs at blank lines, tags and list items. Skips diagrams and tables. */
 function commentPassages(source: string, { start, end }: Range): Passage[] {
   const passages: Part[][] = [[]];
   let at = start;
@@ -114,7 +114,7 @@ function commentPassages(source: string, { start, end }: Range): Passage[] {
   return passages;
 }
 
-/** Code is between backquotes, or is a {@link}. */
+/** Splits text into prose and code, which is between backquotes or a {@link}. */
 function partsOf(text: string, offset: number): Part[] {
   const parts: Part[] = [];
   let at = 0;
@@ -152,7 +152,7 @@ function isTitle(node: ts.Node): boolean {
   );
 }
 
-/** A string, a template, or several that are added up; undefined for another expression. */
+/** The text of a string, a template or a concatenation; undefined for other expressions. */
 function textPassage(node: ts.Node, file: ts.SourceFile): Passage | undefined {
   const inside = (child: ts.Node, head: number, tail: number) =>
     partsOf(
@@ -177,7 +177,7 @@ function textPassage(node: ts.Node, file: ts.SourceFile): Passage | undefined {
   return undefined;
 }
 
-/** Not an identifier, a command or a rule: four words and more, on one line, without a brace or a flag. */
+/** Whether a text is prose: at least four words on one line, without braces. Excludes commands and rules. */
 function isProse(passage: Passage, source: string): boolean {
   const text = passage
     .filter(({ type }) => type === 'Str')

@@ -1,4 +1,4 @@
-/** Words that the prose of this repository avoids, each with what to write instead. */
+/** Words that `make lint` rejects, with advice. */
 
 export interface AvoidedWord {
   readonly pattern: RegExp;
@@ -35,8 +35,7 @@ function avoided(words: string, advice: string): AvoidedWord {
 }
 
 /**
- * Invented terms in names of code and of the kernel's objects, in any case: `VipLedger`, `port-fates`. Replaced by terms
- * of the field.
+ * Invented terms in names of code and of kernel objects, in any case: `VipLedger`, `port-fates`.
  */
 export const INVENTED_NAMES =
   /\b\w*?(?:loyalt(?:y|ies)|fate|skeleton|ledger|census|seniority|(?<!r)rival|suspect|innocent|stranger|retirement|hopeless|lingering|disturb)\w*/gi;

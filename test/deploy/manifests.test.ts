@@ -200,8 +200,7 @@ describe('manifests: component network-policy', () => {
       { op: 'test', path: `${container}/name`, value: pod.containers[0].name },
       { op: 'add', path: `${container}/args/-`, value: '--network-policy' },
     ]);
-    const { overridesFile: winsOverFile } = ALL_SETTINGS.networkPolicy;
-    assert.ok(winsOverFile, 'the DaemonSet has --config');
+    assert.ok(ALL_SETTINGS.networkPolicy.overridesFile, 'the DaemonSet has --config');
   });
 });
 
