@@ -2,6 +2,7 @@
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
+import type { Comparison } from './compared-object.ts';
 
 /** The result of one `apply`, for logs and metrics. */
 export interface ApplyReport {
@@ -55,6 +56,13 @@ export interface Backend {
   onDrift?(callback: () => void): void;
   /** Whether the mode is notified of all external changes, so that periodic resyncs can be rare. */
   readonly watchesChanges?: boolean;
+  /**
+   * Compares objects in the kernel with the applied desired state, and changes nothing. Yields to the event loop.
+   * May run during `apply`; the result may then contain changes in progress.
+   * @param service undefined: all Services, and the rules that belong to none.
+   * @throws errors of reading the kernel.
+   */
+  compare?(service?: ObjectKey): Promise<Comparison>;
   /** Numbers for metrics; each mode reports the ones it has. */
   stats?(): BackendStats;
   /** Packets to node ports on the loopback address that rules rejected since the table was created, by protocol. */

@@ -58,6 +58,15 @@ interface ServiceState {
   readonly served: ServedService;
 }
 
+/** A Service with its objects, and what this node made of them. */
+export interface InspectedService extends ServiceState {
+  readonly slices: readonly EndpointSlice[];
+  readonly routes: readonly Route[];
+  readonly refusals: readonly ServiceRefusal[];
+  readonly warnings: readonly ServiceWarning[];
+  readonly health: readonly ServiceHealth[];
+}
+
 /** Everything derived from the objects of one Service. */
 interface Resolved {
   readonly routes: Map<string, Route>;
@@ -171,6 +180,30 @@ export class RouteTable implements ObjectSink {
     this.#options.onChange();
   }
 
+  /** Keys of all Services, served or not. */
+  get serviceKeys(): Iterable<ObjectKey> {
+    return this.#services.keys();
+  }
+
+  /** Objects of a Service and everything derived from them; undefined if there is no such Service. */
+  inspect(key: ObjectKey): InspectedService | undefined {
+    const state = this.#services.get(key);
+    if (state === undefined) return undefined;
+    return {
+      ...state,
+      slices: this.#slices.get(key) ?? [],
+      routes: this.#routes.get(key) ?? [],
+      refusals: this.#refusals.get(key) ?? [],
+      warnings: this.#warnings.get(key) ?? [],
+      health: this.#health.get(key) ?? [],
+    };
+  }
+
+  /** Name and zone of this node. */
+  get topology(): NodeTopology {
+    return { name: this.#options.nodeName, zone: this.#node?.zone };
+  }
+
   /** All Routes. */
   *routes(): Iterable<Route> {
     for (const routes of this.#routes.values()) yield* routes;
@@ -260,7 +293,7 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
     const refused = this.#vipConflicts.refusals(key);
     const slices = this.#slices.get(key) ?? [];
-    const topology: NodeTopology = { name: this.#options.nodeName, zone: this.#node?.zone };
+    const { topology } = this;
     for (const port of state.served.ports) {
       const route = resolveRoute(state.service, port, refused, slices, topology);
       if (route === undefined) continue;
