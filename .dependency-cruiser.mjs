@@ -4,6 +4,7 @@
 const LAYERS = [
   ['cmd'],
   ['agent'],
+  ['status'],
   ['takeover'],
   ['policy'],
   ['iptables', 'ipvs', 'nftables'],
@@ -45,6 +46,12 @@ export default {
       severity: 'error',
       from: { path: '^ipvs/' },
       to: { path: '^nftables/' },
+    },
+    {
+      name: 'status-knows-no-proxy-mode',
+      severity: 'error',
+      from: { path: '^status/' },
+      to: { path: '^(iptables|ipvs|nftables)/' },
     },
     {
       name: 'policy-knows-no-proxy-mode',
