@@ -1,0 +1,120 @@
+/** Remembers what the syncs of each family did, for the status API. Memory is bounded. */
+import type { IpFamily } from '../api/objects.ts';
+import type { SyncReport } from '../proxier/family-proxier.ts';
+import type { ProxierObserver } from '../proxier/proxier.ts';
+
+/** Number of syncs to remember. */
+const MAX_SYNCS = 200;
+
+/** A failure or a drift, with the number of them. */
+interface Repeated {
+  /** Milliseconds since 1970. */
+  readonly at: number;
+  readonly message: string;
+  readonly count: number;
+}
+
+/** What is known about the syncs of one family. Times are milliseconds since 1970. */
+export interface FamilyActivity {
+  readonly lastSync: FinishedSync | undefined;
+  readonly lastFullSync: FinishedSync | undefined;
+  readonly waitingSince: number | undefined;
+  /** undefined once a sync succeeds. `count` counts consecutive failures. */
+  readonly failure: Repeated | undefined;
+  /** `count` counts all changes by other programs since the start. */
+  readonly drift: Repeated | undefined;
+}
+
+/** A sync that succeeded. */
+export interface FinishedSync
+  extends Pick<SyncReport, 'family' | 'full' | 'seconds' | 'written' | 'deletedFlows'> {
+  /** End of the sync, in milliseconds since 1970. */
+  readonly at: number;
+}
+
+const NOTHING: FamilyActivity = {
+  lastSync: undefined,
+  lastFullSync: undefined,
+  waitingSince: undefined,
+  failure: undefined,
+  drift: undefined,
+};
+
+export class SyncActivity {
+  readonly #now: () => number;
+  readonly #families = new Map<IpFamily, FamilyActivity>();
+  readonly #syncs: FinishedSync[] = [];
+  /** Number of syncs that ended, successful or not. */
+  #ended = 0;
+
+  /** @param now milliseconds since 1970. */
+  constructor(now: () => number = Date.now) {
+    this.#now = now;
+  }
+
+  family(family: IpFamily): FamilyActivity {
+    return this.#families.get(family) ?? NOTHING;
+  }
+
+  /** The last successful syncs that wrote something, the newest last. */
+  get syncs(): readonly FinishedSync[] {
+    return this.#syncs;
+  }
+
+  /** Number of syncs that ended since the start; unchanged while none ended. */
+  get ended(): number {
+    return this.#ended;
+  }
+
+  /** Wraps an observer. Forwards all calls. */
+  observing(observer: ProxierObserver): ProxierObserver {
+    return {
+      ...observer,
+      queued: (family) => {
+        observer.queued(family);
+        this.#set(family, { waitingSince: this.family(family).waitingSince ?? this.#now() });
+      },
+      unchanged: (family, triggerTimes) => {
+        observer.unchanged(family, triggerTimes);
+        this.#set(family, { waitingSince: undefined });
+      },
+      synced: (report) => {
+        observer.synced(report);
+        this.#synced(report);
+      },
+      syncFailed: (family, error, attempt) => {
+        observer.syncFailed(family, error, attempt);
+        this.#ended += 1;
+        const message = error instanceof Error ? error.message : String(error);
+        this.#set(family, { failure: this.#repeat(this.family(family).failure, message) });
+      },
+      driftDetected: (family, change) => {
+        observer.driftDetected(family, change);
+        this.#set(family, { drift: this.#repeat(this.family(family).drift, change) });
+      },
+    };
+  }
+
+  #synced({ family, full, seconds, written, deletedFlows }: SyncReport): void {
+    this.#ended += 1;
+    const lastSync = { at: this.#now(), family, full, seconds, written, deletedFlows };
+    const { lastFullSync } = this.family(family);
+    this.#set(family, {
+      lastSync,
+      lastFullSync: full ? lastSync : lastFullSync,
+      waitingSince: undefined,
+      failure: undefined,
+    });
+    if (written === 0 && deletedFlows === 0) return;
+    this.#syncs.push(lastSync);
+    if (this.#syncs.length > MAX_SYNCS) this.#syncs.shift();
+  }
+
+  #repeat(before: Repeated | undefined, message: string): Repeated {
+    return { at: this.#now(), message, count: (before?.count ?? 0) + 1 };
+  }
+
+  #set(family: IpFamily, changes: Partial<FamilyActivity>): void {
+    this.#families.set(family, { ...this.family(family), ...changes });
+  }
+}
