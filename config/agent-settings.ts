@@ -11,6 +11,7 @@ import {
   nonNegativeInt32,
   oneOf,
   optional,
+  orNone,
   wholeNumber,
 } from './value-types.ts';
 
@@ -173,6 +174,20 @@ export const AGENT_SETTINGS = {
     type: bindAddress(10249),
     default: { host: '127.0.0.1', port: 10249 },
     help: 'address and port that serve /metrics; empty: disabled',
+  }),
+  statusBindAddress: setting('servers', {
+    field: 'portwide.status.bindAddress',
+    type: orNone(bindAddress(10270)),
+    default: { host: '127.0.0.1', port: 10270 },
+    help: 'address and port of the read-only status API; none: disabled',
+    details:
+      'Anybody who reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
+  }),
+  statusSocket: setting('servers', {
+    field: 'portwide.status.socket',
+    type: orNone(optional(filePath)),
+    default: '/run/portwide/portwide.sock',
+    help: 'Unix socket of the status API, for root; none: disabled',
   }),
   bindAddressHardFail: setting('servers', {
     field: 'bindAddressHardFail',

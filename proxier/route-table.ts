@@ -185,6 +185,19 @@ export class RouteTable implements ObjectSink {
     return this.#services.keys();
   }
 
+  /** Numbers of Services. `refused` counts Services that are refused as a whole. */
+  get serviceCounts(): {
+    readonly total: number;
+    readonly served: number;
+    readonly refused: number;
+  } {
+    return {
+      total: this.#services.size,
+      served: this.#routes.size,
+      refused: this.#refused.size,
+    };
+  }
+
   /** Objects of a Service and everything derived from them; undefined if there is no such Service. */
   inspect(key: ObjectKey): InspectedService | undefined {
     const state = this.#services.get(key);
@@ -207,6 +220,11 @@ export class RouteTable implements ObjectSink {
   /** All Routes. */
   *routes(): Iterable<Route> {
     for (const routes of this.#routes.values()) yield* routes;
+  }
+
+  /** All addresses of this node, without those on the agent's own dummy interface. */
+  get nodeAddresses(): ReadonlySet<string> {
+    return this.#nodeAddresses;
   }
 
   /** All refusals in force. */

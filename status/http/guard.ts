@@ -1,5 +1,5 @@
 /**
- * Refuses requests that a web site makes through the browser of somebody on this node: DNS rebinding (the site's name
+ * Refuses requests that a web site makes through a browser on this node: DNS rebinding (the site's name
  * resolves to a loopback address) and cross-site requests. Pure.
  */
 import type { IncomingHttpHeaders } from 'node:http';

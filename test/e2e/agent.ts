@@ -23,6 +23,8 @@ export const AGENT_FLAGS = [
   '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
   '--iptables-min-sync-period=10ms',
   '--nftables-min-sync-period=10ms',
+  '--status-bind-address=none',
+  '--status-socket=none',
   '-v=3',
 ];
 /** The same for tests of iptables rules. */

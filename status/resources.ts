@@ -1,0 +1,127 @@
+/** The resources of the status API, version 1, by path. */
+
+import { canonicalAddress } from '../api/addresses.ts';
+import { compareText } from '../api/collections.ts';
+import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
+import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
+import type { InspectedService } from '../proxier/route-table.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
+import type { EndpointStatus, RouteStatus, ServiceSummary } from './api/services.ts';
+import { NotFound, type ResourceRequest, type Resources } from './http/handler.ts';
+import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
+import { oneOf, parsed, readParameters } from './http/parameters.ts';
+import { compareWithKernel } from './kernel-comparison.ts';
+import { serviceDetail } from './service-detail.ts';
+import { type StatusSources, serviceKeyOf } from './sources.ts';
+import { nodeStatus } from './views/node-status.ts';
+import { serviceEndpoints, serviceRoutes, serviceSummary } from './views/services.ts';
+
+const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
+const ADDRESS = parsed('an IP address', canonicalAddress);
+const SERVICE = parsed('namespace/name of a Service', (text) => {
+  const [namespace = '', name = '', ...rest] = text.split('/');
+  return rest.length === 0 && isDnsLabel(namespace) && isDnsSubdomain(name) ? text : undefined;
+});
+const FAMILY = oneOf<IpFamily>(...IP_FAMILIES);
+const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
+
+/** @param now milliseconds since 1970. */
+export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
+  return {
+    '/api/v1/status': ({ query }) => {
+      readParameters(query, {});
+      return nodeStatus(sources, now());
+    },
+    '/api/v1/services': ({ query }) => listServices(sources, query),
+    '/api/v1/services/{namespace}/{name}': (request) => {
+      readParameters(request.query, {});
+      return serviceDetail(sources, inspectedService(sources, request));
+    },
+    '/api/v1/endpoints': async ({ query }) => {
+      const given = readParameters(query, { ...LIST, address: ADDRESS, family: FAMILY });
+      const { topology } = sources.table;
+      const endpoints = await collect(sources, given, (inspected) =>
+        serviceEndpoints(inspected, topology).filter(
+          ({ address, family }) =>
+            (given.address ?? address) === address && (given.family ?? family) === family,
+        ),
+      );
+      return pageOf<EndpointStatus>(endpoints, given);
+    },
+    '/api/v1/routes': async ({ query }) => {
+      const given = readParameters(query, { ...LIST, vip: ADDRESS, family: FAMILY });
+      const addresses = sources.nodeAddresses();
+      const routes = await collect(sources, given, (inspected) =>
+        serviceRoutes(inspected, addresses).filter(
+          ({ vip, family }) =>
+            (given.vip === undefined || given.vip === vip) && (given.family ?? family) === family,
+        ),
+      );
+      return pageOf<RouteStatus>(routes, given);
+    },
+    '/api/v1/diff': async ({ query }) => {
+      const given = readParameters(query, { ...PAGE_PARAMETERS, family: FAMILY });
+      const { objects, ...rest } = await compareWithKernel(sources, {
+        family: given.family,
+        service: undefined,
+      });
+      return { ...pageOf(objects, given), ...rest };
+    },
+  };
+}
+
+const SORTS = {
+  name: (a: ServiceSummary, b: ServiceSummary) =>
+    compareText(a.namespace, b.namespace) || compareText(a.name, b.name),
+  age: (a: ServiceSummary, b: ServiceSummary) => compareText(a.created ?? '', b.created ?? ''),
+  endpoints: (a: ServiceSummary, b: ServiceSummary) => b.endpoints.ready - a.endpoints.ready,
+} as const;
+
+async function listServices(sources: StatusSources, query: URLSearchParams) {
+  const given = readParameters(query, {
+    ...LIST,
+    vip: ADDRESS,
+    state: oneOf<ServiceSummary['state']>('served', 'noEndpoints', 'refused', 'ignored'),
+    ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
+    sort: oneOf<keyof typeof SORTS>('name', 'age', 'endpoints'),
+  });
+  const { topology } = sources.table;
+  const summaries = await collect(sources, given, (inspected) => {
+    const summary = serviceSummary(inspected, topology);
+    const { state, portKind, vips } = summary;
+    return (given.state ?? state) === state &&
+      (given.ports ?? portKind) === portKind &&
+      (given.vip === undefined || vips.includes(given.vip))
+      ? [summary]
+      : [];
+  });
+  return pageOf(summaries.sort(SORTS[given.sort ?? 'name']), given);
+}
+
+/** Walks the Services that the parameters select, in order of their keys, and gives the event loop its turns. */
+async function collect<Item>(
+  { table }: StatusSources,
+  given: { readonly namespace: string | undefined; readonly service: string | undefined },
+  itemsOf: (inspected: InspectedService) => readonly Item[],
+): Promise<Item[]> {
+  const { namespace, service } = given;
+  const isSelected = (key: ObjectKey) =>
+    (service === undefined || key === service) &&
+    (namespace === undefined || key.startsWith(`${namespace}/`));
+  const slice = new TimeSlice();
+  const items: Item[] = [];
+  for (const key of [...table.serviceKeys].filter(isSelected).sort(compareText)) {
+    // The Service may be gone after a yield.
+    const inspected = table.inspect(key);
+    if (inspected !== undefined) items.push(...itemsOf(inspected));
+    if (slice.isOver()) await slice.yield();
+  }
+  return items;
+}
+
+function inspectedService({ table }: StatusSources, { path }: ResourceRequest): InspectedService {
+  const [namespace = '', name = ''] = path;
+  const inspected = table.inspect(serviceKeyOf(namespace, name));
+  if (inspected !== undefined) return inspected;
+  throw new NotFound(`this agent knows no Service ${JSON.stringify(`${namespace}/${name}`)}`);
+}
