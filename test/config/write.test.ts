@@ -93,7 +93,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   healthzBindAddress: server,
   metricsBindAddress: server,
   statusBindAddress: server,
-  statusSocket: perhaps(word.filter((text) => text !== 'none')),
+  statusSocket: perhaps(word),
   bindAddressHardFail: bool,
   configRestartJitter: timeout,
   machineIdFile: constant('/etc/machine-id,/var/lib/dbus/machine-id'),
