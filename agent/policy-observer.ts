@@ -89,12 +89,13 @@ export function reportPolicyFaults(
   }
 }
 
+/** The faults that `known` does not contain. */
 function missingFrom(
-  some: readonly PolicyFault[],
-  all: readonly PolicyFault[],
+  known: readonly PolicyFault[],
+  faults: readonly PolicyFault[],
 ): readonly PolicyFault[] {
-  return all.filter(
-    ({ field, reason }) => !some.some((each) => each.field === field && each.reason === reason),
+  return faults.filter(
+    ({ field, reason }) => !known.some((each) => each.field === field && each.reason === reason),
   );
 }
 
