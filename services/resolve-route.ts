@@ -13,7 +13,7 @@ import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
 
 /**
  * Resolves one served port to a Route.
- * @param refused keys of `VipConflicts.refusals`.
+ * @param refused the result of `VipConflicts.refusals`; only its keys are used.
  * @returns undefined if every VIP and the node port are refused.
  */
 export function resolveRoute(
@@ -40,7 +40,8 @@ export function resolveRoute(
     match.kind === 'port'
       ? candidatesForPort(slices, port.family, port.portName, match.protocol)
       : candidatesForAllPorts(slices, port.family);
-  // With externalTrafficPolicy Local, pods and the node itself still use all cluster endpoints.
+  // With externalTrafficPolicy Local, pods and the node itself still reach all endpoints of the cluster through
+  // external VIPs.
   const policy = {
     usesCluster: !internalLocal || external,
     usesLocal: internalLocal || externalLocal,

@@ -246,7 +246,7 @@ describe('commands: portwide', () => {
         .filter((line) => !line.includes('loadBalancerSourceRanges'))
         .map((line) => line.replace(`warning: ${directory}/a.yaml:`, ''));
       assert.deepEqual(warnings, [
-        '1: Service default/web: spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns one, a manifest must set it',
+        '1: Service default/web: spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns a cluster IP, but a manifest must set it',
         '22: EndpointSlice default/shop-1: ports: no numbered port matches name and protocol of a port of Service default/shop ("http" TCP), so this slice is not used; name the ports as in the Service',
         '29: EndpointSlice default/lost: metadata.labels["kubernetes.io/service-name"]: Service default/nobody does not exist, so this slice is not used; correct the name or add the Service',
         '36: EndpointSlice default/unlabelled: metadata.labels["kubernetes.io/service-name"]: is missing, so the slice belongs to no Service; set the label to the name of a Service',
