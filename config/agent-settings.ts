@@ -20,7 +20,8 @@ const period = duration({ zero: false });
 const periodOrZero = duration({ zero: true });
 const RESYNC = 'resync interval: how often the rules are checked for external changes';
 const MIN_SYNC = 'minimum interval between rule updates; 0: update after every change';
-const FIRST_UPDATE = 'A change after a quiet interval is applied immediately.';
+const FIRST_UPDATE =
+  'In a file, 0 means the default. A change after a quiet interval is applied immediately.';
 const seconds = (value: number) => value * 1000;
 const hours = (value: number) => value * 3_600_000;
 
@@ -60,7 +61,7 @@ export const AGENT_SETTINGS = {
     default: seconds(30),
     help: RESYNC,
     details:
-      'A resync checks the jumps and canary chains. It compares all rules if that takes less than 1% of the interval, and at least once an hour.',
+      'A resync checks the jumps and canary chains. It also compares all rules as often as that takes less than 1% of the time, and at least once an hour.',
   }),
   iptablesMinSyncPeriod: setting('iptables', {
     field: 'iptables.minSyncPeriod',
@@ -126,7 +127,7 @@ export const AGENT_SETTINGS = {
     type: nonNegativeInt32,
     default: 128 * 1024,
     keepsZero: true,
-    help: 'lower bound of nf_conntrack_max, regardless of --conntrack-max-per-core',
+    help: 'lower bound of nf_conntrack_max; unused if --conntrack-max-per-core is 0',
   }),
   conntrackTcpTimeoutEstablished: setting('conntrack', {
     field: 'conntrack.tcpEstablishedTimeout',
@@ -166,13 +167,13 @@ export const AGENT_SETTINGS = {
     field: 'healthzBindAddress',
     type: bindAddress(10256),
     default: { host: '0.0.0.0', port: 10256 },
-    help: 'address and port that serve /healthz and /livez; empty: disabled',
+    help: 'address and port that serve /healthz and /livez; empty: disabled (flag only)',
   }),
   metricsBindAddress: setting('servers', {
     field: 'metricsBindAddress',
     type: bindAddress(10249),
     default: { host: '127.0.0.1', port: 10249 },
-    help: 'address and port that serve /metrics; empty: disabled',
+    help: 'address and port that serve /metrics; empty: disabled (flag only)',
   }),
   bindAddressHardFail: setting('servers', {
     field: 'bindAddressHardFail',
