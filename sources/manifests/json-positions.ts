@@ -2,9 +2,9 @@
  * Finds line numbers in JSON text, which `JSON.parse` does not report. Lines are counted from 1.
  */
 export interface JsonPositions {
-  /** The line on which the value starts. */
+  /** The line on which the top-level object or array starts; 1 for any other value. */
   readonly line: number;
-  /** The lines on which the elements of the top-level `items` start. */
+  /** The lines on which the objects and arrays in the top-level `items` start. */
   readonly itemLines: readonly number[];
   /** The first repeated key of an object; `JSON.parse` would use its last value. */
   readonly duplicate: { readonly key: string; readonly line: number } | undefined;
@@ -62,7 +62,7 @@ export function jsonPositions(text: string): JsonPositions {
   return { line: firstLine === 0 ? 1 : firstLine, itemLines, duplicate };
 }
 
-/** The offset of the closing quote. */
+/** The offset of the closing quote; the length of the text if there is no closing quote. */
 function endOfString(text: string, start: number): number {
   for (let at = start + 1; at < text.length; at++) {
     const code = text.charCodeAt(at);
