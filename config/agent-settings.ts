@@ -1,4 +1,4 @@
-/** Settings that only `portwide run` has: they do not change the rendered rules. */
+/** Settings that `portwide render` does not have: they do not change the rendered rules. */
 import type { LogFormat } from '../process/log.ts';
 import { IPTABLES_VARIANTS, type IptablesVariant } from './mode-values.ts';
 import { bindAddress } from './network-types.ts';
@@ -60,7 +60,7 @@ export const AGENT_SETTINGS = {
     default: seconds(30),
     help: RESYNC,
     details:
-      'A resync checks the jumps and canary chains. It compares all rules if that takes less than 1% of the interval, and at least once an hour.',
+      'A resync checks the jumps and canary chains. It also compares all rules, using at most 1% of the time, but at least once an hour.',
   }),
   iptablesMinSyncPeriod: setting('iptables', {
     field: 'iptables.minSyncPeriod',
@@ -119,14 +119,14 @@ export const AGENT_SETTINGS = {
     keepsZero: true,
     help: 'maximum conntrack entries per CPU; 0: keep nf_conntrack_max and ignore --conntrack-min',
     details:
-      'Sets `nf_conntrack_max` to this value times the number of CPUs, and grows the hash table to at least a quarter as many buckets.',
+      'Sets `nf_conntrack_max` to this value times the number of CPUs, and grows the hash table to at least `nf_conntrack_max`/4 buckets.',
   }),
   conntrackMin: setting('conntrack', {
     field: 'conntrack.min',
     type: nonNegativeInt32,
     default: 128 * 1024,
     keepsZero: true,
-    help: 'lower bound of nf_conntrack_max, regardless of --conntrack-max-per-core',
+    help: 'lower bound of nf_conntrack_max, unless --conntrack-max-per-core is 0',
   }),
   conntrackTcpTimeoutEstablished: setting('conntrack', {
     field: 'conntrack.tcpEstablishedTimeout',
@@ -209,6 +209,6 @@ export const AGENT_SETTINGS = {
     type: { ...nonNegativeInt32, argument: '<level>' },
     default: 0,
     overridesFile: true,
-    help: 'log verbosity; 0 to 2: what operators act on, 3 and above: also every sync and error stacks',
+    help: 'log verbosity; 0 to 2: messages for operators, 3 and above: also every sync and error stacks',
   }),
 };

@@ -33,7 +33,7 @@ const INTRODUCTION = `# Configuration
 Portwide's own fields are in section \`portwide\`, which kube-proxy ignores with a warning.
 \`render\`, \`validate\`, \`env\`, \`cleanup\` and \`policy explain\` accept \`--config\` and the flags that apply.
 
-- **Flags with \`--config\`** are ignored, and a warning lists them. Flags without a field still apply, and so do
+- **Flags with \`--config\`** are ignored with a warning. Flags without a field still apply, except deprecated flags, and so do
   ${overridingFlags.join(', ')}.
 - **Unknown and duplicate fields** are ignored with a warning, as by kube-proxy; the last duplicate is used.
 - **Invalid values** are errors that name the field. The agent reports all errors, programs nothing and exits.
@@ -67,7 +67,9 @@ function ignoredSection(title: string, settings: readonly NamedSetting[]): strin
     );
     return `- ${names.join(', ')}: ${reason.replace(/^ignored: /, '')}\n`;
   });
-  lines.push(`- Feature gates: ${IGNORED_GATES.map(code).join(', ')}. Others cause a warning.\n`);
+  lines.push(
+    `- Feature gates: ${IGNORED_GATES.map(code).join(', ')}. Unknown gates cause a warning.\n`,
+  );
   return `## ${title}\n\n${lines.join('')}`;
 }
 

@@ -18,6 +18,7 @@ const WINDOWS = 'ignored: Windows only';
 const LOGGING = 'ignored: log lines go to standard output unbuffered';
 const MACHINE = 'ignored: kube-proxy ignores it too';
 const CLIENT = 'ignored: the agent makes few requests besides lists and watches';
+const JSON_ONLY = 'ignored: the agent requests JSON';
 
 const group = 'unused';
 const word = optional(anyText);
@@ -37,12 +38,12 @@ function logging<T>(field: string, type: ValueType<T>, value: T, reason = LOGGIN
 }
 
 export const UNUSED_SETTINGS = {
-  acceptContentTypes: fileOnly('clientConnection.acceptContentTypes', word, undefined, CLIENT),
+  acceptContentTypes: fileOnly('clientConnection.acceptContentTypes', word, undefined, JSON_ONLY),
   kubeApiContentType: unused(
     'clientConnection.contentType',
     anyText,
     'application/vnd.kubernetes.protobuf',
-    'ignored: the agent requests JSON',
+    JSON_ONLY,
   ),
   kubeApiQps: unused('clientConnection.qps', decimalNumber, 5, CLIENT),
   kubeApiBurst: unused('clientConnection.burst', nonNegativeInt32, 10, CLIENT),
