@@ -1,4 +1,4 @@
-/** Settings that only `portwide run` has: they do not change the rendered rules. */
+/** Settings that `portwide render` does not have: they do not change the rendered rules. */
 import type { LogFormat } from '../process/log.ts';
 import { IPTABLES_VARIANTS, type IptablesVariant } from './mode-values.ts';
 import { bindAddress } from './network-types.ts';
@@ -61,7 +61,7 @@ export const AGENT_SETTINGS = {
     default: seconds(30),
     help: RESYNC,
     details:
-      'A resync checks the jumps and canary chains. It also compares all rules as often as that takes less than 1% of the time, and at least once an hour.',
+      'A resync checks the jumps and canary chains. It also compares all rules, using at most 1% of the time, but at least once an hour.',
   }),
   iptablesMinSyncPeriod: setting('iptables', {
     field: 'iptables.minSyncPeriod',
@@ -120,7 +120,7 @@ export const AGENT_SETTINGS = {
     keepsZero: true,
     help: 'maximum conntrack entries per CPU; 0: keep nf_conntrack_max and ignore --conntrack-min',
     details:
-      'Sets `nf_conntrack_max` to this value times the number of CPUs, and grows the hash table to at least a quarter as many buckets.',
+      'Sets `nf_conntrack_max` to this value times the number of CPUs, and grows the hash table to at least `nf_conntrack_max`/4 buckets.',
   }),
   conntrackMin: setting('conntrack', {
     field: 'conntrack.min',
@@ -210,6 +210,6 @@ export const AGENT_SETTINGS = {
     type: { ...nonNegativeInt32, argument: '<level>' },
     default: 0,
     overridesFile: true,
-    help: 'log verbosity; 0 to 2: what operators act on, 3 and above: also every sync and error stacks',
+    help: 'log verbosity; 0 to 2: messages for operators, 3 and above: also every sync and error stacks',
   }),
 };

@@ -1,4 +1,4 @@
-/** Flags without a field in the configuration file: actions, and kube-proxy's deprecated ports. */
+/** Flags that are no options of the running agent: `--config`, actions, and deprecated ports. */
 
 import { setting } from './setting.ts';
 import { boolean, filePath, optional, wholeNumber } from './value-types.ts';

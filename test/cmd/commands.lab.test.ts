@@ -126,7 +126,10 @@ describe('commands: portwide', () => {
       [['--ttl=long', '--port=0'], /--port: .*\nportwide: --ttl: /],
       [['--manifests=/no/such/directory'], /manifest directory "\/no\/such\/directory"/],
       [['--manifests=/', '--forward=/no/such/file'], /--forward: ENOENT/],
-      [['--manifests=/', '--forward=/dev/null'], /--forward: \/dev\/null has no nameserver line/],
+      [
+        ['--manifests=/', '--forward=/dev/null'],
+        /--forward: \/dev\/null has no valid nameserver line/,
+      ],
       [['--kubeconfig=/no/such/file'], /kubeconfig "\/no\/such\/file" cannot be read: ENOENT/],
     ] as const) {
       it(flags.join(' '), async () => {
