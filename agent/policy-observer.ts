@@ -58,7 +58,7 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       metrics.drifts.inc({ ip_family: family });
       log.warn(
         { family, change },
-        'network policy rules were changed by another program; restoring them',
+        'network policy rules differ from the desired rules; restoring them',
       );
     },
     watchFailed: (error) =>
