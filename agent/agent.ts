@@ -26,7 +26,8 @@ import { startStatus } from './status.ts';
 import { startTelemetry } from './telemetry.ts';
 
 /**
- * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules remain when it exits.
+ * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules remain when it exits. A change
+ * of the pod CIDRs also ends the process, see `Startup`.
  * @param texts unparsed flags.
  * @returns the exit status.
  * @throws UserError if the agent cannot start. No rules have been programmed then.

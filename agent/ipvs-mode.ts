@@ -32,8 +32,8 @@ export async function openIpvsMode(options: RunOptions, log: Logger): Promise<Su
             onWarning: (details: object, message: string) =>
               log.warn({ family, ...details }, message),
           };
-          const own = ipvsOptions(options, family, podCidrs, traits);
-          backends.push(await ipvsBackend(kernel, iptables, own, systemTimers));
+          const familyOptions = ipvsOptions(options, family, podCidrs, traits);
+          backends.push(await ipvsBackend(kernel, iptables, familyOptions, systemTimers));
         }
         await setTimeouts(options);
       } catch (error) {

@@ -14,11 +14,11 @@ interface OwnNodeOptions {
   readonly name: string;
   /** Whether the Node must exist. With --manifests it may be missing: the agent neither waits nor warns. */
   readonly isRequired: boolean;
-  /** Whether node ports are served only on the Node's addresses, so that it must have addresses. */
+  /** Whether node ports are served only on the Node's addresses, so that the Node must have addresses. */
   readonly limitsNodePorts: boolean;
   readonly log: Log;
   readonly timers: Timers;
-  /** Called after the first list, and when it changes, with whether a required Node is missing. */
+  /** Called after the first list and on each change of the state, with whether a required Node is missing. */
   readonly onMissing: (isMissing: boolean) => void;
 }
 
@@ -102,7 +102,9 @@ export class OwnNode {
   #report(): [details: Record<string, string>, message: string] {
     const { name: node, limitsNodePorts, isRequired } = this.#options;
     const nodePorts = limitsNodePorts
-      ? ['NodePorts are served on all addresses of this node instead of its primary addresses']
+      ? [
+          'NodePorts are served on all addresses of this node except loopback, not only on its primary addresses',
+        ]
       : [];
     if (this.#state === 'without addresses') {
       return [{ node, effect: nodePorts.join('; ') }, 'Node object has no addresses'];

@@ -67,7 +67,7 @@ export interface PolicyOptions {
 /** Network policy in a running agent. */
 export type PolicyAgent = ReturnType<typeof startPolicy>;
 
-/** Starts network policy; it enforces policies once all its objects are listed. @throws NetlinkError */
+/** Starts network policy. Enforcement starts after the first lists of `MODEL_KINDS`. @throws NetlinkError */
 export function startPolicy(given: PolicyOptions) {
   const { support, options, nodeName, monitor, log, events } = given;
   const kernel = new PolicyKernel({
@@ -138,9 +138,9 @@ export function startPolicy(given: PolicyOptions) {
     },
   };
   return {
-    /** Accepts objects of all kinds. Enforcement starts after the first lists of its own kinds. */
+    /** Accepts objects of all kinds. Enforcement starts after the first lists of `MODEL_KINDS`. */
     sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(snooper), sink]),
-    /** Stops; the rules remain. */
+    /** Stops enforcement and DNS snooping. The rules remain. */
     stop: async () => {
       clearInterval(resyncTimer);
       // Close the snooper before the kernel, to which it writes.

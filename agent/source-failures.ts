@@ -9,8 +9,8 @@ import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /**
  * Wraps the log and the observer of a source. Repeated failures of lists and watches are logged by
- * `RepeatedFailures`, one line per cause with the affected kinds. The failure of a kind ends when its watch opens or
- * its CRD is not installed.
+ * `RepeatedFailures`, one line per cause with the affected kinds. The failure of a kind ends when its watch opens, or
+ * when the API server reports that its CRD is not installed.
  */
 export function aggregateFailures(
   log: DebugLog,

@@ -53,15 +53,16 @@ export class Startup {
   }
 
   /**
-   * Waits until no input is missing. Afterwards the process exits when the pod CIDRs change: as in kube-proxy, rules
-   * are made for one set of pod CIDRs.
+   * Waits for the first lists of the kinds that serve Services, for the Node (see `OwnNode` for the timeout), and for
+   * its pod CIDRs if the rules depend on them. If they do, the process exits when the pod CIDRs change later: as in
+   * kube-proxy, rules are made for one set of pod CIDRs.
    * @param reading the start of the source. It may never resolve, if network policy needs lists that fail.
    * @returns the pod CIDRs of the Node if the rules depend on them, otherwise none.
    */
   async complete(reading: Promise<void>): Promise<readonly string[]> {
     const { settled } = this.#ownNode;
     await Promise.race([reading.then(() => settled), settled]);
-    // The race handles every rejection, also a later one. That is a bug: let it be an unhandled rejection.
+    // The race also handles a rejection of `reading` after `settled`. Such a rejection is a bug: leave it unhandled.
     void reading.then(() => undefined);
     if (!this.#needsCidrs) return [];
     const { changes, nodeName, log } = this.#given;

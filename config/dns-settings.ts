@@ -56,7 +56,7 @@ export const DNS_SETTINGS = {
     default: ['0.0.0.0', '::'],
     help: 'IP addresses to listen on; 0.0.0.0 and :: are all IPv4 and all IPv6 addresses of this host',
     details:
-      'Each address has its own sockets, so that answers come from the address that was queried. 0.0.0.0 and :: include addresses added later, except link-local addresses and VIPs on `kube-ipvs0`.',
+      'Each address has its own sockets, so that answers come from the address that was queried. 0.0.0.0 and :: include addresses added later, except IPv6 link-local addresses and VIPs on `kube-ipvs0`.',
   }),
   port: setting('dns', {
     type: wholeNumber(1, 65535, '<port>'),

@@ -23,7 +23,7 @@ export interface FeatureGates {
 /** Portwide's feature gates and their defaults. */
 export const FEATURE_GATES: FeatureGates = { AllPorts: true };
 
-/** Kubernetes' gates for pages of the metrics server, and their defaults. */
+/** Kubernetes' gates for the pages /flagz and /statusz, and their defaults. */
 export const PAGE_GATES: Readonly<Record<string, boolean>> = {
   ComponentFlagz: true,
   ComponentStatusz: true,

@@ -63,8 +63,8 @@ export const POLICY_SETTINGS = {
     type: wholeSeconds({ zero: false }),
     default: 3_600_000,
     overridesFile: true,
-    help: 'maximum time for which a resolved address stays allowed; restarts when it is resolved again',
-    details: 'A pod may use an address for its whole TTL; a lower maximum cuts it off.',
+    help: 'maximum time for which a resolved address stays allowed; counts again from each new answer',
+    details: 'A maximum below the TTL denies pods an address that they may still use.',
   }),
   policyLogGroup: setting(group, {
     field: 'portwide.networkPolicy.logGroup',

@@ -33,9 +33,9 @@ const INTRODUCTION = `# Configuration
 Portwide's own fields are in section \`portwide\`, which kube-proxy ignores with a warning.
 \`render\`, \`validate\`, \`env\`, \`cleanup\` and \`policy explain\` accept \`--config\` and the flags that apply.
 
-- **Flags with \`--config\`** are ignored, and a warning lists them. Flags without a field still apply, and so do
-  ${overridingFlags.join(', ')}.
-- **Unknown and duplicate fields** are ignored with a warning, as by kube-proxy; the last duplicate is used.
+- **With \`--config\`** the other flags are ignored, and a warning lists them. Flags without a field still apply, except
+  \`--healthz-port\` and \`--metrics-port\`. So do ${overridingFlags.join(', ')}.
+- **Unknown fields** are ignored, and of duplicate fields the last is used. Both cause a warning, as in kube-proxy.
 - **Invalid values** are errors that name the field. The agent reports all errors, programs nothing and exits.
 - **Defaults**: \`null\` means the default. So does Go's zero value (\`""\`, \`0\`, \`0s\`, \`false\`, \`[]\`), unless the
   default below has a star: there, zero is a value.
@@ -45,7 +45,7 @@ Portwide's own fields are in section \`portwide\`, which kube-proxy ignores with
   behind a symbolic link to another directory within 5 s. A \`subPath\` mount is never updated.
 - **Format**: only the first YAML document is read. Durations are Go's: \`30s\`, \`1m30s\`, \`500ms\`. A boolean flag may
   stand alone (\`--masquerade-all\`) or have a value (\`--masquerade-all=false\`).
-- **All fields with their values**: \`portwide run --write-config-to=FILE\`, with other flags or \`--config\`, writes them.
+- **All fields with their values**: \`portwide run --write-config-to=FILE\` writes them, from flags or \`--config\`.
 `;
 
 function section(group: Group, title: string, settings: readonly NamedSetting[]): string {
@@ -67,7 +67,9 @@ function ignoredSection(title: string, settings: readonly NamedSetting[]): strin
     );
     return `- ${names.join(', ')}: ${reason.replace(/^ignored: /, '')}\n`;
   });
-  lines.push(`- Feature gates: ${IGNORED_GATES.map(code).join(', ')}. Others cause a warning.\n`);
+  lines.push(
+    `- Feature gates: ${IGNORED_GATES.map(code).join(', ')}. Unknown gates cause a warning.\n`,
+  );
   return `## ${title}\n\n${lines.join('')}`;
 }
 

@@ -1,4 +1,7 @@
-/** For tests: an nf_tables table in memory. It logs transactions and refuses what the kernel refuses. */
+/**
+ * For tests: an nf_tables table in memory. It logs transactions. Like the kernel, it refuses missing and conflicting
+ * elements, overlapping ranges, and rules that refer to missing sets or counters.
+ */
 import type { IpFamily } from '../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
 import { NftRefusedError } from '../netlink/nftables/transaction-builder.ts';
@@ -32,14 +35,15 @@ export class FakeTables {
   log: string[] = [];
   /** Other tables of the family, which a transaction of this table may delete. */
   otherTables: readonly FakeTables[] = [];
-  /** Called before and after each transaction that changes elements. */
+  /** Called before each transaction that changes elements. */
   beforeCommit: (changes: readonly NftElementChange[]) => void = () => {};
+  /** Called after each transaction that changes elements. */
   afterCommit: () => void = () => {};
   /** Called once a transaction is visible in all maps but the interval maps, then after each interval map. */
   midCommit: () => void = () => {};
-  /** Remaining timeout of an element in milliseconds. */
+  /** Remaining timeout of an element in milliseconds; undefined: as stored in the element. */
   expiresIn: (element: NftElement) => number | undefined = () => undefined;
-  /** Called in the middle of the dump of a set; returns whether the dump must restart. */
+  /** Called when a dump has visited the elements of a set; returns whether the dump must restart. */
   onDump: (set: string) => boolean = () => false;
   readonly #intervals = new Set<string>();
 
@@ -50,7 +54,7 @@ export class FakeTables {
 
   get tables(): RuleTable {
     return {
-      transact: async (steps) => this.#transact(steps),
+      transact: async (operations) => this.#transact(operations),
       visitElements: async (set, visit, restart) => {
         const visitAll = () => {
           const elements = this.sets.get(set);
@@ -126,7 +130,7 @@ export class FakeTables {
     for (const all of [this.sets, this.chains, this.counters]) all.clear();
   }
 
-  /** Adds elements to a dynamic map, like rules that handle packets. */
+  /** Adds elements to a dynamic map, as rules do when they handle packets. */
   putFromPacket(map: string, ...elements: readonly NftElement[]): void {
     for (const element of elements) this.sets.get(map)?.set(elementKeyText(element), element);
   }
@@ -140,20 +144,23 @@ export class FakeTables {
     return this.sets.size + this.chains.size > 0 ? value : undefined;
   }
 
-  #transact(steps: readonly NftOperation[]): void {
-    const changes = steps.flatMap((step) => ('elements' in step ? [step] : []));
+  #transact(operations: readonly NftOperation[]): void {
+    const changes = operations.flatMap((operation) => ('elements' in operation ? [operation] : []));
     const hasChanges = changes.some(({ elements }) => elements.length > 0);
-    const line = operationTexts(steps);
-    if (line.length === 0) return;
+    const texts = operationTexts(operations);
+    if (texts.length === 0) return;
     if (hasChanges) this.beforeCommit(changes);
-    for (const step of steps) if (step.action === 'fill') this.#fill(step.chain);
-    if (hasChanges) this.#change(changes);
-    for (const step of steps) {
-      if (step.action === 'remove') for (const chain of step.chains) this.chains.delete(chain);
-      if (step.action === 'delete-table')
-        this.otherTables.find(({ name }) => name === step.table)?.clear();
+    for (const operation of operations) {
+      if (operation.action === 'fill') this.#fill(operation.chain);
     }
-    this.log.push(line.join(', '));
+    if (hasChanges) this.#change(changes);
+    for (const operation of operations) {
+      if (operation.action === 'remove')
+        for (const chain of operation.chains) this.chains.delete(chain);
+      if (operation.action === 'delete-table')
+        this.otherTables.find(({ name }) => name === operation.table)?.clear();
+    }
+    this.log.push(texts.join(', '));
     if (hasChanges) this.afterCommit();
   }
 
@@ -208,17 +215,20 @@ export class FakeTables {
   }
 }
 
-function operationTexts(steps: readonly NftOperation[]): string[] {
-  const filled = steps.flatMap((step) => (step.action === 'fill' ? [step.chain.name] : []));
+/** The parts of a log line for a transaction; empty if the transaction changes nothing. */
+function operationTexts(operations: readonly NftOperation[]): string[] {
+  const filled = operations.flatMap((operation) =>
+    operation.action === 'fill' ? [operation.chain.name] : [],
+  );
   const rules = filled.length > FEW_CHAINS ? 'all' : filled.join();
   return [
     ...(filled.length === 0 ? [] : [`rules of ${rules}`]),
-    ...steps.flatMap((step) => {
-      if (step.action === 'delete-table') return [`delete table ${step.table}`];
-      if (step.action === 'remove')
-        return step.chains.length === 0 ? [] : [`remove ${step.chains.join(' ')}`];
-      if (step.action === 'fill' || step.elements.length === 0) return [];
-      return [`${step.action} ${step.set} ${step.elements.length}`];
+    ...operations.flatMap((operation) => {
+      if (operation.action === 'delete-table') return [`delete table ${operation.table}`];
+      if (operation.action === 'remove')
+        return operation.chains.length === 0 ? [] : [`remove ${operation.chains.join(' ')}`];
+      if (operation.action === 'fill' || operation.elements.length === 0) return [];
+      return [`${operation.action} ${operation.set} ${operation.elements.length}`];
     }),
   ];
 }

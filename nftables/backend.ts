@@ -72,7 +72,7 @@ export class NftBackend implements Backend {
   /** The first change by another program since the last full sync, for the log. */
   #externalChange: string | undefined;
   #onDrift = () => {};
-  /** Elements written to the kernel, by map. */
+  /** Number of elements in the kernel, by map. */
   #elementCounts = new Map<string, number>();
   #cleanupFailures = 0;
   #isClosed = false;
@@ -187,7 +187,7 @@ export class NftBackend implements Backend {
 
   /**
    * Commits the phase, and deletes stale affinity entries in the same transaction where possible.
-   * `deleteStaleAffinity` deletes the rest.
+   * `deleteStaleAffinity` deletes the remaining stale entries later.
    */
   async #commit(commit: Phase, changedTargets: AffinityTargetIndex): Promise<void> {
     const changes = phaseChanges(commit);
@@ -212,9 +212,9 @@ export class NftBackend implements Backend {
   /**
    * Full sync: compares the whole table with the desired state.
    *
-   * Additions are ordered so that a packet never finds a dispatch element without its target. Lookup
-   * elements come first, then chains, then dispatch elements. Stale objects are removed last, in the
-   * opposite order.
+   * Changes are ordered so that a packet never finds a dispatch element without its target. Lookup
+   * elements are added first, then chains, then dispatch elements. Stale dispatch elements are deleted
+   * next, then stale lookup elements, then unknown chains, maps and counters.
    *
    * Static chains that already existed change in the same transaction as the dispatch elements, so packets
    * see the old ruleset or the new one. This is how a newer agent takes over the table of an older one,
@@ -280,7 +280,7 @@ export class NftBackend implements Backend {
   }
 
   /**
-   * Deletes stale ranges that overlap a pending addition in the same transaction: the kernel refuses
+   * Deletes stale ranges in the same transaction that adds overlapping ranges: the kernel refuses
    * overlapping ranges.
    */
   #removeOverlapping(
@@ -321,7 +321,10 @@ export class NftBackend implements Backend {
     this.#declaredAffinityMaps = new Set([...this.#declaredAffinityMaps, ...names]);
   }
 
-  /** Replaces an incompatible table in one transaction. Session affinity is reset. */
+  /**
+   * Replaces an incompatible table with an nft script, which is one transaction. A second transaction writes the rules
+   * over netlink, because nft cannot write all of them. Session affinity is reset.
+   */
   async #replaceTable(refusal: NftError): Promise<number> {
     const [reason] = refusal.message.split('\n');
     this.#options.onWarning('replacing an nftables table of an incompatible version', {
@@ -341,7 +344,7 @@ export class NftBackend implements Backend {
     return elements.length;
   }
 
-  /** Reads all elements from the kernel: data by map and by key, as text. */
+  /** Reads the elements of all maps but the affinity maps from the kernel: data by map and by key, as text. */
   async #kernelElements(): Promise<Map<MapName, Map<string, string>>> {
     const maps = new Map<MapName, Map<string, string>>();
     for (const name of MAP_NAMES) {
@@ -364,7 +367,7 @@ export class NftBackend implements Backend {
   }
 
   /**
-   * Removes chains, maps and counters that the plan does not have. They are left over from deleted
+   * Removes chains, maps and counters that the plan does not contain. They are left over from deleted
    * Services, another version of the agent, or another program. No rule of the agent refers to them by now.
    */
   async #removeUnknownObjects(): Promise<void> {
@@ -393,15 +396,16 @@ export class NftBackend implements Backend {
     }
   }
 
+  /** Deletes stale dispatch elements, then stale lookup elements. @returns the number of deleted elements. */
   async #removeStaleElements(
     stale: ReadonlyMap<MapName, ReadonlyMap<string, string>>,
   ): Promise<number> {
     let removed = 0;
-    for (const isLast of [false, true]) {
+    for (const isDispatch of [true, false]) {
       const elements = [...stale].flatMap(([map, keys]) =>
-        isDispatchMap(map) === isLast
-          ? []
-          : [...keys.keys()].map((key) => elementFromKeyText(map, key, this.family)),
+        isDispatchMap(map) === isDispatch
+          ? [...keys.keys()].map((key) => elementFromKeyText(map, key, this.family))
+          : [],
       );
       await this.#tables.transact(changesOf('delete', elements));
       removed += elements.length;

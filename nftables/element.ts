@@ -4,7 +4,7 @@ import type { NftElement } from '../netlink/nftables/types.ts';
 import { elementKeyText } from '../nft/element.ts';
 import { fieldWidth, MAPS, type MapName } from './maps.ts';
 
-/** An element of one of the maps or sets. */
+/** An element with the name of its map or set. */
 export interface MapElement extends NftElement {
   readonly map: MapName;
 }

@@ -19,7 +19,7 @@ import { overlappingElements } from './intervals.ts';
 import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
 import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
 
-/** All flags that elements and chains depend on. */
+/** All settings that elements and chains depend on. */
 export interface NftPlanOptions extends StaticChainOptions, NodePortOptions {}
 
 /** A Route with the state of other Routes and of the node that its elements depend on. */
@@ -34,7 +34,7 @@ export interface PlannedRoute {
 export interface PlanDiff {
   /** Chains that the kernel does not have yet. */
   readonly chains: readonly NftChain[];
-  /** Dispatch elements, and elements that an addition replaces or overlaps. See `phases.ts`. */
+  /** Dispatch elements, node port addresses, and elements that an addition replaces or overlaps. See `phases.ts`. */
   readonly deletes: readonly MapElement[];
   readonly adds: readonly MapElement[];
   /** Elements to delete last, because packets in flight may still look them up. */
@@ -99,8 +99,8 @@ export class NftPlan {
     for (const [vip, allPorts] of before) {
       if (this.#allPortsText(vip) === allPorts) continue;
       for (const id of this.#routesByVip.get(vip) ?? []) {
-        const sharing = this.#desired.get(id);
-        if (sharing !== undefined) this.#setDesired(sharing.route);
+        const planned = this.#desired.get(id);
+        if (planned !== undefined) this.#setDesired(planned.route);
       }
     }
   }

@@ -1,4 +1,4 @@
-/** Receives one datagram from a netlink socket and splits it into messages. */
+/** Receive buffers of netlink sockets, and the messages of a received datagram. */
 import { EINTR, EMSGSIZE, NetlinkError } from './error.ts';
 import { readU32 } from './host-order.ts';
 import { type NetlinkMessage, NLMSG_PID_OFFSET, readMessages } from './message.ts';
@@ -30,7 +30,8 @@ export function newReceiveBuffer(): ReceiveBuffer {
 }
 
 /**
- * Reads the messages of a datagram, as views of the buffer; none if the call was interrupted.
+ * Reads the messages of a datagram, as views of the buffer. Returns none if the receive call was
+ * interrupted or if a process sent the datagram instead of the kernel.
  * @param result Result of the receive call: the length of the datagram or a negative errno.
  * @throws NetlinkError, MalformedMessage
  */

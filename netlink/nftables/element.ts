@@ -94,9 +94,7 @@ function writeVerdict(
 
 function bounded(value: Buffer, limit: number): Buffer {
   if (value.length > limit)
-    throw new RangeError(
-      `nf_tables value has ${value.length} bytes; at most ${limit} are possible`,
-    );
+    throw new RangeError(`nf_tables value has ${value.length} bytes; must have at most ${limit}`);
   return value;
 }
 
@@ -159,7 +157,7 @@ function readMilliseconds(bytes: Buffer, start: number, end: number): number {
   return high * 2 ** 32 + readNumber(bytes, start + 4, end, 4);
 }
 
-/** @returns undefined for a verdict that NftVerdict does not have; only other programs use it. */
+/** @returns undefined for a verdict that only other programs use, which NftVerdict does not have. */
 function readVerdict(bytes: Buffer, start: number, end: number): NftVerdict | undefined {
   let kind: NftVerdict['kind'] | undefined;
   let chain = '';

@@ -32,9 +32,9 @@ export const NLM_F_CREATE = 0x400;
 const NLM_F_APPEND = 0x800;
 
 /**
- * linux/netfilter/nf_tables.h has three consecutive messages for each kind of object. These are the
- * first of each: NFT_MSG_NEWTABLE, NFT_MSG_NEWCHAIN and so on. Numbers in attributes are in network
- * order.
+ * linux/netfilter/nf_tables.h numbers the messages NEW, GET and DEL of each kind of object
+ * consecutively; a generation has no DEL. These are the NEW messages: NFT_MSG_NEWTABLE,
+ * NFT_MSG_NEWCHAIN and so on. Numbers in attributes are in network order.
  */
 const NFT_MSG: Readonly<Record<NftKind, number>> = {
   table: 0,
@@ -61,8 +61,8 @@ for (const kind of NFT_KINDS) {
 }
 
 /**
- * Attribute 1 is the table name in all messages. Attribute 2 is the set name in messages about sets
- * and elements.
+ * Attribute 1 is the table name in all messages except generation messages. Attribute 2 is the set
+ * name in messages about sets and elements.
  */
 export const NFTA_TABLE = 1;
 export const NFTA_SET_NAME = 2;
@@ -167,7 +167,7 @@ export function elementsRequest(table: NftTable, set: string): NetlinkRequest {
   return nftRequest('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
-/** @returns undefined for another kind of message. @throws MalformedMessage */
+/** Reads a reply to `tablesRequest` or `tableRequest`. @throws MalformedMessage */
 export function readTable(message: NetlinkMessage): NftTable | undefined {
   if (!isNewMessage(message, 'table')) return undefined;
   const { payload } = message;
@@ -178,7 +178,8 @@ export function readTable(message: NetlinkMessage): NftTable | undefined {
 }
 
 /**
- * @returns the name of a chain; undefined if it belongs to another table.
+ * Reads a reply to `chainsRequest`.
+ * @returns the name of the chain; undefined for a chain of another table.
  * @throws MalformedMessage
  */
 export function readChain(message: NetlinkMessage, table: string): string | undefined {
@@ -223,8 +224,9 @@ export function isElementsMessage(message: NetlinkMessage): boolean {
 }
 
 /**
- * The generation ID, modulo 2^16, when the kernel created a message. It must be the same in all
- * messages of an element dump: the kernel does not set NLM_F_DUMP_INTR there (seen on 6.18).
+ * The generation ID, modulo 2^16, when the kernel created a message. In an element dump, different
+ * generation IDs mean that nf_tables changed meanwhile: the kernel does not set NLM_F_DUMP_INTR in
+ * element dumps (seen on 6.18).
  * @throws MalformedMessage
  */
 export function genidOf({ payload }: NetlinkMessage): number {

@@ -131,17 +131,17 @@ export class NfTables {
   }
 
   /**
-   * Visits the elements of a set or map, in no order, including elements that packets added. Omits
-   * expired elements and the catch-all element. `data` is missing for a verdict that NftVerdict
-   * does not have. Supports hash sets and sets of concatenated intervals. In other interval sets an
-   * interval is not one element in the kernel.
+   * Visits the elements of a set or map, in no particular order, including elements that packets
+   * added. Omits expired elements and the catch-all element. `data` is missing for a verdict that
+   * NftVerdict does not have. Supports hash sets and sets of concatenated intervals. In other
+   * interval sets an interval is not one element in the kernel.
    *
-   * The kernel dumps a set in parts and continues by counting. If any table of the network
-   * namespace changes between two parts, the dump is repeated once. If changes continue, the second
-   * dump counts. Most likely the changes concern other sets, and on a busy node a large dump never
-   * completes without a change. If the kernel resizes a hash table, elements are duplicated and as
-   * many are missing, so the dump is repeated up to five times. Neither check applies to a set that
-   * packets add to: some elements may be missing or duplicated.
+   * The kernel dumps a set in parts and continues at an index. If any table of the network
+   * namespace changes between two parts, the dump is repeated once. A change during the second dump
+   * is ignored: most likely it concerns another set, and on a busy node a large dump never
+   * completes without a change. If the kernel resizes a hash table during a dump, some elements
+   * appear twice and others are missing, so the dump is repeated, up to five dumps. Neither check
+   * applies to a set that packets add elements to: some elements may be missing or duplicated.
    * @param restart Called before a dump is repeated: discard the elements visited so far.
    * @throws NetlinkError: ENOENT if the table or set does not exist; EINTR if every dump was
    * inconsistent.
@@ -190,9 +190,9 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains with their rules, sets and counters; nothing else may refer to them. Uses two
-   * transactions: before Linux 6.2 a chain cannot be deleted in the transaction that deletes a map
-   * referring to it.
+   * Deletes chains (with their rules), sets and counters. No other object may refer to them. Uses
+   * two transactions: before Linux 6.2 a chain cannot be deleted in the transaction that deletes a
+   * map referring to it.
    * @throws NftRefusedError; NetlinkError if the outcome is unknown.
    */
   async remove(
@@ -242,7 +242,7 @@ export class NfTables {
   }
 
   /**
-   * @param ignoreOtherChanges Continue even if other tables change during the dump.
+   * @param ignoreOtherChanges Accept the dump even if nf_tables changes meanwhile.
    * @returns false if an inconsistency of the dump was detected.
    */
   async #visit(

@@ -7,20 +7,21 @@ export type NftVerdict =
 
 /**
  * An element of a set or map, with bytes as in the kernel. Fields of a concatenation follow each
- * other, each padded with zeros to 4 bytes. Addresses and ports are in network order, results of
- * `numgen` in host order.
+ * other, each padded with zeros to a multiple of 4 bytes. Addresses and ports are in network order,
+ * results of `numgen` in host order.
  */
 export interface NftElement {
   readonly key: Buffer;
   /**
    * Inclusive upper end of an interval, field by field, in a set of concatenated intervals. Such a
-   * set requires it in every element; a field with a single value has it at both ends.
+   * set requires `keyEnd` in every element; a field with a single value has that value in both.
    */
   readonly keyEnd?: Buffer;
   /** Map data; undefined in a set. */
   readonly data?: Buffer | NftVerdict;
   /**
-   * Timeout in milliseconds, in a set with timeouts. In an element that was read: the time left.
+   * Timeout in milliseconds, in a set with timeouts. In an element read from the kernel: the
+   * time left.
    */
   readonly timeoutMs?: number;
   /** Opaque user data, at most 254 bytes; see `encodeComment`. */
@@ -52,7 +53,7 @@ export type NftOperation =
   | NftElementChange
   /** Replaces the rules of a chain, and creates the chain if needed. */
   | { readonly action: 'fill'; readonly chain: NftChainRules }
-  /** Deletes chains with their rules. Only chains of the same list may refer to them. */
+  /** Deletes chains with their rules. Only chains in `chains` may refer to them. */
   | { readonly action: 'remove'; readonly chains: readonly string[] }
   /** Deletes another table of the family with its content. */
   | { readonly action: 'delete-table'; readonly table: string };

@@ -1,7 +1,7 @@
 /**
  * Decides which pod owns an address. The API may show two pods with one address for a while: the
  * address is assigned to a new pod before the watch reports the end of the old pod. The pod that
- * was created later owns it.
+ * was created later owns the address.
  */
 import { compareText } from '../../api/collections.ts';
 
@@ -12,7 +12,7 @@ export interface AddressCandidate {
 
 export class AddressOwners<T extends AddressCandidate> {
   readonly #owners = new Map<string, T>();
-  /** All candidates of addresses with more than one, the owner last. */
+  /** Candidates of each address that has more than one candidate. The owner is the last. */
   readonly #candidates = new Map<string, readonly T[]>();
 
   add(address: string, candidate: T): void {

@@ -20,7 +20,7 @@ const HINT = 'check --hostname-override, or hostnameOverride in the configuratio
 const EFFECT =
   'traffic policy Local uses only endpoints with this nodeName; zone topology hints are ignored';
 const NODE_PORTS =
-  'NodePorts are served on all addresses of this node instead of its primary addresses';
+  'NodePorts are served on all addresses of this node except loopback, not only on its primary addresses';
 const FIVE_MINUTES = 5 * 60_000;
 
 function build({ isRequired = true, limitsNodePorts = false } = {}) {
