@@ -3,13 +3,12 @@ import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http
 import { asError } from '../../api/errors.ts';
 import type { ErrorBody } from '../api/common.ts';
 import { refuse, SECURITY_HEADERS } from './guard.ts';
-import { BadParameter } from './parameters.ts';
+import { BadParameter, type Parsers, readParameters, type Values } from './parameters.ts';
 
 /** A request for one resource. */
 export interface ResourceRequest {
   /** The variable parts of the path, such as namespace and name; decoded. */
   readonly path: readonly string[];
-  readonly query: URLSearchParams;
   /** Aborted when the client is gone. */
   readonly signal: AbortSignal;
 }
@@ -25,8 +24,30 @@ export interface FileBody {
   readonly content: Buffer;
 }
 
-/** A resource: an object that becomes JSON, a stream of objects (one line each), or a file. */
-export type Resource = (request: ResourceRequest) => Promise<object> | object;
+/** A resource of the API. */
+export interface Resource {
+  /** What the resource is, for the OpenAPI document. */
+  readonly summary: string;
+  /** The type of the answer in `status/api/`; undefined for files. */
+  readonly response: string | undefined;
+  readonly parameters: Parsers;
+  /** @returns an object that becomes JSON, an async iterable of objects (one line each), or a `File`. */
+  answer(query: URLSearchParams, request: ResourceRequest): Promise<object> | object;
+}
+
+/** Defines a resource. `handle` gets the parsed parameters. */
+export function resource<P extends Parsers>({
+  handle,
+  ...definition
+}: Omit<Resource, 'answer' | 'parameters'> & {
+  readonly parameters: P;
+  readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<object> | object;
+}): Resource {
+  return {
+    ...definition,
+    answer: (query, request) => handle(readParameters(query, definition.parameters), request),
+  };
+}
 
 /** Marks the answer of a `Resource` as a file. */
 export class File {
@@ -91,9 +112,8 @@ async function answer(
     if (match === null) continue;
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const body = await resource({
+    const body = await resource.answer(new URLSearchParams(search), {
       path: match.slice(1).map(decodePart),
-      query: new URLSearchParams(search),
       signal: gone.signal,
     });
     if (Symbol.asyncIterator in body) {
