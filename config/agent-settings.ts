@@ -182,7 +182,7 @@ export const AGENT_SETTINGS = {
     default: { host: '127.0.0.1', port: 10270 },
     help: 'address and port of the read-only status API; none: disabled',
     details:
-      'Anybody who reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
+      'Every client that reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
   }),
   statusSocket: setting('servers', {
     field: 'portwide.status.socket',
