@@ -7,7 +7,8 @@ export { ANY_FAMILY } from './retrying-server.ts';
 // Do not use an import statement, which would also load undici (see sources/kubernetes/http.ts).
 const { createServer } = process.getBuiltinModule('node:http');
 
-export interface ListenerOptions extends Omit<RetryingServerOptions, 'create' | 'endConnections'> {
+export interface ListenerOptions
+  extends Omit<RetryingServerOptions, 'create' | 'closeConnections'> {
   readonly onRequest: RequestListener;
 }
 
