@@ -24,7 +24,7 @@ export function openApiText(): string {
   });
   const { definitions } = generator.createSchema('*');
   // The definitions of the resources do not read the sources.
-  const resources = statusResources({ table: {} } as StatusSources);
+  const resources = statusResources({ table: {}, policy: {} } as StatusSources);
   const document = {
     openapi: '3.1.0',
     info: {

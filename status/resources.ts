@@ -7,6 +7,7 @@ import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
+import type { PolicySummary } from './api/policies.ts';
 import type { ServiceSummary } from './api/services.ts';
 import { File, NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
@@ -15,6 +16,7 @@ import { compareWithKernel } from './kernel-comparison.ts';
 import { serviceDetail } from './service-detail.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
 import { nodeStatus } from './views/node-status.ts';
+import { type PolicySources, policySummaries } from './views/policies.ts';
 import { serviceEndpoints, serviceRoutes, serviceSummary } from './views/services.ts';
 
 const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
@@ -28,7 +30,7 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 
 /** @param now milliseconds since 1970. */
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
-  const { table } = sources;
+  const { table, policy } = sources;
   return {
     '/api/v1/status': resource({
       summary: 'State of the agent and of its node',
@@ -94,6 +96,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         return pageOf(routes, given);
       },
     }),
+    ...(policy === undefined ? {} : policyResources(policy)),
     '/api/v1/diff': resource({
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',
@@ -111,6 +114,25 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       handle: async () => {
         const content = await readFile(new URL('openapi.json', import.meta.url));
         return new File({ type: 'application/json', content });
+      },
+    }),
+  };
+}
+
+function policyResources(policy: PolicySources): Resources {
+  return {
+    '/api/v1/policies': resource({
+      summary: 'Network policies in order of evaluation; only with --network-policy',
+      response: 'PolicyList',
+      parameters: {
+        ...PAGE_PARAMETERS,
+        namespace: NAMESPACE,
+        state: oneOf<PolicySummary['state']>('ok', 'faulty'),
+      },
+      handle: (given) => {
+        const isSelected = ({ namespace, state }: PolicySummary) =>
+          (given.namespace ?? namespace) === namespace && (given.state ?? state) === state;
+        return pageOf(policySummaries(policy).filter(isSelected), given);
       },
     }),
   };
