@@ -156,7 +156,7 @@ export class PolicyModel {
     return this.#lists.listsByDomainName;
   }
 
-  /** Numbers of pods on this node: selected by each policy, and isolated by a NetworkPolicy in some direction. */
+  /** Numbers of pods on this node by policy that applies to the pods, and of pods that a NetworkPolicy isolates. */
   localPods(): { readonly byPolicy: ReadonlyMap<Policy, number>; readonly isolated: number } {
     this.#update();
     const byPolicy = new Map<Policy, number>();

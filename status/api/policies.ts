@@ -18,7 +18,10 @@ export interface PolicySummary {
   /** Directions to which the policy applies, with the number of rules; null if it does not apply. */
   readonly ingressRules: number | null;
   readonly egressRules: number | null;
-  /** Pods of this node that the policy selects. */
+  /**
+   * Pods of this node to which the policy applies. A Baseline policy does not apply to pods that a NetworkPolicy
+   * isolates.
+   */
   readonly localPods: number;
   /** `faulty`: a part of the policy cannot be read and fails closed. */
   readonly state: 'ok' | 'faulty';

@@ -36,7 +36,7 @@ function modelWithPods(): PolicyModel {
 }
 
 describe('policies: views of the status API', () => {
-  it('lists policies in order of evaluation, with the pods of this node that they select', () => {
+  it('lists policies in order of evaluation, with the pods of this node to which they apply', () => {
     const model = modelWithPods();
     const faults = [{ field: 'spec.egress[0]', reason: 'unknown' }];
     model.upsert(baselinePolicy({ ingress: [rule()] }));
@@ -69,7 +69,8 @@ describe('policies: views of the status API', () => {
         ['second', 2, null, 1, 'ok'],
         ['only-a', 1, 0, null, 'ok'],
         ['only-c', 0, null, 2, 'faulty'],
-        ['default', 2, 1, null, 'ok'],
+        // A NetworkPolicy isolates pod a.
+        ['default', 1, 1, null, 'ok'],
       ],
     );
     const status = policyStatus({ model, activity: new PolicyActivity() });
