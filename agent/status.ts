@@ -11,6 +11,7 @@ import { startHttpServer } from '../process/serve.ts';
 import { VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { statusHandler } from '../status/http/handler.ts';
+import { RequestBudget } from '../status/http/request-budget.ts';
 import { RecentEvents } from '../status/recent-events.ts';
 import { statusResources } from '../status/resources.ts';
 import type { StatusSources } from '../status/sources.ts';
@@ -68,6 +69,7 @@ export function startStatus(
     statusHandler({
       resources,
       bindHost,
+      budget: new RequestBudget(systemTimers),
       onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
     });
   const servers = [
