@@ -39,8 +39,8 @@ interface CompiledRoute {
 }
 
 /**
- * Desired IPVS services, ipsets and rules of one family, maintained Route by Route. Does not access
- * the kernel.
+ * Desired IPVS services, ipset entries, bound VIPs and rules of one family, maintained Route by Route.
+ * Does not access the kernel.
  */
 export class IpvsPlan {
   readonly desired = new DesiredItems();
