@@ -1,5 +1,5 @@
 /** The status API of a running agent: what it reads, and the servers that answer. */
-import { chmodSync, mkdirSync, rmSync } from 'node:fs';
+import { chmodSync, lstatSync, mkdirSync, unlinkSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
 import { release } from 'node:os';
 import { dirname } from 'node:path';
@@ -119,8 +119,7 @@ function serveSocket(
     listen: { path },
     prepare: () => {
       mkdirSync(dirname(path), { recursive: true, mode: DIRECTORY_MODE });
-      // The agent holds the node lock, so a socket that exists is left over from an agent that was killed.
-      rmSync(path, { force: true });
+      removeSocket(path);
     },
     onListening: () => chmodSync(path, SOCKET_MODE),
     onRequest,
@@ -129,4 +128,15 @@ function serveSocket(
     timers: systemTimers,
   });
   return [server];
+}
+
+/**
+ * Removes the socket of an agent that was killed. The caller holds the node lock, so no agent uses the socket.
+ * @throws Error if the path is something else than a socket.
+ */
+function removeSocket(path: string): void {
+  const stats = lstatSync(path, { throwIfNoEntry: false });
+  if (stats === undefined) return;
+  if (!stats.isSocket()) throw new Error(`${path} exists and is not a socket`);
+  unlinkSync(path);
 }
