@@ -25,6 +25,7 @@ import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
 import { socketScenarios } from './socket-scenarios.ts';
+import { subscriptionCalls } from './subscription-calls.ts';
 
 export type NetnsEvent =
   | {
@@ -153,6 +154,7 @@ const methods = {
   ...policy,
   ...churn,
   ...socketScenarios,
+  ...subscriptionCalls,
 };
 
 export type Methods = typeof methods;
