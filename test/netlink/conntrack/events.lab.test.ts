@@ -80,13 +80,15 @@ describe('events: subscriptions of the kernel that are read on demand', () => {
     await helper.call('bindGroup', group);
     await helper.call('createOwned', 'owned', '127.0.0.1', group, rate);
     await assert.rejects(namespace.run('nft', 'delete', 'table', 'ip', 'owned'));
-    for (let count = 0; count < 20; count++) await sendTo('127.0.0.1');
+    // One process, so that the burst ends within a few seconds also on a slow machine.
+    const burst = 'for each in {1..1000}; do echo hello >/dev/udp/127.0.0.1/53; done 2>/dev/null';
+    await namespace.run('bash', '-c', burst);
     const packets: { prefix: string; bytes: string }[] = [];
     await waitFor('the packets arrive', async () => {
       packets.push(...(await helper.call('readGroup')));
       return packets.length >= rate;
     });
-    assert.ok(packets.length < 20, `${packets.length} packets`);
+    assert.ok(packets.length < 500, `${packets.length} packets`);
     assert.equal(packets[0]?.prefix, 'to a VIP');
     assert.match(packets[0]?.bytes ?? '', /^45.*7f000001.*68656c6c6f0a$/);
     await helper.call('closeOwned');
