@@ -3,8 +3,6 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { createGenerator } from 'ts-json-schema-generator';
 import { statusResources } from '../status/resources.ts';
 import type { StatusSources } from '../status/sources.ts';
-import { trafficResources } from '../status/traffic/resources.ts';
-import type { Traffic } from '../status/traffic/traffic.ts';
 
 const FILE = new URL('../status/openapi.json', import.meta.url);
 const root = new URL('..', import.meta.url).pathname;
@@ -26,10 +24,7 @@ export function openApiText(): string {
   });
   const { definitions } = generator.createSchema('*');
   // The definitions of the resources do not read the sources.
-  const resources = {
-    ...statusResources({ table: {}, policy: {} } as StatusSources),
-    ...trafficResources({} as Traffic),
-  };
+  const resources = statusResources({ table: {}, policy: {} } as StatusSources);
   const document = {
     openapi: '3.1.0',
     info: {

@@ -15,6 +15,7 @@ import { oneOf, parsed } from './http/parameters.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
 import { serviceDetail } from './service-detail.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
+import { trafficResources } from './traffic/resources.ts';
 import { nodeStatus } from './views/node-status.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
 import { serviceEndpoints, serviceRoutes, serviceSummary } from './views/services.ts';
@@ -107,6 +108,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         return { ...pageOf(objects, given), ...rest };
       },
     }),
+    ...trafficResources(sources.traffic),
     '/api/v1/openapi.json': resource({
       summary: 'This description',
       response: undefined,

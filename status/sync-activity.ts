@@ -2,6 +2,7 @@
 import type { IpFamily } from '../api/objects.ts';
 import type { SyncReport } from '../proxier/family-proxier.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 
 /** Number of syncs to remember. */
 const MAX_SYNCS = 200;
@@ -44,6 +45,8 @@ export class SyncActivity {
   readonly #now: () => number;
   readonly #families = new Map<IpFamily, FamilyActivity>();
   readonly #syncs: FinishedSync[] = [];
+  /** Replaced, never changed, so that a reader can cache what it derives. */
+  #nodeAddresses: ReadonlyMap<IpFamily, NodeAddresses> = new Map();
   /** Number of syncs that ended, successful or not. */
   #ended = 0;
 
@@ -66,10 +69,19 @@ export class SyncActivity {
     return this.#ended;
   }
 
+  /** The addresses of this node that the last sync of each family used. */
+  get nodeAddresses(): ReadonlyMap<IpFamily, NodeAddresses> {
+    return this.#nodeAddresses;
+  }
+
   /** Wraps an observer. Forwards all calls. */
   observing(observer: ProxierObserver): ProxierObserver {
     return {
       ...observer,
+      nodeAddresses: (family, addresses) => {
+        observer.nodeAddresses(family, addresses);
+        this.#nodeAddresses = new Map([...this.#nodeAddresses, [family, addresses]]);
+      },
       queued: (family) => {
         observer.queued(family);
         this.#set(family, { waitingSince: this.family(family).waitingSince ?? this.#now() });

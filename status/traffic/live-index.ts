@@ -1,12 +1,10 @@
 /** The ServiceIndex while a client looks: built on the first use, kept up to date, and dropped when unused. */
 
+import type { RouteListener } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import { ServiceIndex } from './service-index.ts';
-
-/** Called for each Route that was added, changed or removed. */
-export type RouteListener = (before: Route | undefined, after: Route | undefined) => void;
 
 /** Where Routes come from. */
 export interface RouteSource {

@@ -5,8 +5,9 @@ import { visitConntrack } from '../../netlink/conntrack/conntrack.ts';
 import { ConntrackEvents } from '../../netlink/conntrack/events.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
 import type { Timers } from '../../sync/timers.ts';
-import type { FlowLine, TopList, TrafficRates } from '../api/traffic.ts';
+import type { FlowEntry, FlowLine, TopList, TrafficRates } from '../api/traffic.ts';
 import { MAX_LIMIT, type PageRequest, pageOf } from '../http/paging.ts';
+import { flowEntry, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
 import { FlowFeed } from './flows.ts';
 import { LiveIndex, type RouteSource } from './live-index.ts';
@@ -49,6 +50,14 @@ export interface Traffic {
    * @throws NetlinkError if conntrack cannot be read.
    */
   lookup(): Promise<TrafficLookup>;
+  /**
+   * Conntrack entries of a Service, at most `limit`, and their number.
+   * @throws NetlinkError if conntrack cannot be read.
+   */
+  connections(
+    service: string,
+    limit: number,
+  ): Promise<{ readonly total: number; readonly entries: readonly FlowEntry[] }>;
   /** Whether anything is read from the kernel now. */
   readonly isRunning: boolean;
   /** Ends streams and sampling. */
@@ -127,6 +136,24 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
         service: (service) => rates(counters.service(service)),
         endpoint: (service, endpoint) => rates(counters.endpoint(service, endpoint)),
       };
+    },
+    async connections(service, limit) {
+      const destinations = { index: await index.acquire(), isNodeAddress: isNodePortAddress };
+      const entries: FlowEntry[] = [];
+      let total = 0;
+      try {
+        for (const family of families) {
+          await visitConntrack({ family, translatedOnly }, (entry) => {
+            const route = routeOfEntry(entry, destinations);
+            if (route?.serviceKey !== service) return;
+            total += 1;
+            if (entries.length < limit) entries.push(flowEntry(entry, route));
+          });
+        }
+      } finally {
+        index.release();
+      }
+      return { total, entries };
     },
     get isRunning() {
       return sampler.isRunning || feed.isRunning;

@@ -8,7 +8,6 @@ import { SERVING_KINDS } from '../../../api/objects.ts';
 import { readObject } from '../../../api/read-object.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
 import { resource, statusHandler } from '../../../status/http/handler.ts';
-import type { RouteListener } from '../../../status/traffic/live-index.ts';
 import { trafficResources } from '../../../status/traffic/resources.ts';
 import { createTraffic, type TrafficDependencies } from '../../../status/traffic/traffic.ts';
 import { systemTimers } from '../../../sync/timers.ts';
@@ -33,7 +32,6 @@ export interface TrafficProcessState {
 }
 
 const options = JSON.parse(process.argv[2] ?? '{}') as TrafficProcessOptions;
-const listeners = new Set<RouteListener>();
 const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
 let known: { readonly kind: 'Service' | 'EndpointSlice'; readonly key: string }[] = [];
 
@@ -50,11 +48,7 @@ function readManifests(): void {
     const { kind, key } = object;
     if (kind === 'Service' || kind === 'EndpointSlice') known.push({ kind, key });
   }
-  const { upserts, removals, before } = table.takeChanges().routes;
-  for (const listener of listeners) {
-    for (const route of removals) listener(route, undefined);
-    for (const route of upserts) listener(before.get(route.id), route);
-  }
+  table.takeChanges();
 }
 
 readManifests();
@@ -64,10 +58,7 @@ const traffic = createTraffic({
   families: ['IPv4', 'IPv6'],
   routes: {
     routes: () => table.routes(),
-    watch(listener) {
-      listeners.add(listener);
-      return () => listeners.delete(listener);
-    },
+    watch: (listener) => table.watchRoutes(listener),
   },
   isNodePortAddress: (address) => nodeAddresses.has(address),
   nodeAddresses: () => options.nodeAddresses,

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
 import type { ConntrackEventKind } from '../../../netlink/conntrack/events.ts';
+import type { RouteListener } from '../../../proxier/route-table.ts';
 import type { FlowLine } from '../../../status/api/traffic.ts';
 import { FlowQueue } from '../../../status/traffic/flow-queue.ts';
 import { FlowFeed, type FlowSources } from '../../../status/traffic/flows.ts';
-import { LiveIndex, type RouteListener } from '../../../status/traffic/live-index.ts';
+import { LiveIndex } from '../../../status/traffic/live-index.ts';
 import { TrafficSampler } from '../../../status/traffic/sampler.ts';
 import { route } from '../../fixtures.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
