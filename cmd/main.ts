@@ -17,12 +17,15 @@ const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
   cleanup: async () => (await import('./cleanup.ts')).addCleanupCommand,
   ipvs: async () => (await import('./ipvs-marks.ts')).addIpvsCommand,
   policy: async () => (await import('./policy-explain.ts')).addPolicyCommand,
+  completion: async () => (await import('./completion.ts')).addCompletionCommand,
   dns: async () => (await import('./dns.ts')).addDnsCommand,
 };
 
 /** Loads only the named command, to save megabytes of memory; all commands if none is named. */
 async function adders(named = ''): Promise<readonly Add[]> {
-  const chosen = Object.hasOwn(COMMANDS, named) ? [COMMANDS[named]] : Object.values(COMMANDS);
+  // Completion is about all of them.
+  const isOne = Object.hasOwn(COMMANDS, named) && named !== 'completion';
+  const chosen = isOne ? [COMMANDS[named]] : Object.values(COMMANDS);
   return Promise.all(chosen.flatMap((load) => load?.() ?? []));
 }
 

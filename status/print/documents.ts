@@ -1,26 +1,16 @@
-/** Output as JSON and YAML. Pure, except that the YAML package loads late. */
+/** Output as JSON and YAML. */
 
 /** Formats of an object of the API. */
 export type DocumentFormat = 'json' | 'yaml';
 
-/** Indented JSON of printable ASCII: other characters are escaped, because any user of the cluster may write them. */
-function jsonText(value: object): string {
-  return `${escaped(JSON.stringify(value, undefined, 2))}\n`;
-}
-
-/** @param value an object of the API. */
+/**
+ * Formats an object of the API as printable ASCII. Other characters are escaped, because any user of the cluster may
+ * write them.
+ */
 export async function documentText(value: object, format: DocumentFormat): Promise<string> {
-  if (format === 'json') return jsonText(value);
-  const { stringify } = await import('yaml');
-  const text = stringify(value, { lineWidth: 0, aliasDuplicateObjects: false });
-  if (escaped(text) === text) return text;
-  // Only quoted strings can have escapes.
-  const quoted = {
-    lineWidth: 0,
-    defaultStringType: 'QUOTE_DOUBLE',
-    defaultKeyType: 'PLAIN',
-  } as const;
-  return escaped(stringify(value, { ...quoted, aliasDuplicateObjects: false }));
+  if (format === 'json') return `${escaped(JSON.stringify(value, undefined, 2))}\n`;
+  const { yamlText } = await import('./yaml.ts');
+  return yamlText(value, escaped);
 }
 
 function escaped(text: string): string {

@@ -1,8 +1,7 @@
 /** Servers on Unix sockets in temporary directories. */
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { createServer as createHttpServer, type RequestListener } from 'node:http';
-import type { Server } from 'node:net';
+import { createServer, type RequestListener } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Resources, statusHandler } from '../../status/http/handler.ts';
@@ -20,15 +19,16 @@ export function temporarySocket(): { readonly path: string } & Disposable {
   };
 }
 
-/** @param connections sockets to destroy at the end. */
-async function listenUnix(server: Server, end: () => void): Promise<UnixServer> {
-  const socket = temporarySocket();
+/** @param path default: in a temporary directory. */
+export async function httpOnUnix(onRequest: RequestListener, path?: string): Promise<UnixServer> {
+  const server = createServer(onRequest);
+  const socket = path === undefined ? temporarySocket() : { path, [Symbol.dispose]: () => {} };
   server.listen(socket.path);
   await once(server, 'listening');
   return {
     path: socket.path,
     async [Symbol.asyncDispose]() {
-      end();
+      server.closeAllConnections();
       server.close();
       await once(server, 'close');
       socket[Symbol.dispose]();
@@ -36,15 +36,10 @@ async function listenUnix(server: Server, end: () => void): Promise<UnixServer> 
   };
 }
 
-export function httpOnUnix(onRequest: RequestListener): Promise<UnixServer> {
-  const server = createHttpServer(onRequest);
-  return listenUnix(server, () => server.closeAllConnections());
-}
-
 /** A status API with these resources. */
-export function fakeAgent(resources: Resources): Promise<UnixServer> {
+export function fakeAgent(resources: Resources, path?: string): Promise<UnixServer> {
   const onError = (error: unknown) => {
     throw error;
   };
-  return httpOnUnix(statusHandler({ resources, bindHost: undefined, onError }));
+  return httpOnUnix(statusHandler({ resources, bindHost: undefined, onError }), path);
 }
