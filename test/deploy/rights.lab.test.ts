@@ -16,8 +16,8 @@ const { spec } = readObject<{
 const CAPABILITIES = spec.template.spec.containers[0].securityContext.capabilities.add;
 
 /**
- * Emulates a container runtime for the kernel's purposes: a read-only root except for the lock, a
- * read-only /proc/sys, these capabilities, and no_new_privs.
+ * Emulates a container runtime for the kernel's purposes: a read-only root except for the lock and
+ * the emptyDir, a read-only /proc/sys, these capabilities, and no_new_privs.
  */
 const CONTAINER = `
 set -e
@@ -25,7 +25,12 @@ root=$1 capabilities=$2
 shift 2
 touch /run/xtables.lock
 mount --rbind / "$root"
+mount -t tmpfs none "$root/run"
+touch "$root/run/xtables.lock"
 mount --bind /run/xtables.lock "$root/run/xtables.lock"
+mkdir "$root/run/portwide"
+mount -t tmpfs none "$root/run/portwide"
+mount -o remount,ro "$root/run"
 mount --bind /proc/sys "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
 mount -o remount,bind,ro "$root"
