@@ -3,7 +3,7 @@ import { accessSync, constants, existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
 import { VERSION } from '../../process/version.ts';
-import { ROOT, readText } from './manifests.ts';
+import { ROOT, readObject, readText } from './manifests.ts';
 
 interface KrewPlugin {
   readonly apiVersion: string;
@@ -49,5 +49,28 @@ describe('deploy/krew/portwide.yaml', () => {
       bin: Readonly<Record<string, string>>;
     };
     assert.equal(bin['kubectl-portwide'], './kubectl-portwide');
+  });
+});
+
+describe('kubectl-portwide', () => {
+  it('has the namespace, label, container and program of the DaemonSet and the image', () => {
+    const script = readText('kubectl-portwide');
+    const { metadata, spec } = readObject<{
+      metadata: { namespace: string };
+      spec: {
+        selector: { matchLabels: Readonly<Record<string, string>> };
+        template: { spec: { containers: readonly { name: string }[] } };
+      };
+    }>('deploy/base/daemonset.yaml', 'DaemonSet');
+    const [label = []] = Object.entries(spec.selector.matchLabels);
+    const [, program] = /ENTRYPOINT \["(.*)"\]/.exec(readText('Containerfile')) ?? [];
+    for (const line of [
+      `agent_namespace=\${PORTWIDE_NAMESPACE:-${metadata.namespace}}`,
+      `selector=\${PORTWIDE_SELECTOR:-${label.join('=')}}`,
+      `container=${spec.template.spec.containers[0]?.name}`,
+      `program=${program}`,
+    ]) {
+      assert.ok(script.includes(`\n${line}\n`), line);
+    }
   });
 });
