@@ -1,6 +1,6 @@
-/** Which folder may import which: docs/develop/architecture.md, "Layers". `make lint` holds it. */
+/** Rules for imports between folders: docs/develop/architecture.md, "Layers". `make lint` checks them. */
 
-/** From top to bottom: a folder may import those of lines below its own. */
+/** Layers from top to bottom. A folder must not import a folder of a higher layer. */
 const LAYERS = [
   ['cmd'],
   ['agent'],
@@ -35,33 +35,33 @@ export default {
   forbidden: [
     ...layers,
     {
-      name: 'backends-know-nothing-of-each-other',
-      comment: 'but ipvs, whose rules are those of iptables',
+      name: 'backends-do-not-import-each-other',
+      comment: 'except ipvs, which programs iptables rules, too',
       severity: 'error',
       from: { path: '^(iptables|nftables)/' },
       to: { path: '^(iptables|ipvs|nftables)/', pathNot: '^$1/' },
     },
     {
-      name: 'ipvs-knows-no-nftables',
+      name: 'ipvs-does-not-import-nftables',
       severity: 'error',
       from: { path: '^ipvs/' },
       to: { path: '^nftables/' },
     },
     {
-      name: 'status-knows-no-proxy-mode',
+      name: 'status-does-not-import-proxy-modes',
       severity: 'error',
       from: { path: '^status/' },
       to: { path: '^(iptables|ipvs|nftables)/' },
     },
     {
-      name: 'policy-knows-no-proxy-mode',
-      comment: 'but iptables, by whose rules DNS answers are queued',
+      name: 'policy-does-not-import-proxy-modes',
+      comment: 'except iptables, whose rules queue DNS packets',
       severity: 'error',
       from: { path: '^policy/' },
       to: { path: '^(ipvs|nftables|proxier|traffic|services|endpoints)/' },
     },
     {
-      name: 'policy-model-stands-alone',
+      name: 'policy-model-imports-no-other-part-of-policy',
       severity: 'error',
       from: { path: '^policy/model/' },
       to: { path: '^policy/(compile|enforce|fqdn)/' },
@@ -73,7 +73,7 @@ export default {
       to: { path: '^policy/(enforce|fqdn)/' },
     },
     {
-      name: 'policy-enforce-and-fqdn-know-nothing-of-each-other',
+      name: 'policy-enforce-and-fqdn-do-not-import-each-other',
       severity: 'error',
       from: { path: '^policy/(enforce|fqdn)/' },
       to: { path: '^policy/(enforce|fqdn)/', pathNot: '^policy/$1/' },
@@ -86,7 +86,7 @@ export default {
     },
     {
       name: 'only-run-program-starts-programs',
-      comment: 'It sets a time limit.',
+      comment: 'run-program.ts sets a time limit for each program.',
       severity: 'error',
       from: { path: production, pathNot: '^process/run-program\\.ts$' },
       to: { path: ['node_modules/execa', '^(node:)?child_process$'] },
@@ -99,14 +99,14 @@ export default {
       to: { path: '^(netlink|process|sync)/', dependencyTypesNot: ['type-only'] },
     },
     {
-      name: 'no-circle-of-values',
+      name: 'no-circular-imports-of-values',
       severity: 'error',
       from: {},
       to: { circular: true, viaOnly: { dependencyTypesNot: ['type-only'] } },
     },
     {
       name: 'each-folder-has-a-layer',
-      comment: 'and production code knows neither tests nor benchmarks',
+      comment: 'Also: production code imports neither tests nor benchmarks nor scripts.',
       severity: 'error',
       from: { path: production },
       to: { pathNot: [production, 'node_modules'], dependencyTypesNot: ['core'] },
@@ -122,7 +122,7 @@ export default {
     },
   ],
   options: {
-    // Not `exclude`, which would hide that production code imports such a package.
+    // Not `exclude`: it would hide imports of these paths by production code.
     doNotFollow: { path: ['node_modules', '^(test|bench|scripts)/'] },
     tsPreCompilationDeps: 'specify',
   },

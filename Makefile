@@ -1,4 +1,4 @@
-# Portwide. `make demo` and `make test` install their requirements on a fresh Debian machine.
+# Portwide. `make demo`, `make test` and `make bench` install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 .PHONY: demo test unit lint bench modules setup
@@ -10,13 +10,14 @@ demo: setup
 ## Type check, lint and all tests. Most tests wait for events, so more run in parallel than a small
 ## machine has cores. The tests in user-mode-linux take longest and start first. Mocha, lab threads
 ## and child processes share a compile cache of code with stripped types, which saves half of a
-## start. It is deleted before each run: bundles have different paths each time, so it would grow.
+## start. The cache is deleted before each run: bundles have new paths in each run, so it would grow.
 test: export NODE_COMPILE_CACHE := $(CURDIR)/node_modules/.cache/tests
 test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
-## Types, style, format, layers (.dependency-cruiser.mjs) and unused code (knip.json).
+## Types, style, format, layers (.dependency-cruiser.mjs), unused code (knip.json) and prose
+## (scripts/lint-prose.ts).
 lint: modules
 	@npm run -s lint
 

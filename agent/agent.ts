@@ -26,10 +26,12 @@ import { startStatus } from './status.ts';
 import { startTelemetry } from './telemetry.ts';
 
 /**
- * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules remain when it exits.
+ * Runs the agent until SIGTERM or SIGINT, or until its configuration file changes. Rules remain when it exits. A change
+ * of the pod CIDRs also ends the process, see `Startup`.
  * @param texts unparsed flags.
  * @returns the exit status.
- * @throws UserError if the agent cannot start. No rules have been programmed then.
+ * @throws UserError if the agent cannot start. No rules of Services have been programmed then; network policies may
+ * already be enforced, and stay in force.
  */
 export async function runAgent(
   { options, file }: LoadedConfiguration,
@@ -61,13 +63,14 @@ export async function runAgent(
   const monitor = new NftMonitor(timers);
   const served = Promise.withResolvers<void>();
   monitor.waitForLoad(served.promise);
+  const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
   let backends: readonly Backend[] = [];
   const status = startStatus(context, {
     kinds: sourceResources(context).map(({ kind }) => kind),
     missingInputs: startup.missingInputs,
     backends: () => backends,
+    policy: policy?.status,
   });
-  const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
 
   const podCidrs = await shutdown.exitOnSignal(startup.complete(source.start()));
   await warnOfSettings(objects);

@@ -17,7 +17,7 @@ interface ConfigRestartOptions {
   readonly texts: FlagTexts;
   readonly options: Pick<RunOptions, 'configRestartJitter'>;
   readonly log: Logger;
-  /** Exits the process. */
+  /** Requests the exit of the process with this status. */
   readonly exit: (status: number) => void;
   readonly timers?: Timers;
   /** Random number in [0, 1). */
@@ -25,7 +25,7 @@ interface ConfigRestartOptions {
 }
 
 /**
- * Exits the process when the configuration file changes, like kube-proxy; the kubelet or systemd restarts it.
+ * Exits the process when the configuration file changes, as kube-proxy does. The kubelet or systemd restarts it.
  * There are two differences from kube-proxy. Invalid content is ignored, because one mistake would stop the
  * agents of all nodes. Each agent waits for a random part of `--config-restart-jitter`, because a ConfigMap
  * changes on all nodes at once and every start lists all Services.
@@ -56,7 +56,10 @@ export function restartOnChange(given: ConfigRestartOptions) {
     onCancel: () => {
       isPending = false;
       counts.cancelled += 1;
-      log.info({ file: path }, 'configuration file was reverted or is invalid; restart cancelled');
+      log.info(
+        { file: path },
+        'configuration file was reverted, or is invalid or unreadable; restart cancelled',
+      );
     },
     onChange: () => {
       log.error({ file: path }, 'configuration file changed; exiting for a restart');

@@ -19,7 +19,7 @@ export interface ConfigWarningOptions {
 /** A log line about a setting. */
 interface ConfigWarning {
   readonly message: string;
-  /** The flag, and its field in parentheses. */
+  /** The flag, and in parentheses the field of the configuration file. */
   readonly setting: string;
   readonly reason: string;
   readonly family?: IpFamily;

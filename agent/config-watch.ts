@@ -106,7 +106,11 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
   return stop;
 }
 
-/** Compares the file with the content that was read. @returns a problem with the callback that reports it. */
+/**
+ * Compares the file with the content that the agent started with, and checks new content.
+ * @returns `changed` if the content is new and valid; for an invalid or unreadable file, the reason and the callback
+ * that reports it.
+ */
 async function checkFile({ file, check, onReadError, onInvalid }: ConfigWatchOptions) {
   let report = onReadError;
   try {

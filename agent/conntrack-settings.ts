@@ -5,7 +5,7 @@ import type { RunOptions } from '../config/settings.ts';
 import type { Log } from '../process/log.ts';
 import { readSysctl, writeSysctl } from './node-setup.ts';
 
-/** The hash table is per kernel, not per network namespace, and cannot be resized by a sysctl. */
+/** Number of buckets of the conntrack hash table, which all network namespaces share; kube-proxy writes the same file. */
 const HASHSIZE = '/sys/module/nf_conntrack/parameters/hashsize';
 
 type ConntrackOptions = Pick<
@@ -45,9 +45,12 @@ export function conntrackSysctls(
   );
 }
 
-/** Converts milliseconds to whole seconds, at least 1: a timeout of 0 would expire entries immediately. */
-function seconds(period: number): number | undefined {
-  return period === 0 ? undefined : Math.max(1, Math.floor(period / 1000));
+/**
+ * Converts milliseconds to whole seconds, at least 1: a timeout of 0 would expire entries immediately.
+ * @returns undefined for 0, which leaves the sysctl unchanged.
+ */
+function seconds(milliseconds: number): number | undefined {
+  return milliseconds === 0 ? undefined : Math.max(1, Math.floor(milliseconds / 1000));
 }
 
 /** Access to the kernel's settings; tests replace it. */
@@ -74,7 +77,9 @@ export async function configureConntrack(
     try {
       const before = await kernel.readSysctl(sysctl);
       if (before === undefined) {
-        log.warn({ sysctl, value, reason: 'not supported by this kernel' }, 'cannot set sysctl');
+        const reason =
+          'no such sysctl: nf_conntrack is not loaded, or this kernel does not have it';
+        log.warn({ sysctl, value, reason }, 'cannot set sysctl');
       } else if (before !== value) {
         await kernel.writeSysctl(sysctl, value);
         log.info({ sysctl, before, value }, 'sysctl set');

@@ -1,4 +1,4 @@
-/** What the parts of a running agent share, built in stages. A part declares the fields that it needs. */
+/** Dependencies that the parts of a running agent share, in stages. A part declares the fields that it needs. */
 import type { EventEmitter } from 'node:events';
 import type { Logger } from 'pino';
 import type { FlagTexts } from '../config/flags.ts';
@@ -42,11 +42,11 @@ export interface ObjectContext extends NodeContext {
   readonly status: StatusActivity;
 }
 
-/** With metrics and Events. */
+/** `ObjectContext` with metrics and Events. */
 export interface AgentContext extends ObjectContext {
   readonly metricSources: AgentMetricSources;
   readonly metrics: Metrics;
-  /** Events on this Node and on Services. */
+  /** Records Events on this Node and on Services. */
   readonly events: AgentEvents;
   /** Records Events on any object; does nothing with --manifests. */
   readonly recorder: Events;

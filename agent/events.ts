@@ -22,7 +22,7 @@ export class AgentEvents {
     this.#events.normal(nodeRef(this.#nodeName), 'Starting', '', START);
   }
 
-  /** A part of the start failed and is retried. */
+  /** Records a Warning on the Node: an HTTP server of the agent cannot listen yet and is retried. */
   startFailed(reason: string, { message }: Error): void {
     this.#events.warning(nodeRef(this.#nodeName), reason, message, START);
   }
@@ -32,7 +32,7 @@ export class AgentEvents {
     this.#events.warning(this.#ref(key), reason, note);
   }
 
-  /** Records a Warning on a Service about a problem of this node only. */
+  /** Records a Warning on a Service, about a problem that only this node has. */
   nodeWarning(key: ObjectKey, reason: string, note: string): void {
     this.warning(key, reason, `on node ${this.#nodeName}: ${note}`);
   }

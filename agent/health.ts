@@ -55,7 +55,8 @@ export function proxyHealth(
 
 /**
  * Serves `/healthz` and `/livez`, and the health check node ports of Services as they are added. A port that
- * cannot be bound is logged and retried.
+ * cannot be bound is logged and retried. With `--bind-address-hard-fail`, failing to bind the port of `/healthz` exits
+ * the process.
  */
 export function startHealth(given: AgentHealthOptions) {
   const { options, events, metrics, log } = given;
@@ -78,7 +79,7 @@ export function startHealth(given: AgentHealthOptions) {
       events.nodeWarning(service, 'FailedToStartServiceHealthcheck', note);
     },
     onBindRecovery: recovered('health check node port served'),
-    // Ends the failure, so that it is reported again if the Service is recreated.
+    // Forget the failure, so that it is logged again if the Service is recreated.
     onEnd: recovered('health check node port removed'),
   });
   const setNodeAddresses = (family: IpFamily, addresses: NodeAddresses) => {

@@ -20,7 +20,7 @@ export function createMetricSources(
   let backends: readonly Backend[] = [];
   let localhost: Pick<NodePortProxy, 'listeners'> = { listeners: () => [] };
 
-  /** The value of a stat by family, for the backends that have it. */
+  /** The value of a stat by family, from the backends that have this stat. */
   const stat = <Name extends keyof BackendStats>(name: Name) =>
     backends.flatMap((backend): [IpFamily, NonNullable<BackendStats[Name]>][] => {
       const value = backend.stats?.()[name];

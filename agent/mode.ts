@@ -1,4 +1,4 @@
-/** The proxy modes, and the choice of one for this node. */
+/** The proxy modes, and the selection of the mode for this node. */
 import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
@@ -29,11 +29,14 @@ export interface StartedMode {
   readonly backends: readonly Backend[];
   /** Minimum interval between syncs, in milliseconds. */
   readonly minSyncPeriod: number;
-  /** Whether TCP connections to deleted endpoints are reset; see `FlowOwners`. */
+  /** Whether TCP connections to deleted endpoints are reset; see `StaleFlowTracker`. */
   readonly resetsTcp: boolean;
   /** Families in which a userspace proxy serves node ports on loopback addresses, because rules cannot. */
   readonly localhostProxyFamilies: readonly IpFamily[];
-  /** Does what is safe only after the rules of the first sync. */
+  /**
+   * Must be called after the first sync of each family. Starts actions that are safe only then, such as the removal of
+   * the rules of other modes.
+   */
   afterFirstSync(family: IpFamily): void;
 }
 

@@ -44,10 +44,10 @@ export async function openNftablesMode(
       for (const [family, table] of tables) {
         const onWarning: NftBackendOptions['onWarning'] = (message, fields) =>
           log.warn({ family, ...fields }, message);
-        const own = nftablesOptions(options, family, podCidrs, onWarning);
-        backends.set(family, new NftBackend(table, nft, own));
+        const familyOptions = nftablesOptions(options, family, podCidrs, onWarning);
+        backends.set(family, new NftBackend(table, nft, familyOptions));
       }
-      const loaded = monitor.register({
+      const reportLoaded = monitor.register({
         families,
         tables: [TABLE],
         onExternalChange: (family, change) => backends.get(family)?.onExternalChange(change),
@@ -68,7 +68,7 @@ export async function openNftablesMode(
         localhostProxyFamilies: families.filter((family) =>
           namesLoopback(options.nodeportAddresses, family),
         ),
-        afterFirstSync: (family) => loaded(family, takeover.afterFirstSync(family)),
+        afterFirstSync: (family) => reportLoaded(family, takeover.afterFirstSync(family)),
       };
     },
   };
@@ -76,7 +76,7 @@ export async function openNftablesMode(
 
 /**
  * The setup of `--init-only` for this mode: resets route_localnet, which mode iptables sets for node ports on
- * 127.0.0.1. The agent may lack the right to do so when it removes that mode's rules.
+ * 127.0.0.1. Later, when the agent removes the rules of mode iptables, it may lack the right to reset the sysctl.
  */
 export async function prepareNftables(_options: RunOptions, log: Logger): Promise<void> {
   try {

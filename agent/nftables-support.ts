@@ -23,8 +23,8 @@ export interface NftablesSupport {
 
 /**
  * Checks the versions of Linux and nft, and then a typical table with `nft --check`. Changes nothing.
- * @param probe an nft script that creates such a table under an unused name.
- * @throws ProgramTimeoutError if nft hangs; its support is then unknown.
+ * @param probe returns an nft script that creates a typical table under an unused name.
+ * @throws ProgramTimeoutError if nft hangs; the support is then unknown.
  */
 export async function nftablesSupport(
   nft: NftCommand,
@@ -97,8 +97,8 @@ async function probeError(nft: NftCommand, script: string): Promise<string | und
 }
 
 /**
- * A script that creates the table `portwide-probe` with every kind of rule, except session affinity: nft 1.0.6
- * crashes on it with IPv6. The agent does not pass session affinity to nft either.
+ * A script that creates the table `portwide-probe` with typical rules. They exclude session affinity: nft 1.0.6 crashes
+ * on its IPv6 rules, and the agent does not pass session affinity to nft either.
  */
 export function nftablesProbeScript(family: IpFamily): string {
   const options: NftPlanOptions = {

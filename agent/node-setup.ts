@@ -1,4 +1,4 @@
-/** Reads and sets properties of the node before rules are programmed: name, sysctls, iptables. */
+/** Reads, sets and checks properties of the node that rules depend on: name, sysctls, iptables variant. */
 import { readFile, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
@@ -151,10 +151,10 @@ function servesLocalhost({ iptablesLocalhostNodeports, nodeportAddresses }: Node
 export async function warnOfOtherVariant(
   variant: Variant,
   log: Log,
-  holds = hasServiceRules,
+  hasRules = hasServiceRules,
 ): Promise<void> {
   const other = variant === 'nft' ? 'legacy' : 'nft';
-  if (await holds(other)) {
+  if (await hasRules(other)) {
     log.warn(
       { using: variant, other, effect: 'its rules remain in force and are not updated' },
       'the other iptables variant has Service rules, too',
@@ -162,7 +162,7 @@ export async function warnOfOtherVariant(
   }
 }
 
-/** Warns if bridged traffic does not pass iptables, as between pods on the same bridge. */
+/** Warns if bridged traffic, such as traffic between pods on the same bridge, bypasses the netfilter hooks of IP. */
 export async function warnOfBridge(
   families: readonly IpFamily[],
   log: Log,
@@ -196,7 +196,8 @@ export async function warnOfForwarding(
 
 /**
  * Warns if conntrack does not pick up established TCP connections. `--reset-deleted-endpoint-connections` deletes
- * the conntrack entry, so that the next packet starts a new one. With nf_conntrack_tcp_loose=0 it is invalid instead.
+ * the conntrack entry, so that the next packet creates a new entry. With nf_conntrack_tcp_loose=0 the next packet is
+ * invalid instead.
  */
 export async function warnOfStrictConntrack(log: Log, read = readSysctl): Promise<void> {
   const message = 'TCP connections to deleted endpoints cannot be reset';

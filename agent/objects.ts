@@ -25,7 +25,7 @@ export function createObjects(node: NodeContext): ObjectContext {
   return { ...node, table, nodeCounter: new NodeCounter(), changes, status };
 }
 
-/** The TCP listeners of a node with a default configuration. */
+/** TCP listeners of other programs on a node with a default configuration. */
 const NODE_DAEMONS: readonly NodeListener[] = [
   { name: 'ssh', port: 22, isOnLoopbackOnly: false },
   { name: 'the kubelet', port: 10250, isOnLoopbackOnly: false },

@@ -17,9 +17,9 @@ interface ObserverOptions {
   readonly metrics: Metrics;
   readonly health: Pick<AgentHealth, 'queued' | 'updated' | 'servicesChanged' | 'setNodeAddresses'>;
   readonly localhostNodePorts: Pick<NodePortProxy, 'update'>;
-  /** Records Events on the refused Services. */
+  /** Records Events about refusals and warnings on the Services. */
   readonly onRefusals: (changes: RefusalChanges) => void;
-  /** Called once for each family. */
+  /** Called once for each family, after its first sync. */
   readonly onFirstSync: (family: IpFamily) => void;
   /** Monotonic clock in milliseconds. */
   readonly now?: () => number;
@@ -135,7 +135,7 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
   };
 }
 
-/** The program that made a sync fail. */
+/** The program that made a sync fail; undefined if no program did. */
 function failedProgram(error: unknown): string | undefined {
   if (error instanceof IptablesError) return error.command;
   if (error instanceof ProgramTimeoutError) return error.program;

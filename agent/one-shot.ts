@@ -13,8 +13,8 @@ import { pickMode } from './mode.ts';
 
 /**
  * Runs the first of `--write-config-to`, `--cleanup` and `--init-only` that is set.
- * @returns whether one is set.
- * @throws UserError if it fails.
+ * @returns whether one of the flags is set; the process must then exit.
+ * @throws UserError if the action fails.
  */
 export async function runOneShot(
   texts: FlagTexts,
@@ -51,11 +51,11 @@ async function writeConfig(file: string, options: RunOptions, log: Logger): Prom
   log.info({ file }, 'wrote the configuration file');
 }
 
-/** Does the setup that needs more than CAP_NET_ADMIN, so that the agent can run without it. */
+/** Does the setup that needs more than CAP_NET_ADMIN, so that the agent can run with CAP_NET_ADMIN alone. */
 async function initialize(options: RunOptions, log: Logger): Promise<void> {
   await requireNetAdmin('--init-only');
   const mode = await pickMode(options, log);
-  // Prepare the mode first: its rules or modules load nf_conntrack, whose sysctls exist only then.
+  // Prepare the mode first: the rules of iptables and the modules of ipvs load nf_conntrack, which creates its sysctls.
   await mode.prepare(options, log);
   await configureConntrack(options, log);
   log.info({ mode: mode.name }, 'node initialized');

@@ -14,11 +14,11 @@ interface OwnNodeOptions {
   readonly name: string;
   /** Whether the Node must exist. With --manifests it may be missing: the agent neither waits nor warns. */
   readonly isRequired: boolean;
-  /** Whether node ports are served only on the Node's addresses, so that it must have addresses. */
+  /** Whether node ports are served only on the Node's addresses, so that the Node must have addresses. */
   readonly limitsNodePorts: boolean;
   readonly log: Log;
   readonly timers: Timers;
-  /** Called after the first list, and when it changes, with whether a required Node is missing. */
+  /** Called after the first list and on each change of the state, with whether a required Node is missing. */
   readonly onMissing: (isMissing: boolean) => void;
 }
 
@@ -47,13 +47,18 @@ export class OwnNode {
     return this.#settled.promise;
   }
 
+  /** Whether the start waits for addresses of the Node. */
+  get awaitsAddresses(): boolean {
+    return this.#options.isRequired && this.#state === 'without addresses' && !this.#warned;
+  }
+
   /** Whether the Node is required and has not been seen since the start. */
   get isAwaited(): boolean {
     return this.#options.isRequired && !this.#wasSeen;
   }
 
   /**
-   * Must be called after the first list and after each change of any object.
+   * Must be called after the first list and after each change of the Node.
    * @param node the current Node; undefined if it does not exist.
    */
   update(node: Node | undefined): void {
@@ -71,7 +76,7 @@ export class OwnNode {
     onMissing(state === 'missing');
     if (state === 'complete') {
       timers.clear(this.#timer);
-      if (this.#warned) log.info({ node: name }, 'Node object found');
+      if (this.#warned) log.info({ node: name }, 'Node object is complete');
       this.#warned = false;
       this.#settled.resolve();
     } else if (before === 'unknown' || before === 'complete') {
@@ -102,7 +107,9 @@ export class OwnNode {
   #report(): [details: Record<string, string>, message: string] {
     const { name: node, limitsNodePorts, isRequired } = this.#options;
     const nodePorts = limitsNodePorts
-      ? ['NodePorts are served on all addresses of this node instead of its primary addresses']
+      ? [
+          'NodePorts are served on all addresses of this node except loopback, not only on its primary addresses',
+        ]
       : [];
     if (this.#state === 'without addresses') {
       return [{ node, effect: nodePorts.join('; ') }, 'Node object has no addresses'];

@@ -30,13 +30,13 @@ export function createDnsSnooper(
     tables: [...store.families.keys()].map((family) => mangleTable(family, options)),
     observer: {
       addFailed: (err) => log.warn({ err }, 'cannot allow the resolved addresses of a domain name'),
-      removeFailed: (err) => log.warn({ err }, 'cannot remove expired addresses of domain names'),
+      removeFailed: (err) => log.warn({ err }, 'cannot remove evicted addresses of domain names'),
       rulesFailed: (family, err) =>
         log.error(
           { family, err },
           'cannot install the rules that queue DNS responses; domain names in policies match no new addresses',
         ),
-      threadFailed: (err) => log.error({ err }, 'DNS snooping thread failed; restarting it'),
+      threadFailed: (err) => log.error({ err }, 'DNS inspection failed'),
     },
     timers: systemTimers,
     cache: { ...FQDN_CACHE_DEFAULTS, floor: options.fqdnTtlFloor, cap: options.fqdnTtlCap },

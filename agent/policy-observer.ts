@@ -58,7 +58,7 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       metrics.drifts.inc({ ip_family: family });
       log.warn(
         { family, change },
-        'network policy rules were changed by another program; restoring them',
+        'network policy rules differ from the desired rules; restoring them',
       );
     },
     watchFailed: (error) =>
@@ -89,12 +89,13 @@ export function reportPolicyFaults(
   }
 }
 
+/** The faults that `known` does not contain. */
 function missingFrom(
-  some: readonly PolicyFault[],
-  all: readonly PolicyFault[],
+  known: readonly PolicyFault[],
+  faults: readonly PolicyFault[],
 ): readonly PolicyFault[] {
-  return all.filter(
-    ({ field, reason }) => !some.some((each) => each.field === field && each.reason === reason),
+  return faults.filter(
+    ({ field, reason }) => !known.some((each) => each.field === field && each.reason === reason),
   );
 }
 

@@ -75,7 +75,10 @@ export async function startServing(
     },
   );
   return {
-    /** Stops listening on node ports on localhost, so that the next agent can. Resolves when their connections have ended. */
+    /**
+     * Closes the listeners of node ports on localhost, so that the next agent can bind the ports. Resolves when their
+     * connections have ended, after `LOCALHOST_DRAIN` at the latest.
+     */
     drain: () => localhost.drain(LOCALHOST_DRAIN),
     stop: async () => {
       await watch.close();

@@ -9,8 +9,8 @@ import { systemTimers, type Timers } from '../sync/timers.ts';
 
 /**
  * Wraps the log and the observer of a source. Repeated failures of lists and watches are logged by
- * `RepeatedFailures`, one line per cause with the affected kinds. The failure of a kind ends when its watch opens or
- * its CRD is not installed.
+ * `RepeatedFailures`, one line per cause with the affected kinds. The failure of a kind ends when its watch opens, or
+ * when the API server reports that its CRD is not installed.
  */
 export function aggregateFailures(
   log: DebugLog,
@@ -73,7 +73,7 @@ interface Cause {
 /** Aggregates the failures of several kinds by cause. */
 class FailureAggregator {
   readonly #failures: RepeatedFailures;
-  /** Kinds in the order of log lines. */
+  /** All kinds, in the order in which a log line lists them. */
   readonly #kinds: readonly string[];
   readonly #timers: Timers;
   /** Causes for which a kind currently fails, by key. */

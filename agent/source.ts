@@ -36,10 +36,10 @@ export async function checkSource(
   else (await import('../sources/manifests/directory.ts')).listManifests(options.manifests);
 }
 
-/** Creates the source. Loads the YAML parser only for manifests, because it takes megabytes. */
-export function createSource(of: SourceOptions): Source {
-  const { options, resources, sink, log, observer, onSessions, onUnreadable, onFaultyManifests } =
-    of;
+/** Creates the source. Loads the YAML parser only for manifests, because it takes megabytes of memory. */
+export function createSource(given: SourceOptions): Source {
+  const { options, resources, sink, log, observer } = given;
+  const { onSessions, onUnreadable, onFaultyManifests } = given;
   const { manifests, kubeconfig, master } = options;
   if (manifests !== undefined) {
     return loadedAtStart(async () => {

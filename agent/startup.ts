@@ -15,11 +15,14 @@ interface StartupInputs extends Pick<ObjectContext, 'nodeName' | 'changes'> {
 
 export class Startup {
   readonly #given: StartupInputs;
-  readonly #ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>;
+  readonly #ownNode: Pick<OwnNode, 'isAwaited' | 'awaitsAddresses' | 'settled'>;
   /** Description of the API server. */
   #server = 'the API server';
 
-  constructor(given: StartupInputs, ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>) {
+  constructor(
+    given: StartupInputs,
+    ownNode: Pick<OwnNode, 'isAwaited' | 'awaitsAddresses' | 'settled'>,
+  ) {
     this.#given = given;
     this.#ownNode = ownNode;
   }
@@ -36,6 +39,7 @@ export class Startup {
       return unsynced.map((kind) => `${kind === 'Node' ? node : `${kind}s`} from ${this.#server}`);
     }
     if (this.#ownNode.isAwaited) return [`${node} (${this.#server} has no such object)`];
+    if (this.#ownNode.awaitsAddresses) return [`addresses of ${node}`];
     return this.#needsCidrs && this.#podCidrs.length === 0
       ? [`pod CIDRs of ${node} (--detect-local-mode=NodeCIDR)`]
       : [];
@@ -53,15 +57,16 @@ export class Startup {
   }
 
   /**
-   * Waits until no input is missing. Afterwards the process exits when the pod CIDRs change: as in kube-proxy, rules
-   * are made for one set of pod CIDRs.
+   * Waits for the first lists of the kinds that serve Services, for the Node (see `OwnNode` for the timeout), and for
+   * its pod CIDRs if the rules depend on them. If they do, the process exits when the pod CIDRs change later: as in
+   * kube-proxy, rules are made for one set of pod CIDRs.
    * @param reading the start of the source. It may never resolve, if network policy needs lists that fail.
    * @returns the pod CIDRs of the Node if the rules depend on them, otherwise none.
    */
   async complete(reading: Promise<void>): Promise<readonly string[]> {
     const { settled } = this.#ownNode;
     await Promise.race([reading.then(() => settled), settled]);
-    // The race handles every rejection, also a later one. That is a bug: let it be an unhandled rejection.
+    // The race also handles a rejection of `reading` after `settled`. Such a rejection is a bug: leave it unhandled.
     void reading.then(() => undefined);
     if (!this.#needsCidrs) return [];
     const { changes, nodeName, log } = this.#given;

@@ -1,5 +1,5 @@
 /** The status API of a running agent: what it reads, and the servers that answer. */
-import { chmodSync, mkdirSync, rmSync } from 'node:fs';
+import { chmodSync, lstatSync, mkdirSync, unlinkSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
 import { release } from 'node:os';
 import { dirname } from 'node:path';
@@ -11,6 +11,7 @@ import { startHttpServer } from '../process/serve.ts';
 import { VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { statusHandler } from '../status/http/handler.ts';
+import { RequestBudget } from '../status/http/request-budget.ts';
 import { RecentEvents } from '../status/recent-events.ts';
 import { statusResources } from '../status/resources.ts';
 import type { StatusSources } from '../status/sources.ts';
@@ -36,12 +37,14 @@ interface StatusOptions {
   readonly missingInputs: () => readonly string[];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
+  /** undefined without network policy. */
+  readonly policy: StatusSources['policy'];
 }
 
 /** Starts the servers of `--status-socket` and `--status-bind-address`. A failure is logged and retried. */
 export function startStatus(
   context: AgentContext,
-  { kinds, missingInputs, backends }: StatusOptions,
+  { kinds, missingInputs, backends, policy }: StatusOptions,
 ): { close(): void } {
   const { options, table, nodeName, modeDefinition, supportedMode, status, log } = context;
   const sources: StatusSources = {
@@ -59,13 +62,14 @@ export function startStatus(
     ...status,
     kernelFeatures,
     kernelRelease: release(),
-    policy: undefined,
+    policy,
   };
   const resources = statusResources(sources);
   const handler = (bindHost: string | undefined): RequestListener =>
     statusHandler({
       resources,
       bindHost,
+      budget: new RequestBudget(systemTimers),
       onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
     });
   const servers = [
@@ -115,8 +119,7 @@ function serveSocket(
     listen: { path },
     prepare: () => {
       mkdirSync(dirname(path), { recursive: true, mode: DIRECTORY_MODE });
-      // The agent holds the node lock, so a socket that exists is left over from an agent that was killed.
-      rmSync(path, { force: true });
+      removeSocket(path);
     },
     onListening: () => chmodSync(path, SOCKET_MODE),
     onRequest,
@@ -125,4 +128,15 @@ function serveSocket(
     timers: systemTimers,
   });
   return [server];
+}
+
+/**
+ * Removes the socket of an agent that was killed. The caller holds the node lock, so no agent uses the socket.
+ * @throws Error if the path is something else than a socket.
+ */
+function removeSocket(path: string): void {
+  const stats = lstatSync(path, { throwIfNoEntry: false });
+  if (stats === undefined) return;
+  if (!stats.isSocket()) throw new Error(`${path} exists and is not a socket`);
+  unlinkSync(path);
 }

@@ -4,9 +4,9 @@ import type { IpFamily } from './objects.ts';
 
 /**
  * Canonical text of an IP address: dotted quad, or RFC 5952 for IPv6.
- * @returns undefined when the text is not an address. IPv4 must be four plain decimal parts:
- * parsers disagree about inet_aton's shorthand and octal forms (CVE-2021-29923). IPv4-mapped IPv6
- * is rejected for the same reason. Zone ids are rejected because no rule can carry them.
+ * @returns undefined when the text is not an address. IPv4 must be four plain decimal parts, and
+ * IPv4-mapped IPv6 is rejected: parsers disagree about IPv4-mapped addresses and about inet_aton's
+ * shorthand and octal forms (CVE-2021-29923). Zone ids are rejected because no rule can carry them.
  */
 export function canonicalAddress(text: string): string | undefined {
   if (ipaddr.IPv4.isValidFourPartDecimal(text)) return text;
@@ -78,7 +78,7 @@ export function isLinkLocal(address: string): boolean {
 export type SpecialRange = 'unspecified' | 'loopback' | 'link-local' | 'multicast' | 'broadcast';
 
 /**
- * @returns the special range that contains a canonical address; undefined for a unicast address.
+ * @returns the special range that contains a canonical address; undefined if no special range does.
  */
 export function specialRange(canonical: string): SpecialRange | undefined {
   if (isUnspecified(canonical)) return 'unspecified';

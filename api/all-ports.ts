@@ -6,14 +6,14 @@ import type { ObjectKey, Service } from './objects.ts';
 import { PROTOCOLS } from './objects.ts';
 import { isPort, isProtocol, normalizeRanges, type PortRange } from './ports.ts';
 
-/** Prefix of every annotation that Portwide reads. */
+/** Prefix of Portwide's own annotations. */
 export const ANNOTATION_PREFIX = 'portwide.dev/';
 export const PORTS_ANNOTATION = 'portwide.dev/ports';
 const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
 
 /**
- * Upper bound on ranges per Service. Each range is one rule per VIP and protocol, so without the
- * bound one Service could slow every packet on a node.
+ * Upper bound on ranges per Service. In mode iptables each range is one rule for each VIP, so
+ * without the bound a packet to the VIP could traverse thousands of rules.
  */
 export const MAX_RANGES = 1024;
 
@@ -64,7 +64,7 @@ type AnnotationValue =
  * Parses annotation `portwide.dev/ports`: `all`, `false`, or comma-separated ports and ranges with
  * an optional protocol, such as `5060/UDP,20000-50000/UDP,8000-8100`. White space around an item is
  * ignored. Without a protocol a range applies to TCP, UDP and SCTP. The returned ranges are
- * normalised.
+ * sorted and merged (see `normalizeRanges`).
  */
 export function parsePortsAnnotation(value: string): AnnotationValue {
   const text = value.trim();

@@ -13,7 +13,10 @@ export function getOrCreate<Key, Value>(
   return value;
 }
 
-/** Sets an entry of an LRU map and evicts the least recently set entry above the limit. */
+/**
+ * Sets an entry of an LRU map. If the map then has more than `maxEntries` entries, evicts the least
+ * recently set entry.
+ */
 export function setLruEntry<Key, Value>(
   map: Map<Key, Value>,
   key: Key,

@@ -1,11 +1,13 @@
 /** Interns strings: equal strings of many objects share one instance in memory. */
 const known = new Map<string, string>();
-/** Upper bound on interned strings; a cluster has fewer node names and repeated label values. */
+/**
+ * Upper bound on interned strings. Most clusters have fewer distinct node names and label values.
+ */
 const MAX_INTERNED = 20_000;
 
 /**
  * Returns one instance for equal strings. In a large cluster each node name occurs in hundreds of
- * endpoints and pods, and the same labels on hundreds of pods.
+ * endpoints and pods, and many label values occur on hundreds of pods.
  */
 export function intern(text: string): string {
   const first = known.get(text);

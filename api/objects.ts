@@ -50,7 +50,7 @@ export interface ServicePort {
   readonly name: string;
   readonly protocol: Protocol;
   readonly port: number;
-  /** 0 when none is allocated. */
+  /** 0 when no node port is allocated. */
   readonly nodePort: number;
 }
 
@@ -144,14 +144,14 @@ export interface EndpointSlice {
   /** Key of the owning Service (label `kubernetes.io/service-name`). */
   readonly serviceKey: ObjectKey;
   /**
-   * Whether label `service.kubernetes.io/headless` is set: only DNS uses the slice, nodes do not
-   * serve it.
+   * Whether label `service.kubernetes.io/headless` is set: DNS uses the slice, the proxy ignores
+   * it.
    */
   readonly headlessLabel: boolean;
   readonly family: IpFamily;
   /**
    * Time of the change that caused this version of the endpoints, in milliseconds since 1970. Set
-   * by the EndpointSlice controller; undefined when its annotation is missing.
+   * by the EndpointSlice controller; undefined when its annotation is missing or unreadable.
    */
   readonly triggerTime: number | undefined;
   readonly ports: readonly SlicePort[];

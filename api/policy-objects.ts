@@ -6,7 +6,10 @@ import type { ObjectKey, Protocol } from './objects.ts';
 
 export type Labels = Readonly<Record<string, string>>;
 
-/** One of `matchExpressions`. A `matchLabels` entry becomes `In` with one value. */
+/**
+ * One requirement of a label selector. An entry of `matchLabels` becomes operator `In` with one
+ * value.
+ */
 export interface SelectorRequirement {
   readonly key: string;
   readonly operator: 'In' | 'NotIn' | 'Exists' | 'DoesNotExist';
@@ -46,7 +49,7 @@ export interface Pod {
    * pod.
    */
   readonly finished: boolean;
-  /** Named ports of all containers. */
+  /** Named ports of containers and sidecars, in the order of Kubernetes' FindPort. */
   readonly namedPorts: readonly NamedPort[];
 }
 
@@ -90,7 +93,7 @@ export type PolicyPeer =
 
 export type PortMatch =
   | { readonly protocol: Protocol; readonly first: number; readonly last: number }
-  /** The port with this name in the destination pod. An undefined protocol matches any. */
+  /** The port with this name in the destination pod. An undefined protocol matches any protocol. */
   | { readonly protocol: Protocol | undefined; readonly name: string };
 
 export interface PolicyRule {
@@ -99,9 +102,9 @@ export interface PolicyRule {
   /** Name given in the policy; empty if there is none. */
   readonly name: string;
   readonly action: 'Allow' | 'Deny' | 'Pass';
-  /** undefined matches every peer; an empty list matches none. */
+  /** undefined matches every peer; an empty list matches no peer. */
   readonly peers: readonly PolicyPeer[] | undefined;
-  /** undefined matches all ports of all protocols; an empty list matches none. */
+  /** undefined matches all ports of all protocols; an empty list matches no port. */
   readonly ports: readonly PortMatch[] | undefined;
 }
 
@@ -130,8 +133,8 @@ export interface Policy {
   readonly subject: PodSelection;
   /**
    * undefined: the policy does not apply to this direction. A NetworkPolicy with a list, even an
-   * empty list, isolates its pods (default deny): traffic then needs an allowing rule of a
-   * NetworkPolicy.
+   * empty list, isolates its pods in this direction (default deny): traffic then needs an allowing
+   * rule of a NetworkPolicy.
    */
   readonly ingress: readonly PolicyRule[] | undefined;
   readonly egress: readonly PolicyRule[] | undefined;

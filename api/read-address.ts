@@ -17,6 +17,7 @@ export const ALL_SPECIAL: readonly SpecialRange[] = [
 ];
 
 /**
+ * Reads an IP address.
  * @param refused special ranges to reject.
  * @returns the canonical address.
  * @throws InvalidObject
@@ -33,8 +34,9 @@ export function readAddress(field: ObjectField, refused: readonly SpecialRange[]
 }
 
 /**
- * Reads a CIDR and clears its host bits. Rejects IPv4-mapped IPv6 and leading zeros, as strict API
- * servers (KEP-4858) and CEL's isCIDR do: other parsers read such text as other addresses.
+ * Reads a CIDR and clears its host bits. Rejects IPv4-mapped IPv6, and leading zeros in an IPv4
+ * address, as strict API servers (KEP-4858) and CEL's isCIDR do: other parsers read such text as
+ * a different address.
  * @throws InvalidObject
  */
 export function readCidr(field: ObjectField): string {

@@ -33,7 +33,7 @@ import { readRequiredSelector, readSelector } from './read-selector.ts';
 type ClusterPolicyKind = Exclude<Policy['kind'], 'NetworkPolicy'>;
 type PeerForm = 'namespaces' | 'pods' | 'nodes' | 'networks' | 'domainNames';
 
-/** The differences between the three kinds. */
+/** The differences between the three kinds of cluster-scoped policies. */
 interface PolicySchema {
   readonly kind: ClusterPolicyKind;
   /** `spec`: the tier is read from `spec.tier`. */
@@ -67,7 +67,10 @@ const ADMIN: PolicySchema = {
   needsNamespaceSelector: true,
 };
 
-/** No domain names: a NetworkPolicy could not override such a rule (NPEP-133). */
+/**
+ * No domain names: NetworkPolicy has no domain names, so it could not override a rule that uses them
+ * (NPEP-133).
+ */
 const BASELINE: PolicySchema = {
   ...ADMIN,
   kind: 'BaselineAdminNetworkPolicy',
@@ -106,8 +109,8 @@ export const readClusterNetworkPolicy = (raw: unknown): Policy => readPolicy(raw
 
 /**
  * Reads a cluster-scoped policy. An invalid or unknown part becomes a fault and fails closed (see
- * `read-policy-rules.ts`). A policy with an unreadable tier or priority is evaluated first in the
- * Admin tier.
+ * `read-policy-rules.ts`). An unreadable tier counts as Admin and an unreadable priority as 0, the
+ * values that are evaluated first.
  * @throws InvalidObject when the name or subject cannot be read: the pods that the policy selects
  * are then unknown.
  */
@@ -159,7 +162,7 @@ function readTier(spec: ObjectField, { tier }: PolicySchema): Policy['tier'] {
   return tier === 'spec' ? readEnum(child(spec, 'tier'), ['Admin', 'Baseline']) : tier;
 }
 
-/** A lower number is evaluated first. */
+/** Reads a priority, 0 to 1000. The policy with the lower number is evaluated first. */
 function readPriority(spec: ObjectField): number {
   return readInteger(child(spec, 'priority'), 0, 1000);
 }
@@ -253,16 +256,17 @@ function rejectDuplicates(list: readonly ObjectField[]): void {
 }
 
 /**
- * Named ports exist only on pods. Domain names are only safe in Allow rules, because some of their
- * addresses may still be unknown (NPEP-133).
+ * Rejects a named port together with a peer that is not a pod, because only pods have named ports.
+ * Rejects domain names in a Deny or Pass rule, because some of their addresses may still be unknown
+ * (NPEP-133).
  */
 function checkRule(
   portsField: ObjectField,
   peersField: ObjectField,
   { action, peers, ports }: PolicyRule,
 ): void {
-  const others = peers?.find((peer) => peer.kind !== 'pods');
-  if (others !== undefined && ports?.some((port) => 'name' in port)) {
+  const nonPodPeer = peers?.find((peer) => peer.kind !== 'pods');
+  if (nonPodPeer !== undefined && ports?.some((port) => 'name' in port)) {
     fail(
       portsField,
       'must not have a named port: only pods have named ports, and the rule has other peers',

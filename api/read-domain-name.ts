@@ -2,9 +2,9 @@
 import { describeValue, fail, type ObjectField, readString } from './read-field.ts';
 
 /**
- * NPEP-133's pattern. Its `A-z`, a mistake fixed in later versions, also allows labels to begin
- * with `_`, `[`, `\`, `]`, `^` and backquotes. This pattern keeps only `_`, which real names use
- * (`_acme-challenge.example.com`).
+ * One label of NPEP-133's pattern, corrected. `A-z` in NPEP-133, a mistake fixed in later versions,
+ * also allows labels to begin with `_`, `[`, `\`, `]`, `^` and backquotes. This pattern adds only `_`
+ * to letters and digits, because real names use it (`_acme-challenge.example.com`).
  */
 const LABEL = '[a-zA-Z0-9_]([-a-zA-Z0-9_]*[a-zA-Z0-9])?';
 const DOMAIN_NAME = new RegExp(`^(\\*\\.)?(${LABEL}\\.)+${LABEL}\\.?$`);

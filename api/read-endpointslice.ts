@@ -31,8 +31,8 @@ export const SERVICE_NAME_FIELD = `metadata.labels["${SERVICE_NAME_LABEL}"]`;
 const TRIGGER_TIME_ANNOTATION = 'endpoints.kubernetes.io/last-change-trigger-time';
 
 /**
- * Reads an EndpointSlice of `discovery.k8s.io/v1`. Checks the rules of Kubernetes'
- * ValidateEndpointSlice; missing conditions have kube-proxy's defaults.
+ * Reads an EndpointSlice of `discovery.k8s.io/v1`. Checks the fields that it reads by the rules of
+ * Kubernetes' ValidateEndpointSlice; missing conditions have kube-proxy's defaults.
  * @returns undefined for an unused slice: address type FQDN, or no label
  * `kubernetes.io/service-name`.
  * @throws InvalidObject for the first field that cannot be read.
@@ -98,7 +98,7 @@ function readPorts(list: ObjectField): SlicePort[] {
     names.add(name);
     const protocol = readOptionalEnum(child(field, 'protocol'), PROTOCOLS, 'TCP');
     const port = readOptionalInteger(child(field, 'port'), 0, 65535);
-    // The API server does not validate the number. kube-proxy skips port 0.
+    // The API server does not validate port numbers. kube-proxy skips port 0.
     if (port !== 0) ports.push({ name, protocol, port });
   }
   return ports;

@@ -51,7 +51,7 @@ export function readMap(field: ObjectField): Readonly<Record<string, unknown>> {
   return fail(field, `must be an object, not ${describeValue(field.value)}`);
 }
 
-/** The Kubernetes API treats null as missing. */
+/** Whether a field is absent or null, which the Kubernetes API treats as missing. */
 export function isMissing(field: ObjectField): boolean {
   return field.value === undefined || field.value === null;
 }
@@ -158,7 +158,7 @@ export function readOptionalInteger(
   if (typeof value !== 'number' || !Number.isInteger(value) || value < from || value > to) {
     fail(field, `must be an integer from ${from} to ${to}, not ${describeValue(value)}`);
   }
-  return value === 0 ? 0 : value; // JSON has -0, which equals 0 but is not deeply equal to it
+  return value === 0 ? 0 : value; // JSON has -0, which equals 0 but is not deeply equal to 0
 }
 
 /** A required integer from `from` to `to`. */

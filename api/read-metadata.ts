@@ -55,8 +55,9 @@ const RFC3339 =
   /^(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$/;
 
 /**
- * `metadata.creationTimestamp` in UTC with whole seconds; empty when missing. The API server uses
- * the same form, and its text order is the time order. A YAML parser may have produced a Date.
+ * `metadata.creationTimestamp` in UTC with whole seconds, the form of the API server; empty when
+ * missing. The text order of this form is the time order. In a YAML 1.1 document the parser turns an
+ * unquoted time into a Date.
  * @throws InvalidObject
  */
 export function readCreationTimestamp(metadata: ObjectField): string {
@@ -78,12 +79,13 @@ export function readCreationTimestamp(metadata: ObjectField): string {
 export function parseTime(given: string): Date | undefined {
   const upper = given.toUpperCase();
   const [, date] = RFC3339.exec(upper) ?? [];
-  // Reject dates such as 30 February, which `Date` reads as 1 March.
-  const real = date !== undefined && wholeSeconds(new Date(`${date}T00:00:00Z`))?.startsWith(date);
-  return real ? new Date(upper) : undefined;
+  // Reject dates such as 30 February, which `Date` reads as a day in March.
+  const isRealDate =
+    date !== undefined && wholeSeconds(new Date(`${date}T00:00:00Z`))?.startsWith(date);
+  return isRealDate ? new Date(upper) : undefined;
 }
 
-/** @returns undefined outside the years 0000 to 9999. */
+/** The RFC 3339 time in UTC with whole seconds; undefined outside the years 0000 to 9999. */
 function wholeSeconds(date: Date): string | undefined {
   if (Number.isNaN(date.getTime())) return undefined;
   const iso = date.toISOString();

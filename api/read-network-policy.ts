@@ -30,11 +30,11 @@ type PolicyType = (typeof TYPES)[number];
  *
  * A violation becomes a fault and fails closed. A faulty rule allows nothing; a rule list that is
  * not a list counts as empty. If the policy as a whole is faulty (`policyTypes`, an unknown field),
- * its pods are isolated in both directions and the policy allows nothing. Rules of a direction that
- * is not in `policyTypes` are not read.
+ * its pods are isolated in both directions and the policy allows nothing. Otherwise the rules of a
+ * direction that is not in `policyTypes` are not read.
  * @throws InvalidObject when the name, namespace or `podSelector` cannot be read, because the
- * isolated pods are then unknown. The API server stores such a selector only if one of its values
- * is not a valid label value.
+ * isolated pods are then unknown. The API server stores an unreadable `podSelector` only if one of
+ * its values is not a valid label value.
  */
 export function readNetworkPolicy(raw: unknown): Policy {
   const { root, metadata, key, namespace, name } = readMetadata('NetworkPolicy', raw);
@@ -68,7 +68,7 @@ export function readNetworkPolicy(raw: unknown): Policy {
   };
 }
 
-/** Applies SetDefaults_NetworkPolicy when `policyTypes` is missing or empty. */
+/** Reads `policyTypes`; when missing or empty, applies SetDefaults_NetworkPolicy. */
 function readTypes(spec: ObjectField): readonly PolicyType[] {
   const list = child(spec, 'policyTypes');
   const fields = readList(list);
@@ -162,6 +162,6 @@ function portName(field: ObjectField): string {
   if (isName && value.length <= 15) return value;
   return fail(
     field,
-    `must be a port name (a-z, 0-9, '-', at least one letter, at most 15 characters), not ${describeValue(value)}`,
+    `must be a port name (at most 15 of a-z, 0-9 and '-', at least one letter, no '-' at the start or end, no '--'), not ${describeValue(value)}`,
   );
 }

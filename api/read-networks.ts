@@ -49,8 +49,8 @@ function networkPeer(field: ObjectField): PolicyPeer {
 /**
  * Reads a CIDRGroup of `policy.networking.k8s.io/v1alpha1` (NPEP-182). At least one CIDR is
  * required, under `spec` (NPEP-182's example) or at the top level (its Go type).
- * @throws InvalidObject for the first field that cannot be read. Skipping only the bad CIDR would
- * allow less, but also deny less, so the last readable version stays in force.
+ * @throws InvalidObject for the first field that cannot be read. Skipping only an unreadable CIDR
+ * would allow less traffic, but also deny less, so the last readable version stays in force.
  */
 export function readCidrGroup(raw: unknown): CidrGroup {
   const { root, metadata, key, name } = readMetadata('CIDRGroup', raw);

@@ -1,6 +1,6 @@
 /**
  * Reads an object of any supported kind: checks its kind and apiVersion and calls the reader for
- * it.
+ * the kind.
  */
 import type { ApiObject, Kind, ObjectKey } from './objects.ts';
 import {
@@ -64,7 +64,7 @@ export function readObject(raw: unknown, kinds: readonly Kind[]): ApiObject | un
 }
 
 /**
- * Reads only the kind and key of an object, whether or not the rest is readable or used.
+ * Reads only the kind and key of an object. Other fields may be unreadable or the object unused.
  * @returns undefined for kinds not in `kinds`.
  * @throws InvalidObject when the name, namespace or apiVersion cannot be read.
  */

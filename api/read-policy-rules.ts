@@ -3,9 +3,10 @@
  *
  * A rule cannot be enforced as written if any part of it is invalid or unknown, such as a peer or
  * protocol of a later API version. network-policy-api defines the effect of an unknown peer;
- * Portwide applies this effect to the whole rule. An Allow rule matches nothing; a Deny or Pass
- * rule denies everything. A rule with an unknown action is treated as Deny. If fields of the policy
- * itself cannot be read, all of its rules fail closed.
+ * Portwide applies this effect to the whole rule. A faulty Allow rule matches nothing; a faulty Deny
+ * or Pass rule denies everything. A rule with an unknown action is treated as Deny. If fields of the
+ * policy itself cannot be read, all of its rules fail closed. If a direction has too many rules, all
+ * rules of the direction fail closed.
  */
 import { InvalidObject } from './errors.ts';
 import type { PolicyFault, PolicyPeer, PolicyRule, PortMatch } from './policy-objects.ts';
@@ -72,7 +73,7 @@ export function readRules(
   return { rules, faults };
 }
 
-/** Reads as much of a rule as possible. */
+/** Reads as much of a rule as possible. Adds a fault for each part that cannot be read. */
 function readRule(field: ObjectField, schema: RuleSchema, faults: PolicyFault[]): PolicyRule {
   const path = pathOf(field);
   if (!isRecord(field.value)) {

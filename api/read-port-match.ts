@@ -34,8 +34,8 @@ export function readAdminPort(field: ObjectField): PortMatch {
 }
 
 /**
- * Reads a ClusterNetworkPolicyProtocol. A protocol without any known field is rejected, because its
- * field is probably one of a later API version.
+ * Reads a ClusterNetworkPolicyProtocol. A protocol without any known field is rejected, because it
+ * probably has a field of a later API version.
  */
 export function readClusterPort(field: ObjectField): PortMatch {
   const form = oneOfField(field, ['tcp', 'udp', 'sctp', 'destinationNamedPort']);

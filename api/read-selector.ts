@@ -87,11 +87,11 @@ function compareRequirements(a: SelectorRequirement, b: SelectorRequirement): nu
   );
 }
 
-/** A qualified name: `app`, `example.com/app`. */
+/** @returns the key if it is a qualified name such as `app` or `example.com/app`. */
 function labelKey(field: ObjectField, key: string): string {
   const [name = '', prefix, ...rest] = key.split('/').reverse();
-  const isPrefix = prefix === undefined || isDnsSubdomain(prefix);
-  if (!KEY_NAME.test(name) || !isPrefix || rest.length > 0) {
+  const isPrefixValid = prefix === undefined || isDnsSubdomain(prefix);
+  if (!KEY_NAME.test(name) || !isPrefixValid || rest.length > 0) {
     fail(field, `must be a label key such as example.com/app, not ${describeValue(key)}`);
   }
   return key;

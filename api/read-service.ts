@@ -49,8 +49,8 @@ const AFFINITY_SECONDS = 10800;
 const MAX_AFFINITY_SECONDS = 86400;
 
 /**
- * Reads a Service of `v1` with the API server's defaults and the rules of Kubernetes'
- * ValidateService. The rules for all-ports Services are checked in `all-ports.ts`.
+ * Reads a Service of `v1` with the API server's defaults. Checks the fields that it reads by the
+ * rules of Kubernetes' ValidateService; `all-ports.ts` checks the rules for all-ports Services.
  * @throws InvalidObject for the first field that cannot be read.
  */
 export function readService(raw: unknown): Service {
@@ -129,7 +129,10 @@ function readClusterIPs(spec: ObjectField): string[] | 'None' {
 function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
   const fields = readList(list);
   const seen = new Set<string>();
-  /** Kubernetes rejects a second port of the same name, number or node port. */
+  /**
+   * Rejects a second port with the same name, or with the same number or node port and protocol, as
+   * Kubernetes does.
+   */
   const reserve = (field: ObjectField, what: string) => {
     if (seen.has(what)) fail(field, `duplicates the ${what}`);
     seen.add(what);
@@ -153,9 +156,9 @@ function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
 }
 
 /**
- * Skips special addresses, which no node may capture. Controllers may write them into the status:
- * `minikube tunnel` writes 127.0.0.1, Docker Desktop a host name. The other addresses of the
- * Service are still served.
+ * Reads the load balancer addresses from the status. Skips entries without an IP address, such as
+ * the host name that Docker Desktop writes. Skips special addresses, which no node may capture, such
+ * as 127.0.0.1 of `minikube tunnel`. The other addresses of the Service are still served.
  */
 function readIngress(loadBalancer: ObjectField): LoadBalancerIngress[] {
   const ingress: LoadBalancerIngress[] = [];

@@ -21,8 +21,9 @@ export interface AgentRun {
   readonly seconds: number;
   /** CPU seconds of the process, without the commands it runs. */
   readonly cpu: number;
-  /** MiB, including the commands it runs. */
+  /** Resident memory when idle in MiB, including the commands it runs. */
   readonly settled: number;
+  /** Peak resident memory in MiB, including the commands it runs. */
   readonly peak: number;
 }
 
@@ -46,9 +47,9 @@ export const START_MS = 180_000;
 /** Milliseconds without changes before memory is measured. */
 const SETTLE_MS = 10_000;
 /** Objects per call to the fake API server. */
-const AT_A_TIME = 1000;
+const BATCH_SIZE = 1000;
 
-/** Arguments of a whole agent. */
+/** Arguments of the launcher for an agent that uses the fake API server. */
 export function portwideArguments(double: RemoteDouble, flags: readonly string[]): string[] {
   const where = [`--master=${double.url}`, '--hostname-override=node'];
   return ['run', ...where, `--cluster-cidr=${POD_CIDR}`, ...flags];
@@ -74,7 +75,7 @@ export function measureAgent(
   });
 }
 
-/** Resolves when a program has logged a message `times` times. */
+/** Resolves when a program has logged a message `times` times. @throws Error after `START_MS`. */
 export function logged(output: Readable, message: string, times: number): Promise<void> {
   const done = Promise.withResolvers<void>();
   let count = 0;
@@ -88,7 +89,10 @@ export function logged(output: Readable, message: string, times: number): Promis
   return Promise.race([done.promise, timeout]);
 }
 
-/** @param served resolves with the seconds from the start until the program served. */
+/**
+ * Measures a process until it serves, and its memory when idle.
+ * @param served resolves with the seconds from the start until the program served.
+ */
 export async function measureProcess(
   pid: number,
   served: () => Promise<number>,
@@ -111,7 +115,7 @@ export function* clusterServices(services: number): Generator<Manifest> {
   for (let index = 0; index < services; index++) yield* apiObjects(index);
 }
 
-/** Calls a function with a node whose API server has exactly these objects. */
+/** Calls `use` with a node whose API server has only the given objects. */
 export async function withApiServer<Result>(
   objects: Iterable<Manifest>,
   use: (node: NodeWithApiServer) => Promise<Result>,
@@ -121,12 +125,12 @@ export async function withApiServer<Result>(
     const { spawn, stop } = runIn('node', network.node);
     try {
       const double = await RemoteDouble.start(spawn, options);
-      const some: Manifest[] = [];
+      const batch: Manifest[] = [];
       for (const object of objects) {
-        some.push(object);
-        if (some.length === AT_A_TIME) await double.call('put', ...some.splice(0));
+        batch.push(object);
+        if (batch.length === BATCH_SIZE) await double.call('put', ...batch.splice(0));
       }
-      await double.call('put', ...some);
+      await double.call('put', ...batch);
       return await use({ network, spawn, double });
     } finally {
       await stop();

@@ -6,7 +6,7 @@ const TIME = '2026-01-01T00:00:00Z';
 
 /**
  * Service number `index` and its EndpointSlice.
- * @param headless name of a headless Service instead
+ * @param headless if set, the Service is headless and has this name
  */
 export function apiObjects(index: number, headless?: string): [Manifest, Manifest] {
   const name = headless ?? serviceName(index);
@@ -84,7 +84,7 @@ export function apiObjects(index: number, headless?: string): [Manifest, Manifes
   ];
 }
 
-/** The Node that the agent runs on; its own endpoints are elsewhere. */
+/** The Node that the agent runs on; no endpoint is on it. */
 export function apiNode(name: string): Manifest {
   return {
     apiVersion: 'v1',

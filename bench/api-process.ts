@@ -1,7 +1,7 @@
 /**
  * Runs only the Kubernetes source and the route table, in the current network namespace. Prints a
- * JSON report once everything is listed. For each line read, prints another report on the time since
- * the previous one.
+ * JSON report after the first lists. For each line on standard input, prints another report, on the
+ * time since the previous report.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createInterface } from 'node:readline';
@@ -17,7 +17,7 @@ const delay = monitorEventLoopDelay({ resolution: 1 });
 let cpu = process.cpuUsage();
 let started = performance.now();
 
-/** CPU in seconds, the longest event loop stall in milliseconds, resident memory in MiB. */
+/** Time and CPU in seconds, the longest event loop stall in milliseconds, resident memory in MiB. */
 const report = () => {
   const { user, system } = process.cpuUsage(cpu);
   const seconds = (performance.now() - started) / 1000;
@@ -42,7 +42,7 @@ const source = new KubernetesSource({
     throw problem;
   },
   log: { info: () => {}, warn: () => {} },
-  // A 410 makes the source list again at once.
+  // Without delays, so that the source lists again at once after a 410.
   backoff: { ...RETRY_CLOCK, delay: async () => {} },
 });
 delay.enable();

@@ -1,7 +1,6 @@
 /**
- * Measures an agent with an API server: the initial list, a list after `410 Gone`, and the idle
- * memory of the whole agent. The server is the tests' fake one, in the agent's namespace. Results
- * go to standard output as Markdown, progress to standard error.
+ * Measures an agent with an API server: the initial list, a list after `410 Gone`, and the CPU time
+ * and memory of the whole agent. The tests' fake API server runs in the agent's namespace. Results go to standard output as Markdown, progress to standard error.
  */
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -59,14 +58,15 @@ function measureList(services: number): Promise<ListRun> {
     createInterface({ input: child.stdout }).on('line', (line) => {
       reports.push(JSON.parse(line) as ListReport);
     });
-    const report = (number: number) => waitFor('it reports', () => reports[number], START_MS);
+    const report = (number: number) =>
+      waitFor('the list process reports', () => reports[number], START_MS);
     const first = await report(0);
     const openWatches = async (lists: number) => {
       const requests = await double.call('requests');
       const watches = requests.filter(({ verb }) => verb === 'watch').length;
       return watches === 3 * lists;
     };
-    await waitFor('it watches', () => openWatches(1), START_MS);
+    await waitFor('the source watches', () => openWatches(1), START_MS);
     await double.call('breakWatches', 'expire');
     await waitFor('the source has listed again', () => openWatches(2), START_MS);
     child.stdin?.write('\n');
@@ -90,7 +90,7 @@ await runBench({
       const lists = await repeat(runs, `${services} Services, list`, () => measureList(services));
       printRows(lists, LIST_ROWS, services);
       const bytes = services * JSON.stringify(apiObjects(0)).length;
-      printRow(services, '– JSON of it, MB', (bytes / 1e6).toFixed(1));
+      printRow(services, '– size of the listed JSON, MB', (bytes / 1e6).toFixed(1));
       for (const variant of variants) {
         const agents = await repeat(runs, `${services} Services, iptables-${variant}`, () =>
           measureAgent(clusterObjects(services), [`--iptables-variant=${variant}`]),

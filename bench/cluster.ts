@@ -7,7 +7,7 @@ export const POD_CIDR = '10.128.0.0/9';
 export const SERVICE_PORT = 80;
 export const TARGET_PORT = 8080;
 export const ENDPOINTS = 10;
-/** The agent's node. One of `NODES` endpoints is on it. */
+/** The agent's node. One in `NODES` endpoints is on it. */
 export const NODE = 'node-a';
 const NODES = 100;
 
@@ -55,7 +55,7 @@ function withEndpoints(index: number, addresses: readonly string[]): ServiceObje
   };
 }
 
-/** As `serviceObjects`, as an all-ports Service. */
+/** As `serviceObjects`, but for an all-ports Service. */
 export function allPortsObjects(index: number): ServiceObjects {
   const { service: listed, slice: endpoints } = serviceObjects(index);
   return { service: { ...listed, portsAnnotation: 'all' }, slice: endpoints };

@@ -49,7 +49,7 @@ function encodeQuery([name, type]: readonly [string, string]): Buffer {
   });
 }
 
-/** Sends a query. Responses go to the `onAnswer` callback given at creation. */
+/** A UDP socket or TCP connection to the server. Responses go to the `onAnswer` callback given at creation. */
 interface Peer {
   send(query: Buffer): void;
   close(): void;
@@ -97,7 +97,7 @@ async function ask(load: DnsLoad) {
   const queries = load.questions.map(encodeQuery);
   /** Send time of the query with this id; 0 after its response. */
   const sentAt = new Float64Array(IDS);
-  const waits: number[] = [];
+  const latencies: number[] = [];
   let end = 0;
   let sent = 0;
   let failed = 0;
@@ -105,7 +105,8 @@ async function ask(load: DnsLoad) {
   const send = (peer: Peer | undefined) => {
     const id = sent % IDS;
     const query = queries[sent % queries.length] ?? Buffer.alloc(0);
-    // The datagram is in the kernel when send() returns, unless its queue is full.
+    // Reuse the buffer: send() has copied the datagram to the kernel when it returns, unless the
+    // queue of the socket is full.
     query.writeUInt16BE(id, 0);
     sentAt[id] = performance.now();
     sent += 1;
@@ -113,10 +114,10 @@ async function ask(load: DnsLoad) {
   };
   const receive = (bytes: Buffer, peer: () => Peer | undefined) => {
     const id = bytes.readUInt16BE(0);
-    const begun = sentAt[id] ?? 0;
-    if (begun === 0) return;
+    const sentTime = sentAt[id] ?? 0;
+    if (sentTime === 0) return;
     sentAt[id] = 0;
-    waits.push(performance.now() - begun);
+    latencies.push(performance.now() - sentTime);
     const rcode = bytes.readUInt16BE(2) & 0xf;
     if (rcode !== 0 && rcode !== 3) failed += 1;
     if (load.rate === undefined && performance.now() < end) send(peer());
@@ -148,17 +149,17 @@ async function ask(load: DnsLoad) {
     });
   }
   const seconds = (performance.now() - started) / 1000;
-  const answered = waits.length;
+  const answered = latencies.length;
   await new Promise((resolve) => setTimeout(resolve, GRACE));
   for (const peer of peers) peer.close();
   return {
     rate: answered / seconds,
     sent,
-    lost: sent - waits.length,
+    lost: sent - latencies.length,
     failed,
-    p50: percentile(waits, 50),
-    p99: percentile(waits, 99),
-    longest: percentile(waits, 100),
+    p50: percentile(latencies, 50),
+    p99: percentile(latencies, 99),
+    longest: percentile(latencies, 100),
   };
 }
 

@@ -1,3 +1,4 @@
+/** The DNS queries of the benchmarks, and the process that sends them. */
 import { availableParallelism } from 'node:os';
 import { serviceName } from './cluster.ts';
 import type { DnsJobs, DnsLoad, DnsReport } from './dns-client.ts';
@@ -17,7 +18,7 @@ export const QUESTIONS = {
   SRV: (index) => [`_http._tcp.${web(index)}`, 'SRV'],
 } as const satisfies Record<string, QuestionGenerator>;
 
-/** 2,000 queries, alternating between these kinds. */
+/** 2,000 queries, alternating between `kinds`. */
 export function questionsOf(
   services: number,
   kinds: readonly QuestionGenerator[],

@@ -1,7 +1,7 @@
 /**
  * Measures the memory of `portwide dns` with an API server, bundled as in the image: idle, after
  * many queries over UDP and TCP, and idle again. CoreDNS gets the same load if the variable COREDNS
- * names it or it is in the PATH. Results go to standard output as Markdown, progress to standard
+ * names its binary, or if `coredns` is in the PATH. Results go to standard output as Markdown, progress to standard
  * error.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -105,8 +105,8 @@ async function measureSize(
     results.push(await repeat(runs, `${program.name}, ${services}`, once));
   }
   for (const [index, [what]] of results[0]?.[0]?.entries() ?? []) {
-    const values = (of: Run[]) => of.map((run) => run[index]?.[1] ?? 0);
-    printRow(services, what, ...results.map((of) => cell(values(of), 0)));
+    const values = (programRuns: Run[]) => programRuns.map((run) => run[index]?.[1] ?? 0);
+    printRow(services, what, ...results.map((programRuns) => cell(values(programRuns), 0)));
   }
 }
 
@@ -171,15 +171,15 @@ function memoryOf(pid: number, moment: string): Run {
 
 await runBench({
   name: 'dns-memory',
-  where: `${IN_NAMESPACES} COREDNS=/path/to/coredns measures CoreDNS beside it.`,
+  where: `${IN_NAMESPACES} COREDNS=/path/to/coredns also measures CoreDNS.`,
   flags: {
     services: servicesFlag('0,1000,10000', {}, 0),
     runs: runsFlag('3', { quick: '1' }),
-    seconds: numberFlag('of each kind of query', '5', { quick: '3' }),
+    seconds: numberFlag('duration of each load', '5', { quick: '3' }),
   },
   run: async ({ services: sizes, runs, seconds }) => {
-    const other = await coreDns();
-    const programs = [PORTWIDE_DNS, ...(other === undefined ? [] : [other])];
+    const corednsProgram = await coreDns();
+    const programs = [PORTWIDE_DNS, ...(corednsProgram === undefined ? [] : [corednsProgram])];
     printHead(`${LEGEND}\nLoad: ${seconds} s each; pause: ${PAUSE} s.`);
     printRow('Services', '', ...programs.map(({ name }) => name));
     console.log(`|---:|---|${'---:|'.repeat(programs.length)}`);

@@ -29,14 +29,14 @@ import { cell, printRow, type TableRow } from './table.ts';
 
 /** Target queries per second for one core. */
 const GOAL = 20_000;
-/** Number of headless Services besides the others. */
+/** Number of headless Services, in addition to the ordinary Services. */
 const HEADLESS = 100;
 const AT_A_TIME = 64;
 const CONNECTIONS = 10;
 
-const LEGEND = `Queries have an OPT record and ask for 2,000 names in turn. "Most" is with ${AT_A_TIME} queries in flight from one
-client. CPU is that of the server process, including all threads and its time in the kernel; "what a core answers" is
-one second divided by it. Times are measured by the client and include its event loop.
+const LEGEND = `Queries have an OPT record and ask for 2,000 names in turn. "Answers a second" is with ${AT_A_TIME} queries in flight
+from one client. CPU is the CPU time of the server process per query, including all threads and its time in the
+kernel; "answers of one core" is one second divided by CPU. The client measures the times; they include its event loop.
 Values are medians, with minimum and maximum.`;
 
 interface Run {
@@ -55,7 +55,7 @@ const KINDS: Readonly<Record<string, QuestionGenerator>> = {
 const MIX = Object.values(KINDS);
 
 const CPU: TableRow<Run> = ['CPU, µs', ({ cpu }) => cpu, 1];
-const MOST: TableRow<Run> = ['– most, a second', ({ report }) => report.rate, 0];
+const MOST: TableRow<Run> = ['– answers a second', ({ report }) => report.rate, 0];
 const GOAL_ROWS: readonly TableRow<Run>[] = [
   [`– ${GOAL} a second: share of a core, %`, ({ cpu }) => (cpu * GOAL) / 1e4, 0],
   ['– p50, ms', ({ report }) => report.p50, 2],
@@ -86,17 +86,13 @@ async function measureAll(
   const atATime = AT_A_TIME;
   // Warm up: code that has run before is faster.
   await measure({ atATime, questions: questionsOf(services, MIX), seconds });
-  for (const [kind, of] of Object.entries(KINDS)) await rows(kind, { atATime }, [of], [CPU]);
-  const answers: TableRow<Run> = [
-    '– what a core answers by that, a second',
-    ({ cpu }) => 1e6 / cpu,
-    0,
-  ];
+  for (const [title, kind] of Object.entries(KINDS)) await rows(title, { atATime }, [kind], [CPU]);
+  const answers: TableRow<Run> = ['– answers of one core, a second', ({ cpu }) => 1e6 / cpu, 0];
   await rows('all kinds in turn', { atATime }, MIX, [CPU, answers, MOST]);
   await rows('', { rate: GOAL }, MIX, GOAL_ROWS);
   for (const [what, connections] of [
     [`${CONNECTIONS} connections with several queries in flight`, CONNECTIONS],
-    [`${AT_A_TIME} connections with one`, AT_A_TIME],
+    [`${AT_A_TIME} connections with one query in flight`, AT_A_TIME],
   ] as const) {
     const title = `all in turn over TCP, ${what}`;
     await rows(title, { atATime, connections }, MIX, [CPU, MOST]);
@@ -153,7 +149,7 @@ await runBench({
   flags: {
     services: servicesFlag('10000', {}),
     runs: runsFlag('3', { quick: '1' }),
-    seconds: numberFlag('of each kind of query', '5', { quick: '2' }),
+    seconds: numberFlag('duration of each measurement', '5', { quick: '2' }),
   },
   run: async ({ services: sizes, runs, seconds }) => {
     printHead(LEGEND);

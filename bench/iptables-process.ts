@@ -29,7 +29,7 @@ export interface Job extends LoadOptions {
 
 export type IptablesJobs = typeof jobs;
 
-/** Recorded input of the commands. */
+/** Input of each iptables-restore, while recording; undefined: not recording. */
 let record: string[][] | undefined;
 
 function recorded(commands: Iptables): Iptables {
@@ -110,12 +110,12 @@ async function replaceAlone(
     return inputs;
   };
   await inputOf(0);
-  const ways = [await inputOf(1), await inputOf(0)];
+  const replacements = [await inputOf(1), await inputOf(0)];
   const seconds: number[] = [];
   for (let round = 0; round < changes; round++) {
-    for (const way of ways) {
+    for (const inputs of replacements) {
       const started = performance.now();
-      for (const input of way) await iptables.restore(input);
+      for (const input of inputs) await iptables.restore(input);
       seconds.push((performance.now() - started) / 1000);
     }
   }

@@ -1,7 +1,7 @@
 /**
  * Times the iptables mode on this machine's kernel: full syncs, single changes, and the first
- * packet of connections. The same is measured with kube-proxy's rules, and with kube-proxy itself
- * if KUBE_PROXY names it. Results go to standard output as Markdown, progress to standard error.
+ * packet of connections. Measures the same with kube-proxy's rules, and with kube-proxy itself if
+ * KUBE_PROXY names its binary. Results go to standard output as Markdown, progress to standard error.
  */
 import { iptablesCommands, type Variant } from '../iptables/commands.ts';
 import {
@@ -39,7 +39,7 @@ measurements that follow.`;
 type Start = Report<IptablesJobs, 'start'>;
 type Changes = NonNullable<Start['changes']>;
 
-/** Changes of each kind. */
+/** Number of changes of each kind. */
 const TIMES = 11;
 
 /** Results, without operations that timed out and operations that depend on them. */
@@ -55,11 +55,11 @@ interface Measured {
 const runJob = jobsOf<IptablesJobs>('iptables-process.ts');
 
 /**
- * Starts and restarts `runs` times, each in new namespaces. The last run continues with changes and
- * packets. If kube-proxy's rules time out, these follow a load in several transactions.
+ * Starts and restarts `runs` times, each in new namespaces. The last run continues with changes. If
+ * kube-proxy's rules time out, changes and packets are measured after a load in several transactions.
  */
-async function measure(of: Omit<Job, 'changes' | 'inParts'>, runs: number): Promise<Measured> {
-  const { ruleset, variant, services } = of;
+async function measure(subject: Omit<Job, 'changes' | 'inParts'>, runs: number): Promise<Measured> {
+  const { ruleset, variant, services } = subject;
   const starts: Start[] = [];
   const restarts: SyncTiming[] = [];
   const late = { start: false, restart: false };
@@ -69,7 +69,7 @@ async function measure(of: Omit<Job, 'changes' | 'inParts'>, runs: number): Prom
     collect(packets, await connectPaths(network, services), medians);
 
   const start = async (network: Network, what: string, fields: Partial<Job> = {}) => {
-    const job = { ...of, changes: 0, inParts: false, ...fields };
+    const job = { ...subject, changes: 0, inParts: false, ...fields };
     const report = await runJob(network.node, 'start', job);
     const seconds = report?.start.total.toFixed(2) ?? `> ${LIMIT}`;
     console.error(`iptables-${variant}, ${services} Services, ${ruleset}: ${what}: ${seconds} s`);
@@ -189,10 +189,10 @@ await runBench({
     console.log('|---|---:|---|---:|---:|---:|');
     for (const variant of variants) {
       for (const services of sizes) {
-        const of = { variant, services };
-        const portwide = await measure({ ...of, ruleset: 'portwide' }, runs);
-        const kubeProxy = await measure({ ...of, ruleset: 'kube-proxy' }, runs);
-        printRows(of, portwide, kubeProxy);
+        const size = { variant, services };
+        const portwide = await measure({ ...size, ruleset: 'portwide' }, runs);
+        const kubeProxy = await measure({ ...size, ruleset: 'kube-proxy' }, runs);
+        printRows(size, portwide, kubeProxy);
       }
     }
     const modes = variants.map((variant) => `iptables-${variant}` as const);

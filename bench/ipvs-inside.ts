@@ -1,5 +1,6 @@
 /**
- * Runs inside user-mode-linux, started by ipvs.ts: all jobs, each in its own network namespace.
+ * Runs inside user-mode-linux, started by ipvs.ts: all jobs, in a new network namespace for each of
+ * Portwide, netlink and ipvsadm.
  * Arguments: number of Services, number of runs, and the report file.
  */
 import { renameSync, writeFileSync } from 'node:fs';
@@ -11,7 +12,7 @@ import { ENDPOINTS } from './cluster.ts';
 import type { IpvsJobs } from './ipvs-process.ts';
 import { jobsOf, type Report } from './jobs.ts';
 
-/** All runs. */
+/** Results of all runs. */
 export type IpvsMeasured = typeof measured;
 
 const runJob = jobsOf<IpvsJobs>('ipvs-process.ts');
@@ -25,7 +26,7 @@ const SETTLE = 2000;
 
 const [services = 0, runs = 0] = process.argv.slice(2, 4).map(Number);
 const report = process.argv[4] ?? '';
-/** Services, including the all-ports Service, and their destinations. */
+/** Number of services and destinations in the IPVS table, including the all-ports Service. */
 const ITEMS = (services + 1) * (1 + ENDPOINTS);
 const saved = join(tmpdir(), 'bench');
 

@@ -24,8 +24,8 @@ export type IpvsJobs = typeof jobs;
 
 /**
  * Measures the agent.
- * @param save where to write the output of `ipvsadm --save` and `ipset save` afterwards; null: not
- * written
+ * @param save path, without extension, of the files for the output of `ipvsadm --save` and `ipset
+ * save` after the start; null: not written
  */
 async function portwide({
   services,
@@ -52,7 +52,7 @@ async function portwide({
     return await stalls.measure(work);
   };
   const start = await timed(() => subject.start());
-  /** Peak, in MiB. */
+  /** Peak resident memory, in MiB. */
   const memory = process.resourceUsage().maxRSS / 1024;
   if (save !== null) {
     writeFileSync(`${save}.ipvs`, execFileSync('ipvsadm', ['-S', '-n']));
@@ -76,9 +76,9 @@ async function portwide({
 async function netlink({ services, changes }: LoadOptions) {
   const ipvs = await Ipvs.open();
   const table = tableChanges(services);
-  const timed = async (some: readonly IpvsChange[]) => {
+  const timed = async (batch: readonly IpvsChange[]) => {
     const started = performance.now();
-    const [refusal] = await ipvs.apply(some);
+    const [refusal] = await ipvs.apply(batch);
     if (refusal !== undefined) throw refusal.error;
     return performance.now() - started;
   };
@@ -120,8 +120,8 @@ function spare(number: number): IpvsChange {
 }
 
 /**
- * Times the same with commands, including `ipset restore`, which a proxy that runs commands needs
- * too; milliseconds.
+ * Times commands that load the saved table and then add and remove single destinations. `ipset
+ * restore` is timed separately: a proxy that runs commands needs it, too. Milliseconds.
  */
 async function ipvsadm({ saved, changes }: { saved: string; changes: number }) {
   const timed = (command: string, args: readonly string[], input = '') => {
@@ -129,8 +129,8 @@ async function ipvsadm({ saved, changes }: { saved: string; changes: number }) {
     execFileSync(command, args, { input });
     return performance.now() - started;
   };
-  // Forking a process of this size takes longer than the command. A shell forks it instead and
-  // measures with its built-in clock, in seconds.
+  // Forking a process of this size takes longer than the command runs. A shell starts the command
+  // instead, and measures with the clock of the shell, in seconds.
   const script = 'start=$EPOCHREALTIME; "$@"; echo $start $EPOCHREALTIME';
   const timedByShell = (words: readonly string[]) => {
     const output = execFileSync('bash', ['-e', '-c', script, 'bash', ...words], {

@@ -45,7 +45,7 @@ async function measure(services: number, runs: number): Promise<IpvsMeasured> {
   }
 }
 
-/** The ratio is the other value divided by Portwide's. */
+/** The ratio is the value of the commands divided by Portwide's. */
 function printAll(services: number, measured: IpvsMeasured): void {
   const { portwide, restarts, netlink, commands } = measured;
   const row = (what: string, ours: CellValues, digits: number, theirs?: CellValues, by = '') => {

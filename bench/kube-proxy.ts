@@ -1,5 +1,5 @@
 /**
- * Measures Portwide and kube-proxy, if the variable KUBE_PROXY names its binary. Both run as whole
+ * Measures Portwide and kube-proxy, if the variable KUBE_PROXY names kube-proxy's binary. Both run as whole
  * programs with the same API server and are measured from outside.
  */
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -51,10 +51,10 @@ type ProgramRun = Awaited<ReturnType<typeof measureOn>>;
 
 /** No connection succeeded within the time limit. */
 class TimedOut extends Error {
-  override readonly name = 'Late';
+  override readonly name = 'TimedOut';
 }
 
-/** Changes of each kind, in one run. */
+/** Number of changes of each kind, in one run. */
 const CHANGES = 5;
 /** Milliseconds between two changes. By default, kube-proxy syncs at most once a second. */
 const REST = 1500;
@@ -63,7 +63,7 @@ const START = 'program start until its rules are in effect, s';
 const NOWHERE = '198.51.100.1';
 const REACH = fileURLToPath(new URL('reach.ts', import.meta.url));
 
-export const WITH_KUBE_PROXY = 'KUBE_PROXY=/path/to/kube-proxy measures that beside it.';
+export const WITH_KUBE_PROXY = 'KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy.';
 
 const LEGEND = `Both programs run with their defaults and both families, and an API server (a fake, on the same machine). Their
 rules are in effect when connections to the first, the middle and the last VIP succeed. A change of one API object,
@@ -72,13 +72,13 @@ memory includes them. Values are medians, with minimum and maximum; for connecti
 ratio is kube-proxy's value divided by Portwide's. A program that did not serve within ${LIMIT} s is not measured
 further.`;
 
-/** Empty if KUBE_PROXY is not set. */
+/** The version of kube-proxy, for `printHead`; empty if KUBE_PROXY is not set. */
 export async function kubeProxyVersion(): Promise<string[]> {
   const { KUBE_PROXY: path } = process.env;
   return path === undefined ? [] : [`kube-proxy ${(await execa(path, ['--version'])).stdout}`];
 }
 
-/** Prints a table; nothing if KUBE_PROXY is not set. */
+/** Measures both programs and prints a table; does nothing if KUBE_PROXY is not set. */
 export async function compareWithKubeProxy(
   modes: readonly ProxyMode[],
   sizes: readonly number[],
@@ -166,14 +166,15 @@ function configuration(mode: ProxyMode, file: string): object {
 /** @returns null if the rules were not in effect in time. */
 async function measure(start: Start, services: number): Promise<ProgramRun | null> {
   const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
-  // Create the other object of each change in advance, so that each change is one object: slices of
-  // future Services, and Services without a slice.
-  const coming = numbers(services).map((index) => apiObjects(index)[1]);
-  const broken = numbers(services + CHANGES).flatMap((index) => {
+  // Create the other object of each change in advance, so that each change is one object. An added
+  // Service already has its EndpointSlice. A Service whose endpoints are replaced starts with an
+  // unreachable endpoint.
+  const slicesOfAdded = numbers(services).map((index) => apiObjects(index)[1]);
+  const unreachable = numbers(services + CHANGES).flatMap((index) => {
     const [service, slice] = apiObjects(index);
     return [service, { ...slice, endpoints: [{ addresses: [NOWHERE] }] }];
   });
-  const objects = [...clusterObjects(services), ...coming, ...broken];
+  const objects = [...clusterObjects(services), ...slicesOfAdded, ...unreachable];
   try {
     return await withApiServer(objects, async (node) => {
       try {
@@ -236,7 +237,7 @@ function numbers(from: number): number[] {
   return Array.from({ length: CHANGES }, (_, round) => from + round);
 }
 
-/** Commands of a killed program would continue without it. */
+/** Kills all processes of a namespace: commands of a killed program would continue without it. */
 async function killAll(namespace: string): Promise<void> {
   const { stdout } = await execa('ip', ['netns', 'pids', namespace]);
   await execa('kill', ['-9', ...stdout.split('\n')], { reject: false });
@@ -270,7 +271,7 @@ async function withReach<Result>(
       const { value } = await Promise.race([lines.next(), late]);
       return Number(value);
     };
-    // Ready once it runs; this target needs no rules.
+    // Wait until reach.ts runs. This target needs no rules.
     await reached(directTarget());
     return await use(reached);
   } finally {

@@ -71,7 +71,8 @@ async function build({ client, node, endpoints }: Network): Promise<void> {
       ...setUp,
       'address add 192.0.2.2/30 dev eth0',
       'link set eth0 up',
-      // In table main: the client's address is in that range, and the route back to it is more specific.
+      // In table main, not local: the range contains the client's address, and the route back to the
+      // client must win because it is more specific.
       `route add local ${POD_CIDR} dev lo table main`,
       'route add 10.255.0.0/30 via 192.0.2.1',
     ],

@@ -38,7 +38,7 @@ const options: NftBackendOptions = {
   },
 };
 
-/** The agent without its sources, with the number of elements in the kernel after its start. */
+/** Measures the agent without its sources, and the number of elements in the kernel after the start. */
 async function portwide({ services, changes }: LoadOptions) {
   const { subject, start, stall } = await startAgent(services, 0);
   const elements = await countElements();
@@ -64,7 +64,7 @@ async function storm({
   return { ...result, stall, cpu: (user + system) / 1000 };
 }
 
-/** As in `portwide run`, without the source; `stall` is that of the start, in milliseconds. */
+/** Starts the agent without its sources; `stall` is the longest stall of the start, in milliseconds. */
 async function startAgent(services: number, minSyncPeriod: number) {
   const backend = new NftBackend(tables, nft, options);
   const subject = createPortwide(backend, services, minSyncPeriod);
@@ -86,7 +86,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
   const table = new RouteTable({ nodeName: NODE, allPortsEnabled: true, onChange: () => {} });
   const plan = new NftPlan(options);
   plan.setNodeAddresses({ addresses: ['127.0.0.1', '192.0.2.1'], primary: ['192.0.2.1'] });
-  const hand = () => {
+  const updatePlan = () => {
     const { upserts, removals } = table.takeChanges().routes;
     plan.update(
       upserts,
@@ -97,7 +97,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
     table.upsert(service);
     table.upsert(slice);
   }
-  hand();
+  updatePlan();
   const allElements = [...plan.snapshot()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
   writeFileSync(script, tableScript(chains, allElements, 'IPv4'));
@@ -115,7 +115,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
   const elements = await countElements();
   const make = async (...change: [ChangeKind, number, number]) => {
     changeTable(table, ...change);
-    hand();
+    updatePlan();
     const { deletes, adds, cleanup } = plan.diff();
     return await timed(pack([...deletes, ...cleanup], adds));
   };
@@ -124,7 +124,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
   return { load, elements, changes: timings };
 }
 
-/** Times nft with the kernel, with that text, in milliseconds. */
+/** Times nft with the text in `script` that `netlink` wrote, in milliseconds. */
 async function loadText({ script }: { readonly script: string }) {
   const text = readFileSync(script, 'utf8');
   const started = performance.now();

@@ -27,11 +27,11 @@ object; "whole agent" runs from the start of the process, with an API server (a 
 from, and both families. Stalls are of the event loop.`;
 
 const run = jobsOf<NftablesJobs>('nftables-process.ts');
-/** Changes of each kind, in one run. */
+/** Number of changes of each kind, in one run. */
 const TIMES = 50;
 /** Number of endpoints that change within one second. */
 const STORM = 1000;
-/** Milliseconds. */
+/** Milliseconds that the kernel gets to tear down the deleted namespaces. */
 const SETTLE = 3000;
 /** Minimum sync periods in milliseconds: Portwide's default, and kube-proxy's. */
 const MIN_SYNC_PERIODS = [100, 1000] as const;
@@ -133,8 +133,8 @@ function printAll(services: number, measured: Measured): void {
     row(`${CHANGES[kind]}, ms`, percentiles(ours, 2), percentiles(theirs, 2), ratio(theirs, ours));
   }
   for (const [period, reports] of storms) {
-    const of = `1,000 endpoints in 1 s, sync period ${period} ms`;
-    rows(reports, [`${of}: after the last, ms`, ({ settled }) => settled, 0]);
+    const title = `1,000 endpoints in 1 s, sync period ${period} ms`;
+    rows(reports, [`${title}: after the last, ms`, ({ settled }) => settled, 0]);
     const latencies = reports.flatMap((report) => report.latencies);
     row('– each, ms', percentiles(latencies, 0));
     rows(reports, ['– syncs', ({ syncs }) => syncs, 0], ['– CPU, ms', ({ cpu }) => cpu, 0], stall);

@@ -76,7 +76,7 @@ function timeConnect(sockaddr: Buffer): number {
   const result = Number(connect(fd, sockaddr, sockaddr.length));
   const ended = performance.now();
   close(fd);
-  // The resets sent prove that the endpoint refused (packets.ts). errno is unreliable here: the
+  // The number of resets that the endpoints sent proves that the endpoint refused (packets.ts). errno is unreliable here: the
   // garbage collector may have changed it.
   if (result !== -1) throw new Error('connect() succeeded on a port that must be closed');
   return (ended - started) * 1000;

@@ -20,8 +20,8 @@ const ROUNDS = 5;
 const COUNT = 300;
 
 /**
- * Targets of new connections, in the order of measurement. `bare` connects to an endpoint before
- * there are rules.
+ * Targets of new connections, in the order of the rows of the result. `bare` connects to an endpoint
+ * before there are rules.
  */
 export const PATHS = {
   first: 'to the first VIP',
@@ -53,13 +53,13 @@ export function noTimes(): Record<Path, number[]> {
   return { first: [], last: [], random: [], direct: [], bare: [] };
 }
 
-/** @param of selects the values of the rounds to store */
+/** Appends measured values to `times`. @param select returns the values of the rounds to append. */
 export function collect(
   times: Record<Path, number[]>,
   paths: Paths,
-  of: (rounds: LatenciesByRound) => readonly number[],
+  select: (rounds: LatenciesByRound) => readonly number[],
 ): void {
-  for (const path of pathNames) times[path].push(...of(paths[path] ?? []));
+  for (const path of pathNames) times[path].push(...select(paths[path] ?? []));
 }
 
 export const pathNames = Object.keys(PATHS) as readonly Path[];

@@ -1,6 +1,6 @@
 /**
  * A cluster with network policies. Objects are derived from their numbers, so that every process
- * creates the same ones.
+ * creates the same objects.
  */
 
 import type {
@@ -13,7 +13,7 @@ import type {
 
 export const NAMESPACES = 50;
 export const APPS = 20;
-/** The node whose pods are enforced. */
+/** The node on which the policies are enforced. */
 export const HERE = 'node';
 
 export interface ClusterSize {
@@ -39,7 +39,10 @@ export function teamNamespace(index: number, team = index) {
   return { kind: 'Namespace' as const, key: name, name, labels: { team: `team-${team}` } };
 }
 
-/** Pod number `index`. Pods beyond `local` are on other nodes unless `fields` set the node. */
+/**
+ * Pod number `index`. The `local` pods of this node are spread over the first `pods` numbers. All other pods are on
+ * another node, unless `fields` sets the node.
+ */
 export function clusterPod(
   index: number,
   { pods, local, unique = false }: ClusterSize,
@@ -70,7 +73,7 @@ const app = (index: number): LabelSelector => [
   { key: 'app', operator: 'In', values: [`app-${index % APPS}`] },
 ];
 
-/** Each policy isolates one app of a namespace, in both directions, with peers of all kinds. */
+/** Each policy isolates one app of a namespace, in both directions, with pods and networks as peers. */
 export function clusterPolicy(index: number, port = 80): Policy {
   const namespace = `team-${index % NAMESPACES}`;
   const name = `policy-${index}`;

@@ -23,7 +23,7 @@ const { pods, policies, local, labels } = readFlags({
   where: 'With node --expose-gc, the heap is measured after a garbage collection.',
   flags: {
     pods: numberFlag('number of pods in the cluster', '10000'),
-    policies: numberFlag('how many', '1000'),
+    policies: numberFlag('number of NetworkPolicies', '1000'),
     local: numberFlag('number of pods on the node', '110'),
     labels: {
       help: 'pod labels: shared by the pods of an app, or unique as in a StatefulSet',

@@ -39,22 +39,25 @@ export type PolicyJobs = typeof jobs;
 
 const nft = nftCommand();
 
-/** `--network-policy` without its sources. */
+/** Network policy of an agent, without the sources and without DNS snooping. */
 function createAgent() {
-  const behind = new Set<IpFamily>();
-  const begun = new Set<IpFamily>();
-  let caughtUp = Promise.withResolvers<void>();
+  /** Families whose kernel state lacks changes. */
+  const pendingFamilies = new Set<IpFamily>();
+  /** Families whose current run began after the last change. */
+  const runningFamilies = new Set<IpFamily>();
+  /** Resolves when no family is pending. */
+  let allApplied = Promise.withResolvers<void>();
   let compiled = 0;
   const end = (family: IpFamily) => {
-    if (begun.delete(family)) behind.delete(family);
-    if (behind.size === 0) caughtUp.resolve();
+    if (runningFamilies.delete(family)) pendingFamilies.delete(family);
+    if (pendingFamilies.size === 0) allApplied.resolve();
   };
   const model = new PolicyModel({ nodeName: HERE });
   const applied = new AppliedState(model);
   const kernel = new PolicyKernel({
     families: IP_FAMILIES,
     nft,
-    onWarning: (_, message) => caughtUp.reject(new Error(message)),
+    onWarning: (_, message) => allApplied.reject(new Error(message)),
   });
   const enforcer = new Enforcer({
     kernel,
@@ -66,25 +69,25 @@ function createAgent() {
     timers: systemTimers,
     monitor: new NftMonitor(systemTimers),
     observer: {
-      started: (family) => begun.add(family),
+      started: (family) => runningFamilies.add(family),
       unchanged: end,
       compiled: () => {
         compiled ||= performance.now();
       },
       applied: end,
-      failed: (_, error) => caughtUp.reject(error),
-      driftDetected: (_, what) => caughtUp.reject(new Error(what)),
-      watchFailed: (error) => caughtUp.reject(error),
+      failed: (_, error) => allApplied.reject(error),
+      driftDetected: (_, what) => allApplied.reject(new Error(what)),
+      watchFailed: (error) => allApplied.reject(error),
     },
   });
   const change = (make: (model: PolicyModel) => void) => {
     make(model);
-    if (behind.size === 0) caughtUp = Promise.withResolvers();
-    for (const family of IP_FAMILIES) behind.add(family);
-    begun.clear();
+    if (pendingFamilies.size === 0) allApplied = Promise.withResolvers();
+    for (const family of IP_FAMILIES) pendingFamilies.add(family);
+    runningFamilies.clear();
     enforcer.changed();
   };
-  const inKernel = () => caughtUp.promise;
+  const inKernel = () => allApplied.promise;
   return { model, applied, kernel, enforcer, change, inKernel, compiledAt: () => compiled };
 }
 
@@ -128,7 +131,7 @@ async function start({ size, changes }: Job<'start'>) {
     timings[kind].push(performance.now() - began);
     await nextTurn();
   };
-  // Only policies that apply to pods of the node; most policies of the cluster change nothing here.
+  // Change only policies that apply to pods of the node. Most policies of the cluster do not.
   const step = Math.ceil(size.pods / size.local);
   for (let round = 0; round < changes; round++) {
     const pod = clusterPod(size.pods + round, size, { nodeName: HERE });
@@ -203,7 +206,7 @@ async function conntrack(_: object): Promise<null> {
   return null;
 }
 
-/** MiB. */
+/** Size of the heap after a garbage collection, in MiB. */
 function heapUsed(): number {
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;

@@ -23,10 +23,10 @@ without Services, with an API server (a fake, on the same machine) to list from.
 const run = jobsOf<PolicyJobs>('policy-process.ts');
 type PolicyReport = Report<PolicyJobs, 'start'>;
 
-/** Changes of each kind, in one run. */
+/** Number of changes of each kind, in one run. */
 const CHANGES = 50;
 
-/** What processes the packets. */
+/** State of the node when packets are measured: no rules, connection tracking, network policy. */
 const PACKET_PATHS = ['bare', 'conntrack', 'policy'] as const;
 
 /** Microseconds. */
@@ -57,12 +57,12 @@ async function measure(size: ClusterSize, runs: number): Promise<Measured> {
       restarts.push(await run(node, 'start', { size, changes: CHANGES }));
     });
     await withNetwork(async (network) => {
-      for (const way of PACKET_PATHS) {
-        if (way === 'conntrack') await run(network.node, 'conntrack', {});
-        if (way === 'policy') await run(network.node, 'load', { size, address: CLIENT_ADDRESS });
+      for (const path of PACKET_PATHS) {
+        if (path === 'conntrack') await run(network.node, 'conntrack', {});
+        if (path === 'policy') await run(network.node, 'load', { size, address: CLIENT_ADDRESS });
         const { bare = [] } = await connectBare(network);
-        packets[way].opening.push(...bare.flat());
-        packets[way].established.push(...(await echo(network)).flat());
+        packets[path].opening.push(...bare.flat());
+        packets[path].established.push(...(await echo(network)).flat());
       }
     });
     // The whole agent until both families are enforced, and then idle.
@@ -84,7 +84,7 @@ const START_ROWS: readonly TableRow<PolicyReport>[] = [
   ['– longest stall of the event loop, ms', ({ stall }) => stall, 0],
   ['– elements in the kernel', ({ elements }) => elements, 0],
   ['– policy set chains', ({ chains }) => chains, 0],
-  ['– heap of all that, MiB', ({ heap }) => heap, 0],
+  ['– heap after the start, MiB', ({ heap }) => heap, 0],
 ];
 
 const CHANGE_ROWS: readonly (readonly [PolicyChangeKind, string])[] = [
@@ -124,7 +124,11 @@ await runBench({
   where: IN_NAMESPACES,
   flags: {
     runs: runsFlag('3', { quick: '2' }),
-    policies: numberFlag('how many, and ten times as many pods', '1000', { quick: '100' }),
+    policies: numberFlag(
+      'number of NetworkPolicies; the cluster has ten times as many pods',
+      '1000',
+      { quick: '100' },
+    ),
   },
   run: async ({ runs, policies }) => {
     const size = { pods: 10 * policies, policies, local: 110 };

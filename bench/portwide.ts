@@ -24,14 +24,14 @@ import type { ChangeKind, Subject, SyncTiming } from './subject.ts';
 const SERVICES_PER_TURN = 250;
 /** Duration of a storm in milliseconds. */
 const STORM = 1000;
-/** The longest delay that a timer supports. */
+/** The longest delay that a timer supports, in milliseconds. */
 const NEVER = 2 ** 31 - 1;
 
 /** Operations that only Portwide is measured with. */
 export interface PortwideSubject extends Subject {
   /** Gives Service number `index` additional endpoints; see `serviceObjectsWithSpares`. */
   grow(index: number, spares: number): Promise<SyncTiming>;
-  /** Replaces one endpoint of each of `count` Services within a second. */
+  /** Replaces one endpoint of each of `changes` Services within a second. */
   storm(changes: number): Promise<Storm>;
 }
 

@@ -26,8 +26,8 @@ export async function withStall<Result>(
 const SAMPLE_PERIOD = 20;
 
 /**
- * Samples the resident memory of a process and its children until `take` is called. Returns the
- * current value and the peak, in MiB.
+ * Samples the resident memory of a process and its children until `take` is called, which returns
+ * the current value and the peak in MiB.
  */
 export function watchMemory(pid: number) {
   let sampled = 0;

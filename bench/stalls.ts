@@ -39,7 +39,7 @@ export class StallRecorder {
   watchBackend(backend: Backend): Backend {
     return {
       family: backend.family,
-      setNodeAddresses: (facts) => backend.setNodeAddresses(facts),
+      setNodeAddresses: (addresses) => backend.setNodeAddresses(addresses),
       update: (upserts, removals) => backend.update(upserts, removals),
       findDrift: () => backend.findDrift(),
       close: () => backend.close(),
@@ -77,7 +77,7 @@ export class StallRecorder {
   }
 }
 
-/** Waits until the event loop is idle. */
+/** Waits for 10 ms, so that pending work of the event loop can finish. */
 export function idle(): Promise<void> {
   return sleep(5 * RESOLUTION);
 }

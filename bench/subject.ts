@@ -1,12 +1,12 @@
 /** Interface of a measured Service proxy. */
 
-/** Duration of one sync in seconds, as observed from outside the agent. */
+/** Durations of one sync in seconds. */
 export interface SyncTiming {
   /** From the first delivered object until the kernel has the rules. */
   readonly total: number;
-  /** The part after everything was resolved and compiled. */
+  /** The sync itself: for Portwide `SyncReport.seconds`, for kube-proxy's rules the command. */
   readonly load: number;
-  /** Number of chains written or removed. */
+  /** `SyncReport.written`; for kube-proxy's rules, the number of chains written. */
   readonly written: number;
 }
 
@@ -38,8 +38,8 @@ export interface LoadOptions {
 }
 
 /**
- * Makes changes, alternating between the kinds: of a Service in the middle of the cluster (numbers
- * 0 to `services`), and of new ones.
+ * Makes changes, alternating between the kinds. `replace` changes a Service in the middle of the
+ * cluster (numbers 0 to `services`); the other kinds add and remove new Services.
  */
 export async function runChanges<Each>(
   kinds: readonly ChangeKind[],

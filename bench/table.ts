@@ -41,7 +41,7 @@ export function percentiles(values: readonly number[], digits: number): string {
   return `p50 ${middle}, p99 ${high}`;
 }
 
-/** How many times `ours` the median of `theirs` is. */
+/** The median of `theirs` divided by the median of `ours`, such as `2.1×`; empty if a value is missing. */
 export function ratio(ours: CellValues, theirs: CellValues): string {
   if (ours === 'late' || ours === undefined || theirs === undefined) return '';
   if (ours.length === 0 || theirs.length === 0) return '';

@@ -12,7 +12,7 @@ export function addCleanupCommand(program: Command): void {
     .command('cleanup')
     .description('remove all rules and other state of Portwide and kube-proxy from this node');
   addFlags(command, { config, ipvsExcludeCidrs }).action(async (texts: FlagTexts) => {
-    // Ignoring either one would remove IPVS services that it excludes.
+    // If one flag took precedence, cleanup would remove IPVS services that the other flag excludes.
     if (texts.config !== undefined && texts.ipvsExcludeCidrs !== undefined) {
       throw new UserError('--config and --ipvs-exclude-cidrs are mutually exclusive');
     }

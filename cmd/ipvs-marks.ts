@@ -29,7 +29,8 @@ export function addIpvsCommand(program: Command): void {
 
 /** Exists while the module ip_vs is loaded. */
 const IPVS_STATE = '/proc/net/ip_vs';
-const RECORD = 'KUBE-MARKS';
+/** The ipset of marks; `kernelName` gives its name in a family. */
+const MARK_SET = 'KUBE-MARKS';
 
 /** A packet mark and its Service. */
 interface MarkRecord {
@@ -41,7 +42,7 @@ interface MarkRecord {
 }
 
 /**
- * Lists marks from the kernel, so that no agent needs to run.
+ * Reads the marks and their Services from the kernel, so that no agent needs to run.
  * @returns undefined if the ipset of marks exists in neither family.
  * @throws UserError, NetlinkError
  */
@@ -58,7 +59,7 @@ async function listMarks(): Promise<MarkRecord[] | undefined> {
     const records: MarkRecord[] = [];
     let hasRecord = false;
     for (const family of IP_FAMILIES) {
-      const name = kernelName(RECORD, family);
+      const name = kernelName(MARK_SET, family);
       const vips = new Map<string, { mark: number; owner: string; vips: string[] }>();
       const entries = await sets.entries(name).catch((error: unknown) => {
         if (hasErrno(error, ENOENT)) return undefined;
@@ -85,10 +86,10 @@ export function noMarksMessage(found: {
 }): string {
   const none = 'no packet marks of Portwide:';
   if (found.hasRecord) {
-    return `${none} no Service needs one. All-ports Services do, and Services with listed ports and traffic policy Local.\n`;
+    return `${none} no Service needs a mark. All-ports Services need marks, and Services with listed ports and traffic policy Local.\n`;
   }
   const ipvs = found.hasIpvs ? '' : `, and IPVS is not loaded on this node (no ${IPVS_STATE})`;
-  return `${none} the ipset ${RECORD} does not exist${ipvs}. Only --proxy-mode=ipvs uses them.\n`;
+  return `${none} the ipset ${MARK_SET} does not exist${ipvs}. Only --proxy-mode=ipvs creates it.\n`;
 }
 
 /** Formats a table with each mark as ipvsadm prints it (FWM, decimal) and as iptables does (hexadecimal). */

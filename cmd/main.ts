@@ -44,6 +44,6 @@ try {
   const sentence = userMessage(error);
   const text = sentence?.replaceAll('\n', '\nportwide: ') ?? String((error as Error).stack);
   process.stderr.write(`portwide: ${text}\n`);
-  // A command that uses status 1 for something else has set process.exitCode.
+  // A command in which status 1 is not an error, such as `policy explain`, has set process.exitCode.
   process.exit(process.exitCode ?? 1);
 }

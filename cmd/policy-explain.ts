@@ -202,7 +202,7 @@ function directionLines(
     `  ${direction} ${WORDS[verdict]}${by}: ${reason}`,
     ...uncertain.map((rule) =>
       to === undefined
-        ? `    unless its address is in a network of the earlier rule ${rule}`
+        ? `    unless the address of the destination is in a network of the earlier rule ${rule}`
         : `    unless ${to} is a resolved address of a domain name in the earlier rule ${rule}`,
     ),
   ];

@@ -54,9 +54,10 @@ export function addRenderCommand(program: Command): void {
 }
 
 /**
+ * Renders the rules of one IP family of a node.
  * @param note called with each object of the manifests that is not served as written, and the reason.
  * @returns input for `iptables-restore --noflush` (IPv6: `ip6tables-restore`) in mode iptables, for `nft -f`
- *   in mode nftables; in mode ipvs, a shell script that runs ipvsadm, ipset and the like.
+ *   in mode nftables; in mode ipvs, a shell script that runs ipset, ipvsadm, iptables-restore and ip.
  * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
@@ -81,20 +82,20 @@ export function render(options: RenderOptions, note: (line: string) => void): st
     note(`${object}: ${message}`);
   }
 
-  const own = addresses.filter((address) => familyOf(address) === options.ipFamily);
+  const ofFamily = addresses.filter((address) => familyOf(address) === options.ipFamily);
   return RENDER[options.proxyMode ?? DEFAULT_PROXY_MODE]({
     options,
     podCidrs: table.node?.podCIDRs ?? [],
-    addresses: { addresses: own, primary: own.slice(0, 1) },
+    addresses: { addresses: ofFamily, primary: ofFamily.slice(0, 1) },
     routes: routes.upserts.filter((route) => route.family === options.ipFamily),
     note,
   });
 }
 
-/** The node's addresses, with `--bind-address` as the primary one of its family. */
+/** The addresses of the Node, after the address of `--bind-address`, which is then primary in its family. */
 function nodeAddresses(options: NodeOptions, addresses: readonly string[]): string[] {
-  const own = nodeIpOverride(options);
-  return own === undefined ? [...addresses] : [...new Set([own, ...addresses])];
+  const nodeIp = nodeIpOverride(options);
+  return nodeIp === undefined ? [...addresses] : [...new Set([nodeIp, ...addresses])];
 }
 
 interface Rendering {

@@ -11,6 +11,8 @@ export const EXIT = { ok: 0, no: 1, error: 2 } as const;
 type ExitStatus = (typeof EXIT)[keyof typeof EXIT];
 
 const POLL_MS = 1000;
+/** HTTP status. The agent answers with this or a higher one if the same request may succeed later. */
+const TOO_MANY_REQUESTS = 429;
 /** Set by `kubectl portwide`: standard input ends when the user stops watching. */
 const STDIN_VARIABLE = 'PORTWIDE_WATCH_STDIN';
 
@@ -105,7 +107,8 @@ export async function watch({ note }: Session, poll: () => Promise<void>): Promi
       if (isLost) note('portwide: the agent answers again');
       isLost = false;
     } catch (error) {
-      if (!(error instanceof StatusClientError) || error instanceof ApiError) throw error;
+      const isPassing = error instanceof ApiError ? error.code >= TOO_MANY_REQUESTS : true;
+      if (!(error instanceof StatusClientError) || !isPassing) throw error;
       if (!isLost) note(`portwide: ${error.text.split('\n')[0]}; waiting for the agent`);
       isLost = true;
     }

@@ -89,11 +89,11 @@ export function validate(directory: string, gates: FeatureGates) {
   );
   return {
     problems: [...loaded.problems, ...refused, ...faults].sort(byPlace),
-    /** Objects that are served, possibly not as intended. */
+    /** About objects that are served, but possibly not as intended. */
     warnings: [...loaded.warnings, ...warnings].sort(byPlace),
     /** Number of objects read. */
     objects: loaded.objects.length,
-    /** Number of objects by kind that is skipped, as spelt in the manifests. */
+    /** Number of skipped objects by kind, spelt as in the manifests. */
     skippedKinds: loaded.skippedKinds,
   };
 }
@@ -102,7 +102,7 @@ function byPlace(a: ManifestProblem, b: ManifestProblem): number {
   return compareText(a.file, b.file) || (a.line ?? 0) - (b.line ?? 0);
 }
 
-/** `skipped kinds: 2 NetworkPolcy, 1 Deployment`. Shows a typo in a kind. */
+/** Formats `skipped kinds: 2 NetworkPolcy, 1 Deployment`, which shows a misspelt kind. */
 function skippedKindsLine(kinds: ReadonlyMap<string, number>): string {
   const counts = [...kinds].map(([kind, count]) => `${count} ${kind.slice(0, MAX_SHOWN_KIND)}`);
   return `skipped kinds: ${printableAscii(counts.join(', '))}\n`;

@@ -1,4 +1,4 @@
-/** Settings that only `portwide run` has: they do not change the rendered rules. */
+/** Settings that `portwide render` does not have: they do not change the rendered rules. */
 import type { LogFormat } from '../process/log.ts';
 import { IPTABLES_VARIANTS, type IptablesVariant } from './mode-values.ts';
 import { bindAddress } from './network-types.ts';
@@ -22,7 +22,8 @@ const period = duration({ zero: false });
 const periodOrZero = duration({ zero: true });
 const RESYNC = 'resync interval: how often the rules are checked for external changes';
 const MIN_SYNC = 'minimum interval between rule updates; 0: update after every change';
-const FIRST_UPDATE = 'A change after a quiet interval is applied immediately.';
+const FIRST_UPDATE =
+  'In a file, 0 means the default. A change after a quiet interval is applied immediately.';
 const seconds = (value: number) => value * 1000;
 const hours = (value: number) => value * 3_600_000;
 
@@ -53,8 +54,7 @@ export const AGENT_SETTINGS = {
     default: undefined,
     overridesFile: true,
     help: 'directory of manifests (.yaml, .yml, .json; not recursive) to read instead of an API server',
-    details:
-      'Needs Services and EndpointSlices, and [more for network policy](../guide/network-policy.md#from-a-directory-of-manifests). `clientConnection` is ignored.',
+    details: 'See [manifests](node.md#manifests). `clientConnection` is ignored.',
   }),
   iptablesSyncPeriod: setting('iptables', {
     field: 'iptables.syncPeriod',
@@ -62,7 +62,7 @@ export const AGENT_SETTINGS = {
     default: seconds(30),
     help: RESYNC,
     details:
-      'A resync checks the jumps and canary chains. It compares all rules if that takes less than 1% of the interval, and at least once an hour.',
+      'A resync checks the jumps and canary chains. It also compares all rules, using at most 1% of the time, but at least once an hour.',
   }),
   iptablesMinSyncPeriod: setting('iptables', {
     field: 'iptables.minSyncPeriod',
@@ -83,14 +83,14 @@ export const AGENT_SETTINGS = {
     type: period,
     default: seconds(30),
     help: RESYNC,
-    details: 'The agent also watches the table, and repairs external changes immediately.',
+    details: 'The agent also repairs external changes [immediately](node.md#mode-nftables).',
   }),
   nftablesMinSyncPeriod: setting('nftables', {
     field: 'nftables.minSyncPeriod',
     type: periodOrZero,
     default: seconds(0.1),
     help: MIN_SYNC,
-    details: `${FIRST_UPDATE} kube-proxy's default is \`1s\`, because its updates cost more.`,
+    details: `${FIRST_UPDATE} kube-proxy's default is \`1s\`.`,
   }),
   ipvsSyncPeriod: setting('ipvs', {
     field: 'ipvs.syncPeriod',
@@ -121,14 +121,14 @@ export const AGENT_SETTINGS = {
     keepsZero: true,
     help: 'maximum conntrack entries per CPU; 0: keep nf_conntrack_max and ignore --conntrack-min',
     details:
-      'Sets `nf_conntrack_max` to this value times the number of CPUs, and grows the hash table to at least a quarter as many buckets.',
+      'Sets `nf_conntrack_max` to this value times the number of CPUs, and grows the hash table to at least `nf_conntrack_max`/4 buckets.',
   }),
   conntrackMin: setting('conntrack', {
     field: 'conntrack.min',
     type: nonNegativeInt32,
     default: 128 * 1024,
     keepsZero: true,
-    help: 'lower bound of nf_conntrack_max, regardless of --conntrack-max-per-core',
+    help: 'lower bound of nf_conntrack_max; unused if --conntrack-max-per-core is 0',
   }),
   conntrackTcpTimeoutEstablished: setting('conntrack', {
     field: 'conntrack.tcpEstablishedTimeout',
@@ -149,8 +149,7 @@ export const AGENT_SETTINGS = {
     type: boolean,
     default: false,
     help: 'set nf_conntrack_tcp_be_liberal=1, so that TCP packets outside the window are not invalid',
-    details:
-      '`false` leaves the sysctl unchanged. Mode iptables drops packets that conntrack marks invalid.',
+    details: '`false` leaves the sysctl unchanged.',
   }),
   conntrackUdpTimeout: setting('conntrack', {
     field: 'conntrack.udpTimeout',
@@ -168,13 +167,13 @@ export const AGENT_SETTINGS = {
     field: 'healthzBindAddress',
     type: bindAddress(10256),
     default: { host: '0.0.0.0', port: 10256 },
-    help: 'address and port that serve /healthz and /livez; empty: disabled',
+    help: 'address and port that serve /healthz and /livez; empty: disabled (flag only)',
   }),
   metricsBindAddress: setting('servers', {
     field: 'metricsBindAddress',
     type: bindAddress(10249),
     default: { host: '127.0.0.1', port: 10249 },
-    help: 'address and port that serve /metrics; empty: disabled',
+    help: 'address and port that serve /metrics; empty: disabled (flag only)',
   }),
   statusBindAddress: setting('servers', {
     field: 'portwide.status.bindAddress',
@@ -182,7 +181,7 @@ export const AGENT_SETTINGS = {
     default: { host: '127.0.0.1', port: 10270 },
     help: 'address and port of the read-only status API; none: disabled',
     details:
-      'Anybody who reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
+      'Every client that reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
   }),
   statusSocket: setting('servers', {
     field: 'portwide.status.socket',
@@ -202,8 +201,7 @@ export const AGENT_SETTINGS = {
     default: seconds(30),
     keepsZero: true,
     help: 'maximum random delay before a restart for a changed configuration file; 0: no delay',
-    details:
-      'Spreads restarts: a ConfigMap changes on all nodes at once, and every start lists all Services.',
+    details: 'Spreads restarts, because a ConfigMap changes on all nodes at once.',
   }),
   oomScoreAdj: setting('process', {
     field: 'oomScoreAdj',
@@ -225,6 +223,6 @@ export const AGENT_SETTINGS = {
     type: { ...nonNegativeInt32, argument: '<level>' },
     default: 0,
     overridesFile: true,
-    help: 'log verbosity; 0 to 2: what operators act on, 3 and above: also every sync and error stacks',
+    help: 'log verbosity; 0 to 2: messages for operators, 3 and above: also every sync and error stacks',
   }),
 };

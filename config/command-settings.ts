@@ -1,4 +1,4 @@
-/** Flags without a field in the configuration file: actions, and kube-proxy's deprecated ports. */
+/** Flags that are no options of the running agent: `--config`, actions, and deprecated ports. */
 
 import { setting } from './setting.ts';
 import { boolean, filePath, optional, wholeNumber } from './value-types.ts';
@@ -31,17 +31,16 @@ export const COMMAND_SETTINGS = {
     default: false,
     overridesFile: true,
     help: 'do the setup that needs more than CAP_NET_ADMIN (sysctls, conntrack limits) and exit',
-    details:
-      'For an init container. Writes no rules except `KUBE-FIREWALL`, which blocks neighbours from 127.0.0.1 (CVE-2020-8558) before node ports are enabled there.',
+    details: 'For an init container. Writes no rules except `KUBE-FIREWALL`.',
   }),
   healthzPort: setting('servers', {
     type: port,
     default: 10256,
-    help: 'deprecated: port of /healthz if --healthz-bind-address has none; 0: disabled',
+    help: 'deprecated: port for a --healthz-bind-address without a port, otherwise unused; 0: disabled',
   }),
   metricsPort: setting('servers', {
     type: port,
     default: 10249,
-    help: 'deprecated: port of /metrics if --metrics-bind-address has none; 0: disabled',
+    help: 'deprecated: port for a --metrics-bind-address without a port, otherwise unused; 0: disabled',
   }),
 };

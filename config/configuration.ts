@@ -40,7 +40,7 @@ async function contentOf(path: string): Promise<string> {
   }
 }
 
-/** @throws Error if the file is not a regular file, too large, not UTF-8, or cannot be read. */
+/** @throws Error if the file is not a regular file, is too large, is not UTF-8, or cannot be read. */
 export async function readConfig(path: string): Promise<string> {
   // Without O_NONBLOCK, opening a pipe would block until it has a writer.
   const handle = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);

@@ -20,8 +20,8 @@ export interface Configuration {
 }
 
 /**
- * Merges flags and file with kube-proxy's precedence. With `--config` flags are ignored, except the node
- * name, logging flags and flags without a field (`overridesFile`).
+ * Merges flags and file with kube-proxy's precedence. With `--config`, flags are ignored unless they have
+ * `overridesFile`: the node name, logging, network policy, and most flags without a field.
  * @throws ConfigurationError with all problems.
  */
 export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
@@ -47,7 +47,7 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
     return isFromFile ? field : flagOf(name);
   };
   const invalid = new Set([...parsed.invalid, ...flags.invalid]);
-  // A conflict with a default that replaces an invalid value is not an error of its own.
+  // Do not report conflicts with an invalid option: its value here is only the default.
   const conflicts = optionConflicts(options, nameOf)
     .filter(({ names }) => !names.some((name) => invalid.has(name)))
     .map(({ names: [first], message }) => ({ subject: subjectOf(nameOf(first), file), message }));

@@ -19,7 +19,7 @@ const MAX_LENGTH = 64;
 const MAX = 2n ** 63n - 1n;
 const PER_MS = 1_000_000n;
 
-/** @returns milliseconds, possibly negative; undefined if Go's time.ParseDuration rejects the text. */
+/** @returns milliseconds, possibly negative; undefined if Go's time.ParseDuration rejects the text, or over MAX_LENGTH. */
 export function parseDuration(text: string): number | undefined {
   if (/^[-+]?0$/.test(text)) return 0;
   if (text.length > MAX_LENGTH || !WHOLE.test(text)) return undefined;
@@ -30,7 +30,7 @@ export function parseDuration(text: string): number | undefined {
     total += (BigInt(fraction || '0') * size) / 10n ** BigInt(fraction.length);
   }
   if (total > MAX) return undefined;
-  // Convert whole milliseconds and the rest separately: one float cannot hold 1000 hours in nanoseconds.
+  // Convert milliseconds and the remainder separately: a float holds exact nanoseconds only up to 2501 hours.
   const ms = Number(total / PER_MS) + Number(total % PER_MS) / 1e6;
   return text.startsWith('-') && ms !== 0 ? -ms : ms;
 }

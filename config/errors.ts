@@ -1,7 +1,7 @@
 /** Errors and warnings of the configuration. */
 import { UserError } from '../process/errors.ts';
 
-/** A problem of a value. */
+/** What is wrong with a value. */
 export interface ValueProblem {
   /** Path below the value, such as `[1]` in a list or `AllPorts` in a map; empty for the value itself. */
   readonly at: string;
@@ -21,7 +21,7 @@ export class InvalidValueError extends Error {
 
 /** An error or warning about the configuration. */
 export interface ConfigNotice {
-  /** The flag, or the file and the path of the field. */
+  /** A flag, a field, a file, or a file and the path of a field in it. */
   readonly subject: string;
   readonly message: string;
 }

@@ -26,7 +26,7 @@ export interface ParsedConfigFile {
   readonly invalid: ReadonlySet<OptionName>;
 }
 
-/** Fields by name; a section has fields of its own. */
+/** Settings by field name; a section is a nested schema. */
 type Schema = Map<string, OptionName | Schema>;
 
 const SCHEMA: Schema = new Map();
@@ -45,8 +45,9 @@ for (const name of OPTION_NAMES) {
 }
 
 /**
- * Reads a KubeProxyConfiguration as kube-proxy does. Unknown and duplicate fields are ignored with a
- * warning. Null means the default, and so does the zero value of a field that is not a Go pointer.
+ * Reads a KubeProxyConfiguration as kube-proxy does. Unknown fields are ignored with a warning; so are
+ * duplicate fields, except the last. Null means the default, and so does the zero value of a setting
+ * without `keepsZero`.
  * @param subject name of the file in messages.
  * @throws ConfigurationError if the text is not a KubeProxyConfiguration.
  */

@@ -20,7 +20,7 @@ export function addFlags(command: Command, settings: Settings): Command {
   return withPlainHelp(command);
 }
 
-/** Omits commander's `preset: "true"` from the help of boolean flags; the square brackets say it. */
+/** Omits commander's `preset: "true"` from the help of boolean flags: `[true|false]` shows that the value is optional. */
 export function withPlainHelp(command: Command): Command {
   return command.configureHelp({ optionDescription: description });
 }
@@ -53,7 +53,7 @@ function isList({ type, default: value }: Setting<unknown>): boolean {
 
 /**
  * Parses the flags of a table of settings.
- * @param isUsed whether a flag is parsed; the others are ignored.
+ * @param isUsed whether a given flag is parsed; other flags are ignored.
  * @returns the values, problems, and the names of flags with a problem.
  */
 export function parseFlags<Name extends string, Values extends Record<Name, unknown>>(

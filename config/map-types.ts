@@ -23,14 +23,14 @@ export interface FeatureGates {
 /** Portwide's feature gates and their defaults. */
 export const FEATURE_GATES: FeatureGates = { AllPorts: true };
 
-/** Kubernetes' gates for pages of the metrics server, and their defaults. */
+/** Kubernetes' gates for the pages /flagz and /statusz, and their defaults. */
 export const PAGE_GATES: Readonly<Record<string, boolean>> = {
   ComponentFlagz: true,
   ComponentStatusz: true,
 };
 
 /** Gates that kube-proxy reads and Portwide ignores. */
-export const IGNORED_GATES: readonly string[] = [
+const IGNORED_GATES: readonly string[] = [
   'AllAlpha',
   'AllBeta',
   'ComponentSLIs',

@@ -22,7 +22,7 @@ function cidr(given: string): string {
   );
 }
 
-/** At most one CIDR per IP family. Files have them as one comma-separated string, too. */
+/** At most one CIDR per IP family: a comma-separated string in flags and in files. */
 export const clusterCidrs = encodedAsText<readonly string[]>(
   '<cidrs>',
   (given) => {

@@ -49,8 +49,7 @@ export const NODE_SETTINGS = {
     default: undefined,
     defaultText: 'nftables if nft and the kernel support it, otherwise iptables',
     help: 'proxy mode: nftables, iptables or ipvs',
-    details:
-      "kube-proxy's default is iptables. If a mode is set and the node does not support it, the agent exits with an error.",
+    details: 'See [choosing a mode](node.md#choosing-a-mode).',
   }),
   masqueradeAll: setting('rules', {
     field: 'iptables.masqueradeAll',
@@ -72,15 +71,14 @@ export const NODE_SETTINGS = {
     defaultText: 'all local addresses; mode nftables: primary',
     help: 'node addresses that accept NodePort connections: any of CIDRs, primary, localhost and all',
     details:
-      '`primary`: the first address of each family in the Node object. `localhost`: 127.0.0.0/8 and ::1 ([by mode](node.md#node-ports-on-localhost)). CIDRs of one family alone do not restrict the other.',
+      '`primary`: the first address of each family in the Node object. `localhost`: 127.0.0.0/8 and ::1 ([by mode](node.md#node-ports-on-localhost)). If all CIDRs are of one IP family, the other family is not restricted.',
   }),
   resetDeletedEndpointConnections: setting('rules', {
     field: 'portwide.resetDeletedEndpointConnections',
     type: boolean,
     default: false,
     help: 'reset TCP connections to a deleted endpoint when they send their next packet',
-    details:
-      'Clients reconnect immediately instead of waiting for a timeout. Not in mode ipvs. See [which connections](node.md#connections-to-deleted-endpoints).',
+    details: 'Not in mode ipvs. See [which connections](node.md#connections-to-deleted-endpoints).',
   }),
   featureGates: setting('rules', {
     field: 'featureGates',
@@ -89,7 +87,7 @@ export const NODE_SETTINGS = {
     defaultText: 'AllPorts=true',
     help: 'feature gates; AllPorts=false: all-ports Services are not served',
     details:
-      '`ComponentStatusz` and `ComponentFlagz` (default: true) control `/statusz` and `/flagz`. Other gates are ignored: clusters pass one list to all components. kube-proxy does not start if its file contains `AllPorts`.',
+      '`ComponentStatusz` and `ComponentFlagz` (default: true) control `/statusz` and `/flagz`. kube-proxy does not start if its file contains `AllPorts`.',
   }),
   detectLocalMode: setting('pods', {
     field: 'detectLocalMode',
@@ -106,7 +104,7 @@ export const NODE_SETTINGS = {
     defaultText: 'none',
     help: 'pod CIDRs, at most one per IP family; traffic to cluster IPs from other sources is masqueraded',
     details:
-      'Used with ClusterCIDR. If unset, traffic to cluster IPs is not masqueraded, and clients outside the cluster cannot use cluster IPs, as with kube-proxy.',
+      'Used with --detect-local-mode=ClusterCIDR. If unset, clients outside the cluster cannot use cluster IPs, as with kube-proxy.',
   }),
   podBridgeInterface: setting('pods', {
     field: 'detectLocal.bridgeInterface',
@@ -126,7 +124,8 @@ export const NODE_SETTINGS = {
     default: true,
     keepsZero: true,
     help: 'accept NodePort connections on 127.0.0.1',
-    details: 'Requires 127.0.0.1 in `--nodeport-addresses`; `false` overrides `localhost` there.',
+    details:
+      'Requires that `--nodeport-addresses` selects 127.0.0.1, as the default does; `false` overrides `localhost` there.',
   }),
   nftablesMasqueradeAll: setting('nftables', {
     field: 'nftables.masqueradeAll',
@@ -154,7 +153,7 @@ export const NODE_SETTINGS = {
     default: 'rr',
     help: 'IPVS scheduler, such as rr, wrr, lc, sh or mh',
     details:
-      'The agent checks at its start that the kernel has it. Changing it keeps connections. `sh` and `mh` hash ports too, and skip draining endpoints.',
+      'The agent exits if the kernel lacks it. Changing the scheduler keeps connections. `sh` and `mh` hash address and port, and skip draining endpoints.',
   }),
   ipvsExcludeCidrs: setting('ipvs', {
     field: 'ipvs.excludeCIDRs',
@@ -163,14 +162,14 @@ export const NODE_SETTINGS = {
     defaultText: 'none',
     help: 'CIDRs of IPVS services that Portwide must not remove',
     details:
-      'Also for `portwide cleanup` and a takeover by another mode. All other IPVS services with protocol, address and port are removed if no Service needs them.',
+      '`portwide cleanup` and a takeover by another mode keep them too. All other IPVS services with protocol, address and port are removed if no Service needs them.',
   }),
   ipvsFwmarkRange: setting('ipvs', {
     field: 'portwide.ipvs.fwmarkRange',
     type: markRange,
     default: { first: 0x1000, last: 0x3fff },
     help: 'range of packet marks (fwmarks) for all-ports Services',
-    details: 'The first two are reserved for drop and reject; see [marks](node.md#fwmarks).',
+    details: 'The first two marks are reserved; see [marks](node.md#fwmarks).',
   }),
   ipvsAllPorts: setting('ipvs', {
     field: 'portwide.ipvs.allPorts',

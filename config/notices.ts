@@ -30,7 +30,7 @@ export function subjectOf(name: string, file: ConfigFile | undefined): string {
   return file === undefined || name.startsWith('-') ? name : `${file.path}: ${name}`;
 }
 
-/** Errors for mutually exclusive flags: each names another source of objects. */
+/** Errors for `--kubeconfig` or `--master` with `--manifests`: only one source of objects can be used. */
 export function exclusiveFlags(texts: FlagTexts, file?: ConfigFile): ConfigNotice[] {
   if (!texts.manifests) return [];
   const others = file === undefined ? ['kubeconfig', 'master'] : ['master'];

@@ -21,7 +21,8 @@ export function optionConflicts(
   const add = (first: OptionName, second: OptionName, message: string) =>
     found.push({ names: [first, second], message });
 
-  // Like kube-proxy, check only the mode in use; the periods of other modes have no effect.
+  // Check only modes that may be used: the periods of other modes have no effect. kube-proxy checks the
+  // iptables periods in every mode.
   const modes = options.proxyMode === undefined ? AUTOMATIC_MODES : [options.proxyMode];
   for (const [minPeriod, period] of modes.map((mode) => PERIODS[mode])) {
     if (options[minPeriod] > options[period]) {

@@ -34,8 +34,7 @@ export const POLICY_SETTINGS = {
     default: false,
     overridesFile: true,
     help: 'enforce network policies for the pods on this node',
-    details:
-      'See [network policy](../guide/network-policy.md). Works in every proxy mode; needs the nft and Linux versions of mode nftables. Leave it off if the network plugin enforces policies.',
+    details: 'See [network policy](../guide/network-policy.md).',
   }),
   fqdnResolvers: setting(group, {
     field: 'portwide.networkPolicy.fqdnResolvers',
@@ -63,8 +62,8 @@ export const POLICY_SETTINGS = {
     type: wholeSeconds({ zero: false }),
     default: 3_600_000,
     overridesFile: true,
-    help: 'maximum time for which a resolved address stays allowed; restarts when it is resolved again',
-    details: 'A pod may use an address for its whole TTL; a lower maximum cuts it off.',
+    help: 'maximum time for which a resolved address stays allowed; counts again from each new answer',
+    details: 'A maximum below the TTL denies pods an address that they may still use.',
   }),
   policyLogGroup: setting(group, {
     field: 'portwide.networkPolicy.logGroup',

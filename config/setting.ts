@@ -27,17 +27,17 @@ export interface Setting<T> extends SettingDefinition<T> {
 interface SettingDefinition<T> {
   readonly type: ValueType<T>;
   readonly default: NoInfer<T>;
-  /** What the setting does, for `--help` and docs/operate/configuration.md. For an ignored setting, why. */
+  /** What the setting does, or why it is ignored, for `--help` and docs/operate/configuration.md. */
   readonly help: string;
   /** More sentences, for docs/operate/configuration.md only. */
   readonly details?: string;
   /** Path in KubeProxyConfiguration; undefined if there is only a flag. */
   readonly field?: string;
-  /** Whether there is only a field. */
+  /** Set if the setting has a field and no flag. */
   readonly fileOnly?: true;
-  /** The Go field is a pointer: in a file, 0 and false are values, and only null means the default. */
+  /** In a file, 0 and false are values, as for a pointer field in Go; only null means the default. */
   readonly keepsZero?: true;
-  /** Whether the flag overrides the file, and is used with `--config`. */
+  /** Set if the flag still applies with `--config`. It then overrides the file. */
   readonly overridesFile?: true;
   /** Description of the default, where the value is not helpful. */
   readonly defaultText?: string;

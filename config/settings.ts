@@ -2,8 +2,8 @@
  * The tables of settings. They define flags, `--help`, the fields of the configuration file, defaults,
  * `--write-config-to` and docs/operate/configuration.md. config/ turns flags and files into options.
  *
- * Names, defaults and semantics follow kube-proxy 1.34 to 1.36. Portwide's own fields are in section
- * `portwide`.
+ * Names, semantics and most defaults follow kube-proxy 1.34 to 1.36. Portwide's own fields are in
+ * section `portwide`.
  */
 import { AGENT_SETTINGS } from './agent-settings.ts';
 import { COMMAND_SETTINGS } from './command-settings.ts';
@@ -23,7 +23,7 @@ export type RunOptions = NodeOptions &
 
 export type OptionName = keyof RunOptions;
 
-/** Settings that have a value while the agent runs: all except actions. */
+/** All settings of `portwide run` except COMMAND_SETTINGS. */
 export const RUN_SETTINGS: Readonly<Record<OptionName, Setting<unknown>>> = {
   ...NODE_SETTINGS,
   ...AGENT_SETTINGS,
@@ -33,7 +33,7 @@ export const RUN_SETTINGS: Readonly<Record<OptionName, Setting<unknown>>> = {
 
 export const OPTION_NAMES = Object.keys(RUN_SETTINGS) as OptionName[];
 
-/** All settings, actions included. */
+/** All settings of `portwide run`. */
 export const ALL_SETTINGS: Readonly<
   Record<OptionName | keyof typeof COMMAND_SETTINGS, Setting<unknown>>
 > = { ...RUN_SETTINGS, ...COMMAND_SETTINGS };

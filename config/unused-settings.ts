@@ -16,7 +16,8 @@ import {
 
 const WINDOWS = 'ignored: Windows only';
 const LOGGING = 'ignored: log lines go to standard output unbuffered';
-const MACHINE = 'ignored: kube-proxy ignores it too';
+const UNUSED_BY_KUBE_PROXY = 'ignored: kube-proxy does not use them either';
+const CONTENT_TYPE = 'ignored: the agent requests JSON';
 const CLIENT = 'ignored: the agent makes few requests besides lists and watches';
 
 const group = 'unused';
@@ -37,12 +38,17 @@ function logging<T>(field: string, type: ValueType<T>, value: T, reason = LOGGIN
 }
 
 export const UNUSED_SETTINGS = {
-  acceptContentTypes: fileOnly('clientConnection.acceptContentTypes', word, undefined, CLIENT),
+  acceptContentTypes: fileOnly(
+    'clientConnection.acceptContentTypes',
+    word,
+    undefined,
+    CONTENT_TYPE,
+  ),
   kubeApiContentType: unused(
     'clientConnection.contentType',
     anyText,
     'application/vnd.kubernetes.protobuf',
-    'ignored: the agent requests JSON',
+    CONTENT_TYPE,
   ),
   kubeApiQps: unused('clientConnection.qps', decimalNumber, 5, CLIENT),
   kubeApiBurst: unused('clientConnection.burst', nonNegativeInt32, 10, CLIENT),
@@ -62,13 +68,13 @@ export const UNUSED_SETTINGS = {
     type: anyText,
     default: '/etc/machine-id,/var/lib/dbus/machine-id',
     overridesFile: true,
-    help: MACHINE,
+    help: UNUSED_BY_KUBE_PROXY,
   }),
   bootIdFile: setting(group, {
     type: anyText,
     default: '/proc/sys/kernel/random/boot_id',
     overridesFile: true,
-    help: MACHINE,
+    help: UNUSED_BY_KUBE_PROXY,
   }),
   showHiddenMetricsForVersion: unused(
     'showHiddenMetricsForVersion',
@@ -86,7 +92,7 @@ export const UNUSED_SETTINGS = {
     'portRange',
     optional(textMatching('<range>', /^\d+([-+]\d+)?$/, 'a range of ports such as 300-2000')),
     undefined,
-    'ignored: kube-proxy ignores it too',
+    UNUSED_BY_KUBE_PROXY,
   ),
   winkernelNetworkName: fileOnly('winkernel.networkName', word, undefined, WINDOWS),
   winkernelSourceVip: fileOnly('winkernel.sourceVip', word, undefined, WINDOWS),

@@ -14,7 +14,7 @@ export interface ValueType<T> {
    * @throws InvalidValueError
    */
   fromFile(value: unknown, onUnknown: (at: string) => void): T;
-  /** Encodes the value for a file; `fromFile` decodes it to the same value. */
+  /** Encodes the value for a file; null for an empty list. `fromFile` decodes any other result to the same value. */
   toFile(value: T): unknown;
   /** Whether the value in a file is Go's zero value, which most fields treat as unset. */
   isZero(value: unknown): boolean;
@@ -192,7 +192,7 @@ export function wholeNumber(from: number, to: number, argument = '<number>'): Va
 /** A non-negative Go int32. */
 export const nonNegativeInt32 = wholeNumber(0, 2 ** 31 - 1);
 
-/** Any finite number. */
+/** A finite number; in a flag, without an exponent. */
 export const decimalNumber: ValueType<number> = {
   argument: '<number>',
   fromFlag: (value) =>

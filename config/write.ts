@@ -5,7 +5,7 @@ import type { ConfigNotice } from './errors.ts';
 import { API_VERSION, KIND } from './file.ts';
 import { OPTION_NAMES, RUN_SETTINGS, type RunOptions } from './settings.ts';
 
-/** The KubeProxyConfiguration object of the options, with all fields, as `readConfigFile` reads it. */
+/** The KubeProxyConfiguration object of the options, with all fields, in the form that `readConfigFile` reads. */
 export function toConfiguration(options: RunOptions): Record<string, unknown> {
   const root: Record<string, unknown> = { apiVersion: API_VERSION, kind: KIND };
   for (const name of OPTION_NAMES) {
@@ -23,7 +23,10 @@ export function toConfiguration(options: RunOptions): Record<string, unknown> {
   return root;
 }
 
-/** The file that gives these options when read: YAML with fields in alphabetical order, like kube-proxy's. */
+/**
+ * The file that gives the options when read, except `unwritableOptions`: YAML with fields in alphabetical order,
+ * like kube-proxy's.
+ */
 export function configurationText(options: RunOptions): string {
   // kube-proxy reads YAML 1.1, in which more words need quotes than in 1.2.
   return stringify(toConfiguration(options), {
@@ -33,7 +36,7 @@ export function configurationText(options: RunOptions): string {
   });
 }
 
-/** Warnings for options that a file cannot express: there, these zero values mean the default. */
+/** Warnings for zero values that a file cannot express, because zero in a file means the default. */
 export function unwritableOptions(options: RunOptions): ConfigNotice[] {
   return OPTION_NAMES.flatMap((name) => {
     const { field, type, keepsZero, default: defaultValue } = RUN_SETTINGS[name];

@@ -65,7 +65,7 @@ export class AnswerCache {
   }
 
   /**
-   * Stores an answer that `get` did not find; the oldest entry makes room.
+   * Stores an answer that `get` did not find. A full cache removes its oldest entry.
    * @param serial zone serial when the answer was made.
    */
   set(query: DnsQuery, answer: EncodedAnswer, lookups: Lookups, serial: number): void {

@@ -11,7 +11,10 @@ export interface Resolver {
   readonly port: number;
 }
 
-/** A resolver did not answer. `cause` is the network error, if there was one. */
+/**
+ * A resolver gave no usable answer. `cause` is a network error, a closed connection or a mismatch;
+ * undefined after a timeout.
+ */
 export class NoResponseError extends Error {
   override readonly name = 'NoResponseError';
   readonly code: 'TIMEOUT' | 'UNREACHABLE';
@@ -30,9 +33,10 @@ export class NoResponseError extends Error {
 const RESEND = 500;
 
 /**
- * Sends a query with a random id from a random port, so that an off-path attacker cannot forge the
- * response (RFC 5452). A UDP query is repeated with the same id and port until a response arrives.
- * A late response to the first copy then counts, and an attacker gains nothing.
+ * Sends a query with a random id from a random port: an off-path attacker must guess both to forge
+ * the response (RFC 5452). A UDP query is repeated with the same id and port until a response
+ * arrives. A late response to the first copy is thus accepted, and the attacker's chance does not
+ * grow.
  * @param query its id is replaced.
  * @param question question section of the query, which the response must repeat.
  * @param timeout milliseconds.

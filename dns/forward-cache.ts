@@ -13,7 +13,7 @@ export interface ForwardCacheOptions {
   readonly now: () => number;
   /** Random number in [0, 1). */
   readonly random: () => number;
-  /** Upper bounds on the bytes of all entries together and on their number. */
+  /** Upper bound on the bytes of all entries together. */
   readonly maxBytes?: number;
   readonly maxEntries?: number;
 }
@@ -34,19 +34,20 @@ interface Entry {
   readonly ttls: readonly number[];
   /** Trailing address records of one name, which may be rotated. */
   readonly addresses: { readonly start: number; readonly length: number; readonly count: number };
+  /** Monotonic seconds at which the entry was stored and at which it expires. */
   readonly from: number;
   readonly until: number;
 }
 
-/** CoreDNS caches 9,984 positive and as many negative answers. */
+/** CoreDNS caches up to 9,984 positive and 9,984 negative answers. */
 const MAX_ENTRIES = 10_000;
 /**
- * Most responses take a few hundred bytes, but a few large ones received over TCP could fill the
- * memory.
+ * Most responses take a few hundred bytes, but responses over TCP may take 64 KiB: without this
+ * limit, they could fill the memory.
  */
 const MAX_BYTES = 8 << 20;
 /**
- * Header bits that change a resolver's response: RD, AD (RFC 6840, 5.7) and CD (RFC 4035, 3.2.2).
+ * Header bits of a query that change the response: RD, AD (RFC 6840, 5.7) and CD (RFC 4035, 3.2.2).
  */
 const REQUEST_FLAGS = FLAG.RD | 0x20 | 0x10;
 /**
@@ -77,7 +78,7 @@ export class ForwardCache {
   /**
    * @param bytes the query.
    * @returns a new buffer with the response: id 0, the question as in the query, an OPT record if
-   * the query has one, and remaining TTLs.
+   * the query has one, and remaining TTLs. Undefined if there is no valid entry.
    */
   get(query: DnsQuery, bytes: Buffer): Buffer | undefined {
     const key = this.#keyOf(query, bytes);
@@ -125,8 +126,8 @@ export class ForwardCache {
   }
 
   /**
-   * Cache key; undefined for queries with client-specific responses or with responses that may
-   * change at any time.
+   * Cache key; undefined for queries that bypass the cache. The response to Client Subnet is for
+   * one network only; responses to RD=0 and ANY depend on the resolver's cache.
    */
   #keyOf({ name, type, edns, recursionDesired }: DnsQuery, bytes: Buffer): string | undefined {
     if (this.#options.maxTtl === 0 || !recursionDesired || type === TYPE.ANY) return undefined;
@@ -157,7 +158,7 @@ export class ForwardCache {
     const soa = retained
       .slice(answerCount, answerCount + authorityCount)
       .find((record) => record.type === TYPE.SOA);
-    // RFC 2308, 5: a negative answer without an SOA record must not be cached.
+    // RFC 2308, 5: a negative answer without an SOA record should not be cached.
     if (isDenial && soa === undefined) return undefined;
     const bytes = unpooledCopy(response.subarray(0, retained.at(-1)?.end ?? start));
     bytes.writeUInt16BE(opt === undefined ? additionalCount : additionalCount - 1, 10);
@@ -187,10 +188,10 @@ function answerOf(entry: Entry, query: DnsQuery, age: number, random: () => numb
   for (const at of ttls) out.writeUInt32BE(Math.max(0, ttlAt(bytes, at) - age), at);
   const { start, length, count } = addresses;
   if (count > 1) {
-    const turned = Buffer.from(out.subarray(start, start + length * count));
+    const unrotated = Buffer.from(out.subarray(start, start + length * count));
     const first = Math.floor(random() * count) * length;
-    turned.copy(out, start, first);
-    turned.copy(out, start + turned.length - first, 0, first);
+    unrotated.copy(out, start, first);
+    unrotated.copy(out, start + unrotated.length - first, 0, first);
   }
   if (edns === undefined) return out;
   out.writeUInt16BE(out.readUInt16BE(10) + 1, 10);
@@ -212,10 +213,7 @@ function capSoaTtl(bytes: Buffer, { typeOffset, end }: RecordOffsets): void {
   bytes.writeUInt32BE(ttl, typeOffset + 4);
 }
 
-/**
- * The trailing address records of the answer section, as far as their names are encoded
- * identically.
- */
+/** The trailing address records of the answer section whose names are encoded identically. */
 function addressesIn(bytes: Buffer, answers: readonly RecordOffsets[]): Entry['addresses'] {
   const last = answers.at(-1);
   if (last === undefined || (last.type !== TYPE.A && last.type !== TYPE.AAAA)) return NO_ADDRESSES;

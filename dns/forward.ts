@@ -43,13 +43,13 @@ const TIMEOUT = 2000;
 const DEADLINE = 5000;
 const MAX_CONCURRENT = 1000;
 /**
- * Shortest useful attempt in milliseconds. A timer may fire a millisecond or two early, and no
- * response arrives in the rest.
+ * Shortest useful attempt in milliseconds. An attempt's timer may fire a millisecond or two before
+ * the deadline, and no response arrives in the remaining time.
  */
 const MIN_ATTEMPT = 5;
 /**
- * Rounds over all resolvers. Three timeouts of 2 s exceed the deadline; a resolver that refuses
- * connections fails at once.
+ * Upper bound on rounds over all resolvers, for resolvers that fail at once, such as by refusing
+ * connections. With timeouts the deadline comes first: three timeouts of 2 s exceed it.
  */
 const MAX_ROUNDS = 3;
 
@@ -86,7 +86,7 @@ export class Forwarder {
     return this.#resolvers.map((resolver) => ({ resolver, isUp: !this.#health.isDown(resolver) }));
   }
 
-  /** Replaces the resolvers. Queries in flight try the new ones after the old ones failed. */
+  /** Replaces the resolvers. Queries in flight try the new resolvers if the old ones fail. */
   setResolvers(resolvers: readonly Resolver[]): void {
     this.#resolvers = resolvers;
     this.#preferred = undefined;
@@ -94,7 +94,7 @@ export class Forwarder {
   }
 
   /**
-   * Returns the resolver's response, or the cached one. A truncated UDP response stays truncated:
+   * Returns a resolver's response or a cached response. A truncated UDP response stays truncated:
    * the client stated its buffer size and can retry over TCP.
    * @param bytes the query, with any id. Ignore the id of the response.
    * @returns a new buffer.
@@ -217,7 +217,7 @@ export class Forwarder {
 
 /**
  * RCODE to send to the client when a Forwarder fails.
- * @throws any error that is not a Forwarder's
+ * @throws the given error unless it is a TooManyQueries, NoResponseError or BadResponseError
  */
 export function rcodeOf(error: unknown): Rcode {
   if (error instanceof TooManyQueries) return 'REFUSED'; // as CoreDNS does

@@ -32,10 +32,10 @@ export interface HandledQuery {
   /** Undefined if the query could not be parsed. */
   readonly query: DnsQuery | undefined;
   /**
-   * RCODE of the response. Includes the extended part of the OPT record if this server wrote it.
+   * RCODE of the response. For a relayed response, only the four bits in the header.
    */
   readonly rcode: number;
-  /** Source of the answer; undefined for errors of this server. */
+  /** Source of the answer. Undefined for errors of this server, except a failure of forwarding. */
   readonly by: 'zone' | 'forward' | undefined;
   readonly requestLength: number;
   readonly responseLength: number;
@@ -57,13 +57,13 @@ export interface HandlerResult {
   readonly served: HandledQuery | undefined;
 }
 
-/** Answers synchronously unless a resolver must be asked. Never throws or rejects. */
+/** Answers synchronously from the zone; forwarding returns a promise. Never throws or rejects. */
 export type QueryHandler = (
   bytes: Buffer,
   transport: Transport,
 ) => HandlerResult | Promise<HandlerResult>;
 
-/** Bytes: a compression pointer, the fixed record fields, an IPv4 address. */
+/** Bytes of an A record: a compression pointer, the fixed record fields, an IPv4 address. */
 const SHORTEST_RECORD = 16;
 const NO_RESPONSE: HandlerResult = { response: undefined, served: undefined };
 
@@ -137,7 +137,7 @@ export function createHandler({
 
 const EMPTY = { authoritative: false, answers: [], authorities: [], additionals: [] };
 
-/** A snapshot of the zone that records all lookups. */
+/** A view of the zone that records all lookups, for the answer cache. */
 function recordLookups(zone: ZoneView): { readonly view: ZoneView; readonly lookups: Lookups } {
   const lookups = new Map<string, ReturnType<ZoneView['lookup']>>();
   const lookup = (name: string) => {
@@ -163,7 +163,7 @@ function maxRecordsIn(length: number): number {
   return Math.ceil(length / SHORTEST_RECORD) + 1;
 }
 
-/** Whether the answer depends only on name and type. */
+/** Whether the answer depends only on name and type, so that a cached answer may be used. */
 function isPlain(query: DnsQuery): boolean {
   return query.class === CLASS_IN && (query.edns?.version ?? 0) === 0;
 }
@@ -177,7 +177,7 @@ function maxResponseLength({ edns }: DnsQuery, transport: Transport): number {
 
 /**
  * Completes an alias into another domain with the upstream answer for its target.
- * @param maxRecords records beyond what fits in the client's message are not encoded.
+ * @param maxRecords upper bound on records that fit in the client's message; the rest are skipped.
  */
 function appendUpstream(
   zoneAnswer: ZoneAnswer,
@@ -195,8 +195,9 @@ function appendUpstream(
 }
 
 /**
- * Forwards a query. Query and response pass unchanged (RFC 5625), so EDNS options and DNSSEC flags
- * of the client reach the resolver.
+ * Forwards a query unchanged except for the id (RFC 5625), so the client's EDNS options and DNSSEC
+ * flags reach the resolver. A response that is too long for the client is replaced by a truncated
+ * one.
  */
 async function relay(
   forwarder: Upstream,

@@ -97,8 +97,8 @@ export class ListenAddresses {
 }
 
 /**
- * Replaces `0.0.0.0` and `::` by the host's addresses of that family. Link-local addresses are left
- * out, because binding them requires the interface.
+ * Replaces `0.0.0.0` and `::` by the host's addresses of that family. IPv6 link-local addresses
+ * are left out, because binding them requires the interface.
  */
 export function expandUnspecified(
   given: readonly string[],

@@ -23,11 +23,11 @@ export function lengthProblem(name: string): string | undefined {
 }
 
 /**
- * Why lower-case text is not a valid CNAME target; undefined if it is. The API server only requires
- * a DNS-1123 subdomain.
+ * Why lower-case text is not a valid domain name; undefined if it is. Of `externalName` the API
+ * server only requires a DNS-1123 subdomain, whose labels may be too long for DNS.
  */
 export function domainProblem(name: string): string | undefined {
-  // An IPv4 address is a valid DNS-1123 subdomain, but no resolver looks it up as a name (CoreDNS).
+  // An IPv4 address is a valid DNS-1123 subdomain, but not a host name: CoreDNS skips it too.
   const isName = isDnsSubdomain(name) && canonicalAddress(name) === undefined;
   return isName ? lengthProblem(name) : `must be a domain name, not ${describeValue(name)}`;
 }
@@ -52,7 +52,7 @@ export function addressLabel(address: string): string {
   return label.endsWith('-') ? `${label}0` : label;
 }
 
-/** Canonical address of a label such as `10-3-0-1` or `2001-db8--1`. */
+/** Canonical address of a label such as `10-3-0-1` or `2001-db8--1`; undefined for other labels. */
 export function labelledAddress(label: string): string | undefined {
   return (
     canonicalAddress(label.replaceAll('-', '.')) ?? canonicalAddress(label.replaceAll('-', ':'))

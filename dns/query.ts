@@ -52,13 +52,16 @@ export interface BadQuery {
 }
 
 export const HEADER_LENGTH = 12;
-/** Bytes. Enough for the longest name and an OPT record full of options. */
+/** Bytes. Enough for the longest name and an OPT record with many options. */
 export const MAX_QUERY_LENGTH = 4096;
 /** Bytes of a name on the wire (RFC 1035, 2.3.4). */
 const MAX_NAME_LENGTH = 255;
-/** Option code of Client Subnet (RFC 7871): the response is valid for clients of one network. */
+/** Option code of Client Subnet (RFC 7871): the response may apply to one client network only. */
 const CLIENT_SUBNET = 8;
-/** Records besides the question: an OPT record and a signature. CoreDNS has the same limits. */
+/**
+ * Upper bounds on records besides the question, as in CoreDNS. Additional records may be an OPT
+ * record and a signature. Answer and authority records are ignored.
+ */
 const MAX_RECORDS = { answers: 1, authorities: 1, additionals: 2 };
 
 /**
@@ -123,7 +126,7 @@ function readName(bytes: Buffer, start: number): { text: string; end: number } |
  * are skipped.
  * @param start offset of the first record.
  * @param count number of records.
- * @returns 'malformed' also if a record or an option exceeds the message.
+ * @returns undefined without an OPT record; 'malformed' also if any record exceeds the message.
  */
 function readEdns(bytes: Buffer, start: number, count: number): Edns | undefined | 'malformed' {
   const records = recordOffsets(bytes, start, count);

@@ -44,7 +44,7 @@ export interface ServiceRecords {
   /** By name. Each list is sorted, has no duplicates and is not empty. */
   readonly records: ReadonlyMap<string, readonly DnsRecord[]>;
   /**
-   * Fields whose records do not fit in a DNS message, with the reason. These records are left out.
+   * Fields from which no record could be made, with the reason: a name is too long or invalid.
    */
   readonly problems: readonly InvalidObject[];
 }
@@ -67,18 +67,18 @@ interface NamedPort {
  * All-ports Services have no SRV records, whether the field or the annotation declares them: there is
  * no port to name, and the placeholder in `spec.ports` does not count. This also holds for refused
  * all-ports Services and with the feature gate off; they keep their other records. A refusal is
- * local to a node and may differ between nodes and VIPs (a node address, an older Service's VIP),
- * but DNS answers for all nodes. An address record states who owns an address, which the API server
- * decided. The specification requires it for every cluster IP, with or without endpoints, and
- * CoreDNS has it. Without it, nodes that serve the Service could not reach it by name, and caches
- * would hold the NXDOMAIN after a recovery.
+ * local to a node and may differ between nodes and VIPs: a VIP may be one node's address, or also
+ * belong to an older Service. DNS answers for all nodes. The API server decides which Service owns
+ * a cluster IP, and the address record states the owner. The specification requires the record for
+ * every cluster IP, with or without endpoints, and CoreDNS has it. Without the record, clients on
+ * nodes that serve the Service would not find it, and caches would keep NXDOMAIN after the refusal.
  *
- * kube-proxy's selectors do not apply here. `service-proxy-name` selects the proxy for an address,
- * not its owner. `clusterIP: None` makes a Service headless, not the label.
+ * kube-proxy's label selectors do not apply here. Label `service-proxy-name` selects the proxy that
+ * serves an address, not the owner. A Service is headless by `clusterIP: None`, not by a label.
  *
  * Differences from CoreDNS: the Service's own name has no SRV record, and unnamed ports have none.
- * Endpoints of Services with a cluster IP have no name and no PTR record. An address claimed by
- * several Services has a PTR record for each.
+ * Endpoints of Services with a cluster IP have no name and no PTR record. An address of
+ * several Services has a PTR record for each Service.
  * @param clusterDomain such as `cluster.local`: lower-case, without the final dot.
  */
 export function serviceRecords(
@@ -101,7 +101,7 @@ export function serviceRecords(
   return { records, problems: trimmedCopy(draft.problems) };
 }
 
-/** Section 2.3. */
+/** Section 2.3: Services with cluster IPs. */
 function addClusterIPs(
   draft: Draft,
   service: Service,
@@ -120,8 +120,8 @@ function addClusterIPs(
 }
 
 /**
- * Section 2.4. Port numbers come from the slices, as in CoreDNS: the client connects to the
- * endpoint itself, which listens on the target port.
+ * Section 2.4: headless Services. Port numbers come from the slices, as in CoreDNS: the client
+ * connects to the endpoint itself, which listens on the target port.
  */
 function addEndpoints(
   draft: Draft,
@@ -134,7 +134,8 @@ function addEndpoints(
     const object = `EndpointSlice ${slice.key}`;
     const ports = isListed ? srvNames(draft, slice.ports, name, object, 'ports') : [];
     for (const [index, { address, ready, hostname }] of slice.endpoints.entries()) {
-      // The EndpointSlice controller marks these endpoints ready; hand-written manifests do not.
+      // With publishNotReadyAddresses, the EndpointSlice controller marks all endpoints ready;
+      // hand-written manifests may not.
       if (!ready && !service.publishNotReadyAddresses) continue;
       addAddress(draft, name, address);
       const host = `${hostname ?? addressLabel(address)}.${name}`;
@@ -146,7 +147,7 @@ function addEndpoints(
   }
 }
 
-/** Section 2.5. The API server accepts a final dot. */
+/** Section 2.5: ExternalName Services. The API server accepts a final dot in `externalName`. */
 function addExternalName(draft: Draft, service: Service, object: string, name: string): void {
   const given = service.externalName;
   const target = given?.toLowerCase().replace(/\.$/, '') ?? '';
@@ -173,7 +174,8 @@ function srvNames(
 }
 
 /**
- * Priority and weight as CoreDNS sets them for a single target. All targets of a name are equal.
+ * Adds an SRV record. All targets have the same priority and weight, which CoreDNS gives to a single
+ * target.
  */
 function addSrv(draft: Draft, name: string, port: number, target: string): void {
   add(draft, { name, type: 'SRV', data: { priority: 0, weight: 100, port, target } });
@@ -198,7 +200,7 @@ function fitsInMessage(draft: Draft, name: string, object: string, field: string
   return problem === undefined;
 }
 
-/** An endpoint may appear in several slices while the controller moves it. */
+/** Sorts and deduplicates: an endpoint may be in two slices while its controller moves it. */
 function sortedUnique(list: readonly DnsRecord[]): readonly DnsRecord[] {
   if (list.length === 1) return trimmedCopy(list);
   const sorted = list.toSorted(compareRecords);
@@ -231,8 +233,7 @@ export function sameRecords(a: readonly DnsRecord[], b: readonly DnsRecord[]): b
 
 /**
  * Section 2.6: names of addresses, `10-3-0-1.default.pod.cluster.local`, deprecated but required.
- * As with CoreDNS's `pods insecure`, neither the pod nor the namespace is checked; the zone knows
- * only namespaces with Services.
+ * As with CoreDNS's `pods insecure`, neither the pod nor the namespace needs to exist.
  * @param domain the cluster domain.
  * @returns as `Zone.lookup`.
  */

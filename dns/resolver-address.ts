@@ -1,9 +1,8 @@
-/** Parses resolver addresses of `--forward` and resolv.conf. */
+/** Parses and formats resolver addresses of `--forward` and resolv.conf. */
 import { isIP } from 'node:net';
 import { canonicalAddress, socketAddress } from '../api/addresses.ts';
 import type { Resolver } from './exchange.ts';
 
-/** The DNS port. */
 const DNS_PORT = 53;
 const MAX_PORT = 65_535;
 

@@ -32,7 +32,8 @@ const PROBE_TIMEOUT = 1000;
 export const MAX_FAILS = 2;
 
 /**
- * `. IN NS`, CoreDNS's probe: every resolver has it in its cache. Any response counts as success.
+ * `. IN NS`, CoreDNS's probe: resolvers usually answer it from their cache. Any response counts as
+ * success.
  */
 const PROBE = encode({
   type: 'query',
@@ -65,8 +66,8 @@ export class ResolverHealth {
   }
 
   /**
-   * Starts probing a resolver that did not answer a query, to tell a resolver failure from a query
-   * failure.
+   * Starts probing a resolver that did not answer a query, to find out whether the resolver is down
+   * or only that query failed.
    */
   startProbing(resolver: Resolver): void {
     const key = formatResolver(resolver);
@@ -76,7 +77,7 @@ export class ResolverHealth {
     void this.#probe(resolver, key, state);
   }
 
-  /** Stops probing all other resolvers. */
+  /** Stops probing all resolvers except the given ones. */
   retain(resolvers: readonly Resolver[]): void {
     const keys = new Set(resolvers.map(formatResolver));
     for (const [key, { timer }] of this.#probes) {

@@ -18,8 +18,8 @@ interface ResolverListOptions {
   /** Called when the list of resolvers changes, not for the initial list. */
   readonly onChange: (resolvers: readonly Resolver[]) => void;
   /**
-   * A file can no longer be read or has no nameserver; its last resolvers stay in use. Called once
-   * until the file is valid again.
+   * A file can no longer be read or has no valid nameserver; its last resolvers stay in use. Called
+   * once until the file is valid again.
    */
   readonly onFailure: (file: string, error: Error) => void;
   /** @throws (as a rejection) the system error */
@@ -32,12 +32,12 @@ interface ResolverListOptions {
  */
 export const RELOAD_PERIOD = 5000;
 
-/** A resolver file has no nameserver. */
+/** A resolver file has no valid nameserver. */
 class NoResolvers extends Error {
   override readonly name = 'NoResolvers';
 
   constructor(file: string) {
-    super(`${file} has no nameserver line; add one, or name another file or address`);
+    super(`${file} has no valid nameserver line; add one, or name another file or address`);
   }
 }
 
@@ -53,7 +53,10 @@ export class ResolverList {
     this.#options = { read: (file) => readFile(file, 'utf8'), ...options };
   }
 
-  /** @throws (as a rejection) if a file cannot be read or has no nameserver */
+  /**
+   * Reads the files.
+   * @throws (as a rejection) if a file cannot be read or has no valid nameserver
+   */
   async start(): Promise<readonly Resolver[]> {
     for (const file of this.#files()) this.#resolversByFile.set(file, await this.#read(file));
     const resolvers = this.#resolvers();

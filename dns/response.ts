@@ -23,7 +23,7 @@ export const MAX_TCP_LENGTH = 65_535;
 /** Bytes of an OPT record without options. */
 export const OPT_LENGTH = 11;
 const DNSSEC_OK = 0x8000;
-/** Marker bits of a compression pointer, and the largest offset that one can hold. */
+/** Marker bits of a compression pointer, and the largest offset that fits in the other bits. */
 const POINTER = 0xc000;
 const MAX_POINTER_OFFSET = 0x3fff;
 
@@ -36,10 +36,7 @@ export function isTruncated(response: Buffer): boolean {
   return (response.readUInt16BE(2) & FLAG.TC) !== 0;
 }
 
-/**
- * A response that consists of a header with an error. The question is left out because it may be
- * malformed.
- */
+/** Encodes an error as a header only: the question is left out because it may be malformed. */
 export function encodeError({ id, opcode, recursionDesired, rcode }: BadQuery): Buffer {
   const bytes = Buffer.alloc(HEADER_LENGTH);
   bytes.writeUInt16BE(id, 0);
@@ -93,7 +90,7 @@ export function encodeAnswer(question: Buffer, sections: AnswerSections): Encode
     authorities: [...authorities],
     additionals: [...additionals],
   });
-  // Never longer than dns-packet's output, which has no compression.
+  // The records with compressed names are never longer than dns-packet's output.
   const bytes = Buffer.allocUnsafe(encoded.length);
   const names = new NameCompressor(bytes, question);
   let from = HEADER_LENGTH;
@@ -132,9 +129,10 @@ interface ResponseOptions {
 
 /**
  * Encodes the response to a query, of at most `limit` bytes. Records that do not fit are left out.
- * Missing additional records are not signalled; missing others set TC, so that the client retries
- * over TCP. Clients that ignore TC still get the records that fit. An additional RRset is included
- * completely or not at all, because a client could not detect a partial one (RFC 2181, 9).
+ * Missing additional records are not signalled. Missing answer or authority records set TC, so that
+ * the client retries over TCP. Clients that ignore TC still get the records that fit. An additional
+ * RRset is included completely or not at all: a client could not detect a partial RRset (RFC 2181,
+ * 9).
  */
 export function encodeResponse(
   query: DnsQuery,
@@ -174,8 +172,9 @@ export function encodeResponse(
 
 /**
  * The records with the addresses rotated by a random amount. Many clients use only the first
- * address. CoreDNS shuffles too, in kubeadm's configuration. Round robin would fail a client that
- * alternates A and AAAA queries: with two addresses it would always get the same one.
+ * address. CoreDNS shuffles too, in kubeadm's configuration. Round robin would not balance a client
+ * that alternates A and AAAA queries: with two addresses per family, all A answers would start with
+ * the same address.
  */
 function rotateAddresses(
   { bytes, addressCount, recordEnds, counts }: EncodedAnswer,
@@ -221,13 +220,13 @@ export function writeOpt(out: Buffer, at: number, { edns }: DnsQuery, rcode: Rco
 }
 
 /**
- * Name compression (RFC 1035, 4.1.4): the names of the question and of record owners can be pointed
- * to. Names within record data are not compressed; most are short. The question has the client's
- * letter case, and so do the records.
+ * Name compression (RFC 1035, 4.1.4): pointers may refer to names of the question, of record owners
+ * and of CNAME targets. Names within record data are not compressed; most are short. The question
+ * has the client's letter case, and record names that point to it have the same.
  */
 class NameCompressor {
   readonly #out: Buffer;
-  /** Offset of `out` in the message. */
+  /** Offset in the message at which `out` begins. */
   readonly #start: number;
   /**
    * Offset of each name by its bytes in lower case. Length bytes of labels are less than `A`, so
@@ -270,8 +269,8 @@ class NameCompressor {
   }
 
   /**
-   * @param at offset in the message.
-   * @param until offset of the first label that is already known.
+   * @param at offset of the name in the message.
+   * @param until offset in `bytes` of the first label that is already registered.
    */
   #addSuffixes(bytes: Buffer, start: number, end: number, at: number, until = end - 1): void {
     for (let label = start; label < until; label += (bytes[label] ?? 0) + 1) {

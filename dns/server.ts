@@ -1,6 +1,6 @@
 /**
- * dns/ answers queries for names of the cluster and forwards others; this file has the UDP and TCP
- * sockets of each address.
+ * dns/ answers queries for names of the cluster and forwards other queries. This file has the UDP
+ * and TCP sockets of each address.
  */
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -12,7 +12,7 @@ import type { HandledQuery, HandlerResult, QueryHandler } from './handler.ts';
 import type { Transport } from './query.ts';
 import { TCP_LIMITS, TcpConnections, type TcpLimits } from './tcp.ts';
 
-/** A query with its response. `seconds` runs from reading the query to writing the response. */
+/** An answered query. `seconds` is the time to make the response, without sending it. */
 export interface ServedQuery extends HandledQuery {
   readonly family: IpFamily;
   readonly seconds: number;
@@ -24,8 +24,8 @@ interface ServerOptions {
   readonly handle: QueryHandler;
   readonly onServed: (exchange: ServedQuery) => void;
   /**
-   * The addresses being listened on, updated by the server. Callers that need the set before the
-   * server exists can pass it in.
+   * The addresses being listened on, updated by the server. A caller that needs the set before the
+   * server exists can pass a set.
    */
   readonly addresses?: Set<string>;
   readonly limits?: TcpLimits;
@@ -37,13 +37,13 @@ interface Sockets {
 }
 
 /**
- * Bytes. The kernel grants at most `net.core.rmem_max`. Holds queries that arrive while others are
- * being answered.
+ * Bytes of the UDP receive buffer, for queries that arrive while this process answers earlier ones.
+ * The kernel grants at most `net.core.rmem_max`.
  */
 const RECEIVE_BUFFER = 1 << 20;
 /**
- * Bytes of responses that the kernel has not accepted yet. Further responses are dropped, as a
- * network would.
+ * Bytes of UDP responses of one socket that the kernel has not accepted yet. Further responses are
+ * dropped, as if lost in the network.
  */
 const MAX_SEND_QUEUE = 1 << 20;
 
@@ -106,11 +106,11 @@ export class DnsServer {
   }
 
   /**
-   * Answers the queries already received, ignores new ones, and closes everything.
-   * @param limit milliseconds after which everything left is closed.
+   * Answers the queries already received, ignores new queries, and closes all sockets.
+   * @param limit milliseconds after which the sockets are closed even if queries are pending.
    */
   async drain(limit: number): Promise<void> {
-    // Datagrams in the kernel's buffer are read in the next turn of the event loop.
+    // Wait one turn of the event loop: it reads the datagrams in the kernel's receive buffer.
     await nextTurn();
     this.#isDraining = true;
     for (const { tcp } of this.#sockets.values()) tcp.close();
@@ -140,7 +140,7 @@ export class DnsServer {
       lookup: (host, _, callback) => callback(null, host, family === 'IPv6' ? 6 : 4),
     });
     try {
-      // Listen for the event first: without a lookup, bind() emits it at once.
+      // Listen for the event first: because the lookup is synchronous, bind() emits it at once.
       const listening = once(socket, 'listening');
       socket.bind(this.#options.port, address);
       await listening;
@@ -173,7 +173,7 @@ export class DnsServer {
     });
     server.listen({ host: address, port, ipv6Only: family === 'IPv6' });
     await once(server, 'listening');
-    // For example, no file descriptor for a connection; accepting the next one may succeed.
+    // Accepting a connection failed, for example without a free file descriptor. Keep listening.
     server.on('error', () => undefined);
     return server;
   }

@@ -33,10 +33,10 @@ export class TcpConnections {
 
   /** Answers queries on a socket until it closes. The socket must allow half-open connections. */
   add(socket: Socket, answer: Answerer): void {
-    const [quietest] = this.#connections;
-    if (quietest !== undefined && this.size >= this.#limits.connections) {
-      quietest.close();
-      this.#connections.delete(quietest);
+    const [longestIdle] = this.#connections;
+    if (longestIdle !== undefined && this.size >= this.#limits.connections) {
+      longestIdle.close();
+      this.#connections.delete(longestIdle);
     }
     const connection = new Connection(socket, answer, this.#limits, () => {
       if (this.#connections.delete(connection)) this.#connections.add(connection);
@@ -71,8 +71,8 @@ const WRITE_BATCH = 16 << 10;
 
 /**
  * One client connection. Reading pauses while the client does not read responses or while too many
- * of its queries are pending. Memory per client is thus limited to a piece of its stream and one
- * response beyond the write buffer.
+ * of its queries are pending. Memory per connection is thus limited to a part of its stream, one
+ * batch of responses beyond the write buffer, and the responses to pending queries.
  */
 class Connection {
   readonly #socket: Socket;
@@ -81,8 +81,9 @@ class Connection {
   readonly #onQuery: () => void;
   readonly #idle: NodeJS.Timeout;
   #received: Buffer = EMPTY;
-  /** Responses not written yet, and their size with length prefixes. */
+  /** Responses not written yet. */
   #queued: Buffer[] = [];
+  /** Bytes of `#queued`, with length prefixes. */
   #queuedBytes = 0;
   #pendingQueries = 0;
   /** The client has closed its side. */
@@ -110,7 +111,7 @@ class Connection {
     socket.on('close', () => clearTimeout(this.#idle));
   }
 
-  /** Resolves when the socket is closed, after the client has read its responses. */
+  /** Answers the received queries, then closes. Resolves when the socket is closed. */
   finish(): Promise<unknown> {
     const closed = once(this.#socket, 'close');
     this.#isFinishing = true;
@@ -160,7 +161,7 @@ class Connection {
     return this.#socket.writableNeedDrain || this.#pendingQueries >= this.#limits.pendingQueries;
   }
 
-  /** The next complete query, if any. */
+  /** The next complete query, if any. Closes the connection if the next message is not a query. */
   #nextQuery(): Buffer | undefined {
     const received = this.#received;
     if (received.length < 2) return undefined;

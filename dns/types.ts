@@ -22,5 +22,5 @@ export const TYPE = {
   ANY: 255,
 } as const;
 
-/** RFC 6895, 3.1: types 128 to 255 are query types and meta types, which no record has. */
+/** RFC 6895, 3.1: types 128 to 255 are query types and meta types. No zone has such records. */
 export const FIRST_META_TYPE = 128;

@@ -10,22 +10,26 @@ import type { ResourceRecord } from './zone-answer.ts';
 export interface UpstreamAnswer {
   readonly rcode: Rcode;
   readonly answers: readonly ResourceRecord[];
-  /** The SOA record with the TTL of a negative answer. */
+  /** SOA records, which carry the TTL of a negative answer. */
   readonly authorities: readonly ResourceRecord[];
 }
 
-/** Bytes. */
+/** Bytes of data in an address record, by type. */
 const ADDRESS_LENGTHS: ReadonlyMap<number, number> = new Map([
   [TYPE.A, 4],
   [TYPE.AAAA, 16],
 ]);
 
-/** A response that cannot be parsed or that reports a failure. */
+/** A response cannot be used, or a query cannot be forwarded. */
 export class BadResponseError extends Error {
   override readonly name = 'BadResponseError';
 }
 
-/** @throws BadResponseError also for every RCODE except NOERROR and NXDOMAIN */
+/**
+ * Parses a resolver's response.
+ * @throws BadResponseError if the response is malformed, or for an RCODE other than NOERROR and
+ * NXDOMAIN.
+ */
 export function readUpstreamAnswer(bytes: Buffer): UpstreamAnswer {
   const code = rcodeIn(bytes);
   const rcode = code === RCODES.NXDOMAIN ? 'NXDOMAIN' : 'NOERROR';
@@ -47,7 +51,7 @@ export function readUpstreamAnswer(bytes: Buffer): UpstreamAnswer {
 }
 
 /**
- * Checks what dns-packet does not: it decodes addresses past the end of the data.
+ * Checks lengths that dns-packet ignores: it reads an address past the end of its record.
  * @throws RangeError
  */
 function checkLengths(bytes: Buffer): void {

@@ -1,4 +1,4 @@
-/** Finds the offsets of the parts of a message (RFC 1035, 4.1) without decoding them. */
+/** Finds names and records in a DNS message (RFC 1035, 4.1) without decoding them. */
 
 /**
  * RFC 1035 limits labels to 63 bytes. Greater length bytes are compression pointers or label types
@@ -10,20 +10,22 @@ const POINTER = 0xc0;
 /** Bytes of type, class, TTL and data length, between a record's name and its data. */
 export const RECORD_HEAD_LENGTH = 10;
 
-/** Offsets of one record. */
+/** Type, class and offsets of one record. */
 export interface RecordOffsets {
-  /** Start of its name. */
+  /** Offset of the record's name. */
   readonly start: number;
-  /** Start of its type, followed by class, TTL and data length. */
+  /** Offset of the type field, which class, TTL and data length follow. */
   readonly typeOffset: number;
   readonly type: number;
   readonly class: number;
+  /** Offset of the record's data, which ends at `end`. */
   readonly data: number;
   readonly end: number;
 }
 
 /**
- * @returns the end offset of a name; undefined if it exceeds the message or has a malformed label.
+ * @returns the end offset of a name; undefined if a label exceeds the message or is malformed. Of a
+ * compression pointer only the first byte is read, so the end may exceed the message by one byte.
  */
 export function endOfName(bytes: Buffer, start: number): number | undefined {
   let at = start;
@@ -38,8 +40,9 @@ export function endOfName(bytes: Buffer, start: number): number | undefined {
 }
 
 /**
+ * Finds consecutive records.
  * @param start offset of the first record.
- * @returns undefined if a record exceeds the message.
+ * @returns undefined if a record exceeds the message or has a malformed name.
  */
 export function recordOffsets(
   bytes: Buffer,
@@ -72,7 +75,7 @@ export function recordOffsets(
 /**
  * Copies bytes for long-term storage. Node.js cuts small buffers from a pool of 64 KiB blocks, and
  * a block stays in memory as long as any part of it is used.
- * @returns a copy that shares no memory.
+ * @returns a copy that shares no memory with other buffers.
  */
 export function unpooledCopy(bytes: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(bytes.length);

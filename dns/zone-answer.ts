@@ -9,7 +9,7 @@ import type { Zone } from './zone.ts';
 /** A record in dns-packet's form. */
 export type ResourceRecord = Exclude<PacketRecord, { type: 'OPT' }>;
 
-/** A record without a TTL comes from the zone and gets the TTL of `Authority`. */
+/** A `DnsRecord` has no TTL; `withTtl` adds the TTL of `Authority`. */
 type ZoneRecord = DnsRecord | ResourceRecord;
 
 export interface ZoneAnswer {
@@ -52,7 +52,8 @@ const SOA_TIMES = { refresh: 7200, retry: 1800, expire: 86_400 };
 /** Upper bound on the negative TTL in seconds, whatever `ttl` is; CoreDNS's value. */
 const MAX_NEGATIVE_TTL = 300;
 /**
- * Upper bound on target names with additional address records. Clients query the others if needed.
+ * Upper bound on target names with additional address records. Clients query the addresses of other
+ * targets themselves.
  */
 const MAX_TARGETS = 100;
 const NO_RECORDS: readonly never[] = [];
@@ -73,7 +74,8 @@ function isWithin(name: string, domain: string): boolean {
  * Answers a query from the zone.
  * @param maxRecords upper bound on records that fit in the client's message; the rest are skipped.
  * Otherwise a few queries for a Service with thousands of pods would delay all other clients.
- * @returns undefined for names outside the zone: other domains and unknown addresses.
+ * @returns undefined for names outside the zone: other domains, and reverse names of addresses that
+ * the zone does not have.
  */
 export function answerFromZone(
   query: DnsQuery,
@@ -88,7 +90,7 @@ export function answerFromZone(
   if (query.type >= FIRST_META_TYPE && query.type < TYPE.ANY) return errorAnswer('NOTIMP');
   const apex = zoneOf(query.name, zone.clusterDomain);
   if (apex === undefined) return undefined;
-  // A missing name may still appear until all sources have listed.
+  // Until all Services and EndpointSlices are listed, a missing name may still appear.
   if (!zone.isSynced) return errorAnswer('SERVFAIL');
   const records = lookup(query.name, authority);
   if (records === undefined && apex !== zone.clusterDomain) return undefined;
@@ -100,7 +102,11 @@ function errorAnswer(rcode: Rcode): ZoneAnswer {
   return { ...AUTHORITATIVE, ...nothing, rcode, authoritative: false };
 }
 
-/** Answers with the records of a name, following aliases. */
+/**
+ * Answers with the records of a name, following aliases.
+ * @param ofName the records of the queried name; undefined if it does not exist.
+ * @param apex zone of the queried name, for the SOA record of a negative answer.
+ */
 function followAliases(
   query: DnsQuery,
   ofName: readonly ZoneRecord[] | undefined,
@@ -110,7 +116,8 @@ function followAliases(
 ): ZoneAnswer {
   const { clusterDomain } = authority.zone;
   const negative = () => [soa(apex, authority)];
-  // Records of this server change with the addresses of its host, so they are not cacheable.
+  // The addresses of the NS record are those on which this server listens. They change without a
+  // change of the zone, so answers with them are not cacheable.
   const isOfServer = (name: string) => name === clusterDomain || name === nameserver(clusterDomain);
   let isOfZone = !isOfServer(query.name);
   const aliases: ResourceRecord[] = [];
@@ -170,7 +177,7 @@ function ofType(
   return records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
 }
 
-/** Consecutive members from a random start, so that no member is always left out. */
+/** Consecutive items from a random start, so that no item is always left out. */
 function rotatedSlice<T>(list: readonly T[], count: number, random: () => number): readonly T[] {
   const start = Math.floor(random() * list.length);
   const first = list.slice(start, start + count);
@@ -214,7 +221,7 @@ function lookup(name: string, authority: Authority): readonly ZoneRecord[] | und
   return zone.lookup(name);
 }
 
-/** CoreDNS's name for its own server. */
+/** Name of this server in NS and SOA records. CoreDNS uses the same name for itself. */
 function nameserver(clusterDomain: string): string {
   return `ns.dns.${clusterDomain}`;
 }

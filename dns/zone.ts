@@ -14,16 +14,16 @@ import {
 } from './records.ts';
 
 interface ZoneOptions {
-  /** `cluster.local`: lower-case, without the final dot. */
+  /** Such as `cluster.local`: lower-case, without the final dot. */
   readonly clusterDomain: string;
   /**
-   * Called for each field that produces no record, when the problem appears and when it returns.
+   * Called for each field that produces no record, when the problem appears and when it reappears.
    */
   readonly onProblem?: (problem: InvalidObject) => void;
   /**
-   * Called after a change of a headless Service's endpoints is in the records, with the trigger
-   * time (milliseconds since 1970). Not called for endpoints of the initial list, whose changes are
-   * long past.
+   * Called when the records follow a change of a headless Service's endpoints, with the trigger
+   * time of the change (milliseconds since 1970). Not called for the initial lists, whose changes
+   * are long past.
    */
   readonly onEndpoints?: (triggerTime: number) => void;
 }
@@ -48,13 +48,13 @@ export class Zone implements ObjectSink {
   readonly clusterDomain: string;
   readonly #options: ZoneOptions;
   readonly #entries = new Map<ObjectKey, Entry>();
-  /** Service of each slice, to detect a change of its label. */
+  /** Service of each slice, to detect a change of the slice's service-name label. */
   readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
   /** Records of all Services. Only reverse names can have records of several Services. */
   readonly #records = new Map<string, readonly DnsRecord[]>();
   /**
-   * Number of existing names directly below a name. A name with children exists, possibly as an
-   * empty non-terminal.
+   * By name: the number of existing names directly below it. A name with children exists, possibly
+   * as an empty non-terminal.
    */
   readonly #children = new Map<string, number>();
   /** Records that exist without any Service. */
@@ -90,7 +90,7 @@ export class Zone implements ObjectSink {
     return this.#staticRecords.get(name) ?? podRecords(name, this.clusterDomain);
   }
 
-  /** Whether all sources have listed. Before that, a missing name may still appear. */
+  /** Whether all Services and EndpointSlices are listed. Until then, a missing name may appear. */
   get isSynced(): boolean {
     return this.#unsynced.size === 0;
   }
@@ -100,7 +100,7 @@ export class Zone implements ObjectSink {
     return this.#serial;
   }
 
-  /** Number of entries of each kind. */
+  /** Numbers of objects and names that the zone stores. */
   get sizes() {
     return {
       /** Services that exist or have EndpointSlices. */
@@ -150,7 +150,7 @@ export class Zone implements ObjectSink {
   #replaceSlice(owner: ObjectKey, key: ObjectKey, by: readonly EndpointSlice[]): void {
     const entry = this.#entry(owner);
     const slices = entry.slices.filter((slice) => slice.key !== key).concat(by);
-    // Endpoints of other Services have no records, and change often.
+    // Endpoints of other Services have no records, so their frequent changes need no update.
     if (entry.service?.headless === true) this.#update({ ...entry, slices }, owner);
     else this.#setEntry({ ...entry, slices }, owner);
   }
@@ -180,8 +180,8 @@ export class Zone implements ObjectSink {
   }
 
   /**
-   * Replaces the lists of one Service.
-   * @returns the lists to store.
+   * Replaces the records of one Service.
+   * @returns `after`, with unchanged lists taken from `before`: `#replaceList` compares identities.
    */
   #replace(before: RecordsByName, after: RecordsByName): RecordsByName {
     const stored = new Map<string, readonly DnsRecord[]>();

@@ -2,12 +2,13 @@
 import type { ApiObject, EndpointSlice, Kind, ObjectKey } from '../api/objects.ts';
 
 /**
- * Counts the nodes that have endpoints, a lower bound of the nodes in the cluster. The agent watches only its own
- * Node object, and has all EndpointSlices anyway. An object sink; it keeps no copies of objects.
+ * Counts the nodes that have endpoints, a lower bound of the nodes in the cluster. Without network policy the agent
+ * watches only its own Node object, but it has all EndpointSlices anyway. An object sink that keeps references to the
+ * EndpointSlices, not copies.
  */
 export class NodeCounter {
   readonly #slices = new Map<ObjectKey, EndpointSlice>();
-  /** Endpoints by node. */
+  /** Number of endpoints by node name. */
   readonly #endpoints = new Map<string, number>();
 
   get nodes(): number {

@@ -8,10 +8,10 @@ import type {
   TrafficDistribution,
 } from '../api/objects.ts';
 
-/** An endpoint as backends use it. */
+/** An endpoint as the proxy modes use it. */
 export interface Endpoint {
   readonly address: string;
-  /** undefined for all-ports Services: the packet keeps its port. */
+  /** undefined for all ports and port ranges: the packet keeps its port. */
   readonly port: number | undefined;
   /** Set if the endpoint is known to be on another node. */
   readonly isRemote?: true;
@@ -88,9 +88,9 @@ export function countLocalReady(
 }
 
 /**
- * Keeps the best endpoint for each address and port. Several slices may have the same one while the controller
- * moves it, or while a new pod has the address of a terminating one (kubernetes/kubernetes#135593). The endpoint
- * with the best readiness wins. Ties are broken by its JSON text, so that the order of slices does not matter.
+ * Keeps the best endpoint for each address and port. Several slices may contain one address while the controller moves
+ * an endpoint, or while a new pod has the address of a terminating pod (kubernetes/kubernetes#135593). The endpoint
+ * with the best readiness wins. Ties are broken by JSON text, so that the order of slices does not matter.
  */
 function keepBest(
   found: Map<string, Candidate>,
@@ -124,9 +124,9 @@ function sorted(found: ReadonlyMap<string, Candidate>): Candidate[] {
 }
 
 /**
- * Selects endpoints by kube-proxy's rules (pkg/proxy/topology.go): the ready ones, or if there is none, the ones that
- * serve while terminating. The cluster set and the local set decide separately. Topology hints restrict only the
- * cluster set, and only if every ready endpoint has hints.
+ * Selects endpoints by kube-proxy's rules (pkg/proxy/topology.go): ready endpoints, or if none is ready, endpoints that
+ * serve while terminating. This choice is made separately for the cluster set and the local set. Topology hints
+ * restrict only the cluster set (`topologyFilter`).
  */
 export function selectEndpoints(
   candidates: readonly Candidate[],
@@ -156,9 +156,9 @@ export function selectEndpoints(
     cluster: policy.usesCluster ? endpoints : [],
     /** For traffic policy Local. */
     local: policy.usesLocal ? local.map(endpointOf) : [],
-    /** Whether any endpoint of the cluster serves, also one that this node may not use. */
+    /** Whether any endpoint in the cluster serves, even if this node may not use it. */
     anywhere: serving.length > 0,
-    /** All ready or draining endpoints; UDP conntrack entries to them are live. Nearly always the same as `cluster`. */
+    /** All ready or draining endpoints; UDP conntrack entries to them are live. Usually the same array as `cluster`. */
     serving: serving.length === cluster.length ? endpoints : serving.map(endpointOf),
     /** All other endpoints. */
     notServing: candidates.filter((endpoint) => !isServing(endpoint)).map(endpointOf),
@@ -178,8 +178,8 @@ export interface TopologyHints {
 }
 
 /**
- * The topology hints that apply. Node hints apply if every ready endpoint has them and one names this node. Otherwise
- * zone hints apply under the same condition.
+ * The topology hints that apply on this node. Node hints apply if every ready endpoint has node hints and at least one
+ * names this node. Otherwise zone hints apply if every ready endpoint has zone hints and at least one names this zone.
  * @param ready the ready endpoints among the candidates.
  */
 export function topologyHints(
@@ -187,8 +187,8 @@ export function topologyHints(
   distribution: TrafficDistribution | undefined,
   node: NodeTopology,
 ): TopologyHints {
-  // The EndpointSlice controller writes hints to all endpoints or to none. Without a controller (manifests),
-  // derive the hints that it would write for `spec.trafficDistribution` (KEP-3015, KEP-4444).
+  // The EndpointSlice controller writes hints to all endpoints or to none. If no endpoint has hints, as in manifests,
+  // derive the hints that the controller would write for `spec.trafficDistribution` (KEP-3015, KEP-4444).
   const derivedFrom = ready.some(hasHints) ? undefined : distribution;
   const byNode = (endpoint: Candidate) => nodeHints(endpoint, derivedFrom);
   const byZone = (endpoint: Candidate) => zoneHints(endpoint, derivedFrom);

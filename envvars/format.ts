@@ -17,7 +17,7 @@ export function formatVariables(variables: readonly EnvVar[], format: EnvFormat)
   return FORMATS[format](variables);
 }
 
-/** Whether the name is valid for a shell variable. A service name that starts with a digit gives an invalid one. */
+/** Whether the name is valid for a shell variable. A Service name that starts with a digit gives an invalid name. */
 export function isShellName(name: string): boolean {
   return /^[A-Za-z_][A-Za-z0-9_]*$/.test(name);
 }

@@ -15,8 +15,8 @@ const API_SERVER = 'default/kubernetes';
 
 /**
  * The variables that a container gets for Services, as in the kubelet (getServiceEnvVarMap): for the Services
- * of its namespace and for the API server's Service. A Service named `kubernetes` in its namespace replaces
- * the API server's. Services without a cluster IP (headless, ExternalName) have no variables.
+ * of its namespace and for the API server's Service. A Service named `kubernetes` in the container's namespace
+ * replaces the API server's. Services without a cluster IP (headless, ExternalName) have no variables.
  *
  * Variables are in the order of Service names. Two Services may have the same variable: `DB_SERVICE_PORT` is the
  * port of `db` and the URL of `db-service`. The kubelet uses either, because it iterates over a Go map. This
@@ -46,9 +46,9 @@ export function containerVariables(
 }
 
 /**
- * The variables of one Service, in the kubelet's order (envvars.FromServices). They use the first cluster IP; a
- * Service without one has no variables. A Service without ports has only the host variable, where the kubelet
- * would fail.
+ * The variables of one Service, in the kubelet's order (envvars.FromServices), with the first cluster IP. A
+ * Service without a cluster IP has no variables. A Service without ports has only the host variable; the kubelet
+ * panics there.
  */
 export function serviceVariables(service: Service): EnvVar[] {
   const [host] = service.clusterIPs;
@@ -63,9 +63,9 @@ export function serviceVariables(service: Service): EnvVar[] {
 }
 
 /**
- * The ports with variables. None for an all-ports Service (KEP-2610), because its listed port is a placeholder
- * that is not served. This holds for a refused Service and without the feature gate too: a container keeps the
- * variables of its start, and the Service may be served later.
+ * The ports with variables. An all-ports Service has none (KEP-2610): its listed port is a placeholder. A refused
+ * all-ports Service has none either, nor with the feature gate off. A container keeps the variables from its start,
+ * and the Service may be served later.
  */
 function advertisedPorts(service: Service): readonly ServicePort[] {
   return portScheme(service, true).kind === 'listed' ? service.ports : [];

@@ -25,8 +25,8 @@ export interface Occurrence {
   /** Human-readable description. */
   readonly note: string;
   /**
-   * `cluster`: every node reports the same occurrence, and all nodes share one Event. `node`: it
-   * concerns only this node.
+   * `cluster`: every node reports the same occurrence, and all nodes share one Event. `node`: the
+   * occurrence concerns only this node.
    */
   readonly scope: 'node' | 'cluster';
 }
@@ -44,7 +44,7 @@ const CONTROLLER = 'portwide';
 /** Limits of the API server in bytes (ValidateEventCreate). */
 const MAX_NOTE_BYTES = 1024;
 const MAX_INSTANCE_LENGTH = 128;
-/** Leaves room for the timestamp in the Event name, which has at most 253 characters. */
+/** Leaves room for the timestamp or hash in the Event name, which has at most 253 characters. */
 const MAX_NAME_PREFIX = 230;
 
 export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
@@ -53,7 +53,7 @@ export function serviceRef(key: ObjectKey, uid: string): ObjectRef {
 
 /**
  * References an object of any kind. Uses the newest supported apiVersion, even if the API server
- * has an older apiVersion.
+ * has only an older version.
  */
 export function objectRef(object: {
   readonly kind: Kind;
@@ -70,7 +70,7 @@ export function nodeRef(name: string): ObjectRef {
   return objectRef({ kind: 'Node', key: name, uid: name });
 }
 
-/** The `reportingInstance` of a node. */
+/** The `reportingInstance` of Events from the agent on a node. */
 export function reportingInstanceOf(nodeName: string): string {
   return `${CONTROLLER}-${nodeName}`.slice(0, MAX_INSTANCE_LENGTH);
 }
@@ -113,7 +113,7 @@ function namePrefix({ name }: ObjectRef): string {
 }
 
 /**
- * Builds the object to create.
+ * Builds the Event object to create.
  * @param instance `reportingInstance` of this node.
  * @param time milliseconds since 1970.
  */
@@ -142,7 +142,7 @@ export function eventBody(
   };
 }
 
-/** A merge patch for an existing Event. The API server rejects changes of any other field. */
+/** A merge patch for an existing Event. The API server rejects changes outside metadata and series. */
 export function seriesPatch({ count, lastObserved }: Series): object {
   return { series: { count, lastObservedTime: microTime(lastObserved) } };
 }

@@ -11,7 +11,7 @@ import { EARLY_WINDOW_MS, sharedEventDelay } from './shared-event-delay.ts';
 import { TokenBucket, type TokenBucketOptions } from './token-bucket.ts';
 import { isRetryable, type OpenWriteSession, type WriteSession, writeEntry } from './write.ts';
 
-/** Reports Events, visible with `kubectl describe`. Never throws and never waits. */
+/** Reports Events, visible with `kubectl describe`. The methods neither throw nor wait. */
 export interface Events {
   normal(regarding: ObjectRef, reason: string, note: string, action?: string): void;
   warning(regarding: ObjectRef, reason: string, note: string, action?: string): void;
@@ -41,18 +41,18 @@ export interface RecorderOptions {
   readonly clock?: EventClock;
 }
 
-/** Token bucket for all Events. */
+/** Token bucket for all Events of this node. */
 const RATE: TokenBucketOptions = { burst: 25, perSecond: 1 };
 /** Token bucket per object: client-go's spam filter (`EventSourceObjectSpamFilter`). */
 const OBJECT_RATE: TokenBucketOptions = { burst: 25, perSecond: 1 / 300 };
 /** Limit on queued Events, including delayed shared Events. */
 const MAX_QUEUED = 100;
 /**
- * Limit on shared Events that wait for a late check, which takes minutes. The rest of the queue is
- * for Events that are written early.
+ * While this many shared Events wait for their check, no late check is added. A late check may wait
+ * for half an hour, and the queue needs room for Events that are written soon.
  */
 const MAX_LATE = 50;
-/** Objects with a token bucket; the least recently used one is evicted. */
+/** Limit on token buckets of objects; the least recently used bucket is evicted. */
 const MAX_OBJECTS = 1000;
 const MAX_ATTEMPTS = 6;
 const BACKOFF: Backoff = { first: 1000, max: 16_000 };
@@ -99,7 +99,7 @@ export class EventRecorder implements Events {
   #open: OpenWriteSession | undefined;
   #writing: Promise<void> | undefined;
   #dueTimer: unknown;
-  /** Nanosecond part of the next Event name; starts at random. */
+  /** Nanoseconds within the millisecond for the next Event name; starts at a random value. */
   #offset: number;
   /** Whether writing fails and the failure has been logged. */
   #isFailing = false;
@@ -168,7 +168,7 @@ export class EventRecorder implements Events {
     }
   }
 
-  /** The spam filter: whether the object still has a token. */
+  /** The spam filter: takes a token of the object. @returns false if the object has none. */
   #isWithinObjectLimit({ kind, namespace, name }: ObjectRef): boolean {
     const key = `${kind} ${namespace}/${name}`;
     const now = this.#clock.now();
@@ -214,7 +214,7 @@ export class EventRecorder implements Events {
     session?.close();
   }
 
-  /** Waits for a token of the common bucket. */
+  /** Waits for a token of the bucket for all Events, or until the recorder is stopped. */
   async #waitForToken(): Promise<void> {
     for (;;) {
       const wait = this.#bucket.take(this.#clock.now());
@@ -223,7 +223,7 @@ export class EventRecorder implements Events {
     }
   }
 
-  /** Writes one Event. @returns the session for the next Event. */
+  /** Writes one Event. @returns the session for the next Event; undefined if it was closed. */
   async #write(
     entry: SeriesEntry,
     previous: WriteSession | undefined,
@@ -264,7 +264,8 @@ export class EventRecorder implements Events {
     const { kind, namespace, name } = entry.occurrence.regarding;
     const object = `${kind} ${namespace === '' ? '' : `${namespace}/`}${name}`;
     const details = { object, event: entry.occurrence.reason, reason, err: error };
-    this.#options.log.warn(details, 'cannot write Events; dropping them until a write succeeds');
+    const effect = 'further drops are not logged until an Event is written';
+    this.#options.log.warn({ ...details, effect }, 'Event dropped');
   }
 
   /** Resolves early when the recorder is stopped. */

@@ -16,7 +16,9 @@ export class SeriesEntry {
   readonly time: number;
   count = 1;
   lastObserved: number;
-  /** The count stored by the API server; 0 if the Event was not written yet. */
+  /**
+   * `count` when the Event was last written, or checked if it is a shared Event; 0 before that.
+   */
   writtenCount = 0;
   writtenAt = 0;
 
@@ -37,7 +39,7 @@ export class SeriesEntry {
 export const SERIES_END_MS = 6 * 60_000;
 /** Milliseconds between updates of a continuing series at the API server, as in client-go. */
 const REFRESH_MS = 30 * 60_000;
-/** Limit on series in memory; the least recently observed one is evicted. */
+/** Limit on series in memory; the least recently observed series is evicted. */
 const MAX_SERIES = 1000;
 
 /**
@@ -53,6 +55,7 @@ export class SeriesCache {
   }
 
   /**
+   * Counts an occurrence.
    * @param now milliseconds since 1970.
    * @param offset nanoseconds for the Event name; see `eventName`.
    * @returns the entry, and whether to write it now.

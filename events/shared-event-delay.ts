@@ -3,8 +3,8 @@
  *
  * All nodes of a cluster observe the cause of a shared Event at the same time. One writer is
  * enough, but without a delay all nodes would send requests at once. A few random nodes, a number
- * independent of the cluster's size, therefore check early. The others check later, in case no
- * early node runs an agent, at a total rate that is also independent of the cluster's size.
+ * independent of the cluster's size, therefore check early. The other nodes check later, in case no
+ * node checked early, at a total rate that is also independent of the cluster's size.
  */
 
 /**
@@ -27,7 +27,7 @@ const LATEST_MS = 30 * 60_000;
  * if it is too high, the Event is written later.
  * @param waiting shared Events of this node that wait for their check, including this one.
  * @param random from 0 (inclusive) to 1 (exclusive).
- * @returns milliseconds until this node checks; undefined if it leaves the Event to other nodes.
+ * @returns milliseconds until this node checks; undefined if this node does not check.
  */
 export function sharedEventDelay(
   nodes: number,

@@ -5,29 +5,29 @@ export interface TokenBucketOptions {
   readonly perSecond: number;
 }
 
-/** A token bucket rate limit. */
+/** A rate limiter. */
 export class TokenBucket {
   readonly #options: TokenBucketOptions;
   #tokens: number;
-  #at: number;
+  #refilledAt: number;
 
   /** @param now milliseconds. */
   constructor(options: TokenBucketOptions, now: number) {
     this.#options = options;
     this.#tokens = options.burst;
-    this.#at = now;
+    this.#refilledAt = now;
   }
 
   /**
-   * Takes a token.
-   * @returns 0 on success, otherwise milliseconds until a token is available; then none was taken.
+   * Takes a token if there is one.
+   * @returns 0 if a token was taken, otherwise milliseconds until a token is available.
    */
   take(now: number): number {
     const { burst, perSecond } = this.#options;
     // The wall clock may be set back.
-    const elapsed = Math.max(0, now - this.#at);
+    const elapsed = Math.max(0, now - this.#refilledAt);
     this.#tokens = Math.min(burst, this.#tokens + (elapsed / 1000) * perSecond);
-    this.#at = now;
+    this.#refilledAt = now;
     if (this.#tokens < 1) return Math.ceil(((1 - this.#tokens) / perSecond) * 1000);
     this.#tokens -= 1;
     return 0;

@@ -18,8 +18,8 @@ export interface WriteSession {
 export type OpenWriteSession = (signal: AbortSignal) => Promise<WriteSession>;
 
 /**
- * Minimum milliseconds between two writes of a shared Event by any nodes. One node writes; the
- * others read the result.
+ * Minimum milliseconds between two writes of a shared Event by any nodes. One node writes; the other
+ * nodes read the result.
  */
 const SHARED_WRITE_INTERVAL_MS = 60_000;
 

@@ -19,7 +19,7 @@ interface ServiceServersOptions {
   readonly isProxyHealthy: () => boolean;
   /** Starts a server, which retries to listen until it is closed. */
   readonly listen: (options: HealthServerOptions) => Closable;
-  /** A health check node port cannot be bound on this address; called for each attempt. */
+  /** A health check node port cannot be bound on this address; called for each failed attempt. */
   readonly onBindFailure: (serviceKey: ObjectKey, port: number, error: Error, host: string) => void;
   /** A health check node port was bound after failures. */
   readonly onBindRecovery: (serviceKey: ObjectKey, port: number, host: string) => void;
@@ -52,9 +52,9 @@ export class HealthCheckServers {
     this.#options = options;
   }
 
-  /** Sets the node addresses that serve ports; none before the first call. */
+  /** Sets the node addresses that the servers of a family listen on; none before the first call. */
   setAddresses(family: IpFamily, addresses: 'all' | readonly string[]): void {
-    // A link-local address cannot be bound without its interface, and no load balancer uses it.
+    // A link-local IPv6 address cannot be bound without its interface, and no load balancer uses it.
     this.#hosts[family] =
       addresses === 'all'
         ? [ANY_ADDRESS[family]]
@@ -73,14 +73,14 @@ export class HealthCheckServers {
     }
     for (const health of changes) {
       if (health.port === 0) continue;
-      const all = this.#served[health.family];
-      const served = all.get(health.serviceKey);
+      const servedInFamily = this.#served[health.family];
+      const served = servedInFamily.get(health.serviceKey);
       if (served !== undefined) {
         served.health = health;
         continue;
       }
       const started = { health, servers: new Map<string, Closable>() };
-      all.set(health.serviceKey, started);
+      servedInFamily.set(health.serviceKey, started);
       this.#listenOn(started);
     }
   }
@@ -111,7 +111,7 @@ export class HealthCheckServers {
       if (served.servers.has(host)) continue;
       const server = listen({
         address: { host, port },
-        // Any path and any method, as in kube-proxy.
+        // Answer any path and any method, as in kube-proxy.
         onRequest: (_request, response) =>
           sendResponse(response, serviceResponse(served.health, isProxyHealthy())),
         onFailure: (error) => onBindFailure(serviceKey, port, error, host),

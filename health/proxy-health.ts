@@ -28,7 +28,10 @@ export type HealthReport = ReturnType<ProxyHealth['report']>;
 const TO_BE_DELETED_TAINT = 'ToBeDeletedByClusterAutoscaler';
 
 interface ProxyHealthOptions {
-  /** Milliseconds; in kube-proxy twice the sync period. */
+  /**
+   * Milliseconds without a successful sync after which a queued change makes a family unhealthy; in
+   * kube-proxy twice the sync period.
+   */
   readonly timeout: number;
   readonly clock: Clock;
   /**
@@ -44,8 +47,8 @@ interface ProxyHealthOptions {
  * A family is unhealthy if a change has been queued for `timeout` without a successful sync since.
  * A family without pending changes is healthy. Before `begin` every family is healthy.
  *
- * Also tracks whether every family has synced once. Before that, rules are missing or come from an
- * earlier agent.
+ * Also tracks whether every family has synced once. Before its first sync, rules of a family are
+ * missing or come from an earlier agent.
  */
 export class ProxyHealth {
   readonly #options: ProxyHealthOptions;
@@ -84,10 +87,10 @@ export class ProxyHealth {
 
   /**
    * Conditions that `/healthz` waits for before it first succeeds, in words for an operator.
-   * kube-proxy does not listen while it waits for the API server, so kube-proxy has no such field.
+   * kube-proxy does not listen while it waits for the API server, so its response lacks this field.
    */
   get waitingFor(): readonly string[] {
-    // Do not wait for a Node that was deleted or is about to be.
+    // Do not wait for a Node that was deleted or is about to be deleted.
     if (this.hasSynced && (this.nodeEligible || this.#hadNode)) return [];
     const inputs = this.#options.missingInputs();
     const syncs = [...(this.#unsynced ?? [])].map((family) => `the first sync of ${family} rules`);
@@ -101,7 +104,7 @@ export class ProxyHealth {
       this.#queuedSince.set(family, this.#options.clock.elapsed());
   }
 
-  /** Sets the Node object of this node; undefined: it does not exist. */
+  /** Sets the Node object of this node; undefined if the Node object does not exist. */
   setNode(node: Node | undefined): void {
     this.#node = node;
     this.#hadNode ||= node !== undefined;
@@ -109,9 +112,9 @@ export class ProxyHealth {
 
   /**
    * Whether load balancers may send new connections for Services with `externalTrafficPolicy:
-   * Cluster` to this node. False while its Node is being deleted, or is about to be by the Cluster
-   * Autoscaler, and after it was deleted. As in kube-proxy, also false while no Node has this
-   * node's name.
+   * Cluster` to this node. False while its Node is being deleted, while the Cluster Autoscaler is
+   * about to delete the Node, and after the Node was deleted. With `needsNode`, also false while no
+   * Node has this node's name, as in kube-proxy.
    */
   get nodeEligible(): boolean {
     if (this.#node === undefined) return !this.#options.needsNode && !this.#hadNode;
@@ -134,7 +137,7 @@ export class ProxyHealth {
       });
     }
     return {
-      /** Time of the last successful sync of any family; undefined before the first. */
+      /** The newest `lastUpdated` of all families; undefined before `begin`. */
       lastUpdated: newest,
       currentTime: this.#options.clock.wall(),
       healthy: [...status.values()].every(({ healthy }) => healthy),

@@ -1,4 +1,4 @@
-/** Responses of the health servers, byte for byte as kube-proxy's. */
+/** Responses of the health servers, compatible with kube-proxy's. */
 import type { RequestListener, ServerResponse } from 'node:http';
 import type { ServiceHealth } from '../services/service-health.ts';
 import type { HealthReport, ProxyHealth } from './proxy-health.ts';
@@ -17,10 +17,10 @@ const HEADERS = { 'Content-Type': 'application/json', 'X-Content-Type-Options': 
 const GO_ZERO_TIME = '0001-01-01T00:00:00Z';
 
 /**
- * Response to `/healthz` or `/livez`. Once every family has synced, it equals kube-proxy's byte for
- * byte, except for fractions of seconds (Go writes nanoseconds). Before that, `/healthz` fails and
- * an additional field lists the conditions that the agent waits for. `/livez` does not fail,
- * because a restart would not help.
+ * Response to `/healthz` or `/livez`. Equals kube-proxy's byte for byte, except for fractions of
+ * seconds (Go writes nanoseconds) and the field `waitingFor`. While the agent waits for its inputs or
+ * its first syncs, `/healthz` fails and `waitingFor` lists what is missing. `/livez` does not fail
+ * then, because a restart would not help.
  */
 export function proxyResponse(path: ProxyPath, health: ProxyHealth): HealthResponse {
   const report = health.report();
@@ -42,8 +42,8 @@ function healthResponse(
   isGood: boolean,
 ): HealthResponse {
   // `healthy` describes the proxy only. An ineligible node, or a missing first sync, shows in the
-  // status code. A good response has the current time as lastUpdated, because older clients took an
-  // old time for a hung proxy.
+  // status code. A good response has the current time as lastUpdated, as in kube-proxy: older
+  // clients take an old time for a hung proxy.
   const lastUpdated = isGood ? report.currentTime : report.lastUpdated;
   const body = JSON.stringify({
     lastUpdated: lastUpdated ?? GO_ZERO_TIME,

@@ -1,4 +1,5 @@
 /** Desired iptables rules of one family, and their diff against the kernel. */
+import type { ObjectKey } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
@@ -49,11 +50,21 @@ export interface SharedChange {
   readonly append: readonly string[];
 }
 
-/** One table as `iptables-save` prints it. */
+/** One of Portwide's own chains, as it should be and as the kernel has it. */
+export interface ChainComparison {
+  readonly name: string;
+  readonly desired: RenderedChain | undefined;
+  /** The rules, joined by newlines; undefined: the kernel does not have the chain. */
+  readonly actual: string | undefined;
+  /** Whether the desired rules are not written yet. */
+  readonly isPending: boolean;
+}
+
+/** One table, parsed from the output of `iptables-save`. */
 export interface SavedTable {
-  /** Portwide's own chains with their rules, joined by newlines. */
+  /** Chains of Portwide and kube-proxy with their rules, joined by newlines. */
   readonly chains: ReadonlyMap<string, string>;
-  /** Rules and declarations (`:NAME`) of chains of other programs. */
+  /** Rules and declarations (`:NAME`) of built-in chains and of chains of other programs. */
   readonly foreign: ReadonlySet<string>;
 }
 
@@ -61,12 +72,14 @@ export interface SavedTable {
  * The compiled rules of a Route. Holds only the names of the chains; `TableState` holds their text.
  */
 type CompiledRoute = Omit<CompiledRules, 'chains'> & {
+  readonly service: ObjectKey | undefined;
   readonly chains: readonly string[];
   /** The Route, if a change of the node's addresses requires compiling it again. */
   readonly route: Route | undefined;
 };
 
 const NO_ROUTE: CompiledRoute = {
+  service: undefined,
   chains: [],
   vips: [],
   nodePort: undefined,
@@ -116,8 +129,8 @@ export class Ruleset {
   }
 
   /**
-   * Sets options, which include the node's addresses, and recompiles the Routes that depend on
-   * them.
+   * Sets options, which include the node's addresses, and recompiles the Routes that depend on the
+   * node's addresses.
    */
   setOptions(options: IptablesCompileOptions, staticRules: StaticRules): void {
     this.#options = options;
@@ -145,7 +158,7 @@ export class Ruleset {
     }
   }
 
-  /** Changes since `markWritten`. Only valid if the kernel has all earlier changes. */
+  /** Changes that are not marked as written. Only valid if the kernel has all changes that are. */
   pendingChanges(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
@@ -162,19 +175,44 @@ export class Ruleset {
   }
 
   /**
-   * Diffs one table against the kernel. Chains that the kernel has count as written from now on.
+   * Diffs one table against the kernel, and marks chains that match the kernel as written.
    */
   diff(table: Table, saved: SavedTable): TableChange {
-    this.#writeTrees();
-    const { chains, dirty } = this.#tables[table];
     const write = new Map<string, RenderedChain>();
-    for (const [name, chain] of chains) {
-      if (saved.chains.get(name) !== chain.text) write.set(name, chain);
+    const remove: string[] = [];
+    for (const { name, desired, actual } of this.compareChains(table, saved)) {
+      if (desired === undefined) remove.push(name);
+      else if (desired.text !== actual) write.set(name, desired);
     }
-    const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
+    const { chains, dirty } = this.#tables[table];
     for (const name of dirty)
       if (chains.get(name)?.text === saved.chains.get(name)) dirty.delete(name);
-    return { table, write, remove, shared: this.#sharedChanges(table, saved) };
+    return { table, write, remove, shared: this.sharedChanges(table, saved) };
+  }
+
+  /** Compares Portwide's own chains of one table with the kernel: desired chains, then all others. */
+  *compareChains(table: Table, saved: SavedTable): Iterable<ChainComparison> {
+    this.#writeTrees();
+    const { chains, dirty } = this.#tables[table];
+    let found = 0;
+    for (const [name, desired] of chains) {
+      const actual = saved.chains.get(name);
+      if (actual !== undefined) found += 1;
+      yield { name, desired, actual, isPending: dirty.has(name) };
+    }
+    // Skip the search that blocks the event loop if it would find nothing.
+    if (found === saved.chains.size) return;
+    for (const [name, actual] of saved.chains) {
+      if (chains.has(name)) continue;
+      yield { name, desired: undefined, actual, isPending: dirty.has(name) };
+    }
+  }
+
+  /** The Services of chains that belong to one Service, by chain of table nat; chain by chain. */
+  *chainOwners(): Iterable<readonly [chain: string, service: ObjectKey]> {
+    for (const { chains, service } of this.#routes.values()) {
+      if (service !== undefined) for (const name of chains) yield [name, service];
+    }
   }
 
   /** Marks a change as written. Chains that changed again since then stay pending. */
@@ -196,7 +234,8 @@ export class Ruleset {
     return this.#staticRules.shared();
   }
 
-  #sharedChanges(table: Table, saved: SavedTable): SharedChange[] {
+  /** Changes that complete Portwide's rules in chains of other programs. */
+  sharedChanges(table: Table, saved: SavedTable): SharedChange[] {
     const own = this.shared().filter((rule) => rule.table === table);
     return sharedChanges(own, staleJumps(own, saved), saved);
   }
@@ -218,7 +257,8 @@ export class Ruleset {
     else {
       const { chains, ...rest } = after;
       const kept = route && dependsOnNodeAddresses(route) ? route : undefined;
-      this.#routes.set(id, { ...rest, chains: [...chains.keys()], route: kept });
+      const service = route?.serviceKey;
+      this.#routes.set(id, { ...rest, service, chains: [...chains.keys()], route: kept });
     }
   }
 
@@ -236,12 +276,12 @@ export class Ruleset {
     const {
       before = [],
       after = [],
-      removeWhenEmpty: mayGo = false,
+      removeWhenEmpty = false,
     } = this.#staticRules.root(table, name);
     const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
     const rules = [...texts(before), ...jumps, ...texts(after)];
     // Rules that exist only for the tree are removed with the tree.
-    const isIdle = mayGo && jumps.length === 0;
+    const isIdle = removeWhenEmpty && jumps.length === 0;
     this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);
   }
 
@@ -282,7 +322,10 @@ class TableState {
 const KUBE_PROXY_JUMP =
   /^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING)(?: -m conntrack --ctstate NEW| -m comment --comment "kube(?:rnetes|-proxy) [^"]*"){1,2} -j (\S+)$/;
 
-/** Jumps from built-in chains to Portwide's chains that another mode or version has left. */
+/**
+ * Undesired jumps from built-in chains to static chains, by built-in chain. Another mode, another
+ * version or kube-proxy has left these jumps.
+ */
 function staleJumps(
   desired: readonly SharedRule[],
   saved: SavedTable,
@@ -319,7 +362,7 @@ function sharedChanges(
 
 /**
  * The order of Portwide's jumps in a chain matters: source ranges drop before a Service rejects. If
- * a jump is missing or out of order, all of them are inserted again.
+ * a jump is missing or out of order, all jumps of the chain are inserted again.
  */
 function sharedChange(
   chain: string,

@@ -1,6 +1,6 @@
 /**
- * The ipvs proxy mode: renders TrafficPlans as IPVS services, ipsets, addresses and rules, and
- * applies them.
+ * The ipvs proxy mode: renders TrafficPlans as IPVS services, ipsets, addresses and rules, and writes
+ * these to the kernel.
  */
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
@@ -11,12 +11,15 @@ import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
 import { EINVAL } from '../netlink/core/error.ts';
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
+import type { Comparison } from '../proxier/compared-object.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { callPeriodically, type Timers } from '../sync/timers.ts';
-import { compareWithKernel } from './compare.ts';
+import { type ComparisonScope, compareWithKernel } from './compare.ts';
+import { compareState } from './compare-state.ts';
 import { GracefulTermination } from './graceful-termination.ts';
 import {
   type IpvsItem,
@@ -40,8 +43,8 @@ export interface IpvsOptions extends IpvsPlanOptions {
 const DRAIN_CHECK_PERIOD = 60_000;
 
 /**
- * Milliseconds after which a handshake in flight has completed. IPVS counts such connections as
- * inactive, like UDP flows.
+ * Milliseconds after which a handshake in flight has completed. IPVS counts connections in their
+ * handshake as inactive, like UDP flows.
  */
 const HANDSHAKE_TIME = 1000;
 
@@ -223,17 +226,37 @@ class IpvsBackend implements Backend {
       const hasEntries = (set: SetName) => isWritten && this.#plan.desired.countOf(set) > 0;
       const missing = await this.#kernel.findDrift(hasEntries);
       if (missing !== undefined) return missing;
-      // Checking one service is enough: `ipvsadm -C` clears all of them.
+      // Checking one service is enough: `ipvsadm -C` clears all services.
       const failed = [...this.#permanentErrors];
       const isAccepted = (key: string) => !failed.some((what) => what.endsWith(key));
-      const some = isWritten
+      const probed = isWritten
         ? this.#plan.desired.findServiceWithDestination(isAccepted)
         : undefined;
-      if (some !== undefined && (await this.#kernel.destinations(some)).length === 0) {
-        return `IPVS service ${serviceText(some)}`;
+      if (probed !== undefined && (await this.#kernel.destinations(probed)).length === 0) {
+        return `IPVS service ${serviceText(probed)}`;
       }
       return await this.#writer.findDrift();
     });
+  }
+
+  /** Does not wait for a sync in progress, and holds up no sync. */
+  async compare(service?: ObjectKey): Promise<Comparison> {
+    const result = new ComparisonBuilder(service);
+    // Before the first sync the kernel may have the state of kube-proxy.
+    if (this.#isFirstSync) return result.result();
+    await compareState(this.#kernel, this.#plan, this.#scope(), result);
+    await this.#writer.compare(result);
+    return result.result();
+  }
+
+  /** Kernel state that this mode leaves untouched. */
+  #scope(): ComparisonScope {
+    return {
+      isExcluded: (address) =>
+        this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address)),
+      isOwnMark: (mark) => this.#marks.isOwn(mark),
+      isDraining: (service, key) => this.#termination.has(service, key),
+    };
   }
 
   stats(): BackendStats {
@@ -276,16 +299,11 @@ class IpvsBackend implements Backend {
   }
 
   async #reconcile(): Promise<number> {
-    const isExcluded = (address: string) =>
-      this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address));
-    if (this.#isFirstSync) await this.#adoptVips(isExcluded);
+    const scope = this.#scope();
+    if (this.#isFirstSync) await this.#adoptVips(scope.isExcluded);
     this.#plan.desired.discardChanges();
     let written = await this.#kernel.prepare(this.#plan.desired);
-    const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.desired, {
-      isExcluded,
-      isOwnMark: (mark) => this.#marks.isOwn(mark),
-      isDraining: (service, key) => this.#termination.has(service, key),
-    });
+    const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.desired, scope);
     const rejected = new ApplyFailures();
     const isAddress = ({ kind }: IpvsItem) => kind === 'address';
     await rejected.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));

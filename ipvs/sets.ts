@@ -1,10 +1,10 @@
 /**
  * ipsets of the ipvs mode. The first group has the names, types and meaning of kube-proxy's sets
- * (pkg/proxy/ipvs/ipset.go). The others serve all-ports Services, and in-cluster clients of
- * Services with traffic policy Local.
+ * (pkg/proxy/ipvs/ipset.go). The other sets are for all-ports Services, for traffic policy Local and
+ * for health checks on VIPs.
  */
 import type { IpFamily } from '../api/objects.ts';
-import type { IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
+import type { IpsetHeader, IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
 
 interface SetDefinition {
   readonly type: IpsetType;
@@ -116,7 +116,7 @@ export function kernelName(name: SetName, family: IpFamily): string {
 
 /**
  * Parameters for creating a set.
- * @param entries number of entries that it is to hold.
+ * @param entries number of entries that the set must hold.
  */
 export function setSpec(name: SetName, family: IpFamily, entries = 0): IpsetSpec {
   const shape: SetDefinition = SET_DEFINITIONS[name];
@@ -143,4 +143,15 @@ export function temporarySet(family: IpFamily): string {
  */
 export function allSetNames(family: IpFamily): string[] {
   return [...SET_NAMES.map((set) => kernelName(set, family)), temporarySet(family)];
+}
+
+/** Whether a set can hold the desired entries. A set that is larger than needed is kept. */
+export function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
+  return (
+    header.type === spec.type &&
+    (header.family ?? spec.family) === spec.family &&
+    header.skbinfo === spec.skbinfo &&
+    header.comments === (spec.comments ?? false) &&
+    (header.maxElements ?? spec.maxElements) >= spec.maxElements
+  );
 }

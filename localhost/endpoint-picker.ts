@@ -3,8 +3,8 @@ import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { EndpointAddress } from './forward.ts';
 
 /**
- * A TCP node port served on the loopback address of one family, for modes whose rules cannot do so
- * (KEP-6032).
+ * A TCP node port that the agent serves on the loopback address of one family, in modes whose rules
+ * cannot serve node ports there (KEP-6032).
  */
 export interface LocalhostNodePort {
   /** Route id. */

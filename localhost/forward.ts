@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT = 5000;
  */
 const KEEP_ALIVE = 15_000;
 
-/** Options of both connections. */
+/** Options of the client's connection and of the connection to the endpoint. */
 const OPTIONS = {
   // Each direction closes separately: a client may close its side and still wait for the response.
   allowHalfOpen: true,
@@ -34,8 +34,8 @@ const OPTIONS = {
 export const SERVER_OPTIONS = { ...OPTIONS, pauseOnConnect: true };
 
 /**
- * Resets a socket. Node.js resets a connecting socket only after it has connected, so destroy such
- * a socket.
+ * Resets a socket, or destroys a socket that is still connecting: Node.js would reset it only after
+ * it has connected.
  */
 function abort(socket: Socket): void {
   if (socket.connecting) socket.destroy();

@@ -1,6 +1,6 @@
 /**
- * Serves node ports on the loopback address by forwarding TCP connections, for modes whose rules
- * cannot.
+ * Serves node ports on the loopback address by forwarding TCP connections, in modes whose rules
+ * cannot serve node ports there.
  */
 import { createServer, type Socket } from 'node:net';
 import type { IpFamily } from '../api/objects.ts';
@@ -14,13 +14,16 @@ export interface NodePortProxyOptions {
   /** Families that are served on the loopback address; node ports of other families are ignored. */
   readonly families: readonly IpFamily[];
   readonly timers: Timers;
-  /** A node port cannot be bound; it is tried again. */
+  /** The proxy cannot bind a node port, and will retry. */
   readonly onBindFailure: (port: LocalhostNodePort, error: Error) => void;
   /** A node port was bound after failures. */
   readonly onBindRecovery: (port: LocalhostNodePort) => void;
   /** A node port that could not be bound is no longer served. */
   readonly onBindAbandoned: (port: LocalhostNodePort) => void;
-  /** A connection was accepted from a client. `isForwarded`: its endpoint accepted it too. */
+  /**
+   * Called once per client connection. `isForwarded`: whether the selected endpoint accepted the
+   * connection.
+   */
   readonly onConnection: (port: LocalhostNodePort, isForwarded: boolean) => void;
 }
 
@@ -56,14 +59,14 @@ export class NodePortProxy {
   /** Applies changes; port 0 closes a listener. Does nothing after `drain`. */
   update(changes: readonly LocalhostNodePort[]): void {
     if (this.#isDraining) return;
-    const own = changes.filter(({ family }) => this.#options.families.includes(family));
+    const relevant = changes.filter(({ family }) => this.#options.families.includes(family));
     // Close listeners first: another Service may use their port now.
-    for (const { id, port } of own) {
+    for (const { id, port } of relevant) {
       const served = this.#served.get(id);
       if (served === undefined || served.nodePort.port === port) continue;
       this.#end(id, served);
     }
-    for (const nodePort of own) {
+    for (const nodePort of relevant) {
       if (nodePort.port === 0) continue;
       const served = this.#served.get(nodePort.id);
       if (served === undefined) this.#serve(nodePort);

@@ -6,14 +6,12 @@ type LabelledCount<Label extends string> = { readonly count: number } & Readonly
   Record<Label extends 'ip_family' ? 'family' : Label, string>
 >;
 
-/**
- * Helpers that define metrics in a registry: updated by the caller, or collected at each scrape.
- */
+/** Defines metrics in one registry: updated by the caller, or collected at each scrape. */
 export type MetricDefiner = ReturnType<typeof metricDefiner>;
 
 /**
- * prom-client's gauges with counter names, and sums of other metrics; `promtool check metrics`
- * rejects them.
+ * Gauges of prom-client with names of counters, which `promtool check metrics` rejects. Each is the
+ * sum of another default metric.
  */
 const UNWANTED_DEFAULTS = [
   'nodejs_active_handles_total',

@@ -5,7 +5,7 @@ import { metricsPage, type Page, pageHandler, TEXT } from './pages.ts';
 
 /**
  * HTTP pages of the DNS server. Each health check has a Kubernetes path and a CoreDNS path.
- * @param notReady why the server should get no queries; undefined if it is ready.
+ * @param notReady returns why the server should get no queries; undefined if it is ready.
  */
 export function dnsPages(registry: Registry, notReady: () => string | undefined): RequestListener {
   const health = (): Page => ({ type: TEXT, body: 'OK' });

@@ -28,7 +28,7 @@ interface DnsMetricSources {
   /** Number of open connections. */
   readonly tcpConnections: () => number;
   readonly resolvers: () => readonly { readonly resolver: Resolver; readonly isUp: boolean }[];
-  /** undefined if nothing is forwarded. */
+  /** Returns undefined if nothing is forwarded. */
   readonly cache: () => CacheStats | undefined;
 }
 
@@ -36,7 +36,7 @@ interface DnsMetricSources {
 const TIME_BUCKETS = exponentialBuckets(0.00025, 2, 16);
 /** CoreDNS's buckets in bytes, including the irregular 8291. */
 const SIZE_BUCKETS = [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3];
-/** Types that CoreDNS counts as `other`, as it does all types without a name here. */
+/** Types in `TYPE` that CoreDNS counts as `other`, as it counts all types that are not in `TYPE`. */
 const OTHER_TYPES = ['HINFO', 'OPT'];
 const TYPES = namesByNumber(TYPE);
 const CODES = namesByNumber(RCODES);
@@ -45,7 +45,7 @@ const CODES = namesByNumber(RCODES);
  * zone.
  */
 const DROPPED = 'dropped';
-/** The CoreDNS plugins with the same function. */
+/** The CoreDNS plugin with the function of the part that answered, for label `plugin`. */
 const PLUGINS = { zone: 'kubernetes', forward: 'forward' };
 
 /**
@@ -194,28 +194,28 @@ function serverMetrics(
 function cacheMetrics(
   { collected }: MetricDefiner,
   common: Readonly<Record<'server' | 'view', string>>,
-  numbers: DnsMetricSources['cache'],
+  cacheStats: DnsMetricSources['cache'],
 ): void {
   const labels = { ...common, zones: '.' };
   const byType = (
     type: 'gauge' | 'counter',
-    name: 'entries' | 'hits' | 'evictions',
-    full: string,
+    stat: 'entries' | 'hits' | 'evictions',
+    name: string,
     help: string,
   ) =>
-    collected(type, full, help, ['server', 'type', 'zones', 'view'], () => {
-      const now = numbers();
-      if (now === undefined) return [];
+    collected(type, name, help, ['server', 'type', 'zones', 'view'], () => {
+      const stats = cacheStats();
+      if (stats === undefined) return [];
       return (['success', 'denial'] as const).map((each) => ({
         ...labels,
         type: each,
-        count: now[name][each],
+        count: stats[stat][each],
       }));
     });
-  const total = (full: string, help: string, value: (now: CacheStats) => number) =>
-    collected('counter', full, help, ['server', 'zones', 'view'], () => {
-      const now = numbers();
-      return now === undefined ? [] : [{ ...labels, count: value(now) }];
+  const total = (name: string, help: string, value: (stats: CacheStats) => number) =>
+    collected('counter', name, help, ['server', 'zones', 'view'], () => {
+      const stats = cacheStats();
+      return stats === undefined ? [] : [{ ...labels, count: value(stats) }];
     });
   byType(
     'gauge',

@@ -1,7 +1,7 @@
 /**
  * The kube-proxy metrics that Portwide also has, with kube-proxy's names, types, labels, buckets
  * and HELP texts (pkg/proxy/metrics), so that its dashboards and alerts work. docs/operate/metrics.md lists
- * them, and those left out.
+ * these metrics, and the kube-proxy metrics that Portwide lacks.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { linearBuckets, type MetricDefiner, SYNC_BUCKETS } from './define.ts';

@@ -1,5 +1,5 @@
 /**
- * metrics/ exports the metrics of the process to Prometheus; this file combines all metrics of the
+ * metrics/ exports the metrics of the process to Prometheus. This file combines the metrics of the
  * agent.
  */
 import type { IpFamily } from '../api/objects.ts';
@@ -14,7 +14,8 @@ export interface MetricSources extends KubeProxySources, PortwideSources {}
 export type Metrics = ReturnType<typeof createMetrics>;
 
 /**
- * All metrics of the agent, in their own registry.
+ * Creates the metrics of the agent in their own registry. `policyMetrics` adds the metrics of network
+ * policy.
  * @param sources values collected at each scrape.
  * @param version of the package.
  * @param features for `kubernetes_feature_enabled`.
@@ -37,7 +38,7 @@ export function createMetrics(
 }
 
 /**
- * Initializes rarely incremented counters to 0, so that a query sees the first failure as an
+ * Initializes rarely incremented counters to 0, so that a query sees the first increment as an
  * increase.
  */
 export function initFamilyCounters(metrics: Metrics, family: IpFamily): void {

@@ -17,11 +17,11 @@ export interface PolicySources {
   names(): FqdnStats;
   /** Number of DNS packets that the kernel could not queue and dropped. */
   queueDrops(): Promise<number>;
-  /** Read from counters in the kernel. */
+  /** Packets denied since the table was created, from counters in the kernel. */
   denied(): Promise<Iterable<{ family: IpFamily; tier: string; direction: string; count: number }>>;
 }
 
-/** Totals since the start, except `names` and `addresses`, which are current. */
+/** Totals since the start, except the current `names`, `addresses` and `isNotObserving`. */
 interface FqdnStats
   extends Readonly<
     Record<'names' | 'addresses' | 'evictions' | keyof typeof DNS_OUTCOMES, number>

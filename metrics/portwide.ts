@@ -22,8 +22,8 @@ export const NO_CONFIG_CHANGES: ConfigChanges = {
 const LEFTOVERS = ['iptables', 'ipvs', 'nftables', 'network-policy'] as const;
 export type Leftover = (typeof LEFTOVERS)[number];
 /**
- * Why state remains: established connections use it, a sysctl must be restored first, or removing
- * it failed.
+ * Why state remains: established connections use it, the sysctl route_localnet must be 0 first, or
+ * the removal failed.
  */
 const REMAINING_REASONS = ['connections', 'sysctl', 'error'] as const;
 
@@ -53,7 +53,7 @@ export interface PortwideSources {
   remainingState(): Iterable<RemainingState>;
 }
 
-/** The queue was full, the API server rejected the Event, or the API server was unreachable. */
+/** Why an Event was dropped: `DropReason` of events/recorder.ts. */
 const DROP_REASONS = ['queue_full', 'object_limit', 'rejected', 'unreachable'] as const;
 const STALL_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5];
 
@@ -118,14 +118,14 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
   collected(
     'gauge',
     'portwide_marks_in_use',
-    'Number of packet marks in use by all-ports Services (mode ipvs).',
+    'Number of packet marks in use by Services (mode ipvs).',
     ['ip_family'],
     marks(({ inUse }) => inUse),
   );
   collected(
     'gauge',
     'portwide_marks_exhausted',
-    'Number of Services that are rejected because no packet mark is left (mode ipvs).',
+    'Number of Services without a packet mark because none is left (mode ipvs).',
     ['ip_family'],
     marks(({ waiting }) => waiting),
   );
@@ -193,7 +193,7 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
     ),
     nodeMissing: gauge(
       'portwide_node_missing',
-      '1 while the API server has no Node with the name of this agent, otherwise 0.',
+      '1 while the API server has no Node with the name of this node, otherwise 0.',
     ),
   };
 }

@@ -27,14 +27,14 @@ export interface MetricsPages {
 const CONFIGURATION_KEY = 'kubeproxy.config.k8s.io';
 
 /** kube-proxy's pages on `--metrics-bind-address`, without profiling. */
-export function metricsHandler(of: MetricsPages): RequestListener {
-  const { registry, mode, configuration, statusz, flagz } = of;
+export function metricsHandler(content: MetricsPages): RequestListener {
+  const { registry, mode, configuration, statusz, flagz } = content;
   const slis = createSlis();
   const pages: Pages = {
     '/metrics': metricsPage(registry),
     '/metrics/slis': metricsPage(slis.registry),
     '/healthz': () => {
-      // Responding at all is the whole check; Kubernetes calls it "ping".
+      // The response is the whole check. Kubernetes names this check "ping".
       slis.passed('ping', 'healthz');
       return { type: TEXT, body: 'ok' };
     },

@@ -21,7 +21,7 @@ export function createSlis() {
   ]);
   return {
     registry,
-    /** @param type page that ran the check: `healthz`. No check here can fail. */
+    /** Counts a successful check; none of the checks can fail. @param type page of the check: `healthz`. */
     passed(name: string, type: string) {
       last.set({ name, type }, 1);
       total.inc({ name, type, status: 'success' });

@@ -12,6 +12,7 @@ export interface Statusz {
   readonly component: string;
   /** Start of the process, in milliseconds since 1970. */
   readonly started: number;
+  /** Milliseconds since 1970. */
   readonly now: number;
   readonly version: string;
   /** Paths of the server. */
@@ -94,7 +95,7 @@ interface MediaType {
   readonly parameters: Readonly<Record<string, string>>;
 }
 
-/** Media types of an `Accept` header in order; without a header, any type. */
+/** Media types of an `Accept` header in the order of the header; without a header, any type. */
 function accepted(header: string | undefined): MediaType[] {
   if (header === undefined || header.trim() === '') return [{ type: '*/*', parameters: {} }];
   return header.split(',').map((item) => {

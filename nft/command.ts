@@ -1,4 +1,7 @@
-/** Runs the command nft, which declares tables, sets and chains. Elements and rules go over netlink. */
+/**
+ * Runs the command nft, with which the agent declares tables, sets and chains. The agent writes elements and rules
+ * over netlink, and with nft only when it replaces an incompatible table.
+ */
 import { ProgramError, ProgramTimeoutError, runProgram } from '../process/run-program.ts';
 
 /**
@@ -7,7 +10,7 @@ import { ProgramError, ProgramTimeoutError, runProgram } from '../process/run-pr
  */
 const TIMEOUT = 60_000;
 
-/** nft refused a script. */
+/** nft refused a script, or could not be run. */
 export class NftError extends Error {
   override readonly name = 'NftError';
 
@@ -35,7 +38,10 @@ function onStart(pid: number): void {
   if (processIds.size > MAX_REMEMBERED_PROCESS_IDS) processIds.delete(oldest);
 }
 
-/** Runs nft scripts. A script is one transaction. @param timeout milliseconds, for tests. */
+/**
+ * Returns functions that run nft scripts. A script is one transaction.
+ * @param timeout milliseconds; tests set it.
+ */
 export function nftCommand(timeout = TIMEOUT) {
   const nft = async (options: readonly string[], input: string) => {
     try {
@@ -47,13 +53,13 @@ export function nftCommand(timeout = TIMEOUT) {
   };
   return {
     /**
-     * @throws NftError if nft refuses the script: nothing has changed.
+     * @throws NftError if nft refuses the script or cannot be run: nothing has changed.
      * @throws ProgramTimeoutError if nft was killed: either all changes are in force or none.
      */
     run: (script: string) => nft([], script),
     /**
      * Checks whether nft and the kernel accept the script; changes nothing.
-     * @throws NftError if nft or the kernel refuses the script, ProgramTimeoutError
+     * @throws NftError if nft or the kernel refuses the script; ProgramTimeoutError if nft was killed.
      */
     check: (script: string) => nft(['--check'], script),
   };

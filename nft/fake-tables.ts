@@ -1,13 +1,18 @@
-/** For tests: an nf_tables table in memory. It logs transactions and refuses what the kernel refuses. */
+/**
+ * For tests: an nf_tables table in memory. It logs transactions. Like the kernel, it refuses missing and conflicting
+ * elements, overlapping ranges, and rules that refer to missing sets or counters.
+ */
 import type { IpFamily } from '../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
 import { NftRefusedError } from '../netlink/nftables/transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
+  type NftBaseChain,
   type NftChainRules,
   type NftElement,
   type NftElementChange,
   type NftOperation,
+  type NftRule,
 } from '../netlink/nftables/types.ts';
 import { type NftCommand, NftError } from './command.ts';
 import { elementDataText, elementKeyText } from './element.ts';
@@ -26,20 +31,25 @@ export class FakeTables {
   readonly sets = new Map<string, Map<string, NftElement>>();
   /** Number of rules by chain. */
   readonly chains = new Map<string, number>();
+  /** Rules by chain, once a transaction has written them. */
+  readonly rules = new Map<string, readonly NftRule[]>();
+  /** Declarations of base chains, by chain. */
+  readonly hooks = new Map<string, NftBaseChain>();
   /** Packets by counter. */
   readonly counters = new Map<string, bigint>();
   /** One line per transaction, such as `add service-ips 1, delete endpoints 2`. */
   log: string[] = [];
   /** Other tables of the family, which a transaction of this table may delete. */
   otherTables: readonly FakeTables[] = [];
-  /** Called before and after each transaction that changes elements. */
+  /** Called before each transaction that changes elements. */
   beforeCommit: (changes: readonly NftElementChange[]) => void = () => {};
+  /** Called after each transaction that changes elements. */
   afterCommit: () => void = () => {};
   /** Called once a transaction is visible in all maps but the interval maps, then after each interval map. */
   midCommit: () => void = () => {};
-  /** Remaining timeout of an element in milliseconds. */
+  /** Remaining timeout of an element in milliseconds; undefined: as stored in the element. */
   expiresIn: (element: NftElement) => number | undefined = () => undefined;
-  /** Called in the middle of the dump of a set; returns whether the dump must restart. */
+  /** Called when a dump has visited the elements of a set; returns whether the dump must restart. */
   onDump: (set: string) => boolean = () => false;
   readonly #intervals = new Set<string>();
 
@@ -50,7 +60,7 @@ export class FakeTables {
 
   get tables(): RuleTable {
     return {
-      transact: async (steps) => this.#transact(steps),
+      transact: async (operations) => this.#transact(operations),
       visitElements: async (set, visit, restart) => {
         const visitAll = () => {
           const elements = this.sets.get(set);
@@ -62,7 +72,21 @@ export class FakeTables {
         restart?.();
         visitAll();
       },
+      findElement: async (set, key) => this.sets.get(set)?.get(key.toString('latin1')),
+      tableFlags: async () => this.#ifExists(0),
       chains: async () => this.#ifExists([...this.chains.keys()]),
+      chainsWithHooks: async () =>
+        this.#ifExists(
+          [...this.chains.keys()].map((name) => ({ name, base: this.hooks.get(name) })),
+        ),
+      rules: async (only) =>
+        this.#ifExists(
+          [...this.chains.keys()]
+            .filter((chain) => only === undefined || chain === only)
+            .flatMap((chain) =>
+              (this.rules.get(chain) ?? []).map(({ expressions }) => ({ chain, expressions })),
+            ),
+        ),
       sets: async () =>
         this.#ifExists(
           [...this.sets.keys()].map((name) => ({
@@ -111,10 +135,14 @@ export class FakeTables {
         } else this.log.push('declare');
         if (this.sets.has('other version')) throw new NftError('File exists', undefined);
         for (const [, kind, name = '', text] of script.matchAll(/^ {2}(\w+) (\S+) \{(.*)\}$/gm)) {
-          if (kind === 'chain') this.chains.set(name, this.chains.get(name) ?? 0);
-          else if (kind === 'counter')
-            this.counters.set(name, this.counters.get(name) ?? packets(text));
-          else this.sets.set(name, this.sets.get(name) ?? new Map());
+          if (kind === 'chain') {
+            this.chains.set(name, this.chains.get(name) ?? 0);
+            const base = baseChain(text);
+            if (base !== undefined) this.hooks.set(name, base);
+          }
+          if (kind === 'counter') this.counters.set(name, this.counters.get(name) ?? packets(text));
+          if (kind === 'map' || kind === 'set')
+            this.sets.set(name, this.sets.get(name) ?? new Map());
           if (text?.includes('flags interval')) this.#intervals.add(name);
         }
       },
@@ -123,10 +151,10 @@ export class FakeTables {
 
   /** Deletes the table, as `nft flush ruleset` by another program does. */
   clear(): void {
-    for (const all of [this.sets, this.chains, this.counters]) all.clear();
+    for (const all of [this.sets, this.chains, this.counters, this.rules, this.hooks]) all.clear();
   }
 
-  /** Adds elements to a dynamic map, like rules that handle packets. */
+  /** Adds elements to a dynamic map, as rules do when they handle packets. */
   putFromPacket(map: string, ...elements: readonly NftElement[]): void {
     for (const element of elements) this.sets.get(map)?.set(elementKeyText(element), element);
   }
@@ -140,20 +168,23 @@ export class FakeTables {
     return this.sets.size + this.chains.size > 0 ? value : undefined;
   }
 
-  #transact(steps: readonly NftOperation[]): void {
-    const changes = steps.flatMap((step) => ('elements' in step ? [step] : []));
+  #transact(operations: readonly NftOperation[]): void {
+    const changes = operations.flatMap((operation) => ('elements' in operation ? [operation] : []));
     const hasChanges = changes.some(({ elements }) => elements.length > 0);
-    const line = operationTexts(steps);
-    if (line.length === 0) return;
+    const texts = operationTexts(operations);
+    if (texts.length === 0) return;
     if (hasChanges) this.beforeCommit(changes);
-    for (const step of steps) if (step.action === 'fill') this.#fill(step.chain);
-    if (hasChanges) this.#change(changes);
-    for (const step of steps) {
-      if (step.action === 'remove') for (const chain of step.chains) this.chains.delete(chain);
-      if (step.action === 'delete-table')
-        this.otherTables.find(({ name }) => name === step.table)?.clear();
+    for (const operation of operations) {
+      if (operation.action === 'fill') this.#fill(operation.chain);
     }
-    this.log.push(line.join(', '));
+    if (hasChanges) this.#change(changes);
+    for (const operation of operations) {
+      if (operation.action === 'remove')
+        for (const chain of operation.chains) this.chains.delete(chain);
+      if (operation.action === 'delete-table')
+        this.otherTables.find(({ name }) => name === operation.table)?.clear();
+    }
+    this.log.push(texts.join(', '));
     if (hasChanges) this.afterCommit();
   }
 
@@ -170,6 +201,7 @@ export class FakeTables {
         throw new Error(`rules refer to ${name}, which does not exist`);
     }
     this.chains.set(name, all.length);
+    this.rules.set(name, all);
   }
 
   #change(changes: readonly NftElementChange[]): void {
@@ -208,17 +240,20 @@ export class FakeTables {
   }
 }
 
-function operationTexts(steps: readonly NftOperation[]): string[] {
-  const filled = steps.flatMap((step) => (step.action === 'fill' ? [step.chain.name] : []));
+/** The parts of a log line for a transaction; empty if the transaction changes nothing. */
+function operationTexts(operations: readonly NftOperation[]): string[] {
+  const filled = operations.flatMap((operation) =>
+    operation.action === 'fill' ? [operation.chain.name] : [],
+  );
   const rules = filled.length > FEW_CHAINS ? 'all' : filled.join();
   return [
     ...(filled.length === 0 ? [] : [`rules of ${rules}`]),
-    ...steps.flatMap((step) => {
-      if (step.action === 'delete-table') return [`delete table ${step.table}`];
-      if (step.action === 'remove')
-        return step.chains.length === 0 ? [] : [`remove ${step.chains.join(' ')}`];
-      if (step.action === 'fill' || step.elements.length === 0) return [];
-      return [`${step.action} ${step.set} ${step.elements.length}`];
+    ...operations.flatMap((operation) => {
+      if (operation.action === 'delete-table') return [`delete table ${operation.table}`];
+      if (operation.action === 'remove')
+        return operation.chains.length === 0 ? [] : [`remove ${operation.chains.join(' ')}`];
+      if (operation.action === 'fill' || operation.elements.length === 0) return [];
+      return [`${operation.action} ${operation.set} ${operation.elements.length}`];
     }),
   ];
 }
@@ -237,6 +272,21 @@ function overlaps(existing: Iterable<NftElement>, element: NftElement): boolean 
 
 function rejection(errno: number, change: NftElementChange, element?: NftElement): NftRefusedError {
   return new NftRefusedError(new NetlinkError('transaction', errno), { change, element });
+}
+
+/** Reads `type nat hook prerouting priority dstnat; policy accept;`. */
+function baseChain(text = ''): NftBaseChain | undefined {
+  const [, type = '', hook = '', priority = ''] =
+    /type (\w+) hook (\w+) priority (\S+);/.exec(text) ?? [];
+  if (type === '') return undefined;
+  const hooks = ['prerouting', 'input', 'forward', 'output', 'postrouting'];
+  const priorities: Readonly<Record<string, number>> = { dstnat: -100, srcnat: 100, filter: 0 };
+  return {
+    type,
+    hook: hooks.indexOf(hook),
+    priority: priorities[priority] ?? Number(priority),
+    policy: 1,
+  };
 }
 
 function packets(text = ''): bigint {

@@ -28,13 +28,13 @@ export interface TableOwner {
  */
 export type ReportLoaded = (family: IpFamily, after?: Promise<void>) => void;
 
-/** Milliseconds to wait for other loads after the first family has loaded. */
+/** Milliseconds to wait for other loads after the first load has ended. */
 const MAX_LOAD_WAIT_MS = 10_000;
 
 /**
- * Starts the watch for external changes when every registered owner has loaded its table. While a
+ * Starts the watch for external changes when every registered owner has loaded its tables. While a
  * socket listens, the kernel takes twice as long for a load, and queues 4 KiB for each element, chain
- * and rule. A timeout starts the watch even if a load never ends.
+ * and rule. Ten seconds after the first load, the watch starts even if another load has not ended.
  */
 export class NftMonitor {
   readonly #timers: Timers;
@@ -42,7 +42,7 @@ export class NftMonitor {
   readonly #owners: TableOwner[] = [];
   readonly #pendingLoads = new Set<Promise<void>>();
   readonly #watchStarted = Promise.withResolvers<void>();
-  /** Timer that starts the watch; set when the first family has loaded. */
+  /** Timer that starts the watch; set when the first load has ended. */
   #deadline: unknown;
   #socket: ReturnType<typeof watchNftables> | undefined;
   #isStartedOrClosed = false;
@@ -79,7 +79,10 @@ export class NftMonitor {
     });
   }
 
-  /** Stops all reports. Call it before closing the sockets of tables. */
+  /**
+   * Stops all reports. Call it before closing the sockets of tables: afterwards their changes would count as external
+   * changes.
+   */
   async close(): Promise<void> {
     this.#isStartedOrClosed = true;
     this.#timers.clear(this.#deadline);

@@ -1,6 +1,6 @@
 /**
- * The parts of nf_tables rules, each in nft syntax and as netlink expressions. Folder nft/ is shared by all
- * owners of nf_tables tables.
+ * The parts of nf_tables rules, each in nft syntax and as netlink expressions. Folder nft/ contains the code that
+ * Service rules and network policy share.
  *
  * The agent writes rules over netlink, because nft 1.0.6 has two bugs. It refuses a rule with DNAT to address
  * and port from a map in a table that it reads back ("conflicting protocols"). It also aborts on rules that
@@ -154,7 +154,7 @@ export function rulePartsFor(family: IpFamily) {
       text: `${lookupKeyText(key)} vmap @${map}`,
       expressions: [...loadKey(key), lookupVerdict(map, 0)],
     }),
-    /** DNAT to the data that the map has for the key: address and port, or with `isPortKept` the address. */
+    /** DNAT to the data that the map has for the key: address and port, or with `isPortKept` only the address. */
     dnat: (key: LookupKey, map: string, isPortKept: boolean): RulePart => ({
       text: `dnat ${isPortKept ? '' : `${ip} `}to ${lookupKeyText(key)} map @${map}`,
       expressions: [

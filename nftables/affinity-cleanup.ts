@@ -15,10 +15,9 @@ import type { RuleTable } from '../nft/table.ts';
 import { type AffinityTargetIndex, type AffinityTargets, isStaleAffinity } from './affinity.ts';
 import { fieldWidth } from './maps.ts';
 
-/** Options of the cleanup. */
 export interface AffinityCleanupOptions {
   readonly family: IpFamily;
-  /** Whether to delete entries of VIPs that no Service has. */
+  /** Whether to delete entries of VIPs and ports without session affinity, see `isStaleAffinity`. */
   readonly deletesUnknown: boolean;
   readonly onWarning: (message: string, fields: Readonly<Record<string, unknown>>) => void;
 }
@@ -27,7 +26,7 @@ export interface AffinityCleanupOptions {
 const ENTRIES_PER_TRANSACTION = 500;
 /** An entry that expires within this many milliseconds is not deleted; the kernel removes it. */
 const EXPIRY_MARGIN = 100;
-/** Maximum number of dumps. Clients may add stale entries during a dump, so the dump is repeated. */
+/** Maximum number of dumps of a map. A stale entry about to expire is skipped, and its client may renew it. */
 const MAX_ATTEMPTS = 5;
 
 /** An element of an affinity map. */
@@ -54,8 +53,9 @@ export async function staleAffinityDeletions(
 }
 
 /**
- * Deletes all stale entries, also when entries expire and clients add new ones meanwhile.
- * @returns the number of deleted entries.
+ * Deletes all stale entries, also when entries expire or clients renew expiring entries meanwhile. Logs a warning if
+ * stale entries remain after `MAX_ATTEMPTS` dumps.
+ * @returns the number of entries that were deleted or expired during the deletion.
  * @throws NftRefusedError, NetlinkError
  */
 export async function deleteStaleAffinity(
@@ -83,7 +83,7 @@ export async function deleteStaleAffinity(
       });
       return deleted;
     }
-    // Wait for the entries that were about to expire. A client that connects again renews its entry.
+    // Wait for the entries that were about to expire. A client that connected again has renewed its entry.
     await sleep(EXPIRY_MARGIN);
   }
 }

@@ -17,6 +17,7 @@ export interface AffinityTargets {
   readonly endpoints: ReadonlySet<string>;
   /** Whether externalTrafficPolicy is Local, so that external clients use a subset of the endpoints. */
   readonly isLocal: boolean;
+  /** Session affinity timeout. */
   readonly seconds: number;
 }
 
@@ -26,7 +27,7 @@ export interface AffinityTargets {
  */
 export type AffinityTargetIndex = ReadonlyMap<string, ReadonlyMap<string, AffinityTargets>>;
 
-/** The targets of all Routes with session affinity. */
+/** The targets of all given Routes that have session affinity. */
 export function affinityTargets(plannedRoutes: Iterable<PlannedRoute>): AffinityTargetIndex {
   const index = new Map<string, Map<string, AffinityTargets>>();
   for (const { route, sharing } of plannedRoutes) {
@@ -40,9 +41,9 @@ export function affinityTargets(plannedRoutes: Iterable<PlannedRoute>): Affinity
 }
 
 /**
- * The keys of `before` that lost an endpoint, with the targets that remain valid. No target remains
- * valid when the affinity timeout got shorter, because existing entries would outlive the new timeout;
- * kube-proxy deletes them too.
+ * The keys of `before` with an endpoint that is no longer valid, and the targets that remain valid. No target
+ * remains valid if the affinity timeout got shorter, because existing entries keep the old timeout. No target
+ * remains valid if externalTrafficPolicy changed, because entries do not record whether the client is external.
  */
 export function changedAffinityTargets(
   before: AffinityTargetIndex,

@@ -45,7 +45,7 @@ export interface NftChain {
   readonly counter?: string;
 }
 
-/** The lookup key of endpoints: VIP, protocol and port; VIP only (all-ports Services); node port. */
+/** The lookup key of endpoints: VIP, protocol and port; only VIP (all-ports and port-range Services); node port. */
 export type LookupKind = 'port' | 'ip' | 'node-port';
 
 /** A random selection of one endpoint of a VIP or node port. */
@@ -80,7 +80,7 @@ export const REJECT_CHAIN = 'reject-packet';
  */
 export const RESET_OR_DROP_CHAIN = 'reset-or-drop-packet';
 
-/** Chains by options and name. Compiling the rules again for each Route took most of the time. */
+/** Chains by options and name. Compiling the rules of a chain again for each Route took most of the compile time. */
 const memoizedChains = new WeakMap<ChainOptions, Map<string, NftChain>>();
 
 function memoized(
@@ -182,8 +182,8 @@ export function localPolicyChain(
 }
 
 /**
- * A chain that lets only sources in loadBalancerSourceRanges continue. Other packets are not translated;
- * the no-endpoint maps drop them in hook filter.
+ * A chain that passes only packets from sources in loadBalancerSourceRanges to `chain`. Other packets are not
+ * translated, and the no-endpoint maps drop them in the filter chains.
  */
 export function sourceRangesChain(
   chain: NftChain,
@@ -301,7 +301,7 @@ function masqueradeRules(masquerade: Dispatch['masquerade'], options: ChainOptio
   return clients === 'all' ? [[mark]] : [[isPod(clients, false, options), mark]];
 }
 
-/** Matches packets of pods of this node, or with `is` false all other packets. */
+/** Matches packets from pods of this node, or with `is` false all other packets. */
 function isPod(detector: LocalDetector, is: boolean, { family }: ChainOptions): RulePart {
   if (detector.kind === 'cidr') return rulePartsFor(family).sourceIs(detector.cidr, !is);
   // iptables marks an interface prefix with a plus, nft with an asterisk.

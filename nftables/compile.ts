@@ -1,6 +1,7 @@
 /**
  * Compiles a TrafficPlan to map elements and dispatch chains; `static-chains.ts` shows the path of a packet through the
- * chains. Keys and DNAT of all-ports plans have no port, so that the packet keeps its destination port.
+ * chains. Endpoint keys and DNAT of all-ports and port-range plans have no port, so that the packet keeps its
+ * destination port.
  */
 
 import { cidrContains } from '../api/addresses.ts';
@@ -78,7 +79,10 @@ const LOOKUPS = {
   },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, MapName>>>>;
 
-/** @param sharing by VIP; VIPs that are not shared may be missing. */
+/**
+ * Compiles the plan of one Route.
+ * @param sharing by VIP; VIPs that are not shared may be missing.
+ */
 export function compileNftPlan(
   plan: TrafficPlan,
   sharing: ReadonlyMap<string, VipSharing>,
@@ -140,7 +144,7 @@ export function compileNftPlan(
     const keys = keysOf(address, match);
     const served = dispatchChain(dispatch, { kind: by, slot, hasAffinity }, options);
     const chain = served && sources ? sourceRangesChain(served, match.kind, options) : served;
-    // Packets from other sources are not translated either, so the verdict applies to them.
+    // The chain does not translate packets from sources outside the source ranges: this verdict drops them.
     const verdict = sources ? DROP : nftVerdict(dispatch.untranslatedVerdict, options);
     addLookups(
       match.kind,
@@ -187,7 +191,7 @@ export function compileNftPlan(
   return { elements, chains };
 }
 
-/** The keys that packets to a VIP are looked up by. */
+/** The keys of the dispatch elements of a VIP. */
 function keysOf(address: Buffer, match: RouteMatch): NftElement[] {
   if (match.kind === 'all') return [{ key: address }];
   const keyOf = (protocol: Protocol, port: number) =>
@@ -208,7 +212,7 @@ function nftVerdict(
   return { kind: 'goto', chain: RESET_OR_DROP_CHAIN };
 }
 
-/** Drops CIDRs inside others: the kernel refuses overlapping ranges in a set. */
+/** Removes CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
 function outermost(cidrs: readonly string[]): string[] {
   const unique = [...new Set(cidrs)];
   const [bits, host] = [

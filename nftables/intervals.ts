@@ -1,7 +1,7 @@
 /**
- * Overlaps in interval maps, whose elements are ranges in several fields. The kernel refuses an element that
- * begins or ends inside another, but accepts one that encloses another. A deletion then removes the first
- * element around the key. So elements that overlap an addition must be deleted before it.
+ * Overlaps in interval maps, whose elements are ranges in several fields. The kernel refuses an element that begins or
+ * ends inside an existing element, but accepts an element that encloses an existing one. A deletion then removes the
+ * first element that contains the key. Elements that overlap an addition must therefore be deleted before it.
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';

@@ -4,7 +4,7 @@ import { addressBytes, writeAddress } from '../netlink/core/address.ts';
 import { writeU32 } from '../netlink/core/host-order.ts';
 import { portField } from '../nft/keys.ts';
 
-/** An endpoint as DNAT data: the address, and the port unless the packet keeps its own. */
+/** An endpoint as DNAT data: the address, and the port unless the packet keeps its destination port. */
 export function endpointData({ address, port }: Endpoint): Buffer {
   const bytes = addressBytes(address);
   return port === undefined ? bytes : Buffer.concat([bytes, portField(port)]);

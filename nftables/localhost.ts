@@ -18,7 +18,7 @@ const UNPROXIED = ['UDP', 'SCTP'] as const satisfies readonly Protocol[];
 export function localhostChains(): NftChain[] {
   return UNPROXIED.map((protocol) => ({
     name: chainName(protocol),
-    // Reject on arrival (iifname lo), as the kernel does for a closed port. A reject in hook output would
+    // Reject when the packet arrives on lo, as the kernel does for a closed port. A reject in hook output would
     // make the sender's system call fail with EPERM.
     rules: [[inputInterfaceIs('lo'), countPacket(counterName(protocol)), goTo(REJECT_CHAIN)]],
     jumpTargets: [],
@@ -27,8 +27,8 @@ export function localhostChains(): NftChain[] {
 }
 
 /**
- * The element that rejects packets to a node port on the loopback address; undefined for TCP. Its key cannot
- * be that of a VIP, because no VIP is a loopback address.
+ * The element that rejects packets to a node port on the loopback address; undefined for TCP. No VIP has the same
+ * key, because no VIP is a loopback address.
  */
 export function localhostRejectElement(
   family: IpFamily,

@@ -34,7 +34,7 @@ const DISPATCH = {
 const LOOKUP_MAPS = {
   /** Endpoints by VIP, protocol, port and a random index. */
   endpoints: { key: [...SERVICE_PORT, 'index'], data: ['address', 'port'] },
-  /** Endpoints of all-ports Services; the packet keeps its port. */
+  /** Endpoints of all-ports and port-range Services by VIP and index; the packet keeps its destination port. */
   'endpoint-ips': { key: ['address', 'index'], data: ['address'] },
   'node-port-endpoints': { key: ['protocol', 'port', 'index'], data: ['address', 'port'] },
   /**
@@ -59,8 +59,9 @@ const AFFINITY_DISPATCH = {
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 /**
- * Verdicts for packets to VIPs and node ports that were not translated. They match VIPs without endpoints,
- * sources outside loadBalancerSourceRanges, and packets to all-ports VIPs that escaped translation.
+ * Verdicts for packets to VIPs and node ports that were not translated. Either the VIP has no endpoints, or
+ * the source is outside loadBalancerSourceRanges. A packet to an all-ports or port-range VIP may also have
+ * escaped translation.
  */
 const NO_ENDPOINT_MAPS = {
   'no-endpoint-ports': { key: SERVICE_PORT, data: 'verdict' },
@@ -73,7 +74,7 @@ const NO_ENDPOINT_MAPS = {
   'cluster-ips': { key: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** All maps and sets; lookup maps come before the dispatch maps whose chains look them up. */
+/** All maps and sets with elements of the agent; lookup maps precede the dispatch maps whose chains look them up. */
 export const MAPS: Readonly<Record<MapName, MapSpec>> = {
   ...LOOKUP_MAPS,
   ...AFFINITY_DISPATCH,
@@ -90,8 +91,8 @@ export type MapName =
 export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
 
 /**
- * Maps that dispatch packets. Dispatch elements are added after the lookup elements, and deleted before the lookup
- * elements.
+ * Maps that dispatch packets. A full sync adds dispatch elements after the lookup elements, and deletes dispatch
+ * elements first. For changes see `phasesOf`.
  */
 const DISPATCH_MAPS: ReadonlySet<string> = new Set(
   Object.keys({ ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
@@ -147,19 +148,22 @@ export function mapDeclaration(name: MapName, family: IpFamily): string {
   return `${data === undefined ? 'set' : 'map'} ${name} { typeof ${typeText(key, ip)}${value ?? ''};${flags} }`;
 }
 
-/** Affinity entries of ordinary Services: client, VIP and port to endpoint. Rules write these entries. */
+/**
+ * The affinity map of Service ports and node ports: client, VIP or node address, protocol and port to endpoint. Rules
+ * write its entries.
+ */
 export const AFFINITY_MAP = 'affinity';
 
 /**
- * Affinity entries of all-ports Services, whose clients keep their endpoint across ports. Services that
- * share a VIP have one map each, see `EndpointSelection.slot`.
+ * The affinity map of all-ports and port-range Services, whose clients keep their endpoint across ports.
+ * Services that share a VIP have one map each, see `EndpointSelection.slot`.
  */
 export function allPortsAffinityMap(slot: number): string {
   return `affinity-ips-${slot}`;
 }
 
 /**
- * Most entries of an affinity map. Further clients are served without affinity. Removing an endpoint dumps
+ * Maximum number of entries of an affinity map. Further clients are served without affinity. Removing an endpoint dumps
  * the map twice, and the kernel restarts its walk for every part of a dump. That takes 2 s for 100,000
  * entries and 54 s for 300,000, while other changes wait.
  */

@@ -20,7 +20,7 @@ export interface Phases {
   readonly prepare: Phase;
   /** Additions, and deletions of elements with the same key or an overlapping range. */
   readonly commit: Phase;
-  /** Deletions of the other old dispatch elements, once the new ones exist. */
+  /** Deletions of the old dispatch elements that the commit did not delete, once the new elements exist. */
   readonly withdraw: Phase;
   /** Deletions of elements that packets in flight may still look up. */
   readonly cleanup: Phase;
@@ -31,21 +31,21 @@ export interface Phases {
  *
  * A packet is looked up in one map after the other, and a transaction can land between two lookups. Changes of interval
  * maps (nft_set_pipapo) even take effect a moment after the rest of their transaction. With additions and deletions in
- * one transaction, such a packet could miss both. While the old and the new element exist, the precedence on the VIP
- * decides.
+ * one transaction, such a packet could miss both the old and the new element. While both elements exist, the lookup
+ * order of the dispatch maps decides.
  */
 export function phasesOf({ deletes, adds, cleanup }: PlanDiff, family: IpFamily): Phases {
-  const isRangeLookup = ({ map }: MapElement) => isIntervalMap(map) && !isDispatchMap(map);
-  const isOther = (element: MapElement) => !isRangeLookup(element);
-  const added = adds.filter(isOther);
+  const isAllowedSource = ({ map }: MapElement) => isIntervalMap(map) && !isDispatchMap(map);
+  const isNotAllowedSource = (element: MapElement) => !isAllowedSource(element);
+  const added = adds.filter(isNotAllowedSource);
   const addedKeys = new Set(added.map(elementId));
-  const deleted = deletes.filter(isOther);
-  // The kernel refuses overlapping ranges, so these must be deleted in the transaction that adds the new ranges.
+  const deleted = deletes.filter(isNotAllowedSource);
+  // The kernel refuses overlapping ranges, so the transaction that adds ranges must delete the ranges they overlap.
   const displaced = new Set(overlappingElements(deleted, added, family));
   const isReplaced = (element: MapElement) =>
     displaced.has(element) || addedKeys.has(elementId(element));
   return {
-    prepare: { deletes: deletes.filter(isRangeLookup), adds: adds.filter(isRangeLookup) },
+    prepare: { deletes: deletes.filter(isAllowedSource), adds: adds.filter(isAllowedSource) },
     commit: { deletes: deleted.filter(isReplaced), adds: added },
     withdraw: { deletes: deleted.filter((element) => !isReplaced(element)), adds: [] },
     cleanup: { deletes: cleanup, adds: [] },

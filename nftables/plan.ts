@@ -19,7 +19,7 @@ import { overlappingElements } from './intervals.ts';
 import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
 import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
 
-/** All flags that elements and chains depend on. */
+/** All settings that elements and chains depend on. */
 export interface NftPlanOptions extends StaticChainOptions, NodePortOptions {}
 
 /** A Route with the state of other Routes and of the node that its elements depend on. */
@@ -30,11 +30,16 @@ export interface PlannedRoute {
   readonly allowsOwnVips: boolean;
 }
 
+/** A Route that the kernel has, with its elements and chains. */
+export interface AppliedRoute extends CompiledNftPlan {
+  readonly planned: PlannedRoute;
+}
+
 /** The changes from the applied state to the desired state. */
 export interface PlanDiff {
   /** Chains that the kernel does not have yet. */
   readonly chains: readonly NftChain[];
-  /** Dispatch elements, and elements that an addition replaces or overlaps. See `phases.ts`. */
+  /** Dispatch elements, node port addresses, and elements that an addition replaces or overlaps. See `phases.ts`. */
   readonly deletes: readonly MapElement[];
   readonly adds: readonly MapElement[];
   /** Elements to delete last, because packets in flight may still look them up. */
@@ -99,8 +104,8 @@ export class NftPlan {
     for (const [vip, allPorts] of before) {
       if (this.#allPortsText(vip) === allPorts) continue;
       for (const id of this.#routesByVip.get(vip) ?? []) {
-        const sharing = this.#desired.get(id);
-        if (sharing !== undefined) this.#setDesired(sharing.route);
+        const planned = this.#desired.get(id);
+        if (planned !== undefined) this.#setDesired(planned.route);
       }
     }
   }
@@ -204,6 +209,30 @@ export class NftPlan {
       });
       yield { elements, planned };
     }
+  }
+
+  /** Whether there was a snapshot, so that the applied state is known. */
+  get hasApplied(): boolean {
+    return this.#chains.size > 0;
+  }
+
+  /**
+   * The applied Routes with their elements and chains, Route by Route. Elements that several Routes
+   * need appear several times.
+   */
+  *applied(isIncluded: (planned: PlannedRoute) => boolean = () => true): Iterable<AppliedRoute> {
+    for (const planned of this.#applied.values()) {
+      if (isIncluded(planned)) yield { planned, ...this.#compile(planned) };
+    }
+  }
+
+  *appliedRoutes(): Iterable<Route> {
+    for (const { route } of this.#applied.values()) yield route;
+  }
+
+  /** Applied elements of no Route. */
+  appliedNodeElements(): MapElement[] {
+    return this.#appliedNodePortIps.map(nodePortIpElement);
   }
 
   /** All chains that applied Routes have used since the last snapshot, and the static chains. */

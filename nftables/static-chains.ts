@@ -8,7 +8,7 @@
  *     not translated ─────── service-endpoints-check: reject or drop packets to VIPs
  *   nat input, postrouting ─ update-affinity; masquerade
  *
- * A packet is looked up in the same few maps for any number of Services, most of them hash tables.
+ * The number of lookups for a packet does not depend on the number of Services. Most maps are hash tables.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import type { NftOperation } from '../netlink/nftables/types.ts';
@@ -41,7 +41,10 @@ export const TABLE = 'portwide';
 
 /** Settings and the IP family that the static rules depend on. */
 export interface StaticChainOptions extends ChainOptions {
-  /** The Service CIDRs, if known: packets to addresses in them that no Service has are dropped. */
+  /**
+   * The Service CIDRs, if known. Forwarded packets and packets from this node are dropped if their destination is in
+   * these CIDRs and no Service has it.
+   */
   readonly serviceCidrs: readonly string[];
 }
 
@@ -150,7 +153,7 @@ export function tableDeclarationScript(chains: readonly NftChain[], family: IpFa
   ].join('\n');
 }
 
-/** Names of the affinity maps that the chains refer to. */
+/** Names of the affinity maps that the chains refer to; always includes `AFFINITY_MAP`. */
 export function affinityMapsOf(chains: Iterable<NftChain>): Set<string> {
   return new Set([AFFINITY_MAP, ...[...chains].flatMap(({ affinity }) => affinity ?? [])]);
 }

@@ -13,8 +13,8 @@ export const NOT_BUNDLED = ['node', 'koffi'] as const;
 
 /**
  * Writes the agent to a directory: the launcher, package.json, and the modules and packages in a
- * few JavaScript files. The packages of {@link NOT_BUNDLED} must be in node_modules beside them.
- * The bundle loads a tenth of the source files at startup, and no types need stripping.
+ * few JavaScript files. The packages of {@link NOT_BUNDLED} must be in node_modules of that
+ * directory. At startup, Node.js then loads a tenth as many files, and strips no types.
  */
 export async function writeBundle(directory: string): Promise<void> {
   mkdirSync(directory, { recursive: true });
@@ -33,7 +33,7 @@ export async function writeBundle(directory: string): Promise<void> {
     target: 'node24',
     format: 'esm',
     external: [...NOT_BUNDLED],
-    // Needed by CommonJS packages.
+    // Bundled CommonJS packages call require().
     banner: {
       js: "import { createRequire as requireOf } from 'node:module'; const require = requireOf(import.meta.url);",
     },

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Checks the requirements of the demo and the tests in a temporary network namespace. If one is not
-# met, prints one sentence with the problem and its solution, and exits with status 1.
+# Checks the requirements of the demo and the tests in a temporary network namespace. If a
+# requirement is not met, prints one sentence with the problem and the solution, and exits with
+# status 1.
 set -eu
 
 namespace=portwide-check-$$

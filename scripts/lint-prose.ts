@@ -1,4 +1,4 @@
-/** Checks the prose of docs and sources: CONTRIBUTING.md, "Words". Arguments: paths, otherwise all. */
+/** Checks the prose of docs and sources: CONTRIBUTING.md, "Words". Arguments: files to check; none: all .md and .ts. */
 import { globSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { lintProse } from './prose/lint.ts';

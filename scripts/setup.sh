@@ -31,7 +31,7 @@ if [ -n "$missing" ]; then
   apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
-# Only promtool, which the tests use: installing its package would start a server.
+# Extract promtool, which the tests use, without installing its package: that would start a server.
 case " $* " in
   *" test "*)
     if ! command -v promtool >/dev/null 2>&1; then

@@ -7,9 +7,12 @@ export type NodePortSelection = readonly string[];
 
 /** The addresses of this node in one IP family. */
 export interface NodeAddresses {
-  /** All, sorted. */
+  /** All addresses of the node in this family, loopback addresses included. */
   readonly addresses: readonly string[];
-  /** The first address of the Node object in this family; without a Node object, every address but loopback ones. */
+  /**
+   * At most one address: the node IP from the configuration, otherwise the first address of the Node object in this
+   * family. If neither the configuration nor a Node object has addresses, all addresses except loopback addresses.
+   */
   readonly primary: readonly string[];
 }
 
@@ -20,7 +23,7 @@ export const LOOPBACK_CIDRS: Readonly<Record<IpFamily, string>> = {
 };
 
 /**
- * The selected addresses of one family, loopback addresses included.
+ * The selected addresses of one family, which may include loopback addresses.
  * @returns `all` if every address is selected, including addresses added later.
  */
 export function selectedAddresses(
@@ -40,12 +43,12 @@ export function selectedAddresses(
   ];
 }
 
-/** Whether the selection has an entry for the family. Without one the family is not restricted. */
+/** Whether an entry of the selection applies to the family. Otherwise the family is not restricted. */
 export function mentionsFamily(selection: NodePortSelection, family: IpFamily): boolean {
   return selection.includes('primary') || cidrsOf(selection, family).length > 0;
 }
 
-/** Whether the selection includes the loopback address, explicitly or through `all` or a larger CIDR. */
+/** Whether the selection includes the loopback address. True if the family is not restricted. */
 export function selectsLoopback(selection: NodePortSelection, family: IpFamily): boolean {
   if (!mentionsFamily(selection, family)) return true;
   return cidrsOf(selection, family).some((cidr) => cidrContains(cidr, loopbackAddress(family)));

@@ -16,7 +16,7 @@ import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
 
 /**
  * Resolves one served port to a Route.
- * @param refused keys of `VipConflicts.refusals`.
+ * @param refused the result of `VipConflicts.refusals`; only its keys are used.
  * @returns undefined if every VIP and the node port are refused.
  */
 export function resolveRoute(
@@ -85,7 +85,8 @@ function endpointPolicy(service: Service, external: boolean): EndpointPolicy {
   const internalLocal = service.internalTrafficPolicy === 'Local';
   const externalLocal = external && service.externalTrafficPolicy === 'Local';
   return {
-    // With externalTrafficPolicy Local, pods and the node itself still use all cluster endpoints.
+    // With externalTrafficPolicy Local, pods and the node itself still reach all endpoints of the cluster through
+    // external VIPs.
     usesCluster: !internalLocal || external,
     usesLocal: internalLocal || externalLocal,
     distribution: service.trafficDistribution,

@@ -3,15 +3,15 @@ import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 
-/** The ports of its VIPs that a Route serves. */
+/** The ports that a Route serves on its VIPs. */
 export type RouteMatch =
   | { readonly kind: 'port'; readonly protocol: Protocol; readonly port: number }
   | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
   | { readonly kind: 'all' };
 
 /**
- * One Service port (or all ports of a Service) in one IP family, resolved for this node. Backends get no other
- * information about Services. Immutable; Routes with equal fields are equal.
+ * One Service port (or all ports, or all port ranges, of a Service) in one IP family, resolved for this node. Proxy
+ * modes get no other information about served Services. Immutable; Routes with equal fields are equal.
  */
 export interface Route {
   /** Unique: Service key, port name, protocol and family. */
@@ -26,9 +26,9 @@ export interface Route {
   readonly clusterIP: string | undefined;
   readonly externalIPs: readonly string[];
   readonly loadBalancerIPs: readonly string[];
-  /** 0 for none; never set on an all-ports Route. */
+  /** 0 if there is none or it is refused. Always 0 for all ports and port ranges. */
   readonly nodePort: number;
-  /** `spec.healthCheckNodePort`, which the node itself answers (externalTrafficPolicy Local); 0 for none. */
+  /** `spec.healthCheckNodePort`, which the agent answers (externalTrafficPolicy Local); 0 for none. */
   readonly healthCheckNodePort: number;
 
   /** Sources that may use the load balancer VIPs: CIDRs of this family; undefined for all sources. */
@@ -42,7 +42,7 @@ export interface Route {
   readonly clusterEndpoints: readonly Endpoint[];
   /** Endpoints for traffic policy Local, in the same order. */
   readonly localEndpoints: readonly Endpoint[];
-  /** Whether any endpoint serves in the cluster, also if traffic policy Local excludes it on this node. */
+  /** Whether any endpoint in the cluster serves, even if traffic policy Local excludes the endpoint on this node. */
   readonly hasEndpointsAnywhere: boolean;
   /**
    * All endpoints that are ready or that serve while terminating, selected or not. UDP conntrack entries to

@@ -11,13 +11,13 @@ import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
 import type { RouteMatch } from './route.ts';
 
 /**
- * A request of one Service in one family: one for each listed port, or one for all ports or all ranges. VIPs
- * are not granted yet and endpoints are not selected yet.
+ * One listed port, all ports, or all port ranges of a Service in one family. VIPs are not granted yet and endpoints are
+ * not selected yet.
  */
 export interface ServedPort {
   /** Unique across Services and families; becomes `Route.id`. */
   readonly id: string;
-  /** `ns/name` or `ns/name:port`; kube-proxy's chain names contain its hash. */
+  /** `ns/name` or `ns/name:port`. kube-proxy's chain names contain a hash of this name and the protocol. */
   readonly name: string;
   readonly portName: string;
   readonly family: IpFamily;
@@ -41,8 +41,8 @@ export interface ServedService {
 const NOT_SERVED: ServedService = { ports: [], refusals: [], warnings: [] };
 
 /**
- * The ports of a Service to serve. Services of other proxies and headless Services have none, as in
- * kube-proxy. A refused Service has none either, not even its placeholder port.
+ * The ports of a Service to serve. As in kube-proxy, Services of other proxies, headless Services and ExternalName
+ * Services have no served ports. A refused Service has no served ports either, not even its placeholder port.
  */
 export function servedPorts(service: Service, allPortsEnabled: boolean): ServedService {
   if (service.otherProxy || service.headlessLabel) return NOT_SERVED;
@@ -110,7 +110,10 @@ function servedInFamily(
   }));
 }
 
-/** The load balancer IPs to serve. With ipMode Proxy traffic must go through the load balancer, so nodes do not. */
+/**
+ * The load balancer IPs to serve. With ipMode Proxy traffic must go through the load balancer, so nodes do not serve the
+ * load balancer IP.
+ */
 export function servedLoadBalancerIPs(service: Service): string[] {
   return service.loadBalancerIngress
     .filter((ingress) => ingress.ipMode === 'VIP')
@@ -120,7 +123,7 @@ export function servedLoadBalancerIPs(service: Service): string[] {
 /** @returns undefined if all sources of the family are allowed. */
 function sourceRanges(service: Service, family: IpFamily): readonly string[] | undefined {
   const ranges = service.loadBalancerSourceRanges.filter((cidr) => familyOf(cidr) === family);
-  // Like kube-proxy, do not restrict a family without a range of its own; see openFamilyWarning.
+  // Like kube-proxy, do not restrict a family for which no range is listed; see openFamilyWarning.
   if (ranges.length === 0 || ranges.some((cidr) => cidr.endsWith('/0'))) return undefined;
   return unique(ranges);
 }

@@ -8,17 +8,17 @@ import { grantKey } from './vip-conflicts.ts';
 export interface ServiceHealth {
   readonly serviceKey: ObjectKey;
   readonly family: IpFamily;
-  /** `spec.healthCheckNodePort`; 0 if the Service has none or no longer has one. */
+  /** `spec.healthCheckNodePort`; 0 if the Service does not have this port or has lost it. */
   readonly port: number;
   /** Number of ready endpoints of the family on this node; each address counts once. */
   readonly localEndpoints: number;
 }
 
 /**
- * The health check node ports of one Service, at most one entry per family. A family whose load balancer VIPs are
- * all refused on this node has no entry, because this node serves none of its traffic. A Service whose load
- * balancer has no VIP yet has an entry, as in kube-proxy.
- * @param refused keys of `VipConflicts.refusals`.
+ * The health check node ports of one Service, at most one per family. If all load balancer VIPs of a family are
+ * refused, the result omits the family, because this node serves none of its traffic. A family without load balancer
+ * VIPs is not omitted, as in kube-proxy.
+ * @param refused the result of `VipConflicts.refusals`; only its keys are used.
  */
 export function serviceHealth(
   serviceKey: ObjectKey,

@@ -1,4 +1,4 @@
-/** Warnings about Services that are served nevertheless, and about EndpointSlices that are not used. */
+/** Warnings about valid Services and EndpointSlices: not used, or in conflict with ports of the node. */
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
 import type { Route } from './route.ts';
@@ -12,11 +12,11 @@ export interface ServiceWarning {
   readonly sliceKey?: ObjectKey;
   /** The warning depends on this node; agents on other nodes may not give this warning. */
   readonly isOfThisNode?: true;
-  /** `field: problem; what to do` */
+  /** `field: problem; what to do`. Without a field if the problem is an endpoint. */
   readonly message: string;
 }
 
-/** A TCP port on which a program of this node listens. */
+/** A TCP port on which a program of the node listens, at least with a default configuration. */
 export interface NodeListener {
   /** Such as `ssh`. */
   readonly name: string;
@@ -24,11 +24,11 @@ export interface NodeListener {
   readonly isOnLoopbackOnly: boolean;
 }
 
-/** Most ports to list in a message. */
+/** Maximum number of ports to list in a message. */
 const MAX_LISTED_PORTS = 5;
 
 /**
- * Warns of Services and EndpointSlices that do not match, so that no endpoint is used. For manifests only, where
+ * Warns of Services without a cluster IP, and of EndpointSlices that match no Service port. For manifests only, where
  * all objects are read together. An API server sends Services and EndpointSlices in any order, and assigns
  * cluster IPs itself.
  * @param service undefined if the Service does not exist.
@@ -48,7 +48,7 @@ export function mismatchWarnings(
   if (service.clusterIPs.length === 0) {
     const nodePorts =
       service.type === 'ClusterIP' ? '' : ', not even on its node ports and load balancer IPs';
-    const message = `spec.clusterIPs: no cluster IP, so the Service is not served${nodePorts}; an API server assigns one, a manifest must set it`;
+    const message = `spec.clusterIPs: no cluster IP, so the Service is not served${nodePorts}; an API server assigns a cluster IP, but a manifest must set it`;
     return [{ serviceKey, message }];
   }
   // All-ports and port-range Services use every slice, whatever its ports.
@@ -77,7 +77,7 @@ function portMismatch(service: Service, slice: EndpointSlice): ServiceWarning | 
 }
 
 /**
- * Warns of Service ports that hide a listener of the node, such as ssh. Such Services are served nevertheless, as in
+ * Warns of Service ports that hide a listener of the node, such as ssh. The Services are served nevertheless, as in
  * kube-proxy.
  * @param isLoopbackServed whether node ports are served on the loopback address.
  */
@@ -109,7 +109,7 @@ export function listenerWarnings(
   return [...warnings.values()];
 }
 
-/** Warns of a host-network pod behind an all-ports VIP: the VIP then exposes the node's ssh and kubelet. */
+/** Warns if this node is an endpoint of an all-ports Service: the VIP then exposes the node's ssh and kubelet. */
 export function nodeEndpointWarnings(
   routes: Iterable<Route>,
   nodeAddresses: ReadonlySet<string>,

@@ -1,4 +1,4 @@
-/** VIP conflict resolution: which Service owns a VIP, a port of it, or a node port. */
+/** VIP conflict resolution: which Service owns a VIP, a port of a VIP, or a node port. */
 import type { ServiceRefusal } from '../api/all-ports.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
@@ -9,7 +9,7 @@ import type { ServedPort } from './served-ports.ts';
 /** The pseudo-VIP of node ports, per family: a dual-stack Service uses the same number in both families. */
 const nodePortsOf = (family: IpFamily) => `node port, ${family}`;
 
-/** Most ports to list in a message; the others are only counted. */
+/** Maximum number of ports to list in a message, which counts further ports. */
 const MAX_LISTED_PORTS = 5;
 
 /** The part of a match that decides which requests can conflict. */
@@ -40,13 +40,13 @@ interface Overlap {
 /**
  * Grants VIPs to Services.
  *
- * Requests for single ports, port ranges and all ports share a VIP by precedence. Overlapping requests of one
- * kind conflict: the older Service owns the VIP; the other is refused, and takes over when the owner is
- * deleted. A VIP that is an address of this node is refused to all-ports and port-range Services, because it
- * would cut off ssh and the kubelet.
+ * Requests of different kinds share a VIP: a listed port takes precedence over port ranges, and port ranges over all
+ * ports. Overlapping requests of one kind conflict: the older Service owns the VIP; the younger Service is refused,
+ * and takes over when the owner is deleted. A VIP that is an address of this node is refused to all-ports and
+ * port-range Services, because they would cut off ssh and the kubelet.
  */
 export class VipConflicts {
-  /** By `conflictScopeKey`, sorted by priority. Each port has its own key: a Service may list thousands. */
+  /** By `conflictScopeKey`, sorted by priority. Each port has its own key: a Service may list thousands of ports. */
   readonly #requestsByScope = new Map<string, readonly VipRequest[]>();
   readonly #requestsByService = new Map<ObjectKey, readonly VipRequest[]>();
   readonly #watchedPorts: readonly number[];
@@ -132,7 +132,7 @@ export class VipConflicts {
     return refused;
   }
 
-  /** The request that owns the VIP instead of this one; undefined if this one does. */
+  /** The request of another Service that wins against `request`; undefined if `request` owns the VIP. */
   #ownerOver(request: VipRequest): VipRequest | undefined {
     const conflicting = this.#requestsAt(conflictScopeKey(request.vip, request.match));
     if (request.match.kind !== 'ranges') return unlessSame(conflicting[0], request);

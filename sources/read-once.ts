@@ -8,7 +8,7 @@ import type { Resource } from './kubernetes/resources.ts';
 import { loadManifestDirectory } from './manifests/directory.ts';
 import { formatProblem } from './manifests/problem.ts';
 
-/** The source to read from. */
+/** The manifest directory or cluster to read from. */
 interface Origin extends ClusterOptions {
   /** A manifest directory; undefined to read from a cluster. */
   readonly manifests: string | undefined;
@@ -17,7 +17,7 @@ interface Origin extends ClusterOptions {
 /**
  * Reads all objects of the given resources from a manifest directory or a cluster.
  * @param report receives one line for each object that cannot be read.
- * @throws ManifestDirectoryError, ClusterConfigError, UserError
+ * @throws ManifestDirectoryError, ClusterConfigError; UserError if a request to the API server fails
  */
 export async function readOnce(
   { manifests, kubeconfig, master }: Origin,

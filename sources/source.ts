@@ -7,8 +7,9 @@ import type { Log } from '../process/log.ts';
 
 /**
  * Receives the objects of a source. The source calls `upsert` and `remove` for each change, and
- * `synced` once per kind after delivering everything that existed at start. The agent programs
- * nothing before all kinds are synced. All calls are synchronous and cheap.
+ * `synced` once per kind after delivering all objects that existed at start. A proxy mode, or network
+ * policy, programs nothing before all kinds that it needs are synced. All calls are synchronous and
+ * cheap.
  */
 export interface ObjectSink {
   upsert(object: ApiObject): void;
@@ -40,11 +41,11 @@ export type SourceLog = Pick<Log, 'info' | 'warn'>;
 /** A running source of objects. */
 export interface Source {
   /**
-   * Starts reading. Resolves after the initial list was delivered; updates continue in the
-   * background.
+   * Starts reading. Resolves after the initial objects of all kinds were delivered; updates continue
+   * in the background.
    */
   start(): Promise<void>;
   stop(): Promise<void>;
-  /** Number of objects that currently cannot be read, by kind; kinds without any are omitted. */
+  /** Number of objects that currently cannot be read, by kind; without kinds whose number is 0. */
   unreadable(): ReadonlyMap<string, number>;
 }

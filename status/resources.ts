@@ -1,19 +1,22 @@
 /** The resources of the status API, version 1, by path. */
 
+import { readFile } from 'node:fs/promises';
 import { canonicalAddress } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
-import type { EndpointStatus, RouteStatus, ServiceSummary } from './api/services.ts';
-import { NotFound, type ResourceRequest, type Resources } from './http/handler.ts';
+import type { PolicySummary } from './api/policies.ts';
+import type { ServiceSummary } from './api/services.ts';
+import { File, NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
-import { oneOf, parsed, readParameters } from './http/parameters.ts';
+import { oneOf, parsed } from './http/parameters.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
 import { serviceDetail } from './service-detail.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
 import { nodeStatus } from './views/node-status.ts';
+import { type PolicySources, policySummaries } from './views/policies.ts';
 import { serviceEndpoints, serviceRoutes, serviceSummary } from './views/services.ts';
 
 const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
@@ -27,46 +30,111 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 
 /** @param now milliseconds since 1970. */
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
+  const { table, policy } = sources;
   return {
-    '/api/v1/status': ({ query }) => {
-      readParameters(query, {});
-      return nodeStatus(sources, now());
-    },
-    '/api/v1/services': ({ query }) => listServices(sources, query),
-    '/api/v1/services/{namespace}/{name}': (request) => {
-      readParameters(request.query, {});
-      return serviceDetail(sources, inspectedService(sources, request));
-    },
-    '/api/v1/endpoints': async ({ query }) => {
-      const given = readParameters(query, { ...LIST, address: ADDRESS, family: FAMILY });
-      const { topology } = sources.table;
-      const endpoints = await collect(sources, given, (inspected) =>
-        serviceEndpoints(inspected, topology).filter(
-          ({ address, family }) =>
-            (given.address ?? address) === address && (given.family ?? family) === family,
-        ),
-      );
-      return pageOf<EndpointStatus>(endpoints, given);
-    },
-    '/api/v1/routes': async ({ query }) => {
-      const given = readParameters(query, { ...LIST, vip: ADDRESS, family: FAMILY });
-      const addresses = sources.nodeAddresses();
-      const routes = await collect(sources, given, (inspected) =>
-        serviceRoutes(inspected, addresses).filter(
-          ({ vip, family }) =>
-            (given.vip === undefined || given.vip === vip) && (given.family ?? family) === family,
-        ),
-      );
-      return pageOf<RouteStatus>(routes, given);
-    },
-    '/api/v1/diff': async ({ query }) => {
-      const given = readParameters(query, { ...PAGE_PARAMETERS, family: FAMILY });
-      const { objects, ...rest } = await compareWithKernel(sources, {
-        family: given.family,
-        service: undefined,
-      });
-      return { ...pageOf(objects, given), ...rest };
-    },
+    '/api/v1/status': resource({
+      summary: 'State of the agent and of its node',
+      response: 'NodeStatus',
+      parameters: {},
+      handle: () => nodeStatus(sources, now()),
+    }),
+    '/api/v1/services': resource({
+      summary: 'Services',
+      response: 'ServiceList',
+      parameters: {
+        ...LIST,
+        vip: ADDRESS,
+        state: oneOf<ServiceSummary['state']>('served', 'noEndpoints', 'refused', 'ignored'),
+        ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
+        sort: oneOf<keyof typeof SORTS>('name', 'age', 'endpoints'),
+      },
+      handle: async (given) => {
+        const summaries = await collect(sources, given, (inspected) => {
+          const summary = serviceSummary(inspected, table.topology);
+          const { state, portKind, vips } = summary;
+          return (given.state ?? state) === state &&
+            (given.ports ?? portKind) === portKind &&
+            (given.vip === undefined || vips.includes(given.vip))
+            ? [summary]
+            : [];
+        });
+        return pageOf(summaries.sort(SORTS[given.sort ?? 'name']), given);
+      },
+    }),
+    '/api/v1/services/{namespace}/{name}': resource({
+      summary: 'One Service: objects, decisions, problems, and its objects in the kernel',
+      response: 'ServiceDetail',
+      parameters: {},
+      handle: (_, request) => serviceDetail(sources, inspectedService(sources, request)),
+    }),
+    '/api/v1/endpoints': resource({
+      summary: 'Endpoints, and why this node uses each or not',
+      response: 'EndpointList',
+      parameters: { ...LIST, address: ADDRESS, family: FAMILY },
+      handle: async (given) => {
+        const endpoints = await collect(sources, given, (inspected) =>
+          serviceEndpoints(inspected, table.topology).filter(
+            ({ address, family }) =>
+              (given.address ?? address) === address && (given.family ?? family) === family,
+          ),
+        );
+        return pageOf(endpoints, given);
+      },
+    }),
+    '/api/v1/routes': resource({
+      summary: 'VIPs and node ports, and where packets to them go',
+      response: 'RouteList',
+      parameters: { ...LIST, vip: ADDRESS, family: FAMILY },
+      handle: async (given) => {
+        const addresses = sources.nodeAddresses();
+        const routes = await collect(sources, given, (inspected) =>
+          serviceRoutes(inspected, addresses).filter(
+            ({ vip, family }) =>
+              (given.vip === undefined || given.vip === vip) && (given.family ?? family) === family,
+          ),
+        );
+        return pageOf(routes, given);
+      },
+    }),
+    ...(policy === undefined ? {} : policyResources(policy)),
+    '/api/v1/diff': resource({
+      summary: 'Objects in the kernel that are not as they should be',
+      response: 'KernelDiff',
+      parameters: { ...PAGE_PARAMETERS, family: FAMILY },
+      handle: async (given) => {
+        const scope = { family: given.family, service: undefined };
+        const { objects, ...rest } = await compareWithKernel(sources, scope);
+        return { ...pageOf(objects, given), ...rest };
+      },
+    }),
+    '/api/v1/openapi.json': resource({
+      summary: 'This description',
+      response: undefined,
+      parameters: {},
+      handle: async () => {
+        const content = await readFile(new URL('openapi.json', import.meta.url));
+        return new File({ type: 'application/json', content });
+      },
+    }),
+  };
+}
+
+function policyResources(policy: PolicySources): Resources {
+  return {
+    '/api/v1/policies': resource({
+      summary: 'Network policies in order of evaluation; only with --network-policy',
+      response: 'PolicyList',
+      parameters: {
+        ...PAGE_PARAMETERS,
+        namespace: NAMESPACE,
+        state: oneOf<PolicySummary['state']>('ok', 'faulty'),
+      },
+      handle: (given) => {
+        const isSelected = ({ namespace, state }: PolicySummary) =>
+          (given.namespace ?? namespace) === namespace && (given.state ?? state) === state;
+        return pageOf(policySummaries(policy).filter(isSelected), given);
+      },
+    }),
   };
 }
 
@@ -76,27 +144,6 @@ const SORTS = {
   age: (a: ServiceSummary, b: ServiceSummary) => compareText(a.created ?? '', b.created ?? ''),
   endpoints: (a: ServiceSummary, b: ServiceSummary) => b.endpoints.ready - a.endpoints.ready,
 } as const;
-
-async function listServices(sources: StatusSources, query: URLSearchParams) {
-  const given = readParameters(query, {
-    ...LIST,
-    vip: ADDRESS,
-    state: oneOf<ServiceSummary['state']>('served', 'noEndpoints', 'refused', 'ignored'),
-    ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
-    sort: oneOf<keyof typeof SORTS>('name', 'age', 'endpoints'),
-  });
-  const { topology } = sources.table;
-  const summaries = await collect(sources, given, (inspected) => {
-    const summary = serviceSummary(inspected, topology);
-    const { state, portKind, vips } = summary;
-    return (given.state ?? state) === state &&
-      (given.ports ?? portKind) === portKind &&
-      (given.vip === undefined || vips.includes(given.vip))
-      ? [summary]
-      : [];
-  });
-  return pageOf(summaries.sort(SORTS[given.sort ?? 'name']), given);
-}
 
 /** Walks the Services that the parameters select, in order of their keys, and gives the event loop its turns. */
 async function collect<Item>(

@@ -1,7 +1,7 @@
 /**
- * The rate-limited sync loop of each proxy mode and IP family, of network policy, and of the rules
- * for the DNS queue. The folder sync/ contains the parts of reconciliation: loop, serial queue,
- * timers, time slices.
+ * The rate-limited sync loop of each proxy mode and IP family, of network policy, of the rules for
+ * the DNS queue, and of the watch of node addresses. The folder sync/ contains the parts of
+ * reconciliation: loop, backoff, serial queue, timers, time slices.
  */
 import { type Backoff, backoffMs } from './backoff.ts';
 import type { Timers } from './timers.ts';
@@ -11,8 +11,8 @@ export interface LoopOptions {
    * Runs one sync. If it rejects, the next run is a full sync after the backoff.
    * @param full Compare everything with the kernel: its state is unknown, or a periodic full sync
    * is due.
-   * @returns duration in milliseconds, or undefined if there was nothing to do. Such a run does not
-   * count against `minPeriod`, and a full sync remains due.
+   * @returns duration in milliseconds, or undefined if there was nothing to do. A run with nothing
+   * to do does not count against `minPeriod`, and a full sync that was due remains due.
    */
   readonly run: (full: boolean) => Promise<number | undefined>;
   /**
@@ -36,7 +36,7 @@ export interface LoopOptions {
  * full sync.
  */
 export interface DriftCheck {
-  /** Milliseconds between two driftCheck. */
+  /** Milliseconds between the end of a drift check and the next drift check. */
   readonly period: number;
   /**
    * Finds missing rules by a cheap check, which does not find every change.
@@ -44,8 +44,8 @@ export interface DriftCheck {
    */
   findDrift(): Promise<string | undefined>;
   /**
-   * Whether notifications report all external changes. A periodic full sync then has little to
-   * find.
+   * Whether the kernel's notifications report all external changes. Periodic full syncs are then
+   * rare.
    */
   watchesChanges(): boolean;
   /** Called after each completed check, with or without drift. */
@@ -57,11 +57,11 @@ export interface DriftCheck {
 
 /** Runs that may follow each other immediately, as in kube-proxy. */
 const BURST = 2;
-/** Milliseconds between two periodic full syncs, as in kube-proxy. */
+/** Maximum milliseconds between two periodic full syncs, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
 /**
- * Without change notifications, periodic full syncs run more often than FULL_SYNC_PERIOD, as long
- * as they take less than 1/FULL_SYNC_SHARE of the time. Other changes wait while a full sync runs.
+ * Without change notifications, the next periodic full sync is due after FULL_SYNC_SHARE times the
+ * duration of the last full sync, at most FULL_SYNC_PERIOD. Changes wait while a full sync runs.
  */
 const FULL_SYNC_SHARE = 100;
 /**
@@ -70,9 +70,9 @@ const FULL_SYNC_SHARE = 100;
 const RESYNC_PERIOD = 1000;
 
 /**
- * Runs one sync at a time, on request. An idle loop runs immediately; under load it runs about once
- * per `minPeriod`. After a failure it retries with backoff. A request during a run causes another
- * run, so no request is lost. Works like kube-proxy's BoundedFrequencyRunner.
+ * Runs one sync at a time, on request. An idle loop runs after `delay`; under load it runs about
+ * once per `minPeriod`. After a failure it retries with backoff. A request during a run causes
+ * another run, so no request is lost. Works like kube-proxy's BoundedFrequencyRunner.
  */
 export class Loop {
   readonly #options: LoopOptions;
@@ -104,7 +104,7 @@ export class Loop {
     this.#scheduleDriftCheck();
   }
 
-  /** Requests a run. @param options.urgent Ignore `minPeriod` and the backoff. */
+  /** Requests a run. @param options.urgent Ignore `minPeriod`, `delay` and the backoff. */
   request(options: { urgent?: boolean } = {}): void {
     this.#requested = true;
     if (options.urgent === true) {
@@ -116,8 +116,8 @@ export class Loop {
   }
 
   /**
-   * Reacts to an external change of the rules: an urgent full sync runs now, or RESYNC_PERIOD after
-   * the last resync.
+   * Reacts to an external change of the rules: an urgent full sync runs now, but not earlier than
+   * RESYNC_PERIOD after the last resync.
    */
   resync(): void {
     const { timers } = this.#options;
@@ -131,8 +131,8 @@ export class Loop {
   }
 
   /**
-   * Checks for drift now, and requests a full sync if there is any or a periodic one is due. Does
-   * nothing before the first full sync.
+   * Requests a full sync if a periodic full sync is due. Otherwise checks for drift, and requests a
+   * full sync if the check finds drift. Does nothing before the first full sync.
    */
   async checkDrift(): Promise<void> {
     const { driftCheck, timers } = this.#options;
@@ -151,7 +151,7 @@ export class Loop {
     }
   }
 
-  /** Prevents further runs. Resolves when the current run has ended. */
+  /** Prevents further runs. Resolves when the current run and drift check have ended. */
   async stop(): Promise<void> {
     const { timers } = this.#options;
     this.#stopped = true;
@@ -187,7 +187,8 @@ export class Loop {
     this.#full = false;
     const tokens = this.#availableTokens();
     const start = timers.now();
-    // Read before the run: changes made before the subscription are found by the next full sync.
+    // Read before the run: if notifications start during the run, an external change before their
+    // start may be missed, so the next periodic full sync must be soon.
     const watchesChanges = driftCheck?.watchesChanges() === true;
     try {
       const duration = await run(full);
@@ -195,10 +196,10 @@ export class Loop {
       else {
         this.#tokens = Math.max(tokens - 1, 0);
         this.#tokensAt = start;
-        const rest = watchesChanges
+        const untilNextFull = watchesChanges
           ? FULL_SYNC_PERIOD
           : Math.min(duration * FULL_SYNC_SHARE, FULL_SYNC_PERIOD);
-        if (full) this.#nextFull = timers.now() + rest;
+        if (full) this.#nextFull = timers.now() + untilNextFull;
       }
       this.#failures = 0;
     } catch {
@@ -212,7 +213,7 @@ export class Loop {
     if (this.#requested) this.#schedule();
   }
 
-  /** Checks run separately from syncs, because a check takes minutes if a command hangs. */
+  /** Drift checks run separately from syncs: a check takes minutes if a command hangs. */
   #scheduleDriftCheck(): void {
     const { driftCheck, timers } = this.#options;
     if (driftCheck === undefined || this.#stopped) return;

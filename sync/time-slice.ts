@@ -9,7 +9,7 @@ const SLICE = 8;
  */
 const STEPS_PER_CLOCK_READ = 16;
 
-/** A time slice. Call after each step: `if (slice.isOver()) await slice.yield();` */
+/** A time slice of a long computation. After each step: `if (slice.isOver()) await slice.yield();` */
 export class TimeSlice {
   #start = performance.now();
   #steps = 0;

@@ -11,7 +11,7 @@ export interface Timers {
  */
 const MAX_DELAY = 2 ** 31 - 1;
 
-/** The timers of Node. A timer of more than 24 days fires early. */
+/** Node's timers and monotonic clock. A timer of more than 24 days fires early. */
 export const systemTimers: Timers = {
   now: () => performance.now(),
   set: (callback, milliseconds) => {
@@ -26,7 +26,7 @@ export const systemTimers: Timers = {
   clear: (handle) => (handle as (() => void) | undefined)?.(),
 };
 
-/** Calls `callback` every `period` milliseconds. @returns a function that stops it. */
+/** Calls `callback` every `period` milliseconds. @returns a function that stops the calls. */
 export function callPeriodically(timers: Timers, period: number, callback: () => void): () => void {
   let handle: unknown;
   const next = () => {

@@ -10,6 +10,7 @@ import type { DnsMetrics } from '../../metrics/dns.ts';
 import { UserError } from '../../process/errors.ts';
 
 /**
+ * Creates the forwarder, with its cache and its upstream resolvers.
  * @param isSelf whether a resolver is this server, which would be a forwarding loop.
  * @returns undefined if forwarding is disabled.
  * @throws UserError if the resolvers cannot be read.

@@ -29,7 +29,8 @@ function listenAdvice(code: string, port: number): string {
 
 /**
  * Starts listening. For `0.0.0.0` and `::`, watches the addresses of the host.
- * @throws UserError if an explicit address cannot be bound, or no address at all.
+ * @returns a handle whose `close` stops listening and watching.
+ * @throws UserError if an explicit address cannot be bound, or if no address can be bound.
  */
 export async function listen(
   { bindAddress, port }: DnsOptions,

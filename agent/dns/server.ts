@@ -19,13 +19,13 @@ import { checkSource, createSource } from '../source.ts';
 import { createForwarding } from './forward.ts';
 import { listen } from './listen.ts';
 
-/** Milliseconds to drain pending queries: a second more than the timeout of an upstream query. */
+/** Milliseconds to drain pending queries: a second more than the deadline of a forwarded query. */
 const DRAIN_LIMIT = 6000;
 /** Rate limit of log lines about internal errors, which every query may hit: milliseconds between two lines. */
 const ERROR_LOG_PERIOD = 10_000;
 
 /**
- * Runs the DNS server until SIGTERM or SIGINT, and for `--lameduck` after it.
+ * Runs the DNS server until SIGTERM or SIGINT, and for `--lameduck` after the signal.
  * @throws UserError if the server cannot start.
  */
 export async function runDnsServer(options: DnsOptions, log: Logger): Promise<void> {
@@ -37,7 +37,10 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   const zone = new Zone({
     clusterDomain: domain,
     onProblem: ({ object, field, reason }) =>
-      log.warn({ object, field, reason }, 'no DNS record for this object'),
+      log.warn(
+        { object, field, reason },
+        'a DNS record is missing, because its name or target is invalid',
+      ),
     // The control plane's clock may be ahead.
     onEndpoints: (time) => metrics.programmed(Math.max(0, Date.now() - time) / 1000),
   });

@@ -60,9 +60,9 @@ const FILTER_IP_DST = 2;
 const FILTER_PROTO_NUM = 8;
 
 /**
- * The payload of a dump request. If the filter has conditions besides the family, includes a kernel
- * filter. IPv6 destinations are filtered only when reading: the kernel inverts the comparison and
- * would return all other entries (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
+ * The payload of a dump request. With `kernelFilter`, the kernel filters by protocol and IPv4
+ * destination. Only `entryReader` filters by IPv6 destination: the kernel inverts that comparison
+ * and would return all other entries (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
  */
 export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer {
   const { family, protocol } = filter;
@@ -86,8 +86,8 @@ export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer 
 }
 
 /**
- * The payload that deletes one entry. It always has a tuple: without one, the kernel would flush
- * the whole table.
+ * The payload that deletes one entry. It always contains a tuple: without a tuple, the kernel would
+ * flush the whole conntrack table.
  */
 export function deletePayload(entry: ConntrackEntry): Buffer {
   const tuple = tupleAttributes({
@@ -108,7 +108,7 @@ export function deletePayload(entry: ConntrackEntry): Buffer {
  * Returns a reader for the entries of one dump. It formats addresses only of entries that match the
  * filter.
  * @returns (the reader) undefined for an entry that does not match.
- * @throws MalformedMessage (the reader)
+ * @throws RangeError for a destination of the other family; MalformedMessage (the reader).
  */
 export function entryReader(filter: EntryFilter): (payload: Buffer) => ConntrackEntry | undefined {
   const format = addressFormatter();
@@ -147,7 +147,11 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
   };
 }
 
-/** Compares addresses as bytes, at a tenth of the cost of formatting them as text. */
+/**
+ * Returns a function that reports whether a received entry matches the filter. It compares
+ * addresses as bytes, at a tenth of the cost of formatting them as text.
+ * @throws RangeError for a destination of the other family.
+ */
 function byteFilter({
   family,
   protocol,

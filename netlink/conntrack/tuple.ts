@@ -29,8 +29,9 @@ const icmpIds = new Map([
 ]);
 
 /**
- * A received tuple, with addresses as offsets. As in struct nf_conntrack_tuple of the kernel, the
- * ICMP ID is in the source port, type and code are in the destination port.
+ * A received tuple, with addresses as offsets into the message. As in struct nf_conntrack_tuple of
+ * the kernel, the source port contains the ICMP ID, and the destination port the ICMP type and
+ * code.
  */
 export type Tuple = ReturnType<typeof emptyTuple>;
 
@@ -48,7 +49,7 @@ export function emptyTuple() {
   };
 }
 
-/** A tuple to send. Undefined fields are omitted; filters use this. */
+/** A tuple to send. Undefined fields are omitted, because a dump filter has only some fields. */
 interface TupleText {
   readonly src: string | undefined;
   readonly dst: string | undefined;
@@ -57,7 +58,8 @@ interface TupleText {
 }
 
 /**
- * Reads a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY into `tuple`, which may be reused.
+ * Reads a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
+ * @param tuple Receives the fields; must come from `emptyTuple`.
  * @throws MalformedMessage
  */
 export function readTuple(bytes: Buffer, start: number, end: number, tuple: Tuple): void {

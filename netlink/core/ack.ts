@@ -1,4 +1,7 @@
-/** Decodes acks and extended acks: the reply to a request without data, and the end of a dump. */
+/**
+ * Decodes acks and extended acks. The kernel sends an ack in reply to a request that returns no
+ * data, and at the end of a dump.
+ */
 import { align, readAttributes } from './attribute.ts';
 import { type ExtendedAck, MalformedMessage } from './error.ts';
 import { readU32 } from './host-order.ts';
@@ -6,8 +9,8 @@ import { type NetlinkMessage, NLMSG_ERROR, NLMSG_HDRLEN } from './message.ts';
 import { readText } from './text.ts';
 
 /**
- * Flags of an NLMSG_ERROR (linux/netlink.h): the payload of the request is omitted; attributes
- * follow.
+ * Flags of an NLMSG_ERROR (linux/netlink.h). CAPPED: the kernel omits the payload of the request.
+ * ACK_TLVS: attributes follow.
  */
 const NLM_F_CAPPED = 0x100;
 const NLM_F_ACK_TLVS = 0x200;
@@ -16,7 +19,7 @@ const NLMSGERR_ATTR_MSG = 1;
 const NLMSGERR_ATTR_OFFS = 2;
 
 export interface Ack {
-  /** Positive; 0 for success. */
+  /** Positive error number; 0 for success. */
   readonly errno: number;
   readonly extendedAck: ExtendedAck | undefined;
 }

@@ -53,13 +53,14 @@ export function writeAddress(bytes: Buffer, address: string, start: number): num
 }
 
 /**
- * @returns text as from `canonicalAddress`. Unlike that function it also formats IPv4-mapped IPv6.
+ * Formats the bytes between two offsets as `canonicalAddress` does. It also formats IPv4-mapped
+ * IPv6 addresses, which `canonicalAddress` rejects.
  */
 export type AddressFormatter = (bytes: Buffer, start: number, end: number) => string;
 
 /**
- * Returns a formatter for one dump. Formatting IPv6 takes microseconds and dumps repeat their
- * addresses, so the formatter caches its results.
+ * Returns a formatter for one dump. Formatting an IPv6 address takes microseconds, and a dump
+ * contains the same addresses many times, so the formatter caches IPv6 texts.
  * @throws MalformedMessage (the formatter) for a length other than 4 or 16 bytes.
  */
 export function addressFormatter(): AddressFormatter {

@@ -7,11 +7,12 @@ import { writeU16 } from './host-order.ts';
 
 const FIRST_CAPACITY = 2048;
 
-/** Writes without bounds checks. Call `reserve` first. */
+/** A growing buffer of attributes. Only `reserve` grows it: call `reserve` before writing. */
 export class AttributeWriter {
   bytes = Buffer.allocUnsafe(FIRST_CAPACITY);
   length = 0;
 
+  /** Makes room for `more` bytes. */
   reserve(more: number): void {
     const needed = this.length + more;
     if (needed <= this.bytes.length) return;
@@ -28,10 +29,12 @@ export class AttributeWriter {
     return start;
   }
 
+  /** Ends a nested attribute: writes its length. @param start From `open`. */
   close(start: number): void {
     writeU16(this.bytes, this.length - start, start);
   }
 
+  /** Writes an attribute and its padding. */
   value(type: number, value: Buffer): void {
     writeU16(this.bytes, NLA_HDRLEN + value.length, this.length);
     writeU16(this.bytes, type, this.length + 2);

@@ -7,8 +7,8 @@ import type { NetlinkSocket } from './socket.ts';
 
 /**
  * Limits of one batch. Beyond 128 KiB some kernels cannot allocate a contiguous buffer
- * (user-mode-linux: EMSGSIZE). Even if the kernel refuses every message, the error replies fit the
- * receive buffer.
+ * (user-mode-linux: EMSGSIZE). If the kernel refuses all messages of a batch, the error replies
+ * still fit into the receive buffer.
  */
 const MAX_BYTES = 64 * 1024;
 const MAX_MESSAGES = 500;
@@ -20,12 +20,12 @@ export interface RefusedItem<T> {
 }
 
 /**
- * Sends one message per item, in order, in as many batches as needed. Each batch is sent from the
- * thread pool, and the event loop gets a turn between batches. Messages are encoded just before
- * they are sent, and encoding yields too: 500 IPVS messages took 5 ms in user-mode-linux, 230 ms
- * with cold code.
- * @param weigh Work that an item causes in the kernel, and the maximum per batch.
- * @param slice Also ends a batch; replaced by tests.
+ * Sends one message per item, in order, in batches. The thread pool sends each batch, so the event
+ * loop gets a turn between batches. Messages are encoded just before they are sent. A batch ends
+ * early when its time slice is over: encoding 500 IPVS messages took 5 ms in user-mode-linux, and
+ * 230 ms with cold code.
+ * @param weigh The work that an item causes in the kernel, and the maximum work per batch.
+ * @param slice Tests replace it.
  * @returns the refused items, in order. All other items were applied.
  * @throws NetlinkError if the outcome of a batch is unknown. Later batches are not sent.
  */
@@ -59,10 +59,12 @@ function* batches<T>(
   let weight = 0;
   for (const item of items) {
     const request = encode(item);
-    const own = weigh.of(item);
+    const itemWeight = weigh.of(item);
     const length = NLMSG_HDRLEN + align(request.payload.length);
     const isFull =
-      bytes + length > MAX_BYTES || weight + own > weigh.max || batch.length === MAX_MESSAGES;
+      bytes + length > MAX_BYTES ||
+      weight + itemWeight > weigh.max ||
+      batch.length === MAX_MESSAGES;
     if ((isFull || slice.isOver()) && batch.length > 0) {
       yield batch;
       batch = [];
@@ -72,7 +74,7 @@ function* batches<T>(
     }
     batch.push(request);
     bytes += length;
-    weight += own;
+    weight += itemWeight;
   }
   if (batch.length > 0) yield batch;
 }

@@ -1,4 +1,4 @@
-/** Receives one datagram from a netlink socket and splits it into messages. */
+/** Receive buffers of netlink sockets, and the messages of a received datagram. */
 import { EINTR, EMSGSIZE, NetlinkError } from './error.ts';
 import { readU32 } from './host-order.ts';
 import { type NetlinkMessage, NLMSG_PID_OFFSET, readMessages } from './message.ts';
@@ -30,7 +30,8 @@ export function newReceiveBuffer(): ReceiveBuffer {
 }
 
 /**
- * Reads the messages of a datagram, as views of the buffer; none if the call was interrupted.
+ * Reads the messages of a datagram, as views of the buffer. Returns none if the receive call was
+ * interrupted or if a process sent the datagram instead of the kernel.
  * @param result Result of the receive call: the length of the datagram or a negative errno.
  * @throws NetlinkError, MalformedMessage
  */
@@ -43,7 +44,10 @@ export function readDatagram(
   if (result < 0) throw new NetlinkError(operation, -result);
   // With MSG_TRUNC the result is the true length.
   if (result > CAPACITY)
-    throw new NetlinkError(`${operation}: datagram of ${result} bytes`, EMSGSIZE);
+    throw new NetlinkError(
+      `${operation}: datagram of ${result} bytes, buffer of ${CAPACITY} bytes`,
+      EMSGSIZE,
+    );
   // Other processes may also send to this socket. The port ID of the kernel is 0.
   if (readU32(from.sender, SOCKADDR_NL_PORT_ID) !== 0) return [];
   return readMessages(from.bytes.subarray(0, result));

@@ -10,11 +10,11 @@ export const NETLINK_NETFILTER = 12;
 export const NETLINK_GENERIC = 16;
 
 export interface SocketOptions {
-  /** Size of the receive buffer in bytes. */
+  /** Size of the receive buffer in bytes. Default: 4 MiB. */
   readonly receiveBuffer?: number;
-  /** Size of the largest batch in bytes. */
+  /** Size of the largest batch in bytes. Default: 4 MiB. */
   readonly sendBuffer?: number;
-  /** Milliseconds until a request, a batch or one part of a dump fails. */
+  /** Milliseconds to wait for each reply, or for each part of a dump. Default: 30,000. */
   readonly timeout?: number;
   /**
    * NETLINK_NO_ENOBUFS: drop messages without an error, for sockets where a lost message does no
@@ -67,8 +67,8 @@ export function openDescriptor(protocol: number, options: SocketOptions): number
 }
 
 /**
- * The port ID that the kernel assigned: the address of the socket among the netlink sockets of its
- * network namespace.
+ * The port ID that the kernel assigned: it identifies the socket among the sockets of the same
+ * netlink protocol in the network namespace.
  * @throws NetlinkError
  */
 export function portIdOf(fd: number): number {
@@ -86,7 +86,10 @@ export function joinGroup(fd: number, group: number): void {
   checkResult(`join netlink multicast group ${group}`, result);
 }
 
-/** The FORCE variant exceeds net.core.rmem_max and wmem_max, but needs CAP_NET_ADMIN. */
+/**
+ * Sets the size of a socket buffer. The FORCE option may exceed net.core.rmem_max and wmem_max, but
+ * needs CAP_NET_ADMIN; without it the kernel limits the size.
+ */
 function setBuffer(fd: number, force: number, plain: number, bytes: number): void {
   if (setOption(fd, SOL_SOCKET, force, bytes) < 0) setOption(fd, SOL_SOCKET, plain, bytes);
 }

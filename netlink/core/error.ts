@@ -12,7 +12,10 @@ export interface ExtendedAck {
   readonly offset: number | undefined;
 }
 
-/** A failed netlink operation: the kernel refused it, or it did not reach the kernel. */
+/**
+ * A failed netlink operation: the kernel refused it, it did not reach the kernel, or its outcome is
+ * unknown (ENOBUFS, ETIMEDOUT).
+ */
 export class NetlinkError extends Error {
   override readonly name = 'NetlinkError';
   /** Positive error number from errno.h, or of ipset (linux/netfilter/ipset/ip_set.h). */
@@ -42,14 +45,14 @@ export function hasErrno(error: unknown, ...errnos: readonly number[]): boolean 
 }
 
 /**
- * Copies an error and replaces its operation, the number of a message type, by a more specific
- * operation.
+ * Copies an error with a more specific operation, such as `ipset destroy NAME` instead of the
+ * number of a message type.
  */
 export function relabelError(operation: string, cause: NetlinkError): NetlinkError {
   return new NetlinkError(operation, cause.errno, cause.extendedAck, { cause });
 }
 
-/** Replaces the operation of a NetlinkError, as `relabelError` does. */
+/** Replaces the operation if `work` rejects with a NetlinkError, as `relabelError` does. */
 export async function labelErrors<T>(operation: string, work: Promise<T>): Promise<T> {
   try {
     return await work;
@@ -58,7 +61,7 @@ export async function labelErrors<T>(operation: string, work: Promise<T>): Promi
   }
 }
 
-/** Maps one error number to undefined, such as ENOENT for an object that does not exist. */
+/** Resolves to undefined if `work` rejects with this error number, such as ENOENT. */
 export async function undefinedOnErrno<T>(work: Promise<T>, errno: number): Promise<T | undefined> {
   try {
     return await work;
@@ -68,7 +71,10 @@ export async function undefinedOnErrno<T>(work: Promise<T>, errno: number): Prom
   }
 }
 
-/** A message from the kernel whose content does not match its declared lengths. */
+/**
+ * A message from the kernel that cannot be decoded: a length is wrong, an attribute is missing, or
+ * a value is unknown.
+ */
 export class MalformedMessage extends Error {
   override readonly name = 'MalformedMessage';
 }
@@ -120,7 +126,7 @@ export const NO_SUBSYSTEM_ERRNOS = [EPROTONOSUPPORT, EINVAL] as const;
 /** The kernel lacks the type of the ipset or the requested revision. */
 export const IPSET_ERR_FIND_TYPE = 4098;
 
-/** Aliases of other error names. The kernel sources use the other names. */
+/** Names that the kernel sources do not use: aliases of EAGAIN and EOPNOTSUPP. */
 const aliases = new Set(['EWOULDBLOCK', 'ENOTSUP']);
 
 const names = new Map<number, string>([
@@ -130,9 +136,10 @@ const names = new Map<number, string>([
   [524, 'ENOTSUPP'],
 ]);
 /**
- * Numbers above MAX_ERRNO (4095) are ipset's own. Those from 4352 on depend on the type of the set.
- * The names below apply to the hash types (ip_set_hash.h). Bitmap types use them for values out of
- * range, which a bitmap of all ports cannot have. list:set uses them too.
+ * ipset error numbers, above MAX_ERRNO (4095). The meaning of a number from 4352 on depends on the
+ * type of the set. The names below are the names for hash types (ip_set_hash.h). Bitmap types use
+ * 4352 and 4353 for values out of range, which a bitmap of all ports cannot have. list:set gives
+ * the numbers other meanings.
  */
 const ipsetErrors: readonly [first: number, names: readonly string[]][] = [
   [

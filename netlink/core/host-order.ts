@@ -24,7 +24,7 @@ export function writeU32(bytes: Buffer, value: number, offset: number): void {
   else bytes.writeUInt32BE(value, offset);
 }
 
-/** A u16 in host order, such as an attribute value. `alloc` would cost three times as much. */
+/** A u16 in host order, such as an attribute value. `Buffer.alloc` would take three times as long. */
 export function u16(value: number): Buffer {
   const bytes = Buffer.allocUnsafe(2);
   writeU16(bytes, value, 0);

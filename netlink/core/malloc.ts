@@ -3,9 +3,9 @@ import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 
 /**
- * Returns free pages of libc's heap to the kernel (malloc_trim). After a burst of queries most of
- * the heap is free, but not at its end. Takes a millisecond.
- * @returns false if libc lacks the function (musl).
+ * Returns free pages of libc's heap to the kernel (malloc_trim). After a burst of work most of the
+ * heap is free, but libc by itself returns only free pages at its end. Takes a millisecond.
+ * @returns false if libc lacks malloc_trim (musl).
  */
 export function trimHeap(): boolean {
   trim ??= load();

@@ -38,11 +38,14 @@ export interface NetlinkMessage {
   readonly type: number;
   readonly flags: number;
   /**
-   * The sequence number of the request that this message answers. For a notification: that of the
-   * request that caused it.
+   * The sequence number of the request that this message answers. For a notification: the sequence
+   * number of the request that caused the change.
    */
   readonly sequence: number;
-  /** For a notification: port ID of the socket whose request caused it, 0 for the kernel itself. */
+  /**
+   * For a notification: port ID of the socket whose request caused the change; 0 if the kernel
+   * itself made the change.
+   */
   readonly portId: number;
   /** A view of the receive buffer. Copy it to keep it beyond the callback. */
   readonly payload: Buffer;
@@ -69,7 +72,7 @@ export function encodeMessages(requests: readonly NetlinkRequest[], sequence: nu
   return packed.bytes;
 }
 
-/** Packs messages for one send. */
+/** Packs messages for one send, without sequence numbers. */
 export function packMessages(requests: readonly NetlinkRequest[]): PackedMessages {
   let length = 0;
   for (const { payload } of requests) length += NLMSG_HDRLEN + align(payload.length);
@@ -125,8 +128,7 @@ export function readMessages(bytes: Buffer): NetlinkMessage[] {
       portId: readU32(bytes, offset + NLMSG_PID_OFFSET),
       payload: bytes.subarray(offset + NLMSG_HDRLEN, offset + length),
     });
-    // Do not use `align`: above 2^31 its result is negative, and the loop would never end.
-    offset += Math.ceil(length / 4) * 4;
+    offset += align(length);
   }
   return messages;
 }

@@ -1,7 +1,7 @@
 /**
- * The netlink socket: requests, batches, transactions, dumps and multicast subscriptions. The
- * folder netlink/ talks netlink to the kernel. core/ contains the code that all protocols share;
- * each protocol has a folder of its own.
+ * The netlink socket: requests, batches, transactions, dumps and multicast subscriptions. Folder
+ * netlink/ contains the agent's netlink client: core/ is shared, and each netlink protocol has its
+ * own folder.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { SerialQueue } from '../../sync/serial-queue.ts';
@@ -40,7 +40,7 @@ export interface RefusedMessage {
   readonly error: NetlinkError;
 }
 
-/** Converts a message to a result; undefined omits it. */
+/** Converts a message to a result; undefined omits the message from the results. */
 type MessagePicker<T> = (message: NetlinkMessage) => T | undefined;
 
 const DUMP_ATTEMPTS = 5;
@@ -52,9 +52,9 @@ const TIME_SLICE = 8;
  * requests, one at a time, or a subscription. It never serves both: an overrun by notifications
  * would lose replies.
  *
- * The kernel executes requests and batches inside send, and dumps inside recv, for as long as the
- * table takes. Both calls therefore run in the thread pool. The socket is nonblocking, so neither
- * ever waits there.
+ * The kernel executes requests and batches inside send, and dumps inside recv, which may take
+ * seconds for a large table. These calls therefore run in the thread pool. The socket is
+ * nonblocking, so no call waits there for a reply.
  */
 export class NetlinkSocket {
   /** The port ID of the socket. Notifications caused by its requests carry it (nlmsg_pid). */
@@ -213,7 +213,11 @@ export class NetlinkSocket {
     if (this.#closed !== undefined) throw new NetlinkError('netlink socket closed', ECANCELED);
   }
 
-  /** Allocates sequence numbers. 0 is reserved for notifications. */
+  /**
+   * Allocates consecutive sequence numbers. Never allocates 0: the kernel uses 0 in notifications
+   * of its own changes.
+   * @returns the first number.
+   */
   #takeSequenceNumbers(count: number): number {
     if (this.#sequence + count > 0xffffffff) this.#sequence = 0;
     const first = this.#sequence + 1;
@@ -324,7 +328,10 @@ export class NetlinkSocket {
       : libc().receive(this.#fd, this.#buffer);
   }
 
-  /** @throws NetlinkError ETIMEDOUT */
+  /**
+   * Yields to the event loop if the time slice is over.
+   * @throws NetlinkError ETIMEDOUT after the deadline.
+   */
   async #pause(operation: string, deadline: number): Promise<void> {
     const now = performance.now();
     if (now > deadline) throw new NetlinkError(operation, ETIMEDOUT);
@@ -336,6 +343,7 @@ export class NetlinkSocket {
   /**
    * Waits until the socket is readable. Rarely needed: most replies are available as soon as send
    * returns.
+   * @throws NetlinkError: ETIMEDOUT after the deadline, ECANCELED if the socket is closed.
    */
   async #readable(operation: string, deadline: number): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();

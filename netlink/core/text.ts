@@ -9,7 +9,7 @@ export function nulTerminated(text: string): Buffer {
  * Encodes a name with a terminating NUL. Rejects the empty name: for some requests a missing name
  * means all objects.
  * @param limit Maximum length in bytes, including the NUL.
- * @throws RangeError for a name that the kernel would truncate or refuse.
+ * @throws RangeError for an empty name, and for a name that the kernel would truncate or refuse.
  */
 export function boundedName(what: string, name: string, limit: number): Buffer {
   const bytes = nulTerminated(name);

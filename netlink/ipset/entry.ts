@@ -30,8 +30,8 @@ export interface IpsetEntry {
   readonly protocol?: Protocol | number;
   readonly port?: number;
   /**
-   * Last port of a range to add or delete. The kernel creates an entry for each port, so entries
-   * that are read never have it.
+   * Last port of a range to add or delete. The kernel creates an entry for each port, so an entry
+   * read from the kernel never has `portTo`.
    */
   readonly portTo?: number;
   readonly ip2?: string;
@@ -67,6 +67,7 @@ const WHOLE_MARK = 0xffffffff;
 
 /**
  * The nested attributes of an IPSET_ATTR_DATA that adds or deletes an entry.
+ * @param withExtensions Whether to include the comment and `skbMark`.
  * @throws RangeError for a number or prefix length out of range. Prefix length 0 is out of range,
  * because the kernel refuses it in all these types. Use two halves instead: `0.0.0.0/1` and
  * `128.0.0.0/1`.

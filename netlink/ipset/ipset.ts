@@ -52,8 +52,8 @@ export interface RefusedIpsetChange {
 /** IPSET_MAX_RANGE: kernels from 5.16 to early 6.1 refuse larger ranges with ERANGE. */
 const MAX_RANGE = 1 << 14;
 /**
- * Maximum elements of one send. The kernel takes about 15 ms for them, while other users of ipset
- * wait.
+ * Maximum number of elements that one send adds or deletes. The kernel takes about 15 ms for it,
+ * while other users of ipset wait.
  */
 const MAX_ELEMENTS_PER_SEND = 4 * MAX_RANGE;
 
@@ -92,8 +92,9 @@ export class Ipsets {
   }
 
   /**
-   * Lists the entries of a set of a supported type, in no order. Entries added or deleted meanwhile
-   * may be missing. Omits attributes without a field in IpsetEntry (timeouts, `nomatch`).
+   * Lists the entries of a set of a supported type, in no particular order. Entries added or
+   * deleted meanwhile may be missing. Omits attributes without a field in IpsetEntry (timeouts,
+   * `nomatch`).
    * @throws NetlinkError: ENOENT if the set does not exist.
    */
   async entries(name: string): Promise<IpsetEntry[]> {
@@ -104,7 +105,8 @@ export class Ipsets {
 
   /**
    * Visits the entries of a set one by one, for sets too large for memory. An entry may be visited
-   * more than once.
+   * more than once. Otherwise as `entries`.
+   * @throws NetlinkError: ENOENT if the set does not exist.
    */
   async visitEntries(name: string, visit: (entry: IpsetEntry) => void): Promise<void> {
     const format = addressFormatter();
@@ -145,7 +147,7 @@ export class Ipsets {
 
   /**
    * Adds and deletes entries in order, and continues after a change that the kernel refuses. Adding
-   * an existing entry replaces its extensions (its skbMark). Deleting a missing entry is not an
+   * an existing entry replaces its comment and `skbMark`. Deleting a missing entry is not an
    * error.
    * @returns the refused changes, in order: ENOENT if the set does not exist, IPSET_ERR_HASH_FULL,
    * ...
@@ -195,7 +197,7 @@ interface EncodedChange {
   /** Index of the change in the call. */
   readonly position: number;
   readonly request: NetlinkRequest;
-  /** Number of elements in the kernel. */
+  /** Number of elements that the kernel adds or deletes: the ports of a range. */
   readonly weight: number;
 }
 

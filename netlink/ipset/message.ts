@@ -16,7 +16,7 @@ import { entryAttributes, type IpsetEntry, networkOrderAttribute } from './entry
 /**
  * The supported types, each with its highest revision in Linux 6.18 (IPSET_TYPE_REV_MAX in
  * net/netfilter/ipset/). A revision only adds optional attributes. Requests are therefore the same
- * for all revisions since skbinfo, which Linux 3.18 has.
+ * for all revisions since the revision that added skbinfo (Linux 3.18).
  */
 const MAX_REVISIONS = {
   'hash:ip': 6,

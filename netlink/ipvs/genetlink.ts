@@ -38,7 +38,7 @@ export function readGenetlink(payload: Buffer): Map<number, Buffer> {
 
 /**
  * Resolves the family ID, which is the message type of the family. Requests the family by name
- * instead of dumping all: only then does the kernel load its module
+ * instead of dumping all families: only then does the kernel load its module
  * (`net-pf-16-proto-16-family-<name>`, ctrl_getfamily in net/netlink/genetlink.c). The ID changes
  * if the module is removed and loaded again.
  * @param socket A NETLINK_GENERIC socket.

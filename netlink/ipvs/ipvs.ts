@@ -72,9 +72,9 @@ export class Ipvs {
   }
 
   /**
-   * Lists the services of a family, in no order, including services of other programs. Services may
-   * be missing or duplicated if the table changes meanwhile: the kernel continues a dump by
-   * counting, and does not report the change.
+   * Lists the services of a family, in no particular order, including services of other programs.
+   * Services may be missing or duplicated if the table changes meanwhile: the kernel continues a
+   * dump at an index, and does not report the change.
    * @throws NetlinkError, MalformedMessage
    */
   services(family: IpFamily): Promise<IpvsService[]> {
@@ -97,8 +97,8 @@ export class Ipvs {
   }
 
   /**
-   * Applies changes in order, and continues after one that the kernel refuses. Yields to the event
-   * loop; changes of concurrent calls may interleave.
+   * Applies changes in order, and continues after a change that the kernel refuses. Yields to the
+   * event loop; changes of concurrent calls may interleave.
    * @returns the refused changes, in order.
    * @throws NetlinkError if some changes may have been applied and others not. List the table to
    * find out.

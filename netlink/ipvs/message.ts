@@ -20,7 +20,7 @@ import type {
   IpvsTimeouts,
 } from './objects.ts';
 
-/** linux/ip_vs.h, as are all constants below. */
+/** All constants in this file are from linux/ip_vs.h unless noted otherwise. */
 const IPVS_CMD_GET_SERVICE = 4;
 const IPVS_CMD_GET_DEST = 8;
 const IPVS_CMD_SET_CONFIG = 12;
@@ -74,8 +74,8 @@ const ADDRESS = 16;
 
 /**
  * The payload of a change.
- * @throws RangeError for mark 0, an address of another family than the service, or a number out of
- * range.
+ * @throws RangeError for fwmark 0, an address whose family is not the family of the service, or a
+ * number out of range.
  */
 export function changePayload(change: IpvsChange): Buffer {
   const { key } = change;
@@ -117,8 +117,9 @@ export function setTimeoutsPayload({ tcp, tcpFin, udp }: IpvsTimeouts): Buffer {
 function keyAttributes(key: IpvsServiceKey): Attribute[] {
   const family = { type: IPVS_SVC_ATTR_AF, value: u16(addressFamily(key.family)) };
   if (key.kind === 'mark') {
-    // The kernel treats mark 0 as no mark, and would create a service on TCP port 0 of address 0.
-    if (key.mark === 0) throw new RangeError('the mark of an IPVS service must not be 0');
+    // The kernel treats fwmark 0 as no fwmark, and would create a service on TCP port 0 of address
+    // 0.
+    if (key.mark === 0) throw new RangeError('the fwmark of an IPVS service must not be 0');
     return [family, { type: IPVS_SVC_ATTR_FWMARK, value: u32(key.mark) }];
   }
   return [
@@ -161,7 +162,7 @@ function destinationKeyAttributes(
   ];
 }
 
-/** All attributes are mandatory (ip_vs_genl_parse_dest). A threshold of 0 means none. */
+/** All attributes are mandatory (ip_vs_genl_parse_dest). A threshold of 0 means no threshold. */
 function destinationAttributes({ weight }: IpvsDestination): Attribute[] {
   return [
     { type: IPVS_DEST_ATTR_FWD_METHOD, value: u32(IP_VS_CONN_F_MASQ) },
@@ -204,7 +205,7 @@ function readKey(
 ): IpvsServiceKey | undefined {
   const family = readFamily(field(service, IPVS_SVC_ATTR_AF, 2));
   const mark = service.get(IPVS_SVC_ATTR_FWMARK);
-  // The kernel sends either the mark or the address.
+  // The kernel sends either the fwmark or the address.
   if (mark !== undefined) {
     return { family, kind: 'mark', mark: readU32(field(service, IPVS_SVC_ATTR_FWMARK, 4), 0) };
   }
@@ -216,8 +217,8 @@ function readKey(
 
 /**
  * Reads a destination of a dump.
- * @param family Family of the service. A tunnel destination may have the other family; an attribute
- * then contains its family.
+ * @param family Family of the service. A tunnel destination may have the other family:
+ * IPVS_DEST_ATTR_ADDR_FAMILY contains it.
  * @throws MalformedMessage
  */
 export function readDestination(
@@ -228,10 +229,10 @@ export function readDestination(
   const destination = nested(payload, IPVS_CMD_ATTR_DEST);
   const number = (type: number) => readU32(field(destination, type, 4), 0);
   // Kernels before 3.18 do not send this attribute.
-  const own = destination.get(IPVS_DEST_ATTR_ADDR_FAMILY);
+  const ownFamily = destination.get(IPVS_DEST_ATTR_ADDR_FAMILY);
   const bytes = field(destination, IPVS_DEST_ATTR_ADDR, ADDRESS);
   return {
-    address: readUnion(own === undefined ? family : readFamily(own), bytes, format),
+    address: readUnion(ownFamily === undefined ? family : readFamily(ownFamily), bytes, format),
     port: field(destination, IPVS_DEST_ATTR_PORT, 2).readUInt16BE(),
     weight: number(IPVS_DEST_ATTR_WEIGHT),
     masquerade: number(IPVS_DEST_ATTR_FWD_METHOD) === IP_VS_CONN_F_MASQ,

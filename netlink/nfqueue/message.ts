@@ -31,7 +31,10 @@ const NFQA_CFG_FLAGS = 5;
 const NFQNL_CFG_CMD_BIND = 1;
 const NFQNL_COPY_PACKET = 2;
 const NFQA_CFG_F_FAIL_OPEN = 1;
-/** Bytes to copy of each packet: all but four, for which an attribute has no room. */
+/**
+ * Bytes to copy of each packet. The kernel reduces this number by 4, because the length of an
+ * attribute has 16 bits and includes its header.
+ */
 const COPY_RANGE = 0xffff;
 
 const NFQA_PACKET_HDR = 1;

@@ -100,7 +100,11 @@ export class PacketQueue {
     });
   }
 
-  /** Changes the maximum length. Packets already waiting stay. @param maxLength As for `bind`. */
+  /**
+   * Changes the maximum length. Packets already waiting stay in the queue.
+   * @param maxLength As for `bind`.
+   * @throws NetlinkError
+   */
   setMaxLength(maxLength: number): void {
     if (this.#closed) return;
     const message = maxLengthMessage(this.#number, maxLength);
@@ -112,7 +116,10 @@ export class PacketQueue {
     return this.#fd;
   }
 
-  /** Accepts a packet. Does nothing if the packet is no longer in the queue. */
+  /**
+   * Accepts a packet. Does nothing if the packet is no longer in the queue.
+   * @throws NetlinkError if the verdict cannot be sent.
+   */
   accept(id: number): void {
     if (this.#closed) return;
     setPacketId(this.#accept, id);
@@ -151,10 +158,11 @@ export function closeQueueDescriptor(descriptor: number): void {
 
 /** State of a queue from /proc/net/netfilter/nfnetlink_queue. */
 interface QueueState {
+  /** Packets that wait for a verdict. */
   readonly waiting: number;
   /**
-   * Packets that the kernel dropped. Does not include packets that did not fit, which bypass the
-   * queue.
+   * Packets that the kernel dropped because the queue was full. Does not include packets that
+   * bypass a full queue (NFQA_CFG_F_FAIL_OPEN).
    */
   readonly dropped: number;
   /** Packets dropped because they could not be delivered to the socket. */
@@ -177,7 +185,7 @@ export async function queueState(number: number): Promise<QueueState | undefined
 
 /**
  * Each line: queue, port ID, packets waiting, copy mode, copy range, dropped, dropped on the way to
- * the socket, ID of the last packet, 1 (seq_show in nfnetlink_queue.c).
+ * the socket, ID of the last packet, constant 1 (seq_show in nfnetlink_queue.c).
  */
 export function parseQueueStates(text: string): Map<number, QueueState> {
   const states = new Map<number, QueueState>();
@@ -192,7 +200,7 @@ export function parseQueueStates(text: string): Map<number, QueueState> {
 }
 
 function deliver(message: NetlinkMessage, onPacket: (packet: QueuedPacket) => void): void {
-  // Ignore other messages. They report failed verdicts: ENOENT, because the packet is no longer in
-  // the queue.
+  // Ignore error messages. They report verdicts that failed with ENOENT, because the packet is no
+  // longer in the queue.
   if (message.type === NFQNL_MSG_PACKET) onPacket(readPacket(message));
 }

@@ -34,6 +34,7 @@ export function deleteCounterRequest(table: NftTable, counter: string): NetlinkR
 }
 
 /**
+ * Reads a reply to `countersRequest`.
  * @returns undefined for another kind of object, or a counter of another table.
  * @throws MalformedMessage
  */

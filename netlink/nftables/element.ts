@@ -1,5 +1,5 @@
 /** Encodes and decodes set elements and map elements. */
-import { walkAttributes } from '../core/attribute.ts';
+import { type Attribute, walkAttributes } from '../core/attribute.ts';
 import type { AttributeWriter } from '../core/attribute-writer.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
@@ -48,6 +48,13 @@ const USERDATA_LIMIT = 254;
  */
 export const ELEMENT_LIMIT = 1024;
 
+/** The attribute that names one element in a request to read it. */
+export function elementKeyAttribute({ key }: Pick<NftElement, 'key'>): Attribute {
+  const value = [{ type: NFTA_DATA_VALUE, value: key }];
+  const element = { type: NFTA_LIST_ELEM, value: [{ type: NFTA_SET_ELEM_KEY, value }] };
+  return { type: NFTA_SET_ELEM_LIST_ELEMENTS, value: [element] };
+}
+
 /**
  * Encodes an element.
  * @param nameBytes Encodes a chain name with its NUL.
@@ -94,9 +101,7 @@ function writeVerdict(
 
 function bounded(value: Buffer, limit: number): Buffer {
   if (value.length > limit)
-    throw new RangeError(
-      `nf_tables value has ${value.length} bytes; at most ${limit} are possible`,
-    );
+    throw new RangeError(`nf_tables value has ${value.length} bytes; must have at most ${limit}`);
   return value;
 }
 
@@ -159,7 +164,7 @@ function readMilliseconds(bytes: Buffer, start: number, end: number): number {
   return high * 2 ** 32 + readNumber(bytes, start + 4, end, 4);
 }
 
-/** @returns undefined for a verdict that NftVerdict does not have; only other programs use it. */
+/** @returns undefined for a verdict that only other programs use, which NftVerdict does not have. */
 function readVerdict(bytes: Buffer, start: number, end: number): NftVerdict | undefined {
   let kind: NftVerdict['kind'] | undefined;
   let chain = '';

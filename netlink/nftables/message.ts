@@ -17,6 +17,8 @@ import {
 import { boundedName, readText } from '../core/text.ts';
 import {
   NFT_KINDS,
+  type NftExistingChain,
+  type NftExistingRule,
   type NftKind,
   type NftNotification,
   type NftRule,
@@ -32,9 +34,9 @@ export const NLM_F_CREATE = 0x400;
 const NLM_F_APPEND = 0x800;
 
 /**
- * linux/netfilter/nf_tables.h has three consecutive messages for each kind of object. These are the
- * first of each: NFT_MSG_NEWTABLE, NFT_MSG_NEWCHAIN and so on. Numbers in attributes are in network
- * order.
+ * linux/netfilter/nf_tables.h numbers the messages NEW, GET and DEL of each kind of object
+ * consecutively; a generation has no DEL. These are the NEW messages: NFT_MSG_NEWTABLE,
+ * NFT_MSG_NEWCHAIN and so on. Numbers in attributes are in network order.
  */
 const NFT_MSG: Readonly<Record<NftKind, number>> = {
   table: 0,
@@ -61,12 +63,18 @@ for (const kind of NFT_KINDS) {
 }
 
 /**
- * Attribute 1 is the table name in all messages. Attribute 2 is the set name in messages about sets
- * and elements.
+ * Attribute 1 is the table name in all messages except generation messages. Attribute 2 is the set
+ * name in messages about sets and elements.
  */
 export const NFTA_TABLE = 1;
 export const NFTA_SET_NAME = 2;
+const NFTA_TABLE_FLAGS = 2;
 const NFTA_CHAIN_NAME = 3;
+const NFTA_CHAIN_HOOK = 4;
+const NFTA_CHAIN_POLICY = 5;
+const NFTA_CHAIN_TYPE = 7;
+const NFTA_HOOK_HOOKNUM = 1;
+const NFTA_HOOK_PRIORITY = 2;
 const NFTA_RULE_CHAIN = 2;
 const NFTA_RULE_EXPRESSIONS = 4;
 const NFTA_RULE_USERDATA = 7;
@@ -120,6 +128,16 @@ export function chainsRequest(family: number): NetlinkRequest {
   return nfnetlinkRequest(messageType('GET', 'chain'), family, []);
 }
 
+/**
+ * Requests a dump of the rules of a table, or of one of its chains. A table or chain that does not
+ * exist has no rules.
+ * @throws RangeError
+ */
+export function rulesRequest(table: NftTable, chain: string | undefined): NetlinkRequest {
+  const only = chain === undefined ? [] : [nameAttribute(NFTA_RULE_CHAIN, chain)];
+  return nftRequest('GET', 'rule', table, only);
+}
+
 /** Requests a dump of the sets of a table. @throws RangeError */
 export function setsRequest(table: NftTable): NetlinkRequest {
   return nftRequest('GET', 'set', table);
@@ -167,7 +185,12 @@ export function elementsRequest(table: NftTable, set: string): NetlinkRequest {
   return nftRequest('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
-/** @returns undefined for another kind of message. @throws MalformedMessage */
+/** Requests one element. @param key as of `elementKeyAttribute`. @throws RangeError */
+export function elementRequest(table: NftTable, set: string, key: Attribute): NetlinkRequest {
+  return nftRequest('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set), key]);
+}
+
+/** Reads a reply to `tablesRequest` or `tableRequest`. @throws MalformedMessage */
 export function readTable(message: NetlinkMessage): NftTable | undefined {
   if (!isNewMessage(message, 'table')) return undefined;
   const { payload } = message;
@@ -177,8 +200,16 @@ export function readTable(message: NetlinkMessage): NftTable | undefined {
   };
 }
 
+/** Reads the flags in a reply to `tableRequest`. @throws MalformedMessage */
+export function readTableFlags(message: NetlinkMessage): number | undefined {
+  if (!isNewMessage(message, 'table')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  return optionalNumber(attributes, NFTA_TABLE_FLAGS, 4) ?? 0;
+}
+
 /**
- * @returns the name of a chain; undefined if it belongs to another table.
+ * Reads a reply to `chainsRequest`.
+ * @returns the name of the chain; undefined for a chain of another table.
  * @throws MalformedMessage
  */
 export function readChain(message: NetlinkMessage, table: string): string | undefined {
@@ -187,6 +218,44 @@ export function readChain(message: NetlinkMessage, table: string): string | unde
   return textAttribute(attributes, NFTA_TABLE) === table
     ? textAttribute(attributes, NFTA_CHAIN_NAME)
     : undefined;
+}
+
+/**
+ * Reads a chain with its hook; undefined if it belongs to another table.
+ * @throws MalformedMessage
+ */
+export function readExistingChain(
+  message: NetlinkMessage,
+  table: string,
+): NftExistingChain | undefined {
+  const name = readChain(message, table);
+  if (name === undefined) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  const hook = attributes.get(NFTA_CHAIN_HOOK);
+  if (hook === undefined) return { name, base: undefined };
+  const fields = readAttributes(hook, 0);
+  const base = {
+    type: textAttribute(attributes, NFTA_CHAIN_TYPE),
+    hook: optionalNumber(fields, NFTA_HOOK_HOOKNUM, 4) ?? 0,
+    priority: (optionalNumber(fields, NFTA_HOOK_PRIORITY, 4) ?? 0) | 0,
+    policy: optionalNumber(attributes, NFTA_CHAIN_POLICY, 4) ?? 1,
+  };
+  return { name, base };
+}
+
+/**
+ * Reads a reply to `rulesRequest`; undefined if the rule belongs to another table.
+ * @throws MalformedMessage
+ */
+export function readRule(message: NetlinkMessage, table: string): NftExistingRule | undefined {
+  if (!isNewMessage(message, 'rule')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  if (textAttribute(attributes, NFTA_TABLE) !== table) return undefined;
+  return {
+    chain: textAttribute(attributes, NFTA_RULE_CHAIN),
+    // The memory of the message is reused.
+    expressions: Buffer.from(attributes.get(NFTA_RULE_EXPRESSIONS) ?? []),
+  };
 }
 
 /** Reads a reply to `setsRequest` or `setRequest`. @throws MalformedMessage */
@@ -223,8 +292,9 @@ export function isElementsMessage(message: NetlinkMessage): boolean {
 }
 
 /**
- * The generation ID, modulo 2^16, when the kernel created a message. It must be the same in all
- * messages of an element dump: the kernel does not set NLM_F_DUMP_INTR there (seen on 6.18).
+ * The generation ID, modulo 2^16, when the kernel created a message. In an element dump, different
+ * generation IDs mean that nf_tables changed meanwhile: the kernel does not set NLM_F_DUMP_INTR in
+ * element dumps (seen on 6.18).
  * @throws MalformedMessage
  */
 export function genidOf({ payload }: NetlinkMessage): number {

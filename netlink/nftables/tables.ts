@@ -15,19 +15,24 @@ import {
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
-import { visitElements } from './element.ts';
+import { elementKeyAttribute, visitElements } from './element.ts';
 import {
   chainsRequest,
   deleteChainRequest,
   deleteSetRequest,
   deleteTableRequest,
+  elementRequest,
   elementsRequest,
   flushChainRequest,
   genidOf,
   isElementsMessage,
   readChain,
+  readExistingChain,
+  readRule,
   readSet,
   readTable,
+  readTableFlags,
+  rulesRequest,
   setRequest,
   setsRequest,
   tableRequest,
@@ -38,6 +43,8 @@ import { NftRefusedError, TransactionBuilder } from './transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
   type NftElement,
+  type NftExistingChain,
+  type NftExistingRule,
   type NftOperation,
   type NftSet,
   type NftTable,
@@ -47,9 +54,12 @@ export type { NftCounter } from './counter.ts';
 export { NftRefusedError } from './transaction-builder.ts';
 export {
   NFT_SET_FLAGS,
+  NFT_TABLE_DORMANT,
   type NftChainRules,
   type NftElement,
   type NftElementChange,
+  type NftExistingChain,
+  type NftExistingRule,
   type NftNotification,
   type NftOperation,
   type NftRule,
@@ -131,17 +141,17 @@ export class NfTables {
   }
 
   /**
-   * Visits the elements of a set or map, in no order, including elements that packets added. Omits
-   * expired elements and the catch-all element. `data` is missing for a verdict that NftVerdict
-   * does not have. Supports hash sets and sets of concatenated intervals. In other interval sets an
-   * interval is not one element in the kernel.
+   * Visits the elements of a set or map, in no particular order, including elements that packets
+   * added. Omits expired elements and the catch-all element. `data` is missing for a verdict that
+   * NftVerdict does not have. Supports hash sets and sets of concatenated intervals. In other
+   * interval sets an interval is not one element in the kernel.
    *
-   * The kernel dumps a set in parts and continues by counting. If any table of the network
-   * namespace changes between two parts, the dump is repeated once. If changes continue, the second
-   * dump counts. Most likely the changes concern other sets, and on a busy node a large dump never
-   * completes without a change. If the kernel resizes a hash table, elements are duplicated and as
-   * many are missing, so the dump is repeated up to five times. Neither check applies to a set that
-   * packets add to: some elements may be missing or duplicated.
+   * The kernel dumps a set in parts and continues at an index. If any table of the network
+   * namespace changes between two parts, the dump is repeated once. A change during the second dump
+   * is ignored: most likely it concerns another set, and on a busy node a large dump never
+   * completes without a change. If the kernel resizes a hash table during a dump, some elements
+   * appear twice and others are missing, so the dump is repeated, up to five dumps. Neither check
+   * applies to a set that packets add elements to: some elements may be missing or duplicated.
    * @param restart Called before a dump is repeated: discard the elements visited so far.
    * @throws NetlinkError: ENOENT if the table or set does not exist; EINTR if every dump was
    * inconsistent.
@@ -162,12 +172,57 @@ export class NfTables {
   }
 
   /**
+   * Flags of the table, such as `NFT_TABLE_DORMANT`; undefined if the table does not exist.
+   * @throws NetlinkError
+   */
+  tableFlags(): Promise<number | undefined> {
+    const flags = this.#socket.get(tableRequest(this.#table), readTableFlags);
+    return undefinedOnErrno(labelErrors(`nf_tables table ${this.#table.name}`, flags), ENOENT);
+  }
+
+  /**
    * Lists the chain names of the table; undefined if the table does not exist.
    * @throws NetlinkError
    */
   chains(): Promise<string[] | undefined> {
     const { family, name } = this.#table;
     return this.#list('chains', chainsRequest(family), (message) => readChain(message, name));
+  }
+
+  /**
+   * Lists the chains of the table with their hooks; undefined if the table does not exist.
+   * @throws NetlinkError
+   */
+  chainsWithHooks(): Promise<NftExistingChain[] | undefined> {
+    const { family, name } = this.#table;
+    const pick = (message: NetlinkMessage) => readExistingChain(message, name);
+    return this.#list('chains', chainsRequest(family), pick);
+  }
+
+  /**
+   * Lists the rules of the table, or of one chain, by chain and in order; undefined if the table or
+   * the chain does not exist.
+   * @throws NetlinkError
+   */
+  rules(chain?: string): Promise<NftExistingRule[] | undefined> {
+    const pick = (message: NetlinkMessage) => readRule(message, this.#table.name);
+    return this.#list('rules', rulesRequest(this.#table, chain), pick);
+  }
+
+  /**
+   * Reads one element of a hash set or hash map; undefined if the set or the element does not exist.
+   * The time does not depend on the size of the set.
+   * @throws NetlinkError
+   */
+  async findElement(set: string, key: Buffer): Promise<NftElement | undefined> {
+    const request = elementRequest(this.#table, set, elementKeyAttribute({ key }));
+    const pick = (message: NetlinkMessage) => {
+      let found: NftElement | undefined;
+      if (isElementsMessage(message)) visitElements(message, (element) => (found = element));
+      return found;
+    };
+    const operation = `element of nf_tables set ${this.#table.name} ${set}`;
+    return await undefinedOnErrno(labelErrors(operation, this.#socket.get(request, pick)), ENOENT);
   }
 
   /**
@@ -190,9 +245,9 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains with their rules, sets and counters; nothing else may refer to them. Uses two
-   * transactions: before Linux 6.2 a chain cannot be deleted in the transaction that deletes a map
-   * referring to it.
+   * Deletes chains (with their rules), sets and counters. No other object may refer to them. Uses
+   * two transactions: before Linux 6.2 a chain cannot be deleted in the transaction that deletes a
+   * map referring to it.
    * @throws NftRefusedError; NetlinkError if the outcome is unknown.
    */
   async remove(
@@ -242,7 +297,7 @@ export class NfTables {
   }
 
   /**
-   * @param ignoreOtherChanges Continue even if other tables change during the dump.
+   * @param ignoreOtherChanges Accept the dump even if nf_tables changes meanwhile.
    * @returns false if an inconsistency of the dump was detected.
    */
   async #visit(

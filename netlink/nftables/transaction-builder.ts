@@ -25,7 +25,8 @@ export class NftRefusedError extends Error {
   readonly set: string | undefined;
   readonly action: NftElementChange['action'] | undefined;
   /**
-   * The refused element if the kernel identified it; undefined if the set or table does not exist.
+   * The refused element if the kernel identified it. The kernel does not identify an element if the
+   * set or table does not exist.
    */
   readonly element: NftElement | undefined;
   /** The chain that was refused, or whose rule was refused. */
@@ -67,13 +68,14 @@ function refusedText({ change, element, chain, rule }: RefusedPart): string {
   return `${change.action} ${what} in set ${change.set}`;
 }
 
-/** A transaction under construction. Records which part each message belongs to. */
+/** A transaction under construction. Records the element change, chain or rule of each message. */
 export class TransactionBuilder {
   readonly writer: TransactionWriter;
   readonly #table: NftTable;
   readonly #changes: NftElementChange[] = [];
   /**
-   * Parts by message index; element messages are missing, because the writer finds their elements.
+   * Chain or rule by message index. Does not contain element messages: `TransactionWriter` finds
+   * their elements.
    */
   readonly #parts = new Map<number, RefusedPart>();
 

@@ -20,7 +20,7 @@ import type { NftElement, NftElementChange } from './types.ts';
 /** linux/netfilter/nfnetlink.h */
 const NFNL_MSG_BATCH_BEGIN = 16;
 const NFNL_MSG_BATCH_END = 17;
-/** struct nfgenmsg of both. */
+/** struct nfgenmsg of batch begin and batch end. */
 const FRAME = nfgenmsg(0, NFNL_SUBSYS_NFTABLES >> 8);
 
 /** Maximum length of an element list, whose length field has 16 bits. */
@@ -34,7 +34,7 @@ interface ElementList {
   readonly set: string;
   /** Number of elements of the transaction before this list. */
   readonly before: number;
-  /** Offset of the attribute. */
+  /** Offset of the list attribute in the buffer. */
   readonly start: number;
   end: number;
 }
@@ -51,7 +51,8 @@ interface RefusedElements {
  * Encodes a transaction of nf_tables into one buffer, element by element:
  *
  *     BATCH_BEGIN
- *     NEWSETELEM or DELSETELEM { table, set, { { key, key end, data }, ... } }, as many as needed
+ *     NEWSETELEM or DELSETELEM { table, set, { { key, key end, data }, ... } }
+ *     ... more of these, and messages about chains, rules, sets, counters and tables
  *     BATCH_END
  *
  * A full sync has 100,000 elements, for which `encodeAttributes` would cost several times as much.
@@ -97,8 +98,8 @@ export class TransactionWriter {
   }
 
   /**
-   * Ends the batch. The last message before the batch end requests the ack, because BATCH_END
-   * cannot before Linux 6.7.
+   * Ends the batch. The last message before the batch end requests the ack, because kernels before
+   * 6.10 do not acknowledge BATCH_END.
    */
   finish(): PackedMessages {
     this.#finishMessage();

@@ -7,20 +7,21 @@ export type NftVerdict =
 
 /**
  * An element of a set or map, with bytes as in the kernel. Fields of a concatenation follow each
- * other, each padded with zeros to 4 bytes. Addresses and ports are in network order, results of
- * `numgen` in host order.
+ * other, each padded with zeros to a multiple of 4 bytes. Addresses and ports are in network order,
+ * results of `numgen` in host order.
  */
 export interface NftElement {
   readonly key: Buffer;
   /**
    * Inclusive upper end of an interval, field by field, in a set of concatenated intervals. Such a
-   * set requires it in every element; a field with a single value has it at both ends.
+   * set requires `keyEnd` in every element; a field with a single value has that value in both.
    */
   readonly keyEnd?: Buffer;
   /** Map data; undefined in a set. */
   readonly data?: Buffer | NftVerdict;
   /**
-   * Timeout in milliseconds, in a set with timeouts. In an element that was read: the time left.
+   * Timeout in milliseconds, in a set with timeouts. In an element read from the kernel: the
+   * time left.
    */
   readonly timeoutMs?: number;
   /** Opaque user data, at most 254 bytes; see `encodeComment`. */
@@ -40,6 +41,31 @@ export interface NftRule {
   readonly userdata?: Buffer | undefined;
 }
 
+/** A rule that the kernel has. */
+export interface NftExistingRule {
+  readonly chain: string;
+  /** Encoded; see `encodedRuleText`. */
+  readonly expressions: Buffer;
+}
+
+/** A chain that the kernel has. */
+export interface NftExistingChain {
+  readonly name: string;
+  /** undefined for a chain that is only jumped to. */
+  readonly base: NftBaseChain | undefined;
+}
+
+/** Where a base chain is attached. */
+export interface NftBaseChain {
+  /** `filter`, `nat` or `route`. */
+  readonly type: string;
+  /** NF_INET_ number of the hook: 0 is prerouting. */
+  readonly hook: number;
+  readonly priority: number;
+  /** Verdict of a packet that leaves the chain: 0 is drop, 1 is accept. */
+  readonly policy: number;
+}
+
 /** A chain with its rules. */
 export interface NftChainRules {
   readonly name: string;
@@ -52,7 +78,7 @@ export type NftOperation =
   | NftElementChange
   /** Replaces the rules of a chain, and creates the chain if needed. */
   | { readonly action: 'fill'; readonly chain: NftChainRules }
-  /** Deletes chains with their rules. Only chains of the same list may refer to them. */
+  /** Deletes chains with their rules. Only chains in `chains` may refer to them. */
   | { readonly action: 'remove'; readonly chains: readonly string[] }
   /** Deletes another table of the family with its content. */
   | { readonly action: 'delete-table'; readonly table: string };
@@ -81,6 +107,9 @@ export interface NftTable {
   readonly family: number;
   readonly name: string;
 }
+
+/** The bit of NFTA_TABLE_FLAGS that detaches all chains of a table. */
+export const NFT_TABLE_DORMANT = 1;
 
 /** Kinds of objects. 'object' is a stateful object such as a named counter. */
 export const NFT_KINDS = [

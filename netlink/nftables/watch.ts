@@ -31,10 +31,10 @@ const RECEIVE_BUFFER = 8 << 20;
  * Watches all nf_tables changes in the network namespace of this thread, except elements that
  * packets add or that expire. The process stays alive until the watch is closed.
  *
- * A subscription makes changes more expensive for other programs. The kernel creates a notification
- * of 4 KiB per element, rule and so on, and holds them until the transaction is done. Loading
- * 110,000 elements took twice as long, and 480 MB more kernel memory meanwhile; adding a single
- * element took no longer. Close the watch during a large full sync.
+ * A subscription makes transactions of all programs more expensive. The kernel creates a 4 KiB
+ * notification per element, rule or other object, and holds the notifications until the transaction
+ * is done. Loading 110,000 elements took twice as long and 480 MB more kernel memory; adding a
+ * single element took no longer. Close the watch during a large full sync.
  * @throws NetlinkError, such as EINVAL if the kernel has no nf_tables.
  */
 export function watchNftables(options: NftWatchOptions): { close(): Promise<void> } {

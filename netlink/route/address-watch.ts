@@ -9,8 +9,8 @@ import { addressLinkIndex, listLinks, type NodeAddress, type NodeLinks } from '.
 
 interface AddressWatchOptions {
   /**
-   * Name of an interface to ignore. Changes to the thousands of VIPs that this process keeps there
-   * do not trigger a dump.
+   * Name of an interface whose addresses are ignored. Changes to the thousands of VIPs that this
+   * process keeps there do not trigger a dump.
    */
   readonly ignoredLink?: string;
   /**
@@ -32,10 +32,11 @@ const BACKOFF = { first: 100, max: 10_000 };
 /**
  * Watches the addresses of the node, of both families. Notifications only signal a change; the list
  * always comes from a new dump, so lost notifications do no harm.
- * @param onChange Called with the full list before the promise resolves, and after every change of
- * an address or interface (added, renamed, deleted). Bursts are coalesced for 50 ms.
- * @throws NetlinkError if the watch cannot start. The process stays alive until the watch is
- * closed.
+ * The process stays alive until the watch is closed.
+ * @param onChange Called with all addresses except the addresses of `ignoredLink`: first before
+ * `watchAddresses` resolves, then after every change of an address or interface (added, renamed,
+ * deleted). Bursts are coalesced for 50 ms.
+ * @throws NetlinkError if the watch cannot start.
  */
 export async function watchAddresses(
   onChange: (addresses: readonly NodeAddress[]) => void,
@@ -61,9 +62,10 @@ export async function watchAddresses(
     timers: systemTimers,
   });
 
-  function report({ names, addresses: all }: NodeLinks): void {
+  function report(links: NodeLinks): void {
+    const { names } = links;
     ignoredIndex = [...names].find(([, name]) => name === ignoredLink)?.[0];
-    const addresses = all.filter(({ interfaceName }) => interfaceName !== ignoredLink);
+    const addresses = links.addresses.filter(({ interfaceName }) => interfaceName !== ignoredLink);
     const state = fingerprint({ names, addresses });
     if (closed || state === current) return;
     current = state;

@@ -139,12 +139,12 @@ function isPlaceholder({ family, prefixLength }: LinkAddress): boolean {
 }
 
 /**
- * Adds host addresses (/32, /128) to an interface, then removes others. Packets to an added address
- * reach the node, but the kernel does not choose the address as a source address. Adding an
+ * Adds host addresses (/32, /128) to an interface, then removes addresses. Packets to an added
+ * address reach the node, but the kernel does not choose the address as a source address. Adding an
  * existing address corrects its scope or lifetime without losing packets. Removing a missing
  * address is not an error.
- * @param adds Canonical text.
- * @param removes Canonical text.
+ * @param adds Addresses to add, canonical text.
+ * @param removes Addresses to remove, canonical text.
  * @returns the refused addresses; all others were applied. ENODEV: the interface does not exist.
  * EACCES, EOPNOTSUPP: IPv6 is disabled on the interface or missing in the kernel.
  * @throws NetlinkError if the outcome of a send is unknown.
@@ -229,7 +229,10 @@ function addRequest(index: number, address: string): NetlinkRequest {
     : change(index, address, data, { ...attrs, cacheInfo: DEPRECATED }, REPLACE);
 }
 
-/** Removes an IPv4 address with any prefix length; if there are several, only one of them. */
+/**
+ * Removes an IPv6 address with prefix length 128, or an IPv4 address with any prefix length. If the
+ * IPv4 address has several prefix lengths, the kernel removes only the first.
+ */
 function removeRequest(index: number, address: string): NetlinkRequest {
   if (familyOf(address) === 'IPv6') return removeExactRequest(index, address);
   return change(index, address, {}, { local: addressBytes(address) });
@@ -261,7 +264,7 @@ function localAndPeer(address: string): AddressAttrs {
   return { local: bytes, address: bytes };
 }
 
-/** @param flags To add or replace the address. Default: remove it. */
+/** Encodes a change of an address. @param flags To add or replace it. Default: remove it. */
 function change(
   index: number,
   address: string,

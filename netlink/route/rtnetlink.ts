@@ -40,7 +40,7 @@ export interface NodeAddress {
 
 /** An IP address of one interface. */
 export interface LinkAddress extends Pick<NodeAddress, 'address' | 'family' | 'prefixLength'> {
-  /** RT_SCOPE_HOST and others. */
+  /** RT_SCOPE_ value of linux/rtnetlink.h. */
   readonly scope: number;
   /**
    * Whether the preferred lifetime is over (IFA_F_DEPRECATED). IPv6 prefers any other address as
@@ -138,8 +138,8 @@ export function linkRequest(
 
 /** The interface index in an address message; undefined for other messages. */
 export function addressLinkIndex({ type, payload }: NetlinkMessage): number | undefined {
-  const isOfAddress = type === MessageType.NEWADDR || type === MessageType.DELADDR;
-  return isOfAddress
+  const isAddressMessage = type === MessageType.NEWADDR || type === MessageType.DELADDR;
+  return isAddressMessage
     ? parsed('address', () => parseAddress(payload.subarray(0, __LENGTH_Address)).index)
     : undefined;
 }
@@ -162,16 +162,17 @@ function readAddress(
   return { address, family, prefixLength, interfaceIndex, scope, isDeprecated };
 }
 
-/** @returns interface index and name. */
+/** @returns interface index and name; undefined for another kind of message. */
 export function readLink({ type, payload }: NetlinkMessage): [number, string] | undefined {
   if (type !== MessageType.NEWLINK) return undefined;
-  // Parse only the name: the package fails on attributes that a newer kernel has extended.
+  // Of the attributes, read only the name: the package fails on attributes that a newer kernel has
+  // extended.
   const name = readAttributes(payload, __LENGTH_Link).get(IFLA_IFNAME);
   const { index = 0 } = parsed('link', () => parseLink(payload.subarray(0, __LENGTH_Link)));
   return name && [index, readText(name)];
 }
 
-/** Converts the untyped errors of the package. @throws MalformedMessage */
+/** Converts the untyped errors of the npm package. @throws MalformedMessage */
 function parsed<T>(what: string, parse: () => T): T {
   try {
     return parse();

@@ -1,6 +1,6 @@
 /**
  * compile/ turns the policy model into nft sets and chains. This file holds the state last passed
- * to the kernel, and computes the difference to the model.
+ * to the enforcer, and computes the difference to the model.
  */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
@@ -21,7 +21,7 @@ export class AppliedState {
   readonly #families: readonly IpFamily[];
   readonly #lists = new Map<ListId, ListRanges>();
   readonly #entries = new Map<string, AddressEntry>();
-  /** By id of the policy set. */
+  /** Compiled rules by id of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
 
   /** @param model No other caller may call `model.takeChanges()`. */
@@ -31,17 +31,17 @@ export class AppliedState {
   }
 
   /**
-   * Kernel changes since the last call, one for each IP family that has any. The first call returns
-   * everything.
+   * Kernel changes since the last call, one `PolicyChange` for each IP family with changes. The
+   * first call returns everything.
    */
   takeChanges(): PolicyChange[] {
     const { lists, entries, policySets } = this.#model.takeChanges();
     const changes = this.#families.map(noChange);
-    for (const [number, now] of lists) {
-      const before = this.#lists.get(number);
-      for (const change of changes) changeList(change, number, before, now);
-      if (now === undefined) this.#lists.delete(number);
-      else this.#lists.set(number, now);
+    for (const [listId, now] of lists) {
+      const before = this.#lists.get(listId);
+      for (const change of changes) changeList(change, listId, before, now);
+      if (now === undefined) this.#lists.delete(listId);
+      else this.#lists.set(listId, now);
     }
     for (const [address, now] of entries) {
       const family = familyOf(address);
@@ -73,15 +73,15 @@ export class AppliedState {
   }
 
   /**
-   * The complete state as of the last `takeChanges()`, without later changes. Consume the elements
-   * before the next call.
+   * The complete state as of the last `takeChanges()`. Consume the elements before the next
+   * `takeChanges()`.
    */
   snapshot(family: IpFamily): PolicyState {
     return { chains: [...this.#chains.values()], elements: this.#elements(family) };
   }
 
   *#elements(family: IpFamily): Iterable<PolicyElement> {
-    for (const [number, ranges] of this.#lists) yield* rangeElements(number, ranges, family);
+    for (const [listId, ranges] of this.#lists) yield* rangeElements(listId, ranges, family);
     for (const [address, entry] of this.#entries) {
       if (familyOf(address) === family) yield* addressElements(address, entry);
     }
@@ -90,22 +90,22 @@ export class AppliedState {
 
 function changeList(
   change: Mutable<PolicyChange>,
-  number: ListId,
+  listId: ListId,
   before: ListRanges | undefined,
   now: ListRanges | undefined,
 ): void {
   const { family } = change;
   if (before === undefined) {
-    if (now !== undefined) change.prepare.push(...rangeElements(number, now, family));
+    if (now !== undefined) change.prepare.push(...rangeElements(listId, now, family));
     return;
   }
   if (now === undefined) {
-    change.cleanup.push(...rangeElements(number, before, family));
+    change.cleanup.push(...rangeElements(listId, before, family));
     return;
   }
   const [old, current] = [before.networks[family], now.networks[family]];
-  change.remove.push(...networkElements(number, rangesNotIn(old, current), family));
-  change.add.push(...networkElements(number, rangesNotIn(current, old), family));
+  change.remove.push(...networkElements(listId, rangesNotIn(old, current), family));
+  change.add.push(...networkElements(listId, rangesNotIn(current, old), family));
 }
 
 function* rangeElements(

@@ -1,7 +1,7 @@
 /**
  * The nft chains of policy sets. A base chain jumps to a policy set's chain; allowed packets return
- * to the base chain. If an Admin rule can Pass, the lower tiers get a second chain, for example
- * `egress-7-lower-tiers`.
+ * to the base chain. If an Admin rule has the action Pass, the lower tiers get a second chain, for
+ * example `egress-7-lower-tiers`.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import {
@@ -32,7 +32,10 @@ export interface KernelChain extends TableChain {
   readonly rules: Iterable<KernelRule>;
 }
 
-/** Names of the chains that a policy set can have. The pod maps jump to the first chain. */
+/**
+ * Names of the chains that a policy set can have: the first chain, and the chain of the lower
+ * tiers.
+ */
 export function kernelChainNames(direction: Direction, policySetId: number): [string, string] {
   return [`${direction}-${policySetId}`, `${direction}-${policySetId}-lower-tiers`];
 }
@@ -90,8 +93,8 @@ function* rulesOf(
   let hasPortCheck = false;
   for (const source of rules) {
     const { verdict, ports, comment } = source;
-    // Check for unparsable ports before the first deny or pass rule with ports: such a packet
-    // matches no port rule, so it would skip the rule.
+    // Drop packets with unparsable ports before the first deny or pass rule with ports. Such a
+    // packet matches no rule with ports, so it would skip the deny or pass rule.
     if (ports !== undefined && verdict !== 'allow' && !hasPortCheck) {
       const denial = verdict === 'pass' ? 'deny-admin' : verdict;
       const rule = [jumpTo(unparsablePortsChain(denial, direction))];
@@ -106,7 +109,8 @@ function* rulesOf(
 }
 
 /**
- * Lookups in one nft rule are ANDed. A rule with peers in several sets becomes several nft rules.
+ * Lookups in one nft rule are ANDed. A policy rule whose peers or ports are in several sets becomes
+ * several nft rules.
  */
 function* conditionsOf({ peers, ports }: CompiledRule, lookups: Lookups): Iterable<RuleParts> {
   const byPeer: RuleParts[] = peers?.sets.map((set) => [

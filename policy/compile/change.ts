@@ -1,13 +1,13 @@
 /**
  * The changes that compile/ passes to enforce/: changes of the policy table of one IP family. The
- * table has a fixed list of nft sets and one chain for each policy set. A chain contains the rules
- * of its policies in order of priority; the first match decides.
+ * table has a fixed list of nft sets, and one or two chains for each policy set (`chains.ts`). A
+ * chain contains the rules of its policies in order of evaluation; the first match decides.
  *
  * For the first packet of a connection, a base chain looks up the source pod in `egress-pods` and
  * the destination pod in `ingress-pods`. Each map jumps to the chain of the pod's policy set;
  * allowed packets return. Rules refer to peers and ports by list ids. The members of all lists are
- * elements of shared nft sets. So a pod that is added, removed or relabelled changes elements, but
- * no rule.
+ * elements of shared nft sets. So a pod that is added, removed or relabelled changes elements.
+ * Chains change only if a policy set becomes used or unused on the node.
  *
  * The metric `portwide_policy_sets` counts policy sets.
  */
@@ -32,11 +32,14 @@ export interface CompiledRule {
 export interface PolicySetChain {
   readonly direction: Direction;
   readonly policySetId: number;
-  /** Rules of the Admin tier. A packet that no rule matches continues with `lowerTiers`. */
+  /**
+   * Rules of the Admin tier. A packet that a rule passes, or that no rule matches, continues with
+   * `lowerTiers`.
+   */
   readonly admin: readonly CompiledRule[];
   /**
-   * Rules of NetworkPolicies, or of the Baseline tier if no NetworkPolicy isolates the pod. No
-   * match: allow.
+   * Rules of NetworkPolicies and their default deny, or of the Baseline tier if no NetworkPolicy
+   * isolates the pod. A packet that no rule matches is allowed.
    */
   readonly lowerTiers: readonly CompiledRule[];
 }

@@ -81,7 +81,7 @@ function portBytes(protocol: number, port: number): Buffer {
   return bytes;
 }
 
-/** Rounds up a timeout. At least 1, because a timeout of 0 means none. */
+/** Rounds up a timeout. At least 1, because 0 means no timeout. */
 function wholeMilliseconds(timeoutMs: number): number {
   return Math.max(Math.ceil(timeoutMs), 1);
 }
@@ -111,7 +111,10 @@ export function fqdnEntryElement(source: FqdnEntry): SetElement | undefined {
   return { set: 'fqdn-cache', element };
 }
 
-/** @returns undefined for an element without a name, or an expired one. */
+/**
+ * Reads an element of the set `fqdn-cache`.
+ * @returns undefined if the element has no name or has expired.
+ */
 export function readFqdnEntry(
   { key, timeoutMs = 0, userdata }: NftElement,
   family: IpFamily,

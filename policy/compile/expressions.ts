@@ -32,7 +32,7 @@ export function listId(list: ListId): KeyField {
   return { text: String(list), registers: 1, load: (to) => immediate(to, encodeNumber(list, 4)) };
 }
 
-/** Packets of an accepted connection, and ICMP errors related to one. */
+/** Packets of an accepted connection, and packets related to it, such as ICMP errors. */
 export const IS_ESTABLISHED: RulePart = {
   text: 'ct state established,related',
   expressions: [

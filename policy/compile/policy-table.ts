@@ -2,21 +2,22 @@
  * The static part of the policy table: sets, maps, base chains and deny chains. The first packet of
  * a connection:
  *
- *   forward ─ hairpin-pods? ─ egress-pods, by source ─► chain of the policy set: drop, or return
- *                           └ ingress-pods, by destination ─► the same
+ *   forward ─ hairpin-pods? ─ egress-pods, by source ─► policy set chain: drop, or return
+ *                           └ ingress-pods, by destination ─► policy set chain: drop, or return
  *   input ─── egress-pods only: the node itself is never a subject
  *   output ── as forward, except for packets that the node itself sends
  *
- * Policies are evaluated after DNAT and before SNAT. Packets of an established connection, replies
- * included, are accepted first.
+ * Policies are evaluated after DNAT and before SNAT. The first rule accepts packets of established
+ * connections, replies included, and related packets.
  *
- * - The input chain has priority 110, after IPVS (99). A VIP of IPVS is a local address. Its
- *   packets traverse output again after translation, with the pod as source.
+ * - The input chain has priority 110, after IPVS (99). A VIP of IPVS is a local address, so a
+ *   packet to the VIP arrives in input. IPVS translates the packet and sends it through output,
+ *   with the pod as source.
  * - The forward and output chains have priority 10, after the Service chains (0), which reject
  *   packets to a Service without endpoints.
  * - Traffic between pods on one bridge traverses these chains only with br_netfilter
  *   (`net.bridge.bridge-nf-call-iptables=1`), as for Services.
- * - Neighbour discovery is always accepted. Packets that a pod sends without its own address are in
+ * - Neighbour discovery is always accepted. Packets that a pod sends without its own address match
  *   no map: DHCP, router solicitation and MLD come from `0.0.0.0`, `::` or a link-local address.
  */
 import type { IpFamily } from '../../api/objects.ts';
@@ -76,7 +77,7 @@ export interface TableRule {
 /** An nft chain of the policy table. */
 export interface TableChain {
   readonly name: string;
-  /** Hook and priority of a base chain in nft syntax; undefined: chains or maps jump to it. */
+  /** Type, hook, priority and policy of a base chain in nft syntax; undefined for other chains. */
   readonly hook?: string;
   readonly rules: Iterable<TableRule>;
 }
@@ -97,15 +98,15 @@ export function denyChain(denial: DenyVerdict, direction: Direction): string {
   return `${denial}-${direction}`;
 }
 
-/** Name of the chain that drops packets with unparsable ports and returns all others. */
+/** Name of the chain that denies packets with unparsable ports. All other packets return. */
 export function unparsablePortsChain(denial: DenyVerdict, direction: Direction): string {
   return `unparsable-ports-${denyChain(denial, direction)}`;
 }
 
 /**
  * Declarations of sets and maps in nft syntax; `IP` stands for the family. List ids have the type
- * of `ct id`: 32 bits in network byte order, printed in decimal. The type of a mark is unsuitable:
- * it has host byte order, which nft 1.0.6 reads and prints byte-swapped in interval sets.
+ * of `ct id`: 32 bits in network byte order, printed in decimal. The type `mark` is unsuitable: it
+ * has host byte order, which nft 1.0.6 reads and prints byte-swapped in interval sets.
  */
 const SETS = {
   peers: 'set peers { typeof ct id . IP daddr; }',
@@ -117,8 +118,8 @@ const SETS = {
   'ingress-pods': 'map ingress-pods { typeof IP daddr : verdict; }',
   'egress-pods': 'map egress-pods { typeof IP saddr : verdict; }',
   /**
-   * The FQDN cache, which no rule uses. It survives agent restarts. Two numbers hold a hash of the
-   * name.
+   * The FQDN cache, which survives agent restarts. No rule uses the set. The two fields `ct id`
+   * hold a hash of the name.
    */
   'fqdn-cache': 'set fqdn-cache { typeof IP daddr . ct id . ct id; flags timeout; }',
 } as const;
@@ -177,7 +178,7 @@ export type CounterValues = ReadonlyMap<string, Pick<NftCounter, 'packets' | 'by
 
 /**
  * An nft script that replaces a table with its sets, maps, chains and counters, without rules and
- * elements. It accepts every packet until its base chains get rules.
+ * elements. The table accepts every packet until its base chains get rules.
  * @param counts Initial values of the counters; default 0.
  */
 export function policyTableScript(

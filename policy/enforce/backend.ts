@@ -54,7 +54,9 @@ export interface PolicyBackendOptions extends PolicyTableOptions {
   readonly now?: () => number;
 }
 
-/** Packets denied since the table exists; an external deletion of the table resets the counters. */
+/**
+ * Packets denied by one tier in one direction. An external deletion of the table resets the count.
+ */
 export interface DeniedPackets {
   readonly denial: DenyVerdict;
   readonly direction: Direction;
@@ -62,8 +64,8 @@ export interface DeniedPackets {
 }
 
 /**
- * Maximum attempts to add addresses. An element may expire between the lookup and the transaction
- * that refreshes it, so the transaction is retried.
+ * Maximum attempts to add addresses. An element may expire in the transaction that refreshes it,
+ * after the add and before the delete (`SetTtls.refresh`). Then the transaction is retried.
  */
 const ADD_ATTEMPTS = 3;
 
@@ -75,9 +77,9 @@ interface PendingAddition extends FqdnContent {
 }
 
 /**
- * Executes calls one after the other, in the order of calls. Only `replaceAll` reads the kernel.
- * After a failure or an external change the content of the table is unknown, and only `replaceAll`
- * restores a known state.
+ * Executes calls one after the other, in the order of calls. Changes do not read the kernel: the
+ * backend records what it wrote. After a failed change or an external change the content of the
+ * table is unknown, and only `replaceAll` restores a known state.
  */
 export class PolicyBackend {
   readonly family: IpFamily;
@@ -93,8 +95,8 @@ export class PolicyBackend {
    */
   #isInSync = false;
   /**
-   * Whether `replaceAll` has succeeded once. Before, an earlier agent assigned the list ids in the
-   * table.
+   * Whether `replaceAll` has succeeded once. Before that, the table contains list ids that an
+   * earlier agent assigned.
    */
   #hasWritten = false;
   /** True from the call of `replaceAll` until it is done. */
@@ -160,13 +162,13 @@ export class PolicyBackend {
    * or have external changes. The old content stays in force until the new content is in force,
    * even if the replacement is interrupted. The FQDN cache in the kernel is kept.
    * @param state Must not change until the promise is settled.
-   * @returns the number of elements.
+   * @returns the number of elements, not counting FQDN addresses.
    * @throws NftError, PolicyRefusedError, NetlinkError
    */
   replaceAll(state: PolicyState, fqdn: FqdnContent): Promise<number> {
     this.#isReplacing = true;
-    // `fqdn` is a snapshot. Later FQDN additions must not join the pending batch: the batch is written
-    // before the table is replaced, and the replacement would drop them.
+    // `fqdn` is a snapshot. Later FQDN additions must not join the pending batch: the batch is
+    // written before the table is replaced, and the replacement would drop them.
     this.#pendingAddition = undefined;
     return this.#queue.run(async () => {
       // Each external change after this point requires another `replaceAll`.
@@ -188,15 +190,14 @@ export class PolicyBackend {
    * `replaceAll` has succeeded, because `replaceAll` writes the whole cache. A failure invalidates
    * the table.
    * @returns when packets to the addresses may pass. During `replaceAll` the promise resolves at
-   * once.
+   * once, even if the addition fails later.
    * @throws PolicyRefusedError, NetlinkError
    */
   async addFqdnAddresses(
     elements: readonly FqdnElement[],
     entries: readonly FqdnEntry[],
   ): Promise<void> {
-    // Do not wait for the queue if this family has nothing to add: the answer concerns the other
-    // family.
+    // Do not wait for the queue if all addresses of the DNS answer belong to the other IP family.
     if (elements.length + entries.length === 0) return;
     const done = this.#enqueueAddition(elements, entries);
     if (!this.#isReplacing) return await done;
@@ -222,9 +223,9 @@ export class PolicyBackend {
   }
 
   /**
-   * Removes addresses from the peer sets and entries from the FQDN cache before they expire;
-   * ignores their timeouts. Later calls of `addFqdnAddresses` take effect after the removal. Does
-   * nothing before `replaceAll` has succeeded.
+   * Removes addresses from the peer sets and entries from the FQDN cache before they expire.
+   * Ignores `timeoutMs` of the arguments. Later calls of `addFqdnAddresses` take effect after the
+   * removal. Does nothing before `replaceAll` has succeeded.
    * @throws PolicyRefusedError, NetlinkError
    */
   removeFqdnAddresses(
@@ -235,14 +236,18 @@ export class PolicyBackend {
     return this.#queue.run(() => this.#removeNow({ elements, entries }));
   }
 
-  /** The FQDN cache in the kernel with remaining timeouts; empty without a table. */
+  /**
+   * The FQDN cache in the kernel with remaining timeouts; empty without a table.
+   * @throws NetlinkError
+   */
   fqdnEntries(): Promise<FqdnEntry[]> {
     return this.#queue.run(() => this.#readFqdnCache());
   }
 
   /**
    * Counters of denied packets; zeros without a table. During `replaceAll` returns the last result,
-   * or an empty list if there is none: zeros would look like a counter reset.
+   * or an empty list before the first result: zeros would look like a counter reset.
+   * @throws NetlinkError
    */
   async deniedPackets(): Promise<readonly DeniedPackets[]> {
     if (this.#isReplacing) return this.#denied;
@@ -309,20 +314,20 @@ export class PolicyBackend {
   }
 
   /**
-   * Rebuilds the table. If the kernel has no nflog, writes the table without log rules: enforcing
-   * matters more than logging.
+   * Rebuilds the table. If the kernel refuses a log rule, for example because it lacks
+   * nfnetlink_log, writes the table without log rules: enforcing matters more than logging.
    */
   async #rebuild(content: TableContent): Promise<void> {
     const { logGroup, onWarning } = this.#options;
     try {
       await rebuild(this.#tables, this.#nft, this.#options, content);
     } catch (error) {
-      const isLogging =
+      const isLogRuleRefused =
         logGroup !== undefined &&
         error instanceof NftRefusedError &&
         error.rule !== undefined &&
         DENY_VERDICTS.some((denial) => error.chain?.startsWith(denial));
-      if (!isLogging) throw error;
+      if (!isLogRuleRefused) throw error;
       onWarning('cannot log denied packets', { logGroup, err: error });
       await rebuild(this.#tables, this.#nft, { ...this.#options, logGroup: undefined }, content);
     }
@@ -377,7 +382,7 @@ export class PolicyBackend {
     return [];
   }
 
-  /** @returns undefined if the table has no such set. */
+  /** @returns undefined if the table or the set does not exist. */
   async #readFqdnEntries(table: RuleTable, set: string): Promise<FqdnEntry[] | undefined> {
     const format = addressFormatter();
     let entries: FqdnEntry[] = [];
@@ -433,7 +438,7 @@ function setOperations(
   }));
 }
 
-/** Stale chains: chains of removed policy sets, and second chains that are no longer needed. */
+/** Names of stale chains: chains of removed policy sets, and unneeded chains of lower tiers. */
 function staleChains(
   chains: readonly PolicySetChain[],
   removed: PolicyChange['cleanupChains'],

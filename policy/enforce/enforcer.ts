@@ -16,7 +16,7 @@ import { isComplete } from './rebuild.ts';
 export interface PolicySource {
   /** Changes since the last call, by IP family. */
   takeChanges(): readonly PolicyChange[];
-  /** The desired state as of the last `takeChanges`; does not change before the next call. */
+  /** The desired state as of the last `takeChanges`. Valid until `takeChanges` is called again. */
   snapshot(family: IpFamily): PolicyState;
   /** Content of the FQDN cache; needed when the whole table is written. */
   fqdnContent(family: IpFamily): FqdnContent;
@@ -35,11 +35,11 @@ export interface EnforcerObserver {
   /** The run is retried after a backoff. */
   failed(family: IpFamily, error: unknown): void;
   /**
-   * The policy table has unexpected content, for example after an external change. A full run
-   * follows.
+   * The content of the policy table is unknown, for example after an external change or a failed
+   * write. A full run follows.
    */
   driftDetected(family: IpFamily, reason: string): void;
-  /** External changes cannot be watched, so drift is not repaired. */
+  /** External changes cannot be watched, so the enforcer does not repair them. */
   watchFailed(error: unknown): void;
 }
 
@@ -53,21 +53,23 @@ export interface EnforcerOptions {
 
 const BACKOFF = { first: 100, max: 30_000 };
 
-/** The loop of one IP family. */
+/** The tables and the sync loop of one IP family. */
 interface FamilyEnforcer extends FamilyKernel {
   readonly loop: Loop;
   /** Changes that were taken from the source and are not applied yet. */
   readonly pending: PolicyChange[];
 }
 
-/** Writes nothing before `start`. `stop` removes nothing: the kernel keeps enforcing the tables. */
+/**
+ * Keeps the policy tables of all IP families in sync. Writes nothing before `start`. `stop` removes
+ * nothing: the kernel keeps enforcing the tables.
+ */
 export class Enforcer {
   readonly #options: EnforcerOptions;
   readonly #families = new Map<IpFamily, FamilyEnforcer>();
   readonly #reportLoaded: ReportLoaded;
   #isStarted = false;
 
-  /** @throws NetlinkError */
   constructor(options: EnforcerOptions) {
     this.#options = options;
     const { families } = options.kernel;
@@ -84,15 +86,15 @@ export class Enforcer {
   }
 
   /**
-   * Writes the whole table and then applies changes. Call it when the source has synced; until then
-   * the tables of an earlier agent stay in force.
+   * Requests the first run, which writes the whole table. Later runs apply changes. Call `start`
+   * when the source has synced; until then the tables of an earlier agent stay in force.
    */
   start(): void {
     this.#isStarted = true;
     this.changed();
   }
 
-  /** Requests a run, because the source has changes. */
+  /** Requests a run, because the source has changes. Does nothing before `start`. */
   changed(): void {
     if (!this.#isStarted) return;
     for (const { loop } of this.#families.values()) loop.request();
@@ -161,7 +163,7 @@ export class Enforcer {
     try {
       changes = source.takeChanges();
     } catch (error) {
-      // The source may have returned only some changes, so every family needs a full run.
+      // The failed call may have lost changes, so every family needs a full run.
       for (const { backend } of this.#families.values()) backend.invalidate(String(error));
       throw error;
     }
@@ -170,14 +172,16 @@ export class Enforcer {
   }
 
   /**
-   * Detects a table that was deleted before the watch started, for example by `nft flush ruleset`.
+   * Detects that the table was deleted before the watch started, for example by
+   * `nft flush ruleset`.
    */
   async #checkTable(family: IpFamily): Promise<void> {
     const enforcer = this.#families.get(family);
     if (enforcer === undefined) return;
     const { tables, backend } = enforcer;
     try {
-      if (!(await isComplete(tables.main))) backend.invalidate(`table ${POLICY_TABLE} is missing`);
+      if (!(await isComplete(tables.main)))
+        backend.invalidate(`table ${POLICY_TABLE} is missing or incomplete`);
     } catch (error) {
       // Ignore the error after `stop`: reading fails because the sockets are closed.
       if (this.#isStarted)

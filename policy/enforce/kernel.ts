@@ -19,7 +19,7 @@ export interface PolicyKernelOptions {
     message: string,
     details: Readonly<Record<string, unknown>>,
   ) => void;
-  /** Opens the tables of a family; default: in the kernel. */
+  /** Opens the tables of a family. Default: `openPolicyTables`. */
   readonly open?: (family: IpFamily) => PolicyTables;
 }
 
@@ -53,14 +53,14 @@ export class PolicyKernel {
   }
 
   /**
-   * Resolves when packets to the addresses may pass.
-   * @throws as `PolicyBackend.addFqdnAddresses`
+   * Calls `PolicyBackend.addFqdnAddresses` in the families of the addresses.
+   * @throws PolicyRefusedError, NetlinkError
    */
   addFqdnAddresses(elements: readonly FqdnElement[], entries: readonly FqdnEntry[]): Promise<void> {
     return this.#inFamilies('addFqdnAddresses', elements, entries);
   }
 
-  /** Resolves when the addresses are removed. @throws as `PolicyBackend.removeFqdnAddresses` */
+  /** Resolves when the addresses are removed. @throws PolicyRefusedError, NetlinkError */
   removeFqdnAddresses(
     elements: readonly FqdnElement[],
     entries: readonly FqdnEntry[],
@@ -85,7 +85,7 @@ export class PolicyKernel {
     return new Map(await Promise.all(counts));
   }
 
-  /** Number of elements by nft set. */
+  /** Number of elements in the kernel, by nft set. */
   setSizes(family: IpFamily): ReadonlyMap<string, number> {
     return this.families.get(family)?.backend.setSizes() ?? new Map();
   }

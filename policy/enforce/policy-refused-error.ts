@@ -8,16 +8,19 @@ import type { KernelElement } from '../compile/element.ts';
 export class PolicyRefusedError extends Error {
   override readonly name = 'PolicyRefusedError';
   readonly family: IpFamily;
-  /** The set whose element was refused; undefined if the part was no element or is unknown. */
+  /**
+   * The set whose element was refused; undefined if the refused part is not an element or is
+   * unknown.
+   */
   readonly set: string | undefined;
   readonly element: KernelElement['source'] | undefined;
   /** The policy set whose chain was refused. */
   readonly chain: PolicySetChain | undefined;
-  /** The refused rule. Its comment names the policy. */
+  /** The refused rule. Its comment names the policy, unless the rule is the default deny. */
   readonly rule: CompiledRule | undefined;
   declare readonly cause: NftRefusedError;
 
-  /** @param chains The chains of the transaction; used to find the refused one. */
+  /** @param chains The chains of the transaction, to find the refused chain. */
   constructor(family: IpFamily, cause: NftRefusedError, chains: readonly PolicySetChain[]) {
     const element = (cause.element as KernelElement | undefined)?.source;
     const found = cause.chain === undefined ? undefined : findChain(cause.chain, chains, family);

@@ -7,9 +7,10 @@
  *   staging table       ·····▐██████████▌      · filled, without rules in its base chains
  *   new table                  ········▐█████  █ enforces
  *
- * The rules of base chains get a transaction of their own. If the transaction that adds interval
- * elements also adds the rules that look them up, lookups miss these elements for some milliseconds
- * (seen on Linux 6.18). Denied packets would pass, and allowed packets would be dropped.
+ * A later transaction adds the rules of base chains. If the transaction that adds interval elements
+ * also added the rules that look them up, lookups would miss the elements for some milliseconds
+ * (seen on Linux 6.18). Packets that a policy denies would pass, and allowed packets would be
+ * dropped.
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftOperation } from '../../netlink/nftables/tables.ts';
@@ -39,7 +40,8 @@ export interface PolicyTables {
   /** `STAGING_TABLE`: enforces while `main` is replaced. */
   readonly staging: RuleTable;
   /**
-   * `LEGACY_NAMES.stagingTable`: the staging table of an earlier release, if its agent was killed.
+   * `LEGACY_NAMES.stagingTable`: left by an agent of an earlier release that was killed in a
+   * rebuild.
    */
   readonly legacyStaging: RuleTable;
 }
@@ -52,7 +54,7 @@ export interface TableContent {
 
 const ZERO_COUNTERS: CounterValues = new Map();
 
-/** @throws NetlinkError */
+/** Opens the tables of one family. The tables need not exist. @throws NetlinkError */
 export function openPolicyTables(family: IpFamily): PolicyTables {
   return {
     main: new NfTables(family, POLICY_TABLE),
@@ -64,7 +66,7 @@ export function openPolicyTables(family: IpFamily): PolicyTables {
 /**
  * The table that enforces: the main table, or a staging table if an agent was killed during a
  * rebuild.
- * @returns the main table if none is complete.
+ * @returns the main table if no table is complete.
  * @throws NetlinkError
  */
 export async function activeTable(tables: PolicyTables): Promise<RuleTable> {
@@ -75,9 +77,9 @@ export async function activeTable(tables: PolicyTables): Promise<RuleTable> {
 }
 
 /**
- * Replaces the policy table with this content, whatever it contained before. Counters keep their
- * values. If the rebuild is interrupted at any point, either the old content or the new content is
- * enforced.
+ * Replaces the policy table, whatever the old table contains. Counters keep their values, but
+ * packets that the staging table denies during the rebuild are not counted. If the rebuild is
+ * interrupted at any point, either the old content or the new content is enforced.
  * @throws NftError, NftRefusedError, NetlinkError
  */
 export async function rebuild(
@@ -106,7 +108,7 @@ export async function rebuild(
   };
   /**
    * Adds the rules of base chains and the commit marker.
-   * @param also Part of the same transaction.
+   * @param also Further operations of the transaction.
    */
   const commit = async (which: keyof typeof layouts, also: readonly NftOperation[] = []) => {
     const baseChains = layouts[which].fixed.filter(isBase);
@@ -125,12 +127,15 @@ export async function rebuild(
   await tables.legacyStaging.delete();
 }
 
-/** Replaces the rules of a chain. */
+/** The operation that creates a chain, or replaces its rules. */
 export function replaceChainRules(chain: TableChain): NftOperation {
   return { action: 'fill', chain: nftChainRules(chain) };
 }
 
-/** Whether a table has a commit marker, so its rebuild was finished. @throws NetlinkError */
+/**
+ * Whether a table has a commit marker, which shows that it was completely written.
+ * @throws NetlinkError
+ */
 export async function isComplete(table: RuleTable): Promise<boolean> {
   const chains = (await table.chains()) ?? [];
   return chains.includes(COMMIT_MARKER) || chains.includes(LEGACY_NAMES.commitMarker);

@@ -10,6 +10,7 @@ import type { NftSetName } from '../compile/policy-table.ts';
 const SLACK = 1000;
 /** Divisor for short timeouts: the slack is at most the timeout divided by this number. */
 const SLACK_SHARE = 8;
+/** Minimum number of tracked elements before expired elements are pruned. */
 const MIN_PRUNE_SIZE = 1024;
 /** Timeout in milliseconds of an element that the same transaction adds and deletes. */
 const DELETE_TTL = 60_000;
@@ -29,7 +30,7 @@ export class SetTtls {
     return this.#expirations.size;
   }
 
-  /** Call when the set has been emptied. */
+  /** Forgets all elements. Call before the whole set is written. */
   clear(): void {
     this.#expirations = new Map();
     this.#pruneAt = MIN_PRUNE_SIZE;

@@ -1,6 +1,6 @@
 /**
- * The FQDN cache: resolved addresses by name, and the peer lists they belong to. No I/O; the caller
- * passes the time.
+ * The FQDN cache: resolved addresses by domain name. Knows the peer lists of each domain name
+ * pattern. No I/O; the caller passes the time.
  */
 import { getOrCreate } from '../../api/collections.ts';
 import type { FqdnContent, FqdnElement, FqdnEntry } from '../compile/change.ts';
@@ -10,17 +10,20 @@ import type { ResolvedAddress } from './dns-message.ts';
 
 export type FqdnCacheOptions = Readonly<typeof FQDN_CACHE_DEFAULTS>;
 
-/** Defaults of the settings in config/policy-settings.ts. */
+/**
+ * Defaults. The settings of `floor` and `cap` (config/policy-settings.ts) have the same defaults.
+ */
 export const FQDN_CACHE_DEFAULTS = {
   /**
-   * TTL floor: minimum lifetime of an address in milliseconds. A resolver's cache returns the remaining TTL,
-   * which may be 0, but the client still has to connect, possibly to several addresses in turn.
-   * kube-network-policies uses this lifetime for a TTL of 0, and Java caches addresses for as long.
+   * TTL floor: minimum lifetime of an address in milliseconds. A resolver's cache returns the
+   * remaining TTL, which may be 0, but the client still has to connect, possibly to several
+   * addresses in turn. kube-network-policies uses this lifetime for a TTL of 0. Java caches
+   * addresses for 30 s.
    */
   floor: 30_000,
   /**
-   * TTL cap: maximum lifetime of an address in milliseconds; takes precedence over the
-   * floor. A pod may use an address for its TTL (NPEP-133), so a low cap breaks correct clients. An
+   * TTL cap: maximum lifetime of an address in milliseconds; takes precedence over the floor. A pod
+   * may use an address for its TTL (NPEP-133), so a low cap breaks correct clients. An
    * address with a TTL of weeks must not stay for weeks. One hour is the maximum that CoreDNS
    * caches.
    */
@@ -46,14 +49,14 @@ export interface CacheChange {
   readonly remove: FqdnContent;
 }
 
-/** Expiry times of the addresses of a name. */
+/** Expiry time in milliseconds by address, for one domain name. */
 type Addresses = Map<string, number>;
 
 export class FqdnCache {
   readonly #options: FqdnCacheOptions;
   #patterns = new NamePatterns<PatternLists>();
   readonly #addressesByName = new Map<string, Addresses>();
-  /** Names that were resolved to an address. */
+  /** Domain names by resolved address. */
   readonly #namesByAddress = new Map<string, Set<string>>();
   #addressCount = 0;
   #evictions = 0;
@@ -62,7 +65,10 @@ export class FqdnCache {
     this.#options = options;
   }
 
-  /** Expired addresses count until `expire`. */
+  /**
+   * Numbers of cached names and addresses, and of evicted addresses. Expired addresses count until
+   * `expire`.
+   */
   stats(): { readonly names: number; readonly addresses: number; readonly evictions: number } {
     return {
       names: this.#addressesByName.size,
@@ -74,12 +80,15 @@ export class FqdnCache {
   /**
    * Replaces the patterns and their peer lists. Entries that no pattern matches any longer stay
    * until they expire.
-   * @returns cached addresses for lists that are new for a pattern.
+   * @returns elements with the cached addresses, for lists that are new for a pattern.
    */
-  setPatterns(names: ReadonlyMap<string, ReadonlySet<ListId>>, now: number): FqdnElement[] {
+  setPatterns(
+    listsByPattern: ReadonlyMap<string, ReadonlySet<ListId>>,
+    now: number,
+  ): FqdnElement[] {
     const patterns = new NamePatterns<PatternLists>();
     const newLists = new NamePatterns<PatternLists>();
-    for (const [pattern, lists] of names) {
+    for (const [pattern, lists] of listsByPattern) {
       patterns.set(pattern, { pattern, lists: new Set(lists) });
       const before = this.#patterns.get(pattern)?.lists;
       const added = [...lists].filter((list) => before?.has(list) !== true);
@@ -181,8 +190,8 @@ export class FqdnCache {
   }
 
   /**
-   * Evicts addresses beyond the limit of a name, the earliest expiry first, but none of the current
-   * answer.
+   * Evicts addresses beyond the limit of a name, the earliest expiry first, but no address of the
+   * current answer.
    */
   #evictFromName(
     name: string,
@@ -227,7 +236,7 @@ export class FqdnCache {
     return evicted;
   }
 
-  /** All names except one, grouped by the most specific pattern that matches. */
+  /** All names except `except`, grouped by the most specific pattern that matches. */
   #groups(except: string): readonly Group[] {
     const groups = new Map<string, Group>();
     for (const [name, addresses] of this.#addressesByName) {
@@ -236,9 +245,9 @@ export class FqdnCache {
       const pattern = closest?.pattern ?? '';
       const group = getOrCreate(groups, pattern, () => ({ size: 0, names: [] }));
       group.size += addresses.size;
-      group.names.push({ name, addresses, end: Math.max(...addresses.values()) });
+      group.names.push({ name, addresses, expiry: Math.max(...addresses.values()) });
     }
-    for (const { names } of groups.values()) names.sort((a, b) => b.end - a.end);
+    for (const { names } of groups.values()) names.sort((a, b) => b.expiry - a.expiry);
     return [...groups.values()];
   }
 
@@ -268,7 +277,11 @@ interface Group {
   /** Number of addresses. */
   size: number;
   /** The name that expires first comes last. */
-  readonly names: { readonly name: string; readonly addresses: Addresses; readonly end: number }[];
+  readonly names: {
+    readonly name: string;
+    readonly addresses: Addresses;
+    readonly expiry: number;
+  }[];
 }
 
 const EMPTY_CONTENT: FqdnContent = { elements: [], entries: [] };

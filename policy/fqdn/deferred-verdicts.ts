@@ -1,9 +1,9 @@
 /** Packets that wait until the DNS observations of the first packet are stored. */
 export interface Deferral {
   readonly number: number;
-  /** Time in milliseconds. */
+  /** Time in milliseconds at which the first packet was deferred. */
   readonly since: number;
-  /** Empty when the packets were accepted. */
+  /** Ids of the waiting packets; empty after they were accepted. */
   packets: number[];
 }
 
@@ -21,7 +21,7 @@ export interface DeferralLimits {
 export const DEFERRAL_LIMITS: DeferralLimits = { timeout: 2000, backlog: 1000 };
 
 /**
- * Defers verdicts on packets until their DNS observations are stored. After a timeout accepts
+ * Defers verdicts on packets until their DNS observations are stored. After a timeout it accepts
  * packets at once, until an observation is stored again.
  */
 export class DeferredVerdicts {
@@ -39,7 +39,7 @@ export class DeferredVerdicts {
     this.#limits = limits;
   }
 
-  /** Packets that were accepted before their observations were stored. */
+  /** Number of deferrals whose packets were accepted before their observations were stored. */
   get overdue(): number {
     return this.#overdue;
   }
@@ -57,7 +57,10 @@ export class DeferredVerdicts {
     return undefined;
   }
 
-  /** @returns undefined if the backlog is full and the packet was accepted. */
+  /**
+   * Defers a packet with observations.
+   * @returns undefined if the backlog is full; then the packet was accepted and counts as overdue.
+   */
   defer(packet: number, now: number): Deferral | undefined {
     if (this.#deferrals.size >= this.#limits.backlog) {
       this.#overdue += 1;
@@ -82,7 +85,10 @@ export class DeferredVerdicts {
     this.#waiting += 1;
   }
 
-  /** Accepts the packets of deferrals whose observations were stored or could not be stored. */
+  /**
+   * Accepts the packets of the deferrals with these numbers. Call it when their observations were
+   * stored or could not be stored.
+   */
   release(first: number, last: number): void {
     this.#isLate = false;
     for (let number = first; number <= last; number++) {
@@ -100,7 +106,7 @@ export class DeferredVerdicts {
     this.releaseAll();
   }
 
-  /** Accepts all packets, and defers none until the next `release`. */
+  /** Accepts all packets, and later packets at once until the next `release` or `acceptAll`. */
   releaseAll(): void {
     this.#isLate = true;
     for (const deferral of this.#deferrals.values()) {

@@ -21,7 +21,7 @@ export interface DnsQuestion {
 export interface ResolvedAddress {
   /** Canonical text. */
   readonly address: string;
-  /** Seconds: the minimum of the CNAME chain and the address record. */
+  /** Seconds: the lowest TTL of the CNAME records and the address record. */
   readonly ttl: number;
 }
 
@@ -31,7 +31,8 @@ export type DnsMessage =
       readonly kind: 'answer';
       readonly question: DnsQuestion;
       /**
-       * Reads the addresses if the type is A or AAAA. Valid as long as the bytes of the message.
+       * Reads the addresses. None if the type is not A or AAAA, for an error code, and if an answer
+       * record is malformed. Do not call it after the bytes of the message were overwritten.
        */
       readonly addresses: () => readonly ResolvedAddress[];
     };
@@ -129,8 +130,8 @@ class Reader {
     const labels: string[] = [];
     let end: number | undefined;
     let length = 1;
-    // Each pointer must point before the target of the previous pointer, and the first one before the
-    // start of the name. This excludes loops.
+    // Each pointer must point before the target of the previous pointer, and the first pointer
+    // before the start of the name. This rule excludes loops.
     let lowest = offset;
     for (let at = offset; ; ) {
       const size = bytes[at];
@@ -150,7 +151,11 @@ class Reader {
     }
   }
 
-  /** @returns undefined if an answer record is malformed. */
+  /**
+   * Reads the addresses of the name in the question, also through CNAMEs.
+   * @param start Offset of the first answer record.
+   * @returns undefined if an answer record is malformed.
+   */
   addresses({ name, type }: DnsQuestion, start: number): ResolvedAddress[] | undefined {
     const length = ADDRESS_LENGTH.get(type);
     if (length === undefined) return [];
@@ -158,9 +163,9 @@ class Reader {
     if (owners === undefined) return undefined;
 
     let owner = owners.get(name);
-    let least = Infinity;
+    let aliasTtl = Infinity;
     for (let links = 0; owner?.alias !== undefined && links < MAX_CNAMES; links++) {
-      least = Math.min(least, owner.alias.ttl);
+      aliasTtl = Math.min(aliasTtl, owner.alias.ttl);
       owner = owners.get(owner.alias.name);
     }
     // A name with a CNAME must have no other records (RFC 1034, 3.6.2).
@@ -170,7 +175,7 @@ class Reader {
       .filter(({ at }) => !(type === TYPE_AAAA && isMapped(this.#bytes, at)))
       .map(({ at, ttl }) => ({
         address: format(this.#bytes, at, at + length),
-        ttl: Math.min(least, ttl),
+        ttl: Math.min(aliasTtl, ttl),
       }));
   }
 
@@ -230,8 +235,8 @@ function isMapped(bytes: Buffer, at: number): boolean {
 const PLAIN = /^[a-z0-9_-]+$/;
 
 /**
- * Converts ASCII letters to lower case. `toLowerCase` on the whole text would map `K` (U+212A) to
- * `k`.
+ * Converts ASCII letters to lower case, and escapes bytes that host names do not use. `toLowerCase`
+ * on the whole text would also change bytes above 0x7f: 0xc0 would become 0xe0.
  */
 function labelText(bytes: Buffer, start: number, end: number): string {
   const text = bytes.toString('latin1', start, end);

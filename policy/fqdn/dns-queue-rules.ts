@@ -6,15 +6,15 @@
  *   OUTPUT ──┘   (answers only)
  *
  * A query of a pod traverses FORWARD, or INPUT if the resolver is on the node or the VIP belongs to
- * IPVS. An answer traverses FORWARD or OUTPUT. Queries in OUTPUT were forwarded by IPVS and seen in
- * INPUT already. Untracked connections, as NodeLocal DNSCache configures them, are matched by
- * address and port. Queries of the node's own processes are not queued.
+ * IPVS. An answer traverses FORWARD or OUTPUT. A query that IPVS forwards traverses OUTPUT too, but
+ * was already queued in INPUT. Untracked connections, as NodeLocal DNSCache configures them, are
+ * matched by address and port. Queries of the node's own processes are not queued.
  *
- * The rules do not match pod addresses: a pod looks up names before the agent knows its address.
+ * The rules do not match pod addresses: a pod may look up names before the agent knows its address.
  * Answers to clients outside the node are queued too, which does no harm.
  *
- * The jumps are the last rules of their chains, because a packet accepted by the queue skips the
- * rest of the table.
+ * The jumps are appended to their chains, because a packet that the agent accepts skips the
+ * remaining rules of the table.
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
@@ -35,8 +35,8 @@ const JUMPS: readonly string[] = [
   ruleText('OUTPUT', { matches: [COMMENT, ctstateMatch('UNTRACKED')], target: DNS_CHAIN }),
 ];
 
-const FROM_ELSEWHERE = '-m addrtype ! --src-type LOCAL';
-const TO_ELSEWHERE = '-m addrtype ! --dst-type LOCAL';
+const FROM_NON_LOCAL = '-m addrtype ! --src-type LOCAL';
+const TO_NON_LOCAL = '-m addrtype ! --dst-type LOCAL';
 
 /**
  * Rules of the chain PORTWIDE-DNS as iptables-save prints them.
@@ -53,16 +53,16 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
       const port = (side: 's' | 'd') => `-m ${protocol.toLowerCase()} --${side}port ${PORT}`;
       const address = exactAddress(resolver, family);
       return [
-        { protocol, matches: [tracked('ORIGINAL'), FROM_ELSEWHERE], target },
-        { protocol, matches: [tracked('REPLY'), TO_ELSEWHERE], target },
-        { protocol, destination: address, matches: [port('d'), untracked, FROM_ELSEWHERE], target },
-        { protocol, source: address, matches: [port('s'), untracked, TO_ELSEWHERE], target },
+        { protocol, matches: [tracked('ORIGINAL'), FROM_NON_LOCAL], target },
+        { protocol, matches: [tracked('REPLY'), TO_NON_LOCAL], target },
+        { protocol, destination: address, matches: [port('d'), untracked, FROM_NON_LOCAL], target },
+        { protocol, source: address, matches: [port('s'), untracked, TO_NON_LOCAL], target },
       ];
     }),
   );
-  // Return other packets first: nearly all packets match this rule.
-  const others = `-m conntrack ! --ctstate UNTRACKED ! --ctorigdstport ${PORT}`;
-  return [{ matches: [others], target: 'RETURN' }, ...rules].map((rule) =>
+  // The first rule returns packets of other connections, nearly all packets.
+  const otherConnections = `-m conntrack ! --ctstate UNTRACKED ! --ctorigdstport ${PORT}`;
+  return [{ matches: [otherConnections], target: 'RETURN' }, ...rules].map((rule) =>
     ruleText(DNS_CHAIN, rule),
   );
 }
@@ -70,8 +70,9 @@ export function dnsRules(family: IpFamily, resolvers: readonly string[], queue: 
 /**
  * Syncs the rules, so that they queue only packets of the given resolvers. Writes nothing if the
  * rules are in sync.
- * @param resolvers Canonical addresses; the other IP family is ignored. Empty: removes the rules.
- * @returns whether rules were written.
+ * @param resolvers Canonical addresses. Addresses of the other IP family are ignored; without an
+ * address of this family, the rules are removed.
+ * @returns whether rules were written or removed.
  * @throws IptablesError; then nothing was changed.
  */
 export async function syncDnsRules(

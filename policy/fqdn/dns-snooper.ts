@@ -1,7 +1,7 @@
 /**
  * Resolves domain names in policies by observing the DNS answers to pods, while a policy rule
  * has domain names. The verdict on an answer is deferred until its addresses are in the kernel. If
- * storing the addresses fails, the answer is accepted anyway: DNS itself is never blocked.
+ * storing the addresses fails or takes too long, the answer is accepted anyway.
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
@@ -17,30 +17,33 @@ import type { CounterName, FromThread, ToThread } from './thread-messages.ts';
 
 /** Stores observed addresses in the kernel. */
 export interface FqdnStore {
-  /** Resolves when packets to the addresses may pass. */
+  /** Resolves when packets to the addresses may pass, or at once while the table is replaced. */
   addFqdnAddresses(elements: readonly FqdnElement[], entries: readonly FqdnEntry[]): Promise<void>;
-  /** Removes addresses that the cache evicted. */
+  /** Removes addresses that the FQDN cache evicted. */
   removeFqdnAddresses(
     elements: readonly FqdnElement[],
     entries: readonly FqdnEntry[],
   ): Promise<void>;
 }
 
-/** Callbacks that report failures to the log. All operations are retried. */
+/** Callbacks that report failures to the log. */
 export interface DnsSnooperObserver {
   /** Answers were accepted although their addresses could not be stored. */
   addFailed(error: unknown): void;
   /** Evicted addresses could not be removed from the kernel; they stay until they expire. */
   removeFailed(error: unknown): void;
-  /** The iptables rules that queue DNS packets could not be written. */
+  /** The iptables rules that queue DNS packets could not be written. A retry follows. */
   rulesFailed(family: IpFamily, error: unknown): void;
-  /** The inspection thread ended. Until it is restarted, packets bypass the queue. */
+  /**
+   * The inspection thread failed to inspect a packet, or ended. A thread that ended is restarted;
+   * until then, packets bypass the queue.
+   */
   threadFailed(error: unknown): void;
 }
 
 export interface DnsSnooperOptions {
   readonly store: FqdnStore;
-  /** Table mangle of each IP family with enforcement. */
+  /** The iptables table mangle of each IP family with enforcement. */
   readonly tables: readonly MangleTable[];
   readonly observer: DnsSnooperObserver;
   readonly timers: Timers;
@@ -52,6 +55,7 @@ export interface DnsSnooperOptions {
 /** Default NFQUEUE number. */
 export const DNS_QUEUE = 2610;
 
+/** Milliseconds between attempts to write the iptables rules. */
 const BACKOFF = { first: 1000, max: 60_000 };
 /** Milliseconds between removals of expired cache entries. */
 const EXPIRY_PERIOD = 30_000;
@@ -65,13 +69,14 @@ export class DnsSnooper {
   readonly #queue: number;
   readonly #loops: readonly Loop[];
   /**
-   * Domain name patterns of policy rules. undefined until `setPatterns`; rules of an earlier agent
-   * stay until then.
+   * Domain name patterns of policy rules. undefined until `setPatterns`; iptables rules of an
+   * earlier agent stay until then.
    */
   #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
+  /** Number of answers whose addresses could not be stored. */
   #notStored = 0;
-  /** Parts that failed and have not recovered. */
+  /** The iptables rules (by IP family) or the thread, while the last attempt failed. */
   readonly #failing = new Set<IpFamily | 'thread'>();
   #expiry: unknown;
 
@@ -107,10 +112,10 @@ export class DnsSnooper {
   }
 
   /**
-   * Sets the domain name patterns of all rules and their peer lists. Without patterns no packets
-   * are queued. Cheap if nothing changed.
-   * @returns when the lists have the cached addresses. A failure goes to the observer and does not
-   * reject.
+   * Sets the domain name patterns of policy rules, with the peer lists of each pattern. Without
+   * patterns no packets are queued. Cheap if nothing changed.
+   * @returns when the peer lists contain the cached addresses. A failure is reported to the
+   * observer and does not reject the promise.
    */
   async setPatterns(listsByPattern: ReadonlyMap<string, ReadonlySet<ListId>>): Promise<void> {
     const elements = this.#cache.setPatterns(listsByPattern, this.#options.timers.now());
@@ -145,7 +150,7 @@ export class DnsSnooper {
     return { elements: elements.filter(isOf), entries: entries.filter(isOf) };
   }
 
-  /** Checks the iptables rules that queue DNS packets, and restores rules that others changed. */
+  /** Checks the iptables rules that queue DNS packets, and restores them after external changes. */
   resyncRules(): void {
     if (this.#hasNames) this.#requestRules();
   }

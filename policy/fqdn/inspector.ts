@@ -5,7 +5,7 @@ import { readPacket, type SocketAddress, type TransportPayload } from './packet.
 import { type ObservedMessage, PendingQueries } from './pending-queries.ts';
 import { type Stream, TcpStreams } from './tcp-streams.ts';
 
-/** The answer to an observed query. */
+/** The addresses in the answer to an observed query. */
 export interface DnsObservation {
   readonly name: string;
   readonly addresses: readonly ResolvedAddress[];
@@ -27,7 +27,7 @@ export class Inspector<Tag> {
     answers: 0,
     /** Answers without a matching query. */
     unasked: 0,
-    /** Malformed packets, and malformed messages in TCP streams. */
+    /** Packets and DNS messages that are malformed or unsupported. */
     unreadable: 0,
   };
   readonly #queries = new PendingQueries();
@@ -50,6 +50,7 @@ export class Inspector<Tag> {
   }
 
   /**
+   * Inspects a packet and updates the counters.
    * @param packet Begins with the IP header.
    * @param ifindex Index of the input interface; 0 for packets that the node itself sends.
    * @param now Time in milliseconds.
@@ -61,16 +62,16 @@ export class Inspector<Tag> {
       this.counts.unreadable += 1;
       return { observations, stream: undefined };
     }
-    const look = (bytes: Buffer) => {
+    const inspectMessage = (bytes: Buffer) => {
       const message = readDnsMessage(bytes);
       const observation = this.#message(segment, message, ifindex, now);
       if (observation !== undefined) observations.push(observation);
     };
     if (segment.protocol === 'UDP') {
-      look(segment.data);
+      inspectMessage(segment.data);
       return { observations, stream: undefined };
     }
-    const stream = this.#streams.addSegment(segment, look);
+    const stream = this.#streams.addSegment(segment, inspectMessage);
     return { observations, stream: segment.data.length === 0 ? undefined : stream };
   }
 

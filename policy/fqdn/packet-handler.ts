@@ -1,6 +1,6 @@
 /**
- * Accepts queued packets: at once, or when their DNS observations are stored. No I/O; the caller
- * passes the time.
+ * Accepts queued packets: at once, or when their DNS observations are stored or a timeout has
+ * passed. No I/O; the caller passes the time.
  */
 import { addressBytes } from '../../netlink/core/address.ts';
 import type { QueuedPacket } from '../../netlink/nfqueue/queue.ts';
@@ -8,7 +8,7 @@ import { type Deferral, DeferredVerdicts } from './deferred-verdicts.ts';
 import { type DnsObservation, type InspectionResult, Inspector } from './inspector.ts';
 import type { CounterName } from './thread-messages.ts';
 
-/** Observations of consecutive packets, numbered from `first`. */
+/** Observations of consecutive deferrals; `first` is the number of the first deferral. */
 export interface ObservationBatch {
   readonly first: number;
   readonly batch: readonly (readonly DnsObservation[])[];
@@ -43,16 +43,16 @@ export class PacketHandler {
     this.#inspector.setResolvers(new Set(keys));
   }
 
-  /** Accepts or defers a packet. @throws on an internal error, after it has accepted the packet. */
+  /** Accepts or defers a packet. @throws on an internal error, after accepting the packet. */
   handle({ id, ifindex, bytes }: QueuedPacket, now: number): void {
-    let finding: InspectionResult<Deferral>;
+    let result: InspectionResult<Deferral>;
     try {
-      finding = this.#inspector.inspect(bytes, ifindex, now);
+      result = this.#inspector.inspect(bytes, ifindex, now);
     } catch (error) {
       this.#accept(id);
       throw error;
     }
-    const { observations, stream } = finding;
+    const { observations, stream } = result;
     if (observations.length > 0) {
       const deferral = this.deferred.defer(id, now);
       if (deferral === undefined) return;
@@ -64,7 +64,7 @@ export class PacketHandler {
     else this.#accept(id);
   }
 
-  /** Observations since the last call. */
+  /** Observations since the last call; undefined if there are none. */
   takeBatch(): ObservationBatch | undefined {
     const batch = this.#batch;
     if (batch.length === 0) return undefined;

@@ -35,9 +35,9 @@ const SYN = 0x02;
 const RST = 0x04;
 
 /**
- * Parses a packet that begins with the IP header. Conntrack has already reassembled fragments and
- * verified checksums.
- * @returns undefined for other protocols than UDP and TCP, and for inconsistent lengths.
+ * Parses a packet that begins with the IP header. The kernel has already reassembled fragments
+ * (nf_defrag), and conntrack has verified the checksums of tracked packets.
+ * @returns undefined for protocols other than UDP and TCP, fragments, and inconsistent lengths.
  */
 export function readPacket(packet: Buffer): TransportPayload | undefined {
   const version = (packet[0] ?? 0) >> 4;

@@ -1,11 +1,11 @@
 /**
- * Observed queries without an answer. Only the first answer to a query is accepted, and only if
- * client address, client port, id, question and server match.
+ * Observed queries without an answer. Only the first answer to a query counts, and only if
+ * protocol, client address, client port, id, question and server match.
  *
- * According to conntrack, all queued packets belong to connections to a resolver. An attacker would
- * have to spoof the resolver's address, and guess port, id and question. The client itself knows
- * port, id and question. Its packets arrive on the interface of the query, so an answer from that
- * interface is rejected.
+ * The iptables rules queue only packets of connections to a resolver. An attacker would have to
+ * spoof the resolver's address, and guess port, id and question. The client itself knows port, id
+ * and question. Its packets arrive on the interface of the query, so an answer from that interface
+ * does not count.
  */
 import type { DnsQuestion } from './dns-message.ts';
 import type { SocketAddress } from './packet.ts';
@@ -13,7 +13,7 @@ import type { SocketAddress } from './packet.ts';
 /** A DNS message with its addresses and interface. */
 export interface ObservedMessage {
   readonly protocol: 'UDP' | 'TCP';
-  /** The socket that sends the query. */
+  /** Address and port that send the query. */
   readonly client: SocketAddress;
   /** The server: a resolver, or the endpoint after DNAT. */
   readonly server: SocketAddress;
@@ -87,9 +87,9 @@ export class PendingQueries {
       if (until > now && queries.size <= this.#limits.perClient) break;
       this.#drop(queries, oldest);
     }
-    for (const [silent, { size }] of this.#clients) {
+    for (const [oldestClient, { size }] of this.#clients) {
       if (this.#size <= this.#limits.total) break;
-      this.#clients.delete(silent);
+      this.#clients.delete(oldestClient);
       this.#size -= size;
     }
   }
@@ -106,7 +106,7 @@ export class PendingQueries {
     const key = keyOf(protocol, client, question);
     const query = queries?.get(key);
     if (queries === undefined || query === undefined || query.until <= now) return false;
-    if (!this.#isAsked(query.server, server)) return false;
+    if (!this.#isQueriedServer(query.server, server)) return false;
     if (ifindex !== 0 && ifindex === query.ifindex) return false;
     this.#drop(queries, key);
     if (queries.size === 0) this.#clients.delete(address);
@@ -118,12 +118,13 @@ export class PendingQueries {
   }
 
   /**
-   * If IPVS or a later rule translates the packet, the query is observed with the resolver's
-   * address and the answer with the endpoint's address.
+   * Whether the server that answers is the queried server. If IPVS or a later NAT rule translates
+   * the packets, the query is observed with the resolver's address and the answer with the
+   * endpoint's address.
    */
-  #isAsked(asked: SocketAddress, answers: SocketAddress): boolean {
-    if (asked === answers) return true;
-    return this.#resolvers.has(addressOf(asked)) && !this.#resolvers.has(addressOf(answers));
+  #isQueriedServer(queried: SocketAddress, answering: SocketAddress): boolean {
+    if (queried === answering) return true;
+    return this.#resolvers.has(addressOf(queried)) && !this.#resolvers.has(addressOf(answering));
   }
 }
 

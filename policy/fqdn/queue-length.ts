@@ -7,9 +7,9 @@ export interface QueueLengthLimits {
 }
 
 /**
- * If the whole process hangs, DNS fails until the queue is full and packets bypass it. 128 packets
- * are one second of DNS traffic on a busy node, and several seconds on a quiet node. Measured with
- * 2,000 lookups a second on a machine without idle CPU: up to 1,000 packets waited.
+ * If the whole process hangs, DNS fails until the queue is full and packets bypass the queue. 128
+ * packets are one second of DNS traffic on a busy node, and several seconds on a quiet node.
+ * Measured with 2,000 lookups a second on a machine without idle CPU: up to 1,000 packets waited.
  */
 export const QUEUE_LENGTH_LIMITS: QueueLengthLimits = { min: 128, max: 4096, shrinkDelay: 5000 };
 
@@ -26,11 +26,15 @@ export class QueueLength {
     this.#length = limits.min;
   }
 
-  /** @param waiting Packets in the queue. @param now Time in milliseconds. */
+  /**
+   * The maximum length to set now.
+   * @param waiting Number of packets in the queue.
+   * @param now Time in milliseconds.
+   */
   length(waiting: number, now: number): number {
     const { min, max, shrinkDelay } = this.#limits;
-    const roomy = 2 ** Math.ceil(Math.log2(Math.max(waiting, 1) * RESERVE));
-    const needed = Math.min(Math.max(roomy, min), max);
+    const withReserve = 2 ** Math.ceil(Math.log2(Math.max(waiting, 1) * RESERVE));
+    const needed = Math.min(Math.max(withReserve, min), max);
     if (needed >= this.#length || now - this.#neededAt > shrinkDelay) {
       this.#length = needed;
       this.#neededAt = now;

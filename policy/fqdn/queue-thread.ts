@@ -31,7 +31,7 @@ type ThreadSettings = Extract<ToThread, { readonly kind: 'settings' }>;
 
 /** Milliseconds between restarts. Without a thread, packets bypass the queue. */
 const BACKOFF = { first: 100, max: 30_000 };
-/** Heap limit: the thread needs a few MiB, and its state is bounded. */
+/** Heap limit of the thread, which needs a few MiB. Its state is bounded. */
 const HEAP_MIB = 128;
 
 /** Next to this file, or next to the bundle that scripts/bundle.ts creates. */
@@ -92,7 +92,7 @@ export class QueueThread {
   #set(settings: ThreadSettings): void {
     this.#settings = settings;
     if (this.#worker !== undefined) this.#worker.postMessage(settings);
-    // A thread that is about to end still owns the queue.
+    // Wait for the end of the last thread, which still owns the queue.
     else if (this.#timer === undefined) void this.#ended.then(() => this.#start());
   }
 
@@ -117,8 +117,8 @@ export class QueueThread {
     });
     this.#ended = new Promise<void>((resolve) => {
       worker.once('exit', (code) => {
-        const [left = NO_DESCRIPTOR] = descriptor;
-        if (left !== NO_DESCRIPTOR) closeQueueDescriptor(left);
+        const [openDescriptor = NO_DESCRIPTOR] = descriptor;
+        if (openDescriptor !== NO_DESCRIPTOR) closeQueueDescriptor(openDescriptor);
         resolve();
         if (this.#worker !== worker) return;
         this.#worker = undefined;

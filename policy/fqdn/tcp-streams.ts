@@ -1,6 +1,6 @@
 /**
- * Reassembles DNS messages from TCP segments, separately for each direction. A stream is followed
- * from its SYN. A stream whose SYN was not seen, or that has permanently lost a segment, yields no
+ * Reassembles DNS messages from TCP segments, separately for each direction. A stream whose SYN was
+ * not seen yields no messages. A stream in which a segment is permanently missing yields no further
  * messages.
  *
  * Only the segment that completes a message needs a deferred verdict: the receiver cannot read data
@@ -30,9 +30,11 @@ const STREAM_LIMITS: StreamLimits = { streams: 4096, bytes: 8 << 20, outOfOrder:
 /** Bytes of the length field before each message (RFC 1035, 4.2.2). */
 const LENGTH = 2;
 /**
- * Segments that are further ahead than this many bytes are ignored. No TCP window in use is larger.
+ * Segments that are further ahead than this many bytes are ignored. A DNS message has at most
+ * 64 KiB.
  */
 const WINDOW = 1 << 20;
+/** Bytes of the first buffer of a message. */
 const SMALLEST_BUFFER = 512;
 
 interface StreamState<Tag> extends Stream<Tag> {
@@ -64,9 +66,9 @@ export class TcpStreams<Tag> {
 
   /**
    * Adds a segment to its stream.
-   * @param onMessage Called with each message that the segment completes; valid during the call
-   * only.
-   * @returns the stream; undefined if it is not followed.
+   * @param onMessage Called with each message that the segment completes. The buffer is valid
+   * during the call only.
+   * @returns the stream; undefined after a RST, without a SYN, and for a stream given up earlier.
    */
   addSegment(segment: TcpSegment, onMessage: (message: Buffer) => void): Stream<Tag> | undefined {
     const key = segment.source + segment.destination;
@@ -81,10 +83,10 @@ export class TcpStreams<Tag> {
     this.#streams.delete(key);
     this.#streams.set(key, state);
     if (!this.#follow(state, segment, onMessage)) this.#giveUp(key, state);
-    for (const [oldest, silent] of this.#streams) {
+    for (const [oldestKey, oldestState] of this.#streams) {
       const { streams, bytes } = this.#limits;
       if (this.#streams.size <= streams && this.#bytes <= bytes) break;
-      this.#giveUp(oldest, silent);
+      this.#giveUp(oldestKey, oldestState);
     }
     return state;
   }
@@ -95,7 +97,7 @@ export class TcpStreams<Tag> {
     existing: StreamState<Tag> | undefined,
   ): StreamState<Tag> {
     const next = (sequence + 1) >>> 0;
-    // A retransmitted SYN, possibly after data.
+    // A retransmitted SYN. Segments after a gap may be buffered already.
     if (existing !== undefined && existing.next === next) return existing;
     if (existing !== undefined) this.#end(key, existing);
     return { tag: undefined, next, buffer: EMPTY, length: 0, outOfOrder: [] };
@@ -135,7 +137,10 @@ export class TcpStreams<Tag> {
     return true;
   }
 
-  /** Appends the new data of a segment that begins at or before the next byte. */
+  /**
+   * Appends the new data of a segment that begins at or before the next byte.
+   * @returns false if the stream must be given up.
+   */
   #append(
     state: StreamState<Tag>,
     start: number,

@@ -10,8 +10,8 @@ export interface ThreadOptions {
    */
   readonly counts: Float64Array<SharedArrayBuffer>;
   /**
-   * One element: the descriptor of the open queue, or `NO_DESCRIPTOR`. Shared, because a thread may
-   * end abruptly.
+   * One element: the descriptor of the open queue, or `NO_DESCRIPTOR`. Shared memory, so that the
+   * main thread can close the queue of a thread that ended abruptly.
    */
   readonly descriptor: Int32Array<SharedArrayBuffer>;
 }
@@ -37,7 +37,7 @@ export type ToThread =
       readonly patterns: readonly string[];
       readonly resolvers: readonly string[];
     }
-  /** The observations with these numbers are stored, or cannot be. */
+  /** The observations of the deferrals with these numbers were stored or could not be stored. */
   | { readonly kind: 'stored'; readonly first: number; readonly last: number }
   | { readonly kind: 'stop' };
 

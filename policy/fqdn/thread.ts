@@ -31,7 +31,7 @@ function post(message: FromThread): void {
 }
 
 function onPacket(packet: QueuedPacket): void {
-  // Runs after all packets that are available now.
+  // `flush` runs after all packets that this turn of the event loop delivers.
   if (received === 0) queueMicrotask(flush);
   received += 1;
   try {
@@ -59,7 +59,7 @@ function resize(target: number): void {
   queue.setMaxLength(length);
 }
 
-/** Checks for overdue packets at the next deadline. */
+/** Schedules a check for overdue packets at the next deadline. */
 function scheduleCheck(): void {
   const { deadline } = handler.deferred;
   if (deadline === undefined || timer !== undefined) return;

@@ -1,7 +1,7 @@
 /**
  * Decides which pod owns an address. The API may show two pods with one address for a while: the
  * address is assigned to a new pod before the watch reports the end of the old pod. The pod that
- * was created later owns it.
+ * was created later owns the address.
  */
 import { compareText } from '../../api/collections.ts';
 
@@ -12,7 +12,7 @@ export interface AddressCandidate {
 
 export class AddressOwners<T extends AddressCandidate> {
   readonly #owners = new Map<string, T>();
-  /** All candidates of addresses with more than one, the owner last. */
+  /** Candidates of each address that has more than one candidate. The owner is the last. */
   readonly #candidates = new Map<string, readonly T[]>();
 
   add(address: string, candidate: T): void {
@@ -46,8 +46,8 @@ export class AddressOwners<T extends AddressCandidate> {
 }
 
 /**
- * Creation time of a pod, for comparison. A pod from a manifest has no timestamp and counts as the
- * newest.
+ * Creation time of a pod, for comparison. A pod without a timestamp, as usual with `--manifests`,
+ * counts as the newest.
  */
 function createdAt({ pod }: AddressCandidate): string {
   return pod.creationTimestamp || '~';

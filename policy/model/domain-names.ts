@@ -1,6 +1,11 @@
-/** Domain name patterns: `www.example.com`, or `*.example.com` for all its subdomains. */
+/**
+ * Domain name patterns: `www.example.com`, or `*.example.com` for all subdomains of example.com.
+ */
 
-/** Removes the final dot and converts ASCII letters to lower case, for comparison. */
+/**
+ * Removes the final dot and converts ASCII letters to lower case, for comparison. `toLowerCase` on
+ * the whole name would map the Kelvin sign (U+212A) to `k`.
+ */
 export function normalizeName(text: string): string {
   const plain = text.endsWith('.') ? text.slice(0, -1) : text;
   return plain.replaceAll(/[A-Z]+/g, (letters) => letters.toLowerCase());

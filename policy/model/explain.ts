@@ -1,7 +1,7 @@
 /**
  * Explains why a connection is allowed or denied. Evaluates the policy sets and lists that the
- * kernel rules are compiled from, in the same order. Pods of other nodes are evaluated as on their
- * own node.
+ * kernel rules are compiled from, in the order of the kernel rules. A pod of another node is
+ * evaluated as the agent on that node evaluates it.
  */
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../../api/objects.ts';
@@ -28,8 +28,8 @@ export interface ConnectionQuery {
   readonly port: number;
   readonly protocol: Protocol;
   /**
-   * Whether the FQDN cache has an address for a peer list. Without it, rules with domain names are
-   * uncertain.
+   * Whether the FQDN cache has an address for a peer list. Without this function, it is uncertain
+   * whether a rule with domain names matches an address.
    */
   readonly isFqdnAddress?: (list: ListId, address: string) => boolean;
 }
@@ -50,8 +50,9 @@ export interface DirectionVerdict {
   /** One sentence for the user. */
   readonly reason: string;
   /**
-   * Earlier rules that may decide otherwise. Their networks may contain the unknown address of the
-   * name, or the FQDN cache may have the address for one of their domain names.
+   * Earlier rules (policy and path) that may decide otherwise. Their networks may contain the
+   * unknown address of the domain name, or the FQDN cache may have the address for one of their
+   * domain names.
    */
   readonly uncertain: readonly string[];
 }
@@ -60,7 +61,7 @@ export interface DirectionVerdict {
 export interface Explanation {
   readonly family: IpFamily;
   readonly from: string;
-  /** undefined for a name whose address is unknown. */
+  /** undefined for a domain name whose address is unknown. */
   readonly to: string | undefined;
   /** `allow` if both directions allow. */
   readonly verdict: 'allow' | 'deny';
@@ -68,7 +69,7 @@ export interface Explanation {
   readonly ingress: DirectionVerdict;
 }
 
-/** The pod does not exist or has no address. */
+/** The pod does not exist, has finished, or owns no address. */
 export class UnknownPodError extends Error {
   override readonly name = 'UnknownPod';
 
@@ -89,14 +90,15 @@ interface Connection {
 }
 
 /**
- * @returns one explanation for each IP family that both ends have.
+ * @returns one explanation for each IP family that both ends have. A domain name whose address is
+ * unknown has every family of the source.
  * @throws UnknownPodError if a pod does not exist or owns no address.
  */
-export function explain(model: PolicyModel, question: ConnectionQuery): Explanation[] {
-  const { port, to: target, isFqdnAddress } = question;
-  const protocol = protocolNumbers[question.protocol];
+export function explain(model: PolicyModel, query: ConnectionQuery): Explanation[] {
+  const { port, to: target, isFqdnAddress } = query;
+  const protocol = protocolNumbers[query.protocol];
   const name = 'name' in target ? target.name : undefined;
-  const sources = addressesOf(model, question.from);
+  const sources = addressesOf(model, query.from);
   const targets = addressesOf(model, target);
   return IP_FAMILIES.flatMap((family) => {
     const from = sources.find((address) => familyOf(address) === family);
@@ -107,18 +109,17 @@ export function explain(model: PolicyModel, question: ConnectionQuery): Explanat
   });
 }
 
-/** The addresses of an end of the connection; none for a name whose address is unknown. */
-function addressesOf(model: PolicyModel, endpoint: ConnectionEnd): readonly string[] {
-  if ('address' in endpoint && endpoint.address !== undefined) return [endpoint.address];
-  if (!('pod' in endpoint)) return [];
-  const pod = model.pod(endpoint.pod);
-  if (pod === undefined) throw new UnknownPodError(endpoint.pod, 'the pod does not exist');
-  if (pod.finished) throw new UnknownPodError(endpoint.pod, 'the pod has finished');
-  if (pod.addresses.length === 0)
-    throw new UnknownPodError(endpoint.pod, 'the pod has no address yet');
+/** The addresses of an end; none for a domain name whose address is unknown. */
+function addressesOf(model: PolicyModel, end: ConnectionEnd): readonly string[] {
+  if ('address' in end && end.address !== undefined) return [end.address];
+  if (!('pod' in end)) return [];
+  const pod = model.pod(end.pod);
+  if (pod === undefined) throw new UnknownPodError(end.pod, 'the pod does not exist');
+  if (pod.finished) throw new UnknownPodError(end.pod, 'the pod has finished');
+  if (pod.addresses.length === 0) throw new UnknownPodError(end.pod, 'the pod has no address yet');
   const owned = pod.addresses.filter((address) => pod.hostNetwork || model.podAt(address) === pod);
   if (owned.length > 0) return owned;
-  throw new UnknownPodError(endpoint.pod, 'the address of the pod belongs to a newer pod now');
+  throw new UnknownPodError(end.pod, 'the address of the pod belongs to a newer pod now');
 }
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {
@@ -222,7 +223,7 @@ function nameOf({ kind, key }: Policy): string {
   return `${kind} ${key}`;
 }
 
-/** @returns `maybe` if it depends on the unknown address of a name, or on the FQDN cache. */
+/** @returns `maybe` if the match depends on an unknown address or on the unknown FQDN cache. */
 function matchesRule(
   model: PolicyModel,
   { peers, ports }: PolicySetRule,
@@ -232,12 +233,14 @@ function matchesRule(
   if (ports !== undefined && !matchesPort(model, ports, connection)) return 'no';
   if (peers === undefined) return 'yes';
   const { family, from, to, name, isFqdnAddress } = connection;
-  const other = direction === 'egress' ? to : from;
+  const peerAddress = direction === 'egress' ? to : from;
   const isNamed = direction === 'egress' && name !== undefined;
   if (isNamed && new NamePatterns(peers.domainNames.map((each) => [each, each])).matches(name))
     return 'yes';
-  if (other !== undefined) {
-    return model.hasPeer(peers, other, family) ? 'yes' : matchesFqdn(peers, other, isFqdnAddress);
+  if (peerAddress !== undefined) {
+    return model.hasPeer(peers, peerAddress, family)
+      ? 'yes'
+      : matchesFqdn(peers, peerAddress, isFqdnAddress);
   }
   const networks = model.networksOf(peers, family);
   if (coversFamily(networks, family)) return 'yes';

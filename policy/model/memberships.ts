@@ -8,7 +8,7 @@ import type { ListChanges, PortList, RuleList } from './rule-lists.ts';
 import { selectsNamespace, selectsPod } from './selectors.ts';
 import type { Direction, ListId } from './terms.ts';
 
-/** A named port of a pod that is a member of a port list. */
+/** A named port of a pod, as a member of a port list. */
 export interface NamedPortMember {
   readonly list: ListId;
   /** IP protocol number. */
@@ -17,8 +17,8 @@ export interface NamedPortMember {
 }
 
 /**
- * The lists and policy sets of an address, from which its set elements are compiled. Pods of one
- * class share an entry.
+ * The lists and policy sets of an address, from which its set elements are compiled. The pods of a
+ * class on this node share one entry, and the pods of the class on other nodes share another.
  */
 export interface AddressEntry {
   /** Peer lists that contain the address. */
@@ -26,7 +26,7 @@ export interface AddressEntry {
   readonly namedPorts: readonly NamedPortMember[];
   /** Whether a pod of this node has the address. */
   readonly isLocalPod: boolean;
-  /** Ids of the policy sets that apply to the pod; undefined: none, as for pods of other nodes. */
+  /** Ids of the policy sets that apply to the pod. Always undefined for pods of other nodes. */
   readonly policySets: Readonly<Record<Direction, number | undefined>>;
 }
 
@@ -50,36 +50,38 @@ export class Memberships {
   #candidateLists = new WeakMap<Labels, readonly RuleList[]>();
 
   /** Returns the entry of pods of this class on other nodes. */
-  entryOf(pods: PodClass): AddressEntry {
-    return getOrCreate(this.#entries, pods, () =>
-      withLists(EMPTY_ENTRY, pods, this.#candidates(pods.namespace)),
+  entryOf(podClass: PodClass): AddressEntry {
+    return getOrCreate(this.#entries, podClass, () =>
+      withLists(EMPTY_ENTRY, podClass, this.#candidates(podClass.namespace)),
     );
   }
 
-  /** Named ports that only ingress rules on the node of the pods use, for pods of this class. */
-  localNamedPorts(pods: PodClass): readonly NamedPortMember[] {
-    if (pods.namedPorts.length === 0) return [];
-    return [...this.#localPortLists].flatMap((list) => namedMembers(list, pods));
+  /**
+   * Named ports of this class that ingress rules refer to. Only the node of the pods needs them.
+   */
+  localNamedPorts(podClass: PodClass): readonly NamedPortMember[] {
+    if (podClass.namedPorts.length === 0) return [];
+    return [...this.#localPortLists].flatMap((list) => namedMembers(list, podClass));
   }
 
   /**
    * Drops the cached entry, because the namespace was relabelled. The next `entryOf()` computes it
    * again.
    */
-  invalidate(pods: PodClass): void {
-    this.#entries.delete(pods);
+  invalidate(podClass: PodClass): void {
+    this.#entries.delete(podClass);
   }
 
   /**
    * Updates the cached entries.
    * @param namespaces All namespaces; called only if needed.
-   * @param locals Classes with pods on this node.
+   * @param localClasses Classes with pods on this node.
    * @returns classes whose memberships changed.
    */
   applyListChanges(
     { added, removed }: ListChanges,
     namespaces: () => Iterable<NamespaceState>,
-    locals: Iterable<PodClass>,
+    localClasses: Iterable<PodClass>,
   ): ReadonlySet<PodClass> {
     const changedClasses = new Set<PodClass>();
     this.#candidateLists = new WeakMap();
@@ -96,25 +98,26 @@ export class Memberships {
       const [addedHere, removedHere] = [added.filter(isInNamespace), removed.filter(isInNamespace)];
       if (addedHere.length + removedHere.length === 0) continue;
       const removedIds = new Set(removedHere.map(({ id }) => id));
-      for (const pods of namespace.classes.values()) {
-        if (this.#updateEntry(pods, addedHere, removedIds)) changedClasses.add(pods);
+      for (const podClass of namespace.classes.values()) {
+        if (this.#updateEntry(podClass, addedHere, removedIds)) changedClasses.add(podClass);
       }
     }
     if (changed.some(isLocal)) {
-      for (const pods of locals) if (pods.namedPorts.length > 0) changedClasses.add(pods);
+      for (const podClass of localClasses)
+        if (podClass.namedPorts.length > 0) changedClasses.add(podClass);
     }
     return changedClasses;
   }
 
   /** @returns whether a cached entry changed. */
   #updateEntry(
-    pods: PodClass,
+    podClass: PodClass,
     added: readonly RuleList[],
     removedIds: ReadonlySet<ListId>,
   ): boolean {
-    const before = this.#entries.get(pods);
-    // The entry is not cached, so `entryOf()` will compute it. The caller of `invalidate()` has marked
-    // the addresses as dirty.
+    const before = this.#entries.get(podClass);
+    // The entry is not cached, because the class is new or was invalidated. Its addresses are
+    // already dirty, and `entryOf()` will compute the entry.
     if (before === undefined) return false;
     const isUnchanged =
       before.peers.every((list) => !removedIds.has(list)) &&
@@ -125,12 +128,15 @@ export class Memberships {
           before.peers.filter((list) => !removedIds.has(list)),
           before.namedPorts.filter(({ list }) => !removedIds.has(list)),
         );
-    const now = withLists(remaining, pods, added);
-    this.#entries.set(pods, now);
+    const now = withLists(remaining, podClass, added);
+    this.#entries.set(podClass, now);
     return now !== before;
   }
 
-  /** Cached by namespace: a cluster has 10,000 classes and hundreds of lists. */
+  /**
+   * Lists that may select pods of a namespace. Cached, because a cluster may have 10,000 classes
+   * and hundreds of lists.
+   */
   #candidates(namespace: NamespaceState): readonly RuleList[] {
     return getOrCreate(this.#candidateLists, namespace.labels, () =>
       [...this.#listsByNamespace.candidates(namespace.name)].filter((list) =>
@@ -140,17 +146,21 @@ export class Memberships {
   }
 }
 
-function withLists(entry: AddressEntry, pods: PodClass, lists: Iterable<RuleList>): AddressEntry {
+function withLists(
+  entry: AddressEntry,
+  podClass: PodClass,
+  lists: Iterable<RuleList>,
+): AddressEntry {
   const peers: ListId[] = [];
   const named: NamedPortMember[] = [];
   for (const list of lists) {
-    if (list.kind === 'ports' && pods.namedPorts.length === 0) continue;
+    if (list.kind === 'ports' && podClass.namedPorts.length === 0) continue;
     const isMember = list.selections.some((selection) =>
-      selectsPod(selection, pods.namespace, pods.labels),
+      selectsPod(selection, podClass.namespace, podClass.labels),
     );
     if (!isMember) continue;
     if (list.kind === 'peers') peers.push(list.id);
-    else named.push(...namedMembers(list, pods));
+    else named.push(...namedMembers(list, podClass));
   }
   if (peers.length === 0 && named.length === 0) return entry;
   return entryOf([...entry.peers, ...peers], [...entry.namedPorts, ...named]);
@@ -160,7 +170,7 @@ function entryOf(peers: readonly ListId[], namedPorts: readonly NamedPortMember[
   return peers.length + namedPorts.length > 0 ? { ...EMPTY_ENTRY, peers, namedPorts } : EMPTY_ENTRY;
 }
 
-/** Ports of pods that a list selects by name, without duplicates. */
+/** Named ports of a class that a port list contains, without duplicates. */
 function namedMembers(
   { id, namedPorts: matches }: PortList,
   { namedPorts }: PodClass,

@@ -1,6 +1,6 @@
 /**
- * Computes which policies apply to the pods of this node. model/ does not depend on nft sets,
- * chains or the kernel.
+ * Computes which policies apply to the pods of this node. model/ does no I/O and does not depend on
+ * the folders compile/ and enforce/.
  */
 import { getOrCreate } from '../../api/collections.ts';
 import {
@@ -11,7 +11,7 @@ import {
   type ObjectKey,
   POLICY_KINDS,
 } from '../../api/objects.ts';
-import type { Pod, PolicyObject } from '../../api/policy-objects.ts';
+import type { Pod, Policy, PolicyObject } from '../../api/policy-objects.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import {
   type AddressEntry,
@@ -25,7 +25,7 @@ import { type PodChange, type PodClass, PodIndex } from './pods.ts';
 import { type PolicySet, type PolicySetRules, PolicySets } from './policy-sets.ts';
 import { type AddressRange, addressNumber, rangesContain } from './ranges.ts';
 import { type PeerList, type RuleList, RuleLists } from './rule-lists.ts';
-import type { Direction, ListId } from './terms.ts';
+import { DIRECTIONS, type Direction, type ListId } from './terms.ts';
 
 /** Objects that network policy depends on. Nodes can be peers. */
 export type ModelObject = PolicyObject | Node;
@@ -52,7 +52,8 @@ export interface ModelChanges {
 /**
  * An object change marks the affected values as dirty, and `takeChanges` computes only dirty
  * values. A pod change recomputes the entries of the pod's addresses. A policy change recomputes
- * the policy sets that contain the policy, and the lists that no other rule uses.
+ * the policy sets of the pods that the policy selects, and the lists that come into use or fall out
+ * of use.
  */
 export class PolicyModel {
   readonly #pods: PodIndex;
@@ -62,7 +63,7 @@ export class PolicyModel {
   readonly #memberships = new Memberships();
   readonly #policySets = new PolicySets(this.#lists);
   readonly policies: Pick<PolicySets, 'get' | 'all'> = this.#policySets;
-  /** Cache of the entries of this node's pods. */
+  /** Cache of the entries of this node's pods, by class. */
   readonly #localEntries = new WeakMap<PodClass, AddressEntry>();
   readonly #dirtyAddresses = new Set<string>();
   readonly #dirtyLists = new Map<ListId, RuleList>();
@@ -118,8 +119,8 @@ export class PolicyModel {
     this.#update();
     const slice = new TimeSlice();
     for (const { classes } of this.#pods.namespaces()) {
-      for (const pods of classes.values()) {
-        this.#memberships.entryOf(pods);
+      for (const podClass of classes.values()) {
+        this.#memberships.entryOf(podClass);
         if (slice.isOver()) await slice.yield();
       }
     }
@@ -130,8 +131,8 @@ export class PolicyModel {
     this.#update();
     const changes = {
       lists: new Map(
-        [...this.#dirtyLists].map(([number, list]) => [
-          number,
+        [...this.#dirtyLists].map(([id, list]) => [
+          id,
           list.isLive ? this.#networks.rangesOf(list) : undefined,
         ]),
       ),
@@ -147,12 +148,30 @@ export class PolicyModel {
   }
 
   /**
-   * Peer lists by domain name pattern, for the patterns of all rules. Every call returns the same
-   * live map.
+   * Ids of peer lists by domain name pattern, for the rules that apply to pods of this node. Every
+   * call returns the same live map.
    */
   listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
     this.#update();
     return this.#lists.listsByDomainName;
+  }
+
+  /** Numbers of pods on this node by policy that applies to the pods, and of pods that a NetworkPolicy isolates. */
+  localPods(): { readonly byPolicy: ReadonlyMap<Policy, number>; readonly isolated: number } {
+    this.#update();
+    const byPolicy = new Map<Policy, number>();
+    let isolated = 0;
+    for (const podClass of this.#policySets.localClasses()) {
+      const applying = new Set(
+        DIRECTIONS.flatMap((direction) => this.#policySets.policiesOf(podClass, direction)),
+      );
+      for (const policy of applying) {
+        byPolicy.set(policy, (byPolicy.get(policy) ?? 0) + podClass.localCount);
+      }
+      const isIsolated = [...applying].some(({ tier }) => tier === 'NetworkPolicy');
+      if (isIsolated) isolated += podClass.localCount;
+    }
+    return { byPolicy, isolated };
   }
 
   pod(key: ObjectKey): Pod | undefined {
@@ -170,14 +189,14 @@ export class PolicyModel {
   }
 
   /**
-   * Calls `use` with the rules that apply to a pod, on this or another node. The rules are valid
-   * during the call only.
+   * Calls `use` with the rules that apply to a pod, which may be on another node. The rules are
+   * valid during the call only.
    * @returns the result of `use`.
    */
   withRules<T>(pod: Pod, direction: Direction, use: (rules: PolicySetRules) => T): T {
     this.#update();
-    const pods = this.#pods.get(pod.key)?.class;
-    const set = pods && this.#policySets.acquire(pods, direction);
+    const podClass = this.#pods.get(pod.key)?.class;
+    const set = podClass && this.#policySets.acquire(podClass, direction);
     if (set === undefined) return use(NO_RULES);
     try {
       this.#update();
@@ -200,20 +219,20 @@ export class PolicyModel {
     return this.#networks.rangesOf(list).networks[family];
   }
 
-  /** Port lists that contain named ports of the pod with this address. */
+  /** Named ports of the pod that owns this address, with the port lists that contain them. */
   namedPortsAt(address: string): readonly NamedPortMember[] {
-    const pods = this.#pods.owner(address)?.class;
-    if (pods === undefined) return [];
+    const podClass = this.#pods.owner(address)?.class;
+    if (podClass === undefined) return [];
     return [
-      ...this.#memberships.entryOf(pods).namedPorts,
-      ...this.#memberships.localNamedPorts(pods),
+      ...this.#memberships.entryOf(podClass).namedPorts,
+      ...this.#memberships.localNamedPorts(podClass),
     ];
   }
 
-  /** Updates policy sets and lists. Address entries are computed lazily. */
+  /** Updates policy sets and lists, and marks address entries as dirty. */
   #update(): void {
     const { classes, sets } = this.#policySets.update();
-    for (const pods of classes) this.#markEntries(pods);
+    for (const podClass of classes) this.#markEntries(podClass);
     for (const set of sets) this.#dirtyPolicySets.add(set);
     const changes = this.#lists.takeChanges();
     if (changes.added.length + changes.removed.length === 0) return;
@@ -221,9 +240,9 @@ export class PolicyModel {
     this.#markLists([...changes.added, ...changes.removed]);
     this.#markAddresses(this.#nodes.applyListChanges(changes));
     const namespaces = () => this.#pods.namespaces();
-    const locals = this.#policySets.localClasses();
-    for (const pods of this.#memberships.applyListChanges(changes, namespaces, locals)) {
-      this.#markEntries(pods);
+    const localClasses = this.#policySets.localClasses();
+    for (const podClass of this.#memberships.applyListChanges(changes, namespaces, localClasses)) {
+      this.#markEntries(podClass);
     }
   }
 
@@ -236,14 +255,14 @@ export class PolicyModel {
     return { ...entry, peers: [...new Set([...entry.peers, ...lists])] };
   }
 
-  #entryOfPods(pod: Pod, pods: PodClass): AddressEntry {
-    const entry = this.#memberships.entryOf(pods);
+  #entryOfPods(pod: Pod, podClass: PodClass): AddressEntry {
+    const entry = this.#memberships.entryOf(podClass);
     if (!this.#pods.isLocal(pod)) return entry;
-    return getOrCreate(this.#localEntries, pods, () => {
-      const { ingress, egress } = this.#policySets.assignmentOf(pods);
+    return getOrCreate(this.#localEntries, podClass, () => {
+      const { ingress, egress } = this.#policySets.assignmentOf(podClass);
       return {
         peers: entry.peers,
-        namedPorts: [...entry.namedPorts, ...this.#memberships.localNamedPorts(pods)],
+        namedPorts: [...entry.namedPorts, ...this.#memberships.localNamedPorts(podClass)],
         isLocalPod: true,
         policySets: { ingress: ingress?.id, egress: egress?.id },
       };
@@ -252,7 +271,7 @@ export class PolicyModel {
 
   #markPods({ addresses, classes }: PodChange): void {
     this.#markAddresses(addresses);
-    for (const pods of classes) this.#policySets.markDirty(pods);
+    for (const podClass of classes) this.#policySets.markDirty(podClass);
   }
 
   #markAddresses(addresses: readonly string[]): void {
@@ -261,16 +280,16 @@ export class PolicyModel {
 
   /** Relabelling a namespace may change memberships and policy sets of its pods. */
   #markClasses(classes: Iterable<PodClass>): void {
-    for (const pods of classes) {
-      this.#memberships.invalidate(pods);
-      this.#markEntries(pods);
-      if (pods.localCount > 0) this.#policySets.markDirty(pods);
+    for (const podClass of classes) {
+      this.#memberships.invalidate(podClass);
+      this.#markEntries(podClass);
+      if (podClass.localCount > 0) this.#policySets.markDirty(podClass);
     }
   }
 
-  #markEntries(pods: PodClass): void {
-    this.#localEntries.delete(pods);
-    for (const { pod } of pods.pods) this.#markAddresses(pod.addresses);
+  #markEntries(podClass: PodClass): void {
+    this.#localEntries.delete(podClass);
+    for (const { pod } of podClass.pods) this.#markAddresses(pod.addresses);
   }
 
   #markLists(lists: readonly RuleList[]): void {

@@ -32,7 +32,7 @@ export class NamespaceIndex<T> {
   }
 }
 
-/** Namespaces named by the selections; undefined if one selects namespaces by label. */
+/** Names of the selected namespaces; undefined if a selection selects namespaces by label. */
 function namespaceNames(selections: readonly PodSelection[]): readonly string[] | undefined {
   const names = selections.map(({ namespaces }) => namespaces);
   return names.every((each) => typeof each === 'string') ? names : undefined;

@@ -21,7 +21,7 @@ export class PeerNetworks {
   readonly #groups = new Map<ObjectKey, CidrGroup>();
   /** Lists that select CIDRGroups. */
   readonly #listsWithGroups = new Set<PeerList>();
-  /** Cache of computed ranges. */
+  /** Cache of the ranges of peer lists. */
   readonly #networks = new Map<PeerList, ListRanges['networks']>();
 
   /** @returns lists that selected the group before, or select it now. */

@@ -21,7 +21,7 @@ export class NodeIndex {
     return [...before, ...node.addresses];
   }
 
-  /** @returns as `upsert`. */
+  /** @returns addresses whose lists may have changed. */
   remove(key: ObjectKey): readonly string[] {
     const node = this.#nodes.get(key);
     if (node === undefined) return [];
@@ -48,7 +48,7 @@ export class NodeIndex {
       .map(({ id }) => id);
   }
 
-  /** @returns as `upsert`. */
+  /** @returns addresses whose lists may have changed. */
   applyListChanges({ added, removed }: ListChanges): readonly string[] {
     const changed = [...added, ...removed].filter(
       (list): list is PeerList => list.kind === 'peers' && list.nodes.length > 0,

@@ -36,7 +36,7 @@ export interface PodState {
   readonly class: PodClass | undefined;
 }
 
-/** Addresses and classes that a change affects. */
+/** Addresses and classes that a change of a pod affects. */
 export interface PodChange {
   readonly addresses: readonly string[];
   /** Classes that got their first pod on this node, or lost their last pod on this node. */
@@ -91,7 +91,7 @@ export class PodIndex {
     return this.#relabel(this.#namespaceOf(name), labels, true);
   }
 
-  /** @returns as `upsertNamespace`. */
+  /** @returns the classes in the namespace if its labels changed. */
   removeNamespace(name: string): Iterable<PodClass> {
     const namespace = this.#namespaces.get(name);
     if (namespace === undefined) return [];

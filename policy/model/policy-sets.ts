@@ -27,19 +27,22 @@ interface StoredPolicy {
   /** undefined: the policy was deleted; `update()` drops the sets that contain it. */
   policy: Policy | undefined;
   readonly sets: Set<PolicySet>;
-  /** Set for directions in which a policy set contains the policy. */
+  /** Rules by direction, for each direction in which a policy set contains the policy. */
   readonly rules: Partial<Record<Direction, readonly PolicySetRule[]>>;
 }
 
 /** The rules of a policy set in order of evaluation. */
 export interface PolicySetRules {
-  /** Rules of the Admin tier. A connection that no rule matches continues with `lowerTiers`. */
+  /**
+   * Rules of the Admin tier. A connection that a rule passes, or that no rule matches, continues
+   * with `lowerTiers`.
+   */
   readonly admin: readonly PolicySetRule[];
   /** Rules of NetworkPolicies, or of the Baseline tier if no NetworkPolicy isolates the pod. */
   readonly lowerTiers: readonly PolicySetRule[];
   /**
-   * NetworkPolicies that isolate the pod. If any: default deny for connections that no rule
-   * matches.
+   * NetworkPolicies that isolate the pod. If there is at least one, a connection that no rule
+   * matches is denied.
    */
   readonly isolatedBy: readonly Policy[];
 }
@@ -84,14 +87,20 @@ export class PolicySets {
     for (const { policy } of this.#policies.values()) if (policy !== undefined) yield policy;
   }
 
+  /** The policies that apply to a class of pods on this node, by direction. */
+  policiesOf(podClass: PodClass, direction: Direction): readonly Policy[] {
+    const set = this.assignmentOf(podClass)[direction];
+    return (set?.policies ?? []).flatMap(({ policy }) => policy ?? []);
+  }
+
   /** Makes the next `update()` assign policy sets to a class again. */
-  markDirty(pods: PodClass): void {
-    this.#dirtyClasses.add(pods);
+  markDirty(podClass: PodClass): void {
+    this.#dirtyClasses.add(podClass);
   }
 
   /** The policy sets that apply to pods of a class on this node. */
-  assignmentOf(pods: PodClass): Assignment {
-    return this.#assigned.get(pods) ?? NO_POLICIES;
+  assignmentOf(podClass: PodClass): Assignment {
+    return this.#assigned.get(podClass) ?? NO_POLICIES;
   }
 
   /** Classes with pods on this node. */
@@ -100,10 +109,11 @@ export class PolicySets {
   }
 
   /**
-   * The policy set for pods of a class; the caller must release it. undefined: no policy applies.
+   * The policy set for pods of a class, on this or another node; undefined if no policy applies.
+   * The caller must release the policy set.
    */
-  acquire(pods: PodClass, direction: Direction): PolicySet | undefined {
-    const policies = this.#applying(pods, direction);
+  acquire(podClass: PodClass, direction: Direction): PolicySet | undefined {
+    const policies = this.#applying(podClass, direction);
     if (policies.length === 0) return undefined;
     const ids = policies.map(({ id }) => id).sort(compareText);
     const key = [direction, ...ids].join('\n');
@@ -134,7 +144,7 @@ export class PolicySets {
    */
   update(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
     // Assign first, so that policy sets that are no longer needed have no references afterwards.
-    const classes = [...this.#dirtyClasses].filter((pods) => this.#assign(pods));
+    const classes = [...this.#dirtyClasses].filter((podClass) => this.#assign(podClass));
     this.#dirtyClasses.clear();
     for (const set of this.#dirtySets) if (set.refCount === 0) this.#drop(set);
     for (const stored of this.#changedPolicies) {
@@ -142,7 +152,8 @@ export class PolicySets {
       for (const direction of DIRECTIONS) {
         const before = stored.rules[direction];
         if (before === undefined) continue;
-        // Acquire new rules before releasing old rules, so that lists used by both keep their ids.
+        // Acquire the new rules before releasing the old rules, so that the reference count of a
+        // list in both does not become 0.
         stored.rules[direction] = this.#rulesOf(stored, direction);
         releaseRules(before, this.#lists);
       }
@@ -154,17 +165,17 @@ export class PolicySets {
     return { classes, sets };
   }
 
-  /** The rules of a policy set; undefined if the policy set applies to no pod any longer. */
-  rules({ policies, direction, refCount: uses }: PolicySet): PolicySetRules | undefined {
-    if (uses === 0) return undefined;
+  /** The rules of a policy set; undefined if nothing refers to the set. */
+  rules({ policies, direction, refCount }: PolicySet): PolicySetRules | undefined {
+    if (refCount === 0) return undefined;
     const inOrder = policies.toSorted((a, b) =>
       byPrecedence(a.policy as Policy, b.policy as Policy),
     );
     const of = (tier: Policy['tier']) => inOrder.filter(({ policy }) => policy?.tier === tier);
     const rulesOf = (some: readonly StoredPolicy[]) =>
       some.flatMap(({ rules }) => rules[direction] ?? []);
-    // A policy set never contains NetworkPolicies and the Baseline tier: NetworkPolicies replace
-    // the Baseline tier.
+    // A policy set never contains both NetworkPolicies and policies of the Baseline tier
+    // (`#applying`).
     const [isolating, baseline] = [of('NetworkPolicy'), of('Baseline')];
     return {
       admin: rulesOf(of('Admin')),
@@ -174,21 +185,21 @@ export class PolicySets {
   }
 
   /** @returns whether the assignment changed. */
-  #assign(pods: PodClass): boolean {
-    const before = this.assignmentOf(pods);
-    if (pods.localCount === 0) this.#assigned.delete(pods);
+  #assign(podClass: PodClass): boolean {
+    const before = this.assignmentOf(podClass);
+    if (podClass.localCount === 0) this.#assigned.delete(podClass);
     else {
-      const ingress = this.acquire(pods, 'ingress');
-      this.#assigned.set(pods, { ingress, egress: this.acquire(pods, 'egress') });
+      const ingress = this.acquire(podClass, 'ingress');
+      this.#assigned.set(podClass, { ingress, egress: this.acquire(podClass, 'egress') });
     }
-    const now = this.assignmentOf(pods);
+    const now = this.assignmentOf(podClass);
     for (const set of [before.ingress, before.egress]) if (set !== undefined) this.release(set);
     return now.ingress !== before.ingress || now.egress !== before.egress;
   }
 
   /**
-   * Policies that apply to pods of a class. A NetworkPolicy excludes the Baseline tier in its
-   * direction.
+   * Policies that apply to pods of a class. If a NetworkPolicy applies in this direction, policies
+   * of the Baseline tier do not.
    */
   #applying({ namespace, labels }: PodClass, direction: Direction): StoredPolicy[] {
     const applying: StoredPolicy[] = [];
@@ -219,9 +230,10 @@ export class PolicySets {
   #replace(stored: StoredPolicy, policy: Policy | undefined): void {
     for (const each of [stored.policy, policy]) {
       if (each === undefined) continue;
-      // A policy change affects only pods that it selected before or selects now.
-      for (const pods of this.#assigned.keys()) {
-        if (selectsPod(each.subject, pods.namespace, pods.labels)) this.#dirtyClasses.add(pods);
+      // A change affects only pods that the policy selected before or selects now.
+      for (const podClass of this.#assigned.keys()) {
+        if (selectsPod(each.subject, podClass.namespace, podClass.labels))
+          this.#dirtyClasses.add(podClass);
       }
     }
     if (stored.policy !== undefined) this.#bySubject.delete(stored, [stored.policy.subject]);
@@ -251,7 +263,7 @@ function byPrecedence(a: Policy, b: Policy): number {
   );
 }
 
-/** A BaselineAdminNetworkPolicy has no priority and is evaluated first. */
+/** A BaselineAdminNetworkPolicy has no priority and is evaluated first in the Baseline tier. */
 function priorityOf({ kind, priority }: Policy): number {
   return kind === 'BaselineAdminNetworkPolicy' ? -1 : priority;
 }

@@ -50,16 +50,16 @@ export function subtractRanges(
   range: AddressRange,
   holes: readonly AddressRange[],
 ): AddressRange[] {
-  const left: AddressRange[] = [];
+  const remaining: AddressRange[] = [];
   let { first } = range;
   for (const hole of mergeRanges(holes)) {
     if (hole.last < first) continue;
     if (hole.first > range.last) break;
-    if (hole.first > first) left.push({ first, last: hole.first - 1n });
+    if (hole.first > first) remaining.push({ first, last: hole.first - 1n });
     first = hole.last + 1n;
   }
-  if (first <= range.last) left.push({ first, last: range.last });
-  return left;
+  if (first <= range.last) remaining.push({ first, last: range.last });
+  return remaining;
 }
 
 /**
@@ -77,7 +77,7 @@ export function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
   return joined;
 }
 
-/** Ranges of the merged list `a` that are not, with the same ends, in the merged list `b`. */
+/** Ranges of the merged list `a` for which the merged list `b` has no range with equal ends. */
 export function rangesNotIn(
   a: readonly AddressRange[],
   b: readonly AddressRange[],

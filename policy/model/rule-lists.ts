@@ -18,7 +18,7 @@ interface SharedList {
   /** Pods that are peers, or whose named ports are members. */
   readonly selections: readonly PodSelection[];
   refCount: number;
-  /** Whether the list was reported as added, and not as removed since. */
+  /** Whether `takeChanges()` has reported the list as added, and not as removed since then. */
   isLive: boolean;
 }
 
@@ -61,7 +61,7 @@ export class RuleLists {
   readonly #listsByDomainName = new Map<string, Set<ListId>>();
   #lastId = 0;
 
-  /** Domain name patterns and the lists that contain them. */
+  /** Ids of the peer lists that contain a domain name pattern, by pattern. A live map. */
   get listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
     return this.#listsByDomainName;
   }
@@ -115,25 +115,25 @@ export class RuleLists {
         .filter((port) => 'first' in port)
         .map(({ protocol, first, last }) => ({ protocol, from: first, to: last })),
     );
-    const named = ports.filter((port): port is NamedPortMatch => 'name' in port);
-    const names = [...new Map(named.map((port) => [namedPortKey(port), port])).values()].sort(
-      (a, b) => compareText(namedPortKey(a), namedPortKey(b)),
-    );
+    const matches = ports.filter((port): port is NamedPortMatch => 'name' in port);
+    const namedPorts = [
+      ...new Map(matches.map((port) => [namedPortKey(port), port])).values(),
+    ].sort((a, b) => compareText(namedPortKey(a), namedPortKey(b)));
     // A named port is a port of the destination pod. For ingress this is a pod of this node.
-    const isLocal = names.length > 0 && direction === 'ingress';
-    const selections = names.length === 0 || isLocal ? [] : destinationSelections(peers);
+    const isLocal = namedPorts.length > 0 && direction === 'ingress';
+    const selections = namedPorts.length === 0 || isLocal ? [] : destinationSelections(peers);
     const scopeKey = isLocal ? 'local' : selections.map(selectionKey).sort(compareText);
-    const key = `ports ${JSON.stringify([ranges, names.map(namedPortKey), scopeKey])}`;
+    const key = `ports ${JSON.stringify([ranges, namedPorts.map(namedPortKey), scopeKey])}`;
     const list = getOrCreate<string, RuleList>(this.#byKey, key, () => {
       const sets: PortSetName[] = [];
       if (ranges.length > 0) sets.push('ports');
-      if (names.length > 0) sets.push('named-ports');
+      if (namedPorts.length > 0) sets.push('named-ports');
       return {
         kind: 'ports',
         id: this.#nextId(),
         key,
         ranges,
-        namedPorts: names,
+        namedPorts,
         isLocal,
         selections,
         sets,

@@ -3,20 +3,23 @@ import type { Policy, PolicyRule } from '../../api/policy-objects.ts';
 import type { PeerList, PortList, RuleLists } from './rule-lists.ts';
 import type { Direction, RuleVerdict } from './terms.ts';
 
-/** A rule that can match at least one packet, and its source. */
+/** A rule of a policy with its peer list and port list. */
 export interface PolicySetRule {
   /** undefined: all peers. */
   readonly peers: PeerList | undefined;
   /** undefined: all ports of all protocols. */
   readonly ports: PortList | undefined;
   readonly verdict: RuleVerdict;
-  /** `NetworkPolicy default/web spec.egress[0]` */
+  /** Policy and path of the rule, such as `NetworkPolicy default/web spec.egress[0]`. */
   readonly comment: string;
   readonly policy: Policy;
   readonly source: PolicyRule;
 }
 
-/** Rules of a policy that can match a packet. The caller must release the lists. */
+/**
+ * Rules of a policy in one direction. Omits rules with an empty list of peers or ports, which match
+ * nothing. The caller must release the lists.
+ */
 export function acquireRules(
   policy: Policy,
   direction: Direction,
@@ -43,7 +46,8 @@ export function releaseRules(rules: readonly PolicySetRule[], lists: RuleLists):
 
 function ruleVerdict({ tier }: Policy, { action }: PolicyRule): RuleVerdict {
   if (action === 'Allow') return 'allow';
-  if (action === 'Pass') return tier === 'Admin' ? 'pass' : 'allow'; // The default allow follows.
+  // After the Baseline tier, the default is to allow.
+  if (action === 'Pass') return tier === 'Admin' ? 'pass' : 'allow';
   if (tier === 'Admin') return 'deny-admin';
   return tier === 'Baseline' ? 'deny-baseline' : 'deny-network-policy';
 }

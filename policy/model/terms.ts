@@ -1,4 +1,4 @@
-/** Types that model/ and compile/ share. */
+/** Types that all folders of policy/ use. */
 
 export type Direction = 'ingress' | 'egress';
 export const DIRECTIONS: readonly Direction[] = ['ingress', 'egress'];

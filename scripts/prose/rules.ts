@@ -1,4 +1,4 @@
-/** textlint rules for prose. CONTRIBUTING.md has the reasons. */
+/** textlint rules for prose, and for names in the code. CONTRIBUTING.md, "Words", has the reasons. */
 import type { TxtNode } from '@textlint/ast-node-types';
 import type { TextlintRuleContext, TextlintRuleModule } from '@textlint/types';
 import { countWords, type Sentence, sentencesOf } from './sentences.ts';

@@ -12,7 +12,7 @@ export interface Sentence {
 const CODE = 'x';
 
 /**
- * The sentences of a paragraph, heading or table cell. Markup becomes spaces, so positions equal those in the source.
+ * The sentences of a paragraph, heading or table cell. Markup becomes spaces, so positions are as in the source.
  */
 export function sentencesOf(node: TxtNode): Sentence[] {
   const text = [...' '.repeat(node.range[1] - node.range[0])];

@@ -30,17 +30,20 @@ export function jitteredBackoffMs(failures: number, random: () => number): numbe
 
 /**
  * Milliseconds to wait before a retry: the result of `jitteredBackoffMs`, but at least the
- * `Retry-After` of the server plus up to 50 % jitter. The server may have sent the same value to
- * many clients.
+ * `Retry-After` of the server plus up to 50 % jitter. The server may have sent the same
+ * `Retry-After` to many clients.
  */
-export function retryDelayMs(failures: number, askedMs: number, random: () => number): number {
-  return Math.max(jitteredBackoffMs(failures, random), Math.round(askedMs * (1 + random() / 2)));
+export function retryDelayMs(failures: number, retryAfterMs: number, random: () => number): number {
+  return Math.max(
+    jitteredBackoffMs(failures, random),
+    Math.round(retryAfterMs * (1 + random() / 2)),
+  );
 }
 
 /**
- * Milliseconds a watch may be silent: `leastMs` plus up to 50 % jitter. All nodes open their
- * watches within a second of an API server restart. Without jitter, idle watches of all nodes would
- * also be renewed together.
+ * Milliseconds that a watch may be silent: `leastMs` plus up to 50 % jitter. After an API server
+ * restart all nodes open their watches at about the same time. Without jitter, all nodes would also
+ * renew their idle watches at the same time.
  */
 export function jitteredSilenceMs(leastMs: number, random: () => number): number {
   return Math.round(leastMs * (1 + random() / 2));

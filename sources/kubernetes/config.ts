@@ -50,7 +50,8 @@ async function baseConfig(
   master: string | undefined,
   serviceAccount: string,
 ): Promise<ClusterConfig> {
-  // Load the YAML parser only on demand: it takes megabytes, and pods have no kubeconfig to parse.
+  // Load the YAML parser only on demand: it takes megabytes, and a service account needs no
+  // kubeconfig.
   if (kubeconfig) return (await import('./kubeconfig.ts')).readKubeconfig(kubeconfig);
   if (master) {
     const cluster = { name: 'master', server: master, skipTLSVerify: false };

@@ -121,7 +121,10 @@ function execInfo({ server, cluster, user }: ClusterConfig, ca: Buffer | undefin
   return { kind: 'ExecCredential', apiVersion, spec };
 }
 
-/** Inline data takes precedence over a file, as in client-go. */
+/**
+ * Reads PEM data. Inline data takes precedence over a file, as in client-go.
+ * @param field kubeconfig field of the file, for the error message.
+ */
 async function pem(
   field: string,
   data: string | undefined,
@@ -152,7 +155,7 @@ async function readToken(file: string): Promise<string> {
   }
 }
 
-/** @param what kubeconfig field or plugin that failed. */
+/** @param what the kubeconfig field or plugin that failed. */
 function withContext(what: string, cause: unknown): Error {
   const reason = cause instanceof Error ? cause.message : String(cause);
   return new Error(`${what}: ${reason.trim() || 'failed'}`, { cause });

@@ -1,4 +1,4 @@
-/** Errors of the API server and of the connection to it. */
+/** Errors of the API server, of connections to it, and of the cluster configuration. */
 import { isRecord } from '../../api/read-field.ts';
 import { UserError } from '../../process/errors.ts';
 import { explainConnection, type RequestTarget, withoutNodeAdvice } from './explain-failure.ts';
@@ -10,7 +10,7 @@ export class ApiError extends Error {
   readonly code: number;
   /** Machine-readable reason of the `Status`, such as `Expired`; may be empty. */
   readonly reason: string;
-  /** Milliseconds from `Retry-After`; 0 without one. */
+  /** Milliseconds from the `Retry-After` header or the `Status`; 0 if neither has a valid time. */
   readonly retryAfterMs: number;
 
   constructor(code: number, reason: string, message: string, retryAfterMs = 0) {
@@ -61,12 +61,12 @@ export class StaleResponse extends Error {
   /** Number of consecutive stale responses, including this response. */
   readonly consecutive: number;
 
-  constructor(version: string, seen: string, times: number) {
+  constructor(version: string, seen: string, consecutive: number) {
     super(
       `API server: response has resource version ${version}, older than ${seen}: the server lags behind, ` +
         'or etcd was restored from a snapshot; relisting if this repeats',
     );
-    this.consecutive = times;
+    this.consecutive = consecutive;
   }
 }
 
@@ -75,7 +75,7 @@ export class ClusterConfigError extends UserError {
   override readonly name = 'ClusterConfigError';
 }
 
-/** Errors that are retried. */
+/** Errors after which the agent retries. */
 export type ApiServerFailure = ApiError | ConnectionError | MalformedResponse | StaleResponse;
 
 export function isApiServerFailure(error: unknown): error is ApiServerFailure {
@@ -86,7 +86,7 @@ export function isApiServerFailure(error: unknown): error is ApiServerFailure {
 
 /**
  * Identifies the cause of a failure, so that failures of several kinds with one cause are logged
- * once. Unlike messages, which may contain variable text, causes have few distinct values.
+ * once. A message may contain variable text; a cause has few distinct values.
  */
 export function failureCause(failure: ApiServerFailure): string {
   const { name } = failure;
@@ -100,6 +100,7 @@ const MAX_RETRY_AFTER_SECONDS = 600;
 
 /**
  * Converts a `Status` object to an error.
+ * @param fallbackCode HTTP status, used if the `Status` has no code.
  * @param retryAfter the `Retry-After` header. Only a number of seconds is read, the form that API
  * servers send.
  * @param advice Advice for the operator, appended to the message.

@@ -14,9 +14,9 @@ export interface LastChange {
   readonly version: string | undefined;
 }
 
-/** The known part of the server's history of one resource. */
+/** The point up to which the agent knows the server's history of one resource. */
 export interface HistoryPosition {
-  /** The last resource version received; empty before the first. */
+  /** The last resource version received; empty before the first response. */
   readonly version: string;
   readonly lastChange: LastChange | undefined;
 }
@@ -27,7 +27,7 @@ export interface ServerState {
   readonly version: string;
   /** Resource version of the object that changed last; undefined if the server does not have it. */
   readonly lastChange: string | undefined;
-  /** Key of an object that was changed or deleted since, if the check found one. */
+  /** Key of an object that was changed or deleted after the known version; undefined if none. */
   readonly changed: ObjectKey | undefined;
 }
 
@@ -36,20 +36,21 @@ export interface ServerState {
  * - `older`: the server's resource version is older than the agent's. Either etcd was restored from
  *   a snapshot, or this API server lags behind.
  * - `other`: etcd was restored, and its resource version has already overtaken the agent's.
- * - `gone`: the object that changed last does not exist. Either it was deleted since, and a watch
- *   from the agent's version delivers the deletion, or it is newer than the restored snapshot.
+ * - `gone`: the object that changed last does not exist. Either the object was deleted, and a watch
+ *   from the agent's version delivers the deletion, or the object is newer than the restored
+ *   snapshot.
  */
 export type HistoryComparison = 'same' | 'older' | 'other' | 'gone';
 
 /**
- * Compares the server's history with the known one.
+ * Compares the server's state with the known history.
  *
  * A watch cannot show that etcd was restored from a snapshot. A kube-apiserver accepts a watch from
- * a future version, sends neither events nor bookmarks until etcd is past it, and then continues as
- * if nothing were missing. Resource versions of one etcd can be compared (KEP-5504).
+ * a future version, sends neither events nor bookmarks until etcd is past that version, and then
+ * continues as if nothing were missing. Resource versions of one etcd can be compared (KEP-5504).
  *
- * One case is not detected: the restored etcd is ahead again, and the object that changed last was
- * changed again.
+ * One case is not detected: the restored etcd is ahead of the known version, and the object that
+ * changed last was changed again after the restore.
  */
 function compareHistory(known: HistoryPosition, present: ServerState): HistoryComparison {
   if (isOlder(present.version, known.version)) return 'older';
@@ -68,8 +69,8 @@ function compareHistory(known: HistoryPosition, present: ServerState): HistoryCo
 export interface UnconfirmedDeletion {
   readonly about: LastChange;
   /**
-   * The resource version at which the object was missing: a watch past it can no longer deliver the
-   * event.
+   * The resource version at which the object was missing: a watch past this version can no longer
+   * deliver the DELETED event.
    */
   readonly missingAt: string;
 }
@@ -118,8 +119,8 @@ export class EtcdHistory {
   }
 
   /**
-   * Compares the history with the server's state.
-   * @param known the position when the server was asked.
+   * Compares the known history with the server's state, and records the result.
+   * @param known the position when the request was sent.
    */
   compare(known: HistoryPosition, present: ServerState): HistoryComparison {
     const comparison = compareHistory(known, present);
@@ -190,7 +191,10 @@ function isSameObject(change: LastChange | undefined, other: LastChange): boolea
   return change?.namespace === other.namespace && change.name === other.name;
 }
 
-/** @returns undefined for an object without a name, which cannot be requested. */
+/**
+ * @param version empty when the object has no resource version; undefined for a deleted object.
+ * @returns undefined for an object without a name or resource version.
+ */
 function toLastChange(object: unknown, version: string | undefined): LastChange | undefined {
   const { namespace, name } = metadataOf(object);
   if (typeof name !== 'string' || name === '' || version === '') return undefined;

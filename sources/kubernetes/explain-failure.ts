@@ -9,7 +9,7 @@ export interface RequestTarget {
   readonly proxyUrl?: string | undefined;
 }
 
-/** The request. */
+/** The request that failed. */
 export interface RequestSummary {
   readonly method: string;
   readonly path: string;
@@ -207,7 +207,7 @@ function verbOf(method: string, query: RequestSummary['query']): string {
   return query.watch === 'true' ? 'watch' : 'list';
 }
 
-/** Extracts `wrong version number` from OpenSSL's line of addresses and file names. */
+/** Extracts the reason, such as `wrong version number`, from a message of OpenSSL. */
 function opensslReason(message: string): string {
   return /:SSL routines:[^:]*:([^:]+)/.exec(message)?.[1] ?? message;
 }

@@ -8,7 +8,8 @@ import type { Credentials } from './credentials.ts';
 const { Agent: PlainAgent, request } = process.getBuiltinModule('node:http');
 
 /**
- * Idle time before TCP keepalive probes; the kernel gives up ten seconds later. As in client-go.
+ * Milliseconds of idle time before TCP keepalive probes, as in client-go. Without a reply the kernel
+ * gives up ten seconds later.
  */
 const KEEP_ALIVE_MS = 30_000;
 
@@ -33,11 +34,9 @@ export interface HttpRequestOptions {
   readonly method: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string | undefined;
-  /**
-   * Aborts the request. The timeout aborts the request too, unless the response extends the
-   * timeout.
-   */
+  /** Aborts the request or the response. */
   readonly signal: AbortSignal;
+  /** Milliseconds for request and response, until `HttpResponse.setTimeout` replaces the timeout. */
   readonly timeoutMs: number;
 }
 

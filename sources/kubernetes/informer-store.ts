@@ -12,13 +12,13 @@ import { metadataOf } from './metadata.ts';
 export interface UnreadableObject {
   readonly kind: Kind;
   readonly key: ObjectKey;
-  /** Empty when the object has none. */
+  /** Empty when the object has no uid. */
   readonly uid: string;
 }
 
 /**
  * Called for an object that cannot be read; the last readable version of the object stays in force.
- * Called once per object and reason, until the object becomes readable or is removed.
+ * Called again when the reason changes, or when the object becomes unreadable again.
  * @param object undefined when the name cannot be read either. `OnProblem` is then called each time
  * the object is received.
  */
@@ -52,7 +52,7 @@ export class InformerStore {
 
   /**
    * Stores an item of a list. List items have no kind; the list has the kind of all items.
-   * @returns the object's key, if it can be read.
+   * @returns the object's key, if the key can be read.
    */
   putListItem(item: unknown): ObjectKey | undefined {
     const { kind, onProblem } = this.#options;
@@ -63,7 +63,8 @@ export class InformerStore {
   }
 
   /**
-   * @returns the object's key, if it can be read.
+   * Stores an object. Removes an object that is not used, such as an EndpointSlice of no Service.
+   * @returns the object's key, if the key can be read.
    * @throws MalformedResponse for an object of another kind.
    */
   put(raw: unknown): ObjectKey | undefined {
@@ -102,6 +103,7 @@ export class InformerStore {
   }
 
   /**
+   * @param present keys of all objects in a complete list.
    * @returns the key of one known object that a complete list does not contain; undefined if the
    * list contains all known objects.
    */
@@ -119,7 +121,7 @@ export class InformerStore {
     }
   }
 
-  /** @returns the object's key, if it can be read. */
+  /** @returns the object's key, if the key can be read. */
   #recordUnreadable(raw: unknown, problem: InvalidObject): ObjectKey | undefined {
     // Do not report the name again: `problem` already explains why the name cannot be read.
     const key = this.#keyOf(raw, () => {});

@@ -8,7 +8,7 @@ import { isRecord } from '../../api/read-field.ts';
 import { ANONYMOUS, type ClusterConfig } from './credentials.ts';
 import { ClusterConfigError } from './errors.ts';
 
-/** User field that client-node does not parse. */
+/** An entry of `users`, with the field that client-node does not parse. */
 interface UserEntry {
   readonly name: string;
   readonly user?: { readonly tokenFile?: string };
@@ -72,7 +72,7 @@ export async function readKubeconfig(path: string): Promise<ClusterConfig> {
   }
 }
 
-/** A command with a slash is a path relative to the kubeconfig; any other is looked up in PATH. */
+/** A command with a slash is a path relative to the kubeconfig; others are looked up in PATH. */
 function pluginOf(kubeconfig: string, exec: { readonly command?: unknown }): object {
   const { command } = exec;
   const isFile = typeof command === 'string' && command.includes('/');

@@ -4,7 +4,7 @@ import { MalformedResponse } from './errors.ts';
 
 /** Metadata of a list. */
 export interface ListMetadata {
-  /** `ServiceList`. */
+  /** Kind of the list, such as `ServiceList`. */
   readonly kind: string;
   readonly resourceVersion: string;
   /** Token for the next page; empty on the last page. */
@@ -24,12 +24,13 @@ const CLOSE_BRACKET = 0x5d;
 /** Nesting depth inside the `items` array. */
 const ITEMS_DEPTH = 2;
 /** Advice for the operator on an invalid response. */
-const CHECK_ADDRESS = 'check that the address is that of an API server';
+const CHECK_ADDRESS = 'check that the address belongs to an API server';
 const BEFORE_ITEMS = /(?:^|[^\\])"items"\s*:\s*$/;
 
 /**
- * Parses each item of a Kubernetes list by itself as soon as it is complete. A list of thousands of
- * objects is therefore never held or parsed as a whole, even if the server does not paginate.
+ * Parses each item of a Kubernetes list by itself as soon as the item is complete. A list of
+ * thousands of objects is therefore not held or parsed as a whole, even if the server does not
+ * paginate. Only items that precede the metadata are held until the end.
  *
  *   {"kind":"ServiceList","metadata":{...},"items":[ {...} , {...} ]}
  *   '------------------- frame --------------------'  item    item  '-'
@@ -46,8 +47,8 @@ export class ListSplitter {
   #itemCount = 0;
   #metadata: ListMetadata | undefined;
   /**
-   * Items that precede the metadata. The API server sends metadata first, but some proxies sort
-   * keys.
+   * Items that precede the metadata. The API server sends the metadata first, but some proxies sort
+   * the keys.
    */
   readonly #itemsBeforeMetadata: ListPart[] = [];
 
@@ -93,7 +94,7 @@ export class ListSplitter {
 
   /**
    * Ends the text and returns the remaining parts.
-   * @throws MalformedResponse when it is not a list.
+   * @throws MalformedResponse when the text is not a list.
    */
   end(): ListPart[] {
     const frame = parseJson(textOf(this.#frame));
@@ -127,7 +128,7 @@ export class ListSplitter {
   }
 }
 
-/** @returns undefined when this is not a list. */
+/** @returns undefined when the frame has no kind or no resource version. */
 function metadataOf(frame: unknown): ListMetadata | undefined {
   if (!isRecord(frame) || !isRecord(frame.metadata)) return undefined;
   const { resourceVersion, continue: next } = frame.metadata;

@@ -32,7 +32,7 @@ interface ListRequest {
 }
 
 const PAGE_SIZE = '500';
-/** A watch lasts 5 to 10 minutes, as in client-go. */
+/** Minimum seconds that a watch lasts. With jitter it lasts 5 to 10 minutes, as in client-go. */
 const WATCH_SECONDS = 300;
 
 /** Lists one resource, and checks whether a relist is needed. */
@@ -49,8 +49,8 @@ export class Lister {
    * event the watch has not delivered (`history.undeliveredChange`).
    * @param scope `all` compares every object, `last change` only the object that changed last.
    * @returns false when a relist is needed.
-   * @throws StaleResponse when the server's version is older, until enough consecutive responses
-   * prove that etcd was restored.
+   * @throws StaleResponse when the server's version is older than the known version, until enough
+   * consecutive stale responses prove that etcd was restored.
    */
   async checkHistory(
     session: Session,
@@ -102,7 +102,7 @@ export class Lister {
   }
 
   /**
-   * Reads a complete list page by page, then removes objects that it does not contain.
+   * Reads a complete list page by page, then removes objects that the list does not contain.
    * @returns the resource version of the list.
    */
   async list(session: Session, path: string): Promise<string> {
@@ -138,7 +138,7 @@ export class Lister {
   }
 
   /**
-   * Reads a list as it arrives.
+   * Reads a list and passes on its parts as they arrive.
    * @param take.page returns whether to read the next page, too.
    */
   async #read(
@@ -161,7 +161,10 @@ export class Lister {
     } while (next !== '');
   }
 
-  /** Checks the list before any of its items is used. */
+  /**
+   * Checks the version of a page before any of its items is used.
+   * @throws StaleResponse, as `checkHistory` does.
+   */
   #checkList(metadata: ListMetadata, isFirstPage: boolean): void {
     const { history, onEtcdRestored } = this.#options;
     const { resourceVersion } = metadata;
@@ -212,7 +215,10 @@ export function historyCheckRequest(
   };
 }
 
-/** @param from The watch delivers changes after this resource version. */
+/**
+ * Builds the query parameters of a watch.
+ * @param from The watch delivers changes after this resource version.
+ */
 export function watchQuery(
   selectors: QueryParameters,
   from: string,

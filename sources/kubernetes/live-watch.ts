@@ -21,7 +21,8 @@ const VERY_SHORT_WATCH_MS = 1000;
  * An open watch, read in the background until it ends or is closed.
  *
  * Silence is not a failure: a kube-apiserver sends bookmarks for a kind only after its watch cache
- * has seen a change of it. However, a connection that broke without a FIN or RST is silent too.
+ * has received an event or a progress report for the kind. However, a watch whose connection broke
+ * without a FIN or RST is silent too.
  */
 export class LiveWatch {
   readonly #options: LiveWatchOptions;
@@ -80,7 +81,7 @@ export class LiveWatch {
     if (this.#state === 'live') this.#setState('silent');
   }
 
-  /** After this call no event is delivered. */
+  /** Closes the watch. Afterwards `onEvent` is not called. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;

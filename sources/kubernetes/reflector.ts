@@ -35,7 +35,8 @@ export interface ReflectorOptions {
 }
 
 /**
- * A CRD counts as not installed after this many consecutive 404 responses; later checks are rare.
+ * After this many consecutive 404 responses the objects of a CRD are removed, and later checks are
+ * rare. A CRD without known objects counts as not installed after the first 404.
  */
 const NOT_FOUND_LIMIT = 3;
 const NOT_INSTALLED_POLL_MS = 60_000;
@@ -52,8 +53,8 @@ const UNDELIVERED_EVENT_MS = 10_000;
  * list, and relists when the version has expired or etcd was restored. Calls `synced` after the
  * first list, or when an optional resource is not installed.
  *
- * Objects are removed only on a DELETED event, when missing from a complete list, or when their CRD
- * is no longer installed.
+ * Objects are removed only on a DELETED event, when missing from a complete list, when a change makes
+ * them unused, or when their CRD is no longer installed.
  */
 export class Reflector {
   readonly #options: ReflectorOptions;
@@ -63,7 +64,7 @@ export class Reflector {
   readonly #delivery: WatchDelivery;
   /** The resource version to watch from; undefined to list first. */
   #version: string | undefined;
-  /** The resource path that last returned no 404. */
+  /** The resource path to request. After a 404 the next path is tried. */
   #path: string;
   #watch: LiveWatch | undefined;
   /** The watch state last reported to the observer. */
@@ -213,7 +214,7 @@ export class Reflector {
         if (current.failure !== undefined && !isApiServerFailure(current.failure))
           throw current.failure;
       }
-      // The old watch has delivered an event since, so it works: ignore the failure of the new one.
+      // The old watch has delivered an event meanwhile, so it works: ignore the failed new watch.
       if (current?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
       // A silent watch may no longer reach the API server, so do not report it as open.
       if (current?.state !== 'live') this.#reportWatchOpen(false);
@@ -227,7 +228,7 @@ export class Reflector {
     onListed: () => void,
   ): Promise<{ stream: WatchStream; from: string }> {
     const { paths } = this.#options.resource;
-    const others = paths.filter((path) => path !== this.#path);
+    const otherPaths = paths.filter((path) => path !== this.#path);
     for (;;) {
       try {
         if (this.#version !== undefined) {
@@ -245,7 +246,7 @@ export class Reflector {
         return { stream: await session.watch(this.#path, query), from };
       } catch (error) {
         if (!(error instanceof ApiError && error.isNotFound)) throw error;
-        const next = others.shift();
+        const next = otherPaths.shift();
         this.#path = next ?? paths[0];
         if (next === undefined) throw error;
         this.#version = undefined;
@@ -278,11 +279,11 @@ export class Reflector {
         if (version === '') {
           throw new MalformedResponse('API server: watch event without a resource version');
         }
-        // Events arrive in the order of their versions.
+        // Events arrive in the order of their versions, unless etcd was restored.
         if (isOlder(version, last)) this.#resetHistory(`${version}, after ${last}`);
         last = version;
-        const isKnown = isOlder(from, until) && !isOlder(until, version);
-        if (!isKnown) this.#handleEvent(type, object, version);
+        const wasDelivered = isOlder(from, until) && !isOlder(until, version);
+        if (!wasDelivered) this.#handleEvent(type, object, version);
         // The watch may have been reported as closed while it was silent.
         if (!this.#isWatching) this.#reportWatchOpen(true);
         this.#delivery.recordDelivery();
@@ -352,8 +353,8 @@ export class Reflector {
 
   /** Whether the silence of the watch proves that it misses a change. */
   #hasMissedEvent(): boolean {
-    // The watch is replaced before its time to deliver the event is over, so the silence proves
-    // nothing.
+    // `renew` marked the watch as silent before its time to deliver the event was over, so the silence
+    // proves nothing.
     if (this.#mustRenew) return false;
     const { undeliveredChange, hasUnconfirmedDeletion } = this.#history;
     if (undeliveredChange !== undefined) this.#delivery.recordMissedChange(undeliveredChange);
@@ -387,7 +388,7 @@ export class Reflector {
     if (objects > 0 && this.#notFoundCount < NOT_FOUND_LIMIT) return false;
     const { kind } = resource;
     this.#objects.retainOnly(new Set());
-    // A CRD upgrade may have removed every version that is requested.
+    // A CRD upgrade may have removed every version that the agent requests.
     if (objects > 0) log.warn({ kind, objects }, 'CRD is no longer installed; removed its objects');
     else if (!this.#isNotInstalled)
       log.info({ kind }, 'CRD is not installed; checking again periodically');
@@ -413,10 +414,10 @@ export class Reflector {
    * event.
    */
   async #wait(milliseconds: number, signal: AbortSignal): Promise<void> {
-    const early = new AbortController();
-    this.#endWait = () => early.abort();
+    const waitEnd = new AbortController();
+    this.#endWait = () => waitEnd.abort();
     void this.#watch?.stateChanged.then(this.#endWait);
-    await this.#options.backoff.delay(milliseconds, AbortSignal.any([signal, early.signal]));
+    await this.#options.backoff.delay(milliseconds, AbortSignal.any([signal, waitEnd.signal]));
     this.#endWait = () => {};
   }
 }

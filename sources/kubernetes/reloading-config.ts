@@ -20,8 +20,8 @@ export interface ReloadingConfigContext {
 
 /**
  * The cluster configuration, reloaded from the kubeconfig while the agent runs, so that a changed
- * server or changed credentials need no restart. A file that cannot be used, for example one that
- * is half written, leaves the previous configuration in place.
+ * server or changed credentials need no restart. If the kubeconfig cannot be used, for example because
+ * it is half written, the previous configuration stays in place.
  */
 export class ReloadingConfig {
   readonly #options: ClusterOptions;
@@ -30,10 +30,10 @@ export class ReloadingConfig {
   #open: OpenSession;
   #problem = '';
   #reading: Promise<void> | undefined;
-  /** Whether the current read has exceeded its timeout; callers no longer wait for the read. */
+  /** Whether the current read has exceeded its timeout; callers do not wait for such a read. */
   #isOverdue = false;
 
-  /** @param config The current configuration for the options. */
+  /** @param config The configuration that was loaded with these options. */
   constructor(options: ClusterOptions, context: ReloadingConfigContext, config: ClusterConfig) {
     this.#options = options;
     this.#context = context;
@@ -41,13 +41,16 @@ export class ReloadingConfig {
     this.#open = this.#openerFor(config);
   }
 
-  /** Reads the files again and opens a session with the resulting configuration. */
+  /** Reloads the kubeconfig and opens a session with the resulting configuration. */
   readonly open: OpenSession = async (signal) => {
     await this.#refresh(signal);
     return this.#open(signal);
   };
 
-  /** Polls the files for changes until the signal is aborted. */
+  /**
+   * Polls the kubeconfig until the signal is aborted.
+   * @param onChange called after each change of the configuration.
+   */
   watch(pollMs: number, onChange: () => void, signal: AbortSignal): void {
     // Flags and environment variables of a running process do not change.
     if (!this.#options.kubeconfig) return;
@@ -75,11 +78,11 @@ export class ReloadingConfig {
     if (this.#isOverdue) return;
     const timer = new AbortController();
     const { credentials: timeoutMs } = this.#context.timeouts;
-    const either = AbortSignal.any([signal, timer.signal]);
-    const late = sleep(timeoutMs, 'late', { signal: either }).catch(() => undefined);
-    const first = await Promise.race([this.#reading, late]);
+    const timerSignal = AbortSignal.any([signal, timer.signal]);
+    const timeout = sleep(timeoutMs, 'timeout', { signal: timerSignal }).catch(() => undefined);
+    const outcome = await Promise.race([this.#reading, timeout]);
     timer.abort();
-    if (first !== 'late') return;
+    if (outcome !== 'timeout') return;
     this.#isOverdue = true;
     const { kubeconfig = '' } = this.#options;
     const path = JSON.stringify(kubeconfig);

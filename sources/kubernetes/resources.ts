@@ -19,11 +19,11 @@ export interface Resource {
 
 /** Observes the watches of each kind, for metrics. */
 export interface ResourceObserver {
-  /** Called when a watch opens, closes or becomes silent. */
+  /** Called when a watch opens or closes, or when a silent watch cannot be replaced. */
   watchOpen(kind: Kind, isOpen: boolean): void;
   /**
-   * The objects are up to date: a list was read, a watch delivered an event, or a check found no
-   * change.
+   * The known objects are up to date: a list was read, a watch delivered an event, or a check of the
+   * server's history found no change.
    */
   upToDate(kind: Kind): void;
   /** The CRD is not installed, so the kind cannot be watched. */
@@ -58,7 +58,10 @@ export function servingResources(nodeName: string): Resource[] {
   ];
 }
 
-/** All Services. kube-proxy's selectors exclude Services that only DNS uses. */
+/**
+ * All Services. kube-proxy's selectors exclude Services that only DNS uses and Services of other
+ * proxies.
+ */
 export const ALL_SERVICES: Resource = resource('Service');
 
 /** All Services and EndpointSlices. */
@@ -84,13 +87,13 @@ export function policyResources(): Resource[] {
 }
 
 /**
- * Resources for an agent that serves Services and enforces network policy. Lists all Nodes once,
- * instead of only the agent's own.
+ * Resources for an agent that serves Services and enforces network policy. Network policy needs all
+ * Nodes, so the resource of the agent's own Node is left out.
  */
 export function servingAndPolicyResources(nodeName: string): Resource[] {
   const policy = policyResources();
-  const others = servingResources(nodeName).filter(
+  const serving = servingResources(nodeName).filter(
     ({ kind }) => !policy.some((resource) => resource.kind === kind),
   );
-  return [...others, ...policy];
+  return [...serving, ...policy];
 }

@@ -6,7 +6,7 @@ import { ApiError, type ApiServerFailure, MalformedResponse, StaleResponse } fro
 export interface AttemptOutcome {
   /** Undefined when the watch became silent or the server ended it normally. */
   readonly failure: ApiServerFailure | undefined;
-  /** Whether the watch is still open, but has delivered nothing for the silence period. */
+  /** Whether the watch is open, but was silent for the silence period or marked as silent. */
   readonly isSilent: boolean;
   /** Whether a list was complete or a watch was opened, so the server works. */
   readonly hasResponse: boolean;
@@ -18,9 +18,9 @@ export interface AttemptOutcome {
 
 /** State carried from attempt to attempt. */
 export interface RetryState {
-  /** Consecutive attempts without a usable response. */
+  /** Consecutive failed attempts; a complete list or an opened watch restarts the count. */
   readonly failures: number;
-  /** Consecutive relists caused by a watch event or a rejected watch. */
+  /** Consecutive relists caused by a 410 or a malformed response. */
   readonly relists: number;
   /** Consecutive very short watches. */
   readonly shortWatches: number;
@@ -31,13 +31,17 @@ export interface RetryStep {
   /** Whether to relist, because the resource version of the last watch is unusable. */
   readonly mustRelist: boolean;
   readonly waitMs: number;
-  /** Consecutive failures; 0 when the attempt did not fail. */
+  /**
+   * Consecutive attempts that failed or whose watch ended without events; 0 when the attempt
+   * succeeded or failed with a first 410.
+   */
   readonly failures: number;
 }
 
 export const INITIAL_RETRY_STATE: RetryState = { failures: 0, relists: 0, shortWatches: 0 };
 /**
- * Jitter, because all nodes of a cluster may learn at the same moment that a version has expired.
+ * Maximum milliseconds before the first relist. Jitter, because all nodes of a cluster may learn at
+ * the same moment that a version has expired.
  */
 const RELIST_JITTER_MS = 800;
 /**
@@ -47,13 +51,13 @@ const RELIST_AFTER_SHORT_WATCHES = 3;
 
 /**
  * Decides whether a relist or a new watch follows an attempt, and after which wait. As in
- * client-go, an outage does not cause a relist: the next watch continues from the last version.
- * Only a 410 for that version causes a relist. A server with an older version than the agent sends
- * no error; `etcd-history.ts` detects it.
+ * client-go, an outage does not cause a relist: the next watch continues from the last version, and
+ * only a 410 for that version causes a relist. A server with an older version than the agent sends
+ * no error; `etcd-history.ts` detects such a server. A malformed response causes a relist.
  *
  * The first 410 causes a relist at once, apart from jitter. If no event arrives before the next
- * 410, the waits grow. Otherwise a server that rejects the version of its own last list would be
- * listed without a pause. client-go waits 0.8 to 1.6 s before each list.
+ * 410, the waits grow. Without these waits, a server that rejects the version of its own last list
+ * would be listed without a pause. client-go waits 0.8 to 1.6 s before each list.
  *
  * Very short watches increase the waits and eventually cause relists, as in client-go: a proxy may
  * accept watches and forward nothing.
@@ -101,10 +105,11 @@ export function nextRetry(
   };
   const tries = Math.max(retry.failures, isMalformed ? retry.relists : 0, shortWatches);
   const retryAfterMs = failure instanceof ApiError ? failure.retryAfterMs : 0;
-  const list = isMalformed || (watchEndedAtOnce && shortWatches % RELIST_AFTER_SHORT_WATCHES === 0);
+  const mustRelist =
+    isMalformed || (watchEndedAtOnce && shortWatches % RELIST_AFTER_SHORT_WATCHES === 0);
   return {
     state: retry,
-    mustRelist: list,
+    mustRelist,
     waitMs: retryDelayMs(tries, retryAfterMs, random),
     failures: tries,
   };

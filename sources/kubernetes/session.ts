@@ -87,14 +87,14 @@ export type OpenSession = (signal: AbortSignal) => Promise<Session>;
 export const TIMEOUTS = {
   /** Timeout for reading credential files or running an exec credential plugin. */
   credentials: 60_000,
-  /** Timeout for the head of a response. */
+  /** Timeout for the head of a response; for a write, for the complete response. */
   response: 30_000,
   /** Timeout for a complete page of a list. */
   list: 120_000,
   /**
    * Silence after which a watch is renewed, because its connection may be broken; plus up to 50 %
-   * jitter. Bookmarks arrive about once a minute, but not for a kind without any change since the
-   * API server started.
+   * jitter. Bookmarks arrive about once a minute. For an idle kind they begin only with etcd's first
+   * progress report after the start of the API server.
    */
   silence: 150_000,
 };

@@ -1,4 +1,4 @@
-/** The API server as a source of objects. */
+/** Reads objects from the API server. */
 import type { ObjectSink, Source, SourceLog } from '../source.ts';
 import { RETRY_CLOCK, type RetryClock } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
@@ -33,8 +33,8 @@ export interface KubernetesSourceOptions extends ClusterOptions {
 const CONFIG_POLL_MS = 5000;
 
 /**
- * The API server as a source. `start` waits without a limit for an API server that cannot be
- * reached.
+ * Lists and watches objects of the API server. `start` waits without a limit for an API server that
+ * cannot be reached.
  * @throws ClusterConfigError from `start`.
  */
 export class KubernetesSource implements Source {
@@ -96,7 +96,7 @@ export class KubernetesSource implements Source {
   }
 
   unreadable(): ReadonlyMap<string, number> {
-    const some = this.#reflectors.filter(({ unreadable }) => unreadable > 0);
-    return new Map(some.map(({ kind, unreadable }) => [kind, unreadable]));
+    const affected = this.#reflectors.filter(({ unreadable }) => unreadable > 0);
+    return new Map(affected.map(({ kind, unreadable }) => [kind, unreadable]));
   }
 }

@@ -17,7 +17,7 @@ export interface WatchDeliveryOptions {
 const COMPARE_MS = 25 * 60_000;
 /**
  * Milliseconds between two comparisons of all objects while a watch is stalled; plus up to 50 %
- * jitter. Only comparisons then detect changes.
+ * jitter. While a watch is stalled, only comparisons detect changes.
  */
 const STALLED_COMPARE_MS = 10 * 60_000;
 
@@ -38,6 +38,7 @@ export class WatchDelivery {
   #isStalled = false;
   /** When the known objects were last confirmed to match the API server. */
   #confirmedAt: number;
+  /** When the next comparison of all objects is due; clock time as in `#confirmedAt`. */
   #compareAt = 0;
 
   constructor(options: WatchDeliveryOptions) {

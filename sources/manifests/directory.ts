@@ -37,8 +37,8 @@ interface LoadedObject extends ParsedObject {
  * Reads all manifests of a directory once, with the rules that the agent uses at start. Uses the
  * readable objects of a file with problems. If two files define an object, uses the first file by
  * name. Objects of kinds not in `kinds` are skipped and counted. Objects and problems are in the
- * order of file names and lines.
- * @returns as `ParsedManifest`.
+ * order of file names.
+ * @returns the fields of `ParsedManifest` for all files together.
  * @throws ManifestDirectoryError
  */
 export function loadManifestDirectory(directory: string, kinds: readonly Kind[]) {
@@ -94,8 +94,8 @@ export function listManifests(directory: string): string[] {
 
 export interface ManifestFile extends ParsedManifest {
   /**
-   * Whether the file contains only white space. A file is also blank after a shell's `>` has opened
-   * it and before the command writes.
+   * Whether the file contains only white space. A file is blank for a moment after a shell's `>` has
+   * opened the file and before the command writes.
    */
   readonly blank: boolean;
 }

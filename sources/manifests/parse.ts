@@ -33,12 +33,12 @@ interface RawDocument {
 }
 
 /**
- * Limit on expansions of one YAML anchor. Shared values stay shared, so a "billion laughs" document
- * takes little memory. The limit bounds the CPU time for such a document.
+ * Limit on expansions of one YAML anchor. Aliases of an anchor share one value in memory, so a
+ * "billion laughs" document takes little memory. The limit bounds the CPU time for such a document.
  */
 const MAX_ALIASES = 1000;
 
-/** A value with a kind, which may be an object. */
+/** A value with a kind that `readObject` has not checked yet. */
 interface Candidate {
   readonly kind: string;
   readonly value: unknown;
@@ -56,7 +56,7 @@ const LISTS = new Map<string, { apiVersions: readonly string[]; kind: Kind | und
 /**
  * Parses a manifest: one JSON value if the file name ends in `.json`, otherwise any number of YAML
  * documents. Kubernetes lists are expanded; objects of kinds not in `kinds` are skipped. Never
- * throws: an object that cannot be read becomes a problem and does not affect the others.
+ * throws: an object that cannot be read becomes a problem and does not affect the other objects.
  */
 export function parseManifest(
   text: string,
@@ -113,9 +113,9 @@ function unpack(document: RawDocument, kinds: readonly Kind[], problems: Problem
     return [];
   }
   const list = LISTS.get(kind);
-  // Check the apiVersion too: another API group may have a list of the same kind.
   const isRequested = list?.kind === undefined || kinds.includes(list.kind);
   if (list === undefined || !isRequested) return [{ kind, value, line }];
+  // Another API group may have a list of the same kind.
   if (!list.apiVersions.includes(apiVersion)) {
     problems.push({
       line,

@@ -1,4 +1,4 @@
-/** A manifest directory as a source of objects: watched, and read again when it changes. */
+/** Reads objects from a manifest directory, and reads changed files again. */
 import { type BigIntStats, type FSWatcher, statSync, watch } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
@@ -22,7 +22,10 @@ export interface ManifestSourceOptions {
   /** Objects of other kinds are skipped. */
   readonly kinds: readonly Kind[];
   readonly sink: ObjectSink;
-  /** Called when a problem appears, and again when the problem reappears. */
+  /**
+   * Called for each problem and warning. When the problems of a file change, called again for all
+   * problems of the file.
+   */
   readonly onProblem: (problem: ManifestProblem) => void;
   /**
    * Called when a file or the directory no longer has problems.
@@ -57,13 +60,13 @@ const MAX_DEBOUNCES = 8;
 const RACY_MS = 20;
 
 /**
- * A manifest directory as a source.
+ * Delivers the objects of a manifest directory and watches the directory.
  *
  * A file with problems is reported, and all of its last good objects stay in force: half a manifest
  * is never intended. A file that was never good has no last good objects, so its readable objects
  * are used. One bad field at start must not hold back the other Services of a node. A file that
  * becomes blank also keeps its objects, because the shell's `>` and editors leave it blank for a
- * moment. To remove objects, delete them from the file, or delete the file.
+ * moment. To remove all objects of a file, delete the file.
  *
  * Uses `fs.watch` instead of chokidar. chokidar 5 missed a file renamed over another with the same
  * mtime, and the `..data` swap of a ConfigMap mount while the old target exists. chokidar also took
@@ -141,7 +144,7 @@ export class ManifestSource implements Source {
 
   /**
    * Scans the directory now, or once more after the current scan. Rejects only with errors of the
-   * sink or `onProblem`. Such errors are bugs, so no caller catches them.
+   * sink or a callback. Such errors are bugs, so no caller catches them.
    */
   #scan(): Promise<void> {
     this.#scanAgain = true;
@@ -222,7 +225,7 @@ export class ManifestSource implements Source {
     const path = join(directory, file);
     const problems =
       read.blank && before !== undefined && before.objects.length > 0
-        ? [{ reason: 'is empty; its previous objects stay in force until the file is deleted' }]
+        ? [{ reason: 'is empty; its objects stay in force: to remove them, delete the file' }]
         : read.problems;
     const isGood = problems.length === 0;
     const last = before?.objects ?? [];
@@ -235,12 +238,12 @@ export class ManifestSource implements Source {
     if (isGood && before !== undefined && before.problems.length > 0) {
       onRecovered?.(path, false);
     }
-    for (const [now, then] of [
+    for (const [current, previous] of [
       [problems, before?.problems],
       [warnings, before?.warnings],
     ] as const) {
-      if (isDeepStrictEqual(now, then)) continue;
-      for (const problem of now) onProblem({ file: path, ...problem });
+      if (isDeepStrictEqual(current, previous)) continue;
+      for (const problem of current) onProblem({ file: path, ...problem });
     }
   }
 
@@ -275,7 +278,7 @@ export class ManifestSource implements Source {
   }
 }
 
-/** The new objects, then old objects that no new object replaces. */
+/** The objects of the file, then previous objects whose name is not among them. */
 function merge(
   objects: readonly ParsedObject[],
   last: readonly ParsedObject[],

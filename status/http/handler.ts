@@ -3,13 +3,13 @@ import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http
 import { asError } from '../../api/errors.ts';
 import type { ErrorBody } from '../api/common.ts';
 import { refuse, SECURITY_HEADERS } from './guard.ts';
-import { BadParameter } from './parameters.ts';
+import { BadParameter, type Parsers, readParameters, type Values } from './parameters.ts';
+import { type RequestBudget, TooManyRequests } from './request-budget.ts';
 
 /** A request for one resource. */
 export interface ResourceRequest {
   /** The variable parts of the path, such as namespace and name; decoded. */
   readonly path: readonly string[];
-  readonly query: URLSearchParams;
   /** Aborted when the client is gone. */
   readonly signal: AbortSignal;
 }
@@ -25,8 +25,30 @@ export interface FileBody {
   readonly content: Buffer;
 }
 
-/** A resource: an object that becomes JSON, a stream of objects (one line each), or a file. */
-export type Resource = (request: ResourceRequest) => Promise<object> | object;
+/** A resource of the API. */
+export interface Resource {
+  /** What the resource is, for the OpenAPI document. */
+  readonly summary: string;
+  /** The type of the answer in `status/api/`; undefined for files. */
+  readonly response: string | undefined;
+  readonly parameters: Parsers;
+  /** @returns an object that becomes JSON, an async iterable of objects (one line each), or a `File`. */
+  answer(query: URLSearchParams, request: ResourceRequest): Promise<object> | object;
+}
+
+/** Defines a resource. `handle` gets the parsed parameters. */
+export function resource<P extends Parsers>({
+  handle,
+  ...definition
+}: Omit<Resource, 'answer' | 'parameters'> & {
+  readonly parameters: P;
+  readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<object> | object;
+}): Resource {
+  return {
+    ...definition,
+    answer: (query, request) => handle(readParameters(query, definition.parameters), request),
+  };
+}
 
 /** Marks the answer of a `Resource` as a file. */
 export class File {
@@ -43,6 +65,7 @@ export interface HandlerOptions {
   readonly resources: Resources;
   /** The address on which the server listens; undefined for a Unix socket, which only root can reach. */
   readonly bindHost: string | undefined;
+  readonly budget: Pick<RequestBudget, 'run'>;
   /** Called for an error that is a bug or a failure of the kernel, after the client got status 500. */
   readonly onError: (error: unknown, path: string) => void;
 }
@@ -53,7 +76,8 @@ interface CompiledPath {
 }
 
 /** Handles requests for resources. */
-export function statusHandler({ resources, bindHost, onError }: HandlerOptions): RequestListener {
+export function statusHandler(options: HandlerOptions): RequestListener {
+  const { resources, bindHost, budget, onError } = options;
   const paths = Object.entries(resources).map(([path, resource]): CompiledPath => {
     const source = path.replaceAll('.', '\\.').replaceAll(/\{\w+\}/g, '([^/]{1,300})');
     return { pattern: new RegExp(`^${source}$`), resource };
@@ -65,11 +89,14 @@ export function statusHandler({ resources, bindHost, onError }: HandlerOptions):
       response.setHeader('allow', 'GET, HEAD');
       return sendError(response, 405, 'the status API is read-only; use GET');
     }
-    void answer(paths, request, response).catch((error: unknown) => {
+    void answer(paths, budget, request, response).catch((error: unknown) => {
       if (response.headersSent) {
         response.destroy();
       } else if (error instanceof BadParameter) {
         sendError(response, 400, error.message, error.parameter);
+      } else if (error instanceof TooManyRequests) {
+        response.setHeader('retry-after', '1');
+        sendError(response, 503, error.message);
       } else if (error instanceof NotFound) {
         sendError(response, 404, error.message);
       } else {
@@ -82,6 +109,7 @@ export function statusHandler({ resources, bindHost, onError }: HandlerOptions):
 
 async function answer(
   paths: readonly CompiledPath[],
+  budget: HandlerOptions['budget'],
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -91,11 +119,8 @@ async function answer(
     if (match === null) continue;
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const body = await resource({
-      path: match.slice(1).map(decodePart),
-      query: new URLSearchParams(search),
-      signal: gone.signal,
-    });
+    const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
+    const body = await budget.run(() => resource.answer(new URLSearchParams(search), given));
     if (Symbol.asyncIterator in body) {
       return await sendLines(response, body as AsyncIterable<object>, gone.signal);
     }

@@ -1,6 +1,6 @@
 /** Pages of lists. Pure. */
 import type { Page } from '../api/common.ts';
-import { BadParameter, integer, type Parser } from './parameters.ts';
+import { integer, parsed } from './parameters.ts';
 
 const DEFAULT_LIMIT = 500;
 const MAX_LIMIT = 1000;
@@ -14,11 +14,10 @@ export interface PageRequest {
 /** The parameters of every list. */
 export const PAGE_PARAMETERS = {
   limit: integer(1, MAX_LIMIT),
-  continue: ((text, name) => {
+  continue: parsed('field "continue" of the previous page', (text) => {
     const offset = /^o(\d{1,9})$/.exec(text)?.[1];
-    if (offset !== undefined) return Number(offset);
-    throw new BadParameter(name, 'must be the value of field "continue" of the previous page');
-  }) satisfies Parser<number>,
+    return offset === undefined ? undefined : Number(offset);
+  }),
 };
 
 /**

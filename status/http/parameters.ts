@@ -12,11 +12,18 @@ export class BadParameter extends Error {
   }
 }
 
-/** Parses the text of one parameter. @throws BadParameter */
-export type Parser<T> = (text: string, name: string) => T;
+/** Parses the text of one parameter. */
+export interface Parser<T> {
+  /** @throws BadParameter */
+  (text: string, name: string): T;
+  /** JSON Schema of the text, for the OpenAPI document. */
+  readonly schema: Readonly<Record<string, unknown>>;
+}
 
-type Parsers = Readonly<Record<string, Parser<unknown>>>;
-type Values<P extends Parsers> = { readonly [Name in keyof P]: ReturnType<P[Name]> | undefined };
+export type Parsers = Readonly<Record<string, Parser<unknown>>>;
+export type Values<P extends Parsers> = {
+  readonly [Name in keyof P]: ReturnType<P[Name]> | undefined;
+};
 
 /** Longest value of a parameter, in characters. */
 const MAX_LENGTH = 1000;
@@ -46,29 +53,32 @@ export function readParameters<P extends Parsers>(query: URLSearchParams, parser
 
 /** One of a few words. */
 export function oneOf<T extends string>(...known: readonly T[]): Parser<T> {
-  return (text, name) => {
+  const parse = (text: string, name: string) => {
     const found = known.find((each) => each === text);
     if (found !== undefined) return found;
     throw new BadParameter(name, `must be one of ${known.join(', ')}, not ${quoted(text)}`);
   };
+  return Object.assign(parse, { schema: { type: 'string', enum: known } });
 }
 
 /** A decimal number from `min` to `max`. */
 export function integer(min: number, max: number): Parser<number> {
-  return (text, name) => {
+  const parse = (text: string, name: string) => {
     const value = /^\d{1,10}$/.test(text) ? Number(text) : Number.NaN;
     if (value >= min && value <= max) return value;
     throw new BadParameter(name, `must be a number from ${min} to ${max}, not ${quoted(text)}`);
   };
+  return Object.assign(parse, { schema: { type: 'integer', minimum: min, maximum: max } });
 }
 
 /** Text that a function accepts. @param what names the values, such as `an IP address`. */
 export function parsed<T>(what: string, parse: (text: string) => T | undefined): Parser<T> {
-  return (text, name) => {
+  const parseNamed = (text: string, name: string) => {
     const value = parse(text);
     if (value !== undefined) return value;
     throw new BadParameter(name, `must be ${what}, not ${quoted(text)}`);
   };
+  return Object.assign(parseNamed, { schema: { type: 'string', description: what } });
 }
 
 function quoted(text: string): string {

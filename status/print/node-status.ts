@@ -117,8 +117,11 @@ function serviceCountsText(counts: ServiceCounts): string {
 
 function policyText(policy: NodeStatus['policy'], now: number): string {
   if (policy === null) return 'off (--network-policy)';
-  const { policies, isolatedPods, lastSync } = policy;
-  const counts = [counted(policies, 'policy', 'policies'), counted(isolatedPods, 'isolated pod')];
+  const { policies, faulty, isolatedPods, lastSync } = policy;
+  const counts = [
+    `${counted(policies, 'policy', 'policies')} (${faulty} faulty)`,
+    counted(isolatedPods, 'isolated pod'),
+  ];
   return `${counts.join(', ')}, last sync ${ago(lastSync, now)}`;
 }
 

@@ -126,7 +126,10 @@ describe('commands: portwide', () => {
       [['--ttl=long', '--port=0'], /--port: .*\nportwide: --ttl: /],
       [['--manifests=/no/such/directory'], /manifest directory "\/no\/such\/directory"/],
       [['--manifests=/', '--forward=/no/such/file'], /--forward: ENOENT/],
-      [['--manifests=/', '--forward=/dev/null'], /--forward: \/dev\/null has no nameserver line/],
+      [
+        ['--manifests=/', '--forward=/dev/null'],
+        /--forward: \/dev\/null has no valid nameserver line/,
+      ],
       [['--kubeconfig=/no/such/file'], /kubeconfig "\/no\/such\/file" cannot be read: ENOENT/],
     ] as const) {
       it(flags.join(' '), async () => {
@@ -246,7 +249,7 @@ describe('commands: portwide', () => {
         .filter((line) => !line.includes('loadBalancerSourceRanges'))
         .map((line) => line.replace(`warning: ${directory}/a.yaml:`, ''));
       assert.deepEqual(warnings, [
-        '1: Service default/web: spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns one, a manifest must set it',
+        '1: Service default/web: spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns a cluster IP, but a manifest must set it',
         '22: EndpointSlice default/shop-1: ports: no numbered port matches name and protocol of a port of Service default/shop ("http" TCP), so this slice is not used; name the ports as in the Service',
         '29: EndpointSlice default/lost: metadata.labels["kubernetes.io/service-name"]: Service default/nobody does not exist, so this slice is not used; correct the name or add the Service',
         '36: EndpointSlice default/unlabelled: metadata.labels["kubernetes.io/service-name"]: is missing, so the slice belongs to no Service; set the label to the name of a Service',

@@ -225,7 +225,7 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     assert.match(unsure.stdout, /: allowed\n/);
     assert.match(
       unsure.stdout,
-      /unless its address is in a network of the earlier rule .*no-relay spec\.egress\[0\]/,
+      /unless the address of the destination is in a network of the earlier rule .*no-relay spec\.egress\[0\]/,
     );
     assert.equal(unsure.exitCode, 2);
     assert.equal((await ask('default/web', 'www.example.com', 443)).exitCode, 0);

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { rmSync } from 'node:fs';
 import { execa } from 'execa';
 import { parse } from 'yaml';
-import type { Resources } from '../../status/http/handler.ts';
 import { NotFound } from '../../status/http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import { readParameters } from '../../status/http/parameters.ts';
@@ -19,7 +18,12 @@ import {
   SERVICES,
   service,
 } from '../status/answers.ts';
-import { fakeAgent, temporarySocket, type UnixServer } from '../status/unix-server.ts';
+import {
+  type FakeResources,
+  fakeAgent,
+  temporarySocket,
+  type UnixServer,
+} from '../status/unix-server.ts';
 import { loadedModules } from './loaded-modules.ts';
 
 /** Answers of the agent under test; tests replace them. */
@@ -27,7 +31,7 @@ const answers = { status: HEALTHY, services: [...SERVICES], diff: diff([]) };
 /** Queries that the agent got. */
 const queries: string[] = [];
 
-const RESOURCES: Resources = {
+const RESOURCES: FakeResources = {
   '/api/v1/status': () => answers.status,
   '/api/v1/services': ({ query }) => page(answers.services, query),
   '/api/v1/endpoints': ({ query }) => page(ENDPOINTS, query),

@@ -121,17 +121,17 @@ const SHARED: readonly (readonly [title: string, spec: Raw, refused?: string])[]
   [
     'a named port of a network',
     ports([{ namedPort: 'web' }], { networks: ['10.0.0.0/8'] }),
-    'namedPort is for namespaces and pods alone',
+    'with namedPort, every peer must be namespaces or pods',
   ],
   [
     'a named port of a CIDRGroup',
     ports([{ namedPort: 'web' }], { networks: { cidrGroups: {} } }),
-    'namedPort is for namespaces and pods alone',
+    'with namedPort, every peer must be namespaces or pods',
   ],
   [
     'a named port of nodes',
     ports([{ namedPort: 'web' }], { nodes: {} }),
-    'namedPort is for namespaces and pods alone',
+    'with namedPort, every peer must be namespaces or pods',
   ],
   [
     'a named port of pods, and networks with port numbers',
@@ -202,11 +202,11 @@ export const CLUSTER_POLICY_CASES: readonly ClusterPolicyCase[] = [
         names(cidrs(26).map((each) => `a${each.slice(0, 4)}.test`)),
         '.domainNames: must have at most 25',
       ],
-      ['denied names', DENY_NAMES, 'domainNames can be allowed only'],
+      ['denied names', DENY_NAMES, 'a rule with domainNames must have action Allow'],
       [
         'a named port of names',
         names(['a.test'], { ports: [{ namedPort: 'web' }] }),
-        'namedPort is for',
+        'with namedPort',
       ],
       ['Pass', { egress: [{ action: 'Pass', to: [ALL] }] }],
       ['no priority', { priority: undefined }, '.spec.priority: is required'],

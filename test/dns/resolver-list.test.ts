@@ -46,22 +46,22 @@ describe('resolver-list: ResolverList', () => {
     ]);
   });
 
-  it('keeps its resolvers while the file is unreadable or has no nameserver, and reports that once', async () => {
+  it('keeps its resolvers while the file is unreadable or has no valid nameserver, and reports that once', async () => {
     const { made, write } = list([{ file: FILE }], 'nameserver 192.0.2.1');
     await made.start();
     assert.deepEqual(await write(new Error('gone')), [`${FILE}: gone`]);
     assert.deepEqual(await write(''), []);
     assert.deepEqual(await write('nameserver 192.0.2.1'), []);
     assert.deepEqual(await write(''), [
-      `${FILE}: ${FILE} has no nameserver line; add one, or name another file or address`,
+      `${FILE}: ${FILE} has no valid nameserver line; add one, or name another file or address`,
     ]);
     assert.deepEqual(await write('nameserver 192.0.2.2'), [['192.0.2.2 53']]);
   });
 
-  it('fails at the start if the file is missing or has no nameserver', async () => {
+  it('fails at the start if the file is missing or has no valid nameserver', async () => {
     await assert.rejects(
       list([{ file: FILE }], 'search example.org').made.start(),
-      /has no nameserver line/,
+      /has no valid nameserver line/,
     );
     await assert.rejects(list([{ file: FILE }], new Error('gone')).made.start(), /gone/);
   });

@@ -25,6 +25,7 @@ const FOREIGN_FLAGS = [
     '--skip-phases',
     '--pod-network-cidr',
     '--query',
+    '--name',
     '--check',
     '--help',
   ],

@@ -399,7 +399,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       write(denyAll());
       await becomes(pod(0), pod(1), DENIED);
       const logged = (what: string) => agent.log.filter(({ msg }) => msg.startsWith(what));
-      const ofPolicy = () => logged('network policy rules were changed by another program');
+      const ofPolicy = () => logged('network policy rules differ');
       const ofServices = () => logged('rules were changed by another program');
       assert.deepEqual([...ofPolicy(), ...ofServices()], []);
       await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide-policy']);

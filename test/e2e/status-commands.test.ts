@@ -92,6 +92,14 @@ describe('status commands with an agent', () => {
     assert.equal((await run('describe', 'service', 'default/gone')).exitCode, 1);
   });
 
+  it('diff finds no differences, and describe only objects as they should be', async () => {
+    const { stdout, exitCode } = await run('diff');
+    assert.equal(exitCode, 0, stdout);
+    assert.match(stdout, /^no differences; [1-9]\d* objects compared$/);
+    const described = await run('describe', 'service', 'default/sip');
+    assert.match(described.stdout, /^Kernel objects:\n {2}[1-9]\d*, all as they should be$/m);
+  });
+
   it('a bad parameter gets the message of the agent', async () => {
     const { stderr, exitCode } = await run('get', 'svc', '--vip', 'here');
     assert.deepEqual(

@@ -77,11 +77,11 @@ describe('user-message: errors that a user can fix', () => {
     assert.match(stdout, /^no packet marks of Portwide: the ipset KUBE-MARKS does not exist.*ipvs/);
     assert.equal(
       noMarksMessage({ hasIpvs: false, hasRecord: false }),
-      'no packet marks of Portwide: the ipset KUBE-MARKS does not exist, and IPVS is not loaded on this node (no /proc/net/ip_vs). Only --proxy-mode=ipvs uses them.\n',
+      'no packet marks of Portwide: the ipset KUBE-MARKS does not exist, and IPVS is not loaded on this node (no /proc/net/ip_vs). Only --proxy-mode=ipvs creates it.\n',
     );
     assert.equal(
       noMarksMessage({ hasIpvs: true, hasRecord: true }),
-      'no packet marks of Portwide: no Service needs one. All-ports Services do, and Services with listed ports and traffic policy Local.\n',
+      'no packet marks of Portwide: no Service needs a mark. All-ports Services need marks, and Services with listed ports and traffic policy Local.\n',
     );
   });
 

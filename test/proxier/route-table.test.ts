@@ -244,11 +244,11 @@ describe('route-table: incremental resolution', () => {
       assert.deepEqual(warnings(of), [
         [
           'default/a',
-          'spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns one, a manifest must set it',
+          'spec.clusterIPs: no cluster IP, so the Service is not served, not even on its node ports and load balancer IPs; an API server assigns a cluster IP, but a manifest must set it',
         ],
         [
           'default/b',
-          'spec.clusterIPs: no cluster IP, so the Service is not served; an API server assigns one, a manifest must set it',
+          'spec.clusterIPs: no cluster IP, so the Service is not served; an API server assigns a cluster IP, but a manifest must set it',
         ],
       ]);
       of.upsert(service({ name: 'a', type: 'NodePort', clusterIPs: [], affinitySeconds: 5 }));

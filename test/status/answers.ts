@@ -309,5 +309,5 @@ export const DEGRADED: NodeStatus = {
     release: '6.12.9',
     features: [{ name: 'ip_forward', value: '0', ok: false, note: 'set it to 1' }],
   },
-  policy: { policies: 1, isolatedPods: 2, lastSync: null, failure: null },
+  policy: { policies: 1, faulty: 0, isolatedPods: 2, lastSync: null, failure: null },
 };

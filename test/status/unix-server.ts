@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, type RequestListener } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Resources, statusHandler } from '../../status/http/handler.ts';
+import { type Resource, statusHandler } from '../../status/http/handler.ts';
 
 export interface UnixServer extends AsyncDisposable {
   readonly path: string;
@@ -36,10 +36,32 @@ export async function httpOnUnix(onRequest: RequestListener, path?: string): Pro
   };
 }
 
+/** Resources by path. Parameters are not checked. */
+export type FakeResources = Readonly<
+  Record<
+    string,
+    (request: { readonly query: URLSearchParams; readonly path: readonly string[] }) => object
+  >
+>;
+
 /** A status API with these resources. */
-export function fakeAgent(resources: Resources, path?: string): Promise<UnixServer> {
+export function fakeAgent(answers: FakeResources, path?: string): Promise<UnixServer> {
+  const resources = Object.fromEntries(
+    Object.entries(answers).map(([at, handle]): [string, Resource] => [
+      at,
+      {
+        summary: '',
+        response: undefined,
+        parameters: {},
+        answer: (query, request) => handle({ query, path: request.path }),
+      },
+    ]),
+  );
+  const budget = {
+    run: async <T>(request: () => Promise<T> | T): Promise<T> => request(),
+  };
   const onError = (error: unknown) => {
     throw error;
   };
-  return httpOnUnix(statusHandler({ resources, bindHost: undefined, onError }), path);
+  return httpOnUnix(statusHandler({ resources, bindHost: undefined, budget, onError }), path);
 }

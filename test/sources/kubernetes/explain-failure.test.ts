@@ -136,7 +136,7 @@ describe('explain-failure: explaining a failed request to the API server', () =>
         'an HTML page',
         200,
         '<html></html>',
-        /is not JSON; check that the address is that of an API/,
+        /is not JSON; check that the address belongs to an API/,
       ],
       ['an HTML error page', 502, '<html></html>', /: 502: the response is not from an API server/],
       [

@@ -236,6 +236,12 @@ metadata: {name: shop}
     assert.deepEqual(outcome('['.repeat(100_000)), ['m.yaml:1: invalid YAML: nested too deeply']);
   });
 
+  it('counts items of a JSON list that are not objects', () => {
+    const list = '{"apiVersion":"v1","kind":"List","items":[\n1,\n"a",\n{"kind":"Service"}\n]}';
+    const lines = outcome(list, 'm.json').map((problem) => problem.split(' ')[0]);
+    assert.deepEqual(lines, ['m.json:2:', 'm.json:3:', 'm.json:4:']);
+  });
+
   it('never throws, and formats each problem on one line', () => {
     const fragment = fc.oneof(
       fc.string(),
