@@ -14,6 +14,9 @@ const COMMAND_FLAGS = [
   '--protocol',
   '--namespace',
   '--no-service-links',
+  '--expect-text',
+  '--netns',
+  '--seed',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [
