@@ -4,7 +4,7 @@
 const LAYERS = [
   ['cmd'],
   ['agent'],
-  ['status', 'probe'],
+  ['status', 'preflight', 'probe'],
   ['takeover'],
   ['policy'],
   ['iptables', 'ipvs', 'nftables'],
