@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
 import { nodeManifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { createLab, type Host, type Lab } from '../lab/lab.ts';
@@ -290,6 +292,22 @@ describe('check: portwide check', () => {
     assert.match(lines('API server').join(), /^fail .*127\.0\.0\.1:1/);
     assert.match(lines('RBAC').join(), /^warn not seen/);
     assert.equal(fails.length, 1, fails.join('\n'));
+    assert.equal(exitCode, 1);
+  });
+
+  it('names what an API server does not know and does not allow', async () => {
+    const script = fileURLToPath(new URL('./api-server.ts', import.meta.url));
+    const server = lab.node.spawn(process.execPath, [script]);
+    assert.ok(server.stdout);
+    const [port] = await once(server.stdout, 'data');
+    const { exitCode, lines, fails } = await check(`--master=http://127.0.0.1:${Number(port)}`);
+    server.kill();
+    assert.deepEqual(fails, [
+      'node object: no Node "node"',
+      'RBAC: not allowed: watch endpointslices.discovery.k8s.io',
+    ]);
+    assert.deepEqual(lines('API server'), ['ok lists 0 Services']);
+    assert.match(lines('Service CIDRs').join(), /ServiceCIDR objects not seen \(API server: 404/);
     assert.equal(exitCode, 1);
   });
 
