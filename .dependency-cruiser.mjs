@@ -4,7 +4,7 @@
 const LAYERS = [
   ['cmd'],
   ['agent'],
-  ['status'],
+  ['status', 'preflight', 'probe'],
   ['takeover'],
   ['policy'],
   ['iptables', 'ipvs', 'nftables'],

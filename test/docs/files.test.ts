@@ -16,6 +16,9 @@ const COMMAND_FLAGS = [
   '--no-service-links',
   '--state',
   '--vip',
+  '--expect-text',
+  '--netns',
+  '--seed',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [

@@ -180,7 +180,7 @@ export const CHANGED = kernelObject({
 export const UNEXPECTED = kernelObject({ desired: null, state: 'unexpected', family: 'IPv6' });
 
 export function diff(items: readonly KernelObject[], stable = true): KernelDiff {
-  return { items, total: items.length, continue: null, compared: 120, stable };
+  return { items, total: items.length, continue: null, compared: 120, omitted: 0, stable };
 }
 
 export const DETAIL: ServiceDetail = {
