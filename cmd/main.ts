@@ -7,6 +7,10 @@ type Add = (program: Command) => void;
 /** Loaders of the commands, in the order of `--help`. */
 const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
   run: async () => (await import('./run.ts')).addRunCommand,
+  status: async () => (await import('./status.ts')).addStatusOfNodeCommand,
+  get: async () => (await import('./get.ts')).addGetCommand,
+  describe: async () => (await import('./describe.ts')).addDescribeCommand,
+  diff: async () => (await import('./diff.ts')).addDiffCommand,
   render: async () => (await import('./render.ts')).addRenderCommand,
   validate: async () => (await import('./validate.ts')).addValidateCommand,
   env: async () => (await import('./env.ts')).addEnvCommand,
