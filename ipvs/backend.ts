@@ -5,12 +5,15 @@
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
+import { untraceableVariant } from '../iptables/backend.ts';
 import type { Iptables } from '../iptables/commands.ts';
+import { describeIptablesRule } from '../iptables/describe.ts';
 import type { TableChange } from '../iptables/ruleset.ts';
 import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
 import { EINVAL } from '../netlink/core/error.ts';
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
+import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
@@ -72,6 +75,7 @@ export async function ipvsBackend(
 
 class IpvsBackend implements Backend {
   readonly family: Backend['family'];
+  readonly untraceable: string | undefined;
   readonly #kernel: IpvsKernel;
   readonly #options: IpvsOptions;
   readonly #marks: MarkAllocator;
@@ -106,6 +110,7 @@ class IpvsBackend implements Backend {
     timers: Timers,
   ) {
     this.family = kernel.family;
+    this.untraceable = untraceableVariant(iptables);
     this.#kernel = kernel;
     this.#options = options;
     this.#marks = marks;
@@ -129,6 +134,19 @@ class IpvsBackend implements Backend {
     this.#timers.clear(this.#handshakeTimer);
     await this.#queue.idle();
     await this.#kernel.close();
+  }
+
+  traffic(): BackendTraffic {
+    return {
+      options: { ...this.#options, resetsTcp: false },
+      isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
+      rejectsOtherPorts: 'vips',
+      serviceCidrs: [],
+    };
+  }
+
+  describeRule(rule: KernelRule): RulePurpose | undefined {
+    return describeIptablesRule(rule, this.#plan.ruleset);
   }
 
   setNodeAddresses(nodeAddresses: NodeAddresses): void {

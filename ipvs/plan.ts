@@ -151,6 +151,11 @@ export class IpvsPlan {
     return route.notServingEndpoints.some(isThis) ? 'notServing' : 'gone';
   }
 
+  /** The addresses on which node ports are served. */
+  get nodePortAddresses(): readonly string[] {
+    return this.#compileOptions.nodePortAddresses;
+  }
+
   #usesIptables(route: Route): boolean {
     return this.#options.allPorts === 'iptables' && route.match.kind !== 'port';
   }

@@ -13,6 +13,7 @@ import { type NftCommand, NftError } from '../nft/command.ts';
 import { elementDataText, elementKeyText } from '../nft/element.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
+import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -23,6 +24,7 @@ import {
   staleAffinityDeletions,
 } from './affinity-cleanup.ts';
 import { canNftWrite, type NftChain } from './chains.ts';
+import { describeNftRule } from './describe.ts';
 import { elementFromKeyText, type MapElement } from './element.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { rejectedPackets } from './localhost.ts';
@@ -119,6 +121,19 @@ export class NftBackend implements Backend {
 
   stats(): BackendStats {
     return { elements: this.#elementCounts, cleanupFailures: this.#cleanupFailures };
+  }
+
+  traffic(): BackendTraffic {
+    return {
+      options: this.#options,
+      isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
+      rejectsOtherPorts: 'cluster IPs',
+      serviceCidrs: this.#options.serviceCidrs,
+    };
+  }
+
+  describeRule(rule: KernelRule): RulePurpose | undefined {
+    return describeNftRule(rule, this.#plan.chains());
   }
 
   /**

@@ -31,7 +31,7 @@ const NFTA_EXPR_DATA = 2;
 /** enum nft_payload_bases: the header that offsets are relative to. */
 export const PAYLOAD_BASE = { network: 1, transport: 2 } as const;
 /** enum nft_meta_keys */
-export const META_KEY = { mark: 3, inputName: 6, protocol: 16 } as const;
+export const META_KEY = { mark: 3, inputName: 6, trace: 12, protocol: 16 } as const;
 /** enum nft_ct_keys */
 export const CT_KEY = {
   state: 0,
@@ -76,6 +76,16 @@ export function meta(to: Register, key: number): NftExpression {
 
 export function setMark(from: Register): NftExpression {
   return expression('meta', [be32(2, META_KEY.mark), register(3, from)]);
+}
+
+/** meta: traces the packet from now on (`meta nftrace set 1`), if the register has a byte other than 0. */
+export function setTrace(from: Register): NftExpression {
+  return expression('meta', [be32(2, META_KEY.trace), register(3, from)]);
+}
+
+/** limit: continues the rule for at most `perSecond` packets a second, after a burst of as many. */
+export function limit(perSecond: number): NftExpression {
+  return expression('limit', [be64(1, perSecond), be64(2, 1), be32(3, perSecond)]);
 }
 
 /** ct: loads a field of the conntrack entry. */
@@ -230,6 +240,10 @@ function expression(exprName: string, data: readonly Attribute[]): NftExpression
 
 function be32(type: number, value: number): Attribute {
   return { type, value: encodeNumber(value, 4) };
+}
+
+function be64(type: number, value: number): Attribute {
+  return { type, value: encodeNumber(value, 8) };
 }
 
 function register(type: number, which: Register): Attribute {
