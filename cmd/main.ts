@@ -17,6 +17,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
   cleanup: async () => (await import('./cleanup.ts')).addCleanupCommand,
   ipvs: async () => (await import('./ipvs-marks.ts')).addIpvsCommand,
   policy: async () => (await import('./policy-explain.ts')).addPolicyCommand,
+  trace: async () => (await import('./trace.ts')).addTraceCommand,
   dns: async () => (await import('./dns.ts')).addDnsCommand,
 };
 

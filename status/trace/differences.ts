@@ -109,7 +109,7 @@ function byText(step: LiveTraceStep | null): string {
 }
 
 /** Table, chain and rule of a step. */
-function ruleText({ table, chain, rule, handle, text, verdict }: LiveTraceStep): string {
+export function ruleText({ table, chain, rule, handle, text, verdict }: LiveTraceStep): string {
   if (handle === null) return `the policy of chain ${chain} in table ${table} (${verdict})`;
   const number = rule === null ? 'a rule' : `rule ${rule}`;
   return `${number} of chain ${chain} in table ${table} (handle ${handle}${text === null ? '' : `: ${text}`})`;

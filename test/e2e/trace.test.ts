@@ -12,6 +12,7 @@ import type {
   TraceAnswer,
 } from '../../status/api/trace.ts';
 import { createLab, type Host, type Lab, type Outcome, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { validator } from '../status/validator.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
@@ -555,4 +556,27 @@ describe('trace with network policy', () => {
       assert.match(decidedBy?.purpose ?? '', new RegExp(`policy denies \\(${direction}`));
     });
   }
+
+  it('portwide trace: exit status and text', async () => {
+    const run = (...args: string[]) => {
+      const socket = `--status-socket=${join(directory, 'agent.sock')}`;
+      return lab.node.exec(PORTWIDE, ['trace', socket, ...args], { reject: false });
+    };
+    const denied = await run('default/pod-2', 'default/web');
+    assert.equal(denied.exitCode, 1, denied.stderr);
+    assert.match(
+      denied.stdout,
+      /^Computed, IPv4: 10.244.1.12 to 10.96.0.60 port 80\/TCP\n {3}1\. Source: /,
+    );
+    assert.match(denied.stdout, /Ingress policy: .* \[NetworkPolicy default\/no-ingress\]/);
+    const open = await run('10.244.1.12', '10.96.0.61', '--port=80', '--live', '--seconds=1');
+    assert.equal(open.exitCode, 0, open.stdout + open.stderr);
+    assert.match(open.stdout, /note: no packet matched in 1 s$/);
+    const json = await run('10.244.1.12', '10.96.0.61', '--port=80', '-o', 'json');
+    const { computed } = JSON.parse(json.stdout) as { computed: TraceAnswer };
+    assert.equal(computed.paths[0]?.verdict, 'translated');
+    const bad = await run('nowhere', '10.96.0.61', '--port=80');
+    assert.equal(bad.exitCode, 2);
+    assert.match(bad.stderr, /parameter from: must be an IP address/);
+  });
 });

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import type { TracedHeaders, TraceEvent } from '../../../netlink/nftables/trace.ts';
 import type { ComputedTrace, LivePath, LiveTraceStep } from '../../../status/api/trace.ts';
+import { liveLineText, traceAnswerText } from '../../../status/print/trace.ts';
 import { differences } from '../../../status/trace/differences.ts';
 import { TracedPackets } from '../../../status/trace/live-paths.ts';
 import type { RuleAction } from '../../../status/trace/rule-names.ts';
@@ -240,5 +241,50 @@ describe('differences: between computed and live', () => {
     assert.deepEqual(differences(COMPUTED, two), [
       'packets 1, 2: was not translated; computed: it should reach an endpoint',
     ]);
+  });
+});
+
+describe('print: traces', () => {
+  it('a numbered list of steps', () => {
+    const answer = { from: 'x', to: 'y', protocol: 'TCP', port: 80, paths: [COMPUTED] } as const;
+    assert.equal(
+      traceAnswerText(answer),
+      [
+        'Computed, IPv4: 192.0.2.50 to 10.96.0.10 port 80/TCP',
+        '   1. Service: it is a cluster IP [Service default/web]',
+        '        no endpoint is ready',
+        '  uncertain: it depends',
+        '',
+      ].join('\n'),
+    );
+  });
+
+  it('steps and summary of a live trace', () => {
+    const first = step({
+      source: '192.0.2.50:40000',
+      destination: '10.96.0.10:80',
+      inInterface: 'eth0',
+    });
+    assert.equal(
+      liveLineText(first),
+      [
+        '  packet 1: 192.0.2.50:40000 to 10.96.0.10:80, from eth0',
+        '    ip filter FORWARD rule 3: drop (another program)',
+        '        tcp dport 8080 drop',
+        '',
+      ].join('\n'),
+    );
+    const paths = [{ ...PATH, result: 'dropped' as const, decidedBy: step(), masqueradedAs: null }];
+    const summary = { event: 'summary', at: '', ended: 'time', paths, lost: 0, notes: [] } as const;
+    assert.equal(
+      liveLineText({ ...summary, differences: ['packet 1 was dropped'] }),
+      [
+        'Live result (the time is over):',
+        `  packet 1: was dropped by ${RULE}; translated to 10.244.0.1:8080`,
+        'Differences:',
+        '  packet 1 was dropped',
+        '',
+      ].join('\n'),
+    );
   });
 });
