@@ -557,6 +557,20 @@ describe('trace with network policy', () => {
     });
   }
 
+  it('kill -9 of the command disarms its live trace', async () => {
+    const socket = `--status-socket=${join(directory, 'agent.sock')}`;
+    const args = ['trace', socket, 'external', VIP, '--port=80', '--live', '--seconds=30'];
+    const command = lab.node.spawn(PORTWIDE, args);
+    command.catch(() => {});
+    const isArmed = async () => {
+      const { stdout } = await lab.node.exec('nft', ['list', 'tables']);
+      return stdout.includes(TABLE);
+    };
+    await waitFor('the trace is armed', isArmed);
+    command.kill('SIGKILL');
+    await waitFor('the trace is disarmed', async () => !(await isArmed()));
+  });
+
   it('portwide trace: exit status and text', async () => {
     const run = (...args: string[]) => {
       const socket = `--status-socket=${join(directory, 'agent.sock')}`;
