@@ -2,6 +2,7 @@
 import { isLoopback } from '../api/addresses.ts';
 import type { Log } from '../process/log.ts';
 import type { ApplyReport, Backend } from '../proxier/backend.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
@@ -42,6 +43,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
   let nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
   const ruleset = iptablesRuleset(baseOptions(options, nodeAddresses));
   const writer = rulesetWriter(iptables, ruleset, options.onWarning);
+  let hasSynced = false;
   return {
     family: iptables.family,
     setNodeAddresses: (given) => {
@@ -61,6 +63,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
         written += full ? await writer.writeSkippingBlocked(change) : await writer.write(change);
         rulesWritten.set(change.table, writtenRuleCount(change));
       }
+      hasSynced = true;
       return { written, rulesWritten };
     },
     traffic: () => ({
@@ -72,6 +75,12 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     describeRule: (rule) => describeIptablesRule(rule, ruleset),
     untraceable: untraceableVariant(iptables),
     findDrift: () => writer.findDrift(),
+    async compare(service) {
+      const result = new ComparisonBuilder(service);
+      // Before the first sync the kernel may have the rules of kube-proxy.
+      if (hasSynced) await writer.compare(result);
+      return result.result();
+    },
     stats: () => ({ rules: ruleset.ruleCounts }),
     close: async () => {},
   };
