@@ -17,6 +17,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
   cleanup: async () => (await import('./cleanup.ts')).addCleanupCommand,
   ipvs: async () => (await import('./ipvs-marks.ts')).addIpvsCommand,
   policy: async () => (await import('./policy-explain.ts')).addPolicyCommand,
+  trace: async () => (await import('./trace.ts')).addTraceCommand,
   check: async () => (await import('./check.ts')).addCheckCommand,
   probe: async () => (await import('./probe.ts')).addProbeCommand,
   completion: async () => (await import('./completion.ts')).addCompletionCommand,

@@ -229,6 +229,21 @@ export class Ruleset {
     return new Map(TABLES.map((table) => [table, this.#tables[table].ruleCount]));
   }
 
+  /** The desired rules of one of Portwide's own chains; none if there is no such chain. */
+  chainRules(table: Table, chain: string): readonly string[] {
+    const text = this.#tables[table].chains.get(chain)?.text ?? '';
+    return text === '' ? [] : text.split('\n');
+  }
+
+  /** The Service whose Route has the chain; undefined for chains of all Services. Searches all Routes. */
+  serviceOfChain(chain: string): ObjectKey | undefined {
+    for (const [id, { chains }] of this.#routes) {
+      // A Route id begins with the key of its Service.
+      if (chains.includes(chain)) return id.split('/', 2).join('/');
+    }
+    return undefined;
+  }
+
   /** Rules in chains that are shared with other programs. */
   shared(): readonly SharedRule[] {
     return this.#staticRules.shared();

@@ -5,6 +5,7 @@
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
+import { untraceableVariant } from '../iptables/backend.ts';
 import type { Iptables } from '../iptables/commands.ts';
 import type { TableChange } from '../iptables/ruleset.ts';
 import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
@@ -75,6 +76,10 @@ export async function ipvsBackend(
 
 class IpvsBackend implements Backend {
   readonly family: Backend['family'];
+  readonly untraceable: Backend['untraceable'];
+  readonly traffic = () => this.#plan.traffic();
+  readonly describeRule: NonNullable<Backend['describeRule']> = (rule) =>
+    this.#plan.describeRule(rule);
   readonly #kernel: IpvsKernel;
   readonly #options: IpvsOptions;
   readonly #marks: MarkAllocator;
@@ -109,6 +114,7 @@ class IpvsBackend implements Backend {
     timers: Timers,
   ) {
     this.family = kernel.family;
+    this.untraceable = untraceableVariant(iptables);
     this.#kernel = kernel;
     this.#options = options;
     this.#marks = marks;

@@ -4,9 +4,11 @@ import { isLinkLocal } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import type { IpvsAllPortsMode } from '../config/mode-values.ts';
 import type { Endpoint } from '../endpoints/select.ts';
+import { describeIptablesRule } from '../iptables/describe.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import type { Log } from '../process/log.ts';
+import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
@@ -160,6 +162,21 @@ export class IpvsPlan {
       endpoint.address === address && (endpoint.port ?? 0) === port;
     if (route.servingEndpoints.some(isThis)) return 'serving';
     return route.notServingEndpoints.some(isThis) ? 'notServing' : 'gone';
+  }
+
+  /** See `Backend.traffic`. */
+  traffic(): BackendTraffic {
+    return {
+      options: { ...this.#options, resetsTcp: false },
+      isNodePortAddress: (address) => this.#compileOptions.nodePortAddresses.includes(address),
+      rejectsOtherPorts: 'vips',
+      serviceCidrs: [],
+    };
+  }
+
+  /** See `Backend.describeRule`. */
+  describeRule(rule: KernelRule): RulePurpose | undefined {
+    return describeIptablesRule(rule, this.ruleset);
   }
 
   #usesIptables(route: Route): boolean {

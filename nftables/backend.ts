@@ -9,6 +9,7 @@ import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
 import type { Comparison } from '../proxier/compared-object.ts';
 import { ComparisonBuilder } from '../proxier/comparison.ts';
+import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -20,6 +21,7 @@ import {
 } from './affinity-cleanup.ts';
 import { canNftWrite, type NftChain } from './chains.ts';
 import { compareTable } from './compare.ts';
+import { describeNftRule } from './describe.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
@@ -123,6 +125,19 @@ export class NftBackend implements Backend {
 
   stats(): BackendStats {
     return { elements: this.#elementCounts, cleanupFailures: this.#cleanupFailures };
+  }
+
+  traffic(): BackendTraffic {
+    return {
+      options: this.#options,
+      isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
+      rejectsOtherPorts: 'cluster IPs',
+      serviceCidrs: this.#options.serviceCidrs,
+    };
+  }
+
+  describeRule(rule: KernelRule): RulePurpose | undefined {
+    return describeNftRule(rule, this.#plan.chains());
   }
 
   /**

@@ -82,6 +82,11 @@ export class NftPlan {
     }
   }
 
+  /** The addresses on which node ports are served. */
+  get nodePortAddresses(): readonly string[] {
+    return listedNodePortAddresses(this.#options, this.#nodeAddresses);
+  }
+
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     const changed = [...upserts];
     const before = new Map<string, string>();
@@ -178,7 +183,7 @@ export class NftPlan {
       if (references > 0 && references + change === 0)
         (isRemovedFirst(element) ? deletes : cleanup).push(element);
     }
-    const ips = listedNodePortAddresses(this.#options, this.#nodeAddresses);
+    const ips = this.nodePortAddresses;
     const appliedIps = this.#appliedNodePortIps;
     this.#appliedNodePortIps = ips;
     adds.push(...ips.filter((ip) => !appliedIps.includes(ip)).map(nodePortIpElement));
@@ -198,7 +203,7 @@ export class NftPlan {
     this.#applied = new Map(this.#desired);
     this.#references = new Map();
     this.#chains = new Map(this.#staticChains().map((chain) => [chain.name, chain]));
-    this.#appliedNodePortIps = listedNodePortAddresses(this.#options, this.#nodeAddresses);
+    this.#appliedNodePortIps = this.nodePortAddresses;
     yield { elements: this.#appliedNodePortIps.map(nodePortIpElement) };
     for (const planned of [...this.#applied.values()]) {
       const compiled = this.#compile(planned);

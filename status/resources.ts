@@ -15,6 +15,7 @@ import { oneOf, parsed } from './http/parameters.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
 import { serviceDetail } from './service-detail.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
+import { traceResources } from './trace/resources.ts';
 import { trafficResources } from './traffic/resources.ts';
 import { nodeStatus } from './views/node-status.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
@@ -33,6 +34,7 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
   const { table, policy } = sources;
   return {
+    ...traceResources(sources, now),
     '/api/v1/status': resource({
       summary: 'State of the agent and of its node',
       response: 'NodeStatus',

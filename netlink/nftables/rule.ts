@@ -31,7 +31,7 @@ export const NFTA_EXPR_DATA = 2;
 /** enum nft_payload_bases: the header that offsets are relative to. */
 export const PAYLOAD_BASE = { network: 1, transport: 2 } as const;
 /** enum nft_meta_keys */
-export const META_KEY = { mark: 3, inputName: 6, protocol: 16 } as const;
+export const META_KEY = { mark: 3, inputName: 6, trace: 12, protocol: 16 } as const;
 /** enum nft_ct_keys */
 export const CT_KEY = {
   state: 0,
@@ -76,6 +76,11 @@ export function meta(to: Register, key: number): NftExpression {
 
 export function setMark(from: Register): NftExpression {
   return expression('meta', [be32(2, META_KEY.mark), register(3, from)]);
+}
+
+/** meta: traces the packet from now on (`meta nftrace set 1`), if the register has a byte other than 0. */
+export function setTrace(from: Register): NftExpression {
+  return expression('meta', [be32(2, META_KEY.trace), register(3, from)]);
 }
 
 /** ct: loads a field of the conntrack entry. */

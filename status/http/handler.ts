@@ -19,6 +19,17 @@ export class NotFound extends Error {
   override readonly name = 'NotFound';
 }
 
+/** A request that cannot be answered now or on this node. 409: something else is running. 501: not possible here. */
+export class Unanswerable extends Error {
+  override readonly name = 'Unanswerable';
+  readonly code: 409 | 501;
+
+  constructor(code: 409 | 501, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.code = code;
+  }
+}
+
 /** A file of the page. */
 export interface FileBody {
   readonly type: string;
@@ -99,6 +110,8 @@ export function statusHandler(options: HandlerOptions): RequestListener {
         sendError(response, 503, error.message);
       } else if (error instanceof NotFound) {
         sendError(response, 404, error.message);
+      } else if (error instanceof Unanswerable) {
+        sendError(response, error.code, error.message);
       } else {
         sendError(response, 500, asError(error).message);
         onError(error, request.url ?? '');

@@ -8,7 +8,7 @@ import { timeText } from './text.ts';
 
 /** What the views read of network policy. */
 export interface PolicySources {
-  readonly model: Pick<PolicyModel, 'policies' | 'localPods'>;
+  readonly model: PolicyModel;
   readonly activity: PolicyActivity;
 }
 

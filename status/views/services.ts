@@ -91,28 +91,46 @@ export function serviceEndpoints(
   inspected: InspectedService,
   node: NodeTopology,
 ): EndpointStatus[] {
-  const { service, slices } = inspected;
   return routesWithPorts(inspected).flatMap(({ route, port }) =>
-    explainRoute(route, service, port, slices, node).map(
-      ({ endpoint, isLocal, cluster, local }) => ({
-        service: service.key,
-        portName: port.portName,
-        family: route.family,
-        address: endpoint.address,
-        port: endpoint.port ?? null,
-        protocol: port.match.kind === 'port' ? port.match.protocol : null,
-        ready: endpoint.ready,
-        serving: endpoint.serving,
-        terminating: endpoint.terminating,
-        node: endpoint.nodeName ?? null,
-        zone: endpoint.zone ?? null,
-        local: isLocal,
-        zoneHints: endpoint.hintedZones ?? [],
-        nodeHints: endpoint.hintedNodes ?? [],
-        cluster,
-        localPolicy: local,
-      }),
-    ),
+    endpointsOf(inspected, route, port, node),
+  );
+}
+
+/** The endpoints of one Route of a Service, with the decision about each. */
+export function routeEndpoints(
+  inspected: InspectedService,
+  route: Route,
+  node: NodeTopology,
+): EndpointStatus[] {
+  const port = inspected.served.ports.find(({ id }) => id === route.id);
+  return port === undefined ? [] : endpointsOf(inspected, route, port, node);
+}
+
+function endpointsOf(
+  { service, slices }: InspectedService,
+  route: Route,
+  port: ServedPort,
+  node: NodeTopology,
+): EndpointStatus[] {
+  return explainRoute(route, service, port, slices, node).map(
+    ({ endpoint, isLocal, cluster, local }) => ({
+      service: service.key,
+      portName: port.portName,
+      family: route.family,
+      address: endpoint.address,
+      port: endpoint.port ?? null,
+      protocol: port.match.kind === 'port' ? port.match.protocol : null,
+      ready: endpoint.ready,
+      serving: endpoint.serving,
+      terminating: endpoint.terminating,
+      node: endpoint.nodeName ?? null,
+      zone: endpoint.zone ?? null,
+      local: isLocal,
+      zoneHints: endpoint.hintedZones ?? [],
+      nodeHints: endpoint.hintedNodes ?? [],
+      cluster,
+      localPolicy: local,
+    }),
   );
 }
 
