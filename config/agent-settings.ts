@@ -180,8 +180,7 @@ export const AGENT_SETTINGS = {
     type: orNone(bindAddress(10270)),
     default: { host: '127.0.0.1', port: 10270 },
     help: 'address and port of the read-only status API; none: disabled',
-    details:
-      'Every client that reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
+    details: 'Keep a loopback address: [security](security.md#what-to-know).',
   }),
   statusSocket: setting('servers', {
     field: 'portwide.status.socket',
