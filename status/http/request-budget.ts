@@ -19,16 +19,20 @@ export class TooManyRequests extends Error {
   }
 }
 
+/** Requests that run at a time: some wait for the kernel while others work. */
+const MAX_RUNNING = 4;
+
 /**
- * Runs one request at a time, as long as requests have taken less than their share of the time. Others wait, so that
+ * Starts requests in order, as long as requests have taken less than their share of the time. Others wait, so that
  * syncs are not held up however many requests arrive.
  */
 export class RequestBudget {
   readonly #timers: Timers;
   #credit = MAX_CREDIT;
   #creditAt: number;
-  #last: Promise<unknown> = Promise.resolve();
-  #waiting = 0;
+  #running = 0;
+  readonly #waiting: (() => void)[] = [];
+  #timer: unknown;
 
   constructor(timers: Timers) {
     this.#timers = timers;
@@ -37,25 +41,34 @@ export class RequestBudget {
 
   /** @throws TooManyRequests, and errors of the request. */
   async run<T>(request: () => Promise<T> | T): Promise<T> {
-    if (this.#waiting >= MAX_WAITING) throw new TooManyRequests();
-    this.#waiting += 1;
-    const before = this.#last;
-    const done = Promise.withResolvers<void>();
-    this.#last = done.promise;
-    try {
-      await before;
-      const wait = -this.#refilled() / SHARE;
-      if (wait > 0) await new Promise<void>((resolve) => this.#timers.set(() => resolve(), wait));
-    } finally {
-      this.#waiting -= 1;
-    }
+    if (this.#waiting.length >= MAX_WAITING) throw new TooManyRequests();
+    await new Promise<void>((resolve) => {
+      this.#waiting.push(resolve);
+      this.#startNext();
+    });
     const started = this.#timers.now();
     try {
       return await request();
     } finally {
       this.#credit = this.#refilled() - Math.min(this.#timers.now() - started, MAX_CHARGE);
-      done.resolve();
+      this.#running -= 1;
+      this.#startNext();
     }
+  }
+
+  #startNext(): void {
+    if (this.#waiting.length === 0 || this.#running >= MAX_RUNNING) return;
+    const wait = Math.ceil(-this.#refilled() / SHARE);
+    if (wait <= 0) {
+      this.#running += 1;
+      this.#waiting.shift()?.();
+      this.#startNext();
+      return;
+    }
+    this.#timer ??= this.#timers.set(() => {
+      this.#timer = undefined;
+      this.#startNext();
+    }, wait);
   }
 
   #refilled(): number {

@@ -22,7 +22,7 @@ describe('request-budget: the share of time of requests', () => {
     }
     await Promise.all(all);
     const burst = done.filter((time) => time - start <= 400).length;
-    assert.ok(burst >= 15 && burst <= 18, `burst of ${burst}`);
+    assert.ok(burst >= 15 && burst <= 22, `burst of ${burst}`);
     // 800 ms of work: 300 ms at once, 500 ms at a tenth of the time.
     const seconds = (timers.now() - start) / 1000;
     assert.ok(seconds > 4.5 && seconds < 6, `${seconds} s`);
@@ -33,9 +33,9 @@ describe('request-budget: the share of time of requests', () => {
     const budget = new RequestBudget(timers);
     const first = Promise.withResolvers<void>();
     const run = () => budget.run(() => first.promise);
-    const all = Array.from({ length: 100 }, run);
+    // Four run, a hundred wait.
+    const all = Array.from({ length: 104 }, run);
     await turn();
-    all.push(run());
     await assert.rejects(run(), TooManyRequests);
     first.resolve();
     await Promise.all(all);
