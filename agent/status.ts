@@ -11,14 +11,17 @@ import { startHttpServer } from '../process/serve.ts';
 import { VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { statusHandler } from '../status/http/handler.ts';
+import { pageResources } from '../status/page-resources.ts';
 import { RecentEvents } from '../status/recent-events.ts';
 import { statusResources } from '../status/resources.ts';
+import { SAMPLE_INTERVAL, type Sample, SeriesRecorder } from '../status/series.ts';
 import type { StatusSources } from '../status/sources.ts';
 import { SyncActivity } from '../status/sync-activity.ts';
 import { WatchActivity } from '../status/watch-activity.ts';
-import { systemTimers } from '../sync/timers.ts';
+import { callPeriodically, systemTimers } from '../sync/timers.ts';
 import type { AgentContext } from './context.ts';
 import { kernelFeatures } from './kernel-features.ts';
+import { readSysctl } from './node-setup.ts';
 
 /** What the agent remembers for the status API. */
 export interface StatusActivity {
@@ -44,6 +47,7 @@ export function startStatus(
   { kinds, missingInputs, backends }: StatusOptions,
 ): { close(): void } {
   const { options, table, nodeName, modeDefinition, supportedMode, status, log } = context;
+  const series = new SeriesRecorder();
   const sources: StatusSources = {
     version: VERSION,
     nodeName,
@@ -57,11 +61,12 @@ export function startStatus(
     backends,
     nodeAddresses: () => [...table.nodeAddresses],
     ...status,
+    series,
     kernelFeatures,
     kernelRelease: release(),
     policy: undefined,
   };
-  const resources = statusResources(sources);
+  const resources = { ...statusResources(sources), ...pageResources() };
   const handler = (bindHost: string | undefined): RequestListener =>
     statusHandler({
       resources,
@@ -72,10 +77,40 @@ export function startStatus(
     ...serveSocket(options.statusSocket, handler(undefined), context),
     ...serveAddress(context, handler),
   ];
+  const stopSampling =
+    servers.length === 0 ? () => {} : recordSeries(series, { ...context, syncs: status.syncs });
   return {
     close: () => {
+      stopSampling();
       for (const server of servers) server.close();
     },
+  };
+}
+
+/** Adds a sample every `SAMPLE_INTERVAL`. @returns a function that stops this. */
+function recordSeries(
+  series: SeriesRecorder,
+  sources: Pick<AgentContext, 'table'> & { readonly syncs: SyncActivity },
+): () => void {
+  const add = async () => series.add(await readSample(sources), Date.now());
+  void add();
+  return callPeriodically(systemTimers, SAMPLE_INTERVAL, () => void add());
+}
+
+async function readSample({
+  table,
+  syncs,
+}: Pick<AgentContext, 'table'> & { readonly syncs: SyncActivity }): Promise<Sample> {
+  const { user, system } = process.cpuUsage();
+  const entries = await readSysctl('net.netfilter.nf_conntrack_count').catch(() => undefined);
+  return {
+    syncs: syncs.ended,
+    syncSeconds: syncs.takeLongestSync(),
+    conntrackEntries: entries === undefined ? undefined : Number(entries),
+    services: table.serviceCounts.total,
+    endpoints: table.routeCounts.endpoints,
+    cpuSeconds: (user + system) / 1e6,
+    memory: process.memoryUsage.rss(),
   };
 }
 

@@ -4,6 +4,7 @@ import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
 import type { KernelFeature, PolicyStatus } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
+import type { SeriesRecorder } from './series.ts';
 import type { SyncActivity } from './sync-activity.ts';
 import type { WatchActivity } from './watch-activity.ts';
 
@@ -38,6 +39,7 @@ export interface StatusSources {
   readonly syncs: SyncActivity;
   readonly watches: WatchActivity;
   readonly events: RecentEvents;
+  readonly series: SeriesRecorder;
   /** Reads features of the kernel and of programs. */
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
   readonly kernelRelease: string;
