@@ -46,7 +46,7 @@ export async function writeBundle(directory: string): Promise<void> {
   writeFileSync(join(directory, 'bundle', 'LICENSES'), licences(files));
 }
 
-/** Copies the files of the status page, also those of packages. */
+/** Copies the files of the status page, including files of packages. */
 async function writePage(directory: string): Promise<void> {
   mkdirSync(directory, { recursive: true });
   for (const name of await pageFileNames()) {

@@ -98,9 +98,8 @@ export class ChangeLog {
       last?.kind === change.kind &&
       last.message === change.message &&
       last.undoneAt === change.undoneAt;
-    if (!isSame) return this.#add(change);
-    this.#changes.splice(index, 1);
-    this.#add({ ...change, count: last.count + 1 });
+    if (isSame) this.#changes.splice(index, 1);
+    this.#add({ ...change, count: isSame ? last.count + 1 : 1 });
   }
 
   #add(change: Omit<LoggedChange, 'id'>): void {

@@ -32,7 +32,7 @@ const SORTS = {
   endpoints: (a: ServiceSummary, b: ServiceSummary) => b.endpoints.ready - a.endpoints.ready,
 } as const;
 
-/** Parameters besides those of every list. */
+/** Parameters in addition to the parameters of every list. */
 export const SERVICE_LIST_PARAMETERS = {
   state: oneOf<ServiceSummary['state']>('served', 'noEndpoints', 'refused', 'ignored'),
   ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
@@ -63,7 +63,7 @@ export async function listServices(
   const isDescending = given.order === 'descending';
   const page = { limit: given.limit, continue: given.continue ?? given.offset };
   if (isOrderOfKeys(given)) {
-    // Summaries of 10,000 Services take 100 ms, those of one page a few.
+    // Summaries of 10,000 Services take 100 ms, and summaries of one page a few.
     const keys = selectedKeys(sources, given);
     if (isDescending) keys.reverse();
     const { items, ...rest } = pageOf(keys, page);

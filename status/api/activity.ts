@@ -1,4 +1,4 @@
-/** What the agent did of late: changes of the kernel, and time series. */
+/** Recent changes of the kernel, and time series. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { Page, Time } from './common.ts';
 

@@ -1,0 +1,117 @@
+/** The steps of a packet's path through one Route, and the kernel objects of each step. Pure. */
+import { counted, duration } from './format.js';
+import { trafficLines } from './traffic.js';
+
+/** @import { KernelObject } from '../api/kernel.ts' */
+/** @import { RouteStatus, ServiceDetail } from '../api/services.ts' */
+
+/**
+ * @typedef {'client' | 'match' | 'sources' | 'choice' | 'translate' | 'otherwise'} StepName
+ * @typedef {object} Step
+ * @property {StepName} name
+ * @property {string} title
+ * @property {readonly string[]} lines
+ * @property {boolean} [isBad] Packets end here.
+ */
+
+/** Source ranges named in the drawing. */
+const MAX_RANGES = 2;
+
+/** @param {RouteStatus} route @param {ServiceDetail} detail @returns {readonly Step[]} */
+export function stepsOf(route, { summary, connections }) {
+  const { vip, ports, family, sourceRanges, endpoints, affinitySeconds } = route;
+  const total =
+    connections === null
+      ? []
+      : [counted(connections.total, 'conntrack entry', 'conntrack entries')];
+  return [
+    { name: 'client', title: 'Client', lines: [family, 'pod, node, or outside'] },
+    { name: 'match', title: route.kind, lines: [vip ?? 'node addresses', portsText(ports)] },
+    { name: 'sources', title: 'Allowed sources', lines: rangeLines(sourceRanges) },
+    {
+      name: 'choice',
+      title: 'Endpoint choice',
+      lines: [
+        choiceText(endpoints.length),
+        ...(affinitySeconds > 0 ? [`same for ${duration(affinitySeconds)}`] : []),
+      ],
+      isBad: endpoints.length === 0,
+    },
+    endpoints.length === 0
+      ? {
+          name: 'otherwise',
+          title: route.otherwise ?? 'not handled',
+          lines: [OTHERWISE[route.otherwise ?? 'none']],
+          isBad: true,
+        }
+      : {
+          name: 'translate',
+          title: 'DNAT',
+          lines: [
+            ...(ports.startsWith('all') || ports.includes('-') ? ['port stays the same'] : []),
+            MASQUERADE[route.masquerade],
+            ...(summary.traffic === undefined ? total : trafficLines(summary.traffic)),
+          ],
+        },
+  ];
+}
+
+/** @param {number} endpoints */
+function choiceText(endpoints) {
+  if (endpoints === 0) return 'no endpoint';
+  return endpoints === 1 ? 'the only endpoint' : `1 of ${endpoints}, at random`;
+}
+
+const MASQUERADE = {
+  all: 'masquerade: all clients',
+  'non-pods': 'masquerade: non-pods',
+  node: 'masquerade: this node',
+};
+
+const OTHERWISE = {
+  reject: 'clients get an error',
+  drop: 'clients get no answer',
+  none: 'the node handles them',
+};
+
+/** @param {string} ports */
+function portsText(ports) {
+  if (ports === 'all') return 'all ports';
+  return ports.length > 24 ? `${ports.slice(0, 23)}…` : ports;
+}
+
+/** @param {readonly string[] | null} ranges */
+function rangeLines(ranges) {
+  if (ranges === null) return ['all'];
+  const rest = ranges.length - MAX_RANGES;
+  return [...ranges.slice(0, MAX_RANGES), ...(rest > 0 ? [`and ${rest} more`] : [])];
+}
+
+/**
+ * Steps by table, chain, map or text of an object; the first match decides. Modes nftables, iptables, IPVS.
+ * @type {readonly (readonly [RegExp, StepName])[]}
+ */
+const STEP_PATTERNS = [
+  [/\b(no-endpoint|cluster-ips|service-range-ips)|-j (REJECT|DROP)\b/, 'otherwise'],
+  [/\ballowed-(ports|ranges|ips)|KUBE-FW-|KUBE-SOURCE|LOAD-BALANCER-SOURCE/, 'sources'],
+  [/\bhairpin-connections|MASQ|LOOP-BACK/, 'translate'],
+  [/\baffinity|--mode random|-m recent/, 'choice'],
+  [/\b(endpoints|endpoint-ips|node-port-endpoints)\b|-j DNAT|IPVS destination/, 'translate'],
+];
+
+/** The step that a kernel object belongs to. @param {KernelObject} object @returns {StepName} */
+export function stepOf({ type, in: container, desired, actual }) {
+  const text = `${type} ${container} ${desired ?? actual ?? ''}`;
+  return STEP_PATTERNS.find(([pattern]) => pattern.test(text))?.[1] ?? 'match';
+}
+
+/**
+ * The kernel objects of a step. Objects of endpoints hold both the choice and the address, so both steps have them.
+ * @param {readonly KernelObject[]} objects @param {string} step
+ */
+export function objectsOf(objects, step) {
+  return objects.filter((object) => {
+    const own = stepOf(object);
+    return own === step || (step === 'choice' && own === 'translate');
+  });
+}

@@ -1,0 +1,86 @@
+/** Asks the agent again and again for what the page shows, and only while it is visible. */
+
+/** Milliseconds between an answer and the next request. */
+const INTERVAL = 1000;
+/** The agent spends at most this share of its time on one resource of this page. */
+const BUSY_SHARE = 0.1;
+/** Milliseconds after which a request without an answer is given up. */
+const TIMEOUT = 10_000;
+
+/** @typedef {{ readonly path: string, readonly interval?: number }} Need */
+
+/**
+ * @typedef {object} PollerOptions
+ * @property {(path: string, value: any) => void} answered
+ * @property {(path: string, error: string) => void} refused The agent answered with an error.
+ * @property {() => void} lost The agent did not answer.
+ * @property {() => boolean} isVisible
+ */
+
+export class Poller {
+  #options;
+  /** @type {Map<string, { stop: AbortController, interval: number, timer?: ReturnType<typeof setTimeout> }>} */
+  #polls = new Map();
+
+  /** @param {PollerOptions} options */
+  constructor(options) {
+    this.#options = options;
+  }
+
+  /** Replaces what to ask for. Requests for other paths are aborted. @param {readonly Need[]} needs */
+  show(needs) {
+    const paths = new Set(needs.map(({ path }) => path));
+    for (const [path, { stop, timer }] of this.#polls) {
+      if (paths.has(path)) continue;
+      clearTimeout(timer);
+      stop.abort();
+      this.#polls.delete(path);
+    }
+    for (const { path, interval = INTERVAL } of needs) {
+      if (this.#polls.has(path)) continue;
+      this.#polls.set(path, { stop: new AbortController(), interval });
+      void this.#ask(path);
+    }
+  }
+
+  /** Asks for everything now. Call it when the page becomes visible. */
+  resume() {
+    for (const [path, poll] of this.#polls) {
+      // Without a timer a request is in flight.
+      if (poll.timer === undefined) continue;
+      clearTimeout(poll.timer);
+      delete poll.timer;
+      void this.#ask(path);
+    }
+  }
+
+  /** @param {string} path */
+  async #ask(path) {
+    const poll = this.#polls.get(path);
+    if (poll === undefined) return;
+    const { signal } = poll.stop;
+    const began = performance.now();
+    try {
+      const response = await fetch(path, {
+        signal: AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT)]),
+      });
+      const body = await response.json();
+      if (signal.aborted) return;
+      if (response.ok) this.#options.answered(path, body);
+      else this.#options.refused(path, body.error.message);
+    } catch {
+      if (signal.aborted) return;
+      this.#options.lost();
+    }
+    const took = performance.now() - began;
+    poll.timer = setTimeout(
+      () => {
+        // A hidden page keeps the timer, which resume() finds.
+        if (!this.#options.isVisible()) return;
+        delete poll.timer;
+        void this.#ask(path);
+      },
+      Math.max(poll.interval, took / BUSY_SHARE),
+    );
+  }
+}
