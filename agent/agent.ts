@@ -62,13 +62,14 @@ export async function runAgent(
   const monitor = new NftMonitor(timers);
   const served = Promise.withResolvers<void>();
   monitor.waitForLoad(served.promise);
+  const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
   let backends: readonly Backend[] = [];
   const status = startStatus(context, {
     kinds: sourceResources(context).map(({ kind }) => kind),
     missingInputs: startup.missingInputs,
     backends: () => backends,
+    policy: policy?.status,
   });
-  const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
 
   const podCidrs = await shutdown.exitOnSignal(startup.complete(source.start()));
   await warnOfSettings(objects);

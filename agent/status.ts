@@ -39,12 +39,14 @@ interface StatusOptions {
   readonly missingInputs: () => readonly string[];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
+  /** undefined without network policy. */
+  readonly policy: StatusSources['policy'];
 }
 
 /** Starts the servers of `--status-socket` and `--status-bind-address`. A failure is logged and retried. */
 export function startStatus(
   context: AgentContext,
-  { kinds, missingInputs, backends }: StatusOptions,
+  { kinds, missingInputs, backends, policy }: StatusOptions,
 ): { close(): void } {
   const { options, table, nodeName, modeDefinition, supportedMode, status, log } = context;
   const series = new SeriesRecorder();
@@ -64,7 +66,7 @@ export function startStatus(
     series,
     kernelFeatures,
     kernelRelease: release(),
-    policy: undefined,
+    policy,
   };
   const resources = { ...statusResources(sources), ...pageResources() };
   const handler = (bindHost: string | undefined): RequestListener =>

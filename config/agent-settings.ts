@@ -53,8 +53,7 @@ export const AGENT_SETTINGS = {
     default: undefined,
     overridesFile: true,
     help: 'directory of manifests (.yaml, .yml, .json; not recursive) to read instead of an API server',
-    details:
-      'Needs Services and EndpointSlices, and [more for network policy](../guide/network-policy.md#from-a-directory-of-manifests). `clientConnection` is ignored.',
+    details: 'See [manifests](node.md#manifests). `clientConnection` is ignored.',
   }),
   iptablesSyncPeriod: setting('iptables', {
     field: 'iptables.syncPeriod',
@@ -83,14 +82,14 @@ export const AGENT_SETTINGS = {
     type: period,
     default: seconds(30),
     help: RESYNC,
-    details: 'The agent also watches the table, and repairs external changes immediately.',
+    details: 'The agent also repairs external changes [immediately](node.md#mode-nftables).',
   }),
   nftablesMinSyncPeriod: setting('nftables', {
     field: 'nftables.minSyncPeriod',
     type: periodOrZero,
     default: seconds(0.1),
     help: MIN_SYNC,
-    details: `${FIRST_UPDATE} kube-proxy's default is \`1s\`, because its updates cost more.`,
+    details: `${FIRST_UPDATE} kube-proxy's default is \`1s\`.`,
   }),
   ipvsSyncPeriod: setting('ipvs', {
     field: 'ipvs.syncPeriod',
@@ -149,8 +148,7 @@ export const AGENT_SETTINGS = {
     type: boolean,
     default: false,
     help: 'set nf_conntrack_tcp_be_liberal=1, so that TCP packets outside the window are not invalid',
-    details:
-      '`false` leaves the sysctl unchanged. Mode iptables drops packets that conntrack marks invalid.',
+    details: '`false` leaves the sysctl unchanged.',
   }),
   conntrackUdpTimeout: setting('conntrack', {
     field: 'conntrack.udpTimeout',
@@ -182,7 +180,7 @@ export const AGENT_SETTINGS = {
     default: { host: '127.0.0.1', port: 10270 },
     help: 'address and port of the read-only status API; none: disabled',
     details:
-      'Anybody who reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
+      'Every client that reaches the address can read Services, endpoints and connections of this node, so keep a loopback address.',
   }),
   statusSocket: setting('servers', {
     field: 'portwide.status.socket',
@@ -202,8 +200,7 @@ export const AGENT_SETTINGS = {
     default: seconds(30),
     keepsZero: true,
     help: 'maximum random delay before a restart for a changed configuration file; 0: no delay',
-    details:
-      'Spreads restarts: a ConfigMap changes on all nodes at once, and every start lists all Services.',
+    details: 'Spreads restarts, because a ConfigMap changes on all nodes at once.',
   }),
   oomScoreAdj: setting('process', {
     field: 'oomScoreAdj',

@@ -31,8 +31,7 @@ export const COMMAND_SETTINGS = {
     default: false,
     overridesFile: true,
     help: 'do the setup that needs more than CAP_NET_ADMIN (sysctls, conntrack limits) and exit',
-    details:
-      'For an init container. Writes no rules except `KUBE-FIREWALL`, which blocks other hosts from 127.0.0.1 (CVE-2020-8558) before node ports are enabled there.',
+    details: 'For an init container. Writes no rules except `KUBE-FIREWALL`.',
   }),
   healthzPort: setting('servers', {
     type: port,

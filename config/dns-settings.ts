@@ -56,7 +56,7 @@ export const DNS_SETTINGS = {
     default: ['0.0.0.0', '::'],
     help: 'IP addresses to listen on; 0.0.0.0 and :: are all IPv4 and all IPv6 addresses of this host',
     details:
-      'Each address has its own sockets, so that answers come from the address that was queried. 0.0.0.0 and :: include addresses added later, except IPv6 link-local addresses and VIPs on `kube-ipvs0`.',
+      '0.0.0.0 and :: include addresses added later, except IPv6 link-local addresses and VIPs on `kube-ipvs0`.',
   }),
   port: setting('dns', {
     type: wholeNumber(1, 65535, '<port>'),
@@ -85,7 +85,7 @@ export const DNS_SETTINGS = {
     type: wholeNumber(0, 3600, '<seconds>'),
     default: 30,
     help: 'maximum time to cache upstream answers, in seconds; 0: no cache',
-    details: "The records' TTL is a further limit. kubeadm configures CoreDNS with 30.",
+    details: "The records' TTL is a further limit.",
   }),
   lameduck: setting('dns', {
     type: duration({ zero: true }),

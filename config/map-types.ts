@@ -30,7 +30,7 @@ export const PAGE_GATES: Readonly<Record<string, boolean>> = {
 };
 
 /** Gates that kube-proxy reads and Portwide ignores. */
-export const IGNORED_GATES: readonly string[] = [
+const IGNORED_GATES: readonly string[] = [
   'AllAlpha',
   'AllBeta',
   'ComponentSLIs',

@@ -49,8 +49,7 @@ export const NODE_SETTINGS = {
     default: undefined,
     defaultText: 'nftables if nft and the kernel support it, otherwise iptables',
     help: 'proxy mode: nftables, iptables or ipvs',
-    details:
-      "kube-proxy's default is iptables. If a mode is set and the node does not support it, the agent exits with an error.",
+    details: 'See [choosing a mode](node.md#choosing-a-mode).',
   }),
   masqueradeAll: setting('rules', {
     field: 'iptables.masqueradeAll',
@@ -79,8 +78,7 @@ export const NODE_SETTINGS = {
     type: boolean,
     default: false,
     help: 'reset TCP connections to a deleted endpoint when they send their next packet',
-    details:
-      'Clients reconnect immediately instead of waiting for a timeout. Not in mode ipvs. See [which connections](node.md#connections-to-deleted-endpoints).',
+    details: 'Not in mode ipvs. See [which connections](node.md#connections-to-deleted-endpoints).',
   }),
   featureGates: setting('rules', {
     field: 'featureGates',
@@ -89,7 +87,7 @@ export const NODE_SETTINGS = {
     defaultText: 'AllPorts=true',
     help: 'feature gates; AllPorts=false: all-ports Services are not served',
     details:
-      '`ComponentStatusz` and `ComponentFlagz` (default: true) control `/statusz` and `/flagz`. Other gates are ignored: clusters pass one list to all components. kube-proxy does not start if its file contains `AllPorts`.',
+      '`ComponentStatusz` and `ComponentFlagz` (default: true) control `/statusz` and `/flagz`. kube-proxy does not start if its file contains `AllPorts`.',
   }),
   detectLocalMode: setting('pods', {
     field: 'detectLocalMode',
@@ -106,7 +104,7 @@ export const NODE_SETTINGS = {
     defaultText: 'none',
     help: 'pod CIDRs, at most one per IP family; traffic to cluster IPs from other sources is masqueraded',
     details:
-      'Used with --detect-local-mode=ClusterCIDR. If unset, traffic to cluster IPs is not masqueraded, and clients outside the cluster cannot use cluster IPs, as with kube-proxy.',
+      'Used with --detect-local-mode=ClusterCIDR. If unset, clients outside the cluster cannot use cluster IPs, as with kube-proxy.',
   }),
   podBridgeInterface: setting('pods', {
     field: 'detectLocal.bridgeInterface',
@@ -171,7 +169,7 @@ export const NODE_SETTINGS = {
     type: markRange,
     default: { first: 0x1000, last: 0x3fff },
     help: 'range of packet marks (fwmarks) for all-ports Services',
-    details: 'The first two marks are reserved for drop and reject; see [marks](node.md#fwmarks).',
+    details: 'The first two marks are reserved; see [marks](node.md#fwmarks).',
   }),
   ipvsAllPorts: setting('ipvs', {
     field: 'portwide.ipvs.allPorts',

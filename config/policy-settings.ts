@@ -34,8 +34,7 @@ export const POLICY_SETTINGS = {
     default: false,
     overridesFile: true,
     help: 'enforce network policies for the pods on this node',
-    details:
-      'See [network policy](../guide/network-policy.md). Works in every proxy mode; needs the nft and Linux versions of mode nftables. Leave it off if the network plugin enforces policies.',
+    details: 'See [network policy](../guide/network-policy.md).',
   }),
   fqdnResolvers: setting(group, {
     field: 'portwide.networkPolicy.fqdnResolvers',

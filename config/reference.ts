@@ -1,7 +1,6 @@
 /** Generates docs/operate/configuration.md from the tables of settings. */
 import { DNS_SETTINGS } from './dns-settings.ts';
 import { API_VERSION, KIND } from './file.ts';
-import { IGNORED_GATES } from './map-types.ts';
 import { flagOf, formatDefault, GROUPS, type Group, type Setting } from './setting.ts';
 import { ALL_SETTINGS } from './settings.ts';
 
@@ -19,7 +18,8 @@ export function referencePage(): string {
 }
 
 const overridingFlags = SETTINGS.filter(
-  ([, { overridesFile, field }]) => overridesFile && field !== undefined,
+  ([, { overridesFile, field, group }]) =>
+    overridesFile && field !== undefined && group !== 'unused',
 ).map(([name]) => code(flagOf(name)));
 
 const INTRODUCTION = `# Configuration
@@ -35,17 +35,14 @@ Portwide's own fields are in section \`portwide\`, which kube-proxy ignores with
 
 - **With \`--config\`** the other flags are ignored, and a warning lists them. Flags without a field still apply, except
   \`--healthz-port\` and \`--metrics-port\`. So do ${overridingFlags.join(', ')}.
-- **Unknown fields** are ignored, and of duplicate fields the last is used. Both cause a warning, as in kube-proxy.
+- **Unknown fields** are ignored, and of duplicate fields the last is used. Both cause a warning.
 - **Invalid values** are errors that name the field. The agent reports all errors, programs nothing and exits.
 - **Defaults**: \`null\` means the default. So does Go's zero value (\`""\`, \`0\`, \`0s\`, \`false\`, \`[]\`), unless the
   default below has a star: there, zero is a value.
 - **When the file changes**, the agent exits with status 75 to be restarted; the rules remain. It first waits for a
   random time up to \`--config-restart-jitter\`; reverting the file cancels the restart. Unlike kube-proxy, the agent
-  logs invalid content as an error and ignores it. It detects updates of a ConfigMap mount immediately, and of a file
-  behind a symbolic link to another directory within 5 s. A \`subPath\` mount is never updated.
-- **Format**: only the first YAML document is read. Durations are Go's: \`30s\`, \`1m30s\`, \`500ms\`. A boolean flag may
-  stand alone (\`--masquerade-all\`) or have a value (\`--masquerade-all=false\`).
-- **All fields with their values**: \`portwide run --write-config-to=FILE\` writes them, from flags or \`--config\`.
+  logs invalid content as an error and ignores it. A \`subPath\` mount is never updated.
+- **Format**: only the first YAML document is read. Durations are Go's: \`30s\`, \`1m30s\`, \`500ms\`.
 `;
 
 function section(group: Group, title: string, settings: readonly NamedSetting[]): string {
@@ -68,7 +65,7 @@ function ignoredSection(title: string, settings: readonly NamedSetting[]): strin
     return `- ${names.join(', ')}: ${reason.replace(/^ignored: /, '')}\n`;
   });
   lines.push(
-    `- Feature gates: ${IGNORED_GATES.map(code).join(', ')}. Unknown gates cause a warning.\n`,
+    '- Other feature gates that kube-proxy reads. Gates that the agent does not know cause a warning.\n',
   );
   return `## ${title}\n\n${lines.join('')}`;
 }

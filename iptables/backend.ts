@@ -77,7 +77,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
  * endpoint is the node itself.
  *
  * - Masqueraded connections are not affected: KUBE-MARK-MASQ adds its bit, and IPVS compares the
- *   whole mark. Processes on the node are masqueraded if there is a local detector
+ *   whole mark. Connections of processes on the node are masqueraded if there is a local detector
  *   (`--cluster-cidr`).
  * - For other connections, IPVS updates conntrack with the second endpoint
  *   (ip_vs_update_conntrack). TCP connections survive this update, and the later removal of the

@@ -1,7 +1,7 @@
 /**
  * Static rules, which do not depend on Services: the chains around the dispatch trees, and the
- * jumps from built-in chains. The rules have kube-proxy's text, in iptables-save format, so that
- * rules left by kube-proxy are taken over unchanged.
+ * jumps from built-in chains. Rules that kube-proxy also has get kube-proxy's text, in iptables-save
+ * format, so that rules left by kube-proxy are taken over unchanged.
  */
 import { PROTOCOLS } from '../api/objects.ts';
 import { LOOPBACK_CIDRS } from '../services/node-port-addresses.ts';
@@ -45,7 +45,7 @@ export interface BaseOptions extends IptablesCompileOptions {
    * set.
    */
   readonly dropInvalid: boolean;
-  /** MASQUERADE supports --random-fully (iptables 1.6.2). */
+  /** Whether MASQUERADE supports --random-fully (iptables 1.6.2). */
   readonly randomFully: boolean;
 }
 
@@ -110,7 +110,8 @@ export function masqueradeRule({ randomFully }: Pick<BaseOptions, 'randomFully'>
 }
 
 /**
- * Accepts, in FORWARD, packets that are marked for masquerade or belong to a connection.
+ * Accepts, in FORWARD, packets that are marked for masquerade or belong to an established
+ * connection.
  * @param marked matches on the masquerade mark.
  */
 export function forwardRules(...marked: readonly string[]): RuleSpec[] {
@@ -141,7 +142,10 @@ export interface StaticRules {
   /** Chains outside the dispatch trees. */
   chains(): readonly TreeChain[];
   root(table: Table, root: string): RootRules;
-  /** Jumps from built-in chains, in order. */
+  /**
+   * Rules in chains shared with other programs, in order: jumps from built-in chains, and the rule of
+   * KUBE-FIREWALL.
+   */
   shared(): readonly SharedRule[];
 }
 
@@ -160,8 +164,7 @@ export function iptablesStaticRules(options: BaseOptions): StaticRules {
 
 /**
  * An established TCP connection survives ICMP errors (RFC 1122, 4.2.3.9); only a reset ends it. The
- * rules have chains of their own, because the rules that jump to these chains may match any
- * protocol.
+ * rules are in separate chains, because the rules that jump to these chains may match any protocol.
  */
 function resetChains({ family, resetsTcp }: BaseOptions): TreeChain[] {
   if (!resetsTcp) return [];
@@ -184,8 +187,8 @@ function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOp
     }));
   }
   const local = { ...jump, matches: [addrtypeMatch('dst', 'LOCAL')] };
-  // Exclude [::1]: the kernel does not route it off the loopback device, and route_localnet is for
-  // IPv4 only.
+  // Exclude [::1] always: the kernel does not route [::1] off the loopback device, and
+  // route_localnet is for IPv4 only.
   if (family === 'IPv4' && localhostNodePorts) return [local];
   return [{ ...local, destination: { value: LOOPBACK_CIDRS[family], not: true } }];
 }
@@ -222,8 +225,8 @@ function sharedRules(options: BaseOptions): SharedRule[] {
     jump('nat', 'POSTROUTING', POSTROUTING, 'kubernetes postrouting rules', false),
     jump('filter', 'INPUT', PROXY_FIREWALL, firewall),
     jump('filter', 'INPUT', EXTERNAL_SERVICES, external),
-    // kube-proxy has no such jump. Without it, a packet to a VIP without endpoints would reach the
-    // node's own listeners if the node holds the VIP.
+    // kube-proxy has no jump from INPUT to KUBE-SERVICES. Without the jump, a packet to a VIP without
+    // endpoints would reach the node's own listeners if the node holds the VIP.
     jump('filter', 'INPUT', SERVICES, portals),
     // Insert the jump to KUBE-NODEPORTS after the jumps above: the health check port of one Service
     // must not be accepted on the VIP of another Service.

@@ -6,7 +6,10 @@ import type { IpFamily, Protocol } from '../api/objects.ts';
 
 export type Table = 'mangle' | 'nat' | 'filter';
 
-/** kube-proxy's chain names. Dashboards, scripts and kube-proxy itself depend on them. */
+/**
+ * kube-proxy's chain names, except for RESET_OR_REJECT and RESET_OR_DROP, which are Portwide's.
+ * Dashboards, scripts and kube-proxy itself depend on kube-proxy's names.
+ */
 export const SERVICES = 'KUBE-SERVICES';
 export const NODE_PORTS = 'KUBE-NODEPORTS';
 export const EXTERNAL_SERVICES = 'KUBE-EXTERNAL-SERVICES';
@@ -83,7 +86,10 @@ export const TREE_PREFIX = {
   healthChecks: 'KUBE-SVC-HC-',
 } as const;
 
-/** Whether a chain does not depend on Services. Only built-in chains jump to such chains. */
+/**
+ * Whether a chain is one of STATIC_CHAINS. All jumps of Portwide and kube-proxy from built-in chains
+ * lead to a static chain or to KUBE-FIREWALL.
+ */
 export function isStaticChain(name: string): boolean {
   return STATIC_CHAINS.includes(name);
 }
@@ -103,9 +109,12 @@ export interface ServiceChains {
   readonly cluster: string;
   /** Selects an endpoint of traffic policy Local. */
   readonly local: string;
-  /** Traffic from outside the cluster: decides on masquerade and traffic policy. */
+  /** Handles packets to external VIPs and node ports: decides on masquerade and traffic policy. */
   readonly external: string;
-  /** Drops clients outside the source ranges of load balancer VIPs. */
+  /**
+   * Passes packets to load balancer VIPs on to `external` if the source is allowed. Table filter drops
+   * all other packets to these VIPs.
+   */
   readonly firewall: string;
   endpoint(address: string, port: number | undefined): string;
 }

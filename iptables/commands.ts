@@ -18,21 +18,21 @@ export {
 } from '../config/mode-values.ts';
 
 /**
- * Waits for the xtables lock without a time limit, unlike kube-proxy. With a limit,
- * iptables-legacy-restore 1.8 leaves an alarm armed. If the alarm fires while the command waits for
- * input, the command treats the interrupted read as the end of the input. A big table that takes
- * longer to read then fails to load.
+ * Waits for the xtables lock (iptables-legacy only) without a time limit, unlike kube-proxy. With a
+ * limit, iptables-legacy-restore 1.8 leaves an alarm armed. If the alarm fires while the command
+ * waits for input, the command treats the interrupted read as the end of the input. A big table
+ * that takes longer to read then fails to load.
  */
 export const LOCK_WAIT = ['-w'];
 
 /**
  * Milliseconds after which a command counts as hung and is killed. iptables-nft-restore takes
- * minutes for the rules of 10,000 Services, and first waits for the xtables lock, which another
- * such restore may hold. Reading these rules takes less than half as long.
+ * minutes for the rules of 10,000 Services. Reading these rules takes less than half as long.
+ * iptables-legacy-restore also waits for the xtables lock, which another restore may hold.
  *
  * A killed restore leaves each table unchanged, or in the state of one of the COMMITs in the input.
- * iptables-legacy replaces a table by one system call. iptables-nft sends one transaction, which
- * the kernel applies completely or not at all.
+ * For each COMMIT, iptables-legacy replaces the table by one system call, and iptables-nft sends one
+ * transaction, which the kernel applies completely or not at all.
  */
 export const IPTABLES_TIMEOUTS = {
   read: 5 * 60_000,
@@ -105,7 +105,8 @@ export function iptablesCommands(
     /** @throws IptablesError if the kernel has no such table. */
     probe: async (table: Table) => void (await saveTable(table, true)),
     /**
-     * Loads `input` without flushing other chains. Each table is written completely or not at all.
+     * Loads `input` without flushing other chains. Each transaction, up to a COMMIT, is written
+     * completely or not at all.
      */
     async restore(input: Iterable<string>) {
       await asIptablesErrors(
@@ -132,7 +133,7 @@ export function iptablesCommands(
         return { line: error.line, table: error.table ?? '' };
       }
     },
-    /** First line of `--version`. */
+    /** Output of `--version`. */
     version: () =>
       asIptablesErrors(command, runProgram(command, ['--version'], { timeout: timeouts.version })),
   };

@@ -11,9 +11,9 @@
  * endpoint), dropped (no endpoint on this node, or a client outside the source ranges), or belongs
  * to no Service.
  *
- * All-ports Routes differ in two places only: the match on the VIP has no port, and the DNAT has no
- * port, so that the packet keeps its port. Their VIPs are rejected in table filter even while they
- * have endpoints, so that no untranslated packet reaches a listener of the host.
+ * For all-ports Routes, the match on the VIP has no port or a port range, and the DNAT has no port,
+ * so that the packet keeps its port. Untranslated packets to all-ports VIPs are rejected in table
+ * filter even while the Routes have endpoints, so that no such packet reaches a listener of the host.
  */
 import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
@@ -40,7 +40,7 @@ import {
   statisticMatch,
 } from './rule.ts';
 
-/** Treatment of one match on one VIP; the dispatch trees order these by precedence. */
+/** Treatment of one match on one VIP; the dispatch trees order the entries of a VIP by precedence. */
 export interface VipEntry {
   readonly vip: string;
   /**
@@ -51,7 +51,7 @@ export interface VipEntry {
   /** undefined: every protocol and port. */
   readonly ports: { protocol: Protocol; from: number; to: number } | undefined;
   readonly comment: string;
-  /** Chain in table nat that translates the packet; undefined: it stays untranslated. */
+  /** Chain in table nat that translates the packet; undefined: the packet stays untranslated. */
   readonly chain: string | undefined;
   /** Whether the chain may return packets untranslated. */
   readonly returns: boolean;
@@ -69,16 +69,15 @@ export interface CompiledRules {
     { readonly rules: readonly string[]; readonly depth: number }
   >;
   readonly vips: readonly VipEntry[];
-  /** Rule in table nat. */
+  /** Rule in table nat that translates packets to the node port. */
   readonly nodePort: PortRule | undefined;
-  /**
-   * Rules in table filter: for untranslated packets, and to accept health checks of load balancers.
-   */
+  /** Rule in table filter for untranslated packets to the node port. */
   readonly nodePortVerdict: PortRule | undefined;
+  /** Rule in table filter that accepts health checks of load balancers. */
   readonly healthCheck: PortRule | undefined;
 }
 
-/** Depth of the chains in the jump graph; a chain only jumps to deeper chains. */
+/** Depth of each kind of chain in the jump graph; a chain only jumps to deeper chains. */
 export const DEPTH = {
   root: 0,
   branch: 1,
@@ -240,8 +239,8 @@ function externalRules(
 }
 
 /**
- * Packets that match no source are dropped by KUBE-PROXY-FIREWALL in table filter, because nat
- * cannot drop.
+ * Rules of KUBE-FW: packets from allowed sources continue to KUBE-EXT. KUBE-PROXY-FIREWALL in table
+ * filter drops all other packets to the VIP, because table nat cannot drop.
  */
 function firewallRules({ name, family, vips }: TrafficPlan, names: ServiceChains): RuleSpec[] {
   const restricted = vips.find(({ sources }) => sources !== undefined);
@@ -258,13 +257,13 @@ function firewallRules({ name, family, vips }: TrafficPlan, names: ServiceChains
 
 function vipEntries(
   { name, match, external }: TrafficPlan,
-  { vip, kind: what, dispatch, sources, healthCheckPort }: VipPlan,
+  { vip, kind, dispatch, sources, healthCheckPort }: VipPlan,
   chain: string | undefined,
   options: TrafficOptions,
 ): VipEntry[] {
   const firewall = sources !== undefined;
   const returns = firewall || external?.others.endpoints.length === 0;
-  const comment = `${name} ${what}`;
+  const comment = `${name} ${kind}`;
   const verdict = verdictTarget(dispatch.untranslatedVerdict, options);
   const entry = { vip, comment, chain, returns, verdict, firewall };
   if (match.kind === 'port') {

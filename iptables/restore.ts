@@ -22,7 +22,7 @@ const CHUNK_LENGTH = 1 << 18;
 
 /**
  * Input for `iptables-restore --noflush` that applies a change to one table. Naming a chain in the
- * header flushes it, so each named chain is written completely; all others stay unchanged.
+ * header flushes it, so each named chain is written completely; all other chains stay unchanged.
  *
  * With `chainsPerTransaction` the input may have several commits. Chains are written before chains
  * that jump to them, and removals come last, so that the table is consistent after each commit.
@@ -134,8 +134,8 @@ function sharedLines(changes: TableChange['shared']): string[] {
 
 /**
  * Input for `iptables-restore --noflush` that changes nothing. The restore fails unless the canary
- * of each table and the jumps to Portwide's chains exist. So one command detects a flush, a deleted
- * chain and a deleted jump.
+ * of each table and all rules in shared chains exist. So one command detects a flushed table, a
+ * deleted canary chain and a deleted jump to Portwide's chains.
  */
 export function checkInput(tables: readonly Table[], shared: readonly SharedRule[]): string {
   const lines = tables.flatMap((table) => {

@@ -76,9 +76,9 @@ export function fromNonPodClients(
 }
 
 /**
- * A comment as iptables-restore reads it: quoted, at most 255 bytes. Names are validated when
- * objects are read. Unsafe characters in other text are replaced, so that no comment can end its
- * quotes or its line.
+ * A comment as iptables-restore reads it: quoted, cut to 240 characters because iptables allows 255
+ * bytes. Names are validated when objects are read. Unsafe characters in other text are replaced, so
+ * that no comment can end its quotes or its line.
  */
 function quoteComment(text: string): string {
   const safe = text.replaceAll(/[^\x20-\x7e]/g, '?').slice(0, 240);

@@ -49,11 +49,11 @@ export interface SharedChange {
   readonly append: readonly string[];
 }
 
-/** One table as `iptables-save` prints it. */
+/** One table, parsed from the output of `iptables-save`. */
 export interface SavedTable {
-  /** Portwide's own chains with their rules, joined by newlines. */
+  /** Chains of Portwide and kube-proxy with their rules, joined by newlines. */
   readonly chains: ReadonlyMap<string, string>;
-  /** Rules and declarations (`:NAME`) of chains of other programs. */
+  /** Rules and declarations (`:NAME`) of built-in chains and of chains of other programs. */
   readonly foreign: ReadonlySet<string>;
 }
 
@@ -116,8 +116,8 @@ export class Ruleset {
   }
 
   /**
-   * Sets options, which include the node's addresses, and recompiles the Routes that depend on
-   * them.
+   * Sets options, which include the node's addresses, and recompiles the Routes that depend on the
+   * node's addresses.
    */
   setOptions(options: IptablesCompileOptions, staticRules: StaticRules): void {
     this.#options = options;
@@ -145,7 +145,7 @@ export class Ruleset {
     }
   }
 
-  /** Changes since `markWritten`. Only valid if the kernel has all earlier changes. */
+  /** Changes that are not marked as written. Only valid if the kernel has all changes that are. */
   pendingChanges(): TableChange[] {
     this.#writeTrees();
     return TABLES.map((table) => {
@@ -162,7 +162,7 @@ export class Ruleset {
   }
 
   /**
-   * Diffs one table against the kernel. Chains that the kernel has count as written from now on.
+   * Diffs one table against the kernel, and marks chains that match the kernel as written.
    */
   diff(table: Table, saved: SavedTable): TableChange {
     this.#writeTrees();
@@ -236,12 +236,12 @@ export class Ruleset {
     const {
       before = [],
       after = [],
-      removeWhenEmpty: mayGo = false,
+      removeWhenEmpty = false,
     } = this.#staticRules.root(table, name);
     const texts = (rules: readonly RuleSpec[]) => rules.map((rule) => ruleText(name, rule));
     const rules = [...texts(before), ...jumps, ...texts(after)];
     // Rules that exist only for the tree are removed with the tree.
-    const isIdle = mayGo && jumps.length === 0;
+    const isIdle = removeWhenEmpty && jumps.length === 0;
     this.#write({ table, name, depth: DEPTH.root, rules: isIdle ? [] : rules }, !isIdle);
   }
 
@@ -282,7 +282,10 @@ class TableState {
 const KUBE_PROXY_JUMP =
   /^-A (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING)(?: -m conntrack --ctstate NEW| -m comment --comment "kube(?:rnetes|-proxy) [^"]*"){1,2} -j (\S+)$/;
 
-/** Jumps from built-in chains to Portwide's chains that another mode or version has left. */
+/**
+ * Undesired jumps from built-in chains to static chains, by built-in chain. Another mode, another
+ * version or kube-proxy has left these jumps.
+ */
 function staleJumps(
   desired: readonly SharedRule[],
   saved: SavedTable,
@@ -319,7 +322,7 @@ function sharedChanges(
 
 /**
  * The order of Portwide's jumps in a chain matters: source ranges drop before a Service rejects. If
- * a jump is missing or out of order, all of them are inserted again.
+ * a jump is missing or out of order, all jumps of the chain are inserted again.
  */
 function sharedChange(
   chain: string,

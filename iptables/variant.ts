@@ -14,13 +14,13 @@ export type VariantRules = Readonly<Record<Variant, string | undefined>>;
 
 /**
  * The variant that the node uses, chosen as by iptables-wrapper: the variant with the kubelet's
- * chains in table mangle, otherwise the variant with more rules. iptables-nft does not show rules
- * of iptables-legacy, and vice versa.
+ * chains in table mangle, otherwise the variant with more rules in table nat. iptables-nft does not
+ * show rules of iptables-legacy, and vice versa.
  */
-export function chooseVariant(mangle: VariantRules, all: VariantRules): Variant {
+export function chooseVariant(mangle: VariantRules, nat: VariantRules): Variant {
   if (hasKubelet(mangle.nft ?? '')) return 'nft';
   if (hasKubelet(mangle.legacy ?? '')) return 'legacy';
-  return countRules(all.legacy) > countRules(all.nft) ? 'legacy' : 'nft';
+  return countRules(nat.legacy) > countRules(nat.nft) ? 'legacy' : 'nft';
 }
 
 /**
@@ -29,8 +29,8 @@ export function chooseVariant(mangle: VariantRules, all: VariantRules): Variant 
  */
 export async function detectVariant(): Promise<Variant> {
   const mangle = { nft: await saved('nft', 'mangle'), legacy: await saved('legacy', 'mangle') };
-  const all = { nft: await saved('nft', 'nat'), legacy: await saved('legacy', 'nat') };
-  return chooseVariant(mangle, all);
+  const nat = { nft: await saved('nft', 'nat'), legacy: await saved('legacy', 'nat') };
+  return chooseVariant(mangle, nat);
 }
 
 /**
@@ -84,7 +84,7 @@ export async function savedTable(
 async function saved(variant: Variant, table: Table): Promise<string | undefined> {
   const texts: string[] = [];
   for (const family of IP_FAMILIES) {
-    // iptables-legacy-save creates the table that it reads, and loads its module.
+    // iptables-legacy-save creates the table that it reads, and loads the table's kernel module.
     const used = variant === 'nft' ? [table] : await legacyTables(family).catch(() => ['']);
     if (!used.includes(table)) continue;
     // Ignore the variant if its command is missing or fails on this node. Report a timeout, which

@@ -1,15 +1,16 @@
 /**
  * Dispatches packets to the rules of their VIP without traversing the rules of all VIPs. kube-proxy
  * has one rule for each VIP and port in the single chain KUBE-SERVICES. Every new connection
- * traverses the chain, and every change rewrites it. Portwide inserts a tree of two levels. It
- * branches by the low, then the high half of the last byte of the address. Addresses from a pool
- * are evenly distributed over the values of this byte:
+ * traverses the chain, and every change rewrites it. Portwide has a tree of two levels instead. The
+ * tree branches by the low, then the high half of the last byte of the address. Addresses from a
+ * pool are evenly distributed over the values of this byte:
  *
  *   KUBE-SERVICES ── -d 0.0.0.5/0.0.0.15 ──► KUBE-SVC-VIP-5 ── -d 0.0.0.160/0.0.0.240 ──► KUBE-SVC-VIP-5A
  *
- * A packet traverses at most 32 dispatch rules, then the rules of one leaf: VIPs with the same last
- * byte. A change rewrites one leaf. Table filter has no branches, because most VIPs have no rule there. All entries of one VIP
- * share a leaf, and their order in the leaf is their precedence.
+ * In table nat, a packet traverses at most 32 dispatch rules, then the rules of one leaf: VIPs with
+ * the same last byte. A change rewrites one leaf. Table filter has no branches, because most VIPs
+ * have no rule there. All entries of one VIP share a leaf, and their order in the leaf is their
+ * precedence.
  */
 import { lastByte } from '../api/addresses.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
@@ -113,21 +114,21 @@ export class VipTrees {
     const roots: TreeRoot[] = [];
     for (const tree of TREES) {
       const filled = this.#nonEmptyLeaves.get(tree) ?? new Set();
-      const moved = new Set<number>();
+      const toggledLeaves = new Set<number>();
       for (const byte of this.#changedLeaves) {
         const leaf = this.#leafChain(tree, byte);
         chains.push(leaf);
         if (filled.has(byte) === leaf.rules.length > 0) continue;
         if (leaf.rules.length > 0) filled.add(byte);
         else filled.delete(byte);
-        moved.add(byte);
+        toggledLeaves.add(byte);
       }
       if (tree.branches) {
-        for (const low of new Set([...moved].map(lowHalf))) {
+        for (const low of new Set([...toggledLeaves].map(lowHalf))) {
           chains.push(this.#branchChain(tree, filled, low));
         }
       }
-      if (moved.size > 0) {
+      if (toggledLeaves.size > 0) {
         roots.push({ table: tree.table, name: tree.root, jumps: this.#rootJumps(tree, filled) });
       }
     }

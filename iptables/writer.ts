@@ -33,23 +33,23 @@ export function rulesetWriter(iptables: Iptables, ruleset: Ruleset, onWarning: L
     try {
       return await write(change);
     } catch (error) {
-      const left = blockedRemovals(error, change.remove);
-      if (left.length === 0) throw error;
+      const blocked = blockedRemovals(error, change.remove);
+      if (blocked.length === 0) throw error;
       // Do not retry before the next full sync.
-      ruleset.markWritten({ ...change, write: new Map(), remove: left });
-      const remove = change.remove.filter((name) => !left.includes(name));
-      // Flush the chain anyway. Its rules must not send packets to deleted pods, nor block the
-      // removal of chains that it jumps to.
-      const emptied = left.map(
+      ruleset.markWritten({ ...change, write: new Map(), remove: blocked });
+      const remove = change.remove.filter((name) => !blocked.includes(name));
+      // Flush the blocked chains. Their rules must not send packets to deleted pods, nor block the
+      // removal of chains that they jump to.
+      const emptied = blocked.map(
         (name) => [name, { text: '', depth: DEPTH.mark, ruleCount: 0 }] as const,
       );
       const rest = { ...change, remove, write: new Map([...change.write, ...emptied]) };
       const written = await writeSkippingBlocked(rest);
-      // Warn after the other changes were written. If those had failed too, the removals would not
-      // be the cause.
+      // Warn after the other changes were written. If the other changes had failed too, the removals
+      // would not be the cause.
       const hint = 'delete the rules of other programs that jump to these chains';
       onWarning(
-        { table: change.table, chains: left, hint, err: error },
+        { table: change.table, chains: blocked, hint, err: error },
         'cannot remove iptables chains that are in use',
       );
       return written;
@@ -97,8 +97,8 @@ function driftText({ line, table }: InputLine): string {
 }
 
 /**
- * Removals that may have caused a restore to fail: the removal that the error names, or all. None
- * after a timeout: a retry would hang again.
+ * Removals that may have caused a restore to fail: the removal in the line that the error names, or
+ * all removals if the error names no line. None after a timeout: a retry would hang again.
  */
 function blockedRemovals(error: unknown, removals: readonly string[]): readonly string[] {
   if (error instanceof ProgramTimeoutError) return [];

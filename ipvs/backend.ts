@@ -1,6 +1,6 @@
 /**
- * The ipvs proxy mode: renders TrafficPlans as IPVS services, ipsets, addresses and rules, and
- * applies them.
+ * The ipvs proxy mode: renders TrafficPlans as IPVS services, ipsets, addresses and rules, and writes
+ * these to the kernel.
  */
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
@@ -40,8 +40,8 @@ export interface IpvsOptions extends IpvsPlanOptions {
 const DRAIN_CHECK_PERIOD = 60_000;
 
 /**
- * Milliseconds after which a handshake in flight has completed. IPVS counts such connections as
- * inactive, like UDP flows.
+ * Milliseconds after which a handshake in flight has completed. IPVS counts connections in their
+ * handshake as inactive, like UDP flows.
  */
 const HANDSHAKE_TIME = 1000;
 
@@ -223,14 +223,14 @@ class IpvsBackend implements Backend {
       const hasEntries = (set: SetName) => isWritten && this.#plan.desired.countOf(set) > 0;
       const missing = await this.#kernel.findDrift(hasEntries);
       if (missing !== undefined) return missing;
-      // Checking one service is enough: `ipvsadm -C` clears all of them.
+      // Checking one service is enough: `ipvsadm -C` clears all services.
       const failed = [...this.#permanentErrors];
       const isAccepted = (key: string) => !failed.some((what) => what.endsWith(key));
-      const some = isWritten
+      const probed = isWritten
         ? this.#plan.desired.findServiceWithDestination(isAccepted)
         : undefined;
-      if (some !== undefined && (await this.#kernel.destinations(some)).length === 0) {
-        return `IPVS service ${serviceText(some)}`;
+      if (probed !== undefined && (await this.#kernel.destinations(probed)).length === 0) {
+        return `IPVS service ${serviceText(probed)}`;
       }
       return await this.#writer.findDrift();
     });

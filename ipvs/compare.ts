@@ -21,7 +21,7 @@ import { SET_NAMES } from './sets.ts';
 /** Kernel state that a full sync leaves untouched. */
 export interface ComparisonScope {
   isExcluded(address: string): boolean;
-  /** Whether this agent allocated the mark. Services of other marks belong to other programs. */
+  /** Whether Portwide allocated the mark. fwmark services with other marks belong to other programs. */
   isOwnMark(mark: number): boolean;
   isDraining(service: string, key: string): boolean;
 }

@@ -1,6 +1,7 @@
 /**
  * Compiles one TrafficPlan to the items that the kernel must hold. An incoming packet to a VIP
- * passes these hooks (a packet from a process on the node passes OUTPUT instead of PREROUTING):
+ * passes these hooks. A packet from a process on the node passes mangle OUTPUT, nat OUTPUT, IPVS,
+ * filter OUTPUT and nat POSTROUTING instead.
  *
  *   mangle PREROUTING ─ all-ports: sets the Service's mark, from an ipset ─ drops by policy
  *   nat PREROUTING ──── decides on masquerade, recorded in the connection mark
@@ -10,7 +11,7 @@
  *   nat POSTROUTING ─── masquerade
  *
  * All-ports Routes become fwmark services whose destinations have port 0, which keeps the packet's
- * port (KEP-2610, open question 1c). A Route with external traffic policy Local gets a fwmark
+ * port (KEP-2610, open question 1c). A Route with external traffic policy Local may get a fwmark
  * service too, for clients inside the cluster: pods and the node itself may use every endpoint.
  * IPVS cannot distinguish clients, but marks can.
  */
@@ -305,7 +306,7 @@ function rangeEntry({ protocol, from, to }: PortRange): IpsetEntry {
   return { protocol, port: from, ...(from === to ? {} : { portTo: to }) };
 }
 
-/** `hash:net` types list every entry as a CIDR. */
+/** The address as a CIDR, because ipsets of `hash:net` types list every entry as a CIDR. */
 function asNet(address: string): string {
   if (address.includes('/')) return address;
   return `${address}/${address.includes(':') ? 128 : 32}`;

@@ -108,7 +108,7 @@ export class DesiredItems {
     for (const { item } of this.#referenced.values()) yield item;
   }
 
-  /** Number of desired entries of a set; a port range counts as one. */
+  /** Number of desired entries of a set; a port range counts as one entry. */
   countOf(set: SetName): number {
     return this.#entries.get(set) ?? 0;
   }

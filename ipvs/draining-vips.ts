@@ -13,7 +13,7 @@ export class DrainingVips {
   readonly #desired: DesiredItems;
   /** Services that are refused as a whole. */
   readonly #refusedServices = new Set<ObjectKey>();
-  /** Refused Services by VIP. No Services if an earlier agent or kube-proxy bound the VIP. */
+  /** Refused Services by VIP; an empty set if an earlier agent or kube-proxy bound the VIP. */
   readonly #owners = new Map<string, Set<ObjectKey>>();
 
   constructor(desired: DesiredItems) {
@@ -21,8 +21,8 @@ export class DrainingVips {
   }
 
   /**
-   * Records which Services are refused as a whole (true) or no longer (false). Services that are no
-   * longer refused are served again or deleted, so their VIPs stop draining.
+   * Records which Services are refused as a whole (true) or no longer refused (false). Services that
+   * are no longer refused are served again or deleted, so their VIPs stop draining.
    */
   setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
     for (const [key, isRefused] of changes) {

@@ -15,8 +15,8 @@ import { destinationText, type IpvsItem, itemKey, serviceText } from './items.ts
 import type { IpvsKernel } from './kernel.ts';
 
 /**
- * Protocols without graceful termination. As in kube-proxy, destinations are deleted at once: UDP
- * and SCTP clients do not notice that a pod is gone.
+ * Protocols whose destinations are deleted at once, unless the endpoint still serves. As in
+ * kube-proxy: UDP and SCTP clients do not notice that a pod is gone.
  */
 const IMMEDIATE_PROTOCOLS: ReadonlySet<Protocol> = new Set(['UDP', 'SCTP']);
 
@@ -35,8 +35,8 @@ function isDeletedImmediately(service: IpvsServiceKey): boolean {
 export type EndpointState = 'serving' | 'notServing' | 'gone';
 
 /**
- * Periodic checks for which an endpoint may be missing from EndpointSlices before it counts as
- * gone. More than one, because a slice is sometimes deleted before its replacement arrives.
+ * Periodic checks since draining started, after which connections to an endpoint in state `gone` are
+ * cut. More than one, because a slice is sometimes deleted before its replacement arrives.
  */
 const MISSING_CHECKS = 2;
 
@@ -44,7 +44,7 @@ const MISSING_CHECKS = 2;
  * Decides whether a draining destination may be deleted.
  * @param isServiceDesired the service stays, without this destination.
  * @param handshakeChecks number of handshake checks since draining started. After
- * `HANDSHAKE_CHECKS` of them, no handshake is in flight.
+ * `HANDSHAKE_CHECKS` checks, no handshake is in flight.
  * @param periodicChecks number of periodic checks since draining started.
  * @param state connection counts of the kernel. Established TCP and SCTP connections are active;
  * all others, UDP flows included, are inactive.
@@ -63,13 +63,13 @@ function canDelete(
   if (endpoint === 'serving' && isServiceDesired) return active + inactive === 0;
   if (service.kind === 'address') {
     if (isDeletedImmediately(service)) return true;
-    // Another Service may reuse this address and port, so ignore connections already closed and
-    // only waiting for their timeout.
+    // If the Service is gone, another Service may reuse this address and port, so ignore connections
+    // already closed and only waiting for their timeout.
     return active + (isServiceDesired ? inactive : 0) === 0;
   }
-  // UDP flows must move to another endpoint, and TCP connections must survive. Deleting the
-  // destination ends both, and IPVS offers no other way. Connections to a dead pod never end, so
-  // waiting for them would only misdirect UDP flows.
+  // In a fwmark service, UDP flows must move to another endpoint, and TCP connections must survive.
+  // Deleting the destination ends UDP flows and TCP connections, and IPVS offers no other way.
+  // Connections to a dead pod never end, so waiting for their end would only misdirect UDP flows.
   if (active === 0) return inactive === 0 || handshakeChecks >= HANDSHAKE_CHECKS;
   return endpoint === 'gone' && periodicChecks >= MISSING_CHECKS;
 }
@@ -228,7 +228,7 @@ export class GracefulTermination {
 
   /**
    * Reads the connections of services and deletes drained destinations.
-   * @param services keys as of `serviceText`.
+   * @param services keys from `serviceText`.
    */
   async check(services: Iterable<string>): Promise<void> {
     for (const key of services) {
@@ -263,7 +263,8 @@ export class GracefulTermination {
           state,
         );
       if (!isFinished) {
-        // Set weight 0 again: it may have failed before, and full syncs skip draining destinations.
+        // Set weight 0 again: the first change may have failed, and full syncs skip draining
+        // destinations.
         if (state.weight > 0) changes.push(zeroWeight(service, destination));
         continue;
       }

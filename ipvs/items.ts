@@ -97,8 +97,8 @@ export function serviceOf(item: IpvsItem): string | undefined {
 
 /**
  * Whether Portwide owns an IPVS service. A service with an address belongs to Portwide unless the
- * address is excluded, as in kube-proxy. A fwmark service belongs to Portwide if this agent
- * allocated the mark.
+ * address is excluded, as in kube-proxy. A fwmark service belongs to Portwide if Portwide allocated
+ * the mark.
  */
 export function isOwnService(
   key: IpvsServiceKey,

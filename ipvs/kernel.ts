@@ -206,8 +206,8 @@ export class IpvsKernel {
   }
 
   /**
-   * Creates the dummy device and missing sets. A set with another definition, such as a smaller set
-   * of kube-proxy, is replaced by a set with the desired entries.
+   * Creates the dummy device and missing sets, and replaces sets that have another definition, such
+   * as a smaller set of kube-proxy.
    * @returns the number of created objects.
    */
   async prepare(desired: Pick<DesiredItems, 'countOf' | 'entriesOf'>): Promise<number> {
@@ -234,7 +234,8 @@ export class IpvsKernel {
   }
 
   /**
-   * Replaces a set by a filled set (`ipset swap`), so that rules never match against an empty set.
+   * Replaces a set by a set with the desired entries (`ipset swap`), so that rules never match
+   * against an empty set. A set of another type or family is deleted and created empty.
    */
   async #swapSet(
     header: IpsetHeader,
@@ -243,7 +244,7 @@ export class IpvsKernel {
   ): Promise<void> {
     if (header.type !== spec.type || (header.family ?? spec.family) !== spec.family) {
       // `swap` needs equal types. Rules for the new type cannot reference the old set. If other
-      // rules reference it, `destroy` fails until they are removed.
+      // rules reference the old set, `destroy` fails until these rules are removed.
       await this.#sets.destroy(spec.name);
       await this.#sets.create(spec);
       return;

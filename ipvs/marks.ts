@@ -1,13 +1,14 @@
 /**
- * Allocates packet marks to all-ports Services. IPVS compares the whole 32-bit mark of a packet
- * with that of a service. Each Service therefore needs its own mark, from a range that no other
- * program uses.
+ * Allocates packet marks to owners: the endpoint sets of all-ports Services, and of Services with
+ * externalTrafficPolicy Local. IPVS compares the whole 32-bit mark of a packet with the mark of a
+ * fwmark service. Each owner therefore needs its own mark, from a range that no other program uses.
  */
 import { hash } from 'node:crypto';
 import type { MarkRange } from '../config/mode-values.ts';
 
 export type VerdictMarks = ReturnType<typeof verdictMarks>;
 
+/** Number of verdict marks. */
 const RESERVED = 2;
 /**
  * The AWS VPC CNI restores this bit from the connection mark, for packets of pods, after the rule
@@ -20,9 +21,9 @@ const AWS_CNI_MARK_BIT = 0x80;
  */
 export function verdictMarks({ first }: MarkRange) {
   return {
-    /** Drop the packet: endpoints exist, but the traffic policy allows none for this node. */
+    /** Drop the packet: endpoints exist, but the traffic policy allows none on this node. */
     drop: first,
-    /** No endpoint exists: reject. */
+    /** Reject the packet: no endpoint exists, or no mark is left for the Service. */
     reject: first + 1,
   };
 }
@@ -85,7 +86,7 @@ export class MarkAllocator {
     return this.#everAllocated.has(mark);
   }
 
-  /** Releases an owner. Its mark is reused only when no other mark is free. */
+  /** Releases an owner. Another owner gets the mark only when no other mark is free. */
   release(owner: string): void {
     if (!this.#marksByOwner.has(owner)) return;
     this.#released.delete(owner);

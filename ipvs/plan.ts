@@ -57,7 +57,8 @@ export class IpvsPlan {
   readonly #routesByService = new Map<string, Route>();
   #changedServices = new Set<string>();
   /**
-   * Ids of Routes that wait for a mark because the range is exhausted; their packets are rejected.
+   * Ids of Routes that wait for a mark because the range is exhausted. Packets to all-ports VIPs of
+   * these Routes are rejected.
    */
   readonly #waitingForMark = new Set<string>();
   #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
@@ -73,19 +74,22 @@ export class IpvsPlan {
   /** Sets the node's addresses, and recompiles the Routes that depend on them. */
   setNodeAddresses(nodeAddresses: NodeAddresses): void {
     const [now, then] = [nodeAddresses.addresses, this.#nodeAddresses.addresses];
-    const moved = (vip: string) => now.includes(vip) !== then.includes(vip);
+    const isGainedOrLost = (vip: string) => now.includes(vip) !== then.includes(vip);
     this.#nodeAddresses = nodeAddresses;
     // Release VIPs that are now node addresses, so that packets to them reach the node's listeners.
     for (const address of nodeAddresses.addresses) this.drainingVips.release(address);
     const before = this.#compileOptions.nodePortAddresses;
     this.#compileOptions = this.#optionsFor(nodeAddresses);
     this.ruleset.setOptions(this.#ruleOptions(), this.#staticRules());
-    const portsMoved = !isDeepStrictEqual(before, this.#compileOptions.nodePortAddresses);
+    const nodePortAddressesChanged = !isDeepStrictEqual(
+      before,
+      this.#compileOptions.nodePortAddresses,
+    );
     for (const { route } of [...this.#routes.values()]) {
       const isAffected =
-        (portsMoved && route.nodePort > 0) ||
+        (nodePortAddressesChanged && route.nodePort > 0) ||
         dependsOnNodeAddresses(route) ||
-        vipsOf(route).some(moved);
+        vipsOf(route).some(isGainedOrLost);
       if (isAffected) this.#replace(route.id, route);
     }
   }
@@ -131,7 +135,7 @@ export class IpvsPlan {
 
   /**
    * Name of the Service port (`ns/name` or `ns/name:port`) behind an IPVS service.
-   * @param service key as of `serviceText`.
+   * @param service key from `serviceText`.
    */
   servicePortName(service: string): string | undefined {
     return this.#routesByService.get(service)?.name;
@@ -178,7 +182,7 @@ export class IpvsPlan {
 
   #replace(id: string, route: Route | undefined): void {
     const before = this.#routes.get(id);
-    const yielding = this.#nodePorts.replace(before?.route, route);
+    const conflicting = this.#nodePorts.replace(before?.route, route);
     const after = route === undefined ? undefined : this.#compile(route);
     for (const item of after?.items ?? []) this.desired.addReference(item);
     for (const item of before?.items ?? []) this.desired.removeReference(item);
@@ -190,7 +194,10 @@ export class IpvsPlan {
       this.#routes.delete(id);
       this.#waitingForMark.delete(id);
     } else this.#routes.set(id, after);
-    const affected = new Set([...yielding, ...(released.length > 0 ? this.#waitingForMark : [])]);
+    const affected = new Set([
+      ...conflicting,
+      ...(released.length > 0 ? this.#waitingForMark : []),
+    ]);
     affected.delete(id);
     for (const other of affected) this.#replace(other, this.#routes.get(other)?.route);
   }
@@ -209,10 +216,13 @@ export class IpvsPlan {
     for (const owner of owners) this.#marks.release(owner);
     if (!this.#waitingForMark.has(route.id)) {
       this.#waitingForMark.add(route.id);
-      const effect = 'connections to the Service are rejected';
+      const effect =
+        route.match.kind === 'port'
+          ? 'pods and the node reach only endpoints on this node'
+          : 'connections to the Service are rejected';
       this.#options.onWarning(
         { service: route.name, setting: '--ipvs-fwmark-range', effect, hint: 'use a larger range' },
-        'no packet mark left for an all-ports Service',
+        'no packet mark left for a Service',
       );
     }
     return { route, items, owners: [] };

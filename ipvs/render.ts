@@ -44,7 +44,7 @@ export function renderScript(items: Iterable<IpvsItem>, rules: string, family: I
   ].join('\n');
 }
 
-/** Lines may contain names of Kubernetes objects, which contain no quotes. */
+/** A shell here-document. The delimiter is quoted, so the shell expands nothing in the lines. */
 function hereDocument(command: string, lines: readonly string[]): string {
   return [`${command} <<'END'`, ...lines, 'END'].join('\n');
 }

@@ -31,7 +31,7 @@ export function filterChains(options: RuleOptions): TreeChain[] {
   const echo = echoRequest(options.family);
   const isAllPorts = inSet('KUBE-ALL-PORTS-IPS', 'dst');
   const toAllPorts = { target: ALL_PORTS, goto: true };
-  const nodes = [
+  const returnNodeTraffic = [
     { matches: [notInSet('KUBE-IPVS-IPS', 'dst')], target: 'RETURN' },
     { matches: [inSet('KUBE-HEALTH-CHECK-VIP')], target: 'RETURN' },
   ];
@@ -58,7 +58,7 @@ export function filterChains(options: RuleOptions): TreeChain[] {
     // (kubernetes/kubernetes#72236). So reject other ports, other protocols, and source port 20,
     // which IPVS takes for FTP data (ip_vs_schedule).
     chain(IPVS_FILTER, [
-      ...nodes,
+      ...returnNodeTraffic,
       ...PROTOCOLS.map((protocol) => ({
         protocol,
         matches: [`-m ${protocol.toLowerCase()} --sport 20`],
@@ -71,7 +71,7 @@ export function filterChains(options: RuleOptions): TreeChain[] {
     ]),
     // OUTPUT runs after IPVS: a packet still addressed to a VIP was not scheduled.
     chain(IPVS_OUT_FILTER, [
-      ...nodes,
+      ...returnNodeTraffic,
       { ...echo, matches: [...echo.matches, isAllPorts], ...toAllPorts },
       { ...echo, target: 'RETURN' },
       rejected,
@@ -80,8 +80,8 @@ export function filterChains(options: RuleOptions): TreeChain[] {
       ALL_PORTS,
       [
         { matches: [matchMark(verdictMarks(options.markRange).reject)], ...rejected },
-        // Accept only packets with the Service's own mark. If another program changed the mark,
-        // IPVS does not schedule the packet.
+        // Let packets with the Service's own mark pass. If another program changed the mark, IPVS does
+        // not schedule the packet.
         ...PROTOCOLS.map((protocol) => ({ protocol, ...withMark })),
         // IPVS does not schedule ping. The node answers for a VIP with all ports served.
         { ...echo, matches: [...echo.matches, inSet('KUBE-ALL-PORTS', 'dst')], target: 'RETURN' },

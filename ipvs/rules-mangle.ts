@@ -23,7 +23,7 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
   const { inSet, notInSet, inSets, mapMark } = setMatches(options);
   const chain = (name: string, rules: readonly RuleSpec[], depth?: number) =>
     staticChain('mangle', name, rules, depth);
-  /** Accepts sources in any of the sets and drops all others. */
+  /** Lets packets pass whose source is in any of the sets, and drops all other packets. */
   const sources = (name: string, fields: string, ...sets: SetName[]) =>
     chain(name, [...inSets(sets, 'RETURN', fields), { target: 'DROP' }], DEPTH.branch);
   const toInside = { goto: true, target: ALL_PORTS_INSIDE };

@@ -1,6 +1,7 @@
 /**
- * iptables rules of the ipvs mode. The number of rules is constant, because all state of Services
- * is in ipsets. A rule that kube-proxy also has gets kube-proxy's names.
+ * iptables rules of the ipvs mode. Unless `--ipvs-all-ports=iptables` is set, the number of rules
+ * is constant, because all state of Services is in ipsets. A rule that kube-proxy also has gets
+ * kube-proxy's names.
  *
  * IPVS compares the whole mark of a packet. All-ports packets therefore get their whole mark at the
  * head of table mangle, so that packets that other programs accept there (Calico) are marked too.
@@ -37,7 +38,8 @@ export type { RuleOptions } from './rule-matches.ts';
 /**
  * Static rules of the ipvs mode.
  * @param allPortsByRules all-ports Services use the rules of the iptables mode
- * (`--ipvs-all-ports=iptables`). Ports that IPVS serves on a shared VIP take precedence over them.
+ * (`--ipvs-all-ports=iptables`). Ports that IPVS serves on a shared VIP take precedence over
+ * all-ports Services.
  */
 export function ipvsStaticRules(options: RuleOptions, allPortsByRules: boolean): StaticRules {
   return {

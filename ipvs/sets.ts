@@ -1,7 +1,7 @@
 /**
  * ipsets of the ipvs mode. The first group has the names, types and meaning of kube-proxy's sets
- * (pkg/proxy/ipvs/ipset.go). The others serve all-ports Services, and in-cluster clients of
- * Services with traffic policy Local.
+ * (pkg/proxy/ipvs/ipset.go). The other sets are for all-ports Services, for traffic policy Local and
+ * for health checks on VIPs.
  */
 import type { IpFamily } from '../api/objects.ts';
 import type { IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
@@ -116,7 +116,7 @@ export function kernelName(name: SetName, family: IpFamily): string {
 
 /**
  * Parameters for creating a set.
- * @param entries number of entries that it is to hold.
+ * @param entries number of entries that the set must hold.
  */
 export function setSpec(name: SetName, family: IpFamily, entries = 0): IpsetSpec {
   const shape: SetDefinition = SET_DEFINITIONS[name];

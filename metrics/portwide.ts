@@ -118,14 +118,14 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
   collected(
     'gauge',
     'portwide_marks_in_use',
-    'Number of packet marks in use by all-ports Services (mode ipvs).',
+    'Number of packet marks in use by Services (mode ipvs).',
     ['ip_family'],
     marks(({ inUse }) => inUse),
   );
   collected(
     'gauge',
     'portwide_marks_exhausted',
-    'Number of Services that are rejected because no packet mark is left (mode ipvs).',
+    'Number of Services without a packet mark because none is left (mode ipvs).',
     ['ip_family'],
     marks(({ waiting }) => waiting),
   );

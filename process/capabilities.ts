@@ -6,8 +6,8 @@ import { UserError } from './errors.ts';
 const CAP_NET_ADMIN = 12n;
 
 /**
- * Checks for CAP_NET_ADMIN at startup. Without the check, each later step would fail with an error
- * of its own.
+ * Checks for CAP_NET_ADMIN at startup. Without the check, each later step would fail with a
+ * different error.
  * @param what What needs the capability; subject of the error message.
  * @throws UserError if the process lacks CAP_NET_ADMIN.
  */

@@ -5,8 +5,8 @@ import { systemTimers } from '../sync/timers.ts';
 /** Milliseconds between two checks. */
 export const CHECK_PERIOD = 30_000;
 /**
- * Minimum growth of memory use in bytes since the last garbage collection before another one runs.
- * Freeing less is not worth the pause.
+ * Minimum growth of the resident set in bytes, over its lowest value since the last garbage
+ * collection, before another collection runs. Freeing less is not worth the pause.
  */
 export const MIN_GROWTH = 8 << 20;
 /**
@@ -16,12 +16,12 @@ export const MIN_GROWTH = 8 << 20;
 export const IDLE_CPU_SHARE = 0.05;
 
 /**
- * Releases free memory now, and again after each burst of work. V8 lets the heap grow to more than
- * twice the memory in use, and does not collect garbage while nothing is allocated. The allocator
- * of libc keeps free memory between used blocks.
- * A garbage collection pauses the process: 0.2 s was measured with 5,000 Services on a busy
- * machine. Therefore there is one collection per burst. A server that constantly answers a few
- * hundred queries a second would otherwise pause repeatedly for the same memory.
+ * Releases free memory now, and again after each burst of work that grew the process. V8 lets the
+ * heap grow to more than twice the memory in use, and does not collect garbage while nothing is
+ * allocated. The allocator of libc keeps free memory between used blocks. A garbage collection
+ * pauses the process: 0.2 s was measured with 5,000 Services on a busy machine. Therefore there is
+ * one collection per burst. A server that constantly answers a few hundred queries a second would
+ * otherwise pause repeatedly for the same memory.
  * @returns a function that stops the checks.
  */
 export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {

@@ -48,7 +48,8 @@ function plain(value: unknown): string {
 }
 
 /**
- * Quotes as logfmt does: empty values, and values with a space, quote, backslash or equals sign.
+ * Quotes as logfmt does: empty values, and values with a space, quote, backslash, equals sign or
+ * character outside printable ASCII.
  */
 function quoted(text: string): string {
   return /^[^\s"=\\]+$/.test(text) && printableAscii(text) === text

@@ -105,7 +105,7 @@ export class RepeatedFailures {
 
   /**
    * Records that the operation succeeded or was abandoned.
-   * @param message Logged if the operation was failing.
+   * @param message Logged if a failure line was logged since the last recovery.
    */
   succeeded(key: string, details: object, message: string): void {
     const failure = this.#failures.get(key);

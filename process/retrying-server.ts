@@ -6,7 +6,8 @@ import type { Timers } from '../sync/timers.ts';
 /** The address and port to listen on. */
 export interface BindAddress {
   /**
-   * An IP address. `0.0.0.0` listens on all IPv4 addresses only, `::` on all IPv6 addresses only.
+   * An IP address, or ANY_FAMILY. `0.0.0.0` listens on all IPv4 addresses only, `::` on all IPv6
+   * addresses only.
    */
   readonly host: string;
   readonly port: number;

@@ -37,7 +37,7 @@ interface ProgramOptions {
   readonly timeout: number;
   /** Standard input; default: none. */
   readonly input?: string | Readable;
-  /** Upper bound on the output in bytes; default: 100 MB, as in execa. */
+  /** Upper bound on the output in characters; default: 100 million, as in execa. */
   readonly maxBuffer?: number;
   /** Discards standard output, whatever its length, and returns an empty string. */
   readonly discardsOutput?: boolean;
@@ -68,7 +68,7 @@ export function runProgram(
 
 /**
  * Runs a program without a shell and reads its standard output line by line.
- * @throws as `runProgram`, and whatever `read` throws.
+ * @throws errors of `runProgram` and of `read`.
  */
 export function readProgram<T>(
   program: string,

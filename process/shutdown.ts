@@ -6,7 +6,7 @@
 /**
  * Milliseconds after which a stopping process exits even if a part of it hangs. After SIGTERM the
  * kubelet would kill a hung process. After a change of the configuration file, only this timeout
- * ends it.
+ * ends a hung process.
  */
 const STOP_TIMEOUT = 25_000;
 

@@ -1,4 +1,4 @@
-/** The interface of a proxy mode to the proxier: one backend per IP family. */
+/** The interface that each proxy mode implements for the proxier: one backend per IP family. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
@@ -6,23 +6,27 @@ import type { Comparison } from './compared-object.ts';
 
 /** The result of one `apply`, for logs and metrics. */
 export interface ApplyReport {
-  /** Number of chains, elements or messages written; 0 if the kernel was up to date. */
+  /** Number of changed kernel objects, such as chains, map elements or ipset entries; 0 if the kernel was up to date. */
   readonly written: number;
-  /** iptables rules written, by table; undefined in modes without iptables rules. */
+  /** iptables rules written, by table; undefined in modes other than iptables. */
   readonly rulesWritten?: ReadonlyMap<string, number>;
 }
 
-/** What a backend uses in the kernel. Read at each metrics scrape, so backends keep the counts up to date. */
+/** Counts of one backend for metrics. Read at each metrics scrape, so backends keep the counts up to date. */
 export interface BackendStats {
-  /** Number of the agent's iptables rules, by table. */
+  /** Number of the agent's iptables rules, by table; undefined in modes other than iptables. */
   readonly rules?: ReadonlyMap<string, number>;
-  /** Packet marks of all-ports Services. */
+  /** Packet marks of mode ipvs: for all-ports Services, and for Services with externalTrafficPolicy Local. */
   readonly marks?: {
+    /** Number of marks in use; a Service may have several. */
     readonly inUse: number;
-    /** Services without a mark because all are in use; they are rejected until one is free. */
+    /**
+     * Number of Services without a mark because all marks are in use. Packets to an all-ports Service are then
+     * rejected.
+     */
     readonly waiting: number;
   };
-  /** VIPs without a Service that remain bound until their connections end. */
+  /** Number of VIPs without a served Service that remain bound until their connections end. */
   readonly drainingVips?: number;
   /** Number of nf_tables elements, by map. */
   readonly elements?: ReadonlyMap<string, number>;
@@ -32,8 +36,8 @@ export interface BackendStats {
 
 /**
  * One proxy mode in one IP family. `update` and `setNodeAddresses` only change the desired state and are quick;
- * `apply` writes it to the kernel. After a failed `apply` the kernel has its previous state, or some of the
- * transactions, each consistent in itself. The next `apply` must be full.
+ * `apply` writes the desired state to the kernel. A failed `apply` may have written part of the changes: in modes
+ * nftables and iptables whole transactions, each of them consistent. The next `apply` must be full.
  */
 export interface Backend {
   readonly family: IpFamily;
@@ -41,20 +45,23 @@ export interface Backend {
   update(upserts: Iterable<Route>, removals: Iterable<string>): void;
   /**
    * Reports Services that are now refused as a whole (true), or no longer refused because they are served or
-   * deleted (false). Called before the `update` with their Routes. Implemented by modes in which connections of
-   * a refused Service need kernel state besides conntrack entries.
+   * deleted (false). Call it before the `update` that changes Routes of a reported Service. Implemented by modes in
+   * which connections of a refused Service need kernel state besides conntrack entries.
    */
   setRefusedServices?(changes: ReadonlyMap<ObjectKey, boolean>): void;
   /** Writes the desired state. @param full resync: compare with the kernel, and repair all drift and stale rules. */
   apply(full: boolean): Promise<ApplyReport>;
   /**
-   * Looks for drift with a cheap check: rules that another program removed.
+   * Looks for drift with a cheap check, which finds for example rules that another program removed.
    * @returns a description for the log (`chain KUBE-PROXY-CANARY of table nat`); undefined without drift.
    */
   findDrift(): Promise<string | undefined>;
-  /** Registers a callback for modes that are notified of drift; the proxier then calls `findDrift` at once. */
+  /**
+   * Registers a callback that the backend calls when the kernel notifies it of an external change. The proxier then
+   * calls `findDrift` at once.
+   */
   onDrift?(callback: () => void): void;
-  /** Whether the mode is notified of all external changes, so that periodic resyncs can be rare. */
+  /** Whether the kernel currently notifies the backend of all external changes, so that periodic resyncs can be rare. */
   readonly watchesChanges?: boolean;
   /**
    * Compares objects in the kernel with the applied desired state, and changes nothing. Yields to the event loop.
@@ -63,10 +70,10 @@ export interface Backend {
    * @throws errors of reading the kernel.
    */
   compare?(service?: ObjectKey): Promise<Comparison>;
-  /** Numbers for metrics; each mode reports the ones it has. */
+  /** Counts for metrics; each mode reports only counts of objects that it uses. */
   stats?(): BackendStats;
   /** Packets to node ports on the loopback address that rules rejected since the table was created, by protocol. */
   localhostRejections?(): Promise<ReadonlyMap<Protocol, number>>;
-  /** Closes timers and sockets. Call it after the last `apply` has ended. The rules remain in the kernel. */
+  /** Stops timers and closes sockets. Call it after the last `apply` has ended. The rules remain in the kernel. */
   close(): Promise<void>;
 }

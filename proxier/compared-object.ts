@@ -1,4 +1,4 @@
-/** Objects that a backend has in the kernel, compared with those that it should have. */
+/** The objects of a backend in the kernel, compared with the desired objects. */
 import type { ObjectKey } from '../api/objects.ts';
 
 /**

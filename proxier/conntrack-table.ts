@@ -13,7 +13,7 @@ export function conntrackTable(family: IpFamily): ConntrackTable {
           family,
           protocol,
           ...(origDst === undefined ? {} : { origDst }),
-          // Other zones belong to other programs (OVS, CNI plug-ins).
+          // Conntrack zones other than 0 belong to other programs (OVS, CNI plug-ins).
           keep: (entry) => entry.zone === 0 && isStale(entry, protocol),
         });
         deleted += await deleteConntrack(stale);

@@ -35,14 +35,14 @@ export interface SyncReport {
   readonly written: number;
   /** See `ApplyReport`. */
   readonly rulesWritten: ReadonlyMap<string, number> | undefined;
-  /** Seconds spent on stale conntrack entries; undefined if none could be stale. */
+  /** Seconds spent on stale conntrack entries; undefined if no entry could be stale. */
   readonly conntrackSeconds: number | undefined;
   readonly deletedFlows: number;
   /** The error of deleting stale conntrack entries; undefined without error. The next sync retries. */
   readonly conntrackError: unknown;
   /** Changed answers of health check node ports. The corresponding rules are now in force. */
   readonly healthChanges: readonly ServiceHealth[];
-  /** Changed node ports for the localhost proxy, see `proxiesLocalhost`; port 0 for a removed one. */
+  /** Changed node ports for the localhost proxy, see `proxiesLocalhost`; a removed node port has port 0. */
   readonly localhostNodePorts: readonly LocalhostNodePort[];
   /** Trigger times of the changes that are now in force, in milliseconds since 1970. */
   readonly triggerTimes: readonly number[];
@@ -50,7 +50,7 @@ export interface SyncReport {
   readonly services: ReadonlySet<ObjectKey>;
 }
 
-/** Most trigger times kept while syncs fail; the oldest are dropped. */
+/** Maximum number of trigger times kept while syncs fail; the oldest are dropped. */
 const MAX_TRIGGERS = 10_000;
 
 /** Options of one IP family. */
@@ -64,8 +64,8 @@ export interface FamilyProxierOptions {
 }
 
 /**
- * The state of one IP family. Changes are passed in at any time; `sync` applies all of them, and keeps them for
- * the next sync if it fails.
+ * Syncs one IP family. Callers pass in changes at any time. `sync` applies all pending changes; if it fails, it keeps
+ * them for the next sync.
  */
 export class FamilyProxier {
   readonly family: IpFamily;
@@ -139,7 +139,7 @@ export class FamilyProxier {
   }
 
   /**
-   * Passes in changed answers of health check node ports. As in kube-proxy, they are reported only when the
+   * Passes in changed answers of health check node ports. As in kube-proxy, `sync` reports the answers only when the
    * corresponding rules are in force.
    */
   updateHealth(changes: readonly ServiceHealth[]): void {
@@ -254,8 +254,8 @@ export class FamilyProxier {
 }
 
 /**
- * The VIP, if the scope has only one: the kernel can filter a dump by one destination. For several VIPs one dump of
- * all entries is cheaper.
+ * The VIP of a scope with one VIP and no node port; otherwise undefined. The kernel can filter a dump by one
+ * destination. For several VIPs one dump of all entries is cheaper.
  */
 function onlyVip({ vips, nodePorts }: CleanupScope): string | undefined {
   const [vip] = vips.keys();

@@ -14,9 +14,9 @@ import type { RefusalChanges, RouteTable } from './route-table.ts';
 export interface ProxierOptions {
   readonly table: RouteTable;
   readonly families: readonly FamilyProxier[];
-  /** IP of this node (`--bind-address`), instead of the Node object's address of that family. */
+  /** IP of this node (`--bind-address`); replaces the Node object's address of the same family. */
   readonly nodeIp?: string | undefined;
-  /** Minimum milliseconds between two syncs of a family. */
+  /** Rate limit: average milliseconds between two syncs of a family, see `LoopOptions.minPeriod`. */
   readonly minSyncPeriod: number;
   /** Milliseconds between two checks for drift. */
   readonly syncPeriod: number;
@@ -29,7 +29,7 @@ export interface ProxierObserver {
   refusals(changes: RefusalChanges): void;
   /** The addresses of the node changed. */
   nodeAddresses(family: IpFamily, addresses: NodeAddresses): void;
-  /** There may be changes to write. Called one or more times before `synced` or `unchanged`. */
+  /** Changes for a family may be pending. May be called several times before `synced` or `unchanged`. */
   queued(family: IpFamily): void;
   /**
    * The queued changes do not concern this family; the kernel is up to date.
@@ -42,7 +42,7 @@ export interface ProxierObserver {
   driftDetected(family: IpFamily, what: string): void;
   /** The check for drift failed. */
   checkFailed(family: IpFamily, error: unknown): void;
-  /** The check for drift ran, with any result. */
+  /** The check for drift completed, with or without drift. */
   checked(family: IpFamily): void;
 }
 
@@ -51,8 +51,8 @@ const BACKOFF = { first: 500, max: 30_000 };
 const SERVICES_PER_TURN = 50;
 
 /**
- * Runs the syncs: takes changed Routes from the RouteTable and syncs each IP family in a loop of its own. A failing
- * family does not delay the other.
+ * Runs the syncs: takes changed Routes from the RouteTable and syncs each IP family in a separate loop. A failing
+ * family does not delay the other family.
  */
 export class Proxier {
   readonly #options: ProxierOptions;
@@ -149,7 +149,7 @@ export class Proxier {
       } else {
         observer.unchanged(family.family, family.takeTriggers());
       }
-      // Changes that arrived during this sync may be part of the next one only.
+      // Changes that arrived during this sync may have to wait for the next sync.
       if (this.#queued.has(family)) observer.queued(family.family);
       return durationMs;
     } catch (error) {

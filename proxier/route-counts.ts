@@ -12,7 +12,7 @@ const SIDES: readonly TrafficSide[] = ['internal', 'external'];
 export class RouteCounts {
   /** By family and match kind, and by family and traffic policy. */
   readonly #counts = new Map<string, number>();
-  /** All-ports and port-range Services with their number of Routes, at most one per family. */
+  /** Number of Routes by all-ports Service; a Service has at most one such Route per family. */
   readonly #services: Readonly<Record<AllPortsKind, Map<ObjectKey, number>>> = {
     all: new Map(),
     ranges: new Map(),
@@ -38,7 +38,7 @@ export class RouteCounts {
     );
   }
 
-  /** Routes with traffic policy Local that have endpoints, but none on this node. */
+  /** Number of Routes with traffic policy Local that have endpoints, but none on this node; by family and policy. */
   withoutLocalEndpoints() {
     return IP_FAMILIES.flatMap((family) =>
       SIDES.map((policy) => ({ family, policy, count: this.#get(family, policy) })),

@@ -41,11 +41,11 @@ export interface RouteTableOptions {
   readonly allPortsEnabled: boolean;
   /** See `mismatchWarnings`; false by default. */
   readonly warnsOfMismatches?: boolean;
-  /** Listeners of this node, such as ssh. A Service that takes over such a port gets a warning. None by default. */
+  /** Listeners of this node, such as ssh. A Service that takes over a listener's port gets a warning. None by default. */
   readonly listeners?: readonly NodeListener[];
   /** Whether node ports are served on the loopback address; false by default. */
   readonly isLoopbackServed?: boolean;
-  /** Called when `takeChanges` may return something, and when all sources are synced. */
+  /** Called when `takeChanges` may return changes, and when a kind of object has been listed. */
   readonly onChange: () => void;
   /** Milliseconds since 1970. */
   readonly now?: () => number;
@@ -70,7 +70,7 @@ export interface InspectedService extends ServiceState {
 /** Everything derived from the objects of one Service. */
 interface Resolved {
   readonly routes: Map<string, Route>;
-  /** The Service is refused as a whole. */
+  /** Whether the Service is refused as a whole. */
   readonly isRefused: boolean;
   readonly refusals: readonly ServiceRefusal[];
   readonly health: readonly ServiceHealth[];
@@ -115,7 +115,7 @@ export class RouteTable implements ObjectSink {
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
-  /** Whether all sources have listed their objects. Rules must not be written before all are listed. */
+  /** Whether all kinds of objects have been listed. Rules must not be written before. */
   get isSynced(): boolean {
     return this.#unsynced.size === 0;
   }
@@ -125,7 +125,7 @@ export class RouteTable implements ObjectSink {
     return this.#unsynced;
   }
 
-  /** The Node object of this node; undefined until a source has it. */
+  /** The Node object of this node; undefined while no source has it. */
   get node(): Node | undefined {
     return this.#node;
   }
@@ -135,7 +135,7 @@ export class RouteTable implements ObjectSink {
     return this.#services.get(key)?.service;
   }
 
-  /** Number of changes of Services and EndpointSlices. */
+  /** Number of changes of Services and EndpointSlices since the start, and of changes not yet returned. */
   get changeCounts(): Readonly<
     Record<ChangingKind, { readonly total: number; readonly pending: number }>
   > {
@@ -173,7 +173,7 @@ export class RouteTable implements ObjectSink {
     this.#options.onChange();
   }
 
-  /** Sets the addresses of this node, without those on the agent's own dummy interface (contract, line 6). */
+  /** Sets the addresses of this node. @param addresses without addresses on the dummy interface of mode ipvs. */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
     this.#nodeAddresses = addresses;
     for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
@@ -244,7 +244,7 @@ export class RouteTable implements ObjectSink {
 
   /**
    * Resolves the Services affected since the last call, at most `limit`.
-   * @returns everything that changed for them.
+   * @returns the changes for these Services: Routes, refusals, warnings, health check node ports, trigger times.
    */
   takeChanges(limit = Infinity) {
     const triggers: ChangeTrigger[] = [];
@@ -299,7 +299,7 @@ export class RouteTable implements ObjectSink {
       /** Services that are now refused as a whole (true), or no longer refused because they are served or deleted (false). */
       refused,
       refusals: { raised, cleared, warnings },
-      /** Changed health check node ports; port 0 for a removed one. */
+      /** Changed health check node ports; a removed health check node port has port 0. */
       health,
       triggers,
     };
@@ -325,7 +325,7 @@ export class RouteTable implements ObjectSink {
     };
   }
 
-  /** @returns only new warnings, so that each is reported once. */
+  /** @returns warnings that were not in force before, so that each warning is reported once. */
   #newWarnings(serviceKey: ObjectKey, routes: readonly Route[]): ServiceWarning[] {
     const { listeners = [], isLoopbackServed = false, warnsOfMismatches } = this.#options;
     const state = this.#services.get(serviceKey);

@@ -8,7 +8,7 @@
  *   refreshes it, so the association never recovers (kubernetes/kubernetes#106651).
  * - TCP clients notice a dead endpoint in the end, and connections may outlive the rules that created them. Only with
  *   `--reset-deleted-endpoint-connections` the agent deletes entries of endpoints that no EndpointSlice has any longer.
- *   The client's next packet then has no entry, and its receiver answers with a reset.
+ *   The current rules then handle the client's next packet: another endpoint, or the rules, answer with a reset.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
@@ -82,7 +82,7 @@ export class StaleFlowTracker {
     return scope;
   }
 
-  /** The scope for checking all entries: every VIP and node port, and `scope`. */
+  /** The scope for checking all entries: every VIP and node port, and the former endpoints in `scope`. */
   fullCleanupScope(scope?: CleanupScope): CleanupScope {
     const withoutFormer = <Key>(keys: Iterable<Key>) =>
       [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_FORMER_ENDPOINTS]);
@@ -108,7 +108,8 @@ export class StaleFlowTracker {
   }
 
   /**
-   * Whether an entry translates to an address and port that its Route does not have as a serving endpoint.
+   * Whether an entry is stale. UDP and SCTP: its Route has no serving endpoint with the entry's reply source. TCP: no
+   * Route of the VIP has an endpoint, serving or not, with this address.
    * @param isNodeAddress distinguishes node port traffic from traffic to the same port of another host.
    */
   isStale(
@@ -150,7 +151,7 @@ export class StaleFlowTracker {
   }
 
   #addRoute(route: Route): void {
-    // For any protocol, because the endpoints of all Routes of a VIP count as live.
+    // Index Routes of every protocol, because the endpoints of all Routes of a VIP count as live.
     for (const vip of vipsOf(route)) {
       this.#byVip.set(vip, (this.#byVip.get(vip) ?? []).concat(route));
     }
@@ -188,7 +189,10 @@ function nodePortKeys({ match, nodePort }: Route): string[] {
   return nodePort > 0 && match.kind === 'port' ? [nodePortKey(match.protocol, nodePort)] : [];
 }
 
-/** UDP and SCTP, if the change may make entries stale. A Route that only gains endpoints makes none stale. */
+/**
+ * The protocols, UDP or SCTP, whose entries the change may make stale. A gained endpoint makes entries stale only if it
+ * is the first endpoint of the cluster or the local set.
+ */
 function staleProtocols(before: Route | undefined, after: Route | undefined): Protocol[] {
   const protocols = DATAGRAMS.filter((protocol) =>
     [before, after].some((route) => route !== undefined && hasProtocol(route, protocol)),

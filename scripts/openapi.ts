@@ -14,7 +14,8 @@ export function openApiText(): string {
     tsconfig: `${root}tsconfig.json`,
     type: '*',
     expose: 'export',
-    topRef: false,
+    encodeRefs: false,
+    sortProps: false,
     jsDoc: 'basic',
     // Later versions may add fields.
     additionalProperties: true,
@@ -23,7 +24,7 @@ export function openApiText(): string {
   });
   const { definitions } = generator.createSchema('*');
   // The definitions of the resources do not read the sources.
-  const resources = statusResources({ table: {} } as StatusSources);
+  const resources = statusResources({ table: {}, policy: {} } as StatusSources);
   const document = {
     openapi: '3.1.0',
     info: {
@@ -59,10 +60,12 @@ export function openApiText(): string {
         },
       ]),
     ),
-    components: { schemas: definitions },
+    components: { schemas: Object.fromEntries(Object.entries(definitions ?? {}).sort()) },
   };
   const text = JSON.stringify(document, undefined, 1);
-  return `${text.replaceAll('#/definitions/', '#/components/schemas/')}\n`;
+  // OpenAPI allows no angle brackets in names: `Page<Service>`.
+  const named = text.replaceAll(/\b(\w+)<(\w+)>/g, '$1Of$2');
+  return `${named.replaceAll('#/definitions/', '#/components/schemas/')}\n`;
 }
 
 function answer(description: string, type: string | undefined) {

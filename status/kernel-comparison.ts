@@ -1,4 +1,4 @@
-/** Compares the agent's objects in the kernel with those that should be there, between two syncs. */
+/** Compares the agent's objects in the kernel with the desired objects, between two syncs. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { KernelObject } from './api/kernel.ts';
 import type { StatusSources } from './sources.ts';

@@ -5,6 +5,7 @@ import { canonicalAddress } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
+import type { PolicySummary } from './api/policies.ts';
 import { File } from './http/file.ts';
 import { NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
@@ -15,6 +16,7 @@ import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.t
 import { type StatusSources, serviceKeyOf } from './sources.ts';
 import { changeView } from './views/activity.ts';
 import { nodeStatus } from './views/node-status.ts';
+import { type PolicySources, policySummaries } from './views/policies.ts';
 import { serviceEndpoints, serviceRoutes } from './views/services.ts';
 
 const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
@@ -28,7 +30,7 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 
 /** @param now milliseconds since 1970. */
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
-  const { table } = sources;
+  const { table, policy } = sources;
   const resources: Resources = {
     '/api/v1/status': resource({
       summary: 'State of the agent and of its node',
@@ -77,6 +79,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         return pageOf(routes, given);
       },
     }),
+    ...(policy === undefined ? {} : policyResources(policy)),
     '/api/v1/diff': resource({
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',
@@ -123,6 +126,25 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     }),
   };
   return resources;
+}
+
+function policyResources(policy: PolicySources): Resources {
+  return {
+    '/api/v1/policies': resource({
+      summary: 'Network policies in order of evaluation; only with --network-policy',
+      response: 'PolicyList',
+      parameters: {
+        ...PAGE_PARAMETERS,
+        namespace: NAMESPACE,
+        state: oneOf<PolicySummary['state']>('ok', 'faulty'),
+      },
+      handle: (given) => {
+        const isSelected = ({ namespace, state }: PolicySummary) =>
+          (given.namespace ?? namespace) === namespace && (given.state ?? state) === state;
+        return pageOf(policySummaries(policy).filter(isSelected), given);
+      },
+    }),
+  };
 }
 
 function inspectedService({ table }: StatusSources, { path }: ResourceRequest): InspectedService {

@@ -6,13 +6,13 @@ import type { KernelObject } from './api/kernel.ts';
 import type { ServiceDetail } from './api/services.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
 import type { StatusSources } from './sources.ts';
-import { timeText } from './views/node-status.ts';
 import {
   serviceEndpoints,
   serviceProblems,
   serviceRoutes,
   serviceSummary,
 } from './views/services.ts';
+import { timeText } from './views/text.ts';
 
 const MAX_ENDPOINTS = 500;
 const MAX_KERNEL_OBJECTS = 500;

@@ -2,10 +2,11 @@
 import type { IpFamily, Kind, ObjectKey } from '../api/objects.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
-import type { KernelFeature, PolicyStatus } from './api/node-status.ts';
+import type { KernelFeature } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
 import type { SeriesRecorder } from './series.ts';
 import type { SyncActivity } from './sync-activity.ts';
+import type { PolicySources } from './views/policies.ts';
 import type { WatchActivity } from './watch-activity.ts';
 
 export interface StatusSources {
@@ -44,7 +45,7 @@ export interface StatusSources {
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
   readonly kernelRelease: string;
   /** undefined without network policy. */
-  readonly policy: (() => PolicyStatus) | undefined;
+  readonly policy: PolicySources | undefined;
 }
 
 /** `namespace/name` */

@@ -8,7 +8,10 @@ export class CleanupAttempt {
   readonly removed: object[] = [];
   /** Parts that could not be removed (`iptables-nft, table nat`), with the errors. */
   readonly failures: { readonly part: string; readonly error: unknown }[] = [];
-  /** Established connections that need the kept state; 0: handshakes in flight may need it. */
+  /**
+   * Number of established connections that need the kept state; 0: handshakes in flight may need the
+   * state. undefined: no state was kept for connections.
+   */
   connections: number | undefined;
 
   /** Removes one part. An error is recorded and does not prevent the removal of other parts. */

@@ -16,8 +16,8 @@ import { disableRouteLocalnet, hasOwnFirewall } from './route-localnet.ts';
 
 /**
  * Removes all chains of Portwide and kube-proxy, and the jumps to them, in both variants. The
- * kubelet's chains stay. KUBE-FIREWALL stays too while there is a kubelet, or while route_localnet
- * is 1 (RouteLocalnetError).
+ * kubelet's chains stay. KUBE-FIREWALL stays too if a kubelet uses this variant, or if
+ * route_localnet cannot be set to 0 (RouteLocalnetError).
  */
 export function iptablesCleanup(family: IpFamily): CleanupStep {
   return async (attempt) => {
@@ -37,6 +37,7 @@ export function iptablesCleanup(family: IpFamily): CleanupStep {
 }
 
 /**
+ * Removes the chains of Portwide and kube-proxy from one table.
  * @param onRemoved called if rules were removed, even if KUBE-FIREWALL stays.
  * @throws RouteLocalnetError, ProgramTimeoutError; ProgramError with code ENOENT if the command
  * does not exist.
@@ -49,11 +50,16 @@ async function cleanTable(
 ): Promise<void> {
   const saved = await savedTable(family, variant, table);
   const hasFirewall = await hasOwnFirewall(family, variant, saved);
-  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558), so turn that off before removing the
-  // chain. IPv6 has no route_localnet.
-  const open = hasFirewall && family === 'IPv4' ? await disableRouteLocalnet() : undefined;
+  // KUBE-FIREWALL makes route_localnet safe (CVE-2020-8558), so set route_localnet to 0 before
+  // removing the chain. IPv6 has no route_localnet.
+  const localnetError = hasFirewall && family === 'IPv4' ? await disableRouteLocalnet() : undefined;
   const perTransaction = variant === 'nft' ? NFT_CHAINS_PER_TRANSACTION : Infinity;
-  const input = cleanupInput(table, saved, !hasFirewall || open !== undefined, perTransaction);
+  const input = cleanupInput(
+    table,
+    saved,
+    !hasFirewall || localnetError !== undefined,
+    perTransaction,
+  );
   if (input !== undefined) {
     await runProgram(`${iptablesCommand(family, variant)}-restore`, ['--noflush', ...LOCK_WAIT], {
       input,
@@ -61,14 +67,14 @@ async function cleanTable(
     });
     onRemoved();
   }
-  if (open !== undefined) throw open;
+  if (localnetError !== undefined) throw localnetError;
 }
 
 /**
  * Input for `iptables-restore --noflush` that removes every chain of Portwide and kube-proxy from a
- * table, and every rule that jumps to one.
+ * table, and every rule of other chains that jumps to a removed chain.
  * @param saved output of `iptables-save -t TABLE`.
- * @param keepFirewall keep KUBE-FIREWALL, which is shared with the kubelet.
+ * @param keepFirewall keep KUBE-FIREWALL, because a kubelet or route_localnet=1 needs it.
  * @returns undefined if there is nothing to remove.
  */
 export function cleanupInput(

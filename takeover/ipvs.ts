@@ -28,22 +28,22 @@ const IPVS_ON_NODE = {
 };
 
 /**
- * Removes all state of the ipvs mode, for an agent that takes over. New connections stop at once.
- * The rest is removed when the established connections that need it have ended. Does nothing if the
- * device does not exist.
+ * Removes all state of the ipvs mode, for an agent that takes over. The first attempt sets weight 0,
+ * so that IPVS takes no new connections. The state is removed when the established connections have
+ * ended. Does nothing if the device does not exist.
  * @param excludeCidrs IPVS services with these addresses belong to other programs
  * (`--ipvs-exclude-cidrs`).
  */
 export function ipvsCleanup(excludeCidrs: readonly string[], node = IPVS_ON_NODE): CleanupStep {
-  // IPVS services that had connections at the last check. All other services have weight 0, so they
-  // get no new connections.
+  // IPVS services that had connections at the last check. Other services need no check: their
+  // destinations have weight 0 and get no new connections.
   let busy: readonly IpvsServiceKey[] | undefined;
   return (attempt) =>
     attempt.remove('IPVS', async () => {
       if (!(await node.hasDevice())) return;
       const check = await node.drainServices(excludeCidrs, busy);
-      // Check all services again after the first check: each may have got a connection before its
-      // weight was 0.
+      // Check all services again after the first check: each service may have got a connection
+      // before its destinations had weight 0.
       if (!check.startedDraining) busy = check.connections > 0 ? check.busy : undefined;
       if (check.startedDraining || check.connections > 0) {
         attempt.connections = check.connections;
@@ -75,7 +75,7 @@ export function ipvsServicesCleanup(excludeCidrs: readonly string[]): CleanupSte
 }
 
 /**
- * Sets weight 0, so that services take no new connections.
+ * Sets the weight of all destinations to 0, so that services take no new connections.
  * @param among services to check; default: all that Portwide or kube-proxy created.
  * @returns the number of established connections; `busy`: services with established connections;
  * `startedDraining`: whether a destination had a weight above 0. Handshakes in flight with such a
@@ -142,7 +142,8 @@ async function ownServices(
 
 /**
  * Deletes the device with its addresses, because removing thousands of IPv6 addresses takes the
- * kernel seconds. If the device also has addresses of other programs, removes only Portwide's.
+ * kernel seconds. If the device also has addresses in `excludeCidrs`, keeps the device and these
+ * addresses.
  */
 async function deleteDevice(excludeCidrs: readonly string[]): Promise<void> {
   const bound = (await listAddresses()).filter((each) => each.interfaceName === IPVS_DEVICE);

@@ -10,7 +10,7 @@ import { removeDnsRules } from '../policy/fqdn/dns-queue-rules.ts';
 import type { CleanupAttempt } from './cleanup-attempt.ts';
 import { deleteTables } from './nft-tables.ts';
 
-/** Removes network policy enforcement; nothing is denied afterwards. */
+/** Removes Portwide's network policy enforcement, which then denies no packet. */
 export async function policyCleanup(attempt: CleanupAttempt): Promise<void> {
   let tables = 0;
   let hadQueues = false;

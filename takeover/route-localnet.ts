@@ -42,7 +42,10 @@ export class RouteLocalnetError extends Error {
   }
 }
 
-/** Whether the kernel accepts packets from neighbours to 127.0.0.0/8, unless rules drop them. */
+/**
+ * Whether net.ipv4.conf.all.route_localnet is 1. The kernel then accepts packets from neighbours to
+ * 127.0.0.0/8, unless rules drop these packets.
+ */
 export async function isRouteLocalnetEnabled(): Promise<boolean> {
   return existsSync(ROUTE_LOCALNET) && (await readFile(ROUTE_LOCALNET, 'utf8')).trim() === '1';
 }
@@ -63,7 +66,7 @@ export async function hasOwnFirewall(
 
 /**
  * Sets route_localnet to 0.
- * @returns why it is still 1; undefined: it is 0.
+ * @returns the error if route_localnet stays 1; undefined if it is 0.
  */
 export async function disableRouteLocalnet(): Promise<RouteLocalnetError | undefined> {
   if (!(await isRouteLocalnetEnabled())) return undefined;
@@ -76,10 +79,10 @@ export async function disableRouteLocalnet(): Promise<RouteLocalnetError | undef
 }
 
 /**
- * Sets route_localnet to 0, for a mode that does not serve node ports on 127.0.0.1. Does so only if
- * KUBE-FIREWALL belongs to the iptables mode and not to a kubelet: the takeover removes the
- * iptables mode's chain, which protects 127.0.0.0/8.
- * @returns whether it was 1.
+ * Sets route_localnet to 0, for a mode that does not serve node ports on 127.0.0.1. Does nothing
+ * unless KUBE-FIREWALL exists and no kubelet uses it: the takeover removes this chain of the
+ * iptables mode, which protects 127.0.0.0/8.
+ * @returns whether route_localnet was changed from 1 to 0.
  * @throws RouteLocalnetError, ProgramTimeoutError, ProgramError
  */
 export async function disableUnneededRouteLocalnet(): Promise<boolean> {
@@ -88,8 +91,8 @@ export async function disableUnneededRouteLocalnet(): Promise<boolean> {
     if (!(await iptablesTables('IPv4', variant)).includes('filter')) continue;
     const saved = await savedTable('IPv4', variant, 'filter');
     if (!(await hasOwnFirewall('IPv4', variant, saved))) continue;
-    const open = await disableRouteLocalnet();
-    if (open !== undefined) throw open;
+    const localnetError = await disableRouteLocalnet();
+    if (localnetError !== undefined) throw localnetError;
     return true;
   }
   return false;

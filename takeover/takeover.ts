@@ -32,7 +32,7 @@ interface TakeoverPlan {
   readonly tables: readonly string[];
   /**
    * Whether to remove iptables rules, after the first sync of a family. In modes iptables and ipvs,
-   * the first sync itself replaces the rules of both.
+   * the first sync itself replaces the rules of both modes.
    */
   readonly removesIptables: boolean;
   /**
@@ -68,7 +68,7 @@ const MAX_RETRY_PERIOD = 5 * 60_000;
 /**
  * State that an attempt without errors kept. A number: state for this many established connections
  * (0: for handshakes in flight). RouteLocalnetError: only KUBE-FIREWALL, because route_localnet is
- * 1.
+ * 1. undefined: no state was kept.
  */
 type Remaining = number | RouteLocalnetError | undefined;
 
@@ -146,7 +146,9 @@ export class Takeover {
     this.#retryTimers.clear();
   }
 
-  /** Resolves when everything is removed except perhaps KUBE-FIREWALL; never after `stop()`. */
+  /**
+   * Resolves when everything is removed except perhaps KUBE-FIREWALL. May never resolve after `stop()`.
+   */
   #remove(what: LeftoverName, step: CleanupStep): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     void this.#removeUntilDone(what, step, resolve);
@@ -161,7 +163,7 @@ export class Takeover {
     const { log, timers } = this.#options;
     const failures = new RepeatedFailures(log, () => timers.now());
     const succeeded = () =>
-      failures.succeeded(what, { what }, 'removing leftover state succeeded after failures');
+      failures.succeeded(what, { what }, 'removing leftover state no longer fails');
     let retryPeriod = MIN_RETRY_PERIOD;
     let left: Remaining;
     for (;;) {

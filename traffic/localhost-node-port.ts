@@ -1,11 +1,11 @@
-/** The node ports that the localhost proxy serves, because rules cannot serve the loopback address. */
+/** The node ports that the localhost proxy serves, in modes whose rules cannot serve the loopback address. */
 import type { LocalhostNodePort } from '../localhost/endpoint-picker.ts';
 import type { Route } from '../services/route.ts';
 import { trafficPlan } from './plan.ts';
 
 /**
- * The localhost node port of a Route, as in KEP-6032: TCP only, and with externalTrafficPolicy Local only
- * while this node has endpoints.
+ * The localhost node port of a Route, as in KEP-6032: TCP only, and only while the Route has an endpoint. With
+ * externalTrafficPolicy Local the endpoint must be on this node.
  * @returns undefined if the proxy must not listen; the kernel then refuses connections.
  */
 export function localhostNodePort(route: Route): LocalhostNodePort | undefined {

@@ -20,7 +20,10 @@ export interface TrafficOptions {
   readonly masqueradeAll: boolean;
   /** undefined: local pods cannot be detected. */
   readonly localDetector: LocalDetector | undefined;
-  /** Packets of established TCP connections that would be rejected or dropped for lack of an endpoint get a reset. */
+  /**
+   * Whether packets of established TCP connections get a reset where a verdict would reject or drop them
+   * (`--reset-deleted-endpoint-connections`).
+   */
   readonly resetsTcp: boolean;
 }
 
@@ -30,7 +33,7 @@ export interface NodePortOptions {
   readonly nodePortSelection: NodePortSelection;
 }
 
-/** The traffic options of one family, from the flags. @param podCidrs `spec.podCIDRs` of this node. */
+/** The traffic and node port options of one family, from the flags. @param podCidrs `spec.podCIDRs` of this node. */
 export function trafficOptions(
   options: NodeOptions,
   family: IpFamily,
@@ -45,7 +48,7 @@ export function trafficOptions(
   };
 }
 
-/** The detector that `--detect-local-mode` selects. */
+/** The detector that `--detect-local-mode` selects; undefined if it needs a CIDR and the family has none. */
 function localDetector(
   options: NodeOptions,
   family: IpFamily,
@@ -89,14 +92,14 @@ export function nodePortAddresses(
   servesLoopback: boolean,
 ): 'all' | readonly string[] {
   const selected = selectedAddresses(nodePortSelection, family, own);
-  // The kernel does not forward packets from [::1] to another host.
+  // Never serve [::1]: the kernel does not forward packets from [::1] to another host.
   if (selected === 'all' || (servesLoopback && family === 'IPv4')) return selected;
   return selected.filter((address) => !isLoopback(address));
 }
 
 /**
  * The node port addresses for modes whose rules list each address. Loopback addresses are left out, because the
- * kernel does not route replies between a loopback address and another host.
+ * kernel does not route packets between a loopback address and another host.
  */
 export function listedNodePortAddresses(
   options: NodePortOptions,

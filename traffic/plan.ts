@@ -24,20 +24,20 @@ export type UntranslatedVerdict = 'reject' | 'drop';
 export interface Dispatch {
   /**
    * Endpoints for local pods and for the node itself with externalTrafficPolicy Local: the policy applies to external
-   * clients only. If the pool is empty they get `others`. undefined: all clients get `others`.
+   * clients only. If this pool is empty, pods and the node get `others`. undefined: all clients get `others`.
    */
   readonly podsAndNode: EndpointPool | undefined;
   readonly others: EndpointPool;
   /**
    * Clients to masquerade, so that replies return through this node. `non-pods`: see `nonPodClients`. `node`: only the
    * node's own traffic, whose source may be the VIP; with externalTrafficPolicy Local external clients and pods keep
-   * their address. Hairpin connections are masqueraded as well, see `needsHairpin`.
+   * their source address. Hairpin connections are masqueraded as well, see `needsHairpin`.
    */
   readonly masquerade: 'all' | 'non-pods' | 'node';
   /**
-   * Verdict for packets that were not translated. Without endpoints they are rejected, or dropped if only this node has
-   * none, as in kube-proxy. A VIP with all ports or port ranges rejects them even with endpoints, because a packet that
-   * escaped translation must not reach a listener of the host. undefined: the Service does not handle them.
+   * Verdict for packets that were not translated. Without endpoints the packets are rejected, or dropped if only other
+   * nodes have endpoints, as in kube-proxy. A VIP with all ports or port ranges rejects untranslated packets even with
+   * endpoints, so that none reaches a listener of the host. undefined: no verdict, the packets pass.
    */
   readonly untranslatedVerdict: UntranslatedVerdict | undefined;
 }
@@ -53,14 +53,14 @@ interface AllowedSources {
 /** How packets to one VIP are handled. */
 export interface VipPlan {
   readonly vip: string;
-  /** As in the comments of kube-proxy's rules. */
+  /** Kind of the VIP, spelled as in the comments of kube-proxy's rules. */
   readonly kind: 'cluster IP' | 'external IP' | 'loadbalancer IP';
   readonly dispatch: Dispatch;
   /** undefined: all sources are allowed. */
   readonly sources: AllowedSources | undefined;
   /**
-   * TCP port (`spec.healthCheckNodePort`) that the node answers itself, although it is among all ports or the ranges:
-   * pass-through load balancers probe it on the VIP. 0 for none.
+   * TCP port (`spec.healthCheckNodePort`) that the node answers itself on an all-ports VIP: pass-through load balancers
+   * probe the port on the VIP. 0 for none.
    */
   readonly healthCheckPort: number;
 }
@@ -79,7 +79,7 @@ export interface TrafficPlan
     'serviceKey' | 'name' | 'family' | 'match' | 'affinitySeconds' | 'healthCheckNodePort'
   > {
   readonly endpoints: Readonly<Record<EndpointSet, readonly Endpoint[]>>;
-  /** The cluster IP first. */
+  /** All VIPs; the cluster IP, if any, comes first. */
   readonly vips: readonly VipPlan[];
   readonly nodePort: NodePortPlan | undefined;
   /** Dispatch of the node port, external IPs and load balancer IPs; undefined if the Route has none of them. */
@@ -120,7 +120,7 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
   for (const vip of externalIPs) {
     vips.push({ vip, kind: 'external IP', dispatch: external, ...unrestricted });
   }
-  // Source ranges apply only if there is an endpoint; without endpoints all sources are rejected alike.
+  // Source ranges apply only if there is an endpoint; without endpoints packets from all sources are rejected.
   const isReachable = endpoints.cluster.length + endpoints.local.length > 0;
   const sources =
     sourceRanges !== undefined && isReachable
@@ -170,11 +170,11 @@ export function allowsOwnVips(
 }
 
 /**
- * Whether hairpin connections (from an endpoint to itself) need a masquerade rule of their own. Without masquerade the
- * pod would answer itself directly. The node of a pod translates the pod's packets. Hairpin packets of a pod on another
- * node therefore pass this node only on the way to an external VIP, where rules masquerade them unless
- * externalTrafficPolicy is Local. Modes with a rule for each endpoint, like kube-proxy's, may masquerade hairpins of
- * all endpoints.
+ * Whether hairpin connections (from an endpoint through a VIP to itself) need a separate masquerade rule. Without
+ * masquerade the pod would answer itself directly. The node of a pod translates the pod's packets. Hairpin packets of a
+ * pod on another node therefore pass this node only on the way to an external VIP, where rules masquerade them unless
+ * externalTrafficPolicy is Local. Modes with a rule for each endpoint, like kube-proxy's iptables mode, may masquerade
+ * hairpin connections of all endpoints.
  */
 export function needsHairpin({ external }: TrafficPlan, { isRemote }: Endpoint): boolean {
   return isRemote !== true || external?.podsAndNode !== undefined;

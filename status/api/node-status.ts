@@ -1,6 +1,7 @@
 /** `GET /api/v1/status`: the state of the agent and of its node. */
 import type { IpFamily } from '../../api/objects.ts';
 import type { Problem, Time } from './common.ts';
+import type { PolicyStatus } from './policies.ts';
 
 export interface NodeStatus {
   readonly version: string;
@@ -98,11 +99,4 @@ export interface RefusalStatus {
   readonly reason: string;
   readonly field: string;
   readonly message: string;
-}
-
-export interface PolicyStatus {
-  readonly policies: number;
-  readonly isolatedPods: number;
-  readonly lastSync: Time | null;
-  readonly failure: { readonly at: Time; readonly message: string; readonly count: number } | null;
 }

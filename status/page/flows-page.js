@@ -92,7 +92,7 @@ export class FlowsPage extends Component {
     return html`
       <h1 tabindex="-1">Flows</h1>
       <p>
-        <button type="button" aria-pressed=${isPaused} onClick=${() => this.setState({ isPaused: !isPaused })}>Pause</button>
+        <button class="action" type="button" aria-pressed=${isPaused} onClick=${() => this.setState({ isPaused: !isPaused })}>Pause</button>
         ${this.lost > 0 && html` <span class="bad-text">${counted(this.lost, 'event')} lost</span>`}
       </p>
       ${this.notes.map((note) => html`<p class="dim-text">${note}</p>`)}

@@ -60,7 +60,7 @@ export class LiveTrace extends Component {
     return html`<section aria-label="Live trace">
       <h2>In the kernel</h2>
       <p>
-        <button type="button" disabled=${isRunning} onClick=${this.start}>
+        <button class="action" type="button" disabled=${isRunning} onClick=${this.start}>
           ${isRunning ? 'Watching …' : 'Watch packets for 5 seconds'}
         </button>
       </p>

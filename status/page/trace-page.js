@@ -50,7 +50,7 @@ export function TracePage({ state, paths }) {
         </select>
       </label>
       <${Field} name="port" label="Port" hint="443" parameters=${parameters} />
-      <button type="submit">Trace</button>
+      <button class="action" type="submit">Trace</button>
     </form>
     ${error !== undefined && html`<p class="notice bad">${error}</p>`}
     ${path !== undefined && value === undefined && error === undefined && html`<p>Waiting for the agent …</p>`}

@@ -1,7 +1,7 @@
 /** Changes of the kernel as resources of the status API. Pure. */
 import type { Change } from '../api/activity.ts';
 import type { LoggedChange } from '../change-log.ts';
-import { timeText } from './node-status.ts';
+import { timeText } from './text.ts';
 
 export function changeView(change: LoggedChange): Change {
   const { at, seconds, queuedSeconds, undoneAt } = change;

@@ -1,8 +1,11 @@
 /** The state of the agent and of its node as a resource of the status API. */
 import type { IpFamily } from '../../api/objects.ts';
-import type { Problem, Time } from '../api/common.ts';
+import type { Problem } from '../api/common.ts';
 import type { FamilyStatus, NodeStatus, ServiceCounts, SourceStatus } from '../api/node-status.ts';
+import type { PolicyStatus } from '../api/policies.ts';
 import type { StatusSources } from '../sources.ts';
+import { policyStatus } from './policies.ts';
+import { timeText } from './text.ts';
 
 /** Refused Services to list. */
 const MAX_REFUSALS = 50;
@@ -16,7 +19,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
   const families = sources.families.map((family) => familyStatus(sources, family));
   const source = sourceStatus(sources);
   const features = await sources.kernelFeatures();
-  const policyStatus = policy?.() ?? null;
+  const policies = policy === undefined ? null : policyStatus(policy);
   const isStarting =
     waitingFor.length > 0 || families.length === 0 || families.some(({ lastSync }) => !lastSync);
   const refusals = [...table.refusals()];
@@ -24,9 +27,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
     ...families.flatMap((family) => familyProblems(family, now)),
     ...sourceProblems(sources, now),
     ...features.filter(({ ok }) => !ok).map(featureProblem),
-    ...(policyStatus?.failure
-      ? [problem('PolicyFailed', `network policies: ${policyStatus.failure.message}`)]
-      : []),
+    ...policyProblems(policies),
     ...refusals.slice(0, MAX_REFUSALS).map(
       ({ serviceKey, reason, field, message }): Problem => ({
         reason: `Refused${reason}`,
@@ -56,13 +57,8 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
       field,
       message,
     })),
-    policy: policyStatus,
+    policy: policies,
   };
-}
-
-/** RFC 3339 with milliseconds. @param time milliseconds since 1970. */
-export function timeText(time: number): Time {
-  return new Date(time).toISOString();
 }
 
 function stateOf(isStarting: boolean, problems: readonly Problem[]): NodeStatus['state'] {
@@ -147,4 +143,17 @@ function serviceCounts({ table }: StatusSources): ServiceCounts {
     pendingChanges: Service.pending + EndpointSlice.pending,
     routes: table.routeCounts.routes().reduce((sum, { count }) => sum + count, 0),
   };
+}
+
+function policyProblems(status: PolicyStatus | null): Problem[] {
+  if (status === null) return [];
+  const { failure, faulty } = status;
+  return [
+    ...(failure === null
+      ? []
+      : [problem('PolicyFailed', `network policies cannot be written: ${failure.message}`)]),
+    ...(faulty === 0
+      ? []
+      : [problem('PolicyFaulty', `${faulty} policies have a part that fails closed`)]),
+  ];
 }

@@ -2,6 +2,12 @@
 import { socketAddress } from '../../api/addresses.ts';
 import type { Endpoint } from '../../endpoints/select.ts';
 import type { RouteMatch } from '../../services/route.ts';
+import type { Time } from '../api/common.ts';
+
+/** RFC 3339 with milliseconds. @param time milliseconds since 1970. */
+export function timeText(time: number): Time {
+  return new Date(time).toISOString();
+}
 
 /** `all`, `80/TCP`, or `5060/UDP,20000-50000/UDP`. */
 export function portsText(match: RouteMatch): string {
