@@ -41,6 +41,7 @@ export async function writeBundle(directory: string): Promise<void> {
     metafile: true,
     logLevel: 'warning',
   });
+  copyFileSync(join(ROOT, 'status/openapi.json'), join(directory, 'bundle', 'openapi.json'));
   await writePage(join(directory, 'bundle', 'page'));
   const files = [...Object.keys(metafile.inputs), ...Object.values(PAGE_PACKAGES)];
   writeFileSync(join(directory, 'bundle', 'LICENSES'), licences(files));

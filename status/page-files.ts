@@ -17,7 +17,7 @@ export const PAGE_PACKAGES: Readonly<Record<string, string>> = {
   'uplot.css': 'node_modules/uplot/dist/uPlot.min.css',
 };
 
-const FOLDER = new URL('./page/', import.meta.url);
+const FOLDER = new URL('page/', import.meta.url);
 
 /** The names of all files. */
 export async function pageFileNames(): Promise<string[]> {

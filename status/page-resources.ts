@@ -1,16 +1,17 @@
 /** Serves the status page: `/` and the files that it loads. */
+import { getOrCreate } from '../api/collections.ts';
 import { File } from './http/file.ts';
 import { NotFound, type Resources, resource } from './http/handler.ts';
 import { contentType, pageFileNames, readPageFile } from './page-files.ts';
 
-/** Files are read at the first request, and kept: about 250 KiB. */
+/** A file is read at its first request, and kept: about 250 KiB in all. */
 export function pageResources(): Resources {
-  let loading: Promise<ReadonlyMap<string, File>> | undefined;
+  let names: Promise<readonly string[]> | undefined;
+  const files = new Map<string, Promise<File>>();
   const fileOf = async (name: string): Promise<File> => {
-    loading ??= loadFiles();
-    const file = (await loading).get(name);
-    if (file === undefined) throw new NotFound('the page has no such file');
-    return file;
+    names ??= pageFileNames();
+    if (!(await names).includes(name)) throw new NotFound('the page has no such file');
+    return await getOrCreate(files, name, () => loadFile(name));
   };
   return {
     '/': resource({
@@ -28,11 +29,7 @@ export function pageResources(): Resources {
   };
 }
 
-async function loadFiles(): Promise<ReadonlyMap<string, File>> {
-  const names = await pageFileNames();
-  const files = names.map(async (name): Promise<[string, File]> => {
-    const type = contentType(name) ?? 'application/octet-stream';
-    return [name, new File({ type, content: await readPageFile(name) })];
-  });
-  return new Map(await Promise.all(files));
+async function loadFile(name: string): Promise<File> {
+  const type = contentType(name) ?? 'application/octet-stream';
+  return new File({ type, content: await readPageFile(name) });
 }

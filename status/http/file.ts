@@ -53,7 +53,7 @@ export class File {
   }
 
   #gzip(): Promise<Buffer> {
-    this.#compressed ??= compress(this.#body.content, { level: 9 });
+    this.#compressed ??= compress(this.#body.content);
     return this.#compressed;
   }
 }

@@ -5,6 +5,7 @@ import { age, clock } from './format.js';
 import { html } from './html.js';
 import { link } from './location.js';
 import { NodePage, nodeNeeds } from './node-page.js';
+import { PolicyPage, policyNeeds } from './policy-page.js';
 import { ServicePage, serviceNeeds } from './service-page.js';
 import { ServicesPage, servicesNeeds } from './services-page.js';
 import { State } from './state-label.js';
@@ -30,6 +31,12 @@ const PAGES = {
   top: { title: 'Traffic', resource: '/api/v1/top', component: TopPage, needs: topNeeds },
   flows: { title: 'Flows', resource: '/api/v1/flows', component: FlowsPage, needs: () => [] },
   trace: { title: 'Trace', resource: '/api/v1/trace', component: TracePage, needs: traceNeeds },
+  policy: {
+    title: 'Policies',
+    resource: '/api/v1/policies',
+    component: PolicyPage,
+    needs: policyNeeds,
+  },
   changes: { title: 'Changes', component: ChangesPage, needs: changesNeeds },
 };
 

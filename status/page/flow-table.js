@@ -6,7 +6,7 @@ import { Table } from './table.js';
 /** @import { FlowEntry } from '../api/traffic.ts' */
 
 /** @param {string} address @param {number} port */
-export function socketAddress(address, port) {
+function socketAddress(address, port) {
   return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
 }
 

@@ -23,15 +23,15 @@ function code(text) {
   return text === null ? 'nothing' : html`<code>${text}</code>`;
 }
 
-/** @param {{ objects: readonly KernelObject[], total?: number, empty?: string }} props */
-export function KernelTable({ objects, total = objects.length, empty }) {
+/** @param {{ objects: readonly KernelObject[], total?: number, label?: string, empty?: string }} props */
+export function KernelTable({ objects, total = objects.length, label, empty }) {
   const sorted = [...objects].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state));
   return html`${
     total > objects.length &&
     html`<p class="dim-text">The first ${number(objects.length)} of ${number(total)}.</p>`
   }
     <${Table}
-      label="Objects in the kernel"
+      label=${label ?? 'Objects in the kernel'}
       rows=${sorted}
       columns=${COLUMNS}
       empty=${empty ?? 'The agent shows no object of this Service.'}

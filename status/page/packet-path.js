@@ -66,6 +66,7 @@ export class PacketPath extends Component {
           : html`<section aria-label="Objects of the step" class="step-objects">
               <h3>${steps.find(({ name }) => name === step)?.title ?? 'Step'}: objects in the kernel</h3>
               <${KernelTable}
+                label="Objects of the step in the kernel"
                 objects=${objectsOf(detail.kernel, step)}
                 empty=${
                   step === 'client'

@@ -88,21 +88,34 @@ function rangeLines(ranges) {
 }
 
 /**
- * Steps by table, chain, map or text of an object; the first match decides. Modes nftables, iptables, IPVS.
+ * Steps of nf_tables elements, ipset entries and IPVS objects by type and container; the first match decides.
  * @type {readonly (readonly [RegExp, StepName])[]}
  */
-const STEP_PATTERNS = [
-  [/\b(no-endpoint|cluster-ips|service-range-ips)|-j (REJECT|DROP)\b/, 'otherwise'],
-  [/\ballowed-(ports|ranges|ips)|KUBE-FW-|KUBE-SOURCE|LOAD-BALANCER-SOURCE/, 'sources'],
-  [/\bhairpin-connections|MASQ|LOOP-BACK/, 'translate'],
-  [/\baffinity|--mode random|-m recent/, 'choice'],
-  [/\b(endpoints|endpoint-ips|node-port-endpoints)\b|-j DNAT|IPVS destination/, 'translate'],
+const CONTAINERS = [
+  [/\b(no-endpoint-|cluster-ips|service-range-ips|KUBE-DROP)/, 'otherwise'],
+  [/\ballowed-(ports|ranges|ips)|-SOURCE\b|-FW$/, 'sources'],
+  [/\bhairpin-connections|LOOP-BACK/, 'translate'],
+  [/\baffinity/, 'choice'],
+  [/\b(endpoints|endpoint-ips|node-port-endpoints)$|IPVS destination/, 'translate'],
+];
+
+/**
+ * Steps of iptables rules and chains by their text. Chains of `KUBE-SVC-VIP-` and the like only dispatch.
+ * @type {readonly (readonly [RegExp, StepName])[]}
+ */
+const RULES = [
+  [/KUBE-FW-|KUBE-SOURCE-RANGES|-FIREWALL\b/, 'sources'],
+  [/-j (REJECT|DROP)\b|RESET-OR-/, 'otherwise'],
+  [/^(-A |:)KUBE-SEP-|-j (DNAT|MASQUERADE|KUBE-MARK-MASQ)\b/, 'translate'],
+  [/^(-A |:)KUBE-SV[CL]-(?!VIP-|NP-|HC-)/, 'choice'],
 ];
 
 /** The step that a kernel object belongs to. @param {KernelObject} object @returns {StepName} */
 export function stepOf({ type, in: container, desired, actual }) {
-  const text = `${type} ${container} ${desired ?? actual ?? ''}`;
-  return STEP_PATTERNS.find(([pattern]) => pattern.test(text))?.[1] ?? 'match';
+  const isRule = type === 'rule' || type === 'chain';
+  const text = isRule ? (desired ?? actual ?? '') : `${type} ${container}`;
+  const patterns = isRule ? RULES : CONTAINERS;
+  return patterns.find(([pattern]) => pattern.test(text))?.[1] ?? 'match';
 }
 
 /**

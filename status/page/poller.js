@@ -15,16 +15,36 @@ const TIMEOUT = 10_000;
  * @property {(path: string, error: string) => void} refused The agent answered with an error.
  * @property {() => void} lost The agent did not answer.
  * @property {() => boolean} isVisible
+ * @property {(path: string, signal: AbortSignal) => Promise<Response>} [fetch]
+ * @property {Timers} [timers]
  */
+
+/**
+ * @typedef {object} Timers
+ * @property {() => number} now in milliseconds.
+ * @property {(callback: () => void, milliseconds: number) => unknown} set
+ * @property {(handle: unknown) => void} clear
+ */
+
+/** @type {Timers} */
+const BROWSER_TIMERS = {
+  now: () => performance.now(),
+  set: (callback, milliseconds) => setTimeout(callback, milliseconds),
+  clear: (handle) => clearTimeout(/** @type {number | undefined} */ (handle)),
+};
 
 export class Poller {
   #options;
-  /** @type {Map<string, { stop: AbortController, interval: number, timer?: ReturnType<typeof setTimeout> }>} */
+  #timers;
+  #fetch;
+  /** @type {Map<string, { stop: AbortController, interval: number, timer?: unknown }>} */
   #polls = new Map();
 
   /** @param {PollerOptions} options */
   constructor(options) {
     this.#options = options;
+    this.#timers = options.timers ?? BROWSER_TIMERS;
+    this.#fetch = options.fetch ?? ((path, signal) => fetch(path, { signal }));
   }
 
   /** Replaces what to ask for. Requests for other paths are aborted. @param {readonly Need[]} needs */
@@ -32,7 +52,7 @@ export class Poller {
     const paths = new Set(needs.map(({ path }) => path));
     for (const [path, { stop, timer }] of this.#polls) {
       if (paths.has(path)) continue;
-      clearTimeout(timer);
+      this.#timers.clear(timer);
       stop.abort();
       this.#polls.delete(path);
     }
@@ -48,7 +68,7 @@ export class Poller {
     for (const [path, poll] of this.#polls) {
       // Without a timer a request is in flight.
       if (poll.timer === undefined) continue;
-      clearTimeout(poll.timer);
+      this.#timers.clear(poll.timer);
       delete poll.timer;
       void this.#ask(path);
     }
@@ -59,11 +79,12 @@ export class Poller {
     const poll = this.#polls.get(path);
     if (poll === undefined) return;
     const { signal } = poll.stop;
-    const began = performance.now();
+    const began = this.#timers.now();
     try {
-      const response = await fetch(path, {
-        signal: AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT)]),
-      });
+      const response = await this.#fetch(
+        path,
+        AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT)]),
+      );
       const body = await response.json();
       if (signal.aborted) return;
       if (response.ok) this.#options.answered(path, body);
@@ -72,8 +93,8 @@ export class Poller {
       if (signal.aborted) return;
       this.#options.lost();
     }
-    const took = performance.now() - began;
-    poll.timer = setTimeout(
+    const took = this.#timers.now() - began;
+    poll.timer = this.#timers.set(
       () => {
         // A hidden page keeps the timer, which resume() finds.
         if (!this.#options.isVisible()) return;

@@ -36,7 +36,7 @@ export function PortBar({ service, routes, top }) {
     <div class="labels" aria-hidden="true">${LABELS.map((label) => html`<span>${number(label)}</span>`)}</div>
     <figcaption>
       <ul class="legend">
-        <li><span class="key served"></span>Served by this Service: ${list(served.map(rangeText))}</li>
+        <li><span class="key served"></span>Served by this Service: ${list(served.map(rangeText))}${others.length > 0 ? ', except the ports of other Services' : ''}</li>
         <li>
           <span class="key other"></span>Served by other Services on this VIP: ${' '}
           ${

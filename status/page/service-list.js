@@ -1,5 +1,5 @@
 /** A table of any number of Services. Only visible rows are in the document and asked of the agent. */
-import { age } from './format.js';
+import { age, counted } from './format.js';
 import { html } from './html.js';
 import { serviceLink } from './location.js';
 import { Component } from './preact.js';
@@ -41,7 +41,8 @@ export class ServiceList extends Component {
   state = { first: 0, count: 30 };
   /** @type {Map<number, ServiceSummary>} */
   kept = new Map();
-  total = 0;
+  /** @type {number | undefined} */
+  total;
   /** @type {HTMLElement | null} */
   frame = null;
   resizes = new ResizeObserver(() => this.measure());
@@ -78,8 +79,9 @@ export class ServiceList extends Component {
   render() {
     this.keep(this.props);
     const { first, count } = this.state;
-    const from = Math.max(0, Math.min(first, this.total - count) - SPARE_ROWS);
-    const to = Math.min(this.total, first + count + SPARE_ROWS);
+    const { total = 0 } = this;
+    const from = Math.max(0, Math.min(first, total - count) - SPARE_ROWS);
+    const to = Math.min(total, first + count + SPARE_ROWS);
     const rows = Array.from({ length: Math.max(0, to - from) }, (_, index) => from + index);
     return html`<div
       class="frame rows"
@@ -91,7 +93,7 @@ export class ServiceList extends Component {
         this.frame = element;
       }}
     >
-      <table aria-label="Services" aria-rowcount=${this.total + 1}>
+      <table aria-label="Services" aria-rowcount=${total + 1}>
         <thead>
           <tr aria-rowindex="1">
             ${COLUMNS.map((column) => html`<${Heading} column=${column} ...${this.props} />`)}
@@ -108,10 +110,13 @@ export class ServiceList extends Component {
                 now=${this.props.now}
               />`,
           )}
-          <${Space} rows=${this.total - to} />
+          <${Space} rows=${total - to} />
         </tbody>
       </table>
-    </div>`;
+    </div>
+    <p role="status" class="dim-text">
+      ${this.total === undefined ? 'Waiting for the agent …' : `${counted(total, 'Service')} found`}
+    </p>`;
   }
 }
 

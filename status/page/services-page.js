@@ -1,5 +1,4 @@
 /** All Services of the node, with search, filters and order. */
-import { counted } from './format.js';
 import { html } from './html.js';
 import { link } from './location.js';
 import { ServiceList } from './service-list.js';
@@ -89,9 +88,6 @@ export function ServicesPage({ state, onScroll }) {
       onScroll=${onScroll}
       now=${state.status?.now ?? 0}
     />
-    <p role="status" class="dim-text">
-      ${value === undefined ? 'Waiting for the agent …' : `${counted(value.total, 'Service')} found`}
-    </p>
   `;
 }
 

@@ -7,6 +7,9 @@ const RESTART_NOTICE = 30_000;
 /** Answers that every page shows. */
 const KEPT = new Set(['/api/v1', '/api/v1/status']);
 
+/** Answers to keep; a long list that is scrolled has one for each part. */
+const MAX_ANSWERS = 20;
+
 /** @import { NodeStatus } from '../api/node-status.ts' */
 /** @import { PageLocation } from './location.js' */
 
@@ -67,7 +70,12 @@ export class Store {
 
   /** @param {string} path @param {any} value @param {number} now */
   answered(path, value, now) {
-    const answers = new Map(this.state.answers).set(path, { value, at: now });
+    const answers = new Map(this.state.answers);
+    // The latest come last.
+    answers.delete(path);
+    answers.set(path, { value, at: now });
+    const [oldest] = answers.keys();
+    if (answers.size > MAX_ANSWERS && oldest !== undefined) answers.delete(oldest);
     /** @type {Partial<State>} */
     const changes = { answers, lostSince: undefined };
     if (path === '/api/v1/status') Object.assign(changes, this.#statusChanges(value, now));
@@ -89,11 +97,12 @@ export class Store {
   #statusChanges(status, now) {
     const before = this.state.status;
     const isRestart = before !== undefined && before.startedAt !== status.startedAt;
-    const { restartedAt = 0 } = this.state;
+    const { restartedAt } = this.state;
+    const isRecent = restartedAt !== undefined && now - restartedAt < RESTART_NOTICE;
     this.#version ??= status.version;
     return {
       status,
-      restartedAt: isRestart ? now : now - restartedAt < RESTART_NOTICE ? restartedAt : undefined,
+      restartedAt: isRestart ? now : isRecent ? restartedAt : undefined,
       isOutdated: this.#version !== status.version,
     };
   }
