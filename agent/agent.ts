@@ -30,7 +30,8 @@ import { startTelemetry } from './telemetry.ts';
  * of the pod CIDRs also ends the process, see `Startup`.
  * @param texts unparsed flags.
  * @returns the exit status.
- * @throws UserError if the agent cannot start. No rules have been programmed then.
+ * @throws UserError if the agent cannot start. No rules of Services have been programmed then; network policies may
+ * already be enforced, and stay in force.
  */
 export async function runAgent(
   { options, file }: LoadedConfiguration,

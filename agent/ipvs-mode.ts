@@ -178,7 +178,9 @@ async function setSysctls(options: RunOptions, log: Logger): Promise<void> {
       await writeSysctl(name, value);
     } catch (error) {
       if (name === 'net.ipv4.vs.conntrack') {
-        throw new UserError(`cannot set sysctl ${name} to ${value}: ${String(error)}`);
+        throw new UserError(
+          `--proxy-mode=ipvs requires sysctl ${name}=${value}; set it on the node, or run "portwide run --init-only" in a privileged container: ${String(error)}`,
+        );
       }
       log.warn({ err: error, sysctl: name, value }, 'cannot set sysctl');
     }

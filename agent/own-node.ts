@@ -47,13 +47,18 @@ export class OwnNode {
     return this.#settled.promise;
   }
 
+  /** Whether the start waits for addresses of the Node. */
+  get awaitsAddresses(): boolean {
+    return this.#options.isRequired && this.#state === 'without addresses' && !this.#warned;
+  }
+
   /** Whether the Node is required and has not been seen since the start. */
   get isAwaited(): boolean {
     return this.#options.isRequired && !this.#wasSeen;
   }
 
   /**
-   * Must be called after the first list and after each change of any object.
+   * Must be called after the first list and after each change of the Node.
    * @param node the current Node; undefined if it does not exist.
    */
   update(node: Node | undefined): void {
@@ -71,7 +76,7 @@ export class OwnNode {
     onMissing(state === 'missing');
     if (state === 'complete') {
       timers.clear(this.#timer);
-      if (this.#warned) log.info({ node: name }, 'Node object found');
+      if (this.#warned) log.info({ node: name }, 'Node object is complete');
       this.#warned = false;
       this.#settled.resolve();
     } else if (before === 'unknown' || before === 'complete') {

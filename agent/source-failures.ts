@@ -73,7 +73,7 @@ interface Cause {
 /** Aggregates the failures of several kinds by cause. */
 class FailureAggregator {
   readonly #failures: RepeatedFailures;
-  /** Kinds in the order of log lines. */
+  /** All kinds, in the order in which a log line lists them. */
   readonly #kinds: readonly string[];
   readonly #timers: Timers;
   /** Causes for which a kind currently fails, by key. */

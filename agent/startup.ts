@@ -15,11 +15,14 @@ interface StartupInputs extends Pick<ObjectContext, 'nodeName' | 'changes'> {
 
 export class Startup {
   readonly #given: StartupInputs;
-  readonly #ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>;
+  readonly #ownNode: Pick<OwnNode, 'isAwaited' | 'awaitsAddresses' | 'settled'>;
   /** Description of the API server. */
   #server = 'the API server';
 
-  constructor(given: StartupInputs, ownNode: Pick<OwnNode, 'isAwaited' | 'settled'>) {
+  constructor(
+    given: StartupInputs,
+    ownNode: Pick<OwnNode, 'isAwaited' | 'awaitsAddresses' | 'settled'>,
+  ) {
     this.#given = given;
     this.#ownNode = ownNode;
   }
@@ -36,6 +39,7 @@ export class Startup {
       return unsynced.map((kind) => `${kind === 'Node' ? node : `${kind}s`} from ${this.#server}`);
     }
     if (this.#ownNode.isAwaited) return [`${node} (${this.#server} has no such object)`];
+    if (this.#ownNode.awaitsAddresses) return [`addresses of ${node}`];
     return this.#needsCidrs && this.#podCidrs.length === 0
       ? [`pod CIDRs of ${node} (--detect-local-mode=NodeCIDR)`]
       : [];

@@ -1,5 +1,5 @@
 /** The status API of a running agent: what it reads, and the servers that answer. */
-import { chmodSync, mkdirSync, rmSync } from 'node:fs';
+import { chmodSync, lstatSync, mkdirSync, unlinkSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
 import { release } from 'node:os';
 import { dirname } from 'node:path';
@@ -11,6 +11,7 @@ import { startHttpServer } from '../process/serve.ts';
 import { VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { statusHandler } from '../status/http/handler.ts';
+import { RequestBudget } from '../status/http/request-budget.ts';
 import { pageResources } from '../status/page-resources.ts';
 import { RecentEvents } from '../status/recent-events.ts';
 import { statusResources } from '../status/resources.ts';
@@ -73,6 +74,7 @@ export function startStatus(
     statusHandler({
       resources,
       bindHost,
+      budget: new RequestBudget(systemTimers),
       onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
     });
   const servers = [
@@ -152,8 +154,7 @@ function serveSocket(
     listen: { path },
     prepare: () => {
       mkdirSync(dirname(path), { recursive: true, mode: DIRECTORY_MODE });
-      // The agent holds the node lock, so a socket that exists is left over from an agent that was killed.
-      rmSync(path, { force: true });
+      removeSocket(path);
     },
     onListening: () => chmodSync(path, SOCKET_MODE),
     onRequest,
@@ -162,4 +163,15 @@ function serveSocket(
     timers: systemTimers,
   });
   return [server];
+}
+
+/**
+ * Removes the socket of an agent that was killed. The caller holds the node lock, so no agent uses the socket.
+ * @throws Error if the path is something else than a socket.
+ */
+function removeSocket(path: string): void {
+  const stats = lstatSync(path, { throwIfNoEntry: false });
+  if (stats === undefined) return;
+  if (!stats.isSocket()) throw new Error(`${path} exists and is not a socket`);
+  unlinkSync(path);
 }

@@ -162,6 +162,6 @@ function portName(field: ObjectField): string {
   if (isName && value.length <= 15) return value;
   return fail(
     field,
-    `must be a port name (a-z, 0-9, '-', at least one letter, at most 15 characters), not ${describeValue(value)}`,
+    `must be a port name (at most 15 of a-z, 0-9 and '-', at least one letter, no '-' at the start or end, no '--'), not ${describeValue(value)}`,
   );
 }

@@ -264,7 +264,8 @@ export class EventRecorder implements Events {
     const { kind, namespace, name } = entry.occurrence.regarding;
     const object = `${kind} ${namespace === '' ? '' : `${namespace}/`}${name}`;
     const details = { object, event: entry.occurrence.reason, reason, err: error };
-    this.#options.log.warn(details, 'cannot write Events; dropping them until a write succeeds');
+    const effect = 'further drops are not logged until an Event is written';
+    this.#options.log.warn({ ...details, effect }, 'Event dropped');
   }
 
   /** Resolves early when the recorder is stopped. */

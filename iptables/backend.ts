@@ -1,6 +1,7 @@
 /** The iptables proxy mode: renders TrafficPlans as iptables rules and applies them. */
 import type { Log } from '../process/log.ts';
 import type { ApplyReport, Backend } from '../proxier/backend.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
@@ -39,6 +40,7 @@ export function iptablesRuleset(options: BaseOptions): Ruleset {
 export function iptablesBackend(iptables: Iptables, options: IptablesOptions): Backend {
   const ruleset = iptablesRuleset(baseOptions(options, { addresses: [], primary: [] }));
   const writer = rulesetWriter(iptables, ruleset, options.onWarning);
+  let hasSynced = false;
   return {
     family: iptables.family,
     setNodeAddresses: (nodeAddresses) => {
@@ -57,9 +59,16 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
         written += full ? await writer.writeSkippingBlocked(change) : await writer.write(change);
         rulesWritten.set(change.table, writtenRuleCount(change));
       }
+      hasSynced = true;
       return { written, rulesWritten };
     },
     findDrift: () => writer.findDrift(),
+    async compare(service) {
+      const result = new ComparisonBuilder(service);
+      // Before the first sync the kernel may have the rules of kube-proxy.
+      if (hasSynced) await writer.compare(result);
+      return result.result();
+    },
     stats: () => ({ rules: ruleset.ruleCounts }),
     close: async () => {},
   };

@@ -9,7 +9,7 @@ import { SERVICES, type Table } from './chains.ts';
 import { IPTABLES_TIMEOUTS, iptablesCommand, type Variant } from './commands.ts';
 import { TABLES } from './ruleset.ts';
 
-/** Rules of both variants as `iptables-save` text; undefined: unused or not installed. */
+/** Rules of one table in both variants, as `iptables-save` prints them; undefined: cannot be read. */
 export type VariantRules = Readonly<Record<Variant, string | undefined>>;
 
 /**

@@ -11,12 +11,15 @@ import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
 import { EINVAL } from '../netlink/core/error.ts';
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
+import type { Comparison } from '../proxier/compared-object.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { callPeriodically, type Timers } from '../sync/timers.ts';
-import { compareWithKernel } from './compare.ts';
+import { type ComparisonScope, compareWithKernel } from './compare.ts';
+import { compareState } from './compare-state.ts';
 import { GracefulTermination } from './graceful-termination.ts';
 import {
   type IpvsItem,
@@ -236,6 +239,26 @@ class IpvsBackend implements Backend {
     });
   }
 
+  /** Does not wait for a sync in progress, and holds up no sync. */
+  async compare(service?: ObjectKey): Promise<Comparison> {
+    const result = new ComparisonBuilder(service);
+    // Before the first sync the kernel may have the state of kube-proxy.
+    if (this.#isFirstSync) return result.result();
+    await compareState(this.#kernel, this.#plan, this.#scope(), result);
+    await this.#writer.compare(result);
+    return result.result();
+  }
+
+  /** Kernel state that this mode leaves untouched. */
+  #scope(): ComparisonScope {
+    return {
+      isExcluded: (address) =>
+        this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address)),
+      isOwnMark: (mark) => this.#marks.isOwn(mark),
+      isDraining: (service, key) => this.#termination.has(service, key),
+    };
+  }
+
   stats(): BackendStats {
     return {
       marks: { inUse: this.#marks.inUse, waiting: this.#plan.waitingForMark },
@@ -276,16 +299,11 @@ class IpvsBackend implements Backend {
   }
 
   async #reconcile(): Promise<number> {
-    const isExcluded = (address: string) =>
-      this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address));
-    if (this.#isFirstSync) await this.#adoptVips(isExcluded);
+    const scope = this.#scope();
+    if (this.#isFirstSync) await this.#adoptVips(scope.isExcluded);
     this.#plan.desired.discardChanges();
     let written = await this.#kernel.prepare(this.#plan.desired);
-    const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.desired, {
-      isExcluded,
-      isOwnMark: (mark) => this.#marks.isOwn(mark),
-      isDraining: (service, key) => this.#termination.has(service, key),
-    });
+    const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.desired, scope);
     const rejected = new ApplyFailures();
     const isAddress = ({ kind }: IpvsItem) => kind === 'address';
     await rejected.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));

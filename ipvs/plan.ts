@@ -1,6 +1,7 @@
 /** Desired state of one family in the ipvs mode. */
 import { isDeepStrictEqual } from 'node:util';
 import { isLinkLocal } from '../api/addresses.ts';
+import type { ObjectKey } from '../api/objects.ts';
 import type { IpvsAllPortsMode } from '../config/mode-values.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
@@ -32,15 +33,15 @@ export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
 }
 
 /** A Route with its items and the owners of its marks. */
-interface CompiledRoute {
+export interface CompiledRoute {
   readonly route: Route;
   readonly items: readonly IpvsItem[];
   readonly owners: readonly string[];
 }
 
 /**
- * Desired IPVS services, ipsets and rules of one family, maintained Route by Route. Does not access
- * the kernel.
+ * Desired IPVS services, ipset entries, bound VIPs and rules of one family, maintained Route by Route.
+ * Does not access the kernel.
  */
 export class IpvsPlan {
   readonly desired = new DesiredItems();
@@ -139,6 +140,16 @@ export class IpvsPlan {
    */
   servicePortName(service: string): string | undefined {
     return this.#routesByService.get(service)?.name;
+  }
+
+  /** The Service behind an IPVS service. @param service key as of `serviceText`. */
+  serviceKey(service: string): ObjectKey | undefined {
+    return this.#routesByService.get(service)?.serviceKey;
+  }
+
+  /** Routes with their items. */
+  routes(): Iterable<CompiledRoute> {
+    return this.#routes.values();
   }
 
   /** State of the endpoint behind a destination. */

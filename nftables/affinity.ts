@@ -42,8 +42,8 @@ export function affinityTargets(plannedRoutes: Iterable<PlannedRoute>): Affinity
 
 /**
  * The keys of `before` with an endpoint that is no longer valid, and the targets that remain valid. No target
- * remains valid if externalTrafficPolicy changed, or if the affinity timeout got shorter: existing entries
- * would outlive the new timeout, and kube-proxy deletes them too.
+ * remains valid if the affinity timeout got shorter, because existing entries keep the old timeout. No target
+ * remains valid if externalTrafficPolicy changed, because entries do not record whether the client is external.
  */
 export function changedAffinityTargets(
   before: AffinityTargetIndex,

@@ -30,6 +30,11 @@ export interface PlannedRoute {
   readonly allowsOwnVips: boolean;
 }
 
+/** A Route that the kernel has, with its elements and chains. */
+export interface AppliedRoute extends CompiledNftPlan {
+  readonly planned: PlannedRoute;
+}
+
 /** The changes from the applied state to the desired state. */
 export interface PlanDiff {
   /** Chains that the kernel does not have yet. */
@@ -204,6 +209,30 @@ export class NftPlan {
       });
       yield { elements, planned };
     }
+  }
+
+  /** Whether there was a snapshot, so that the applied state is known. */
+  get hasApplied(): boolean {
+    return this.#chains.size > 0;
+  }
+
+  /**
+   * The applied Routes with their elements and chains, Route by Route. Elements that several Routes
+   * need appear several times.
+   */
+  *applied(isIncluded: (planned: PlannedRoute) => boolean = () => true): Iterable<AppliedRoute> {
+    for (const planned of this.#applied.values()) {
+      if (isIncluded(planned)) yield { planned, ...this.#compile(planned) };
+    }
+  }
+
+  *appliedRoutes(): Iterable<Route> {
+    for (const { route } of this.#applied.values()) yield route;
+  }
+
+  /** Applied elements of no Route. */
+  appliedNodeElements(): MapElement[] {
+    return this.#appliedNodePortIps.map(nodePortIpElement);
   }
 
   /** All chains that applied Routes have used since the last snapshot, and the static chains. */

@@ -11,7 +11,7 @@ export type ComparedState = 'ok' | 'missing' | 'changed' | 'unexpected';
 export interface ComparedObject {
   /** Such as `element`, `chain`, `rule`, `IPVS service`, `IPVS destination`, `ipset entry`, `address`. */
   readonly type: string;
-  /** The table, map, set or device that contains the object. */
+  /** The table, chain, map, set or device that contains the object. */
   readonly in: string;
   /** As the tool of the mode writes it (nft, iptables-save, ipvsadm, ipset); null if it should not exist. */
   readonly desired: string | null;
@@ -28,4 +28,6 @@ export interface Comparison {
   readonly compared: number;
   /** For one Service: all its objects. For all Services: only objects whose state is not `ok`. */
   readonly objects: readonly ComparedObject[];
+  /** Number of further objects that `objects` lacks, because its length is limited; undefined: none. */
+  readonly omitted?: number;
 }

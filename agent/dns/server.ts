@@ -37,7 +37,10 @@ export async function runDnsServer(options: DnsOptions, log: Logger): Promise<vo
   const zone = new Zone({
     clusterDomain: domain,
     onProblem: ({ object, field, reason }) =>
-      log.warn({ object, field, reason }, 'no DNS record for this object'),
+      log.warn(
+        { object, field, reason },
+        'a DNS record is missing, because its name or target is invalid',
+      ),
     // The control plane's clock may be ahead.
     onEndpoints: (time) => metrics.programmed(Math.max(0, Date.now() - time) / 1000),
   });

@@ -44,7 +44,10 @@ export function readDatagram(
   if (result < 0) throw new NetlinkError(operation, -result);
   // With MSG_TRUNC the result is the true length.
   if (result > CAPACITY)
-    throw new NetlinkError(`${operation}: datagram of ${result} bytes`, EMSGSIZE);
+    throw new NetlinkError(
+      `${operation}: datagram of ${result} bytes, buffer of ${CAPACITY} bytes`,
+      EMSGSIZE,
+    );
   // Other processes may also send to this socket. The port ID of the kernel is 0.
   if (readU32(from.sender, SOCKADDR_NL_PORT_ID) !== 0) return [];
   return readMessages(from.bytes.subarray(0, result));

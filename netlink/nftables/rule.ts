@@ -22,11 +22,11 @@ export type NftExpression = Attribute;
 export type Register = number;
 
 /** NFT_REG32_00. */
-const REGISTER_BASE = 8;
+export const REGISTER_BASE = 8;
 const VERDICT_REGISTER = 0;
 
-const NFTA_EXPR_NAME = 1;
-const NFTA_EXPR_DATA = 2;
+export const NFTA_EXPR_NAME = 1;
+export const NFTA_EXPR_DATA = 2;
 
 /** enum nft_payload_bases: the header that offsets are relative to. */
 export const PAYLOAD_BASE = { network: 1, transport: 2 } as const;

@@ -46,8 +46,8 @@ export class AddressOwners<T extends AddressCandidate> {
 }
 
 /**
- * Creation time of a pod, for comparison. A pod from a manifest has no timestamp and counts as the
- * newest.
+ * Creation time of a pod, for comparison. A pod without a timestamp, as usual with `--manifests`,
+ * counts as the newest.
  */
 function createdAt({ pod }: AddressCandidate): string {
   return pod.creationTimestamp || '~';

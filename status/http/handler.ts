@@ -5,6 +5,7 @@ import type { ErrorBody } from '../api/common.ts';
 import { File, type FileAnswer } from './file.ts';
 import { refuse, SECURITY_HEADERS } from './guard.ts';
 import { BadParameter, type Parsers, readParameters, type Values } from './parameters.ts';
+import { type RequestBudget, TooManyRequests } from './request-budget.ts';
 
 /** A request for one resource. */
 export interface ResourceRequest {
@@ -51,6 +52,7 @@ export interface HandlerOptions {
   readonly resources: Resources;
   /** The address on which the server listens; undefined for a Unix socket, which only root can reach. */
   readonly bindHost: string | undefined;
+  readonly budget: Pick<RequestBudget, 'run'>;
   /** Called for an error that is a bug or a failure of the kernel, after the client got status 500. */
   readonly onError: (error: unknown, path: string) => void;
 }
@@ -61,7 +63,8 @@ interface CompiledPath {
 }
 
 /** Handles requests for resources. */
-export function statusHandler({ resources, bindHost, onError }: HandlerOptions): RequestListener {
+export function statusHandler(options: HandlerOptions): RequestListener {
+  const { resources, bindHost, budget, onError } = options;
   const paths = Object.entries(resources).map(([path, resource]): CompiledPath => {
     const source = path.replaceAll('.', '\\.').replaceAll(/\{\w+\}/g, '([^/]{1,300})');
     return { pattern: new RegExp(`^${source}$`), resource };
@@ -73,11 +76,14 @@ export function statusHandler({ resources, bindHost, onError }: HandlerOptions):
       response.setHeader('allow', 'GET, HEAD');
       return sendError(response, 405, 'the status API is read-only; use GET');
     }
-    void answer(paths, request, response).catch((error: unknown) => {
+    void answer(paths, budget, request, response).catch((error: unknown) => {
       if (response.headersSent) {
         response.destroy();
       } else if (error instanceof BadParameter) {
         sendError(response, 400, error.message, error.parameter);
+      } else if (error instanceof TooManyRequests) {
+        response.setHeader('retry-after', '1');
+        sendError(response, 503, error.message);
       } else if (error instanceof NotFound) {
         sendError(response, 404, error.message);
       } else {
@@ -90,6 +96,7 @@ export function statusHandler({ resources, bindHost, onError }: HandlerOptions):
 
 async function answer(
   paths: readonly CompiledPath[],
+  budget: HandlerOptions['budget'],
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -99,10 +106,8 @@ async function answer(
     if (match === null) continue;
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const body = await resource.answer(new URLSearchParams(search), {
-      path: match.slice(1).map(decodePart),
-      signal: gone.signal,
-    });
+    const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
+    const body = await budget.run(() => resource.answer(new URLSearchParams(search), given));
     if (Symbol.asyncIterator in body) {
       return await sendLines(response, body as AsyncIterable<object>, gone.signal);
     }

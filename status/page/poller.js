@@ -1,9 +1,9 @@
 /** Asks the agent again and again for what the page shows, and only while it is visible. */
 
-/** Milliseconds between an answer and the next request. */
+/** Milliseconds between an answer and the next request, or longer: as long as the answer took. */
 const INTERVAL = 1000;
-/** The agent spends at most this share of its time on one resource of this page. */
-const BUSY_SHARE = 0.1;
+/** The agent makes requests wait that would hold up syncs. */
+const BUSY = 503;
 /** Milliseconds after which a request without an answer is given up. */
 const TIMEOUT = 10_000;
 
@@ -88,7 +88,7 @@ export class Poller {
       const body = await response.json();
       if (signal.aborted) return;
       if (response.ok) this.#options.answered(path, body);
-      else this.#options.refused(path, body.error.message);
+      else if (response.status !== BUSY) this.#options.refused(path, body.error.message);
     } catch {
       if (signal.aborted) return;
       this.#options.lost();
@@ -101,7 +101,7 @@ export class Poller {
         delete poll.timer;
         void this.#ask(path);
       },
-      Math.max(poll.interval, took / BUSY_SHARE),
+      Math.max(poll.interval, took),
     );
   }
 }

@@ -109,8 +109,17 @@ describe('own-node: OwnNode', () => {
     node.update({ ...NODE, taints: ['a'] });
     timers.advance(3 * FIVE_MINUTES);
     assert.equal(warned.length, 1);
-    assert.deepEqual(informed, [WAITING, 'Node object found']);
+    assert.deepEqual(informed, [WAITING, 'Node object is complete']);
     assert.deepEqual([timers.pending, missing], [0, [true, false]]);
+  });
+
+  it('waits for addresses of the Node for 30 s if node ports depend on them', () => {
+    const { node, timers } = build({ limitsNodePorts: true });
+    assert.equal(node.awaitsAddresses, false);
+    node.update({ ...NODE, addresses: [] });
+    assert.deepEqual([node.isAwaited, node.awaitsAddresses], [false, true]);
+    timers.advance(30_000);
+    assert.equal(node.awaitsAddresses, false);
   });
 
   it('warns about a deleted Node unless it is added again within 30 s', () => {

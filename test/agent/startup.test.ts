@@ -11,6 +11,7 @@ function build({
   detectLocalMode = 'ClusterCIDR' as 'ClusterCIDR' | 'NodeCIDR',
   podCIDRs = undefined as readonly string[] | undefined,
   awaited = false,
+  awaitsAddresses = false,
 }) {
   const node: Node | undefined = podCIDRs && {
     kind: 'Node',
@@ -30,7 +31,8 @@ function build({
     changes: new EventEmitter<{ change: [] }>(),
     log: { warn: assert.fail, error: assert.fail },
   } as const;
-  return new Startup(given, { isAwaited: awaited, settled: Promise.resolve() });
+  const ownNode = { isAwaited: awaited, awaitsAddresses, settled: Promise.resolve() };
+  return new Startup(given, ownNode);
 }
 
 describe('startup: Startup.missingInputs', () => {
@@ -50,6 +52,7 @@ describe('startup: Startup.missingInputs', () => {
       { unsynced: ['EndpointSlice'], awaited: true },
       ['EndpointSlices from the API server'],
     ],
+    ['addresses of the Node', { awaitsAddresses: true }, ['addresses of Node "a"']],
     ['a missing Node', { awaited: true }, ['Node "a" (the API server has no such object)']],
     [
       'pod CIDRs',

@@ -41,6 +41,7 @@ interface PodSpec {
   readonly volumes: readonly {
     readonly name: string;
     readonly hostPath?: { readonly path: string };
+    readonly emptyDir?: { readonly medium: string; readonly sizeLimit: string };
     readonly configMap?: { readonly name: string };
   }[];
 }
@@ -248,6 +249,11 @@ describe('manifests: DaemonSet', () => {
     for (const container of [agent, init]) {
       assert.deepEqual(hostPaths(container), ['/run/xtables.lock']);
     }
+    // The socket of the status API.
+    const { name } =
+      agent.volumeMounts.find(({ mountPath }) => mountPath === '/run/portwide') ?? {};
+    const volume = pod.volumes.find((each) => each.name === name);
+    assert.deepEqual(volume?.emptyDir, { medium: 'Memory', sizeLimit: '1Mi' });
     assert.ok(init.args.includes('--init-only'));
     assert.equal(init.securityContext.readOnlyRootFilesystem, true);
   });

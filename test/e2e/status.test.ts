@@ -1,6 +1,15 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, statSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { request } from 'node:http';
 import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -142,6 +151,18 @@ describe('status API of an agent', () => {
 
   describe('when it cannot listen', () => {
     let holder: Server | undefined;
+
+    it('keeps a file at the path of the socket', async () => {
+      await agent.stop();
+      const file = join(directory, 'important');
+      writeFileSync(file, 'content');
+      const rest = flags().filter((flag) => !flag.startsWith('--status-socket='));
+      await agent.start([...rest, `--status-socket=${file}`]);
+      const [warning] = agent.logged('cannot listen; retrying');
+      assert.match(JSON.stringify(warning?.err), /exists and is not a socket/);
+      assert.equal(readFileSync(file, 'utf8'), 'content');
+    });
+
     after(() => {
       holder?.close();
     });

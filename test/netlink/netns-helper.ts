@@ -18,6 +18,7 @@ import {
   listBoundAddresses,
 } from '../../netlink/route/links.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/route/rtnetlink.ts';
+import { iptablesMode } from '../iptables/inside.ts';
 import { nftMode } from '../nftables/inside.ts';
 import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/policy-functions.ts';
@@ -149,6 +150,7 @@ const methods = {
 
   ...ipsetCalls,
   ...nftCalls,
+  ...iptablesMode,
   ...nftMode,
   ...policy,
   ...churn,

@@ -151,6 +151,7 @@ describe('http: answers', () => {
           }),
         },
         bindHost: '127.0.0.1',
+        budget: { run: async (request) => request() },
         onError: (error) => errors.push(error),
       }),
     );

@@ -44,6 +44,7 @@ export async function startFakeAgent(answers: Answers): Promise<FakeAgent> {
   const handle = statusHandler({
     resources: { ...resources, ...pageResources() },
     bindHost: '127.0.0.1',
+    budget: { run: async (request) => await request() },
     onError: () => {},
   });
   const server = createServer((request, response) => {

@@ -23,6 +23,7 @@ function build() {
       signal.throwIfAborted();
       if (state.isLost) throw new TypeError('connection refused');
       if (path === '/bad') return Response.json({ error: { message: 'no' } }, { status: 404 });
+      if (path === '/busy') return Response.json({ error: { message: 'busy' } }, { status: 503 });
       return Response.json({ path });
     },
   });
@@ -70,12 +71,24 @@ describe('status page: polling', () => {
 
   it('asks less often for what takes the agent long', async () => {
     const { poller, asked, state, pass } = build();
-    state.took = 500;
+    state.took = 3000;
     poller.show([{ path: '/slow' }]);
     await pass(0);
-    await pass(4999);
+    await pass(2999);
     assert.equal(asked.length, 1);
     await pass(1);
+    assert.equal(asked.length, 2);
+  });
+
+  it('keeps the last value while the agent is busy', async () => {
+    const { poller, asked, answers, state, pass } = build();
+    poller.show([{ path: '/busy' }]);
+    await pass(0);
+    assert.deepEqual(
+      [asked.length, answers.length, state.refused.length, state.lost],
+      [1, 0, 0, 0],
+    );
+    await pass(1000);
     assert.equal(asked.length, 2);
   });
 
