@@ -34,14 +34,15 @@ const COLUMNS = [
     ({ queuedSeconds }) => (queuedSeconds === null ? '' : duration(queuedSeconds)),
     'number',
   ],
-  [
-    'Details',
-    ({ kind, message, undoneAt }) =>
-      kind === 'external'
-        ? `${message}; ${undoneAt === null ? 'not undone yet' : `undone at ${clock(undoneAt)}`}`
-        : message,
-  ],
+  ['Details', detailsText],
 ];
+
+/** @param {Change} change */
+function detailsText({ kind, message, undoneAt }) {
+  if (kind === 'repair') return 'another program changed objects; this sync restored them';
+  if (kind !== 'external') return message;
+  return `${message}; ${undoneAt === null ? 'not undone yet' : `undone at ${clock(undoneAt)}`}`;
+}
 
 /** @param {readonly string[]} services @param {number} count */
 function named(services, count) {
