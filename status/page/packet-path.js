@@ -67,7 +67,7 @@ export class PacketPath extends Component {
               <h3>${steps.find(({ name }) => name === step)?.title ?? 'Step'}: objects in the kernel</h3>
               <${KernelTable}
                 label="Objects of the step in the kernel"
-                objects=${objectsOf(detail.kernel, step)}
+                objects=${objectsOf(detail.kernel, step, route.vip, detail.summary.vips)}
                 empty=${
                   step === 'client'
                     ? 'This step has no object: it is the packet as the client sent it.'

@@ -100,10 +100,15 @@ const CONTAINERS = [
 ];
 
 /**
- * Steps of iptables rules and chains by their text. Chains of `KUBE-SVC-VIP-` and the like only dispatch.
+ * Steps of rules and chains of nftables and iptables by their text. Chains of `KUBE-SVC-VIP-` and the like only
+ * dispatch.
  * @type {readonly (readonly [RegExp, StepName])[]}
  */
 const RULES = [
+  [/@allowed-|^chain firewall-/, 'sources'],
+  [/@affinity|update-affinity/, 'choice'],
+  [/^dnat |^meta mark set|^\S+ saddr .*meta mark set/, 'translate'],
+  [/^chain (internal|external)-/, 'choice'],
   [/KUBE-FW-|KUBE-SOURCE-RANGES|-FIREWALL\b/, 'sources'],
   [/-j (REJECT|DROP)\b|RESET-OR-/, 'otherwise'],
   [/^(-A |:)KUBE-SEP-|-j (DNAT|MASQUERADE|KUBE-MARK-MASQ)\b/, 'translate'],
@@ -119,12 +124,24 @@ export function stepOf({ type, in: container, desired, actual }) {
 }
 
 /**
- * The kernel objects of a step. Objects of endpoints hold both the choice and the address, so both steps have them.
- * @param {readonly KernelObject[]} objects @param {string} step
+ * The kernel objects of a step of one Route. Objects of endpoints hold both the choice and the address, so both steps
+ * have them.
+ * @param {readonly KernelObject[]} objects of the Service.
+ * @param {string} step
+ * @param {string | null} vip of the Route; null for a node port.
+ * @param {readonly string[]} vips of the Service.
  */
-export function objectsOf(objects, step) {
+export function objectsOf(objects, step, vip, vips) {
   return objects.filter((object) => {
     const own = stepOf(object);
-    return own === step || (step === 'choice' && own === 'translate');
+    if (own !== step && !(step === 'choice' && own === 'translate')) return false;
+    const text = object.desired ?? object.actual ?? '';
+    const named = vips.filter((each) => hasAddress(text, each));
+    return named.length === 0 || (vip !== null && named.includes(vip));
   });
+}
+
+/** Whether a text contains an address as a whole. @param {string} text @param {string} address */
+function hasAddress(text, address) {
+  return text.split(/[^0-9a-f.:]+/).includes(address);
 }

@@ -70,6 +70,12 @@ describe('status page of a running agent', () => {
     const drawn = page.locator('svg .endpoint');
     await endpoint.locator('.state.good').waitFor();
     assert.equal(await drawn.count(), 2);
+    await page.locator('a.step', { hasText: 'DNAT' }).click();
+    const objects = page.locator('section[aria-label="Objects of the step"] tr');
+    await objects
+      .locator('td', { hasText: `${VIP} . 0 : ${first?.ipv4}` })
+      .first()
+      .waitFor();
     await agent.apply(media({ ready: false }));
     await endpoint.locator('td', { hasText: 'not ready' }).waitFor();
     assert.equal(await drawn.count(), 1);

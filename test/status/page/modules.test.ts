@@ -124,6 +124,22 @@ describe('status page: steps of a packet', () => {
     ['element', 'endpoints', '10.96.0.1 . tcp . 80 . 0 : 10.244.0.1 . 80', 'translate'],
     ['element', 'hairpin-connections', '10.244.0.1 . 10.244.0.1', 'translate'],
     ['element', 'no-endpoint-ips', '10.96.0.1 : goto reject', 'otherwise'],
+    ['chain', 'ip portwide', 'chain internal-ip-2-affinity', 'choice'],
+    ['chain', 'ip portwide', 'chain firewall-all-external-ip-2', 'sources'],
+    ['rule', 'firewall-x', 'ip daddr . ip saddr @allowed-ips goto external-ip-2', 'sources'],
+    [
+      'rule',
+      'internal-ip-2',
+      'ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x4000',
+      'translate',
+    ],
+    ['rule', 'internal-ip-2', 'dnat to ip saddr . ip daddr map @affinity-ips-0', 'choice'],
+    [
+      'rule',
+      'internal-ip-2',
+      'dnat to ip daddr . numgen random mod 2 map @endpoint-ips',
+      'translate',
+    ],
     ['rule', 'nat', '-A KUBE-SVC-VIP-3 -d 10.96.0.1/32 -j KUBE-SVC-ABCDEFGHIJKLMNOP', 'match'],
     ['chain', 'nat', ':KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]', 'choice'],
     ['rule', 'nat', '-A KUBE-SVC-ABCDEFGHIJKLMNOP -j KUBE-SEP-ABCDEFGHIJKLMNOP', 'choice'],
@@ -156,8 +172,24 @@ describe('status page: steps of a packet', () => {
   it('shows objects of endpoints at the choice, too', () => {
     const endpoint = object('element', 'endpoints', 'x');
     const sources = object('element', 'allowed-ips', 'x');
-    assert.deepEqual(objectsOf([endpoint, sources], 'choice'), [endpoint]);
-    assert.deepEqual(objectsOf([endpoint, sources], 'translate'), [endpoint]);
+    assert.deepEqual(objectsOf([endpoint, sources], 'choice', null, []), [endpoint]);
+    assert.deepEqual(objectsOf([endpoint, sources], 'translate', null, []), [endpoint]);
+  });
+
+  it('shows no objects of other VIPs of the Service', () => {
+    const vips = ['10.96.0.2', '10.96.0.20', 'fd00::2'];
+    const [first, second, third, shared] = [
+      object('element', 'service-ips', '10.96.0.2 : goto x'),
+      object('element', 'service-ips', '10.96.0.20 : goto x'),
+      object('rule', 'nat', '-A KUBE-SERVICES -d fd00::2/128 -j x'),
+      object('chain', 'ip portwide', 'chain x'),
+    ] as const;
+    const shown = (vip: string | null) =>
+      objectsOf([first, second, third, shared], 'match', vip, vips);
+    assert.deepEqual(shown('10.96.0.2'), [first, shared]);
+    assert.deepEqual(shown('10.96.0.20'), [second, shared]);
+    assert.deepEqual(shown('fd00::2'), [third, shared]);
+    assert.deepEqual(shown(null), [shared]);
   });
 });
 

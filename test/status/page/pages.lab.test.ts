@@ -103,7 +103,8 @@ describe('status page in Chromium', () => {
     await page.keyboard.press('Enter');
     await page.locator('section h3', { hasText: 'DNAT' }).waitFor();
     assert.match(await objects.innerText(), /endpoint-ips/);
-    await step('Allowed sources').click();
+    await page.locator('.routes a', { hasText: 'loadbalancer IP 203.0.113.7' }).click();
+    await page.locator('a.step', { hasText: '192.0.2.0/24' }).click();
     await page.locator('section h3', { hasText: 'Allowed sources' }).waitFor();
     assert.match(await objects.innerText(), /missing.*allowed-ips/s);
   });
