@@ -19,11 +19,9 @@ const VIP = '10.96.0.20';
 
 /** Name, fragment of the address, text that the page shows when it is complete, colours, and height in pixels. */
 const SHOTS = [
-  ['status-node', '#/node', 'Memory of the agent', 'light', 1100],
-  ['status-services', '#/services', '5 Services found', 'light', 560],
+  ['status-services', '#/services', '5 Services found', 'light', 480],
   ['status-service', '#/services/default/media', 'Served by this Service', 'light', 900],
-  ['status-service-dark', '#/services/default/media?step=choice', 'Served by', 'dark', 900],
-  ['status-changes', '#/changes', 'default/media', 'light', 480],
+  ['status-step', '#/services/default/media?step=choice', 'Served by', 'dark', 760],
 ] as const;
 
 const lab = await createLab({ pods: 3 });
@@ -41,7 +39,6 @@ try {
       timezoneId: 'UTC',
     });
     await page.locator('main', { hasText: text }).waitFor();
-    if (fragment === '#/node') await page.locator('canvas').last().waitFor();
     const image = await screenshot(page);
     if (image.length > MAX_SIZE) throw new Error(`${name} has ${image.length} bytes`);
     writeFileSync(join(IMAGES, `${name}.webp`), image);

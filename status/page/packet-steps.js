@@ -134,11 +134,18 @@ export function stepOf({ type, in: container, desired, actual }) {
 export function objectsOf(objects, step, vip, vips) {
   return objects.filter((object) => {
     const own = stepOf(object);
-    if (own !== step && !(step === 'choice' && own === 'translate')) return false;
     const text = object.desired ?? object.actual ?? '';
+    const isChosen = step === 'choice' && own === 'translate' && hasEndpoint(object, text);
+    if (own !== step && !isChosen) return false;
     const named = vips.filter((each) => hasAddress(text, each));
     return named.length === 0 || (vip !== null && named.includes(vip));
   });
+}
+
+/** Whether an object names endpoints, and is not only for masquerade. @param {KernelObject} object @param {string} text */
+function hasEndpoint({ type, in: container }, text) {
+  const all = `${type} ${container} ${text}`;
+  return /endpoint|dnat|KUBE-SEP-|destination/i.test(all) && !/MASQ|mark set|hairpin/.test(all);
 }
 
 /** Whether a text contains an address as a whole. @param {string} text @param {string} address */

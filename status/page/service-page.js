@@ -15,6 +15,9 @@ import { Table } from './table.js';
 /** @import { RouteStatus, ServiceDetail } from '../api/services.ts' */
 /** @import { Need } from './poller.js' */
 
+/** Milliseconds between two requests for the Routes of other Services. */
+const ROUTES_INTERVAL = 5000;
+
 /** @param {PageState} state */
 function pathsOf({ location: { path }, answers }) {
   const [namespace = '', name = ''] = path.map(encodeURIComponent);
@@ -39,7 +42,10 @@ function pathsOf({ location: { path }, answers }) {
 
 /** @param {PageState} state @returns {readonly Need[]} */
 export function serviceNeeds(state) {
-  return Object.values(pathsOf(state)).flatMap((path) => (path === undefined ? [] : [{ path }]));
+  const { routes, ...paths } = pathsOf(state);
+  const needs = Object.values(paths).flatMap((path) => (path === undefined ? [] : [{ path }]));
+  // The agent looks through all Services for them, and they seldom change.
+  return routes === undefined ? needs : [...needs, { path: routes, interval: ROUTES_INTERVAL }];
 }
 
 /** @param {{ state: PageState }} props */

@@ -172,7 +172,9 @@ describe('status page: steps of a packet', () => {
   it('shows objects of endpoints at the choice, too', () => {
     const endpoint = object('element', 'endpoints', 'x');
     const sources = object('element', 'allowed-ips', 'x');
-    assert.deepEqual(objectsOf([endpoint, sources], 'choice', null, []), [endpoint]);
+    const hairpin = object('element', 'hairpin-connections', 'x');
+    const mark = object('rule', 'nat', '-A KUBE-SEP-A -s 10.244.0.5/32 -j KUBE-MARK-MASQ');
+    assert.deepEqual(objectsOf([endpoint, sources, hairpin, mark], 'choice', null, []), [endpoint]);
     assert.deepEqual(objectsOf([endpoint, sources], 'translate', null, []), [endpoint]);
   });
 
