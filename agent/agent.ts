@@ -88,7 +88,7 @@ export async function runAgent(
   await drained;
   await telemetry.stop();
   health.close();
-  status.close();
+  await status.close();
   lock.close();
   return exitStatus;
 }

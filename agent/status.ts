@@ -1,127 +1,73 @@
-/** The status API of a running agent: what it reads, and the servers that answer. */
+/** The servers of the status API, and what the agent remembers for it. Everything else is loaded on the first request. */
 import { chmodSync, lstatSync, mkdirSync, unlinkSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
-import { release } from 'node:os';
 import { dirname } from 'node:path';
-import type { Kind } from '../api/objects.ts';
-import type { ProxyMode } from '../config/node-settings.ts';
 import { Listener } from '../process/listener.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { startHttpServer } from '../process/serve.ts';
-import { VERSION } from '../process/version.ts';
-import type { Backend } from '../proxier/backend.ts';
-import { statusHandler } from '../status/http/handler.ts';
-import { RequestBudget } from '../status/http/request-budget.ts';
-import { pageResources } from '../status/page-resources.ts';
 import { RecentEvents } from '../status/recent-events.ts';
-import { statusResources } from '../status/resources.ts';
-import { SAMPLE_INTERVAL, type Sample, SeriesRecorder } from '../status/series.ts';
-import type { StatusSources } from '../status/sources.ts';
+import { SeriesRecorder } from '../status/series.ts';
 import { SyncActivity } from '../status/sync-activity.ts';
 import { WatchActivity } from '../status/watch-activity.ts';
-import { callPeriodically, systemTimers } from '../sync/timers.ts';
+import { systemTimers } from '../sync/timers.ts';
 import type { AgentContext } from './context.ts';
-import { kernelFeatures } from './kernel-features.ts';
-import { readSysctl } from './node-setup.ts';
+import type { StatusAnswers, StatusInputs } from './status-answers.ts';
+import { recordSeries } from './status-series.ts';
 
 /** What the agent remembers for the status API. */
 export interface StatusActivity {
   readonly syncs: SyncActivity;
   readonly watches: WatchActivity;
   readonly events: RecentEvents;
+  readonly series: SeriesRecorder;
 }
 
 export function createStatusActivity(): StatusActivity {
-  return { syncs: new SyncActivity(), watches: new WatchActivity(), events: new RecentEvents() };
-}
-
-interface StatusOptions {
-  readonly kinds: readonly Kind[];
-  readonly missingInputs: () => readonly string[];
-  /** The backends of the started mode; empty before. */
-  readonly backends: () => readonly Backend[];
-  /** undefined without network policy. */
-  readonly policy: StatusSources['policy'];
+  return {
+    syncs: new SyncActivity(),
+    watches: new WatchActivity(),
+    events: new RecentEvents(),
+    series: new SeriesRecorder(),
+  };
 }
 
 /** Starts the servers of `--status-socket` and `--status-bind-address`. A failure is logged and retried. */
 export function startStatus(
   context: AgentContext,
-  { kinds, missingInputs, backends, policy }: StatusOptions,
-): { close(): void } {
-  const { options, table, nodeName, modeDefinition, supportedMode, status, log } = context;
-  const series = new SeriesRecorder();
-  const sources: StatusSources = {
-    version: VERSION,
-    nodeName,
-    startedAt: Math.round(performance.timeOrigin),
-    mode: { name: modeDefinition.name, reason: modeReason(options.proxyMode) },
-    manifests: options.manifests,
-    families: supportedMode.families,
-    missingInputs,
-    table,
-    kinds,
-    backends,
-    nodeAddresses: () => [...table.nodeAddresses],
-    ...status,
-    series,
-    kernelFeatures,
-    kernelRelease: release(),
-    policy,
+  inputs: StatusInputs,
+): { close(): Promise<void> } {
+  const { log, options } = context;
+  let loading: Promise<StatusAnswers> | undefined;
+  // Nothing of the API takes memory before the first request.
+  const load = () => {
+    loading ??= import('./status-answers.ts').then(({ createStatusAnswers }) =>
+      createStatusAnswers(context, inputs),
+    );
+    return loading;
   };
-  const resources = { ...statusResources(sources), ...pageResources() };
-  const handler = (bindHost: string | undefined): RequestListener =>
-    statusHandler({
-      resources,
-      bindHost,
-      budget: new RequestBudget(systemTimers),
-      onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
-    });
+  const handler =
+    (bindHost: string | undefined): RequestListener =>
+    (request, response) => {
+      load().then(
+        (answers) => answers.handler(bindHost)(request, response),
+        (err: unknown) => {
+          log.error({ err }, 'cannot load the status API');
+          response.destroy();
+        },
+      );
+    };
   const servers = [
     ...serveSocket(options.statusSocket, handler(undefined), context),
     ...serveAddress(context, handler),
   ];
-  const stopSampling =
-    servers.length === 0 ? () => {} : recordSeries(series, { ...context, syncs: status.syncs });
+  const stopSampling = servers.length === 0 ? () => {} : recordSeries(context);
   return {
-    close: () => {
+    close: async () => {
       stopSampling();
       for (const server of servers) server.close();
+      await (await loading?.catch(() => undefined))?.close();
     },
   };
-}
-
-/** Adds a sample every `SAMPLE_INTERVAL`. @returns a function that stops this. */
-function recordSeries(
-  series: SeriesRecorder,
-  sources: Pick<AgentContext, 'table'> & { readonly syncs: SyncActivity },
-): () => void {
-  const add = async () => series.add(await readSample(sources), Date.now());
-  void add();
-  return callPeriodically(systemTimers, SAMPLE_INTERVAL, () => void add());
-}
-
-async function readSample({
-  table,
-  syncs,
-}: Pick<AgentContext, 'table'> & { readonly syncs: SyncActivity }): Promise<Sample> {
-  const { user, system } = process.cpuUsage();
-  const entries = await readSysctl('net.netfilter.nf_conntrack_count').catch(() => undefined);
-  return {
-    syncs: syncs.ended,
-    syncSeconds: syncs.takeLongestSync(),
-    conntrackEntries: entries === undefined ? undefined : Number(entries),
-    services: table.serviceCounts.total,
-    endpoints: table.routeCounts.endpoints,
-    cpuSeconds: (user + system) / 1e6,
-    memory: process.memoryUsage.rss(),
-  };
-}
-
-function modeReason(flag: ProxyMode | undefined): string {
-  return flag === undefined
-    ? 'the best mode that this node supports; --proxy-mode is unset'
-    : `--proxy-mode=${flag}`;
 }
 
 function serveAddress(

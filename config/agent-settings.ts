@@ -3,6 +3,7 @@ import type { LogFormat } from '../process/log.ts';
 import { IPTABLES_VARIANTS, type IptablesVariant } from './mode-values.ts';
 import { bindAddress } from './network-types.ts';
 import { setting } from './setting.ts';
+import { DEFAULT_STATUS_SOCKET } from './status-socket.ts';
 import {
   anyText,
   boolean,
@@ -185,7 +186,7 @@ export const AGENT_SETTINGS = {
   statusSocket: setting('servers', {
     field: 'portwide.status.socket',
     type: orNone(optional(filePath)),
-    default: '/run/portwide/portwide.sock',
+    default: DEFAULT_STATUS_SOCKET,
     help: 'Unix socket of the status API, for root; none: disabled',
   }),
   bindAddressHardFail: setting('servers', {

@@ -51,6 +51,9 @@ export interface RouteTableOptions {
   readonly now?: () => number;
 }
 
+/** Called for a Route that was added, changed or removed. */
+export type RouteListener = (before: Route | undefined, after: Route | undefined) => void;
+
 type ChangingKind = 'Service' | 'EndpointSlice';
 
 interface ServiceState {
@@ -99,6 +102,7 @@ export class RouteTable implements ObjectSink {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },
   };
+  readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
   readonly routeCounts = new RouteCounts();
   readonly #unsynced = new Set<Kind>(SERVING_KINDS);
@@ -217,6 +221,15 @@ export class RouteTable implements ObjectSink {
     return { name: this.#options.nodeName, zone: this.#node?.zone };
   }
 
+  /**
+   * Reports each Route that `takeChanges` adds, changes or removes.
+   * @returns a function that ends the reports.
+   */
+  watchRoutes(listener: RouteListener): () => void {
+    this.#routeListeners.add(listener);
+    return () => this.#routeListeners.delete(listener);
+  }
+
   /** All Routes. */
   *routes(): Iterable<Route> {
     for (const routes of this.#routes.values()) yield* routes;
@@ -288,8 +301,12 @@ export class RouteTable implements ObjectSink {
       if (resolved.health.length > 0) this.#health.set(key, resolved.health);
       else this.#health.delete(key);
     }
-    for (const route of removals) this.routeCounts.replaceRoute(route, undefined);
-    for (const route of upserts) this.routeCounts.replaceRoute(before.get(route.id), route);
+    const replace = (old: Route | undefined, now: Route | undefined) => {
+      this.routeCounts.replaceRoute(old, now);
+      for (const listener of this.#routeListeners) listener(old, now);
+    };
+    for (const route of removals) replace(route, undefined);
+    for (const route of upserts) replace(before.get(route.id), route);
     if (this.#affected.size === 0) {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }

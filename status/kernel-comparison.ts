@@ -9,6 +9,8 @@ const MAX_ATTEMPTS = 4;
 export interface KernelComparison {
   readonly objects: readonly KernelObject[];
   readonly compared: number;
+  /** Number of further differences that a backend left out. */
+  readonly omitted: number;
   /** false if a sync ended during every attempt, so that differences may be changes in progress. */
   readonly stable: boolean;
 }
@@ -28,10 +30,12 @@ export async function compareWithKernel(
     const before = syncs.ended;
     const objects: KernelObject[] = [];
     let compared = 0;
+    let omitted = 0;
     for (const backend of backends()) {
       if (family !== undefined && backend.family !== family) continue;
       const comparison = await backend.compare?.(service);
       compared += comparison?.compared ?? 0;
+      omitted += comparison?.omitted ?? 0;
       for (const object of comparison?.objects ?? []) {
         objects.push({ family: backend.family, ...object });
       }
@@ -41,6 +45,8 @@ export async function compareWithKernel(
     );
     const stable = syncs.ended === before && !isWaiting;
     const hasDifference = objects.some(({ state }) => state !== 'ok');
-    if (stable || !hasDifference || attempt === MAX_ATTEMPTS) return { objects, compared, stable };
+    if (stable || !hasDifference || attempt === MAX_ATTEMPTS) {
+      return { objects, compared, omitted, stable };
+    }
   }
 }

@@ -14,6 +14,7 @@ import { compareWithKernel } from './kernel-comparison.ts';
 import { serviceDetail } from './service-detail.ts';
 import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
+import { trafficResources } from './traffic/resources.ts';
 import { changeView } from './views/activity.ts';
 import { nodeStatus } from './views/node-status.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
@@ -115,6 +116,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       parameters: {},
       handle: () => ({ paths: Object.keys(resources) }),
     }),
+    ...trafficResources(sources.traffic),
     '/api/v1/openapi.json': resource({
       summary: 'This description',
       response: undefined,

@@ -1,4 +1,5 @@
 /** Everything about one Service, for `GET /api/v1/services/{namespace}/{name}`. */
+import { socketAddress } from '../api/addresses.ts';
 import { asError } from '../api/errors.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import type { Problem } from './api/common.ts';
@@ -17,6 +18,7 @@ import { timeText } from './views/text.ts';
 const MAX_ENDPOINTS = 500;
 const MAX_KERNEL_OBJECTS = 500;
 const MAX_EVENTS = 20;
+const MAX_CONNECTIONS = 100;
 
 export async function serviceDetail(
   sources: StatusSources,
@@ -25,6 +27,7 @@ export async function serviceDetail(
   const { topology } = sources.table;
   const { service, slices, health } = inspected;
   const kernel = await kernelObjects(sources, inspected);
+  const flows = await connections(sources, inspected);
   const [check] = health;
   return {
     summary: serviceSummary(inspected, topology),
@@ -44,10 +47,10 @@ export async function serviceDetail(
     },
     endpoints: serviceEndpoints(inspected, topology).slice(0, MAX_ENDPOINTS),
     routes: serviceRoutes(inspected, sources.nodeAddresses()),
-    problems: [...serviceProblems(inspected, topology), ...kernel.problems],
+    problems: [...serviceProblems(inspected, topology), ...kernel.problems, ...flows.problems],
     kernel: kernel.objects.slice(0, MAX_KERNEL_OBJECTS),
     kernelTotal: kernel.objects.length,
-    connections: null,
+    connections: flows.connections,
     healthCheck:
       check === undefined ? null : { port: check.port, localEndpoints: check.localEndpoints },
     events: sources.events
@@ -57,20 +60,42 @@ export async function serviceDetail(
   };
 }
 
-async function kernelObjects(
-  sources: StatusSources,
-  { service }: InspectedService,
-): Promise<{ objects: readonly KernelObject[]; problems: readonly Problem[] }> {
-  const problem = (reason: string, message: string): Problem => ({
+function problemOf({ service }: InspectedService) {
+  return (reason: string, message: string): Problem => ({
     reason,
     message,
     object: `Service ${service.key}`,
     family: null,
   });
+}
+
+async function connections(
+  { traffic }: StatusSources,
+  inspected: InspectedService,
+): Promise<Pick<ServiceDetail, 'connections'> & { problems: readonly Problem[] }> {
+  const problem = problemOf(inspected);
+  try {
+    const found = await traffic.connections(inspected.service.key, MAX_CONNECTIONS);
+    const stale = found.entries.filter((entry) => entry.stale);
+    const [first] = stale;
+    if (first === undefined) return { connections: found, problems: [] };
+    const message = `${stale.length} connections lead to an endpoint that does not serve the Service any longer; the first is ${first.protocol} from ${socketAddress(first.source, first.sourcePort)} to ${socketAddress(first.endpoint, first.endpointPort)}`;
+    return { connections: found, problems: [problem('StaleConnections', message)] };
+  } catch (error) {
+    const message = `conntrack cannot be read: ${asError(error).message}`;
+    return { connections: null, problems: [problem('ConntrackUnreadable', message)] };
+  }
+}
+
+async function kernelObjects(
+  sources: StatusSources,
+  inspected: InspectedService,
+): Promise<{ objects: readonly KernelObject[]; problems: readonly Problem[] }> {
+  const problem = problemOf(inspected);
   try {
     const { objects, stable } = await compareWithKernel(sources, {
       family: undefined,
-      service: service.key,
+      service: inspected.service.key,
     });
     const wrong = objects.filter(({ state }) => state !== 'ok');
     if (wrong.length === 0 || !stable) return { objects, problems: [] };

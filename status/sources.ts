@@ -6,6 +6,7 @@ import type { KernelFeature } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
 import type { SeriesRecorder } from './series.ts';
 import type { SyncActivity } from './sync-activity.ts';
+import type { Traffic } from './traffic/traffic.ts';
 import type { PolicySources } from './views/policies.ts';
 import type { WatchActivity } from './watch-activity.ts';
 
@@ -41,6 +42,7 @@ export interface StatusSources {
   readonly watches: WatchActivity;
   readonly events: RecentEvents;
   readonly series: SeriesRecorder;
+  readonly traffic: Pick<Traffic, 'top' | 'flows' | 'lookup' | 'connections'>;
   /** Reads features of the kernel and of programs. */
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
   readonly kernelRelease: string;

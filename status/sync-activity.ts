@@ -2,6 +2,7 @@
 import type { IpFamily } from '../api/objects.ts';
 import type { SyncReport } from '../proxier/family-proxier.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
+import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { ChangeLog, type LoggedChange } from './change-log.ts';
 
 /** A failure or a drift, with the number of them. */
@@ -42,6 +43,8 @@ export class SyncActivity {
   readonly #families = new Map<IpFamily, FamilyActivity>();
   readonly #log = new ChangeLog();
   #longest = 0;
+  /** Replaced, never changed, so that a reader can cache what it derives. */
+  #nodeAddresses: ReadonlyMap<IpFamily, NodeAddresses> = new Map();
   /** Number of syncs that ended, successful or not. */
   #ended = 0;
 
@@ -71,10 +74,19 @@ export class SyncActivity {
     return this.#ended;
   }
 
+  /** The addresses of this node that the last sync of each family used. */
+  get nodeAddresses(): ReadonlyMap<IpFamily, NodeAddresses> {
+    return this.#nodeAddresses;
+  }
+
   /** Wraps an observer. Forwards all calls. */
   observing(observer: ProxierObserver): ProxierObserver {
     return {
       ...observer,
+      nodeAddresses: (family, addresses) => {
+        observer.nodeAddresses(family, addresses);
+        this.#nodeAddresses = new Map([...this.#nodeAddresses, [family, addresses]]);
+      },
       queued: (family) => {
         observer.queued(family);
         this.#set(family, { waitingSince: this.family(family).waitingSince ?? this.#now() });

@@ -111,6 +111,7 @@ export const {
   EINTR,
   EINVAL,
   EMSGSIZE,
+  ENOBUFS,
   ENODEV,
   ENOENT,
   ENXIO,

@@ -129,6 +129,14 @@ export function log(group: number, prefix: string): NftExpression {
   return expression('log', [{ type: 1, value: encodeNumber(group, 2) }, name(2, prefix)]);
 }
 
+/**
+ * limit: continues the rule for at most `rate` packets a second, and for a burst. The bucket belongs to the rule.
+ */
+export function limit(rate: number, burst: number): NftExpression {
+  const second = { type: 2, value: encodeNumber(1, 8) };
+  return expression('limit', [{ type: 1, value: encodeNumber(rate, 8) }, second, be32(3, burst)]);
+}
+
 /** lookup: continues the rule only if the set contains (or does not contain) the key. */
 export function lookup(set: string, key: Register, not = false): NftExpression {
   const flags = not ? [be32(5, NFT_LOOKUP_F_INV)] : [];

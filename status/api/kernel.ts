@@ -10,6 +10,8 @@ export interface KernelObject extends ComparedObject {
 
 /** `GET /api/v1/diff`: objects whose state is not `ok`. */
 export interface KernelDiff extends Page<KernelObject> {
+  /** Number of further differences that the agent left out, because there are too many. */
+  readonly omitted: number;
   /** Number of objects compared. */
   readonly compared: number;
   /** false if syncs changed rules during each comparison, so differences may be changes in progress. */

@@ -1,6 +1,6 @@
 /** Connections and their rates, from conntrack, IPVS statistics or counters. */
 import type { IpFamily } from '../../api/objects.ts';
-import type { Time } from './common.ts';
+import type { Page, Time } from './common.ts';
 
 /** Traffic of a Service, an endpoint or a port. */
 export interface TrafficRates {
@@ -11,6 +11,48 @@ export interface TrafficRates {
   /** Packets and bytes a second in both directions; null where the kernel does not count (`nf_conntrack_acct`). */
   readonly packetsPerSecond: number | null;
   readonly bytesPerSecond: number | null;
+}
+
+/** Traffic since `TrafficSample.since`, both directions. Equals what conntrack counted. */
+export interface TrafficTotals {
+  /** Connections opened. */
+  readonly connections: number;
+  /** null where the kernel does not count (`nf_conntrack_acct`). */
+  readonly packets: number | null;
+  readonly bytes: number | null;
+}
+
+/** One row of `GET /api/v1/top`: a Service, one of its endpoints, or one of its destination ports. */
+export interface TopRow extends TrafficRates {
+  /** `namespace/name` */
+  readonly service: string;
+  /** `address:port`, or `address` where packets keep their port. null unless `by=endpoint`. */
+  readonly endpoint: string | null;
+  /** The destination port of clients. null unless `by=port`, and for `otherPorts`. */
+  readonly protocol: string | null;
+  readonly port: number | null;
+  /** The row sums the ports beyond the number of ports of a Service that are counted one by one. */
+  readonly otherPorts: boolean;
+  readonly total: TrafficTotals;
+}
+
+/** When and how traffic was measured. */
+export interface TrafficSample {
+  /** The agent counts from here on, because a client asked. It stops 15 s after the last request. */
+  readonly since: Time;
+  /** Time of the values. They are renewed each second, or less often while conntrack is large. */
+  readonly sampledAt: Time;
+  /** Seconds that rates are averaged over; null before the second sample. */
+  readonly intervalSeconds: number | null;
+  /** Whether the kernel counts packets and bytes (`net.netfilter.nf_conntrack_acct=1`). */
+  readonly countsBytes: boolean;
+  /** What the values lack, and what to do about it. */
+  readonly notes: readonly string[];
+}
+
+/** `GET /api/v1/top`: the busiest first. */
+export interface TopList extends Page<TopRow> {
+  readonly sample: TrafficSample;
 }
 
 /** One conntrack entry of a Service. */
@@ -36,9 +78,14 @@ export interface FlowEntry {
   readonly stale: boolean;
 }
 
-/** One line of `GET /api/v1/flows`. */
+/** One line of `GET /api/v1/flows`: a flow. */
 export interface FlowEvent {
   readonly at: Time;
+  /**
+   * `opened`, `closed`: a conntrack entry was confirmed or removed. `rejected`, `dropped`: a packet to a VIP or node
+   * port was not translated; at most 200 a second are shown for each of input, forward and output. `denied`: a network
+   * policy dropped a packet.
+   */
   readonly event: 'opened' | 'closed' | 'rejected' | 'dropped' | 'denied';
   /** `namespace/name`; null if no Service has the destination. */
   readonly service: string | null;
@@ -46,3 +93,16 @@ export interface FlowEvent {
   readonly reason: string;
   readonly flow: FlowEntry;
 }
+
+/** One line of `GET /api/v1/flows`: about the stream itself. */
+export interface FlowNotice {
+  readonly at: Time;
+  /** `started`: later flows are reported. `lost`: some were not, because the kernel or the client was too slow. */
+  readonly event: 'started' | 'lost';
+  /** Number of lost events; 0 for `started`. */
+  readonly lost: number;
+  /** What the stream does not show, and what to do about it. */
+  readonly notes: readonly string[];
+}
+
+export type FlowLine = FlowEvent | FlowNotice;

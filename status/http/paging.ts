@@ -3,7 +3,8 @@ import type { Page } from '../api/common.ts';
 import { integer, parsed } from './parameters.ts';
 
 const DEFAULT_LIMIT = 500;
-const MAX_LIMIT = 1000;
+/** Most items of a page. */
+export const MAX_LIMIT = 1000;
 
 /** Position and size of a page. */
 export interface PageRequest {

@@ -9,7 +9,7 @@ import { schemaFaults, unknownFields } from './schema.ts';
 
 /** Not Kubernetes objects; checked elsewhere. */
 const isObjects = (path: string) =>
-  !path.endsWith('/kustomization.yaml') && !path.startsWith('deploy/monitoring/');
+  !path.endsWith('/kustomization.yaml') && !/^deploy\/(krew|monitoring)\//.test(path);
 /** Patches of objects of the base, which has the omitted fields. */
 const isPatch = (path: string) => path.startsWith('deploy/kubeadm/');
 

@@ -14,6 +14,8 @@ const COMMAND_FLAGS = [
   '--protocol',
   '--namespace',
   '--no-service-links',
+  '--state',
+  '--vip',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [

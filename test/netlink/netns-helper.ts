@@ -26,6 +26,7 @@ import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
 import { socketScenarios } from './socket-scenarios.ts';
+import { subscriptionCalls } from './subscription-calls.ts';
 
 export type NetnsEvent =
   | {
@@ -155,6 +156,7 @@ const methods = {
   ...policy,
   ...churn,
   ...socketScenarios,
+  ...subscriptionCalls,
 };
 
 export type Methods = typeof methods;
