@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import type { Page } from 'playwright-core';
 import { AGENT_FLAGS, Agent } from '../test/e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../test/e2e/manifests.ts';
-import { createLab, type Lab } from '../test/lab/lab.ts';
+import { createLab, type Lab, waitFor } from '../test/lab/lab.ts';
 import { startBrowser } from '../test/status/page/browser.ts';
 
 const IMAGES = fileURLToPath(new URL('../docs/images', import.meta.url));
@@ -16,21 +16,25 @@ const ADDRESS = '127.0.0.1:10270';
 /** Largest size of a picture in bytes. */
 const MAX_SIZE = 100_000;
 const VIP = '10.96.0.20';
+/** Ports of the VIP that are in use. */
+const PORTS = [5060, 30_000, 30_001, 45_678, 61_000] as const;
 
 /** Name, fragment of the address, text that the page shows when it is complete, colours, and height in pixels. */
 const SHOTS = [
   ['status-services', '#/services', '5 Services found', 'light', 480],
-  ['status-service', '#/services/default/media', 'Served by this Service', 'light', 900],
-  ['status-step', '#/services/default/media?step=choice', 'Served by', 'dark', 760],
+  ['status-service', '#/services/default/media', '61000/TCP', 'light', 900],
+  ['status-step', '#/services/default/media?step=choice', '61000/TCP', 'dark', 760],
 ] as const;
 
 const lab = await createLab({ pods: 3 });
 const agent = new Agent(lab);
 const browser = await startBrowser(lab.node.namespace);
+let isFirst = true;
 try {
   const flags = AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-'));
   await agent.start([...flags, '--status-socket=none', `--status-bind-address=${ADDRESS}`]);
   agent.write('objects', manifests(lab));
+  await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
   mkdirSync(IMAGES, { recursive: true });
   for (const [name, fragment, text, colorScheme, height] of SHOTS) {
     const page = await browser.open(`http://${ADDRESS}/${fragment}`, {
@@ -38,6 +42,9 @@ try {
       viewport: { width: 1200, height },
       timezoneId: 'UTC',
     });
+    await page.locator('h1').waitFor();
+    if (isFirst) await connect(lab);
+    isFirst = false;
     await page.locator('main', { hasText: text }).waitFor();
     const image = await screenshot(page);
     if (image.length > MAX_SIZE) throw new Error(`${name} has ${image.length} bytes`);
@@ -48,6 +55,15 @@ try {
   await browser.close();
   await agent.destroy();
   await lab.destroy();
+}
+
+/** Opens connections that stay open. */
+async function connect({ client }: Lab): Promise<void> {
+  await waitFor('the Service answers', async () => {
+    const { outcome } = await client.tcp(VIP, PORTS[0]);
+    return outcome === 'answered';
+  });
+  for (const port of PORTS) await client.hold(VIP, port);
 }
 
 /** A picture of the visible part; Playwright itself writes no WebP. */

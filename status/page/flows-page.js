@@ -38,6 +38,8 @@ export class FlowsPage extends Component {
   /** @type {any[]} */
   flows = [];
   lost = 0;
+  /** @type {string | undefined} */
+  since;
   /** @type {readonly string[]} */
   notes = [];
   stop = new AbortController();
@@ -78,6 +80,7 @@ export class FlowsPage extends Component {
   /** @param {any} line */
   add(line) {
     this.lost += line.lost ?? 0;
+    if (line.event === 'started') this.since = line.at;
     this.notes = line.notes ?? this.notes;
     if (line.flow !== undefined) this.flows = [line, ...this.flows.slice(0, MAX_FLOWS - 1)];
     this.timer ??= setTimeout(() => {
@@ -95,6 +98,7 @@ export class FlowsPage extends Component {
         <button class="action" type="button" aria-pressed=${isPaused} onClick=${() => this.setState({ isPaused: !isPaused })}>Pause</button>
         ${this.lost > 0 && html` <span class="bad-text">${counted(this.lost, 'event')} lost</span>`}
       </p>
+      ${this.since !== undefined && html`<p class="dim-text">Listening since ${clock(this.since)}.</p>`}
       ${this.notes.map((note) => html`<p class="dim-text">${note}</p>`)}
       <${Table} label="Flows" rows=${this.flows} columns=${COLUMNS} empty="No flow yet. The newest will come first." />
     `;

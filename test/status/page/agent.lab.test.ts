@@ -109,6 +109,26 @@ describe('status page of a running agent', () => {
       .waitFor();
   });
 
+  it('shows a connection as it opens, its port, and its conntrack entry', async () => {
+    const port = 5060;
+    await agent.apply(media());
+    await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
+    const flows = await open('#/flows');
+    const ports = await open('#/top?by=port');
+    const service = await open('#/services/default/media');
+    // The agent counts and reports from the first request on.
+    await flows.locator('p', { hasText: 'Listening since' }).waitFor();
+    await ports.locator('p', { hasText: 'Counted since' }).waitFor();
+    await service.locator('li', { hasText: 'In use: none' }).waitFor();
+    const held = await lab.client.hold(VIP, port);
+    const row = { hasText: `${VIP}:${port}` };
+    await flows.locator('tr', row).locator('td', { hasText: 'default/media' }).waitFor();
+    await ports.locator('td', { hasText: `${port}/TCP` }).waitFor();
+    await service.locator('li', { hasText: `In use: ${port}/TCP` }).waitFor();
+    await service.locator('table[aria-label=Connections] tr', row).waitFor();
+    await held.close();
+  });
+
   it('shows markup of an annotation as text', async () => {
     const attack = '<img src=x onerror=alert(1)>';
     await agent.apply([
