@@ -7,6 +7,7 @@ import { objectsOf, stepsOf } from './packet-steps.js';
 import { Component } from './preact.js';
 import { trafficLines } from './traffic.js';
 
+/** @import { EndpointTraffic } from './packet-steps.js' */
 /** @import { RouteStatus, ServiceDetail } from '../api/services.ts' */
 /** @import { PageLocation } from './location.js' */
 /** @import { Step } from './packet-steps.js' */
@@ -16,7 +17,7 @@ const MAX_ENDPOINTS = 5;
 /** Narrower windows get a drawing from top to bottom. */
 const NARROW = '(max-width: 900px)';
 
-/** @typedef {{ detail: ServiceDetail, location: PageLocation }} Props */
+/** @typedef {{ detail: ServiceDetail, top: readonly EndpointTraffic[], location: PageLocation }} Props */
 
 /** @extends {Component<Props>} */
 export class PacketPath extends Component {
@@ -35,7 +36,7 @@ export class PacketPath extends Component {
 
   /** @override */
   render() {
-    const { detail, location } = this.props;
+    const { detail, top, location } = this.props;
     const { routes } = detail;
     const index = Math.min(Number(location.query.get('route') ?? 0) || 0, routes.length - 1);
     const route = routes[index];
@@ -49,13 +50,14 @@ export class PacketPath extends Component {
         route: index === 0 ? '' : `${index}`,
         step: name === step ? '' : name,
       });
-    const steps = stepsOf(route, detail);
+    const steps = stepsOf(route, detail, top);
     return html`
       ${routes.length > 1 && html`<${RouteLinks} service=${service} routes=${routes} current=${index} />`}
       <${Drawing}
         steps=${steps}
         route=${route}
         detail=${detail}
+        top=${top}
         step=${step}
         target=${target}
         isNarrow=${this.narrow.matches}
@@ -100,12 +102,13 @@ function RouteLinks({ service, routes, current }) {
  * @param {readonly Step[]} props.steps
  * @param {RouteStatus} props.route
  * @param {ServiceDetail} props.detail
+ * @param {readonly EndpointTraffic[]} props.top
  * @param {string} props.step
  * @param {(name: string) => string} props.target
  * @param {boolean} props.isNarrow
  */
-function Drawing({ steps, route, detail, step, target, isNarrow }) {
-  const shown = endpointTexts(route, detail);
+function Drawing({ steps, route, detail, top, step, target, isNarrow }) {
+  const shown = endpointTexts(route, detail, top);
   const { boxes, ends, width, height } = layout(steps.length, shown.length, isNarrow);
   const last = boxes.at(-1);
   return html`<div class="path">
@@ -126,18 +129,20 @@ function Drawing({ steps, route, detail, step, target, isNarrow }) {
   </div>`;
 }
 
-/** @param {RouteStatus} route @param {ServiceDetail} detail @returns {readonly (readonly string[])[]} */
-function endpointTexts({ endpoints }, detail) {
+/**
+ * @param {RouteStatus} route @param {ServiceDetail} detail @param {readonly EndpointTraffic[]} top
+ * @returns {readonly (readonly string[])[]}
+ */
+function endpointTexts({ endpoints }, detail, top) {
   const texts = endpoints.map((text) => {
     const found = detail.endpoints.find(
       ({ address }) =>
         text === address || text.startsWith(`${address}:`) || text.startsWith(`[${address}]:`),
     );
     const place = found?.local ? 'this node' : (found?.node ?? '');
-    return [
-      text,
-      [place, ...trafficLines(found?.traffic).slice(0, 1)].filter((part) => part !== '').join(', '),
-    ];
+    const traffic = top.find(({ endpoint }) => endpoint === text);
+    const parts = [place, ...trafficLines(traffic).slice(0, 1)];
+    return [text, parts.filter((part) => part !== '').join(', ')];
   });
   const rest = texts.length - MAX_ENDPOINTS;
   return rest > 0 ? [...texts.slice(0, MAX_ENDPOINTS), [`and ${rest} more`]] : texts;

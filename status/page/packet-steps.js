@@ -1,8 +1,8 @@
 /** The steps of a packet's path through one Route, and the kernel objects of each step. Pure. */
-import { counted, duration } from './format.js';
-import { trafficLines } from './traffic.js';
+import { counted, duration, number } from './format.js';
 
 /** @import { KernelObject } from '../api/kernel.ts' */
+/** @import { TrafficRates } from '../api/traffic.ts' */
 /** @import { RouteStatus, ServiceDetail } from '../api/services.ts' */
 
 /**
@@ -17,8 +17,14 @@ import { trafficLines } from './traffic.js';
 /** Source ranges named in the drawing. */
 const MAX_RANGES = 2;
 
-/** @param {RouteStatus} route @param {ServiceDetail} detail @returns {readonly Step[]} */
-export function stepsOf(route, { summary, connections }) {
+/** @typedef {TrafficRates & { readonly endpoint: string | null }} EndpointTraffic */
+
+/**
+ * @param {RouteStatus} route @param {ServiceDetail} detail
+ * @param {readonly EndpointTraffic[]} top empty if the agent does not count.
+ * @returns {readonly Step[]}
+ */
+export function stepsOf(route, { connections }, top) {
   const { vip, ports, family, sourceRanges, endpoints, affinitySeconds } = route;
   const total =
     connections === null
@@ -50,10 +56,15 @@ export function stepsOf(route, { summary, connections }) {
           lines: [
             ...(ports.startsWith('all') || ports.includes('-') ? ['port stays the same'] : []),
             MASQUERADE[route.masquerade],
-            ...(summary.traffic === undefined ? total : trafficLines(summary.traffic)),
+            ...(top.length === 0 ? total : [`${number(newConnections(top))} new a second`]),
           ],
         },
   ];
+}
+
+/** New connections a second of the Service. @param {readonly EndpointTraffic[]} top */
+function newConnections(top) {
+  return top.reduce((sum, { connectionsPerSecond }) => sum + (connectionsPerSecond ?? 0), 0);
 }
 
 /** @param {number} endpoints */

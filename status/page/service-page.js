@@ -27,16 +27,15 @@ function pathsOf({ location: { path }, answers }) {
   const { paths = [] } = answers.get('/api/v1')?.value ?? {};
   const vip = known?.summary.portKind === 'ports' ? undefined : known?.summary.vips[0];
   const service = encodeURIComponent(path.join('/'));
+  const hasTop = paths.includes('/api/v1/top');
   return {
     detail,
     changes: `/api/v1/changes?limit=20&service=${service}`,
     /** Routes of other Services on the same VIP. */
     routes:
       vip === undefined ? undefined : `/api/v1/routes?limit=1000&vip=${encodeURIComponent(vip)}`,
-    ports:
-      vip !== undefined && paths.includes('/api/v1/top')
-        ? `/api/v1/top?by=port&service=${service}`
-        : undefined,
+    ports: vip !== undefined && hasTop ? `/api/v1/top?by=port&service=${service}` : undefined,
+    endpoints: hasTop ? `/api/v1/top?by=endpoint&service=${service}` : undefined,
   };
 }
 
@@ -67,7 +66,7 @@ export function ServicePage({ state }) {
     <h2>Problems</h2>
     <${Problems} problems=${problems} />
     <h2>Packet path</h2>
-    <${PacketPath} detail=${detail} mode=${status?.mode.name ?? ''} location=${location} />
+    <${PacketPath} detail=${detail} top=${latest(paths.endpoints)?.items ?? []} location=${location} />
     ${
       paths.routes !== undefined &&
       html`<h2>Ports of ${summary.vips[0]}</h2>

@@ -1,5 +1,5 @@
 /** Columns and texts of connections and rates. */
-import { bytes, number } from './format.js';
+import { bytes, counted, number } from './format.js';
 
 /** @import { TrafficRates } from '../api/traffic.ts' */
 
@@ -25,7 +25,7 @@ export function trafficLines(traffic) {
   if (traffic === undefined) return [];
   const { connections, connectionsPerSecond } = traffic;
   return [
-    `${number(connections)} connections`,
+    counted(connections, 'connection'),
     ...(connectionsPerSecond === null ? [] : [`${number(connectionsPerSecond)} new a second`]),
   ];
 }

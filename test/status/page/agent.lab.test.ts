@@ -126,6 +126,7 @@ describe('status page of a running agent', () => {
     await ports.locator('td', { hasText: `${port}/TCP` }).waitFor();
     await service.locator('li', { hasText: `In use: ${port}/TCP` }).waitFor();
     await service.locator('table[aria-label=Connections] tr', row).waitFor();
+    await service.locator('svg .endpoint', { hasText: '1 connection' }).waitFor();
     await held.close();
   });
 

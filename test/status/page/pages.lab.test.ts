@@ -18,7 +18,10 @@ const PAGES = [
   [
     '#/services/default/media?step=choice',
     'default/media',
-    ['10.96.0.11', '1 of 7, at random', 'and 2 more', 'not ready', 'stale', 'an Event'],
+    [
+      ...['10.96.0.11', '1 of 7, at random', 'and 2 more', 'not ready', 'stale', 'an Event'],
+      ...['this node, 4 connections', '2.5 new a second'],
+    ],
   ],
   ['#/top?by=port', 'Traffic', ['5060/UDP', '121 KiB', 'nf_conntrack_acct']],
   ['#/flows', 'Flows', ['NetworkPolicy default/deny', '10.96.0.11:5060', 'no UDP']],
@@ -93,6 +96,7 @@ describe('status page in Chromium', () => {
   it('draws the path of a packet; a click on a step shows its objects in the kernel', async () => {
     const { page } = await open('#/services/default/media');
     const drawing = page.locator('svg[aria-label="Path of a packet to 10.96.0.11, ports all"]');
+    await drawing.waitFor();
     assert.equal(await drawing.locator('a.step').count(), 5);
     assert.equal(await drawing.locator('.endpoint').count(), 6);
     const step = (title: string) => drawing.locator('a.step', { hasText: title });
