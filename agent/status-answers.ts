@@ -8,6 +8,7 @@ import { VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { statusHandler } from '../status/http/handler.ts';
 import { RequestBudget } from '../status/http/request-budget.ts';
+import { pageResources } from '../status/page-resources.ts';
 import { statusResources } from '../status/resources.ts';
 import type { StatusSources } from '../status/sources.ts';
 import { createTraffic } from '../status/traffic/traffic.ts';
@@ -46,7 +47,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     timers: systemTimers,
     onError: (err) => log.debug({ err }, 'cannot read the traffic of Services; retrying'),
   });
-  const resources = statusResources({
+  const answers = statusResources({
     version: VERSION,
     nodeName,
     startedAt: Math.round(performance.timeOrigin),
@@ -61,6 +62,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     kernelFeatures,
     kernelRelease: release(),
   });
+  const resources = { ...answers, ...pageResources() };
   const handlers = new Map<string | undefined, RequestListener>();
   return {
     handler: (bindHost) =>

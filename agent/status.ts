@@ -6,21 +6,29 @@ import { Listener } from '../process/listener.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { startHttpServer } from '../process/serve.ts';
 import { RecentEvents } from '../status/recent-events.ts';
+import { SeriesRecorder } from '../status/series.ts';
 import { SyncActivity } from '../status/sync-activity.ts';
 import { WatchActivity } from '../status/watch-activity.ts';
 import { systemTimers } from '../sync/timers.ts';
 import type { AgentContext } from './context.ts';
 import type { StatusAnswers, StatusInputs } from './status-answers.ts';
+import { recordSeries } from './status-series.ts';
 
 /** What the agent remembers for the status API. */
 export interface StatusActivity {
   readonly syncs: SyncActivity;
   readonly watches: WatchActivity;
   readonly events: RecentEvents;
+  readonly series: SeriesRecorder;
 }
 
 export function createStatusActivity(): StatusActivity {
-  return { syncs: new SyncActivity(), watches: new WatchActivity(), events: new RecentEvents() };
+  return {
+    syncs: new SyncActivity(),
+    watches: new WatchActivity(),
+    events: new RecentEvents(),
+    series: new SeriesRecorder(),
+  };
 }
 
 /** Starts the servers of `--status-socket` and `--status-bind-address`. A failure is logged and retried. */
@@ -52,8 +60,10 @@ export function startStatus(
     ...serveSocket(options.statusSocket, handler(undefined), context),
     ...serveAddress(context, handler),
   ];
+  const stopSampling = servers.length === 0 ? () => {} : recordSeries(context);
   return {
     close: async () => {
+      stopSampling();
       for (const server of servers) server.close();
       await (await loading?.catch(() => undefined))?.close();
     },

@@ -2,24 +2,24 @@
 
 import { readFile } from 'node:fs/promises';
 import { canonicalAddress } from '../api/addresses.ts';
-import { compareText } from '../api/collections.ts';
-import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
+import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
 import type { PolicySummary } from './api/policies.ts';
-import type { ServiceSummary } from './api/services.ts';
-import { File, NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
+import { File } from './http/file.ts';
+import { NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
 import { oneOf, parsed } from './http/parameters.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
 import { serviceDetail } from './service-detail.ts';
+import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
 import { traceResources } from './trace/resources.ts';
 import { trafficResources } from './traffic/resources.ts';
+import { changeView } from './views/activity.ts';
 import { nodeStatus } from './views/node-status.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
-import { serviceEndpoints, serviceRoutes, serviceSummary } from './views/services.ts';
+import { serviceEndpoints, serviceRoutes } from './views/services.ts';
 
 const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
 const ADDRESS = parsed('an IP address', canonicalAddress);
@@ -33,7 +33,7 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 /** @param now milliseconds since 1970. */
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
   const { table, policy } = sources;
-  return {
+  const resources: Resources = {
     ...traceResources(sources, now),
     '/api/v1/status': resource({
       summary: 'State of the agent and of its node',
@@ -44,25 +44,8 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     '/api/v1/services': resource({
       summary: 'Services',
       response: 'ServiceList',
-      parameters: {
-        ...LIST,
-        vip: ADDRESS,
-        state: oneOf<ServiceSummary['state']>('served', 'noEndpoints', 'refused', 'ignored'),
-        ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
-        sort: oneOf<keyof typeof SORTS>('name', 'age', 'endpoints'),
-      },
-      handle: async (given) => {
-        const summaries = await collect(sources, given, (inspected) => {
-          const summary = serviceSummary(inspected, table.topology);
-          const { state, portKind, vips } = summary;
-          return (given.state ?? state) === state &&
-            (given.ports ?? portKind) === portKind &&
-            (given.vip === undefined || vips.includes(given.vip))
-            ? [summary]
-            : [];
-        });
-        return pageOf(summaries.sort(SORTS[given.sort ?? 'name']), given);
-      },
+      parameters: { ...LIST, vip: ADDRESS, ...SERVICE_LIST_PARAMETERS },
+      handle: (given) => listServices(sources, given),
     }),
     '/api/v1/services/{namespace}/{name}': resource({
       summary: 'One Service: objects, decisions, problems, and its objects in the kernel',
@@ -110,6 +93,31 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         return { ...pageOf(objects, given), ...rest };
       },
     }),
+    '/api/v1/changes': resource({
+      summary: 'The latest changes of the kernel, the newest first',
+      response: 'ChangeList',
+      parameters: { ...PAGE_PARAMETERS, family: FAMILY, service: SERVICE },
+      handle: (given) => {
+        const changes = sources.syncs.changes.filter(
+          ({ family, services }) =>
+            (given.family ?? family) === family &&
+            (given.service === undefined || services.includes(given.service)),
+        );
+        return pageOf(changes.map(changeView).reverse(), given);
+      },
+    }),
+    '/api/v1/series': resource({
+      summary: 'Time series of the last 15 minutes',
+      response: 'SeriesList',
+      parameters: {},
+      handle: () => sources.series.list(),
+    }),
+    '/api/v1': resource({
+      summary: 'The paths of all resources of this agent',
+      response: 'ResourceList',
+      parameters: {},
+      handle: () => ({ paths: Object.keys(resources) }),
+    }),
     ...trafficResources(sources.traffic),
     '/api/v1/openapi.json': resource({
       summary: 'This description',
@@ -121,6 +129,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       },
     }),
   };
+  return resources;
 }
 
 function policyResources(policy: PolicySources): Resources {
@@ -140,34 +149,6 @@ function policyResources(policy: PolicySources): Resources {
       },
     }),
   };
-}
-
-const SORTS = {
-  name: (a: ServiceSummary, b: ServiceSummary) =>
-    compareText(a.namespace, b.namespace) || compareText(a.name, b.name),
-  age: (a: ServiceSummary, b: ServiceSummary) => compareText(a.created ?? '', b.created ?? ''),
-  endpoints: (a: ServiceSummary, b: ServiceSummary) => b.endpoints.ready - a.endpoints.ready,
-} as const;
-
-/** Walks the Services that the parameters select, in order of their keys, and gives the event loop its turns. */
-async function collect<Item>(
-  { table }: StatusSources,
-  given: { readonly namespace: string | undefined; readonly service: string | undefined },
-  itemsOf: (inspected: InspectedService) => readonly Item[],
-): Promise<Item[]> {
-  const { namespace, service } = given;
-  const isSelected = (key: ObjectKey) =>
-    (service === undefined || key === service) &&
-    (namespace === undefined || key.startsWith(`${namespace}/`));
-  const slice = new TimeSlice();
-  const items: Item[] = [];
-  for (const key of [...table.serviceKeys].filter(isSelected).sort(compareText)) {
-    // The Service may be gone after a yield.
-    const inspected = table.inspect(key);
-    if (inspected !== undefined) items.push(...itemsOf(inspected));
-    if (slice.isOver()) await slice.yield();
-  }
-  return items;
 }
 
 function inspectedService({ table }: StatusSources, { path }: ResourceRequest): InspectedService {

@@ -4,6 +4,7 @@ import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
 import type { KernelFeature } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
+import type { SeriesRecorder } from './series.ts';
 import type { SyncActivity } from './sync-activity.ts';
 import type { Traffic } from './traffic/traffic.ts';
 import type { PolicySources } from './views/policies.ts';
@@ -40,6 +41,7 @@ export interface StatusSources {
   readonly syncs: SyncActivity;
   readonly watches: WatchActivity;
   readonly events: RecentEvents;
+  readonly series: SeriesRecorder;
   readonly traffic: Pick<Traffic, 'top' | 'flows' | 'lookup' | 'connections'>;
   /** Reads features of the kernel and of programs. */
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;

@@ -3,9 +3,7 @@ import type { IpFamily } from '../api/objects.ts';
 import type { SyncReport } from '../proxier/family-proxier.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
-
-/** Number of syncs to remember. */
-const MAX_SYNCS = 200;
+import { ChangeLog, type LoggedChange } from './change-log.ts';
 
 /** A failure or a drift, with the number of them. */
 interface Repeated {
@@ -27,8 +25,7 @@ export interface FamilyActivity {
 }
 
 /** A sync that succeeded. */
-export interface FinishedSync
-  extends Pick<SyncReport, 'family' | 'full' | 'seconds' | 'written' | 'deletedFlows'> {
+interface FinishedSync extends Pick<SyncReport, 'seconds' | 'written'> {
   /** End of the sync, in milliseconds since 1970. */
   readonly at: number;
 }
@@ -44,7 +41,8 @@ const NOTHING: FamilyActivity = {
 export class SyncActivity {
   readonly #now: () => number;
   readonly #families = new Map<IpFamily, FamilyActivity>();
-  readonly #syncs: FinishedSync[] = [];
+  readonly #log = new ChangeLog();
+  #longest = 0;
   /** Replaced, never changed, so that a reader can cache what it derives. */
   #nodeAddresses: ReadonlyMap<IpFamily, NodeAddresses> = new Map();
   /** Number of syncs that ended, successful or not. */
@@ -59,9 +57,16 @@ export class SyncActivity {
     return this.#families.get(family) ?? NOTHING;
   }
 
-  /** The last successful syncs that wrote something, the newest last. */
-  get syncs(): readonly FinishedSync[] {
-    return this.#syncs;
+  /** The latest changes of the kernel, the oldest first. */
+  get changes(): readonly LoggedChange[] {
+    return this.#log.changes;
+  }
+
+  /** Seconds of the longest sync since the last call; 0 without a sync. */
+  takeLongestSync(): number {
+    const longest = this.#longest;
+    this.#longest = 0;
+    return longest;
   }
 
   /** Number of syncs that ended since the start; unchanged while none ended. */
@@ -96,30 +101,37 @@ export class SyncActivity {
       },
       syncFailed: (family, error, attempt) => {
         observer.syncFailed(family, error, attempt);
-        this.#ended += 1;
         const message = error instanceof Error ? error.message : String(error);
+        this.#count(attempt);
+        this.#log.failed(family, message, attempt, this.#now());
         this.#set(family, { failure: this.#repeat(this.family(family).failure, message) });
       },
       driftDetected: (family, change) => {
         observer.driftDetected(family, change);
+        this.#log.drifted(family, change, this.#now());
         this.#set(family, { drift: this.#repeat(this.family(family).drift, change) });
       },
     };
   }
 
-  #synced({ family, full, seconds, written, deletedFlows }: SyncReport): void {
-    this.#ended += 1;
-    const lastSync = { at: this.#now(), family, full, seconds, written, deletedFlows };
-    const { lastFullSync } = this.family(family);
+  #synced(report: SyncReport): void {
+    const { family, full, seconds, written } = report;
+    const at = this.#now();
+    const lastSync = { at, seconds, written };
+    const { lastFullSync, waitingSince } = this.family(family);
+    this.#count(report);
+    this.#log.synced(report, waitingSince, at);
     this.#set(family, {
       lastSync,
       lastFullSync: full ? lastSync : lastFullSync,
       waitingSince: undefined,
       failure: undefined,
     });
-    if (written === 0 && deletedFlows === 0) return;
-    this.#syncs.push(lastSync);
-    if (this.#syncs.length > MAX_SYNCS) this.#syncs.shift();
+  }
+
+  #count({ seconds }: Pick<SyncReport, 'seconds'>): void {
+    this.#ended += 1;
+    this.#longest = Math.max(this.#longest, seconds);
   }
 
   #repeat(before: Repeated | undefined, message: string): Repeated {

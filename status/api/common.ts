@@ -38,3 +38,9 @@ export interface Problem {
   readonly object: string | null;
   readonly family: IpFamily | null;
 }
+
+/** `GET /api/v1` */
+export interface ResourceList {
+  /** Such as `/api/v1/services/{namespace}/{name}`. */
+  readonly paths: readonly string[];
+}

@@ -2,6 +2,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
 import { asError } from '../../api/errors.ts';
 import type { ErrorBody } from '../api/common.ts';
+import { File, type FileAnswer } from './file.ts';
 import { refuse, SECURITY_HEADERS } from './guard.ts';
 import { BadParameter, type Parsers, readParameters, type Values } from './parameters.ts';
 import { type RequestBudget, TooManyRequests } from './request-budget.ts';
@@ -30,12 +31,6 @@ export class Unanswerable extends Error {
   }
 }
 
-/** A file of the page. */
-export interface FileBody {
-  readonly type: string;
-  readonly content: Buffer;
-}
-
 /** A resource of the API. */
 export interface Resource {
   /** What the resource is, for the OpenAPI document. */
@@ -59,14 +54,6 @@ export function resource<P extends Parsers>({
     ...definition,
     answer: (query, request) => handle(readParameters(query, definition.parameters), request),
   };
-}
-
-/** Marks the answer of a `Resource` as a file. */
-export class File {
-  readonly body: FileBody;
-  constructor(body: FileBody) {
-    this.body = body;
-  }
 }
 
 /** Resources by path. A part in braces, such as `{name}`, is variable. */
@@ -137,7 +124,7 @@ async function answer(
     if (Symbol.asyncIterator in body) {
       return await sendLines(response, body as AsyncIterable<object>, gone.signal);
     }
-    if (body instanceof File) return send(response, 200, body.body.type, body.body.content);
+    if (body instanceof File) return sendFile(response, await body.answer(request.headers));
     return sendJson(response, 200, body);
   }
   throw new NotFound('no such resource; GET /api/v1/openapi.json describes all');
@@ -168,6 +155,11 @@ async function sendLines(
     });
   }
   response.end();
+}
+
+function sendFile(response: ServerResponse, { status, headers, content }: FileAnswer): void {
+  response.writeHead(status, { ...SECURITY_HEADERS, ...headers });
+  response.end(response.req.method === 'HEAD' ? undefined : content);
 }
 
 function sendError(

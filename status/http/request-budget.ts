@@ -5,8 +5,8 @@ import type { Timers } from '../../sync/timers.ts';
 const SHARE = 0.1;
 /** Milliseconds of unused time to keep for a burst, such as the first load of the page. */
 const MAX_CREDIT = 300;
-/** Most milliseconds to charge for one request: waiting for the kernel is not work of this process. */
-const MAX_CHARGE = 100;
+/** Most milliseconds that requests can owe: waiting for the kernel is not work of this process. */
+const MAX_DEBT = 100;
 /** Requests that may wait. */
 const MAX_WAITING = 100;
 
@@ -46,11 +46,10 @@ export class RequestBudget {
       this.#waiting.push(resolve);
       this.#startNext();
     });
-    const started = this.#timers.now();
     try {
       return await request();
     } finally {
-      this.#credit = this.#refilled() - Math.min(this.#timers.now() - started, MAX_CHARGE);
+      this.#updateCredit();
       this.#running -= 1;
       this.#startNext();
     }
@@ -58,7 +57,7 @@ export class RequestBudget {
 
   #startNext(): void {
     if (this.#waiting.length === 0 || this.#running >= MAX_RUNNING) return;
-    const wait = Math.ceil(-this.#refilled() / SHARE);
+    const wait = Math.ceil(-this.#updateCredit() / SHARE);
     if (wait <= 0) {
       this.#running += 1;
       this.#waiting.shift()?.();
@@ -71,9 +70,13 @@ export class RequestBudget {
     }, wait);
   }
 
-  #refilled(): number {
+  /** Credit grows by the share of the time, and shrinks while a request runs. */
+  #updateCredit(): number {
     const now = this.#timers.now();
-    this.#credit = Math.min(this.#credit + (now - this.#creditAt) * SHARE, MAX_CREDIT);
+    const elapsed = now - this.#creditAt;
+    const used = this.#running > 0 ? elapsed : 0;
+    const credit = this.#credit + elapsed * SHARE - used;
+    this.#credit = Math.min(Math.max(credit, -MAX_DEBT), MAX_CREDIT);
     this.#creditAt = now;
     return this.#credit;
   }

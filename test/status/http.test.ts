@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer, request as httpRequest, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { File } from '../../status/http/file.ts';
 import { refuse } from '../../status/http/guard.ts';
-import { File, NotFound, resource, statusHandler } from '../../status/http/handler.ts';
+import { NotFound, resource, statusHandler } from '../../status/http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import {
   BadParameter,

@@ -5,10 +5,13 @@ import { NO_EVENTS } from '../../events/recorder.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { openApiText } from '../../scripts/openapi.ts';
+import type { ChangeList } from '../../status/api/activity.ts';
+import type { ResourceList } from '../../status/api/common.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
 import type { ServiceDetail, ServiceList } from '../../status/api/services.ts';
 import { RecentEvents } from '../../status/recent-events.ts';
 import { statusResources } from '../../status/resources.ts';
+import { SeriesRecorder } from '../../status/series.ts';
 import type { StatusSources } from '../../status/sources.ts';
 import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
@@ -80,6 +83,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
+    series: new SeriesRecorder(),
     policy: undefined,
     ...fields,
   };
@@ -108,6 +112,7 @@ const report = (family: 'IPv4' | 'IPv6', full = true) => ({
   healthChanges: [],
   localhostNodePorts: [],
   triggerTimes: [],
+  services: new Set<string>(),
 });
 
 describe('resources: the status API', () => {
@@ -160,6 +165,15 @@ describe('resources: the status API', () => {
     ['vip=fd00:0::11', ['media']],
     ['service=default/web', ['web']],
     ['sort=endpoints&limit=2', ['media', 'web']],
+    ['sort=problems&limit=2', ['refused', 'empty']],
+    ['sort=problems&order=descending&limit=1', ['other']],
+    ['order=descending&limit=2', ['other', 'web']],
+    ['offset=1&limit=2', ['media', 'refused']],
+    ['offset=1&limit=2&state=served', ['web']],
+    ['offset=9', []],
+    ['search=+MEDIA+', ['media']],
+    ['search=10.96.0.1', ['empty', 'media', 'web']],
+    ['search=30080', ['web']],
   ] as const) {
     it(`selects Services: ${query}`, async () => {
       const { items } = await get<ServiceList>('/api/v1/services', query);
@@ -174,11 +188,41 @@ describe('resources: the status API', () => {
     ['namespace=a/b', /parameter namespace: must be a namespace/],
     ['service=web', /parameter service: must be namespace\/name/],
     ['vip=10.0.0.256', /parameter vip: must be an IP address/],
+    [`search=${'a'.repeat(101)}`, /parameter search: must be text of at most 100 characters/],
+    ['offset=-1', /parameter offset: must be a number from 0/],
+    ['sort=x', /parameter sort: must be one of name, problems/],
   ] as const) {
     it(`refuses ${query}`, async () => {
       await assert.rejects(() => get('/api/v1/services', query), message);
     });
   }
+
+  it('lists the resources of this agent', async () => {
+    const { paths } = await get<ResourceList>('/api/v1');
+    assert.deepEqual(paths, Object.keys(resources));
+  });
+
+  it('lists changes of the kernel, the newest first, of all or of one Service', async () => {
+    const { sources, get } = statusOf(filledTable());
+    const observer = sources.syncs.observing(observerOf());
+    observer.queued('IPv4');
+    observer.synced({ ...report('IPv4'), services: new Set(['default/web']) });
+    observer.synced(report('IPv6'));
+    observer.driftDetected('IPv4', 'table deleted');
+    observer.syncFailed('IPv4', new Error('no memory'), { full: true, seconds: 1 });
+    const list = await get<ChangeList>('/api/v1/changes');
+    validate('ChangeList', list);
+    assert.deepEqual(
+      list.items.map(({ kind, family, message }) => `${kind} ${family} ${message}`.trim()),
+      ['failure IPv4 no memory', 'external IPv4 table deleted', 'sync IPv6', 'sync IPv4'],
+    );
+    const { items } = await get<ChangeList>('/api/v1/changes', 'service=default/web');
+    assert.deepEqual(
+      items.map(({ queuedSeconds }) => queuedSeconds),
+      [0],
+    );
+    assert.equal((await get<ChangeList>('/api/v1/changes', 'family=IPv6')).total, 1);
+  });
 
   it('says why a Service does not answer', async () => {
     const reasons = async (name: string) =>
@@ -267,7 +311,7 @@ describe('resources: state of the node', () => {
       observer.synced(report('IPv4', false));
       recorder.warning(regarding, 'Refused', String(index));
     }
-    assert.equal(syncs.syncs.length, 200);
+    assert.equal(syncs.changes.length, 500);
     const recorded = events.of(regarding);
     assert.equal(recorded.length, 500);
     assert.equal(recorded[0]?.message, '999');
