@@ -17,6 +17,7 @@ const COMMAND_FLAGS = [
   '--state',
   '--vip',
   '--expect-text',
+  '--live',
   '--netns',
   '--seed',
 ];
