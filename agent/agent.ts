@@ -65,7 +65,7 @@ export async function runAgent(
   monitor.waitForLoad(served.promise);
   const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
   let backends: readonly Backend[] = [];
-  const status = startStatus(context, {
+  const status = await startStatus(context, {
     kinds: sourceResources(context).map(({ kind }) => kind),
     missingInputs: startup.missingInputs,
     backends: () => backends,

@@ -76,7 +76,10 @@ async function connections(
   const problem = problemOf(inspected);
   try {
     const found = await traffic.connections(inspected.service.key, MAX_CONNECTIONS);
-    const stale = found.entries.filter((entry) => entry.stale);
+    // A TCP connection that ends by itself is no problem.
+    const stale = found.entries.filter(
+      ({ stale, state }) => stale && (state === null || state === 'ESTABLISHED'),
+    );
     const [first] = stale;
     if (first === undefined) return { connections: found, problems: [] };
     const message = `${stale.length} connections lead to an endpoint that does not serve the Service any longer; the first is ${first.protocol} from ${socketAddress(first.source, first.sourcePort)} to ${socketAddress(first.endpoint, first.endpointPort)}`;

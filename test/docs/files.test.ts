@@ -18,6 +18,7 @@ const COMMAND_FLAGS = [
   '--vip',
   '--expect-text',
   '--live',
+  '--ip-family',
   '--netns',
   '--seed',
 ];

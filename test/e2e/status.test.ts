@@ -168,6 +168,22 @@ describe('status API of an agent', () => {
       holder?.close();
     });
 
+    it('leaves the socket to another agent that uses it', async () => {
+      await agent.stop();
+      const used = join(directory, 'used.sock');
+      const other = createServer((connection) => connection.destroy());
+      other.listen(used);
+      await once(other, 'listening');
+      const rest = flags().filter((flag) => !flag.startsWith('--status-socket='));
+      await agent.start([...rest, `--status-socket=${used}`]);
+      const [warning] = agent.logged('cannot listen; retrying');
+      assert.match(JSON.stringify(warning?.err), /EADDRINUSE/);
+      assert.ok(existsSync(used));
+      other.close();
+      await once(other, 'close');
+      await waitFor('the log line', () => agent.logged('listening again').length > 0, 30_000);
+    });
+
     it('serves Services, warns, and listens once it can', async () => {
       await agent.stop();
       const blocked = join(directory, 'blocked');

@@ -362,7 +362,9 @@ describe('policy: the kubernetes source for network policy', () => {
         '- CIDRGroup a',
         '+ CIDRGroup a',
       ]);
-      assert.deepEqual(absent(), ['CIDRGroup: CRD is no longer installed; removed its objects']);
+      assert.deepEqual(absent(), [
+        'CIDRGroup: API server no longer serves this kind; its objects are no longer used',
+      ]);
     });
 
     it('restarts the count of 404 responses after another failure', async () => {
