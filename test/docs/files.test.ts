@@ -19,6 +19,7 @@ const COMMAND_FLAGS = [
   '--expect-text',
   '--netns',
   '--seed',
+  '--live',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [
