@@ -21,6 +21,7 @@ const COMMAND_FLAGS = [
   '--ip-family',
   '--netns',
   '--seed',
+  '--live',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [
