@@ -1,20 +1,25 @@
-/** `portwide get`: tables of Services, endpoints and Routes as this node serves them. */
+/** `portwide get`: tables of Services, endpoints and Routes as this node serves them, and of policies. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Page } from '../status/api/common.ts';
+import type { PolicySummary } from '../status/api/policies.ts';
 import type { EndpointStatus, RouteStatus, ServiceSummary } from '../status/api/services.ts';
+import type { Query } from '../status/client.ts';
 import { ApiError } from '../status/client-errors.ts';
 import { documentText } from '../status/print/documents.ts';
 import {
   LISTED_ENDPOINT_COLUMNS,
   LISTED_ROUTE_COLUMNS,
+  POLICY_COLUMNS,
   SERVICE_COLUMNS,
 } from '../status/print/lists.ts';
 import { WatchedRows } from '../status/print/row-changes.ts';
 import { type Column, sortNames, sortRows, Table } from '../status/print/table.ts';
+import { sampleNotes, TRAFFIC_COLUMNS } from '../status/print/traffic.ts';
 import {
   addStatusCommand,
   EXIT,
   exitHelp,
+  readRates,
   type Session,
   type StatusCommandOptions,
   serviceName,
@@ -25,47 +30,54 @@ import {
 } from './status-command.ts';
 
 /** Options that become parameters of the API under the same name. */
-const FILTERS = {
-  state: new Option('--state <state>', 'only Services in this state').choices([
-    ...['served', 'noEndpoints', 'refused', 'ignored'],
-  ]),
-  ports: new Option(
-    '--ports <kind>',
-    'only Services with all ports, ranges, or listed ports',
-  ).choices(['all', 'ranges', 'ports']),
-  vip: new Option('--vip <address>', 'only objects with this VIP'),
-  address: new Option('--address <address>', 'only endpoints with this address'),
-  family: new Option('--family <family>', 'only this IP family').choices(['IPv4', 'IPv6']),
-} as const;
-type Filter = keyof typeof FILTERS;
+const VIP = new Option('--vip <address>', 'only objects with this VIP');
+const FAMILY = new Option('--family <family>', 'only this IP family').choices(['IPv4', 'IPv6']);
+const ADDRESS = new Option('--address <address>', 'only endpoints with this address');
+const PORTS = new Option(
+  '--ports <kind>',
+  'only Services with all ports, ranges, or listed ports',
+).choices(['all', 'ranges', 'ports']);
+const SERVICE_STATE = new Option('--state <state>', 'only Services in this state').choices([
+  ...['served', 'noEndpoints', 'refused', 'ignored'],
+]);
+const POLICY_STATE = new Option('--state <state>', 'only policies in this state').choices([
+  ...['ok', 'faulty'],
+]);
 
 /** A kind of object that `get` lists. */
 interface Listed<Row> {
   /** Plural, as in the path of the resource. */
-  readonly plural: 'services' | 'endpoints' | 'routes';
+  readonly plural: 'services' | 'endpoints' | 'routes' | 'policies';
   readonly aliases: readonly string[];
   readonly description: string;
   readonly columns: readonly Column<Row>[];
-  readonly filters: readonly Filter[];
-  /** `namespace/name` of the Service. */
-  readonly service: (row: Row) => string;
+  /** Columns that `--traffic` adds; undefined for objects that have none. */
+  readonly trafficColumns?: readonly Column<Row>[];
+  readonly filters: readonly Option[];
+  /** What a row is. Otherwise rows belong to a Service. */
+  readonly object?: 'Service' | 'policy';
+  /** `namespace/name` of the object, or of the Service that the row belongs to. */
+  readonly owner: (row: Row) => string;
   /** Tells rows apart. */
   readonly key: (row: Row) => string;
   /** Name for `-o name`; only Services have one. */
   readonly name?: (row: Row) => string;
 }
 
-const serviceOf = ({ namespace, name }: ServiceSummary) => `${namespace}/${name}`;
+const keyOf = ({ namespace, name }: { readonly namespace: string; readonly name: string }) =>
+  `${namespace}/${name}`;
 
 const SERVICES: Listed<ServiceSummary> = {
   plural: 'services',
   aliases: ['svc', 'service'],
   description: 'Services: VIPs, ports, state, and endpoints (READY: of all; LOCAL: on this node)',
   columns: SERVICE_COLUMNS,
-  filters: ['state', 'ports', 'vip'],
-  service: serviceOf,
-  key: serviceOf,
-  name: (row) => `service/${serviceOf(row)}`,
+  trafficColumns: TRAFFIC_COLUMNS,
+  filters: [SERVICE_STATE, PORTS, VIP],
+  object: 'Service',
+  owner: keyOf,
+  key: keyOf,
+  name: (row) => `service/${keyOf(row)}`,
 };
 
 const ENDPOINTS: Listed<EndpointStatus> = {
@@ -73,8 +85,9 @@ const ENDPOINTS: Listed<EndpointStatus> = {
   aliases: ['ep', 'endpoint'],
   description: 'endpoints: whether this node sends clients to them, and why',
   columns: LISTED_ENDPOINT_COLUMNS,
-  filters: ['address', 'family'],
-  service: ({ service }) => service,
+  trafficColumns: TRAFFIC_COLUMNS,
+  filters: [ADDRESS, FAMILY],
+  owner: ({ service }) => service,
   key: ({ service, portName, family, address, port }) =>
     [service, portName, family, address, port].join(' '),
 };
@@ -85,17 +98,30 @@ const ROUTES: Listed<RouteStatus> = {
   description:
     'VIPs and node ports: endpoints for clients outside, and what happens to packets without one',
   columns: LISTED_ROUTE_COLUMNS,
-  filters: ['vip', 'family'],
-  service: ({ service }) => service,
+  filters: [VIP, FAMILY],
+  owner: ({ service }) => service,
   key: ({ service, portName, family, kind, vip, ports }) =>
     [service, portName, family, kind, vip, ports].join(' '),
 };
 
-interface GetOptions extends StatusCommandOptions, Partial<Readonly<Record<Filter, string>>> {
+const POLICIES: Listed<PolicySummary> = {
+  plural: 'policies',
+  aliases: ['netpol', 'policy'],
+  description:
+    'network policies in order of evaluation (INGRESS, EGRESS: rules; PODS: on this node)',
+  columns: POLICY_COLUMNS,
+  filters: [POLICY_STATE],
+  object: 'policy',
+  owner: keyOf,
+  key: (row) => `${row.kind} ${keyOf(row)}`,
+};
+
+interface GetOptions extends StatusCommandOptions {
   readonly namespace?: string;
   readonly output?: 'wide' | 'json' | 'yaml' | 'name';
   readonly headers: boolean;
   readonly sortBy?: string;
+  readonly traffic?: true;
   readonly watch?: true;
 }
 
@@ -104,14 +130,21 @@ export function addGetCommand(program: Command): void {
   addList(get, SERVICES);
   addList(get, ENDPOINTS);
   addList(get, ROUTES);
+  addList(get, POLICIES);
 }
 
 function addList<Row extends object>(get: Command, listed: Listed<Row>): void {
-  const { plural, aliases, columns, filters, description } = listed;
+  const { plural, aliases, trafficColumns = [], filters, description, object = 'Service' } = listed;
+  const columns = [...listed.columns, ...trafficColumns];
   const formats = ['wide', 'json', 'yaml', ...(listed.name === undefined ? [] : ['name'])];
   const command = addStatusCommand(get, plural, description)
     .aliases([...aliases])
-    .argument('[service]', 'NAME, NAMESPACE/NAME, or service/NAMESPACE/NAME of a Service')
+    .argument(
+      object === 'Service' ? '[service]' : '[name]',
+      object === 'Service'
+        ? 'NAME, NAMESPACE/NAME, or service/NAMESPACE/NAME of a Service'
+        : 'NAME or NAMESPACE/NAME',
+    )
     .option('-n, --namespace <name>', 'namespace (default: all)')
     .option('-A, --all-namespaces', 'all namespaces, the default')
     .addOption(new Option('-o, --output <format>', 'output format').choices(formats))
@@ -122,21 +155,39 @@ function addList<Row extends object>(get: Command, listed: Listed<Row>): void {
         `${sortNames(columns).join(', ')}; with a leading - in reverse`,
       ).argParser(sortColumn(columns)),
     );
-  for (const filter of filters) command.addOption(FILTERS[filter]);
+  for (const filter of filters) command.addOption(filter);
+  if (trafficColumns.length > 0) {
+    command.option('--traffic', 'also connections and rates; takes a second to measure them');
+  }
   command
     .addOption(watchOption('rows that change'))
     .addOption(statusSocketOption())
-    .addHelpText('after', exitHelp('listed', 'no such Service'))
-    .action((service: string | undefined, options: GetOptions & { allNamespaces?: true }) =>
+    .addHelpText('after', exitHelp('listed', `no such ${object}`))
+    .action((given: string | undefined, options: GetOptions & { allNamespaces?: true }) =>
       withAgent(options, async (session) => {
         const namespace = options.allNamespaces ? undefined : options.namespace;
-        await list(listed, service, { ...options, namespace }, session);
+        const query = Object.fromEntries(
+          filters.map((filter) => {
+            const name = filter.attributeName();
+            return [name, command.getOptionValue(name) as string | undefined];
+          }),
+        );
+        // A column of traffic is only there to sort by if it is measured.
+        const sorted = options.sortBy?.replace(/^-/, '');
+        const isTraffic = sorted !== undefined && sortNames(trafficColumns).includes(sorted);
+        const traffic = options.traffic ?? isTraffic;
+        await list(listed, given, { ...options, namespace, query, traffic }, session);
         return EXIT.ok;
       }),
     );
 }
 
-type ListOptions = Omit<GetOptions, 'namespace'> & { readonly namespace: string | undefined };
+interface ListOptions extends Omit<GetOptions, 'namespace' | 'traffic'> {
+  readonly namespace: string | undefined;
+  /** Values of the filters. */
+  readonly query: Query;
+  readonly traffic: boolean;
+}
 
 async function list<Row extends object>(
   listed: Listed<Row>,
@@ -144,16 +195,22 @@ async function list<Row extends object>(
   options: ListOptions,
   session: Session,
 ): Promise<void> {
-  const { namespace } = options;
-  const wanted = given === undefined ? { namespace } : serviceName(given, namespace);
+  const { namespace, traffic } = options;
+  const { object, trafficColumns = [] } = listed;
+  const wanted = given === undefined ? { namespace } : serviceName(given, namespace, object);
   const read = () => readList(listed, wanted, options, session);
+  if (traffic) {
+    // One row, because only the sample matters: lists may be long.
+    const { sample } = await readRates(session, { limit: 1 });
+    for (const line of sampleNotes(sample)) session.note(`portwide: ${line}`);
+  }
   const first = await read();
+  const columns = traffic ? [...listed.columns, ...trafficColumns] : listed.columns;
   const rows =
-    options.sortBy === undefined
-      ? first.items
-      : sortRows(listed.columns, first.items, options.sortBy);
-  const isOne = listed === (SERVICES as unknown) && given !== undefined && rows.length === 1;
-  const printer = rowPrinter(listed, wanted.namespace !== undefined, options, session);
+    options.sortBy === undefined ? first.items : sortRows(columns, first.items, options.sortBy);
+  const isOne = object !== undefined && given !== undefined && rows.length === 1;
+  const isOneNamespace = wanted.namespace !== undefined;
+  const printer = rowPrinter({ ...listed, columns }, isOneNamespace, options, session);
   if (rows.length === 0 && options.watch === undefined && !isDocument(options.output)) {
     session.note(`No ${listed.plural} found.`);
   } else if (isDocument(options.output) && !isOne && options.watch === undefined) {
@@ -176,25 +233,34 @@ interface Wanted {
 }
 
 async function readList<Row>(
-  { plural, filters, service }: Listed<Row>,
+  { plural, owner, object }: Listed<Row>,
   { namespace, name }: Wanted,
-  options: ListOptions,
+  { query, traffic }: ListOptions,
   { client }: Session,
 ): Promise<Page<Row>> {
   const exact = namespace === undefined || name === undefined ? undefined : `${namespace}/${name}`;
-  const page = await client.list<Page<Row>>(`/api/v1/${plural}`, {
-    ...(exact === undefined ? { namespace } : { service: exact }),
-    ...Object.fromEntries(filters.map((filter) => [filter, options[filter]])),
-  });
+  const page = await client
+    .list<Page<Row>>(`/api/v1/${plural}`, {
+      ...(exact === undefined || object === 'policy' ? { namespace } : { service: exact }),
+      ...query,
+      traffic: traffic ? 'true' : undefined,
+    })
+    .catch((error: unknown) => {
+      if (object !== 'policy' || !(error instanceof ApiError) || error.code !== 404) throw error;
+      throw notFound('this agent enforces no network policy: it runs without --network-policy');
+    });
   // The API has no filter for a name in all namespaces.
   const items =
-    name === undefined ? page.items : page.items.filter((row) => service(row).endsWith(`/${name}`));
-  const isFiltered = filters.some((filter) => options[filter] !== undefined);
-  if (items.length > 0 || name === undefined || plural !== 'services' || isFiltered) {
+    name === undefined ? page.items : page.items.filter((row) => owner(row).endsWith(`/${name}`));
+  const isFiltered = Object.values(query).some((value) => value !== undefined);
+  if (items.length > 0 || name === undefined || object === undefined || isFiltered) {
     return { ...page, items, total: items.length };
   }
-  const message = `this agent knows no Service ${JSON.stringify(exact ?? name)}`;
-  throw new ApiError({ code: 404, message, parameter: null });
+  throw notFound(`this agent knows no ${object} ${JSON.stringify(exact ?? name)}`);
+}
+
+function notFound(message: string): ApiError {
+  return new ApiError({ code: 404, message, parameter: null });
 }
 
 /** Parses `--sort-by`: a column, `-` before it reverses. The parser throws InvalidArgumentError. */

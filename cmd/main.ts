@@ -11,6 +11,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Add>>> = {
   get: async () => (await import('./get.ts')).addGetCommand,
   describe: async () => (await import('./describe.ts')).addDescribeCommand,
   diff: async () => (await import('./diff.ts')).addDiffCommand,
+  top: async () => (await import('./top.ts')).addTopCommand,
+  flows: async () => (await import('./flows.ts')).addFlowsCommand,
   render: async () => (await import('./render.ts')).addRenderCommand,
   validate: async () => (await import('./validate.ts')).addValidateCommand,
   env: async () => (await import('./env.ts')).addEnvCommand,

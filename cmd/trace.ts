@@ -1,7 +1,6 @@
 /** `portwide trace`: the path of a connection, computed by the agent and as the kernel reports it. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { PROTOCOLS, type Protocol } from '../api/objects.ts';
-import { isPort } from '../api/ports.ts';
+import type { Protocol } from '../api/objects.ts';
 import type { LiveTraceLine, LiveTraceSummary, TraceAnswer } from '../status/api/trace.ts';
 import { type DocumentFormat, documentText } from '../status/print/documents.ts';
 import { liveLineText, traceAnswerText } from '../status/print/trace.ts';
@@ -9,6 +8,9 @@ import {
   addStatusCommand,
   EXIT,
   exitHelp,
+  PROTOCOL_NAMES,
+  portNumber,
+  protocolName,
   type Session,
   type StatusCommandOptions,
   statusSocketOption,
@@ -40,14 +42,14 @@ export function addTraceCommand(program: Command): void {
     .argument('<to>', 'IP address, or namespace/name of a Service or pod')
     .addOption(
       new Option('--port <port>', 'destination port; a Service with one port needs none').argParser(
-        destinationPort,
+        portNumber,
       ),
     )
     .addOption(
       new Option(
         '--proto <protocol>',
-        `${PROTOCOLS.join(', ').toLowerCase()} (default: tcp, or that of a Service with one port)`,
-      ).argParser(protocol),
+        `${PROTOCOL_NAMES} (default: tcp, or that of a Service with one port)`,
+      ).argParser(protocolName),
     )
     .option('--live', "also show the kernel's own trace of matching packets")
     .addOption(
@@ -112,22 +114,8 @@ function exitStatus(
 }
 
 /** @throws InvalidArgumentError */
-function destinationPort(text: string): number {
-  const port = /^\d{1,5}$/.test(text) ? Number(text) : 0;
-  if (isPort(port)) return port;
-  throw new InvalidArgumentError('Use a port from 1 to 65535.');
-}
-
-/** @throws InvalidArgumentError */
 function seconds(text: string): number {
   const value = /^\d{1,2}$/.test(text) ? Number(text) : 0;
   if (value >= 1 && value <= 30) return value;
   throw new InvalidArgumentError('Use a number from 1 to 30.');
-}
-
-/** @throws InvalidArgumentError */
-function protocol(text: string): Protocol {
-  const found = PROTOCOLS.find((each) => each === text.toUpperCase());
-  if (found !== undefined) return found;
-  throw new InvalidArgumentError(`Use one of ${PROTOCOLS.join(', ').toLowerCase()}.`);
 }

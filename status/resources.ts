@@ -1,11 +1,14 @@
 /** The resources of the status API, version 1, by path. */
 
 import { readFile } from 'node:fs/promises';
-import { canonicalAddress } from '../api/addresses.ts';
+import { canonicalAddress, socketAddress } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
+import type { Page } from './api/common.ts';
 import type { PolicySummary } from './api/policies.ts';
+import type { EndpointStatus, ServiceSummary } from './api/services.ts';
+import type { TrafficRates } from './api/traffic.ts';
 import { File } from './http/file.ts';
 import { NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
@@ -16,6 +19,7 @@ import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.t
 import { type StatusSources, serviceKeyOf } from './sources.ts';
 import { traceResources } from './trace/resources.ts';
 import { trafficResources } from './traffic/resources.ts';
+import type { TrafficLookup } from './traffic/traffic.ts';
 import { changeView } from './views/activity.ts';
 import { nodeStatus } from './views/node-status.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
@@ -28,6 +32,8 @@ const SERVICE = parsed('namespace/name of a Service', (text) => {
   return rest.length === 0 && isDnsLabel(namespace) && isDnsSubdomain(name) ? text : undefined;
 });
 const FAMILY = oneOf<IpFamily>(...IP_FAMILIES);
+/** Without this parameter nothing reads conntrack. */
+const TRAFFIC = oneOf('true');
 const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 
 /** @param now milliseconds since 1970. */
@@ -44,8 +50,11 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     '/api/v1/services': resource({
       summary: 'Services',
       response: 'ServiceList',
-      parameters: { ...LIST, vip: ADDRESS, ...SERVICE_LIST_PARAMETERS },
-      handle: (given) => listServices(sources, given),
+      parameters: { ...LIST, vip: ADDRESS, ...SERVICE_LIST_PARAMETERS, traffic: TRAFFIC },
+      handle: async (given) => {
+        const page = await listServices(sources, given);
+        return given.traffic === undefined ? page : withTraffic(page, sources, ratesOfService);
+      },
     }),
     '/api/v1/services/{namespace}/{name}': resource({
       summary: 'One Service: objects, decisions, problems, and its objects in the kernel',
@@ -56,7 +65,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     '/api/v1/endpoints': resource({
       summary: 'Endpoints, and why this node uses each or not',
       response: 'EndpointList',
-      parameters: { ...LIST, address: ADDRESS, family: FAMILY },
+      parameters: { ...LIST, address: ADDRESS, family: FAMILY, traffic: TRAFFIC },
       handle: async (given) => {
         const endpoints = await collect(sources, given, (inspected) =>
           serviceEndpoints(inspected, table.topology).filter(
@@ -64,7 +73,9 @@ export function statusResources(sources: StatusSources, now: () => number = Date
               (given.address ?? address) === address && (given.family ?? family) === family,
           ),
         );
-        return pageOf(endpoints, given);
+        const page = pageOf(endpoints, given);
+        if (given.traffic === undefined) return page;
+        return withTraffic(page, sources, ratesOfEndpoint);
       },
     }),
     '/api/v1/routes': resource({
@@ -130,6 +141,24 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     }),
   };
   return resources;
+}
+
+type RatesOf<Row> = (row: Row, lookup: TrafficLookup) => TrafficRates;
+
+const ratesOfService: RatesOf<ServiceSummary> = ({ namespace, name }, lookup) =>
+  lookup.service(serviceKeyOf(namespace, name));
+
+const ratesOfEndpoint: RatesOf<EndpointStatus> = ({ service, address, port }, lookup) =>
+  lookup.endpoint(service, socketAddress(address, port ?? undefined));
+
+/** Fills `traffic` of the rows of one page. @throws NetlinkError if conntrack cannot be read. */
+async function withTraffic<Row extends object>(
+  page: Page<Row>,
+  { traffic }: StatusSources,
+  ratesOf: RatesOf<Row>,
+): Promise<Page<Row>> {
+  const lookup = await traffic.lookup();
+  return { ...page, items: page.items.map((row) => ({ ...row, traffic: ratesOf(row, lookup) })) };
 }
 
 function policyResources(policy: PolicySources): Resources {

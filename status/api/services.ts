@@ -43,7 +43,7 @@ export interface ServiceSummary {
   readonly externalTrafficPolicy: 'Cluster' | 'Local';
   /** Creation time; null if the manifest has none. */
   readonly created: Time | null;
-  /** Present with parameter `traffic`. */
+  /** Present with parameter `traffic`; rates as in `GET /api/v1/top`. */
   readonly traffic?: TrafficRates;
 }
 

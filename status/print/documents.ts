@@ -13,6 +13,11 @@ export async function documentText(value: object, format: DocumentFormat): Promi
   return yamlText(value, escaped);
 }
 
+/** Formats an object as one line of JSON in printable ASCII, for a stream. */
+export function jsonLine(value: object): string {
+  return `${escaped(JSON.stringify(value))}\n`;
+}
+
 function escaped(text: string): string {
   return text.replaceAll(
     /[^\x20-\x7e\n]/g,

@@ -1,6 +1,7 @@
-/** Tables of Services, endpoints and Routes. Pure. */
+/** Tables of Services, endpoints, Routes and policies. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
 import type { EndpointDecision } from '../../endpoints/explain.ts';
+import type { PolicySummary } from '../api/policies.ts';
 import type { EndpointStatus, RouteStatus, ServiceSummary } from '../api/services.ts';
 import type { Column } from './table.ts';
 import { age, humanDuration, listText, NONE, shortList } from './units.ts';
@@ -107,8 +108,44 @@ export const ROUTE_COLUMNS: readonly Column<RouteStatus>[] = [
 
 export const LISTED_ROUTE_COLUMNS = ofServices(ROUTE_COLUMNS);
 
+/** Network policies in order of evaluation. A direction without a number is not restricted by the policy. */
+export const POLICY_COLUMNS: readonly Column<PolicySummary>[] = [
+  { header: 'NAMESPACE', cell: ({ namespace }) => namespace || NONE, ofAllNamespaces: true },
+  { header: 'NAME', cell: ({ name }) => name },
+  { header: 'KIND', cell: ({ kind }) => kind },
+  { header: 'TIER', cell: ({ tier }) => tier, wide: true },
+  {
+    header: 'PRIORITY',
+    cell: ({ priority }) => `${priority}`,
+    sortKey: ({ priority }) => priority,
+    wide: true,
+  },
+  { header: 'INGRESS', ...rules(({ ingressRules }) => ingressRules) },
+  { header: 'EGRESS', ...rules(({ egressRules }) => egressRules) },
+  {
+    header: 'PODS',
+    cell: ({ localPods }) => `${localPods}`,
+    sortKey: ({ localPods }) => localPods,
+  },
+  { header: 'STATE', cell: ({ state }) => state, isState: true, deleted: DELETED },
+  {
+    header: 'FAULTS',
+    cell: ({ faults }) =>
+      faults.length === 0
+        ? NONE
+        : faults.map(({ field, reason }) => `${field}: ${reason}`).join('; '),
+  },
+];
+
+function rules(count: (row: PolicySummary) => number | null) {
+  return {
+    cell: (row: PolicySummary) => `${count(row) ?? NONE}`,
+    sortKey: (row: PolicySummary) => count(row) ?? -1,
+  };
+}
+
 /** Adds columns for the Service of each row. */
-function ofServices<Row extends { readonly service: string }>(
+export function ofServices<Row extends { readonly service: string }>(
   columns: readonly Column<Row>[],
 ): readonly Column<Row>[] {
   const part = (row: Row, index: 0 | 1) => row.service.split('/')[index] ?? '';

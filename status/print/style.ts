@@ -13,9 +13,10 @@ const COLOURS: ReadonlyMap<string, number> = new Map([
   ...['starting', 'noEndpoints', 'terminating', 'notReady', 'no', 'unexpected', 'Warning'].map(
     (word) => [word, YELLOW] as const,
   ),
-  ...['degraded', 'refused', 'missing', 'changed', 'unreachable', 'deleted'].map(
+  ...['degraded', 'refused', 'missing', 'changed', 'unreachable', 'deleted', 'faulty'].map(
     (word) => [word, RED] as const,
   ),
+  ...['rejected', 'dropped', 'denied'].map((word) => [word, RED] as const),
 ]);
 
 /** No colours. */

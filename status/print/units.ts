@@ -3,7 +3,7 @@ import type { Time } from '../api/common.ts';
 
 /** What kubectl prints for an empty value. */
 export const NONE = '<none>';
-const UNKNOWN = '<unknown>';
+export const UNKNOWN = '<unknown>';
 
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
@@ -56,6 +56,29 @@ export function ago(time: Time | null, now: number): string {
 export function shortDuration(seconds: number | null): string {
   if (seconds === null) return NONE;
   return seconds < 1 ? `${Math.round(seconds * 1000)}ms` : `${seconds.toFixed(1)}s`;
+}
+
+/** A count or a rate with at most three digits, such as `0.5`, `12`, `1.2k` or `34M`; `<unknown>` for null. */
+export function humanNumber(value: number | null): string {
+  return value === null ? UNKNOWN : scaled(value, 1000, ['', 'k', 'M', 'G', 'T']);
+}
+
+/** Bytes, such as `512B`, `1.2KiB` or `34MiB`; `<unknown>` for null. */
+export function humanBytes(value: number | null): string {
+  return value === null ? UNKNOWN : scaled(value, 1024, ['B', 'KiB', 'MiB', 'GiB', 'TiB']);
+}
+
+/** @param value not negative. @param names of the powers of `base`. */
+function scaled(value: number, base: number, names: readonly string[]): string {
+  let rest = value;
+  let power = 0;
+  // What rounds to the next unit is written in it: 999.6 is 1k.
+  while (Math.round(rest) >= base && power < names.length - 1) {
+    rest /= base;
+    power += 1;
+  }
+  const number = rest < 9.95 ? Math.round(rest * 10) / 10 : Math.round(rest);
+  return `${number}${names[power]}`;
 }
 
 /** Items joined by commas. */

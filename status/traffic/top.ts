@@ -1,6 +1,6 @@
 /** Traffic counters as resources of the status API. Pure. */
 import { compareText } from '../../api/collections.ts';
-import type { TopRow, TrafficRates, TrafficTotals } from '../api/traffic.ts';
+import type { TopRow, TrafficRates, TrafficSample, TrafficTotals } from '../api/traffic.ts';
 import { OTHER_PORTS, type TrafficCounter } from './traffic-counters.ts';
 
 /** The rates of a counter. @param countsBytes whether the kernel counts packets and bytes. */
@@ -11,6 +11,20 @@ export function trafficRates(counter: TrafficCounter, countsBytes: boolean): Tra
     connectionsPerSecond: rates?.opened ?? null,
     packetsPerSecond: countsBytes ? (rates?.packets ?? null) : null,
     bytesPerSecond: countsBytes ? (rates?.bytes ?? null) : null,
+  };
+}
+
+/** The rates of a Service or endpoint without traffic: zero where a counter has a number. */
+export function idleRates({
+  intervalSeconds,
+  countsBytes,
+}: Pick<TrafficSample, 'intervalSeconds' | 'countsBytes'>): TrafficRates {
+  const rate = intervalSeconds === null ? null : 0;
+  return {
+    connections: 0,
+    connectionsPerSecond: rate,
+    packetsPerSecond: countsBytes ? rate : null,
+    bytesPerSecond: countsBytes ? rate : null,
   };
 }
 

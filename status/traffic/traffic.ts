@@ -13,7 +13,7 @@ import { FlowFeed } from './flows.ts';
 import { LiveIndex, type RouteSource } from './live-index.ts';
 import { RefusalLog } from './refusal-log.ts';
 import { TrafficSampler } from './sampler.ts';
-import { topRows, trafficRates } from './top.ts';
+import { idleRates, topRows, trafficRates } from './top.ts';
 
 /** What the traffic part needs of the agent. */
 export interface TrafficDependencies {
@@ -33,10 +33,10 @@ export interface TrafficDependencies {
 
 /** Rates by Service and by endpoint, for the lists of Services and endpoints. */
 export interface TrafficLookup {
-  /** undefined if there was no traffic. @param service `namespace/name` */
-  service(service: string): TrafficRates | undefined;
+  /** Zeros without traffic. @param service `namespace/name` */
+  service(service: string): TrafficRates;
   /** @param endpoint `address:port`, or `address` where packets keep their port. */
-  endpoint(service: string, endpoint: string): TrafficRates | undefined;
+  endpoint(service: string, endpoint: string): TrafficRates;
 }
 
 /** The traffic part of the status API. */
@@ -130,8 +130,9 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
     flows: (filter, signal) => feed.follow(filter, signal),
     async lookup() {
       const { counters, sample } = await sampler.look();
+      const idle = idleRates(sample);
       const rates = (counter: ReturnType<typeof counters.service>) =>
-        counter && trafficRates(counter, sample.countsBytes);
+        counter === undefined ? idle : trafficRates(counter, sample.countsBytes);
       return {
         service: (service) => rates(counters.service(service)),
         endpoint: (service, endpoint) => rates(counters.endpoint(service, endpoint)),

@@ -42,8 +42,21 @@ describe('portwide completion: bash', () => {
     [['desc'], ['describe']],
     [
       ['get', ''],
-      ['services', 'endpoints', 'routes'],
+      ['services', 'endpoints', 'routes', 'policies'],
     ],
+    [
+      ['top', ''],
+      ['services', 'endpoints', 'ports'],
+    ],
+    [
+      ['flows', '--event', 'd'],
+      ['dropped', 'denied'],
+    ],
+    [
+      ['get', 'netpol', '--state', ''],
+      ['ok', 'faulty'],
+    ],
+    [['get', 'ep', '--tr'], ['--traffic']],
     [['describe', ''], ['service']],
     [['policy', ''], ['explain']],
     [

@@ -5,7 +5,6 @@ import { parse } from 'yaml';
 import { NotFound } from '../../status/http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import { readParameters } from '../../status/http/parameters.ts';
-import { waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import {
   DEGRADED,
@@ -14,6 +13,7 @@ import {
   ENDPOINTS,
   HEALTHY,
   MISSING,
+  POLICIES,
   ROUTES,
   SERVICES,
   service,
@@ -25,9 +25,16 @@ import {
   type UnixServer,
 } from '../status/unix-server.ts';
 import { loadedModules } from './loaded-modules.ts';
+import { WatchedCommands } from './watched-commands.ts';
 
 /** Answers of the agent under test; tests replace them. */
-const answers = { status: HEALTHY, services: [...SERVICES], diff: diff([]) };
+const DEFAULTS = {
+  status: HEALTHY,
+  services: SERVICES,
+  diff: diff([]),
+  policies: POLICIES as typeof POLICIES | undefined,
+};
+const answers = { ...DEFAULTS };
 /** Queries that the agent got. */
 const queries: string[] = [];
 
@@ -41,6 +48,10 @@ const RESOURCES: FakeResources = {
     throw new NotFound(`this agent knows no Service "${path.join('/')}"`);
   },
   '/api/v1/diff': () => answers.diff,
+  '/api/v1/policies': ({ query }) => {
+    if (answers.policies === undefined) throw new NotFound('no such resource');
+    return page(answers.policies, query);
+  },
 };
 
 /** Filters by namespace and Service, as the agent does; any other filter is only recorded. */
@@ -69,7 +80,7 @@ describe('status commands', () => {
   });
   after(() => agent[Symbol.asyncDispose]());
   beforeEach(() => {
-    Object.assign(answers, { status: HEALTHY, services: [...SERVICES], diff: diff([]) });
+    Object.assign(answers, DEFAULTS);
     queries.length = 0;
   });
 
@@ -80,7 +91,15 @@ describe('status commands', () => {
   };
 
   describe('without an agent', () => {
-    for (const command of ['status', 'get svc', 'get ep', 'describe service a/b', 'diff']) {
+    for (const command of [
+      'status',
+      'get svc',
+      'get ep',
+      'describe service a/b',
+      'diff',
+      'top ports',
+      'flows',
+    ]) {
       it(`${command} exits with 2 and says what to do`, async () => {
         using socket = temporarySocket();
         const args = [...command.split(' '), '--status-socket', socket.path];
@@ -96,11 +115,15 @@ describe('status commands', () => {
       ['status', '--nonsense'],
       ['get', 'svc', '--state=x'],
       ['get', 'pods'],
+      ['top', 'pods'],
+      ['top', 'ports', '--limit=0'],
+      ['top', 'ports', '--service=web'],
+      ['flows', '--port=x'],
     ]) {
       it(`exits with 2 for wrong usage: ${args.join(' ')}`, async () => {
         const { exitCode, stderr } = await execa(PORTWIDE, args, { reject: false });
         assert.equal(exitCode, 2);
-        assert.match(stderr, /--nonsense|--state|pods/);
+        assert.match(stderr, /--nonsense|--state|pods|--limit|--service|--port/);
       });
     }
   });
@@ -229,6 +252,35 @@ describe('status commands', () => {
     });
   });
 
+  describe('portwide get policies', () => {
+    it('lists policies of all namespaces, of one, and by name', async () => {
+      const { lines, exitCode } = await run('get', 'policies');
+      assert.match(lines[0] ?? '', /^NAMESPACE +NAME +KIND +INGRESS +EGRESS +PODS +STATE +FAULTS$/);
+      assert.deepEqual([lines.length, exitCode], [4, 0]);
+      assert.equal((await run('get', 'netpol', '-n', 'shop', '--no-headers')).lines.length, 2);
+      const { stdout } = await run('get', 'netpol', 'shop/broken', '-o', 'json');
+      assert.deepEqual(JSON.parse(stdout), POLICIES[2]);
+      assert.equal((await run('get', 'netpol', 'cluster', '--no-headers')).lines.length, 1);
+      await run('get', 'netpol', '--state=faulty');
+      assert.deepEqual(queries.slice(-3), ['namespace=shop', '', 'state=faulty']);
+    });
+
+    it('exits with 1 if there is no such policy, or no network policy', async () => {
+      const unknown = await run('get', 'netpol', 'shop/gone');
+      assert.deepEqual(
+        [unknown.exitCode, unknown.stderr],
+        [1, 'portwide: this agent knows no policy "shop/gone"'],
+      );
+      answers.policies = undefined;
+      const off = await run('get', 'policies');
+      assert.deepEqual([off.exitCode, off.stdout], [1, '']);
+      assert.match(
+        off.stderr,
+        /^portwide: this agent enforces no network policy: .*--network-policy$/,
+      );
+    });
+  });
+
   describe('portwide describe', () => {
     it('describes a Service by NAMESPACE/NAME, by name, and as JSON', async () => {
       const { stdout, exitCode } = await run('describe', 'service', 'shop/web');
@@ -272,40 +324,10 @@ describe('status commands', () => {
   });
 
   describe('--watch', () => {
-    const children: { kill(signal: 'SIGKILL'): boolean }[] = [];
-    afterEach(() => {
-      // After a failure.
-      for (const child of children.splice(0)) child.kill('SIGKILL');
-    });
-
-    /** Starts a command; `next` resolves with the output that came since the last call, once it has all `words`. */
-    const start = (args: readonly string[], socket = agent.path) => {
-      const child = execa(PORTWIDE, [...args, '--status-socket', socket], {
-        reject: false,
-        env: { PORTWIDE_WATCH_STDIN: '1' },
-      });
-      children.push(child);
-      let output = '';
-      for (const stream of [child.stdout, child.stderr]) {
-        stream.setEncoding('utf8').on('data', (text: string) => {
-          output += text;
-        });
-      }
-      return {
-        next: async (...words: readonly string[]) => {
-          const has = () => words.every((word) => output.includes(word));
-          await waitFor(`${words.join()} in the output`, has, 20_000);
-          const text = output;
-          output = '';
-          return text;
-        },
-        /** Ends standard input, as `kubectl exec` does when its user stops watching. */
-        stop: async () => {
-          child.stdin.end();
-          return (await child).exitCode;
-        },
-      };
-    };
+    const commands = new WatchedCommands();
+    // After a failure.
+    afterEach(() => commands.kill());
+    const start = (args: readonly string[], socket = agent.path) => commands.start(args, socket);
 
     it('prints changed and deleted rows, without a header', async () => {
       const watching = start(['get', 'svc', '-w']);
@@ -355,14 +377,15 @@ describe('status commands', () => {
     });
   });
 
-  it('load neither netlink nor the packages of the agent', async () => {
-    const names = await loadedModules('status', '--status-socket', '/nowhere');
-    assert.ok(names.includes('status/client.ts'));
-    const forbidden = names.filter((name) =>
-      /^(yaml|execa|koffi|pino|prom-client|@kubernetes\/.*|.*undici\/undici)$|^(agent|nft|ipvs|proxier)\//.test(
-        name,
-      ),
-    );
-    assert.deepEqual(forbidden, []);
-  });
+  for (const command of ['status', 'get svc', 'top ports', 'flows'])
+    it(`${command} loads neither netlink nor the packages of the agent`, async () => {
+      const names = await loadedModules(...command.split(' '), '--status-socket', '/nowhere');
+      assert.ok(names.includes('status/client.ts'));
+      const forbidden = names.filter((name) =>
+        /^(yaml|execa|koffi|pino|prom-client|@kubernetes\/.*|.*undici\/undici)$|^(agent|nft|ipvs|proxier)\//.test(
+          name,
+        ),
+      );
+      assert.deepEqual(forbidden, []);
+    });
 });

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { NodeStatus } from '../../status/api/node-status.ts';
+import type { TopList } from '../../status/api/traffic.ts';
 import { type FakeKubectl, fakeKubectl } from '../cmd/fake-kubectl.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
@@ -24,6 +25,7 @@ describe('status commands with an agent', () => {
     await agent.start([...AGENT_FLAGS, `--status-socket=${socket}`]);
     const [ready, notReady] = lab.pods;
     assert.ok(ready !== undefined && notReady !== undefined);
+    await ready.serveEveryPort();
     await agent.apply([
       serviceManifest('sip', { annotations: ALL_PORTS, spec: { clusterIPs: ['10.96.0.10'] } }),
       sliceManifest('sip', 4, [ready, [notReady, { conditions: { ready: false } }]]),
@@ -98,6 +100,75 @@ describe('status commands with an agent', () => {
     assert.match(stdout, /^no differences; [1-9]\d* objects compared$/);
     const described = await run('describe', 'service', 'default/sip');
     assert.match(described.stdout, /^Kernel objects:\n {2}[1-9]\d*, all as they should be$/m);
+  });
+
+  it('top and get --traffic count connections and datagrams, by port of an all-ports Service', async () => {
+    await lab.node.exec('sysctl', ['-qw', 'net.netfilter.nf_conntrack_acct=1']);
+    // The agent counts from the first request on.
+    assert.equal((await run('top', 'services')).exitCode, 0);
+    for (let count = 0; count < 3; count++) {
+      assert.equal((await lab.client.tcp('10.96.0.10', 20_104)).outcome, 'answered');
+    }
+    assert.equal((await lab.client.udp('10.96.0.10', 30_000)).outcome, 'answered');
+    const args = ['top', 'ports', '--service', 'default/sip'];
+    const list = await waitFor('the connections are counted', async () => {
+      const { stdout } = await run(...args, '-o', 'json');
+      const read = JSON.parse(stdout) as TopList;
+      return read.items.length === 2 && read.items.every(({ total }) => total.connections > 0)
+        ? read
+        : undefined;
+    });
+    assert.deepEqual(
+      list.items.map(({ protocol, port, total }) => [protocol, port, total.connections]).sort(),
+      [
+        ['TCP', 20_104, 3],
+        ['UDP', 30_000, 1],
+      ],
+    );
+    assert.ok(list.items.every(({ connectionsPerSecond: rate }) => rate !== null));
+    const { stdout } = await run(...args, '-o', 'wide', '--no-headers');
+    assert.match(stdout, /^default +sip +20104\/TCP +3 +[\d.]+ +[\d.k]+ +[\d.]+(B|KiB) +3 /m);
+    const traffic = async (kind: string) =>
+      (await run('get', kind, 'default/sip', '--traffic', '--no-headers')).stdout.split('\n');
+    assert.match((await traffic('svc'))[0] ?? '', / 4 +[\d.]+ +[\d.k]+ +[\d.]+(B|KiB)$/);
+    const endpoints = await traffic('ep');
+    assert.match(endpoints[0] ?? '', / 4 +[\d.]+ +[\d.k]+ +[\d.]+(B|KiB)$/);
+    assert.match(endpoints[1] ?? '', / 0 +0 +0 +0B$/);
+  });
+
+  it('flows names the Service, the endpoint and the reason of each packet, until Ctrl-C', async () => {
+    const args = ['flows', '--status-socket', socket, '--ip', lab.client.ipv4];
+    const flows = lab.node.spawn(PORTWIDE, args);
+    let output = '';
+    flows.stdout?.on('data', (chunk) => {
+      output += String(chunk);
+    });
+    const line = (word: string) =>
+      waitFor(word, () => output.split('\n').find((each) => each.includes(word)), 20_000);
+    await line('TIME');
+    const outcome = await lab.client.tcp('10.96.0.10', 20_105);
+    assert.ok(outcome.outcome === 'answered');
+    const ends = `${lab.client.ipv4}:${outcome.localPort}   10.96.0.10:20105`;
+    assert.ok((await line(' opened ')).includes(`${ends}   ${lab.pods[0]?.ipv4}:20105`));
+    await lab.node.exec('conntrack', ['-D', '-d', '10.96.0.10', '-p', 'tcp']);
+    assert.match(await line(' closed '), / default\/sip +TCP .* \d+ packets, [\d.]+(B|KiB)$/);
+    await lab.client.tcp('10.96.0.11', 80, { timeoutMs: 200 });
+    assert.match(
+      await line(' 10.96.0.11:80 '),
+      / dropped +default\/local .* no endpoint on this node, and the traffic policy is Local$/,
+    );
+    flows.kill('SIGINT');
+    const { stderr } = await flows.catch((error: unknown) => error as { stderr: string });
+    assert.equal(
+      stderr,
+      'portwide: packets denied by policies are not shown: set --policy-log-group',
+    );
+  });
+
+  it('get policies says that the agent has none', async () => {
+    const { stderr, exitCode } = await run('get', 'policies');
+    assert.equal(exitCode, 1);
+    assert.match(stderr, /it runs without --network-policy$/);
   });
 
   it('a bad parameter gets the message of the agent', async () => {

@@ -1,12 +1,14 @@
 /** Answers of the status API for tests of clients and of printing. */
 import type { KernelDiff, KernelObject } from '../../status/api/kernel.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
+import type { PolicySummary } from '../../status/api/policies.ts';
 import type {
   EndpointStatus,
   RouteStatus,
   ServiceDetail,
   ServiceSummary,
 } from '../../status/api/services.ts';
+import type { FlowEntry } from '../../status/api/traffic.ts';
 
 /** The time of all answers. */
 export const NOW = '2026-03-01T12:00:00.000Z';
@@ -183,6 +185,22 @@ export function diff(items: readonly KernelObject[], stable = true): KernelDiff 
   return { items, total: items.length, continue: null, compared: 120, omitted: 0, stable };
 }
 
+export const FLOW: FlowEntry = {
+  family: 'IPv4',
+  protocol: 'TCP',
+  source: '10.244.1.5',
+  sourcePort: 40_000,
+  destination: '10.96.0.11',
+  destinationPort: 80,
+  endpoint: '10.244.2.6',
+  endpointPort: 8080,
+  masqueraded: false,
+  state: 'ESTABLISHED',
+  packets: null,
+  bytes: null,
+  stale: false,
+};
+
 export const DETAIL: ServiceDetail = {
   summary: service({ type: 'LoadBalancer', externalTrafficPolicy: 'Local' }),
   objects: {
@@ -205,23 +223,7 @@ export const DETAIL: ServiceDetail = {
   kernelTotal: 3,
   connections: {
     total: 2,
-    entries: [
-      {
-        family: 'IPv4',
-        protocol: 'TCP',
-        source: '10.244.1.5',
-        sourcePort: 40_000,
-        destination: '10.96.0.11',
-        destinationPort: 80,
-        endpoint: '10.244.2.6',
-        endpointPort: 8080,
-        masqueraded: false,
-        state: 'ESTABLISHED',
-        packets: null,
-        bytes: null,
-        stale: false,
-      },
-    ],
+    entries: [FLOW],
   },
   healthCheck: { port: 30_500, localEndpoints: 0 },
   events: [
@@ -311,3 +313,36 @@ export const DEGRADED: NodeStatus = {
   },
   policy: { policies: 1, faulty: 0, isolatedPods: 2, lastSync: null, failure: null },
 };
+
+function policy(fields: Partial<PolicySummary> = {}): PolicySummary {
+  return {
+    kind: 'NetworkPolicy',
+    namespace: 'shop',
+    name: 'web',
+    tier: 'NetworkPolicy',
+    priority: 0,
+    ingressRules: 2,
+    egressRules: null,
+    localPods: 3,
+    state: 'ok',
+    faults: [],
+    ...fields,
+  };
+}
+
+export const POLICIES: readonly PolicySummary[] = [
+  policy({
+    kind: 'AdminNetworkPolicy',
+    namespace: '',
+    name: 'cluster',
+    tier: 'Admin',
+    priority: 7,
+  }),
+  policy(),
+  policy({
+    name: 'broken',
+    egressRules: 0,
+    state: 'faulty',
+    faults: [{ field: 'spec.egress[0].to', reason: 'unknown field' }],
+  }),
+];

@@ -2,11 +2,12 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
 import type { NodeStatus } from '../../status/api/node-status.ts';
-import { documentText } from '../../status/print/documents.ts';
+import { documentText, jsonLine } from '../../status/print/documents.ts';
 import { DIFF_COLUMNS, kernelDiffText } from '../../status/print/kernel-diff.ts';
 import {
   LISTED_ENDPOINT_COLUMNS,
   LISTED_ROUTE_COLUMNS,
+  POLICY_COLUMNS,
   SERVICE_COLUMNS,
 } from '../../status/print/lists.ts';
 import { NODE_COLUMNS, nodeStatusText, statusChanges } from '../../status/print/node-status.ts';
@@ -14,6 +15,13 @@ import { WatchedRows } from '../../status/print/row-changes.ts';
 import { serviceDetailText } from '../../status/print/service-detail.ts';
 import { COLOURED, PLAIN } from '../../status/print/style.ts';
 import { tableText } from '../../status/print/table.ts';
+import {
+  FLOW_COLUMNS,
+  lostText,
+  sampleNotes,
+  TOP_COLUMNS,
+  TRAFFIC_COLUMNS,
+} from '../../status/print/traffic.ts';
 import {
   CHANGED,
   DEGRADED,
@@ -23,11 +31,13 @@ import {
   HEALTHY,
   MISSING,
   NOW,
+  POLICIES,
   ROUTES,
   SERVICES,
   service,
   UNEXPECTED,
 } from './answers.ts';
+import { BUSY_SERVICES, FLOWS, TOP_ROWS, topList } from './traffic-answers.ts';
 
 const now = Date.parse(NOW);
 
@@ -44,6 +54,8 @@ describe('status/print: tables', () => {
 
   it('prints Routes', () => isGolden('routes', tableText(LISTED_ROUTE_COLUMNS, ROUTES, now)));
 
+  it('prints policies', () => isGolden('policies', tableText(POLICY_COLUMNS, POLICIES, now)));
+
   it('prints one row for a node', () => {
     const waiting: NodeStatus = {
       ...HEALTHY,
@@ -57,6 +69,38 @@ describe('status/print: tables', () => {
 
   it('prints one row for the differences of a node', () =>
     isGolden('diffs', tableText(DIFF_COLUMNS, [diff([]), diff([MISSING, CHANGED])], now)));
+});
+
+describe('status/print: traffic', () => {
+  it('adds connections and rates to Services, unknown without them', () => {
+    const columns = [...SERVICE_COLUMNS.slice(0, 2), ...TRAFFIC_COLUMNS];
+    isGolden('services-traffic', tableText(columns, [...BUSY_SERVICES, service()], now));
+  });
+
+  for (const by of ['service', 'endpoint', 'port'] as const) {
+    it(`prints the busiest by ${by}`, () =>
+      isGolden(`top-${by}`, tableText(TOP_COLUMNS[by], TOP_ROWS[by], now)));
+  }
+
+  it('says that there are no rates yet, and what the agent says', () => {
+    const { sample } = topList([], null);
+    assert.deepEqual(sampleNotes({ ...sample, notes: ['a\u001bnote'] }), [
+      'no rates yet: the agent has one sample',
+      'a\\u001bnote',
+    ]);
+    assert.deepEqual(sampleNotes(topList([]).sample), []);
+  });
+
+  it('prints flows, and where some are missing', () => {
+    isGolden('flows', tableText(FLOW_COLUMNS, FLOWS, now));
+    assert.equal(
+      lostText({ at: NOW, lost: 12 }),
+      `${NOW}   12 flows not shown: the kernel or this command was too slow\n`,
+    );
+  });
+
+  it('prints an object as one line of printable ASCII', () =>
+    assert.equal(jsonLine({ a: ['\u001b[31mü'] }), '{"a":["\\u001b[31m\\u00fc"]}\n'));
 });
 
 describe('status/print: status', () => {

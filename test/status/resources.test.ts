@@ -78,7 +78,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
         },
       }),
       flows: async function* () {},
-      lookup: async () => ({ service: () => undefined, endpoint: () => undefined }),
+      lookup: async () => assert.fail('conntrack was read'),
       connections: async () => ({ total: 0, entries: [] }),
     },
     kernelFeatures: async () => [],
@@ -234,6 +234,59 @@ describe('resources: the status API', () => {
 
   it('fails with 404 for a Service that does not exist', async () => {
     await assert.rejects(detail('none'), /knows no Service "default\/none"/);
+  });
+});
+
+describe('resources: traffic of Services and endpoints', () => {
+  const validate = validator();
+  const rates = (connections: number) => ({
+    connections,
+    connectionsPerSecond: 0.5,
+    packetsPerSecond: null,
+    bytesPerSecond: null,
+  });
+  const { sources } = statusOf(filledTable());
+  const asked: string[] = [];
+  const { get } = statusOf(filledTable(), {
+    traffic: {
+      ...sources.traffic,
+      lookup: async () => ({
+        service: (name) => rates(asked.push(name)),
+        endpoint: (name, endpoint) => rates(asked.push(`${name} ${endpoint}`)),
+      }),
+    },
+  });
+  beforeEach(() => {
+    asked.length = 0;
+  });
+
+  it('is looked up only for the rows of the page', async () => {
+    const query = 'traffic=true&limit=2';
+    const { items } = await get<ServiceList>('/api/v1/services', query);
+    assert.deepEqual(
+      items.map(({ name, traffic }) => [`default/${name}`, traffic]),
+      asked.map((name, index) => [name, rates(index + 1)]),
+    );
+    assert.equal(asked.length, 2);
+    validate('ServiceList', await get('/api/v1/services', query));
+  });
+
+  it('names endpoints as the counters do', async () => {
+    const list = await get('/api/v1/endpoints', 'traffic=true');
+    assert.deepEqual(asked.slice(0, 2), [
+      'default/media 10.244.0.5',
+      'default/web 10.244.0.1:8080',
+    ]);
+    validate('EndpointList', list);
+  });
+
+  it('is not read without the parameter, which has one value', async () => {
+    const [item] = (await get<ServiceList>('/api/v1/services')).items;
+    assert.equal(item !== undefined && 'traffic' in item, false);
+    assert.deepEqual(asked, []);
+    await assert.rejects(get('/api/v1/services', 'traffic=false'), {
+      message: 'parameter traffic: must be one of true, not "false"',
+    });
   });
 });
 

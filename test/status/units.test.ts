@@ -1,6 +1,14 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { age, ago, humanDuration, shortDuration, shortList } from '../../status/print/units.ts';
+import {
+  age,
+  ago,
+  humanBytes,
+  humanDuration,
+  humanNumber,
+  shortDuration,
+  shortList,
+} from '../../status/print/units.ts';
 
 const MINUTE = 60;
 const HOUR = 3600;
@@ -47,6 +55,37 @@ describe('status/print/units: humanDuration', () => {
           0,
         );
         return printed <= seconds && seconds - printed <= seconds / 8;
+      }),
+    );
+  });
+});
+
+describe('status/print/units: humanNumber and humanBytes', () => {
+  for (const [value, number, bytes] of [
+    [null, '<unknown>', '<unknown>'],
+    [0, '0', '0B'],
+    [0.04, '0', '0B'],
+    [0.5, '0.5', '0.5B'],
+    [9.96, '10', '10B'],
+    [999.4, '999', '999B'],
+    [999.6, '1k', '1000B'],
+    [1023.6, '1k', '1KiB'],
+    [1234, '1.2k', '1.2KiB'],
+    [34_500_000, '35M', '33MiB'],
+    [5e12, '5T', '4.5TiB'],
+    [7e15, '7000T', '6366TiB'],
+  ] as const) {
+    it(`prints ${value} as ${number} and ${bytes}`, () =>
+      assert.deepEqual([humanNumber(value), humanBytes(value)], [number, bytes]));
+  }
+
+  it('is off by at most one part in nineteen, and never longer than seven characters', () => {
+    const powers: Record<string, number> = { '': 0, k: 1, M: 2, G: 3, T: 4 };
+    fc.assert(
+      fc.property(fc.double({ min: 1, max: 9e14, noNaN: true }), (value) => {
+        const [, digits = '', unit = ''] = /^([\d.]+)([kMGT]?)$/.exec(humanNumber(value)) ?? [];
+        const printed = Number(digits) * 1000 ** (powers[unit] ?? Number.NaN);
+        return Math.abs(printed - value) <= value / 19 && humanBytes(value).length <= 7;
       }),
     );
   });

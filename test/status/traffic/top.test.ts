@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { topRows } from '../../../status/traffic/top.ts';
+import { idleRates, topRows } from '../../../status/traffic/top.ts';
 import { TrafficCounters } from '../../../status/traffic/traffic-counters.ts';
 
 describe('topRows: the busiest first', () => {
@@ -45,5 +45,15 @@ describe('topRows: the busiest first', () => {
     assert.equal(endpoint?.endpoint, '10.0.0.1:80');
     assert.equal(endpoint?.bytesPerSecond, 5);
     assert.deepEqual([...counters.list('endpoint', 'default/other')], []);
+  });
+});
+
+describe('idleRates: no traffic', () => {
+  it('is zero only where a counter would have a number', () => {
+    const rates = (intervalSeconds: number | null, countsBytes: boolean) =>
+      Object.values(idleRates({ intervalSeconds, countsBytes }));
+    assert.deepEqual(rates(1, true), [0, 0, 0, 0]);
+    assert.deepEqual(rates(1, false), [0, 0, null, null]);
+    assert.deepEqual(rates(null, true), [0, null, null, null]);
   });
 });
