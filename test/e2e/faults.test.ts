@@ -59,6 +59,9 @@ describe('faults of Services and policies: one command names the cause', () => {
       text,
       /^ {2}NoEndpoints +IPv4 +no endpoint is ready \(1 are not\); packets are rejected$/m,
     );
+    // The connection of the test before the fault is closed.
+    assert.match(text, / TIME_WAIT +no$/m);
+    assert.doesNotMatch(text, /StaleConnections/);
   });
 
   it('zone hints for another zone: get endpoints', async () => {
