@@ -13,6 +13,7 @@ import { policyProbeScript } from '../policy/compile/policy-table.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
+import type { ListId } from '../policy/model/terms.ts';
 import { UserError } from '../process/errors.ts';
 import { fanOut, type ObjectSink } from '../sources/source.ts';
 import { PolicyActivity } from '../status/policy-activity.ts';
@@ -143,7 +144,14 @@ export function startPolicy(given: PolicyOptions) {
     /** Accepts objects of all kinds. Enforcement starts after the first lists of `MODEL_KINDS`. */
     sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(snooper), sink]),
     /** The sources of the status API. */
-    status: { model, activity },
+    status: {
+      model,
+      activity,
+      names: {
+        hasPeer: (list: ListId, address: string) => snooper.hasPeer(list, address),
+        isNotObserving: () => snooper.stats().isNotObserving,
+      },
+    },
     /** Stops enforcement and DNS snooping. The rules remain. */
     stop: async () => {
       clearInterval(resyncTimer);

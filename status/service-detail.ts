@@ -82,7 +82,8 @@ async function connections(
     );
     const [first] = stale;
     if (first === undefined) return { connections: found, problems: [] };
-    const message = `${stale.length} connections lead to an endpoint that does not serve the Service any longer; the first is ${first.protocol} from ${socketAddress(first.source, first.sourcePort)} to ${socketAddress(first.endpoint, first.endpointPort)}`;
+    const lead = stale.length === 1 ? '1 connection leads' : `${stale.length} connections lead`;
+    const message = `${lead} to an endpoint that does not serve the Service any longer; the first is ${first.protocol} from ${socketAddress(first.source, first.sourcePort)} to ${socketAddress(first.endpoint, first.endpointPort)}`;
     return { connections: found, problems: [problem('StaleConnections', message)] };
   } catch (error) {
     const message = `conntrack cannot be read: ${asError(error).message}`;

@@ -74,7 +74,7 @@ export interface FlowEntry {
   /** null where the kernel does not count (`nf_conntrack_acct`). */
   readonly packets: number | null;
   readonly bytes: number | null;
-  /** The endpoint does not serve the Service any longer. */
+  /** The connection is open, and its endpoint does not serve the Service any longer. */
   readonly stale: boolean;
 }
 

@@ -74,6 +74,11 @@ interface Checked {
   readonly explained: Explanation | undefined;
 }
 
+interface Found {
+  readonly target: string;
+  readonly verdict: DirectionVerdict;
+}
+
 function directionStep(direction: 'egress' | 'ingress', checked: readonly Checked[]): TraceStep {
   const found = checked.flatMap(({ target, explained }) =>
     explained === undefined ? [] : [{ target, verdict: explained[direction] }],
@@ -86,7 +91,7 @@ function directionStep(direction: 'egress' | 'ingress', checked: readonly Checke
     title: direction === 'egress' ? 'Egress policy' : 'Ingress policy',
     decision: `policies of ${end} ${decisionText(found.length, denied.length)}`,
     object: first?.verdict.policies[0] ?? null,
-    detail: detailLines(found),
+    detail: [...detailLines(found), ...notLearnedLines(found)],
   };
 }
 
@@ -95,10 +100,20 @@ function decisionText(all: number, denied: number): string {
   return denied === all ? 'deny the connection' : `deny ${denied} of ${all} endpoints`;
 }
 
+/** Rules that do not match because the agent saw no DNS answer with the address. */
+function notLearnedLines(found: readonly Found[]): string[] {
+  return found
+    .flatMap(({ target, verdict }) =>
+      verdict.notLearned.map(
+        (rule) =>
+          `${rule} does not match: this agent saw no DNS answer for it with the address of ${target}`,
+      ),
+    )
+    .slice(0, MAX_LINES);
+}
+
 /** One line if all endpoints have the same reason. */
-function detailLines(
-  found: readonly { readonly target: string; readonly verdict: DirectionVerdict }[],
-): string[] {
+function detailLines(found: readonly Found[]): string[] {
   const reasons = new Set(found.map(({ verdict }) => verdict.reason));
   if (reasons.size === 1) return [...reasons];
   return found

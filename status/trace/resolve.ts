@@ -10,6 +10,7 @@ import type { ComputedTrace, TraceAnswer } from '../api/trace.ts';
 import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
 import type { StatusSources } from '../sources.ts';
+import type { FqdnSources } from '../views/policies.ts';
 import { routeEndpoints, serviceProblems } from '../views/services.ts';
 import { type TraceSource, traceClient } from './client.ts';
 import { computeTrace, type TraceContext } from './compute.ts';
@@ -22,7 +23,7 @@ export type TraceSources = Pick<
   'table' | 'backends' | 'nodeAddresses' | 'nodeName'
 > & {
   /** undefined without network policy. */
-  readonly policy: { readonly model: PolicyModel } | undefined;
+  readonly policy: { readonly model: PolicyModel; readonly names: FqdnSources } | undefined;
 };
 
 /** One connection of a request, in one IP family. */
@@ -160,7 +161,7 @@ export async function computePath(
     refusals: found.refused.flatMap((inspected) =>
       problemTexts(inspected, sources).map((text) => `Service ${inspected.service.key}: ${text}`),
     ),
-    policy: model && policyCheck(model, family),
+    policy: sources.policy && policyCheck(sources.policy, family, sources.nodeName),
   };
   return computeTrace({ family, client, destination, protocol, port }, context);
 }
@@ -220,11 +221,22 @@ function problemTexts(inspected: InspectedService, { table }: TraceSources): str
   return serviceProblems(inspected, table.topology).map(({ message }) => message);
 }
 
-function policyCheck(model: PolicyModel, family: IpFamily): PolicyCheck {
-  const one = (from: string, to: string, protocol: Protocol, port: number) =>
-    explain(model, { from: { address: from }, to: { address: to }, protocol, port }).find(
-      (each) => each.family === family,
-    );
+function policyCheck(
+  { model, names }: NonNullable<TraceSources['policy']>,
+  family: IpFamily,
+  nodeName: string,
+): PolicyCheck {
+  const one = (from: string, to: string, protocol: Protocol, port: number) => {
+    // Other nodes inspect the DNS answers to their pods.
+    const isLocal = model.podAt(from)?.nodeName === nodeName;
+    return explain(model, {
+      from: { address: from },
+      to: { address: to },
+      protocol,
+      port,
+      ...(isLocal ? { isFqdnAddress: names.hasPeer } : {}),
+    }).find((each) => each.family === family);
+  };
   return ({ from, seenAs, to, protocol, port }) => {
     const explained = one(from, to, protocol, port);
     if (from === seenAs || explained === undefined) return explained;

@@ -50,8 +50,13 @@ export function flowEntry(entry: DetailedEntry, route: Route | undefined): FlowE
     state: tcpState ?? null,
     packets: counters?.packets ?? null,
     bytes: counters?.bytes ?? null,
-    stale: route !== undefined && !isServing(route, entry),
+    stale: route !== undefined && !isClosed(tcpState) && !isServing(route, entry),
   };
+}
+
+/** Conntrack keeps a closed connection for some time. No client waits for it. */
+function isClosed(tcpState: string | undefined): boolean {
+  return tcpState === 'TIME_WAIT' || tcpState === 'CLOSE';
 }
 
 function isServing({ servingEndpoints }: Route, entry: DetailedEntry): boolean {

@@ -20,6 +20,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
   const source = sourceStatus(sources);
   const features = await sources.kernelFeatures();
   const policies = policy === undefined ? null : policyStatus(policy);
+  const areNamesObserved = policy?.names.isNotObserving() !== true;
   const isStarting =
     waitingFor.length > 0 || families.length === 0 || families.some(({ lastSync }) => !lastSync);
   const refusals = [...table.refusals()];
@@ -27,7 +28,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
     ...families.flatMap((family) => familyProblems(family, now)),
     ...sourceProblems(sources, now),
     ...features.filter(({ ok }) => !ok).map(featureProblem),
-    ...policyProblems(policies),
+    ...policyProblems(policies, areNamesObserved),
     ...refusals.slice(0, MAX_REFUSALS).map(
       ({ serviceKey, reason, field, message }): Problem => ({
         reason: `Refused${reason}`,
@@ -145,7 +146,7 @@ function serviceCounts({ table }: StatusSources): ServiceCounts {
   };
 }
 
-function policyProblems(status: PolicyStatus | null): Problem[] {
+function policyProblems(status: PolicyStatus | null, areNamesObserved: boolean): Problem[] {
   if (status === null) return [];
   const { failure, faulty } = status;
   return [
@@ -155,5 +156,13 @@ function policyProblems(status: PolicyStatus | null): Problem[] {
     ...(faulty === 0
       ? []
       : [problem('PolicyFaulty', `${faulty} policies have a part that fails closed`)]),
+    ...(areNamesObserved
+      ? []
+      : [
+          problem(
+            'DnsNotInspected',
+            'policies have domain names, and DNS answers are not inspected, so no new address is allowed; set --fqdn-resolvers if Service kube-system/kube-dns has no cluster IP, or see the log',
+          ),
+        ]),
   ];
 }

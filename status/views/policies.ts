@@ -2,6 +2,7 @@
 import { compareText } from '../../api/collections.ts';
 import type { Policy } from '../../api/policy-objects.ts';
 import type { PolicyModel } from '../../policy/model/model.ts';
+import type { ListId } from '../../policy/model/terms.ts';
 import type { PolicyStatus, PolicySummary } from '../api/policies.ts';
 import type { PolicyActivity } from '../policy-activity.ts';
 import { timeText } from './text.ts';
@@ -10,12 +11,21 @@ import { timeText } from './text.ts';
 export interface PolicySources {
   readonly model: PolicyModel;
   readonly activity: PolicyActivity;
+  readonly names: FqdnSources;
+}
+
+/** What the views read of the domain names in policies. */
+export interface FqdnSources {
+  /** Whether a peer list has an address because a domain name resolved to it. */
+  readonly hasPeer: (list: ListId, address: string) => boolean;
+  /** Whether DNS answers are not inspected although policies have domain names. */
+  readonly isNotObserving: () => boolean;
 }
 
 const TIERS: readonly Policy['tier'][] = ['Admin', 'NetworkPolicy', 'Baseline'];
 
 /** All policies of the cluster in order of evaluation. */
-export function policySummaries({ model }: PolicySources): PolicySummary[] {
+export function policySummaries({ model }: Pick<PolicySources, 'model'>): PolicySummary[] {
   const { byPolicy } = model.localPods();
   return [...model.policies.all()].sort(inOrder).map((policy) => ({
     kind: policy.kind,
@@ -39,7 +49,7 @@ function inOrder(a: Policy, b: Policy): number {
   );
 }
 
-export function policyStatus({ model, activity }: PolicySources): PolicyStatus {
+export function policyStatus({ model, activity }: Omit<PolicySources, 'names'>): PolicyStatus {
   const policies = [...model.policies.all()];
   const { lastSync, failure } = activity;
   return {
