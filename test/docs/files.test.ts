@@ -18,10 +18,12 @@ const COMMAND_FLAGS = [
   '--vip',
   '--expect-text',
   '--live',
+  '--service',
   '--ip-family',
   '--netns',
   '--seed',
   '--live',
+  '--service',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [
