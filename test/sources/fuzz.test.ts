@@ -19,9 +19,10 @@ import {
 } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
+import { TIMEOUTS } from '../../sources/kubernetes/session.ts';
 import { ManifestSource } from '../../sources/manifests/source.ts';
 import { ALL_PORTS, type Manifest, nodeManifest, serviceManifest } from '../e2e/manifests.ts';
-import { PATIENT, RESOURCE, SourceFixture } from './kubernetes/source-fixture.ts';
+import { RESOURCE, SourceFixture } from './kubernetes/source-fixture.ts';
 import { everyMutation, mutatedGroup } from './mutations.ts';
 import { RecordingSink, until } from './recording-sink.ts';
 
@@ -234,7 +235,8 @@ async function throughApi(
   asBytes: (text: string) => string | Buffer = (text) => text,
 ): Promise<void> {
   const sink = new RouteTableSink();
-  const fixture = new SourceFixture({ timeouts: PATIENT, sink });
+  // On an overloaded machine a list of every odd value takes more than ten seconds.
+  const fixture = new SourceFixture({ timeouts: TIMEOUTS, sink });
   const { double } = fixture;
   await double.listen();
   for (const [kind, resource] of Object.entries(RESOURCE)) {

@@ -11,7 +11,7 @@ import { policyResources } from '../../../sources/kubernetes/resources.ts';
 import { ApiServerDouble } from '../../api-server/double.ts';
 import { sliceManifest } from '../../e2e/manifests.ts';
 import { adminPolicy, namespaceManifest, networkPolicy } from '../../e2e/policy-manifests.ts';
-import { IMPATIENT, service } from './source-fixture.ts';
+import { IMPATIENT, PATIENT, service } from './source-fixture.ts';
 
 /** All Services, whichever proxy serves them. */
 const SERVICES = { kind: 'Service', paths: ['/api/v1/services'], selectors: {} } as const;
@@ -26,15 +26,17 @@ describe('list-once: listing objects once', () => {
   });
   afterEach(() => double.close());
 
-  const listAll = (resources: readonly Resource[]) =>
+  const listAll = (resources: readonly Resource[], timeouts = PATIENT) =>
     listOnce({
       master: double.url,
       resources,
-      timeouts: IMPATIENT,
+      timeouts,
       onProblem: ({ message }) => problems.push(message),
     });
-  const list = async () =>
-    (await listAll([SERVICES])).flatMap((object) => (object.kind === 'Service' ? [object] : []));
+  const list = async (timeouts = PATIENT) =>
+    (await listAll([SERVICES], timeouts)).flatMap((object) =>
+      object.kind === 'Service' ? [object] : [],
+    );
 
   it('lists without pages and without a watch', async () => {
     const names = Array.from({ length: 1001 }, (_, index) => `s${1000 + index}`);
@@ -150,7 +152,7 @@ describe('list-once: listing objects once', () => {
     it(`fails without a retry when the server ${what}`, async () => {
       double.put(service('a', 1), service('b', 1));
       double.fail({ fault });
-      await assert.rejects(list(), error);
+      await assert.rejects(list(fault.kind === 'silence' ? IMPATIENT : PATIENT), error);
       assert.equal(double.requests().length, 1);
     });
   }
