@@ -68,8 +68,10 @@ export function restartOnChange(given: ConfigRestartOptions) {
     onReadError: (reason) =>
       log.warn(
         { file: path, reason },
-        'cannot read or watch the configuration file; keeping the current configuration',
+        'cannot read the configuration file; keeping the current configuration',
       ),
+    onWatchError: (err) =>
+      log.warn({ file: path, err }, 'cannot watch the configuration file; polling it instead'),
   });
   return { changes: (): ConfigChanges => ({ isPending, counts }), stop };
 }

@@ -21,8 +21,10 @@ interface ConfigWatchOptions {
   readonly timers?: Timers;
   /** Called when the content is invalid, and again when the reason changes. */
   readonly onInvalid: (reason: string) => void;
-  /** Called when the file cannot be read or watched, and again when the reason changes. */
+  /** Called when the file cannot be read, and again when the reason changes. */
   readonly onReadError: (reason: string) => void;
+  /** Called when the directory cannot be watched; the file is polled instead. */
+  readonly onWatchError: (error: Error) => void;
   /** Milliseconds without an event before the file is checked. */
   readonly settleMs?: number;
   /** Milliseconds between checks without events. */
@@ -37,7 +39,7 @@ interface ConfigWatchOptions {
  * @returns a function that stops watching.
  */
 export function watchConfig(options: ConfigWatchOptions): () => void {
-  const { file, onChange, onReadError, settleMs = 50, pollMs = 5000 } = options;
+  const { file, onChange, onWatchError, settleMs = 50, pollMs = 5000 } = options;
   const { onWait, onCancel, delayMs = () => 0, timers = systemTimers } = options;
   /** The delay before `onChange`; `isOver` once it has passed. */
   let wait: { readonly timer: unknown; isOver: boolean } | undefined;
@@ -99,9 +101,7 @@ export function watchConfig(options: ConfigWatchOptions): () => void {
   };
 
   const pollTimer = setInterval(() => void check(), pollMs).unref();
-  const watcher = watchDirectory(dirname(file.path), checkSoon, (error) =>
-    onReadError(`polled every ${pollMs} ms instead of watched: ${error.message}`),
-  );
+  const watcher = watchDirectory(dirname(file.path), checkSoon, onWatchError);
   checkSoon(); // the file may have changed since it was read
   return stop;
 }

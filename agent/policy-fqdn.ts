@@ -36,7 +36,16 @@ export function createDnsSnooper(
           { family, err },
           'cannot install the rules that queue DNS responses; domain names in policies match no new addresses',
         ),
-      threadFailed: (err) => log.error({ err }, 'DNS inspection failed'),
+      threadFailed: (err) =>
+        log.error(
+          { err, effect: 'until then, domain names in policies match no new addresses' },
+          'thread that reads DNS responses failed; restarting it',
+        ),
+      packetFailed: (err) =>
+        log.error(
+          { err, effect: 'its addresses may be missing from domain names in policies' },
+          'cannot inspect a DNS packet',
+        ),
     },
     timers: systemTimers,
     cache: { ...FQDN_CACHE_DEFAULTS, floor: options.fqdnTtlFloor, cap: options.fqdnTtlCap },

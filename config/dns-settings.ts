@@ -120,5 +120,5 @@ export const DNS_SETTINGS = {
   }),
 };
 
-/** The options of `portwide dns`. Durations are in milliseconds. */
+/** The options of `portwide dns`. `ttl` and `cacheTtl` are in seconds, `lameduck` is in milliseconds. */
 export type DnsOptions = ValuesOf<typeof DNS_SETTINGS>;

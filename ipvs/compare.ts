@@ -116,7 +116,8 @@ function isInKernel(item: IpvsItem, state: KernelState): boolean {
       return found !== undefined && sameEntry(found.entry, item.entry);
     }
     case 'address':
-      // Bind VIPs of kube-proxy again, because the kernel may choose them as source addresses.
+      // kube-proxy binds VIPs without scope host, so the kernel may choose them as source addresses. Binding such a
+      // VIP again corrects the scope.
       return state.addresses.get(item.address)?.isUpToDate === true;
   }
 }

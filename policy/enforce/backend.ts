@@ -117,7 +117,10 @@ export class PolicyBackend {
     this.#now = options.now ?? (() => performance.now());
   }
 
-  /** Number of elements in the kernel, by set. */
+  /**
+   * Number of elements by set. The agent counts the elements of domain names itself; expired ones count until they are
+   * pruned.
+   */
   setSizes(): ReadonlyMap<string, number> {
     return new Map<string, number>([
       ...this.#sizes,

@@ -34,11 +34,10 @@ export interface DnsSnooperObserver {
   removeFailed(error: unknown): void;
   /** The iptables rules that queue DNS packets could not be written. A retry follows. */
   rulesFailed(family: IpFamily, error: unknown): void;
-  /**
-   * The inspection thread failed to inspect a packet, or ended. A thread that ended is restarted;
-   * until then, packets bypass the queue.
-   */
+  /** The inspection thread ended. It is restarted; until then, packets bypass the queue. */
   threadFailed(error: unknown): void;
+  /** The inspection thread failed to inspect a packet. */
+  packetFailed(error: unknown): void;
 }
 
 export interface DnsSnooperOptions {
@@ -222,7 +221,7 @@ export class DnsSnooper {
   async #onMessage(message: FromThread, reply: (message: ToThread) => void): Promise<void> {
     const { observer } = this.#options;
     if (message.kind === 'ready') this.#failing.delete('thread');
-    if (message.kind === 'failed') observer.threadFailed(new Error(message.error));
+    if (message.kind === 'failed') observer.packetFailed(new Error(message.error));
     if (message.kind !== 'observations') return;
     const { first, batch } = message;
     try {

@@ -49,7 +49,7 @@ export class ConnectionError extends Error {
 
 /** The response of the API server is not valid. */
 export class MalformedResponse extends Error {
-  override readonly name = 'MalformedAnswer';
+  override readonly name = 'MalformedResponse';
 }
 
 /**
@@ -57,7 +57,7 @@ export class MalformedResponse extends Error {
  * etcd was restored.
  */
 export class StaleResponse extends Error {
-  override readonly name = 'StaleAnswer';
+  override readonly name = 'StaleResponse';
   /** Number of consecutive stale responses, including this response. */
   readonly consecutive: number;
 

@@ -389,7 +389,9 @@ export class Reflector {
     const { kind } = resource;
     this.#objects.retainOnly(new Set());
     // A CRD upgrade may have removed every version that the agent requests.
-    if (objects > 0) log.warn({ kind, objects }, 'CRD is no longer installed; removed its objects');
+    const hint = 'install the CRD in a version that the agent supports';
+    if (objects > 0)
+      log.warn({ kind, objects, hint }, 'CRD is no longer served; its objects are no longer used');
     else if (!this.#isNotInstalled)
       log.info({ kind }, 'CRD is not installed; checking again periodically');
     if (!this.#isNotInstalled) observer?.notInstalled(this.kind);

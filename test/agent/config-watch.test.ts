@@ -53,6 +53,7 @@ describe('config-watch: watchConfig', () => {
       },
       onInvalid: (reason) => invalid.push(reason),
       onReadError: (reason) => problems.push(reason),
+      onWatchError: ({ message }) => problems.push(message),
       settleMs: 5,
       pollMs,
     });
@@ -70,6 +71,7 @@ describe('config-watch: watchConfig', () => {
       },
       onInvalid: assert.fail,
       onReadError: assert.fail,
+      onWatchError: assert.fail,
       settleMs: 20,
       pollMs: NEVER,
     });
@@ -191,6 +193,7 @@ describe('config-watch: watchConfig', () => {
       },
       onInvalid: (reason) => invalid.push(reason),
       onReadError: assert.fail,
+      onWatchError: assert.fail,
       pollMs: 5,
     });
     replace('f', 'b');
@@ -215,6 +218,7 @@ describe('config-watch: watchConfig', () => {
       },
       onInvalid: assert.fail,
       onReadError: assert.fail,
+      onWatchError: assert.fail,
       pollMs: 5,
     });
     await waitFor('three checks have started', () => checks >= 3);
@@ -244,6 +248,7 @@ describe('config-watch: watchConfig', () => {
         },
         onInvalid: (reason) => invalid.push(reason),
         onReadError: (reason) => problems.push(reason),
+        onWatchError: ({ message }) => problems.push(message),
         delayMs: () => 10_000,
         timers,
         settleMs: 5,
@@ -307,6 +312,7 @@ describe('config-watch: watchConfig', () => {
         onWait: (milliseconds) => waits.push(milliseconds),
         onInvalid: (reason) => invalid.push(reason),
         onReadError: assert.fail,
+        onWatchError: assert.fail,
         delayMs: () => 10_000,
         timers,
         settleMs: 5,
@@ -338,6 +344,7 @@ describe('config-watch: watchConfig', () => {
       },
       onInvalid: assert.fail,
       onReadError: assert.fail,
+      onWatchError: assert.fail,
       settleMs: 5,
     });
     replace('f', 'e');

@@ -112,6 +112,7 @@ const functions = {
         removeFailed: say('not removed'),
         rulesFailed: (family, error) => say(`rules ${family}`)(error),
         threadFailed: say('thread'),
+        packetFailed: say('packet'),
       },
       timers: systemTimers,
       cache: options.learner,

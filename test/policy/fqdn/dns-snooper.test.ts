@@ -47,6 +47,7 @@ describe('dns-snooper: without resolvers', () => {
         removeFailed: (failure) => failures.push(failure),
         rulesFailed: (_, failure) => failures.push(failure),
         threadFailed: (failure) => failures.push(failure),
+        packetFailed: (failure) => failures.push(failure),
       },
       timers,
     });

@@ -48,8 +48,7 @@ describe('policy: the kubernetes source for network policy', () => {
   const lists = () => fixture.requests('list', 'cidrgroups').length;
   /** Log messages of the reflector of CIDRGroups. */
   const logged = () => fixture.logged.filter((line) => line.startsWith('CIDRGroup'));
-  const absent = () =>
-    fixture.logged.filter((line) => /not installed|no longer installed/.test(line));
+  const absent = () => fixture.logged.filter((line) => /not installed|no longer served/.test(line));
 
   it('relists all kinds after etcd was restored, as soon as one kind changes', async () => {
     const policy = (name: string): Manifest => ({
@@ -362,7 +361,9 @@ describe('policy: the kubernetes source for network policy', () => {
         '- CIDRGroup a',
         '+ CIDRGroup a',
       ]);
-      assert.deepEqual(absent(), ['CIDRGroup: CRD is no longer installed; removed its objects']);
+      assert.deepEqual(absent(), [
+        'CIDRGroup: CRD is no longer served; its objects are no longer used',
+      ]);
     });
 
     it('restarts the count of 404 responses after another failure', async () => {
