@@ -46,8 +46,7 @@ export async function serveOnSocket(
  * namespaces may share the file system, so a socket in use stays. Errors show when the agent listens.
  */
 async function removeStaleSocket(path: string): Promise<void> {
-  const stats = lstatSync(path, { throwIfNoEntry: false });
-  if (stats?.isSocket() !== true) return;
+  if (!isSocket(path)) return;
   const connection = createConnection(path);
   try {
     await once(connection, 'connect');
@@ -55,6 +54,14 @@ async function removeStaleSocket(path: string): Promise<void> {
     if ((error as NodeJS.ErrnoException).code === 'ECONNREFUSED') tryUnlink(path);
   } finally {
     connection.destroy();
+  }
+}
+
+function isSocket(path: string): boolean {
+  try {
+    return lstatSync(path).isSocket();
+  } catch {
+    return false;
   }
 }
 

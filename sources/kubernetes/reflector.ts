@@ -391,10 +391,7 @@ export class Reflector {
     // A CRD upgrade may have removed every version that the agent requests.
     const hint = 'install the CRD in a version that the agent supports';
     if (objects > 0)
-      log.warn(
-        { kind, objects, hint },
-        'API server no longer serves this kind; its objects are no longer used',
-      );
+      log.warn({ kind, objects, hint }, 'CRD is no longer served; its objects are no longer used');
     else if (!this.#isNotInstalled)
       log.info({ kind }, 'CRD is not installed; checking again periodically');
     if (!this.#isNotInstalled) observer?.notInstalled(this.kind);

@@ -48,8 +48,7 @@ describe('policy: the kubernetes source for network policy', () => {
   const lists = () => fixture.requests('list', 'cidrgroups').length;
   /** Log messages of the reflector of CIDRGroups. */
   const logged = () => fixture.logged.filter((line) => line.startsWith('CIDRGroup'));
-  const absent = () =>
-    fixture.logged.filter((line) => /not installed|no longer installed/.test(line));
+  const absent = () => fixture.logged.filter((line) => /not installed|no longer served/.test(line));
 
   it('relists all kinds after etcd was restored, as soon as one kind changes', async () => {
     const policy = (name: string): Manifest => ({
@@ -363,7 +362,7 @@ describe('policy: the kubernetes source for network policy', () => {
         '+ CIDRGroup a',
       ]);
       assert.deepEqual(absent(), [
-        'CIDRGroup: API server no longer serves this kind; its objects are no longer used',
+        'CIDRGroup: CRD is no longer served; its objects are no longer used',
       ]);
     });
 

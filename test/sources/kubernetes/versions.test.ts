@@ -173,7 +173,7 @@ describe('versions: a resource with two versions', () => {
     assert.deepEqual(fixture.notInstalled, ['ClusterNetworkPolicy']);
     assert.ok(
       fixture.logged.includes(
-        'ClusterNetworkPolicy: API server no longer serves this kind; its objects are no longer used',
+        'ClusterNetworkPolicy: CRD is no longer served; its objects are no longer used',
       ),
     );
   });
