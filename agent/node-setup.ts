@@ -120,7 +120,8 @@ export async function allowLocalhostNodePorts(options: NodeOptions, log: Logger)
     await writeSysctl(name, '1');
   } catch (error) {
     const effect = 'node ports do not answer on 127.0.0.1';
-    log.warn({ err: error, sysctl: name, effect }, 'cannot set sysctl');
+    const hint = 'run "portwide run --init-only" in a privileged container';
+    log.warn({ err: error, sysctl: name, effect, hint }, 'cannot set sysctl');
   }
 }
 

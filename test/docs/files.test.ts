@@ -14,6 +14,7 @@ const COMMAND_FLAGS = [
   '--protocol',
   '--namespace',
   '--no-service-links',
+  '--ip-family',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [
