@@ -38,7 +38,7 @@ export function createDnsSnooper(
         ),
       threadFailed: (err) =>
         log.error(
-          { err, effect: 'until then, domain names in policies match no new addresses' },
+          { err, effect: 'domain names in policies match no new addresses until the restart' },
           'thread that reads DNS responses failed; restarting it',
         ),
       packetFailed: (err) =>

@@ -52,7 +52,7 @@ interface RefusedElements {
  *
  *     BATCH_BEGIN
  *     NEWSETELEM or DELSETELEM { table, set, { { key, key end, data }, ... } }
- *     ... more of these, and messages about chains, rules, sets, counters and tables
+ *     ... more elements, and messages about chains, rules, sets, counters and tables
  *     BATCH_END
  *
  * A full sync has 100,000 elements, for which `encodeAttributes` would cost several times as much.

@@ -1,6 +1,6 @@
 /** Lists and watches one resource of the API server, and keeps a sink in sync with it. */
 import type { Kind } from '../../api/objects.ts';
-import { isRecord } from '../../api/read-field.ts';
+import { describeValue, isRecord } from '../../api/read-field.ts';
 import type { ObjectSink, SourceLog } from '../source.ts';
 import { jitteredBackoffMs, jitteredSilenceMs, type RetryClock } from './backoff.ts';
 import {
@@ -303,9 +303,7 @@ export class Reflector {
     if (type === 'ADDED' || type === 'MODIFIED') this.#objects.put(object);
     else if (type === 'DELETED') this.#objects.remove(object);
     else if (type !== 'BOOKMARK')
-      throw new MalformedResponse(
-        `API server: watch event of unknown type ${JSON.stringify(type)}`,
-      );
+      throw new MalformedResponse(`API server: watch event of unknown type ${describeValue(type)}`);
     this.#version = version;
     const isConsistent = this.#history.recordEvent(type, object, version);
     if (!isConsistent) this.#resetHistory(`${version}, without the expected DELETED event`);

@@ -22,8 +22,6 @@ const COMMAND_FLAGS = [
   '--ip-family',
   '--netns',
   '--seed',
-  '--live',
-  '--service',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [
