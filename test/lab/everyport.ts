@@ -1,8 +1,10 @@
 /**
  * Answers on every port without one socket per port.
  *
- * - TCP: a REDIRECT rule in the host's nat table sends every connection to one listener, which asks
- * conntrack for the original destination.
+ * - TCP: a TPROXY rule in the host's mangle table gives each new connection to one listener. A
+ * REDIRECT rule would lose connections on Linux 6.1. There the masquerading node may choose one
+ * source port for connections to two ports of a host. The second then meets the socket of the first
+ * and is never answered.
  * - UDP: a raw socket receives each datagram with its ports and answers from the same port. The
  * kernel has no UDP socket there and also sends a port unreachable, which the host's filter table
  * drops.
@@ -10,9 +12,9 @@
  */
 import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { createServer, type Server, type Socket } from 'node:net';
-import { LabError, messageOf } from './errors.ts';
-import { originalDestination } from './libc.ts';
+import { createServer, type Server } from 'node:net';
+import { LabError } from './errors.ts';
+import { acceptAnyPort } from './libc.ts';
 import type { HostIdentity } from './messages.ts';
 import type { Family, ServerReply } from './outcomes.ts';
 import { IPPROTO, plainAddress, transportPart, udpDatagram } from './packets.ts';
@@ -26,7 +28,7 @@ let sockets: UdpSocket[] = [];
 
 /**
  * Opens the sockets.
- * @returns the ports that TCP must be redirected to, by family
+ * @returns the ports of the TCP listeners, by family
  */
 export async function serveEveryPort(host: HostIdentity): Promise<Record<Family, number>> {
   const [ipv4, ipv6] = await Promise.all(FAMILIES.map((family) => serveTcp(host.name, family)));
@@ -48,20 +50,11 @@ export function stopServingEveryPort(): void {
 
 async function serveTcp(host: string, family: Family): Promise<number> {
   const server = createServer((socket) => {
-    let destination: { address: string; port: number };
-    try {
-      destination = originalDestination(descriptorOf(socket), family);
-    } catch (error) {
-      // The probe then reports CLOSED.
-      socket.destroy();
-      console.error(`lab: ${host}: a connection without an original port: ${messageOf(error)}`);
-      return;
-    }
     greet(socket, {
       host,
       protocol: 'TCP',
-      localAddress: destination.address,
-      localPort: destination.port,
+      localAddress: plainAddress(socket.localAddress),
+      localPort: socket.localPort ?? 0,
       remoteAddress: plainAddress(socket.remoteAddress),
       remotePort: socket.remotePort ?? 0,
     });
@@ -69,6 +62,7 @@ async function serveTcp(host: string, family: Family): Promise<number> {
   servers.push(server);
   server.listen({ port: 0, host: family === 4 ? '0.0.0.0' : '::', ipv6Only: true, backlog: 512 });
   await once(server, 'listening');
+  acceptAnyPort(descriptorOf(server), family);
   const bound = server.address();
   if (bound === null || typeof bound === 'string') {
     throw new LabError('SYSTEM_CALL_FAILED', 'the listener has no port');
@@ -80,8 +74,8 @@ async function serveTcp(host: string, family: Family): Promise<number> {
  * Node.js has no public API for the file descriptor of a socket. This internal property has always
  * existed.
  */
-function descriptorOf(socket: Socket): number {
-  return (socket as unknown as { readonly _handle: { readonly fd: number } })._handle.fd;
+function descriptorOf(server: Server): number {
+  return (server as unknown as { readonly _handle: { readonly fd: number } })._handle.fd;
 }
 
 function serveUdp(host: string, family: Family, localAddress: string): UdpSocket {

@@ -12,8 +12,8 @@ const libcSocket = libc.func('int socket(int domain, int type, int protocol)');
 const libcBind = libc.func('int bind(int fd, void *address, uint32_t length)');
 const libcDup3 = libc.func('int dup3(int from, int to, int flags)');
 const libcClose = libc.func('int close(int fd)');
-const libcGetsockopt = libc.func(
-  'int getsockopt(int fd, int level, int name, void *value, void *length)',
+const libcSetsockopt = libc.func(
+  'int setsockopt(int fd, int level, int name, void *value, uint32_t length)',
 );
 
 const CLONE_NEWNET = 0x40000000;
@@ -23,8 +23,8 @@ const SOCK_NONBLOCK = 0o4000;
 const CLOEXEC = 0o2000000;
 const SOL_IP = 0;
 const SOL_IPV6 = 41;
-/** IP6T_SO_ORIGINAL_DST has the same number. */
-const SO_ORIGINAL_DST = 80;
+const IP_TRANSPARENT = 19;
+const IPV6_TRANSPARENT = 75;
 
 export const SOCK_DGRAM = 2;
 export const SOCK_RAW = 3;
@@ -81,16 +81,12 @@ function closeDescriptor(fd: number): void {
 }
 
 /**
- * Original destination of a TCP connection that the host's own REDIRECT rule changed.
- *
- * @throws LabError `SYSTEM_CALL_FAILED` if conntrack has no entry for the connection
+ * Lets a listener accept connections to any port that a TPROXY rule assigns to it (IP_TRANSPARENT,
+ * ip(7)).
  */
-export function originalDestination(fd: number, family: Family): { address: string; port: number } {
-  const sockaddr = Buffer.alloc(family === 4 ? 16 : 28);
-  const length = Buffer.alloc(4);
-  length.writeUInt32LE(sockaddr.length);
-  const level = family === 4 ? SOL_IP : SOL_IPV6;
-  check('getsockopt', libcGetsockopt(fd, level, SO_ORIGINAL_DST, sockaddr, length));
-  const bytes = family === 4 ? sockaddr.subarray(4, 8) : sockaddr.subarray(8, 24);
-  return { address: ipaddr.fromByteArray([...bytes]).toString(), port: sockaddr.readUInt16BE(2) };
+export function acceptAnyPort(fd: number, family: Family): void {
+  const value = Buffer.alloc(4);
+  value.writeUInt32LE(1);
+  const [level, option] = family === 4 ? [SOL_IP, IP_TRANSPARENT] : [SOL_IPV6, IPV6_TRANSPARENT];
+  check('setsockopt', libcSetsockopt(fd, level, option, value, value.length));
 }

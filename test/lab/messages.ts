@@ -79,7 +79,7 @@ export interface HostMethods {
     takes: { readonly protocol?: Protocol; readonly ports?: readonly number[] };
     gives: undefined;
   };
-  /** Returns the ports that TCP of each family must be redirected to. */
+  /** Returns the ports of the TCP listeners, by family. */
   serveEveryPort: { takes: undefined; gives: Readonly<Record<Family, number>> };
   stopServingEveryPort: { takes: undefined; gives: undefined };
   tcp: { takes: ProbeRequest; gives: ProbeOutcome };

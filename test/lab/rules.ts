@@ -62,8 +62,9 @@ export function everyPortRules(action: 'add' | 'remove', family: Family, port: n
       ? '-p icmp --icmp-type port-unreachable'
       : '-p ipv6-icmp --icmpv6-type port-unreachable';
   return [
-    '*nat',
-    `${flag} PREROUTING -p tcp -j REDIRECT --to-ports ${port}`,
+    '*mangle',
+    // Later packets find the connection's own socket.
+    `${flag} PREROUTING -p tcp --syn -m addrtype --dst-type LOCAL -j TPROXY --on-port ${port}`,
     'COMMIT',
     '*filter',
     `${flag} OUTPUT ${unreachable} -j DROP`,

@@ -24,7 +24,7 @@ run() {
   modprobe -a ipv6 veth bridge dummy nf_conntrack nf_conntrack_netlink \
     ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_sh ip_vs_mh \
     iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle \
-    ipt_REJECT ip6t_REJECT xt_MASQUERADE xt_REDIRECT xt_nat xt_mark xt_connmark xt_conntrack \
+    ipt_REJECT ip6t_REJECT xt_MASQUERADE xt_TPROXY xt_REDIRECT xt_nat xt_mark xt_connmark xt_conntrack \
     xt_comment xt_addrtype xt_statistic xt_recent xt_multiport xt_set \
     ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet \
     ip_set_hash_net ip_set_hash_netnet ip_set_hash_ipmark ip_set_bitmap_port &&

@@ -33,6 +33,15 @@ describe('lab in user-mode-linux', () => {
         }
       });
     }
+
+    it(`IPv${family}: pods answer on two ports for one source port`, async () => {
+      const pod = address(lab.pods[0] as Host, family);
+      const options = { localPort: 25_681 };
+      const held = await lab.client.hold(pod, 8080, options);
+      assert.equal(answered(await lab.client.tcp(pod, 5060, options)).localPort, 5060);
+      assert.equal(await held.exchange('still'), 'still');
+      await held.close();
+    });
   }
 
   describe('IPVS', () => {
