@@ -4,6 +4,7 @@
 const LAYERS = [
   ['cmd'],
   ['agent'],
+  ['status', 'preflight', 'probe'],
   ['takeover'],
   ['policy'],
   ['iptables', 'ipvs', 'nftables'],
@@ -45,6 +46,12 @@ export default {
       severity: 'error',
       from: { path: '^ipvs/' },
       to: { path: '^nftables/' },
+    },
+    {
+      name: 'status-does-not-import-proxy-modes',
+      severity: 'error',
+      from: { path: '^status/' },
+      to: { path: '^(iptables|ipvs|nftables)/' },
     },
     {
       name: 'policy-does-not-import-proxy-modes',

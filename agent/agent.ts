@@ -8,12 +8,13 @@ import type { FlagTexts } from '../config/flags.ts';
 import { NftMonitor } from '../nft/monitor.ts';
 import { requireNetAdmin } from '../process/capabilities.ts';
 import { Shutdown } from '../process/shutdown.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { systemTimers as timers } from '../sync/timers.ts';
 import { Takeover } from '../takeover/takeover.ts';
 import { restartOnChange } from './config-restart.ts';
 import { warnOfSettings } from './config-warnings.ts';
 import { startHealth } from './health.ts';
-import { createInputs } from './inputs.ts';
+import { createInputs, sourceResources } from './inputs.ts';
 import { createMetricSources } from './metric-sources.ts';
 import { createObjects } from './objects.ts';
 import { watchOwnNode } from './own-node.ts';
@@ -21,6 +22,7 @@ import { prepareNode } from './prepare.ts';
 import { startServing } from './serving.ts';
 import { checkSource } from './source.ts';
 import { Startup } from './startup.ts';
+import { startStatus } from './status.ts';
 import { startTelemetry } from './telemetry.ts';
 
 /**
@@ -62,13 +64,21 @@ export async function runAgent(
   const served = Promise.withResolvers<void>();
   monitor.waitForLoad(served.promise);
   const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
+  let backends: readonly Backend[] = [];
+  const status = await startStatus(context, {
+    kinds: sourceResources(context).map(({ kind }) => kind),
+    missingInputs: startup.missingInputs,
+    backends: () => backends,
+    policy: policy?.status,
+  });
 
   const podCidrs = await shutdown.exitOnSignal(startup.complete(source.start()));
   await warnOfSettings(objects);
   const mode = await supportedMode.start(podCidrs, monitor, takeover);
+  backends = mode.backends;
   const serving = await startServing(context, mode, health, served.resolve);
 
-  const status = await shutdown.requested();
+  const exitStatus = await shutdown.requested();
   const drained = serving.drain();
   await source.stop();
   takeover.stop();
@@ -78,6 +88,7 @@ export async function runAgent(
   await drained;
   await telemetry.stop();
   health.close();
+  await status.close();
   lock.close();
-  return status;
+  return exitStatus;
 }

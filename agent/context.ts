@@ -11,6 +11,7 @@ import type { AgentEvents } from './events.ts';
 import type { AgentMetricSources } from './metric-sources.ts';
 import type { ModeDefinition, SupportedMode } from './mode.ts';
 import type { PolicySupport } from './policy.ts';
+import type { StatusActivity } from './status.ts';
 
 export interface BaseContext {
   readonly options: RunOptions;
@@ -38,6 +39,7 @@ export interface ObjectContext extends NodeContext {
   readonly nodeCounter: NodeCounter;
   /** Emits when an object is added, changed or removed, or the first list of a kind is complete. */
   readonly changes: EventEmitter<{ change: [] }>;
+  readonly status: StatusActivity;
 }
 
 /** `ObjectContext` with metrics and Events. */

@@ -68,7 +68,8 @@ export function startHealth(given: AgentHealthOptions) {
     // Do not require the first sync of all families: the ports of a family open after its own first sync.
     // A family that never syncs becomes unhealthy by its timeout.
     isProxyHealthy: () => proxy.report().healthy,
-    listen: (port) => new Listener({ ...port, timers: systemTimers }),
+    listen: ({ address, ...callbacks }) =>
+      new Listener({ listen: address, ...callbacks, timers: systemTimers }),
     onBindFailure: (service, port, error, host) => {
       const key = `${service} ${host} ${port}`;
       const details = { service, port, err: error };

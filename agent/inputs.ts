@@ -1,6 +1,10 @@
 /** Connects the object source to its consumers: the Service tables and network policy. */
 import type { NftMonitor } from '../nft/monitor.ts';
-import { servingAndPolicyResources, servingResources } from '../sources/kubernetes/resources.ts';
+import {
+  type Resource,
+  servingAndPolicyResources,
+  servingResources,
+} from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { fanOut, type ObjectSink, type Source } from '../sources/source.ts';
 import type { AgentContext } from './context.ts';
@@ -8,6 +12,16 @@ import { type PolicyAgent, startPolicy } from './policy.ts';
 import { reportUnreadable } from './policy-observer.ts';
 import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
+
+/** The resources that the agent lists and watches, or reads from manifests. */
+export function sourceResources({
+  nodeName,
+  policySupport,
+}: Pick<AgentContext, 'nodeName' | 'policySupport'>): readonly Resource[] {
+  return policySupport === undefined
+    ? servingResources(nodeName)
+    : servingAndPolicyResources(nodeName);
+}
 
 /**
  * @returns the source, not started yet, and network policy if it is enforced.
@@ -19,16 +33,15 @@ export function createInputs(
   monitor: NftMonitor,
   onSessions: (open: OpenSession) => void,
 ): { source: Source; policy: PolicyAgent | undefined } {
-  const { options, nodeName, policySupport: support, table, nodeCounter, metrics, log } = context;
+  const { options, policySupport: support, table, nodeCounter, metrics, log } = context;
   const { recorder: events } = context;
   const sinks: ObjectSink[] = [table, nodeCounter];
   const source = createSource({
     options,
-    resources:
-      support === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName),
+    resources: sourceResources(context),
     sink: fanOut(sinks),
     log,
-    observer: startup.observing(metrics.api),
+    observer: context.status.watches.observing(startup.observing(metrics.api)),
     onSessions,
     onUnreadable: (problem, object) => {
       if (support !== undefined) reportUnreadable(events, problem, object);

@@ -77,6 +77,14 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
   },
 };
 
+/** The effective `--nodeport-addresses` in a mode. */
+export function nodePortSelectionOf(
+  mode: ProxyMode,
+  options: RunOptions,
+): RunOptions['nodeportAddresses'] {
+  return MODES[mode].nodePortSelection(options);
+}
+
 /** The mode if `--proxy-mode` is unset, where the node's support is not checked (`portwide render`). */
 export const DEFAULT_PROXY_MODE: ProxyMode = 'nftables';
 

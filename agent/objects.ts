@@ -7,6 +7,7 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
 import type { NodeContext, ObjectContext } from './context.ts';
+import { createStatusActivity } from './status.ts';
 
 /** Creates the empty stores of objects. */
 export function createObjects(node: NodeContext): ObjectContext {
@@ -20,7 +21,8 @@ export function createObjects(node: NodeContext): ObjectContext {
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),
     onChange: () => changes.emit('change'),
   });
-  return { ...node, table, nodeCounter: new NodeCounter(), changes };
+  const status = createStatusActivity();
+  return { ...node, table, nodeCounter: new NodeCounter(), changes, status };
 }
 
 /** TCP listeners of other programs on a node with a default configuration. */

@@ -13,8 +13,10 @@ import { policyProbeScript } from '../policy/compile/policy-table.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
+import type { ListId } from '../policy/model/terms.ts';
 import { UserError } from '../process/errors.ts';
 import { fanOut, type ObjectSink } from '../sources/source.ts';
+import { PolicyActivity } from '../status/policy-activity.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { clusterDnsSink, createDnsSnooper } from './policy-fqdn.ts';
@@ -84,6 +86,7 @@ export function startPolicy(given: PolicyOptions) {
     policyMetricSources({ ...given, model, applied, snooper, kernel }),
     support.families,
   );
+  const activity = new PolicyActivity();
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({
     kernel,
@@ -97,14 +100,14 @@ export function startPolicy(given: PolicyOptions) {
       snapshot: (family) => applied.snapshot(family),
       fqdnContent: (family) => snooper.fqdnContent(family),
     },
-    observer: {
+    observer: activity.observing({
       ...observer,
       driftDetected: (family, change) => {
         observer.driftDetected(family, change);
         // `nft flush ruleset` also deletes the rules of iptables-nft.
         snooper.resyncRules();
       },
-    },
+    }),
     timers: systemTimers,
     monitor,
   });
@@ -140,6 +143,15 @@ export function startPolicy(given: PolicyOptions) {
   return {
     /** Accepts objects of all kinds. Enforcement starts after the first lists of `MODEL_KINDS`. */
     sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(snooper), sink]),
+    /** The sources of the status API. */
+    status: {
+      model,
+      activity,
+      names: {
+        hasPeer: (list: ListId, address: string) => snooper.hasPeer(list, address),
+        isNotObserving: () => snooper.stats().isNotObserving,
+      },
+    },
     /** Stops enforcement and DNS snooping. The rules remain. */
     stop: async () => {
       clearInterval(resyncTimer);

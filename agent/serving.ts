@@ -49,18 +49,20 @@ export async function startServing(
     minSyncPeriod,
     syncPeriod,
     timers: systemTimers,
-    observer: createObserver({
-      log,
-      metrics,
-      health,
-      localhostNodePorts: localhost,
-      onRefusals: (refusals) => events.refusals(refusals),
-      onFirstSync: (family) => {
-        mode.afterFirstSync(family);
-        unserved.delete(family);
-        if (unserved.size === 0) onServed();
-      },
-    }),
+    observer: context.status.syncs.observing(
+      createObserver({
+        log,
+        metrics,
+        health,
+        localhostNodePorts: localhost,
+        onRefusals: (refusals) => events.refusals(refusals),
+        onFirstSync: (family) => {
+          mode.afterFirstSync(family);
+          unserved.delete(family);
+          if (unserved.size === 0) onServed();
+        },
+      }),
+    ),
   });
   health.begin(families);
   changes.on('change', () => proxier.request());

@@ -35,7 +35,9 @@ export function startTelemetry(objects: ObjectContext, metricSources: AgentMetri
     onDropped: (reason) => metrics.eventsDropped.inc({ reason }),
   });
   // With --manifests there is no API server for Events.
-  const usedRecorder = options.manifests === undefined ? recorder : NO_EVENTS;
+  const usedRecorder = objects.status.events.observing(
+    options.manifests === undefined ? recorder : NO_EVENTS,
+  );
   const events = new AgentEvents(usedRecorder, nodeName, table);
   events.starting();
   const component = 'portwide';

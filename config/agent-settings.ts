@@ -3,6 +3,7 @@ import type { LogFormat } from '../process/log.ts';
 import { IPTABLES_VARIANTS, type IptablesVariant } from './mode-values.ts';
 import { bindAddress } from './network-types.ts';
 import { setting } from './setting.ts';
+import { DEFAULT_STATUS_SOCKET } from './status-socket.ts';
 import {
   anyText,
   boolean,
@@ -11,6 +12,7 @@ import {
   nonNegativeInt32,
   oneOf,
   optional,
+  orNone,
   wholeNumber,
 } from './value-types.ts';
 
@@ -172,6 +174,19 @@ export const AGENT_SETTINGS = {
     type: bindAddress(10249),
     default: { host: '127.0.0.1', port: 10249 },
     help: 'address and port that serve /metrics; empty: disabled (flag only)',
+  }),
+  statusBindAddress: setting('servers', {
+    field: 'portwide.status.bindAddress',
+    type: orNone(bindAddress(10270)),
+    default: { host: '127.0.0.1', port: 10270 },
+    help: 'address and port of the read-only status API; none: disabled',
+    details: 'Keep a loopback address: [security](security.md#what-to-know).',
+  }),
+  statusSocket: setting('servers', {
+    field: 'portwide.status.socket',
+    type: orNone(optional(filePath)),
+    default: DEFAULT_STATUS_SOCKET,
+    help: 'Unix socket of the status API, for root; none: disabled',
   }),
   bindAddressHardFail: setting('servers', {
     field: 'bindAddressHardFail',

@@ -63,6 +63,17 @@ export function optional<T>(type: ValueType<T>): ValueType<T | undefined> {
   };
 }
 
+/** Adds the word `none`, which means undefined. In a file, empty text means the default. */
+export function orNone<T>(type: ValueType<T | undefined>): ValueType<T | undefined> {
+  return {
+    ...type,
+    fromFlag: (text) => (text === 'none' ? undefined : type.fromFlag(text)),
+    fromFile: (value, onUnknown) =>
+      value === 'none' ? undefined : type.fromFile(value, onUnknown),
+    toFile: (value) => (value === undefined ? 'none' : type.toFile(value)),
+  };
+}
+
 /**
  * A list of strings: a list in files, comma-separated in flags.
  * @param parse gets the items as they are; items from a file may be of any type.

@@ -30,7 +30,8 @@ export interface EndpointPolicy {
   readonly distribution: TrafficDistribution | undefined;
 }
 
-interface Candidate extends SliceEndpoint {
+/** An endpoint of a Service port before selection. */
+export interface Candidate extends SliceEndpoint {
   readonly port: number | undefined;
 }
 
@@ -111,7 +112,8 @@ function readiness(endpoint: SliceEndpoint): number {
   return isDraining(endpoint) ? 1 : 0;
 }
 
-function isDraining(endpoint: SliceEndpoint): boolean {
+/** Whether the endpoint terminates but still serves. */
+export function isDraining(endpoint: SliceEndpoint): boolean {
   return endpoint.serving && endpoint.terminating;
 }
 
@@ -142,7 +144,8 @@ export function selectEndpoints(
     return usable.length > 0 ? usable : endpoints.filter(isDraining);
   };
 
-  const hinted = ready.filter(topologyFilter(ready, policy.distribution, node));
+  const { allows } = topologyHints(ready, policy.distribution, node);
+  const hinted = ready.filter(allows);
   const cluster = hinted.length > 0 ? hinted : serve(candidates);
   const local = serve(candidates.filter(isLocal));
   const isServing = (endpoint: Candidate) => endpoint.ready || isDraining(endpoint);
@@ -167,31 +170,38 @@ function toEndpoint({ address, port, nodeName }: Candidate, node: NodeTopology):
   return { address, port, isRemote: true };
 }
 
+/** The topology hints that apply on this node. */
+export interface TopologyHints {
+  /** undefined: no hints apply, and all endpoints are allowed. */
+  readonly by: 'node' | 'zone' | undefined;
+  allows(endpoint: Candidate): boolean;
+}
+
 /**
- * The endpoints that topology hints allow. Node hints apply if every ready endpoint has node hints and at least one
+ * The topology hints that apply on this node. Node hints apply if every ready endpoint has node hints and at least one
  * names this node. Otherwise zone hints apply if every ready endpoint has zone hints and at least one names this zone.
- * Otherwise all endpoints are allowed.
+ * @param ready the ready endpoints among the candidates.
  */
-function topologyFilter(
+export function topologyHints(
   ready: readonly Candidate[],
   distribution: TrafficDistribution | undefined,
   node: NodeTopology,
-): (endpoint: Candidate) => boolean {
+): TopologyHints {
   // The EndpointSlice controller writes hints to all endpoints or to none. If no endpoint has hints, as in manifests,
   // derive the hints that the controller would write for `spec.trafficDistribution` (KEP-3015, KEP-4444).
   const derivedFrom = ready.some(hasHints) ? undefined : distribution;
   const byNode = (endpoint: Candidate) => nodeHints(endpoint, derivedFrom);
   const byZone = (endpoint: Candidate) => zoneHints(endpoint, derivedFrom);
-  for (const [hints, here] of [
-    [byNode, node.name],
-    [byZone, node.zone],
+  for (const [by, hints, here] of [
+    ['node', byNode, node.name],
+    ['zone', byZone, node.zone],
   ] as const) {
     if (here === undefined) continue;
     const allHinted = ready.every((endpoint) => hints(endpoint).length > 0);
-    const names = (endpoint: Candidate) => hints(endpoint).includes(here);
-    if (allHinted && ready.some(names)) return names;
+    const allows = (endpoint: Candidate) => hints(endpoint).includes(here);
+    if (allHinted && ready.some(allows)) return { by, allows };
   }
-  return () => true;
+  return { by: undefined, allows: () => true };
 }
 
 function nodeHints(

@@ -2,6 +2,7 @@
 import { isLinkLocal } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import type { Listener, ListenerOptions } from '../process/listener.ts';
+import type { BindAddress } from '../process/retrying-server.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { sendResponse, serviceResponse } from './response.ts';
 
@@ -9,7 +10,10 @@ import { sendResponse, serviceResponse } from './response.ts';
 type Closable = Pick<Listener, 'close'>;
 
 /** Options of a server of a health check node port. */
-export type HealthServerOptions = Omit<ListenerOptions, 'timers'>;
+export interface HealthServerOptions
+  extends Pick<ListenerOptions, 'onRequest' | 'onFailure' | 'onRecovery'> {
+  readonly address: BindAddress;
+}
 
 interface ServiceServersOptions {
   readonly isProxyHealthy: () => boolean;
@@ -106,8 +110,7 @@ export class HealthCheckServers {
     for (const host of hosts) {
       if (served.servers.has(host)) continue;
       const server = listen({
-        host,
-        port,
+        address: { host, port },
         // Answer any path and any method, as in kube-proxy.
         onRequest: (_request, response) =>
           sendResponse(response, serviceResponse(served.health, isProxyHealthy())),

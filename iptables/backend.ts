@@ -1,12 +1,15 @@
 /** The iptables proxy mode: renders TrafficPlans as iptables rules and applies them. */
+import { isLoopback } from '../api/addresses.ts';
 import type { Log } from '../process/log.ts';
 import type { ApplyReport, Backend } from '../proxier/backend.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
 import { type BaseOptions, iptablesStaticRules } from './base-rules.ts';
 import type { Table } from './chains.ts';
 import type { Iptables } from './commands.ts';
+import { describeIptablesRule } from './describe.ts';
 import { Ruleset, type TableChange } from './ruleset.ts';
 import { rulesetWriter, writtenRuleCount } from './writer.ts';
 
@@ -37,11 +40,14 @@ export function iptablesRuleset(options: BaseOptions): Ruleset {
  * commands.
  */
 export function iptablesBackend(iptables: Iptables, options: IptablesOptions): Backend {
-  const ruleset = iptablesRuleset(baseOptions(options, { addresses: [], primary: [] }));
+  let nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
+  const ruleset = iptablesRuleset(baseOptions(options, nodeAddresses));
   const writer = rulesetWriter(iptables, ruleset, options.onWarning);
+  let hasSynced = false;
   return {
     family: iptables.family,
-    setNodeAddresses: (nodeAddresses) => {
+    setNodeAddresses: (given) => {
+      nodeAddresses = given;
       const base = baseOptions(options, nodeAddresses);
       ruleset.setOptions(base, iptablesStaticRules(base));
     },
@@ -57,12 +63,45 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
         written += full ? await writer.writeSkippingBlocked(change) : await writer.write(change);
         rulesWritten.set(change.table, writtenRuleCount(change));
       }
+      hasSynced = true;
       return { written, rulesWritten };
     },
+    traffic: () => ({
+      options,
+      isNodePortAddress: (address) => servesNodePorts(address, options, nodeAddresses),
+      rejectsOtherPorts: 'none',
+      serviceCidrs: [],
+    }),
+    describeRule: (rule) => describeIptablesRule(rule, ruleset),
+    untraceable: untraceableVariant(iptables),
     findDrift: () => writer.findDrift(),
+    async compare(service) {
+      const result = new ComparisonBuilder(service);
+      // Before the first sync the kernel may have the rules of kube-proxy.
+      if (hasSynced) await writer.compare(result);
+      return result.result();
+    },
     stats: () => ({ rules: ruleset.ruleCounts }),
     close: async () => {},
   };
+}
+
+/** Whether node ports are served on an address of the node, see `BaseOptions.nodePortAddresses`. */
+function servesNodePorts(
+  address: string,
+  options: IptablesOptions,
+  nodeAddresses: NodeAddresses,
+): boolean {
+  const served = nodePortAddresses(options, nodeAddresses, options.localhostNodePorts);
+  if (served !== 'all') return served.includes(address);
+  if (isLoopback(address)) return options.localhostNodePorts;
+  return nodeAddresses.addresses.includes(address);
+}
+
+/** The kernel's trace of nf_tables does not show rules of iptables-legacy. Their trace goes to the kernel log. */
+export function untraceableVariant({ variant }: Pick<Iptables, 'variant'>): string | undefined {
+  if (variant === 'nft') return undefined;
+  return 'the rules of this node are in iptables-legacy, and the kernel traces iptables-legacy to its log only; live tracing needs iptables-nft (--iptables-variant) or --proxy-mode=nftables';
 }
 
 /**

@@ -1,4 +1,5 @@
 /** Desired iptables rules of one family, and their diff against the kernel. */
+import type { ObjectKey } from '../api/objects.ts';
 import type { Route } from '../services/route.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
 import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
@@ -49,6 +50,16 @@ export interface SharedChange {
   readonly append: readonly string[];
 }
 
+/** One of Portwide's own chains, as it should be and as the kernel has it. */
+export interface ChainComparison {
+  readonly name: string;
+  readonly desired: RenderedChain | undefined;
+  /** The rules, joined by newlines; undefined: the kernel does not have the chain. */
+  readonly actual: string | undefined;
+  /** Whether the desired rules are not written yet. */
+  readonly isPending: boolean;
+}
+
 /** One table, parsed from the output of `iptables-save`. */
 export interface SavedTable {
   /** Chains of Portwide and kube-proxy with their rules, joined by newlines. */
@@ -61,12 +72,14 @@ export interface SavedTable {
  * The compiled rules of a Route. Holds only the names of the chains; `TableState` holds their text.
  */
 type CompiledRoute = Omit<CompiledRules, 'chains'> & {
+  readonly service: ObjectKey | undefined;
   readonly chains: readonly string[];
   /** The Route, if a change of the node's addresses requires compiling it again. */
   readonly route: Route | undefined;
 };
 
 const NO_ROUTE: CompiledRoute = {
+  service: undefined,
   chains: [],
   vips: [],
   nodePort: undefined,
@@ -165,16 +178,41 @@ export class Ruleset {
    * Diffs one table against the kernel, and marks chains that match the kernel as written.
    */
   diff(table: Table, saved: SavedTable): TableChange {
-    this.#writeTrees();
-    const { chains, dirty } = this.#tables[table];
     const write = new Map<string, RenderedChain>();
-    for (const [name, chain] of chains) {
-      if (saved.chains.get(name) !== chain.text) write.set(name, chain);
+    const remove: string[] = [];
+    for (const { name, desired, actual } of this.compareChains(table, saved)) {
+      if (desired === undefined) remove.push(name);
+      else if (desired.text !== actual) write.set(name, desired);
     }
-    const remove = [...saved.chains.keys()].filter((name) => !chains.has(name));
+    const { chains, dirty } = this.#tables[table];
     for (const name of dirty)
       if (chains.get(name)?.text === saved.chains.get(name)) dirty.delete(name);
-    return { table, write, remove, shared: this.#sharedChanges(table, saved) };
+    return { table, write, remove, shared: this.sharedChanges(table, saved) };
+  }
+
+  /** Compares Portwide's own chains of one table with the kernel: desired chains, then all others. */
+  *compareChains(table: Table, saved: SavedTable): Iterable<ChainComparison> {
+    this.#writeTrees();
+    const { chains, dirty } = this.#tables[table];
+    let found = 0;
+    for (const [name, desired] of chains) {
+      const actual = saved.chains.get(name);
+      if (actual !== undefined) found += 1;
+      yield { name, desired, actual, isPending: dirty.has(name) };
+    }
+    // Skip the search that blocks the event loop if it would find nothing.
+    if (found === saved.chains.size) return;
+    for (const [name, actual] of saved.chains) {
+      if (chains.has(name)) continue;
+      yield { name, desired: undefined, actual, isPending: dirty.has(name) };
+    }
+  }
+
+  /** The Services of chains that belong to one Service, by chain of table nat; chain by chain. */
+  *chainOwners(): Iterable<readonly [chain: string, service: ObjectKey]> {
+    for (const { chains, service } of this.#routes.values()) {
+      if (service !== undefined) for (const name of chains) yield [name, service];
+    }
   }
 
   /** Marks a change as written. Chains that changed again since then stay pending. */
@@ -191,12 +229,28 @@ export class Ruleset {
     return new Map(TABLES.map((table) => [table, this.#tables[table].ruleCount]));
   }
 
+  /** The desired rules of one of Portwide's own chains; none if there is no such chain. */
+  chainRules(table: Table, chain: string): readonly string[] {
+    const text = this.#tables[table].chains.get(chain)?.text ?? '';
+    return text === '' ? [] : text.split('\n');
+  }
+
+  /** The Service whose Route has the chain; undefined for chains of all Services. Searches all Routes. */
+  serviceOfChain(chain: string): ObjectKey | undefined {
+    for (const [id, { chains }] of this.#routes) {
+      // A Route id begins with the key of its Service.
+      if (chains.includes(chain)) return id.split('/', 2).join('/');
+    }
+    return undefined;
+  }
+
   /** Rules in chains that are shared with other programs. */
   shared(): readonly SharedRule[] {
     return this.#staticRules.shared();
   }
 
-  #sharedChanges(table: Table, saved: SavedTable): SharedChange[] {
+  /** Changes that complete Portwide's rules in chains of other programs. */
+  sharedChanges(table: Table, saved: SavedTable): SharedChange[] {
     const own = this.shared().filter((rule) => rule.table === table);
     return sharedChanges(own, staleJumps(own, saved), saved);
   }
@@ -218,7 +272,8 @@ export class Ruleset {
     else {
       const { chains, ...rest } = after;
       const kept = route && dependsOnNodeAddresses(route) ? route : undefined;
-      this.#routes.set(id, { ...rest, chains: [...chains.keys()], route: kept });
+      const service = route?.serviceKey;
+      this.#routes.set(id, { ...rest, service, chains: [...chains.keys()], route: kept });
     }
   }
 

@@ -1,9 +1,11 @@
 /** Writes a ruleset to the kernel, and detects drift. */
 import type { Log } from '../process/log.ts';
 import { ProgramTimeoutError } from '../process/run-program.ts';
+import type { ComparisonBuilder } from '../proxier/comparison.ts';
 import { isOwnChain } from './chains.ts';
 import type { InputLine, Iptables } from './commands.ts';
 import { IptablesError } from './commands.ts';
+import { compareRuleset } from './compare-rules.ts';
 import { DEPTH } from './compile.ts';
 import { checkInput, isEmpty, NFT_CHAINS_PER_TRANSACTION, restoreChunks } from './restore.ts';
 import { type Ruleset, TABLES, type TableChange } from './ruleset.ts';
@@ -66,6 +68,10 @@ export function rulesetWriter(iptables: Iptables, ruleset: Ruleset, onWarning: L
     },
     write,
     writeSkippingBlocked,
+    /** Compares all tables with the kernel. Changes nothing. @throws IptablesError */
+    async compare(result: ComparisonBuilder): Promise<void> {
+      await compareRuleset(ruleset, await iptables.save(), result);
+    },
     /**
      * Finds a missing canary or jump to Portwide's chains.
      * @returns a description for the log; undefined if nothing is missing.

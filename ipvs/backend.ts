@@ -5,18 +5,22 @@
 import { cidrContains } from '../api/addresses.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
+import { untraceableVariant } from '../iptables/backend.ts';
 import type { Iptables } from '../iptables/commands.ts';
 import type { TableChange } from '../iptables/ruleset.ts';
 import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
 import { EINVAL } from '../netlink/core/error.ts';
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
+import type { Comparison } from '../proxier/compared-object.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { callPeriodically, type Timers } from '../sync/timers.ts';
-import { compareWithKernel } from './compare.ts';
+import { type ComparisonScope, compareWithKernel } from './compare.ts';
+import { compareState } from './compare-state.ts';
 import { GracefulTermination } from './graceful-termination.ts';
 import {
   type IpvsItem,
@@ -72,6 +76,10 @@ export async function ipvsBackend(
 
 class IpvsBackend implements Backend {
   readonly family: Backend['family'];
+  readonly untraceable: Backend['untraceable'];
+  readonly traffic = () => this.#plan.traffic();
+  readonly describeRule: NonNullable<Backend['describeRule']> = (rule) =>
+    this.#plan.describeRule(rule);
   readonly #kernel: IpvsKernel;
   readonly #options: IpvsOptions;
   readonly #marks: MarkAllocator;
@@ -106,6 +114,7 @@ class IpvsBackend implements Backend {
     timers: Timers,
   ) {
     this.family = kernel.family;
+    this.untraceable = untraceableVariant(iptables);
     this.#kernel = kernel;
     this.#options = options;
     this.#marks = marks;
@@ -236,6 +245,26 @@ class IpvsBackend implements Backend {
     });
   }
 
+  /** Does not wait for a sync in progress, and holds up no sync. */
+  async compare(service?: ObjectKey): Promise<Comparison> {
+    const result = new ComparisonBuilder(service);
+    // Before the first sync the kernel may have the state of kube-proxy.
+    if (this.#isFirstSync) return result.result();
+    await compareState(this.#kernel, this.#plan, this.#scope(), result);
+    await this.#writer.compare(result);
+    return result.result();
+  }
+
+  /** Kernel state that this mode leaves untouched. */
+  #scope(): ComparisonScope {
+    return {
+      isExcluded: (address) =>
+        this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address)),
+      isOwnMark: (mark) => this.#marks.isOwn(mark),
+      isDraining: (service, key) => this.#termination.has(service, key),
+    };
+  }
+
   stats(): BackendStats {
     return {
       marks: { inUse: this.#marks.inUse, waiting: this.#plan.waitingForMark },
@@ -276,16 +305,11 @@ class IpvsBackend implements Backend {
   }
 
   async #reconcile(): Promise<number> {
-    const isExcluded = (address: string) =>
-      this.#options.excludeCidrs.some((cidr) => cidrContains(cidr, address));
-    if (this.#isFirstSync) await this.#adoptVips(isExcluded);
+    const scope = this.#scope();
+    if (this.#isFirstSync) await this.#adoptVips(scope.isExcluded);
     this.#plan.desired.discardChanges();
     let written = await this.#kernel.prepare(this.#plan.desired);
-    const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.desired, {
-      isExcluded,
-      isOwnMark: (mark) => this.#marks.isOwn(mark),
-      isDraining: (service, key) => this.#termination.has(service, key),
-    });
+    const { adds, removes } = await compareWithKernel(this.#kernel, this.#plan.desired, scope);
     const rejected = new ApplyFailures();
     const isAddress = ({ kind }: IpvsItem) => kind === 'address';
     await rejected.collect(this.#kernel.add(adds.filter((item) => !isAddress(item))));

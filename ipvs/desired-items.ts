@@ -16,11 +16,20 @@ export interface ItemChange {
   readonly after: IpvsItem | undefined;
 }
 
+/** The desired items that a comparison with the kernel needs. */
+export interface ItemView {
+  items(): Iterable<IpvsItem>;
+  /** @param key as of `itemKey`. */
+  has(key: string): boolean;
+  /** Parts of an entry in the kernel that no desired entry covers. */
+  undesiredParts(item: EntryItem): EntryItem[];
+}
+
 /**
  * All desired items of one family. Counts the Routes that reference each item, because two Routes
  * may share a VIP or a pod. Records changes until `takeChanges`.
  */
-export class DesiredItems {
+export class DesiredItems implements ItemView {
   readonly #referenced = new Map<string, ReferencedItem>();
   readonly #ranges = new RangeIndex();
   /** Number of desired entries by set. */
@@ -102,6 +111,33 @@ export class DesiredItems {
 
   get(key: string): IpvsItem | undefined {
     return this.#referenced.get(key)?.item;
+  }
+
+  /** The items that the kernel should have: without the changes since the last `takeChanges`. */
+  applied(): ItemView & { get(key: string): IpvsItem | undefined } {
+    const get = (key: string) => (this.#changed.has(key) ? this.#changed.get(key) : this.get(key));
+    const current = this;
+    return {
+      get,
+      has: (key) => get(key) !== undefined,
+      *items() {
+        for (const [key, { item }] of current.#referenced)
+          if (!current.#changed.has(key)) yield item;
+        for (const before of current.#changed.values()) if (before !== undefined) yield before;
+      },
+      undesiredParts: (item) => {
+        const parts = this.undesiredParts(item);
+        if (!isRanged(item.set)) return parts;
+        // The index no longer has ranges that are to be removed, and already has ranges to be added.
+        const removed = new RangeIndex();
+        for (const before of this.#changed.values()) {
+          if (before?.kind === 'entry' && isRanged(before.set)) removed.add(before);
+        }
+        return parts.flatMap((part) =>
+          removed.uncovered(part).map((entry) => ({ ...part, entry })),
+        );
+      },
+    };
   }
 
   *items(): Iterable<IpvsItem> {

@@ -34,8 +34,9 @@ import {
 } from '../netlink/route/links.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { DesiredItems } from './desired-items.ts';
-import { destinationText, type IpvsItem, STAGES, serviceText, stageOf } from './items.ts';
-import { kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
+import { type IpvsItem, STAGES, stageOf } from './items.ts';
+import { isUsable, kernelName, SET_NAMES, type SetName, setSpec, temporarySet } from './sets.ts';
+import { changeText, isTeardown, tableChange } from './table-changes.ts';
 
 /** A change that the kernel rejected: its description, and the error. */
 export type FailedChange = readonly [what: string, error: NetlinkError];
@@ -173,6 +174,15 @@ export class IpvsKernel {
     }
   }
 
+  /** All ipsets of the network namespace, also of other programs, by name. */
+  async setHeaders(): Promise<Map<string, IpsetHeader>> {
+    return new Map((await this.#sets.list()).map((header) => [header.name, header]));
+  }
+
+  async hasDevice(): Promise<boolean> {
+    return (await this.#links.findLink(IPVS_DEVICE)) !== undefined;
+  }
+
   /**
    * VIPs of this family on the dummy device. Skips the link-local address that the device gets when
    * it is set up.
@@ -195,7 +205,7 @@ export class IpvsKernel {
     // family may have recreated it first.
     const device = await this.#links.findLink(IPVS_DEVICE);
     if (device === undefined || device !== this.#deviceIndex) return `device ${IPVS_DEVICE}`;
-    const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
+    const headers = await this.setHeaders();
     for (const set of SET_NAMES) {
       const name = kernelName(set, this.family);
       const header = headers.get(name);
@@ -221,7 +231,7 @@ export class IpvsKernel {
       });
       created += 1;
     }
-    const headers = new Map((await this.#sets.list()).map((header) => [header.name, header]));
+    const headers = await this.setHeaders();
     for (const set of SET_NAMES) {
       const spec = setSpec(set, this.family, desired.countOf(set));
       const header = headers.get(spec.name);
@@ -352,46 +362,6 @@ export class IpvsKernel {
     }
     return failures;
   }
-}
-
-/** Whether a set can hold the desired entries. A set that is larger than needed is kept. */
-function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
-  return (
-    header.type === spec.type &&
-    (header.family ?? spec.family) === spec.family &&
-    header.skbinfo === spec.skbinfo &&
-    header.comments === (spec.comments ?? false) &&
-    (header.maxElements ?? spec.maxElements) >= spec.maxElements
-  );
-}
-
-/** Describes a change, for example `add-destination TCP 10.96.0.1:80 > 10.244.0.9:8080`. */
-function changeText(change: IpvsChange): string {
-  const { op, key } = change;
-  const what =
-    'destination' in change ? destinationText(key, change.destination) : serviceText(key);
-  return `${op} ${what}`;
-}
-
-/** Whether a change deletes its object or sets weight 0, so that a missing object is no error. */
-function isTeardown(change: IpvsChange): boolean {
-  if (change.op === 'edit-destination') return change.destination.weight === 0;
-  return change.op === 'delete-service' || change.op === 'delete-destination';
-}
-
-function tableChange(
-  item: Extract<IpvsItem, { kind: 'service' | 'destination' }>,
-  op: 'add' | 'remove',
-): IpvsChange {
-  const key = item.service;
-  if (item.kind === 'service') {
-    return op === 'add'
-      ? { op: 'add-service', key, config: item.config }
-      : { op: 'delete-service', key };
-  }
-  return op === 'add'
-    ? { op: 'add-destination', key, destination: { ...item.destination, weight: 1 } }
-    : { op: 'delete-destination', key, destination: item.destination };
 }
 
 async function groupByStage(items: readonly IpvsItem[]): Promise<IpvsItem[][]> {

@@ -1,11 +1,14 @@
 /** Desired state of one family in the ipvs mode. */
 import { isDeepStrictEqual } from 'node:util';
 import { isLinkLocal } from '../api/addresses.ts';
+import type { ObjectKey } from '../api/objects.ts';
 import type { IpvsAllPortsMode } from '../config/mode-values.ts';
 import type { Endpoint } from '../endpoints/select.ts';
+import { describeIptablesRule } from '../iptables/describe.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import type { Log } from '../process/log.ts';
+import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
@@ -32,7 +35,7 @@ export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
 }
 
 /** A Route with its items and the owners of its marks. */
-interface CompiledRoute {
+export interface CompiledRoute {
   readonly route: Route;
   readonly items: readonly IpvsItem[];
   readonly owners: readonly string[];
@@ -141,6 +144,16 @@ export class IpvsPlan {
     return this.#routesByService.get(service)?.name;
   }
 
+  /** The Service behind an IPVS service. @param service key as of `serviceText`. */
+  serviceKey(service: string): ObjectKey | undefined {
+    return this.#routesByService.get(service)?.serviceKey;
+  }
+
+  /** Routes with their items. */
+  routes(): Iterable<CompiledRoute> {
+    return this.#routes.values();
+  }
+
   /** State of the endpoint behind a destination. */
   endpointState(service: IpvsServiceKey, { address, port }: IpvsDestinationKey): EndpointState {
     const route = this.#routesByService.get(serviceText(service));
@@ -149,6 +162,21 @@ export class IpvsPlan {
       endpoint.address === address && (endpoint.port ?? 0) === port;
     if (route.servingEndpoints.some(isThis)) return 'serving';
     return route.notServingEndpoints.some(isThis) ? 'notServing' : 'gone';
+  }
+
+  /** See `Backend.traffic`. */
+  traffic(): BackendTraffic {
+    return {
+      options: { ...this.#options, resetsTcp: false },
+      isNodePortAddress: (address) => this.#compileOptions.nodePortAddresses.includes(address),
+      rejectsOtherPorts: 'vips',
+      serviceCidrs: [],
+    };
+  }
+
+  /** See `Backend.describeRule`. */
+  describeRule(rule: KernelRule): RulePurpose | undefined {
+    return describeIptablesRule(rule, this.ruleset);
   }
 
   #usesIptables(route: Route): boolean {

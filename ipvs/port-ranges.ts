@@ -81,6 +81,28 @@ export class KernelPorts {
     }
   }
 
+  /** The ports of an entry that the kernel has, with their marks; adjacent ports form one range. */
+  within({ set, entry }: EntryItem): EntryItem[] {
+    const group = this.#groups.get(groupOf(set, entry));
+    const ranges: EntryItem[] = [];
+    const [first, last] = bounds(entry);
+    let from = first;
+    for (let port = first; group !== undefined && port <= last; port++) {
+      if (!group.marks.has(port)) {
+        from = port + 1;
+        continue;
+      }
+      const skbMark = group.marks.get(port);
+      const next = port < last && group.marks.has(port + 1);
+      if (next && group.marks.get(port + 1) === skbMark) continue;
+      const marked = skbMark === undefined ? {} : { skbMark };
+      const ports = { port: from, portTo: port };
+      ranges.push({ kind: 'entry', set, entry: { ...group.entry, ...ports, ...marked } });
+      from = port + 1;
+    }
+    return ranges;
+  }
+
   /** Whether the kernel has every port of an entry, with its mark. */
   has({ set, entry }: EntryItem): boolean {
     const marks = this.#groups.get(groupOf(set, entry))?.marks;

@@ -4,7 +4,7 @@
  * for health checks on VIPs.
  */
 import type { IpFamily } from '../api/objects.ts';
-import type { IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
+import type { IpsetHeader, IpsetSpec, IpsetType } from '../netlink/ipset/ipset.ts';
 
 interface SetDefinition {
   readonly type: IpsetType;
@@ -143,4 +143,15 @@ export function temporarySet(family: IpFamily): string {
  */
 export function allSetNames(family: IpFamily): string[] {
   return [...SET_NAMES.map((set) => kernelName(set, family)), temporarySet(family)];
+}
+
+/** Whether a set can hold the desired entries. A set that is larger than needed is kept. */
+export function isUsable(header: IpsetHeader, spec: IpsetSpec): boolean {
+  return (
+    header.type === spec.type &&
+    (header.family ?? spec.family) === spec.family &&
+    header.skbinfo === spec.skbinfo &&
+    header.comments === (spec.comments ?? false) &&
+    (header.maxElements ?? spec.maxElements) >= spec.maxElements
+  );
 }

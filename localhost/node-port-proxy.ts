@@ -101,8 +101,7 @@ export class NodePortProxy {
     const picker = new EndpointPicker(nodePort, () => timers.now());
     const current = () => this.#served.get(nodePort.id)?.nodePort ?? nodePort;
     const server = new RetryingServer({
-      host: loopbackAddress(nodePort.family),
-      port: nodePort.port,
+      listen: { host: loopbackAddress(nodePort.family), port: nodePort.port },
       create: () =>
         createServer(SERVER_OPTIONS, (client) => void this.#accept(client, current(), picker)),
       onFailure: (error) => {

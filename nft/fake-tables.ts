@@ -7,10 +7,12 @@ import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
 import { NftRefusedError } from '../netlink/nftables/transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
+  type NftBaseChain,
   type NftChainRules,
   type NftElement,
   type NftElementChange,
   type NftOperation,
+  type NftRule,
 } from '../netlink/nftables/types.ts';
 import { type NftCommand, NftError } from './command.ts';
 import { elementDataText, elementKeyText } from './element.ts';
@@ -29,6 +31,10 @@ export class FakeTables {
   readonly sets = new Map<string, Map<string, NftElement>>();
   /** Number of rules by chain. */
   readonly chains = new Map<string, number>();
+  /** Rules by chain, once a transaction has written them. */
+  readonly rules = new Map<string, readonly NftRule[]>();
+  /** Declarations of base chains, by chain. */
+  readonly hooks = new Map<string, NftBaseChain>();
   /** Packets by counter. */
   readonly counters = new Map<string, bigint>();
   /** One line per transaction, such as `add service-ips 1, delete endpoints 2`. */
@@ -66,7 +72,21 @@ export class FakeTables {
         restart?.();
         visitAll();
       },
+      findElement: async (set, key) => this.sets.get(set)?.get(key.toString('latin1')),
+      tableFlags: async () => this.#ifExists(0),
       chains: async () => this.#ifExists([...this.chains.keys()]),
+      chainsWithHooks: async () =>
+        this.#ifExists(
+          [...this.chains.keys()].map((name) => ({ name, base: this.hooks.get(name) })),
+        ),
+      rules: async (only) =>
+        this.#ifExists(
+          [...this.chains.keys()]
+            .filter((chain) => only === undefined || chain === only)
+            .flatMap((chain) =>
+              (this.rules.get(chain) ?? []).map(({ expressions }) => ({ chain, expressions })),
+            ),
+        ),
       sets: async () =>
         this.#ifExists(
           [...this.sets.keys()].map((name) => ({
@@ -115,10 +135,14 @@ export class FakeTables {
         } else this.log.push('declare');
         if (this.sets.has('other version')) throw new NftError('File exists', undefined);
         for (const [, kind, name = '', text] of script.matchAll(/^ {2}(\w+) (\S+) \{(.*)\}$/gm)) {
-          if (kind === 'chain') this.chains.set(name, this.chains.get(name) ?? 0);
-          else if (kind === 'counter')
-            this.counters.set(name, this.counters.get(name) ?? packets(text));
-          else this.sets.set(name, this.sets.get(name) ?? new Map());
+          if (kind === 'chain') {
+            this.chains.set(name, this.chains.get(name) ?? 0);
+            const base = baseChain(text);
+            if (base !== undefined) this.hooks.set(name, base);
+          }
+          if (kind === 'counter') this.counters.set(name, this.counters.get(name) ?? packets(text));
+          if (kind === 'map' || kind === 'set')
+            this.sets.set(name, this.sets.get(name) ?? new Map());
           if (text?.includes('flags interval')) this.#intervals.add(name);
         }
       },
@@ -127,7 +151,7 @@ export class FakeTables {
 
   /** Deletes the table, as `nft flush ruleset` by another program does. */
   clear(): void {
-    for (const all of [this.sets, this.chains, this.counters]) all.clear();
+    for (const all of [this.sets, this.chains, this.counters, this.rules, this.hooks]) all.clear();
   }
 
   /** Adds elements to a dynamic map, as rules do when they handle packets. */
@@ -177,6 +201,7 @@ export class FakeTables {
         throw new Error(`rules refer to ${name}, which does not exist`);
     }
     this.chains.set(name, all.length);
+    this.rules.set(name, all);
   }
 
   #change(changes: readonly NftElementChange[]): void {
@@ -247,6 +272,21 @@ function overlaps(existing: Iterable<NftElement>, element: NftElement): boolean 
 
 function rejection(errno: number, change: NftElementChange, element?: NftElement): NftRefusedError {
   return new NftRefusedError(new NetlinkError('transaction', errno), { change, element });
+}
+
+/** Reads `type nat hook prerouting priority dstnat; policy accept;`. */
+function baseChain(text = ''): NftBaseChain | undefined {
+  const [, type = '', hook = '', priority = ''] =
+    /type (\w+) hook (\w+) priority (\S+);/.exec(text) ?? [];
+  if (type === '') return undefined;
+  const hooks = ['prerouting', 'input', 'forward', 'output', 'postrouting'];
+  const priorities: Readonly<Record<string, number>> = { dstnat: -100, srcnat: 100, filter: 0 };
+  return {
+    type,
+    hook: hooks.indexOf(hook),
+    priority: priorities[priority] ?? Number(priority),
+    policy: 1,
+  };
 }
 
 function packets(text = ''): bigint {

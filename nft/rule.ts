@@ -191,6 +191,12 @@ export const HAS_DNAT: RulePart = {
   expressions: hasBit(ct(0, CT_KEY.status), STATUS_DNAT),
 };
 
+/** Matches packets of connections without DNAT. */
+export const HAS_NO_DNAT: RulePart = {
+  text: 'ct status & dnat == 0',
+  expressions: hasBit(ct(0, CT_KEY.status), STATUS_DNAT, false),
+};
+
 /** Matches packets whose source is an address of this node. */
 export const IS_FROM_NODE: RulePart = {
   text: 'fib saddr type local',
@@ -306,9 +312,9 @@ export function goTo(chain: string): RulePart {
 export const ACCEPT = verdict({ kind: 'accept' });
 export const DROP = verdict({ kind: 'drop' });
 
-function hasBit(load: NftExpression, bit: number): NftExpression[] {
+function hasBit(load: NftExpression, bit: number, isSet = true): NftExpression[] {
   const none = Buffer.alloc(4);
-  return [load, bitwise(0, u32(bit), none), cmp(0, none, true)];
+  return [load, bitwise(0, u32(bit), none), cmp(0, none, isSet)];
 }
 
 function lookupKeyText(key: LookupKey): string {

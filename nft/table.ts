@@ -3,5 +3,16 @@ import type { NfTables } from '../netlink/nftables/tables.ts';
 
 export type RuleTable = Pick<
   NfTables,
-  'transact' | 'visitElements' | 'chains' | 'sets' | 'counters' | 'remove' | 'delete' | 'close'
+  | 'transact'
+  | 'visitElements'
+  | 'findElement'
+  | 'tableFlags'
+  | 'chains'
+  | 'chainsWithHooks'
+  | 'rules'
+  | 'sets'
+  | 'counters'
+  | 'remove'
+  | 'delete'
+  | 'close'
 >;

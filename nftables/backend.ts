@@ -2,17 +2,14 @@
  * Proxy mode nftables, one IP family: renders Routes as map elements and chains of table `portwide` and
  * applies them to the kernel.
  */
-import type { Protocol } from '../api/objects.ts';
-import {
-  NFT_SET_FLAGS,
-  type NftElementChange,
-  type NftOperation,
-  NftRefusedError,
-} from '../netlink/nftables/tables.ts';
+import type { ObjectKey, Protocol } from '../api/objects.ts';
+import { type NftOperation, NftRefusedError } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
-import { elementDataText, elementKeyText } from '../nft/element.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
+import type { Comparison } from '../proxier/compared-object.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
+import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -23,21 +20,24 @@ import {
   staleAffinityDeletions,
 } from './affinity-cleanup.ts';
 import { canNftWrite, type NftChain } from './chains.ts';
-import { elementFromKeyText, type MapElement } from './element.ts';
+import { compareTable } from './compare.ts';
+import { describeNftRule } from './describe.ts';
+import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
+import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
-import { isDispatchMap, MAP_NAMES, type MapName } from './maps.ts';
+import { isDispatchMap, type MapName } from './maps.ts';
 import { type Phase, phasesOf } from './phases.ts';
 import { NftPlan, type NftPlanOptions, type PlanDiff, type PlannedRoute } from './plan.ts';
 import {
   affinityMapsOf,
   chainRuleOperations,
-  countersOf,
   staticServiceChains,
   TABLE,
   tableDeclarationScript,
 } from './static-chains.ts';
 import { tableScript } from './table-script.ts';
+import { existingObjects, neededObjects, withoutObjects } from './unknown-objects.ts';
 
 /** Options of mode nftables for one IP family. */
 export interface NftBackendOptions extends NftPlanOptions {
@@ -117,8 +117,27 @@ export class NftBackend implements Backend {
     this.#onDrift = callback;
   }
 
+  async compare(service?: ObjectKey): Promise<Comparison> {
+    const result = new ComparisonBuilder(service);
+    await compareTable(this.#tables, this.#plan, this.family, result);
+    return result.result();
+  }
+
   stats(): BackendStats {
     return { elements: this.#elementCounts, cleanupFailures: this.#cleanupFailures };
+  }
+
+  traffic(): BackendTraffic {
+    return {
+      options: this.#options,
+      isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
+      rejectsOtherPorts: 'cluster IPs',
+      serviceCidrs: this.#options.serviceCidrs,
+    };
+  }
+
+  describeRule(rule: KernelRule): RulePurpose | undefined {
+    return describeNftRule(rule, this.#plan.chains());
   }
 
   /**
@@ -225,7 +244,7 @@ export class NftBackend implements Backend {
     const chainsBefore = new Set(await this.#tables.chains());
     const refusal = await this.#declareTable();
     if (refusal !== undefined) return await this.#replaceTable(refusal);
-    const kernel = await this.#kernelElements();
+    const kernel = await KernelElements.read(this.#tables);
     const [lookups, ranges, dispatch] = [
       new PendingChanges(),
       new PendingChanges(),
@@ -249,11 +268,11 @@ export class NftBackend implements Backend {
       if (planned !== undefined && planned.route.affinitySeconds > 0) withAffinity.push(planned);
       for (const element of elements) {
         addToCount(elementCounts, element.map, 1);
-        const kernelData = takeKernelData(kernel.get(element.map), element);
-        if (kernelData === undefined || kernelData !== elementDataText(element)) {
+        const [state] = kernel.take(element);
+        if (state !== 'ok') {
           const lookup = isIntervalMap(element.map) ? ranges : lookups;
           const pending = isDispatchMap(element.map) ? dispatch : lookup;
-          pending.add(element, kernelData !== undefined);
+          pending.add(element, state === 'changed');
         }
         if (slice.isOver()) await slice.yield();
       }
@@ -283,18 +302,11 @@ export class NftBackend implements Backend {
    * Deletes stale ranges in the same transaction that adds overlapping ranges: the kernel refuses
    * overlapping ranges.
    */
-  #removeOverlapping(
-    pending: PendingChanges,
-    stale: ReadonlyMap<MapName, Map<string, string>>,
-  ): void {
-    const old = [...stale]
-      .filter(([map]) => isIntervalMap(map))
-      .flatMap(([map, keys]) =>
-        [...keys.keys()].map((key) => elementFromKeyText(map, key, this.family)),
-      );
+  #removeOverlapping(pending: PendingChanges, kernel: KernelElements): void {
+    const old = [...kernel.stale(this.family)].filter(({ map }) => isIntervalMap(map));
     for (const element of overlappingElements(old, pending.added, this.family)) {
       pending.remove(element);
-      stale.get(element.map)?.delete(elementKeyText(element));
+      kernel.delete(element);
     }
   }
 
@@ -344,21 +356,6 @@ export class NftBackend implements Backend {
     return elements.length;
   }
 
-  /** Reads the elements of all maps but the affinity maps from the kernel: data by map and by key, as text. */
-  async #kernelElements(): Promise<Map<MapName, Map<string, string>>> {
-    const maps = new Map<MapName, Map<string, string>>();
-    for (const name of MAP_NAMES) {
-      const elements = new Map<string, string>();
-      await this.#tables.visitElements(
-        name,
-        (element) => elements.set(elementKeyText(element), elementDataText(element)),
-        () => elements.clear(),
-      );
-      maps.set(name, elements);
-    }
-    return maps;
-  }
-
   /** Targets for every affinity map. A map without targets is included, so that its entries are deleted. */
   #allAffinityTargets(withAffinity: readonly PlannedRoute[]): AffinityTargetIndex {
     const targets = affinityTargets(withAffinity);
@@ -371,21 +368,10 @@ export class NftBackend implements Backend {
    * Services, another version of the agent, or another program. No rule of the agent refers to them by now.
    */
   async #removeUnknownObjects(): Promise<void> {
-    const known = new Set([...this.#plan.chains()].map(({ name }) => name));
-    const chains = (await this.#tables.chains()) ?? [];
-    const maps = new Set<string>([...MAP_NAMES, ...affinityMapsOf(this.#plan.chains())]);
-    // The kernel removes an anonymous set together with its rule.
-    const sets = ((await this.#tables.sets()) ?? [])
-      .filter(({ flags }) => (flags & NFT_SET_FLAGS.anonymous) === 0)
-      .map(({ name }) => name);
-    const needed = countersOf(this.#plan.chains());
-    const counters = ((await this.#tables.counters()) ?? []).map(({ name }) => name);
+    const needed = neededObjects([...this.#plan.chains()]);
+    const unknown = withoutObjects(await existingObjects(this.#tables), needed);
     try {
-      await this.#tables.remove(
-        chains.filter((name) => !known.has(name)),
-        sets.filter((name) => !maps.has(name)),
-        counters.filter((name) => !needed.has(name)),
-      );
+      await this.#tables.remove(unknown.chains, unknown.sets, unknown.counters);
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;
       this.#cleanupFailures += 1;
@@ -397,83 +383,16 @@ export class NftBackend implements Backend {
   }
 
   /** Deletes stale dispatch elements, then stale lookup elements. @returns the number of deleted elements. */
-  async #removeStaleElements(
-    stale: ReadonlyMap<MapName, ReadonlyMap<string, string>>,
-  ): Promise<number> {
-    let removed = 0;
+  async #removeStaleElements(kernel: KernelElements): Promise<number> {
+    const stale = [...kernel.stale(this.family)];
     for (const isDispatch of [true, false]) {
-      const elements = [...stale].flatMap(([map, keys]) =>
-        isDispatchMap(map) === isDispatch
-          ? [...keys.keys()].map((key) => elementFromKeyText(map, key, this.family))
-          : [],
-      );
+      const elements = stale.filter(({ map }) => isDispatchMap(map) === isDispatch);
       await this.#tables.transact(changesOf('delete', elements));
-      removed += elements.length;
     }
-    return removed;
-  }
-}
-
-/**
- * Removes an element from the elements read from the kernel. Elements that remain at the end are stale.
- * @returns its data as text; undefined if the kernel does not have it.
- */
-function takeKernelData(
-  elements: Map<string, string> | undefined,
-  element: MapElement,
-): string | undefined {
-  if (elements === undefined || elements.size === 0) return undefined;
-  const key = elementKeyText(element);
-  const data = elements.get(key);
-  elements.delete(key);
-  return data;
-}
-
-/** Element changes collected for one transaction. */
-class PendingChanges {
-  #removed: MapElement[] = [];
-  #added: MapElement[] = [];
-
-  get size(): number {
-    return this.#added.length;
-  }
-
-  get added(): readonly MapElement[] {
-    return this.#added;
-  }
-
-  add(element: MapElement, isReplaced: boolean): void {
-    if (isReplaced) this.#removed.push(element);
-    this.#added.push(element);
-  }
-
-  remove(element: MapElement): void {
-    this.#removed.push(element);
-  }
-
-  take(): NftElementChange[] {
-    const changes = [...changesOf('delete', this.#removed), ...changesOf('add', this.#added)];
-    this.#removed = [];
-    this.#added = [];
-    return changes;
+    return stale.length;
   }
 }
 
 function addToCount(counts: Map<string, number>, map: MapName, change: 1 | -1): void {
   counts.set(map, (counts.get(map) ?? 0) + change);
-}
-
-function phaseChanges({ deletes, adds }: Phase): NftElementChange[] {
-  return [...changesOf('delete', deletes), ...changesOf('add', adds)];
-}
-
-function changesOf(
-  action: NftElementChange['action'],
-  elements: readonly MapElement[],
-): NftElementChange[] {
-  return [...Map.groupBy(elements, ({ map }) => map)].map(([set, some]) => ({
-    action,
-    set,
-    elements: action === 'add' ? some : some.map(({ data: _, ...rest }) => rest),
-  }));
 }

@@ -1,6 +1,6 @@
 /** Identity of the elements of table `portwide`. */
 import type { IpFamily } from '../api/objects.ts';
-import type { NftElement } from '../netlink/nftables/types.ts';
+import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { elementKeyText } from '../nft/element.ts';
 import { fieldWidth, MAPS, type MapName } from './maps.ts';
 
@@ -22,4 +22,26 @@ export function elementFromKeyText(map: MapName, text: string, family: IpFamily)
   if (!isInterval) return { map, key };
   const end = text.slice(length + 1);
   return { map, key, keyEnd: end === '' ? key : Buffer.from(end, 'latin1') };
+}
+
+/** An element that was read as text. @param data text from `elementDataText`. */
+export function elementFromTexts(
+  map: MapName,
+  key: string,
+  data: string,
+  family: IpFamily,
+): MapElement {
+  const element = elementFromKeyText(map, key, family);
+  const type = MAPS[map].data;
+  if (type === undefined) return element;
+  return {
+    ...element,
+    data: type === 'verdict' ? verdictFromText(data) : Buffer.from(data, 'latin1'),
+  };
+}
+
+/** Reads the text of `verdictText`. */
+function verdictFromText(text: string): NftVerdict {
+  const [kind, chain = ''] = text.split(' ') as [NftVerdict['kind'], string?];
+  return kind === 'goto' || kind === 'jump' ? { kind, chain } : { kind };
 }

@@ -30,6 +30,11 @@ export interface PlannedRoute {
   readonly allowsOwnVips: boolean;
 }
 
+/** A Route that the kernel has, with its elements and chains. */
+export interface AppliedRoute extends CompiledNftPlan {
+  readonly planned: PlannedRoute;
+}
+
 /** The changes from the applied state to the desired state. */
 export interface PlanDiff {
   /** Chains that the kernel does not have yet. */
@@ -75,6 +80,11 @@ export class NftPlan {
     for (const { route } of [...this.#desired.values()]) {
       if (dependsOnNodeAddresses(route)) this.#setDesired(route);
     }
+  }
+
+  /** The addresses on which node ports are served. */
+  get nodePortAddresses(): readonly string[] {
+    return listedNodePortAddresses(this.#options, this.#nodeAddresses);
   }
 
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
@@ -173,7 +183,7 @@ export class NftPlan {
       if (references > 0 && references + change === 0)
         (isRemovedFirst(element) ? deletes : cleanup).push(element);
     }
-    const ips = listedNodePortAddresses(this.#options, this.#nodeAddresses);
+    const ips = this.nodePortAddresses;
     const appliedIps = this.#appliedNodePortIps;
     this.#appliedNodePortIps = ips;
     adds.push(...ips.filter((ip) => !appliedIps.includes(ip)).map(nodePortIpElement));
@@ -193,7 +203,7 @@ export class NftPlan {
     this.#applied = new Map(this.#desired);
     this.#references = new Map();
     this.#chains = new Map(this.#staticChains().map((chain) => [chain.name, chain]));
-    this.#appliedNodePortIps = listedNodePortAddresses(this.#options, this.#nodeAddresses);
+    this.#appliedNodePortIps = this.nodePortAddresses;
     yield { elements: this.#appliedNodePortIps.map(nodePortIpElement) };
     for (const planned of [...this.#applied.values()]) {
       const compiled = this.#compile(planned);
@@ -204,6 +214,30 @@ export class NftPlan {
       });
       yield { elements, planned };
     }
+  }
+
+  /** Whether there was a snapshot, so that the applied state is known. */
+  get hasApplied(): boolean {
+    return this.#chains.size > 0;
+  }
+
+  /**
+   * The applied Routes with their elements and chains, Route by Route. Elements that several Routes
+   * need appear several times.
+   */
+  *applied(isIncluded: (planned: PlannedRoute) => boolean = () => true): Iterable<AppliedRoute> {
+    for (const planned of this.#applied.values()) {
+      if (isIncluded(planned)) yield { planned, ...this.#compile(planned) };
+    }
+  }
+
+  *appliedRoutes(): Iterable<Route> {
+    for (const { route } of this.#applied.values()) yield route;
+  }
+
+  /** Applied elements of no Route. */
+  appliedNodeElements(): MapElement[] {
+    return this.#appliedNodePortIps.map(nodePortIpElement);
   }
 
   /** All chains that applied Routes have used since the last snapshot, and the static chains. */

@@ -43,7 +43,7 @@ export function tableScript(
 }
 
 /** Formats elements in nft syntax: `10.96.0.1 . tcp . 80 : goto internal-port-3` */
-function elementFormatter(family: IpFamily): (element: MapElement) => string {
+export function elementFormatter(family: IpFamily): (element: MapElement) => string {
   const formatAddress = addressFormatter();
   const width = family === 'IPv4' ? 4 : 16;
   const value: Readonly<Record<MapField, (bytes: Buffer, at: number) => string>> = {

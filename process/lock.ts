@@ -1,5 +1,5 @@
 /** The node lock: at most one agent runs on a node. */
-import { createServer, type Server } from 'node:net';
+import { connect, createServer, type Server } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated-failures.ts';
@@ -45,5 +45,18 @@ export function tryLock(): Promise<Server | undefined> {
       else reject(error);
     });
     server.listen(LOCK_ADDRESS, () => resolve(server.unref()));
+  });
+}
+
+/** Whether an agent holds the node lock. Does not take the lock, so no agent has to wait. */
+export function isLocked(): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(LOCK_ADDRESS);
+    const finish = (isHeld: boolean) => {
+      socket.destroy();
+      resolve(isHeld);
+    };
+    socket.once('connect', () => finish(true));
+    socket.once('error', () => finish(false));
   });
 }

@@ -1,5 +1,5 @@
 /** A server that retries until it can listen. */
-import { type AddressInfo, isIPv6, type Server } from 'node:net';
+import { type AddressInfo, isIPv6, type ListenOptions, type Server } from 'node:net';
 import { backoffMs } from '../sync/backoff.ts';
 import type { Timers } from '../sync/timers.ts';
 
@@ -16,7 +16,17 @@ export interface BindAddress {
 /** Listens on all addresses of both families. Go does so for every unspecified address. */
 export const ANY_FAMILY = '';
 
-export interface RetryingServerOptions extends BindAddress {
+/** A Unix socket to listen on. */
+export interface SocketPath {
+  readonly path: string;
+}
+
+export interface RetryingServerOptions {
+  readonly listen: BindAddress | SocketPath;
+  /** Called before each attempt to listen. An error that it throws counts as a failed attempt. */
+  readonly prepare?: () => void;
+  /** Called when the server listens. */
+  readonly onListening?: () => void;
   /** Creates the server for one attempt to listen. */
   readonly create: () => Server;
   /** Closes the open connections when the server closes. Default: connections stay open. */
@@ -63,15 +73,23 @@ export class RetryingServer {
   }
 
   #open(): void {
-    const { host, port, create } = this.#options;
+    const { listen, create, prepare } = this.#options;
     const server = create();
     this.#server = server;
     server.on('error', (error) => this.#failed(server, error));
     server.on('listening', () => this.#listens());
-    server.listen({ port, ...(host === ANY_FAMILY ? {} : { host, ipv6Only: isIPv6(host) }) });
+    try {
+      prepare?.();
+    } catch (error) {
+      // As an event, like every other failure to listen: the constructor has not returned yet.
+      process.nextTick(() => this.#failed(server, error as Error));
+      return;
+    }
+    server.listen(listenOptions(listen));
   }
 
   #listens(): void {
+    this.#options.onListening?.();
     if (this.#failures > 0) this.#options.onRecovery();
     this.#failures = 0;
   }
@@ -91,4 +109,10 @@ export class RetryingServer {
     server?.close();
     this.#options.closeConnections?.();
   }
+}
+
+function listenOptions(target: BindAddress | SocketPath): ListenOptions {
+  if ('path' in target) return { path: target.path };
+  const { host, port } = target;
+  return { port, ...(host === ANY_FAMILY ? {} : { host, ipv6Only: isIPv6(host) }) };
 }

@@ -29,8 +29,7 @@ export function startHttpServer(
   const failures = new RepeatedFailures(log);
   return new Listener({
     // Go, and therefore kube-proxy, listens on both families for either unspecified address.
-    host: isUnspecified(host) ? ANY_FAMILY : host,
-    port,
+    listen: { host: isUnspecified(host) ? ANY_FAMILY : host, port },
     onRequest,
     onFailure: (error) => {
       if (hardFail) {

@@ -2,6 +2,8 @@
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
+import type { Comparison } from './compared-object.ts';
+import type { BackendTraffic, KernelRule, RulePurpose } from './kernel-rule.ts';
 
 /** The result of one `apply`, for logs and metrics. */
 export interface ApplyReport {
@@ -62,6 +64,19 @@ export interface Backend {
   onDrift?(callback: () => void): void;
   /** Whether the kernel currently notifies the backend of all external changes, so that periodic resyncs can be rare. */
   readonly watchesChanges?: boolean;
+  /**
+   * Compares objects in the kernel with the applied desired state, and changes nothing. Yields to the event loop.
+   * May run during `apply`; the result may then contain changes in progress.
+   * @param service undefined: all Services, and the rules that belong to none.
+   * @throws errors of reading the kernel.
+   */
+  compare?(service?: ObjectKey): Promise<Comparison>;
+  /** How packets are treated, besides the TrafficPlans of the Routes. */
+  traffic?(): BackendTraffic;
+  /** What a rule of nf_tables is for; undefined if it is not a rule of this backend. */
+  describeRule?(rule: KernelRule): RulePurpose | undefined;
+  /** Why the kernel's trace does not show the rules of this backend, and what to do; undefined if it shows them. */
+  readonly untraceable?: string | undefined;
   /** Counts for metrics; each mode reports only counts of objects that it uses. */
   stats?(): BackendStats;
   /** Packets to node ports on the loopback address that rules rejected since the table was created, by protocol. */

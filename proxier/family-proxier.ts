@@ -46,6 +46,8 @@ export interface SyncReport {
   readonly localhostNodePorts: readonly LocalhostNodePort[];
   /** Trigger times of the changes that are now in force, in milliseconds since 1970. */
   readonly triggerTimes: readonly number[];
+  /** Services whose Routes changed since the last successful sync. */
+  readonly services: ReadonlySet<ObjectKey>;
 }
 
 /** Maximum number of trigger times kept while syncs fail; the oldest are dropped. */
@@ -77,6 +79,7 @@ export class FamilyProxier {
   #localhostNodePorts = new Map<string, LocalhostNodePort>();
   #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
   #triggerTimes: readonly number[] = [];
+  #services = new Set<ObjectKey>();
   #dirty = true;
   #isFirst = true;
 
@@ -127,6 +130,7 @@ export class FamilyProxier {
     if (upserts.length === 0 && removals.length === 0) return;
     for (const route of removals) this.#replace(route, undefined);
     for (const route of upserts) this.#replace(before.get(route.id), route);
+    for (const { serviceKey } of [...removals, ...upserts]) this.#services.add(serviceKey);
     this.backend.update(
       upserts,
       removals.map((route) => route.id),
@@ -174,6 +178,8 @@ export class FamilyProxier {
     this.#health = new Map();
     const localhostNodePorts = this.#localhostNodePorts;
     this.#localhostNodePorts = new Map();
+    const services = this.#services;
+    this.#services = new Set();
     const triggerTimes = this.takeTriggers();
     try {
       const { written, rulesWritten } = await this.backend.apply(full);
@@ -195,6 +201,7 @@ export class FamilyProxier {
         ...apply,
         ...cleanup,
         triggerTimes,
+        services,
         healthChanges: [...health.values()],
         localhostNodePorts: [...localhostNodePorts.values()],
       };
@@ -202,6 +209,7 @@ export class FamilyProxier {
       this.#health = new Map([...health, ...this.#health]);
       this.#localhostNodePorts = new Map([...localhostNodePorts, ...this.#localhostNodePorts]);
       this.#dirty ||= changed;
+      this.#services = new Set([...services, ...this.#services]);
       this.#triggerTimes = [...triggerTimes, ...this.takeTriggers()];
       if (scope !== undefined) this.#staleFlows.restoreCleanupScope(scope);
       throw error;

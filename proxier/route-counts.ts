@@ -18,6 +18,13 @@ export class RouteCounts {
     ranges: new Map(),
   };
 
+  #endpoints = 0;
+
+  /** Number of endpoints of all Routes. An endpoint that serves several ports counts for each. */
+  get endpoints(): number {
+    return this.#endpoints;
+  }
+
   /** Counts an added, changed or removed Route. */
   replaceRoute(before: Route | undefined, after: Route | undefined): void {
     if (before !== undefined) this.#count(before, -1);
@@ -52,6 +59,7 @@ export class RouteCounts {
     const add = (what: RouteMatch['kind'] | TrafficSide) =>
       this.#counts.set(`${family} ${what}`, this.#get(family, what) + step);
     add(match.kind);
+    this.#endpoints += step * route.servingEndpoints.length;
     // Like kube-proxy, count each port, and do not count Services without any endpoint.
     if (route.hasEndpointsAnywhere && route.localEndpoints.length === 0) {
       if (route.internalLocal) add('internal');

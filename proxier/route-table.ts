@@ -51,11 +51,23 @@ export interface RouteTableOptions {
   readonly now?: () => number;
 }
 
+/** Called for a Route that was added, changed or removed. */
+export type RouteListener = (before: Route | undefined, after: Route | undefined) => void;
+
 type ChangingKind = 'Service' | 'EndpointSlice';
 
 interface ServiceState {
   readonly service: Service;
   readonly served: ServedService;
+}
+
+/** A Service with its objects, and what this node made of them. */
+export interface InspectedService extends ServiceState {
+  readonly slices: readonly EndpointSlice[];
+  readonly routes: readonly Route[];
+  readonly refusals: readonly ServiceRefusal[];
+  readonly warnings: readonly ServiceWarning[];
+  readonly health: readonly ServiceHealth[];
 }
 
 /** Everything derived from the objects of one Service. */
@@ -90,6 +102,7 @@ export class RouteTable implements ObjectSink {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },
   };
+  readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
   readonly routeCounts = new RouteCounts();
   readonly #unsynced = new Set<Kind>(SERVING_KINDS);
@@ -171,9 +184,60 @@ export class RouteTable implements ObjectSink {
     this.#options.onChange();
   }
 
+  /** Keys of all Services, served or not. */
+  get serviceKeys(): Iterable<ObjectKey> {
+    return this.#services.keys();
+  }
+
+  /** Numbers of Services. `refused` counts Services that are refused as a whole. */
+  get serviceCounts(): {
+    readonly total: number;
+    readonly served: number;
+    readonly refused: number;
+  } {
+    return {
+      total: this.#services.size,
+      served: this.#routes.size,
+      refused: this.#refused.size,
+    };
+  }
+
+  /** Objects of a Service and everything derived from them; undefined if there is no such Service. */
+  inspect(key: ObjectKey): InspectedService | undefined {
+    const state = this.#services.get(key);
+    if (state === undefined) return undefined;
+    return {
+      ...state,
+      slices: this.#slices.get(key) ?? [],
+      routes: this.#routes.get(key) ?? [],
+      refusals: this.#refusals.get(key) ?? [],
+      warnings: this.#warnings.get(key) ?? [],
+      health: this.#health.get(key) ?? [],
+    };
+  }
+
+  /** Name and zone of this node. */
+  get topology(): NodeTopology {
+    return { name: this.#options.nodeName, zone: this.#node?.zone };
+  }
+
+  /**
+   * Reports each Route that `takeChanges` adds, changes or removes.
+   * @returns a function that ends the reports.
+   */
+  watchRoutes(listener: RouteListener): () => void {
+    this.#routeListeners.add(listener);
+    return () => this.#routeListeners.delete(listener);
+  }
+
   /** All Routes. */
   *routes(): Iterable<Route> {
     for (const routes of this.#routes.values()) yield* routes;
+  }
+
+  /** All addresses of this node, without those on the agent's own dummy interface. */
+  get nodeAddresses(): ReadonlySet<string> {
+    return this.#nodeAddresses;
   }
 
   /** All refusals in force. */
@@ -237,8 +301,12 @@ export class RouteTable implements ObjectSink {
       if (resolved.health.length > 0) this.#health.set(key, resolved.health);
       else this.#health.delete(key);
     }
-    for (const route of removals) this.routeCounts.replaceRoute(route, undefined);
-    for (const route of upserts) this.routeCounts.replaceRoute(before.get(route.id), route);
+    const replace = (old: Route | undefined, now: Route | undefined) => {
+      this.routeCounts.replaceRoute(old, now);
+      for (const listener of this.#routeListeners) listener(old, now);
+    };
+    for (const route of removals) replace(route, undefined);
+    for (const route of upserts) replace(before.get(route.id), route);
     if (this.#affected.size === 0) {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
@@ -260,7 +328,7 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
     const refused = this.#vipConflicts.refusals(key);
     const slices = this.#slices.get(key) ?? [];
-    const topology: NodeTopology = { name: this.#options.nodeName, zone: this.#node?.zone };
+    const { topology } = this;
     for (const port of state.served.ports) {
       const route = resolveRoute(state.service, port, refused, slices, topology);
       if (route === undefined) continue;

@@ -6,6 +6,7 @@ import { copyFileSync, globSync, mkdirSync, readFileSync, writeFileSync } from '
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
+import { PAGE_PACKAGES, pageFileNames, readPageFile } from '../status/page-files.ts';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 /** Packages with binaries: the launcher starts `node`, the agent loads `koffi`. */
@@ -40,7 +41,18 @@ export async function writeBundle(directory: string): Promise<void> {
     metafile: true,
     logLevel: 'warning',
   });
-  writeFileSync(join(directory, 'bundle', 'LICENSES'), licences(Object.keys(metafile.inputs)));
+  copyFileSync(join(ROOT, 'status/openapi.json'), join(directory, 'bundle', 'openapi.json'));
+  await writePage(join(directory, 'bundle', 'page'));
+  const files = [...Object.keys(metafile.inputs), ...Object.values(PAGE_PACKAGES)];
+  writeFileSync(join(directory, 'bundle', 'LICENSES'), licences(files));
+}
+
+/** Copies the files of the status page, including files of packages. */
+async function writePage(directory: string): Promise<void> {
+  mkdirSync(directory, { recursive: true });
+  for (const name of await pageFileNames()) {
+    writeFileSync(join(directory, name), await readPageFile(name));
+  }
 }
 
 /**

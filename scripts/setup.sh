@@ -14,6 +14,10 @@ needed="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
+  # Tests of the status page.
+  *" test "*) needed="$needed chromium:chromium" ;;
+esac
+case " $* " in
   *" test "* | *" bench "*)
     kernel=yes
     needed="$needed linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils"

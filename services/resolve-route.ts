@@ -1,9 +1,12 @@
 /** Resolves a Service port to a Route: served ports, granted VIPs and selected endpoints. */
 import { trimmedCopy } from '../api/collections.ts';
 import type { EndpointSlice, Service } from '../api/objects.ts';
+import { type ExplainedEndpoint, explainEndpoints } from '../endpoints/explain.ts';
 import {
+  type Candidate,
   candidatesForAllPorts,
   candidatesForPort,
+  type EndpointPolicy,
   type NodeTopology,
   selectEndpoints,
 } from '../endpoints/select.ts';
@@ -36,18 +39,8 @@ export function resolveRoute(
   const internalLocal = service.internalTrafficPolicy === 'Local';
   const externalLocal = external && service.externalTrafficPolicy === 'Local';
   const { match } = port;
-  const candidates =
-    match.kind === 'port'
-      ? candidatesForPort(slices, port.family, port.portName, match.protocol)
-      : candidatesForAllPorts(slices, port.family);
-  // With externalTrafficPolicy Local, pods and the node itself still reach all endpoints of the cluster through
-  // external VIPs.
-  const policy = {
-    usesCluster: !internalLocal || external,
-    usesLocal: internalLocal || externalLocal,
-    distribution: service.trafficDistribution,
-  };
-  const endpoints = selectEndpoints(candidates, policy, node);
+  const policy = endpointPolicy(service, external);
+  const endpoints = selectEndpoints(candidatesOf(port, slices), policy, node);
   return {
     id: port.id,
     serviceKey: service.key,
@@ -69,4 +62,42 @@ export function resolveRoute(
     servingEndpoints: endpoints.serving,
     notServingEndpoints: endpoints.notServing,
   };
+}
+
+/**
+ * Says for each endpoint of a Route why this node uses it or not.
+ * @param route a Route that `resolveRoute` made of the same objects.
+ */
+export function explainRoute(
+  route: Route,
+  service: Service,
+  port: ServedPort,
+  slices: Iterable<EndpointSlice>,
+  node: NodeTopology,
+): ExplainedEndpoint[] {
+  const { externalIPs, loadBalancerIPs, nodePort } = route;
+  const external = externalIPs.length > 0 || loadBalancerIPs.length > 0 || nodePort > 0;
+  return explainEndpoints(candidatesOf(port, slices), endpointPolicy(service, external), node);
+}
+
+/** @param external whether the Route has external VIPs or a node port. */
+function endpointPolicy(service: Service, external: boolean): EndpointPolicy {
+  const internalLocal = service.internalTrafficPolicy === 'Local';
+  const externalLocal = external && service.externalTrafficPolicy === 'Local';
+  return {
+    // With externalTrafficPolicy Local, pods and the node itself still reach all endpoints of the cluster through
+    // external VIPs.
+    usesCluster: !internalLocal || external,
+    usesLocal: internalLocal || externalLocal,
+    distribution: service.trafficDistribution,
+  };
+}
+
+function candidatesOf(
+  { match, family, portName }: ServedPort,
+  slices: Iterable<EndpointSlice>,
+): Candidate[] {
+  return match.kind === 'port'
+    ? candidatesForPort(slices, family, portName, match.protocol)
+    : candidatesForAllPorts(slices, family);
 }

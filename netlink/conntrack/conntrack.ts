@@ -8,13 +8,15 @@ import { protocolNumbers } from '../core/protocol.ts';
 import { withSocket } from '../core/socket.ts';
 import {
   type ConntrackEntry,
+  type DetailedEntry,
   deletePayload,
+  detailedReader,
   dumpPayload,
   type EntryFilter,
   entryReader,
 } from './entry.ts';
 
-export type { ConntrackEntry } from './entry.ts';
+export type { ConntrackEntry, DetailedEntry } from './entry.ts';
 
 export interface ConntrackQuery {
   readonly family: IpFamily;
@@ -22,6 +24,8 @@ export interface ConntrackQuery {
   readonly protocol?: Protocol;
   /** Original destination address, canonical text. */
   readonly origDst?: string;
+  /** true: only entries whose destination is translated (IPS_DST_NAT). Default: all. */
+  readonly translatedOnly?: boolean;
   /** Selects among the matching entries. May be called more than once for an entry. */
   readonly keep?: (entry: ConntrackEntry) => boolean;
   /**
@@ -58,17 +62,49 @@ const IPCTNL_MSG_CT_DELETE = NFNL_SUBSYS_CTNETLINK | 2;
  * @throws NetlinkError; RangeError for a destination of the other family; whatever `keep` throws.
  */
 export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEntry[]> {
-  const { family, origDst, keep, kernelFilter = true } = query;
-  const protocol = query.protocol === undefined ? undefined : protocolNumbers[query.protocol];
-  const filter: EntryFilter = { family, protocol, origDst };
+  const { keep } = query;
+  const filter = entryFilter(query);
   const read = entryReader(filter);
+  return await dumpFiltered(filter, query.kernelFilter ?? true, (payload) => {
+    const entry = read(payload);
+    return entry === undefined || keep?.(entry) === false ? undefined : entry;
+  });
+}
+
+/**
+ * Visits the entries that match a query, with counters and states. Keeps no entry, so that a table of
+ * a million entries needs no memory here.
+ * @throws as `dumpConntrack`, and whatever `visit` throws.
+ */
+export async function visitConntrack(
+  query: Omit<ConntrackQuery, 'keep' | 'kernelFilter'>,
+  visit: (entry: DetailedEntry) => void,
+): Promise<void> {
+  const filter = entryFilter(query);
+  const read = detailedReader(filter);
+  await dumpFiltered(filter, true, (payload) => {
+    const entry = read(payload);
+    if (entry !== undefined) visit(entry);
+    return undefined;
+  });
+}
+
+function entryFilter({ family, protocol, origDst, translatedOnly }: ConntrackQuery): EntryFilter {
+  const number = protocol === undefined ? undefined : protocolNumbers[protocol];
+  return { family, protocol: number, origDst, translatedOnly };
+}
+
+/** @param pick converts the payload of an entry to a result; undefined omits it. */
+async function dumpFiltered<T>(
+  filter: EntryFilter,
+  kernelFilter: boolean,
+  pick: (payload: Buffer) => T | undefined,
+): Promise<T[]> {
   return await withSocket(NETLINK_NETFILTER, async (socket) => {
     const dump = (payload: Buffer) =>
-      socket.dump({ type: IPCTNL_MSG_CT_GET, payload }, (message) => {
-        if (message.type !== NFNL_SUBSYS_CTNETLINK) return undefined;
-        const entry = read(message.payload);
-        return entry === undefined || keep?.(entry) === false ? undefined : entry;
-      });
+      socket.dump({ type: IPCTNL_MSG_CT_GET, payload }, (message) =>
+        message.type === NFNL_SUBSYS_CTNETLINK ? pick(message.payload) : undefined,
+      );
     const unfiltered = dumpPayload(filter, false);
     const payload = kernelFilter ? dumpPayload(filter, true) : unfiltered;
     return await dump(payload).catch((error: unknown) => {

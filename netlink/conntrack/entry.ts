@@ -37,6 +37,23 @@ export interface ConntrackEntry {
   readonly status: number;
 }
 
+/** Fields that are read only when asked for, so that large dumps of tuples stay cheap. */
+export interface EntryDetails {
+  /** Packets and bytes of both directions; undefined with `net.netfilter.nf_conntrack_acct=0`. */
+  readonly counters: { readonly packets: number; readonly bytes: number } | undefined;
+  /** Name of the TCP state, such as `ESTABLISHED`; undefined for other protocols. */
+  readonly tcpState: string | undefined;
+  /**
+   * Creation time, milliseconds since 1970; undefined with `net.netfilter.nf_conntrack_timestamp=0`.
+   */
+  readonly startedAt: number | undefined;
+}
+
+/** A conntrack entry with its details. */
+export interface DetailedEntry extends ConntrackEntry {
+  readonly details: EntryDetails;
+}
+
 /** Conditions on an entry; undefined matches everything. */
 export interface EntryFilter {
   readonly family: IpFamily;
@@ -44,17 +61,44 @@ export interface EntryFilter {
   readonly protocol?: number | undefined;
   /** Canonical text of the same family. */
   readonly origDst?: string | undefined;
+  /** true: only entries with IPS_DST_NAT. */
+  readonly translatedOnly?: boolean | undefined;
 }
 
 /** linux/netfilter/nfnetlink_conntrack.h */
 const CTA_TUPLE_ORIG = 1;
 const CTA_TUPLE_REPLY = 2;
-const CTA_STATUS = 3;
+export const CTA_STATUS = 3;
+const CTA_PROTOINFO = 4;
+const CTA_COUNTERS_ORIG = 9;
+const CTA_COUNTERS_REPLY = 10;
 const CTA_ID = 12;
 const CTA_ZONE = 18;
+const CTA_TIMESTAMP = 20;
 const CTA_FILTER = 25;
+const CTA_STATUS_MASK = 26;
+const CTA_COUNTERS_PACKETS = 1;
+const CTA_COUNTERS_BYTES = 2;
+const CTA_PROTOINFO_TCP = 1;
+const CTA_PROTOINFO_TCP_STATE = 1;
+const CTA_TIMESTAMP_START = 1;
 const CTA_FILTER_ORIG_FLAGS = 1;
 const CTA_FILTER_REPLY_FLAGS = 2;
+/** The destination is translated: linux/netfilter/nf_conntrack_common.h. */
+export const IPS_DST_NAT = 1 << 5;
+/** enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h, by number. */
+const TCP_STATES = [
+  'NONE',
+  'SYN_SENT',
+  'SYN_RECV',
+  'ESTABLISHED',
+  'FIN_WAIT',
+  'CLOSE_WAIT',
+  'LAST_ACK',
+  'TIME_WAIT',
+  'CLOSE',
+  'SYN_SENT2',
+] as const;
 /** Bits of CTA_FILTER_ORIG_FLAGS: net/netfilter/nf_internals.h of the kernel source. */
 const FILTER_IP_DST = 2;
 const FILTER_PROTO_NUM = 8;
@@ -68,20 +112,30 @@ export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer 
   const { family, protocol } = filter;
   const header = nfgenmsg(addressFamily(family));
   const dst = family === 'IPv4' ? filter.origDst : undefined;
-  if (!kernelFilter || (protocol === undefined && dst === undefined)) return header;
-  const tuple = tupleAttributes({ src: undefined, dst, protocol, ports: undefined });
-  const flags =
-    (dst === undefined ? 0 : FILTER_IP_DST) | (protocol === undefined ? 0 : FILTER_PROTO_NUM);
-  const attributes: Attribute[] = [
-    { type: CTA_TUPLE_ORIG, value: tuple },
-    {
-      type: CTA_FILTER,
-      value: [
-        { type: CTA_FILTER_ORIG_FLAGS, value: u32(flags) },
-        { type: CTA_FILTER_REPLY_FLAGS, value: u32(0) },
-      ],
-    },
-  ];
+  const attributes: Attribute[] = [];
+  if (kernelFilter && (protocol !== undefined || dst !== undefined)) {
+    const flags =
+      (dst === undefined ? 0 : FILTER_IP_DST) | (protocol === undefined ? 0 : FILTER_PROTO_NUM);
+    attributes.push(
+      {
+        type: CTA_TUPLE_ORIG,
+        value: tupleAttributes({ src: undefined, dst, protocol, ports: undefined }),
+      },
+      {
+        type: CTA_FILTER,
+        value: [
+          { type: CTA_FILTER_ORIG_FLAGS, value: u32(flags) },
+          { type: CTA_FILTER_REPLY_FLAGS, value: u32(0) },
+        ],
+      },
+    );
+  }
+  if (kernelFilter && filter.translatedOnly === true) {
+    // From Linux 5.15 on; older kernels ignore it.
+    const status = encodeNumber(IPS_DST_NAT, 4);
+    attributes.push({ type: CTA_STATUS, value: status }, { type: CTA_STATUS_MASK, value: status });
+  }
+  if (attributes.length === 0) return header;
   return encodeAttributes(attributes, header);
 }
 
@@ -129,6 +183,7 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
       else if (type === CTA_ZONE) zone = readNumber(payload, start, end, 2);
     });
     if (!passes(payload, orig)) return undefined;
+    if (filter.translatedOnly === true && (status & IPS_DST_NAT) === 0) return undefined;
     return {
       family: filter.family,
       protocol: orig.protocol,
@@ -145,6 +200,68 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
       status,
     };
   };
+}
+
+/**
+ * Returns a reader as `entryReader` does, which also reads the details. The details are a second
+ * walk, so that a reader without them does not pay for them.
+ * @throws MalformedMessage (the reader)
+ */
+export function detailedReader(
+  filter: EntryFilter,
+): (payload: Buffer) => DetailedEntry | undefined {
+  const read = entryReader(filter);
+  return (payload) => {
+    const entry = read(payload);
+    return entry && { ...entry, details: readDetails(payload) };
+  };
+}
+
+/** Reads the counters and states of an entry. @throws MalformedMessage */
+function readDetails(payload: Buffer): EntryDetails {
+  const counters = { packets: 0, bytes: 0 };
+  let isCounted = false;
+  let tcpState: string | undefined;
+  let startedAt: number | undefined;
+  walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (type, start, end) => {
+    if (type === CTA_COUNTERS_ORIG || type === CTA_COUNTERS_REPLY) {
+      isCounted = true;
+      walkAttributes(payload, start, end, (counter, from, to) => {
+        if (counter === CTA_COUNTERS_PACKETS) counters.packets += readU64(payload, from, to);
+        else if (counter === CTA_COUNTERS_BYTES) counters.bytes += readU64(payload, from, to);
+      });
+    } else if (type === CTA_PROTOINFO) {
+      const tcp = findAttribute(payload, start, end, CTA_PROTOINFO_TCP);
+      const state = tcp && findAttribute(payload, ...tcp, CTA_PROTOINFO_TCP_STATE);
+      if (state !== undefined) tcpState = TCP_STATES[readNumber(payload, ...state, 1)];
+    } else if (type === CTA_TIMESTAMP) {
+      const time = findAttribute(payload, start, end, CTA_TIMESTAMP_START);
+      if (time !== undefined) startedAt = readU64(payload, ...time) / 1e6;
+    }
+  });
+  return { counters: isCounted ? counters : undefined, tcpState, startedAt };
+}
+
+/** The bounds of the value of a nested attribute. */
+function findAttribute(
+  bytes: Buffer,
+  start: number,
+  end: number,
+  wanted: number,
+): [start: number, end: number] | undefined {
+  let found: [number, number] | undefined;
+  walkAttributes(bytes, start, end, (type, from, to) => {
+    if (type === wanted) found = [from, to];
+  });
+  return found;
+}
+
+/** A number in network order; exact up to 2^53. */
+function readU64(bytes: Buffer, start: number, end: number): number {
+  if (end - start < 8) {
+    throw new MalformedMessage(`integer attribute has ${end - start} bytes; must have 8`);
+  }
+  return bytes.readUInt32BE(start) * 2 ** 32 + bytes.readUInt32BE(start + 4);
 }
 
 /**

@@ -49,8 +49,13 @@ export function readDatagram(
       EMSGSIZE,
     );
   // Other processes may also send to this socket. The port ID of the kernel is 0.
-  if (readU32(from.sender, SOCKADDR_NL_PORT_ID) !== 0) return [];
+  if (!isFromKernel(from.sender, 0)) return [];
   return readMessages(from.bytes.subarray(0, result));
+}
+
+/** Whether the kernel sent a datagram, as opposed to another process. @param sender offset in `senders`. */
+export function isFromKernel(senders: Buffer, sender: number): boolean {
+  return readU32(senders, sender + SOCKADDR_NL_PORT_ID) === 0;
 }
 
 /**

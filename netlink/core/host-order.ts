@@ -24,6 +24,12 @@ export function writeU32(bytes: Buffer, value: number, offset: number): void {
   else bytes.writeUInt32BE(value, offset);
 }
 
+/** Writes a pointer or a size_t of a 64-bit system. */
+export function writeU64(bytes: Buffer, value: bigint, offset: number): void {
+  if (little) bytes.writeBigUInt64LE(value, offset);
+  else bytes.writeBigUInt64BE(value, offset);
+}
+
 /** A u16 in host order, such as an attribute value. `Buffer.alloc` would take three times as long. */
 export function u16(value: number): Buffer {
   const bytes = Buffer.allocUnsafe(2);

@@ -1,8 +1,8 @@
 /** The libc functions that netlink sockets need, called through koffi. */
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
-import type { ReceiveBuffer } from './datagram.ts';
-import { u32, writeU32 } from './host-order.ts';
+import { type ReceiveBuffer, SOCKADDR_NL_LENGTH } from './datagram.ts';
+import { readU32, u32, writeU32, writeU64 } from './host-order.ts';
 import { INSTRUCTION_LENGTH } from './socket-filter.ts';
 
 /**
@@ -23,10 +23,46 @@ export interface Libc {
   /** Runs synchronously, for requests that take the kernel little time. */
   sendNow(fd: number, bytes: Buffer): number;
   receive(fd: number, buffer: ReceiveBuffer): number;
+  /**
+   * Receives several datagrams with one system call (recvmmsg), at half the cost for each.
+   * @returns the number of datagrams.
+   */
+  receiveMany(fd: number, buffers: ManyBuffers): number;
+  /** Prepares buffers for `receiveMany`. */
+  manyBuffers(count: number, size: number): ManyBuffers;
   /** Runs in the libuv thread pool, because the kernel executes a dump inside recv. */
   receivePooled(fd: number, buffer: ReceiveBuffer): Promise<number>;
   /** Calls back in a separate event loop turn whenever the socket is readable or has failed. */
   watch(fd: number, onReadable: () => void): { close(): void };
+}
+
+/** Buffers of `receiveMany`. The kernel writes to all of them, so they live as long as each other. */
+export interface ManyBuffers {
+  /** Bytes for one datagram. */
+  readonly size: number;
+  /** `count` times `size` bytes, datagram after datagram. */
+  readonly bytes: Buffer;
+  /** A struct sockaddr_nl for each datagram. */
+  readonly senders: Buffer;
+  /** An array of struct mmsghdr, which refers to the other buffers. */
+  readonly headers: Buffer;
+  readonly vectors: Buffer;
+}
+
+/**
+ * struct mmsghdr of 64-bit Linux, for glibc and musl: a struct msghdr of 56 bytes (sender, its length, vectors, their
+ * number, control data), and the length of the datagram. struct iovec: address and length.
+ */
+const MMSGHDR_LENGTH = 64;
+const MMSGHDR_SENDER_LENGTH = 8;
+const MMSGHDR_VECTORS = 16;
+const MMSGHDR_VECTOR_COUNT = 24;
+const MMSGHDR_DATAGRAM_LENGTH = 56;
+const IOVEC_LENGTH = 16;
+
+/** The true length of a received datagram, which may exceed the size of its buffer. */
+export function datagramLength({ headers }: ManyBuffers, index: number): number {
+  return readU32(headers, index * MMSGHDR_LENGTH + MMSGHDR_DATAGRAM_LENGTH);
 }
 
 /** asm-generic/socket.h */
@@ -36,7 +72,7 @@ const SO_ATTACH_FILTER = 26;
 const MSG_TRUNC = 0x20;
 const MSG_DONTWAIT = 0x40;
 
-type Call = (...values: (number | Buffer)[]) => number;
+type Call = (...values: (number | Buffer | null)[]) => number;
 type AsyncCall = (...values: (number | Buffer)[]) => Promise<number>;
 
 let loaded: Libc | undefined;
@@ -93,6 +129,29 @@ function load(): Libc {
     'intptr_t recvfrom(int fd, void *bytes, size_t length, int flags, void *sender, void *senderLength)',
   );
 
+  const recvmmsg = bind(
+    'int recvmmsg(int fd, void *headers, uint32_t count, int flags, void *timeout)',
+  );
+
+  function manyBuffers(count: number, size: number): ManyBuffers {
+    const bytes = Buffer.allocUnsafeSlow(count * size);
+    const senders = Buffer.alloc(count * SOCKADDR_NL_LENGTH);
+    const vectors = Buffer.alloc(count * IOVEC_LENGTH);
+    const headers = Buffer.alloc(count * MMSGHDR_LENGTH);
+    for (let index = 0; index < count; index++) {
+      const vector = index * IOVEC_LENGTH;
+      writeU64(vectors, koffi.address(bytes) + BigInt(index * size), vector);
+      writeU64(vectors, BigInt(size), vector + 8);
+      const header = index * MMSGHDR_LENGTH;
+      const sender = index * SOCKADDR_NL_LENGTH;
+      writeU64(headers, koffi.address(senders) + BigInt(sender), header);
+      writeU32(headers, SOCKADDR_NL_LENGTH, header + MMSGHDR_SENDER_LENGTH);
+      writeU64(headers, koffi.address(vectors) + BigInt(vector), header + MMSGHDR_VECTORS);
+      writeU64(headers, 1n, header + MMSGHDR_VECTOR_COUNT);
+    }
+    return { size, bytes, senders, headers, vectors };
+  }
+
   /** struct sock_fprog of linux/filter.h. */
   const programType = koffi.struct({ length: 'uint16_t', instructions: 'void *' });
   const attachFilter = library.func('setsockopt', 'int', [
@@ -124,6 +183,11 @@ function load(): Libc {
     send: (fd, bytes) => send.pooled(fd, bytes, bytes.length, 0),
     sendNow: (fd, bytes) => send.now(fd, bytes, bytes.length, 0),
     receive: (fd, buffer) => recvfrom.now(...receiveArguments(fd, buffer)),
+    receiveMany(fd, { headers }) {
+      const flags = MSG_DONTWAIT | MSG_TRUNC;
+      return recvmmsg.now(fd, headers, headers.length / MMSGHDR_LENGTH, flags, null);
+    },
+    manyBuffers,
     receivePooled: (fd, buffer) => recvfrom.pooled(...receiveArguments(fd, buffer)),
     watch: (fd, onReadable) => watch(koffi, fd, onReadable),
   };

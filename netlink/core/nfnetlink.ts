@@ -5,6 +5,7 @@ import type { NetlinkRequest } from './message.ts';
 /** Subsystem IDs: the upper byte of the message type. */
 export const NFNL_SUBSYS_CTNETLINK = 1 << 8;
 export const NFNL_SUBSYS_QUEUE = 3 << 8;
+export const NFNL_SUBSYS_ULOG = 4 << 8;
 export const NFNL_SUBSYS_IPSET = 6 << 8;
 export const NFNL_SUBSYS_NFTABLES = 10 << 8;
 

@@ -1,4 +1,4 @@
-/** A BPF socket filter that drops notifications caused by given netlink port IDs. */
+/** BPF socket filters, and the filter that drops notifications caused by given netlink port IDs. */
 import { u32, writeU16, writeU32 } from './host-order.ts';
 import { NLMSG_PID_OFFSET } from './message.ts';
 
@@ -18,21 +18,34 @@ const WHOLE = 0xffffffff;
 export function portIdFilter(ports: readonly number[]): Buffer {
   if (ports.length > 255)
     throw new RangeError(`netlink filter for ${ports.length} port IDs exceeds the maximum of 255`);
-  const program: (readonly [code: number, jumpIfTrue: number, k: number])[] = [
-    [LOAD_WORD, 0, NLMSG_PID_OFFSET],
+  return bpfProgram([
+    [LOAD_WORD, 0, 0, NLMSG_PID_OFFSET],
     // BPF loads words in network order, and the header is in host order. Jump to the last
     // instruction.
-    ...ports.map((port, index): [number, number, number] => {
-      return [JUMP_IF_EQUAL, ports.length - index, u32(port).readUInt32BE()];
+    ...ports.map((port, index): BpfInstruction => {
+      return [JUMP_IF_EQUAL, ports.length - index, 0, u32(port).readUInt32BE()];
     }),
-    [RETURN, 0, WHOLE],
-    [RETURN, 0, 0],
-  ];
+    [RETURN, 0, 0, WHOLE],
+    [RETURN, 0, 0, 0],
+  ]);
+}
+
+/** An instruction of classic BPF (struct sock_filter). Jumps are relative to the next instruction. */
+export type BpfInstruction = readonly [
+  code: number,
+  jumpIfTrue: number,
+  jumpIfFalse: number,
+  k: number,
+];
+
+/** Encodes a program for SO_ATTACH_FILTER. */
+export function bpfProgram(program: readonly BpfInstruction[]): Buffer {
   const bytes = Buffer.alloc(program.length * INSTRUCTION_LENGTH);
-  for (const [index, [code, jumpIfTrue, k]] of program.entries()) {
+  for (const [index, [code, jumpIfTrue, jumpIfFalse, k]] of program.entries()) {
     const offset = index * INSTRUCTION_LENGTH;
     writeU16(bytes, code, offset);
     bytes.writeUInt8(jumpIfTrue, offset + 2);
+    bytes.writeUInt8(jumpIfFalse, offset + 3);
     writeU32(bytes, k, offset + 4);
   }
   return bytes;

@@ -1,5 +1,5 @@
 /** Encodes and decodes set elements and map elements. */
-import { walkAttributes } from '../core/attribute.ts';
+import { type Attribute, walkAttributes } from '../core/attribute.ts';
 import type { AttributeWriter } from '../core/attribute-writer.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
@@ -47,6 +47,13 @@ const USERDATA_LIMIT = 254;
  * message.
  */
 export const ELEMENT_LIMIT = 1024;
+
+/** The attribute that names one element in a request to read it. */
+export function elementKeyAttribute({ key }: Pick<NftElement, 'key'>): Attribute {
+  const value = [{ type: NFTA_DATA_VALUE, value: key }];
+  const element = { type: NFTA_LIST_ELEM, value: [{ type: NFTA_SET_ELEM_KEY, value }] };
+  return { type: NFTA_SET_ELEM_LIST_ELEMENTS, value: [element] };
+}
 
 /**
  * Encodes an element.

@@ -17,6 +17,8 @@ import {
 import { boundedName, readText } from '../core/text.ts';
 import {
   NFT_KINDS,
+  type NftExistingChain,
+  type NftExistingRule,
   type NftKind,
   type NftNotification,
   type NftRule,
@@ -66,7 +68,13 @@ for (const kind of NFT_KINDS) {
  */
 export const NFTA_TABLE = 1;
 export const NFTA_SET_NAME = 2;
+const NFTA_TABLE_FLAGS = 2;
 const NFTA_CHAIN_NAME = 3;
+const NFTA_CHAIN_HOOK = 4;
+const NFTA_CHAIN_POLICY = 5;
+const NFTA_CHAIN_TYPE = 7;
+const NFTA_HOOK_HOOKNUM = 1;
+const NFTA_HOOK_PRIORITY = 2;
 const NFTA_RULE_CHAIN = 2;
 const NFTA_RULE_EXPRESSIONS = 4;
 const NFTA_RULE_USERDATA = 7;
@@ -120,6 +128,16 @@ export function chainsRequest(family: number): NetlinkRequest {
   return nfnetlinkRequest(messageType('GET', 'chain'), family, []);
 }
 
+/**
+ * Requests a dump of the rules of a table, or of one of its chains. A table or chain that does not
+ * exist has no rules.
+ * @throws RangeError
+ */
+export function rulesRequest(table: NftTable, chain: string | undefined): NetlinkRequest {
+  const only = chain === undefined ? [] : [nameAttribute(NFTA_RULE_CHAIN, chain)];
+  return nftRequest('GET', 'rule', table, only);
+}
+
 /** Requests a dump of the sets of a table. @throws RangeError */
 export function setsRequest(table: NftTable): NetlinkRequest {
   return nftRequest('GET', 'set', table);
@@ -167,6 +185,11 @@ export function elementsRequest(table: NftTable, set: string): NetlinkRequest {
   return nftRequest('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]);
 }
 
+/** Requests one element. @param key as of `elementKeyAttribute`. @throws RangeError */
+export function elementRequest(table: NftTable, set: string, key: Attribute): NetlinkRequest {
+  return nftRequest('GET', 'element', table, [nameAttribute(NFTA_SET_NAME, set), key]);
+}
+
 /** Reads a reply to `tablesRequest` or `tableRequest`. @throws MalformedMessage */
 export function readTable(message: NetlinkMessage): NftTable | undefined {
   if (!isNewMessage(message, 'table')) return undefined;
@@ -175,6 +198,13 @@ export function readTable(message: NetlinkMessage): NftTable | undefined {
     family: readNumber(payload, 0, payload.length, 1),
     name: textAttribute(readAttributes(payload, NFGENMSG_LENGTH), NFTA_TABLE),
   };
+}
+
+/** Reads the flags in a reply to `tableRequest`. @throws MalformedMessage */
+export function readTableFlags(message: NetlinkMessage): number | undefined {
+  if (!isNewMessage(message, 'table')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  return optionalNumber(attributes, NFTA_TABLE_FLAGS, 4) ?? 0;
 }
 
 /**
@@ -188,6 +218,44 @@ export function readChain(message: NetlinkMessage, table: string): string | unde
   return textAttribute(attributes, NFTA_TABLE) === table
     ? textAttribute(attributes, NFTA_CHAIN_NAME)
     : undefined;
+}
+
+/**
+ * Reads a chain with its hook; undefined if it belongs to another table.
+ * @throws MalformedMessage
+ */
+export function readExistingChain(
+  message: NetlinkMessage,
+  table: string,
+): NftExistingChain | undefined {
+  const name = readChain(message, table);
+  if (name === undefined) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  const hook = attributes.get(NFTA_CHAIN_HOOK);
+  if (hook === undefined) return { name, base: undefined };
+  const fields = readAttributes(hook, 0);
+  const base = {
+    type: textAttribute(attributes, NFTA_CHAIN_TYPE),
+    hook: optionalNumber(fields, NFTA_HOOK_HOOKNUM, 4) ?? 0,
+    priority: (optionalNumber(fields, NFTA_HOOK_PRIORITY, 4) ?? 0) | 0,
+    policy: optionalNumber(attributes, NFTA_CHAIN_POLICY, 4) ?? 1,
+  };
+  return { name, base };
+}
+
+/**
+ * Reads a reply to `rulesRequest`; undefined if the rule belongs to another table.
+ * @throws MalformedMessage
+ */
+export function readRule(message: NetlinkMessage, table: string): NftExistingRule | undefined {
+  if (!isNewMessage(message, 'rule')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  if (textAttribute(attributes, NFTA_TABLE) !== table) return undefined;
+  return {
+    chain: textAttribute(attributes, NFTA_RULE_CHAIN),
+    // The memory of the message is reused.
+    expressions: Buffer.from(attributes.get(NFTA_RULE_EXPRESSIONS) ?? []),
+  };
 }
 
 /** Reads a reply to `setsRequest` or `setRequest`. @throws MalformedMessage */

@@ -22,16 +22,16 @@ export type NftExpression = Attribute;
 export type Register = number;
 
 /** NFT_REG32_00. */
-const REGISTER_BASE = 8;
+export const REGISTER_BASE = 8;
 const VERDICT_REGISTER = 0;
 
-const NFTA_EXPR_NAME = 1;
-const NFTA_EXPR_DATA = 2;
+export const NFTA_EXPR_NAME = 1;
+export const NFTA_EXPR_DATA = 2;
 
 /** enum nft_payload_bases: the header that offsets are relative to. */
 export const PAYLOAD_BASE = { network: 1, transport: 2 } as const;
 /** enum nft_meta_keys */
-export const META_KEY = { mark: 3, inputName: 6, protocol: 16 } as const;
+export const META_KEY = { mark: 3, inputName: 6, trace: 12, protocol: 16 } as const;
 /** enum nft_ct_keys */
 export const CT_KEY = {
   state: 0,
@@ -76,6 +76,11 @@ export function meta(to: Register, key: number): NftExpression {
 
 export function setMark(from: Register): NftExpression {
   return expression('meta', [be32(2, META_KEY.mark), register(3, from)]);
+}
+
+/** meta: traces the packet from now on (`meta nftrace set 1`), if the register has a byte other than 0. */
+export function setTrace(from: Register): NftExpression {
+  return expression('meta', [be32(2, META_KEY.trace), register(3, from)]);
 }
 
 /** ct: loads a field of the conntrack entry. */
@@ -127,6 +132,14 @@ export function counterReference(counter: string): NftExpression {
 /** log: sends the start of the packet to the listeners of an nfnetlink_log group. */
 export function log(group: number, prefix: string): NftExpression {
   return expression('log', [{ type: 1, value: encodeNumber(group, 2) }, name(2, prefix)]);
+}
+
+/**
+ * limit: continues the rule for at most `rate` packets a second, and for a burst. The bucket belongs to the rule.
+ */
+export function limit(rate: number, burst: number): NftExpression {
+  const second = { type: 2, value: encodeNumber(1, 8) };
+  return expression('limit', [{ type: 1, value: encodeNumber(rate, 8) }, second, be32(3, burst)]);
 }
 
 /** lookup: continues the rule only if the set contains (or does not contain) the key. */

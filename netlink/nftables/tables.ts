@@ -15,19 +15,24 @@ import {
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
-import { visitElements } from './element.ts';
+import { elementKeyAttribute, visitElements } from './element.ts';
 import {
   chainsRequest,
   deleteChainRequest,
   deleteSetRequest,
   deleteTableRequest,
+  elementRequest,
   elementsRequest,
   flushChainRequest,
   genidOf,
   isElementsMessage,
   readChain,
+  readExistingChain,
+  readRule,
   readSet,
   readTable,
+  readTableFlags,
+  rulesRequest,
   setRequest,
   setsRequest,
   tableRequest,
@@ -38,6 +43,8 @@ import { NftRefusedError, TransactionBuilder } from './transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
   type NftElement,
+  type NftExistingChain,
+  type NftExistingRule,
   type NftOperation,
   type NftSet,
   type NftTable,
@@ -47,9 +54,12 @@ export type { NftCounter } from './counter.ts';
 export { NftRefusedError } from './transaction-builder.ts';
 export {
   NFT_SET_FLAGS,
+  NFT_TABLE_DORMANT,
   type NftChainRules,
   type NftElement,
   type NftElementChange,
+  type NftExistingChain,
+  type NftExistingRule,
   type NftNotification,
   type NftOperation,
   type NftRule,
@@ -162,12 +172,57 @@ export class NfTables {
   }
 
   /**
+   * Flags of the table, such as `NFT_TABLE_DORMANT`; undefined if the table does not exist.
+   * @throws NetlinkError
+   */
+  tableFlags(): Promise<number | undefined> {
+    const flags = this.#socket.get(tableRequest(this.#table), readTableFlags);
+    return undefinedOnErrno(labelErrors(`nf_tables table ${this.#table.name}`, flags), ENOENT);
+  }
+
+  /**
    * Lists the chain names of the table; undefined if the table does not exist.
    * @throws NetlinkError
    */
   chains(): Promise<string[] | undefined> {
     const { family, name } = this.#table;
     return this.#list('chains', chainsRequest(family), (message) => readChain(message, name));
+  }
+
+  /**
+   * Lists the chains of the table with their hooks; undefined if the table does not exist.
+   * @throws NetlinkError
+   */
+  chainsWithHooks(): Promise<NftExistingChain[] | undefined> {
+    const { family, name } = this.#table;
+    const pick = (message: NetlinkMessage) => readExistingChain(message, name);
+    return this.#list('chains', chainsRequest(family), pick);
+  }
+
+  /**
+   * Lists the rules of the table, or of one chain, by chain and in order; undefined if the table or
+   * the chain does not exist.
+   * @throws NetlinkError
+   */
+  rules(chain?: string): Promise<NftExistingRule[] | undefined> {
+    const pick = (message: NetlinkMessage) => readRule(message, this.#table.name);
+    return this.#list('rules', rulesRequest(this.#table, chain), pick);
+  }
+
+  /**
+   * Reads one element of a hash set or hash map; undefined if the set or the element does not exist.
+   * The time does not depend on the size of the set.
+   * @throws NetlinkError
+   */
+  async findElement(set: string, key: Buffer): Promise<NftElement | undefined> {
+    const request = elementRequest(this.#table, set, elementKeyAttribute({ key }));
+    const pick = (message: NetlinkMessage) => {
+      let found: NftElement | undefined;
+      if (isElementsMessage(message)) visitElements(message, (element) => (found = element));
+      return found;
+    };
+    const operation = `element of nf_tables set ${this.#table.name} ${set}`;
+    return await undefinedOnErrno(labelErrors(operation, this.#socket.get(request, pick)), ENOENT);
   }
 
   /**

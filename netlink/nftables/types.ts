@@ -41,6 +41,31 @@ export interface NftRule {
   readonly userdata?: Buffer | undefined;
 }
 
+/** A rule that the kernel has. */
+export interface NftExistingRule {
+  readonly chain: string;
+  /** Encoded; see `encodedRuleText`. */
+  readonly expressions: Buffer;
+}
+
+/** A chain that the kernel has. */
+export interface NftExistingChain {
+  readonly name: string;
+  /** undefined for a chain that is only jumped to. */
+  readonly base: NftBaseChain | undefined;
+}
+
+/** Where a base chain is attached. */
+export interface NftBaseChain {
+  /** `filter`, `nat` or `route`. */
+  readonly type: string;
+  /** NF_INET_ number of the hook: 0 is prerouting. */
+  readonly hook: number;
+  readonly priority: number;
+  /** Verdict of a packet that leaves the chain: 0 is drop, 1 is accept. */
+  readonly policy: number;
+}
+
 /** A chain with its rules. */
 export interface NftChainRules {
   readonly name: string;
@@ -82,6 +107,9 @@ export interface NftTable {
   readonly family: number;
   readonly name: string;
 }
+
+/** The bit of NFTA_TABLE_FLAGS that detaches all chains of a table. */
+export const NFT_TABLE_DORMANT = 1;
 
 /** Kinds of objects. 'object' is a stateful object such as a named counter. */
 export const NFT_KINDS = [

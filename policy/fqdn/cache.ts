@@ -143,6 +143,15 @@ export class FqdnCache {
     return { elements: this.#elements(this.#patterns, now), entries };
   }
 
+  /** Whether a peer list has an address because a domain name resolved to it. */
+  hasPeer(list: ListId, address: string, now: number): boolean {
+    return [...(this.#namesByAddress.get(address) ?? [])].some(
+      (name) =>
+        (this.#addressesByName.get(name)?.get(address) ?? 0) > now &&
+        listsOf(this.#patterns, name).has(list),
+    );
+  }
+
   /** Drops expired entries. The kernel removes expired elements by itself. */
   expire(now: number): void {
     for (const [name, addresses] of this.#addressesByName) this.#expireName(name, addresses, now);

@@ -149,6 +149,11 @@ export class DnsSnooper {
     return { elements: elements.filter(isOf), entries: entries.filter(isOf) };
   }
 
+  /** Whether a peer list has an address because a domain name resolved to it. */
+  hasPeer(list: ListId, address: string): boolean {
+    return this.#cache.hasPeer(list, address, this.#options.timers.now());
+  }
+
   /** Checks the iptables rules that queue DNS packets, and restores them after external changes. */
   resyncRules(): void {
     if (this.#hasNames) this.#requestRules();

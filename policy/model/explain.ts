@@ -55,6 +55,11 @@ export interface DirectionVerdict {
    * domain names.
    */
   readonly uncertain: readonly string[];
+  /**
+   * Earlier rules (policy, path and domain names) that would decide otherwise if the FQDN cache had
+   * the address.
+   */
+  readonly notLearned: readonly string[];
 }
 
 /** The result for one IP family. */
@@ -153,7 +158,7 @@ function evaluateAt(
 }
 
 function notEvaluated(direction: Direction, reason: string): DirectionVerdict {
-  const none = { tier: undefined, policies: [], rule: undefined, uncertain: [] };
+  const none = { tier: undefined, policies: [], rule: undefined, uncertain: [], notLearned: [] };
   return { direction, verdict: 'allow', ...none, reason };
 }
 
@@ -165,28 +170,33 @@ function evaluate(
 ): DirectionVerdict {
   return model.withRules(pod, direction, (rules) => {
     const uncertain: PolicySetRule[] = [];
+    const notLearned: PolicySetRule[] = [];
     const firstMatch = (tier: readonly PolicySetRule[]) =>
       tier.find((each) => {
         const match = matchesRule(model, each, direction, connection);
         if (match === 'maybe') uncertain.push(each);
+        if (match === 'not learned') notLearned.push(each);
         return match === 'yes';
       });
     const admin = firstMatch(rules.admin);
     const passed = admin?.verdict === 'pass' ? `${admin.comment} passes it to the next tier; ` : '';
     const decisive = admin === undefined || passed !== '' ? firstMatch(rules.lowerTiers) : admin;
     const found = decisive === undefined ? decidedByDefault(rules) : decidedByRule(decisive);
+    const decidesOtherwise = ({ verdict }: PolicySetRule) =>
+      verdict === 'pass' || allowOrDeny(verdict) !== found.verdict;
     return {
       direction,
       ...found,
       reason: `${passed}${found.reason}`,
-      uncertain: uncertain
-        .filter(({ verdict }) => verdict === 'pass' || allowOrDeny(verdict) !== found.verdict)
-        .map(({ comment }) => comment),
+      uncertain: uncertain.filter(decidesOtherwise).map(({ comment }) => comment),
+      notLearned: notLearned
+        .filter(decidesOtherwise)
+        .map(({ comment, peers }) => `${comment} (${peers?.domainNames.join(', ')})`),
     };
   });
 }
 
-type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain'>;
+type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain' | 'notLearned'>;
 
 function decidedByRule({ verdict: ruleVerdict, comment, policy, source }: PolicySetRule): Decision {
   const policies = [nameOf(policy)];
@@ -223,13 +233,18 @@ function nameOf({ kind, key }: Policy): string {
   return `${kind} ${key}`;
 }
 
-/** @returns `maybe` if the match depends on an unknown address or on the unknown FQDN cache. */
+/**
+ * `maybe`: the match depends on an unknown address or on the unknown FQDN cache. `not learned`: a
+ * rule with domain names does not match, because the FQDN cache lacks the address.
+ */
+type RuleMatch = 'yes' | 'no' | 'maybe' | 'not learned';
+
 function matchesRule(
   model: PolicyModel,
   { peers, ports }: PolicySetRule,
   direction: Direction,
   connection: Connection,
-): 'yes' | 'no' | 'maybe' {
+): RuleMatch {
   if (ports !== undefined && !matchesPort(model, ports, connection)) return 'no';
   if (peers === undefined) return 'yes';
   const { family, from, to, name, isFqdnAddress } = connection;
@@ -251,10 +266,10 @@ function matchesFqdn(
   { sets, id }: PeerList,
   address: string,
   isFqdnAddress: Connection['isFqdnAddress'],
-): 'yes' | 'no' | 'maybe' {
+): RuleMatch {
   if (!sets.includes('fqdn-peers')) return 'no';
   if (isFqdnAddress === undefined) return 'maybe';
-  return isFqdnAddress(id, address) ? 'yes' : 'no';
+  return isFqdnAddress(id, address) ? 'yes' : 'not learned';
 }
 
 function matchesPort(

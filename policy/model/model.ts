@@ -11,7 +11,7 @@ import {
   type ObjectKey,
   POLICY_KINDS,
 } from '../../api/objects.ts';
-import type { Pod, PolicyObject } from '../../api/policy-objects.ts';
+import type { Pod, Policy, PolicyObject } from '../../api/policy-objects.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import {
   type AddressEntry,
@@ -25,7 +25,7 @@ import { type PodChange, type PodClass, PodIndex } from './pods.ts';
 import { type PolicySet, type PolicySetRules, PolicySets } from './policy-sets.ts';
 import { type AddressRange, addressNumber, rangesContain } from './ranges.ts';
 import { type PeerList, type RuleList, RuleLists } from './rule-lists.ts';
-import type { Direction, ListId } from './terms.ts';
+import { DIRECTIONS, type Direction, type ListId } from './terms.ts';
 
 /** Objects that network policy depends on. Nodes can be peers. */
 export type ModelObject = PolicyObject | Node;
@@ -154,6 +154,24 @@ export class PolicyModel {
   listsByDomainName(): ReadonlyMap<string, ReadonlySet<ListId>> {
     this.#update();
     return this.#lists.listsByDomainName;
+  }
+
+  /** Numbers of pods on this node by policy that applies to the pods, and of pods that a NetworkPolicy isolates. */
+  localPods(): { readonly byPolicy: ReadonlyMap<Policy, number>; readonly isolated: number } {
+    this.#update();
+    const byPolicy = new Map<Policy, number>();
+    let isolated = 0;
+    for (const podClass of this.#policySets.localClasses()) {
+      const applying = new Set(
+        DIRECTIONS.flatMap((direction) => this.#policySets.policiesOf(podClass, direction)),
+      );
+      for (const policy of applying) {
+        byPolicy.set(policy, (byPolicy.get(policy) ?? 0) + podClass.localCount);
+      }
+      const isIsolated = [...applying].some(({ tier }) => tier === 'NetworkPolicy');
+      if (isIsolated) isolated += podClass.localCount;
+    }
+    return { byPolicy, isolated };
   }
 
   pod(key: ObjectKey): Pod | undefined {

@@ -87,6 +87,12 @@ export class PolicySets {
     for (const { policy } of this.#policies.values()) if (policy !== undefined) yield policy;
   }
 
+  /** The policies that apply to a class of pods on this node, by direction. */
+  policiesOf(podClass: PodClass, direction: Direction): readonly Policy[] {
+    const set = this.assignmentOf(podClass)[direction];
+    return (set?.policies ?? []).flatMap(({ policy }) => policy ?? []);
+  }
+
   /** Makes the next `update()` assign policy sets to a class again. */
   markDirty(podClass: PodClass): void {
     this.#dirtyClasses.add(podClass);

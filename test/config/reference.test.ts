@@ -23,6 +23,7 @@ log-text-info-buffer-size machine-id-file boot-id-file`
 const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '--ipvs-all-ports']
   .concat('--network-policy', '--fqdn-resolvers', '--policy-log-group')
   .concat('--fqdn-ttl-floor', '--fqdn-ttl-cap')
+  .concat('--status-bind-address', '--status-socket')
   .concat('--config-restart-jitter', '--reset-deleted-endpoint-connections');
 /**
  * kube-proxy has the --nftables-* settings only in its file. It reads service CIDRs from the API server
@@ -60,6 +61,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   'portwide.configRestartJitter',
   ['portwide.iptables', 'variant'],
   ['portwide', 'resetDeletedEndpointConnections'],
+  ['portwide.status', 'bindAddress', 'socket'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
   ['portwide.nftables', 'serviceCIDRs'],
   ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'fqdnTtlFloor', 'fqdnTtlCap', 'logGroup'],

@@ -92,6 +92,8 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   conntrackUdpTimeoutStream: timeout,
   healthzBindAddress: server,
   metricsBindAddress: server,
+  statusBindAddress: server,
+  statusSocket: perhaps(word),
   bindAddressHardFail: bool,
   configRestartJitter: timeout,
   machineIdFile: constant('/etc/machine-id,/var/lib/dbus/machine-id'),

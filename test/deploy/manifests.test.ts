@@ -9,7 +9,7 @@ import { schemaFaults, unknownFields } from './schema.ts';
 
 /** Not Kubernetes objects; checked elsewhere. */
 const isObjects = (path: string) =>
-  !path.endsWith('/kustomization.yaml') && !path.startsWith('deploy/monitoring/');
+  !path.endsWith('/kustomization.yaml') && !/^deploy\/(krew|monitoring)\//.test(path);
 /** Patches of objects of the base, which has the omitted fields. */
 const isPatch = (path: string) => path.startsWith('deploy/kubeadm/');
 
@@ -41,6 +41,7 @@ interface PodSpec {
   readonly volumes: readonly {
     readonly name: string;
     readonly hostPath?: { readonly path: string };
+    readonly emptyDir?: { readonly medium: string; readonly sizeLimit: string };
     readonly configMap?: { readonly name: string };
   }[];
 }
@@ -248,6 +249,11 @@ describe('manifests: DaemonSet', () => {
     for (const container of [agent, init]) {
       assert.deepEqual(hostPaths(container), ['/run/xtables.lock']);
     }
+    // The socket of the status API.
+    const { name } =
+      agent.volumeMounts.find(({ mountPath }) => mountPath === '/run/portwide') ?? {};
+    const volume = pod.volumes.find((each) => each.name === name);
+    assert.deepEqual(volume?.emptyDir, { medium: 'Memory', sizeLimit: '1Mi' });
     assert.ok(init.args.includes('--init-only'));
     assert.equal(init.securityContext.readOnlyRootFilesystem, true);
   });

@@ -11,28 +11,9 @@ import { KubernetesSource } from '../../sources/kubernetes/source.ts';
 import { ApiServerDouble } from '../api-server/double.ts';
 import { waitFor } from '../lab/lab.ts';
 import { readObject } from './manifests.ts';
+import { allowedRequests as allowed, BASE_ROLE as BASE, POLICY_ROLE as POLICY } from './roles.ts';
 
-interface Rule {
-  readonly apiGroups: readonly string[];
-  readonly resources: readonly string[];
-  readonly verbs: readonly string[];
-}
-
-const BASE = 'deploy/base/rbac.yaml';
 const DNS = 'deploy/dns/rbac.yaml';
-const POLICY = 'deploy/network-policy/rbac.yaml';
-
-/** `verb group/resource` for every combination that the rules in the files allow. */
-function allowed(...paths: readonly string[]): string[] {
-  return paths
-    .flatMap((path) => readObject<{ rules: readonly Rule[] }>(path, 'ClusterRole').rules)
-    .flatMap(({ apiGroups, resources, verbs }) =>
-      apiGroups.flatMap((group) =>
-        resources.flatMap((resource) => verbs.map((verb) => `${verb} ${group}/${resource}`)),
-      ),
-    )
-    .sort();
-}
 
 /** Requests of an agent that reads these kinds, in the same form. */
 async function requested(

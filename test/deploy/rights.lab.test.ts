@@ -16,19 +16,21 @@ const { spec } = readObject<{
 const CAPABILITIES = spec.template.spec.containers[0].securityContext.capabilities.add;
 
 /**
- * Emulates a container runtime for the kernel's purposes: a read-only root except for the lock, a
- * read-only /proc/sys, these capabilities, and no_new_privs.
+ * Emulates a container runtime for the kernel's purposes: a read-only root except for the lock and
+ * the directory of the status socket, a read-only /proc/sys, these capabilities, and no_new_privs.
  */
 const CONTAINER = `
 set -e
 root=$1 capabilities=$2
 shift 2
 touch /run/xtables.lock
+mkdir -p /run/portwide
 mount --rbind / "$root"
 mount --bind /run/xtables.lock "$root/run/xtables.lock"
 mount --bind /proc/sys "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
 mount -o remount,bind,ro "$root"
+mount -t tmpfs tmpfs "$root/run/portwide"
 exec chroot "$root" setpriv --no-new-privs --bounding-set="$capabilities" --inh-caps=-all "$@"
 `;
 

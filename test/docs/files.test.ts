@@ -14,7 +14,14 @@ const COMMAND_FLAGS = [
   '--protocol',
   '--namespace',
   '--no-service-links',
+  '--state',
+  '--vip',
+  '--expect-text',
+  '--live',
+  '--service',
   '--ip-family',
+  '--netns',
+  '--seed',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [

@@ -17,6 +17,9 @@ export interface LogLine {
   readonly [field: string]: unknown;
 }
 
+/** No status API unless flags set it: agents of several nodes share the file system. */
+const NO_STATUS = ['--status-bind-address=none', '--status-socket=none'];
+
 /** Default flags of the agent; pods are detected by CIDR. */
 export const AGENT_FLAGS = [
   '--hostname-override=node',
@@ -99,7 +102,7 @@ export class Agent {
   launch(flags: readonly string[] = this.#flags): { readonly ended: Promise<string> } {
     this.#flags = flags;
     this.log.length = 0;
-    const args = ['run', ...this.#feed.flags, ...flags];
+    const args = ['run', ...NO_STATUS, ...this.#feed.flags, ...flags];
     const process = this.#lab.node.spawn(PORTWIDE, args, { env: this.#env });
     this.#process = process;
     process.stdout?.setEncoding('utf8');

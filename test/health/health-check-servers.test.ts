@@ -22,7 +22,7 @@ function build() {
   const servers = new HealthCheckServers({
     isProxyHealthy: () => state.isProxyHealthy,
     listen(options) {
-      const name = `${options.host} ${options.port}`;
+      const name = `${options.address.host} ${options.address.port}`;
       assert.equal(open.has(name), false, `${name} is taken`);
       open.set(name, options);
       log.push(`open ${name}`);

@@ -8,6 +8,7 @@ import { constants } from 'node:os';
 import { createEnvironment, type DemoEnvironment } from './demo/environment.ts';
 import { showRemoval } from './demo/removal.ts';
 import { showRules } from './demo/rules.ts';
+import { showStatus } from './demo/status.ts';
 import {
   showName,
   showNetwork,
@@ -35,6 +36,7 @@ async function play(stage: DemoEnvironment, seed: number): Promise<void> {
   await showRemoval(stage, seed);
   await showNoEndpoints(stage);
   await showRanges(stage);
+  await showStatus(stage);
 }
 
 function chosenSeed(): number {

@@ -18,6 +18,7 @@ import {
   listBoundAddresses,
 } from '../../netlink/route/links.ts';
 import { listAddresses, type NodeAddress } from '../../netlink/route/rtnetlink.ts';
+import { iptablesMode } from '../iptables/inside.ts';
 import { nftMode } from '../nftables/inside.ts';
 import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/policy-functions.ts';
@@ -25,6 +26,7 @@ import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
 import { socketScenarios } from './socket-scenarios.ts';
+import { subscriptionCalls } from './subscription-calls.ts';
 
 export type NetnsEvent =
   | {
@@ -149,10 +151,12 @@ const methods = {
 
   ...ipsetCalls,
   ...nftCalls,
+  ...iptablesMode,
   ...nftMode,
   ...policy,
   ...churn,
   ...socketScenarios,
+  ...subscriptionCalls,
 };
 
 export type Methods = typeof methods;

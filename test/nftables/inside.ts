@@ -6,8 +6,11 @@ import { NfTables, type NftElement } from '../../netlink/nftables/tables.ts';
 import { type NftCommand, nftCommand } from '../../nft/command.ts';
 import { elementDataText, elementKeyText } from '../../nft/element.ts';
 import { NftBackend } from '../../nftables/backend.ts';
+import { compareChains } from '../../nftables/compare-chains.ts';
 import { MAP_NAMES } from '../../nftables/maps.ts';
 import { chainRuleOperations, TABLE } from '../../nftables/static-chains.ts';
+import type { Comparison } from '../../proxier/compared-object.ts';
+import { ComparisonBuilder } from '../../proxier/comparison.ts';
 import type { NodeAddresses } from '../../services/node-port-addresses.ts';
 import type { Route } from '../../services/route.ts';
 import { allChains, type ModeOptions, modeOptions } from './options.ts';
@@ -82,6 +85,20 @@ export const nftMode = {
 
   async modeApply(name: string, full: boolean): Promise<number> {
     return (await agent(name).backend.apply(full)).written;
+  },
+
+  /** Differences from the kernel; for a Service all its objects. */
+  async modeCompare(name: string, service?: string): Promise<Comparison> {
+    return await agent(name).backend.compare(service);
+  },
+
+  /** Compares the rules that `modeRules` has written. */
+  async modeCompareRules(options: ModeOptions, withAffinity: boolean): Promise<Comparison> {
+    const result = new ComparisonBuilder(undefined);
+    const { family } = options;
+    const chains = allChains(options, withAffinity);
+    await withTable(family, (tables) => compareChains(tables, chains, family, result, true));
+    return result.result();
   },
 
   async modeWarnings(name: string): Promise<readonly string[]> {

@@ -1,6 +1,7 @@
 /** A node for property tests: takes cluster objects and runs mode nftables for one family. */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
+import type { ComparedObject } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { ClusterChange } from '../iptables/generated.ts';
 import type { NetnsHelper } from '../netlink/namespace.ts';
@@ -57,6 +58,11 @@ export class Node {
 
   apply(full: boolean): Promise<number> {
     return this.#helper.call('modeApply', this.#name, full);
+  }
+
+  /** Objects that differ from the applied state. */
+  async differences(): Promise<readonly ComparedObject[]> {
+    return (await this.#helper.call('modeCompare', this.#name)).objects;
   }
 
   state(): Promise<Readonly<Record<string, readonly string[]>>> {

@@ -18,8 +18,7 @@ describe('listener: an HTTP server that retries', () => {
   function listen(host: string, port: number, onRequest?: RequestListener) {
     const events: string[] = [];
     const listener = new Listener({
-      host,
-      port,
+      listen: { host, port },
       onRequest: onRequest ?? ((_request, response) => response.end('here')),
       onFailure: (error) => events.push((error as NodeJS.ErrnoException).code ?? error.message),
       onRecovery: () => events.push('recovered'),

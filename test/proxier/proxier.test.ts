@@ -174,6 +174,22 @@ describe('proxier: sync of one family', () => {
   });
 });
 
+describe('proxier: Services of a sync', () => {
+  const of = (serviceKey: string) => route({ id: serviceKey, serviceKey });
+
+  it('names the Services whose Routes changed, after the sync that succeeded', async () => {
+    const backend = new FakeBackend('IPv4');
+    const family = new FamilyProxier(backend, { deleteStale: () => Promise.resolve(0) });
+    family.update([of('a/b'), of('a/c')], [], new Map());
+    backend.failures = 1;
+    await assert.rejects(family.sync(true));
+    family.update([], [of('a/d')], new Map());
+    const { services } = await family.sync(true);
+    assert.deepEqual([...services].sort(), ['a/b', 'a/c', 'a/d']);
+    assert.deepEqual([...(await family.sync(false)).services], []);
+  });
+});
+
 describe('proxier: health check node ports in one family', () => {
   const health = (serviceKey: string, localEndpoints: number) =>
     ({ serviceKey, family: 'IPv4', port: 30_001, localEndpoints }) as const;

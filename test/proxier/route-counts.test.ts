@@ -35,6 +35,7 @@ function counted(routes: readonly Route[]) {
       },
     ]),
     services: { all: services('all').size, ranges: services('ranges').size },
+    endpoints: routes.reduce((sum, { servingEndpoints }) => sum + servingEndpoints.length, 0),
   };
 }
 
@@ -43,6 +44,7 @@ function allCounts(counts: RouteCounts) {
     routes: counts.routes(),
     withoutLocalEndpoints: counts.withoutLocalEndpoints(),
     services: counts.allPortsServices(),
+    endpoints: counts.endpoints,
   };
 }
 

@@ -42,6 +42,8 @@ export interface DemoEnvironment {
   readonly dnsCommand: string;
   /** Address of the DNS server. */
   readonly dnsServer: string;
+  /** Runs a command of portwide on the node. @returns its output in lines, whatever its exit status. */
+  portwide(...args: readonly string[]): Promise<readonly string[]>;
   /** Output of both so far, from both streams. */
   log(): string;
   /** Rejects if a process of the demo exits early. */
@@ -71,6 +73,7 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
   }
 
   const flags = ['--hostname-override=node', '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48'];
+  const socket = join(directory, 'portwide.sock');
   const dnsServer = lab.node.ipv4;
   const dnsFlags = [`--bind-address=${dnsServer}`];
   let log = '';
@@ -88,7 +91,8 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
       (error: ExecaError) => Promise.reject(new Error(`${name} ended: ${error.shortMessage}`)),
     );
   };
-  const ended = Promise.race([start('run', flags), start('dns', dnsFlags)]);
+  const run = start('run', [...flags, `--status-socket=${socket}`]);
+  const ended = Promise.race([run, start('dns', dnsFlags)]);
   // Avoid an unhandled rejection if the caller does not await `ended`.
   ended.catch(() => undefined);
 
@@ -102,6 +106,11 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
     dnsCommand: `./portwide dns --manifests DIR ${dnsFlags.join(' ')}`,
     dnsServer,
     log: () => log,
+    portwide: async (...args) => {
+      const command = [...args, `--status-socket=${socket}`];
+      const { stdout } = await lab.node.exec(join(ROOT, 'portwide'), command, { reject: false });
+      return stdout.trimEnd().split('\n');
+    },
     ended,
     ready: async () => {
       await Promise.all(pods.map((pod) => pod.serveEveryPort()));

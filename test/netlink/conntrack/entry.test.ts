@@ -4,6 +4,7 @@ import { canonicalAddress } from '../../../api/addresses.ts';
 import {
   type ConntrackEntry,
   deletePayload,
+  detailedReader,
   dumpPayload,
   entryReader,
 } from '../../../netlink/conntrack/entry.ts';
@@ -11,6 +12,7 @@ import { tupleAttributes } from '../../../netlink/conntrack/tuple.ts';
 import { addressBytes, addressFormatter } from '../../../netlink/core/address.ts';
 import { encodeAttributes, readAttributes } from '../../../netlink/core/attribute.ts';
 import { MalformedMessage } from '../../../netlink/core/error.ts';
+import { encodeNumber } from '../../../netlink/core/network-order.ts';
 import { checkProperty } from '../property.ts';
 
 const CTA_TUPLE_ORIG = 1;
@@ -77,6 +79,37 @@ describe('entry: conntrack entries', () => {
         }
       }),
     );
+  });
+
+  it('reads counters of both directions, the TCP state and the start, only when asked', () => {
+    const entry = fc.sample(entries, { seed: 20, numRuns: 1 })[0];
+    assert(entry !== undefined);
+    const counter = (packets: number, bytes: number) => [
+      { type: 1, value: encodeNumber(packets, 8) },
+      { type: 2, value: encodeNumber(bytes, 8) },
+    ];
+    const details = encodeAttributes([
+      { type: 9, value: counter(3, 2 ** 40) },
+      { type: 10, value: counter(2, 5) },
+      { type: 4, value: [{ type: 1, value: [{ type: 1, value: encodeNumber(3, 1) }] }] },
+      { type: 20, value: [{ type: 1, value: encodeNumber(1_700_000_000_000_000_000, 8) }] },
+    ]);
+    const bytes = Buffer.concat([encoded(entry), details]);
+    const { family } = entry;
+    assert.deepEqual(entryReader({ family })(bytes), entry);
+    assert.deepEqual(detailedReader({ family })(bytes)?.details, {
+      counters: { packets: 5, bytes: 2 ** 40 + 5 },
+      tcpState: 'ESTABLISHED',
+      startedAt: 1_700_000_000_000,
+    });
+    assert.deepEqual(detailedReader({ family })(encoded(entry))?.details, {
+      counters: undefined,
+      tcpState: undefined,
+      startedAt: undefined,
+    });
+    const short = encodeAttributes([{ type: 9, value: [{ type: 1, value: Buffer.alloc(4) }] }]);
+    const read = detailedReader({ family });
+    assert.throws(() => read(Buffer.concat([encoded(entry), short])), MalformedMessage);
   });
 
   it('throws only MalformedMessage for invalid bytes', () => {

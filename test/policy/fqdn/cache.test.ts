@@ -53,6 +53,18 @@ describe('cache: the FQDN cache', () => {
     assert.deepEqual(remove, { elements: [], entries: [] });
   });
 
+  it('knows the lists that have an address, until it expires', () => {
+    cache.setPatterns(names({ '*.example.com': [1], 'a.other': [2] }), 0);
+    addAnswer('a.example.com', '192.0.2.1');
+    const lists = (address: string, now: number) =>
+      [1, 2].filter((list) => cache.hasPeer(list, address, now));
+    assert.deepEqual(lists('192.0.2.1', 1), [1]);
+    assert.deepEqual(lists('192.0.2.2', 1), []);
+    assert.deepEqual(lists('192.0.2.1', 60_000 + MORE), []);
+    addAnswer('a.other', '192.0.2.1');
+    assert.deepEqual(lists('192.0.2.1', 1), [1, 2]);
+  });
+
   it('ignores names that no pattern matches', () => {
     cache.setPatterns(names({ '*.example.com': [1] }), 0);
     assert.deepEqual(addAnswer('example.com', '192.0.2.1').add, { elements: [], entries: [] });

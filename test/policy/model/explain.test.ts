@@ -96,6 +96,7 @@ describe('explain: verdict and reason for a connection', () => {
       rule: 'spec.egress[1]',
       reason: 'AdminNetworkPolicy guard spec.egress[1] (to all) allows it',
       uncertain: [],
+      notLearned: [],
     });
     assert.deepEqual(ingress, {
       direction: 'ingress',
@@ -107,6 +108,7 @@ describe('explain: verdict and reason for a connection', () => {
         'the pod is isolated by NetworkPolicy default/nothing, NetworkPolicy default/only-sql, ' +
         'and none of their rules allows it',
       uncertain: [],
+      notLearned: [],
     });
   });
 
@@ -304,7 +306,12 @@ describe('explain: verdict and reason for a connection', () => {
         askOne(objects, web, { address }, { port: 443, ...fields }).egress;
       const { verdict, uncertain } = at('203.0.113.9');
       assert.deepEqual([verdict, uncertain], ['deny', ['AdminNetworkPolicy a spec.egress[0]']]);
-      assert.deepEqual(at('203.0.113.9', { isFqdnAddress: () => false }).uncertain, []);
+      const unknown = at('203.0.113.9', { isFqdnAddress: () => false });
+      assert.deepEqual(unknown.uncertain, []);
+      assert.deepEqual(unknown.notLearned, [
+        'AdminNetworkPolicy a spec.egress[0] (*.example.com, example.org)',
+      ]);
+      assert.deepEqual(at('203.0.113.9', { isFqdnAddress: () => true }).notLearned, []);
       assert.deepEqual(at('203.0.113.9', { port: 80 }).uncertain, []);
       assert.deepEqual(at('2001:db8::9').uncertain, ['AdminNetworkPolicy a spec.egress[0]']);
     });

@@ -1,0 +1,104 @@
+/** Answers of the status API: connects its resources to the parts of the agent. */
+import type { RequestListener } from 'node:http';
+import { release } from 'node:os';
+import { getOrCreate } from '../api/collections.ts';
+import type { Kind } from '../api/objects.ts';
+import type { ProxyMode } from '../config/node-settings.ts';
+import { VERSION } from '../process/version.ts';
+import type { Backend } from '../proxier/backend.ts';
+import { statusHandler } from '../status/http/handler.ts';
+import { RequestBudget } from '../status/http/request-budget.ts';
+import { pageResources } from '../status/page-resources.ts';
+import { statusResources } from '../status/resources.ts';
+import type { StatusSources } from '../status/sources.ts';
+import { createTraffic } from '../status/traffic/traffic.ts';
+import { systemTimers } from '../sync/timers.ts';
+import { nodePortAddresses } from '../traffic/options.ts';
+import type { AgentContext } from './context.ts';
+import { kernelFeatures } from './kernel-features.ts';
+import type { StatusActivity } from './status.ts';
+
+/** What the answers need besides the context. */
+export interface StatusInputs {
+  readonly kinds: readonly Kind[];
+  readonly missingInputs: () => readonly string[];
+  /** The backends of the started mode; empty before. */
+  readonly backends: () => readonly Backend[];
+  /** undefined without network policy. */
+  readonly policy: StatusSources['policy'];
+}
+
+export interface StatusAnswers {
+  /** @param bindHost the address on which the server listens; undefined for the Unix socket. */
+  handler(bindHost: string | undefined): RequestListener;
+  /** Ends streams, and stops reading the kernel. */
+  close(): Promise<void>;
+}
+
+export function createStatusAnswers(context: AgentContext, inputs: StatusInputs): StatusAnswers {
+  const { options, table, nodeName, modeDefinition, supportedMode, status, log } = context;
+  const traffic = createTraffic({
+    mode: modeDefinition.name,
+    families: supportedMode.families,
+    routes: { routes: () => table.routes(), watch: (listener) => table.watchRoutes(listener) },
+    isNodePortAddress: nodePortAddressTest(context),
+    nodeAddresses: () => [...table.nodeAddresses],
+    policyLogGroup: options.networkPolicy ? options.policyLogGroup : undefined,
+    timers: systemTimers,
+    onError: (err) => log.debug({ err }, 'cannot read the traffic of Services; retrying'),
+  });
+  const answers = statusResources({
+    version: VERSION,
+    nodeName,
+    startedAt: Math.round(performance.timeOrigin),
+    mode: { name: modeDefinition.name, reason: modeReason(options.proxyMode) },
+    manifests: options.manifests,
+    families: supportedMode.families,
+    table,
+    nodeAddresses: () => [...table.nodeAddresses],
+    ...inputs,
+    ...status,
+    traffic,
+    kernelFeatures,
+    kernelRelease: release(),
+  });
+  const resources = { ...answers, ...pageResources() };
+  const handlers = new Map<string | undefined, RequestListener>();
+  return {
+    handler: (bindHost) =>
+      getOrCreate(handlers, bindHost, () =>
+        statusHandler({
+          resources,
+          bindHost,
+          budget: new RequestBudget(systemTimers),
+          onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
+        }),
+      ),
+    close: () => traffic.close(),
+  };
+}
+
+/** Whether node ports are served on an address. The test is called for each connection. */
+function nodePortAddressTest({ nodePorts, status }: AgentContext): (address: string) => boolean {
+  let from: StatusActivity['syncs']['nodeAddresses'] | undefined;
+  let served: ReadonlySet<string> = new Set();
+  return (address) => {
+    const { nodeAddresses } = status.syncs;
+    if (nodeAddresses !== from) {
+      from = nodeAddresses;
+      served = new Set(
+        [...nodeAddresses].flatMap(([family, own]) => {
+          const listed = nodePortAddresses({ nodePortSelection: nodePorts, family }, own, true);
+          return listed === 'all' ? own.addresses : listed;
+        }),
+      );
+    }
+    return served.has(address);
+  };
+}
+
+function modeReason(flag: ProxyMode | undefined): string {
+  return flag === undefined
+    ? 'the best mode that this node supports; --proxy-mode is unset'
+    : `--proxy-mode=${flag}`;
+}

@@ -1,0 +1,41 @@
+/** `portwide check`: checks a node before the swap of kube-proxy for Portwide, and later. */
+import { type Command, Option } from 'commander';
+import { collectFacts } from '../agent/preflight/collect.ts';
+import { loadOrWarn } from '../config/configuration.ts';
+import { addFlags, type FlagTexts } from '../config/flags.ts';
+import { ALL_SETTINGS } from '../config/settings.ts';
+import { evaluate } from '../preflight/checks.ts';
+import { resultsJson, resultsText, worstOf } from '../preflight/result.ts';
+
+const EXIT_HELP = `
+Exit status:
+  0  all checks are ok or warn
+  1  at least one check is fail
+  2  error: the settings cannot be read
+`;
+const ERROR_STATUS = 2;
+
+export function addCheckCommand(program: Command): void {
+  // These flags would change the node or write a file.
+  const { cleanup: _, initOnly: __, writeConfigTo: ___, ...settings } = ALL_SETTINGS;
+  const command = program
+    .command('check')
+    .description(
+      'check this node and cluster for an agent with the same flags as `portwide run`; changes nothing',
+    )
+    .addHelpText('after', EXIT_HELP)
+    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : ERROR_STATUS))
+    .addOption(
+      new Option('-o, --output <format>', 'output format')
+        .choices(['text', 'json'])
+        .default('text'),
+    );
+  addFlags(command, settings).action(async (texts: FlagTexts & { readonly output: string }) => {
+    // The status if an error is thrown below.
+    process.exitCode = ERROR_STATUS;
+    const { options } = await loadOrWarn(texts);
+    const results = evaluate(await collectFacts(options));
+    process.stdout.write(texts.output === 'json' ? resultsJson(results) : resultsText(results));
+    process.exitCode = worstOf(results) === 'fail' ? 1 : 0;
+  });
+}

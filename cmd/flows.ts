@@ -1,0 +1,90 @@
+/** `portwide flows`: connections of Services that open and close, and packets that are refused, as they happen. */
+import { type Command, Option } from 'commander';
+import type { FlowLine } from '../status/api/traffic.ts';
+import { jsonLine } from '../status/print/documents.ts';
+import { safe } from '../status/print/style.ts';
+import { Table } from '../status/print/table.ts';
+import { FLOW_COLUMNS, lostText } from '../status/print/traffic.ts';
+import { FLOW_EVENTS } from '../status/traffic/flow-filter.ts';
+import {
+  addStatusCommand,
+  EXIT,
+  endWithUser,
+  exitHelp,
+  PROTOCOL_NAMES,
+  portNumber,
+  protocolName,
+  type Session,
+  type StatusCommandOptions,
+  serviceOption,
+  statusSocketOption,
+  withAgent,
+} from './status-command.ts';
+
+interface FlowsOptions extends StatusCommandOptions {
+  readonly service?: string;
+  readonly ip?: string;
+  readonly port?: number;
+  readonly protocol?: string;
+  readonly event?: string;
+  readonly output?: 'json';
+  readonly headers: boolean;
+}
+
+const EXAMPLES = `
+Examples:
+  portwide flows --service default/web
+  portwide flows --event rejected
+  portwide flows --ip 10.244.1.7 --protocol udp -o json
+`;
+
+export function addFlowsCommand(program: Command): void {
+  addStatusCommand(
+    program,
+    'flows',
+    'print connections of Services as they open and close, and packets as they are refused',
+  )
+    .addOption(serviceOption('only this Service'))
+    .option('--ip <address>', 'only this source, destination or endpoint')
+    .addOption(
+      new Option('--port <port>', 'only this destination port or port of the endpoint').argParser(
+        portNumber,
+      ),
+    )
+    .addOption(new Option('--protocol <protocol>', PROTOCOL_NAMES).argParser(protocolName))
+    .addOption(new Option('--event <event>', 'only this event').choices(FLOW_EVENTS))
+    .addOption(new Option('-o, --output <format>', 'json: one object a line').choices(['json']))
+    .option('--no-headers', 'no header')
+    .addOption(statusSocketOption())
+    .addHelpText('after', exitHelp('the reader of the output ended') + EXAMPLES)
+    .action((options: FlowsOptions) => withAgent(options, (session) => follow(session, options)));
+}
+
+/** Prints flows until the user or the agent ends. */
+async function follow(session: Session, options: FlowsOptions): Promise<2> {
+  const { service, ip, port, protocol, event, output } = options;
+  endWithUser();
+  const show = output === 'json' ? jsonPrinter(session) : tablePrinter(session, options);
+  const query = { service, ip, port, protocol, event };
+  for await (const line of session.client.lines<FlowLine>('/api/v1/flows', query)) show(line);
+  session.note('portwide: the agent ended the stream; it may be stopping');
+  return EXIT.error;
+}
+
+function jsonPrinter({ print }: Session): (line: FlowLine) => void {
+  return (line) => print(jsonLine(line));
+}
+
+function tablePrinter(
+  { print, note, style }: Session,
+  { headers }: FlowsOptions,
+): (line: FlowLine) => void {
+  const table = new Table(FLOW_COLUMNS, { noHeaders: !headers, style });
+  return (line) => {
+    if ('flow' in line) return print(table.print([line], Date.now()));
+    if (line.event === 'lost') return print(lostText(line));
+    // The header shows that later flows are reported.
+    print(table.print([], Date.now()));
+    for (const text of line.notes) note(`portwide: ${safe(text)}`);
+  };
+}

@@ -1,0 +1,121 @@
+/** `portwide trace`: the path of a connection, computed by the agent and as the kernel reports it. */
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import type { Protocol } from '../api/objects.ts';
+import type { LiveTraceLine, LiveTraceSummary, TraceAnswer } from '../status/api/trace.ts';
+import { type DocumentFormat, documentText } from '../status/print/documents.ts';
+import { liveLineText, traceAnswerText } from '../status/print/trace.ts';
+import {
+  addStatusCommand,
+  EXIT,
+  exitHelp,
+  PROTOCOL_NAMES,
+  portNumber,
+  protocolName,
+  type Session,
+  type StatusCommandOptions,
+  statusSocketOption,
+  withAgent,
+} from './status-command.ts';
+
+interface TraceOptions extends StatusCommandOptions {
+  readonly proto?: Protocol;
+  readonly port?: number;
+  readonly live?: true;
+  readonly seconds?: number;
+  readonly output?: DocumentFormat;
+}
+
+const EXAMPLES = `
+Examples:
+  portwide trace 10.244.1.7 default/web
+  portwide trace node 10.96.0.60 --port 20104 --proto udp
+  portwide trace external 203.0.113.7 --port 443 --live --seconds 10
+`;
+
+export function addTraceCommand(program: Command): void {
+  addStatusCommand(
+    program,
+    'trace',
+    'show the path of a connection: Service, endpoints, masquerade, policies',
+  )
+    .argument('<from>', 'IP address, namespace/name of a pod, "node", or "external"')
+    .argument('<to>', 'IP address, or namespace/name of a Service or pod')
+    .addOption(
+      new Option('--port <port>', 'destination port; a Service with one port needs none').argParser(
+        portNumber,
+      ),
+    )
+    .addOption(
+      new Option(
+        '--proto <protocol>',
+        `${PROTOCOL_NAMES} (default: tcp, or that of a Service with one port)`,
+      ).argParser(protocolName),
+    )
+    .option('--live', "also show the kernel's own trace of matching packets")
+    .addOption(
+      new Option(
+        '--seconds <seconds>',
+        'duration of the live trace, 1 to 30 (default: 5)',
+      ).argParser(seconds),
+    )
+    .addOption(new Option('-o, --output <format>', 'output format').choices(['json', 'yaml']))
+    .addOption(statusSocketOption())
+    .addHelpText(
+      'after',
+      exitHelp(
+        'the connection reaches its destination; with --live, the kernel does what is computed',
+        'it is rejected, dropped or denied; with --live, the kernel differs',
+      ) + EXAMPLES,
+    )
+    .action((from: string, to: string, options: TraceOptions) =>
+      withAgent(options, (session) => trace(session, { from, to }, options)),
+    );
+}
+
+async function trace(
+  { client, print }: Session,
+  ends: { readonly from: string; readonly to: string },
+  { proto, port, live, seconds: duration, output }: TraceOptions,
+): Promise<0 | 1> {
+  const query = { ...ends, protocol: proto, port };
+  const isText = output === undefined;
+  const computed = await client.get<TraceAnswer>('/api/v1/trace', ['paths'], query);
+  if (isText) print(traceAnswerText(computed));
+  const seen: LiveTraceLine[] = [];
+  if (live === true) {
+    if (isText) print('\n');
+    const lines = client.lines<LiveTraceLine>('/api/v1/trace/live', {
+      ...query,
+      seconds: duration,
+    });
+    for await (const line of lines) {
+      seen.push(line);
+      if (isText) print(liveLineText(line));
+    }
+  }
+  if (output !== undefined)
+    print(await documentText({ computed, ...(live ? { live: seen } : {}) }, output));
+  return exitStatus(computed, seen, live === true);
+}
+
+function exitStatus(
+  { paths }: TraceAnswer,
+  seen: readonly LiveTraceLine[],
+  isLive: boolean,
+): 0 | 1 {
+  const passes = paths.every(
+    ({ verdict, endpoints }) =>
+      (verdict === 'translated' || verdict === 'untouched') &&
+      endpoints.every(({ policy }) => policy !== 'deny'),
+  );
+  const summary = seen.find((line): line is LiveTraceSummary => line.event === 'summary');
+  const isSame = !isLive || (summary !== undefined && summary.differences.length === 0);
+  return passes && isSame ? EXIT.ok : EXIT.no;
+}
+
+/** @throws InvalidArgumentError */
+function seconds(text: string): number {
+  const value = /^\d{1,2}$/.test(text) ? Number(text) : 0;
+  if (value >= 1 && value <= 30) return value;
+  throw new InvalidArgumentError('Use a number from 1 to 30.');
+}

@@ -1,0 +1,107 @@
+/** Conntrack events: connections that begin and end. */
+import { AF_INET } from '../core/address.ts';
+import { NETLINK_NETFILTER } from '../core/descriptor.ts';
+import type { NetlinkMessage } from '../core/message.ts';
+import { NFNL_SUBSYS_CTNETLINK } from '../core/nfnetlink.ts';
+import { NotificationSocket } from '../core/notifications.ts';
+import { bpfProgram } from '../core/socket-filter.ts';
+import { CTA_STATUS, type DetailedEntry, detailedReader, IPS_DST_NAT } from './entry.ts';
+
+/** What happened to an entry. `new`: confirmed. `destroy`: removed, with its final counters. */
+export type ConntrackEventKind = 'new' | 'destroy';
+
+export interface ConntrackEventOptions {
+  readonly kinds: readonly ConntrackEventKind[];
+  /** Whether the kernel omits entries whose destination is not translated (without IPS_DST_NAT). */
+  readonly translatedOnly: boolean;
+  /** Bytes of events that may wait; an event takes about 1 KiB. The kernel doubles it. */
+  readonly receiveBuffer?: number;
+}
+
+/** linux/netfilter/nfnetlink_compat.h */
+const GROUPS: Readonly<Record<ConntrackEventKind, number>> = { new: 1, destroy: 3 };
+/** linux/netfilter/nfnetlink_conntrack.h */
+const IPCTNL_MSG_CT_NEW = NFNL_SUBSYS_CTNETLINK | 0;
+const IPCTNL_MSG_CT_DELETE = NFNL_SUBSYS_CTNETLINK | 2;
+const RECEIVE_BUFFER = 8 << 20;
+
+/**
+ * A subscription to conntrack events of both families, in the network namespace of this thread. While
+ * one exists, the kernel composes a message for each entry, also for entries that the filter omits.
+ *
+ * Entries that were created before the first subscription may end without an event: with
+ * `net.netfilter.nf_conntrack_events=2`, the default, the kernel prepares entries for events only
+ * while a subscription exists.
+ */
+export class ConntrackEvents {
+  readonly #socket: NotificationSocket;
+  readonly #read4 = detailedReader({ family: 'IPv4' });
+  readonly #read6 = detailedReader({ family: 'IPv6' });
+
+  /** @throws NetlinkError, such as EINVAL if the kernel has no conntrack events. */
+  constructor({ kinds, translatedOnly, receiveBuffer = RECEIVE_BUFFER }: ConntrackEventOptions) {
+    this.#socket = new NotificationSocket(NETLINK_NETFILTER, {
+      groups: kinds.map((kind) => GROUPS[kind]),
+      receiveBuffer,
+      filter: translatedOnly ? translatedFilter() : undefined,
+    });
+  }
+
+  /** Number of events that did not fit into the receive buffer. */
+  get dropped(): number {
+    return this.#socket.dropped;
+  }
+
+  /**
+   * Reads waiting events, for at most 8 ms.
+   * @returns whether events may be left.
+   * @throws NetlinkError; MalformedMessage; whatever `onEvent` throws.
+   */
+  read(onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void): boolean {
+    return this.#socket.read((message) => {
+      const kind = kindOf(message);
+      if (kind === undefined) return;
+      const { payload } = message;
+      const entry = payload[0] === AF_INET ? this.#read4(payload) : this.#read6(payload);
+      if (entry !== undefined) onEvent(kind, entry);
+    });
+  }
+
+  close(): void {
+    this.#socket.close();
+  }
+}
+
+function kindOf({ type }: NetlinkMessage): ConntrackEventKind | undefined {
+  if (type === IPCTNL_MSG_CT_NEW) return 'new';
+  return type === IPCTNL_MSG_CT_DELETE ? 'destroy' : undefined;
+}
+
+/** Classic BPF, linux/bpf_common.h, with the netlink extension of linux/filter.h. */
+const LOAD_IMMEDIATE = 0x00;
+const LOAD_X_IMMEDIATE = 0x01;
+const LOAD_WORD = 0x20;
+const LOAD_WORD_AT_X = 0x40;
+const JUMP_IF_EQUAL = 0x15;
+const JUMP_IF_SET = 0x45;
+const RETURN = 0x06;
+const COPY_TO_X = 0x07;
+/** SKF_AD_OFF + SKF_AD_NLATTR: the offset of attribute X from offset A on; 0 if it is missing. */
+const FIND_ATTRIBUTE = 0xfffff000 + 12;
+/** nlmsghdr and nfgenmsg. */
+const FIRST_ATTRIBUTE = 20;
+
+/** Drops entries without IPS_DST_NAT. An entry without a status passes. */
+function translatedFilter(): Buffer {
+  return bpfProgram([
+    [LOAD_IMMEDIATE, 0, 0, FIRST_ATTRIBUTE],
+    [LOAD_X_IMMEDIATE, 0, 0, CTA_STATUS],
+    [LOAD_WORD, 0, 0, FIND_ATTRIBUTE],
+    [JUMP_IF_EQUAL, 4, 0, 0],
+    [COPY_TO_X, 0, 0, 0],
+    [LOAD_WORD_AT_X, 0, 0, 4],
+    [JUMP_IF_SET, 1, 0, IPS_DST_NAT],
+    [RETURN, 0, 0, 0],
+    [RETURN, 0, 0, 0xffffffff],
+  ]);
+}

@@ -1,0 +1,139 @@
+/**
+ * A socket for multicast groups with many messages. The owner reads when it likes, for example every
+ * 100 ms: a wake-up for each message would cost more than reading it.
+ */
+import { readFileSync } from 'node:fs';
+import { readAck } from './ack.ts';
+import { isFromKernel, newReceiveBuffer, readDatagram, SOCKADDR_NL_LENGTH } from './datagram.ts';
+import { checkResult, joinGroup, openDescriptor, portIdOf } from './descriptor.ts';
+import { EAGAIN, ENOBUFS, NetlinkError } from './error.ts';
+import { datagramLength, libc } from './libc.ts';
+import {
+  encodeMessages,
+  type NetlinkMessage,
+  type NetlinkRequest,
+  NLM_F_ACK,
+  NLMSG_ERROR,
+  readMessages,
+} from './message.ts';
+
+export interface NotificationOptions {
+  /** NFNLGRP_ or RTNLGRP_ numbers. */
+  readonly groups: readonly number[];
+  /** Bytes that may wait; the kernel doubles it. */
+  readonly receiveBuffer: number;
+  /** BPF program that decides which messages are queued; undefined for all. */
+  readonly filter?: Buffer | undefined;
+}
+
+/** Sequence number of requests. Notifications have 0. */
+const CONFIGURE = 1;
+/** Datagrams of one system call, and bytes of each: a conntrack event has 300, a batch of log messages 8 KiB. */
+const DATAGRAMS = 64;
+const DATAGRAM_SIZE = 16 << 10;
+/** Milliseconds of reading before the event loop gets a turn. */
+const TIME_SLICE = 8;
+
+/** A subscription that is read on demand. */
+export class NotificationSocket {
+  readonly #fd: number;
+  readonly #portId: number;
+  readonly #buffers = libc().manyBuffers(DATAGRAMS, DATAGRAM_SIZE);
+  #isClosed = false;
+  #dropped = 0;
+
+  /** @throws NetlinkError if the kernel lacks the protocol or a group. */
+  constructor(protocol: number, { groups, receiveBuffer, filter }: NotificationOptions) {
+    this.#fd = openDescriptor(protocol, { receiveBuffer });
+    try {
+      this.#portId = portIdOf(this.#fd);
+      if (filter !== undefined) {
+        checkResult('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, filter));
+      }
+      for (const group of groups) joinGroup(this.#fd, group);
+    } catch (error) {
+      libc().close(this.#fd);
+      throw error;
+    }
+  }
+
+  /**
+   * Sends a request that the kernel executes at once, and waits for its ack. Skips notifications that arrived before.
+   * @param operation subject of error messages.
+   * @throws NetlinkError
+   */
+  configure(operation: string, request: NetlinkRequest): void {
+    const flags = (request.flags ?? 0) | NLM_F_ACK;
+    const bytes = encodeMessages([{ ...request, flags }], CONFIGURE);
+    checkResult(operation, libc().sendNow(this.#fd, bytes));
+    const buffer = newReceiveBuffer();
+    for (;;) {
+      const result = libc().receive(this.#fd, buffer);
+      for (const message of readDatagram(operation, buffer, result)) {
+        if (message.type !== NLMSG_ERROR || message.sequence !== CONFIGURE) continue;
+        const { errno, extendedAck } = readAck(message);
+        if (errno === 0) return;
+        throw new NetlinkError(operation, errno, extendedAck);
+      }
+    }
+  }
+
+  /** Number of messages that the kernel dropped because the receive buffer was full. */
+  get dropped(): number {
+    return this.#dropped;
+  }
+
+  /**
+   * Reads waiting messages, for at most one time slice.
+   * @param onMessage The message is valid only during the call.
+   * @returns whether messages may be left.
+   * @throws NetlinkError; MalformedMessage; whatever `onMessage` throws.
+   */
+  read(onMessage: (message: NetlinkMessage) => void): boolean {
+    const start = performance.now();
+    while (!this.#isClosed) {
+      const count = libc().receiveMany(this.#fd, this.#buffers);
+      if (count === -EAGAIN) return false;
+      if (count === -ENOBUFS) this.#dropped = readDrops(this.#portId) ?? this.#dropped + 1;
+      else checkResult('receive netlink notifications', count);
+      for (let index = 0; index < count; index++) this.#readDatagram(index, onMessage);
+      if (performance.now() - start > TIME_SLICE) return true;
+    }
+    return false;
+  }
+
+  #readDatagram(index: number, onMessage: (message: NetlinkMessage) => void): void {
+    const { bytes, size, senders } = this.#buffers;
+    if (!isFromKernel(senders, index * SOCKADDR_NL_LENGTH)) return;
+    const length = datagramLength(this.#buffers, index);
+    // Larger than any message of the groups.
+    if (length > size) return;
+    const start = index * size;
+    for (const message of readMessages(bytes.subarray(start, start + length))) onMessage(message);
+  }
+
+  /** Leaves the groups. Later reads return nothing. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    libc().close(this.#fd);
+  }
+}
+
+/**
+ * Number of messages that a socket lost. Columns of the file: sk Eth Pid Groups Rmem Wmem Dump Locks
+ * Drops Inode (netlink_native_seq_show of the kernel).
+ */
+function readDrops(portId: number): number | undefined {
+  let text: string;
+  try {
+    text = readFileSync('/proc/self/net/netlink', 'utf8');
+  } catch {
+    return undefined;
+  }
+  for (const line of text.split('\n')) {
+    const fields = line.trim().split(/ +/);
+    if (Number(fields[2]) === portId) return Number(fields[8]);
+  }
+  return undefined;
+}

@@ -1,0 +1,265 @@
+/**
+ * The table that selects packets for the kernel's trace:
+ *
+ *   prerouting, output, before all others ─ select-*: meta nftrace set 1 for packets that match the filter
+ *   input, forward, output, postrouting, after all others ─ passed-*: no rule
+ *
+ * Tracing ends whatever happens to the agent. The table belongs to a netlink socket
+ * (NFT_TABLE_F_OWNER): the kernel deletes it when the socket is closed, also by SIGKILL. The rules
+ * look up the destination in a set. Its only element expires, so a process that hangs traces nothing
+ * after that time. An empty chain shows in the trace that the packet arrived there.
+ */
+import type { IpFamily, Protocol } from '../../api/objects.ts';
+import { addressBytes, addressFamily } from '../core/address.ts';
+import type { Attribute } from '../core/attribute.ts';
+import { NETLINK_NETFILTER } from '../core/descriptor.ts';
+import { EEXIST, EINVAL, EOPNOTSUPP, EPERM, UnsupportedError } from '../core/error.ts';
+import type { NetlinkRequest } from '../core/message.ts';
+import { encodeNumber } from '../core/network-order.ts';
+import { protocolNumbers } from '../core/protocol.ts';
+import { NetlinkSocket, type RefusedMessage } from '../core/socket.ts';
+import { nulTerminated } from '../core/text.ts';
+import {
+  NFTA_SET_NAME,
+  NLM_F_CREATE,
+  nameAttribute,
+  newRuleRequest,
+  nftRequest,
+} from './message.ts';
+import {
+  cmp,
+  encodeRule,
+  immediate,
+  limit,
+  lookup,
+  META_KEY,
+  meta,
+  type NftExpression,
+  PAYLOAD_BASE,
+  payload,
+  setTrace,
+} from './rule.ts';
+import { TransactionWriter } from './transaction.ts';
+import { NftRefusedError } from './transaction-builder.ts';
+import { NFT_SET_FLAGS, type NftTable } from './types.ts';
+
+export const TRACE_TABLE = 'portwide-trace';
+
+/** Chains that select packets, by name. */
+const SELECT_CHAINS = ['select-prerouting', 'select-output'] as const;
+/** Hooks at whose end a traced packet is seen. */
+export const PASSED_HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'] as const;
+export type PassedHook = (typeof PASSED_HOOKS)[number];
+
+/** The packets to trace. All fields that are set must match. */
+export interface TraceFilter {
+  readonly family: IpFamily;
+  /** Before DNAT. */
+  readonly destination: string;
+  readonly source: string | undefined;
+  readonly protocol: Protocol | undefined;
+  /** Destination port before DNAT; needs `protocol`. */
+  readonly port: number | undefined;
+  /** Only packets that this node sends. */
+  readonly isFromNode: boolean;
+}
+
+/** Another trace is running in this network namespace. */
+export class TraceRunningError extends Error {
+  override readonly name = 'TraceRunning';
+
+  constructor(cause: unknown) {
+    super(
+      `another live trace is running on this node (nf_tables table ${TRACE_TABLE}); try again when it has ended`,
+      { cause },
+    );
+  }
+}
+
+/** linux/netfilter/nf_tables.h */
+const NFT_TABLE_F_OWNER = 2;
+const NFTA_TABLE_FLAGS = 2;
+const NFTA_CHAIN_NAME = 3;
+const NFTA_CHAIN_HOOK = 4;
+const NFTA_CHAIN_TYPE = 7;
+const NFTA_HOOK_HOOKNUM = 1;
+const NFTA_HOOK_PRIORITY = 2;
+const NFTA_SET_FLAGS = 3;
+const NFTA_SET_KEY_TYPE = 4;
+const NFTA_SET_KEY_LEN = 5;
+const NFTA_SET_ID = 10;
+/** Types of nft (include/datatype.h), so that `nft list` prints addresses. */
+const KEY_TYPE: Readonly<Record<IpFamily, number>> = { IPv4: 7, IPv6: 8 };
+/** linux/netlink.h */
+const NLM_F_EXCL = 0x200;
+/** enum nf_inet_hooks of linux/netfilter.h */
+const HOOKS = { prerouting: 0, input: 1, forward: 2, output: 3, postrouting: 4 } as const;
+
+/** After defragmentation (-400), so that all packets have ports, and before all usual tables. */
+const FIRST = -399;
+/** After all usual tables. */
+const LAST = 32_000;
+const SET = 'destination';
+const SOURCE_OFFSET: Readonly<Record<IpFamily, number>> = { IPv4: 12, IPv6: 8 };
+const PORT_OFFSET = 2;
+
+/** Whether a chain selects packets: its rule is the first event of each packet. */
+export function isSelectChain(chain: string): boolean {
+  return SELECT_CHAINS.some((each) => each === chain);
+}
+
+/** The hook of a chain at whose end a traced packet is seen; undefined for another chain. */
+export function passedHook(chain: string): PassedHook | undefined {
+  return PASSED_HOOKS.find((hook) => chain === `passed-${hook}`);
+}
+
+/**
+ * The requests that create the table.
+ * @param milliseconds until the filter matches nothing.
+ * @throws RangeError for a filter that selects all packets to a destination.
+ */
+export function traceTableRequests(
+  filter: TraceFilter,
+  milliseconds: number,
+  packetsPerSecond: number,
+): { readonly table: NftTable; write(to: TransactionWriter): void } {
+  const { family, destination, source, port, isFromNode } = filter;
+  if (source === undefined && port === undefined)
+    throw new RangeError('a trace needs a source address, or a protocol and a port');
+  const table = { family: addressFamily(family), name: TRACE_TABLE };
+  const before = [
+    nftRequest(
+      'NEW',
+      'table',
+      table,
+      [be32(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER)],
+      NLM_F_CREATE | NLM_F_EXCL,
+    ),
+    nftRequest('NEW', 'set', table, setAttributes(family), NLM_F_CREATE),
+  ];
+  const rule = { expressions: encodeRule(selectExpressions(filter, packetsPerSecond)) };
+  const after = [
+    ...SELECT_CHAINS.map((chain) => baseChain(table, chain, hookOf(chain), FIRST)),
+    ...PASSED_HOOKS.map((hook) => baseChain(table, `passed-${hook}`, hook, LAST)),
+    newRuleRequest(table, 'select-output', rule),
+    ...(isFromNode ? [] : [newRuleRequest(table, 'select-prerouting', rule)]),
+  ];
+  return {
+    table,
+    write: (to) => {
+      for (const request of before) to.append(request);
+      to.write('add', SET, { key: addressBytes(destination), timeoutMs: milliseconds });
+      for (const request of after) to.append(request);
+    },
+  };
+}
+
+function hookOf(chain: (typeof SELECT_CHAINS)[number]): PassedHook {
+  return chain === 'select-output' ? 'output' : 'prerouting';
+}
+
+function setAttributes(family: IpFamily): Attribute[] {
+  return [
+    nameAttribute(NFTA_SET_NAME, SET),
+    be32(NFTA_SET_FLAGS, NFT_SET_FLAGS.timeout),
+    be32(NFTA_SET_KEY_TYPE, KEY_TYPE[family]),
+    be32(NFTA_SET_KEY_LEN, family === 'IPv4' ? 4 : 16),
+    // The kernel requires a number for references within the transaction.
+    be32(NFTA_SET_ID, 1),
+  ];
+}
+
+function baseChain(
+  table: NftTable,
+  name: string,
+  hook: PassedHook,
+  priority: number,
+): NetlinkRequest {
+  const hookAttributes = [
+    be32(NFTA_HOOK_HOOKNUM, HOOKS[hook]),
+    be32(NFTA_HOOK_PRIORITY, priority >>> 0),
+  ];
+  const attributes = [
+    nameAttribute(NFTA_CHAIN_NAME, name),
+    { type: NFTA_CHAIN_HOOK, value: hookAttributes },
+    { type: NFTA_CHAIN_TYPE, value: nulTerminated('filter') },
+  ];
+  return nftRequest('NEW', 'chain', table, attributes, NLM_F_CREATE);
+}
+
+function selectExpressions(
+  { family, source, protocol, port }: TraceFilter,
+  packetsPerSecond: number,
+): NftExpression[] {
+  const width = family === 'IPv4' ? 4 : 16;
+  const offset = SOURCE_OFFSET[family];
+  const address = (at: number) => payload(0, PAYLOAD_BASE.network, at, width);
+  return [
+    ...(source === undefined ? [] : [address(offset), cmp(0, addressBytes(source))]),
+    address(offset + width),
+    lookup(SET, 0),
+    ...(protocol === undefined
+      ? []
+      : [meta(0, META_KEY.protocol), cmp(0, Buffer.from([protocolNumbers[protocol]]))]),
+    ...(protocol === undefined || port === undefined
+      ? []
+      : [payload(0, PAYLOAD_BASE.transport, PORT_OFFSET, 2), cmp(0, encodeNumber(port, 2))]),
+    limit(packetsPerSecond, packetsPerSecond),
+    immediate(0, Buffer.from([1])),
+    setTrace(0),
+  ];
+}
+
+function be32(type: number, value: number): Attribute {
+  return { type, value: encodeNumber(value, 4) };
+}
+
+/** A trace that is armed in the kernel. */
+export interface ArmedTrace {
+  /** Deletes the table. The kernel does it as well when the process ends. */
+  disarm(): Promise<void>;
+}
+
+/**
+ * Traces matching packets until `disarm`, at most for a time. The caller watches traces with
+ * `watchTraces`.
+ * @param milliseconds after which no packet matches any longer, even if `disarm` is never called.
+ * @throws TraceRunningError; UnsupportedError if the kernel has no tables with an owner (Linux
+ * before 5.12); NftRefusedError; NetlinkError.
+ */
+export async function armTrace(
+  filter: TraceFilter,
+  milliseconds: number,
+  packetsPerSecond: number,
+): Promise<ArmedTrace> {
+  const { table, write } = traceTableRequests(filter, milliseconds, packetsPerSecond);
+  const socket = new NetlinkSocket(NETLINK_NETFILTER);
+  const create = () =>
+    socket.transaction(async () => {
+      const writer = new TransactionWriter(table.family, table.name);
+      write(writer);
+      return writer.finish();
+    });
+  try {
+    const [refusal] = await create();
+    if (refusal !== undefined) throw refusedError(refusal);
+  } catch (error) {
+    await socket.close();
+    throw error;
+  }
+  return { disarm: () => socket.close() };
+}
+
+/** Index of the request that creates the table, after the batch begin. */
+const TABLE_REQUEST = 1;
+
+function refusedError({ index, error }: RefusedMessage): Error {
+  // EPERM: the table belongs to another socket. EEXIST: it has no owner, so no agent made it.
+  if (index === TABLE_REQUEST && (error.errno === EPERM || error.errno === EEXIST))
+    return new TraceRunningError(error);
+  if (index === TABLE_REQUEST && (error.errno === EOPNOTSUPP || error.errno === EINVAL)) {
+    const feature = 'nf_tables tables with an owner, which live tracing needs (Linux 5.12)';
+    return new UnsupportedError(feature, { cause: error });
+  }
+  return new NftRefusedError(error);
+}

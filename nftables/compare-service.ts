@@ -1,0 +1,122 @@
+/** Compares the elements of one Service with the kernel, without reading all elements. */
+import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import { addressBytes } from '../netlink/core/address.ts';
+import { elementKeyText, hasSameData } from '../nft/element.ts';
+import type { RuleTable } from '../nft/table.ts';
+import type { ComparedState } from '../proxier/compared-object.ts';
+import { vipsOf } from '../services/route.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
+import { type NftChain, withJumpTargets } from './chains.ts';
+import { elementFromTexts, elementId, type MapElement } from './element.ts';
+import { isIntervalMap } from './intervals.ts';
+import { KernelElements } from './kernel-elements.ts';
+import { fieldWidth, isDispatchMap, MAP_NAMES, MAPS, type MapName } from './maps.ts';
+import type { NftPlan, PlannedRoute } from './plan.ts';
+
+/**
+ * Elements to read one by one from a map, at most. A dump of 30,000 elements takes as long as about
+ * 500 single reads.
+ */
+const MAX_SINGLE_READS = 500;
+
+/** Adds an element to the result. */
+export type ElementAdder = (
+  state: ComparedState,
+  desired: MapElement | undefined,
+  actual: MapElement | undefined,
+  service: ObjectKey | undefined,
+) => void;
+
+/**
+ * Compares the elements that the Service needs. Also finds unexpected elements: in the dispatch maps at
+ * the keys of the Service, and in its interval maps, such as further allowed sources. A comparison
+ * of all Services finds others, such as an endpoint with an index that no rule selects.
+ * @returns the dispatch chains of the Service, with their jump targets.
+ * @throws NetlinkError
+ */
+export async function compareServiceElements(
+  tables: RuleTable,
+  plan: NftPlan,
+  family: IpFamily,
+  service: ObjectKey,
+  add: ElementAdder,
+): Promise<NftChain[]> {
+  const desired = new Map<string, MapElement>();
+  const chains = new Map<string, NftChain>();
+  const vips = new Set<string>();
+  for (const route of plan.applied(({ route: { serviceKey } }) => serviceKey === service)) {
+    for (const element of route.elements) desired.set(elementId(element), element);
+    for (const chain of route.chains.flatMap(withJumpTargets)) chains.set(chain.name, chain);
+    for (const vip of vipsOf(route.planned.route)) vips.add(vip);
+  }
+  const ofOthers = new Set<string>();
+  const sharesVip = ({ route }: PlannedRoute) =>
+    route.serviceKey !== service && vipsOf(route).some((vip) => vips.has(vip));
+  for (const { elements } of plan.applied(sharesVip)) {
+    for (const element of elements) ofOthers.add(elementId(element));
+  }
+  const byMap = Map.groupBy(desired.values(), ({ map }) => map);
+  const slice = new TimeSlice();
+  for (const map of MAP_NAMES) {
+    const own = byMap.get(map) ?? [];
+    const probed = isIntervalMap(map) ? [] : probes(map, own, [...desired.values()]);
+    const isUnexpected = (element: MapElement) =>
+      !desired.has(elementId(element)) && !ofOthers.has(elementId(element));
+    if (own.length > MAX_SINGLE_READS || (isIntervalMap(map) && own.length > 0)) {
+      const kernel = await KernelElements.readExisting(tables, [map]);
+      for (const element of own) {
+        const [state, data = ''] = kernel.take(element);
+        const actual = elementFromTexts(map, elementKeyText(element), data, family);
+        add(state, element, state === 'missing' ? undefined : actual, service);
+        if (slice.isOver()) await slice.yield();
+      }
+      const keys = new Set(isIntervalMap(map) ? vipKeys(vips) : probed.map(elementKeyText));
+      const width = isIntervalMap(map) ? fieldWidth('address', family) : undefined;
+      for (const [, key, data] of kernel.staleTexts()) {
+        if (slice.isOver()) await slice.yield();
+        if (!keys.has(key.slice(0, width))) continue;
+        const element = elementFromTexts(map, key, data, family);
+        if (isUnexpected(element)) add('unexpected', undefined, element, service);
+      }
+      continue;
+    }
+    for (const element of own) {
+      const found = await tables.findElement(map, element.key);
+      const actual = found && { map, ...found };
+      const changed = actual !== undefined && !hasSameData(actual, element) ? 'changed' : 'ok';
+      add(actual === undefined ? 'missing' : changed, element, actual, service);
+    }
+    for (const { key } of probed) {
+      const found = await tables.findElement(map, key);
+      if (found !== undefined && isUnexpected({ map, ...found })) {
+        add('unexpected', undefined, { map, ...found }, service);
+      }
+    }
+  }
+  return [...chains.values()];
+}
+
+/** Keys of the Service in dispatch maps with keys of the same kind, where it needs no element. */
+function probes(
+  map: MapName,
+  own: readonly MapElement[],
+  desired: readonly MapElement[],
+): MapElement[] {
+  if (!isDispatchMap(map)) return [];
+  const kind = MAPS[map].key.join();
+  const known = new Set(own.map(elementKeyText));
+  const found = new Map<string, MapElement>();
+  for (const element of desired) {
+    const isSameKind =
+      isDispatchMap(element.map) &&
+      !isIntervalMap(element.map) &&
+      MAPS[element.map].key.join() === kind;
+    const text = elementKeyText(element);
+    if (isSameKind && !known.has(text)) found.set(text, { map, key: element.key });
+  }
+  return [...found.values()];
+}
+
+function vipKeys(vips: Iterable<string>): string[] {
+  return [...vips].map((vip) => addressBytes(vip).toString('latin1'));
+}

@@ -1,0 +1,231 @@
+/** Checks of the API server and of the cluster: Node, permissions, pod CIDRs and Service CIDRs. */
+import { cidrContains, familyOf } from '../api/addresses.ts';
+import { compareText } from '../api/collections.ts';
+import type { EndpointSlice, Node, Service } from '../api/objects.ts';
+import type { ProxyMode } from '../config/node-settings.ts';
+import type { NodeOptions } from '../config/settings.ts';
+import type { Access, ReviewedAccess } from '../sources/kubernetes/access-review.ts';
+import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
+
+/** Objects of the source. */
+export interface ClusterObjects {
+  /** The Node of this node; undefined if it does not exist. */
+  readonly node: Node | undefined;
+  readonly services: readonly Service[];
+  readonly slices: readonly EndpointSlice[];
+  /** Objects that cannot be read, with the reason. */
+  readonly unreadable: readonly string[];
+}
+
+/** Lines about single objects that are printed. */
+const MAX_SHOWN = 3;
+
+/** The API server answers, and the Node exists. */
+export function checkNode(
+  nodeName: string,
+  isFromManifests: boolean,
+  objects: Fact<ClusterObjects>,
+): CheckResult[] {
+  const source = isFromManifests ? 'manifests' : 'API server';
+  if ('notSeen' in objects) {
+    const action = isFromManifests
+      ? 'correct --manifests'
+      : 'check --kubeconfig, --master and the network from this node to the API server';
+    return [fail(source, objects.notSeen, action)];
+  }
+  const { node, services, unreadable } = objects.value;
+  const read = ok(source, `lists ${services.length} Services`);
+  const results = [read, nodeResult(nodeName, isFromManifests, node)];
+  if (unreadable.length > 0) {
+    const action = '`portwide validate` shows faults of manifests; correct the objects';
+    results.push(warn('unreadable objects', shortList(unreadable), action));
+  }
+  return results;
+}
+
+function nodeResult(name: string, isFromManifests: boolean, node: Node | undefined): CheckResult {
+  const title = 'node object';
+  if (node === undefined) {
+    const action = 'set --hostname-override to the name of this node in `kubectl get nodes`';
+    const seen = `no Node "${name}"`;
+    return isFromManifests
+      ? warn(title, seen, `add the Node, or ${action}`)
+      : fail(title, seen, action);
+  }
+  if (node.addresses.length === 0) {
+    const action = 'wait for the kubelet, or set --bind-address';
+    return warn(title, `Node "${name}" has no addresses`, action);
+  }
+  return ok(title, `Node "${name}" has addresses ${node.addresses.join(', ')}`);
+}
+
+/** The API server allows all requests of the agent. */
+export function checkAccess(access: Fact<readonly ReviewedAccess[]>): CheckResult[] {
+  if ('notSeen' in access) return [notSeen('RBAC', access)];
+  const denied = Map.groupBy(
+    access.value.filter(({ allowed }) => !allowed),
+    (each) => resourceOf(each),
+  );
+  if (denied.size === 0) return [ok('RBAC', `all ${access.value.length} requests are allowed`)];
+  return [...denied].map(([resource, requests]) => {
+    const verbs = requests.map(({ verb }) => verb).join(', ');
+    const group = requests[0]?.group ?? '';
+    const seen = `not allowed: ${verbs} ${resource}`;
+    // Without Events the agent serves Services all the same.
+    if (group === 'events.k8s.io') return warn('RBAC', seen, 'bind the ClusterRole portwide');
+    const role = isPolicyResource(requests) ? 'portwide-network-policy' : 'portwide';
+    return fail('RBAC', seen, `apply and bind ClusterRole ${role}, which has this rule`);
+  });
+}
+
+/** Whether the base role lacks the resource, so that the role of network policy grants it. */
+function isPolicyResource(requests: readonly Access[]): boolean {
+  const base = ['services', 'nodes', 'endpointslices'];
+  return requests.every(({ resource }) => !base.includes(resource));
+}
+
+function resourceOf({ group, resource }: Access): string {
+  return group === '' ? resource : `${resource}.${group}`;
+}
+
+/** The way to detect local pods fits the Node, its interfaces and its endpoints. */
+export function checkPodCidrs(
+  nodeName: string,
+  options: Pick<
+    NodeOptions,
+    'detectLocalMode' | 'clusterCidr' | 'podBridgeInterface' | 'podInterfaceNamePrefix'
+  >,
+  objects: Fact<ClusterObjects>,
+  interfaces: Fact<readonly string[]>,
+): CheckResult[] {
+  const name = 'local pods';
+  const { detectLocalMode, clusterCidr } = options;
+  const setting = `--detect-local-mode=${detectLocalMode}`;
+  if (detectLocalMode === 'BridgeInterface' || detectLocalMode === 'InterfaceNamePrefix') {
+    if ('notSeen' in interfaces) return [notSeen(name, interfaces)];
+    const prefix = options.podInterfaceNamePrefix ?? '';
+    const isBridge = detectLocalMode === 'BridgeInterface';
+    const wanted = isBridge ? `interface ${options.podBridgeInterface}` : `interface ${prefix}*`;
+    const isFound = interfaces.value.some((each) =>
+      isBridge ? each === options.podBridgeInterface : each.startsWith(prefix),
+    );
+    if (isFound) return [ok(name, `${setting}: ${wanted} exists`)];
+    const action = 'correct the name, unless the CNI creates it with the first pod';
+    return [warn(name, `${setting}: no ${wanted}`, action)];
+  }
+  if ('notSeen' in objects) return [notSeen(name, { notSeen: 'no objects could be read' })];
+  const podCidrs = objects.value.node?.podCIDRs ?? [];
+  if (detectLocalMode === 'NodeCIDR') {
+    if (podCidrs.length > 0) return [ok(name, `${setting}: ${podCidrs.join(', ')}`)];
+    const action =
+      'without pod CIDRs the agent does not start: use --detect-local-mode=ClusterCIDR';
+    return [fail(name, `${setting}: the Node has no pod CIDRs`, action)];
+  }
+  // `configWarnings` reports an unset --cluster-cidr.
+  if (clusterCidr.length === 0) return [];
+  const outside = outsideCidrs(clusterCidr, podCidrs, localPodAddresses(nodeName, objects.value));
+  const seen = `--cluster-cidr=${clusterCidr.join(',')}`;
+  if (outside.length === 0) return [ok(name, seen)];
+  return [
+    fail(
+      name,
+      `${seen} does not contain ${shortList(outside)} of this node`,
+      "set --cluster-cidr to the cluster's pod CIDR: connections of other pods to cluster IPs are masqueraded",
+    ),
+  ];
+}
+
+function outsideCidrs(
+  cidrs: readonly string[],
+  podCidrs: readonly string[],
+  addresses: readonly string[],
+): string[] {
+  const isOutside = (address: string) => {
+    const ofFamily = cidrs.filter((cidr) => familyOf(cidr) === familyOf(address));
+    return ofFamily.length > 0 && !ofFamily.some((cidr) => cidrContains(cidr, address));
+  };
+  const networks = podCidrs.filter((cidr) => isOutside(cidr.split('/')[0] ?? ''));
+  return networks.length > 0
+    ? networks.map((cidr) => `pod CIDR ${cidr}`)
+    : addresses.filter(isOutside);
+}
+
+/** Addresses of endpoints on this node, except addresses of the node itself (host network). */
+function localPodAddresses(nodeName: string, { node, slices }: ClusterObjects): string[] {
+  const addresses = slices.flatMap(({ endpoints }) =>
+    endpoints.filter((each) => each.nodeName === nodeName).map(({ address }) => address),
+  );
+  const own = new Set(node?.addresses ?? []);
+  return [...new Set(addresses)].filter((address) => !own.has(address)).sort(compareText);
+}
+
+/**
+ * `--service-cidrs` contains the cluster IPs and nothing else.
+ * @param ranges CIDRs of the ServiceCIDR objects.
+ */
+export function checkServiceCidrs(
+  { serviceCidrs, clusterCidr }: Pick<NodeOptions, 'serviceCidrs' | 'clusterCidr'>,
+  mode: ProxyMode | undefined,
+  objects: Fact<ClusterObjects>,
+  ranges: Fact<readonly string[]>,
+): CheckResult[] {
+  const name = 'Service CIDRs';
+  const shown =
+    'notSeen' in ranges
+      ? `ServiceCIDR objects not seen (${ranges.notSeen})`
+      : `ServiceCIDRs: ${ranges.value.join(', ')}`;
+  if (serviceCidrs.length === 0 || mode !== 'nftables') {
+    const unused =
+      serviceCidrs.length === 0
+        ? '--service-cidrs is not set'
+        : `mode ${mode} does not use --service-cidrs`;
+    return [ok(name, `${unused}; ${shown}`)];
+  }
+  if ('notSeen' in objects) return [notSeen(name, { notSeen: 'no objects could be read' })];
+  const { node, services } = objects.value;
+  const contains = (address: string) => serviceCidrs.some((cidr) => cidrContains(cidr, address));
+  const wrong = [
+    ...(node?.addresses ?? []).filter(contains).map((address) => `node address ${address}`),
+    ...[...(node?.podCIDRs ?? []), ...clusterCidr]
+      .filter((cidr) => serviceCidrs.some((other) => cidrsOverlap(cidr, other)))
+      .map((cidr) => `pod CIDR ${cidr}`),
+  ];
+  const given = `--service-cidrs=${serviceCidrs.join(',')}`;
+  if (wrong.length > 0) {
+    const action =
+      'correct --service-cidrs: packets to addresses in it that are no cluster IP are dropped';
+    return [fail(name, `${given} contains ${shortList(wrong)}`, action)];
+  }
+  const families = new Set(serviceCidrs.map(familyOf));
+  const outside = services
+    .flatMap(({ clusterIPs, key }) => clusterIPs.map((ip) => ({ ip, text: `${ip} (${key})` })))
+    .filter(({ ip }) => families.has(familyOf(ip)) && !contains(ip));
+  if (outside.length > 0) {
+    const seen = `${given} does not contain ${shortList(outside.map(({ text }) => text))}; ${shown}`;
+    const action = "set --service-cidrs to the API server's --service-cluster-ip-range";
+    return [fail(name, seen, action)];
+  }
+  const unlisted =
+    'notSeen' in ranges
+      ? []
+      : ranges.value.filter((cidr) => families.has(familyOf(cidr)) && !serviceCidrs.includes(cidr));
+  return unlisted.length === 0
+    ? [ok(name, `${given} contains all cluster IPs; ${shown}`)]
+    : [
+        warn(
+          name,
+          `${given} lacks ServiceCIDR ${unlisted.join(', ')}`,
+          'add it to --service-cidrs',
+        ),
+      ];
+}
+
+function cidrsOverlap(a: string, b: string): boolean {
+  const [first = '', second = ''] = [a, b].map((cidr) => cidr.split('/')[0]);
+  return cidrContains(a, second) || cidrContains(b, first);
+}
+
+function shortList(items: readonly string[]): string {
+  const more = items.length - MAX_SHOWN;
+  return items.slice(0, MAX_SHOWN).join(', ') + (more > 0 ? ` and ${more} more` : '');
+}

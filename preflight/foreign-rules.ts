@@ -1,0 +1,215 @@
+/** Checks of rules of other programs: masquerade that hides clients, and drops of traffic to endpoints. */
+import { type BaseChain, type Ending, type TestPacket, walk } from './packet-walk.ts';
+import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
+
+/** Addresses for test packets of one family; undefined where none is known. */
+export interface TestAddresses {
+  /** A pod on this node. */
+  readonly pod: string | undefined;
+  /** An endpoint on another node, or another pod. */
+  readonly endpoint: string | undefined;
+  readonly node: string | undefined;
+}
+
+/**
+ * Chains in which network plugins enforce their own network policy and masquerade, by sets and marks. What they may do
+ * is not reported, only what they certainly do.
+ */
+const PLUGIN_CHAINS = /^(cali-|CILIUM_|KUBE-POD-FW-|KUBE-NWPLCY-|KUBE-ROUTER-|WEAVE-)/;
+
+/** Addresses outside of every cluster (RFC 5737, RFC 3849). */
+const OUTSIDE = { IPv4: '198.51.100.7', IPv6: '2001:db8::7' } as const;
+
+/** A chain that may do something to a test packet. */
+interface Finding {
+  readonly base: BaseChain;
+  readonly isCertain: boolean;
+  readonly ending: Ending;
+}
+
+/** A port that endpoints may serve; rules that name ports are rarely about this one. */
+const ENDPOINT_PORT = 20_104;
+
+/**
+ * Rules at hook postrouting that masquerade traffic from pods to endpoints.
+ * @param needsSources whether network policy is enforced, which then sees the wrong source.
+ */
+export function checkMasquerade(
+  chains: Fact<readonly BaseChain[]>,
+  addresses: readonly TestAddresses[],
+  needsSources: boolean,
+): CheckResult[] {
+  return evaluated('CNI masquerade', (name) => masquerades(name, chains, addresses, needsSources));
+}
+
+function masquerades(
+  name: string,
+  chains: Fact<readonly BaseChain[]>,
+  addresses: readonly TestAddresses[],
+  needsSources: boolean,
+): CheckResult[] {
+  if ('notSeen' in chains) return [notSeen(name, chains)];
+  const packets = podPackets(addresses);
+  if (packets.length === 0) return [notSeen(name, NO_ADDRESSES)];
+  const bases = chains.value.filter(({ hook }) => hook === 'postrouting');
+  const found = findings(bases, packets, 'masquerade');
+  if (found.length === 0) {
+    return [ok(name, 'no rule masquerades connections from pods to endpoints')];
+  }
+  const action =
+    'exclude the pod CIDR from this rule: endpoints and network policies see the address of the node as the client';
+  return found.map(({ base, ending, isCertain }) => {
+    const place = placeOf(base, ending);
+    if (!isCertain) {
+      return warn(
+        name,
+        `${place} may masquerade connections from pods to endpoints (it depends on sets or interfaces)`,
+        action,
+      );
+    }
+    const seen = `${place} masquerades connections from pods to endpoints`;
+    return needsSources ? fail(name, seen, action) : warn(name, seen, action);
+  });
+}
+
+/**
+ * Rules and policies that drop connections to endpoints (forward), or to the node's health server (input).
+ * @param healthPort port of /healthz; undefined if it is disabled.
+ */
+export function checkDrops(
+  chains: Fact<readonly BaseChain[]>,
+  addresses: readonly TestAddresses[],
+  healthPort: number | undefined,
+): CheckResult[] {
+  return evaluated('foreign drop rules', (name) => drops(name, chains, addresses, healthPort));
+}
+
+function drops(
+  name: string,
+  chains: Fact<readonly BaseChain[]>,
+  addresses: readonly TestAddresses[],
+  healthPort: number | undefined,
+): CheckResult[] {
+  if ('notSeen' in chains) return [notSeen(name, chains)];
+  const ofHook = (hook: BaseChain['hook']) => chains.value.filter((chain) => chain.hook === hook);
+  const packets = podPackets(addresses);
+  const forward = [
+    ...findings(ofHook('forward'), packets, 'drop').map((finding) =>
+      dropResult(finding, 'connections from pods to endpoints', fail),
+    ),
+    ...findings(ofHook('forward'), outsidePackets(addresses), 'drop').map((finding) =>
+      dropResult(finding, 'connections from outside to endpoints', warn),
+    ),
+  ];
+  const input = findings(ofHook('input'), healthPackets(addresses, healthPort), 'drop').map(
+    (finding) => dropResult(finding, `health checks of load balancers (port ${healthPort})`, warn),
+  );
+  const results = distinct([...forward, ...input]);
+  if (packets.length === 0) results.push(notSeen(name, NO_ADDRESSES));
+  return results.length > 0
+    ? results
+    : [
+        ok(
+          name,
+          `none of ${chains.value.length} base chains of other programs drops traffic to endpoints`,
+        ),
+      ];
+}
+
+/** Runs a check that walks rules; a ruleset that is too large to evaluate is not seen. */
+function evaluated(name: string, check: (name: string) => CheckResult[]): CheckResult[] {
+  try {
+    return check(name);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return [notSeen(name, { notSeen: error.message })];
+  }
+}
+
+const NO_ADDRESSES = {
+  notSeen: 'no pod addresses are known (pod CIDRs, --cluster-cidr, endpoints)',
+};
+
+function podPackets(addresses: readonly TestAddresses[]): TestPacket[] {
+  return addresses.flatMap(({ pod, endpoint }) =>
+    pod === undefined || endpoint === undefined
+      ? []
+      : [{ source: pod, destination: endpoint, port: ENDPOINT_PORT }],
+  );
+}
+
+function outsidePackets(addresses: readonly TestAddresses[]): TestPacket[] {
+  return addresses.flatMap(({ pod }) =>
+    pod === undefined ? [] : [{ source: outside(pod), destination: pod, port: ENDPOINT_PORT }],
+  );
+}
+
+function healthPackets(
+  addresses: readonly TestAddresses[],
+  port: number | undefined,
+): TestPacket[] {
+  return addresses.flatMap(({ node }) =>
+    node === undefined || port === undefined
+      ? []
+      : [{ source: outside(node), destination: node, port }],
+  );
+}
+
+function outside(address: string): string {
+  return address.includes(':') ? OUTSIDE.IPv6 : OUTSIDE.IPv4;
+}
+
+/** The chains in which a packet may end with the verdict; each base chain at most once. */
+function findings(
+  bases: readonly BaseChain[],
+  packets: readonly TestPacket[],
+  verdict: Ending['verdict'],
+): Finding[] {
+  return bases.flatMap((base) => {
+    const ofBase = packets
+      .filter((packet) => isOfFamily(base, packet))
+      .flatMap((packet) => {
+        const endings = walk(base, packet);
+        const isCertain = endings.every((each) => each.verdict === verdict);
+        const ending = endings.find(
+          (each) => each.verdict === verdict && (isCertain || !PLUGIN_CHAINS.test(each.chain)),
+        );
+        return ending === undefined ? [] : [{ base, ending, isCertain }];
+      });
+    const found = ofBase.find(({ isCertain }) => isCertain) ?? ofBase[0];
+    return found === undefined ? [] : [found];
+  });
+}
+
+/** Tables of family ip have only IPv4 packets, tables of ip6 only IPv6 packets. */
+function isOfFamily({ table }: BaseChain, { source }: TestPacket): boolean {
+  const family = table.split(' ')[0];
+  return family === 'inet' || (family === 'ip6') === source.includes(':');
+}
+
+function placeOf({ table, chain, priority, policy }: BaseChain, ending: Ending): string {
+  const inner = ending.chain === chain ? '' : `, chain ${ending.chain}`;
+  const by = ending.by === 'policy' ? ' by its policy' : '';
+  return `table ${table}, base chain ${chain} (priority ${priority}, policy ${policy})${inner}${by}`;
+}
+
+function dropResult(
+  { base, ending, isCertain }: Finding,
+  what: string,
+  certain: typeof fail,
+): CheckResult {
+  const name = 'foreign drop rules';
+  const place = placeOf(base, ending);
+  const action = `accept these packets in table ${base.table}: Portwide cannot undo a drop of another table`;
+  return isCertain
+    ? certain(name, `${place} drops ${what}`, action)
+    : warn(name, `${place} may drop ${what} (it depends on sets or interfaces)`, action);
+}
+
+/** One result for a base chain: that about pods, if there is one. */
+function distinct(results: readonly CheckResult[]): CheckResult[] {
+  const placeIn = ({ seen }: CheckResult) => /^.*?\(priority/.exec(seen)?.[0] ?? seen;
+  return results.filter(
+    (result, index) => results.findIndex((each) => placeIn(each) === placeIn(result)) === index,
+  );
+}

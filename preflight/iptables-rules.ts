@@ -1,0 +1,128 @@
+/** Reads the output of `iptables-save` as rules of a packet walk. */
+import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
+import { isOwnChain } from '../iptables/chains.ts';
+import {
+  type BaseChain,
+  interfaceMatch,
+  type Match,
+  type Rule,
+  type Verdict,
+} from './packet-walk.ts';
+
+/** Built-in chains that matter to Services, by table. */
+const HOOKS = {
+  filter: [
+    ['INPUT', 'input'],
+    ['FORWARD', 'forward'],
+  ],
+  nat: [['POSTROUTING', 'postrouting']],
+} as const;
+/** Priorities of iptables' tables (linux/netfilter_ipv4.h). */
+const PRIORITIES = { filter: 0, nat: 100 } as const;
+
+/**
+ * The base chains of a table. Chains of kube-proxy and Portwide are left out: the agent replaces them.
+ * @param saved output of `iptables-save -t TABLE`.
+ * @param label of the table, such as `ip filter (iptables-nft)`.
+ */
+export function iptablesChains(table: 'filter' | 'nat', saved: string, label: string): BaseChain[] {
+  const chains = new Map<string, Rule[]>();
+  const policies = new Map<string, string>();
+  for (const line of saved.split('\n')) {
+    const [, name = '', policy = ''] = /^:(\S+) (\S+)/.exec(line) ?? [];
+    if (name !== '' && !isOwnChain(name)) {
+      chains.set(name, []);
+      policies.set(name, policy);
+    }
+    const chain = /^-A (\S+)/.exec(line)?.[1] ?? '';
+    chains.get(chain)?.push(ruleOf(line));
+  }
+  return HOOKS[table].flatMap(([chain, hook]) => {
+    if (!chains.has(chain)) return [];
+    const policy = policies.get(chain) === 'DROP' ? 'drop' : 'accept';
+    return [{ table: label, chain, hook, priority: PRIORITIES[table], policy, chains }];
+  });
+}
+
+/** Targets with a verdict. REJECT drops, too; targets such as LOG continue. */
+const TARGETS: Readonly<Record<string, Verdict>> = {
+  ACCEPT: { kind: 'accept' },
+  DROP: { kind: 'drop' },
+  REJECT: { kind: 'drop' },
+  RETURN: { kind: 'return' },
+  MASQUERADE: { kind: 'masquerade' },
+  SNAT: { kind: 'masquerade' },
+  NETMAP: { kind: 'masquerade' },
+  MARK: { kind: 'mark' },
+  CONNMARK: { kind: 'mark' },
+};
+const EXTENSIONS = /^(LOG|NFLOG|ULOG|CT|NOTRACK|TRACE|TCPMSS|SET|DSCP|TOS|CLASSIFY|NFQUEUE|AUDIT)$/;
+
+function ruleOf(line: string): Rule {
+  const words = line.match(/"(?:\\.|[^"\\])*"|\S+/g)?.slice(2) ?? [];
+  const matches: Match[] = [];
+  let negated = false;
+  for (let index = 0; index < words.length; index++) {
+    const word = words[index] ?? '';
+    const value = words[index + 1] ?? '';
+    if (word === '!') {
+      negated = true;
+      continue;
+    }
+    if (word === '-j' || word === '-g') {
+      // The options of the target follow.
+      return { matches, verdict: verdictOf(word, value) };
+    }
+    if (word === '-m' || word === '--comment' || word === '--protocol') index += 1;
+    else if (word.startsWith('-')) {
+      const isInterface = word === '-i' || word === '-o';
+      const found = isInterface ? interfaceMatch(value, negated) : [matchOf(word, value, negated)];
+      matches.push(...found);
+      while (words[index + 1] !== undefined && !/^(-|!$)/.test(words[index + 1] ?? '')) index += 1;
+    }
+    negated = false;
+  }
+  return { matches, verdict: { kind: 'continue' } };
+}
+
+function verdictOf(option: '-j' | '-g', target: string): Verdict {
+  const builtIn = TARGETS[target];
+  if (builtIn !== undefined) return builtIn;
+  if (EXTENSIONS.test(target) || isOwnChain(target)) return { kind: 'continue' };
+  return { kind: option === '-g' ? 'goto' : 'jump', chain: target };
+}
+
+function matchOf(option: string, value: string, negated: boolean): Match {
+  switch (option) {
+    case '-s':
+    case '-d': {
+      const cidrs = value.split(',').flatMap((each) => cidrOf(each) ?? []);
+      return { kind: option === '-s' ? 'source' : 'destination', cidrs, negated };
+    }
+    case '-p':
+      return { kind: 'protocol', names: [value], negated };
+    case '--dport':
+    case '--dports':
+      return { kind: 'port', ranges: value.split(',').map(portRange), negated };
+    case '--ctstate':
+    case '--state':
+      return { kind: 'state', states: value.split(','), negated };
+    case '--mark': {
+      const [mark, mask = 0xffffffff] = value.split('/').map(Number);
+      return { kind: 'mark', value: mark ?? 0, mask, negated };
+    }
+    default:
+      return { kind: 'unknown' };
+  }
+}
+
+function cidrOf(text: string): string | undefined {
+  const address = canonicalAddress(text);
+  if (address !== undefined) return `${address}/${address.includes(':') ? 128 : 32}`;
+  return canonicalCidr(text);
+}
+
+function portRange(text: string): readonly [number, number] {
+  const [from = 0, to = from] = text.split(':').map(Number);
+  return [from, to];
+}

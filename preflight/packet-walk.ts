@@ -1,0 +1,176 @@
+/**
+ * What the rules of a base chain do to a test packet: a new connection to an endpoint, after DNAT. Matches that depend
+ * on state of the node, such as sets and interfaces, are unknown, so a walk can have several possible endings.
+ */
+import { cidrContains, familyOf } from '../api/addresses.ts';
+
+export interface TestPacket {
+  /** Canonical addresses of one family. */
+  readonly source: string;
+  readonly destination: string;
+  /** TCP port. */
+  readonly port: number;
+}
+
+/** A condition of a rule. The packet has mark 0 until a rule of the same base chain may have set another. */
+export type Match =
+  | {
+      readonly kind: 'source' | 'destination';
+      readonly cidrs: readonly string[];
+      readonly negated: boolean;
+    }
+  | { readonly kind: 'protocol'; readonly names: readonly string[]; readonly negated: boolean }
+  | {
+      readonly kind: 'port';
+      readonly ranges: readonly (readonly [from: number, to: number])[];
+      readonly negated: boolean;
+    }
+  /** Conntrack states. The packet is `new` and translated (`dnat`). */
+  | { readonly kind: 'state'; readonly states: readonly string[]; readonly negated: boolean }
+  | {
+      readonly kind: 'mark';
+      readonly value: number;
+      readonly mask: number;
+      readonly negated: boolean;
+    }
+  | { readonly kind: 'family'; readonly family: 'IPv4' | 'IPv6' }
+  | { readonly kind: 'never' }
+  | { readonly kind: 'unknown' };
+
+export type Verdict =
+  | { readonly kind: 'accept' | 'drop' | 'masquerade' | 'return' | 'continue' }
+  /** Sets the mark of the packet, and continues. */
+  | { readonly kind: 'mark' }
+  | { readonly kind: 'jump' | 'goto'; readonly chain: string };
+
+export interface Rule {
+  readonly matches: readonly Match[];
+  readonly verdict: Verdict;
+}
+
+/** A chain at a hook of netfilter, with the chains of its table. */
+export interface BaseChain {
+  /** Such as `ip filter (iptables-nft)`. */
+  readonly table: string;
+  readonly chain: string;
+  readonly hook: 'input' | 'forward' | 'postrouting';
+  readonly priority: number;
+  readonly policy: 'accept' | 'drop';
+  readonly chains: ReadonlyMap<string, readonly Rule[]>;
+}
+
+export interface Ending {
+  readonly verdict: 'accept' | 'drop' | 'masquerade';
+  /** The chain that decides; with `policy`, by its policy. */
+  readonly chain: string;
+  readonly by: 'rule' | 'policy';
+}
+
+/** Interfaces that do not carry packets of pods: loopback, and the bridges of Docker, libvirt and LXC. */
+const OTHER_INTERFACES = /^(lo|docker0|virbr\d+|lxcbr\d+|lxdbr\d+)$/;
+
+/** The match on an interface; none if every test packet matches. */
+export function interfaceMatch(name: string, negated: boolean): Match[] {
+  if (!OTHER_INTERFACES.test(name)) return [{ kind: 'unknown' }];
+  return negated ? [] : [{ kind: 'never' }];
+}
+
+/** Rules that one walk visits at most, so that a loop or a huge ruleset ends. */
+const MAX_RULES = 100_000;
+const MAX_DEPTH = 16;
+
+/**
+ * The possible endings of a packet; one ending is certain.
+ * @throws RangeError if the ruleset is too large to evaluate.
+ */
+export function walk(base: BaseChain, packet: TestPacket): Ending[] {
+  const walker = new Walker(base, packet);
+  const continues = walker.walkChain(base.chain, 0);
+  const { endings } = walker;
+  if (continues) endings.push({ verdict: base.policy, chain: base.chain, by: 'policy' });
+  return endings;
+}
+
+class Walker {
+  readonly #base: BaseChain;
+  readonly #packet: TestPacket;
+  #visited = 0;
+  #isMarked = false;
+  readonly endings: Ending[] = [];
+
+  constructor(base: BaseChain, packet: TestPacket) {
+    this.#base = base;
+    this.#packet = packet;
+  }
+
+  /** @returns whether the packet may return to the calling chain. */
+  walkChain(name: string, depth: number): boolean {
+    if (depth > MAX_DEPTH) throw new RangeError('chains are nested too deeply');
+    let mayReturn = false;
+    for (const { matches, verdict } of this.#base.chains.get(name) ?? []) {
+      this.#visited += 1;
+      if (this.#visited > MAX_RULES) throw new RangeError('too many rules');
+      const match = matchOf(matches, this.#packet, this.#isMarked);
+      if (match === 'no' || verdict.kind === 'continue') continue;
+      const isCertain = match === 'yes';
+      if (verdict.kind === 'mark') {
+        this.#isMarked = true;
+        continue;
+      }
+      if (verdict.kind === 'jump') {
+        if (!this.walkChain(verdict.chain, depth + 1) && isCertain) return mayReturn;
+      } else if (verdict.kind === 'goto') {
+        mayReturn = this.walkChain(verdict.chain, depth + 1) || mayReturn;
+        if (isCertain) return mayReturn;
+      } else if (verdict.kind === 'return') {
+        mayReturn = true;
+        if (isCertain) return true;
+      } else {
+        this.endings.push({ verdict: verdict.kind, chain: name, by: 'rule' });
+        if (isCertain) return mayReturn;
+      }
+    }
+    return true;
+  }
+}
+
+type Certainty = 'yes' | 'no' | 'maybe';
+
+function matchOf(matches: readonly Match[], packet: TestPacket, isMarked: boolean): Certainty {
+  const results = matches.map((match) =>
+    match.kind === 'mark' && isMarked ? 'maybe' : certaintyOf(match, packet),
+  );
+  if (results.includes('no')) return 'no';
+  return results.includes('maybe') ? 'maybe' : 'yes';
+}
+
+function certaintyOf(match: Match, packet: TestPacket): Certainty {
+  if (match.kind === 'unknown') return 'maybe';
+  if (match.kind === 'never') return 'no';
+  if (match.kind === 'family') return isTrue(familyOf(packet.source) === match.family);
+  return isTrue(isMatched(match, packet) !== match.negated);
+}
+
+function isTrue(value: boolean): Certainty {
+  return value ? 'yes' : 'no';
+}
+
+function isMatched(
+  match: Exclude<Match, { readonly kind: 'unknown' | 'never' | 'family' }>,
+  packet: TestPacket,
+): boolean {
+  switch (match.kind) {
+    case 'source':
+      return match.cidrs.some((cidr) => cidrContains(cidr, packet.source));
+    case 'destination':
+      return match.cidrs.some((cidr) => cidrContains(cidr, packet.destination));
+    case 'protocol':
+      return match.names.some((name) => ['tcp', '6', 'all'].includes(name));
+    case 'port':
+      return match.ranges.some(([from, to]) => from <= packet.port && packet.port <= to);
+    case 'state':
+      return match.states.some((state) => ['new', 'dnat'].includes(state.toLowerCase()));
+    case 'mark':
+      return (match.value & match.mask) === 0;
+  }
+}

@@ -1,0 +1,140 @@
+/** Output of `portwide probe`: text, JSON and JUnit XML. */
+import { OUTCOMES, type ProbeProtocol } from './outcome.ts';
+import type { PortGroup } from './ports.ts';
+import type { PortRun, Tally, TallyRow } from './tally.ts';
+
+export interface ProbeReport {
+  readonly vip: string;
+  readonly seed: number;
+  readonly protocols: readonly ProbeProtocol[];
+  readonly groups: readonly PortGroup[];
+  /** All ports of the groups, ascending, without duplicates. */
+  readonly ports: readonly number[];
+  readonly tally: Tally;
+  /** Milliseconds from the first to the last probe. */
+  readonly duration: number;
+}
+
+/** Whether every probe was answered as expected. */
+export function isAllAnswered(report: ProbeReport): boolean {
+  return rowsOf(report).every(({ outcome }) => outcome === 'answered');
+}
+
+/** Ranges in one cell of the text table. JSON has all. */
+const MAX_SHOWN_RUNS = 20;
+const MAX_SHOWN_DETAILS = 10;
+
+/** A table with one row for each protocol and outcome. */
+export function reportText(report: ProbeReport): string {
+  const { vip, seed, duration, groups } = report;
+  const table = [
+    ['PROTOCOL', 'OUTCOME', 'PROBES', 'PORTS', 'ENDPOINTS OR ERRORS'],
+    ...rowsOf(report).map((row) => [
+      row.protocol,
+      row.outcome,
+      String(row.probes),
+      runsText(row.runs),
+      detailsText(row),
+    ]),
+  ];
+  const isRandom = groups.some(({ name }) => name.startsWith('random:'));
+  const repeat = isRandom ? ` Random ports: repeat with --seed=${seed}.` : '';
+  return `${alignColumns(table)}Probed ${vip} in ${(duration / 1000).toFixed(1)} s.${repeat}\n`;
+}
+
+export function reportJson(report: ProbeReport): string {
+  const { vip, seed, duration } = report;
+  const document = {
+    vip,
+    seed,
+    seconds: duration / 1000,
+    allAnswered: isAllAnswered(report),
+    results: rowsOf(report),
+  };
+  return `${JSON.stringify(document, undefined, 2)}\n`;
+}
+
+/** JUnit XML: one testcase for each protocol and item of `--ports`, which fails if a port did not answer. */
+export function reportJunit(report: ProbeReport): string {
+  const { vip, seed, protocols, groups, duration } = report;
+  const cases = protocols.flatMap((protocol) =>
+    groups.map((group) => testcase(report, protocol, group)),
+  );
+  const failures = cases.filter(({ isFailed }) => isFailed).length;
+  const seconds = (duration / 1000).toFixed(3);
+  const counts = `tests="${cases.length}" failures="${failures}" errors="0"`;
+  return [
+    '<?xml version="1.0" encoding="UTF-8"?>',
+    `<testsuites name="portwide probe" ${counts} time="${seconds}">`,
+    `  <testsuite name="${escapeXml(vip)}" ${counts} skipped="0" time="${seconds}">`,
+    `    <properties><property name="seed" value="${seed}"/></properties>`,
+    ...cases.map(({ xml }) => xml),
+    '  </testsuite>',
+    '</testsuites>',
+    '',
+  ].join('\n');
+}
+
+function testcase({ vip, tally }: ProbeReport, protocol: ProbeProtocol, group: PortGroup) {
+  const name = escapeXml(group.name);
+  const head = `    <testcase classname="${escapeXml(`portwide.probe.${vip}.${protocol}`)}" name="${name}"`;
+  const failed = tally.rows(protocol, group.ports).filter(({ outcome }) => outcome !== 'answered');
+  if (failed.length === 0) return { isFailed: false, xml: `${head}/>` };
+  const probes = failed.reduce((sum, row) => sum + row.probes, 0);
+  const types = OUTCOMES.filter((outcome) => failed.some((row) => row.outcome === outcome));
+  const text = failed.map((row) => {
+    const details = detailsText(row);
+    return `${row.outcome}: ${runsText(row.runs)}${details === '' ? '' : ` (${details})`}`;
+  });
+  return {
+    isFailed: true,
+    xml: [
+      `${head}>`,
+      `      <failure message="${probes} probes without the expected answer" type="${types.join(', ')}">${escapeXml(text.join('\n'))}</failure>`,
+      '    </testcase>',
+    ].join('\n'),
+  };
+}
+
+/** Escapes text for XML 1.0, which has no form for most control characters. */
+export function escapeXml(text: string): string {
+  const ENTITIES: Readonly<Record<string, string>> = {
+    '&': '&amp;',
+    '<': '&lt;',
+    '>': '&gt;',
+    '"': '&quot;',
+    "'": '&apos;',
+  };
+  return text
+    .replace(/[^\t\n\r\x20-\ud7ff\ue000-\ufffd]/g, '?')
+    .replace(/[&<>"']/g, (character) => ENTITIES[character] ?? '');
+}
+
+function rowsOf({ protocols, tally, ports }: ProbeReport): TallyRow[] {
+  return protocols.flatMap((protocol) => tally.rows(protocol, ports));
+}
+
+/** `443,20000-20100`; `22-65501 (200 ports)` if not all ports between were probed. */
+function runsText(runs: readonly PortRun[]): string {
+  const shown = runs.slice(0, MAX_SHOWN_RUNS).map(({ from, to, ports }) => {
+    if (from === to) return String(from);
+    return ports === to - from + 1 ? `${from}-${to}` : `${from}-${to} (${ports} ports)`;
+  });
+  const more = runs.length - shown.length;
+  return shown.join(',') + (more > 0 ? ` and ${more} more ranges` : '');
+}
+
+function detailsText({ details }: TallyRow): string {
+  const shown = details.slice(0, MAX_SHOWN_DETAILS).map(({ text, probes }) => `${text} ${probes}`);
+  const more = details.length - shown.length;
+  return shown.join(', ') + (more > 0 ? `, and ${more} more` : '');
+}
+
+function alignColumns(rows: readonly (readonly string[])[]): string {
+  const widths = rows[0]?.map((_, column) =>
+    Math.max(...rows.map((row) => row[column]?.length ?? 0)),
+  );
+  const line = (row: readonly string[]) =>
+    row.map((cell, column) => cell.padEnd(widths?.[column] ?? 0)).join('  ');
+  return rows.map((row) => `${line(row).trimEnd()}\n`).join('');
+}

@@ -1,0 +1,31 @@
+/** What backends tell the status API about their rules, to explain and trace packets. */
+import type { ObjectKey } from '../api/objects.ts';
+import type { TrafficOptions } from '../traffic/options.ts';
+
+/** How a backend treats packets, besides the TrafficPlans. */
+export interface BackendTraffic {
+  readonly options: TrafficOptions;
+  /** Whether node ports are served on an address of the node. */
+  readonly isNodePortAddress: (address: string) => boolean;
+  /** VIPs on which packets to ports that no Service lists are rejected. Otherwise such packets are not translated. */
+  readonly rejectsOtherPorts: 'none' | 'cluster IPs' | 'vips';
+  /** Packets to addresses in these CIDRs that no Service has are dropped. */
+  readonly serviceCidrs: readonly string[];
+}
+
+/** A rule of nf_tables in the kernel. iptables-nft chains are nf_tables chains. */
+export interface KernelRule {
+  readonly table: string;
+  readonly chain: string;
+  /** Position in the chain, from 0; undefined for the chain itself. */
+  readonly index: number | undefined;
+}
+
+/** What a rule of the agent is for. */
+export interface RulePurpose {
+  readonly purpose: string;
+  /** The rule as the mode's tool prints it; undefined if the agent has no such rule. */
+  readonly text: string | undefined;
+  /** undefined if the rule does not belong to one Service. */
+  readonly service: ObjectKey | undefined;
+}

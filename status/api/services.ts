@@ -1,0 +1,144 @@
+/** Services, endpoints and Routes as this node serves them. */
+import type { IpFamily, Protocol } from '../../api/objects.ts';
+import type { EndpointDecision } from '../../endpoints/explain.ts';
+import type { Page, Problem, Time } from './common.ts';
+import type { KernelObject } from './kernel.ts';
+import type { FlowEntry, TrafficRates } from './traffic.ts';
+
+/**
+ * `served`: rules exist. `noEndpoints`: served, but packets are rejected or dropped, because no endpoint serves this
+ * node. `refused`: the agent cannot serve the Service; `refusals` says why. `ignored`: not for a service proxy
+ * (headless, ExternalName, another proxy).
+ */
+export type ServiceState = 'served' | 'noEndpoints' | 'refused' | 'ignored';
+
+/** `all`: all ports (KEP-2610). `ranges`: port ranges. `ports`: the listed ports. */
+export type PortKind = 'all' | 'ranges' | 'ports';
+
+/** Numbers of endpoints, each address and family once. */
+export interface EndpointCounts {
+  readonly ready: number;
+  /** Terminating, still serving. */
+  readonly terminating: number;
+  readonly notReady: number;
+  /** Endpoints on this node among the ready and the terminating ones. */
+  readonly local: number;
+}
+
+/** `GET /api/v1/services` */
+export interface ServiceSummary {
+  readonly namespace: string;
+  readonly name: string;
+  readonly type: 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName';
+  readonly state: ServiceState;
+  /** Cluster IPs, external IPs and load balancer IPs that this node serves. */
+  readonly vips: readonly string[];
+  readonly portKind: PortKind;
+  /** `all`, `5060/UDP`, `20000-50000/UDP`, `80:30080/TCP` (port and node port). */
+  readonly ports: readonly string[];
+  readonly endpoints: EndpointCounts;
+  /** Timeout of `sessionAffinity: ClientIP`; 0 without session affinity. */
+  readonly affinitySeconds: number;
+  readonly internalTrafficPolicy: 'Cluster' | 'Local';
+  readonly externalTrafficPolicy: 'Cluster' | 'Local';
+  /** Creation time; null if the manifest has none. */
+  readonly created: Time | null;
+  /** Present with parameter `traffic`; rates as in `GET /api/v1/top`. */
+  readonly traffic?: TrafficRates;
+}
+
+export type ServiceList = Page<ServiceSummary>;
+
+/** `GET /api/v1/endpoints` */
+export interface EndpointStatus {
+  /** `namespace/name` of the Service. */
+  readonly service: string;
+  /** Port name of the Service; empty for an unnamed port and for all ports. */
+  readonly portName: string;
+  readonly family: IpFamily;
+  readonly address: string;
+  /** null for all-ports Services: packets keep their port. */
+  readonly port: number | null;
+  readonly protocol: Protocol | null;
+  readonly ready: boolean;
+  readonly serving: boolean;
+  readonly terminating: boolean;
+  readonly node: string | null;
+  readonly zone: string | null;
+  /** Whether the endpoint is on this node. */
+  readonly local: boolean;
+  readonly zoneHints: readonly string[];
+  readonly nodeHints: readonly string[];
+  /** For clients that traffic policy Cluster serves. */
+  readonly cluster: EndpointDecision;
+  /** For clients that traffic policy Local serves. */
+  readonly localPolicy: EndpointDecision;
+  /** Present with parameter `traffic`. */
+  readonly traffic?: TrafficRates;
+}
+
+export type EndpointList = Page<EndpointStatus>;
+
+/** `GET /api/v1/routes`: one VIP or node port of a Service port, as the backend gets it. */
+export interface RouteStatus {
+  readonly service: string;
+  readonly portName: string;
+  readonly family: IpFamily;
+  readonly kind: 'cluster IP' | 'external IP' | 'loadbalancer IP' | 'node port';
+  /** The VIP; null for a node port. */
+  readonly vip: string | null;
+  /** `all`, `80/TCP`, `5060/UDP,20000-50000/UDP`, or the node port. */
+  readonly ports: string;
+  /** Endpoints for clients in general, `address:port` or `address`. */
+  readonly endpoints: readonly string[];
+  /** Endpoints for pods and this node, if they differ from `endpoints`; otherwise null. */
+  readonly podAndNodeEndpoints: readonly string[] | null;
+  /** Clients whose source address is replaced by this node's. */
+  readonly masquerade: 'all' | 'non-pods' | 'node';
+  /** What happens to packets that no endpoint gets; null if the Service does not handle them. */
+  readonly otherwise: 'reject' | 'drop' | null;
+  /** CIDRs that may connect; null for all sources. */
+  readonly sourceRanges: readonly string[] | null;
+  readonly affinitySeconds: number;
+}
+
+export type RouteList = Page<RouteStatus>;
+
+/** `GET /api/v1/services/{namespace}/{name}` */
+export interface ServiceDetail {
+  readonly summary: ServiceSummary;
+  readonly objects: {
+    readonly uid: string;
+    readonly annotation: string | null;
+    readonly allPorts: boolean | null;
+    readonly slices: readonly {
+      readonly name: string;
+      readonly family: IpFamily;
+      readonly endpoints: number;
+      readonly ports: readonly string[];
+    }[];
+  };
+  /** At most 500; `summary.endpoints` has their number. */
+  readonly endpoints: readonly EndpointStatus[];
+  readonly routes: readonly RouteStatus[];
+  /** Refusals, warnings, missing endpoints, and rules that differ from what they should be. */
+  readonly problems: readonly Problem[];
+  /** Objects of the Service in the kernel, as they are and as they should be; at most 500. */
+  readonly kernel: readonly KernelObject[];
+  /** Number of objects of the Service, also beyond the first 500. */
+  readonly kernelTotal: number;
+  /** null if the kernel cannot be read; `problems` says why. */
+  readonly connections: { readonly total: number; readonly entries: readonly FlowEntry[] } | null;
+  /** null without a health check node port. */
+  readonly healthCheck: { readonly port: number; readonly localEndpoints: number } | null;
+  /** Latest Events that the agent recorded on the Service, the newest first; at most 20. */
+  readonly events: readonly ServiceEvent[];
+}
+
+/** An Event that the agent recorded since its start. */
+export interface ServiceEvent {
+  readonly at: Time;
+  readonly type: 'Normal' | 'Warning';
+  readonly reason: string;
+  readonly message: string;
+}

@@ -1,0 +1,107 @@
+/** Asks the agent again and again for what the page shows, and only while it is visible. */
+
+/** Milliseconds between an answer and the next request, or longer: as long as the answer took. */
+const INTERVAL = 1000;
+/** The agent makes requests wait that would hold up syncs. */
+const BUSY = 503;
+/** Milliseconds after which a request without an answer is given up. */
+const TIMEOUT = 10_000;
+
+/** @typedef {{ readonly path: string, readonly interval?: number }} Need */
+
+/**
+ * @typedef {object} PollerOptions
+ * @property {(path: string, value: any) => void} answered
+ * @property {(path: string, error: string) => void} refused The agent answered with an error.
+ * @property {() => void} lost The agent did not answer.
+ * @property {() => boolean} isVisible
+ * @property {(path: string, signal: AbortSignal) => Promise<Response>} [fetch]
+ * @property {Timers} [timers]
+ */
+
+/**
+ * @typedef {object} Timers
+ * @property {() => number} now in milliseconds.
+ * @property {(callback: () => void, milliseconds: number) => unknown} set
+ * @property {(handle: unknown) => void} clear
+ */
+
+/** @type {Timers} */
+const BROWSER_TIMERS = {
+  now: () => performance.now(),
+  set: (callback, milliseconds) => setTimeout(callback, milliseconds),
+  clear: (handle) => clearTimeout(/** @type {number | undefined} */ (handle)),
+};
+
+export class Poller {
+  #options;
+  #timers;
+  #fetch;
+  /** @type {Map<string, { stop: AbortController, interval: number, timer?: unknown }>} */
+  #polls = new Map();
+
+  /** @param {PollerOptions} options */
+  constructor(options) {
+    this.#options = options;
+    this.#timers = options.timers ?? BROWSER_TIMERS;
+    this.#fetch = options.fetch ?? ((path, signal) => fetch(path, { signal }));
+  }
+
+  /** Replaces what to ask for. Requests for other paths are aborted. @param {readonly Need[]} needs */
+  show(needs) {
+    const paths = new Set(needs.map(({ path }) => path));
+    for (const [path, { stop, timer }] of this.#polls) {
+      if (paths.has(path)) continue;
+      this.#timers.clear(timer);
+      stop.abort();
+      this.#polls.delete(path);
+    }
+    for (const { path, interval = INTERVAL } of needs) {
+      if (this.#polls.has(path)) continue;
+      this.#polls.set(path, { stop: new AbortController(), interval });
+      void this.#ask(path);
+    }
+  }
+
+  /** Asks for everything now. Call it when the page becomes visible. */
+  resume() {
+    for (const [path, poll] of this.#polls) {
+      // Without a timer a request is in flight.
+      if (poll.timer === undefined) continue;
+      this.#timers.clear(poll.timer);
+      delete poll.timer;
+      void this.#ask(path);
+    }
+  }
+
+  /** @param {string} path */
+  async #ask(path) {
+    const poll = this.#polls.get(path);
+    if (poll === undefined) return;
+    const { signal } = poll.stop;
+    const began = this.#timers.now();
+    try {
+      const response = await this.#fetch(
+        path,
+        AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT)]),
+      );
+      const body = await response.json();
+      if (signal.aborted) return;
+      if (response.ok) this.#options.answered(path, body);
+      else if (response.status !== BUSY) this.#options.refused(path, body.error.message);
+    } catch {
+      if (signal.aborted) return;
+      this.#options.lost();
+    }
+    const took = this.#timers.now() - began;
+    poll.timer = this.#timers.set(
+      () => {
+        // A hidden page keeps the timer, which resume() finds.
+        if (!this.#options.isVisible()) return;
+        delete poll.timer;
+        void this.#ask(path);
+      },
+      Math.max(poll.interval, took),
+    );
+  }
+}

@@ -1,0 +1,46 @@
+/** Reads the ports of the Services on one VIP. Pure. */
+
+/** @import { RouteStatus } from '../api/services.ts' */
+
+/**
+ * @typedef {object} PortRange
+ * @property {number} from
+ * @property {number} to inclusive.
+ * @property {string} protocol empty for all protocols.
+ */
+
+export const LAST_PORT = 65_535;
+
+/** Reads the field `ports` of a Route, such as `all` or `5060/UDP,20000-50000/UDP`. @param {string} ports @returns {PortRange[]} */
+export function parsePorts(ports) {
+  if (ports === 'all') return [{ from: 0, to: LAST_PORT, protocol: '' }];
+  return ports.split(',').flatMap((text) => {
+    const match = /^(\d+)(?:-(\d+))?(?:\/(\w+))?$/.exec(text.trim());
+    if (match === null) return [];
+    const [, from = '', to = from, protocol = ''] = match;
+    return [{ from: Number(from), to: Number(to), protocol }];
+  });
+}
+
+/**
+ * The ports of all Services on one VIP.
+ * @param {string} service `namespace/name` @param {readonly RouteStatus[]} routes
+ */
+export function portsOfVip(service, routes) {
+  const onVip = routes.filter(({ vip }) => vip !== null);
+  const isOwn = (/** @type {RouteStatus} */ route) => route.service === service;
+  return {
+    served: onVip.filter(isOwn).flatMap(({ ports }) => parsePorts(ports)),
+    others: onVip
+      .filter((route) => !isOwn(route))
+      .flatMap((route) =>
+        parsePorts(route.ports).map((range) => ({ ...range, service: route.service })),
+      ),
+  };
+}
+
+/** @param {PortRange} range */
+export function rangeText({ from, to, protocol }) {
+  const ports = from === to ? `${from}` : `${from}–${to}`;
+  return protocol === '' ? ports : `${ports}/${protocol}`;
+}

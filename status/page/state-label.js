@@ -1,0 +1,23 @@
+/** The state of the node or of a Service, as a coloured word. */
+import { html } from './html.js';
+
+/** @type {Readonly<Record<string, readonly [text: string, tone: string]>>} */
+const STATES = {
+  healthy: ['healthy', 'good'],
+  starting: ['starting', 'warn'],
+  degraded: ['degraded', 'bad'],
+  served: ['served', 'good'],
+  noEndpoints: ['no endpoints', 'bad'],
+  refused: ['refused', 'bad'],
+  ignored: ['ignored', 'dim'],
+  ok: ['ok', 'good'],
+  missing: ['missing', 'bad'],
+  changed: ['changed', 'bad'],
+  unexpected: ['unexpected', 'bad'],
+};
+
+/** @param {{ state: string }} props */
+export function State({ state }) {
+  const [text, tone] = STATES[state] ?? [state, 'dim'];
+  return html`<span class="state ${tone}">${text}</span>`;
+}

@@ -1,0 +1,105 @@
+/** The path of a connection: computed from the objects, and as the kernel reports it. */
+import { html } from './html.js';
+import { LiveTrace } from './live-trace.js';
+import { link } from './location.js';
+import { Table } from './table.js';
+
+/** @import { State as PageState } from './store.js' */
+
+const FIELDS = ['from', 'to', 'protocol', 'port'];
+const PROTOCOLS = ['TCP', 'UDP', 'SCTP'];
+
+/** The parameters that are given. @param {PageState} state */
+function parametersOf({ location }) {
+  const given = FIELDS.map((name) => [name, location.query.get(name)?.trim() ?? '']);
+  return new URLSearchParams(given.filter(([, value]) => value !== ''));
+}
+
+/** @param {PageState} state */
+function pathOf(state) {
+  const parameters = parametersOf(state);
+  return parameters.has('from') && parameters.has('to') ? `/api/v1/trace?${parameters}` : undefined;
+}
+
+/** @param {PageState} state @returns {readonly import('./poller.js').Need[]} */
+export function traceNeeds(state) {
+  const path = pathOf(state);
+  return path === undefined ? [] : [{ path }];
+}
+
+/** @param {{ state: PageState, paths: readonly string[] }} props */
+export function TracePage({ state, paths }) {
+  const path = pathOf(state);
+  const { value, error } = state.answers.get(path ?? '') ?? {};
+  const parameters = parametersOf(state);
+  /** @param {any} event */
+  const onSubmit = (event) => {
+    event.preventDefault();
+    const given = [...new FormData(event.target)].map(([name, value]) => [name, `${value}`]);
+    location.hash = link('trace', Object.fromEntries(given));
+  };
+  return html`
+    <h1 tabindex="-1">Trace</h1>
+    <form class="filters" onSubmit=${onSubmit}>
+      <${Field} name="from" label="From" hint="address, namespace/pod, node or external" parameters=${parameters} />
+      <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" parameters=${parameters} />
+      <label>
+        Protocol
+        <select name="protocol">
+          ${PROTOCOLS.map((name) => html`<option selected=${name === parameters.get('protocol')}>${name}</option>`)}
+        </select>
+      </label>
+      <${Field} name="port" label="Port" hint="443" parameters=${parameters} />
+      <button class="action" type="submit">Trace</button>
+    </form>
+    ${error !== undefined && html`<p class="notice bad">${error}</p>`}
+    ${path !== undefined && value === undefined && error === undefined && html`<p>Waiting for the agent …</p>`}
+    ${value?.paths.map((/** @type {any} */ each) => html`<${Computed} path=${each} />`)}
+    ${
+      value !== undefined &&
+      paths.includes('/api/v1/trace/live') &&
+      html`<${LiveTrace} key=${path} query=${`${parameters}`} />`
+    }
+  `;
+}
+
+/** @param {{ name: string, label: string, hint: string, parameters: URLSearchParams }} props */
+function Field({ name, label, hint, parameters }) {
+  return html`<label>
+    ${label}
+    <input name=${name} placeholder=${hint} defaultValue=${parameters.get(name) ?? ''} required=${name !== 'port'} maxlength="300" />
+  </label>`;
+}
+
+/** @type {import('./table.js').Column<any>[]} */
+const STEP_COLUMNS = [
+  ['Step', ({ title }) => title],
+  ['Decision', ({ decision }) => decision],
+  ['Object', ({ object }) => object ?? ''],
+  ['Details', ({ detail }) => detail.map((/** @type {string} */ line) => html`<div>${line}</div>`)],
+];
+
+/** @type {import('./table.js').Column<any>[]} */
+const ENDPOINT_COLUMNS = [
+  [
+    'Endpoint',
+    ({ address, port }) => (address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`),
+  ],
+  ['Node', ({ local }) => (local ? 'this node' : 'another node')],
+  ['Masqueraded', ({ masqueraded }) => (masqueraded ? 'yes' : 'no')],
+  ['Network policy', ({ policy }) => policy ?? 'not enforced here'],
+];
+
+/** @param {{ path: any }} props `ComputedTrace` of the API. */
+function Computed({ path: { family, source, destination, steps, verdict, endpoints, uncertain } }) {
+  const isBad = verdict !== 'translated' && verdict !== 'untouched';
+  return html`<section aria-label=${`Computed path, ${family}`}>
+    <h2>
+      Computed path, ${family}: ${source ?? 'unknown address'} to ${destination}${' '}
+      <span class="state ${isBad ? 'bad' : 'good'}">${verdict}</span>
+    </h2>
+    <${Table} label="Steps" rows=${steps} columns=${STEP_COLUMNS} />
+    ${endpoints.length > 0 && html`<${Table} label="Endpoints" rows=${endpoints} columns=${ENDPOINT_COLUMNS} />`}
+    ${uncertain.map((/** @type {string} */ text) => html`<p class="notice">${text}</p>`)}
+  </section>`;
+}

@@ -1,0 +1,121 @@
+/** The output of `portwide describe service`. Pure. */
+
+import { socketAddress } from '../../api/addresses.ts';
+import type { KernelObject } from '../api/kernel.ts';
+import type { ServiceDetail, ServiceEvent } from '../api/services.ts';
+import type { FlowEntry } from '../api/traffic.ts';
+import { markedLines, objectText } from './kernel-diff.ts';
+import { affinityText, ENDPOINT_COLUMNS, ROUTE_COLUMNS } from './lists.ts';
+import { problemLines } from './node-status.ts';
+import { linesOf, type Section, sectionsText } from './sections.ts';
+import { type Style, safe } from './style.ts';
+import { type Column, tableText } from './table.ts';
+import { age, counted, listText, NONE } from './units.ts';
+
+const SLICE_COLUMNS: readonly Column<ServiceDetail['objects']['slices'][number]>[] = [
+  { header: 'ENDPOINTSLICE', cell: ({ name }) => name },
+  { header: 'FAMILY', cell: ({ family }) => family },
+  { header: 'ENDPOINTS', cell: ({ endpoints }) => `${endpoints}` },
+  { header: 'PORTS', cell: ({ ports }) => listText(ports) },
+];
+
+const EVENT_COLUMNS: readonly Column<ServiceEvent>[] = [
+  { header: 'TYPE', cell: ({ type }) => type, isState: true },
+  { header: 'REASON', cell: ({ reason }) => reason },
+  { header: 'AGE', cell: ({ at }, now) => age(at, now) },
+  { header: 'MESSAGE', cell: ({ message }) => message },
+];
+
+const CONNECTION_COLUMNS: readonly Column<FlowEntry>[] = [
+  { header: 'PROTOCOL', cell: ({ protocol }) => protocol },
+  { header: 'SOURCE', cell: ({ source, sourcePort }) => socketAddress(source, sourcePort) },
+  {
+    header: 'DESTINATION',
+    cell: ({ destination, destinationPort }) => socketAddress(destination, destinationPort),
+  },
+  {
+    header: 'ENDPOINT',
+    cell: ({ endpoint, endpointPort }) => socketAddress(endpoint, endpointPort),
+  },
+  { header: 'STATE', cell: ({ state }) => state ?? NONE },
+  { header: 'STALE', cell: ({ stale }) => (stale ? 'yes, not an endpoint any longer' : 'no') },
+];
+
+/** @param now milliseconds since 1970. */
+export function serviceDetailText(detail: ServiceDetail, now: number, style: Style): string {
+  const { summary, objects, problems, endpoints, routes, healthCheck, events } = detail;
+  const table = <Row>(columns: readonly Column<Row>[], rows: readonly Row[]) =>
+    rows.length === 0 ? [] : linesOf(tableText(columns, rows, now, { style }));
+  const sections: Section[] = [
+    ['Name', safe(summary.name)],
+    ['Namespace', safe(summary.namespace)],
+    ['State', style(summary.state)],
+    ['Problems', problemLines(problems.map((problem) => ({ ...problem, object: null })))],
+    ['Type', summary.type],
+    ['UID', safe(objects.uid)],
+    ['Age', age(summary.created, now)],
+    [
+      'Annotation',
+      objects.annotation === null ? '' : safe(`portwide.dev/ports: ${objects.annotation}`),
+    ],
+    ...(objects.allPorts === null ? [] : [['All ports', `${objects.allPorts}`] as const]),
+    ['Ports', safe(listText(summary.ports))],
+    ['VIPs', safe(listText(summary.vips))],
+    ['Internal traffic policy', summary.internalTrafficPolicy],
+    ['External traffic policy', summary.externalTrafficPolicy],
+    ['Session affinity', affinityText(summary.affinitySeconds)],
+    ['Health check', healthCheckText(healthCheck)],
+    ['EndpointSlices', table(SLICE_COLUMNS, objects.slices)],
+    ['Endpoints', withRest(table(ENDPOINT_COLUMNS, endpoints), endpoints.length, total(detail))],
+    ['Routes', table(ROUTE_COLUMNS, routes)],
+    ['Kernel objects', kernelLines(detail, style)],
+    ['Connections', connectionLines(detail, table)],
+    ['Events', table(EVENT_COLUMNS, events)],
+  ];
+  return sectionsText(sections);
+}
+
+/** A lower bound: Services with several ports have an endpoint in each. */
+function total({ summary, endpoints }: ServiceDetail): number {
+  const { ready, terminating, notReady } = summary.endpoints;
+  return Math.max(endpoints.length, ready + terminating + notReady);
+}
+
+function withRest(lines: string[], shown: number, all: number): string[] {
+  return shown < all && shown > 0 ? [...lines, `and ${all - shown} more`] : lines;
+}
+
+function healthCheckText(check: ServiceDetail['healthCheck']): string {
+  if (check === null) return NONE;
+  const effect = check.localEndpoints > 0 ? '' : ', so load balancers skip this node';
+  return `node port ${check.port}: ${counted(check.localEndpoints, 'local endpoint')}${effect}`;
+}
+
+/** Objects that differ come first, with both values. */
+function kernelLines({ kernel, kernelTotal }: ServiceDetail, style: Style): string[] {
+  const isOk = ({ state }: KernelObject) => state === 'ok';
+  const wrong = kernel.filter((object) => !isOk(object));
+  if (kernelTotal === 0) return [];
+  const title = (object: KernelObject) => objectText({ ...object, service: null }, style);
+  const lines = [
+    `${kernelTotal}, ${wrong.length === 0 ? 'all' : `${wrong.length} not`} as they should be`,
+    ...wrong.flatMap((object) => [
+      `! ${title(object)}`,
+      ...markedLines('    kernel:  ', object.actual ?? NONE),
+      ...markedLines('    desired: ', object.desired ?? NONE),
+    ]),
+    ...kernel
+      .filter(isOk)
+      .flatMap((object) => [`  ${title(object)}`, ...markedLines('    ', object.actual)]),
+  ];
+  return withRest(lines, kernel.length, kernelTotal);
+}
+
+function connectionLines(
+  { connections }: ServiceDetail,
+  table: (columns: readonly Column<FlowEntry>[], rows: readonly FlowEntry[]) => string[],
+): string | string[] {
+  if (connections === null) return '<unknown>';
+  const { total: all, entries } = connections;
+  return withRest(table(CONNECTION_COLUMNS, entries), entries.length, all);
+}

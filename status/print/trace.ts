@@ -1,0 +1,109 @@
+/** Traces as text for terminals. Pure. */
+import type {
+  ComputedTrace,
+  LivePath,
+  LiveTraceLine,
+  LiveTraceStep,
+  LiveTraceSummary,
+  TraceAnswer,
+  TraceStep,
+} from '../api/trace.ts';
+import { ruleText } from '../trace/differences.ts';
+
+/** The computed paths as numbered lists of steps. */
+export function traceAnswerText({ paths, protocol, port }: TraceAnswer): string {
+  return paths.map((path) => pathText(path, `${port}/${protocol}`)).join('\n');
+}
+
+function pathText(
+  { family, source, destination, steps, uncertain }: ComputedTrace,
+  port: string,
+): string {
+  return lines([
+    `Computed, ${family}: ${source ?? 'a client outside'} to ${destination} port ${port}`,
+    ...steps.flatMap((step, index) => stepLines(step, index + 1)),
+    ...uncertain.map((text) => `  uncertain: ${text}`),
+  ]);
+}
+
+function stepLines({ title, decision, object, detail }: TraceStep, number: number): string[] {
+  const by = object === null ? '' : ` [${object}]`;
+  return [
+    `  ${String(number).padStart(2)}. ${title}: ${decision}${by}`,
+    ...detail.map((line) => `        ${line}`),
+  ];
+}
+
+/** One line of a live trace. */
+export function liveLineText(line: LiveTraceLine): string {
+  switch (line.event) {
+    case 'armed':
+      return lines([
+        `Live: tracing packets to ${line.filter.destination} port ${line.filter.port}/${line.filter.protocol} for ${line.seconds} seconds, at most ${line.maxPackets}; connect now`,
+      ]);
+    case 'step':
+      return liveStepText(line);
+    case 'summary':
+      return summaryText(line);
+  }
+}
+
+function liveStepText(step: LiveTraceStep): string {
+  const { packet, table, chain, rule, verdict, purpose, text, owner, source, destination } = step;
+  const place = `${table} ${chain}${rule === null ? '' : ` rule ${rule}`}`;
+  const what = purpose ?? (owner === 'other' ? 'another program' : owner);
+  const headers =
+    source === null ? [] : [`  packet ${packet}: ${source} to ${destination}${interfaces(step)}`];
+  return lines([
+    ...headers,
+    `    ${place}: ${verdict} (${what})`,
+    ...(text === null ? [] : [`        ${text}`]),
+  ]);
+}
+
+function interfaces({ inInterface, outInterface }: LiveTraceStep): string {
+  const from = inInterface === null ? '' : `, from ${inInterface}`;
+  return from + (outInterface === null ? '' : `, to ${outInterface}`);
+}
+
+const ENDS: Readonly<Record<LiveTraceSummary['ended'], string>> = {
+  time: 'the time is over',
+  packets: 'enough packets were traced',
+  events: 'the kernel reported more than the agent keeps',
+  client: 'the client has gone',
+};
+
+function summaryText({ paths, ended, lost, differences, notes }: LiveTraceSummary): string {
+  return lines([
+    `Live result (${ENDS[ended]}):`,
+    ...paths.map((path) => `  packet ${path.packet}: ${resultText(path)}`),
+    ...(lost === 0 ? [] : [`  ${lost} events of the kernel were lost`]),
+    ...notes.map((note) => `  note: ${note}`),
+    ...(differences.length > 0
+      ? ['Differences:', ...differences.map((sentence) => `  ${sentence}`)]
+      : paths.length > 0
+        ? ['Kernel and computed path agree.']
+        : []),
+  ]);
+}
+
+const RESULTS: Readonly<Record<LivePath['result'], string>> = {
+  left: 'left the node',
+  delivered: 'was delivered to a process of this node',
+  dropped: 'was dropped',
+  rejected: 'was rejected',
+  lost: 'was lost',
+};
+
+function resultText({ result, translatedTo, masqueradedAs, decidedBy }: LivePath): string {
+  const changes = [
+    ...(translatedTo === null ? [] : [`translated to ${translatedTo}`]),
+    ...(masqueradedAs === null ? [] : [`masqueraded as ${masqueradedAs}`]),
+  ];
+  const by = decidedBy === null ? '' : ` by ${ruleText(decidedBy)}`;
+  return `${RESULTS[result]}${by}${changes.length === 0 ? '' : `; ${changes.join(', ')}`}`;
+}
+
+function lines(all: readonly string[]): string {
+  return all.map((line) => `${line}\n`).join('');
+}

@@ -1,0 +1,188 @@
+/** The resources of the status API, version 1, by path. */
+
+import { readFile } from 'node:fs/promises';
+import { canonicalAddress, socketAddress } from '../api/addresses.ts';
+import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
+import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
+import type { InspectedService } from '../proxier/route-table.ts';
+import type { Page } from './api/common.ts';
+import type { PolicySummary } from './api/policies.ts';
+import type { EndpointStatus, ServiceSummary } from './api/services.ts';
+import type { TrafficRates } from './api/traffic.ts';
+import { File } from './http/file.ts';
+import { NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
+import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
+import { oneOf, parsed } from './http/parameters.ts';
+import { compareWithKernel } from './kernel-comparison.ts';
+import { serviceDetail } from './service-detail.ts';
+import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.ts';
+import { type StatusSources, serviceKeyOf } from './sources.ts';
+import { traceResources } from './trace/resources.ts';
+import { trafficResources } from './traffic/resources.ts';
+import type { TrafficLookup } from './traffic/traffic.ts';
+import { changeView } from './views/activity.ts';
+import { nodeStatus } from './views/node-status.ts';
+import { type PolicySources, policySummaries } from './views/policies.ts';
+import { serviceEndpoints, serviceRoutes } from './views/services.ts';
+
+const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
+const ADDRESS = parsed('an IP address', canonicalAddress);
+const SERVICE = parsed('namespace/name of a Service', (text) => {
+  const [namespace = '', name = '', ...rest] = text.split('/');
+  return rest.length === 0 && isDnsLabel(namespace) && isDnsSubdomain(name) ? text : undefined;
+});
+const FAMILY = oneOf<IpFamily>(...IP_FAMILIES);
+/** Without this parameter nothing reads conntrack. */
+const TRAFFIC = oneOf('true');
+const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
+
+/** @param now milliseconds since 1970. */
+export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
+  const { table, policy } = sources;
+  const resources: Resources = {
+    ...traceResources(sources, now),
+    '/api/v1/status': resource({
+      summary: 'State of the agent and of its node',
+      response: 'NodeStatus',
+      parameters: {},
+      handle: () => nodeStatus(sources, now()),
+    }),
+    '/api/v1/services': resource({
+      summary: 'Services',
+      response: 'ServiceList',
+      parameters: { ...LIST, vip: ADDRESS, ...SERVICE_LIST_PARAMETERS, traffic: TRAFFIC },
+      handle: async (given) => {
+        const page = await listServices(sources, given);
+        return given.traffic === undefined ? page : withTraffic(page, sources, ratesOfService);
+      },
+    }),
+    '/api/v1/services/{namespace}/{name}': resource({
+      summary: 'One Service: objects, decisions, problems, and its objects in the kernel',
+      response: 'ServiceDetail',
+      parameters: {},
+      handle: (_, request) => serviceDetail(sources, inspectedService(sources, request)),
+    }),
+    '/api/v1/endpoints': resource({
+      summary: 'Endpoints, and why this node uses each or not',
+      response: 'EndpointList',
+      parameters: { ...LIST, address: ADDRESS, family: FAMILY, traffic: TRAFFIC },
+      handle: async (given) => {
+        const endpoints = await collect(sources, given, (inspected) =>
+          serviceEndpoints(inspected, table.topology).filter(
+            ({ address, family }) =>
+              (given.address ?? address) === address && (given.family ?? family) === family,
+          ),
+        );
+        const page = pageOf(endpoints, given);
+        if (given.traffic === undefined) return page;
+        return withTraffic(page, sources, ratesOfEndpoint);
+      },
+    }),
+    '/api/v1/routes': resource({
+      summary: 'VIPs and node ports, and where packets to them go',
+      response: 'RouteList',
+      parameters: { ...LIST, vip: ADDRESS, family: FAMILY },
+      handle: async (given) => {
+        const addresses = sources.nodeAddresses();
+        const routes = await collect(sources, given, (inspected) =>
+          serviceRoutes(inspected, addresses).filter(
+            ({ vip, family }) =>
+              (given.vip === undefined || given.vip === vip) && (given.family ?? family) === family,
+          ),
+        );
+        return pageOf(routes, given);
+      },
+    }),
+    ...(policy === undefined ? {} : policyResources(policy)),
+    '/api/v1/diff': resource({
+      summary: 'Objects in the kernel that are not as they should be',
+      response: 'KernelDiff',
+      parameters: { ...PAGE_PARAMETERS, family: FAMILY },
+      handle: async (given) => {
+        const scope = { family: given.family, service: undefined };
+        const { objects, ...rest } = await compareWithKernel(sources, scope);
+        return { ...pageOf(objects, given), ...rest };
+      },
+    }),
+    '/api/v1/changes': resource({
+      summary: 'The latest changes of the kernel, the newest first',
+      response: 'ChangeList',
+      parameters: { ...PAGE_PARAMETERS, family: FAMILY, service: SERVICE },
+      handle: (given) => {
+        const changes = sources.syncs.changes.filter(
+          ({ family, services }) =>
+            (given.family ?? family) === family &&
+            (given.service === undefined || services.includes(given.service)),
+        );
+        return pageOf(changes.map(changeView).reverse(), given);
+      },
+    }),
+    '/api/v1/series': resource({
+      summary: 'Time series of the last 15 minutes',
+      response: 'SeriesList',
+      parameters: {},
+      handle: () => sources.series.list(),
+    }),
+    '/api/v1': resource({
+      summary: 'The paths of all resources of this agent',
+      response: 'ResourceList',
+      parameters: {},
+      handle: () => ({ paths: Object.keys(resources) }),
+    }),
+    ...trafficResources(sources.traffic),
+    '/api/v1/openapi.json': resource({
+      summary: 'This description',
+      response: undefined,
+      parameters: {},
+      handle: async () => {
+        const content = await readFile(new URL('openapi.json', import.meta.url));
+        return new File({ type: 'application/json', content });
+      },
+    }),
+  };
+  return resources;
+}
+
+type RatesOf<Row> = (row: Row, lookup: TrafficLookup) => TrafficRates;
+
+const ratesOfService: RatesOf<ServiceSummary> = ({ namespace, name }, lookup) =>
+  lookup.service(serviceKeyOf(namespace, name));
+
+const ratesOfEndpoint: RatesOf<EndpointStatus> = ({ service, address, port }, lookup) =>
+  lookup.endpoint(service, socketAddress(address, port ?? undefined));
+
+/** Fills `traffic` of the rows of one page. @throws NetlinkError if conntrack cannot be read. */
+async function withTraffic<Row extends object>(
+  page: Page<Row>,
+  { traffic }: StatusSources,
+  ratesOf: RatesOf<Row>,
+): Promise<Page<Row>> {
+  const lookup = await traffic.lookup();
+  return { ...page, items: page.items.map((row) => ({ ...row, traffic: ratesOf(row, lookup) })) };
+}
+
+function policyResources(policy: PolicySources): Resources {
+  return {
+    '/api/v1/policies': resource({
+      summary: 'Network policies in order of evaluation; only with --network-policy',
+      response: 'PolicyList',
+      parameters: {
+        ...PAGE_PARAMETERS,
+        namespace: NAMESPACE,
+        state: oneOf<PolicySummary['state']>('ok', 'faulty'),
+      },
+      handle: (given) => {
+        const isSelected = ({ namespace, state }: PolicySummary) =>
+          (given.namespace ?? namespace) === namespace && (given.state ?? state) === state;
+        return pageOf(policySummaries(policy).filter(isSelected), given);
+      },
+    }),
+  };
+}
+
+function inspectedService({ table }: StatusSources, { path }: ResourceRequest): InspectedService {
+  const [namespace = '', name = ''] = path;
+  const inspected = table.inspect(serviceKeyOf(namespace, name));
+  if (inspected !== undefined) return inspected;
+  throw new NotFound(`this agent knows no Service ${JSON.stringify(`${namespace}/${name}`)}`);
+}

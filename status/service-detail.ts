@@ -1,0 +1,114 @@
+/** Everything about one Service, for `GET /api/v1/services/{namespace}/{name}`. */
+import { socketAddress } from '../api/addresses.ts';
+import { asError } from '../api/errors.ts';
+import type { InspectedService } from '../proxier/route-table.ts';
+import type { Problem } from './api/common.ts';
+import type { KernelObject } from './api/kernel.ts';
+import type { ServiceDetail } from './api/services.ts';
+import { compareWithKernel } from './kernel-comparison.ts';
+import type { StatusSources } from './sources.ts';
+import {
+  serviceEndpoints,
+  serviceProblems,
+  serviceRoutes,
+  serviceSummary,
+} from './views/services.ts';
+import { timeText } from './views/text.ts';
+
+const MAX_ENDPOINTS = 500;
+const MAX_KERNEL_OBJECTS = 500;
+const MAX_EVENTS = 20;
+const MAX_CONNECTIONS = 100;
+
+export async function serviceDetail(
+  sources: StatusSources,
+  inspected: InspectedService,
+): Promise<ServiceDetail> {
+  const { topology } = sources.table;
+  const { service, slices, health } = inspected;
+  const kernel = await kernelObjects(sources, inspected);
+  const flows = await connections(sources, inspected);
+  const [check] = health;
+  return {
+    summary: serviceSummary(inspected, topology),
+    objects: {
+      uid: service.uid,
+      annotation: service.portsAnnotation ?? null,
+      allPorts: service.allPorts ?? null,
+      slices: slices.map(({ name, family, endpoints, ports }) => ({
+        name,
+        family,
+        endpoints: endpoints.length,
+        ports: ports.map(
+          ({ name: port, protocol, port: number }) =>
+            `${port === '' ? '' : `${port} `}${number ?? 'all'}/${protocol}`,
+        ),
+      })),
+    },
+    endpoints: serviceEndpoints(inspected, topology).slice(0, MAX_ENDPOINTS),
+    routes: serviceRoutes(inspected, sources.nodeAddresses()),
+    problems: [...serviceProblems(inspected, topology), ...kernel.problems, ...flows.problems],
+    kernel: kernel.objects.slice(0, MAX_KERNEL_OBJECTS),
+    kernelTotal: kernel.objects.length,
+    connections: flows.connections,
+    healthCheck:
+      check === undefined ? null : { port: check.port, localEndpoints: check.localEndpoints },
+    events: sources.events
+      .of({ kind: 'Service', namespace: service.namespace, name: service.name })
+      .slice(0, MAX_EVENTS)
+      .map(({ at, type, reason, message }) => ({ at: timeText(at), type, reason, message })),
+  };
+}
+
+function problemOf({ service }: InspectedService) {
+  return (reason: string, message: string): Problem => ({
+    reason,
+    message,
+    object: `Service ${service.key}`,
+    family: null,
+  });
+}
+
+async function connections(
+  { traffic }: StatusSources,
+  inspected: InspectedService,
+): Promise<Pick<ServiceDetail, 'connections'> & { problems: readonly Problem[] }> {
+  const problem = problemOf(inspected);
+  try {
+    const found = await traffic.connections(inspected.service.key, MAX_CONNECTIONS);
+    // A TCP connection that ends by itself is no problem.
+    const stale = found.entries.filter(
+      ({ stale, state }) => stale && (state === null || state === 'ESTABLISHED'),
+    );
+    const [first] = stale;
+    if (first === undefined) return { connections: found, problems: [] };
+    const lead = stale.length === 1 ? '1 connection leads' : `${stale.length} connections lead`;
+    const message = `${lead} to an endpoint that does not serve the Service any longer; the first is ${first.protocol} from ${socketAddress(first.source, first.sourcePort)} to ${socketAddress(first.endpoint, first.endpointPort)}`;
+    return { connections: found, problems: [problem('StaleConnections', message)] };
+  } catch (error) {
+    const message = `conntrack cannot be read: ${asError(error).message}`;
+    return { connections: null, problems: [problem('ConntrackUnreadable', message)] };
+  }
+}
+
+async function kernelObjects(
+  sources: StatusSources,
+  inspected: InspectedService,
+): Promise<{ objects: readonly KernelObject[]; problems: readonly Problem[] }> {
+  const problem = problemOf(inspected);
+  try {
+    const { objects, stable } = await compareWithKernel(sources, {
+      family: undefined,
+      service: inspected.service.key,
+    });
+    const wrong = objects.filter(({ state }) => state !== 'ok');
+    if (wrong.length === 0 || !stable) return { objects, problems: [] };
+    const [first] = wrong;
+    const example = first?.desired ?? first?.actual ?? '';
+    const message = `${wrong.length} of ${objects.length} objects in the kernel are not as they should be; the first is ${first?.state}: ${first?.in} ${example}`;
+    return { objects, problems: [problem('KernelDiffers', message)] };
+  } catch (error) {
+    const message = `the kernel cannot be read: ${asError(error).message}`;
+    return { objects: [], problems: [problem('KernelUnreadable', message)] };
+  }
+}

@@ -1,0 +1,56 @@
+/** What the status API reads from the running agent. Reading changes nothing. */
+import type { IpFamily, Kind, ObjectKey } from '../api/objects.ts';
+import type { Backend } from '../proxier/backend.ts';
+import type { RouteTable } from '../proxier/route-table.ts';
+import type { KernelFeature } from './api/node-status.ts';
+import type { RecentEvents } from './recent-events.ts';
+import type { SeriesRecorder } from './series.ts';
+import type { SyncActivity } from './sync-activity.ts';
+import type { Traffic } from './traffic/traffic.ts';
+import type { PolicySources } from './views/policies.ts';
+import type { WatchActivity } from './watch-activity.ts';
+
+export interface StatusSources {
+  readonly version: string;
+  readonly nodeName: string;
+  /** Milliseconds since 1970. */
+  readonly startedAt: number;
+  readonly mode: { readonly name: 'iptables' | 'ipvs' | 'nftables'; readonly reason: string };
+  /** Directory of manifests; undefined with an API server. */
+  readonly manifests: string | undefined;
+  readonly families: readonly IpFamily[];
+  /** What the agent waits for at its start; empty afterwards. */
+  readonly missingInputs: () => readonly string[];
+  readonly table: Pick<
+    RouteTable,
+    | 'serviceKeys'
+    | 'inspect'
+    | 'topology'
+    | 'refusals'
+    | 'routeCounts'
+    | 'changeCounts'
+    | 'unsynced'
+    | 'serviceCounts'
+  >;
+  /** The kinds of objects that the agent reads. */
+  readonly kinds: readonly Kind[];
+  /** The backends; empty before the mode has started. */
+  readonly backends: () => readonly Backend[];
+  /** All addresses of this node. */
+  readonly nodeAddresses: () => readonly string[];
+  readonly syncs: SyncActivity;
+  readonly watches: WatchActivity;
+  readonly events: RecentEvents;
+  readonly series: SeriesRecorder;
+  readonly traffic: Pick<Traffic, 'top' | 'flows' | 'lookup' | 'connections'>;
+  /** Reads features of the kernel and of programs. */
+  readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
+  readonly kernelRelease: string;
+  /** undefined without network policy. */
+  readonly policy: PolicySources | undefined;
+}
+
+/** `namespace/name` */
+export function serviceKeyOf(namespace: string, name: string): ObjectKey {
+  return `${namespace}/${name}`;
+}

@@ -1,0 +1,301 @@
+/**
+ * Computes the path of the first packet of a connection from Routes, TrafficPlans and policies. `traffic/`, `endpoints/` and
+ * `policy/model/explain.ts` decide; this file puts their decisions in words. Pure.
+ */
+import { cidrContains, socketAddress } from '../../api/addresses.ts';
+import type { IpFamily, ObjectKey, Protocol } from '../../api/objects.ts';
+import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
+import type { Route } from '../../services/route.ts';
+import {
+  handlerOf,
+  isSourceAllowed,
+  type NodeSide,
+  type PacketHandler,
+} from '../../traffic/first-packet.ts';
+import type { Dispatch, TrafficPlan } from '../../traffic/plan.ts';
+import type { EndpointStatus } from '../api/services.ts';
+import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../api/trace.ts';
+import { portsText } from '../views/text.ts';
+import type { TraceClient } from './client.ts';
+import { dispatchSteps } from './dispatch-steps.ts';
+import { type PolicyCheck, policySteps } from './policy-steps.ts';
+
+/** The connection to trace. */
+export interface TraceQuestion {
+  readonly family: IpFamily;
+  readonly client: TraceClient;
+  /** Before DNAT. */
+  readonly destination: string;
+  readonly protocol: Protocol;
+  readonly port: number;
+}
+
+/** What the computation depends on, for one IP family. */
+export interface TraceContext {
+  /** Routes with the destination as VIP, and Routes with a node port. */
+  readonly routes: readonly Route[];
+  readonly nodeAddresses: readonly string[];
+  readonly traffic: BackendTraffic;
+  /** The endpoints of a Route, with the decision about each. */
+  readonly endpointsOf: (route: Route) => readonly EndpointStatus[];
+  /** Problems of a Service, one sentence each. */
+  readonly problemsOf: (service: ObjectKey) => readonly string[];
+  /** Problems of Services that ask for the destination and do not get it. */
+  readonly refusals: readonly string[];
+  /** undefined without network policy. */
+  readonly policy: PolicyCheck | undefined;
+}
+
+/** The end of a path before policies. */
+export interface PathEnd {
+  readonly steps: readonly TraceStep[];
+  readonly verdict: Exclude<TraceVerdict, 'denied'>;
+  readonly endpoints: readonly TraceEndpoint[];
+  readonly uncertain: readonly string[];
+}
+
+export function computeTrace(question: TraceQuestion, context: TraceContext): ComputedTrace {
+  const { family, client, destination } = question;
+  const end = handlerEnd(question, context);
+  const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
+  const verdict = policies.isDenied ? 'denied' : end.verdict;
+  const result = resultStep(verdict, end, policies.endpoints, question);
+  return {
+    family,
+    source: client.address ?? null,
+    destination,
+    steps: [client.step, ...end.steps, ...policies.steps, result],
+    verdict,
+    endpoints: policies.endpoints,
+    uncertain: [...client.uncertain, ...end.uncertain, ...policies.uncertain],
+  };
+}
+
+function handlerEnd(question: TraceQuestion, context: TraceContext): PathEnd {
+  const node: NodeSide = {
+    addresses: context.nodeAddresses,
+    isNodePortAddress: context.traffic.isNodePortAddress,
+  };
+  const handler = handlerOf(context.routes, question, node);
+  const service = serviceStep(handler, question, context);
+  switch (handler.by) {
+    case 'vip':
+      return served(
+        question,
+        context,
+        service,
+        handler.route,
+        handler.plan,
+        handler.vip.dispatch,
+        handler.vip,
+      );
+    case 'node port':
+      return served(
+        question,
+        context,
+        service,
+        handler.route,
+        handler.plan,
+        handler.nodePort.dispatch,
+      );
+    case 'health check':
+      return end([service], 'untouched');
+    case 'outside ranges':
+      return end([service], 'rejected');
+    case 'other ports':
+      return end(
+        [service],
+        rejectsOtherPorts(handler.routes, question, context) ? 'rejected' : 'untouched',
+      );
+    case 'nothing': {
+      const isDropped = context.traffic.serviceCidrs.some((cidr) =>
+        cidrContains(cidr, question.destination),
+      );
+      return end([service], isDropped ? 'dropped' : 'untouched');
+    }
+  }
+}
+
+function end(steps: readonly TraceStep[], verdict: PathEnd['verdict']): PathEnd {
+  return { steps, verdict, endpoints: [], uncertain: [] };
+}
+
+function served(
+  question: TraceQuestion,
+  context: TraceContext,
+  service: TraceStep,
+  route: Route,
+  plan: TrafficPlan,
+  dispatch: Dispatch,
+  vip?: TrafficPlan['vips'][number],
+): PathEnd {
+  const sources = vip && sourceRangesStep(vip, question.client, route);
+  if (sources?.isAllowed === false) return end([service, sources.step], 'dropped');
+  const rest = dispatchSteps({ question, context, route, plan, dispatch });
+  return {
+    ...rest,
+    steps: [service, ...(sources === undefined ? [] : [sources.step]), ...rest.steps],
+    uncertain: [...(sources?.uncertain ?? []), ...rest.uncertain],
+  };
+}
+
+/** @returns undefined if all sources are allowed. */
+function sourceRangesStep(
+  vip: TrafficPlan['vips'][number],
+  client: TraceClient,
+  { serviceKey }: Route,
+) {
+  if (vip.sources === undefined) return undefined;
+  const isAllowed = isSourceAllowed(vip, client);
+  const ranges = [...vip.sources.ranges, ...vip.sources.ownVips].join(', ');
+  const field = 'spec.loadBalancerSourceRanges';
+  const decisions = {
+    true: `${client.address} is in ${field}`,
+    false: `${client.address} is not in ${field}: the packet is dropped`,
+    undefined: `only sources in ${field} are allowed`,
+  };
+  const step: TraceStep = {
+    step: 'sourceRanges',
+    title: 'Source ranges',
+    decision: decisions[`${isAllowed}`],
+    object: `Service ${serviceKey}`,
+    detail: [`allowed: ${ranges}`],
+  };
+  const uncertain =
+    isAllowed === undefined ? [`the packet is dropped unless its source is in ${ranges}`] : [];
+  return { isAllowed, step, uncertain };
+}
+
+function rejectsOtherPorts(
+  routes: readonly Route[],
+  { destination }: TraceQuestion,
+  { traffic }: TraceContext,
+): boolean {
+  if (traffic.rejectsOtherPorts === 'vips') return true;
+  if (traffic.rejectsOtherPorts === 'none') return false;
+  return routes.some(({ clusterIP }) => clusterIP === destination);
+}
+
+function serviceStep(
+  handler: PacketHandler,
+  question: TraceQuestion,
+  context: TraceContext,
+): TraceStep {
+  const { destination, protocol, port } = question;
+  const { traffic, refusals, problemsOf } = context;
+  const title = 'Service';
+  const target = `${destination} port ${port}/${protocol}`;
+  switch (handler.by) {
+    case 'vip': {
+      const { route, vip } = handler;
+      const decision = `${target} is ${vip.kind} ${matchText(route)} of Service ${route.name}`;
+      return {
+        step: 'service',
+        title,
+        decision,
+        object: `Service ${route.serviceKey}`,
+        detail: problemsOf(route.serviceKey),
+      };
+    }
+    case 'node port': {
+      const { route, nodePort } = handler;
+      const decision = `${target} is node port ${nodePort.port} of Service ${route.name}`;
+      return {
+        step: 'service',
+        title,
+        decision,
+        object: `Service ${route.serviceKey}`,
+        detail: problemsOf(route.serviceKey),
+      };
+    }
+    case 'health check': {
+      const { route } = handler;
+      const decision = `${target} is the health check node port of Service ${route.serviceKey}: this node answers itself`;
+      return {
+        step: 'service',
+        title,
+        decision,
+        object: `Service ${route.serviceKey}`,
+        detail: [],
+      };
+    }
+    case 'outside ranges':
+      return {
+        step: 'service',
+        title,
+        decision: `no Service serves ${target}: ${destination} has port ranges, and other ports are rejected`,
+        object: `Service ${handler.routes[0]?.serviceKey}`,
+        detail: handler.routes.map(routeText),
+      };
+    case 'other ports': {
+      const consequence = rejectsOtherPorts(handler.routes, question, context)
+        ? 'the packet is rejected'
+        : 'the packet is not translated';
+      return {
+        step: 'service',
+        title,
+        decision: `no Service serves ${target}, only other ports of ${destination}: ${consequence}`,
+        object: `Service ${handler.routes[0]?.serviceKey}`,
+        detail: [...handler.routes.map(routeText), ...refusals],
+      };
+    }
+    case 'nothing': {
+      const cidr = traffic.serviceCidrs.find((each) => cidrContains(each, destination));
+      const consequence =
+        cidr === undefined
+          ? 'the packet is not translated'
+          : `it is in Service CIDR ${cidr}, so the packet is dropped`;
+      return {
+        step: 'service',
+        title,
+        decision: `no Service of this node has ${target}: ${consequence}`,
+        object: null,
+        detail: refusals,
+      };
+    }
+  }
+}
+
+/** Most Routes of a VIP to list. */
+function routeText({ serviceKey, match }: Route): string {
+  return `Service ${serviceKey} serves ${portsText(match)}`;
+}
+
+function matchText({ match }: Route): string {
+  if (match.kind === 'all') return '(all ports)';
+  return match.kind === 'ranges'
+    ? `(port ranges ${portsText(match)})`
+    : `(port ${portsText(match)})`;
+}
+
+const RESULTS: Readonly<Record<Exclude<TraceVerdict, 'translated' | 'untouched'>, string>> = {
+  rejected: 'the packet is rejected (ICMP port unreachable)',
+  dropped: 'the packet is dropped without an answer',
+  denied: 'network policies deny the connection: the packet is dropped without an answer',
+};
+
+function resultStep(
+  verdict: TraceVerdict,
+  { steps }: PathEnd,
+  endpoints: readonly TraceEndpoint[],
+  { destination, protocol, port }: TraceQuestion,
+): TraceStep {
+  const decider = steps.at(-1)?.object ?? null;
+  const base = { step: 'result', title: 'Result', object: decider } as const;
+  if (verdict === 'untouched') {
+    const decision = `the packet goes to ${socketAddress(destination, port)}/${protocol} itself`;
+    return { ...base, decision, detail: [] };
+  }
+  if (verdict !== 'translated') return { ...base, decision: RESULTS[verdict], detail: [] };
+  const targets = endpoints.map(({ address, port: to }) => socketAddress(address, to));
+  const open = endpoints.filter(({ policy }) => policy !== 'deny');
+  const some =
+    open.length < endpoints.length
+      ? `; policies allow ${open.length} of ${endpoints.length} endpoints, so some connections fail`
+      : '';
+  return {
+    ...base,
+    decision: `the packet reaches ${targets.length === 1 ? targets[0] : `one of ${targets.length} endpoints`}${some}`,
+    detail: [],
+  };
+}

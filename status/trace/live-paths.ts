@@ -1,0 +1,119 @@
+/** Follows traced packets through their events: where each was seen, what changed it, and how it ended. */
+import { socketAddress } from '../../api/addresses.ts';
+import type { TracedHeaders, TraceEvent } from '../../netlink/nftables/trace.ts';
+import {
+  isSelectChain,
+  type PassedHook,
+  passedHook,
+  TRACE_TABLE,
+} from '../../netlink/nftables/trace-table.ts';
+import type { LivePath, LiveTraceStep } from '../api/trace.ts';
+import type { NamedRule } from './rule-names.ts';
+
+/** Index of the loopback interface in every network namespace (net/core/dev.c). */
+const LOOPBACK_INDEX = 1;
+
+interface PacketState {
+  readonly number: number;
+  readonly first: TracedHeaders;
+  last: TracedHeaders;
+  readonly passed: PassedHook[];
+  dropped: { readonly step: LiveTraceStep; readonly isReject: boolean } | undefined;
+  translatedBy: LiveTraceStep | undefined;
+  masqueradedBy: LiveTraceStep | undefined;
+}
+
+/** The state of one packet at an event. */
+export class TracedPackets {
+  readonly #byId = new Map<number, PacketState>();
+  readonly #all: PacketState[] = [];
+
+  /** Number of packets so far. */
+  get count(): number {
+    return this.#all.length;
+  }
+
+  /** @returns the number of the packet from 1; undefined for a packet that another program traces. */
+  packetOf(event: TraceEvent): number | undefined {
+    const { table, chain, handle, headers, id } = event;
+    if (table !== TRACE_TABLE || handle === undefined || !isSelectChain(chain))
+      return this.#byId.get(id)?.number;
+    if (headers === undefined) return undefined;
+    // A packet that this node sends to itself is selected again when it arrives.
+    const sent = event.inInterface === LOOPBACK_INDEX ? this.#lastSent(headers) : undefined;
+    const state = sent ?? this.#start(headers);
+    this.#byId.set(id, state);
+    return state.number;
+  }
+
+  /** Records an event of a packet. */
+  record(event: TraceEvent, step: LiveTraceStep, { action }: NamedRule): void {
+    const state = this.#all[step.packet - 1];
+    if (state === undefined) return;
+    if (event.headers !== undefined) state.last = event.headers;
+    const hook = event.table === TRACE_TABLE ? passedHook(event.chain) : undefined;
+    if (hook !== undefined && !state.passed.includes(hook)) state.passed.push(hook);
+    const isDrop = event.verdict?.kind === 'drop' || event.policy?.kind === 'drop';
+    if (isDrop) state.dropped = { step, isReject: action === 'reject' };
+    const isRouted = state.passed.includes('forward') || state.passed.includes('output');
+    if (action === 'masquerade' || (action === 'translate' && isRouted)) state.masqueradedBy = step;
+    else if (action === 'translate') state.translatedBy = step;
+  }
+
+  paths(): LivePath[] {
+    return this.#all.map((state) => {
+      const { first, last, dropped } = state;
+      return {
+        packet: state.number,
+        source: sourceText(first),
+        destination: destinationText(first),
+        result: resultOf(state),
+        passed: state.passed,
+        translatedTo:
+          destinationText(first) === destinationText(last) ? null : destinationText(last),
+        masqueradedAs: first.source === last.source ? null : last.source,
+        decidedBy: dropped?.step ?? null,
+        translatedBy: state.translatedBy ?? null,
+        masqueradedBy: state.masqueradedBy ?? null,
+      };
+    });
+  }
+
+  #start(headers: TracedHeaders): PacketState {
+    const state: PacketState = {
+      number: this.#all.length + 1,
+      first: headers,
+      last: headers,
+      passed: [],
+      dropped: undefined,
+      translatedBy: undefined,
+      masqueradedBy: undefined,
+    };
+    this.#all.push(state);
+    return state;
+  }
+
+  #lastSent(headers: TracedHeaders): PacketState | undefined {
+    return this.#all.findLast(
+      ({ passed, first }) =>
+        passed.includes('output') &&
+        !passed.includes('prerouting') &&
+        sourceText(first) === sourceText(headers) &&
+        destinationText(first) === destinationText(headers),
+    );
+  }
+}
+
+function resultOf({ dropped, passed }: PacketState): LivePath['result'] {
+  if (dropped !== undefined) return dropped.isReject ? 'rejected' : 'dropped';
+  if (passed.includes('input')) return 'delivered';
+  return passed.includes('postrouting') ? 'left' : 'lost';
+}
+
+export function sourceText({ source, sourcePort }: TracedHeaders): string {
+  return socketAddress(source, sourcePort);
+}
+
+export function destinationText({ destination, destinationPort }: TracedHeaders): string {
+  return socketAddress(destination, destinationPort);
+}

@@ -1,0 +1,82 @@
+/** The trace resources of the status API. */
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import type { IpFamily } from '../../api/objects.ts';
+import type { LiveTraceFilter } from '../api/trace.ts';
+import { NotFound, type Resources, resource, Unanswerable } from '../http/handler.ts';
+import type { StatusSources } from '../sources.ts';
+import { LiveTracer } from './live.ts';
+import {
+  DEFAULT_SECONDS,
+  LIVE_TRACE_PARAMETERS,
+  TRACE_PARAMETERS,
+  traceRequest,
+} from './question.ts';
+import { computeAnswer, computePath, type ResolvedTrace, resolveRequest } from './resolve.ts';
+
+/** @param now milliseconds since 1970. */
+export function traceResources(sources: StatusSources, now: () => number): Resources {
+  const tracer = new LiveTracer(sources, now);
+  return {
+    '/api/v1/trace': resource({
+      summary: 'The path of a connection, computed from the objects that the agent has',
+      response: 'TraceAnswer',
+      parameters: TRACE_PARAMETERS,
+      handle: (given) => computeAnswer(traceRequest(given), sources),
+    }),
+    '/api/v1/trace/live': resource({
+      summary: 'The path of matching packets, as the kernel reports it for some seconds',
+      response: 'LiveTraceLine',
+      parameters: LIVE_TRACE_PARAMETERS,
+      handle: async (given, { signal }) => {
+        const [resolved] = resolveRequest(traceRequest(given), sources);
+        if (resolved === undefined) throw new NotFound('there is nothing to trace');
+        refuseUntraceable(resolved.family, sources);
+        const computed = await computePath(resolved, sources);
+        return tracer.start({
+          filter: filterOf(resolved),
+          seconds: given.seconds ?? DEFAULT_SECONDS,
+          signal,
+          computed,
+          notes: await notesOf(resolved.family, sources),
+        });
+      },
+    }),
+  };
+}
+
+function filterOf({ family, source, destination, protocol, port }: ResolvedTrace): LiveTraceFilter {
+  return {
+    family,
+    destination,
+    source: source.kind === 'address' ? source.address : null,
+    fromNode: source.kind === 'node',
+    protocol,
+    port,
+  };
+}
+
+/** @throws Unanswerable */
+function refuseUntraceable(family: IpFamily, { backends }: StatusSources): void {
+  const reason = backends().find((backend) => backend.family === family)?.untraceable;
+  if (reason !== undefined) throw new Unanswerable(501, reason);
+}
+
+const LEGACY_TABLES = { IPv4: '/proc/net/ip_tables_names', IPv6: '/proc/net/ip6_tables_names' };
+
+async function notesOf(family: IpFamily, { mode }: StatusSources): Promise<string[]> {
+  const file = LEGACY_TABLES[family];
+  const legacy = existsSync(file) ? (await readFile(file, 'utf8')).trim() : '';
+  return [
+    ...(legacy === ''
+      ? []
+      : [
+          `iptables-legacy has tables (${legacy.split('\n').join(', ')}); the trace does not show their rules`,
+        ]),
+    ...(mode.name === 'ipvs'
+      ? [
+          'IPVS has no nf_tables rules: the trace shows the destination before and after it; for the IPVS connection run ipvsadm -Lnc',
+        ]
+      : []),
+  ];
+}

@@ -1,0 +1,239 @@
+/** Live flows: connections that begin and end, and packets that are refused, while a client looks. */
+import { asError } from '../../api/errors.ts';
+import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
+import type { ConntrackEventKind } from '../../netlink/conntrack/events.ts';
+import { callPeriodically, type Timers } from '../../sync/timers.ts';
+import type { FlowEvent, FlowLine } from '../api/traffic.ts';
+import { TooManyRequests } from '../http/request-budget.ts';
+import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
+import type { FlowFilter } from './flow-filter.ts';
+import { FlowQueue } from './flow-queue.ts';
+import type { LiveIndex } from './live-index.ts';
+import { type PacketHeader, readPacketHeader } from './packet.ts';
+import { pollSubscription } from './poll.ts';
+import { explainRefusal, type RefusalRules } from './refusal.ts';
+import type { ServiceIndex } from './service-index.ts';
+
+/** Something of the kernel that is read on demand. */
+interface Subscription {
+  readonly dropped: number;
+  close(): void | Promise<void>;
+}
+
+/** Where flows come from. */
+export interface FlowSources {
+  openEvents(): Subscription & {
+    read(onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void): boolean;
+  };
+  openRefusals(index: ServiceIndex): Promise<
+    Subscription & {
+      read(onPacket: (bytes: Buffer) => void): boolean;
+      refresh(): Promise<void>;
+    }
+  >;
+  /** undefined if policies do not log denied packets. */
+  readonly openDenials:
+    | (() => Subscription & {
+        read(onPacket: (packet: { prefix: string; bytes: Buffer }) => void): boolean;
+      })
+    | undefined;
+}
+
+export interface FlowFeedOptions {
+  readonly index: LiveIndex;
+  readonly sources: FlowSources;
+  readonly refusalRules: () => Omit<RefusalRules, 'index'>;
+  readonly timers: Timers;
+  /** Milliseconds since 1970. */
+  readonly now: () => number;
+  /** Called for an error of a subscription; the others go on. */
+  readonly onError: (error: unknown) => void;
+}
+
+/** Milliseconds between two reads, and between two updates of the VIPs whose refused packets are logged. */
+const READ_MS = 100;
+const REFRESH_MS = 2000;
+/** Clients at one time. */
+const MAX_CLIENTS = 32;
+/** Prefix of the log rules of network policy. */
+const DENY_PREFIX = 'portwide deny ';
+
+/** The open subscriptions. */
+interface Session {
+  readonly close: () => Promise<void>;
+  readonly notes: readonly string[];
+}
+
+/** Reports flows to clients. Subscriptions exist only while there is a client. */
+export class FlowFeed {
+  readonly #options: FlowFeedOptions;
+  readonly #clients = new Set<FlowQueue>();
+  #session: Promise<Session> | undefined;
+  /** The end of the previous session: its tables must be gone before the next ones are created. */
+  #closed: Promise<unknown> = Promise.resolve();
+
+  constructor(options: FlowFeedOptions) {
+    this.#options = options;
+  }
+
+  /** Whether subscriptions exist. */
+  get isRunning(): boolean {
+    return this.#session !== undefined;
+  }
+
+  /**
+   * Reports flows until the signal is aborted or the iterator is closed.
+   * @throws TooManyRequests; (the iterator) NetlinkError if the kernel has no conntrack events.
+   */
+  follow(filter: FlowFilter, signal: AbortSignal): AsyncGenerator<FlowLine, void, undefined> {
+    if (this.#clients.size >= MAX_CLIENTS) throw new TooManyRequests();
+    return this.#follow(filter, signal);
+  }
+
+  async *#follow(
+    filter: FlowFilter,
+    signal: AbortSignal,
+  ): AsyncGenerator<FlowLine, void, undefined> {
+    const queue = new FlowQueue(filter, this.#options.now);
+    this.#clients.add(queue);
+    const end = () => queue.end();
+    signal.addEventListener('abort', end);
+    try {
+      this.#session ??= this.#open();
+      queue.start((await this.#session).notes);
+      if (signal.aborted) return;
+      yield* queue.lines();
+    } finally {
+      signal.removeEventListener('abort', end);
+      this.#clients.delete(queue);
+      if (this.#clients.size === 0) await this.#close();
+    }
+  }
+
+  /** Ends all streams. */
+  async close(): Promise<void> {
+    for (const client of this.#clients) client.end();
+    await this.#close();
+  }
+
+  async #close(): Promise<void> {
+    const closing = this.#session;
+    this.#session = undefined;
+    if (closing === undefined) return;
+    this.#closed = closing.then(
+      (session) => session.close(),
+      () => undefined,
+    );
+    await this.#closed;
+  }
+
+  async #open(): Promise<Session> {
+    await this.#closed;
+    const { index: live, sources, timers, onError } = this.#options;
+    const index = await live.acquire();
+    let events: ReturnType<FlowSources['openEvents']>;
+    try {
+      events = sources.openEvents();
+    } catch (error) {
+      live.release();
+      throw error;
+    }
+    const notes: string[] = [];
+    const refusals = await sources.openRefusals(index).catch((error: unknown) => {
+      notes.push(`rejected and dropped packets are not shown: ${asError(error).message}`);
+      return undefined;
+    });
+    const denials = this.#openDenials(notes);
+    const open = [events, refusals, denials].filter((each) => each !== undefined);
+    let dropped = 0;
+    const read = (): boolean => {
+      let isLeft = false;
+      const at = new Date(this.#options.now()).toISOString();
+      const send = (event: NewEvent) => {
+        if (event === undefined) return;
+        for (const client of this.#clients) client.push({ at, ...event });
+      };
+      try {
+        isLeft = events.read((kind, entry) => send(this.#entryEvent(kind, entry, index)));
+        refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
+        denials?.read(({ prefix, bytes }) => send(denialEvent(prefix, bytes)));
+      } catch (error) {
+        onError(error);
+      }
+      const now = open.reduce((sum, each) => sum + each.dropped, 0);
+      if (now > dropped) for (const client of this.#clients) client.lose(now - dropped);
+      dropped = now;
+      return isLeft;
+    };
+    const stopReading = pollSubscription(timers, READ_MS, read);
+    const stopRefreshing = callPeriodically(timers, REFRESH_MS, () => {
+      refusals?.refresh().catch(onError);
+    });
+    const close = async () => {
+      stopReading();
+      stopRefreshing();
+      await Promise.all(open.map((each) => each.close()));
+      live.release();
+    };
+    return { close, notes };
+  }
+
+  #openDenials(notes: string[]): ReturnType<NonNullable<FlowSources['openDenials']>> | undefined {
+    const { openDenials } = this.#options.sources;
+    if (openDenials === undefined) {
+      notes.push('packets denied by policies are not shown: set --policy-log-group');
+      return undefined;
+    }
+    try {
+      return openDenials();
+    } catch (error) {
+      notes.push(`packets denied by policies are not shown: ${asError(error).message}`);
+      return undefined;
+    }
+  }
+
+  #entryEvent(kind: ConntrackEventKind, entry: DetailedEntry, index: ServiceIndex): NewEvent {
+    const { isNodeAddress } = this.#options.refusalRules();
+    const route = routeOfEntry(entry, { index, isNodeAddress });
+    // Connections of other programs are not flows of Services.
+    if (route === undefined) return undefined;
+    const event = kind === 'new' ? 'opened' : 'closed';
+    return { event, service: route.serviceKey, reason: '', flow: flowEntry(entry, route) };
+  }
+
+  #refusalEvent(bytes: Buffer, index: ServiceIndex): NewEvent {
+    const packet = readPacketHeader(bytes);
+    const refusal = packet && explainRefusal(packet, { ...this.#options.refusalRules(), index });
+    return refusal && { ...refusal, flow: packetFlow(packet) };
+  }
+}
+
+/** An event without its time; undefined for a packet or entry that is no flow of a Service. */
+type NewEvent = Omit<FlowEvent, 'at'> | undefined;
+
+/** Policies see packets after translation: the destination is the endpoint. */
+function denialEvent(prefix: string, bytes: Buffer): NewEvent {
+  const packet = readPacketHeader(bytes);
+  if (packet === undefined || !prefix.startsWith(DENY_PREFIX)) return undefined;
+  const reason = `network policy: ${prefix.slice('portwide '.length).trim()}`;
+  return { event: 'denied', service: null, reason, flow: packetFlow(packet) };
+}
+
+/** A packet without a conntrack entry. */
+function packetFlow(packet: PacketHeader): FlowEvent['flow'] {
+  return {
+    family: packet.family,
+    protocol: protocolName(packet.protocol),
+    source: packet.source,
+    sourcePort: packet.sourcePort,
+    destination: packet.destination,
+    destinationPort: packet.destinationPort,
+    endpoint: packet.destination,
+    endpointPort: packet.destinationPort,
+    masqueraded: false,
+    state: null,
+    packets: null,
+    bytes: null,
+    stale: false,
+  };
+}

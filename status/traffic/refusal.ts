@@ -1,0 +1,91 @@
+/** Why a packet to a VIP or node port is rejected or dropped. Pure. */
+import { cidrContains } from '../../api/addresses.ts';
+import { protocolOf } from '../../netlink/core/protocol.ts';
+import type { Route } from '../../services/route.ts';
+import { allowsOwnVips, type Dispatch, trafficPlan } from '../../traffic/plan.ts';
+import type { Destinations } from './flow-entry.ts';
+import type { PacketHeader } from './packet.ts';
+
+/** How the proxy mode treats packets that were not translated. */
+export interface RefusalRules extends Destinations {
+  /** All addresses of this node. */
+  readonly nodeAddresses: readonly string[];
+  /** Whether ports of a cluster IP that no Service port has are rejected (mode nftables). */
+  readonly rejectsUnservedPorts: boolean;
+  /** Whether packets that will be translated may come as well (mode ipvs, where translation comes later). */
+  readonly mayBeTranslated: boolean;
+}
+
+export interface PacketRefusal {
+  readonly event: 'rejected' | 'dropped';
+  /** `namespace/name` */
+  readonly service: string;
+  readonly reason: string;
+}
+
+/**
+ * Explains what happens to a new, untranslated packet.
+ * @returns undefined if the agent's rules let it pass, or if no Service has the destination.
+ */
+export function explainRefusal(
+  packet: PacketHeader,
+  rules: RefusalRules,
+): PacketRefusal | undefined {
+  const protocol = protocolOf(packet.protocol);
+  if (protocol === undefined) return undefined;
+  const { destination: address, destinationPort: port } = packet;
+  const route = rules.index.find({ protocol, address, port }, rules.isNodeAddress);
+  if (route === undefined) {
+    const [other] = rules.index.routesOf(address).filter(({ clusterIP }) => clusterIP === address);
+    if (other === undefined || !rules.rejectsUnservedPorts) return undefined;
+    const reason = `no Service port ${port}/${protocol}`;
+    return { event: 'rejected', service: other.serviceKey, reason };
+  }
+  const plan = trafficPlan(route, allowsOwnVips(route, rules.nodeAddresses));
+  const vip = plan.vips.find((each) => each.vip === address);
+  if (port !== 0 && vip?.healthCheckPort === port && protocol === 'TCP') return undefined;
+  const sources = vip?.sources;
+  if (sources !== undefined && !sources.ownVips.includes(packet.source)) {
+    if (!sources.ranges.some((cidr) => cidrContains(cidr, packet.source))) {
+      const reason = `source ${packet.source} is not in loadBalancerSourceRanges`;
+      return { event: 'dropped', service: route.serviceKey, reason };
+    }
+  }
+  const dispatch = vip?.dispatch ?? plan.nodePort?.dispatch;
+  return dispatch && untranslated(route, dispatch, port, rules);
+}
+
+function untranslated(
+  route: Route,
+  { untranslatedVerdict, others }: Dispatch,
+  port: number,
+  { mayBeTranslated }: RefusalRules,
+): PacketRefusal | undefined {
+  const service = route.serviceKey;
+  if (port === 0) return { event: 'dropped', service, reason: 'port 0' };
+  const hasEndpoints = others.endpoints.length > 0;
+  if (untranslatedVerdict === undefined || (hasEndpoints && mayBeTranslated)) return undefined;
+  const event = untranslatedVerdict === 'reject' ? 'rejected' : 'dropped';
+  if (hasEndpoints) return { event, service, reason: 'not translated' };
+  const reason = route.hasEndpointsAnywhere
+    ? 'no endpoint on this node, and the traffic policy is Local'
+    : 'no endpoint';
+  return { event, service, reason };
+}
+
+/** Whether packets to a Route may be refused: the kernel needs to log no others. */
+export function mayRefuse(
+  route: Route,
+  { mayBeTranslated }: { mayBeTranslated: boolean },
+): boolean {
+  // Elsewhere only packets that were not translated are logged anyway.
+  if (!mayBeTranslated) return true;
+  const { clusterEndpoints, localEndpoints, internalLocal, externalLocal, sourceRanges } = route;
+  const needsLocal = internalLocal || externalLocal;
+  const needsCluster = !internalLocal || !externalLocal;
+  return (
+    sourceRanges !== undefined ||
+    (needsCluster && clusterEndpoints.length === 0) ||
+    (needsLocal && localEndpoints.length === 0)
+  );
+}

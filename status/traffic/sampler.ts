@@ -1,0 +1,247 @@
+/** Measures the traffic of Services while a client looks, and does nothing otherwise. */
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { IpFamily } from '../../api/objects.ts';
+import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
+import type { Timers } from '../../sync/timers.ts';
+import type { TrafficSample } from '../api/traffic.ts';
+import { ConnectionTable } from './connection-table.ts';
+import { endpointOfEntry, protocolName, routeOfEntry } from './flow-entry.ts';
+import type { LiveIndex } from './live-index.ts';
+import { pollSubscription } from './poll.ts';
+import { TrafficCounters } from './traffic-counters.ts';
+
+/** The kernel's conntrack, as the sampler needs it. */
+export interface SampledConntrack {
+  /** Subscribes to the ends of connections. */
+  openEnds(): {
+    readonly dropped: number;
+    /** Reads waiting events. @returns whether events may be left. */
+    read(onEnd: (entry: DetailedEntry) => void): boolean;
+    close(): void;
+  };
+  visit(family: IpFamily, visit: (entry: DetailedEntry) => void): Promise<void>;
+  isCounting(): Promise<boolean>;
+}
+
+export interface SamplerOptions {
+  readonly index: LiveIndex;
+  readonly conntrack: SampledConntrack;
+  readonly families: readonly IpFamily[];
+  /** Whether node ports are served on an address. */
+  readonly isNodeAddress: (address: string) => boolean;
+  readonly timers: Timers;
+  /** Milliseconds since 1970. */
+  readonly now: () => number;
+  /** Called for a failed sample; the next one is made anyway. */
+  readonly onError: (error: unknown) => void;
+}
+
+/** Milliseconds without a look until sampling stops. */
+const IDLE_MS = 15_000;
+/** Milliseconds between two reads of events: few wake-ups, and the receive buffer lasts for longer. */
+const READ_MS = 100;
+const MIN_INTERVAL_MS = 1000;
+const MAX_INTERVAL_MS = 30_000;
+/** The second sample has the first rates, for which a client waits. */
+const FIRST_INTERVAL_MS = 1000;
+/** Share of a core that dumps may take. */
+const CPU_SHARE = 0.01;
+/** CPU milliseconds of one entry of a dump under load, two thirds of them in the kernel. Half as long without load. */
+const ENTRY_MS = 0.008;
+
+/** What is measured, and when. */
+export interface TrafficView {
+  readonly counters: TrafficCounters;
+  readonly sample: TrafficSample;
+}
+
+/** Everything that exists while a client looks. */
+interface Session {
+  readonly counters: TrafficCounters;
+  readonly connections: ConnectionTable<DetailedEntry>;
+  readonly ends: ReturnType<SampledConntrack['openEnds']>;
+  stopReading: () => void;
+  isOver: boolean;
+  /** Times of the first and the latest sample. */
+  since: number;
+  sampledAt: number;
+  intervalSeconds: number | null;
+  countsBytes: boolean;
+  timer: unknown;
+}
+
+/** Samples conntrack from the first look until 15 s after the last one. */
+export class TrafficSampler {
+  readonly #options: SamplerOptions;
+  #session: Promise<Session> | undefined;
+  #lastLook = 0;
+
+  constructor(options: SamplerOptions) {
+    this.#options = options;
+  }
+
+  /** Whether conntrack is being sampled. */
+  get isRunning(): boolean {
+    return this.#session !== undefined;
+  }
+
+  /**
+   * The latest sample. The first look waits for it.
+   * @throws NetlinkError if conntrack cannot be read.
+   */
+  async look(): Promise<TrafficView> {
+    this.#lastLook = this.#options.timers.now();
+    if (this.#session === undefined) {
+      const starting = this.#start();
+      this.#session = starting;
+      starting.catch(() => {
+        if (this.#session === starting) this.#session = undefined;
+      });
+    }
+    const session = await this.#session;
+    return { counters: session.counters, sample: sampleOf(session) };
+  }
+
+  /** Stops sampling. */
+  async close(): Promise<void> {
+    await this.#stop();
+  }
+
+  async #start(): Promise<Session> {
+    const { index: live, conntrack, isNodeAddress, timers, now } = this.#options;
+    const destinations = { index: await live.acquire(), isNodeAddress };
+    const counters = new TrafficCounters();
+    const connections = new ConnectionTable<DetailedEntry>((entry) => {
+      const route = routeOfEntry(entry, destinations);
+      if (route === undefined) return undefined;
+      const port = `${protocolName(entry.protocol)}/${entry.origDstPort}`;
+      return counters.of(route.serviceKey, endpointOfEntry(entry, route), port);
+    });
+    let ends: Session['ends'];
+    try {
+      ends = conntrack.openEnds();
+    } catch (error) {
+      live.release();
+      throw error;
+    }
+    const session: Session = {
+      counters,
+      connections,
+      ends,
+      stopReading: () => {},
+      isOver: false,
+      since: now(),
+      sampledAt: now(),
+      intervalSeconds: null,
+      countsBytes: false,
+      timer: undefined,
+    };
+    session.stopReading = pollSubscription(timers, READ_MS, () => this.#read(session));
+    try {
+      await this.#sample(session, true);
+      this.#schedule(session, FIRST_INTERVAL_MS);
+      return session;
+    } catch (error) {
+      this.#end(session);
+      throw error;
+    }
+  }
+
+  /** @returns whether events may be left. */
+  #read({ ends, connections }: Session): boolean {
+    if (this.#options.timers.now() - this.#lastLook >= IDLE_MS) {
+      void this.#stop();
+      return false;
+    }
+    try {
+      return ends.read((entry) => connections.ended(entry));
+    } catch (error) {
+      this.#options.onError(error);
+      return false;
+    }
+  }
+
+  /** @returns milliseconds until the next sample. */
+  async #sample(session: Session, isFirst: boolean): Promise<number> {
+    const { conntrack, families, now } = this.#options;
+    const { connections, counters, ends } = session;
+    let visited = 0;
+    const startedAt = now();
+    session.countsBytes = await conntrack.isCounting();
+    connections.beginDump();
+    for (const family of families) {
+      await conntrack.visit(family, (entry) => {
+        visited += 1;
+        connections.seen(entry);
+      });
+    }
+    // Connections that ended during the dump have their events in the buffer by now.
+    while (ends.read((entry) => connections.ended(entry))) await nextTurn();
+    const slice = new TimeSlice();
+    for (const _ of connections.endDump()) if (slice.isOver()) await slice.yield();
+    // A connection that opens during a dump is in it or not: on average the dump shows its middle.
+    const at = (startedAt + now()) / 2;
+    const seconds = (at - session.sampledAt) / 1000;
+    counters.endSample(isFirst ? undefined : seconds);
+    if (isFirst) session.since = at;
+    session.intervalSeconds = isFirst ? null : seconds;
+    session.sampledAt = at;
+    const delay = (visited * ENTRY_MS) / CPU_SHARE;
+    return Math.min(Math.max(delay, MIN_INTERVAL_MS), MAX_INTERVAL_MS);
+  }
+
+  #schedule(session: Session, delay: number): void {
+    if (session.isOver) return;
+    session.timer = this.#options.timers.set(() => {
+      this.#sample(session, false).then(
+        (next) => this.#schedule(session, next),
+        (error: unknown) => {
+          if (!session.isOver) this.#options.onError(error);
+          this.#schedule(session, MAX_INTERVAL_MS);
+        },
+      );
+    }, delay);
+  }
+
+  async #stop(): Promise<void> {
+    const stopping = this.#session;
+    this.#session = undefined;
+    const session = await stopping?.catch(() => undefined);
+    if (session !== undefined) this.#end(session);
+  }
+
+  #end(session: Session): void {
+    session.isOver = true;
+    session.stopReading();
+    this.#options.timers.clear(session.timer);
+    session.ends.close();
+    this.#options.index.release();
+  }
+}
+
+function sampleOf(session: Session): TrafficSample {
+  const { since, sampledAt, intervalSeconds, countsBytes, ends, connections, counters } = session;
+  const notes: string[] = [];
+  if (!countsBytes) {
+    notes.push('no packets and bytes: net.netfilter.nf_conntrack_acct=0; 1 counts new connections');
+  }
+  if (ends.dropped > 0) {
+    notes.push(
+      `${ends.dropped} ends of connections did not fit into the buffer; values are too low`,
+    );
+  }
+  if (connections.untracked > 0) {
+    notes.push(`${connections.untracked} connections count only when they end; too many exist`);
+  }
+  if (counters.uncounted > 0) {
+    notes.push(`${counters.uncounted} connections are not counted; too many Services have traffic`);
+  }
+  return {
+    since: new Date(since).toISOString(),
+    sampledAt: new Date(sampledAt).toISOString(),
+    intervalSeconds,
+    countsBytes,
+    notes,
+  };
+}

@@ -1,0 +1,136 @@
+/** Finds the Route of a packet or of a conntrack entry by its original destination. Pure. */
+import { getOrCreate } from '../../api/collections.ts';
+import { type IpFamily, PROTOCOLS, type Protocol } from '../../api/objects.ts';
+import type { PortRange } from '../../api/ports.ts';
+import { type Route, vipsOf } from '../../services/route.ts';
+
+/** The destination that a client used, before translation. */
+export interface Destination {
+  readonly protocol: Protocol;
+  /** Canonical text. */
+  readonly address: string;
+  readonly port: number;
+}
+
+/** Routes of one VIP, by how they match ports. */
+interface VipRoutes {
+  /** By `portKey`. */
+  readonly ports: Map<number, Route>;
+  readonly ranges: Map<string, { readonly route: Route; readonly ranges: readonly PortRange[] }>;
+  all: Route | undefined;
+}
+
+/**
+ * Index of Routes by VIP and port, and by node port. As in the rules of every mode, an exact port has
+ * precedence over a range, a range over all ports, and any of them over a node port.
+ */
+export class ServiceIndex {
+  readonly #vips = new Map<string, VipRoutes>();
+  #changes = 0;
+  readonly #nodePorts = { IPv4: new Map<number, Route>(), IPv6: new Map<number, Route>() };
+
+  /** Adds, replaces or removes a Route. Routes that differ in `before` and `after` have the same ID. */
+  replaceRoute(before: Route | undefined, after: Route | undefined): void {
+    this.#changes += 1;
+    if (before !== undefined) this.#remove(before);
+    if (after !== undefined) this.#add(after);
+  }
+
+  /**
+   * The Route that serves a destination; undefined if none does.
+   * @param isNodeAddress whether node ports are served on an address.
+   */
+  find(destination: Destination, isNodeAddress: (address: string) => boolean): Route | undefined {
+    return this.findByVip(destination) ?? this.#findByNodePort(destination, isNodeAddress);
+  }
+
+  /** The Route that serves a port of a VIP. */
+  findByVip({ protocol, address, port }: Destination): Route | undefined {
+    const routes = this.#vips.get(address);
+    if (routes === undefined) return undefined;
+    const exact = routes.ports.get(portKey(protocol, port));
+    if (exact !== undefined) return exact;
+    for (const { route, ranges } of routes.ranges.values()) {
+      const isInside = (range: PortRange) =>
+        range.protocol === protocol && range.from <= port && port <= range.to;
+      if (ranges.some(isInside)) return route;
+    }
+    return routes.all;
+  }
+
+  /** Number of changes so far. */
+  get changes(): number {
+    return this.#changes;
+  }
+
+  /** The Routes of a VIP; none if no Route has it. */
+  routesOf(vip: string): Route[] {
+    const routes = this.#vips.get(vip);
+    if (routes === undefined) return [];
+    const ranged = [...routes.ranges.values()].map(({ route }) => route);
+    return [...routes.ports.values(), ...ranged, ...(routes.all ? [routes.all] : [])];
+  }
+
+  /** All VIPs of both families. */
+  get vips(): Iterable<string> {
+    return this.#vips.keys();
+  }
+
+  /** All Routes with a node port. */
+  nodePorts(family: IpFamily): Iterable<Route> {
+    return this.#nodePorts[family].values();
+  }
+
+  #findByNodePort(
+    { protocol, address, port }: Destination,
+    isNodeAddress: (address: string) => boolean,
+  ): Route | undefined {
+    const family = address.includes(':') ? 'IPv6' : 'IPv4';
+    const route = this.#nodePorts[family].get(portKey(protocol, port));
+    return route !== undefined && isNodeAddress(address) ? route : undefined;
+  }
+
+  #add(route: Route): void {
+    const { match, nodePort, family } = route;
+    for (const vip of vipsOf(route)) {
+      const routes = getOrCreate(this.#vips, vip, newVipRoutes);
+      if (match.kind === 'port') routes.ports.set(portKey(match.protocol, match.port), route);
+      else if (match.kind === 'ranges')
+        routes.ranges.set(route.id, { route, ranges: match.ranges });
+      else routes.all = route;
+    }
+    if (nodePort > 0 && match.kind === 'port') {
+      this.#nodePorts[family].set(portKey(match.protocol, nodePort), route);
+    }
+  }
+
+  #remove(route: Route): void {
+    const { id, match, nodePort, family } = route;
+    for (const vip of vipsOf(route)) {
+      const routes = this.#vips.get(vip);
+      if (routes === undefined) continue;
+      if (match.kind === 'port') deleteOwn(routes.ports, portKey(match.protocol, match.port), id);
+      else if (match.kind === 'ranges') routes.ranges.delete(id);
+      else if (routes.all?.id === id) routes.all = undefined;
+      if (routes.ports.size + routes.ranges.size === 0 && routes.all === undefined) {
+        this.#vips.delete(vip);
+      }
+    }
+    if (nodePort > 0 && match.kind === 'port') {
+      deleteOwn(this.#nodePorts[family], portKey(match.protocol, nodePort), id);
+    }
+  }
+}
+
+/** Another Route may have taken the key in the meantime: changes arrive one by one. */
+function deleteOwn(map: Map<number, Route>, key: number, id: string): void {
+  if (map.get(key)?.id === id) map.delete(key);
+}
+
+function newVipRoutes(): VipRoutes {
+  return { ports: new Map(), ranges: new Map(), all: undefined };
+}
+
+function portKey(protocol: Protocol, port: number): number {
+  return PROTOCOLS.indexOf(protocol) * 65_536 + port;
+}

@@ -1,0 +1,247 @@
+/** Services, endpoints and Routes of the RouteTable as resources of the status API. Pure. */
+import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import {
+  type Candidate,
+  candidatesForAllPorts,
+  isDraining,
+  type NodeTopology,
+} from '../../endpoints/select.ts';
+import type { InspectedService } from '../../proxier/route-table.ts';
+import { explainRoute } from '../../services/resolve-route.ts';
+import { type Route, vipsOf } from '../../services/route.ts';
+import type { ServedPort } from '../../services/served-ports.ts';
+import {
+  allowsOwnVips,
+  type Dispatch,
+  type EndpointPool,
+  trafficPlan,
+} from '../../traffic/plan.ts';
+import type { Problem } from '../api/common.ts';
+import type {
+  EndpointCounts,
+  EndpointStatus,
+  PortKind,
+  RouteStatus,
+  ServiceState,
+  ServiceSummary,
+} from '../api/services.ts';
+import { endpointText, portsText } from './text.ts';
+
+/** One row of `GET /api/v1/services`. */
+export function serviceSummary(inspected: InspectedService, node: NodeTopology): ServiceSummary {
+  const { service, routes } = inspected;
+  return {
+    namespace: service.namespace,
+    name: service.name,
+    type: service.type,
+    state: serviceState(inspected),
+    vips: [...new Set(routes.flatMap(vipsOf))],
+    portKind: portKind(inspected),
+    ports: [...new Set(inspected.served.ports.map(servedPortText))],
+    endpoints: endpointCounts(inspected, node),
+    affinitySeconds: service.affinitySeconds,
+    internalTrafficPolicy: service.internalTrafficPolicy,
+    externalTrafficPolicy: service.externalTrafficPolicy,
+    created: service.creationTimestamp === '' ? null : service.creationTimestamp,
+  };
+}
+
+function serviceState({ served, routes, refusals }: InspectedService): ServiceState {
+  if (served.ports.length === 0) return refusals.length > 0 ? 'refused' : 'ignored';
+  if (routes.length === 0) return 'refused';
+  return routes.some(hasEndpoints) ? 'served' : 'noEndpoints';
+}
+
+function hasEndpoints({ clusterEndpoints, localEndpoints }: Route): boolean {
+  return clusterEndpoints.length + localEndpoints.length > 0;
+}
+
+const PORT_KINDS = { all: 'all', ranges: 'ranges', port: 'ports' } as const;
+
+function portKind({ service, served }: InspectedService): PortKind {
+  const [port] = served.ports;
+  if (port !== undefined) return PORT_KINDS[port.match.kind];
+  // Refused: what the Service asks for.
+  if (service.allPorts === true || service.portsAnnotation?.trim() === 'all') return 'all';
+  const { portsAnnotation = 'false' } = service;
+  return portsAnnotation.trim() === 'false' ? 'ports' : 'ranges';
+}
+
+/** As kubectl writes ports: `80/TCP`, or `80:30080/TCP` with a node port. */
+function servedPortText({ match, nodePort }: ServedPort): string {
+  if (match.kind !== 'port' || nodePort === 0) return portsText(match);
+  return `${match.port}:${nodePort}/${match.protocol}`;
+}
+
+function endpointCounts({ slices }: InspectedService, node: NodeTopology): EndpointCounts {
+  const all = IP_FAMILIES.flatMap((family) => candidatesForAllPorts(slices, family));
+  const count = (is: (endpoint: Candidate) => boolean) => all.filter(is).length;
+  return {
+    ready: count(({ ready }) => ready),
+    terminating: count((endpoint) => !endpoint.ready && isDraining(endpoint)),
+    notReady: count((endpoint) => !endpoint.ready && !isDraining(endpoint)),
+    local: count(
+      (endpoint) => endpoint.nodeName === node.name && (endpoint.ready || isDraining(endpoint)),
+    ),
+  };
+}
+
+/** The endpoints of a Service, with the decision about each. Empty if the Service has no Routes. */
+export function serviceEndpoints(
+  inspected: InspectedService,
+  node: NodeTopology,
+): EndpointStatus[] {
+  return routesWithPorts(inspected).flatMap(({ route, port }) =>
+    endpointsOf(inspected, route, port, node),
+  );
+}
+
+/** The endpoints of one Route of a Service, with the decision about each. */
+export function routeEndpoints(
+  inspected: InspectedService,
+  route: Route,
+  node: NodeTopology,
+): EndpointStatus[] {
+  const port = inspected.served.ports.find(({ id }) => id === route.id);
+  return port === undefined ? [] : endpointsOf(inspected, route, port, node);
+}
+
+function endpointsOf(
+  { service, slices }: InspectedService,
+  route: Route,
+  port: ServedPort,
+  node: NodeTopology,
+): EndpointStatus[] {
+  return explainRoute(route, service, port, slices, node).map(
+    ({ endpoint, isLocal, cluster, local }) => ({
+      service: service.key,
+      portName: port.portName,
+      family: route.family,
+      address: endpoint.address,
+      port: endpoint.port ?? null,
+      protocol: port.match.kind === 'port' ? port.match.protocol : null,
+      ready: endpoint.ready,
+      serving: endpoint.serving,
+      terminating: endpoint.terminating,
+      node: endpoint.nodeName ?? null,
+      zone: endpoint.zone ?? null,
+      local: isLocal,
+      zoneHints: endpoint.hintedZones ?? [],
+      nodeHints: endpoint.hintedNodes ?? [],
+      cluster,
+      localPolicy: local,
+    }),
+  );
+}
+
+/**
+ * The VIPs and node ports of a Service.
+ * @param nodeAddresses all addresses of this node, which decide whether a load balancer VIP is an allowed source.
+ */
+export function serviceRoutes(
+  inspected: InspectedService,
+  nodeAddresses: readonly string[],
+): RouteStatus[] {
+  return routesWithPorts(inspected).flatMap(({ route, port }) => {
+    const { serviceKey, family, affinitySeconds } = route;
+    const { vips, nodePort } = trafficPlan(route, allowsOwnVips(route, nodeAddresses));
+    const common = { service: serviceKey, portName: port.portName, family, affinitySeconds };
+    const ofVips = vips.map(
+      ({ vip, kind, dispatch, sources }): RouteStatus => ({
+        ...common,
+        kind,
+        vip,
+        ports: portsText(route.match),
+        ...dispatchStatus(dispatch),
+        sourceRanges: sources === undefined ? null : [...sources.ranges, ...sources.ownVips],
+      }),
+    );
+    if (nodePort === undefined) return ofVips;
+    const ofNodePort: RouteStatus = {
+      ...common,
+      kind: 'node port',
+      vip: null,
+      ports: `${nodePort.port}/${nodePort.protocol}`,
+      ...dispatchStatus(nodePort.dispatch),
+      sourceRanges: null,
+    };
+    return [...ofVips, ofNodePort];
+  });
+}
+
+function dispatchStatus({ podsAndNode, others, masquerade, untranslatedVerdict }: Dispatch) {
+  const endpoints = (pool: EndpointPool) => pool.endpoints.map(endpointText);
+  // Pods and the node get the endpoints of the others while their own pool is empty.
+  const differs = podsAndNode !== undefined && podsAndNode.endpoints.length > 0;
+  return {
+    endpoints: endpoints(others),
+    podAndNodeEndpoints: differs ? endpoints(podsAndNode) : null,
+    masquerade,
+    otherwise: untranslatedVerdict ?? null,
+  };
+}
+
+function routesWithPorts({ routes, served }: InspectedService) {
+  return routes.flatMap((route) => {
+    const port = served.ports.find(({ id }) => id === route.id);
+    return port === undefined ? [] : [{ route, port }];
+  });
+}
+
+/** Why clients of a Service may fail, as far as the objects tell: refusals, warnings, no endpoint. */
+export function serviceProblems(inspected: InspectedService, node: NodeTopology): Problem[] {
+  const { service, refusals, warnings, slices } = inspected;
+  const object = `Service ${service.key}`;
+  const problem = (reason: string, message: string, family: IpFamily | null = null): Problem => ({
+    reason,
+    message,
+    object,
+    family,
+  });
+  return [
+    ...refusals.map(({ reason, field, message }) =>
+      problem(`Refused${reason}`, `${field}: ${message}`),
+    ),
+    ...warnings.map(({ message }) => problem('ServedWithWarning', message)),
+    ...ignoredReason(inspected).map((message) => problem('Ignored', message)),
+    ...routesWithPorts(inspected).flatMap(({ route, port }) => {
+      const explained = explainRoute(route, service, port, slices, node);
+      const message = noEndpointMessage(route, explained);
+      if (message === undefined) return [];
+      const name = port.portName === '' ? '' : `port ${port.portName}: `;
+      return [problem('NoEndpoints', name + message, route.family)];
+    }),
+  ];
+}
+
+function ignoredReason({ service }: InspectedService): string[] {
+  if (service.otherProxy) {
+    return ['label service.kubernetes.io/service-proxy-name: another proxy serves this Service'];
+  }
+  if (service.headlessLabel)
+    return ['label service.kubernetes.io/headless: not for a service proxy'];
+  if (service.headless) return ['spec.clusterIP: None: clients connect to endpoints directly'];
+  if (service.type === 'ExternalName') return ['type ExternalName: DNS only'];
+  if (service.clusterIPs.length === 0) return ['spec.clusterIPs: no cluster IP'];
+  return [];
+}
+
+function noEndpointMessage(
+  route: Route,
+  explained: ReturnType<typeof explainRoute>,
+): string | undefined {
+  const isInternalEmpty = !explained.some(({ local, cluster }) =>
+    route.internalLocal ? local.used : cluster.used,
+  );
+  const isExternalEmpty = route.externalLocal && !explained.some(({ local }) => local.used);
+  if (!isInternalEmpty && !isExternalEmpty) return undefined;
+  if (explained.length === 0) {
+    return 'no endpoint: no EndpointSlice of the Service has an address for this port';
+  }
+  if (!route.hasEndpointsAnywhere) {
+    return `no endpoint is ready (${explained.length} are not); packets are rejected`;
+  }
+  const policy = isInternalEmpty ? 'internalTrafficPolicy' : 'externalTrafficPolicy';
+  const clients = isInternalEmpty ? 'packets from pods and this node' : 'packets from outside';
+  return `spec.${policy}: Local, and no endpoint is on this node; ${clients} are dropped`;
+}

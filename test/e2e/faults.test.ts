@@ -1,0 +1,370 @@
+/** Faults of Services and policies: packets show the fault, and one command names its cause. */
+import assert from 'node:assert/strict';
+import { type Child, startChild } from '../child.ts';
+import { type Host, waitFor } from '../lab/lab.ts';
+import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
+import { FaultLab } from './fault-lab.ts';
+import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
+import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
+
+const VIP = '10.96.0.10';
+const EXTERNAL_VIP = '203.0.113.10';
+const PORTS = { ports: [{ name: '', port: 8080 }] };
+const UDP_PORTS = { ports: [{ name: '', port: 53, protocol: 'UDP' }] };
+const DNS_SERVER = new URL('../policy/fqdn/dns-server.ts', import.meta.url);
+const DNS_VIP = '10.96.0.53';
+const QUICK = { timeoutMs: 400 };
+
+const inKubeSystem = (object: Manifest): Manifest => ({
+  ...object,
+  metadata: { ...(object.metadata as object), namespace: 'kube-system' },
+});
+
+describe('faults of Services and policies: one command names the cause', () => {
+  let faults: FaultLab;
+  let client: Host;
+
+  before(async () => {
+    faults = await FaultLab.start({ flags: ['--proxy-mode=nftables', '--network-policy'] });
+    ({ client } = faults.lab);
+    await client.exec('ip', ['route', 'replace', '203.0.113.0/24', 'via', faults.lab.node.ipv4]);
+  });
+  after(() => faults?.destroy());
+
+  const web = (spec: Readonly<Record<string, unknown>> = {}) =>
+    serviceManifest('web', { spec: { clusterIPs: [VIP], ports: [{ port: 80 }], ...spec } });
+  const balanced = (spec: Readonly<Record<string, unknown>>) =>
+    serviceManifest('web', {
+      spec: { clusterIPs: [VIP], ports: [{ port: 80 }], type: 'LoadBalancer', ...spec },
+      ingress: [{ ip: EXTERNAL_VIP }],
+    });
+  const outcome = async (from: Host, address: string, port = 80) =>
+    (await from.tcp(address, port, QUICK)).outcome;
+  const answers = async (from: Host, address: string, port?: number) =>
+    assert.equal(await outcome(from, address, port), 'answered');
+
+  /** A Service whose packets are answered before the fault. */
+  const healthy = async () => {
+    await faults.agent.apply([web(), sliceManifest('web', 4, [faults.pod(0)], PORTS)]);
+    await answers(client, VIP);
+  };
+
+  it('endpoint not ready: describe', async () => {
+    await healthy();
+    const notReady = [faults.pod(0), { conditions: { ready: false } }] as const;
+    await faults.agent.apply([web(), sliceManifest('web', 4, [notReady], PORTS)]);
+    assert.equal(await outcome(client, VIP), 'refused');
+    const { text } = await faults.ask('describe', 'service', 'default/web');
+    assert.match(
+      text,
+      /^ {2}NoEndpoints +IPv4 +no endpoint is ready \(1 are not\); packets are rejected$/m,
+    );
+    // The connection of the test before the fault is closed.
+    assert.match(text, / TIME_WAIT +no$/m);
+    assert.doesNotMatch(text, /StaleConnections/);
+  });
+
+  it('zone hints for another zone: get endpoints', async () => {
+    await healthy();
+    const hinted = (zone: string) => ({ zone, hints: { forZones: [{ name: zone }] } });
+    // The endpoint for this zone hangs, and hints keep clients from the other one.
+    const broken = { name: 'pod-9', ipv4: '10.244.1.99', ipv6: 'fd00:10:244:1::99' };
+    await faults.agent.apply([
+      web({ trafficDistribution: 'PreferClose' }),
+      sliceManifest(
+        'web',
+        4,
+        [
+          [faults.remote, hinted('zone-2')],
+          [broken, hinted('zone-1')],
+        ],
+        PORTS,
+      ),
+    ]);
+    for (let probe = 0; probe < 4; probe++) assert.notEqual(await outcome(client, VIP), 'answered');
+    const { text } = await faults.ask('get', 'endpoints', 'default/web');
+    assert.match(text, new RegExp(`${faults.remote.ipv4}.* no +hinted for another zone`));
+    assert.match(text, /10\.244\.1\.99.* yes +ready/);
+  });
+
+  it('traffic policy Local without local pods: describe', async () => {
+    await faults.agent.apply([
+      balanced({ externalTrafficPolicy: 'Local' }),
+      sliceManifest('web', 4, [faults.remote], PORTS),
+    ]);
+    assert.equal(await outcome(client, EXTERNAL_VIP), 'timeout');
+    await answers(faults.pod(0), VIP);
+    const { text } = await faults.ask('describe', 'service', 'default/web');
+    assert.match(
+      text,
+      /NoEndpoints +IPv4 +spec\.externalTrafficPolicy: Local, and no endpoint is on this node; packets from outside are dropped/,
+    );
+  });
+
+  it('all-ports VIP that is an address of the node: status', async () => {
+    const { node } = faults.lab;
+    await faults.agent.apply([
+      serviceManifest('media', {
+        annotations: ALL_PORTS,
+        ingress: [{ ip: node.ipv4 }],
+        spec: {
+          clusterIPs: [VIP],
+          type: 'LoadBalancer',
+          allocateLoadBalancerNodePorts: false,
+        },
+      }),
+      sliceManifest('media', 4, [faults.pod(0)]),
+    ]);
+    assert.equal(await outcome(client, node.ipv4, 7000), 'refused');
+    const { text, exitCode } = await faults.ask('status');
+    assert.equal(exitCode, 1);
+    assert.match(
+      text,
+      /RefusedNodeAddress +Service default\/media +\S+: 192\.168\.77\.10 is an address of this node/,
+    );
+  });
+
+  it('VIP of an older Service: describe', async () => {
+    const media = (name: string, created: string, pod: Host) => [
+      serviceManifest(name, { annotations: ALL_PORTS, created, spec: { clusterIPs: [VIP] } }),
+      sliceManifest(name, 4, [pod]),
+    ];
+    await faults.agent.apply([
+      ...media('first', '2026-01-01T00:00:00Z', faults.pod(0)),
+      ...media('second', '2026-01-02T00:00:00Z', faults.pod(1)),
+    ]);
+    const result = await client.tcp(VIP, 7000);
+    assert.equal(result.outcome === 'answered' && result.reply.host, 'pod-1');
+    const { text } = await faults.ask('describe', 'service', 'default/second');
+    assert.match(text, /^State: +refused$/m);
+    assert.match(
+      text,
+      /^ {2}RefusedOverlap .*10\.96\.0\.10: every port is already served for the older Service default\/first$/m,
+    );
+  });
+
+  it('loadBalancerSourceRanges without the client: trace', async () => {
+    await faults.agent.apply([
+      balanced({ loadBalancerSourceRanges: ['198.51.100.0/24'] }),
+      sliceManifest('web', 4, [faults.pod(0)], PORTS),
+    ]);
+    assert.equal(await outcome(client, EXTERNAL_VIP), 'timeout');
+    const { text, exitCode } = await faults.ask('trace', client.ipv4, EXTERNAL_VIP, '--port=80');
+    assert.equal(exitCode, 1);
+    assert.match(
+      text,
+      /Source ranges: 192\.168\.77\.100 is not in spec\.loadBalancerSourceRanges: the packet is dropped \[Service default\/web\]\n +allowed: 198\.51\.100\.0\/24/,
+    );
+  });
+
+  it('conntrack entry that leads to a pod that is gone: describe', async () => {
+    const { node } = faults.lab;
+    const dead = '10.244.1.99';
+    await faults.agent.apply([
+      serviceManifest('dns', {
+        spec: { clusterIPs: [VIP], ports: [{ port: 53, protocol: 'UDP' }] },
+      }),
+      sliceManifest('dns', 4, [faults.pod(0)], UDP_PORTS),
+    ]);
+    const entry = [
+      ...['-p', 'udp', '-s', client.ipv4, '-d', VIP, '--sport', '5353', '--dport', '53'],
+      ...['--dst-nat', `${dead}:53`, '-t', '120'],
+    ];
+    await node.exec('conntrack', ['-I', ...entry]);
+    const send = (localPort: number) => client.udp(VIP, 53, { ...QUICK, localPort });
+    assert.equal((await send(5354)).outcome, 'answered');
+    assert.notEqual((await send(5353)).outcome, 'answered');
+    const { text } = await faults.ask('describe', 'service', 'default/dns');
+    assert.match(
+      text,
+      /StaleConnections .* 1 connection leads to an endpoint that does not serve the Service any longer; the first is UDP from 192\.168\.77\.100:5353 to 10\.244\.1\.99:53/,
+    );
+    await node.exec('conntrack', ['-F']);
+  });
+
+  /** Applies rules of another program until the test ends. */
+  const withTable = async (rules: string, run: () => Promise<void>) => {
+    await faults.lab.node.exec('nft', ['-f', '-'], { input: `table inet firewall {\n${rules}\n}` });
+    try {
+      await run();
+    } finally {
+      await faults.lab.node.exec('nft', ['delete', 'table', 'inet', 'firewall']);
+    }
+  };
+
+  it('drop rule of another program: trace --live', async () => {
+    await healthy();
+    const drop = 'chain guard { type filter hook forward priority 5; tcp dport 8080 drop; }';
+    await withTable(drop, async () => {
+      const {
+        text,
+        exitCode,
+        outcome: sent,
+      } = await faults.traceLive([client.ipv4, VIP, '--port=80'], () => client.tcp(VIP, 80, QUICK));
+      assert.deepEqual([sent.outcome, exitCode], ['timeout', 1]);
+      assert.match(
+        text,
+        /was dropped by rule 1 of chain guard in table inet firewall \(handle \d+: tcp dport 8080 drop\), which another program wrote/,
+      );
+    });
+  });
+
+  it('masquerade of another CNI: trace --live', async () => {
+    await healthy();
+    const pod = faults.pod(1);
+    const seenBy = async () => {
+      const result = await pod.tcp(VIP, 80);
+      return result.outcome === 'answered' ? result.reply.remoteAddress : result.outcome;
+    };
+    assert.equal(await seenBy(), pod.ipv4);
+    const masquerade =
+      'chain post { type nat hook postrouting priority srcnat - 5; ip saddr 10.244.0.0/16 masquerade; }';
+    await withTable(masquerade, async () => {
+      assert.notEqual(await seenBy(), pod.ipv4);
+      const { text, exitCode } = await faults.traceLive([pod.ipv4, 'default/web'], () =>
+        pod.tcp(VIP, 80),
+      );
+      assert.equal(exitCode, 1);
+      assert.match(
+        text,
+        /masqueraded as 192\.168\.77\.10 by rule 1 of chain post in table inet firewall .*another program/,
+      );
+      const check = await faults.check(
+        `--manifests=${faults.agent.directory}`,
+        '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
+      );
+      assert.match(
+        check.text,
+        /^warn {2}CNI masquerade .*table inet firewall, base chain post .* masquerades connections from pods to endpoints/m,
+      );
+    });
+  });
+
+  const enforce = async (policies: readonly Manifest[], until: () => Promise<boolean>) => {
+    faults.agent.write('policies', [...policyPods(faults.lab), ...policies]);
+    await waitFor('the policies are in force', until);
+  };
+  const about = (pod: string, type: 'Ingress' | 'Egress') => ({
+    podSelector: { matchLabels: { pod } },
+    policyTypes: [type],
+  });
+
+  for (const [direction, pod, place] of [
+    ['Ingress', 'pod-1', 'Ingress policy: policies of the endpoint'],
+    ['Egress', 'pod-2', 'Egress policy: policies of the source'],
+  ] as const) {
+    it(`policy denies ${direction.toLowerCase()}: trace`, async () => {
+      await healthy();
+      const from = faults.pod(1);
+      const isAnswered = async () => (await outcome(from, VIP)) === 'answered';
+      assert.equal(await isAnswered(), true);
+      await enforce(
+        [networkPolicy('shut', about(pod, direction))],
+        async () => !(await isAnswered()),
+      );
+      const { text, exitCode } = await faults.ask('trace', 'default/pod-2', 'default/web');
+      assert.equal(exitCode, 1);
+      assert.match(
+        text,
+        new RegExp(
+          `${place} deny the connection \\[NetworkPolicy default/shut\\]\\n +the pod is isolated by NetworkPolicy default/shut, and none of its rules allows it`,
+        ),
+      );
+      await enforce([], isAnswered);
+    });
+  }
+
+  it('rule of a policy denies egress: trace', async () => {
+    await healthy();
+    const isAnswered = async () => (await outcome(faults.pod(1), VIP)) === 'answered';
+    const rule = { name: 'no-web', action: 'Deny', to: [{ namespaces: {} }] };
+    const policy = { priority: 1, subject: { namespaces: {} }, egress: [rule] };
+    await enforce(
+      [adminPolicy('AdminNetworkPolicy', 'strict', policy)],
+      async () => !(await isAnswered()),
+    );
+    const { text } = await faults.ask('trace', 'default/pod-2', 'default/web');
+    assert.match(
+      text,
+      /deny the connection \[AdminNetworkPolicy strict\]\n +AdminNetworkPolicy strict spec\.egress\[0\] \(no-web\) denies it/,
+    );
+    await enforce([], isAnswered);
+  });
+
+  describe('domain names in policies', () => {
+    const address = addressOf(1, 'A');
+    const isAnswered = async () => (await outcome(faults.pod(0), address, 443)) === 'answered';
+    const trace = () => faults.ask('trace', 'default/pod-1', address, '--port=443');
+    let server: Child<ServerFunctions>;
+
+    before(async () => {
+      const { elsewhere, node } = faults.lab;
+      await elsewhere.exec('ip', ['route', 'add', '10.244.1.0/24', 'via', node.ipv4]);
+      await elsewhere.exec('ip', ['route', 'add', 'local', '198.18.0.0/16', 'dev', 'lo']);
+      await elsewhere.serve({ protocol: 'TCP', port: 443 });
+      // A host that serves every UDP port takes the answers to its own queries.
+      await faults.remote.stopServingEveryPort();
+      await faults.pod(0).stopServingEveryPort();
+      server = await startChild<ServerFunctions>(faults.remote.namespace, DNS_SERVER);
+      await server.call('serve', '0.0.0.0');
+      assert.equal(await isAnswered(), true);
+      const ports = [{ protocol: 'UDP', port: 53 }];
+      const allowed = [{ action: 'Allow', to: [{ domainNames: ['*.example.com'] }] }];
+      await enforce(
+        [
+          networkPolicy('isolated', { ...about('pod-1', 'Egress'), egress: [{ ports }] }),
+          adminPolicy('AdminNetworkPolicy', 'names', {
+            priority: 1,
+            subject: { namespaces: {} },
+            egress: allowed,
+          }),
+        ],
+        async () => !(await isAnswered()),
+      );
+    });
+    after(async () => {
+      await server?.stop();
+      faults.agent.write('dns', []);
+      await enforce([], isAnswered);
+    });
+
+    it('no resolver is known, so nothing is learned: status', async () => {
+      const { text, exitCode } = await faults.ask('status');
+      assert.equal(exitCode, 1);
+      assert.match(
+        text,
+        /^ {2}DnsNotInspected .*policies have domain names, and DNS answers are not inspected, so no new address is allowed; set --fqdn-resolvers/m,
+      );
+    });
+
+    it('the pod did not ask for the name: trace', async () => {
+      const dns = [
+        serviceManifest('kube-dns', {
+          spec: { clusterIPs: [DNS_VIP], ports: [{ protocol: 'UDP', port: 53 }] },
+        }),
+        sliceManifest('kube-dns', 4, [faults.remote], UDP_PORTS),
+      ];
+      faults.agent.write('dns', dns.map(inKubeSystem));
+      await waitFor('DNS answers are inspected', async () => {
+        const { text } = await faults.ask('status');
+        return !text.includes('DnsNotInspected');
+      });
+      assert.equal(await isAnswered(), false);
+      const { text, exitCode } = await trace();
+      assert.equal(exitCode, 1);
+      assert.match(
+        text,
+        /deny the connection \[NetworkPolicy default\/isolated\]\n.*none of its rules allows it\n +AdminNetworkPolicy names spec\.egress\[0\] \(\*\.example\.com\) does not match: this agent saw no DNS answer for it with the address of 198\.18\.0\.1:443$/m,
+      );
+      assert.doesNotMatch(text, /uncertain/);
+      const query = [`@${DNS_VIP}`, 'a1.example.com', 'A', '+short', '+tries=1', '+time=2'];
+      await waitFor('the address is learned', async () => {
+        await faults.pod(0).exec('dig', query, { reject: false });
+        return isAnswered();
+      });
+      const learned = await trace();
+      assert.equal(learned.exitCode, 0, learned.text);
+      assert.match(learned.text, /AdminNetworkPolicy names spec\.egress\[0\] allows it/);
+    });
+  });
+});

@@ -1,0 +1,596 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { type IncomingMessage, request } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type {
+  ComputedTrace,
+  LivePath,
+  LiveTraceLine,
+  LiveTraceSummary,
+  TraceAnswer,
+} from '../../status/api/trace.ts';
+import { createLab, type Host, type Lab, type Outcome, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
+import { validator } from '../status/validator.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
+import { networkPolicy, policyPods } from './policy-manifests.ts';
+
+const TABLE = 'portwide-trace';
+const VIP = '10.96.0.60';
+const VIP6 = 'fd00:10:96::6:60';
+const EMPTY_VIP = '10.96.0.61';
+const ALL_PORTS_VIP = '10.96.0.62';
+const PORTS = [{ name: 'http', port: 8080, protocol: 'TCP' }];
+
+const validate = validator();
+
+/** Reads the status API of an agent on its Unix socket. */
+class Api {
+  readonly #path: string;
+
+  constructor(path: string) {
+    this.#path = path;
+  }
+
+  async get<T>(path: string, query: Readonly<Record<string, string | number>>) {
+    const response = await this.open(path, query);
+    let text = '';
+    for await (const chunk of response) text += String(chunk);
+    return { status: response.statusCode, body: JSON.parse(text) as T };
+  }
+
+  async trace(query: Readonly<Record<string, string | number>>) {
+    const { status, body } = await this.get<TraceAnswer>('/api/v1/trace', query);
+    assert.equal(status, 200, JSON.stringify(body));
+    return body.paths;
+  }
+
+  /** Starts a live trace. Resolves when it is armed. */
+  async live(query: Readonly<Record<string, string | number>>): Promise<Live> {
+    const response = await this.open('/api/v1/trace/live', { seconds: 20, ...query });
+    const lines: LiveTraceLine[] = [];
+    let rest = '';
+    response.on('data', (chunk) => {
+      const parts = (rest + String(chunk)).split('\n');
+      rest = parts.pop() ?? '';
+      for (const part of parts) {
+        const line = JSON.parse(part) as LiveTraceLine;
+        validate('LiveTraceLine', line);
+        lines.push(line);
+      }
+    });
+    const ended = new Promise<void>((resolve) => response.on('close', resolve));
+    // The connection breaks when the agent is killed.
+    response.on('error', () => {});
+    await waitFor('the trace is armed', () => lines.length > 0 || response.complete);
+    assert.equal(response.statusCode, 200, rest);
+    return { lines, ended, close: () => void response.destroy() };
+  }
+
+  async open(path: string, query: Readonly<Record<string, string | number>>) {
+    const search = new URLSearchParams(
+      Object.entries(query).map(([name, value]): [string, string] => [name, String(value)]),
+    );
+    const sent = request({ socketPath: this.#path, path: `${path}?${search}` });
+    sent.end();
+    const [response] = (await once(sent, 'response')) as [IncomingMessage];
+    return response;
+  }
+}
+
+interface Live {
+  readonly lines: readonly LiveTraceLine[];
+  readonly ended: Promise<unknown>;
+  close(): void;
+}
+
+const summaryOf = ({ lines }: Live) =>
+  lines.find((line): line is LiveTraceSummary => line.event === 'summary');
+
+/** Waits for the summary of a trace of one second, and returns it. */
+async function summary(live: Live): Promise<LiveTraceSummary> {
+  await live.ended;
+  const found = summaryOf(live);
+  assert.ok(found, JSON.stringify(live.lines.at(-1)));
+  return found;
+}
+
+function only(paths: readonly LivePath[]): LivePath {
+  const [path] = paths;
+  assert.ok(path, 'no packet was traced');
+  return path;
+}
+
+const NODE_PORT = 30_080;
+
+/** Services that reach every decision, and targets on them. */
+function manyServices(lab: Lab, family: 4 | 6) {
+  const cluster = (number: number) =>
+    family === 4 ? `10.96.0.${number}` : `fd00:10:96::${number.toString(16)}`;
+  const vip = family === 4 ? '203.0.113.7' : '2001:db8:113::7';
+  const client = lab.client.addresses[family][0];
+  const ports = [{ name: 'http', port: 80 }];
+  const [local = [], remote = []] = [lab.pods.slice(0, 1), lab.remotePods.slice(0, 1)];
+  const slice = (name: string, pods: readonly Host[]) =>
+    sliceManifest(name, family, pods, { ports: PORTS, name: `${name}-many` });
+  const manifests = [
+    serviceManifest('both', { spec: { clusterIPs: [cluster(70)], ports } }),
+    slice('both', [...local, ...remote]),
+    serviceManifest('far', {
+      spec: { clusterIPs: [cluster(71)], ports, internalTrafficPolicy: 'Local' },
+    }),
+    slice('far', remote),
+    serviceManifest('lb', {
+      annotations: { 'portwide.dev/ports': 'all' },
+      ingress: [{ ip: vip }],
+      spec: {
+        type: 'LoadBalancer',
+        clusterIPs: [cluster(72)],
+        ports,
+        externalTrafficPolicy: 'Local',
+        allocateLoadBalancerNodePorts: false,
+        loadBalancerSourceRanges: [`${client}/${family === 4 ? 32 : 128}`],
+      },
+    }),
+    slice('lb', [...local, ...remote]),
+    serviceManifest('np', {
+      spec: {
+        type: 'NodePort',
+        clusterIPs: [cluster(73)],
+        ports: [{ name: 'http', port: 80, nodePort: NODE_PORT }],
+        externalTrafficPolicy: 'Local',
+      },
+    }),
+    slice('np', lab.pods.slice(1, 2)),
+    serviceManifest('ranges', {
+      annotations: { 'portwide.dev/ports': '20000-20010/TCP' },
+      spec: { clusterIPs: [cluster(74)], ports },
+    }),
+    slice('ranges', local),
+    serviceManifest('nobody', { spec: { clusterIPs: [cluster(75)], ports } }),
+  ];
+  const targets: (readonly [address: string, port: number])[] = [
+    [cluster(70), 80],
+    [cluster(70), 81],
+    [cluster(71), 80],
+    [vip, 443],
+    [lab.node.addresses[family][0] ?? '', NODE_PORT],
+    [cluster(74), 20_005],
+    [cluster(74), 20_011],
+    [cluster(75), 80],
+    [cluster(76), 80],
+  ];
+  return { manifests, targets };
+}
+
+/** @param source undefined: the kernel chose it. */
+function assertComputed(
+  computed: ComputedTrace,
+  outcome: Outcome,
+  source: string | undefined,
+  text: string,
+): void {
+  const { verdict, endpoints } = computed;
+  if (verdict === 'rejected') assert.deepEqual(outcome, { outcome: 'refused', by: 'icmp' }, text);
+  else if (verdict === 'dropped') assert.equal(outcome.outcome, 'timeout', text);
+  else if (verdict === 'untouched') assert.notEqual(outcome.outcome, 'answered', text);
+  else {
+    if (outcome.outcome !== 'answered') assert.fail(text);
+    const { localAddress, localPort, remoteAddress } = outcome.reply;
+    const endpoint = endpoints.find(
+      ({ address, port }) => address === localAddress && port === localPort,
+    );
+    assert.ok(endpoint, `${text}: ${JSON.stringify(endpoints)}`);
+    if (source !== undefined) assert.equal(remoteAddress !== source, endpoint.masqueraded, text);
+  }
+}
+
+for (const mode of ['nftables', 'iptables'] as const) {
+  describe(`trace, mode ${mode}`, () => {
+    let lab: Lab;
+    let agent: Agent;
+    let api: Api;
+    let directory: string;
+
+    const flags = () => [
+      ...AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-socket')),
+      `--proxy-mode=${mode}`,
+      `--status-socket=${join(directory, 'agent.sock')}`,
+    ];
+
+    const objects = (): Manifest[] => [
+      serviceManifest('web', { spec: { clusterIPs: [VIP], ports: [{ name: 'http', port: 80 }] } }),
+      sliceManifest('web', 4, lab.pods.slice(0, 1), { ports: PORTS }),
+      serviceManifest('six', { spec: { clusterIPs: [VIP6], ports: [{ name: 'http', port: 80 }] } }),
+      sliceManifest('six', 6, lab.pods.slice(0, 1), { ports: PORTS }),
+      serviceManifest('empty', { spec: { clusterIPs: [EMPTY_VIP], ports: [{ port: 80 }] } }),
+      serviceManifest('media', {
+        annotations: { 'portwide.dev/ports': 'all' },
+        spec: { clusterIPs: [ALL_PORTS_VIP], ports: [{ port: 1 }] },
+      }),
+      sliceManifest('media', 4, lab.remotePods.slice(0, 1), { ports: [] }),
+    ];
+
+    const tables = async () => (await lab.node.exec('nft', ['list', 'tables'])).stdout;
+    const isArmed = async () => (await tables()).includes(TABLE);
+
+    before(async () => {
+      directory = mkdtempSync(join(tmpdir(), 'portwide-trace-'));
+      lab = await createLab({ pods: 2, remotePods: 1 });
+      await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+      agent = new Agent(lab, { syncs: 2 });
+      api = new Api(join(directory, 'agent.sock'));
+      await agent.start(flags());
+      await agent.apply(objects());
+    });
+
+    after(async () => {
+      await agent?.destroy();
+      await lab?.destroy();
+      rmSync(directory, { recursive: true, force: true });
+    });
+
+    /** Removes the table of another program after the test. */
+    const withRules = async (rules: string, run: () => Promise<void>) => {
+      await lab.node.exec('nft', ['-f', '-'], { input: rules });
+      try {
+        await run();
+      } finally {
+        await lab.node.exec('nft', ['delete', 'table', 'inet', 'firewall']);
+      }
+    };
+
+    it('TCP to a VIP: the kernel does what is computed', async () => {
+      for (const [host, masqueraded] of [
+        [lab.client, true],
+        [lab.pods[1] as Host, false],
+      ] as const) {
+        const query = { from: host.ipv4, to: VIP, port: 80 };
+        const [computed] = await api.trace(query);
+        assert.deepEqual(computed?.endpoints, [
+          { address: lab.pods[0]?.ipv4, port: 8080, local: true, masqueraded, policy: null },
+        ]);
+        const live = await api.live({ ...query, seconds: 1 });
+        const outcome = await host.tcp(VIP, 80);
+        assert.equal(outcome.outcome, 'answered');
+        const { paths, differences, ended, lost } = await summary(live);
+        assert.deepEqual([differences, ended, lost], [[], 'time', 0]);
+        const path = only(paths);
+        assert.equal(path.result, 'left');
+        assert.equal(path.translatedTo, `${lab.pods[0]?.ipv4}:8080`);
+        assert.equal(path.masqueradedAs !== null, masqueraded);
+        assert.equal(path.translatedBy?.owner, 'portwide');
+        const text =
+          mode === 'nftables' ? /^dnat ip to/ : /-j DNAT --to-destination 10.244.1.11:8080$/;
+        assert.match(path.translatedBy?.text ?? '', text);
+      }
+      assert.equal(await isArmed(), false);
+    });
+
+    it('TCP over IPv6, with the Service as destination', async () => {
+      const live = await api.live({ from: lab.client.ipv6, to: 'default/six', seconds: 1 });
+      assert.equal((await lab.client.tcp(VIP6, 80)).outcome, 'answered');
+      const { paths, differences } = await summary(live);
+      assert.deepEqual(differences, []);
+      const { translatedTo, masqueradedAs, translatedBy } = only(paths);
+      assert.equal(translatedTo, `[${lab.pods[0]?.ipv6}]:8080`);
+      assert.notEqual(masqueradedAs, null);
+      assert.equal(translatedBy?.owner, 'portwide');
+    });
+
+    it('UDP to an all-ports VIP, from a client and from the node', async () => {
+      const to = { to: ALL_PORTS_VIP, port: 20_104, protocol: 'udp' };
+      for (const [host, from] of [
+        [lab.client, lab.client.ipv4],
+        [lab.node, 'node'],
+      ] as const) {
+        const live = await api.live({ ...to, from, seconds: 1 });
+        const outcome = await host.udp(ALL_PORTS_VIP, 20_104);
+        assert.equal(outcome.outcome, 'answered');
+        const { paths, differences } = await summary(live);
+        assert.deepEqual(differences, []);
+        assert.equal(only(paths).translatedTo, `${lab.remotePods[0]?.ipv4}:20104`);
+      }
+    });
+
+    for (const family of [4, 6] as const) {
+      it(`IPv${family}: what is computed is what packets get`, async () => {
+        const { targets, manifests } = manyServices(lab, family);
+        await agent.apply([...objects(), ...manifests]);
+        const [first, second] = lab.client.addresses[family];
+        const podHosts = lab.pods.map((pod) => [pod, pod.addresses[family][0]] as const);
+        const results: string[] = [];
+        for (const [host, from = ''] of [
+          [lab.client, first] as const,
+          [lab.client, second] as const,
+          ...podHosts,
+          [lab.node, lab.node.addresses[family][0]] as const,
+        ]) {
+          for (const [to, port] of targets) {
+            const [computed] = await api.trace({ from, to, port });
+            assert.ok(computed);
+            const isNode = host === lab.node;
+            const probe = { timeoutMs: 400, ...(isNode ? {} : { localAddress: from }) };
+            const outcome = await host.tcp(to, port, probe);
+            const text = `${host.name} ${from} to ${to} port ${port}: ${JSON.stringify(outcome)}`;
+            assertComputed(computed, outcome, isNode ? undefined : from, text);
+            results.push(computed.verdict);
+          }
+        }
+        for (const verdict of ['translated', 'rejected', 'dropped', 'untouched']) {
+          assert.ok(
+            verdict === 'untouched' || results.includes(verdict),
+            `no packet is ${verdict}`,
+          );
+        }
+        await agent.apply(objects());
+      });
+    }
+
+    it('names the rule that rejects packets to a Service without endpoints', async () => {
+      const query = { from: lab.client.ipv4, to: EMPTY_VIP, port: 80 };
+      const [computed] = await api.trace(query);
+      assert.equal(computed?.verdict, 'rejected');
+      const live = await api.live({ ...query, seconds: 1 });
+      await lab.client.tcp(EMPTY_VIP, 80);
+      const { paths, differences } = await summary(live);
+      assert.deepEqual(differences, []);
+      const { result, decidedBy } = only(paths);
+      assert.equal(result, 'rejected');
+      assert.equal(decidedBy?.owner, 'portwide');
+      assert.match(decidedBy?.text ?? '', /REJECT|^reject$/);
+    });
+
+    it('names table, chain and rule of another program that drops the packet', async () => {
+      const rules = `table inet firewall {
+        chain guard { type filter hook forward priority 5; tcp dport 8081 accept; tcp dport 8080 drop; }
+      }`;
+      await withRules(rules, async () => {
+        const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: 1 });
+        await lab.client.tcp(VIP, 80, { timeoutMs: 500 });
+        const { paths, differences } = await summary(live);
+        const { result, decidedBy, translatedTo } = only(paths);
+        assert.deepEqual([result, translatedTo], ['dropped', `${lab.pods[0]?.ipv4}:8080`]);
+        const { owner, table, chain, rule, handle, text } = decidedBy ?? {};
+        assert.deepEqual(
+          [owner, table, chain, rule, text],
+          ['other', 'inet firewall', 'guard', 2, 'tcp dport 8080 drop'],
+        );
+        assert.equal(differences.length, 1);
+        assert.equal(
+          differences[0]?.replace(/^packets? [\d, ]+:? /, ''),
+          `was dropped by rule 2 of chain guard in table inet firewall (handle ${handle}: tcp dport 8080 drop), which another program wrote; computed: it should reach an endpoint`,
+        );
+      });
+    });
+
+    it('names the rule of another program that masquerades the packet', async () => {
+      const rules = `table inet firewall {
+        chain post { type nat hook postrouting priority 90; oifname "pw*" masquerade; }
+      }`;
+      await withRules(rules, async () => {
+        const pod = lab.pods[1] as Host;
+        const live = await api.live({ from: pod.ipv4, to: VIP, port: 80, seconds: 1 });
+        assert.equal((await pod.tcp(VIP, 80)).outcome, 'answered');
+        const { paths, differences } = await summary(live);
+        assert.equal(only(paths).masqueradedBy?.table, 'inet firewall');
+        assert.match(
+          differences.join(),
+          /masqueraded as .* in table inet firewall .*another program/,
+        );
+      });
+    });
+
+    it('traces only matching packets, and none that another program traces', async () => {
+      const rules = `table inet firewall {
+        chain tracer { type filter hook prerouting priority -500; meta nftrace set 1; }
+      }`;
+      await withRules(rules, async () => {
+        const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: 1 });
+        const other = lab.client.addresses[4][1] ?? '';
+        const answered = await lab.client.tcp(VIP, 80, { localAddress: other });
+        assert.equal(answered.outcome, 'answered');
+        await lab.client.tcp(VIP, 81, { timeoutMs: 200 });
+        const { paths, notes, ended } = await summary(live);
+        assert.deepEqual([paths, ended], [[], 'time']);
+        assert.deepEqual(notes, ['no packet matched in 1 s']);
+        assert.equal(live.lines.length, 2, 'armed and summary');
+      });
+    });
+
+    it('ends after 20 packets', async () => {
+      const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80 });
+      await waitFor('enough packets are sent', async () => {
+        await lab.client.burst(VIP, 80, 10);
+        return summaryOf(live) !== undefined;
+      });
+      const { paths, ended } = await summary(live);
+      assert.deepEqual([paths.length, ended], [20, 'packets']);
+      assert.equal(await isArmed(), false);
+    });
+
+    it('runs once at a time, and is disarmed when the client is gone', async () => {
+      const query = { from: 'external', to: VIP, port: 80 };
+      const live = await api.live(query);
+      assert.equal(await isArmed(), true);
+      const { status, body } = await api.get('/api/v1/trace/live', query);
+      assert.equal(status, 409, JSON.stringify(body));
+      live.close();
+      await waitFor('the trace is disarmed', async () => !(await isArmed()));
+      const next = await api.live({ ...query, seconds: 1 });
+      assert.equal((await summary(next)).ended, 'time');
+    });
+
+    it('another program cannot delete the table of the trace', async () => {
+      const live = await api.live({ from: 'external', to: VIP, port: 80 });
+      const command = ['delete', 'table', 'ip', TABLE];
+      const { exitCode } = await lab.node.exec('nft', command, { reject: false });
+      assert.notEqual(exitCode, 0);
+      assert.equal(await isArmed(), true);
+      live.close();
+      await waitFor('the trace is disarmed', async () => !(await isArmed()));
+    });
+
+    it('a stopped agent: the kernel traces nothing after the time', async () => {
+      const monitor = lab.node.spawn('nft', ['monitor', 'trace']);
+      let seen = '';
+      monitor.stdout?.on('data', (chunk) => {
+        seen += String(chunk);
+      });
+      monitor.catch(() => {});
+      const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: 2 });
+      const pid = agent.pid ?? 0;
+      assert.ok(pid > 0);
+      process.kill(pid, 'SIGSTOP');
+      try {
+        await waitFor('the trace shows a packet', async () => {
+          await lab.client.tcp(VIP, 80);
+          return seen.includes('select-prerouting');
+        });
+        await waitFor('the element is gone', async () => {
+          const set = ['list', 'set', 'ip', TABLE, 'destination'];
+          return !(await lab.node.exec('nft', set)).stdout.includes('elements');
+        });
+        assert.equal(await isArmed(), true, 'the agent is stopped and cannot disarm');
+        // The trace of another packet marks the end of the output.
+        const marker = `table inet firewall {
+          chain tracer { type filter hook prerouting priority -500; ip daddr ${EMPTY_VIP} meta nftrace set 1; }
+        }`;
+        await withRules(marker, async () => {
+          seen = '';
+          assert.equal((await lab.client.tcp(VIP, 80)).outcome, 'answered');
+          await waitFor('the marker is traced', async () => {
+            await lab.client.tcp(EMPTY_VIP, 80);
+            return seen.includes('firewall');
+          });
+          assert.equal(seen.includes('@destination'), false, seen);
+        });
+      } finally {
+        process.kill(pid, 'SIGCONT');
+        monitor.kill('SIGKILL');
+      }
+      assert.equal((await summary(live)).ended, 'time');
+      assert.equal(await isArmed(), false);
+    });
+
+    it('kill -9 of the agent leaves no table', async () => {
+      const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80 });
+      assert.equal(await isArmed(), true);
+      await agent.kill();
+      await live.ended;
+      await waitFor('the table is gone', async () => !(await isArmed()));
+      const { stdout } = await lab.node.exec('nft', ['list', 'ruleset']);
+      assert.equal(stdout.includes('nftrace'), false);
+      await agent.start(flags());
+      assert.equal((await lab.client.tcp(VIP, 80)).outcome, 'answered');
+    });
+  });
+}
+
+describe('trace with network policy', () => {
+  let lab: Lab;
+  let agent: Agent;
+  let api: Api;
+  let directory: string;
+  const policy = (name: string, pod: string, type: 'Ingress' | 'Egress') =>
+    networkPolicy(name, { podSelector: { matchLabels: { pod } }, policyTypes: [type] });
+
+  before(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-trace-'));
+    lab = await createLab({ pods: 3, remotePods: 1 });
+    await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
+    agent = new Agent(lab, { syncs: 2 });
+    const socket = join(directory, 'agent.sock');
+    api = new Api(socket);
+    agent.write('policies', [
+      ...policyPods(lab),
+      policy('no-ingress', 'pod-1', 'Ingress'),
+      policy('no-egress', 'pod-3', 'Egress'),
+    ]);
+    const flags = AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-socket'));
+    await agent.start([
+      ...flags,
+      ...['--proxy-mode=nftables', '--network-policy', `--status-socket=${socket}`],
+    ]);
+    await agent.apply(
+      ['web', 'open'].flatMap((name, index) => [
+        serviceManifest(name, {
+          spec: { clusterIPs: [`10.96.0.${60 + index}`], ports: [{ name: 'http', port: 80 }] },
+        }),
+        sliceManifest(name, 4, lab.pods.slice(index, index + 1), { ports: PORTS }),
+      ]),
+    );
+    const isDenied = async (pod: number, vip: string) =>
+      (await lab.pods[pod]?.tcp(vip, 80, { timeoutMs: 200 }))?.outcome === 'timeout';
+    await waitFor('ingress is denied', () => isDenied(1, VIP));
+    await waitFor('egress is denied', () => isDenied(2, '10.96.0.61'));
+  });
+
+  after(async () => {
+    await agent?.destroy();
+    await lab?.destroy();
+    rmSync(directory, { recursive: true, force: true });
+  });
+
+  for (const [direction, from, to, name] of [
+    ['ingress', 'pod-2', 'web', 'no-ingress'],
+    ['egress', 'pod-3', 'open', 'no-egress'],
+  ] as const) {
+    it(`${direction}: names the policy that denies, and the kernel agrees`, async () => {
+      const query = { from: `default/${from}`, to: `default/${to}` };
+      const [computed] = await api.trace(query);
+      assert.equal(computed?.verdict, 'denied');
+      const step = computed.steps.find((each) => each.step === `${direction}Policy`);
+      assert.equal(step?.object, `NetworkPolicy default/${name}`);
+      assert.match(step.decision, /deny the connection$/);
+      const live = await api.live({ ...query, seconds: 1 });
+      const pod = lab.pods.find((each) => each.name === from);
+      await pod?.tcp(computed.destination, 80, { timeoutMs: 300 });
+      const { paths, differences } = await summary(live);
+      assert.deepEqual(differences, []);
+      const { result, decidedBy } = only(paths);
+      assert.deepEqual([result, decidedBy?.owner], ['dropped', 'network policy']);
+      assert.match(decidedBy?.purpose ?? '', new RegExp(`policy denies \\(${direction}`));
+    });
+  }
+
+  it('kill -9 of the command disarms its live trace', async () => {
+    const socket = `--status-socket=${join(directory, 'agent.sock')}`;
+    const args = ['trace', socket, 'external', VIP, '--port=80', '--live', '--seconds=30'];
+    const command = lab.node.spawn(PORTWIDE, args);
+    command.catch(() => {});
+    const isArmed = async () => {
+      const { stdout } = await lab.node.exec('nft', ['list', 'tables']);
+      return stdout.includes(TABLE);
+    };
+    await waitFor('the trace is armed', isArmed);
+    command.kill('SIGKILL');
+    await waitFor('the trace is disarmed', async () => !(await isArmed()));
+  });
+
+  it('portwide trace: exit status and text', async () => {
+    const run = (...args: string[]) => {
+      const socket = `--status-socket=${join(directory, 'agent.sock')}`;
+      return lab.node.exec(PORTWIDE, ['trace', socket, ...args], { reject: false });
+    };
+    const denied = await run('default/pod-2', 'default/web');
+    assert.equal(denied.exitCode, 1, denied.stderr);
+    assert.match(
+      denied.stdout,
+      /^Computed, IPv4: 10.244.1.12 to 10.96.0.60 port 80\/TCP\n {3}1\. Source: /,
+    );
+    assert.match(denied.stdout, /Ingress policy: .* \[NetworkPolicy default\/no-ingress\]/);
+    const open = await run('10.244.1.12', '10.96.0.61', '--port=80', '--live', '--seconds=1');
+    assert.equal(open.exitCode, 0, open.stdout + open.stderr);
+    assert.match(open.stdout, /note: no packet matched in 1 s$/);
+    const json = await run('10.244.1.12', '10.96.0.61', '--port=80', '-o', 'json');
+    const { computed } = JSON.parse(json.stdout) as { computed: TraceAnswer };
+    assert.equal(computed.paths[0]?.verdict, 'translated');
+    const bad = await run('nowhere', '10.96.0.61', '--port=80');
+    assert.equal(bad.exitCode, 2);
+    assert.match(bad.stderr, /parameter from: must be an IP address/);
+  });
+});

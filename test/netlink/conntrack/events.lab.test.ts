@@ -1,0 +1,104 @@
+import assert from 'node:assert/strict';
+import { waitFor } from '../../lab/wait.ts';
+import { type Namespace, type NetnsHelper, sharedNetns } from '../namespace.ts';
+
+const flows = {
+  src: '10.0.0.1',
+  dst: '10.96.0.11',
+  dstPort: 53,
+  endpoint: '10.1.0.5',
+  protocol: 17,
+};
+const DNAT = 'OUTPUT -d 10.96.0.10 -p udp --dport 53 -j DNAT --to-destination 127.0.0.1:5353';
+
+describe('events: subscriptions of the kernel that are read on demand', () => {
+  let namespace: Namespace;
+  let helper: NetnsHelper;
+
+  const netns = sharedNetns(async ({ namespace, helper: { call } }) => {
+    await Promise.all([call('closeEvents'), call('closeGroup'), call('closeOwned')]);
+    await namespace.run('conntrack', '-F');
+    await namespace.run('nft', 'flush', 'ruleset');
+  });
+  beforeEach(async () => {
+    ({ namespace, helper } = await netns());
+  });
+  const sendTo = (address: string, text = 'hello') =>
+    namespace.run('bash', '-c', `echo ${text} >/dev/udp/${address}/53`);
+  const translate = async () => {
+    await namespace.run('sysctl', '-qw', 'net.netfilter.nf_conntrack_acct=1');
+    await namespace.run('ip', 'route', 'replace', 'local', '10.96.0.10', 'dev', 'lo');
+    await namespace.run('iptables', '-t', 'nat', '-A', ...DNAT.split(' '));
+  };
+
+  it('conntrack: reports translated entries with final counters, and omits the others', async () => {
+    await translate();
+    await helper.call('openEvents', { kinds: ['new', 'destroy'], translatedOnly: true });
+    await helper.call('insertFlows', { ...flows, count: 5 });
+    await sendTo('10.96.0.10');
+    await sendTo('127.0.0.1');
+    await namespace.run('conntrack', '-D', '-p', 'udp');
+    const { read, dropped } = await helper.call('readEvents');
+    assert.deepEqual(
+      read.map(({ kind, entry }) => [kind, entry.origDst, entry.replySrcPort]),
+      [
+        ['new', '10.96.0.10', 5353],
+        ['destroy', '10.96.0.10', 5353],
+      ],
+    );
+    // IP and UDP header, text and line feed.
+    const [, destroyed] = read;
+    assert.deepEqual(destroyed?.entry.details.counters, { packets: 1, bytes: 20 + 8 + 6 });
+    assert.equal(dropped, 0);
+  });
+
+  it('conntrack: counts the events that do not fit into the buffer', async () => {
+    const options = { translatedOnly: false, receiveBuffer: 64 << 10 };
+    await helper.call('openEvents', { kinds: ['new'], ...options });
+    await helper.call('insertFlows', { ...flows, count: 2000 });
+    const { read } = await helper.call('readEvents');
+    const { dropped } = await helper.call('readEvents');
+    assert.ok(read.length > 0);
+    assert.equal(read.length + (dropped ?? 0), 2000);
+  });
+
+  it('conntrack: visits translated entries only, if asked', async () => {
+    await translate();
+    await helper.call('insertFlows', { ...flows, count: 5 });
+    await sendTo('10.96.0.10');
+    const all = await helper.call('visitDetailed', false);
+    assert.equal(all.length, 6);
+    const translated = await helper.call('visitDetailed', true);
+    assert.deepEqual(
+      translated.map(({ origDst, details }) => [origDst, details.counters?.packets]),
+      [['10.96.0.10', 1]],
+    );
+  });
+
+  it('nflog: receives packets of an owned table, up to its rate, until the socket is closed', async () => {
+    const [group, rate] = [20_104, 2];
+    await helper.call('bindGroup', group);
+    await helper.call('createOwned', 'owned', '127.0.0.1', group, rate);
+    await assert.rejects(namespace.run('nft', 'delete', 'table', 'ip', 'owned'));
+    // One process, so that the burst ends within a few seconds also on a slow machine.
+    const burst = 'for each in {1..1000}; do echo hello >/dev/udp/127.0.0.1/53; done 2>/dev/null';
+    await namespace.run('bash', '-c', burst);
+    const packets: { prefix: string; bytes: string }[] = [];
+    await waitFor('the packets arrive', async () => {
+      packets.push(...(await helper.call('readGroup')));
+      return packets.length >= rate;
+    });
+    assert.ok(packets.length < 500, `${packets.length} packets`);
+    assert.equal(packets[0]?.prefix, 'to a VIP');
+    assert.match(packets[0]?.bytes ?? '', /^45.*7f000001.*68656c6c6f0a$/);
+    await helper.call('closeOwned');
+    assert.equal(await namespace.run('nft', 'list', 'tables'), '');
+  });
+
+  it('nflog: says that another program receives a group', async () => {
+    await helper.call('bindGroup', 7);
+    await assert.rejects(namespace.helper().call('bindGroup', 7), {
+      message: 'bind NFLOG group 7: EPERM',
+    });
+  });
+});

@@ -1,0 +1,77 @@
+/** Methods of the namespace helper: conntrack events, log groups and owned tables. */
+import { visitConntrack } from '../../netlink/conntrack/conntrack.ts';
+import type { DetailedEntry } from '../../netlink/conntrack/entry.ts';
+import { type ConntrackEventOptions, ConntrackEvents } from '../../netlink/conntrack/events.ts';
+import { LogGroup } from '../../netlink/nflog/log-group.ts';
+import { OwnedTables } from '../../netlink/nftables/owned-table.ts';
+import {
+  encodeRule,
+  limit,
+  log,
+  lookup,
+  PAYLOAD_BASE,
+  payload,
+} from '../../netlink/nftables/rule.ts';
+
+let events: ConntrackEvents | undefined;
+let group: LogGroup | undefined;
+let tables: OwnedTables | undefined;
+
+export const subscriptionCalls = {
+  async openEvents(options: ConntrackEventOptions): Promise<void> {
+    events = new ConntrackEvents(options);
+  },
+
+  /** The waiting events, and how many were dropped so far. */
+  async readEvents() {
+    const read: { kind: string; entry: DetailedEntry }[] = [];
+    while (events?.read((kind, entry) => read.push({ kind, entry })));
+    return { read, dropped: events?.dropped };
+  },
+
+  async closeEvents(): Promise<void> {
+    events?.close();
+  },
+
+  async visitDetailed(translatedOnly: boolean): Promise<DetailedEntry[]> {
+    const entries: DetailedEntry[] = [];
+    await visitConntrack({ family: 'IPv4', translatedOnly }, (entry) => entries.push(entry));
+    return entries;
+  },
+
+  async bindGroup(number: number): Promise<void> {
+    group = new LogGroup(number);
+  },
+
+  async readGroup() {
+    const packets: { prefix: string; bytes: string }[] = [];
+    group?.read(({ prefix, bytes }) => packets.push({ prefix, bytes: bytes.toString('hex') }));
+    return packets;
+  },
+
+  async closeGroup(): Promise<void> {
+    group?.close();
+  },
+
+  /** Creates a table that logs packets to an IPv4 address, at most `rate` of them. */
+  async createOwned(name: string, address: string, number: number, rate: number): Promise<void> {
+    tables = new OwnedTables(name);
+    const key = (text: string) => Buffer.from(text.split('.').map(Number));
+    const rule = encodeRule([
+      payload(0, PAYLOAD_BASE.network, 16, 4),
+      lookup('vips', 0),
+      limit(rate, rate),
+      log(number, 'to a VIP'),
+    ]);
+    await tables.create(
+      'IPv4',
+      [{ name: 'vips', keyLength: 4, keys: [key('192.0.2.1')] }],
+      [{ name: 'output', hook: 'output', priority: -1, rules: [rule] }],
+    );
+    await tables.change('IPv4', 'vips', [key(address)], [key('192.0.2.1')]);
+  },
+
+  async closeOwned(): Promise<void> {
+    await tables?.close();
+  },
+};

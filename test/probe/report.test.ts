@@ -1,0 +1,137 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { Outcome, ProbeProtocol } from '../../probe/outcome.ts';
+import { readPortGroups } from '../../probe/ports.ts';
+import {
+  escapeXml,
+  isAllAnswered,
+  type ProbeReport,
+  reportJson,
+  reportJunit,
+  reportText,
+} from '../../probe/report.ts';
+import { Tally } from '../../probe/tally.ts';
+import { parseXml } from './xml.ts';
+
+type Result = readonly [ProbeProtocol, number, Outcome, string?];
+
+function reportOf(ports: string, results: readonly Result[]): ProbeReport {
+  const tally = new Tally();
+  for (const [protocol, port, outcome, text = ''] of results) {
+    tally.add(protocol, port, { outcome, text });
+  }
+  const groups = readPortGroups(ports, 5);
+  const protocols = [...new Set(results.map(([protocol]) => protocol))];
+  const all = [...new Set(groups.flatMap((group) => group.ports))].sort((a, b) => a - b);
+  return { vip: '10.96.0.10', seed: 5, protocols, groups, ports: all, tally, duration: 1234 };
+}
+
+describe('probe: reports', () => {
+  it('the table groups consecutive ports by outcome and counts endpoints', () => {
+    const report = reportOf('10-14,80', [
+      ['TCP', 10, 'answered', '{"host":"pod-1"}'],
+      ['TCP', 11, 'answered', '{"host":"pod-2"}'],
+      ['TCP', 12, 'rejected'],
+      ['TCP', 13, 'unreachable', 'EHOSTUNREACH'],
+      ['TCP', 14, 'answered', 'pod-1'],
+      ['TCP', 80, 'answered', ''],
+      ['UDP', 10, 'timed out'],
+      ['UDP', 11, 'timed out'],
+    ]);
+    assert.deepEqual(reportText(report).split('\n'), [
+      'PROTOCOL  OUTCOME      PROBES  PORTS                  ENDPOINTS OR ERRORS',
+      'TCP       answered     4       10-11,14-80 (2 ports)  pod-1 2, (no text) 1, pod-2 1',
+      'TCP       rejected     1       12',
+      'TCP       unreachable  1       13                     EHOSTUNREACH 1',
+      'UDP       timed out    2       10-11',
+      'Probed 10.96.0.10 in 1.2 s.',
+      '',
+    ]);
+  });
+
+  it('a run over random ports says how many ports it has', () => {
+    const groups = readPortGroups('random:3', 5);
+    const ports = groups[0]?.ports ?? [];
+    const report = reportOf(
+      'random:3',
+      ports.map((port) => ['TCP', port, 'answered', 'a'] as const),
+    );
+    assert.match(reportText(report), new RegExp(`${ports[0]}-${ports[2]} \\(3 ports\\)`));
+    assert.match(reportText(report), /repeat with --seed=5/);
+  });
+
+  it('a port with two outcomes is in both rows', () => {
+    const report = reportOf('10', [
+      ['TCP', 10, 'answered', 'a'],
+      ['TCP', 10, 'timed out'],
+    ]);
+    const { results } = JSON.parse(reportJson(report));
+    assert.deepEqual(
+      results.map(({ outcome, probes, runs }: never) => [outcome, probes, runs]),
+      ['answered', 'timed out'].map((outcome) => [outcome, 1, [{ from: 10, to: 10, ports: 1 }]]),
+    );
+    assert.equal(isAllAnswered(report), false);
+  });
+
+  it('counts at most 50 different answers separately', () => {
+    const results = Array.from(
+      { length: 60 },
+      (_, index): Result => ['TCP', index + 1, 'answered', `a${index}`],
+    );
+    const {
+      results: [row],
+    } = JSON.parse(reportJson(reportOf('1-60', results)));
+    assert.equal(row.details.length, 51);
+    assert.deepEqual(row.details[0], { text: '(others)', probes: 10 });
+  });
+
+  it('JUnit has a testcase for each protocol and item of --ports; items with unanswered ports fail', () => {
+    const report = reportOf('10-12,80', [
+      ['TCP', 10, 'answered', 'a'],
+      ['TCP', 11, 'timed out'],
+      ['TCP', 12, 'rejected'],
+      ['TCP', 80, 'answered', 'a'],
+      ['UDP', 80, 'unexpected', '<x>'],
+      ['TCP', 12, 'unreachable', 'EHOSTUNREACH'],
+      ['TCP', 80, 'unreachable', 'ENETUNREACH'],
+    ]);
+    const document = parseXml(reportJunit(report));
+    assert.equal(document.name, 'testsuites');
+    assert.deepEqual([document.attributes.tests, document.attributes.failures], ['4', '3']);
+    const [suite] = document.children;
+    assert.equal(suite?.attributes.name, '10.96.0.10');
+    const cases = suite?.children.filter(({ name }) => name === 'testcase') ?? [];
+    assert.deepEqual(
+      cases.map(({ attributes, children: [failure] }) => [
+        attributes.classname,
+        attributes.name,
+        failure?.attributes.type,
+        failure?.text,
+      ]),
+      [
+        [
+          'portwide.probe.10.96.0.10.TCP',
+          '10-12',
+          'rejected, timed out, unreachable',
+          'rejected: 12\ntimed out: 11\nunreachable: 12',
+        ],
+        ['portwide.probe.10.96.0.10.TCP', '80', 'unreachable', 'unreachable: 80'],
+        ['portwide.probe.10.96.0.10.UDP', '10-12', undefined, undefined],
+        ['portwide.probe.10.96.0.10.UDP', '80', 'unexpected', 'unexpected: 80 (<x> 1)'],
+      ],
+    );
+  });
+
+  it('JUnit is well-formed XML whatever a server answers', () => {
+    fc.assert(
+      fc.property(fc.string({ unit: 'binary', maxLength: 40 }), (text) => {
+        const report = reportOf('7', [['TCP', 7, 'unexpected', text]]);
+        assert.equal(parseXml(reportJunit(report)).attributes.failures, '1');
+        assert.doesNotThrow(() => parseXml(`<a b="${escapeXml(text)}">${escapeXml(text)}</a>`));
+      }),
+    );
+    assert.throws(() => parseXml('<a><b></a></b>'));
+    assert.throws(() => parseXml('<a>\u0001</a>'));
+    assert.throws(() => parseXml('<a>& b</a>'));
+  });
+});

@@ -1,0 +1,348 @@
+/** Answers of the status API for tests of clients and of printing. */
+import type { KernelDiff, KernelObject } from '../../status/api/kernel.ts';
+import type { NodeStatus } from '../../status/api/node-status.ts';
+import type { PolicySummary } from '../../status/api/policies.ts';
+import type {
+  EndpointStatus,
+  RouteStatus,
+  ServiceDetail,
+  ServiceSummary,
+} from '../../status/api/services.ts';
+import type { FlowEntry } from '../../status/api/traffic.ts';
+
+/** The time of all answers. */
+export const NOW = '2026-03-01T12:00:00.000Z';
+
+export function service(fields: Partial<ServiceSummary> = {}): ServiceSummary {
+  return {
+    namespace: 'shop',
+    name: 'web',
+    type: 'ClusterIP',
+    state: 'served',
+    vips: ['10.96.0.11'],
+    portKind: 'ports',
+    ports: ['80/TCP'],
+    endpoints: { ready: 1, terminating: 0, notReady: 0, local: 0 },
+    affinitySeconds: 0,
+    internalTrafficPolicy: 'Cluster',
+    externalTrafficPolicy: 'Cluster',
+    created: '2026-03-01T11:00:00Z',
+    ...fields,
+  };
+}
+
+export const SERVICES: readonly ServiceSummary[] = [
+  service({
+    name: 'bad',
+    state: 'refused',
+    vips: [],
+    portKind: 'ranges',
+    ports: [],
+    endpoints: { ready: 0, terminating: 0, notReady: 0, local: 0 },
+    created: null,
+  }),
+  service({ type: 'LoadBalancer', vips: ['10.96.0.11', '203.0.113.1'], ports: ['80:30080/TCP'] }),
+  service({
+    namespace: 'voice',
+    name: 'sip',
+    portKind: 'all',
+    ports: ['all'],
+    vips: ['10.96.0.10', 'fd00:10:96::a'],
+    endpoints: { ready: 2, terminating: 1, notReady: 1, local: 1 },
+    affinitySeconds: 10_800,
+    created: '2026-02-01T12:00:00Z',
+  }),
+];
+
+const READY = { used: true, reason: 'ready' } as const;
+const NOT_IN_USE = { used: false, reason: 'traffic policy not in use' } as const;
+
+function endpoint(fields: Partial<EndpointStatus> = {}): EndpointStatus {
+  return {
+    service: 'shop/web',
+    portName: 'http',
+    family: 'IPv4',
+    address: '10.244.2.6',
+    port: 8080,
+    protocol: 'TCP',
+    ready: true,
+    serving: true,
+    terminating: false,
+    node: 'node2',
+    zone: 'zone-2',
+    local: false,
+    zoneHints: [],
+    nodeHints: [],
+    cluster: READY,
+    localPolicy: NOT_IN_USE,
+    ...fields,
+  };
+}
+
+export const ENDPOINTS: readonly EndpointStatus[] = [
+  endpoint({ localPolicy: { used: false, reason: 'on another node' } }),
+  endpoint({
+    service: 'voice/sip',
+    portName: '',
+    address: '10.244.1.5',
+    port: null,
+    protocol: null,
+    node: 'node',
+    zone: 'zone-1',
+    local: true,
+    zoneHints: ['zone-1'],
+  }),
+  endpoint({
+    service: 'voice/sip',
+    portName: '',
+    family: 'IPv6',
+    address: 'fd00:10:244:2::5',
+    port: null,
+    protocol: null,
+    ready: false,
+    terminating: true,
+    zone: null,
+    cluster: { used: false, reason: 'terminating, and another endpoint is ready' },
+  }),
+  endpoint({
+    service: 'voice/sip',
+    portName: '',
+    address: '10.244.2.7',
+    port: null,
+    protocol: null,
+    ready: false,
+    serving: false,
+    node: null,
+    cluster: { used: false, reason: 'not ready' },
+  }),
+];
+
+function route(fields: Partial<RouteStatus> = {}): RouteStatus {
+  return {
+    service: 'shop/web',
+    portName: 'http',
+    family: 'IPv4',
+    kind: 'cluster IP',
+    vip: '10.96.0.11',
+    ports: '80/TCP',
+    endpoints: ['10.244.2.6:8080'],
+    podAndNodeEndpoints: null,
+    masquerade: 'non-pods',
+    otherwise: null,
+    sourceRanges: null,
+    affinitySeconds: 0,
+    ...fields,
+  };
+}
+
+export const ROUTES: readonly RouteStatus[] = [
+  route(),
+  route({
+    kind: 'loadbalancer IP',
+    vip: '203.0.113.1',
+    endpoints: [],
+    podAndNodeEndpoints: ['10.244.2.6:8080'],
+    masquerade: 'node',
+    otherwise: 'drop',
+    sourceRanges: ['192.0.2.0/24'],
+  }),
+  route({ kind: 'node port', vip: null, ports: '30080/TCP', otherwise: 'drop' }),
+  route({
+    service: 'voice/sip',
+    vip: '10.96.0.10',
+    ports: 'all',
+    endpoints: ['10.244.1.1', '10.244.1.2', '10.244.1.3', '10.244.1.4', '10.244.1.5'],
+    otherwise: 'reject',
+    affinitySeconds: 10_800,
+  }),
+];
+
+function kernelObject(fields: Partial<KernelObject> = {}): KernelObject {
+  return {
+    family: 'IPv4',
+    type: 'element',
+    in: 'map cluster-ips',
+    desired: '10.96.0.11 . tcp . 80 : goto web',
+    actual: '10.96.0.11 . tcp . 80 : goto web',
+    state: 'ok',
+    service: 'shop/web',
+    ...fields,
+  };
+}
+
+export const MISSING = kernelObject({ actual: null, state: 'missing' });
+export const CHANGED = kernelObject({
+  type: 'chain',
+  in: 'table ip portwide',
+  desired: 'jump a\njump b',
+  actual: 'jump a\njump c',
+  state: 'changed',
+  service: null,
+});
+export const UNEXPECTED = kernelObject({ desired: null, state: 'unexpected', family: 'IPv6' });
+
+export function diff(items: readonly KernelObject[], stable = true): KernelDiff {
+  return { items, total: items.length, continue: null, compared: 120, omitted: 0, stable };
+}
+
+export const FLOW: FlowEntry = {
+  family: 'IPv4',
+  protocol: 'TCP',
+  source: '10.244.1.5',
+  sourcePort: 40_000,
+  destination: '10.96.0.11',
+  destinationPort: 80,
+  endpoint: '10.244.2.6',
+  endpointPort: 8080,
+  masqueraded: false,
+  state: 'ESTABLISHED',
+  packets: null,
+  bytes: null,
+  stale: false,
+};
+
+export const DETAIL: ServiceDetail = {
+  summary: service({ type: 'LoadBalancer', externalTrafficPolicy: 'Local' }),
+  objects: {
+    uid: '4f1c',
+    annotation: '80/TCP',
+    allPorts: null,
+    slices: [{ name: 'web-1', family: 'IPv4', endpoints: 1, ports: ['http 8080/TCP'] }],
+  },
+  endpoints: ENDPOINTS.slice(0, 1),
+  routes: ROUTES.slice(0, 2),
+  problems: [
+    {
+      reason: 'NoEndpoints',
+      message: 'spec.externalTrafficPolicy: Local, and no endpoint is on this node',
+      object: 'Service shop/web',
+      family: 'IPv4',
+    },
+  ],
+  kernel: [kernelObject(), MISSING],
+  kernelTotal: 3,
+  connections: {
+    total: 2,
+    entries: [FLOW],
+  },
+  healthCheck: { port: 30_500, localEndpoints: 0 },
+  events: [
+    { at: '2026-03-01T11:58:00.000Z', type: 'Warning', reason: 'Refused', message: 'a message' },
+  ],
+};
+
+const FAMILY = {
+  lastSync: '2026-03-01T11:59:57.000Z',
+  lastSyncSeconds: 0.012,
+  lastFullSync: '2026-03-01T11:00:00.000Z',
+  lastFullSyncSeconds: 1.25,
+  lastWritten: 4,
+  waitingSince: null,
+  failure: null,
+  lastDrift: null,
+  watchesChanges: true,
+} as const;
+
+export const HEALTHY: NodeStatus = {
+  version: '0.1.0',
+  nodeName: 'node',
+  zone: 'zone-1',
+  startedAt: '2026-02-28T12:00:00.000Z',
+  now: NOW,
+  mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
+  state: 'healthy',
+  problems: [],
+  waitingFor: [],
+  families: [
+    { family: 'IPv4', ...FAMILY },
+    { family: 'IPv6', ...FAMILY },
+  ],
+  source: {
+    kind: 'API server',
+    location: 'https://10.0.0.1:6443',
+    kinds: [{ kind: 'Service', synced: true, watching: true }],
+  },
+  kernel: {
+    release: '6.12.9',
+    features: [{ name: 'nft', value: '1.1.0', ok: true, note: '' }],
+  },
+  services: {
+    total: 3,
+    served: 2,
+    refused: 1,
+    allPorts: 1,
+    portRanges: 0,
+    pendingChanges: 0,
+    routes: 4,
+  },
+  refusals: [],
+  policy: null,
+};
+
+export const DEGRADED: NodeStatus = {
+  ...HEALTHY,
+  state: 'degraded',
+  problems: [
+    {
+      reason: 'SyncFailed',
+      message: 'rules cannot be written (3 attempts): EPERM',
+      object: null,
+      family: 'IPv4',
+    },
+    { reason: 'RefusedVip', message: 'used by shop/old', object: 'Service shop/bad', family: null },
+  ],
+  families: [
+    {
+      family: 'IPv4',
+      ...FAMILY,
+      waitingSince: '2026-03-01T11:59:30.000Z',
+      failure: { at: NOW, message: 'EPERM', count: 3 },
+      lastDrift: { at: '2026-03-01T11:50:00.000Z', change: 'table ip portwide deleted', count: 2 },
+    },
+  ],
+  source: {
+    ...HEALTHY.source,
+    kinds: [
+      { kind: 'Service', synced: true, watching: false },
+      { kind: 'Node', synced: false, watching: true },
+    ],
+  },
+  kernel: {
+    release: '6.12.9',
+    features: [{ name: 'ip_forward', value: '0', ok: false, note: 'set it to 1' }],
+  },
+  policy: { policies: 1, faulty: 0, isolatedPods: 2, lastSync: null, failure: null },
+};
+
+function policy(fields: Partial<PolicySummary> = {}): PolicySummary {
+  return {
+    kind: 'NetworkPolicy',
+    namespace: 'shop',
+    name: 'web',
+    tier: 'NetworkPolicy',
+    priority: 0,
+    ingressRules: 2,
+    egressRules: null,
+    localPods: 3,
+    state: 'ok',
+    faults: [],
+    ...fields,
+  };
+}
+
+export const POLICIES: readonly PolicySummary[] = [
+  policy({
+    kind: 'AdminNetworkPolicy',
+    namespace: '',
+    name: 'cluster',
+    tier: 'Admin',
+    priority: 7,
+  }),
+  policy(),
+  policy({
+    name: 'broken',
+    egressRules: 0,
+    state: 'faulty',
+    faults: [{ field: 'spec.egress[0].to', reason: 'unknown field' }],
+  }),
+];

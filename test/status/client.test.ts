@@ -1,0 +1,250 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { chmodSync, writeFileSync } from 'node:fs';
+import type { RequestListener } from 'node:http';
+import { createServer } from 'node:net';
+import { dirname } from 'node:path';
+import { execa } from 'execa';
+import type { Page } from '../../status/api/common.ts';
+import { type Query, StatusClient } from '../../status/client.ts';
+import {
+  AgentTimeoutError,
+  ApiError,
+  BadAnswerError,
+  NoAgentError,
+  SocketPermissionError,
+} from '../../status/client-errors.ts';
+import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
+import { readParameters } from '../../status/http/parameters.ts';
+import { fakeAgent, httpOnUnix, temporarySocket } from './unix-server.ts';
+
+const get = (socketPath: string, timeoutMs = 5000) =>
+  new StatusClient({ socketPath, timeoutMs }).get<{ a: number }>('/api/v1/status', ['a']);
+
+describe('status/client: without an agent', () => {
+  it('says that the socket does not exist, and what to do', async () => {
+    using socket = temporarySocket();
+    await assert.rejects(get(socket.path), (error: NoAgentError) => {
+      assert.ok(error instanceof NoAgentError);
+      assert.ok(error.text.includes(`${socket.path} does not exist`));
+      assert.match(error.text, /kubectl portwide/);
+      assert.match(error.text, /--status-socket=none/);
+      return true;
+    });
+  });
+
+  it('says that a path below a file does not exist', async () => {
+    using socket = temporarySocket();
+    writeFileSync(socket.path, '');
+    await assert.rejects(get(`${socket.path}/x`), NoAgentError);
+  });
+
+  it('says that nothing listens on the socket of a dead agent', async () => {
+    using socket = temporarySocket();
+    const script = `require('net').createServer().listen(process.argv[1], () => process.kill(process.pid, 'SIGKILL'))`;
+    await execa(process.execPath, ['-e', script, socket.path], { reject: false });
+    await assert.rejects(get(socket.path), /exists, but nothing listens on it/);
+  });
+
+  it('says that the socket is for root', async () => {
+    await using agent = await fakeAgent({ '/api/v1/status': () => ({ a: 1 }) });
+    chmodSync(dirname(agent.path), 0o700);
+    if (process.getuid?.() !== 0) {
+      chmodSync(agent.path, 0);
+      await assert.rejects(get(agent.path), SocketPermissionError);
+      return;
+    }
+    // Root may connect anyway; asks as another user.
+    process.seteuid?.(65_534);
+    try {
+      await assert.rejects(get(agent.path), SocketPermissionError);
+    } finally {
+      process.seteuid?.(0);
+    }
+  });
+});
+
+describe('status/client: answers', () => {
+  it('reads an object', async () => {
+    await using agent = await fakeAgent({ '/api/v1/status': () => ({ a: 1 }) });
+    assert.deepEqual(await get(agent.path), { a: 1 });
+  });
+
+  it('passes the message of an error on, with its parameter', async () => {
+    await using agent = await fakeAgent({
+      '/api/v1/status': ({ query }) => readParameters(query, PAGE_PARAMETERS),
+    });
+    const client = new StatusClient({ socketPath: agent.path });
+    await assert.rejects(client.get('/api/v1/status', [], { limit: 0 }), (error: ApiError) => {
+      assert.ok(error instanceof ApiError);
+      assert.deepEqual([error.code, error.parameter], [400, 'limit']);
+      assert.equal(error.text, 'parameter limit: must be a number from 1 to 1000, not "0"');
+      return true;
+    });
+    await assert.rejects(client.get('/api/v1/nothing', []), { code: 404 });
+  });
+
+  const bad: Readonly<Record<string, readonly [RequestListener, RegExp]>> = {
+    'is not JSON': [(_, response) => response.end('<html>\u001b'), /not JSON, begins with "<html>/],
+    'is no object': [(_, response) => response.end('1'), /not an object/],
+    'lacks a field': [(_, response) => response.end('{"b":1}'), /field "a" is missing/],
+    'ends early': [
+      (_, response) => {
+        response.writeHead(200, { 'content-length': 100 });
+        response.write('{"a"', () => response.destroy());
+      },
+      /unusable answer/,
+    ],
+    'is an error without a message': [
+      (_, response) => response.writeHead(502).end('{}'),
+      /HTTP status 502 without a message/,
+    ],
+  };
+  for (const [what, [onRequest, expected]] of Object.entries(bad)) {
+    it(`refuses an answer that ${what}, and names the socket`, async () => {
+      await using agent = await httpOnUnix(onRequest);
+      await assert.rejects(get(agent.path), (error: BadAnswerError) => {
+        assert.ok(error instanceof BadAnswerError, `${error}`);
+        assert.match(error.text, expected);
+        assert.ok(error.text.includes(agent.path));
+        assert.match(error.text, /^[\x20-\x7e]*$/);
+        return true;
+      });
+    });
+  }
+
+  it('refuses an answer that is not HTTP', async () => {
+    using socket = temporarySocket();
+    const server = createServer((connection) => connection.end('hello\n'));
+    server.listen(socket.path);
+    await once(server, 'listening');
+    await assert.rejects(get(socket.path), BadAnswerError);
+    server.close();
+  });
+
+  it('gives up when no byte comes, before and within an answer', async () => {
+    for (const onRequest of [
+      () => {},
+      (_, response) => response.writeHead(200).write('{'),
+    ] satisfies RequestListener[]) {
+      await using agent = await httpOnUnix(onRequest);
+      await assert.rejects(get(agent.path, 50), (error: Error) => {
+        assert.ok(error instanceof AgentTimeoutError, `${error}`);
+        assert.match(error.message, /within 0\.05 s/);
+        return true;
+      });
+    }
+  });
+});
+
+describe('status/client: lists', () => {
+  const agentWith = (itemsOf: (request: number) => readonly number[]) => {
+    let requests = 0;
+    return fakeAgent({
+      '/api/v1/services': ({ query }) => {
+        requests += 1;
+        const { limit, ...rest } = readParameters(query, PAGE_PARAMETERS);
+        assert.equal(limit, 1000);
+        return { ...pageOf(itemsOf(requests), { limit: 2, ...rest }), compared: requests };
+      },
+    });
+  };
+  const list = (socketPath: string, query: Query = {}) =>
+    new StatusClient({ socketPath }).list<Page<number> & { readonly compared: number }>(
+      '/api/v1/services',
+      query,
+    );
+
+  it('reads all pages', async () => {
+    await using agent = await agentWith(() => [1, 2, 3, 4, 5]);
+    assert.deepEqual(await list(agent.path), {
+      items: [1, 2, 3, 4, 5],
+      total: 5,
+      continue: null,
+      compared: 3,
+    });
+  });
+
+  it('reads again a list that changed between two pages', async () => {
+    await using agent = await agentWith((request) =>
+      request < 3 ? [0, 1, 2].slice(request - 1) : [1, 2, 3],
+    );
+    assert.deepEqual((await list(agent.path)).items, [1, 2, 3]);
+  });
+
+  it('ends, even if the list changes with every page', async () => {
+    await using agent = await agentWith((request) =>
+      Array.from({ length: 3 + (request % 2) }, (_, at) => at),
+    );
+    assert.ok((await list(agent.path)).items.length >= 3);
+  });
+
+  it('refuses a page that names itself as the next', async () => {
+    await using agent = await fakeAgent({
+      '/api/v1/services': () => ({ items: [], total: 0, continue: 'o1' }),
+    });
+    await assert.rejects(list(agent.path), /"continue" repeats/);
+  });
+
+  it('refuses items that are no list', async () => {
+    await using agent = await fakeAgent({
+      '/api/v1/services': () => ({ items: 1, total: 0, continue: null }),
+    });
+    await assert.rejects(list(agent.path), /"items" is not a list/);
+  });
+});
+
+describe('status/client: streams', () => {
+  const lines = async (onRequest: RequestListener) => {
+    await using agent = await httpOnUnix(onRequest);
+    const client = new StatusClient({ socketPath: agent.path, timeoutMs: 50 });
+    const read: unknown[] = [];
+    try {
+      for await (const line of client.lines('/api/v1/flows')) read.push(line);
+    } catch (error) {
+      return { read, error };
+    }
+    return { read, error: undefined };
+  };
+
+  it('reads lines however they are cut, also after a long silence', async () => {
+    const { read, error } = await lines((_, response) => {
+      response.write('{"a":1}\n{"a"');
+      setTimeout(() => response.end(':2}\n\n{"a":"\u00e9"}\n'), 200);
+    });
+    assert.deepEqual([read, error], [[{ a: 1 }, { a: 2 }, { a: '\u00e9' }], undefined]);
+  });
+
+  it('fails if the connection breaks, after the lines that came', async () => {
+    const { read, error } = await lines((_, response) =>
+      response.write('{"a":1}\n', () => response.destroy()),
+    );
+    assert.deepEqual(read, [{ a: 1 }]);
+    assert.ok(error instanceof BadAnswerError);
+  });
+
+  it('fails if the stream ends within a line, or a line is not JSON', async () => {
+    for (const text of ['{"a":1', 'x\n']) {
+      const { error } = await lines((_, response) => response.end(text));
+      assert.ok(error instanceof BadAnswerError);
+    }
+  });
+
+  it('closes the connection when the caller stops or aborts', async () => {
+    for (const how of ['stops', 'aborts'] as const) {
+      const closed = Promise.withResolvers<void>();
+      await using agent = await httpOnUnix((_, response) => {
+        response.on('close', closed.resolve);
+        response.write('{"a":1}\n');
+      });
+      const abort = new AbortController();
+      const client = new StatusClient({ socketPath: agent.path });
+      for await (const line of client.lines('/', {}, abort.signal)) {
+        assert.deepEqual(line, { a: 1 });
+        if (how === 'stops') break;
+        abort.abort();
+      }
+      await closed.promise;
+    }
+  });
+});

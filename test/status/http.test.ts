@@ -1,0 +1,221 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, request as httpRequest, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { File } from '../../status/http/file.ts';
+import { refuse } from '../../status/http/guard.ts';
+import { NotFound, resource, statusHandler } from '../../status/http/handler.ts';
+import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
+import {
+  BadParameter,
+  integer,
+  oneOf,
+  parsed,
+  readParameters,
+} from '../../status/http/parameters.ts';
+
+describe('http: parameters of a request', () => {
+  const parsers = {
+    limit: integer(1, 100),
+    sort: oneOf('name', 'age'),
+    even: parsed('an even number', (text) => (Number(text) % 2 === 0 ? Number(text) : undefined)),
+  };
+  const read = (query: string) => readParameters(new URLSearchParams(query), parsers);
+
+  it('parses known parameters; others are undefined', () => {
+    assert.deepEqual(read('limit=7&sort=age'), { limit: 7, sort: 'age' });
+    assert.equal(read('').limit, undefined);
+  });
+
+  for (const [query, parameter, message] of [
+    ['limit=0', 'limit', /must be a number from 1 to 100, not "0"/],
+    ['limit=101', 'limit', /from 1 to 100/],
+    ['limit=1e1', 'limit', /not "1e1"/],
+    ['limit=%00', 'limit', /not "\?"/],
+    ['sort=__proto__', 'sort', /one of name, age/],
+    ['even=3', 'even', /must be an even number, not "3"/],
+    ['limit=1&limit=2', 'limit', /more than once/],
+    ['toString=1', 'toString', /unknown; known parameters: limit, sort, even/],
+    ['__proto__=1', '__proto__', /unknown/],
+    [`sort=${'a'.repeat(1001)}`, 'sort', /longer than 1000/],
+  ] as const) {
+    it(`names the parameter: ${query.slice(0, 30)}`, () => {
+      assert.throws(
+        () => read(query),
+        (error) => {
+          assert.ok(error instanceof BadParameter);
+          assert.equal(error.parameter, parameter);
+          assert.match(error.message, message);
+          return true;
+        },
+      );
+    });
+  }
+
+  it('never throws anything but BadParameter', () => {
+    for (const query of ['=', '&&', 'limit', '%E0%A4%A', 'a=%FF', 'limit=９']) {
+      try {
+        read(query);
+      } catch (error) {
+        assert.ok(error instanceof BadParameter, query);
+      }
+    }
+  });
+});
+
+describe('http: pages of a list', () => {
+  it('returns every item once', () => {
+    const all = Array.from({ length: 25 }, (_, index) => index);
+    const seen: number[] = [];
+    let next: string | null = '';
+    while (next !== null) {
+      const query = new URLSearchParams(
+        next === '' ? { limit: '10' } : { limit: '10', continue: next },
+      );
+      const page = pageOf(all, readParameters(query, PAGE_PARAMETERS));
+      assert.equal(page.total, 25);
+      seen.push(...page.items);
+      next = page.continue;
+    }
+    assert.deepEqual(seen, all);
+  });
+
+  it('refuses a continue value that no page had', () => {
+    assert.throws(
+      () => readParameters(new URLSearchParams('continue=-1'), PAGE_PARAMETERS),
+      /parameter continue: must be field "continue"/,
+    );
+  });
+});
+
+describe('http: requests of web sites', () => {
+  const BIND = '127.0.0.1';
+  for (const [title, headers, code] of [
+    ['accepts localhost with a port', { host: 'localhost:10270' }, undefined],
+    ['accepts a loopback address', { host: '127.0.0.1:10270' }, undefined],
+    ['accepts an IPv6 loopback address', { host: '[::1]:10270' }, undefined],
+    ['accepts the page itself', { host: 'localhost:1', origin: 'http://localhost:1' }, undefined],
+    ['refuses a name that was rebound', { host: 'evil.example:10270' }, 421],
+    ['refuses a name that begins like an address', { host: '127.0.0.1.evil.example' }, 421],
+    ['refuses a request without Host', {}, 421],
+    ['refuses another origin', { host: 'localhost:1', origin: 'http://evil.example' }, 403],
+    ['refuses an opaque origin', { host: 'localhost:1', origin: 'null' }, 403],
+    ['refuses another port as origin', { host: 'localhost:1', origin: 'http://localhost:2' }, 403],
+    ['refuses images of other sites', { host: 'localhost:1', 'sec-fetch-site': 'cross-site' }, 403],
+    ['refuses sites of the same domain', { host: 'localhost', 'sec-fetch-site': 'same-site' }, 403],
+    ['accepts a typed address', { host: 'localhost', 'sec-fetch-site': 'none' }, undefined],
+  ] as const) {
+    it(title, () => assert.equal(refuse(headers, BIND)?.code, code));
+  }
+
+  it('accepts the address of --status-bind-address', () => {
+    assert.equal(refuse({ host: '192.0.2.1:10270' }, '192.0.2.1'), undefined);
+    assert.equal(refuse({ host: '192.0.2.2:10270' }, '192.0.2.1')?.code, 421);
+  });
+});
+
+describe('http: answers', () => {
+  let server: Server;
+  const errors: unknown[] = [];
+  const plain = { summary: '', response: undefined, parameters: {} };
+  let streamEnded = false;
+
+  before(async () => {
+    server = createServer(
+      statusHandler({
+        resources: {
+          '/api/v1/hello/{name}': resource({
+            ...plain,
+            handle: (_, { path: [name] }) => {
+              if (name === 'nobody') throw new NotFound('no such name');
+              if (name === 'bug') throw new TypeError('a bug');
+              return { name };
+            },
+          }),
+          '/api/v1/lines': resource({
+            ...plain,
+            handle: async function* (_, { signal }) {
+              try {
+                for (let line = 0; !signal.aborted; line++) {
+                  yield { line };
+                  await new Promise(setImmediate);
+                }
+              } finally {
+                streamEnded = true;
+              }
+            },
+          }),
+          '/page.css': resource({
+            ...plain,
+            handle: () => new File({ type: 'text/css', content: Buffer.from('a{}') }),
+          }),
+        },
+        bindHost: '127.0.0.1',
+        budget: { run: async (request) => request() },
+        onError: (error) => errors.push(error),
+      }),
+    );
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+  });
+  after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+
+  const url = (path: string) => `http://127.0.0.1:${(server.address() as AddressInfo).port}${path}`;
+  const get = async (path: string, options: RequestInit = {}) => {
+    const response = await fetch(url(path), options);
+    return { response, body: await response.text() };
+  };
+
+  it('is JSON, with headers that keep other sites out', async () => {
+    const { response, body } = await get('/api/v1/hello/a%2Fb');
+    assert.equal(response.status, 200);
+    assert.deepEqual(JSON.parse(body), { name: 'a/b' });
+    assert.equal(response.headers.get('access-control-allow-origin'), null);
+    assert.match(response.headers.get('content-security-policy') ?? '', /default-src 'none'/);
+    assert.equal(response.headers.get('x-content-type-options'), 'nosniff');
+  });
+
+  it('is a file with its type', async () => {
+    const { response, body } = await get('/page.css');
+    assert.equal(response.headers.get('content-type'), 'text/css');
+    assert.equal(body, 'a{}');
+  });
+
+  for (const [path, options, status, message] of [
+    ['/api/v1/hello/nobody', {}, 404, /no such name/],
+    ['/api/v1/hello/bug', {}, 500, /a bug/],
+    ['/api/v1/hello/%E0%A4%A', {}, 400, /parameter path: must be percent-encoded/],
+    ['/api/v1/hello/x?y=1', {}, 400, /parameter y: unknown; known parameters: none/],
+    ['/api/v2', {}, 404, /no such resource/],
+    ['/api/v1/hello/../hello', {}, 404, /no such resource/],
+    ['/api/v1/hello/x', { method: 'POST' }, 405, /read-only; use GET/],
+    ['/api/v1/hello/x', { method: 'DELETE' }, 405, /read-only/],
+  ] as const) {
+    it(`is an error: ${'method' in options ? options.method : 'GET'} ${path}`, async () => {
+      const { response, body } = await get(path, options);
+      assert.equal(response.status, status);
+      const { error } = JSON.parse(body);
+      assert.equal(error.code, status);
+      assert.match(error.message, message);
+    });
+  }
+
+  it('reports bugs, and only these', () => {
+    assert.deepEqual(errors.map(String), ['TypeError: a bug']);
+  });
+
+  it('ends a stream when the client is gone', async () => {
+    const client = httpRequest(url('/api/v1/lines'));
+    client.end();
+    const [response] = await once(client, 'response');
+    const [chunk] = await once(response, 'data');
+    assert.match(String(chunk), /^{"line":0}\n/);
+    client.destroy();
+    const deadline = Date.now() + 10_000;
+    while (!streamEnded && Date.now() < deadline) await new Promise(setImmediate);
+    assert.ok(streamEnded);
+  });
+});

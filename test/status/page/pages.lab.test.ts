@@ -1,0 +1,212 @@
+import assert from 'node:assert/strict';
+import type { Page } from 'playwright-core';
+import { waitFor } from '../../lab/wait.ts';
+import { accessibilityProblems, startBrowser, type TestBrowser } from './browser.ts';
+import {
+  type Answers,
+  type FakeAgent,
+  fakeAnswers,
+  fakeDetail,
+  fakeStatus,
+  fakeSummary,
+  startFakeAgent,
+} from './fake-agent.ts';
+
+const PAGES = [
+  ['#/node', 'Node node-a', ['no watch of Services', 'nft failed', 'Series of bytes']],
+  ['#/services', 'Services', ['default/media', '7, 1 terminating, 1 not ready']],
+  [
+    '#/services/default/media?step=choice',
+    'default/media',
+    [
+      ...['10.96.0.11', '1 of 7, at random', 'and 2 more', 'not ready', 'stale', 'an Event'],
+      ...['this node, 4 connections', '2.5 new a second'],
+    ],
+  ],
+  ['#/top?by=port', 'Traffic', ['5060/UDP', '121 KiB', 'nf_conntrack_acct']],
+  ['#/flows', 'Flows', ['NetworkPolicy default/deny', '10.96.0.11:5060', 'no UDP']],
+  [
+    '#/trace?from=node&to=default%2Fmedia&port=80',
+    'Trace',
+    ['the VIP is of default/media', 'denied', 'depends on the time'],
+  ],
+  ['#/policy', 'Network policies', ['default/deny', 'no rule', 'does not apply']],
+  ['#/changes', 'Changes', ['external change', 'flush ruleset', 'and 20 others']],
+] as const;
+
+const LOOKS = [
+  { colorScheme: 'light', viewport: { width: 1280, height: 900 } },
+  { colorScheme: 'dark', viewport: { width: 360, height: 740 } },
+] as const;
+
+describe('status page in Chromium', () => {
+  let browser: TestBrowser;
+  const opened: { page: Page; agent: FakeAgent }[] = [];
+
+  before(async () => {
+    browser = await startBrowser();
+  });
+  after(() => browser.close());
+  afterEach(async () => {
+    for (const { page, agent } of opened.splice(0)) {
+      await page.context().close();
+      agent.close();
+    }
+  });
+
+  /** Opens the page of an agent with these answers. */
+  const open = async (fragment: string, answers: Answers = {}, look = {}) => {
+    const agent = await startFakeAgent({ ...fakeAnswers(), ...answers });
+    const page = await browser.open(`${agent.url}${fragment}`, look);
+    opened.push({ page, agent });
+    return { page, agent };
+  };
+  const textOf = (page: Page) => page.locator('main').innerText();
+  const shows = (page: Page, text: string) =>
+    page.locator('main', { hasText: text }).waitFor({ state: 'visible' });
+
+  for (const [fragment, heading, texts] of PAGES) {
+    for (const look of LOOKS) {
+      it(`${fragment} shows what the API says, ${look.colorScheme}, ${look.viewport.width} pixels wide`, async () => {
+        const { page } = await open(fragment, {}, look);
+        await page.locator('h1', { hasText: heading }).waitFor();
+        for (const text of texts) await shows(page, text);
+        const width = await page.evaluate('document.documentElement.scrollWidth');
+        assert.ok(Number(width) <= look.viewport.width, `${width} pixels do not fit`);
+        assert.deepEqual(await accessibilityProblems(page), []);
+        assert.deepEqual(browser.faults, []);
+      });
+    }
+  }
+
+  it('has links only to pages whose resource the API lists', async () => {
+    const links = async (page: Page) => await page.locator('nav a').allInnerTexts();
+    const { page } = await open('#/node');
+    await page.locator('nav a', { hasText: 'Trace' }).waitFor();
+    assert.deepEqual(await links(page), [
+      ...['Node', 'Services', 'Traffic', 'Flows', 'Trace', 'Policies', 'Changes'],
+    ]);
+    const { page: other } = await open('#/node', {
+      '/api/v1': () => ({ paths: ['/api/v1/status'] }),
+    });
+    await other.locator('h1', { hasText: 'node-a' }).waitFor();
+    assert.deepEqual(await links(other), ['Node', 'Services', 'Changes']);
+  });
+
+  it('draws the path of a packet; a click on a step shows its objects in the kernel', async () => {
+    const { page } = await open('#/services/default/media');
+    const drawing = page.locator('svg[aria-label="Path of a packet to 10.96.0.11, ports all"]');
+    await drawing.waitFor();
+    assert.equal(await drawing.locator('a.step').count(), 5);
+    assert.equal(await drawing.locator('.endpoint').count(), 6);
+    const step = (title: string) => drawing.locator('a.step', { hasText: title });
+    const objects = page.locator('section[aria-label="Objects of the step"] tbody tr');
+    await step('cluster IP').click();
+    assert.match(await objects.innerText(), /service-ips\s+10\.96\.0\.11 : goto/);
+    await step('DNAT').focus();
+    await page.keyboard.press('Enter');
+    await page.locator('section h3', { hasText: 'DNAT' }).waitFor();
+    assert.match(await objects.innerText(), /endpoint-ips/);
+    await page.locator('.routes a', { hasText: 'loadbalancer IP 203.0.113.7' }).click();
+    await page.locator('a.step', { hasText: '192.0.2.0/24' }).click();
+    await page.locator('section h3', { hasText: 'Allowed sources' }).waitFor();
+    assert.match(await objects.innerText(), /missing.*allowed-ips/s);
+  });
+
+  it('draws where packets end without endpoint', async () => {
+    const { page } = await open('#/services/default/media?route=2');
+    const steps = page.locator('a.step');
+    await steps.first().waitFor();
+    assert.match((await steps.allTextContents()).join(' '), /no endpoint.*drop.*no answer/);
+    assert.equal(await page.locator('svg .endpoint').count(), 0);
+  });
+
+  it('draws which ports of a VIP are served, of other Services, and in use', async () => {
+    const { page } = await open('#/services/default/media');
+    const rect = async (kind: string) => {
+      const found = page.locator(`.ports svg .${kind}`);
+      await found.waitFor({ state: 'attached' });
+      return [Number(await found.getAttribute('x')), Number(await found.getAttribute('width'))];
+    };
+    assert.deepEqual(await rect('served'), [0, 1000]);
+    assert.deepEqual(await rect('other'), [(80 / 65_536) * 1000, 3]);
+    assert.deepEqual(await rect('used'), [(5060 / 65_536) * 1000, 3]);
+    await shows(page, '80/TCP default/web');
+    await shows(page, 'In use: 5060/UDP');
+  });
+
+  it('shows markup in names, annotations and messages as text', async () => {
+    const attack = '<img src=x onerror=alert(1)>';
+    const infect = (value: unknown): unknown => {
+      if (Array.isArray(value)) return value.map(infect);
+      if (value === null || typeof value !== 'object') return value;
+      return Object.fromEntries(
+        Object.entries(value).map(([key, each]) => [
+          key,
+          ['message', 'annotation', 'reason', 'name', 'actual', 'zone'].includes(key) &&
+          typeof each === 'string'
+            ? attack
+            : infect(each),
+        ]),
+      );
+    };
+    const answers: Answers = {
+      '/api/v1/status': () => infect(fakeStatus()) as object,
+      '/api/v1/services': () => ({
+        items: [infect(fakeSummary())],
+        total: 1,
+        continue: null,
+      }),
+      '/api/v1/services/{namespace}/{name}': () => infect(fakeDetail()) as object,
+    };
+    for (const fragment of ['#/node', '#/services', '#/services/default/media']) {
+      const { page } = await open(fragment, answers);
+      await shows(page, attack);
+      assert.equal(await page.locator('img').count(), 0);
+    }
+    assert.deepEqual(browser.faults, []);
+  });
+
+  it('asks only for what it shows', async () => {
+    const { page, agent } = await open('#/changes');
+    await shows(page, 'flush ruleset');
+    assert.ok(!agent.requests.some((path) => /api.*(services|series|top|flows|trace)/.test(path)));
+  });
+
+  it('says that the agent has another version than the page', async () => {
+    let version = '1.2.3';
+    const { page } = await open('#/node', { '/api/v1/status': () => fakeStatus({ version }) });
+    await page.locator('footer', { hasText: '1.2.3' }).waitFor();
+    version = '2.0.0';
+    await page.locator('.notice', { hasText: 'now has version 2.0.0' }).waitFor();
+  });
+
+  it('searches with the keyboard', async () => {
+    const { page, agent } = await open('#/services');
+    await page.locator('td', { hasText: 'default/media' }).waitFor();
+    await page.keyboard.press('/');
+    await page.keyboard.type('web & co');
+    const isAsked = () => agent.requests.some((path) => path.includes('search=web+%26+co'));
+    await waitFor('the page searched', isAsked);
+    assert.match(page.url(), /#\/services\?search=web/);
+  });
+
+  it('watches packets in the kernel when asked', async () => {
+    const { page } = await open('#/trace?from=node&to=default%2Fmedia');
+    await page.locator('button', { hasText: 'Watch packets' }).click();
+    await shows(page, 'the kernel chose another way');
+    await shows(page, 'ip daddr vmap @service-ips');
+  });
+
+  it('is at most 150 KB in all', async () => {
+    const { page } = await open('#/node');
+    await page.locator('canvas').first().waitFor();
+    const sizes = (await page.evaluate(
+      "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')].filter(({ name }) => !name.includes('/api/')).map(({ transferSize }) => transferSize)",
+    )) as number[];
+    assert.ok(sizes.length > 30);
+    const total = sizes.reduce((sum, size) => sum + size, 0);
+    assert.ok(total < 150_000, `${total} bytes`);
+    assert.match(await textOf(page), /Series of/);
+  });
+});

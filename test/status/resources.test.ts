@@ -1,0 +1,440 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import type { Service } from '../../api/objects.ts';
+import { NO_EVENTS } from '../../events/recorder.ts';
+import type { Comparison } from '../../proxier/compared-object.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import { openApiText } from '../../scripts/openapi.ts';
+import type { ChangeList } from '../../status/api/activity.ts';
+import type { ResourceList } from '../../status/api/common.ts';
+import type { NodeStatus } from '../../status/api/node-status.ts';
+import type { ServiceDetail, ServiceList } from '../../status/api/services.ts';
+import { RecentEvents } from '../../status/recent-events.ts';
+import { statusResources } from '../../status/resources.ts';
+import { SeriesRecorder } from '../../status/series.ts';
+import type { StatusSources } from '../../status/sources.ts';
+import { SyncActivity } from '../../status/sync-activity.ts';
+import { WatchActivity } from '../../status/watch-activity.ts';
+import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+import { validator } from './validator.ts';
+
+const NOW = Date.parse('2026-11-22T12:00:00Z');
+
+/** A table with a served, an empty, a refused and an ignored Service. */
+function filledTable(): RouteTable {
+  const table = new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
+  const add = (fields: Partial<Service>) => table.upsert(service(fields));
+  add({ name: 'web', ports: [servicePort({ nodePort: 30080 })], type: 'NodePort' });
+  table.upsert(
+    slice([
+      endpoint('10.244.0.1'),
+      endpoint('10.244.1.1', {
+        nodeName: 'node-b',
+        ready: false,
+        serving: true,
+        terminating: true,
+      }),
+      endpoint('10.244.1.2', { nodeName: 'node-b', ready: false, serving: false }),
+    ]),
+  );
+  add({ name: 'media', clusterIPs: ['10.96.0.11', 'fd00::11'], portsAnnotation: 'all' });
+  table.upsert(
+    slice([endpoint('10.244.0.5')], { name: 'media-1', serviceKey: 'default/media', ports: [] }),
+  );
+  add({ name: 'empty', clusterIPs: ['10.96.0.12'] });
+  add({ name: 'refused', clusterIPs: ['10.96.0.13'], portsAnnotation: 'all', type: 'NodePort' });
+  add({ name: 'other', clusterIPs: [], headless: true, namespace: 'kube-system' });
+  table.takeChanges();
+  return table;
+}
+
+function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
+  const sources: StatusSources = {
+    version: '1.2.3',
+    nodeName: 'node-a',
+    startedAt: NOW - 60_000,
+    mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
+    manifests: '/manifests',
+    families: ['IPv4', 'IPv6'],
+    missingInputs: () => [],
+    table,
+    kinds: ['Service', 'EndpointSlice', 'Node'],
+    backends: () => [],
+    nodeAddresses: () => ['192.0.2.1'],
+    syncs: new SyncActivity(() => NOW - 1000),
+    watches: new WatchActivity(() => NOW - 60_000),
+    events: new RecentEvents(() => NOW - 1000),
+    traffic: {
+      top: async () => ({
+        items: [],
+        total: 0,
+        continue: null,
+        sample: {
+          since: '2026-11-22T12:00:00.000Z',
+          sampledAt: '2026-11-22T12:00:00.000Z',
+          intervalSeconds: null,
+          countsBytes: true,
+          notes: [],
+        },
+      }),
+      flows: async function* () {},
+      lookup: async () => assert.fail('conntrack was read'),
+      connections: async () => ({ total: 0, entries: [] }),
+    },
+    kernelFeatures: async () => [],
+    kernelRelease: '6.12.0',
+    series: new SeriesRecorder(),
+    policy: undefined,
+    ...fields,
+  };
+  const resources = statusResources(sources, () => NOW);
+  const get = async <T>(path: string, query = '', parts: readonly string[] = []) =>
+    (await resources[path]?.answer(new URLSearchParams(query), {
+      path: parts,
+      signal: new AbortController().signal,
+    })) as T;
+  const service = (name: string) =>
+    get<ServiceDetail>('/api/v1/services/{namespace}/{name}', '', ['default', name]);
+  return { sources, resources, get, service };
+}
+
+const report = (family: 'IPv4' | 'IPv6', full = true) => ({
+  family,
+  full,
+  changed: true,
+  seconds: 0.01,
+  applySeconds: 0.01,
+  written: 3,
+  rulesWritten: undefined,
+  conntrackSeconds: undefined,
+  deletedFlows: 0,
+  conntrackError: undefined,
+  healthChanges: [],
+  localhostNodePorts: [],
+  triggerTimes: [],
+  services: new Set<string>(),
+});
+
+describe('resources: the status API', () => {
+  const validate = validator();
+  const { resources, get, service: detail } = statusOf(filledTable());
+
+  it('is described by status/openapi.json; run `npm run docs` after a change', () => {
+    const file = new URL('../../status/openapi.json', import.meta.url);
+    assert.equal(readFileSync(file, 'utf8'), openApiText());
+  });
+
+  for (const [path, { response }] of Object.entries(resources)) {
+    // Tested with packets: streams, and the trace, which needs an address.
+    const isOther = path.endsWith('/flows') || path.startsWith('/api/v1/trace');
+    if (response === undefined || path.includes('{') || isOther) continue;
+    it(`answers as described: ${path}`, async () => validate(response, await get(path)));
+  }
+
+  for (const name of ['web', 'media', 'empty', 'refused']) {
+    it(`describes Service ${name}`, async () => validate('ServiceDetail', await detail(name)));
+  }
+
+  it('refuses an unknown parameter of each resource', async () => {
+    for (const path of Object.keys(resources)) {
+      await assert.rejects(() => get(path, 'foo=1'), /parameter foo: unknown/, path);
+    }
+  });
+
+  it('lists Services with their state and endpoints', async () => {
+    const { items, total } = await get<ServiceList>('/api/v1/services');
+    assert.equal(total, 5);
+    assert.deepEqual(
+      items.map(({ name, state, ports, portKind }) => `${name} ${state} ${portKind} ${ports}`),
+      [
+        'empty noEndpoints ports 80/TCP',
+        'media served all all',
+        'refused refused all ',
+        'web served ports 80:30080/TCP',
+        'other ignored ports ',
+      ],
+    );
+    const web = items.find(({ name }) => name === 'web');
+    assert.deepEqual(web?.endpoints, { ready: 1, terminating: 1, notReady: 1, local: 1 });
+  });
+
+  for (const [query, names] of [
+    ['namespace=kube-system', ['other']],
+    ['state=refused', ['refused']],
+    ['ports=all&state=served', ['media']],
+    ['vip=fd00:0::11', ['media']],
+    ['service=default/web', ['web']],
+    ['sort=endpoints&limit=2', ['media', 'web']],
+    ['sort=problems&limit=2', ['refused', 'empty']],
+    ['sort=problems&order=descending&limit=1', ['other']],
+    ['order=descending&limit=2', ['other', 'web']],
+    ['offset=1&limit=2', ['media', 'refused']],
+    ['offset=1&limit=2&state=served', ['web']],
+    ['offset=9', []],
+    ['search=+MEDIA+', ['media']],
+    ['search=10.96.0.1', ['empty', 'media', 'web']],
+    ['search=30080', ['web']],
+  ] as const) {
+    it(`selects Services: ${query}`, async () => {
+      const { items } = await get<ServiceList>('/api/v1/services', query);
+      assert.deepEqual(
+        items.map(({ name }) => name),
+        names,
+      );
+    });
+  }
+
+  for (const [query, message] of [
+    ['namespace=a/b', /parameter namespace: must be a namespace/],
+    ['service=web', /parameter service: must be namespace\/name/],
+    ['vip=10.0.0.256', /parameter vip: must be an IP address/],
+    [`search=${'a'.repeat(101)}`, /parameter search: must be text of at most 100 characters/],
+    ['offset=-1', /parameter offset: must be a number from 0/],
+    ['sort=x', /parameter sort: must be one of name, problems/],
+  ] as const) {
+    it(`refuses ${query}`, async () => {
+      await assert.rejects(() => get('/api/v1/services', query), message);
+    });
+  }
+
+  it('lists the resources of this agent', async () => {
+    const { paths } = await get<ResourceList>('/api/v1');
+    assert.deepEqual(paths, Object.keys(resources));
+  });
+
+  it('lists changes of the kernel, the newest first, of all or of one Service', async () => {
+    const { sources, get } = statusOf(filledTable());
+    const observer = sources.syncs.observing(observerOf());
+    observer.queued('IPv4');
+    observer.synced({ ...report('IPv4'), services: new Set(['default/web']) });
+    observer.synced(report('IPv6'));
+    observer.driftDetected('IPv4', 'table deleted');
+    observer.syncFailed('IPv4', new Error('no memory'), { full: true, seconds: 1 });
+    const list = await get<ChangeList>('/api/v1/changes');
+    validate('ChangeList', list);
+    assert.deepEqual(
+      list.items.map(({ kind, family, message }) => `${kind} ${family} ${message}`.trim()),
+      ['failure IPv4 no memory', 'external IPv4 table deleted', 'sync IPv6', 'sync IPv4'],
+    );
+    const { items } = await get<ChangeList>('/api/v1/changes', 'service=default/web');
+    assert.deepEqual(
+      items.map(({ queuedSeconds }) => queuedSeconds),
+      [0],
+    );
+    assert.equal((await get<ChangeList>('/api/v1/changes', 'family=IPv6')).total, 1);
+  });
+
+  it('says why a Service does not answer', async () => {
+    const reasons = async (name: string) =>
+      (await detail(name)).problems.map(({ reason, message }) => `${reason}: ${message}`);
+    assert.deepEqual(await reasons('web'), []);
+    assert.match((await reasons('empty')).join(), /NoEndpoints: no endpoint: no EndpointSlice/);
+    assert.match((await reasons('refused')).join(), /RefusedNodePort: spec\.type/);
+  });
+
+  it('fails with 404 for a Service that does not exist', async () => {
+    await assert.rejects(detail('none'), /knows no Service "default\/none"/);
+  });
+});
+
+describe('resources: traffic of Services and endpoints', () => {
+  const validate = validator();
+  const rates = (connections: number) => ({
+    connections,
+    connectionsPerSecond: 0.5,
+    packetsPerSecond: null,
+    bytesPerSecond: null,
+  });
+  const { sources } = statusOf(filledTable());
+  const asked: string[] = [];
+  const { get } = statusOf(filledTable(), {
+    traffic: {
+      ...sources.traffic,
+      lookup: async () => ({
+        service: (name) => rates(asked.push(name)),
+        endpoint: (name, endpoint) => rates(asked.push(`${name} ${endpoint}`)),
+      }),
+    },
+  });
+  beforeEach(() => {
+    asked.length = 0;
+  });
+
+  it('is looked up only for the rows of the page', async () => {
+    const query = 'traffic=true&limit=2';
+    const { items } = await get<ServiceList>('/api/v1/services', query);
+    assert.deepEqual(
+      items.map(({ name, traffic }) => [`default/${name}`, traffic]),
+      asked.map((name, index) => [name, rates(index + 1)]),
+    );
+    assert.equal(asked.length, 2);
+    validate('ServiceList', await get('/api/v1/services', query));
+  });
+
+  it('names endpoints as the counters do', async () => {
+    const list = await get('/api/v1/endpoints', 'traffic=true');
+    assert.deepEqual(asked.slice(0, 2), [
+      'default/media 10.244.0.5',
+      'default/web 10.244.0.1:8080',
+    ]);
+    validate('EndpointList', list);
+  });
+
+  it('is not read without the parameter, which has one value', async () => {
+    const [item] = (await get<ServiceList>('/api/v1/services')).items;
+    assert.equal(item !== undefined && 'traffic' in item, false);
+    assert.deepEqual(asked, []);
+    await assert.rejects(get('/api/v1/services', 'traffic=false'), {
+      message: 'parameter traffic: must be one of true, not "false"',
+    });
+  });
+});
+
+describe('resources: state of the node', () => {
+  const table = filledTable();
+
+  it('is starting before the first sync of each family, then healthy or degraded', async () => {
+    const empty = new RouteTable({ nodeName: 'a', allPortsEnabled: true, onChange: () => {} });
+    const { sources, get } = statusOf(empty);
+    const state = async () => (await get<NodeStatus>('/api/v1/status')).state;
+    assert.equal(await state(), 'starting');
+    const observer = sources.syncs.observing(observerOf());
+    observer.synced(report('IPv4'));
+    assert.equal(await state(), 'starting');
+    observer.synced(report('IPv6'));
+    assert.equal(await state(), 'healthy');
+    observer.syncFailed('IPv6', new Error('nft failed'), { full: true, seconds: 1 });
+    assert.equal(await state(), 'degraded');
+  });
+
+  it('names a failing sync, a closed watch, a kernel feature and a refused Service', async () => {
+    const { sources, get } = statusOf(table, {
+      manifests: undefined,
+      kernelFeatures: async () => [{ name: 'ip_forward', value: '0', ok: false, note: 'set it' }],
+    });
+    const syncs = sources.syncs.observing(observerOf());
+    syncs.syncFailed('IPv4', new Error('nft failed: no memory'), { full: true, seconds: 1 });
+    syncs.syncFailed('IPv4', new Error('nft failed: no memory'), { full: true, seconds: 1 });
+    sources.watches
+      .observing({
+        request: () => {},
+        watchOpen: () => {},
+        upToDate: () => {},
+        notInstalled: () => {},
+        watchStalled: () => {},
+      })
+      .watchOpen('Service', false);
+    const { problems } = await get<NodeStatus>('/api/v1/status');
+    assert.deepEqual(
+      problems.map(({ reason, family, object }) => [reason, family ?? object]),
+      [
+        ['SyncFailed', 'IPv4'],
+        ['WatchDown', null],
+        ['Kernel', null],
+        ['RefusedNodePort', 'Service default/refused'],
+      ],
+    );
+    assert.match(problems[0]?.message ?? '', /\(2 attempts\): nft failed: no memory/);
+  });
+
+  it('forwards every call of the observers that it wraps', () => {
+    const calls: string[] = [];
+    const observer = new SyncActivity().observing(observerOf(calls));
+    observer.queued('IPv4');
+    observer.unchanged('IPv4', []);
+    observer.synced(report('IPv4'));
+    observer.syncFailed('IPv4', 'x', { full: true, seconds: 1 });
+    observer.driftDetected('IPv4', 'x');
+    assert.deepEqual(calls, ['queued', 'unchanged', 'synced', 'syncFailed', 'driftDetected']);
+  });
+
+  it('remembers a bounded number of syncs and Events', () => {
+    const syncs = new SyncActivity();
+    const observer = syncs.observing(observerOf());
+    const events = new RecentEvents();
+    const recorder = events.observing(NO_EVENTS);
+    const regarding = {
+      apiVersion: 'v1',
+      kind: 'Service',
+      namespace: 'a',
+      name: 'b',
+      uid: '',
+    } as const;
+    for (let index = 0; index < 1000; index++) {
+      observer.synced(report('IPv4', false));
+      recorder.warning(regarding, 'Refused', String(index));
+    }
+    assert.equal(syncs.changes.length, 500);
+    const recorded = events.of(regarding);
+    assert.equal(recorded.length, 500);
+    assert.equal(recorded[0]?.message, '999');
+  });
+});
+
+describe('resources: comparison with the kernel', () => {
+  const missing: Comparison = {
+    compared: 4,
+    objects: [
+      { type: 'element', in: 'map m', desired: 'a', actual: null, state: 'missing', service: null },
+    ],
+  };
+  const backend = (family: 'IPv4' | 'IPv6', compare: () => Promise<Comparison>) =>
+    ({ family, compare }) as unknown as ReturnType<StatusSources['backends']>[number];
+
+  it('lists differences of all families', async () => {
+    const { get } = statusOf(filledTable(), {
+      backends: () => [backend('IPv4', async () => missing), backend('IPv6', async () => missing)],
+    });
+    const diff = await get<{ items: unknown[]; compared: number; stable: boolean }>('/api/v1/diff');
+    assert.equal(diff.items.length, 2);
+    assert.equal(diff.compared, 8);
+    assert.equal(diff.stable, true);
+  });
+
+  it('compares again when a sync ended meanwhile, and says when a sync ended during every attempt', async () => {
+    const syncs = new SyncActivity();
+    const observer = syncs.observing(observerOf());
+    let compared = 0;
+    const busy = async () => {
+      compared += 1;
+      observer.synced(report('IPv4'));
+      return missing;
+    };
+    const { get } = statusOf(filledTable(), { syncs, backends: () => [backend('IPv4', busy)] });
+    const diff = await get<{ stable: boolean }>('/api/v1/diff');
+    assert.equal(diff.stable, false);
+    assert.equal(compared, 4);
+  });
+
+  it('describes the Service although the kernel cannot be read', async () => {
+    const failing = async () => {
+      throw new Error('EPERM');
+    };
+    const { service: detail } = statusOf(filledTable(), {
+      backends: () => [backend('IPv4', failing)],
+    });
+    const { problems } = await detail('web');
+    assert.deepEqual(
+      problems.map(({ reason }) => reason),
+      ['KernelUnreadable'],
+    );
+  });
+});
+
+/** An observer that records the names of the calls. */
+function observerOf(calls: string[] = []) {
+  const call = (name: string) => () => {
+    calls.push(name);
+  };
+  return {
+    refusals: call('refusals'),
+    nodeAddresses: call('nodeAddresses'),
+    queued: call('queued'),
+    unchanged: call('unchanged'),
+    synced: call('synced'),
+    syncFailed: call('syncFailed'),
+    driftDetected: call('driftDetected'),
+    checkFailed: call('checkFailed'),
+    checked: call('checked'),
+  };
+}

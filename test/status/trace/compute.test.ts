@@ -1,0 +1,322 @@
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { Protocol } from '../../../api/objects.ts';
+import type { Backend } from '../../../proxier/backend.ts';
+import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
+import { RouteTable } from '../../../proxier/route-table.ts';
+import type { ComputedTrace, TraceStep } from '../../../status/api/trace.ts';
+import { BadParameter, readParameters } from '../../../status/http/parameters.ts';
+import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.ts';
+import { computeAnswer, computePath, type TraceSources } from '../../../status/trace/resolve.ts';
+import type { LocalDetector } from '../../../traffic/options.ts';
+import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
+import { arbitraryChange, type ClusterChange } from '../../iptables/generated.ts';
+import { type Cluster, expectedOutcomes, outcomeText } from '../../traffic/expected-outcome.ts';
+import { validator } from '../validator.ts';
+
+const NODE = '192.0.2.7';
+const POD_CIDR = { IPv4: '10.244.0.0/16', IPv6: 'fd00:10:244::/64' } as const;
+
+interface Settings {
+  readonly nodeAddresses: readonly string[];
+  readonly masqueradeAll: boolean;
+  readonly detectsPods: boolean;
+  readonly fields?: Partial<BackendTraffic>;
+  readonly detector?: LocalDetector;
+}
+
+function sourcesOf(table: RouteTable, settings: Settings): TraceSources {
+  const { nodeAddresses, masqueradeAll, detectsPods, fields, detector } = settings;
+  const backends = (['IPv4', 'IPv6'] as const).map((family) => {
+    const cidr: LocalDetector = { kind: 'cidr', cidr: POD_CIDR[family] };
+    const localDetector = detectsPods ? (detector ?? cidr) : undefined;
+    return {
+      family,
+      traffic: (): BackendTraffic => ({
+        options: { family, masqueradeAll, localDetector, resetsTcp: false },
+        isNodePortAddress: (address) => nodeAddresses.includes(address),
+        rejectsOtherPorts: 'none',
+        serviceCidrs: [],
+        ...fields,
+      }),
+    } as Backend;
+  });
+  return {
+    table,
+    backends: () => backends,
+    nodeAddresses: () => nodeAddresses,
+    policy: undefined,
+    nodeName: 'node-a',
+  };
+}
+
+const newTable = () =>
+  new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
+
+/** The result as in `outcomeText`, without the acceptance in FORWARD. */
+function outcomesOf({ verdict, endpoints }: ComputedTrace): string[] {
+  if (verdict === 'dropped') return ['DROP'];
+  if (verdict === 'rejected') return ['REJECT'];
+  if (verdict === 'untouched') return ['untouched'];
+  return endpoints.map(({ address, port, masqueraded }) =>
+    outcomeText({ translated: { address, port }, masqueraded }),
+  );
+}
+
+const transport = {
+  protocol: fc.constantFrom<Protocol>('TCP', 'TCP', 'UDP', 'SCTP'),
+  port: fc.constantFrom(53, 80, 80, 85, 8080, 5060, 30_001, 30_002, 32_000, 7),
+};
+const packets = fc.oneof(
+  fc.record({
+    source: fc.constantFrom(
+      ...['10.244.0.1', '10.244.0.2', '10.244.0.9', NODE, '203.0.113.1'],
+      ...['192.0.2.50', '198.51.100.9', '8.8.8.8'],
+    ),
+    destination: fc.constantFrom(
+      ...['10.96.0.1', '10.96.0.2', '10.96.0.3', '10.96.0.4'],
+      ...['203.0.113.1', '203.0.113.17', NODE, '10.244.0.3'],
+    ),
+    ...transport,
+  }),
+  fc.record({
+    source: fc.constantFrom('fd00:10:244::1', '2001:db8::50', '2001:db9::1'),
+    destination: fc.constantFrom('fd00:10:96::1', 'fd00:10:96::2', '2001:db8:113::1'),
+    ...transport,
+  }),
+);
+
+function apply(table: RouteTable, change: ClusterChange): readonly string[] | undefined {
+  if ('upsert' in change) table.upsert(change.upsert);
+  else if ('remove' in change) table.remove(change.remove.kind, change.remove.key);
+  else {
+    table.setNodeAddresses(new Set(change.nodeAddresses));
+    return change.nodeAddresses;
+  }
+  return undefined;
+}
+
+describe('compute: the path of a connection', () => {
+  it('is what the contract says, for any Routes and clients', async () => {
+    let translated = 0;
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(arbitraryChange, { minLength: 12, maxLength: 24 }),
+        fc.array(packets, { minLength: 20, maxLength: 60 }),
+        fc.boolean(),
+        fc.boolean(),
+        async (changes, sent, masqueradeAll, detectsPods) => {
+          const table = newTable();
+          let nodeAddresses: readonly string[] = [NODE];
+          table.setNodeAddresses(new Set(nodeAddresses));
+          for (const change of changes) nodeAddresses = apply(table, change) ?? nodeAddresses;
+          table.takeChanges();
+          const sources = sourcesOf(table, { nodeAddresses, masqueradeAll, detectsPods });
+          const cluster: Cluster = {
+            routes: [...table.routes()],
+            nodeAddresses,
+            local: new Set(nodeAddresses),
+            nodePortAddresses: new Set(nodeAddresses),
+            masqueradeAll,
+            knowsPods: detectsPods,
+            isPod: ({ source }) =>
+              detectsPods && (source.startsWith('10.244.') || source.startsWith('fd00:10:244')),
+          };
+          for (const { source, destination, protocol, port } of sent) {
+            const family = source.includes(':') ? 'IPv6' : 'IPv4';
+            const routes = cluster.routes.filter((route) => route.family === family);
+            const computed = await computePath(
+              { family, source: { kind: 'address', address: source }, destination, protocol, port },
+              sources,
+            );
+            const expected = expectedOutcomes(
+              { ...cluster, routes },
+              {
+                source,
+                destination,
+                protocol: protocol.toLowerCase() as 'tcp',
+                port,
+                inInterface: nodeAddresses.includes(source) ? undefined : 'eth0',
+              },
+            );
+            const plain = [...expected.outcomes].map((text) =>
+              text.replace(/, accepted$/, '').replace(/^REJECT .*/, 'REJECT'),
+            );
+            assert.deepEqual(
+              outcomesOf(computed).sort(),
+              plain.sort(),
+              JSON.stringify({ source, destination, protocol, port, steps: computed.steps }),
+            );
+            const sticky = computed.steps.some(({ step }) => step === 'affinity');
+            assert.equal(sticky, expected.sticky && computed.verdict === 'translated');
+            if (computed.verdict === 'translated') translated += 1;
+          }
+        },
+      ),
+      { numRuns: 1000, seed: 16 },
+    );
+    assert.ok(translated > 300, `only ${translated} packets were translated`);
+  });
+});
+
+/** A Service with a local, a remote and an unready endpoint. */
+function webTable(fields: Parameters<typeof service>[0] = {}): RouteTable {
+  const table = newTable();
+  table.upsert(service({ ports: [servicePort({ nodePort: 30_080 })], ...fields }));
+  table.upsert(
+    slice([
+      endpoint('10.244.0.1'),
+      endpoint('10.244.1.1', { nodeName: 'node-b' }),
+      endpoint('10.244.1.2', { nodeName: 'node-b', ready: false, serving: false }),
+    ]),
+  );
+  table.takeChanges();
+  return table;
+}
+
+const SETTINGS: Settings = { nodeAddresses: [NODE], masqueradeAll: false, detectsPods: true };
+
+const validate = validator();
+
+async function pathTo(query: string, table = webTable(), settings: Partial<Settings> = {}) {
+  const sources = sourcesOf(table, { ...SETTINGS, ...settings });
+  const given = readParameters(new URLSearchParams(query), TRACE_PARAMETERS);
+  const answer = await computeAnswer(traceRequest(given), sources);
+  validate('TraceAnswer', answer);
+  const [path] = answer.paths;
+  assert.ok(path);
+  const step = (name: TraceStep['step']) => path.steps.find((each) => each.step === name);
+  return { ...path, step };
+}
+
+describe('steps of a computed path', () => {
+  it('name Service, endpoints with reasons, translation and masquerade', async () => {
+    const { steps, step } = await pathTo('from=192.0.2.50&to=10.96.0.10&port=80');
+    assert.deepEqual(
+      steps.map(({ title, decision, object }) => [title, decision, object]),
+      [
+        ['Source', '192.0.2.50 is not a pod: it counts as a client outside', null],
+        [
+          'Service',
+          '10.96.0.10 port 80/TCP is cluster IP (port 80/TCP) of Service default/web',
+          'Service default/web',
+        ],
+        [
+          'Endpoints',
+          '2 of 3 endpoints for all clients (spec.internalTrafficPolicy: Cluster)',
+          'Service default/web',
+        ],
+        [
+          'Translation',
+          'the destination becomes one of 2 endpoints at random (DNAT)',
+          'Service default/web',
+        ],
+        [
+          'Masquerade',
+          'the endpoint sees an address of this node instead of 192.0.2.50',
+          'Service default/web',
+        ],
+        ['Result', 'the packet reaches one of 2 endpoints', 'Service default/web'],
+      ],
+    );
+    assert.deepEqual(step('endpoints')?.detail, [
+      '10.244.0.1:8080 on node-a: used, ready',
+      '10.244.1.1:8080 on node-b: used, ready',
+      '10.244.1.2:8080 on node-b: not used, not ready',
+    ]);
+  });
+
+  it('traffic policy Local: clients outside get endpoints of this node, and keep their address', async () => {
+    const table = webTable({ type: 'NodePort', externalTrafficPolicy: 'Local' });
+    const outside = await pathTo(`from=192.0.2.50&to=${NODE}&port=30080`, table);
+    assert.deepEqual(outside.endpoints, [
+      { address: '10.244.0.1', port: 8080, local: true, masqueraded: false, policy: null },
+    ]);
+    assert.match(outside.step('endpoints')?.detail[1] ?? '', /not used, on another node$/);
+    const own = await pathTo(`from=node&to=${NODE}&port=30080`, table);
+    assert.deepEqual(
+      own.endpoints.map(({ address, masqueraded }) => [address, masqueraded]),
+      [
+        ['10.244.0.1', true],
+        ['10.244.1.1', true],
+      ],
+    );
+  });
+
+  it('a source outside the ranges is dropped; an unknown source makes the result uncertain', async () => {
+    const table = webTable({
+      type: 'LoadBalancer',
+      loadBalancerIngress: [{ ip: '203.0.113.1', ipMode: 'VIP' }],
+      loadBalancerSourceRanges: ['198.51.100.0/24'],
+    });
+    const denied = await pathTo('from=192.0.2.50&to=203.0.113.1&port=80', table);
+    assert.equal(denied.verdict, 'dropped');
+    assert.equal(
+      denied.step('sourceRanges')?.decision,
+      '192.0.2.50 is not in spec.loadBalancerSourceRanges: the packet is dropped',
+    );
+    const unknown = await pathTo('from=external&to=203.0.113.1&port=80', table);
+    assert.equal(unknown.verdict, 'translated');
+    assert.deepEqual(unknown.uncertain, [
+      'the packet is dropped unless its source is in 198.51.100.0/24',
+    ]);
+  });
+
+  it('a Service as destination: its cluster IP, and its only port', async () => {
+    const path = await pathTo('from=10.244.0.9&to=default/web');
+    assert.deepEqual([path.destination, path.verdict], ['10.96.0.10', 'translated']);
+    assert.match(path.step('source')?.decision ?? '', /is detected as a pod/);
+  });
+
+  it('names Services that ask for the address and are refused, and other ports of a VIP', async () => {
+    const table = webTable();
+    table.upsert(service({ name: 'late', creationTimestamp: '2026-02-01T00:00:00Z' }));
+    table.takeChanges();
+    const path = await pathTo('from=external&to=10.96.0.10&port=81', table);
+    assert.equal(path.verdict, 'untouched');
+    assert.match(
+      path.step('service')?.decision ?? '',
+      /only other ports of 10.96.0.10: the packet is not/,
+    );
+    assert.deepEqual(path.step('service')?.detail, [
+      'Service default/web serves 80/TCP',
+      'Service default/late: spec.clusterIPs: 10.96.0.10: port 80/TCP is already served for the older Service default/web',
+    ]);
+    const rejecting = { fields: { rejectsOtherPorts: 'cluster IPs' as const } };
+    assert.equal(
+      (await pathTo('from=external&to=10.96.0.10&port=81', table, rejecting)).verdict,
+      'rejected',
+    );
+  });
+
+  it('with detection by interface, an address of a local endpoint is a pod', async () => {
+    const settings = { detector: { kind: 'interface' as const, name: 'cali+' } };
+    const pod = await pathTo('from=10.244.0.1&to=10.96.0.10&port=80', webTable(), settings);
+    assert.deepEqual(
+      pod.endpoints.map(({ masqueraded }) => masqueraded),
+      [true, false],
+      'only the hairpin connection is masqueraded',
+    );
+    const other = await pathTo('from=10.9.9.9&to=10.96.0.10&port=80', webTable(), settings);
+    assert.match(other.uncertain.join(), /no known pod of this node has 10.9.9.9/);
+  });
+
+  it('refuses parameters that it cannot use', async () => {
+    for (const [query, parameter] of [
+      ['to=10.96.0.10&port=80', 'from'],
+      ['from=node&port=80', 'to'],
+      ['from=node&to=10.96.0.10', 'port'],
+      ['from=node&to=10.96.0.10&port=70000', 'port'],
+      ['from=somewhere&to=10.96.0.10&port=80', 'from'],
+      ['from=default/pod&to=10.96.0.10&port=80', 'from'],
+      ['from=fd00::1&to=10.96.0.10&port=80', 'to'],
+      ['from=node&to=10.96.0.10&port=80&protocol=icmp', 'protocol'],
+    ] as const) {
+      await assert.rejects(
+        async () => pathTo(query),
+        (error) => error instanceof BadParameter && error.parameter === parameter,
+        query,
+      );
+    }
+  });
+});

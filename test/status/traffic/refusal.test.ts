@@ -1,0 +1,161 @@
+import assert from 'node:assert/strict';
+import type { Route } from '../../../services/route.ts';
+import { readPacketHeader } from '../../../status/traffic/packet.ts';
+import { explainRefusal, mayRefuse, type RefusalRules } from '../../../status/traffic/refusal.ts';
+import { ServiceIndex } from '../../../status/traffic/service-index.ts';
+import { route } from '../../fixtures.ts';
+
+const VIP = '10.96.0.10';
+const LB = '203.0.113.5';
+const NODE = '192.0.2.10';
+
+function explain(
+  routes: readonly Route[],
+  packet: { source?: string; destination?: string; port?: number; protocol?: number },
+  rules: Partial<RefusalRules> = {},
+): string | undefined {
+  const index = new ServiceIndex();
+  for (const each of routes) index.replaceRoute(undefined, each);
+  const { source = '198.51.100.1', destination = VIP, port = 80, protocol = 6 } = packet;
+  const refusal = explainRefusal(
+    {
+      family: 'IPv4',
+      protocol,
+      source,
+      destination,
+      sourcePort: 40_000,
+      destinationPort: port,
+    },
+    {
+      index,
+      isNodeAddress: (address) => address === NODE,
+      nodeAddresses: [NODE],
+      rejectsUnservedPorts: true,
+      mayBeTranslated: false,
+      ...rules,
+    },
+  );
+  return refusal && `${refusal.event} ${refusal.service}: ${refusal.reason}`;
+}
+
+describe('explainRefusal: why an untranslated packet is rejected or dropped', () => {
+  const POD = '10.244.1.11';
+
+  it('rejects without endpoints, and drops if endpoints are only on other nodes', () => {
+    assert.equal(explain([route()], {}), 'rejected default/web: no endpoint');
+    assert.equal(
+      explain([route({ internalLocal: true, hasEndpointsAnywhere: true })], {}),
+      'dropped default/web: no endpoint on this node, and the traffic policy is Local',
+    );
+  });
+
+  it('explains nothing where endpoints exist, for other addresses, and for ICMP', () => {
+    assert.equal(explain([route({}, [POD])], {}), undefined);
+    assert.equal(explain([route()], { destination: '10.96.0.99' }), undefined);
+    assert.equal(explain([route()], { protocol: 1 }), undefined);
+  });
+
+  it('rejects a port of a cluster IP that no Service port has, only where the mode does', () => {
+    assert.equal(
+      explain([route({}, [POD])], { port: 81 }),
+      'rejected default/web: no Service port 81/TCP',
+    );
+    const rules = { rejectsUnservedPorts: false };
+    assert.equal(explain([route({}, [POD])], { port: 81 }, rules), undefined);
+  });
+
+  it('drops sources outside loadBalancerSourceRanges, and no others', () => {
+    const restricted = route({ loadBalancerIPs: [LB], sourceRanges: ['192.0.2.0/25'] }, [POD]);
+    assert.equal(
+      explain([restricted], { destination: LB }),
+      'dropped default/web: source 198.51.100.1 is not in loadBalancerSourceRanges',
+    );
+    const allowed = { destination: LB, source: '192.0.2.1' };
+    assert.equal(explain([restricted], allowed), undefined);
+    // The node holds the VIP, and an address of the node is allowed.
+    assert.equal(explain([restricted], { destination: LB, source: LB }), undefined);
+    assert.equal(explain([restricted], {}), undefined);
+  });
+
+  it('explains node ports on node addresses only', () => {
+    const nodePort = route({ nodePort: 30_080 });
+    const packet = { destination: NODE, port: 30_080 };
+    assert.equal(explain([nodePort], packet), 'rejected default/web: no endpoint');
+    assert.equal(explain([nodePort], { ...packet, destination: '192.0.2.11' }), undefined);
+  });
+
+  it('rejects what all ports did not translate, but not where translation comes later', () => {
+    const all = route({ match: { kind: 'all' } }, [POD]);
+    assert.equal(explain([all], {}), 'rejected default/web: not translated');
+    assert.equal(explain([all], { port: 0 }), 'dropped default/web: port 0');
+    assert.equal(explain([all], {}, { mayBeTranslated: true }), undefined);
+  });
+
+  it('lets the health check node port of an all-ports VIP pass', () => {
+    const all = route({
+      match: { kind: 'all' },
+      loadBalancerIPs: [LB],
+      healthCheckNodePort: 32_000,
+    });
+    assert.equal(explain([all], { destination: LB, port: 32_000 }), undefined);
+    assert.notEqual(explain([all], { destination: LB, port: 32_001 }), undefined);
+  });
+
+  it('selects the Routes whose packets must be logged in mode ipvs', () => {
+    const later = { mayBeTranslated: true };
+    assert.equal(mayRefuse(route({}, [POD]), later), false);
+    assert.equal(mayRefuse(route({ externalLocal: true }, [POD]), later), true);
+    assert.equal(mayRefuse(route({ sourceRanges: ['192.0.2.0/24'] }, [POD]), later), true);
+    assert.equal(mayRefuse(route(), later), true);
+    assert.equal(mayRefuse(route({}, [POD]), { mayBeTranslated: false }), true);
+  });
+});
+
+describe('readPacketHeader: addresses and ports of a logged packet', () => {
+  const ipv4 = (protocol: number, fragment: number, options: number, rest: string) => {
+    const header = Buffer.from('4500003c000000004000000000000000' + '00000000', 'hex');
+    header.writeUInt8(0x45 + options);
+    header.writeUInt16BE(fragment, 6);
+    header.writeUInt8(protocol, 9);
+    Buffer.from([192, 0, 2, 1, 10, 96, 0, 10]).copy(header, 12);
+    return Buffer.concat([header, Buffer.alloc(options * 4), Buffer.from(rest, 'hex')]);
+  };
+  const ports = (bytes: Buffer) => {
+    const header = readPacketHeader(bytes);
+    return header && [header.source, header.destination, header.sourcePort, header.destinationPort];
+  };
+
+  it('reads IPv4, with options, fragments and protocols without ports', () => {
+    const addresses = ['192.0.2.1', '10.96.0.10'];
+    assert.deepEqual(ports(ipv4(6, 0, 0, '9c400050')), [...addresses, 40_000, 80]);
+    assert.deepEqual(ports(ipv4(17, 0, 2, '9c400050')), [...addresses, 40_000, 80]);
+    assert.deepEqual(ports(ipv4(6, 5, 0, '9c400050')), [...addresses, 0, 0]);
+    assert.deepEqual(ports(ipv4(1, 0, 0, '08000050')), [...addresses, 0, 0]);
+    assert.deepEqual(ports(ipv4(6, 0, 0, '9c')), [...addresses, 0, 0]);
+  });
+
+  it('reads IPv6, with extension headers and fragments', () => {
+    const ipv6 = (next: number, rest: string) => {
+      const header = Buffer.alloc(40);
+      header.writeUInt8(0x60);
+      header.writeUInt8(next, 6);
+      header.writeUInt16BE(0xfd00, 8);
+      header.writeUInt8(1, 23);
+      header.writeUInt16BE(0xfd00, 24);
+      header.writeUInt8(2, 39);
+      return Buffer.concat([header, Buffer.from(rest, 'hex')]);
+    };
+    const addresses = ['fd00::1', 'fd00::2'];
+    assert.deepEqual(ports(ipv6(6, '9c40005000000000')), [...addresses, 40_000, 80]);
+    assert.deepEqual(ports(ipv6(0, '1100000000000000' + '9c400050')), [...addresses, 40_000, 80]);
+    assert.deepEqual(ports(ipv6(44, '0600000000000000' + '9c400050')), [...addresses, 40_000, 80]);
+    assert.deepEqual(ports(ipv6(44, '0600010000000000' + '9c400050')), [...addresses, 0, 0]);
+  });
+
+  it('returns nothing for other bytes', () => {
+    assert.equal(readPacketHeader(Buffer.alloc(0)), undefined);
+    assert.equal(readPacketHeader(Buffer.alloc(60)), undefined);
+    assert.equal(readPacketHeader(Buffer.from([0x45, 0, 0])), undefined);
+    assert.equal(readPacketHeader(Buffer.from([0x60, 0, 0])), undefined);
+  });
+});

@@ -1,0 +1,365 @@
+import assert from 'node:assert/strict';
+import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
+import type { ConntrackEventKind } from '../../../netlink/conntrack/events.ts';
+import type { RouteListener } from '../../../proxier/route-table.ts';
+import type { FlowLine } from '../../../status/api/traffic.ts';
+import { FlowQueue } from '../../../status/traffic/flow-queue.ts';
+import { FlowFeed, type FlowSources } from '../../../status/traffic/flows.ts';
+import { LiveIndex } from '../../../status/traffic/live-index.ts';
+import { TrafficSampler } from '../../../status/traffic/sampler.ts';
+import { route } from '../../fixtures.ts';
+import { FakeTimers } from '../../sync/fake-timers.ts';
+
+const VIP = '10.96.0.10';
+const NO_FILTER = {
+  service: undefined,
+  ip: undefined,
+  port: undefined,
+  protocol: undefined,
+  event: undefined,
+};
+
+function entry(fields: Partial<DetailedEntry> = {}): DetailedEntry {
+  return {
+    family: 'IPv4',
+    protocol: 6,
+    origSrc: '198.51.100.1',
+    origDst: VIP,
+    origSrcPort: 40_000,
+    origDstPort: 80,
+    replySrc: '10.244.1.11',
+    replyDst: '198.51.100.1',
+    replySrcPort: 8080,
+    replyDstPort: 40_000,
+    id: 1,
+    zone: 0,
+    status: 0,
+    details: { counters: { packets: 2, bytes: 200 }, tcpState: undefined, startedAt: undefined },
+    ...fields,
+  };
+}
+
+class FakeRoutes {
+  readonly listeners = new Set<RouteListener>();
+  list = [route({}, ['10.244.1.11'])];
+  routes = () => this.list;
+  watch = (listener: RouteListener) => {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  };
+}
+
+/** Lets pending promises run. */
+const turns = async () => {
+  for (let count = 0; count < 10; count++) await new Promise(setImmediate);
+};
+
+describe('LiveIndex: the index while a client looks', () => {
+  it('is built on first use, follows changes, and is dropped after a minute without use', async () => {
+    const timers = new FakeTimers();
+    const routes = new FakeRoutes();
+    const live = new LiveIndex(routes, timers);
+    assert.equal(routes.listeners.size, 0);
+    const [index, same] = await Promise.all([live.acquire(), live.acquire()]);
+    assert.equal(index, same);
+    const destination = { protocol: 'TCP', address: VIP, port: 80 } as const;
+    assert.equal(index.findByVip(destination), routes.list[0]);
+    for (const listener of routes.listeners) listener(routes.list[0], undefined);
+    assert.equal(index.findByVip(destination), undefined);
+    live.release();
+    timers.advance(600_000);
+    assert.equal(live.isBuilt, true);
+    live.release();
+    timers.advance(50_000);
+    assert.equal(live.isBuilt, true);
+    timers.advance(20_000);
+    assert.equal(live.isBuilt, false);
+    assert.equal(routes.listeners.size, 0);
+    assert.equal(timers.pending, 0);
+  });
+
+  it('prefers a change that arrives during the build', async () => {
+    const routes = new FakeRoutes();
+    // More steps than one time slice reads the clock for.
+    const many = Array.from({ length: 50_000 }, (_, index) =>
+      route({ id: `r${index}`, clusterIP: `10.97.${index >> 8}.${index & 255}` }),
+    );
+    routes.list = many;
+    const building = new LiveIndex(routes, new FakeTimers()).acquire();
+    const last = many.at(-1);
+    for (const listener of routes.listeners) listener(last, undefined);
+    const index = await building;
+    const address = last?.clusterIP ?? '';
+    assert.equal(index.findByVip({ protocol: 'TCP', address, port: 80 }), undefined);
+    assert.equal([...index.vips].length, many.length - 1);
+  });
+});
+
+describe('TrafficSampler: samples while a client looks', () => {
+  function sampled() {
+    const timers = new FakeTimers();
+    const routes = new FakeRoutes();
+    const state = { dumps: 0, open: 0, entries: [entry()] };
+    const errors: unknown[] = [];
+    const index = new LiveIndex(routes, timers);
+    const sampler = new TrafficSampler({
+      index,
+      conntrack: {
+        openEnds() {
+          state.open += 1;
+          return {
+            dropped: 3,
+            read: () => false,
+            close: () => {
+              state.open -= 1;
+            },
+          };
+        },
+        async visit(_, visit) {
+          state.dumps += 1;
+          for (const each of state.entries) visit(each);
+        },
+        isCounting: async () => true,
+      },
+      families: ['IPv4'],
+      isNodeAddress: () => false,
+      timers,
+      now: () => timers.now(),
+      onError: (error) => errors.push(error),
+    });
+    return { timers, state, sampler, errors, index };
+  }
+
+  it('opens and dumps nothing before the first look and after 15 s without one', async () => {
+    const { timers, state, sampler } = sampled();
+    timers.advance(60_000);
+    assert.equal(state.dumps, 0);
+    const { counters, sample } = await sampler.look();
+    assert.equal(counters.service('default/web')?.sampled.connections, 1);
+    assert.equal(counters.endpoint('default/web', '10.244.1.11:8080')?.sampled.connections, 1);
+    assert.match(sample.notes.join(), /^3 ends of connections/);
+    for (let second = 0; second < 5; second++) {
+      timers.advance(1000);
+      await turns();
+    }
+    assert.equal(state.dumps, 6);
+    assert.equal(state.open, 1);
+    timers.advance(15_000);
+    await turns();
+    assert.equal(sampler.isRunning, false);
+    assert.equal(state.open, 0);
+    const { dumps } = state;
+    timers.advance(300_000);
+    await turns();
+    assert.equal(state.dumps, dumps);
+    assert.equal(timers.pending, 0);
+  });
+
+  it('spends 1 % of a core on dumps, at most 30 s apart', async () => {
+    const { timers, state, sampler } = sampled();
+    // 8 µs each.
+    state.entries = Array.from({ length: 6250 }, (_, id) => entry({ id }));
+    await sampler.look();
+    const keepLooking = async (seconds: number) => {
+      for (let second = 0; second < seconds; second++) {
+        timers.advance(1000);
+        await turns();
+        await sampler.look();
+      }
+    };
+    await keepLooking(1);
+    assert.equal(state.dumps, 2);
+    await keepLooking(4);
+    assert.equal(state.dumps, 2);
+    await keepLooking(1);
+    assert.equal(state.dumps, 3);
+    state.entries = Array.from({ length: 200_000 }, (_, id) => entry({ id }));
+    await keepLooking(5);
+    assert.equal(state.dumps, 4);
+    await keepLooking(29);
+    assert.equal(state.dumps, 4);
+    await keepLooking(1);
+    assert.equal(state.dumps, 5);
+    await sampler.close();
+  });
+
+  it('goes on after a dump failed, and lets the next look try again if the first fails', async () => {
+    const { timers, state, sampler, errors, index } = sampled();
+    const failing = { entries: state.entries };
+    Object.defineProperty(state, 'entries', {
+      get() {
+        if (failing.entries.length === 0) throw new Error('dump failed');
+        return failing.entries;
+      },
+    });
+    failing.entries = [];
+    await assert.rejects(sampler.look(), /dump failed/);
+    assert.equal(state.open, 0);
+    failing.entries = [entry()];
+    await sampler.look();
+    failing.entries = [];
+    timers.advance(1000);
+    await turns();
+    assert.equal(errors.length, 1);
+    assert.equal(sampler.isRunning, true);
+    await sampler.close();
+    index.close();
+    assert.equal(timers.pending, 0);
+  });
+});
+
+describe('FlowFeed: flows while a client looks', () => {
+  function fed(sources: Partial<FlowSources> = {}) {
+    const timers = new FakeTimers();
+    const state = { open: 0, dropped: 0 };
+    let waiting: [ConntrackEventKind, DetailedEntry][] = [];
+    const feed = new FlowFeed({
+      index: new LiveIndex(new FakeRoutes(), timers),
+      sources: {
+        openEvents() {
+          state.open += 1;
+          return {
+            get dropped() {
+              return state.dropped;
+            },
+            read(onEvent) {
+              for (const [kind, each] of waiting) onEvent(kind, each);
+              waiting = [];
+              return false;
+            },
+            close: () => {
+              state.open -= 1;
+            },
+          };
+        },
+        openRefusals: async () => {
+          throw new Error('no NFLOG');
+        },
+        openDenials: undefined,
+        ...sources,
+      },
+      refusalRules: () => ({
+        isNodeAddress: () => false,
+        nodeAddresses: [],
+        rejectsUnservedPorts: true,
+        mayBeTranslated: false,
+      }),
+      timers,
+      now: () => 0,
+      onError: (error) => assert.fail(String(error)),
+    });
+    const happen = (...events: typeof waiting) => {
+      waiting.push(...events);
+      timers.advance(100);
+    };
+    return { feed, state, timers, happen };
+  }
+
+  it('names Service and endpoint, filters, and skips connections of other programs', async () => {
+    const { feed, happen } = fed();
+    const gone = new AbortController();
+    const stream = feed.follow({ ...NO_FILTER, event: 'opened' }, gone.signal);
+    const { value: started } = await stream.next();
+    assert.ok(started !== undefined && 'notes' in started);
+    assert.deepEqual(started.notes, [
+      'rejected and dropped packets are not shown: no NFLOG',
+      'packets denied by policies are not shown: set --policy-log-group',
+    ]);
+    const next = stream.next();
+    happen(
+      ['destroy', entry()],
+      ['new', entry({ origDst: '192.0.2.1' })],
+      ['new', entry({ replySrc: VIP, replySrcPort: 80 })],
+      ['new', entry({ zone: 1 })],
+      ['new', entry({ replyDst: '192.0.2.10' })],
+    );
+    const { value: opened } = await next;
+    assert.ok(opened !== undefined && 'flow' in opened);
+    assert.equal(opened.service, 'default/web');
+    assert.equal(opened.flow.endpoint, '10.244.1.11');
+    assert.equal(opened.flow.masqueraded, true);
+    assert.equal(opened.flow.stale, false);
+    gone.abort();
+    assert.equal((await stream.next()).done, true);
+  });
+
+  it('closes everything with the last client, and opens it again for the next', async () => {
+    const { feed, state, timers } = fed();
+    for (let round = 0; round < 2; round++) {
+      const [one, two] = [new AbortController(), new AbortController()];
+      const streams = [feed.follow(NO_FILTER, one.signal), feed.follow(NO_FILTER, two.signal)];
+      await Promise.all(streams.map((each) => each.next()));
+      assert.equal(state.open, 1);
+      one.abort();
+      await streams[0]?.next();
+      assert.equal(feed.isRunning, true);
+      await streams[1]?.return();
+      assert.equal(feed.isRunning, false);
+      assert.equal(state.open, 0);
+    }
+    timers.advance(120_000);
+    assert.equal(timers.pending, 0);
+  });
+
+  it('refuses the client beyond 32', async () => {
+    const { feed } = fed();
+    const streams = Array.from({ length: 32 }, () =>
+      feed.follow(NO_FILTER, new AbortController().signal),
+    );
+    await Promise.all(streams.map((each) => each.next()));
+    assert.throws(() => feed.follow(NO_FILTER, new AbortController().signal), {
+      name: 'TooManyRequests',
+    });
+    await feed.close();
+    assert.equal(feed.isRunning, false);
+  });
+
+  it('reports events that the kernel could not deliver', async () => {
+    const { feed, state, happen } = fed();
+    const stream = feed.follow(NO_FILTER, new AbortController().signal);
+    await stream.next();
+    const next = stream.next();
+    state.dropped = 7;
+    happen();
+    assert.deepEqual((await next).value, {
+      at: '1970-01-01T00:00:00.000Z',
+      event: 'lost',
+      lost: 7,
+      notes: [],
+    });
+    await stream.return();
+  });
+});
+
+describe('FlowQueue: events that wait for a client', () => {
+  it('keeps a bounded number, and says how many are lost', async () => {
+    const queue = new FlowQueue(NO_FILTER, () => 0, 2);
+    const event = { at: '', event: 'opened', service: null, reason: '' } as const;
+    const { details, id, zone, status, ...tuple } = entry();
+    for (const port of [1, 2, 3, 4]) {
+      const flow = {
+        family: tuple.family,
+        protocol: 'TCP',
+        source: tuple.origSrc,
+        sourcePort: port,
+        destination: VIP,
+        destinationPort: 80,
+        endpoint: VIP,
+        endpointPort: 80,
+        masqueraded: false,
+        state: null,
+        packets: null,
+        bytes: null,
+        stale: false,
+      };
+      queue.push({ ...event, flow });
+    }
+    queue.end();
+    const lines: FlowLine[] = [];
+    for await (const line of queue.lines()) lines.push(line);
+    assert.deepEqual(
+      lines.map((line) => ('flow' in line ? line.flow.sourcePort : line.lost)),
+      [1, 2, 2],
+    );
+  });
+});
