@@ -70,6 +70,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
         statusHandler({
           resources,
           bindHost,
+          statusSocket: options.statusSocket,
           budget: new RequestBudget(systemTimers),
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),

@@ -82,6 +82,7 @@ const handler = statusHandler({
     }),
   },
   bindHost: undefined,
+  statusSocket: undefined,
   budget: { run: async (request) => await request() },
   onError: (error) => console.error(error),
 });

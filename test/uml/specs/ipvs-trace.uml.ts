@@ -84,6 +84,7 @@ describe('portwide trace and flows in IPVS mode', () => {
   });
 
   it('flows shows connections of both families, and says that the kernel cannot log refused packets', async () => {
+    await ipvs.agent.apply(listed('web', 30, ipvs.pods(0)));
     const flows = ipvs.lab.node.spawn(PORTWIDE, [
       ...['flows', '-o', 'json', `--status-socket=${socket}`],
     ]);
