@@ -337,7 +337,7 @@ function fakeTop(by: string) {
 
 async function* fakeFlows() {
   yield { at: NOW, event: 'started', lost: 0, notes: ['no UDP'] };
-  const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '' };
+  const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '', policies: [] };
   yield { ...opened, flow: fakeFlow() };
   yield { ...opened, event: 'denied', reason: 'NetworkPolicy default/deny', flow: fakeFlow() };
   // A stream ends only when the agent does.
