@@ -26,7 +26,7 @@ export interface ConnectionQuery {
   readonly from: Exclude<ConnectionEnd, { readonly name: string }>;
   readonly to: ConnectionEnd;
   readonly port: number;
-  /** A number is an IP protocol; rules with ports match none but those of `Protocol`. */
+  /** A number is an IP protocol. Rules with ports match only TCP, UDP and SCTP. */
   readonly protocol: Protocol | number;
   /**
    * Whether the FQDN cache has an address for a peer list. Without this function, it is uncertain

@@ -24,6 +24,8 @@ interface Denial {
 
 /** The prefix of the log rules of network policy, see `policy/compile/policy-table.ts`. */
 const PREFIX = /^portwide deny (admin|network-policy|baseline) (ingress|egress) ?$/;
+/** Policies in one event. */
+const MAX_POLICIES = 10;
 const TIERS: Readonly<Record<string, Policy['tier']>> = {
   admin: 'Admin',
   'network-policy': 'NetworkPolicy',
@@ -55,9 +57,17 @@ export function explainDenial(
       `; ${rule} does not match, because this agent saw no DNS answer for it with the address`,
   );
   return {
-    reason: `${kernel}: ${found.reason}${notLearned.join('')}`,
-    policies: found.policies,
+    reason: `${kernel}: ${reasonOf(found)}${notLearned.slice(0, MAX_POLICIES).join('')}`,
+    policies: found.policies.slice(0, MAX_POLICIES),
   };
+}
+
+/** Hundreds of policies may isolate a pod. */
+function reasonOf({ policies, reason }: DirectionVerdict): string {
+  if (policies.length <= MAX_POLICIES) return reason;
+  const more = policies.length - MAX_POLICIES;
+  const listed = policies.slice(0, MAX_POLICIES).join(', ');
+  return `the pod is isolated by ${listed} and ${more} more, and none of their rules allows it`;
 }
 
 function verdictOf(

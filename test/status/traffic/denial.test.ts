@@ -32,6 +32,15 @@ describe('denial: which policy denied a packet', () => {
     });
   });
 
+  it('at most ten policies', () => {
+    const many = Array.from({ length: 12 }, (_, index) =>
+      networkPolicy(`deny-${index + 10}`, { ingress: [] }),
+    );
+    const denial = explainDenial(INGRESS, PACKET, policies(...many));
+    assert.equal(denial?.policies.length, 10);
+    assert.match(denial.reason, /NetworkPolicy default\/deny-19 and 2 more, and none of their/);
+  });
+
   it('a packet without ports, and of a protocol that no Service has', () => {
     const icmp = { ...PACKET, protocol: 1, destinationPort: 0 };
     assert.deepEqual(explainDenial(INGRESS, icmp, policies(deny))?.policies, [
