@@ -16,6 +16,7 @@ import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
 import { kernelFeatures } from './kernel-features.ts';
+import { nodeChecks, runChecks } from './node-checks.ts';
 import type { StatusActivity } from './status.ts';
 
 /** What the answers need besides the context. */
@@ -61,6 +62,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     traffic,
     kernelFeatures,
     kernelRelease: release(),
+    nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };
   const handlers = new Map<string | undefined, RequestListener>();

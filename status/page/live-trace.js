@@ -1,4 +1,5 @@
 /** Watches packets in the kernel for some seconds. */
+import { counted } from './format.js';
 import { html } from './html.js';
 import { readLines } from './lines.js';
 import { Component } from './preact.js';
@@ -18,52 +19,57 @@ const COLUMNS = [
   ['Verdict', ({ verdict }) => verdict],
 ];
 
-/** @typedef {{ query: string }} Props */
+/** @typedef {{ query: string, onEnd: () => void }} Props */
 
-/** @extends {Component<Props, { isRunning: boolean, error: string | undefined }>} */
+/** Watches while it is mounted, until the agent ends the trace. @extends {Component<Props, { error: string | undefined }>} */
 export class LiveTrace extends Component {
   /** @override */
-  state = { isRunning: false, error: /** @type {string | undefined} */ (undefined) };
+  state = { error: /** @type {string | undefined} */ (undefined) };
   /** @type {any[]} */
   steps = [];
+  /** The line that says what is watched. @type {any} */
+  armed;
   /** @type {any} */
   summary;
   stop = new AbortController();
+
+  /** @override */
+  componentDidMount() {
+    void this.watch();
+  }
 
   /** @override */
   componentWillUnmount() {
     this.stop.abort();
   }
 
-  start = async () => {
-    this.steps = [];
-    this.summary = undefined;
-    this.stop = new AbortController();
-    this.setState({ isRunning: true, error: undefined });
+  async watch() {
     try {
       await readLines(`/api/v1/trace/live?${this.props.query}`, this.stop.signal, (line) => {
+        if (line.event === 'armed') this.armed = line;
         if (line.event === 'step' && this.steps.length < MAX_STEPS) this.steps.push(line);
         if (line.event === 'summary') this.summary = line;
         this.forceUpdate();
       });
-      this.setState({ isRunning: false });
     } catch (error) {
-      if (this.stop.signal.aborted) return;
-      this.setState({ isRunning: false, error: /** @type {Error} */ (error).message });
+      if (!this.stop.signal.aborted) {
+        this.setState({ error: /** @type {Error} */ (error).message });
+      }
     }
-  };
+    this.props.onEnd();
+  }
 
   /** @override */
   render() {
-    const { isRunning, error } = this.state;
-    const { steps, summary } = this;
+    const { error } = this.state;
+    const { steps, armed, summary } = this;
     return html`<section aria-label="Live trace">
       <h2>In the kernel</h2>
-      <p>
-        <button class="action" type="button" disabled=${isRunning} onClick=${this.start}>
-          ${isRunning ? 'Watching …' : 'Watch packets for 5 seconds'}
-        </button>
-      </p>
+      ${
+        armed !== undefined &&
+        summary === undefined &&
+        html`<p>Watching packets for ${counted(armed.seconds, 'second')}: connect now.</p>`
+      }
       ${error !== undefined && html`<p class="notice bad">${error}</p>`}
       ${summary?.differences.map((/** @type {string} */ text) => html`<p class="notice bad">${text}</p>`)}
       ${

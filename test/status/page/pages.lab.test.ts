@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Page } from 'playwright-core';
+import { Unanswerable } from '../../../status/http/handler.ts';
 import { waitFor } from '../../lab/wait.ts';
 import { accessibilityProblems, startBrowser, type TestBrowser } from './browser.ts';
 import {
@@ -33,6 +34,8 @@ const PAGES = [
   ['#/policy', 'Network policies', ['default/deny', 'no rule', 'does not apply']],
   ['#/changes', 'Changes', ['external change', 'flush ruleset', 'and 20 others']],
 ] as const;
+
+const WATCH = '/api/v1/trace/live?from=node&to=default%2Fmedia&protocol=TCP';
 
 const LOOKS = [
   { colorScheme: 'light', viewport: { width: 1280, height: 900 } },
@@ -192,10 +195,65 @@ describe('status page in Chromium', () => {
   });
 
   it('watches packets in the kernel when asked', async () => {
-    const { page } = await open('#/trace?from=node&to=default%2Fmedia');
+    const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia');
     await page.locator('button', { hasText: 'Watch packets' }).click();
     await shows(page, 'the kernel chose another way');
     await shows(page, 'ip daddr vmap @service-ips');
+    assert.deepEqual(await accessibilityProblems(page), []);
+    // The same packets can be watched again.
+    const watches = () => agent.requests.filter((path) => path.startsWith('/api/v1/trace/live'));
+    assert.deepEqual(watches(), [WATCH]);
+    await page.locator('button', { hasText: 'Watch packets' }).click();
+    await waitFor('the page watches again', () => watches().length === 2);
+    assert.deepEqual(browser.faults, []);
+  });
+
+  it('says to connect while it watches, and watches nothing for a computed path', async () => {
+    const live = async function* () {
+      yield { event: 'armed', at: '2026-11-22T12:00:00Z', filter: {}, seconds: 5, maxPackets: 9 };
+      await new Promise((resolve) => setTimeout(resolve, 60_000).unref());
+    };
+    const { page, agent } = await open('#/trace', { '/api/v1/trace/live': live });
+    const isWatched = () => agent.requests.some((path) => path.startsWith('/api/v1/trace/live'));
+    await page.locator('input[name=from]').fill(' node ');
+    await page.locator('input[name=to]').fill('default/media');
+    await page.getByRole('button', { name: 'Trace', exact: true }).click();
+    await shows(page, 'the VIP is of default/media');
+    assert.equal(isWatched(), false);
+    await page.locator('button', { hasText: 'Watch packets' }).click();
+    await shows(page, 'Watching packets for 5 seconds: connect now');
+    assert.equal(await page.locator('button', { hasText: 'Watching …' }).isDisabled(), true);
+    assert.equal(isWatched(), true);
+    // A trace of something else ends the watch.
+    await page.locator('input[name=to]').fill('default/web');
+    await page.getByRole('button', { name: 'Trace', exact: true }).click();
+    await page.locator('button:enabled', { hasText: 'Watch packets' }).waitFor();
+  });
+
+  it('checks the node when asked, the worst first', async () => {
+    const { page, agent } = await open('#/node');
+    const button = page.locator('button', { hasText: 'Check this node' });
+    await button.waitFor();
+    assert.ok(!agent.requests.includes('/api/v1/checks'));
+    await button.click();
+    const rows = page.locator('table[aria-label=Checks] tbody tr');
+    await rows.first().waitFor();
+    assert.match(
+      await rows.first().innerText(),
+      /fail\s+local pods\s+no pod CIDR\s+set --cluster-cidr/,
+    );
+    await shows(page, '2 checks not shown');
+    assert.deepEqual(await accessibilityProblems(page), []);
+  });
+
+  it('says why the node could not be checked', async () => {
+    const refuse = () => {
+      throw new Unanswerable(501, 'the command is not there');
+    };
+    const { page } = await open('#/node', { '/api/v1/checks': refuse });
+    await page.locator('button', { hasText: 'Check this node' }).click();
+    await shows(page, 'the command is not there');
+    await page.locator('button:enabled', { hasText: 'Check this node' }).waitFor();
   });
 
   it('is at most 150 KB in all', async () => {
