@@ -4,6 +4,7 @@ import type { FlagTexts } from '../config/flags.ts';
 import { flagOf } from '../config/setting.ts';
 import { ProgramError, runProgram } from '../process/run-program.ts';
 import type { NodeCheck, NodeChecks } from '../status/api/checks.ts';
+import { keepAnswer } from './kept-answer.ts';
 
 /** Milliseconds for all checks. Some read the API server or large rulesets of other programs. */
 const TIMEOUT = 60_000;
@@ -50,7 +51,7 @@ export async function runChecks(texts: FlagTexts): Promise<string> {
 }
 
 /**
- * Checks of this node on demand. One run at a time serves all requests, and an answer is kept for `MAX_AGE`.
+ * Checks of this node on demand. An answer is kept for `MAX_AGE`.
  * @param run prints the checks as JSON.
  * @param now milliseconds since 1970.
  */
@@ -58,19 +59,8 @@ export function nodeChecks(
   run: () => Promise<string>,
   now: () => number = Date.now,
 ): () => Promise<NodeChecks> {
-  let kept: { readonly answer: Promise<NodeChecks>; endedAt: number | undefined } | undefined;
-  return () => {
-    const isOld = kept?.endedAt !== undefined && now() - kept.endedAt >= MAX_AGE;
-    if (kept !== undefined && !isOld) return kept.answer;
-    const answer = run().then((output) => answerOf(JSON.parse(output) as Output, now()));
-    const current: typeof kept = { answer, endedAt: undefined };
-    kept = current;
-    const onEnd = () => {
-      current.endedAt = now();
-    };
-    answer.then(onEnd, onEnd);
-    return answer;
-  };
+  const read = async () => answerOf(JSON.parse(await run()) as Output, now());
+  return keepAnswer(read, MAX_AGE, now);
 }
 
 const ORDER: readonly NodeCheck['status'][] = ['fail', 'warn', 'ok'];

@@ -151,6 +151,25 @@ export const SERVICE_CAUSES = {
     shown:
       /was dropped by rule 1 of chain guard in table inet firewall .*tcp dport 8080 drop.*another program wrote/,
   },
+  computedDrop: {
+    fault: 'drop by another program',
+    command: ['trace', CLIENT, VIP, '--port=80'],
+    exitCode: 1,
+    printed:
+      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\) drops the packet\n +\d+\. Result: the packet is dropped by another program/,
+    page: traced({ from: CLIENT, to: VIP, port: '80' }),
+    shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
+  },
+  computedMasquerade: {
+    fault: 'masquerade by another CNI',
+    command: ['trace', '10.244.1.12', 'default/web'],
+    exitCode: 0,
+    printed:
+      /Rules of other programs: table inet firewall, base chain post \(priority 95, policy accept\) masquerades the packet/,
+    page: traced({ from: '10.244.1.12', to: 'default/web' }),
+    shown:
+      /Rules of other programs.*table inet firewall, base chain post .* masquerades the packet/,
+  },
   foreignMasquerade: {
     fault: 'masquerade by another CNI',
     command: ['trace', '10.244.1.12', 'default/web', '--live'],

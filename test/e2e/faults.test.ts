@@ -4,7 +4,7 @@ import { type Child, startChild } from '../child.ts';
 import { type Host, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
 import { startBrowser, type TestBrowser } from '../status/page/browser.ts';
-import { SERVICE_CAUSES as CAUSES, titleOf } from './fault-causes.ts';
+import { SERVICE_CAUSES as CAUSES, type Cause, titleOf } from './fault-causes.ts';
 import { FaultLab } from './fault-lab.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
@@ -172,10 +172,18 @@ describe('faults of Services and policies: one command and the page name the cau
     }
   };
 
+  /** The agent keeps rules of other programs for seconds. */
+  const readAgain = ({ command, printed }: Cause) =>
+    waitFor('the agent reads the new rules', async () =>
+      printed.test((await faults.ask(...command)).text),
+    );
+
   it(titleOf(CAUSES.foreignDrop), async () => {
     await healthy();
     const drop = 'chain guard { type filter hook forward priority 5; tcp dport 8080 drop; }';
     await withTable(drop, async () => {
+      await readAgain(CAUSES.computedDrop);
+      await faults.name(CAUSES.computedDrop);
       await faults.name(CAUSES.foreignDrop, async () => {
         assert.equal(await outcome(client, VIP), 'timeout');
       });
@@ -194,6 +202,8 @@ describe('faults of Services and policies: one command and the page name the cau
       'chain post { type nat hook postrouting priority srcnat - 5; ip saddr 10.244.0.0/16 masquerade; }';
     await withTable(masquerade, async () => {
       assert.notEqual(await seenBy(), pod.ipv4);
+      await readAgain(CAUSES.computedMasquerade);
+      await faults.name(CAUSES.computedMasquerade);
       await faults.name(CAUSES.foreignMasquerade, () => pod.tcp(VIP, 80));
       await faults.name(CAUSES.checkedMasquerade);
     });

@@ -83,6 +83,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
+    foreignChains: async () => ({ value: [] }),
     nodeChecks: async () => ({
       at: '2026-11-22T12:00:00.000Z',
       status: 'ok',
