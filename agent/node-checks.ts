@@ -9,7 +9,7 @@ import { keepAnswer } from './kept-answer.ts';
 /** Milliseconds for all checks. Some read the API server or large rulesets of other programs. */
 const TIMEOUT = 60_000;
 /** Milliseconds for which an answer is kept: a check starts programs and lists Services. */
-const MAX_AGE = 30_000;
+const MIN_AGE = 30_000;
 /** Characters that the command may print, and checks in an answer. */
 const MAX_OUTPUT = 4 * 1024 * 1024;
 const MAX_CHECKS = 200;
@@ -51,7 +51,7 @@ export async function runChecks(texts: FlagTexts): Promise<string> {
 }
 
 /**
- * Checks of this node on demand. An answer is kept for `MAX_AGE`.
+ * Checks of this node on demand. An answer is kept for `MIN_AGE`.
  * @param run prints the checks as JSON.
  * @param now milliseconds since 1970.
  */
@@ -60,7 +60,7 @@ export function nodeChecks(
   now: () => number = Date.now,
 ): () => Promise<NodeChecks> {
   const read = async () => answerOf(JSON.parse(await run()) as Output, now());
-  return keepAnswer(read, MAX_AGE, now);
+  return keepAnswer(read, MIN_AGE, now);
 }
 
 const ORDER: readonly NodeCheck['status'][] = ['fail', 'warn', 'ok'];

@@ -67,7 +67,7 @@ describe('checks of the node for the status API', () => {
     const { get, end, runs, clock } = build();
     const both = [get(), get()];
     assert.equal(runs.length, 1);
-    clock.now = 40_000;
+    clock.now = 1000;
     end(0);
     assert.equal(new Set(await Promise.all(both)).size, 1);
     clock.now += 29_999;
@@ -77,6 +77,26 @@ describe('checks of the node for the status API', () => {
     void get();
     assert.equal(runs.length, 2);
   });
+
+  for (const [took, kept] of [
+    [3000, 60_000],
+    [50_000, 120_000],
+  ] as const) {
+    it(`are kept for ${kept} ms if they took ${took} ms`, async () => {
+      const { get, end, runs, clock } = build();
+      const answer = get();
+      clock.now = took;
+      void get();
+      end(0);
+      await answer;
+      clock.now += kept - 1;
+      await get();
+      assert.equal(runs.length, 1);
+      clock.now += 1;
+      void get();
+      assert.equal(runs.length, 2);
+    });
+  }
 
   it('do not run again and again when they fail', async () => {
     const { get, runs, clock } = build();
