@@ -11,6 +11,8 @@ const STATES = {
   refused: ['refused', 'bad'],
   ignored: ['ignored', 'dim'],
   ok: ['ok', 'good'],
+  warn: ['warn', 'warn'],
+  fail: ['fail', 'bad'],
   missing: ['missing', 'bad'],
   changed: ['changed', 'bad'],
   unexpected: ['unexpected', 'bad'],

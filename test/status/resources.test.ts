@@ -83,6 +83,13 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
+    foreignChains: async () => ({ value: [] }),
+    nodeChecks: async () => ({
+      at: '2026-11-22T12:00:00.000Z',
+      status: 'ok',
+      checks: [{ status: 'ok', name: 'RBAC', seen: 'all requests are allowed', action: '' }],
+      omitted: 0,
+    }),
     series: new SeriesRecorder(),
     policy: undefined,
     ...fields,

@@ -258,6 +258,7 @@ export function fakeAnswers(): Answers {
   return {
     '/api/v1/status': () => fakeStatus(),
     '/api/v1/series': fakeSeries,
+    '/api/v1/checks': () => FAKE_CHECKS,
     '/api/v1/services': () => ({ items: [fakeSummary()], total: 1, continue: null }),
     '/api/v1/services/{namespace}/{name}': () => fakeDetail(),
     '/api/v1/routes': () => ({
@@ -306,6 +307,17 @@ function fakeChanges() {
     change,
   ];
 }
+
+const FAKE_CHECKS = {
+  at: NOW,
+  status: 'fail',
+  checks: [
+    { status: 'fail', name: 'local pods', seen: 'no pod CIDR', action: 'set --cluster-cidr' },
+    { status: 'warn', name: 'route_localnet', seen: '1: open', action: 'set it to 0' },
+    { status: 'ok', name: 'RBAC', seen: 'all requests are allowed', action: '' },
+  ],
+  omitted: 2,
+};
 
 const FAKE_POLICY = {
   kind: 'NetworkPolicy',
