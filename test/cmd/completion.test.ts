@@ -81,6 +81,7 @@ describe('portwide completion: bash', () => {
     [['get', 'svc', '-n', ''], ['']],
     [['get', 'svc', '--status-socket', 'LICE'], ['LICENSE']],
     [['run', '--status-so'], ['--status-socket']],
+    [['probe', '--status-so'], ['--status-socket']],
     [['get', 'svc', 'sh'], ['']],
   ] as const) {
     it(`completes: ${words.join(' ')}`, async () => {
