@@ -34,7 +34,7 @@ export function openApiText(): string {
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     paths: Object.fromEntries(
-      Object.entries(resources).map(([path, { summary, response, parameters }]) => [
+      Object.entries(resources).map(([path, { summary, response, mediaType, parameters }]) => [
         path,
         {
           get: {
@@ -53,8 +53,8 @@ export function openApiText(): string {
               })),
             ],
             responses: {
-              200: answer(summary, response),
-              default: answer('Error', 'ErrorBody'),
+              200: answer(summary, response, mediaType),
+              default: answer('Error', 'ErrorBody', 'application/json'),
             },
           },
         },
@@ -68,9 +68,9 @@ export function openApiText(): string {
   return `${named.replaceAll('#/definitions/', '#/components/schemas/')}\n`;
 }
 
-function answer(description: string, type: string | undefined) {
+function answer(description: string, type: string | undefined, mediaType: string) {
   const schema = type === undefined ? {} : { $ref: `#/definitions/${type}` };
-  return { description, content: { 'application/json': { schema } } };
+  return { description, content: { [mediaType]: { schema } } };
 }
 
 if (import.meta.main) {

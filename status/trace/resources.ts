@@ -3,7 +3,13 @@ import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import type { IpFamily } from '../../api/objects.ts';
 import type { ComputedTrace, LiveTraceFilter, TraceAnswer } from '../api/trace.ts';
-import { NotFound, type Resources, resource, Unanswerable } from '../http/handler.ts';
+import {
+  NotFound,
+  type Resources,
+  resource,
+  streamResource,
+  Unanswerable,
+} from '../http/handler.ts';
 import type { StatusSources } from '../sources.ts';
 import { withForeignRules } from './foreign-steps.ts';
 import { LiveTracer } from './live.ts';
@@ -26,7 +32,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       handle: async (given) =>
         withForeignSteps(await computeAnswer(traceRequest(given), sources), sources),
     }),
-    '/api/v1/trace/live': resource({
+    '/api/v1/trace/live': streamResource({
       summary: 'The path of matching packets, as the kernel reports it for some seconds',
       response: 'LiveTraceLine',
       rootCommand: 'portwide trace FROM TO --live',

@@ -36,6 +36,7 @@ export async function startFakeAgent(answers: Answers): Promise<FakeAgent> {
       {
         summary: '',
         response: undefined,
+        mediaType: 'application/json',
         parameters: {},
         answer: (query) => answer(query),
       } satisfies Resources[string],
