@@ -31,6 +31,15 @@ const PAGES = [
     ['the VIP is of default/media', 'denied', 'depends on the time'],
   ],
   ['#/policy', 'Network policies', ['default/deny', 'no rule', 'does not apply']],
+  [
+    '#/policy?pod=default%2Fweb&from=default%2Fweb&to=default%2Fdb&port=80',
+    'Network policies',
+    [
+      ...['12 pods (IPv6): default/db, shop/db and 10 more', 'TCP 80, UDP 1000-2000 and 10 more'],
+      ...['a pass passes it to the next tier', 'All other addresses', 'The node of the pod'],
+      ...['Further peers, 200 groups', 'the last word (tier Baseline)', 'saw no DNS answer'],
+    ],
+  ],
   ['#/changes', 'Changes', ['external change', 'flush ruleset', 'and 20 others']],
 ] as const;
 
@@ -179,6 +188,27 @@ describe('status page in Chromium', () => {
     await page.locator('footer', { hasText: '1.2.3' }).waitFor();
     version = '2.0.0';
     await page.locator('.notice', { hasText: 'now has version 2.0.0' }).waitFor();
+  });
+
+  it('shows the peers of the pod that is selected with the keyboard, and none before', async () => {
+    const { page, agent } = await open('#/policy');
+    await shows(page, 'Select a pod');
+    assert.ok(!agent.requests.some((path) => /access|explain/.test(path)));
+    const isAsked = (query: string) => () =>
+      agent.requests.some((path) => path.startsWith(`/api/v1/access?${query}&limit`));
+    const pods = page.locator('select').first();
+    await pods.locator('option', { hasText: 'web' }).waitFor({ state: 'attached' });
+    await pods.focus();
+    await page.keyboard.type('web');
+    await page.locator('h3', { hasText: 'Who may connect to default/web' }).waitFor();
+    await waitFor('the page asked for the pod', isAsked('pod=default%2Fweb'));
+    await page.getByLabel('Direction').selectOption('egress');
+    await waitFor('for a direction', isAsked('pod=default%2Fweb&direction=egress'));
+    await page.locator('a', { hasText: 'Further peers' }).click();
+    const next = 'pod=default%2Fweb&direction=egress&continue=o100';
+    await waitFor('for the next page', isAsked(next));
+    await pods.selectOption('namespace=default');
+    await waitFor('for a namespace', isAsked('namespace=default&direction=egress'));
   });
 
   it('searches with the keyboard', async () => {
