@@ -193,7 +193,7 @@ describe('status page in Chromium', () => {
   it('shows the peers of the pod that is selected with the keyboard, and none before', async () => {
     const { page, agent } = await open('#/policy');
     await shows(page, 'Select a pod');
-    assert.ok(!agent.requests.some((path) => /access|explain/.test(path)));
+    assert.ok(!agent.requests.some((path) => /v1.(access|policies.explain)/.test(path)));
     const isAsked = (query: string) => () =>
       agent.requests.some((path) => path.startsWith(`/api/v1/access?${query}&limit`));
     const pods = page.locator('select').first();
