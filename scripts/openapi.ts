@@ -34,7 +34,7 @@ export function openApiText(): string {
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     paths: Object.fromEntries(
-      Object.entries(resources).map(([path, { summary, response, parameters }]) => [
+      Object.entries(resources).map(([path, { summary, response, parameters, version }]) => [
         path,
         {
           get: {
@@ -54,6 +54,7 @@ export function openApiText(): string {
             ],
             responses: {
               200: answer(summary, response),
+              ...(version === undefined ? {} : { 304: { description: NOT_MODIFIED } }),
               default: answer('Error', 'ErrorBody'),
             },
           },
@@ -67,6 +68,8 @@ export function openApiText(): string {
   const named = text.replaceAll(/\b(\w+)<(\w+)>/g, '$1Of$2');
   return `${named.replaceAll('#/definitions/', '#/components/schemas/')}\n`;
 }
+
+const NOT_MODIFIED = 'The answer is as If-None-Match says: nothing changed';
 
 function answer(description: string, type: string | undefined) {
   const schema = type === undefined ? {} : { $ref: `#/definitions/${type}` };

@@ -17,6 +17,7 @@ import { policyResources } from './policy-resources.ts';
 import { serviceDetail } from './service-detail.ts';
 import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
+import { SummaryCache } from './summary-cache.ts';
 import { traceResources } from './trace/resources.ts';
 import { trafficResources } from './traffic/resources.ts';
 import type { TrafficLookup } from './traffic/traffic.ts';
@@ -38,6 +39,10 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 /** @param now milliseconds since 1970. */
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
   const { table, policy } = sources;
+  const summaries = new SummaryCache();
+  // Rates change without a change of the table.
+  const version = (query: URLSearchParams) =>
+    query.has('traffic') ? undefined : `${sources.startedAt}-${table.revision}`;
   const resources: Resources = {
     ...traceResources(sources, now),
     '/api/v1/status': resource({
@@ -50,8 +55,9 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary: 'Services',
       response: 'ServiceList',
       parameters: { ...LIST, vip: ADDRESS, ...SERVICE_LIST_PARAMETERS, traffic: TRAFFIC },
+      version,
       handle: async (given) => {
-        const page = await listServices(sources, given);
+        const page = await listServices(sources, given, summaries);
         return given.traffic === undefined ? page : withTraffic(page, sources, ratesOfService);
       },
     }),
@@ -65,6 +71,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary: 'Endpoints, and why this node uses each or not',
       response: 'EndpointList',
       parameters: { ...LIST, address: ADDRESS, family: FAMILY, traffic: TRAFFIC },
+      version,
       handle: async (given) => {
         const endpoints = await collect(sources, given, (inspected) =>
           serviceEndpoints(inspected, table.topology).filter(

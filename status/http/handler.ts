@@ -38,6 +38,11 @@ export interface Resource {
   /** The type of the answer in `status/api/`; undefined for files. */
   readonly response: string | undefined;
   readonly parameters: Parsers;
+  /**
+   * The version of the answer, which clients send back (`If-None-Match`) to get an answer only if it changed.
+   * @returns undefined if answers are new each time.
+   */
+  version?(query: URLSearchParams): string | undefined;
   /** @returns an object that becomes JSON, an async iterable of objects (one line each), or a `File`. */
   answer(query: URLSearchParams, request: ResourceRequest): Promise<object> | object;
 }
@@ -120,7 +125,17 @@ async function answer(
     const gone = new AbortController();
     response.on('close', () => gone.abort());
     const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
-    const body = await budget.run(() => resource.answer(new URLSearchParams(search), given));
+    const query = new URLSearchParams(search);
+    // Before the answer: a change while it is computed must not look known.
+    const version = resource.version?.(query);
+    const etag = version === undefined ? undefined : `"${version}"`;
+    if (etag !== undefined && request.headers['if-none-match'] === etag) {
+      await budget.run(() => {});
+      response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
+      return;
+    }
+    const body = await budget.run(() => resource.answer(query, given));
+    if (etag !== undefined) response.setHeader('etag', etag);
     if (Symbol.asyncIterator in body) {
       return await sendLines(response, body as AsyncIterable<object>, gone.signal);
     }
