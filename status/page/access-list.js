@@ -24,7 +24,7 @@ export function AccessList({ rows }) {
           ({ peer, decisions, uncertain }) => html`<li>
             <h4>${peerTitle(peer)}</h4>
             <ul>
-              ${decisions.map((decision) => html`<${Decision} decision=${decision} />`)}
+              ${decisions.map((decision) => html`<${Decision} decision=${decision} all=${decisions} />`)}
               ${uncertain.map(
                 (rule) =>
                   html`<li class="dim-text">
@@ -39,20 +39,25 @@ export function AccessList({ rows }) {
   );
 }
 
-/** @param {{ decision: AccessDecision }} props */
-function Decision({ decision: { ports, portsTotal, verdict, tier, reason, passedBy } }) {
-  const more = portsTotal - ports.length;
+/** @param {{ decision: AccessDecision, all: readonly AccessDecision[] }} props */
+function Decision({ decision, all }) {
+  const { verdict, tier, rule, reason, passedBy } = decision;
+  // The only one by default has the ports that no rule has.
+  const isRest =
+    all.length > 1 && rule === null && all.every((each) => each === decision || each.rule !== null);
   const by = tier === null || tier === 'NetworkPolicy' ? '' : ` (tier ${tier})`;
   return html`<li>
     <${State} state=${verdict} />${' '}
-    <strong>${portText(ports)}${more > 0 && ` and ${number(more)} more ranges`}</strong>${': '}
+    <strong>${isRest ? 'all other ports' : portText(decision)}</strong>${': '}
     ${passedBy !== null && `${passedBy} passes it to the next tier; `}${reason}${by}
   </li>`;
 }
 
-/** @param {readonly string[]} ports */
-function portText(ports) {
-  return ports[0] === 'all' ? 'all ports' : ports.join(', ');
+/** @param {AccessDecision} decision */
+function portText({ ports, portsTotal }) {
+  if (ports[0] === 'all') return 'all ports';
+  const more = portsTotal - ports.length;
+  return `${ports.join(', ')}${more > 0 ? ` and ${number(more)} more ranges` : ''}`;
 }
 
 /** @param {AccessPeer} peer */

@@ -359,7 +359,8 @@ const FAKE_ACCESS: readonly PodAccess[] = [
     peer: FAKE_PEER,
     decisions: [
       FAKE_DECISION,
-      { ...FAKE_DECISION, verdict: 'deny', ports: ['all'], portsTotal: 1, passedBy: 'a pass' },
+      { ...FAKE_DECISION, verdict: 'deny', ports: ['TCP 81'], portsTotal: 1, passedBy: 'a pass' },
+      { ...FAKE_DECISION, verdict: 'deny', tier: 'NetworkPolicy', rule: null, reason: 'isolated' },
     ],
     uncertain: [],
   },

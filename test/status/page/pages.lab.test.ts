@@ -36,6 +36,7 @@ const PAGES = [
     'Network policies',
     [
       ...['12 pods (IPv6): default/db, shop/db and 10 more', 'TCP 80, UDP 1000-2000 and 10 more'],
+      'all other ports: isolated',
       ...['a pass passes it to the next tier', 'All other addresses', 'The node of the pod'],
       ...['Further peers, 200 groups', 'the last word (tier Baseline)', 'saw no DNS answer'],
     ],
