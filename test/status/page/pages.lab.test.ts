@@ -1,7 +1,13 @@
 import assert from 'node:assert/strict';
 import type { Page } from 'playwright-core';
 import { waitFor } from '../../lab/wait.ts';
-import { accessibilityProblems, startBrowser, type TestBrowser } from './browser.ts';
+import {
+  accessibilityProblems,
+  missedByTab,
+  startBrowser,
+  type TestBrowser,
+  tabStops,
+} from './browser.ts';
 import {
   type Answers,
   type FakeAgent,
@@ -44,10 +50,11 @@ const PAGES = [
   ['#/changes', 'Changes', ['external change', 'flush ruleset', 'and 20 others']],
 ] as const;
 
-const LOOKS = [
-  { colorScheme: 'light', viewport: { width: 1280, height: 900 } },
-  { colorScheme: 'dark', viewport: { width: 360, height: 740 } },
-] as const;
+/** 320 pixels: WCAG 2.2, success criterion 1.4.10. */
+const LOOKS = (['light', 'dark'] as const).flatMap((colorScheme) => [
+  { colorScheme, viewport: { width: 1280, height: 900 } },
+  { colorScheme, viewport: { width: 320, height: 640 } },
+]);
 
 describe('status page in Chromium', () => {
   let browser: TestBrowser;
@@ -88,6 +95,35 @@ describe('status page in Chromium', () => {
       });
     }
   }
+
+  for (const [fragment, heading, texts] of PAGES) {
+    it(`${fragment} is usable with the keyboard: Tab reaches everything, and one sees where it is`, async () => {
+      const { page } = await open(fragment, {}, LOOKS[1]);
+      await page.locator('h1', { hasText: heading }).waitFor();
+      for (const text of texts) await shows(page, text);
+      const stops = await tabStops(page);
+      assert.ok(stops.length >= 8, 'the links to pages at least');
+      assert.deepEqual(await missedByTab(page), []);
+      assert.deepEqual(
+        stops.filter(({ isMarked }) => !isMarked).map(({ text }) => text),
+        [],
+        'without a visible focus',
+      );
+    });
+  }
+
+  it('opens each page with the keyboard, and moves the focus to its heading', async () => {
+    const { page } = await open('#/node');
+    await page.locator('nav a', { hasText: 'Policies' }).waitFor();
+    for (const name of await page.locator('nav a').allInnerTexts()) {
+      await page.locator('nav a', { hasText: name }).focus();
+      await page.keyboard.press('Enter');
+      await page.locator('nav a[aria-current=page]', { hasText: name }).waitFor();
+      const isFocused = async () =>
+        (await page.evaluate("document.activeElement.tagName === 'H1'")) === true;
+      if (name !== 'Node') await waitFor(`the heading of ${name} has the focus`, isFocused);
+    }
+  });
 
   it('has links only to pages whose resource the API lists', async () => {
     const links = async (page: Page) => await page.locator('nav a').allInnerTexts();
