@@ -16,11 +16,13 @@ import {
 } from '../policy/model/explain.ts';
 import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS, type Direction } from '../policy/model/terms.ts';
+import { servedLoadBalancerIPs } from '../services/served-ports.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { PodAccess, PolicyExplanation, PolicySummary } from './api/policies.ts';
 import { NotFound, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
 import { BadParameter, integer, oneOf, parsed } from './http/parameters.ts';
+import type { StatusSources } from './sources.ts';
 import { TRACE_PARAMETERS } from './trace/question.ts';
 import { familyExplanation, localPod, podAccess } from './views/access.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
@@ -33,8 +35,10 @@ const POD = parsed('namespace/name of a pod', (text) => (isPodKey(text) ? text :
 const FROM = parsed('an IP address, or namespace/name of a pod', readPodOrAddress);
 const TO = parsed('an IP address, namespace/name of a pod, or a domain name', readEnd);
 
-/** @param nodeName name of this node. */
-export function policyResources(policy: PolicySources, nodeName: string): Resources {
+export function policyResources(
+  policy: PolicySources,
+  { table, nodeName }: Pick<StatusSources, 'table' | 'nodeName'>,
+): Resources {
   const { model, names } = policy;
   return {
     '/api/v1/policies': resource({
@@ -95,10 +99,11 @@ export function policyResources(policy: PolicySources, nodeName: string): Resour
         protocol: TRACE_PARAMETERS.protocol,
         port: integer(1, 65_535),
       },
-      handle: ({ from, to, protocol = 'TCP', port }): PolicyExplanation => {
+      handle: async ({ from, to, protocol = 'TCP', port }): Promise<PolicyExplanation> => {
         if (from === undefined) throw new BadParameter('from', 'is missing');
         if (to === undefined) throw new BadParameter('to', 'is missing');
         if (port === undefined) throw new BadParameter('port', 'is missing');
+        if ('address' in to) await rejectServiceAddress(table, to.address);
         // Other nodes inspect the DNS answers to their pods.
         const source = 'pod' in from ? model.pod(from.pod) : model.podAt(from.address);
         const cache = source?.nodeName === nodeName ? { isFqdnAddress: names.hasPeer } : {};
@@ -108,6 +113,26 @@ export function policyResources(policy: PolicySources, nodeName: string): Resour
       },
     }),
   };
+}
+
+/** @throws BadParameter for an address of a Service: policies are evaluated after DNAT. */
+async function rejectServiceAddress(
+  table: StatusSources['table'],
+  address: string | undefined,
+): Promise<void> {
+  const slice = new TimeSlice();
+  for (const key of [...table.serviceKeys]) {
+    if (slice.isOver()) await slice.yield();
+    const service = table.inspect(key)?.service;
+    if (service === undefined || address === undefined) continue;
+    const { clusterIPs, externalIPs } = service;
+    if (![...clusterIPs, ...externalIPs, ...servedLoadBalancerIPs(service)].includes(address))
+      continue;
+    throw new BadParameter(
+      'to',
+      `belongs to Service ${key}. Policies are evaluated after DNAT: use a backend pod and its target port`,
+    );
+  }
 }
 
 /** Pods of this node in order of their keys. */

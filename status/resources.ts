@@ -99,7 +99,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         return pageOf(routes, given);
       },
     }),
-    ...(policy === undefined ? {} : policyResources(policy, sources.nodeName)),
+    ...(policy === undefined ? {} : policyResources(policy, sources)),
     '/api/v1/diff': resource({
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',

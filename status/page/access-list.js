@@ -67,15 +67,24 @@ function peerTitle({ kind, names, total, namespaces, family, rest }) {
   const listed = `${names.join(', ')}${rests > 0 ? ` and ${number(rests)} more` : ''}`;
   if (kind === 'ownNode') return 'The node of the pod';
   if (kind === 'addresses' && rest) return `All other addresses${only}`;
-  if (kind === 'pods' && rest) {
-    const places =
-      namespaces.length > 1 ? `, namespaces ${namespaces.join(', ')}` : ` of ${namespaces[0]}`;
-    return `All other pods${only}: ${counted(total, 'pod')}${places}`;
+  if (kind === 'pods' && rest && rests > 0) {
+    return `All other pods${only}: ${number(total)} of ${placeText(namespaces)}`;
   }
+  if (kind === 'pods' && rest) return `All other pods${only}: ${listed}`;
   if (kind === 'pods') return `${counted(total, 'pod')}${only}: ${listed}`;
   if (kind === 'nodes')
     return rest
       ? `All other nodes${only}: ${listed}`
       : `${total === 1 ? 'Node' : 'Nodes'}${only}: ${listed}`;
   return `${listed}${kind === 'domainName' ? only : ''}`;
+}
+
+/** The API names ten at most. */
+const MAX_NAMESPACES = 10;
+
+/** @param {readonly string[]} namespaces */
+function placeText(namespaces) {
+  if (namespaces.length === 1) return `namespace ${namespaces[0]}`;
+  const more = namespaces.length === MAX_NAMESPACES ? ' …' : '';
+  return `namespaces ${namespaces.join(', ')}${more}`;
 }

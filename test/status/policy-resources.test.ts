@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { PolicyModel } from '../../policy/model/model.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
 import type {
   LocalPodList,
   PodAccess,
@@ -10,6 +11,7 @@ import { NotFound } from '../../status/http/handler.ts';
 import { BadParameter } from '../../status/http/parameters.ts';
 import { PolicyActivity } from '../../status/policy-activity.ts';
 import { policyResources } from '../../status/policy-resources.ts';
+import { service } from '../fixtures.ts';
 import {
   adminPolicy,
   HERE,
@@ -51,13 +53,15 @@ function resourcesOf(pods = 3) {
       egress: [rule({ peers: names }), rule({ action: 'Pass', ports: [tcp(443)] })],
     }),
   );
+  const table = new RouteTable({ nodeName: HERE, allPortsEnabled: true, onChange: () => {} });
+  table.upsert(service({ name: 'web', clusterIPs: ['10.96.0.10'] }));
   const resources = policyResources(
     {
       model,
       activity: new PolicyActivity(),
       names: { hasPeer: () => false, isNotObserving: () => false },
     },
-    HERE,
+    { table, nodeName: HERE },
   );
   return async <T>(path: string, query = '') =>
     (await resources[path]?.answer(new URLSearchParams(query), {
@@ -132,6 +136,14 @@ describe('policy resources: the status API', () => {
     await assert.rejects(
       big('/api/v1/access', 'namespace=many'),
       /parameter namespace: has 300 pods/,
+    );
+  });
+
+  it('refuses the address of a Service, because policies see endpoints', async () => {
+    const query = 'from=default/web&to=10.96.0.10&port=80';
+    await assert.rejects(
+      get('/api/v1/policies/explain', query),
+      /to: belongs to Service default.web/,
     );
   });
 
