@@ -28,8 +28,8 @@ export function traceNeeds(state) {
   return path === undefined ? [] : [{ path }];
 }
 
-/** @param {{ state: PageState, paths: readonly string[] }} props */
-export function TracePage({ state, paths }) {
+/** @param {{ state: PageState }} props */
+export function TracePage({ state }) {
   const path = pathOf(state);
   const { value, error } = state.answers.get(path ?? '') ?? {};
   const parameters = parametersOf(state);
@@ -58,8 +58,7 @@ export function TracePage({ state, paths }) {
     ${value?.paths.map((/** @type {any} */ each) => html`<${Computed} path=${each} />`)}
     ${
       value !== undefined &&
-      paths.includes('/api/v1/trace/live') &&
-      html`<${LiveTrace} key=${path} query=${`${parameters}`} />`
+      html`<${LiveTrace} node=${state.status?.nodeName} parameters=${parameters} />`
     }
   `;
 }

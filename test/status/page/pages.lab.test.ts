@@ -258,11 +258,12 @@ describe('status page in Chromium', () => {
     assert.match(page.url(), /#\/services\?search=web/);
   });
 
-  it('watches packets in the kernel when asked', async () => {
-    const { page } = await open('#/trace?from=node&to=default%2Fmedia');
-    await page.locator('button', { hasText: 'Watch packets' }).click();
-    await shows(page, 'the kernel chose another way');
-    await shows(page, 'ip daddr vmap @service-ips');
+  it('names the command that traces packets in the kernel, which a page cannot arm', async () => {
+    const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia&protocol=UDP&port=80');
+    const command = 'trace node default/media --proto=udp --port=80 --live';
+    await shows(page, `portwide ${command}`);
+    await shows(page, `kubectl portwide --node node-a ${command}`);
+    assert.ok(!agent.requests.some((path) => path.includes('/trace/live')));
   });
 
   it('is at most 150 KB in few requests, and only the style sheet blocks the first paint', async () => {
