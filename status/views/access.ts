@@ -1,4 +1,5 @@
 /** What policies decide for pods of this node, as resources of the status API. Pure. */
+import { compareText } from '../../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../../api/objects.ts';
 import type { Pod } from '../../api/policy-objects.ts';
 import type { Access, FamilyRange, PortDecision } from '../../policy/model/access.ts';
@@ -47,24 +48,17 @@ export function podAccess(
   pod: ObjectKey,
   { direction, peers, isRest, decisions, uncertain }: Access,
 ): PodAccess {
-  const peer = peerOf(peers);
   return {
     pod,
     direction,
-    peer: {
-      ...peer,
-      names: peer.names.slice(0, MAX_NAMES),
-      total: peer.names.length,
-      rest: isRest,
-    },
+    peer: { ...peerOf(peers), rest: isRest },
     decisions: decisions.map(decisionOf),
     uncertain,
   };
 }
 
-type PeerFields = Pick<AccessPeer, 'kind' | 'names' | 'namespaces' | 'family'>;
-
-function peerOf(peers: Access['peers']): PeerFields {
+/** Formats only the names that the answer has: a group may have 10,000. */
+function peerOf(peers: Access['peers']): Omit<AccessPeer, 'rest'> {
   const { kind } = peers;
   const fields = { kind, namespaces: [], family: null };
   switch (peers.kind) {
@@ -72,20 +66,39 @@ function peerOf(peers: Access['peers']): PeerFields {
       const namespaces = new Set(peers.pods.map(({ namespace }) => namespace));
       return {
         kind,
-        names: peers.pods.map(({ key }) => key),
-        namespaces: [...namespaces].slice(0, MAX_NAMES),
+        names: smallest(peers.pods, MAX_NAMES),
+        total: peers.pods.length,
+        namespaces: [...namespaces].sort(compareText).slice(0, MAX_NAMES),
         family: peers.family ?? null,
       };
     }
-    case 'nodes':
-      return { ...fields, names: peers.addresses };
-    case 'addresses':
-      return { ...fields, names: peers.ranges.map(rangeText), family: onlyFamily(peers.ranges) };
+    case 'nodes': {
+      const { addresses } = peers;
+      return { ...fields, names: addresses.slice(0, MAX_NAMES), total: addresses.length };
+    }
+    case 'addresses': {
+      const { ranges } = peers;
+      const names = ranges.slice(0, MAX_NAMES).map(rangeText);
+      return { ...fields, names, total: ranges.length, family: onlyFamily(ranges) };
+    }
     case 'domainName':
-      return { ...fields, names: [peers.pattern], family: onlyOne(peers.families) };
+      return { ...fields, names: [peers.pattern], total: 1, family: onlyOne(peers.families) };
     case 'ownNode':
-      return { ...fields, names: [] };
+      return { ...fields, names: [], total: 0 };
   }
+}
+
+/** The first keys in their order, without sorting all of them. */
+function smallest(pods: readonly Pod[], count: number): string[] {
+  const found: string[] = [];
+  for (const { key } of pods) {
+    const last = found.at(-1);
+    if (found.length === count && last !== undefined && compareText(key, last) > 0) continue;
+    found.push(key);
+    found.sort(compareText);
+    if (found.length > count) found.pop();
+  }
+  return found;
 }
 
 function onlyFamily(ranges: readonly FamilyRange[]): IpFamily | null {
