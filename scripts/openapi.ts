@@ -34,31 +34,34 @@ export function openApiText(): string {
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     paths: Object.fromEntries(
-      Object.entries(resources).map(([path, { summary, response, mediaType, parameters }]) => [
-        path,
-        {
-          get: {
-            summary,
-            parameters: [
-              ...[...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
-                name,
-                in: 'path',
-                required: true,
-                schema: { type: 'string' },
-              })),
-              ...Object.entries(parameters).map(([name, { schema }]) => ({
-                name,
-                in: 'query',
-                schema,
-              })),
-            ],
-            responses: {
-              200: answer(summary, response, mediaType),
-              default: answer('Error', 'ErrorBody', 'application/json'),
+      Object.entries(resources).map(
+        ([path, { summary, response, mediaType, parameters, version }]) => [
+          path,
+          {
+            get: {
+              summary,
+              parameters: [
+                ...[...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
+                  name,
+                  in: 'path',
+                  required: true,
+                  schema: { type: 'string' },
+                })),
+                ...Object.entries(parameters).map(([name, { schema }]) => ({
+                  name,
+                  in: 'query',
+                  schema,
+                })),
+              ],
+              responses: {
+                200: answer(summary, response, mediaType),
+                ...(version === undefined ? {} : { 304: { description: NOT_MODIFIED } }),
+                default: answer('Error', 'ErrorBody', 'application/json'),
+              },
             },
           },
-        },
-      ]),
+        ],
+      ),
     ),
     components: { schemas: Object.fromEntries(Object.entries(definitions ?? {}).sort()) },
   };
@@ -67,6 +70,8 @@ export function openApiText(): string {
   const named = text.replaceAll(/\b(\w+)<(\w+)>/g, '$1Of$2');
   return `${named.replaceAll('#/definitions/', '#/components/schemas/')}\n`;
 }
+
+const NOT_MODIFIED = 'The answer is as If-None-Match says: nothing changed';
 
 function answer(description: string, type: string | undefined, mediaType: string) {
   const schema = type === undefined ? {} : { $ref: `#/definitions/${type}` };

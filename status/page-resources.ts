@@ -2,15 +2,17 @@
 import { getOrCreate } from '../api/collections.ts';
 import { File } from './http/file.ts';
 import { NotFound, type Resources, resource } from './http/handler.ts';
-import { contentType, pageFileNames, readPageFile } from './page-files.ts';
+import { contentType, PAGE_SCRIPT, pageFileNames, readPageFile } from './page-files.ts';
+import { joinModules } from './page-script.ts';
 
-/** A file is read at its first request, and kept: about 250 KiB in all. */
+/** A file is read at its first request, and kept: about 200 KiB in all. */
 export function pageResources(): Resources {
   let names: Promise<readonly string[]> | undefined;
   const files = new Map<string, Promise<File>>();
   const fileOf = async (name: string): Promise<File> => {
     names ??= pageFileNames();
-    if (!(await names).includes(name)) throw new NotFound('the page has no such file');
+    if (name !== PAGE_SCRIPT.name && !(await names).includes(name))
+      throw new NotFound('the page has no such file');
     return await getOrCreate(files, name, () => loadFile(name));
   };
   return {
@@ -31,5 +33,7 @@ export function pageResources(): Resources {
 
 async function loadFile(name: string): Promise<File> {
   const type = contentType(name) ?? 'application/octet-stream';
-  return new File({ type, content: await readPageFile(name) });
+  if (name !== PAGE_SCRIPT.name) return new File({ type, content: await readPageFile(name) });
+  const read = async (module: string) => String(await readPageFile(module));
+  return new File({ type, content: Buffer.from(await joinModules(PAGE_SCRIPT.entry, read)) });
 }

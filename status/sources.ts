@@ -26,6 +26,7 @@ export interface StatusSources {
   readonly missingInputs: () => readonly string[];
   readonly table: Pick<
     RouteTable,
+    | 'revision'
     | 'serviceKeys'
     | 'inspect'
     | 'topology'

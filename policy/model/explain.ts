@@ -198,9 +198,16 @@ function evaluate(
   });
 }
 
-type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain' | 'notLearned'>;
+/** What decides, see `DirectionVerdict`. */
+export type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain' | 'notLearned'>;
 
-function decidedByRule({ verdict: ruleVerdict, comment, policy, source }: PolicySetRule): Decision {
+/** The decision of a rule that matches; not for a rule that passes to the next tier. */
+export function decidedByRule({
+  verdict: ruleVerdict,
+  comment,
+  policy,
+  source,
+}: PolicySetRule): Decision {
   const policies = [nameOf(policy)];
   const decision = { tier: policy.tier, policies, rule: source.path };
   const verdict = allowOrDeny(ruleVerdict);
@@ -220,7 +227,8 @@ function allowOrDeny(verdict: RuleVerdict): DirectionVerdict['verdict'] {
   return verdict === 'allow' ? 'allow' : 'deny';
 }
 
-function decidedByDefault({ isolatedBy }: PolicySetRules): Decision {
+/** The decision if no rule matches. */
+export function decidedByDefault({ isolatedBy }: PolicySetRules): Decision {
   const policies = isolatedBy.map(nameOf);
   if (policies.length === 0) {
     const reason = 'no rule matches, and no NetworkPolicy isolates the pod';

@@ -60,13 +60,18 @@ export interface Resource {
   /** The `content-type` of the answer, also in the OpenAPI document. */
   readonly mediaType: MediaType;
   readonly parameters: Parsers;
+  /**
+   * The version of the answer, which clients send back (`If-None-Match`) to get an answer only if it changed.
+   * @returns undefined if answers are new each time.
+   */
+  version?(query: URLSearchParams): string | undefined;
   /** @returns an object that becomes JSON, an async iterable of objects (one line each), or a `File`. */
   answer(query: URLSearchParams, request: ResourceRequest): Promise<object> | object;
 }
 
 /** Definition of a resource whose answer is an `Answer`. `handle` gets the parsed parameters. */
 interface Definition<P extends Parsers, Answer extends object>
-  extends Pick<Resource, 'summary' | 'response' | 'rootCommand'> {
+  extends Pick<Resource, 'summary' | 'response' | 'rootCommand' | 'version'> {
   readonly parameters: P;
   readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<Answer> | Answer;
 }
@@ -164,8 +169,18 @@ async function answer(
     const gone = new AbortController();
     response.on('close', () => gone.abort());
     const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
-    const body = await budget.run(() => resource.answer(new URLSearchParams(search), given));
+    const query = new URLSearchParams(search);
+    // Before the answer: a change while it is computed must not look known.
+    const version = resource.version?.(query);
+    const etag = version === undefined ? undefined : `"${version}"`;
+    if (etag !== undefined && request.headers['if-none-match'] === etag) {
+      await budget.run(() => {});
+      response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
+      return;
+    }
     const { mediaType } = resource;
+    const body = await budget.run(() => resource.answer(query, given));
+    if (etag !== undefined) response.setHeader('etag', etag);
     if (Symbol.asyncIterator in body) {
       const lines = body as AsyncIterable<object>;
       return await sendLines(response, mediaType, lines, gone.signal);

@@ -10,6 +10,8 @@ const STATES = {
   noEndpoints: ['no endpoints', 'bad'],
   refused: ['refused', 'bad'],
   ignored: ['ignored', 'dim'],
+  allow: ['allowed', 'good'],
+  deny: ['denied', 'bad'],
   ok: ['ok', 'good'],
   warn: ['warn', 'warn'],
   fail: ['fail', 'bad'],

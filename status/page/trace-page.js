@@ -1,4 +1,5 @@
 /** The path of a connection: computed from the objects, and as the kernel reports it. */
+import { Field } from './field.js';
 import { html } from './html.js';
 import { LiveTrace } from './live-trace.js';
 import { link } from './location.js';
@@ -47,15 +48,15 @@ export function TracePage({ state }) {
   return html`
     <h1 tabindex="-1">Trace</h1>
     <form class="filters" onSubmit=${onSubmit}>
-      <${Field} name="from" label="From" hint="address, namespace/pod, node or external" parameters=${parameters} />
-      <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" parameters=${parameters} />
+      <${Field} name="from" label="From" hint="address, namespace/pod, node or external" value=${parameters.get('from')} />
+      <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" value=${parameters.get('to')} />
       <label>
         Protocol
         <select name="protocol">
           ${PROTOCOLS.map((name) => html`<option selected=${name === parameters.get('protocol')}>${name}</option>`)}
         </select>
       </label>
-      <${Field} name="port" label="Port" hint="443" parameters=${parameters} />
+      <${Field} name="port" label="Port" hint="443" value=${parameters.get('port')} required=${false} />
       <button class="action" type="submit">Trace</button>
     </form>
     ${error !== undefined && html`<p class="notice bad">${error}</p>`}
@@ -66,14 +67,6 @@ export function TracePage({ state }) {
       html`<${LiveTrace} node=${state.status?.nodeName} parameters=${parameters} />`
     }
   `;
-}
-
-/** @param {{ name: string, label: string, hint: string, parameters: URLSearchParams }} props */
-function Field({ name, label, hint, parameters }) {
-  return html`<label>
-    ${label}
-    <input name=${name} placeholder=${hint} defaultValue=${parameters.get(name) ?? ''} required=${name !== 'port'} maxlength="300" />
-  </label>`;
 }
 
 /** @type {import('./table.js').Column<any>[]} */

@@ -119,6 +119,7 @@ describe('http: answers', () => {
   const errors: unknown[] = [];
   const plain = { summary: '', response: undefined, parameters: {} };
   let streamEnded = false;
+  const counter = { version: 1, computed: 0 };
 
   before(async () => {
     server = createServer(
@@ -143,6 +144,16 @@ describe('http: answers', () => {
               } finally {
                 streamEnded = true;
               }
+            },
+          }),
+          '/api/v1/counter': resource({
+            ...plain,
+            version: () => `${counter.version}`,
+            handle: () => {
+              counter.computed += 1;
+              // As if something changed while the answer was computed.
+              if (counter.computed === 1) counter.version += 1;
+              return counter;
             },
           }),
           '/api/v1/arm': resource({
@@ -182,6 +193,23 @@ describe('http: answers', () => {
     assert.equal(response.headers.get('access-control-allow-origin'), null);
     assert.match(response.headers.get('content-security-policy') ?? '', /default-src 'none'/);
     assert.equal(response.headers.get('x-content-type-options'), 'nosniff');
+  });
+
+  it('is computed only if its version is not the one that the client has', async () => {
+    const ask = async (tag?: string) => {
+      const headers = tag === undefined ? {} : { 'if-none-match': tag };
+      const { response, body } = await get('/api/v1/counter', { headers });
+      return { status: response.status, tag: response.headers.get('etag') ?? '', body };
+    };
+    const first = await ask();
+    assert.deepEqual([first.status, first.tag, counter.computed], [200, '"1"', 1]);
+    // The version from before the change that came meanwhile, so it is computed again.
+    const second = await ask(first.tag);
+    assert.deepEqual([second.status, second.tag, counter.computed], [200, '"2"', 2]);
+    assert.deepEqual(await ask(second.tag), { status: 304, tag: '"2"', body: '' });
+    assert.equal(counter.computed, 2);
+    counter.version = 3;
+    assert.equal((await ask(second.tag)).status, 200);
   });
 
   it('is a file with its type', async () => {

@@ -20,6 +20,7 @@ import type { StatusSources } from '../../status/sources.ts';
 import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+import { node } from '../policy/objects.ts';
 import { mediaTypes, validator } from './validator.ts';
 
 const NOW = Date.parse('2026-11-22T12:00:00Z');
@@ -113,7 +114,13 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
 async function serverOf(resources: Resources) {
   const onError = (error: unknown) => assert.fail(String(error));
   const budget = { run: async <T>(request: () => Promise<T> | T) => request() };
-  const handler = statusHandler({ resources, bindHost: '127.0.0.1', budget, onError });
+  const handler = statusHandler({
+    resources,
+    bindHost: '127.0.0.1',
+    statusSocket: undefined,
+    budget,
+    onError,
+  });
   const server = createServer(handler).listen(0, '127.0.0.1');
   await once(server, 'listening');
   return {
@@ -146,6 +153,37 @@ const report = (family: 'IPv4' | 'IPv6', full = true) => ({
 describe('resources: the status API', () => {
   const validate = validator();
   const { resources, get, service: detail } = statusOf(filledTable());
+
+  it('has a version of lists of Services and endpoints, which follows each change', () => {
+    const table = filledTable();
+    const { resources: changing, sources } = statusOf(table);
+    const versionOf = (path: string, query = '') =>
+      changing[path]?.version?.(new URLSearchParams(query));
+    for (const path of ['/api/v1/services', '/api/v1/endpoints']) {
+      const seen = [versionOf(path)];
+      assert.equal(versionOf(path), seen[0]);
+      const changes = [
+        () => table.upsert(service({ name: 'web' })),
+        () => table.takeChanges(),
+        () => table.upsert(slice([endpoint('10.244.0.9')])),
+        () => table.remove('Service', 'default/empty'),
+        () => table.upsert({ ...node('node-a', []), zone: path }),
+        () => table.takeChanges(),
+      ];
+      for (const change of changes) {
+        change();
+        seen.push(versionOf(path));
+      }
+      assert.equal(new Set(seen).size, changes.length + 1);
+      table.takeChanges();
+      assert.equal(versionOf(path), seen.at(-1));
+      assert.equal(versionOf(path, 'traffic=true'), undefined);
+    }
+    // A restarted agent has other versions.
+    const restarted = statusOf(table, { startedAt: sources.startedAt + 1 }).resources;
+    const query = new URLSearchParams();
+    assert.notEqual(restarted['/api/v1/services']?.version?.(query), versionOf('/api/v1/services'));
+  });
 
   it('is described by status/openapi.json; run `npm run docs` after a change', () => {
     const file = new URL('../../status/openapi.json', import.meta.url);

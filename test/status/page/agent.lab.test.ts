@@ -169,6 +169,22 @@ describe('status page of a running agent', () => {
     await page.locator('th button', { hasText: 'State' }).click();
     await page.locator('th[aria-sort=ascending]', { hasText: 'State' }).waitFor();
     await rows.locator('a', { hasText: 'default/many-77' }).first().waitFor();
+
+    // While nothing changes, the agent computes no list; a change appears.
+    await page.locator('input[type=search]').fill('many-7777');
+    await page.locator('p', { hasText: '1 Service found' }).waitFor();
+    const answers: number[] = [];
+    page.on('response', (response) => {
+      if (response.url().includes('/api/v1/services')) answers.push(response.status());
+    });
+    await waitFor('an answer without a list', async () => answers.at(-1) === 304);
+    const [first] = lab.pods;
+    assert.ok(first !== undefined);
+    agent.write('slice', [sliceManifest('many-7777', 4, [first], { ports: [{ port: 80 }] })]);
+    await agent.apply([]);
+    await rows.locator('.state', { hasText: 'served' }).waitFor();
+    await waitFor('an answer without a list', async () => answers.at(-1) === 304);
+    agent.write('slice', []);
     agent.write('many', []);
     await agent.apply([]);
   });
