@@ -63,6 +63,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     kernelRelease: release(),
   });
   const resources = { ...answers, ...pageResources() };
+  const budget = new RequestBudget(systemTimers, status.syncs);
   const handlers = new Map<string | undefined, RequestListener>();
   return {
     handler: (bindHost) =>
@@ -70,7 +71,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
         statusHandler({
           resources,
           bindHost,
-          budget: new RequestBudget(systemTimers),
+          budget,
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),
       ),

@@ -120,14 +120,22 @@ async function answer(
     const gone = new AbortController();
     response.on('close', () => gone.abort());
     const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
-    const body = await budget.run(() => resource.answer(new URLSearchParams(search), given));
-    if (Symbol.asyncIterator in body) {
-      return await sendLines(response, body as AsyncIterable<object>, gone.signal);
-    }
+    const body = await budget.run(async () => {
+      // The client may have gone while the request waited.
+      if (gone.signal.aborted) return undefined;
+      const object = await resource.answer(new URLSearchParams(search), given);
+      return object instanceof File || isLines(object) ? object : jsonOf(object);
+    });
+    if (body === undefined) return;
     if (body instanceof File) return sendFile(response, await body.answer(request.headers));
-    return sendJson(response, 200, body);
+    if (Buffer.isBuffer(body)) return send(response, 200, JSON_TYPE, body);
+    return await sendLines(response, body, gone.signal);
   }
   throw new NotFound('no such resource; GET /api/v1/openapi.json describes all');
+}
+
+function isLines(body: object): body is AsyncIterable<object> {
+  return Symbol.asyncIterator in body;
 }
 
 function decodePart(part: string): string {
@@ -168,11 +176,14 @@ function sendError(
   message: string,
   parameter: string | null = null,
 ): void {
-  sendJson(response, code, { error: { code, message, parameter } } satisfies ErrorBody);
+  const body = { error: { code, message, parameter } } satisfies ErrorBody;
+  send(response, code, JSON_TYPE, jsonOf(body));
 }
 
-function sendJson(response: ServerResponse, code: number, body: object): void {
-  send(response, code, 'application/json', Buffer.from(`${JSON.stringify(body)}\n`));
+const JSON_TYPE = 'application/json';
+
+function jsonOf(body: object): Buffer {
+  return Buffer.from(`${JSON.stringify(body)}\n`);
 }
 
 function send(response: ServerResponse, code: number, type: string, content: Buffer): void {
