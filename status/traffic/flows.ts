@@ -23,7 +23,11 @@ interface Subscription {
 /** Where flows come from. */
 export interface FlowSources {
   openEvents(): Subscription & {
-    read(onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void): boolean;
+    /** Reads about `atMost` events. An entry is valid only during the call. */
+    read(
+      onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void,
+      atMost: number,
+    ): boolean;
   };
   openRefusals(index: ServiceIndex): Promise<
     Subscription & {
@@ -53,6 +57,11 @@ export interface FlowFeedOptions {
 /** Milliseconds between two reads, and between two updates of the VIPs whose refused packets are logged. */
 const READ_MS = 100;
 const REFRESH_MS = 2000;
+/**
+ * Connection events of one read. All events of 10,000 connections a second would take 7 % of a core, more than a person
+ * can read. The events beyond wait in the socket until it is full. The kernel drops and counts later events.
+ */
+const EVENTS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
 /** Prefix of the log rules of network policy. */
@@ -154,7 +163,10 @@ export class FlowFeed {
         for (const client of this.#clients) client.push({ at, ...event });
       };
       try {
-        isLeft = events.read((kind, entry) => send(this.#entryEvent(kind, entry, index)));
+        isLeft = events.read(
+          (kind, entry) => send(this.#entryEvent(kind, entry, index)),
+          EVENTS_PER_READ,
+        );
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
         denials?.read(({ prefix, bytes }) => send(denialEvent(prefix, bytes)));
       } catch (error) {

@@ -13,6 +13,24 @@ import {
   payload,
 } from '../../netlink/nftables/rule.ts';
 
+/** An entry is valid only during the call. */
+const copyOf = (entry: DetailedEntry): DetailedEntry => ({
+  family: entry.family,
+  protocol: entry.protocol,
+  origSrc: entry.origSrc,
+  origDst: entry.origDst,
+  origSrcPort: entry.origSrcPort,
+  origDstPort: entry.origDstPort,
+  replySrc: entry.replySrc,
+  replyDst: entry.replyDst,
+  replySrcPort: entry.replySrcPort,
+  replyDstPort: entry.replyDstPort,
+  id: entry.id,
+  zone: entry.zone,
+  status: entry.status,
+  details: structuredClone(entry.details),
+});
+
 let events: ConntrackEvents | undefined;
 let group: LogGroup | undefined;
 let tables: OwnedTables | undefined;
@@ -25,8 +43,12 @@ export const subscriptionCalls = {
   /** The waiting events, and how many were dropped so far. */
   async readEvents() {
     const read: { kind: string; entry: DetailedEntry }[] = [];
-    while (events?.read((kind, entry) => read.push({ kind, entry })));
+    while (events?.read((kind, entry) => read.push({ kind, entry: copyOf(entry) })));
     return { read, dropped: events?.dropped };
+  },
+
+  async sampleEvents(oneOf: number): Promise<void> {
+    events?.sample(oneOf);
   },
 
   async closeEvents(): Promise<void> {
@@ -35,7 +57,7 @@ export const subscriptionCalls = {
 
   async visitDetailed(translatedOnly: boolean): Promise<DetailedEntry[]> {
     const entries: DetailedEntry[] = [];
-    await visitConntrack({ family: 'IPv4', translatedOnly }, (entry) => entries.push(entry));
+    await visitConntrack({ translatedOnly }, (entry) => entries.push(copyOf(entry)));
     return entries;
   },
 

@@ -62,6 +62,19 @@ describe('events: subscriptions of the kernel that are read on demand', () => {
     assert.equal(read.length + (dropped ?? 0), 2000);
   });
 
+  it('conntrack: keeps a random part of the events while asked to', async () => {
+    await helper.call('openEvents', { kinds: ['new'], translatedOnly: false });
+    await helper.call('sampleEvents', 4);
+    await helper.call('insertFlows', { ...flows, count: 2000 });
+    const { read, dropped } = await helper.call('readEvents');
+    // Eight standard deviations from 500.
+    assert.ok(read.length > 345 && read.length < 655, `${read.length} of 2,000`);
+    assert.equal(dropped, 0);
+    await helper.call('sampleEvents', 1);
+    await helper.call('insertFlows', { ...flows, src: '10.0.0.2', count: 100 });
+    assert.equal((await helper.call('readEvents')).read.length, 100);
+  });
+
   it('conntrack: visits translated entries only, if asked', async () => {
     await translate();
     await helper.call('insertFlows', { ...flows, count: 5 });

@@ -99,7 +99,15 @@ describe('TrafficSampler: samples while a client looks', () => {
   function sampled() {
     const timers = new FakeTimers();
     const routes = new FakeRoutes();
-    const state = { dumps: 0, open: 0, entries: [entry()] };
+    const state = {
+      dumps: 0,
+      open: 0,
+      cpu: 0,
+      entries: [entry()],
+      /** Ends between two reads; the latest share in `samples` is read. */
+      ends: 0,
+      samples: [] as number[],
+    };
     const errors: unknown[] = [];
     const index = new LiveIndex(routes, timers);
     const sampler = new TrafficSampler({
@@ -109,22 +117,30 @@ describe('TrafficSampler: samples while a client looks', () => {
           state.open += 1;
           return {
             dropped: 3,
-            read: () => false,
+            read(onEnd) {
+              const kept = state.ends / (state.samples.at(-1) ?? 1);
+              for (let end = 0; end < kept; end++) onEnd(entry({ id: 1000 + end }));
+              return false;
+            },
+            sample: (oneOf) => state.samples.push(oneOf),
             close: () => {
               state.open -= 1;
             },
           };
         },
-        async visit(_, visit) {
+        async visit(visit) {
           state.dumps += 1;
-          for (const each of state.entries) visit(each);
+          for (const each of state.entries) {
+            state.cpu += 1 / 256;
+            visit(each);
+          }
         },
         isCounting: async () => true,
       },
-      families: ['IPv4'],
       isNodeAddress: () => false,
       timers,
       now: () => timers.now(),
+      cpu: () => state.cpu,
       onError: (error) => errors.push(error),
     });
     return { timers, state, sampler, errors, index };
@@ -155,9 +171,9 @@ describe('TrafficSampler: samples while a client looks', () => {
     assert.equal(timers.pending, 0);
   });
 
-  it('spends 1 % of a core on dumps, at most 30 s apart', async () => {
+  it('spends 0.5 % of a core on dumps, at most 30 s apart', async () => {
     const { timers, state, sampler } = sampled();
-    // 8 µs each.
+    // About 4 µs each.
     state.entries = Array.from({ length: 6250 }, (_, id) => entry({ id }));
     await sampler.look();
     const keepLooking = async (seconds: number) => {
@@ -173,13 +189,42 @@ describe('TrafficSampler: samples while a client looks', () => {
     assert.equal(state.dumps, 2);
     await keepLooking(1);
     assert.equal(state.dumps, 3);
-    state.entries = Array.from({ length: 200_000 }, (_, id) => entry({ id }));
+    state.entries = Array.from({ length: 50_000 }, (_, id) => entry({ id }));
     await keepLooking(5);
     assert.equal(state.dumps, 4);
     await keepLooking(29);
     assert.equal(state.dumps, 4);
     await keepLooking(1);
     assert.equal(state.dumps, 5);
+    await sampler.close();
+  });
+
+  it('reads a part of the ends above 2,500 a second, estimates the others, and says so', async () => {
+    const { timers, state, sampler } = sampled();
+    await sampler.look();
+    const lookAfter = async (seconds: number) => {
+      for (let quarter = 0; quarter < 4 * seconds; quarter++) {
+        timers.advance(250);
+        await turns();
+      }
+      return await sampler.look();
+    };
+    // Four reads a second, and one with each sample.
+    state.ends = 150;
+    const exact = await lookAfter(3);
+    assert.deepEqual(state.samples, []);
+    assert.doesNotMatch(exact.sample.notes.join(), /estimates/);
+    state.ends = 1900;
+    await lookAfter(3);
+    assert.equal(state.samples[0], 4);
+    const before = (await lookAfter(2)).counters.service('default/web')?.sampled.opened ?? 0;
+    const { counters, sample } = await lookAfter(5);
+    const opened = (counters.service('default/web')?.sampled.opened ?? 0) - before;
+    assert.ok(Math.abs(opened / 47_500 - 1) < 0.05, `${opened} in 5 s`);
+    assert.match(sample.notes.join(), /values are estimates: .* 1 of /);
+    state.ends = 10;
+    await lookAfter(3);
+    assert.equal(state.samples.at(-1), 1);
     await sampler.close();
   });
 
