@@ -40,7 +40,11 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
   const traffic = createTraffic({
     mode: modeDefinition.name,
     families: supportedMode.families,
-    routes: { routes: () => table.routes(), watch: (listener) => table.watchRoutes(listener) },
+    routes: {
+      routes: () => table.routes(),
+      ofService: (service) => table.inspect(service)?.routes ?? [],
+      watch: (listener) => table.watchRoutes(listener),
+    },
     isNodePortAddress: nodePortAddressTest(context),
     nodeAddresses: () => [...table.nodeAddresses],
     policyLogGroup: options.networkPolicy ? options.policyLogGroup : undefined,

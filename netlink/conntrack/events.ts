@@ -2,9 +2,11 @@
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { NFNL_SUBSYS_CTNETLINK } from '../core/nfnetlink.ts';
 import { NotificationSocket } from '../core/notifications.ts';
-import { type BpfInstruction, bpfProgram } from '../core/socket-filter.ts';
-import { CTA_STATUS, type DetailedEntry, IPS_DST_NAT } from './entry.ts';
+import type { DetailedEntry } from './entry.ts';
 import { EntryReader } from './entry-reader.ts';
+import { type Destinations, eventFilter } from './event-filter.ts';
+
+export type { Destinations } from './event-filter.ts';
 
 /** What happened to an entry. `new`: confirmed. `destroy`: removed, with its final counters. */
 export type ConntrackEventKind = 'new' | 'destroy';
@@ -42,7 +44,7 @@ export class ConntrackEvents {
     this.#socket = new NotificationSocket(NETLINK_NETFILTER, {
       groups: kinds.map((kind) => GROUPS[kind]),
       receiveBuffer,
-      filter: translatedOnly ? eventFilter(translatedOnly, 1) : undefined,
+      filter: eventFilter({ translatedOnly }),
     });
     this.#translatedOnly = translatedOnly;
   }
@@ -77,7 +79,16 @@ export class ConntrackEvents {
    * @throws NetlinkError
    */
   sample(oneOf: number): void {
-    this.#socket.setFilter(eventFilter(this.#translatedOnly, oneOf));
+    this.#socket.setFilter(eventFilter({ translatedOnly: this.#translatedOnly, oneOf }));
+  }
+
+  /**
+   * From now on the kernel keeps only events of these original destinations, and does not count the others as dropped.
+   * @param destinations undefined: all. Addresses are compared by their last four bytes, so the reader must check again.
+   * @throws NetlinkError
+   */
+  select(destinations: Destinations | undefined): void {
+    this.#socket.setFilter(eventFilter({ translatedOnly: this.#translatedOnly, destinations }));
   }
 
   close(): void {
@@ -88,45 +99,4 @@ export class ConntrackEvents {
 function kindOf(type: number): ConntrackEventKind | undefined {
   if (type === IPCTNL_MSG_CT_NEW) return 'new';
   return type === IPCTNL_MSG_CT_DELETE ? 'destroy' : undefined;
-}
-
-/** Classic BPF, linux/bpf_common.h, with the netlink extension of linux/filter.h. */
-const LOAD_IMMEDIATE = 0x00;
-const LOAD_X_IMMEDIATE = 0x01;
-const LOAD_WORD = 0x20;
-const LOAD_WORD_AT_X = 0x40;
-const JUMP_IF_EQUAL = 0x15;
-const JUMP_IF_GREATER = 0x25;
-const JUMP_IF_SET = 0x45;
-const RETURN = 0x06;
-const COPY_TO_X = 0x07;
-/** SKF_AD_OFF + SKF_AD_NLATTR: the offset of attribute X from offset A on; 0 if it is missing. */
-const FIND_ATTRIBUTE = 0xfffff000 + 12;
-/** SKF_AD_OFF + SKF_AD_RANDOM */
-const RANDOM = 0xfffff000 + 56;
-/** nlmsghdr and nfgenmsg. */
-const FIRST_ATTRIBUTE = 20;
-
-/** Drops entries without IPS_DST_NAT, if asked, and all but one of `oneOf` entries. An entry without a status passes. */
-function eventFilter(translatedOnly: boolean, oneOf: number): Buffer {
-  const isTranslated: BpfInstruction[] = [
-    [LOAD_IMMEDIATE, 0, 0, FIRST_ATTRIBUTE],
-    [LOAD_X_IMMEDIATE, 0, 0, CTA_STATUS],
-    [LOAD_WORD, 0, 0, FIND_ATTRIBUTE],
-    [JUMP_IF_EQUAL, 4, 0, 0],
-    [COPY_TO_X, 0, 0, 0],
-    [LOAD_WORD_AT_X, 0, 0, 4],
-    [JUMP_IF_SET, 1, 0, IPS_DST_NAT],
-    [RETURN, 0, 0, 0],
-  ];
-  const isSampled: BpfInstruction[] = [
-    [LOAD_WORD, 0, 0, RANDOM],
-    [JUMP_IF_GREATER, 0, 1, Math.floor(2 ** 32 / oneOf)],
-    [RETURN, 0, 0, 0],
-  ];
-  return bpfProgram([
-    ...(translatedOnly ? isTranslated : []),
-    ...(oneOf > 1 ? isSampled : []),
-    [RETURN, 0, 0, 0xffffffff],
-  ]);
 }

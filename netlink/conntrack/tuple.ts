@@ -10,16 +10,16 @@ import {
 import { encodeNumber, readNumber } from '../core/network-order.ts';
 
 /** linux/netfilter/nfnetlink_conntrack.h */
-const CTA_TUPLE_IP = 1;
-const CTA_TUPLE_PROTO = 2;
+export const CTA_TUPLE_IP = 1;
+export const CTA_TUPLE_PROTO = 2;
 const CTA_TUPLE_ZONE = 3;
 const CTA_IP_V4_SRC = 1;
-const CTA_IP_V4_DST = 2;
+export const CTA_IP_V4_DST = 2;
 const CTA_IP_V6_SRC = 3;
-const CTA_IP_V6_DST = 4;
+export const CTA_IP_V6_DST = 4;
 const CTA_PROTO_NUM = 1;
 const CTA_PROTO_SRC_PORT = 2;
-const CTA_PROTO_DST_PORT = 3;
+export const CTA_PROTO_DST_PORT = 3;
 const CTA_PROTO_ICMP_ID = 4;
 const CTA_PROTO_ICMPV6_CODE = 9;
 

@@ -1,7 +1,8 @@
 /** Live flows: connections that begin and end, and packets that are refused, while a client looks. */
 import { asError } from '../../api/errors.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind } from '../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, Destinations } from '../../netlink/conntrack/events.ts';
+import { type Route, vipsOf } from '../../services/route.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
@@ -28,6 +29,8 @@ export interface FlowSources {
       onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void,
       atMost: number,
     ): boolean;
+    /** Keeps only events of some destinations from now on; undefined: all. */
+    select(destinations: Destinations | undefined): void;
   };
   openRefusals(index: ServiceIndex): Promise<
     Subscription & {
@@ -46,6 +49,8 @@ export interface FlowSources {
 export interface FlowFeedOptions {
   readonly index: LiveIndex;
   readonly sources: FlowSources;
+  /** The Routes of a Service; none if there is no such Service. */
+  readonly routesOf: (service: string) => readonly Route[];
   readonly refusalRules: () => Omit<RefusalRules, 'index'>;
   readonly timers: Timers;
   /** Milliseconds since 1970. */
@@ -69,6 +74,8 @@ const DENY_PREFIX = 'portwide deny ';
 
 /** The open subscriptions. */
 interface Session {
+  /** Adapts the subscription to the filters of the clients. */
+  readonly select: () => void;
   readonly close: () => Promise<void>;
   readonly notes: readonly string[];
 }
@@ -109,14 +116,31 @@ export class FlowFeed {
     signal.addEventListener('abort', end);
     try {
       this.#session ??= this.#open();
-      queue.start((await this.#session).notes);
+      const session = await this.#session;
+      session.select();
+      queue.start(session.notes);
       if (signal.aborted) return;
       yield* queue.lines();
     } finally {
       signal.removeEventListener('abort', end);
       this.#clients.delete(queue);
       if (this.#clients.size === 0) await this.#close();
+      else (await this.#session)?.select();
     }
+  }
+
+  /** What all clients want to see, so that a Service is shown completely on a busy node; undefined: everything. */
+  #destinations(): Destinations | undefined {
+    const addresses = new Set<string>();
+    const ports = new Set<number>();
+    for (const { filter } of this.#clients) {
+      if (filter.service === undefined) return undefined;
+      for (const route of this.#options.routesOf(filter.service)) {
+        for (const vip of vipsOf(route)) addresses.add(vip);
+        if (route.nodePort > 0) ports.add(route.nodePort);
+      }
+    }
+    return { addresses: [...addresses], ports: [...ports] };
   }
 
   /** Ends all streams. */
@@ -178,7 +202,19 @@ export class FlowFeed {
       return isLeft;
     };
     const stopReading = pollSubscription(timers, READ_MS, read);
+    let changes = index.changes;
+    const select = () => {
+      try {
+        events.select(this.#destinations());
+      } catch (error) {
+        onError(error);
+      }
+    };
     const stopRefreshing = callPeriodically(timers, REFRESH_MS, () => {
+      if (index.changes !== changes) {
+        changes = index.changes;
+        select();
+      }
       refusals?.refresh().catch(onError);
     });
     const close = async () => {
@@ -187,7 +223,7 @@ export class FlowFeed {
       await Promise.all(open.map((each) => each.close()));
       live.release();
     };
-    return { close, notes };
+    return { close, notes, select };
   }
 
   #openDenials(notes: string[]): ReturnType<NonNullable<FlowSources['openDenials']>> | undefined {

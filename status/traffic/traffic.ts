@@ -120,6 +120,7 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
       openRefusals: (built) => RefusalLog.open(families, built, { mayBeTranslated }),
       openDenials: policyLogGroup === undefined ? undefined : () => new LogGroup(policyLogGroup),
     },
+    routesOf: (service) => routes.ofService(service),
     refusalRules: () => ({
       isNodeAddress: isNodePortAddress,
       nodeAddresses: dependencies.nodeAddresses(),

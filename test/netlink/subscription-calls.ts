@@ -1,7 +1,11 @@
 /** Methods of the namespace helper: conntrack events, log groups and owned tables. */
 import { visitConntrack } from '../../netlink/conntrack/conntrack.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/entry.ts';
-import { type ConntrackEventOptions, ConntrackEvents } from '../../netlink/conntrack/events.ts';
+import {
+  type ConntrackEventOptions,
+  ConntrackEvents,
+  type Destinations,
+} from '../../netlink/conntrack/events.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
 import { OwnedTables } from '../../netlink/nftables/owned-table.ts';
 import {
@@ -49,6 +53,10 @@ export const subscriptionCalls = {
 
   async sampleEvents(oneOf: number): Promise<void> {
     events?.sample(oneOf);
+  },
+
+  async selectEvents(destinations: Destinations | undefined): Promise<void> {
+    events?.select(destinations);
   },
 
   async closeEvents(): Promise<void> {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind } from '../../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, Destinations } from '../../../netlink/conntrack/events.ts';
 import type { RouteListener } from '../../../proxier/route-table.ts';
 import type { FlowLine } from '../../../status/api/traffic.ts';
 import { FlowQueue } from '../../../status/traffic/flow-queue.ts';
@@ -43,6 +43,7 @@ class FakeRoutes {
   readonly listeners = new Set<RouteListener>();
   list = [route({}, ['10.244.1.11'])];
   routes = () => this.list;
+  ofService = (service: string) => this.list.filter(({ serviceKey }) => serviceKey === service);
   watch = (listener: RouteListener) => {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
@@ -256,10 +257,12 @@ describe('TrafficSampler: samples while a client looks', () => {
 describe('FlowFeed: flows while a client looks', () => {
   function fed(sources: Partial<FlowSources> = {}) {
     const timers = new FakeTimers();
-    const state = { open: 0, dropped: 0 };
+    const routes = new FakeRoutes();
+    const state = { open: 0, dropped: 0, selected: [] as (Destinations | undefined)[] };
     let waiting: [ConntrackEventKind, DetailedEntry][] = [];
     const feed = new FlowFeed({
-      index: new LiveIndex(new FakeRoutes(), timers),
+      index: new LiveIndex(routes, timers),
+      routesOf: routes.ofService,
       sources: {
         openEvents() {
           state.open += 1;
@@ -272,6 +275,7 @@ describe('FlowFeed: flows while a client looks', () => {
               waiting = [];
               return false;
             },
+            select: (destinations) => state.selected.push(destinations),
             close: () => {
               state.open -= 1;
             },
@@ -297,7 +301,7 @@ describe('FlowFeed: flows while a client looks', () => {
       waiting.push(...events);
       timers.advance(100);
     };
-    return { feed, state, timers, happen };
+    return { feed, state, timers, happen, routes };
   }
 
   it('names Service and endpoint, filters, and skips connections of other programs', async () => {
@@ -344,6 +348,26 @@ describe('FlowFeed: flows while a client looks', () => {
     }
     timers.advance(120_000);
     assert.equal(timers.pending, 0);
+  });
+
+  it('subscribes to the destinations of the Services, if all clients want some', async () => {
+    const { feed, state, timers, routes } = fed();
+    const web = { addresses: [VIP], ports: [] };
+    const [one, all] = [new AbortController(), new AbortController()];
+    const first = feed.follow({ ...NO_FILTER, service: 'default/web' }, one.signal);
+    await first.next();
+    assert.deepEqual(state.selected, [web]);
+    const second = feed.follow(NO_FILTER, all.signal);
+    await second.next();
+    assert.deepEqual(state.selected.at(-1), undefined);
+    await second.return();
+    assert.deepEqual(state.selected.at(-1), web);
+    const [before] = routes.list;
+    routes.list = [route({ nodePort: 30_080 }, ['10.244.1.11'])];
+    for (const listener of routes.listeners) listener(before, routes.list[0]);
+    timers.advance(2000);
+    assert.deepEqual(state.selected.at(-1), { addresses: [VIP], ports: [30_080] });
+    await first.return();
   });
 
   it('refuses the client beyond 32', async () => {
