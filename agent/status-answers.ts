@@ -47,7 +47,11 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
   const traffic = createTraffic({
     mode: modeDefinition.name,
     families: supportedMode.families,
-    routes: { routes: () => table.routes(), watch: (listener) => table.watchRoutes(listener) },
+    routes: {
+      routes: () => table.routes(),
+      ofService: (service) => table.inspect(service)?.routes ?? [],
+      watch: (listener) => table.watchRoutes(listener),
+    },
     isNodePortAddress: nodePortAddressTest(context),
     nodeAddresses: () => [...table.nodeAddresses],
     policyLogGroup: options.networkPolicy ? options.policyLogGroup : undefined,
@@ -73,6 +77,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };
+  const budget = new RequestBudget(systemTimers, status.syncs);
   const handlers = new Map<string | undefined, RequestListener>();
   return {
     handler: (bindHost) =>
@@ -81,7 +86,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
           resources,
           bindHost,
           statusSocket: options.statusSocket,
-          budget: new RequestBudget(systemTimers),
+          budget,
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),
       ),

@@ -11,6 +11,8 @@ import type { StatusSources } from './sources.ts';
 import type { SummaryCache } from './summary-cache.ts';
 import { serviceSummary } from './views/services.ts';
 
+/** Milliseconds of work before a sync gets a turn. */
+const SLICE_MS = 1;
 /** Longest search text, in characters. */
 const MAX_SEARCH = 100;
 
@@ -68,8 +70,8 @@ export async function listServices(
     const keys = selectedKeys(sources, given);
     if (isDescending) keys.reverse();
     const { items, ...rest } = pageOf(keys, page);
-    const present = items.flatMap((key) => table.inspect(key) ?? []);
-    return { ...rest, items: present.map((each) => serviceSummary(each, table.topology)) };
+    const summaryOf = (each: InspectedService) => [serviceSummary(each, table.topology)];
+    return { ...rest, items: await collectKeys(sources, items, summaryOf) };
   }
   const summaries = await collect(sources, given, (inspected) => {
     const summary = cache.summary(inspected, table.topology);
@@ -111,9 +113,17 @@ export async function collect<Item>(
   given: Selection,
   itemsOf: (inspected: InspectedService) => readonly Item[],
 ): Promise<Item[]> {
-  const slice = new TimeSlice();
+  return await collectKeys(sources, selectedKeys(sources, given), itemsOf);
+}
+
+async function collectKeys<Item>(
+  sources: Pick<StatusSources, 'table'>,
+  keys: readonly ObjectKey[],
+  itemsOf: (inspected: InspectedService) => readonly Item[],
+): Promise<Item[]> {
+  const slice = new TimeSlice(SLICE_MS);
   const items: Item[] = [];
-  for (const key of selectedKeys(sources, given)) {
+  for (const key of keys) {
     // The Service may be gone after a yield.
     const inspected = sources.table.inspect(key);
     if (inspected !== undefined) items.push(...itemsOf(inspected));

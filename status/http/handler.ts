@@ -178,17 +178,23 @@ async function answer(
       response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
       return;
     }
-    const { mediaType } = resource;
-    const body = await budget.run(() => resource.answer(query, given));
+    const body = await budget.run(async () => {
+      // The client may have gone while the request waited.
+      if (gone.signal.aborted) return undefined;
+      const object = await resource.answer(query, given);
+      return object instanceof File || isLines(object) ? object : jsonOf(object);
+    });
+    if (body === undefined) return;
     if (etag !== undefined) response.setHeader('etag', etag);
-    if (Symbol.asyncIterator in body) {
-      const lines = body as AsyncIterable<object>;
-      return await sendLines(response, mediaType, lines, gone.signal);
-    }
     if (body instanceof File) return sendFile(response, await body.answer(request.headers));
-    return sendJson(response, 200, body, mediaType);
+    if (Buffer.isBuffer(body)) return send(response, 200, resource.mediaType, body);
+    return await sendLines(response, resource.mediaType, body, gone.signal);
   }
   throw new NotFound('no such resource; GET /api/v1/openapi.json describes all');
+}
+
+function isLines(body: object): body is AsyncIterable<object> {
+  return Symbol.asyncIterator in body;
 }
 
 function decodePart(part: string): string {
@@ -230,20 +236,17 @@ function sendError(
   message: string,
   parameter: string | null = null,
 ): void {
-  sendJson(response, code, { error: { code, message, parameter } } satisfies ErrorBody);
+  const body = { error: { code, message, parameter } } satisfies ErrorBody;
+  send(response, code, JSON_TYPE, jsonOf(body));
 }
 
-function sendJson(
-  response: ServerResponse,
-  code: number,
-  body: object,
-  mediaType: MediaType = 'application/json',
-): void {
-  const content = Buffer.from(`${JSON.stringify(body)}\n`);
-  const headers = {
-    ...SECURITY_HEADERS,
-    'content-type': mediaType,
-    'content-length': content.length,
-  };
+const JSON_TYPE = 'application/json' satisfies MediaType;
+
+function jsonOf(body: object): Buffer {
+  return Buffer.from(`${JSON.stringify(body)}\n`);
+}
+
+function send(response: ServerResponse, code: number, type: string, content: Buffer): void {
+  const headers = { ...SECURITY_HEADERS, 'content-type': type, 'content-length': content.length };
   response.writeHead(code, headers).end(response.req.method === 'HEAD' ? undefined : content);
 }

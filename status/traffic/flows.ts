@@ -1,7 +1,8 @@
 /** Live flows: connections that begin and end, and packets that are refused, while a client looks. */
 import { asError } from '../../api/errors.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind } from '../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, Destinations } from '../../netlink/conntrack/events.ts';
+import { type Route, vipsOf } from '../../services/route.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
@@ -24,7 +25,13 @@ interface Subscription {
 /** Where flows come from. */
 export interface FlowSources {
   openEvents(): Subscription & {
-    read(onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void): boolean;
+    /** Reads about `atMost` events. An entry is valid only during the call. */
+    read(
+      onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void,
+      atMost: number,
+    ): boolean;
+    /** Keeps only events of some destinations from now on; undefined: all. */
+    select(destinations: Destinations | undefined): void;
   };
   openRefusals(index: ServiceIndex): Promise<
     Subscription & {
@@ -43,6 +50,8 @@ export interface FlowSources {
 export interface FlowFeedOptions {
   readonly index: LiveIndex;
   readonly sources: FlowSources;
+  /** The Routes of a Service; none if there is no such Service. */
+  readonly routesOf: (service: string) => readonly Route[];
   readonly refusalRules: () => Omit<RefusalRules, 'index'>;
   /** undefined without network policy. */
   readonly policies: DenialPolicies | undefined;
@@ -56,11 +65,18 @@ export interface FlowFeedOptions {
 /** Milliseconds between two reads, and between two updates of the VIPs whose refused packets are logged. */
 const READ_MS = 100;
 const REFRESH_MS = 2000;
+/**
+ * Connection events of one read. All events of 10,000 connections a second would take 7 % of a core, more than a person
+ * can read. The events beyond wait in the socket until it is full. The kernel drops and counts later events.
+ */
+const EVENTS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
 
 /** The open subscriptions. */
 interface Session {
+  /** Adapts the subscription to the filters of the clients. */
+  readonly select: () => void;
   readonly close: () => Promise<void>;
   readonly notes: readonly string[];
 }
@@ -101,14 +117,31 @@ export class FlowFeed {
     signal.addEventListener('abort', end);
     try {
       this.#session ??= this.#open();
-      queue.start((await this.#session).notes);
+      const session = await this.#session;
+      session.select();
+      queue.start(session.notes);
       if (signal.aborted) return;
       yield* queue.lines();
     } finally {
       signal.removeEventListener('abort', end);
       this.#clients.delete(queue);
       if (this.#clients.size === 0) await this.#close();
+      else (await this.#session)?.select();
     }
+  }
+
+  /** What all clients want to see, so that a Service is shown completely on a busy node; undefined: everything. */
+  #destinations(): Destinations | undefined {
+    const addresses = new Set<string>();
+    const ports = new Set<number>();
+    for (const { filter } of this.#clients) {
+      if (filter.service === undefined) return undefined;
+      for (const route of this.#options.routesOf(filter.service)) {
+        for (const vip of vipsOf(route)) addresses.add(vip);
+        if (route.nodePort > 0) ports.add(route.nodePort);
+      }
+    }
+    return { addresses: [...addresses], ports: [...ports] };
   }
 
   /** Ends all streams. */
@@ -155,7 +188,10 @@ export class FlowFeed {
         for (const client of this.#clients) client.push({ at, ...event });
       };
       try {
-        isLeft = events.read((kind, entry) => send(this.#entryEvent(kind, entry, index)));
+        isLeft = events.read(
+          (kind, entry) => send(this.#entryEvent(kind, entry, index)),
+          EVENTS_PER_READ,
+        );
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
         denials?.read(({ prefix, bytes }) => send(this.#denialEvent(prefix, bytes)));
       } catch (error) {
@@ -167,7 +203,19 @@ export class FlowFeed {
       return isLeft;
     };
     const stopReading = pollSubscription(timers, READ_MS, read);
+    let changes = index.changes;
+    const select = () => {
+      try {
+        events.select(this.#destinations());
+      } catch (error) {
+        onError(error);
+      }
+    };
     const stopRefreshing = callPeriodically(timers, REFRESH_MS, () => {
+      if (index.changes !== changes) {
+        changes = index.changes;
+        select();
+      }
       refusals?.refresh().catch(onError);
     });
     const close = async () => {
@@ -176,7 +224,7 @@ export class FlowFeed {
       await Promise.all(open.map((each) => each.close()));
       live.release();
     };
-    return { close, notes };
+    return { close, notes, select };
   }
 
   #openDenials(notes: string[]): ReturnType<NonNullable<FlowSources['openDenials']>> | undefined {

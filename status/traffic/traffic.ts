@@ -70,6 +70,9 @@ export interface Traffic {
   close(): Promise<void>;
 }
 
+/** Bytes of events that wait for the flow feed, about 2,000: one second at most until they are read. */
+const FLOW_BUFFER = 1 << 20;
+
 /** The parameters of `top`. */
 interface TopQuery extends PageRequest {
   readonly by: 'service' | 'endpoint' | 'port' | undefined;
@@ -95,25 +98,35 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
             return events.dropped;
           },
           read: (onEnd) => events.read((_, entry) => onEnd(entry)),
+          sample: (oneOf) => events.sample(oneOf),
           close: () => events.close(),
         };
       },
-      visit: (family, visit) => visitConntrack({ family, translatedOnly }, visit),
+      visit: (visit) => visitConntrack({ translatedOnly }, visit),
       isCounting: isConntrackCounting,
     },
-    families,
     isNodeAddress: isNodePortAddress,
     timers,
     now: Date.now,
+    cpu: () => {
+      const { user, system } = process.cpuUsage();
+      return (user + system) / 1000;
+    },
     onError,
   });
   const feed = new FlowFeed({
     index,
     sources: {
-      openEvents: () => new ConntrackEvents({ kinds: ['new', 'destroy'], translatedOnly }),
+      openEvents: () =>
+        new ConntrackEvents({
+          kinds: ['new', 'destroy'],
+          translatedOnly,
+          receiveBuffer: FLOW_BUFFER,
+        }),
       openRefusals: (built) => RefusalLog.open(families, built, { mayBeTranslated }),
       openDenials: policyLogGroup === undefined ? undefined : () => new LogGroup(policyLogGroup),
     },
+    routesOf: (service) => routes.ofService(service),
     refusalRules: () => ({
       isNodeAddress: isNodePortAddress,
       nodeAddresses: dependencies.nodeAddresses(),
@@ -150,14 +163,12 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
       const entries: FlowEntry[] = [];
       let total = 0;
       try {
-        for (const family of families) {
-          await visitConntrack({ family, translatedOnly }, (entry) => {
-            const route = routeOfEntry(entry, destinations);
-            if (route?.serviceKey !== service) return;
-            total += 1;
-            if (entries.length < limit) entries.push(flowEntry(entry, route));
-          });
-        }
+        await visitConntrack({ translatedOnly }, (entry) => {
+          const route = routeOfEntry(entry, destinations);
+          if (route?.serviceKey !== service) return;
+          total += 1;
+          if (entries.length < limit) entries.push(flowEntry(entry, route));
+        });
       } finally {
         index.release();
       }

@@ -58,6 +58,7 @@ const traffic = createTraffic({
   families: ['IPv4', 'IPv6'],
   routes: {
     routes: () => table.routes(),
+    ofService: (service) => table.inspect(service)?.routes ?? [],
     watch: (listener) => table.watchRoutes(listener),
   },
   isNodePortAddress: (address) => nodeAddresses.has(address),
