@@ -15,8 +15,15 @@ import { createTraffic } from '../status/traffic/traffic.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
+import { keepAnswer } from './kept-answer.ts';
 import { kernelFeatures } from './kernel-features.ts';
+import { nodeChecks, runChecks } from './node-checks.ts';
+import { readBoundedChains } from './preflight/bounded-rules.ts';
+import { fact } from './preflight/fact.ts';
 import type { StatusActivity } from './status.ts';
+
+/** Milliseconds for which rules of other programs are kept: the page computes a trace each second. */
+const RULES_AGE = 5000;
 
 /** What the answers need besides the context. */
 export interface StatusInputs {
@@ -62,6 +69,8 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     traffic,
     kernelFeatures,
     kernelRelease: release(),
+    foreignChains: keepAnswer(() => fact(readBoundedChains), RULES_AGE),
+    nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };
   const handlers = new Map<string | undefined, RequestListener>();

@@ -123,6 +123,13 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         return pageOf(changes.map(changeView).reverse(), given);
       },
     }),
+    '/api/v1/checks': resource({
+      summary:
+        'What `portwide check` finds with the flags of the agent; takes seconds, kept for 30 s',
+      response: 'NodeChecks',
+      parameters: {},
+      handle: () => sources.nodeChecks(),
+    }),
     '/api/v1/series': resource({
       summary: 'Time series of the last 15 minutes',
       response: 'SeriesList',

@@ -43,17 +43,22 @@ class NeedsRoot extends Error {
   }
 }
 
+/** Media types of answers: one object, or a stream with one object a line. A `File` has its own. */
+type MediaType = 'application/json' | 'application/x-ndjson';
+
 /** A resource of the API. */
 export interface Resource {
   /** What the resource is, for the OpenAPI document. */
   readonly summary: string;
-  /** The type of the answer in `status/api/`; undefined for files. */
+  /** The type of the answer in `status/api/`, or of each line of a stream; undefined for files. */
   readonly response: string | undefined;
   /**
    * Only for a resource that changes something in the kernel: the command that reads it. Such a resource is on the Unix
    * socket only, which only root can open; every process of the node reaches the other server.
    */
   readonly rootCommand?: string;
+  /** The `content-type` of the answer, also in the OpenAPI document. */
+  readonly mediaType: MediaType;
   readonly parameters: Parsers;
   /**
    * The version of the answer, which clients send back (`If-None-Match`) to get an answer only if it changed.
@@ -64,16 +69,32 @@ export interface Resource {
   answer(query: URLSearchParams, request: ResourceRequest): Promise<object> | object;
 }
 
-/** Defines a resource. `handle` gets the parsed parameters. */
-export function resource<P extends Parsers>({
-  handle,
-  ...definition
-}: Omit<Resource, 'answer' | 'parameters'> & {
+/** Definition of a resource whose answer is an `Answer`. `handle` gets the parsed parameters. */
+interface Definition<P extends Parsers, Answer extends object>
+  extends Pick<Resource, 'summary' | 'response' | 'rootCommand' | 'version'> {
   readonly parameters: P;
-  readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<object> | object;
-}): Resource {
+  readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<Answer> | Answer;
+}
+
+/** Defines a resource that answers with one object or a `File`. */
+export function resource<P extends Parsers>(definition: Definition<P, object>): Resource {
+  return resourceOf(definition, 'application/json');
+}
+
+/** Defines a resource that answers with a stream of objects, one JSON object a line. */
+export function streamResource<P extends Parsers>(
+  definition: Definition<P, AsyncIterable<object>>,
+): Resource {
+  return resourceOf(definition, 'application/x-ndjson');
+}
+
+function resourceOf<P extends Parsers>(
+  { handle, ...definition }: Definition<P, object>,
+  mediaType: MediaType,
+): Resource {
   return {
     ...definition,
+    mediaType,
     answer: (query, request) => handle(readParameters(query, definition.parameters), request),
   };
 }
@@ -159,11 +180,13 @@ async function answer(
     }
     const body = await budget.run(() => resource.answer(query, given));
     if (etag !== undefined) response.setHeader('etag', etag);
+    const { mediaType } = resource;
     if (Symbol.asyncIterator in body) {
-      return await sendLines(response, body as AsyncIterable<object>, gone.signal);
+      const lines = body as AsyncIterable<object>;
+      return await sendLines(response, mediaType, lines, gone.signal);
     }
     if (body instanceof File) return sendFile(response, await body.answer(request.headers));
-    return sendJson(response, 200, body);
+    return sendJson(response, 200, body, mediaType);
   }
   throw new NotFound('no such resource; GET /api/v1/openapi.json describes all');
 }
@@ -179,10 +202,11 @@ function decodePart(part: string): string {
 /** Sends one JSON object a line, and waits while the client does not read. */
 async function sendLines(
   response: ServerResponse,
+  mediaType: MediaType,
   lines: AsyncIterable<object>,
   signal: AbortSignal,
 ): Promise<void> {
-  response.writeHead(200, { ...SECURITY_HEADERS, 'content-type': 'application/x-ndjson' });
+  response.writeHead(200, { ...SECURITY_HEADERS, 'content-type': mediaType });
   response.flushHeaders();
   for await (const line of lines) {
     if (signal.aborted) break;
@@ -209,11 +233,17 @@ function sendError(
   sendJson(response, code, { error: { code, message, parameter } } satisfies ErrorBody);
 }
 
-function sendJson(response: ServerResponse, code: number, body: object): void {
-  send(response, code, 'application/json', Buffer.from(`${JSON.stringify(body)}\n`));
-}
-
-function send(response: ServerResponse, code: number, type: string, content: Buffer): void {
-  const headers = { ...SECURITY_HEADERS, 'content-type': type, 'content-length': content.length };
+function sendJson(
+  response: ServerResponse,
+  code: number,
+  body: object,
+  mediaType: MediaType = 'application/json',
+): void {
+  const content = Buffer.from(`${JSON.stringify(body)}\n`);
+  const headers = {
+    ...SECURITY_HEADERS,
+    'content-type': mediaType,
+    'content-length': content.length,
+  };
   response.writeHead(code, headers).end(response.req.method === 'HEAD' ? undefined : content);
 }

@@ -81,7 +81,7 @@ export function App({ state, onScroll }) {
         page === undefined
           ? html`<h1 tabindex="-1">No such page</h1>
               <p><a href="#/node">Show the node</a></p>`
-          : html`<${page.component} state=${state} onScroll=${onScroll} />`
+          : html`<${page.component} state=${state} paths=${paths} onScroll=${onScroll} />`
       }
     </main>
     ${

@@ -13,6 +13,8 @@ const STATES = {
   allow: ['allowed', 'good'],
   deny: ['denied', 'bad'],
   ok: ['ok', 'good'],
+  warn: ['warn', 'warn'],
+  fail: ['fail', 'bad'],
   missing: ['missing', 'bad'],
   changed: ['changed', 'bad'],
   unexpected: ['unexpected', 'bad'],

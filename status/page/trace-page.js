@@ -10,10 +10,15 @@ import { Table } from './table.js';
 const FIELDS = ['from', 'to', 'protocol', 'port'];
 const PROTOCOLS = ['TCP', 'UDP', 'SCTP'];
 
-/** The parameters that are given. @param {PageState} state */
-function parametersOf({ location }) {
-  const given = FIELDS.map((name) => [name, location.query.get(name)?.trim() ?? '']);
+/** The parameters that are given. @param {(name: string) => unknown} read */
+function parametersFrom(read) {
+  const given = FIELDS.map((name) => [name, `${read(name) ?? ''}`.trim()]);
   return new URLSearchParams(given.filter(([, value]) => value !== ''));
+}
+
+/** @param {PageState} state */
+function parametersOf({ location }) {
+  return parametersFrom((name) => location.query.get(name));
 }
 
 /** @param {PageState} state */
@@ -36,8 +41,9 @@ export function TracePage({ state }) {
   /** @param {any} event */
   const onSubmit = (event) => {
     event.preventDefault();
-    const given = [...new FormData(event.target)].map(([name, value]) => [name, `${value}`]);
-    location.hash = link('trace', Object.fromEntries(given));
+    const form = new FormData(event.target);
+    const parameters = parametersFrom((name) => form.get(name));
+    location.hash = link('trace', Object.fromEntries(parameters));
   };
   return html`
     <h1 tabindex="-1">Trace</h1>

@@ -34,6 +34,9 @@ export interface TrafficDependencies {
   readonly onError: (error: unknown) => void;
 }
 
+/** See `BackendTraffic.rejectsOtherPorts` of each backend, which exists later than this part. */
+const REJECTS_OTHER_PORTS = { iptables: 'none', ipvs: 'vips', nftables: 'cluster IPs' } as const;
+
 /** Rates by Service and by endpoint, for the lists of Services and endpoints. */
 export interface TrafficLookup {
   /** Zeros without traffic. @param service `namespace/name` */
@@ -114,7 +117,7 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
     refusalRules: () => ({
       isNodeAddress: isNodePortAddress,
       nodeAddresses: dependencies.nodeAddresses(),
-      rejectsUnservedPorts: mode === 'nftables',
+      rejectsOtherPorts: REJECTS_OTHER_PORTS[mode],
       mayBeTranslated,
     }),
     policies: dependencies.policies,

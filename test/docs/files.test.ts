@@ -22,6 +22,7 @@ const COMMAND_FLAGS = [
   '--ip-family',
   '--netns',
   '--seed',
+  '--all-nodes',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [

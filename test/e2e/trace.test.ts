@@ -12,7 +12,7 @@ import type {
 } from '../../status/api/trace.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { validator } from '../status/validator.ts';
+import { mediaTypes, validator } from '../status/validator.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { networkPolicy, policyPods } from './policy-manifests.ts';
@@ -26,6 +26,8 @@ const ALL_PORTS_VIP = '10.96.0.62';
 const PORTS = [{ name: 'http', port: 8080, protocol: 'TCP' }];
 
 const validate = validator();
+
+const MEDIA_TYPES = mediaTypes();
 
 /** Reads the status API of an agent on its Unix socket. */
 class Api {
@@ -77,6 +79,8 @@ class Api {
     const sent = request({ socketPath: this.#path, path: `${path}?${search}` });
     sent.end();
     const [response] = (await once(sent, 'response')) as [IncomingMessage];
+    const type = MEDIA_TYPES.get(path)?.[response.statusCode === 200 ? 'ok' : 'error'];
+    assert.equal(response.headers['content-type'], type);
     return response;
   }
 }

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { createServer, request as httpRequest, type Server } from 'node:http';
+import { createServer, request as httpRequest, type IncomingMessage, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { File } from '../../status/http/file.ts';
 import { refuse } from '../../status/http/guard.ts';
-import { NotFound, resource, statusHandler } from '../../status/http/handler.ts';
+import { NotFound, resource, statusHandler, streamResource } from '../../status/http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import {
   BadParameter,
@@ -133,7 +133,7 @@ describe('http: answers', () => {
               return { name };
             },
           }),
-          '/api/v1/lines': resource({
+          '/api/v1/lines': streamResource({
             ...plain,
             handle: async function* (_, { signal }) {
               try {
@@ -250,7 +250,8 @@ describe('http: answers', () => {
   it('ends a stream when the client is gone', async () => {
     const client = httpRequest(url('/api/v1/lines'));
     client.end();
-    const [response] = await once(client, 'response');
+    const [response] = (await once(client, 'response')) as [IncomingMessage];
+    assert.equal(response.headers['content-type'], 'application/x-ndjson');
     const [chunk] = await once(response, 'data');
     assert.match(String(chunk), /^{"line":0}\n/);
     client.destroy();

@@ -52,6 +52,7 @@ export function fakeAgent(answers: FakeResources, path?: string): Promise<UnixSe
       {
         summary: '',
         response: undefined,
+        mediaType: 'application/json',
         parameters: {},
         answer: (query, request) => handle({ query, path: request.path }),
       },

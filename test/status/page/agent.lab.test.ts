@@ -4,7 +4,7 @@ import type { NodeStatus } from '../../../status/api/node-status.ts';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../../lab/lab.ts';
-import { startBrowser, type TestBrowser } from './browser.ts';
+import { isUnexpected, startBrowser, type TestBrowser } from './browser.ts';
 
 const ADDRESS = '127.0.0.1:10270';
 const FLAGS = [
@@ -201,11 +201,6 @@ describe('status page of a running agent', () => {
     await page.locator('p', { hasText: 'found' }).waitFor();
   });
 });
-
-/** The browser logs each failed request. */
-function isUnexpected(fault: string): boolean {
-  return !fault.startsWith('Failed to load resource');
-}
 
 function at(lab: Lab, index: number) {
   const pod = lab.pods[index];

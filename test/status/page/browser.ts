@@ -54,6 +54,11 @@ export async function startBrowser(namespace?: string): Promise<TestBrowser> {
   };
 }
 
+/** Whether a fault is one of the page. The browser also logs each failed request. */
+export function isUnexpected(fault: string): boolean {
+  return !fault.startsWith('Failed to load resource');
+}
+
 interface AxeResult {
   readonly violations: readonly {
     readonly id: string;

@@ -37,6 +37,7 @@ export async function startFakeAgent(answers: Answers): Promise<FakeAgent> {
       {
         summary: '',
         response: undefined,
+        mediaType: 'application/json',
         parameters: {},
         answer: (query) => answer(query),
       } satisfies Resources[string],
@@ -259,6 +260,7 @@ export function fakeAnswers(): Answers {
   return {
     '/api/v1/status': () => fakeStatus(),
     '/api/v1/series': fakeSeries,
+    '/api/v1/checks': () => FAKE_CHECKS,
     '/api/v1/services': () => ({ items: [fakeSummary()], total: 1, continue: null }),
     '/api/v1/services/{namespace}/{name}': () => fakeDetail(),
     '/api/v1/routes': () => ({
@@ -310,6 +312,17 @@ function fakeChanges() {
     change,
   ];
 }
+
+const FAKE_CHECKS = {
+  at: NOW,
+  status: 'fail',
+  checks: [
+    { status: 'fail', name: 'local pods', seen: 'no pod CIDR', action: 'set --cluster-cidr' },
+    { status: 'warn', name: 'route_localnet', seen: '1: open', action: 'set it to 0' },
+    { status: 'ok', name: 'RBAC', seen: 'all requests are allowed', action: '' },
+  ],
+  omitted: 2,
+};
 
 const FAKE_POLICY = {
   kind: 'NetworkPolicy',

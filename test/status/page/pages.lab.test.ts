@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Page } from 'playwright-core';
+import { Unanswerable } from '../../../status/http/handler.ts';
 import { waitFor } from '../../lab/wait.ts';
 import {
   accessibilityProblems,
@@ -264,6 +265,32 @@ describe('status page in Chromium', () => {
     await shows(page, `portwide ${command}`);
     await shows(page, `kubectl portwide --node node-a ${command}`);
     assert.ok(!agent.requests.some((path) => path.includes('/trace/live')));
+  });
+
+  it('checks the node when asked, the worst first', async () => {
+    const { page, agent } = await open('#/node');
+    const button = page.locator('button', { hasText: 'Check this node' });
+    await button.waitFor();
+    assert.ok(!agent.requests.includes('/api/v1/checks'));
+    await button.click();
+    const rows = page.locator('table[aria-label=Checks] tbody tr');
+    await rows.first().waitFor();
+    assert.match(
+      await rows.first().innerText(),
+      /fail\s+local pods\s+no pod CIDR\s+set --cluster-cidr/,
+    );
+    await shows(page, '2 checks not shown');
+    assert.deepEqual(await accessibilityProblems(page), []);
+  });
+
+  it('says why the node could not be checked', async () => {
+    const refuse = () => {
+      throw new Unanswerable(501, 'the command is not there');
+    };
+    const { page } = await open('#/node', { '/api/v1/checks': refuse });
+    await page.locator('button', { hasText: 'Check this node' }).click();
+    await shows(page, 'the command is not there');
+    await page.locator('button:enabled', { hasText: 'Check this node' }).waitFor();
   });
 
   it('is at most 150 KB in few requests, and only the style sheet blocks the first paint', async () => {

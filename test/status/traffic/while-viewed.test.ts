@@ -241,7 +241,7 @@ describe('FlowFeed: flows while a client looks', () => {
       refusalRules: () => ({
         isNodeAddress: () => false,
         nodeAddresses: [],
-        rejectsUnservedPorts: true,
+        rejectsOtherPorts: 'cluster IPs',
         mayBeTranslated: false,
       }),
       policies: undefined,
