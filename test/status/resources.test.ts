@@ -114,13 +114,8 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
 async function serverOf(resources: Resources) {
   const onError = (error: unknown) => assert.fail(String(error));
   const budget = { run: async <T>(request: () => Promise<T> | T) => request() };
-  const handler = statusHandler({
-    resources,
-    bindHost: '127.0.0.1',
-    statusSocket: undefined,
-    budget,
-    onError,
-  });
+  const bindHost = '127.0.0.1';
+  const handler = statusHandler({ resources, bindHost, statusSocket: undefined, budget, onError });
   const server = createServer(handler).listen(0, '127.0.0.1');
   await once(server, 'listening');
   return {
