@@ -51,6 +51,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     isNodePortAddress: nodePortAddressTest(context),
     nodeAddresses: () => [...table.nodeAddresses],
     policyLogGroup: options.networkPolicy ? options.policyLogGroup : undefined,
+    policies: inputs.policy,
     timers: systemTimers,
     onError: (err) => log.debug({ err }, 'cannot read the traffic of Services; retrying'),
   });
@@ -79,6 +80,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
         statusHandler({
           resources,
           bindHost,
+          statusSocket: options.statusSocket,
           budget: new RequestBudget(systemTimers),
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),

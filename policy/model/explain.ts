@@ -26,7 +26,8 @@ export interface ConnectionQuery {
   readonly from: Exclude<ConnectionEnd, { readonly name: string }>;
   readonly to: ConnectionEnd;
   readonly port: number;
-  readonly protocol: Protocol;
+  /** A number is an IP protocol. Rules with ports match only TCP, UDP and SCTP. */
+  readonly protocol: Protocol | number;
   /**
    * Whether the FQDN cache has an address for a peer list. Without this function, it is uncertain
    * whether a rule with domain names matches an address.
@@ -101,7 +102,8 @@ interface Connection {
  */
 export function explain(model: PolicyModel, query: ConnectionQuery): Explanation[] {
   const { port, to: target, isFqdnAddress } = query;
-  const protocol = protocolNumbers[query.protocol];
+  const protocol =
+    typeof query.protocol === 'number' ? query.protocol : protocolNumbers[query.protocol];
   const name = 'name' in target ? target.name : undefined;
   const sources = addressesOf(model, query.from);
   const targets = addressesOf(model, target);

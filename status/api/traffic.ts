@@ -91,6 +91,11 @@ export interface FlowEvent {
   readonly service: string | null;
   /** The policy or the decision that caused the event; empty for `opened` and `closed`. */
   readonly reason: string;
+  /**
+   * Of `denied`: the policy with the rule that denied the packet, such as `NetworkPolicy default/web`, or the policies
+   * that isolate the pod and do not allow the packet, at most 10. Empty for other events, and if policies have just changed.
+   */
+  readonly policies: readonly string[];
   readonly flow: FlowEntry;
 }
 

@@ -31,12 +31,29 @@ export class Unanswerable extends Error {
   }
 }
 
+/** A request that needs root: it changes something in the kernel. The answer is 403. */
+class NeedsRoot extends Error {
+  override readonly name = 'NeedsRoot';
+
+  /** @param socket path of the Unix socket; undefined: there is none. */
+  constructor(command: string, socket: string | undefined) {
+    const where =
+      socket === undefined ? 'the Unix socket of --status-socket, which is off' : socket;
+    super(`needs root: run \`${command}\` on the node, which uses ${where}`);
+  }
+}
+
 /** A resource of the API. */
 export interface Resource {
   /** What the resource is, for the OpenAPI document. */
   readonly summary: string;
   /** The type of the answer in `status/api/`; undefined for files. */
   readonly response: string | undefined;
+  /**
+   * Only for a resource that changes something in the kernel: the command that reads it. Such a resource is on the Unix
+   * socket only, which only root can open; every process of the node reaches the other server.
+   */
+  readonly rootCommand?: string;
   readonly parameters: Parsers;
   /** @returns an object that becomes JSON, an async iterable of objects (one line each), or a `File`. */
   answer(query: URLSearchParams, request: ResourceRequest): Promise<object> | object;
@@ -63,6 +80,8 @@ export interface HandlerOptions {
   readonly resources: Resources;
   /** The address on which the server listens; undefined for a Unix socket, which only root can reach. */
   readonly bindHost: string | undefined;
+  /** Path of the Unix socket, for messages; undefined: there is none. */
+  readonly statusSocket: string | undefined;
   readonly budget: Pick<RequestBudget, 'run'>;
   /** Called for an error that is a bug or a failure of the kernel, after the client got status 500. */
   readonly onError: (error: unknown, path: string) => void;
@@ -75,7 +94,7 @@ interface CompiledPath {
 
 /** Handles requests for resources. */
 export function statusHandler(options: HandlerOptions): RequestListener {
-  const { resources, bindHost, budget, onError } = options;
+  const { resources, bindHost, onError } = options;
   const paths = Object.entries(resources).map(([path, resource]): CompiledPath => {
     const source = path.replaceAll('.', '\\.').replaceAll(/\{\w+\}/g, '([^/]{1,300})');
     return { pattern: new RegExp(`^${source}$`), resource };
@@ -87,7 +106,7 @@ export function statusHandler(options: HandlerOptions): RequestListener {
       response.setHeader('allow', 'GET, HEAD');
       return sendError(response, 405, 'the status API is read-only; use GET');
     }
-    void answer(paths, budget, request, response).catch((error: unknown) => {
+    void answer(paths, options, request, response).catch((error: unknown) => {
       if (response.headersSent) {
         response.destroy();
       } else if (error instanceof BadParameter) {
@@ -97,6 +116,8 @@ export function statusHandler(options: HandlerOptions): RequestListener {
         sendError(response, 503, error.message);
       } else if (error instanceof NotFound) {
         sendError(response, 404, error.message);
+      } else if (error instanceof NeedsRoot) {
+        sendError(response, 403, error.message);
       } else if (error instanceof Unanswerable) {
         sendError(response, error.code, error.message);
       } else {
@@ -109,7 +130,7 @@ export function statusHandler(options: HandlerOptions): RequestListener {
 
 async function answer(
   paths: readonly CompiledPath[],
-  budget: HandlerOptions['budget'],
+  { budget, bindHost, statusSocket }: HandlerOptions,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -117,6 +138,8 @@ async function answer(
   for (const { pattern, resource } of paths) {
     const match = pattern.exec(path);
     if (match === null) continue;
+    if (bindHost !== undefined && resource.rootCommand !== undefined)
+      throw new NeedsRoot(resource.rootCommand, statusSocket);
     const gone = new AbortController();
     response.on('close', () => gone.abort());
     const given = { path: match.slice(1).map(decodePart), signal: gone.signal };

@@ -2,7 +2,6 @@
 import { html } from './html.js';
 import { LiveTrace } from './live-trace.js';
 import { link } from './location.js';
-import { Component } from './preact.js';
 import { Table } from './table.js';
 
 /** @import { State as PageState } from './store.js' */
@@ -10,15 +9,10 @@ import { Table } from './table.js';
 const FIELDS = ['from', 'to', 'protocol', 'port'];
 const PROTOCOLS = ['TCP', 'UDP', 'SCTP'];
 
-/** The parameters that are given. @param {(name: string) => unknown} read */
-function parametersFrom(read) {
-  const given = FIELDS.map((name) => [name, `${read(name) ?? ''}`.trim()]);
-  return new URLSearchParams(given.filter(([, value]) => value !== ''));
-}
-
-/** @param {PageState} state */
+/** The parameters that are given. @param {PageState} state */
 function parametersOf({ location }) {
-  return parametersFrom((name) => location.query.get(name));
+  const given = FIELDS.map((name) => [name, location.query.get(name)?.trim() ?? '']);
+  return new URLSearchParams(given.filter(([, value]) => value !== ''));
 }
 
 /** @param {PageState} state */
@@ -33,71 +27,39 @@ export function traceNeeds(state) {
   return path === undefined ? [] : [{ path }];
 }
 
-/**
- * @typedef {object} Watch
- * @property {string} query Parameters of the packets.
- * @property {number} number Numbers the watches, so that each one starts.
- * @property {boolean} isRunning
- */
-
-/** @extends {Component<{ state: PageState, paths: readonly string[] }, { watch: Watch | undefined }>} */
-export class TracePage extends Component {
-  /** @override */
-  state = { watch: /** @type {Watch | undefined} */ (undefined) };
-
+/** @param {{ state: PageState }} props */
+export function TracePage({ state }) {
+  const path = pathOf(state);
+  const { value, error } = state.answers.get(path ?? '') ?? {};
+  const parameters = parametersOf(state);
   /** @param {any} event */
-  onSubmit = (event) => {
+  const onSubmit = (event) => {
     event.preventDefault();
-    const form = new FormData(event.target);
-    const parameters = parametersFrom((name) => form.get(name));
-    location.hash = link('trace', Object.fromEntries(parameters));
-    if (event.submitter?.value !== 'watch') return;
-    const number = (this.state.watch?.number ?? 0) + 1;
-    this.setState({ watch: { query: `${parameters}`, number, isRunning: true } });
+    const given = [...new FormData(event.target)].map(([name, value]) => [name, `${value}`]);
+    location.hash = link('trace', Object.fromEntries(given));
   };
-
-  /** @param {number} number of the watch. */
-  onEnd = (number) => {
-    const { watch } = this.state;
-    if (watch?.number === number) this.setState({ watch: { ...watch, isRunning: false } });
-  };
-
-  /** @override */
-  render() {
-    const { state, paths } = this.props;
-    const { watch } = this.state;
-    const path = pathOf(state);
-    const { value, error } = state.answers.get(path ?? '') ?? {};
-    const parameters = parametersOf(state);
-    return html`
-      <h1 tabindex="-1">Trace</h1>
-      <form class="filters" onSubmit=${this.onSubmit}>
-        <${Field} name="from" label="From" hint="address, namespace/pod, node or external" parameters=${parameters} />
-        <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" parameters=${parameters} />
-        <label>
-          Protocol
-          <select name="protocol">
-            ${PROTOCOLS.map((name) => html`<option selected=${name === parameters.get('protocol')}>${name}</option>`)}
-          </select>
-        </label>
-        <${Field} name="port" label="Port" hint="443" parameters=${parameters} />
-        <button class="action" type="submit">Trace</button>
-        ${
-          paths.includes('/api/v1/trace/live') &&
-          html`<button class="action" type="submit" name="watch" value="watch" disabled=${watch?.isRunning}>
-            ${watch?.isRunning ? 'Watching …' : 'Watch packets for 5 seconds'}
-          </button>`
-        }
-      </form>
-      ${error !== undefined && html`<p class="notice bad">${error}</p>`}
-      ${path !== undefined && value === undefined && error === undefined && html`<p>Waiting for the agent …</p>`}
-      ${
-        watch?.query === `${parameters}` &&
-        html`<${LiveTrace} key=${watch.number} query=${watch.query} onEnd=${() => this.onEnd(watch.number)} />`
-      }
-      ${value?.paths.map((/** @type {any} */ each) => html`<${Computed} path=${each} />`)}
-    `;
-  }
+  return html`
+    <h1 tabindex="-1">Trace</h1>
+    <form class="filters" onSubmit=${onSubmit}>
+      <${Field} name="from" label="From" hint="address, namespace/pod, node or external" parameters=${parameters} />
+      <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" parameters=${parameters} />
+      <label>
+        Protocol
+        <select name="protocol">
+          ${PROTOCOLS.map((name) => html`<option selected=${name === parameters.get('protocol')}>${name}</option>`)}
+        </select>
+      </label>
+      <${Field} name="port" label="Port" hint="443" parameters=${parameters} />
+      <button class="action" type="submit">Trace</button>
+    </form>
+    ${error !== undefined && html`<p class="notice bad">${error}</p>`}
+    ${path !== undefined && value === undefined && error === undefined && html`<p>Waiting for the agent …</p>`}
+    ${value?.paths.map((/** @type {any} */ each) => html`<${Computed} path=${each} />`)}
+    ${
+      value !== undefined &&
+      html`<${LiveTrace} node=${state.status?.nodeName} parameters=${parameters} />`
+    }
+  `;
 }
 
 /** @param {{ name: string, label: string, hint: string, parameters: URLSearchParams }} props */

@@ -29,6 +29,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
     '/api/v1/trace/live': resource({
       summary: 'The path of matching packets, as the kernel reports it for some seconds',
       response: 'LiveTraceLine',
+      rootCommand: 'portwide trace FROM TO --live',
       parameters: LIVE_TRACE_PARAMETERS,
       handle: async (given, { signal }) => {
         const [resolved] = resolveRequest(traceRequest(given), sources);

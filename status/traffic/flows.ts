@@ -5,6 +5,7 @@ import type { ConntrackEventKind } from '../../netlink/conntrack/events.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
+import { type DenialPolicies, explainDenial } from './denial.ts';
 import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
@@ -43,6 +44,8 @@ export interface FlowFeedOptions {
   readonly index: LiveIndex;
   readonly sources: FlowSources;
   readonly refusalRules: () => Omit<RefusalRules, 'index'>;
+  /** undefined without network policy. */
+  readonly policies: DenialPolicies | undefined;
   readonly timers: Timers;
   /** Milliseconds since 1970. */
   readonly now: () => number;
@@ -55,8 +58,6 @@ const READ_MS = 100;
 const REFRESH_MS = 2000;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
-/** Prefix of the log rules of network policy. */
-const DENY_PREFIX = 'portwide deny ';
 
 /** The open subscriptions. */
 interface Session {
@@ -156,7 +157,7 @@ export class FlowFeed {
       try {
         isLeft = events.read((kind, entry) => send(this.#entryEvent(kind, entry, index)));
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
-        denials?.read(({ prefix, bytes }) => send(denialEvent(prefix, bytes)));
+        denials?.read(({ prefix, bytes }) => send(this.#denialEvent(prefix, bytes)));
       } catch (error) {
         onError(error);
       }
@@ -198,26 +199,26 @@ export class FlowFeed {
     // Connections of other programs are not flows of Services.
     if (route === undefined) return undefined;
     const event = kind === 'new' ? 'opened' : 'closed';
-    return { event, service: route.serviceKey, reason: '', flow: flowEntry(entry, route) };
+    const flow = flowEntry(entry, route);
+    return { event, service: route.serviceKey, reason: '', policies: [], flow };
   }
 
   #refusalEvent(bytes: Buffer, index: ServiceIndex): NewEvent {
     const packet = readPacketHeader(bytes);
     const refusal = packet && explainRefusal(packet, { ...this.#options.refusalRules(), index });
-    return refusal && { ...refusal, flow: packetFlow(packet) };
+    return refusal && { ...refusal, policies: [], flow: packetFlow(packet) };
+  }
+
+  /** Policies see packets after translation: the destination is the endpoint. */
+  #denialEvent(prefix: string, bytes: Buffer): NewEvent {
+    const packet = readPacketHeader(bytes);
+    const denial = packet && explainDenial(prefix, packet, this.#options.policies);
+    return denial && { event: 'denied', service: null, ...denial, flow: packetFlow(packet) };
   }
 }
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */
 type NewEvent = Omit<FlowEvent, 'at'> | undefined;
-
-/** Policies see packets after translation: the destination is the endpoint. */
-function denialEvent(prefix: string, bytes: Buffer): NewEvent {
-  const packet = readPacketHeader(bytes);
-  if (packet === undefined || !prefix.startsWith(DENY_PREFIX)) return undefined;
-  const reason = `network policy: ${prefix.slice('portwide '.length).trim()}`;
-  return { event: 'denied', service: null, reason, flow: packetFlow(packet) };
-}
 
 /** A packet without a conntrack entry. */
 function packetFlow(packet: PacketHeader): FlowEvent['flow'] {

@@ -7,6 +7,7 @@ import { LogGroup } from '../../netlink/nflog/log-group.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { FlowEntry, FlowLine, TopList, TrafficRates } from '../api/traffic.ts';
 import { MAX_LIMIT, type PageRequest, pageOf } from '../http/paging.ts';
+import type { DenialPolicies } from './denial.ts';
 import { flowEntry, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
 import { FlowFeed } from './flows.ts';
@@ -26,6 +27,8 @@ export interface TrafficDependencies {
   readonly nodeAddresses: () => readonly string[];
   /** NFLOG group of denied packets (`--policy-log-group`); undefined without. */
   readonly policyLogGroup: number | undefined;
+  /** The policies that explain denied packets; undefined without network policy. */
+  readonly policies: DenialPolicies | undefined;
   readonly timers: Timers;
   /** Called for a failed read of the kernel, which is repeated. */
   readonly onError: (error: unknown) => void;
@@ -114,6 +117,7 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
       rejectsUnservedPorts: mode === 'nftables',
       mayBeTranslated,
     }),
+    policies: dependencies.policies,
     timers,
     now: Date.now,
     onError,

@@ -21,7 +21,7 @@ export interface PageWay {
 export interface Cause {
   /** As docs/operate/inspect.md names it. */
   readonly fault: string;
-  /** A command of `portwide`. `check` gets the flags of the agent; with `--live` a packet is sent meanwhile. */
+  /** A command of `portwide`. `check` gets the flags of the agent. */
   readonly command: readonly string[];
   readonly exitCode: number;
   /** Found in the output of the command. */
@@ -60,16 +60,6 @@ const traced = (fields: Readonly<Record<string, string>>): PageWay => ({
   fields,
   element: 'section table[aria-label=Steps] tbody tr',
 });
-const watched = (fields: Readonly<Record<string, string>>): PageWay => ({
-  place: 'Trace: Watch packets',
-  clicks: [
-    ['link', 'Trace'],
-    ['button', 'Watch packets for 5 seconds'],
-  ],
-  fields,
-  element: 'section[aria-label="Live trace"] .notice.bad',
-});
-
 const CLIENT = '192.168.77.100';
 const VIP = '10.96.0.10';
 const POD_TO_WEB = { from: 'default/pod-2', to: 'default/web' };
@@ -143,16 +133,6 @@ export const SERVICE_CAUSES = {
   },
   foreignDrop: {
     fault: 'drop by another program',
-    command: ['trace', CLIENT, VIP, '--port=80', '--live'],
-    exitCode: 1,
-    printed:
-      /was dropped by rule 1 of chain guard in table inet firewall \(handle \d+: tcp dport 8080 drop\), which another program wrote/,
-    page: watched({ from: CLIENT, to: VIP, port: '80' }),
-    shown:
-      /was dropped by rule 1 of chain guard in table inet firewall .*tcp dport 8080 drop.*another program wrote/,
-  },
-  computedDrop: {
-    fault: 'drop by another program',
     command: ['trace', CLIENT, VIP, '--port=80'],
     exitCode: 1,
     printed:
@@ -160,7 +140,7 @@ export const SERVICE_CAUSES = {
     page: traced({ from: CLIENT, to: VIP, port: '80' }),
     shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
   },
-  computedMasquerade: {
+  foreignMasquerade: {
     fault: 'masquerade by another CNI',
     command: ['trace', '10.244.1.12', 'default/web'],
     exitCode: 0,
@@ -169,16 +149,6 @@ export const SERVICE_CAUSES = {
     page: traced({ from: '10.244.1.12', to: 'default/web' }),
     shown:
       /Rules of other programs.*table inet firewall, base chain post .* masquerades the packet/,
-  },
-  foreignMasquerade: {
-    fault: 'masquerade by another CNI',
-    command: ['trace', '10.244.1.12', 'default/web', '--live'],
-    exitCode: 1,
-    printed:
-      /masqueraded as 192\.168\.77\.10 by rule 1 of chain post in table inet firewall .*another program/,
-    page: watched({ from: '10.244.1.12', to: 'default/web' }),
-    shown:
-      /masqueraded as 192\.168\.77\.10 by rule 1 of chain post in table inet firewall .*another program/,
   },
   checkedMasquerade: {
     fault: 'masquerade by another CNI',

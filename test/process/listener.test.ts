@@ -64,6 +64,21 @@ describe('listener: an HTTP server that retries', () => {
     for (const host of ['127.0.0.1', '[::1]']) assert.equal((await get(host, port)).body, 'here');
   });
 
+  it('closes connections beyond 256, and serves again when others end', async () => {
+    const { listener } = listen('127.0.0.1', 0);
+    const port = await listening(listener);
+    const connectClient = async () => {
+      const client = connect({ host: '127.0.0.1', port });
+      clients.push(client);
+      await once(client, 'connect');
+      return client;
+    };
+    for (let i = 0; i < 256; i += 1) await connectClient();
+    await once(await connectClient(), 'close');
+    for (const client of clients) client.destroy();
+    await waitFor('an answer', () => get('127.0.0.1', port).catch(() => undefined));
+  });
+
   it('shares a port between an IPv4 and an IPv6 server', async () => {
     const { listener: four } = listen('0.0.0.0', 0);
     const port = await listening(four);

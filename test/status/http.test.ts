@@ -145,12 +145,18 @@ describe('http: answers', () => {
               }
             },
           }),
+          '/api/v1/arm': resource({
+            ...plain,
+            rootCommand: 'portwide arm',
+            handle: () => assert.fail('must not run'),
+          }),
           '/page.css': resource({
             ...plain,
             handle: () => new File({ type: 'text/css', content: Buffer.from('a{}') }),
           }),
         },
         bindHost: '127.0.0.1',
+        statusSocket: '/run/agent.sock',
         budget: { run: async (request) => request() },
         onError: (error) => errors.push(error),
       }),
@@ -189,6 +195,12 @@ describe('http: answers', () => {
     ['/api/v1/hello/bug', {}, 500, /a bug/],
     ['/api/v1/hello/%E0%A4%A', {}, 400, /parameter path: must be percent-encoded/],
     ['/api/v1/hello/x?y=1', {}, 400, /parameter y: unknown; known parameters: none/],
+    [
+      '/api/v1/arm',
+      {},
+      403,
+      /needs root: run `portwide arm` on the node, which uses \/run\/agent\.sock/,
+    ],
     ['/api/v2', {}, 404, /no such resource/],
     ['/api/v1/hello/../hello', {}, 404, /no such resource/],
     ['/api/v1/hello/x', { method: 'POST' }, 405, /read-only; use GET/],

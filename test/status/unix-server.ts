@@ -63,5 +63,8 @@ export function fakeAgent(answers: FakeResources, path?: string): Promise<UnixSe
   const onError = (error: unknown) => {
     throw error;
   };
-  return httpOnUnix(statusHandler({ resources, bindHost: undefined, budget, onError }), path);
+  return httpOnUnix(
+    statusHandler({ resources, bindHost: undefined, statusSocket: undefined, budget, onError }),
+    path,
+  );
 }

@@ -44,6 +44,7 @@ export async function startFakeAgent(answers: Answers): Promise<FakeAgent> {
   const handle = statusHandler({
     resources: { ...resources, ...pageResources() },
     bindHost: '127.0.0.1',
+    statusSocket: undefined,
     budget: { run: async (request) => await request() },
     onError: () => {},
   });
@@ -281,7 +282,6 @@ export function fakeAnswers(): Answers {
     }),
     '/api/v1/flows': () => fakeFlows(),
     '/api/v1/trace': () => FAKE_TRACE,
-    '/api/v1/trace/live': () => fakeLiveTrace(),
   };
 }
 
@@ -349,7 +349,7 @@ function fakeTop(by: string) {
 
 async function* fakeFlows() {
   yield { at: NOW, event: 'started', lost: 0, notes: ['no UDP'] };
-  const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '' };
+  const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '', policies: [] };
   yield { ...opened, flow: fakeFlow() };
   yield { ...opened, event: 'denied', reason: 'NetworkPolicy default/deny', flow: fakeFlow() };
   // A stream ends only when the agent does.
@@ -383,36 +383,3 @@ const FAKE_TRACE = {
     },
   ],
 };
-
-async function* fakeLiveTrace() {
-  yield { event: 'armed', at: NOW, filter: {}, seconds: 5, maxPackets: 20 };
-  yield {
-    event: 'step',
-    packet: 1,
-    owner: 'portwide',
-    table: 'ip portwide',
-    chain: 'services',
-    rule: 2,
-    handle: 7,
-    purpose: 'dispatch',
-    text: 'ip daddr vmap @service-ips',
-    verdict: 'jump x',
-  };
-  yield {
-    event: 'summary',
-    at: NOW,
-    ended: 'time',
-    paths: [
-      {
-        packet: 1,
-        source: '10.244.0.9:1',
-        destination: '10.96.0.11:80',
-        result: 'left',
-        translatedTo: '10.244.0.5:80',
-      },
-    ],
-    lost: 0,
-    differences: ['the kernel chose another way'],
-    notes: ['a note'],
-  };
-}

@@ -35,8 +35,6 @@ const PAGES = [
   ['#/changes', 'Changes', ['external change', 'flush ruleset', 'and 20 others']],
 ] as const;
 
-const WATCH = '/api/v1/trace/live?from=node&to=default%2Fmedia&protocol=TCP';
-
 const LOOKS = [
   { colorScheme: 'light', viewport: { width: 1280, height: 900 } },
   { colorScheme: 'dark', viewport: { width: 360, height: 740 } },
@@ -194,40 +192,12 @@ describe('status page in Chromium', () => {
     assert.match(page.url(), /#\/services\?search=web/);
   });
 
-  it('watches packets in the kernel when asked', async () => {
-    const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia');
-    await page.locator('button', { hasText: 'Watch packets' }).click();
-    await shows(page, 'the kernel chose another way');
-    await shows(page, 'ip daddr vmap @service-ips');
-    assert.deepEqual(await accessibilityProblems(page), []);
-    // The same packets can be watched again.
-    const watches = () => agent.requests.filter((path) => path.startsWith('/api/v1/trace/live'));
-    assert.deepEqual(watches(), [WATCH]);
-    await page.locator('button', { hasText: 'Watch packets' }).click();
-    await waitFor('the page watches again', () => watches().length === 2);
-    assert.deepEqual(browser.faults, []);
-  });
-
-  it('says to connect while it watches, and watches nothing for a computed path', async () => {
-    const live = async function* () {
-      yield { event: 'armed', at: '2026-11-22T12:00:00Z', filter: {}, seconds: 5, maxPackets: 9 };
-      await new Promise((resolve) => setTimeout(resolve, 60_000).unref());
-    };
-    const { page, agent } = await open('#/trace', { '/api/v1/trace/live': live });
-    const isWatched = () => agent.requests.some((path) => path.startsWith('/api/v1/trace/live'));
-    await page.locator('input[name=from]').fill(' node ');
-    await page.locator('input[name=to]').fill('default/media');
-    await page.getByRole('button', { name: 'Trace', exact: true }).click();
-    await shows(page, 'the VIP is of default/media');
-    assert.equal(isWatched(), false);
-    await page.locator('button', { hasText: 'Watch packets' }).click();
-    await shows(page, 'Watching packets for 5 seconds: connect now');
-    assert.equal(await page.locator('button', { hasText: 'Watching …' }).isDisabled(), true);
-    assert.equal(isWatched(), true);
-    // A trace of something else ends the watch.
-    await page.locator('input[name=to]').fill('default/web');
-    await page.getByRole('button', { name: 'Trace', exact: true }).click();
-    await page.locator('button:enabled', { hasText: 'Watch packets' }).waitFor();
+  it('names the command that traces packets in the kernel, which a page cannot arm', async () => {
+    const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia&protocol=UDP&port=80');
+    const command = 'trace node default/media --proto=udp --port=80 --live';
+    await shows(page, `portwide ${command}`);
+    await shows(page, `kubectl portwide --node node-a ${command}`);
+    assert.ok(!agent.requests.some((path) => path.includes('/trace/live')));
   });
 
   it('checks the node when asked, the worst first', async () => {

@@ -63,6 +63,7 @@ const traffic = createTraffic({
   isNodePortAddress: (address) => nodeAddresses.has(address),
   nodeAddresses: () => options.nodeAddresses,
   policyLogGroup: options.policyLogGroup,
+  policies: undefined,
   timers: systemTimers,
   onError: (error) => console.error(error),
 });
@@ -82,6 +83,7 @@ const handler = statusHandler({
     }),
   },
   bindHost: undefined,
+  statusSocket: undefined,
   budget: { run: async (request) => await request() },
   onError: (error) => console.error(error),
 });

@@ -244,6 +244,7 @@ describe('FlowFeed: flows while a client looks', () => {
         rejectsUnservedPorts: true,
         mayBeTranslated: false,
       }),
+      policies: undefined,
       timers,
       now: () => 0,
       onError: (error) => assert.fail(String(error)),
@@ -334,7 +335,7 @@ describe('FlowFeed: flows while a client looks', () => {
 describe('FlowQueue: events that wait for a client', () => {
   it('keeps a bounded number, and says how many are lost', async () => {
     const queue = new FlowQueue(NO_FILTER, () => 0, 2);
-    const event = { at: '', event: 'opened', service: null, reason: '' } as const;
+    const event = { at: '', event: 'opened', service: null, reason: '', policies: [] } as const;
     const { details, id, zone, status, ...tuple } = entry();
     for (const port of [1, 2, 3, 4]) {
       const flow = {
