@@ -172,10 +172,12 @@ describe('faults of Services and policies: one command and the page name the cau
     }
   };
 
-  /** The agent keeps rules of other programs for seconds. */
+  /** The agent keeps rules of other programs for seconds, on slow machines longer (agent/kept-answer.ts). */
   const readAgain = ({ command, printed }: Cause) =>
-    waitFor('the agent reads the new rules', async () =>
-      printed.test((await faults.ask(...command)).text),
+    waitFor(
+      'the agent reads the new rules',
+      async () => printed.test((await faults.ask(...command)).text),
+      150_000,
     );
 
   it(titleOf(CAUSES.foreignDrop), async () => {
