@@ -1,7 +1,7 @@
 /** Answers of the status API that take long to find. */
 
 /** Part of the time that runs may take: after a slow one the answer is kept longer. */
-const SHARE = 1 / 20;
+const SHARE = 1 / 50;
 /** Most milliseconds for which an answer is kept. */
 const MAX_AGE = 120_000;
 

@@ -23,7 +23,7 @@ import { fact } from './preflight/fact.ts';
 import type { StatusActivity } from './status.ts';
 
 /** Milliseconds for which rules of other programs are kept: the page computes a trace each second. */
-const RULES_AGE = 5000;
+const RULES_AGE = 1000;
 
 /** What the answers need besides the context. */
 export interface StatusInputs {

@@ -10,8 +10,7 @@ import type { ComputedTrace, TraceStep } from '../api/trace.ts';
 /** Endpoints whose packets are evaluated. */
 const MAX_ENDPOINTS = 10;
 
-const VERDICTS = ['drop', 'masquerade'] as const;
-type ForeignVerdict = (typeof VERDICTS)[number];
+type ForeignVerdict = 'drop' | 'masquerade';
 
 const DOES = { drop: 'drops', masquerade: 'masquerades' } as const;
 
@@ -22,17 +21,24 @@ interface Effect {
   readonly targets: string[];
 }
 
+/** What decides which hooks a packet passes. */
+export interface HookContext {
+  /** Packets from them pass no hook forward, and packets to them hook input instead. */
+  readonly nodeAddresses: readonly string[];
+  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints without hook forward. */
+  readonly isIpvs: boolean;
+}
+
 /**
  * Adds the step to a computed path; a path that the proxy or a policy ends has none. Yields to the event loop.
  * @param chains base chains of other programs.
- * @param nodeAddresses packets from them pass no hook forward, and packets to them hook input instead.
  */
 export async function withForeignRules(
   path: ComputedTrace,
   protocol: Protocol,
   port: number,
   chains: Fact<readonly BaseChain[]>,
-  nodeAddresses: readonly string[],
+  context: HookContext,
 ): Promise<ComputedTrace> {
   const { source, verdict, destination, uncertain } = path;
   const isTranslated = verdict === 'translated';
@@ -41,43 +47,67 @@ export async function withForeignRules(
     const text = `rules of other programs were not read: ${chains.notSeen}`;
     return { ...path, uncertain: [...uncertain, text] };
   }
-  const untranslated = { address: destination, port, masqueraded: false };
-  const targets = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [untranslated];
-  const packets = targets.map(({ address, port: to, masqueraded }) => ({
-    packet: { source, destination: address, port: to, protocol, isTranslated },
-    target: socketAddress(address, to),
-    // NAT of a connection is decided once.
-    verdicts: masqueraded ? (['drop'] as const) : VERDICTS,
-  }));
+  const entering: TestPacket = { source, destination, port, protocol, isTranslated: false };
+  const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
+  const passes = isTranslated
+    ? endpoints.map(({ address, port: to, masqueraded }) =>
+        passOf(
+          entering,
+          { ...entering, destination: address, port: to, isTranslated },
+          masqueraded,
+          context,
+        ),
+      )
+    : [passOf(entering, entering, false, { ...context, isIpvs: false })];
   try {
-    const effects = await effectsOf(packets, chains.value, nodeAddresses);
-    return withEffects(path, effects, targets.length, chains.value.length);
+    const effects = await effectsOf(passes, chains.value);
+    return withEffects(path, effects, passes.length, chains.value.length);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
   }
 }
 
-interface EndpointPacket {
-  readonly packet: TestPacket;
+/** A packet on its way to one target, and what rules at the hooks on its way may do. */
+interface Pass {
   readonly target: string;
-  readonly verdicts: readonly ForeignVerdict[];
+  readonly checks: readonly {
+    readonly verdict: ForeignVerdict;
+    readonly hook: BaseChain['hook'];
+    readonly packet: TestPacket;
+  }[];
+}
+
+function passOf(
+  entering: TestPacket,
+  leaving: TestPacket,
+  masqueraded: boolean,
+  { nodeAddresses, isIpvs }: HookContext,
+): Pass {
+  const isToNode = nodeAddresses.includes(leaving.destination);
+  const isFromNode = nodeAddresses.includes(leaving.source);
+  const drop = { verdict: 'drop', hook: 'input', packet: isIpvs ? entering : leaving } as const;
+  const drops = isToNode || (isIpvs && !isFromNode) ? [drop] : [];
+  const forwarded = isToNode || isFromNode || isIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
+  // NAT of a connection is decided once.
+  const masquerades =
+    isToNode || masqueraded
+      ? []
+      : [{ verdict: 'masquerade', hook: 'postrouting', packet: leaving } as const];
+  return {
+    target: socketAddress(leaving.destination, leaving.port),
+    checks: [...drops, ...forwarded, ...masquerades],
+  };
 }
 
 /** @throws RangeError if there are too many rules. */
-async function effectsOf(
-  packets: readonly EndpointPacket[],
-  chains: readonly BaseChain[],
-  nodeAddresses: readonly string[],
-): Promise<Effect[]> {
+async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]): Promise<Effect[]> {
   const effects = new Map<string, Effect>();
   const slice = new TimeSlice();
-  for (const { packet, target, verdicts } of packets) {
-    const hooks = hooksOf(packet, nodeAddresses);
-    for (const verdict of verdicts) {
-      const isHook = ({ hook }: BaseChain) =>
-        hooks.includes(hook) && (hook === 'postrouting') === (verdict === 'masquerade');
-      for (const finding of findings(chains.filter(isHook), [packet], verdict)) {
+  for (const { target, checks } of passes) {
+    for (const { verdict, hook, packet } of checks) {
+      const ofHook = chains.filter((chain) => chain.hook === hook);
+      for (const finding of findings(ofHook, [packet], verdict)) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
         const effect = effects.get(key) ?? { verdict, finding, targets: [] };
         effect.targets.push(target);
@@ -88,14 +118,6 @@ async function effectsOf(
     await slice.yield();
   }
   return [...effects.values()];
-}
-
-function hooksOf(
-  { source, destination }: TestPacket,
-  nodeAddresses: readonly string[],
-): BaseChain['hook'][] {
-  if (nodeAddresses.includes(destination)) return ['input'];
-  return nodeAddresses.includes(source) ? ['postrouting'] : ['forward', 'postrouting'];
 }
 
 function withEffects(

@@ -57,14 +57,14 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 /** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
   answer: TraceAnswer,
-  { foreignChains, nodeAddresses }: StatusSources,
+  { foreignChains, nodeAddresses, mode }: StatusSources,
 ): Promise<TraceAnswer> {
   const chains = await foreignChains();
-  const addresses = nodeAddresses();
+  const context = { nodeAddresses: nodeAddresses(), isIpvs: mode.name === 'ipvs' };
   const { protocol, port } = answer;
   const paths: ComputedTrace[] = [];
   for (const path of answer.paths) {
-    paths.push(await withForeignRules(path, protocol, port, chains, addresses));
+    paths.push(await withForeignRules(path, protocol, port, chains, context));
   }
   return { ...answer, paths };
 }

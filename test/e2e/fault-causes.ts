@@ -21,7 +21,7 @@ export interface PageWay {
 export interface Cause {
   /** As docs/operate/inspect.md names it. */
   readonly fault: string;
-  /** A command of `portwide`. `check` gets the flags of the agent; with `--live` a packet is sent meanwhile. */
+  /** A command of `portwide`. `check` gets the flags of the agent. */
   readonly command: readonly string[];
   readonly exitCode: number;
   /** Found in the output of the command. */
@@ -133,15 +133,6 @@ export const SERVICE_CAUSES = {
   },
   foreignDrop: {
     fault: 'drop by another program',
-    command: ['trace', CLIENT, VIP, '--port=80', '--live'],
-    exitCode: 1,
-    printed:
-      /was dropped by rule 1 of chain guard in table inet firewall \(handle \d+: tcp dport 8080 drop\), which another program wrote/,
-    page: traced({ from: CLIENT, to: VIP, port: '80' }),
-    shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
-  },
-  computedDrop: {
-    fault: 'drop by another program',
     command: ['trace', CLIENT, VIP, '--port=80'],
     exitCode: 1,
     printed:
@@ -149,22 +140,12 @@ export const SERVICE_CAUSES = {
     page: traced({ from: CLIENT, to: VIP, port: '80' }),
     shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
   },
-  computedMasquerade: {
+  foreignMasquerade: {
     fault: 'masquerade by another CNI',
     command: ['trace', '10.244.1.12', 'default/web'],
     exitCode: 0,
     printed:
       /Rules of other programs: table inet firewall, base chain post \(priority 95, policy accept\) masquerades the packet/,
-    page: traced({ from: '10.244.1.12', to: 'default/web' }),
-    shown:
-      /Rules of other programs.*table inet firewall, base chain post .* masquerades the packet/,
-  },
-  foreignMasquerade: {
-    fault: 'masquerade by another CNI',
-    command: ['trace', '10.244.1.12', 'default/web', '--live'],
-    exitCode: 1,
-    printed:
-      /masqueraded as 192\.168\.77\.10 by rule 1 of chain post in table inet firewall .*another program/,
     page: traced({ from: '10.244.1.12', to: 'default/web' }),
     shown:
       /Rules of other programs.*table inet firewall, base chain post .* masquerades the packet/,

@@ -87,17 +87,13 @@ export class FaultLab {
     return remote;
   }
 
-  /**
-   * Asks the command and the page for the cause of a fault.
-   * @param send sends a packet, for a cause that only packets show.
-   * @returns what the command printed.
-   */
-  async name(cause: Cause, send?: () => Promise<unknown>): Promise<string> {
+  /** Asks the command and the page for the cause of a fault. @returns what the command printed. */
+  async name(cause: Cause): Promise<string> {
     const { command, exitCode, printed } = cause;
-    const answer = await (send === undefined ? this.ask(...command) : this.#watch(command, send));
+    const answer = await this.ask(...command);
     assert.match(answer.text, printed);
     assert.equal(answer.exitCode, exitCode, answer.text);
-    await this.#page.shows(cause, send);
+    await this.#page.shows(cause);
     return answer.text;
   }
 
@@ -114,8 +110,8 @@ export class FaultLab {
   }
 
   /** Runs `portwide trace --live`, and sends the packet once the trace is armed. */
-  async #watch(command: readonly string[], send: () => Promise<unknown>): Promise<Answer> {
-    const flags = ['--seconds=2', `--status-socket=${socketIn(this.#directory)}`];
+  async traceLive(command: readonly string[], send: () => Promise<unknown>): Promise<Answer> {
+    const flags = ['--live', '--seconds=2', `--status-socket=${socketIn(this.#directory)}`];
     const trace = this.lab.node.spawn(PORTWIDE, [...command, ...flags]);
     const ended = trace.then(
       ({ exitCode }) => exitCode,

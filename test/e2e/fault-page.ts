@@ -36,19 +36,12 @@ export class FaultPage {
     return new FaultPage(browser, server);
   }
 
-  /**
-   * Goes from the start page to the cause.
-   * @param send sends a packet when the page says so.
-   */
-  async shows({ page: way, shown }: Cause, send?: () => Promise<unknown>): Promise<void> {
+  /** Goes from the start page to the cause. */
+  async shows({ page: way, shown }: Cause): Promise<void> {
     const { port } = this.#server.address() as AddressInfo;
     const page = await this.#browser.open(`http://127.0.0.1:${port}/`);
     try {
       await follow(page, way);
-      if (send !== undefined) {
-        await page.locator('p', { hasText: 'connect now' }).waitFor();
-        await send();
-      }
       await page.locator(way.element, { hasText: shown }).first().waitFor();
     } catch (error) {
       const text = await page.locator('main').innerText();

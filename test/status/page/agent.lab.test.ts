@@ -56,6 +56,9 @@ describe('status page of a running agent', () => {
     await page.locator('h1', { hasText: 'Node node' }).waitFor();
     await page.locator('table[aria-label=Syncs] tr', { hasText: 'IPv6' }).waitFor();
     await page.locator('footer', { hasText: 'mode nftables' }).waitFor();
+    await page.locator('button', { hasText: 'Check this node' }).click();
+    const checks = page.locator('table[aria-label=Checks] tr');
+    await checks.locator('td', { hasText: '--cluster-cidr=10.244.0.0/16' }).waitFor();
     await page
       .locator('figure', { hasText: 'Memory of the agent: now' })
       .locator('canvas')

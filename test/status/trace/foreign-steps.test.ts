@@ -6,6 +6,7 @@ import type { ComputedTrace } from '../../../status/api/trace.ts';
 import { withForeignRules } from '../../../status/trace/foreign-steps.ts';
 
 const NODE = '192.0.2.7';
+const CONTEXT = { nodeAddresses: [NODE], isIpvs: false };
 const RESULT = {
   step: 'result',
   title: 'Result',
@@ -51,9 +52,10 @@ const evaluate = async (
   of = path(),
   protocol: Protocol = 'TCP',
   port = 80,
+  context = CONTEXT,
 ) => {
   const fact: Fact<readonly BaseChain[]> = { value: chains };
-  const evaluated = await withForeignRules(of, protocol, port, fact, [NODE]);
+  const evaluated = await withForeignRules(of, protocol, port, fact, context);
   const step = evaluated.steps.find((each) => each.step === 'foreignRules');
   return { ...evaluated, step };
 };
@@ -126,6 +128,19 @@ describe('trace: rules of other programs', () => {
     assert.equal((await evaluate([chain('forward', [], 'drop')], fromNode)).verdict, 'translated');
   });
 
+  it('with IPVS see packets at hook input before translation, and at no hook forward', async () => {
+    const context = { ...CONTEXT, isIpvs: true };
+    const verdictOf = async (chains: readonly BaseChain[], of = path()) =>
+      (await evaluate(chains, of, 'TCP', 80, context)).verdict;
+    assert.equal(await verdictOf([chain('forward', [], 'drop')]), 'translated');
+    assert.equal(await verdictOf([chain('input', [to('10.96.0.10/32')], 'drop')]), 'dropped');
+    assert.equal(await verdictOf([chain('input', [to('10.244.0.0/16')], 'drop')]), 'translated');
+    const fromNode = path({ source: NODE });
+    assert.equal(await verdictOf([chain('input', [], 'drop')], fromNode), 'translated');
+    const untouched = path({ verdict: 'untouched', endpoints: [] });
+    assert.equal(await verdictOf([chain('forward', [], 'drop')], untouched), 'dropped');
+  });
+
   for (const [title, fields] of [
     ['a packet that the proxy drops', { verdict: 'dropped' }],
     ['a packet that a policy denies', { verdict: 'denied' }],
@@ -134,13 +149,13 @@ describe('trace: rules of other programs', () => {
     it(`are not evaluated for ${title}`, async () => {
       const given = path(fields);
       const rules: Fact<readonly BaseChain[]> = { value: [chain('forward', [], 'drop')] };
-      assert.equal(await withForeignRules(given, 'TCP', 80, rules, [NODE]), given);
+      assert.equal(await withForeignRules(given, 'TCP', 80, rules, CONTEXT), given);
     });
   }
 
   it('that were not read, or are too many, make the result uncertain', async () => {
     const notSeen = { notSeen: 'nft is not installed' };
-    const { uncertain } = await withForeignRules(path(), 'TCP', 80, notSeen, [NODE]);
+    const { uncertain } = await withForeignRules(path(), 'TCP', 80, notSeen, CONTEXT);
     assert.deepEqual(uncertain, ['rules of other programs were not read: nft is not installed']);
     const loop: BaseChain = {
       ...chain('forward', [], 'accept'),
