@@ -83,7 +83,7 @@ export class ConntrackEvents {
   }
 
   /**
-   * From now on the kernel keeps only events of these original destinations, and does not count the others as dropped.
+   * From now on the kernel keeps only events of some original destinations, and does not count the others as dropped.
    * @param destinations undefined: all. Addresses are compared by their last four bytes, so the reader must check again.
    * @throws NetlinkError
    */
