@@ -77,7 +77,6 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };
-  const budget = new RequestBudget(systemTimers, status.syncs);
   const handlers = new Map<string | undefined, RequestListener>();
   return {
     handler: (bindHost) =>
@@ -86,7 +85,8 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
           resources,
           bindHost,
           statusSocket: options.statusSocket,
-          budget,
+          // One each: requests to the address, which every process can send, must not hold up root at the socket.
+          budget: new RequestBudget(systemTimers, status.syncs),
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),
       ),

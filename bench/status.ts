@@ -61,9 +61,11 @@ async function measureTraffic(connections: number, seconds: number, rounds: numb
   const looks = await withNetwork(async ({ node, client }) => {
     const { spawn, stop } = runIn('client', client);
     spawn(process.execPath, [FLOOD, String(connections), String(services)]);
-    const report = await run(node, 'traffic', { services, seconds, rounds });
-    await stop();
-    return report;
+    try {
+      return await run(node, 'traffic', { services, seconds, rounds });
+    } finally {
+      await stop();
+    }
   });
   const byLook = Map.groupBy(looks, ({ look }) => look);
   const shareOf = (of: typeof looks) => median(of.map(({ share }) => share)) * 100;

@@ -7,26 +7,25 @@ export { ANY_FAMILY } from './retrying-server.ts';
 // Do not use an import statement, which would also load undici (see sources/kubernetes/http.ts).
 const { createServer } = process.getBuiltinModule('node:http');
 
-/** A client that opens more connections must not use up the file descriptors of the agent. */
-const MAX_CONNECTIONS = 256;
-
 export interface ListenerOptions
   extends Omit<RetryingServerOptions, 'create' | 'closeConnections'> {
   readonly onRequest: RequestListener;
+  /** Connections beyond are closed at once; undefined: no limit. */
+  readonly maxConnections?: number | undefined;
 }
 
 /**
  * An HTTP server. Retries from construction until the server listens. `close` also closes open
- * connections. Connections beyond 256 are closed at once.
+ * connections.
  */
 export class Listener extends RetryingServer {
-  constructor({ onRequest, ...options }: ListenerOptions) {
+  constructor({ onRequest, maxConnections, ...options }: ListenerOptions) {
     let server: Server | undefined;
     super({
       ...options,
       create: () => {
         server = createServer(onRequest);
-        server.maxConnections = MAX_CONNECTIONS;
+        if (maxConnections !== undefined) server.maxConnections = maxConnections;
         return server;
       },
       closeConnections: () => server?.closeAllConnections(),

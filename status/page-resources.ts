@@ -10,10 +10,12 @@ export function pageResources(): Resources {
   let names: Promise<readonly string[]> | undefined;
   const files = new Map<string, Promise<File>>();
   const fileOf = async (name: string): Promise<File> => {
-    names ??= pageFileNames();
+    names ??= keep(pageFileNames(), () => {
+      names = undefined;
+    });
     if (name !== PAGE_SCRIPT.name && !(await names).includes(name))
       throw new NotFound('the page has no such file');
-    return await getOrCreate(files, name, () => loadFile(name));
+    return await getOrCreate(files, name, () => keep(loadFile(name), () => files.delete(name)));
   };
   return {
     '/': resource({
@@ -29,6 +31,12 @@ export function pageResources(): Resources {
       handle: (_, { path: [name = ''] }) => fileOf(name),
     }),
   };
+}
+
+/** The next request tries again after a failure. */
+function keep<T>(read: Promise<T>, forget: () => void): Promise<T> {
+  read.catch(forget);
+  return read;
 }
 
 async function loadFile(name: string): Promise<File> {

@@ -3,7 +3,7 @@
  * nothing has to be built: the agent joins the files when the page is first opened. Pure, except for `read`.
  */
 
-/** `import { a, b as c } from './x.js';` or `import a from './x.js';` */
+/** An import of names, or of the default. */
 const IMPORT = /^import (?:(\w+)|\{([^}]*)\}) from '\.\/([\w-]+\.js)';$/gm;
 /** `export function a`, `export const a` and so on. */
 const DECLARATION = /^export ((?:async )?function|class|const) (\w+)/gm;

@@ -127,6 +127,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary:
         'What `portwide check` finds with the flags of the agent; takes seconds, kept for 30 s',
       response: 'NodeChecks',
+      waitsForProgram: true,
       parameters: {},
       handle: () => sources.nodeChecks(),
     }),

@@ -57,6 +57,8 @@ export interface Resource {
    * socket only, which only root can open; every process of the node reaches the other server.
    */
   readonly rootCommand?: string;
+  /** Whether another program does the work: waiting for it takes no time of the agent, and holds up no other request. */
+  readonly waitsForProgram?: true;
   /** The `content-type` of the answer, also in the OpenAPI document. */
   readonly mediaType: MediaType;
   readonly parameters: Parsers;
@@ -71,7 +73,7 @@ export interface Resource {
 
 /** Definition of a resource whose answer is an `Answer`. `handle` gets the parsed parameters. */
 interface Definition<P extends Parsers, Answer extends object>
-  extends Pick<Resource, 'summary' | 'response' | 'rootCommand' | 'version'> {
+  extends Pick<Resource, 'summary' | 'response' | 'rootCommand' | 'version' | 'waitsForProgram'> {
   readonly parameters: P;
   readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<Answer> | Answer;
 }
@@ -178,7 +180,9 @@ async function answer(
       response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
       return;
     }
-    const body = await budget.run(async () => {
+    const run = <T>(work: () => Promise<T>) =>
+      resource.waitsForProgram ? budget.run(() => {}).then(work) : budget.run(work);
+    const body = await run(async () => {
       // The client may have gone while the request waited.
       if (gone.signal.aborted) return undefined;
       const object = await resource.answer(query, given);

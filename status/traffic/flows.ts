@@ -70,6 +70,8 @@ const REFRESH_MS = 2000;
  * can read. The events beyond wait in the socket until it is full. The kernel drops and counts later events.
  */
 const EVENTS_PER_READ = 64;
+/** Denied packets of one read: the policies of each are looked up. */
+const DENIALS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
 
@@ -180,6 +182,7 @@ export class FlowFeed {
     const denials = this.#openDenials(notes);
     const open = [events, refusals, denials].filter((each) => each !== undefined);
     let dropped = 0;
+    let skipped = 0;
     const read = (): boolean => {
       let isLeft = false;
       const at = new Date(this.#options.now()).toISOString();
@@ -193,11 +196,16 @@ export class FlowFeed {
           EVENTS_PER_READ,
         );
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
-        denials?.read(({ prefix, bytes }) => send(this.#denialEvent(prefix, bytes)));
+        let denied = 0;
+        denials?.read(({ prefix, bytes }) => {
+          denied += 1;
+          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, bytes));
+        });
+        skipped += Math.max(0, denied - DENIALS_PER_READ);
       } catch (error) {
         onError(error);
       }
-      const now = open.reduce((sum, each) => sum + each.dropped, 0);
+      const now = open.reduce((sum, each) => sum + each.dropped, skipped);
       if (now > dropped) for (const client of this.#clients) client.lose(now - dropped);
       dropped = now;
       return isLeft;

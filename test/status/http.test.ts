@@ -63,6 +63,44 @@ describe('http: parameters of a request', () => {
   });
 });
 
+describe('http: a resource that waits for a program', () => {
+  it('takes no time of the budget while it waits', async () => {
+    let running = 0;
+    const budget = {
+      run: async <T>(request: () => Promise<T> | T) => {
+        running += 1;
+        try {
+          return await request();
+        } finally {
+          running -= 1;
+        }
+      },
+    };
+    const handle = () => ({ running });
+    const definition = { summary: '', response: undefined, parameters: {}, handle };
+    const resources = {
+      '/own': resource(definition),
+      '/program': resource({ ...definition, waitsForProgram: true }),
+    };
+    const onError = (error: unknown) => assert.fail(String(error));
+    const bindHost = undefined;
+    const server = createServer(
+      statusHandler({ resources, bindHost, statusSocket: undefined, budget, onError }),
+    ).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const { port } = server.address() as AddressInfo;
+    const get = async (path: string) =>
+      await (await fetch(`http://127.0.0.1:${port}${path}`)).json();
+    try {
+      assert.deepEqual(await get('/own'), { running: 1 });
+      assert.deepEqual(await get('/program'), { running: 0 });
+    } finally {
+      server.closeAllConnections();
+      server.close();
+    }
+  });
+});
+
 describe('http: pages of a list', () => {
   it('returns every item once', () => {
     const all = Array.from({ length: 25 }, (_, index) => index);
