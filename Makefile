@@ -1,11 +1,16 @@
-# Portwide. `make demo`, `make test` and `make bench` install their requirements on a fresh Debian machine.
+# Portwide. `make demo`, `make demo-ui`, `make test` and `make bench` install their requirements on a
+# fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo test unit lint bench modules setup
+.PHONY: demo demo-ui test unit lint bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
 	@node test/lab/demo.ts
+
+## Leaves the network of the demo running with traffic, and prints the address of its status page.
+demo-ui: setup
+	@node test/lab/demo-ui.ts
 
 ## Type check, lint and all tests. Most tests wait for events, so more run in parallel than a small
 ## machine has cores. The tests in user-mode-linux take longest and start first. Mocha, lab threads
@@ -30,8 +35,8 @@ modules:
 	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
 
 ## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and
-## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, and network
-## policy with 1,000 policies. KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy's nftables
+## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, network
+## policy with 1,000 policies, and the status API. KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy's nftables
 ## and iptables modes.
 bench: setup
 	@node bench/nftables.ts
@@ -41,6 +46,7 @@ bench: setup
 	@node bench/dns.ts
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
+	@node bench/status.ts --quick
 
 setup:
 	@scripts/setup.sh $(MAKECMDGOALS)

@@ -15,8 +15,15 @@ import { createTraffic } from '../status/traffic/traffic.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
+import { keepAnswer } from './kept-answer.ts';
 import { kernelFeatures } from './kernel-features.ts';
+import { nodeChecks, runChecks } from './node-checks.ts';
+import { readBoundedChains } from './preflight/bounded-rules.ts';
+import { fact } from './preflight/fact.ts';
 import type { StatusActivity } from './status.ts';
+
+/** Milliseconds for which rules of other programs are kept: the page computes a trace each second. */
+const RULES_AGE = 1000;
 
 /** What the answers need besides the context. */
 export interface StatusInputs {
@@ -40,10 +47,15 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
   const traffic = createTraffic({
     mode: modeDefinition.name,
     families: supportedMode.families,
-    routes: { routes: () => table.routes(), watch: (listener) => table.watchRoutes(listener) },
+    routes: {
+      routes: () => table.routes(),
+      ofService: (service) => table.inspect(service)?.routes ?? [],
+      watch: (listener) => table.watchRoutes(listener),
+    },
     isNodePortAddress: nodePortAddressTest(context),
     nodeAddresses: () => [...table.nodeAddresses],
     policyLogGroup: options.networkPolicy ? options.policyLogGroup : undefined,
+    policies: inputs.policy,
     timers: systemTimers,
     onError: (err) => log.debug({ err }, 'cannot read the traffic of Services; retrying'),
   });
@@ -61,6 +73,8 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     traffic,
     kernelFeatures,
     kernelRelease: release(),
+    foreignChains: keepAnswer(() => fact(readBoundedChains), RULES_AGE),
+    nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };
   const handlers = new Map<string | undefined, RequestListener>();
@@ -70,7 +84,9 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
         statusHandler({
           resources,
           bindHost,
-          budget: new RequestBudget(systemTimers),
+          statusSocket: options.statusSocket,
+          // One each: requests to the address, which every process can send, must not hold up root at the socket.
+          budget: new RequestBudget(systemTimers, status.syncs),
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),
       ),

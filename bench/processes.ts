@@ -5,6 +5,14 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 /** Clock ticks per second in /proc/PID/stat. */
 const TICKS = 100;
 
+/** Time that the threads of a process ran so far, in nanoseconds. Threads that ended do not count. */
+export function cpuNanoseconds(pid: number): number {
+  return readdirSync(`/proc/${pid}/task`).reduce((sum, thread) => {
+    const [ran] = readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ');
+    return sum + Number(ran);
+  }, 0);
+}
+
 /** User and system time of a process so far, in seconds. */
 export function cpuSeconds(pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];

@@ -12,6 +12,13 @@ import {
   POLICY_COLUMNS,
   SERVICE_COLUMNS,
 } from '../status/print/lists.ts';
+import {
+  nameOfEndpoint,
+  nameOfPolicy,
+  nameOfRoute,
+  nameOfService,
+  withoutPolicyKind,
+} from '../status/print/names.ts';
 import { WatchedRows } from '../status/print/row-changes.ts';
 import { type Column, sortNames, sortRows, Table } from '../status/print/table.ts';
 import { sampleNotes, TRAFFIC_COLUMNS } from '../status/print/traffic.ts';
@@ -60,8 +67,8 @@ interface Listed<Row> {
   readonly owner: (row: Row) => string;
   /** Tells rows apart. */
   readonly key: (row: Row) => string;
-  /** Name for `-o name`; only Services have one. */
-  readonly name?: (row: Row) => string;
+  /** Name for `-o name`. Rows with the same name are printed once. */
+  readonly name: (row: Row) => string;
 }
 
 const keyOf = ({ namespace, name }: { readonly namespace: string; readonly name: string }) =>
@@ -77,7 +84,7 @@ const SERVICES: Listed<ServiceSummary> = {
   object: 'Service',
   owner: keyOf,
   key: keyOf,
-  name: (row) => `service/${keyOf(row)}`,
+  name: nameOfService,
 };
 
 const ENDPOINTS: Listed<EndpointStatus> = {
@@ -90,6 +97,7 @@ const ENDPOINTS: Listed<EndpointStatus> = {
   owner: ({ service }) => service,
   key: ({ service, portName, family, address, port }) =>
     [service, portName, family, address, port].join(' '),
+  name: nameOfEndpoint,
 };
 
 const ROUTES: Listed<RouteStatus> = {
@@ -102,6 +110,7 @@ const ROUTES: Listed<RouteStatus> = {
   owner: ({ service }) => service,
   key: ({ service, portName, family, kind, vip, ports }) =>
     [service, portName, family, kind, vip, ports].join(' '),
+  name: nameOfRoute,
 };
 
 const POLICIES: Listed<PolicySummary> = {
@@ -114,11 +123,14 @@ const POLICIES: Listed<PolicySummary> = {
   object: 'policy',
   owner: keyOf,
   key: (row) => `${row.kind} ${keyOf(row)}`,
+  name: nameOfPolicy,
 };
+
+const FORMATS = ['wide', 'json', 'yaml', 'name'] as const;
 
 interface GetOptions extends StatusCommandOptions {
   readonly namespace?: string;
-  readonly output?: 'wide' | 'json' | 'yaml' | 'name';
+  readonly output?: (typeof FORMATS)[number];
   readonly headers: boolean;
   readonly sortBy?: string;
   readonly traffic?: true;
@@ -136,18 +148,17 @@ export function addGetCommand(program: Command): void {
 function addList<Row extends object>(get: Command, listed: Listed<Row>): void {
   const { plural, aliases, trafficColumns = [], filters, description, object = 'Service' } = listed;
   const columns = [...listed.columns, ...trafficColumns];
-  const formats = ['wide', 'json', 'yaml', ...(listed.name === undefined ? [] : ['name'])];
   const command = addStatusCommand(get, plural, description)
     .aliases([...aliases])
     .argument(
       object === 'Service' ? '[service]' : '[name]',
       object === 'Service'
         ? 'NAME, NAMESPACE/NAME, or service/NAMESPACE/NAME of a Service'
-        : 'NAME or NAMESPACE/NAME',
+        : 'NAME, NAMESPACE/NAME, or a name of -o name',
     )
     .option('-n, --namespace <name>', 'namespace (default: all)')
     .option('-A, --all-namespaces', 'all namespaces, the default')
-    .addOption(new Option('-o, --output <format>', 'output format').choices(formats))
+    .addOption(new Option('-o, --output <format>', 'output format').choices(FORMATS))
     .option('--no-headers', 'no header')
     .addOption(
       new Option(
@@ -197,7 +208,7 @@ async function list<Row extends object>(
 ): Promise<void> {
   const { namespace, traffic } = options;
   const { object, trafficColumns = [] } = listed;
-  const wanted = given === undefined ? { namespace } : serviceName(given, namespace, object);
+  const wanted = wantedObject(given, namespace, object);
   const read = () => readList(listed, wanted, options, session);
   if (traffic) {
     // One row, because only the sample matters: lists may be long.
@@ -230,6 +241,16 @@ async function list<Row extends object>(
 interface Wanted {
   readonly namespace: string | undefined;
   readonly name?: string;
+}
+
+/** Parses the argument. @throws UserError */
+function wantedObject(
+  given: string | undefined,
+  namespace: string | undefined,
+  object: Listed<never>['object'],
+): Wanted {
+  if (given === undefined) return { namespace };
+  return serviceName(object === 'policy' ? withoutPolicyKind(given) : given, namespace, object);
 }
 
 async function readList<Row>(
@@ -298,7 +319,9 @@ function rowPrinter<Row extends object>(
       return texts.join('');
     };
   }
-  if (output === 'name') return async (rows) => rows.map((row) => `${name?.(row)}\n`).join('');
+  if (output === 'name') {
+    return async (rows) => [...new Set(rows.map(name))].map((each) => `${each}\n`).join('');
+  }
   const shown = columns.filter(
     ({ wide, ofAllNamespaces }) =>
       (output === 'wide' || !wide) && !(ofAllNamespaces && isOneNamespace),

@@ -20,12 +20,17 @@ import {
   UnknownPodError,
 } from '../policy/model/explain.ts';
 import { isModelObject, PolicyModel } from '../policy/model/model.ts';
+import type { Direction } from '../policy/model/terms.ts';
 import { UserError } from '../process/errors.ts';
 import { servedLoadBalancerIPs } from '../services/served-ports.ts';
 import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.ts';
 import { readOnce } from '../sources/read-once.ts';
+import type { DirectionExplanation, PolicyExplanation } from '../status/api/policies.ts';
+import { StatusClient } from '../status/client.ts';
+import { type StatusCommandOptions, statusSocketOption } from './status-command.ts';
 
-interface ExplainOptions {
+interface ExplainOptions extends StatusCommandOptions {
+  readonly agent?: true;
   readonly from: ConnectionQuery['from'];
   readonly to: ConnectionEnd;
   readonly port: DestinationPort;
@@ -88,11 +93,24 @@ export function addPolicyCommand(program: Command): void {
       new Option('-o, --output <format>', 'output format')
         .choices(['text', 'json'])
         .default('text'),
-    );
+    )
+    .addOption(
+      new Option(
+        '--agent',
+        'ask the agent of this node, which also knows addresses of domain names',
+      ).conflicts(['config', 'kubeconfig', 'master', 'manifests']),
+    )
+    .addOption(statusSocketOption());
   addFlags(command, { config, kubeconfig, master, manifests }).action(
     async (texts: FlagTexts & ExplainOptions) => {
       // The status if an error is thrown below.
       process.exitCode = EXIT.unknown;
+      if (texts.agent) {
+        const answer = await askAgent(texts);
+        print(answer, texts);
+        process.exitCode = isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
+        return;
+      }
       const { options } = await loadOrWarn(texts);
       const note = (line: string) => process.stderr.write(`${line}\n`);
       let isComplete = true;
@@ -104,17 +122,54 @@ export function addPolicyCommand(program: Command): void {
       const model = new PolicyModel({ nodeName: '' });
       for (const object of objects) if (isModelObject(object)) model.upsert(object);
       const answer = answerOf(model, texts);
-      process.stdout.write(
-        texts.output === 'json'
-          ? `${JSON.stringify(answer, undefined, 2)}\n`
-          : textOf(answer, texts.to),
-      );
+      print(answer, texts);
       for (const line of faultNotes(answer, model.policies.all())) note(line);
       if (!isComplete)
         note('warning: the objects above cannot be read, so the verdict may be wrong');
       process.exitCode = isComplete && isCertain(answer) ? EXIT[answer.verdict] : EXIT.unknown;
     },
   );
+}
+
+function print(answer: ExplainAnswer, { output, to }: ExplainOptions): void {
+  const json = () => `${JSON.stringify(answer, undefined, 2)}\n`;
+  process.stdout.write(output === 'json' ? json() : textOf(answer, to));
+}
+
+/** @throws StatusClientError */
+async function askAgent({
+  statusSocket,
+  from,
+  to,
+  ...rest
+}: ExplainOptions): Promise<ExplainAnswer> {
+  const path = '/api/v1/policies/explain';
+  const client = new StatusClient({ socketPath: statusSocket });
+  const answer = await client.get<PolicyExplanation>(path, ['verdict', 'families'], {
+    from: endText(from),
+    to: endText(to),
+    port: rest.port.number,
+    protocol: protocolOf(rest),
+  });
+  // Absent instead of null, as without --agent.
+  const direction = (name: Direction, { tier, rule, ...fields }: DirectionExplanation) => ({
+    ...fields,
+    direction: name,
+    tier: tier ?? undefined,
+    rule: rule ?? undefined,
+  });
+  const families = answer.families.map((each) => ({
+    ...each,
+    to: each.to ?? undefined,
+    egress: direction('egress', each.egress),
+    ingress: direction('ingress', each.ingress),
+  }));
+  return { ...answer, families };
+}
+
+function endText(end: ConnectionEnd): string {
+  if ('pod' in end) return end.pod;
+  return 'name' in end ? end.name : end.address;
 }
 
 /** @throws UserError for an address of a Service: policies are evaluated after DNAT. */
@@ -159,7 +214,7 @@ function answerOf(model: PolicyModel, options: ExplainOptions): ExplainAnswer {
 }
 
 /** @throws UserError if `--port` and `--protocol` name different protocols. */
-function protocolOf({ port, protocol }: ExplainOptions): Protocol {
+function protocolOf({ port, protocol }: Pick<ExplainOptions, 'port' | 'protocol'>): Protocol {
   if (port.protocol !== undefined && protocol !== undefined && port.protocol !== protocol) {
     throw new UserError(
       `--port ${port.number}/${port.protocol} contradicts --protocol ${protocol}: use only one of them`,
@@ -194,7 +249,7 @@ function textOf({ port, protocol, families }: ExplainAnswer, target: ConnectionE
 }
 
 function directionLines(
-  { direction, verdict, tier, reason, uncertain }: DirectionVerdict,
+  { direction, verdict, tier, reason, uncertain, notLearned }: DirectionVerdict,
   to: string | undefined,
 ): string[] {
   const by = tier === undefined ? '' : ` (${tier === 'NetworkPolicy' ? tier : `tier ${tier}`})`;
@@ -204,6 +259,9 @@ function directionLines(
       to === undefined
         ? `    unless the address of the destination is in a network of the earlier rule ${rule}`
         : `    unless ${to} is a resolved address of a domain name in the earlier rule ${rule}`,
+    ),
+    ...notLearned.map(
+      (rule) => `    the agent saw no DNS answer with ${to} for the earlier rule ${rule}`,
     ),
   ];
 }

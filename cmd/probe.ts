@@ -1,8 +1,9 @@
-/** `portwide probe`: connects to ports of a VIP and reports which answer. */
+/** `portwide probe`: connects to ports of a VIP, or of all VIPs of a Service, and reports which answer. */
 import { readFile } from 'node:fs/promises';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { readSysctl } from '../agent/node-setup.ts';
 import { canonicalAddress, familyOf } from '../api/addresses.ts';
+import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import { parseDuration } from '../config/duration.ts';
 import { boundedConcurrency, conntrackProblem, openFilesLimit } from '../probe/limits.ts';
 import { runInNamespace, withoutNetns } from '../probe/namespace.ts';
@@ -11,16 +12,25 @@ import { InvalidPorts, type PortGroup, readPortGroups } from '../probe/ports.ts'
 import {
   isAllAnswered,
   type ProbeReport,
+  type ProbeReports,
   reportJson,
   reportJunit,
   reportText,
 } from '../probe/report.ts';
 import { type ProbePlan, probesOf, runProbes } from '../probe/run.ts';
 import { UserError } from '../process/errors.ts';
+import type { ServiceDetail } from '../status/api/services.ts';
+import { StatusClient } from '../status/client.ts';
+import { type StatusCommandOptions, statusSocketOption } from './status-command.ts';
 
 type Format = 'text' | 'json' | 'junit';
 
-interface ProbeFlags {
+/** What is probed. */
+type Target =
+  | { readonly kind: 'address'; readonly address: string }
+  | { readonly kind: 'service'; readonly namespace: string; readonly name: string };
+
+interface ProbeFlags extends StatusCommandOptions {
   readonly ports: string;
   readonly proto: readonly ProbeProtocol[];
   readonly netns?: string;
@@ -46,7 +56,7 @@ const MAX_PROBES = 1_000_000;
 /** Milliseconds that the process in another namespace may take beyond its probes. */
 const START_ALLOWANCE = 60_000;
 
-const REPORTS: Readonly<Record<Format, (report: ProbeReport) => string>> = {
+const REPORTS: Readonly<Record<Format, (reports: ProbeReports) => string>> = {
   text: reportText,
   json: reportJson,
   junit: reportJunit,
@@ -55,10 +65,14 @@ const REPORTS: Readonly<Record<Format, (report: ProbeReport) => string>> = {
 export function addProbeCommand(program: Command): void {
   program
     .command('probe')
-    .description('connect to ports of a VIP from this node or a pod, and show which answer')
+    .description('connect to ports of VIPs from this node or a pod, and show which answer')
     .addHelpText('after', EXIT_HELP)
     .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : ERROR_STATUS))
-    .argument('<vip>', 'IP address of a Service, or any other address', address)
+    .argument(
+      '<vip>',
+      'IP address of a Service or any other one; or NAMESPACE/NAME, for all VIPs of this Service',
+      target,
+    )
     .addOption(
       new Option(
         '--ports <ports>',
@@ -96,39 +110,65 @@ export function addProbeCommand(program: Command): void {
         .choices(Object.keys(REPORTS))
         .default('text'),
     )
+    .addOption(statusSocketOption())
     .action(probe);
 }
 
-async function probe(vip: string, flags: ProbeFlags): Promise<void> {
+async function probe(given: Target, flags: ProbeFlags): Promise<void> {
   // The status if an error is thrown below.
   process.exitCode = ERROR_STATUS;
   const seed = flags.seed ?? Math.floor(Math.random() * 2 ** 32);
   const groups = portGroups(flags.ports, seed);
   const ports = [...new Set(groups.flatMap((group) => group.ports))].sort((a, b) => a - b);
   const { proto, count, timeout, source } = flags;
-  if (source !== undefined && familyOf(source) !== familyOf(vip)) {
-    throw new UserError(`--source ${source} and ${vip} are not of the same IP family`);
-  }
+  const vips = sameFamily(await vipsOf(given, flags), source);
   const concurrency = await socketsAtOnce(flags.concurrency);
   const expected = flags.expectText;
-  const plan: ProbePlan = {
-    ...{ vip, source, timeout, expected, protocols: proto, ports, count, concurrency },
-  };
-  await checkSize(probesOf(plan));
+  const plans = vips.map(
+    (vip): ProbePlan => ({
+      ...{ vip, source, timeout, expected, protocols: proto, ports, count, concurrency },
+    }),
+  );
+  const probes = plans.reduce((sum, plan) => sum + probesOf(plan), 0);
+  await checkSize(probes);
   if (flags.netns !== undefined) {
-    const limit = START_ALLOWANCE + 2 * timeout * Math.ceil(probesOf(plan) / concurrency);
+    const limit = START_ALLOWANCE + 2 * timeout * Math.ceil(probes / concurrency);
     const args = withoutNetns(process.argv.slice(2));
     const { output, status } = await runInNamespace(flags.netns, args, limit);
     process.stdout.write(output.endsWith('\n') ? output : `${output}\n`);
     process.exitCode = status;
     return;
   }
-  const started = performance.now();
-  const tally = await runProbes(plan);
-  const duration = performance.now() - started;
-  const report = { vip, seed, protocols: proto, groups, ports, tally, duration };
-  process.stdout.write(REPORTS[flags.output](report));
-  process.exitCode = isAllAnswered(report) ? 0 : 1;
+  const reports: ProbeReport[] = [];
+  for (const plan of plans) {
+    const started = performance.now();
+    const tally = await runProbes(plan);
+    const duration = performance.now() - started;
+    reports.push({ vip: plan.vip, seed, protocols: proto, groups, ports, tally, duration });
+  }
+  const service = given.kind === 'service' ? `${given.namespace}/${given.name}` : undefined;
+  process.stdout.write(REPORTS[flags.output]({ service, reports }));
+  process.exitCode = reports.every(isAllAnswered) ? 0 : 1;
+}
+
+/** Asks the agent for the VIPs of a Service. @throws UserError if it has none; StatusClientError */
+async function vipsOf(given: Target, { statusSocket }: ProbeFlags): Promise<readonly string[]> {
+  if (given.kind === 'address') return [given.address];
+  const client = new StatusClient({ socketPath: statusSocket });
+  const path = [given.namespace, given.name].map(encodeURIComponent).join('/');
+  const { summary } = await client.get<ServiceDetail>(`/api/v1/services/${path}`, ['summary']);
+  if (summary.vips.length > 0) return summary.vips;
+  throw new UserError(
+    `this node serves no VIP of Service "${given.namespace}/${given.name}", which is in state ${summary.state}`,
+  );
+}
+
+/** The VIPs of the IP family of `--source`. @throws UserError */
+function sameFamily(vips: readonly string[], source: string | undefined): readonly string[] {
+  if (source === undefined) return vips;
+  const found = vips.filter((vip) => familyOf(vip) === familyOf(source));
+  if (found.length > 0) return found;
+  throw new UserError(`--source ${source} and ${vips.join(', ')} are not of the same IP family`);
 }
 
 /** @throws UserError */
@@ -170,7 +210,20 @@ async function checkSize(probes: number): Promise<void> {
 function address(given: string): string {
   const found = canonicalAddress(given);
   if (found !== undefined) return found;
-  throw new InvalidArgumentError('Use an IP address. `portwide get services` shows VIPs.');
+  throw new InvalidArgumentError('Use an IP address.');
+}
+
+/** @throws InvalidArgumentError */
+function target(given: string): Target {
+  const found = canonicalAddress(given);
+  if (found !== undefined) return { kind: 'address', address: found };
+  const [namespace = '', name = '', ...rest] = given.replace(/^service\/(?=.+\/)/, '').split('/');
+  if (rest.length === 0 && isDnsLabel(namespace) && isDnsSubdomain(name)) {
+    return { kind: 'service', namespace, name };
+  }
+  throw new InvalidArgumentError(
+    'Use an IP address, or NAMESPACE/NAME of a Service. `portwide get services` shows both.',
+  );
 }
 
 /** @throws InvalidArgumentError */

@@ -21,7 +21,7 @@ const PLUGIN_CHAINS = /^(cali-|CILIUM_|KUBE-POD-FW-|KUBE-NWPLCY-|KUBE-ROUTER-|WE
 const OUTSIDE = { IPv4: '198.51.100.7', IPv6: '2001:db8::7' } as const;
 
 /** A chain that may do something to a test packet. */
-interface Finding {
+export interface Finding {
   readonly base: BaseChain;
   readonly isCertain: boolean;
   readonly ending: Ending;
@@ -160,7 +160,7 @@ function outside(address: string): string {
 }
 
 /** The chains in which a packet may end with the verdict; each base chain at most once. */
-function findings(
+export function findings(
   bases: readonly BaseChain[],
   packets: readonly TestPacket[],
   verdict: Ending['verdict'],
@@ -187,7 +187,8 @@ function isOfFamily({ table }: BaseChain, { source }: TestPacket): boolean {
   return family === 'inet' || (family === 'ip6') === source.includes(':');
 }
 
-function placeOf({ table, chain, priority, policy }: BaseChain, ending: Ending): string {
+/** The base chain, and the chain that decides. */
+export function placeOf({ table, chain, priority, policy }: BaseChain, ending: Ending): string {
   const inner = ending.chain === chain ? '' : `, chain ${ending.chain}`;
   const by = ending.by === 'policy' ? ' by its policy' : '';
   return `table ${table}, base chain ${chain} (priority ${priority}, policy ${policy})${inner}${by}`;

@@ -132,7 +132,7 @@ function matchesOf({ op, left, right }: Json): Match[] {
   const values = valuesOf(right);
   if (isRecord(left.payload)) {
     const match = values === undefined ? UNKNOWN : payloadMatch(left.payload, values, negated);
-    return [...familyMatch(left.payload), match];
+    return [...headerMatch(left.payload), match];
   }
   if (values === undefined) return [UNKNOWN];
   if (isRecord(left.meta)) {
@@ -146,17 +146,16 @@ function matchesOf({ op, left, right }: Json): Match[] {
   return [UNKNOWN];
 }
 
-/** A match on a field of IPv4 does not match IPv6 packets, negated or not, and vice versa. */
-function familyMatch({ protocol }: Json): Match[] {
+/** A match on a field of a header does not match packets without this header, negated or not. */
+function headerMatch({ protocol }: Json): Match[] {
+  if (protocol === 'tcp' || protocol === 'udp' || protocol === 'sctp') {
+    return [{ kind: 'protocol', names: [protocol], negated: false }];
+  }
   if (protocol !== 'ip' && protocol !== 'ip6') return [];
   return [{ kind: 'family', family: protocol === 'ip' ? 'IPv4' : 'IPv6' }];
 }
 
-function payloadMatch(
-  { protocol, field }: Json,
-  values: readonly unknown[],
-  negated: boolean,
-): Match {
+function payloadMatch({ field }: Json, values: readonly unknown[], negated: boolean): Match {
   if (field === 'saddr' || field === 'daddr') {
     const cidrs = values.map(cidrOf);
     if (cidrs.includes(undefined)) return UNKNOWN;
@@ -165,7 +164,6 @@ function payloadMatch(
   }
   if (field === 'dport') {
     const ranges = values.map(portRange);
-    if (protocol === 'udp' || protocol === 'sctp') return { kind: 'never' };
     return ranges.every((range) => range !== undefined)
       ? { kind: 'port', ranges: ranges.filter((range) => range !== undefined), negated }
       : UNKNOWN;

@@ -1,15 +1,19 @@
 /**
- * What the rules of a base chain do to a test packet: a new connection to an endpoint, after DNAT. Matches that depend
+ * What the rules of a base chain do to a test packet: the first of a connection, after DNAT. Matches that depend
  * on state of the node, such as sets and interfaces, are unknown, so a walk can have several possible endings.
  */
 import { cidrContains, familyOf } from '../api/addresses.ts';
+import type { Protocol } from '../api/objects.ts';
 
 export interface TestPacket {
   /** Canonical addresses of one family. */
   readonly source: string;
   readonly destination: string;
-  /** TCP port. */
   readonly port: number;
+  /** Default: TCP. */
+  readonly protocol?: Protocol;
+  /** Whether the destination was translated; default: true. */
+  readonly isTranslated?: boolean;
 }
 
 /** A condition of a rule. The packet has mark 0 until a rule of the same base chain may have set another. */
@@ -25,7 +29,7 @@ export type Match =
       readonly ranges: readonly (readonly [from: number, to: number])[];
       readonly negated: boolean;
     }
-  /** Conntrack states. The packet is `new` and translated (`dnat`). */
+  /** Conntrack states. The packet is `new`, and `dnat` if it is translated. */
   | { readonly kind: 'state'; readonly states: readonly string[]; readonly negated: boolean }
   | {
       readonly kind: 'mark';
@@ -134,6 +138,13 @@ class Walker {
   }
 }
 
+/** Names of protocols in rules, with their numbers (IANA). */
+const PROTOCOL_NAMES: Readonly<Record<Protocol, readonly string[]>> = {
+  TCP: ['tcp', '6', 'all'],
+  UDP: ['udp', '17', 'all'],
+  SCTP: ['sctp', '132', 'all'],
+};
+
 type Certainty = 'yes' | 'no' | 'maybe';
 
 function matchOf(matches: readonly Match[], packet: TestPacket, isMarked: boolean): Certainty {
@@ -165,11 +176,14 @@ function isMatched(
     case 'destination':
       return match.cidrs.some((cidr) => cidrContains(cidr, packet.destination));
     case 'protocol':
-      return match.names.some((name) => ['tcp', '6', 'all'].includes(name));
+      return match.names.some((name) => PROTOCOL_NAMES[packet.protocol ?? 'TCP'].includes(name));
     case 'port':
       return match.ranges.some(([from, to]) => from <= packet.port && packet.port <= to);
     case 'state':
-      return match.states.some((state) => ['new', 'dnat'].includes(state.toLowerCase()));
+      return match.states.some((each) => {
+        const state = each.toLowerCase();
+        return state === 'new' || (state === 'dnat' && packet.isTranslated !== false);
+      });
     case 'mark':
       return (match.value & match.mask) === 0;
   }

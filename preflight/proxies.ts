@@ -1,6 +1,14 @@
 /** Checks for other programs that serve Services: kube-proxy, another Portwide, Cilium, Calico, kube-router. */
 import { IPVS_DEVICE } from '../api/vip-device.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
+import type { BpfProgram } from '../netlink/route/bpf-programs.ts';
+import {
+  bpfPrograms,
+  CALICO_PROGRAM,
+  CILIUM_PROGRAM,
+  pinNames,
+  programTexts,
+} from './bpf-traces.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
 /** Traces of other programs on the node. */
@@ -17,8 +25,10 @@ export interface ProxyTraces {
   readonly ipsets: Fact<readonly string[]>;
   /** Number of IPVS services. */
   readonly ipvsServices: Fact<number>;
-  /** Names of pinned BPF maps in /sys/fs/bpf/tc/globals, where Cilium and Calico pin theirs. */
-  readonly bpfMaps: Fact<readonly string[]>;
+  /** Paths below /sys/fs/bpf, where Cilium and Calico pin maps, programs and links. */
+  readonly bpfPins: Fact<readonly string[]>;
+  /** BPF programs on network interfaces. */
+  readonly bpfPrograms: Fact<readonly BpfProgram[]>;
   /** Whether an agent holds the node lock. */
   readonly isAgentRunning: boolean;
 }
@@ -40,6 +50,7 @@ export function checkProxies(
     cilium(traces),
     calico(traces),
     kubeRouter(traces),
+    bpfPrograms(listOf(traces.bpfPrograms)),
     unseen(traces),
   ];
 }
@@ -96,37 +107,62 @@ function kubeProxy(
     : ok(name, `${seen}: of Portwide in mode ${mode}`);
 }
 
-function cilium({ bpfMaps, interfaces }: ProxyTraces): CheckResult {
-  const maps = listOf(bpfMaps).filter((map) => map.startsWith('cilium_lb'));
-  if (maps.length > 0) {
-    return warn(
-      'Cilium',
-      `BPF maps of its load balancer: ${maps.slice(0, 3).join(', ')}`,
-      'set kubeProxyReplacement=false: otherwise Cilium serves Services before any rule',
-    );
-  }
-  const found = listOf(interfaces).filter((each) => each.startsWith('cilium_'));
-  return found.length === 0
-    ? ok('Cilium', 'no interface cilium_*, no BPF map cilium_lb*')
-    : warn('Cilium', `interface ${found.join(', ')}`, 'set kubeProxyReplacement=false in Cilium');
+function cilium({ bpfPins, bpfPrograms: programs, interfaces }: ProxyTraces): CheckResult {
+  const pins = pinNames(listOf(bpfPins));
+  const sockets = pins.filter((pin) => /^cil_sock[46]_(connect|sendmsg)$/.test(pin));
+  const maps = pins.filter((pin) => pin.startsWith('cilium_lb'));
+  const attached = programTexts(listOf(programs), CILIUM_PROGRAM);
+  const links = listOf(interfaces).filter((each) => each.startsWith('cilium_'));
+  const found = [
+    ...evidence('BPF programs of its socket load balancer:', sockets),
+    ...evidence('BPF maps of its load balancer:', maps),
+    ...evidence('BPF program', attached),
+    ...evidence('interface', links),
+  ].join('; ');
+  if (found === '') return ok('Cilium', 'no interface cilium_*, no BPF map, no BPF program');
+  const isServing = sockets.length + maps.length > 0;
+  const also = sockets.length > 0 ? ' and socketLB.enabled=false' : '';
+  return warn(
+    'Cilium',
+    found,
+    isServing
+      ? `set kubeProxyReplacement=false${also}: otherwise Cilium serves Services before any rule`
+      : 'set kubeProxyReplacement=false in Cilium',
+  );
 }
 
-function calico({ bpfMaps, interfaces, ipsets }: ProxyTraces): CheckResult {
-  const maps = listOf(bpfMaps).filter((map) => /^cali_.*nat/.test(map));
-  if (maps.length > 0) {
-    return warn(
-      'Calico eBPF',
-      `BPF maps of its Service NAT: ${maps.slice(0, 3).join(', ')}`,
-      'set bpfEnabled=false in FelixConfiguration: the eBPF data plane serves Services itself',
-    );
+function calico({ bpfPins, bpfPrograms: programs, interfaces, ipsets }: ProxyTraces): CheckResult {
+  const pins = pinNames(listOf(bpfPins));
+  const links = listOf(interfaces).filter((each) => each.startsWith('cali'));
+  const found = [
+    ...evidence(
+      'BPF maps of its Service NAT:',
+      pins.filter((pin) => /^cali_.*nat/.test(pin)),
+    ),
+    ...evidence(
+      'BPF programs of its connect-time load balancer:',
+      pins.filter((pin) => /^calico_(connect|sendmsg)|^cali_ctlb/.test(pin)),
+    ),
+    ...evidence('BPF program', programTexts(listOf(programs), CALICO_PROGRAM)),
+    ...evidence(
+      'interface',
+      listOf(interfaces).filter((each) => /^bpf(in|out)\.cali$/.test(each)),
+    ),
+  ].join('; ');
+  if (found !== '') {
+    const action =
+      'set bpfEnabled=false in FelixConfiguration: the eBPF data plane serves Services itself';
+    return warn('Calico eBPF', found, action);
   }
-  const traces = [
-    ...listOf(interfaces).filter((each) => each.startsWith('cali')),
-    ...listOf(ipsets).filter((each) => each.startsWith('cali')),
-  ];
+  const traces = [...links, ...listOf(ipsets).filter((each) => each.startsWith('cali'))];
   return traces.length === 0
-    ? ok('Calico eBPF', 'no BPF map cali_*nat*')
-    : ok('Calico eBPF', `Calico is in use (${traces[0]}), without BPF maps of its Service NAT`);
+    ? ok('Calico eBPF', 'no BPF map cali_*nat*, no interface bpfin.cali')
+    : ok('Calico eBPF', `Calico is in use (${traces[0]}), without its eBPF data plane`);
+}
+
+/** @returns at most one text, with at most three names. */
+function evidence(what: string, names: readonly string[]): string[] {
+  return names.length === 0 ? [] : [`${what} ${[...new Set(names)].slice(0, 3).join(', ')}`];
 }
 
 function kubeRouter({ interfaces, ipsets }: ProxyTraces): CheckResult {
@@ -149,7 +185,7 @@ function unseen(traces: ProxyTraces): CheckResult {
     typeof fact === 'object' && 'notSeen' in fact ? [{ what, fact }] : [],
   );
   const always =
-    'BPF programs on cgroups and interfaces (see `bpftool net`, `bpftool cgroup tree`)';
+    'BPF programs that are not pinned: on cgroups, and by TCX (see `bpftool net`, `bpftool cgroup tree`)';
   if (facts.length === 0) return ok('not seen', always);
   const list = facts.map(({ what, fact }) => `${LABELS[what] ?? what} (${fact.notSeen})`);
   return notSeen('other proxies', { notSeen: [...list, always].join(', ') });
@@ -160,5 +196,6 @@ const LABELS: Readonly<Record<string, string>> = {
   serviceRules: 'iptables rules',
   tables: 'nf_tables tables',
   ipvsServices: 'IPVS services',
-  bpfMaps: 'pinned BPF maps',
+  bpfPins: 'pinned BPF objects',
+  bpfPrograms: 'BPF programs on interfaces',
 };

@@ -24,8 +24,19 @@ export function isAllAnswered(report: ProbeReport): boolean {
 const MAX_SHOWN_RUNS = 20;
 const MAX_SHOWN_DETAILS = 10;
 
-/** A table with one row for each protocol and outcome. */
-export function reportText(report: ProbeReport): string {
+/** Reports of one command: one for an address, one for each VIP of a Service. */
+export interface ProbeReports {
+  /** `namespace/name`; undefined if an address was given. */
+  readonly service: string | undefined;
+  readonly reports: readonly ProbeReport[];
+}
+
+/** A table for each VIP, with one row for each protocol and outcome. */
+export function reportText({ reports }: ProbeReports): string {
+  return reports.map(tableOf).join('\n');
+}
+
+function tableOf(report: ProbeReport): string {
   const { vip, seed, duration, groups } = report;
   const table = [
     ['PROTOCOL', 'OUTCOME', 'PROBES', 'PORTS', 'ENDPOINTS OR ERRORS'],
@@ -42,40 +53,77 @@ export function reportText(report: ProbeReport): string {
   return `${alignColumns(table)}Probed ${vip} in ${(duration / 1000).toFixed(1)} s.${repeat}\n`;
 }
 
-export function reportJson(report: ProbeReport): string {
+/** The report as an object; for a Service, an object with a report for each VIP. */
+export function reportJson({ service, reports }: ProbeReports): string {
+  const documents = reports.map(documentOf);
+  const allAnswered = reports.every(isAllAnswered);
+  const document = service === undefined ? documents[0] : { service, allAnswered, vips: documents };
+  return `${JSON.stringify(document, undefined, 2)}\n`;
+}
+
+function documentOf(report: ProbeReport) {
   const { vip, seed, duration } = report;
-  const document = {
+  return {
     vip,
     seed,
     seconds: duration / 1000,
     allAnswered: isAllAnswered(report),
     results: rowsOf(report),
   };
-  return `${JSON.stringify(document, undefined, 2)}\n`;
 }
 
-/** JUnit XML: one testcase for each protocol and item of `--ports`, which fails if a port did not answer. */
-export function reportJunit(report: ProbeReport): string {
-  const { vip, seed, protocols, groups, duration } = report;
-  const cases = protocols.flatMap((protocol) =>
-    groups.map((group) => testcase(report, protocol, group)),
-  );
-  const failures = cases.filter(({ isFailed }) => isFailed).length;
-  const seconds = (duration / 1000).toFixed(3);
-  const counts = `tests="${cases.length}" failures="${failures}" errors="0"`;
+/**
+ * JUnit XML: a test suite for each VIP, with a test case for each protocol and item of `--ports`, which fails if a port
+ * did not answer.
+ */
+export function reportJunit({ service, reports }: ProbeReports): string {
+  const suites = reports.map(testsuite);
+  const duration = reports.reduce((sum, report) => sum + report.duration, 0);
+  const name = service === undefined ? 'portwide probe' : `portwide probe ${service}`;
+  const counts = countsOf(suites.flatMap(({ cases }) => cases));
   return [
     '<?xml version="1.0" encoding="UTF-8"?>',
-    `<testsuites name="portwide probe" ${counts} time="${seconds}">`,
-    `  <testsuite name="${escapeXml(vip)}" ${counts} skipped="0" time="${seconds}">`,
-    `    <properties><property name="seed" value="${seed}"/></properties>`,
-    ...cases.map(({ xml }) => xml),
-    '  </testsuite>',
+    `<testsuites name="${escapeXml(name)}" ${counts} time="${secondsOf(duration)}">`,
+    ...suites.map(({ xml }) => xml),
     '</testsuites>',
     '',
   ].join('\n');
 }
 
-function testcase({ vip, tally }: ProbeReport, protocol: ProbeProtocol, group: PortGroup) {
+interface TestCase {
+  readonly isFailed: boolean;
+  readonly xml: string;
+}
+
+function testsuite(report: ProbeReport) {
+  const { vip, seed, protocols, groups, duration } = report;
+  const cases = protocols.flatMap((protocol) =>
+    groups.map((group) => testcase(report, protocol, group)),
+  );
+  const xml = [
+    `  <testsuite name="${escapeXml(vip)}" ${countsOf(cases)} skipped="0" time="${secondsOf(duration)}">`,
+    `    <properties><property name="seed" value="${seed}"/></properties>`,
+    ...cases.map((each) => each.xml),
+    '  </testsuite>',
+  ].join('\n');
+  return { cases, xml };
+}
+
+function countsOf(cases: readonly TestCase[]): string {
+  const failures = cases.filter(({ isFailed }) => isFailed).length;
+  return `tests="${cases.length}" failures="${failures}" errors="0"`;
+}
+
+/** @param duration milliseconds. */
+function secondsOf(duration: number): string {
+  return (duration / 1000).toFixed(3);
+}
+
+function testcase(
+  { vip, tally }: ProbeReport,
+  protocol: ProbeProtocol,
+  group: PortGroup,
+): TestCase {
   const name = escapeXml(group.name);
   const head = `    <testcase classname="${escapeXml(`portwide.probe.${vip}.${protocol}`)}" name="${name}"`;
   const failed = tally.rows(protocol, group.ports).filter(({ outcome }) => outcome !== 'answered');

@@ -10,6 +10,8 @@ const { createServer } = process.getBuiltinModule('node:http');
 export interface ListenerOptions
   extends Omit<RetryingServerOptions, 'create' | 'closeConnections'> {
   readonly onRequest: RequestListener;
+  /** Connections beyond are closed at once; undefined: no limit. */
+  readonly maxConnections?: number | undefined;
 }
 
 /**
@@ -17,12 +19,13 @@ export interface ListenerOptions
  * connections.
  */
 export class Listener extends RetryingServer {
-  constructor({ onRequest, ...options }: ListenerOptions) {
+  constructor({ onRequest, maxConnections, ...options }: ListenerOptions) {
     let server: Server | undefined;
     super({
       ...options,
       create: () => {
         server = createServer(onRequest);
+        if (maxConnections !== undefined) server.maxConnections = maxConnections;
         return server;
       },
       closeConnections: () => server?.closeAllConnections(),

@@ -9,6 +9,8 @@ import { RepeatedFailures } from './repeated-failures.ts';
 export interface ServeOptions {
   /** Exit instead of retrying (`--bind-address-hard-fail`). */
   readonly hardFail: boolean;
+  /** Connections beyond are closed at once; undefined: no limit. */
+  readonly maxConnections?: number;
   readonly log: DebugLog;
   /** Called for the first of several consecutive failures. */
   readonly onFailure: (error: Error) => void;
@@ -24,13 +26,14 @@ export function startHttpServer(
   flag: string,
   { host, port }: { readonly host: string; readonly port: number },
   onRequest: RequestListener,
-  { hardFail, log, onFailure }: ServeOptions,
+  { hardFail, maxConnections, log, onFailure }: ServeOptions,
 ): Listener {
   const failures = new RepeatedFailures(log);
   return new Listener({
     // Go, and therefore kube-proxy, listens on both families for either unspecified address.
     listen: { host: isUnspecified(host) ? ANY_FAMILY : host, port },
     onRequest,
+    maxConnections,
     onFailure: (error) => {
       if (hardFail) {
         log.error({ flag, err: error }, 'cannot listen; exiting');

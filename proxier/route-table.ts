@@ -102,6 +102,7 @@ export class RouteTable implements ObjectSink {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },
   };
+  #revision = 0;
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
   readonly routeCounts = new RouteCounts();
@@ -144,6 +145,11 @@ export class RouteTable implements ObjectSink {
     Record<ChangingKind, { readonly total: number; readonly pending: number }>
   > {
     return this.#changes;
+  }
+
+  /** Changes whenever the result of `serviceKeys`, `inspect` or `topology` may have changed. */
+  get revision(): number {
+    return this.#revision;
   }
 
   upsert(object: ApiObject): void {
@@ -269,6 +275,7 @@ export class RouteTable implements ObjectSink {
     const cleared: ServiceRefusal[] = [];
     const health: ServiceHealth[] = [];
     const warnings: ServiceWarning[] = [];
+    if (this.#affected.size > 0) this.#revision += 1;
     for (const key of [...this.#affected].slice(0, limit)) {
       this.#affected.delete(key);
       triggers.push(...this.#triggers.take(key));
@@ -366,6 +373,7 @@ export class RouteTable implements ObjectSink {
   }
 
   #count(kind: ChangingKind): void {
+    this.#revision += 1;
     this.#changes[kind].total += 1;
     this.#changes[kind].pending += 1;
   }
@@ -420,6 +428,7 @@ export class RouteTable implements ObjectSink {
 
   #setNode(node: Node | undefined): void {
     const zoneChanged = this.#node?.zone !== node?.zone;
+    if (zoneChanged) this.#revision += 1;
     this.#node = node;
     // Topology hints of every Service depend on the node's zone.
     if (zoneChanged) for (const key of this.#services.keys()) this.#affected.add(key);

@@ -34,31 +34,34 @@ export function openApiText(): string {
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     paths: Object.fromEntries(
-      Object.entries(resources).map(([path, { summary, response, parameters }]) => [
-        path,
-        {
-          get: {
-            summary,
-            parameters: [
-              ...[...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
-                name,
-                in: 'path',
-                required: true,
-                schema: { type: 'string' },
-              })),
-              ...Object.entries(parameters).map(([name, { schema }]) => ({
-                name,
-                in: 'query',
-                schema,
-              })),
-            ],
-            responses: {
-              200: answer(summary, response),
-              default: answer('Error', 'ErrorBody'),
+      Object.entries(resources).map(
+        ([path, { summary, response, mediaType, parameters, version }]) => [
+          path,
+          {
+            get: {
+              summary,
+              parameters: [
+                ...[...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
+                  name,
+                  in: 'path',
+                  required: true,
+                  schema: { type: 'string' },
+                })),
+                ...Object.entries(parameters).map(([name, { schema }]) => ({
+                  name,
+                  in: 'query',
+                  schema,
+                })),
+              ],
+              responses: {
+                200: answer(summary, response, mediaType),
+                ...(version === undefined ? {} : { 304: { description: NOT_MODIFIED } }),
+                default: answer('Error', 'ErrorBody', 'application/json'),
+              },
             },
           },
-        },
-      ]),
+        ],
+      ),
     ),
     components: { schemas: Object.fromEntries(Object.entries(definitions ?? {}).sort()) },
   };
@@ -68,9 +71,11 @@ export function openApiText(): string {
   return `${named.replaceAll('#/definitions/', '#/components/schemas/')}\n`;
 }
 
-function answer(description: string, type: string | undefined) {
+const NOT_MODIFIED = 'The answer is as If-None-Match says: nothing changed';
+
+function answer(description: string, type: string | undefined, mediaType: string) {
   const schema = type === undefined ? {} : { $ref: `#/definitions/${type}` };
-  return { description, content: { 'application/json': { schema } } };
+  return { description, content: { [mediaType]: { schema } } };
 }
 
 if (import.meta.main) {

@@ -8,6 +8,12 @@ import { fileURLToPath } from 'node:url';
 import type { Page } from 'playwright-core';
 import { AGENT_FLAGS, Agent } from '../test/e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../test/e2e/manifests.ts';
+import {
+  adminPolicy,
+  namespaceManifest,
+  networkPolicy,
+  podManifest,
+} from '../test/e2e/policy-manifests.ts';
 import { createLab, type Lab, waitFor } from '../test/lab/lab.ts';
 import { startBrowser } from '../test/status/page/browser.ts';
 
@@ -24,16 +30,33 @@ const SHOTS = [
   ['status-services', '#/services', '5 Services found', 'light', 480],
   ['status-service', '#/services/default/media', '61000/TCP', 'light', 900],
   ['status-step', '#/services/default/media?step=choice', '61000/TCP', 'dark', 760],
+  [
+    'status-trace',
+    '#/trace?from=default/pod-3&to=default/media&port=5060',
+    'isolated',
+    'light',
+    860,
+  ],
+  [
+    'status-policy',
+    '#/policy?pod=default/pod-1&direction=ingress',
+    'All other addresses',
+    'light',
+    800,
+  ],
+  ['status-changes', '#/changes', /undone at|restored/, 'dark', 480],
+  ['status-node', '#/node', 'Memory of the agent: now', 'light', 900],
 ] as const;
 
-const lab = await createLab({ pods: 3 });
+const lab = await createLab({ pods: 3, remotePods: 2 });
 const agent = new Agent(lab);
 const browser = await startBrowser(lab.node.namespace);
 let isFirst = true;
 try {
   const flags = AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-'));
-  await agent.start([...flags, '--status-socket=none', `--status-bind-address=${ADDRESS}`]);
-  agent.write('objects', manifests(lab));
+  const own = ['--status-socket=none', `--status-bind-address=${ADDRESS}`, '--network-policy'];
+  await agent.start([...flags, ...own]);
+  agent.write('objects', [...manifests(lab), ...policies(lab)]);
   await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
   mkdirSync(IMAGES, { recursive: true });
   for (const [name, fragment, text, colorScheme, height] of SHOTS) {
@@ -45,6 +68,9 @@ try {
     await page.locator('h1').waitFor();
     if (isFirst) await connect(lab);
     isFirst = false;
+    // Another program, as the page will say.
+    if (name === 'status-changes')
+      await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide']);
     await page.locator('main', { hasText: text }).waitFor();
     const image = await screenshot(page);
     if (image.length > MAX_SIZE) throw new Error(`${name} has ${image.length} bytes`);
@@ -71,6 +97,43 @@ async function screenshot(page: Page): Promise<Buffer> {
   const session = await page.context().newCDPSession(page);
   const { data } = await session.send('Page.captureScreenshot', { format: 'webp', quality: 80 });
   return Buffer.from(data, 'base64');
+}
+
+/** Policies of the pods behind Service media, for phones and for a network outside. */
+function policies({ pods, remotePods }: Lab): Manifest[] {
+  const media = { labels: { app: 'media' } };
+  const [remote, phone] = remotePods;
+  if (!remote || !phone) throw new Error('the lab has too few pods');
+  return [
+    namespaceManifest('default'),
+    ...[...pods, remote].map((host) => podManifest(host, media)),
+    podManifest(phone, { labels: { app: 'phone' } }),
+    adminPolicy('AdminNetworkPolicy', 'no-telnet', {
+      priority: 5,
+      subject: { namespaces: {} },
+      ingress: [
+        {
+          action: 'Deny',
+          from: [{ namespaces: {} }],
+          ports: [{ portNumber: { protocol: 'TCP', port: 23 } }],
+        },
+      ],
+    }),
+    networkPolicy('media', {
+      podSelector: { matchLabels: { app: 'media' } },
+      policyTypes: ['Ingress'],
+      ingress: [
+        {
+          from: [{ podSelector: { matchLabels: { app: 'phone' } } }],
+          ports: [{ protocol: 'UDP', port: 20_000, endPort: 50_000 }],
+        },
+        {
+          from: [{ ipBlock: { cidr: '203.0.113.0/24', except: ['203.0.113.128/25'] } }],
+          ports: [{ protocol: 'TCP', port: 5060 }],
+        },
+      ],
+    }),
+  ];
 }
 
 function manifests({ pods, remotePods }: Lab): Manifest[] {

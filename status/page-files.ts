@@ -17,6 +17,9 @@ export const PAGE_PACKAGES: Readonly<Record<string, string>> = {
   'uplot.css': 'node_modules/uplot/dist/uPlot.min.css',
 };
 
+/** The script that `index.html` loads: the modules of the page, joined. */
+export const PAGE_SCRIPT = { name: 'page.js', entry: 'main.js' } as const;
+
 const FOLDER = new URL('page/', import.meta.url);
 
 /** The names of all files. */

@@ -2,16 +2,20 @@
 import { getOrCreate } from '../api/collections.ts';
 import { File } from './http/file.ts';
 import { NotFound, type Resources, resource } from './http/handler.ts';
-import { contentType, pageFileNames, readPageFile } from './page-files.ts';
+import { contentType, PAGE_SCRIPT, pageFileNames, readPageFile } from './page-files.ts';
+import { joinModules } from './page-script.ts';
 
-/** A file is read at its first request, and kept: about 250 KiB in all. */
+/** A file is read at its first request, and kept: about 200 KiB in all. */
 export function pageResources(): Resources {
   let names: Promise<readonly string[]> | undefined;
   const files = new Map<string, Promise<File>>();
   const fileOf = async (name: string): Promise<File> => {
-    names ??= pageFileNames();
-    if (!(await names).includes(name)) throw new NotFound('the page has no such file');
-    return await getOrCreate(files, name, () => loadFile(name));
+    names ??= keep(pageFileNames(), () => {
+      names = undefined;
+    });
+    if (name !== PAGE_SCRIPT.name && !(await names).includes(name))
+      throw new NotFound('the page has no such file');
+    return await getOrCreate(files, name, () => keep(loadFile(name), () => files.delete(name)));
   };
   return {
     '/': resource({
@@ -29,7 +33,15 @@ export function pageResources(): Resources {
   };
 }
 
+/** The next request tries again after a failure. */
+function keep<T>(read: Promise<T>, forget: () => void): Promise<T> {
+  read.catch(forget);
+  return read;
+}
+
 async function loadFile(name: string): Promise<File> {
   const type = contentType(name) ?? 'application/octet-stream';
-  return new File({ type, content: await readPageFile(name) });
+  if (name !== PAGE_SCRIPT.name) return new File({ type, content: await readPageFile(name) });
+  const read = async (module: string) => String(await readPageFile(module));
+  return new File({ type, content: Buffer.from(await joinModules(PAGE_SCRIPT.entry, read)) });
 }

@@ -6,7 +6,6 @@ import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import type { Page } from './api/common.ts';
-import type { PolicySummary } from './api/policies.ts';
 import type { EndpointStatus, ServiceSummary } from './api/services.ts';
 import type { TrafficRates } from './api/traffic.ts';
 import { File } from './http/file.ts';
@@ -14,15 +13,16 @@ import { NotFound, type ResourceRequest, type Resources, resource } from './http
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
 import { oneOf, parsed } from './http/parameters.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
+import { policyResources } from './policy-resources.ts';
 import { serviceDetail } from './service-detail.ts';
 import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.ts';
 import { type StatusSources, serviceKeyOf } from './sources.ts';
+import { SummaryCache } from './summary-cache.ts';
 import { traceResources } from './trace/resources.ts';
 import { trafficResources } from './traffic/resources.ts';
 import type { TrafficLookup } from './traffic/traffic.ts';
 import { changeView } from './views/activity.ts';
 import { nodeStatus } from './views/node-status.ts';
-import { type PolicySources, policySummaries } from './views/policies.ts';
 import { serviceEndpoints, serviceRoutes } from './views/services.ts';
 
 const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
@@ -39,6 +39,10 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 /** @param now milliseconds since 1970. */
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
   const { table, policy } = sources;
+  const summaries = new SummaryCache();
+  // Rates change without a change of the table.
+  const version = (query: URLSearchParams) =>
+    query.has('traffic') ? undefined : `${sources.startedAt}-${table.revision}`;
   const resources: Resources = {
     ...traceResources(sources, now),
     '/api/v1/status': resource({
@@ -51,8 +55,9 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary: 'Services',
       response: 'ServiceList',
       parameters: { ...LIST, vip: ADDRESS, ...SERVICE_LIST_PARAMETERS, traffic: TRAFFIC },
+      version,
       handle: async (given) => {
-        const page = await listServices(sources, given);
+        const page = await listServices(sources, given, summaries);
         return given.traffic === undefined ? page : withTraffic(page, sources, ratesOfService);
       },
     }),
@@ -66,6 +71,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary: 'Endpoints, and why this node uses each or not',
       response: 'EndpointList',
       parameters: { ...LIST, address: ADDRESS, family: FAMILY, traffic: TRAFFIC },
+      version,
       handle: async (given) => {
         const endpoints = await collect(sources, given, (inspected) =>
           serviceEndpoints(inspected, table.topology).filter(
@@ -93,7 +99,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         return pageOf(routes, given);
       },
     }),
-    ...(policy === undefined ? {} : policyResources(policy)),
+    ...(policy === undefined ? {} : policyResources(policy, sources)),
     '/api/v1/diff': resource({
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',
@@ -116,6 +122,14 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         );
         return pageOf(changes.map(changeView).reverse(), given);
       },
+    }),
+    '/api/v1/checks': resource({
+      summary:
+        'What `portwide check` finds with the flags of the agent; takes seconds, kept for 30 s',
+      response: 'NodeChecks',
+      waitsForProgram: true,
+      parameters: {},
+      handle: () => sources.nodeChecks(),
     }),
     '/api/v1/series': resource({
       summary: 'Time series of the last 15 minutes',
@@ -159,25 +173,6 @@ async function withTraffic<Row extends object>(
 ): Promise<Page<Row>> {
   const lookup = await traffic.lookup();
   return { ...page, items: page.items.map((row) => ({ ...row, traffic: ratesOf(row, lookup) })) };
-}
-
-function policyResources(policy: PolicySources): Resources {
-  return {
-    '/api/v1/policies': resource({
-      summary: 'Network policies in order of evaluation; only with --network-policy',
-      response: 'PolicyList',
-      parameters: {
-        ...PAGE_PARAMETERS,
-        namespace: NAMESPACE,
-        state: oneOf<PolicySummary['state']>('ok', 'faulty'),
-      },
-      handle: (given) => {
-        const isSelected = ({ namespace, state }: PolicySummary) =>
-          (given.namespace ?? namespace) === namespace && (given.state ?? state) === state;
-        return pageOf(policySummaries(policy).filter(isSelected), given);
-      },
-    }),
-  };
 }
 
 function inspectedService({ table }: StatusSources, { path }: ResourceRequest): InspectedService {

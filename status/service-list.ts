@@ -8,8 +8,11 @@ import type { ServiceSummary } from './api/services.ts';
 import { type PageRequest, pageOf } from './http/paging.ts';
 import { integer, oneOf, parsed, type Values } from './http/parameters.ts';
 import type { StatusSources } from './sources.ts';
+import type { SummaryCache } from './summary-cache.ts';
 import { serviceSummary } from './views/services.ts';
 
+/** Milliseconds of work before a sync gets a turn. */
+const SLICE_MS = 1;
 /** Longest search text, in characters. */
 const MAX_SEARCH = 100;
 
@@ -21,13 +24,13 @@ const PROBLEM_ORDER: readonly ServiceSummary['state'][] = [
   'ignored',
 ];
 
-const byName = (a: ServiceSummary, b: ServiceSummary) =>
-  compareText(`${a.namespace}/${a.name}`, `${b.namespace}/${b.name}`);
+const RANKS = new Map(PROBLEM_ORDER.map((state, rank) => [state, rank]));
+const rankOf = ({ state }: ServiceSummary) => RANKS.get(state) ?? RANKS.size;
 
+/** Services are in the order of their names before, and sorting is stable. */
 const SORTS = {
-  name: byName,
-  problems: (a: ServiceSummary, b: ServiceSummary) =>
-    PROBLEM_ORDER.indexOf(a.state) - PROBLEM_ORDER.indexOf(b.state) || byName(a, b),
+  name: () => 0,
+  problems: (a: ServiceSummary, b: ServiceSummary) => rankOf(a) - rankOf(b),
   age: (a: ServiceSummary, b: ServiceSummary) => compareText(a.created ?? '', b.created ?? ''),
   endpoints: (a: ServiceSummary, b: ServiceSummary) => b.endpoints.ready - a.endpoints.ready,
 } as const;
@@ -57,9 +60,9 @@ interface Filter extends Selection, Values<typeof SERVICE_LIST_PARAMETERS>, Page
 export async function listServices(
   sources: StatusSources,
   given: Filter,
+  cache: SummaryCache,
 ): Promise<Page<ServiceSummary>> {
   const { table } = sources;
-  const summaryOf = (inspected: InspectedService) => serviceSummary(inspected, table.topology);
   const isDescending = given.order === 'descending';
   const page = { limit: given.limit, continue: given.continue ?? given.offset };
   if (isOrderOfKeys(given)) {
@@ -67,13 +70,14 @@ export async function listServices(
     const keys = selectedKeys(sources, given);
     if (isDescending) keys.reverse();
     const { items, ...rest } = pageOf(keys, page);
-    const present = items.flatMap((key) => table.inspect(key) ?? []);
-    return { ...rest, items: present.map(summaryOf) };
+    const summaryOf = (each: InspectedService) => [serviceSummary(each, table.topology)];
+    return { ...rest, items: await collectKeys(sources, items, summaryOf) };
   }
   const summaries = await collect(sources, given, (inspected) => {
-    const summary = summaryOf(inspected);
+    const summary = cache.summary(inspected, table.topology);
     return isSelected(summary, given) ? [summary] : [];
   });
+  cache.prune(table);
   summaries.sort(SORTS[given.sort ?? 'name']);
   if (isDescending) summaries.reverse();
   return pageOf(summaries, page);
@@ -109,9 +113,17 @@ export async function collect<Item>(
   given: Selection,
   itemsOf: (inspected: InspectedService) => readonly Item[],
 ): Promise<Item[]> {
-  const slice = new TimeSlice();
+  return await collectKeys(sources, selectedKeys(sources, given), itemsOf);
+}
+
+async function collectKeys<Item>(
+  sources: Pick<StatusSources, 'table'>,
+  keys: readonly ObjectKey[],
+  itemsOf: (inspected: InspectedService) => readonly Item[],
+): Promise<Item[]> {
+  const slice = new TimeSlice(SLICE_MS);
   const items: Item[] = [];
-  for (const key of selectedKeys(sources, given)) {
+  for (const key of keys) {
     // The Service may be gone after a yield.
     const inspected = sources.table.inspect(key);
     if (inspected !== undefined) items.push(...itemsOf(inspected));

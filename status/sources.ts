@@ -1,7 +1,10 @@
 /** What the status API reads from the running agent. Reading changes nothing. */
 import type { IpFamily, Kind, ObjectKey } from '../api/objects.ts';
+import type { BaseChain } from '../preflight/packet-walk.ts';
+import type { Fact } from '../preflight/result.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
+import type { NodeChecks } from './api/checks.ts';
 import type { KernelFeature } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
 import type { SeriesRecorder } from './series.ts';
@@ -23,6 +26,7 @@ export interface StatusSources {
   readonly missingInputs: () => readonly string[];
   readonly table: Pick<
     RouteTable,
+    | 'revision'
     | 'serviceKeys'
     | 'inspect'
     | 'topology'
@@ -46,6 +50,10 @@ export interface StatusSources {
   /** Reads features of the kernel and of programs. */
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
   readonly kernelRelease: string;
+  /** Base chains of other programs. */
+  readonly foreignChains: () => Promise<Fact<readonly BaseChain[]>>;
+  /** What `portwide check` finds with the flags of this agent. */
+  readonly nodeChecks: () => Promise<NodeChecks>;
   /** undefined without network policy. */
   readonly policy: PolicySources | undefined;
 }

@@ -47,6 +47,8 @@ export class SyncActivity {
   #nodeAddresses: ReadonlyMap<IpFamily, NodeAddresses> = new Map();
   /** Number of syncs that ended, successful or not. */
   #ended = 0;
+  /** Families with a queued sync that has not ended. A sync that failed does not count: it waits for its backoff. */
+  readonly #busy = new Set<IpFamily>();
 
   /** @param now milliseconds since 1970. */
   constructor(now: () => number = Date.now) {
@@ -79,6 +81,11 @@ export class SyncActivity {
     return this.#nodeAddresses;
   }
 
+  /** Whether a sync runs or waits to run. */
+  get isBusy(): boolean {
+    return this.#busy.size > 0;
+  }
+
   /** Wraps an observer. Forwards all calls. */
   observing(observer: ProxierObserver): ProxierObserver {
     return {
@@ -89,10 +96,12 @@ export class SyncActivity {
       },
       queued: (family) => {
         observer.queued(family);
+        this.#busy.add(family);
         this.#set(family, { waitingSince: this.family(family).waitingSince ?? this.#now() });
       },
       unchanged: (family, triggerTimes) => {
         observer.unchanged(family, triggerTimes);
+        this.#busy.delete(family);
         this.#set(family, { waitingSince: undefined });
       },
       synced: (report) => {
@@ -101,6 +110,7 @@ export class SyncActivity {
       },
       syncFailed: (family, error, attempt) => {
         observer.syncFailed(family, error, attempt);
+        this.#busy.delete(family);
         const message = error instanceof Error ? error.message : String(error);
         this.#count(attempt);
         this.#log.failed(family, message, attempt, this.#now());
@@ -116,6 +126,7 @@ export class SyncActivity {
 
   #synced(report: SyncReport): void {
     const { family, full, seconds, written } = report;
+    this.#busy.delete(family);
     const at = this.#now();
     const lastSync = { at, seconds, written };
     const { lastFullSync, waitingSince } = this.family(family);

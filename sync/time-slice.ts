@@ -11,13 +11,21 @@ const STEPS_PER_CLOCK_READ = 16;
 
 /** A time slice of a long computation. After each step: `if (slice.isOver()) await slice.yield();` */
 export class TimeSlice {
+  readonly #length: number;
   #start = performance.now();
   #steps = 0;
+
+  /** @param length milliseconds; shorter for work that must not delay other work, such as syncs. */
+  constructor(length = SLICE) {
+    this.#length = length;
+  }
 
   /** Counts one step. @returns whether the event loop should get a turn. */
   isOver(): boolean {
     this.#steps += 1;
-    return this.#steps % STEPS_PER_CLOCK_READ === 0 && performance.now() - this.#start > SLICE;
+    return (
+      this.#steps % STEPS_PER_CLOCK_READ === 0 && performance.now() - this.#start > this.#length
+    );
   }
 
   /** Starts the next slice. */

@@ -13,7 +13,8 @@ import { KUBE_PROXY_TABLE } from '../../takeover/nft-tables.ts';
 
 /** Milliseconds and bytes for one call of nft. Elements of sets are not printed, so only rules take space. */
 const NFT_LIMITS = { timeout: 60_000, maxBuffer: 64 * 1024 * 1024 };
-const OWN_TABLES = [TABLE, KUBE_PROXY_TABLE, ...POLICY_TABLES];
+/** Tables of Portwide and kube-proxy. */
+export const OWN_TABLES: readonly string[] = [TABLE, KUBE_PROXY_TABLE, ...POLICY_TABLES];
 
 interface IptablesFacts {
   readonly chains: readonly BaseChain[];
@@ -55,7 +56,8 @@ function undefinedIfMissing(error: unknown): undefined {
   throw error;
 }
 
-function nftFamily(family: IpFamily): 'ip' | 'ip6' {
+/** The family of a table of iptables-nft. */
+export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
   return family === 'IPv4' ? 'ip' : 'ip6';
 }
 

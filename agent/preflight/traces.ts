@@ -3,14 +3,13 @@ import { existsSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { Ipsets } from '../../netlink/ipset/ipset.ts';
 import { listTables } from '../../netlink/nftables/tables.ts';
+import { listBpfPrograms } from '../../netlink/route/bpf-programs.ts';
 import { countIpvsServices, readInterfaces } from '../../preflight/proc-files.ts';
 import type { ProxyTraces } from '../../preflight/proxies.ts';
 import { isLocked } from '../../process/lock.ts';
+import { readBpfPins } from './bpf-pins.ts';
 import { fact } from './fact.ts';
 import { readServiceRules } from './rule-facts.ts';
-
-/** Where the data planes of Cilium and Calico pin maps. */
-const BPF_MAPS = '/sys/fs/bpf/tc/globals';
 
 export async function readTraces(): Promise<ProxyTraces> {
   return {
@@ -24,7 +23,8 @@ export async function readTraces(): Promise<ProxyTraces> {
     ipvsServices: await fact(async () =>
       countIpvsServices(await contentOf('/proc/self/net/ip_vs')),
     ),
-    bpfMaps: await fact(bpfMaps),
+    bpfPins: await fact(readBpfPins),
+    bpfPrograms: await fact(listBpfPrograms),
     isAgentRunning: await isLocked(),
   };
 }
@@ -44,12 +44,6 @@ async function ipsetNames(): Promise<string[]> {
   } finally {
     await sets.close();
   }
-}
-
-async function bpfMaps(): Promise<string[]> {
-  const mounts = await readFile('/proc/self/mounts', 'utf8');
-  if (!/ \/sys\/fs\/bpf bpf /.test(mounts)) throw new Error('no bpf file system at /sys/fs/bpf');
-  return existsSync(BPF_MAPS) ? await readdir(BPF_MAPS) : [];
 }
 
 /** The content of a file; empty if the file, or its process, does not exist. */

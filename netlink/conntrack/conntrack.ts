@@ -10,11 +10,12 @@ import {
   type ConntrackEntry,
   type DetailedEntry,
   deletePayload,
-  detailedReader,
   dumpPayload,
   type EntryFilter,
   entryReader,
+  IPS_DST_NAT,
 } from './entry.ts';
+import { EntryReader } from './entry-reader.ts';
 
 export type { ConntrackEntry, DetailedEntry } from './entry.ts';
 
@@ -72,21 +73,29 @@ export async function dumpConntrack(query: ConntrackQuery): Promise<ConntrackEnt
 }
 
 /**
- * Visits the entries that match a query, with counters and states. Keeps no entry, so that a table of
- * a million entries needs no memory here.
+ * Visits the entries of both families, with counters and states. An entry is valid only during the call of `visit`, so that a
+ * table of a million entries needs no memory here. One dump of both families: each walks the whole hash table, which takes
+ * 10 ms for 262,144 buckets without an entry.
  * @throws as `dumpConntrack`, and whatever `visit` throws.
  */
 export async function visitConntrack(
-  query: Omit<ConntrackQuery, 'keep' | 'kernelFilter'>,
+  query: Pick<ConntrackQuery, 'translatedOnly'>,
   visit: (entry: DetailedEntry) => void,
 ): Promise<void> {
-  const filter = entryFilter(query);
-  const read = detailedReader(filter);
-  await dumpFiltered(filter, true, (payload) => {
-    const entry = read(payload);
-    if (entry !== undefined) visit(entry);
+  const reader = new EntryReader();
+  await dumpFiltered(query, true, (payload) => {
+    const entry = reader.read(payload, 0, payload.length);
+    if (entry !== undefined && isTranslated(entry, query)) visit(entry);
     return undefined;
   });
+}
+
+/** The kernel filters from Linux 5.15 on. */
+function isTranslated(
+  { status }: ConntrackEntry,
+  { translatedOnly }: Pick<ConntrackQuery, 'translatedOnly'>,
+): boolean {
+  return translatedOnly !== true || (status & IPS_DST_NAT) !== 0;
 }
 
 function entryFilter({ family, protocol, origDst, translatedOnly }: ConntrackQuery): EntryFilter {
@@ -96,7 +105,7 @@ function entryFilter({ family, protocol, origDst, translatedOnly }: ConntrackQue
 
 /** @param pick converts the payload of an entry to a result; undefined omits it. */
 async function dumpFiltered<T>(
-  filter: EntryFilter,
+  filter: Partial<EntryFilter>,
   kernelFilter: boolean,
   pick: (payload: Buffer) => T | undefined,
 ): Promise<T[]> {

@@ -52,6 +52,9 @@ export interface EntryDetails {
 /** A conntrack entry with its details. */
 export interface DetailedEntry extends ConntrackEntry {
   readonly details: EntryDetails;
+  /** IPv4 addresses as signed 32-bit numbers: cheaper to compare than text. undefined for IPv6. */
+  readonly origDstBits?: number | undefined;
+  readonly replySrcBits?: number | undefined;
 }
 
 /** Conditions on an entry; undefined matches everything. */
@@ -65,29 +68,30 @@ export interface EntryFilter {
   readonly translatedOnly?: boolean | undefined;
 }
 
+const AF_UNSPEC = 0;
 /** linux/netfilter/nfnetlink_conntrack.h */
-const CTA_TUPLE_ORIG = 1;
-const CTA_TUPLE_REPLY = 2;
+export const CTA_TUPLE_ORIG = 1;
+export const CTA_TUPLE_REPLY = 2;
 export const CTA_STATUS = 3;
-const CTA_PROTOINFO = 4;
-const CTA_COUNTERS_ORIG = 9;
-const CTA_COUNTERS_REPLY = 10;
-const CTA_ID = 12;
-const CTA_ZONE = 18;
-const CTA_TIMESTAMP = 20;
+export const CTA_PROTOINFO = 4;
+export const CTA_COUNTERS_ORIG = 9;
+export const CTA_COUNTERS_REPLY = 10;
+export const CTA_ID = 12;
+export const CTA_ZONE = 18;
+export const CTA_TIMESTAMP = 20;
 const CTA_FILTER = 25;
 const CTA_STATUS_MASK = 26;
-const CTA_COUNTERS_PACKETS = 1;
-const CTA_COUNTERS_BYTES = 2;
-const CTA_PROTOINFO_TCP = 1;
-const CTA_PROTOINFO_TCP_STATE = 1;
-const CTA_TIMESTAMP_START = 1;
+export const CTA_COUNTERS_PACKETS = 1;
+export const CTA_COUNTERS_BYTES = 2;
+export const CTA_PROTOINFO_TCP = 1;
+export const CTA_PROTOINFO_TCP_STATE = 1;
+export const CTA_TIMESTAMP_START = 1;
 const CTA_FILTER_ORIG_FLAGS = 1;
 const CTA_FILTER_REPLY_FLAGS = 2;
 /** The destination is translated: linux/netfilter/nf_conntrack_common.h. */
 export const IPS_DST_NAT = 1 << 5;
 /** enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h, by number. */
-const TCP_STATES = [
+export const TCP_STATES = [
   'NONE',
   'SYN_SENT',
   'SYN_RECV',
@@ -104,13 +108,13 @@ const FILTER_IP_DST = 2;
 const FILTER_PROTO_NUM = 8;
 
 /**
- * The payload of a dump request. With `kernelFilter`, the kernel filters by protocol and IPv4
+ * The payload of a dump request, for entries of both families without a family. With `kernelFilter`, the kernel filters by protocol and IPv4
  * destination. Only `entryReader` filters by IPv6 destination: the kernel inverts that comparison
  * and would return all other entries (ctnetlink_filter_match_tuple, from 5.8 to at least 6.18).
  */
-export function dumpPayload(filter: EntryFilter, kernelFilter: boolean): Buffer {
+export function dumpPayload(filter: Partial<EntryFilter>, kernelFilter: boolean): Buffer {
   const { family, protocol } = filter;
-  const header = nfgenmsg(addressFamily(family));
+  const header = nfgenmsg(family === undefined ? AF_UNSPEC : addressFamily(family));
   const dst = family === 'IPv4' ? filter.origDst : undefined;
   const attributes: Attribute[] = [];
   if (kernelFilter && (protocol !== undefined || dst !== undefined)) {
@@ -200,68 +204,6 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
       status,
     };
   };
-}
-
-/**
- * Returns a reader as `entryReader` does, which also reads the details. The details are a second
- * walk, so that a reader without them does not pay for them.
- * @throws MalformedMessage (the reader)
- */
-export function detailedReader(
-  filter: EntryFilter,
-): (payload: Buffer) => DetailedEntry | undefined {
-  const read = entryReader(filter);
-  return (payload) => {
-    const entry = read(payload);
-    return entry && { ...entry, details: readDetails(payload) };
-  };
-}
-
-/** Reads the counters and states of an entry. @throws MalformedMessage */
-function readDetails(payload: Buffer): EntryDetails {
-  const counters = { packets: 0, bytes: 0 };
-  let isCounted = false;
-  let tcpState: string | undefined;
-  let startedAt: number | undefined;
-  walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (type, start, end) => {
-    if (type === CTA_COUNTERS_ORIG || type === CTA_COUNTERS_REPLY) {
-      isCounted = true;
-      walkAttributes(payload, start, end, (counter, from, to) => {
-        if (counter === CTA_COUNTERS_PACKETS) counters.packets += readU64(payload, from, to);
-        else if (counter === CTA_COUNTERS_BYTES) counters.bytes += readU64(payload, from, to);
-      });
-    } else if (type === CTA_PROTOINFO) {
-      const tcp = findAttribute(payload, start, end, CTA_PROTOINFO_TCP);
-      const state = tcp && findAttribute(payload, ...tcp, CTA_PROTOINFO_TCP_STATE);
-      if (state !== undefined) tcpState = TCP_STATES[readNumber(payload, ...state, 1)];
-    } else if (type === CTA_TIMESTAMP) {
-      const time = findAttribute(payload, start, end, CTA_TIMESTAMP_START);
-      if (time !== undefined) startedAt = readU64(payload, ...time) / 1e6;
-    }
-  });
-  return { counters: isCounted ? counters : undefined, tcpState, startedAt };
-}
-
-/** The bounds of the value of a nested attribute. */
-function findAttribute(
-  bytes: Buffer,
-  start: number,
-  end: number,
-  wanted: number,
-): [start: number, end: number] | undefined {
-  let found: [number, number] | undefined;
-  walkAttributes(bytes, start, end, (type, from, to) => {
-    if (type === wanted) found = [from, to];
-  });
-  return found;
-}
-
-/** A number in network order; exact up to 2^53. */
-function readU64(bytes: Buffer, start: number, end: number): number {
-  if (end - start < 8) {
-    throw new MalformedMessage(`integer attribute has ${end - start} bytes; must have 8`);
-  }
-  return bytes.readUInt32BE(start) * 2 ** 32 + bytes.readUInt32BE(start + 4);
 }
 
 /**

@@ -1,11 +1,12 @@
 /** Conntrack events: connections that begin and end. */
-import { AF_INET } from '../core/address.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import type { NetlinkMessage } from '../core/message.ts';
 import { NFNL_SUBSYS_CTNETLINK } from '../core/nfnetlink.ts';
 import { NotificationSocket } from '../core/notifications.ts';
-import { bpfProgram } from '../core/socket-filter.ts';
-import { CTA_STATUS, type DetailedEntry, detailedReader, IPS_DST_NAT } from './entry.ts';
+import type { DetailedEntry } from './entry.ts';
+import { EntryReader } from './entry-reader.ts';
+import { type Destinations, eventFilter } from './event-filter.ts';
+
+export type { Destinations } from './event-filter.ts';
 
 /** What happened to an entry. `new`: confirmed. `destroy`: removed, with its final counters. */
 export type ConntrackEventKind = 'new' | 'destroy';
@@ -35,16 +36,17 @@ const RECEIVE_BUFFER = 8 << 20;
  */
 export class ConntrackEvents {
   readonly #socket: NotificationSocket;
-  readonly #read4 = detailedReader({ family: 'IPv4' });
-  readonly #read6 = detailedReader({ family: 'IPv6' });
+  readonly #reader = new EntryReader();
+  readonly #translatedOnly: boolean;
 
   /** @throws NetlinkError, such as EINVAL if the kernel has no conntrack events. */
   constructor({ kinds, translatedOnly, receiveBuffer = RECEIVE_BUFFER }: ConntrackEventOptions) {
     this.#socket = new NotificationSocket(NETLINK_NETFILTER, {
       groups: kinds.map((kind) => GROUPS[kind]),
       receiveBuffer,
-      filter: translatedOnly ? translatedFilter() : undefined,
+      filter: eventFilter({ translatedOnly }),
     });
+    this.#translatedOnly = translatedOnly;
   }
 
   /** Number of events that did not fit into the receive buffer. */
@@ -54,17 +56,39 @@ export class ConntrackEvents {
 
   /**
    * Reads waiting events, for at most 8 ms.
-   * @returns whether events may be left.
+   * @param onEvent The entry is valid only during the call.
+   * @param atMost see `NotificationSocket.visit`.
+   * @returns whether events may be left; false after `atMost`.
    * @throws NetlinkError; MalformedMessage; whatever `onEvent` throws.
    */
-  read(onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void): boolean {
-    return this.#socket.read((message) => {
-      const kind = kindOf(message);
+  read(
+    onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void,
+    atMost?: number,
+  ): boolean {
+    return this.#socket.visit((type, bytes, start, end) => {
+      const kind = kindOf(type);
       if (kind === undefined) return;
-      const { payload } = message;
-      const entry = payload[0] === AF_INET ? this.#read4(payload) : this.#read6(payload);
+      const entry = this.#reader.read(bytes, start, end);
       if (entry !== undefined) onEvent(kind, entry);
-    });
+    }, atMost);
+  }
+
+  /**
+   * From now on the kernel keeps only a random part of the events, and does not count the others as dropped.
+   * @param oneOf Keeps one of so many events on average; 1 keeps all.
+   * @throws NetlinkError
+   */
+  sample(oneOf: number): void {
+    this.#socket.setFilter(eventFilter({ translatedOnly: this.#translatedOnly, oneOf }));
+  }
+
+  /**
+   * From now on the kernel keeps only events with given original destinations, and does not count the others as dropped.
+   * @param destinations undefined: all. Addresses are compared by their last four bytes, so the reader must check again.
+   * @throws NetlinkError
+   */
+  select(destinations: Destinations | undefined): void {
+    this.#socket.setFilter(eventFilter({ translatedOnly: this.#translatedOnly, destinations }));
   }
 
   close(): void {
@@ -72,36 +96,7 @@ export class ConntrackEvents {
   }
 }
 
-function kindOf({ type }: NetlinkMessage): ConntrackEventKind | undefined {
+function kindOf(type: number): ConntrackEventKind | undefined {
   if (type === IPCTNL_MSG_CT_NEW) return 'new';
   return type === IPCTNL_MSG_CT_DELETE ? 'destroy' : undefined;
-}
-
-/** Classic BPF, linux/bpf_common.h, with the netlink extension of linux/filter.h. */
-const LOAD_IMMEDIATE = 0x00;
-const LOAD_X_IMMEDIATE = 0x01;
-const LOAD_WORD = 0x20;
-const LOAD_WORD_AT_X = 0x40;
-const JUMP_IF_EQUAL = 0x15;
-const JUMP_IF_SET = 0x45;
-const RETURN = 0x06;
-const COPY_TO_X = 0x07;
-/** SKF_AD_OFF + SKF_AD_NLATTR: the offset of attribute X from offset A on; 0 if it is missing. */
-const FIND_ATTRIBUTE = 0xfffff000 + 12;
-/** nlmsghdr and nfgenmsg. */
-const FIRST_ATTRIBUTE = 20;
-
-/** Drops entries without IPS_DST_NAT. An entry without a status passes. */
-function translatedFilter(): Buffer {
-  return bpfProgram([
-    [LOAD_IMMEDIATE, 0, 0, FIRST_ATTRIBUTE],
-    [LOAD_X_IMMEDIATE, 0, 0, CTA_STATUS],
-    [LOAD_WORD, 0, 0, FIND_ATTRIBUTE],
-    [JUMP_IF_EQUAL, 4, 0, 0],
-    [COPY_TO_X, 0, 0, 0],
-    [LOAD_WORD_AT_X, 0, 0, 4],
-    [JUMP_IF_SET, 1, 0, IPS_DST_NAT],
-    [RETURN, 0, 0, 0],
-    [RETURN, 0, 0, 0xffffffff],
-  ]);
 }

@@ -1,19 +1,25 @@
 /** Encodes and decodes conntrack tuples. A tuple is one direction of a connection. */
 import { addressBytes } from '../core/address.ts';
-import { type Attribute, walkAttributes } from '../core/attribute.ts';
+import {
+  type Attribute,
+  align,
+  attributeEnd,
+  attributeType,
+  NLA_HDRLEN,
+} from '../core/attribute.ts';
 import { encodeNumber, readNumber } from '../core/network-order.ts';
 
 /** linux/netfilter/nfnetlink_conntrack.h */
-const CTA_TUPLE_IP = 1;
-const CTA_TUPLE_PROTO = 2;
+export const CTA_TUPLE_IP = 1;
+export const CTA_TUPLE_PROTO = 2;
 const CTA_TUPLE_ZONE = 3;
 const CTA_IP_V4_SRC = 1;
-const CTA_IP_V4_DST = 2;
+export const CTA_IP_V4_DST = 2;
 const CTA_IP_V6_SRC = 3;
-const CTA_IP_V6_DST = 4;
+export const CTA_IP_V6_DST = 4;
 const CTA_PROTO_NUM = 1;
 const CTA_PROTO_SRC_PORT = 2;
-const CTA_PROTO_DST_PORT = 3;
+export const CTA_PROTO_DST_PORT = 3;
 const CTA_PROTO_ICMP_ID = 4;
 const CTA_PROTO_ICMPV6_CODE = 9;
 
@@ -57,43 +63,66 @@ interface TupleText {
   readonly ports: readonly [src: number, dst: number] | undefined;
 }
 
+/** Clears a tuple before it is read again. */
+export function clearTuple(tuple: Tuple): void {
+  tuple.srcStart = 0;
+  tuple.srcEnd = 0;
+  tuple.dstStart = 0;
+  tuple.dstEnd = 0;
+  tuple.protocol = 0;
+  tuple.srcPort = 0;
+  tuple.dstPort = 0;
+  tuple.zone = 0;
+}
+
 /**
- * Reads a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
- * @param tuple Receives the fields; must come from `emptyTuple`.
+ * Reads a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. Loops without callbacks, as in `EntryReader`.
+ * @param tuple Receives the fields; must come from `emptyTuple` or `clearTuple`.
  * @throws MalformedMessage
  */
 export function readTuple(bytes: Buffer, start: number, end: number, tuple: Tuple): void {
-  walkAttributes(bytes, start, end, (type, from, to) => {
-    if (type === CTA_TUPLE_IP) readAddresses(bytes, from, to, tuple);
-    else if (type === CTA_TUPLE_PROTO) readProtocol(bytes, from, to, tuple);
-    else if (type === CTA_TUPLE_ZONE) tuple.zone = readNumber(bytes, from, to, 2);
-  });
+  for (let at = start; at + NLA_HDRLEN <= end; ) {
+    const valueEnd = attributeEnd(bytes, at, end);
+    const value = at + NLA_HDRLEN;
+    const type = attributeType(bytes, at);
+    if (type === CTA_TUPLE_IP) readAddresses(bytes, value, valueEnd, tuple);
+    else if (type === CTA_TUPLE_PROTO) readProtocol(bytes, value, valueEnd, tuple);
+    else if (type === CTA_TUPLE_ZONE) tuple.zone = readNumber(bytes, value, valueEnd, 2);
+    at += align(valueEnd - at);
+  }
 }
 
 function readAddresses(bytes: Buffer, start: number, end: number, tuple: Tuple): void {
-  walkAttributes(bytes, start, end, (type, from, to) => {
+  for (let at = start; at + NLA_HDRLEN <= end; ) {
+    const valueEnd = attributeEnd(bytes, at, end);
+    const type = attributeType(bytes, at);
     if (type === CTA_IP_V4_SRC || type === CTA_IP_V6_SRC) {
-      tuple.srcStart = from;
-      tuple.srcEnd = to;
+      tuple.srcStart = at + NLA_HDRLEN;
+      tuple.srcEnd = valueEnd;
     } else if (type === CTA_IP_V4_DST || type === CTA_IP_V6_DST) {
-      tuple.dstStart = from;
-      tuple.dstEnd = to;
+      tuple.dstStart = at + NLA_HDRLEN;
+      tuple.dstEnd = valueEnd;
     }
-  });
+    at += align(valueEnd - at);
+  }
 }
 
 function readProtocol(bytes: Buffer, start: number, end: number, tuple: Tuple): void {
-  walkAttributes(bytes, start, end, (type, from, to) => {
-    if (type === CTA_PROTO_NUM) tuple.protocol = readNumber(bytes, from, to, 1);
-    else if (type === CTA_PROTO_SRC_PORT) tuple.srcPort = readNumber(bytes, from, to, 2);
-    else if (type === CTA_PROTO_DST_PORT) tuple.dstPort = readNumber(bytes, from, to, 2);
+  for (let at = start; at + NLA_HDRLEN <= end; ) {
+    const valueEnd = attributeEnd(bytes, at, end);
+    const value = at + NLA_HDRLEN;
+    const type = attributeType(bytes, at);
+    if (type === CTA_PROTO_NUM) tuple.protocol = readNumber(bytes, value, valueEnd, 1);
+    else if (type === CTA_PROTO_SRC_PORT) tuple.srcPort = readNumber(bytes, value, valueEnd, 2);
+    else if (type === CTA_PROTO_DST_PORT) tuple.dstPort = readNumber(bytes, value, valueEnd, 2);
     else if (type >= CTA_PROTO_ICMP_ID && type <= CTA_PROTO_ICMPV6_CODE) {
       const part = (type - CTA_PROTO_ICMP_ID) % 3;
-      if (part === 0) tuple.srcPort = readNumber(bytes, from, to, 2);
-      else if (part === 1) tuple.dstPort |= readNumber(bytes, from, to, 1) << 8;
-      else tuple.dstPort |= readNumber(bytes, from, to, 1);
+      if (part === 0) tuple.srcPort = readNumber(bytes, value, valueEnd, 2);
+      else if (part === 1) tuple.dstPort |= readNumber(bytes, value, valueEnd, 1) << 8;
+      else tuple.dstPort |= readNumber(bytes, value, valueEnd, 1);
     }
-  });
+    at += align(valueEnd - at);
+  }
 }
 
 /** The nested attributes of a CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. */

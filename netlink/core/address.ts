@@ -58,6 +58,9 @@ export function writeAddress(bytes: Buffer, address: string, start: number): num
  */
 export type AddressFormatter = (bytes: Buffer, start: number, end: number) => string;
 
+/** IPv6 texts that a formatter keeps. */
+const MAX_KNOWN = 10_000;
+
 /**
  * Returns a formatter for one dump. Formatting an IPv6 address takes microseconds, and a dump
  * contains the same addresses many times, so the formatter caches IPv6 texts.
@@ -75,6 +78,7 @@ export function addressFormatter(): AddressFormatter {
     let text = known.get(key);
     if (text === undefined) {
       text = new ipaddr.IPv6([...bytes.subarray(start, end)]).toRFC5952String();
+      if (known.size >= MAX_KNOWN) known.clear();
       known.set(key, text);
     }
     return text;

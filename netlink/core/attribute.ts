@@ -78,14 +78,27 @@ export function walkAttributes(
   if (end > bytes.length) throw new MalformedMessage('attributes extend beyond the message');
   let offset = start;
   while (offset + NLA_HDRLEN <= end) {
-    const length = readU16(bytes, offset);
-    if (length < NLA_HDRLEN || offset + length > end) {
-      throw new MalformedMessage(`attribute length ${length} but ${end - offset} bytes remain`);
-    }
-    const type = readU16(bytes, offset + 2) & NLA_TYPE_MASK;
-    visit(type, offset + NLA_HDRLEN, offset + length);
-    offset += align(length);
+    const valueEnd = attributeEnd(bytes, offset, end);
+    visit(attributeType(bytes, offset), offset + NLA_HDRLEN, valueEnd);
+    offset += align(valueEnd - offset);
   }
+}
+
+/**
+ * The end of the attribute at an offset, for loops that must not create a callback.
+ * @throws MalformedMessage if it extends beyond `end`.
+ */
+export function attributeEnd(bytes: Buffer, offset: number, end: number): number {
+  const length = readU16(bytes, offset);
+  if (length < NLA_HDRLEN || offset + length > end) {
+    throw new MalformedMessage(`attribute length ${length} but ${end - offset} bytes remain`);
+  }
+  return offset + length;
+}
+
+/** The type of the attribute at an offset. */
+export function attributeType(bytes: Buffer, offset: number): number {
+  return readU16(bytes, offset + 2) & NLA_TYPE_MASK;
 }
 
 /**

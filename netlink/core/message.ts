@@ -112,23 +112,37 @@ export function writeHeader(
  */
 export function readMessages(bytes: Buffer): NetlinkMessage[] {
   const messages: NetlinkMessage[] = [];
-  let offset = 0;
-  while (offset < bytes.length) {
-    const left = bytes.length - offset;
-    if (left < NLMSG_HDRLEN)
-      throw new MalformedMessage(`netlink header expected but ${left} bytes remain`);
-    const length = readU32(bytes, offset);
-    if (length < NLMSG_HDRLEN || length > left) {
-      throw new MalformedMessage(`netlink message length ${length} but ${left} bytes remain`);
-    }
+  for (let offset = 0; offset < bytes.length; ) {
+    const end = messageEnd(bytes, offset, bytes.length);
     messages.push({
-      type: readU16(bytes, offset + 4),
+      type: messageType(bytes, offset),
       flags: readU16(bytes, offset + 6),
       sequence: readU32(bytes, offset + 8),
       portId: readU32(bytes, offset + NLMSG_PID_OFFSET),
-      payload: bytes.subarray(offset + NLMSG_HDRLEN, offset + length),
+      payload: bytes.subarray(offset + NLMSG_HDRLEN, end),
     });
-    offset += align(length);
+    offset += align(end - offset);
   }
   return messages;
+}
+
+/**
+ * The end of the message at an offset, for loops that must not create objects.
+ * @param end of the datagram.
+ * @throws MalformedMessage as `readMessages`.
+ */
+export function messageEnd(bytes: Buffer, offset: number, end: number): number {
+  const left = end - offset;
+  if (left < NLMSG_HDRLEN)
+    throw new MalformedMessage(`netlink header expected but ${left} bytes remain`);
+  const length = readU32(bytes, offset);
+  if (length < NLMSG_HDRLEN || length > left) {
+    throw new MalformedMessage(`netlink message length ${length} but ${left} bytes remain`);
+  }
+  return offset + length;
+}
+
+/** The type of the message at an offset. */
+export function messageType(bytes: Buffer, offset: number): number {
+  return readU16(bytes, offset + 4);
 }

@@ -4,16 +4,20 @@
  */
 import { readFileSync } from 'node:fs';
 import { readAck } from './ack.ts';
+import { align } from './attribute.ts';
 import { isFromKernel, newReceiveBuffer, readDatagram, SOCKADDR_NL_LENGTH } from './datagram.ts';
 import { checkResult, joinGroup, openDescriptor, portIdOf } from './descriptor.ts';
 import { EAGAIN, ENOBUFS, NetlinkError } from './error.ts';
 import { datagramLength, libc } from './libc.ts';
 import {
   encodeMessages,
+  messageEnd,
+  messageType,
   type NetlinkMessage,
   type NetlinkRequest,
   NLM_F_ACK,
   NLMSG_ERROR,
+  NLMSG_HDRLEN,
   readMessages,
 } from './message.ts';
 
@@ -47,14 +51,17 @@ export class NotificationSocket {
     this.#fd = openDescriptor(protocol, { receiveBuffer });
     try {
       this.#portId = portIdOf(this.#fd);
-      if (filter !== undefined) {
-        checkResult('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, filter));
-      }
+      if (filter !== undefined) this.setFilter(filter);
       for (const group of groups) joinGroup(this.#fd, group);
     } catch (error) {
       libc().close(this.#fd);
       throw error;
     }
+  }
+
+  /** Replaces the BPF program, for messages from now on. @throws NetlinkError */
+  setFilter(filter: Buffer): void {
+    checkResult('SO_ATTACH_FILTER', libc().attachFilter(this.#fd, filter));
   }
 
   /**
@@ -90,26 +97,59 @@ export class NotificationSocket {
    * @throws NetlinkError; MalformedMessage; whatever `onMessage` throws.
    */
   read(onMessage: (message: NetlinkMessage) => void): boolean {
+    return this.#readDatagrams((bytes, start, end) => {
+      for (const message of readMessages(bytes.subarray(start, end))) onMessage(message);
+    });
+  }
+
+  /**
+   * Reads as `read` does, without an object for each message.
+   * @param onMessage gets the type of a message and the bounds of its payload.
+   * @param atMost Ends after so many messages, rounded up to a system call. Later ones wait until the buffer is full, and
+   * the kernel drops and counts the others.
+   * @returns whether messages may be left; false after `atMost`, so that the next call waits.
+   */
+  visit(
+    onMessage: (type: number, bytes: Buffer, start: number, end: number) => void,
+    atMost = Infinity,
+  ): boolean {
+    return this.#readDatagrams((bytes, start, end) => {
+      for (let offset = start; offset < end; ) {
+        const next = messageEnd(bytes, offset, end);
+        onMessage(messageType(bytes, offset), bytes, offset + NLMSG_HDRLEN, next);
+        offset += align(next - offset);
+      }
+    }, atMost);
+  }
+
+  #readDatagrams(
+    onDatagram: (bytes: Buffer, start: number, end: number) => void,
+    atMost = Infinity,
+  ): boolean {
     const start = performance.now();
-    while (!this.#isClosed) {
+    for (let total = 0; !this.#isClosed && total < atMost; ) {
       const count = libc().receiveMany(this.#fd, this.#buffers);
       if (count === -EAGAIN) return false;
       if (count === -ENOBUFS) this.#dropped = readDrops(this.#portId) ?? this.#dropped + 1;
       else checkResult('receive netlink notifications', count);
-      for (let index = 0; index < count; index++) this.#readDatagram(index, onMessage);
+      for (let index = 0; index < count; index++) this.#readDatagram(index, onDatagram);
+      total += Math.max(count, 0);
       if (performance.now() - start > TIME_SLICE) return true;
     }
     return false;
   }
 
-  #readDatagram(index: number, onMessage: (message: NetlinkMessage) => void): void {
+  #readDatagram(
+    index: number,
+    onDatagram: (bytes: Buffer, start: number, end: number) => void,
+  ): void {
     const { bytes, size, senders } = this.#buffers;
     if (!isFromKernel(senders, index * SOCKADDR_NL_LENGTH)) return;
     const length = datagramLength(this.#buffers, index);
     // Larger than any message of the groups.
     if (length > size) return;
     const start = index * size;
-    for (const message of readMessages(bytes.subarray(start, start + length))) onMessage(message);
+    onDatagram(bytes, start, start + length);
   }
 
   /** Leaves the groups. Later reads return nothing. */

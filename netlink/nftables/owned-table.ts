@@ -8,9 +8,9 @@ import { TimeSlice } from '../../sync/time-slice.ts';
 import { addressFamily } from '../core/address.ts';
 import type { Attribute } from '../core/attribute.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import { labelErrors } from '../core/error.ts';
+import { EINVAL, EOPNOTSUPP, hasErrno, labelErrors, UnsupportedError } from '../core/error.ts';
 import { encodeNumber } from '../core/network-order.ts';
-import { NetlinkSocket } from '../core/socket.ts';
+import { NetlinkSocket, type RefusedMessage } from '../core/socket.ts';
 import { NLM_F_CREATE, nameAttribute, newRuleRequest, nftRequest } from './message.ts';
 import { TransactionWriter } from './transaction.ts';
 import { NftRefusedError } from './transaction-builder.ts';
@@ -50,6 +50,9 @@ const NFTA_SET_KEY_TYPE = 4;
 const NFTA_SET_KEY_LEN = 5;
 const NFTA_SET_ID = 10;
 const SEND_BUFFER = 64 << 20;
+/** Index of the request that creates the table, after the batch begin. */
+const TABLE_REQUEST = 1;
+const FEATURE = 'nf_tables tables with an owner for this IP family (nf_tables, Linux 5.12)';
 
 /** Tables of both families that one socket owns. */
 export class OwnedTables {
@@ -64,8 +67,8 @@ export class OwnedTables {
 
   /**
    * Creates the table of a family in one transaction.
-   * @throws NftRefusedError: EOPNOTSUPP or EINVAL before Linux 5.12, EEXIST or EPERM if another socket owns a table of
-   * this name.
+   * @throws UnsupportedError without nf_tables for this family, or before Linux 5.12; NftRefusedError: EEXIST or EPERM if
+   * another socket owns a table of this name.
    */
   async create(
     family: IpFamily,
@@ -90,7 +93,11 @@ export class OwnedTables {
         if (slice.isOver()) await slice.yield();
       }
     }
-    await this.#send(writer);
+    const refusal = await this.#send(writer);
+    if (refusal === undefined) return;
+    if (refusal.index === TABLE_REQUEST && hasErrno(refusal.error, EOPNOTSUPP, EINVAL))
+      throw new UnsupportedError(FEATURE, { cause: refusal.error });
+    throw new NftRefusedError(refusal.error);
   }
 
   /** Adds and deletes keys of a set. @throws NftRefusedError */
@@ -106,7 +113,8 @@ export class OwnedTables {
     const elements = (keys: readonly Buffer[]): NftElement[] => keys.map((key) => ({ key }));
     for (const element of elements(deleted)) writer.write('delete', set, element);
     for (const element of elements(added)) writer.write('add', set, element);
-    await this.#send(writer);
+    const refusal = await this.#send(writer);
+    if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 
   /** Closes the socket, and with it deletes the tables. */
@@ -118,10 +126,10 @@ export class OwnedTables {
     return { family: addressFamily(family), name: this.#name };
   }
 
-  async #send(writer: TransactionWriter): Promise<void> {
+  async #send(writer: TransactionWriter): Promise<RefusedMessage | undefined> {
     const sent = this.#socket.transaction(async () => writer.finish());
     const [refusal] = await labelErrors(`nf_tables transaction in ${this.#name}`, sent);
-    if (refusal !== undefined) throw new NftRefusedError(refusal.error);
+    return refusal;
   }
 }
 

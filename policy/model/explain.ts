@@ -26,7 +26,8 @@ export interface ConnectionQuery {
   readonly from: Exclude<ConnectionEnd, { readonly name: string }>;
   readonly to: ConnectionEnd;
   readonly port: number;
-  readonly protocol: Protocol;
+  /** A number is an IP protocol. Rules with ports match only TCP, UDP and SCTP. */
+  readonly protocol: Protocol | number;
   /**
    * Whether the FQDN cache has an address for a peer list. Without this function, it is uncertain
    * whether a rule with domain names matches an address.
@@ -101,7 +102,8 @@ interface Connection {
  */
 export function explain(model: PolicyModel, query: ConnectionQuery): Explanation[] {
   const { port, to: target, isFqdnAddress } = query;
-  const protocol = protocolNumbers[query.protocol];
+  const protocol =
+    typeof query.protocol === 'number' ? query.protocol : protocolNumbers[query.protocol];
   const name = 'name' in target ? target.name : undefined;
   const sources = addressesOf(model, query.from);
   const targets = addressesOf(model, target);
@@ -196,9 +198,16 @@ function evaluate(
   });
 }
 
-type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain' | 'notLearned'>;
+/** What decides, see `DirectionVerdict`. */
+export type Decision = Omit<DirectionVerdict, 'direction' | 'uncertain' | 'notLearned'>;
 
-function decidedByRule({ verdict: ruleVerdict, comment, policy, source }: PolicySetRule): Decision {
+/** The decision of a rule that matches; not for a rule that passes to the next tier. */
+export function decidedByRule({
+  verdict: ruleVerdict,
+  comment,
+  policy,
+  source,
+}: PolicySetRule): Decision {
   const policies = [nameOf(policy)];
   const decision = { tier: policy.tier, policies, rule: source.path };
   const verdict = allowOrDeny(ruleVerdict);
@@ -218,7 +227,8 @@ function allowOrDeny(verdict: RuleVerdict): DirectionVerdict['verdict'] {
   return verdict === 'allow' ? 'allow' : 'deny';
 }
 
-function decidedByDefault({ isolatedBy }: PolicySetRules): Decision {
+/** The decision if no rule matches. */
+export function decidedByDefault({ isolatedBy }: PolicySetRules): Decision {
   const policies = isolatedBy.map(nameOf);
   if (policies.length === 0) {
     const reason = 'no rule matches, and no NetworkPolicy isolates the pod';

@@ -183,6 +183,21 @@ export class PolicyModel {
     return this.#pods.owner(address)?.pod;
   }
 
+  /** Pods of the cluster, except pods on the host network and finished pods. */
+  peerPods(): Iterable<Pod> {
+    return this.#pods.subjects();
+  }
+
+  /** Pods of this node that policies can select. */
+  *subjects(): Iterable<Pod> {
+    for (const pod of this.#pods.subjects()) if (this.#pods.isLocal(pod)) yield pod;
+  }
+
+  /** Addresses of all nodes of the cluster. */
+  nodeAddresses(): Iterable<string> {
+    return this.#nodes.addresses();
+  }
+
   /** Whether an address belongs to the pod's node. */
   isNodeOf({ nodeName }: Pod, address: string): boolean {
     return nodeName !== undefined && this.#nodes.has(nodeName, address);
@@ -208,10 +223,14 @@ export class PolicyModel {
 
   /** Whether an address is in a peer list. Ignores resolved domain names. */
   hasPeer(list: PeerList, address: string, family: IpFamily): boolean {
-    return (
-      this.#entryOf(address).peers.includes(list.id) ||
-      rangesContain(this.networksOf(list, family), addressNumber(address))
-    );
+    return this.peersAt(address, family)(list);
+  }
+
+  /** Like `hasPeer`, for many lists and one address. */
+  peersAt(address: string, family: IpFamily): (list: PeerList) => boolean {
+    const { peers } = this.#entryOf(address);
+    const value = addressNumber(address);
+    return (list) => peers.includes(list.id) || rangesContain(this.networksOf(list, family), value);
   }
 
   /** CIDRs and CIDRGroups of a list as merged ranges (`ranges.ts`). */

@@ -34,6 +34,11 @@ export class NodeIndex {
     return node.addresses;
   }
 
+  /** Addresses of all nodes. */
+  addresses(): Iterable<string> {
+    return this.#byAddress.keys();
+  }
+
   /** Whether a node has an address. */
   has(key: ObjectKey, address: string): boolean {
     return this.#nodes.get(key)?.addresses.includes(address) === true;

@@ -62,6 +62,11 @@ export class PodIndex {
     return this.#owners.owner(address);
   }
 
+  /** Pods that can be subjects or peers. */
+  *subjects(): Iterable<Pod> {
+    for (const { pod, class: podClass } of this.#pods.values()) if (podClass) yield pod;
+  }
+
   namespaces(): Iterable<NamespaceState> {
     return this.#namespaces.values();
   }

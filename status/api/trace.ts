@@ -15,6 +15,7 @@ export interface TraceStep {
     | 'masquerade'
     | 'egressPolicy'
     | 'ingressPolicy'
+    | 'foreignRules'
     | 'result';
   readonly title: string;
   /** What is decided, in one sentence. */
@@ -26,8 +27,8 @@ export interface TraceStep {
 }
 
 /**
- * `translated`: sent to one of `endpoints`. `rejected` and `dropped`: by the proxy. `denied`: a policy denies the
- * connection to every endpoint. `untouched`: the packet is not for a Service.
+ * `translated`: sent to one of `endpoints`. `rejected`: by the proxy. `dropped`: by the proxy, or by rules of another
+ * program on the way to every endpoint. `denied`: a policy denies the connection to every endpoint. `untouched`: the packet is not for a Service.
  */
 export type TraceVerdict = 'translated' | 'rejected' | 'dropped' | 'denied' | 'untouched';
 
@@ -51,7 +52,7 @@ export interface ComputedTrace {
   readonly destination: string;
   readonly steps: readonly TraceStep[];
   readonly verdict: TraceVerdict;
-  /** Empty unless the verdict is `translated` or `denied`. */
+  /** Empty if the proxy does not translate the packet. */
   readonly endpoints: readonly TraceEndpoint[];
   /** What the result depends on and the agent does not know; empty if the result is certain. */
   readonly uncertain: readonly string[];

@@ -83,14 +83,19 @@ export interface FlowEvent {
   readonly at: Time;
   /**
    * `opened`, `closed`: a conntrack entry was confirmed or removed. `rejected`, `dropped`: a packet to a VIP or node
-   * port was not translated; at most 200 a second are shown for each of input, forward and output. `denied`: a network
-   * policy dropped a packet.
+   * port was not translated; at most 200 a second are shown for each of input, forward and output. In mode ipvs, packets
+   * outside of the port ranges of a VIP may be missing. `denied`: a network policy dropped a packet.
    */
   readonly event: 'opened' | 'closed' | 'rejected' | 'dropped' | 'denied';
   /** `namespace/name`; null if no Service has the destination. */
   readonly service: string | null;
   /** The policy or the decision that caused the event; empty for `opened` and `closed`. */
   readonly reason: string;
+  /**
+   * Of `denied`: the policy with the rule that denied the packet, such as `NetworkPolicy default/web`, or the policies
+   * that isolate the pod and do not allow the packet, at most 10. Empty for other events, and if policies have just changed.
+   */
+  readonly policies: readonly string[];
   readonly flow: FlowEntry;
 }
 

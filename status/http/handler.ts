@@ -31,27 +31,72 @@ export class Unanswerable extends Error {
   }
 }
 
+/** A request that needs root: it changes something in the kernel. The answer is 403. */
+class NeedsRoot extends Error {
+  override readonly name = 'NeedsRoot';
+
+  /** @param socket path of the Unix socket; undefined: there is none. */
+  constructor(command: string, socket: string | undefined) {
+    const where =
+      socket === undefined ? 'the Unix socket of --status-socket, which is off' : socket;
+    super(`needs root: run \`${command}\` on the node, which uses ${where}`);
+  }
+}
+
+/** Media types of answers: one object, or a stream with one object a line. A `File` has its own. */
+type MediaType = 'application/json' | 'application/x-ndjson';
+
 /** A resource of the API. */
 export interface Resource {
   /** What the resource is, for the OpenAPI document. */
   readonly summary: string;
-  /** The type of the answer in `status/api/`; undefined for files. */
+  /** The type of the answer in `status/api/`, or of each line of a stream; undefined for files. */
   readonly response: string | undefined;
+  /**
+   * Only for a resource that changes something in the kernel: the command that reads it. Such a resource is on the Unix
+   * socket only, which only root can open; every process of the node reaches the other server.
+   */
+  readonly rootCommand?: string;
+  /** Whether another program does the work: waiting for it takes no time of the agent, and holds up no other request. */
+  readonly waitsForProgram?: true;
+  /** The `content-type` of the answer, also in the OpenAPI document. */
+  readonly mediaType: MediaType;
   readonly parameters: Parsers;
+  /**
+   * The version of the answer, which clients send back (`If-None-Match`) to get an answer only if it changed.
+   * @returns undefined if answers are new each time.
+   */
+  version?(query: URLSearchParams): string | undefined;
   /** @returns an object that becomes JSON, an async iterable of objects (one line each), or a `File`. */
   answer(query: URLSearchParams, request: ResourceRequest): Promise<object> | object;
 }
 
-/** Defines a resource. `handle` gets the parsed parameters. */
-export function resource<P extends Parsers>({
-  handle,
-  ...definition
-}: Omit<Resource, 'answer' | 'parameters'> & {
+/** Definition of a resource whose answer is an `Answer`. `handle` gets the parsed parameters. */
+interface Definition<P extends Parsers, Answer extends object>
+  extends Pick<Resource, 'summary' | 'response' | 'rootCommand' | 'version' | 'waitsForProgram'> {
   readonly parameters: P;
-  readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<object> | object;
-}): Resource {
+  readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<Answer> | Answer;
+}
+
+/** Defines a resource that answers with one object or a `File`. */
+export function resource<P extends Parsers>(definition: Definition<P, object>): Resource {
+  return resourceOf(definition, 'application/json');
+}
+
+/** Defines a resource that answers with a stream of objects, one JSON object a line. */
+export function streamResource<P extends Parsers>(
+  definition: Definition<P, AsyncIterable<object>>,
+): Resource {
+  return resourceOf(definition, 'application/x-ndjson');
+}
+
+function resourceOf<P extends Parsers>(
+  { handle, ...definition }: Definition<P, object>,
+  mediaType: MediaType,
+): Resource {
   return {
     ...definition,
+    mediaType,
     answer: (query, request) => handle(readParameters(query, definition.parameters), request),
   };
 }
@@ -63,6 +108,8 @@ export interface HandlerOptions {
   readonly resources: Resources;
   /** The address on which the server listens; undefined for a Unix socket, which only root can reach. */
   readonly bindHost: string | undefined;
+  /** Path of the Unix socket, for messages; undefined: there is none. */
+  readonly statusSocket: string | undefined;
   readonly budget: Pick<RequestBudget, 'run'>;
   /** Called for an error that is a bug or a failure of the kernel, after the client got status 500. */
   readonly onError: (error: unknown, path: string) => void;
@@ -75,7 +122,7 @@ interface CompiledPath {
 
 /** Handles requests for resources. */
 export function statusHandler(options: HandlerOptions): RequestListener {
-  const { resources, bindHost, budget, onError } = options;
+  const { resources, bindHost, onError } = options;
   const paths = Object.entries(resources).map(([path, resource]): CompiledPath => {
     const source = path.replaceAll('.', '\\.').replaceAll(/\{\w+\}/g, '([^/]{1,300})');
     return { pattern: new RegExp(`^${source}$`), resource };
@@ -87,7 +134,7 @@ export function statusHandler(options: HandlerOptions): RequestListener {
       response.setHeader('allow', 'GET, HEAD');
       return sendError(response, 405, 'the status API is read-only; use GET');
     }
-    void answer(paths, budget, request, response).catch((error: unknown) => {
+    void answer(paths, options, request, response).catch((error: unknown) => {
       if (response.headersSent) {
         response.destroy();
       } else if (error instanceof BadParameter) {
@@ -97,6 +144,8 @@ export function statusHandler(options: HandlerOptions): RequestListener {
         sendError(response, 503, error.message);
       } else if (error instanceof NotFound) {
         sendError(response, 404, error.message);
+      } else if (error instanceof NeedsRoot) {
+        sendError(response, 403, error.message);
       } else if (error instanceof Unanswerable) {
         sendError(response, error.code, error.message);
       } else {
@@ -109,7 +158,7 @@ export function statusHandler(options: HandlerOptions): RequestListener {
 
 async function answer(
   paths: readonly CompiledPath[],
-  budget: HandlerOptions['budget'],
+  { budget, bindHost, statusSocket }: HandlerOptions,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -117,17 +166,39 @@ async function answer(
   for (const { pattern, resource } of paths) {
     const match = pattern.exec(path);
     if (match === null) continue;
+    if (bindHost !== undefined && resource.rootCommand !== undefined)
+      throw new NeedsRoot(resource.rootCommand, statusSocket);
     const gone = new AbortController();
     response.on('close', () => gone.abort());
     const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
-    const body = await budget.run(() => resource.answer(new URLSearchParams(search), given));
-    if (Symbol.asyncIterator in body) {
-      return await sendLines(response, body as AsyncIterable<object>, gone.signal);
+    const query = new URLSearchParams(search);
+    // Before the answer: a change while it is computed must not look known.
+    const version = resource.version?.(query);
+    const etag = version === undefined ? undefined : `"${version}"`;
+    if (etag !== undefined && request.headers['if-none-match'] === etag) {
+      await budget.run(() => {});
+      response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
+      return;
     }
+    const run = <T>(work: () => Promise<T>) =>
+      resource.waitsForProgram ? budget.run(() => {}).then(work) : budget.run(work);
+    const body = await run(async () => {
+      // The client may have gone while the request waited.
+      if (gone.signal.aborted) return undefined;
+      const object = await resource.answer(query, given);
+      return object instanceof File || isLines(object) ? object : jsonOf(object);
+    });
+    if (body === undefined) return;
+    if (etag !== undefined) response.setHeader('etag', etag);
     if (body instanceof File) return sendFile(response, await body.answer(request.headers));
-    return sendJson(response, 200, body);
+    if (Buffer.isBuffer(body)) return send(response, 200, resource.mediaType, body);
+    return await sendLines(response, resource.mediaType, body, gone.signal);
   }
   throw new NotFound('no such resource; GET /api/v1/openapi.json describes all');
+}
+
+function isLines(body: object): body is AsyncIterable<object> {
+  return Symbol.asyncIterator in body;
 }
 
 function decodePart(part: string): string {
@@ -141,10 +212,11 @@ function decodePart(part: string): string {
 /** Sends one JSON object a line, and waits while the client does not read. */
 async function sendLines(
   response: ServerResponse,
+  mediaType: MediaType,
   lines: AsyncIterable<object>,
   signal: AbortSignal,
 ): Promise<void> {
-  response.writeHead(200, { ...SECURITY_HEADERS, 'content-type': 'application/x-ndjson' });
+  response.writeHead(200, { ...SECURITY_HEADERS, 'content-type': mediaType });
   response.flushHeaders();
   for await (const line of lines) {
     if (signal.aborted) break;
@@ -168,11 +240,14 @@ function sendError(
   message: string,
   parameter: string | null = null,
 ): void {
-  sendJson(response, code, { error: { code, message, parameter } } satisfies ErrorBody);
+  const body = { error: { code, message, parameter } } satisfies ErrorBody;
+  send(response, code, JSON_TYPE, jsonOf(body));
 }
 
-function sendJson(response: ServerResponse, code: number, body: object): void {
-  send(response, code, 'application/json', Buffer.from(`${JSON.stringify(body)}\n`));
+const JSON_TYPE = 'application/json' satisfies MediaType;
+
+function jsonOf(body: object): Buffer {
+  return Buffer.from(`${JSON.stringify(body)}\n`);
 }
 
 function send(response: ServerResponse, code: number, type: string, content: Buffer): void {

@@ -2,7 +2,7 @@
 import type { Timers } from '../../sync/timers.ts';
 
 /** Share of time that requests may take. */
-const SHARE = 0.1;
+const SHARE = 0.05;
 /** Milliseconds of unused time to keep for a burst, such as the first load of the page. */
 const MAX_CREDIT = 300;
 /** Most milliseconds that requests can owe: waiting for the kernel is not work of this process. */
@@ -21,27 +21,47 @@ export class TooManyRequests extends Error {
 
 /** Requests that run at a time: some wait for the kernel while others work. */
 const MAX_RUNNING = 4;
+/**
+ * Milliseconds until a refusal, and number of refusals that wait. A client that gets its refusals at once sends the next
+ * requests at once: answering 1,000 of them a second takes a tenth of a core.
+ */
+const REFUSAL_DELAY = 1000;
+const MAX_REFUSALS = 500;
+/** Most milliseconds that one request waits for syncs, and milliseconds between two looks whether they ended. */
+const MAX_HOLD = 50;
+const HOLD_CHECK = 2;
+
+/** Syncs, which have precedence over requests. */
+interface SyncState {
+  /** Whether a sync runs or waits to run. */
+  readonly isBusy: boolean;
+}
 
 /**
  * Starts requests in order, as long as requests have taken less than their share of the time. Others wait, so that
- * syncs are not held up however many requests arrive.
+ * syncs are not held up however many requests arrive. No request starts while a sync runs or waits.
  */
 export class RequestBudget {
   readonly #timers: Timers;
+  readonly #syncs: SyncState;
+  #refusals = 0;
+  /** When the first waiting request began to wait for syncs. */
+  #heldSince: number | undefined;
   #credit = MAX_CREDIT;
   #creditAt: number;
   #running = 0;
   readonly #waiting: (() => void)[] = [];
   #timer: unknown;
 
-  constructor(timers: Timers) {
+  constructor(timers: Timers, syncs: SyncState) {
     this.#timers = timers;
+    this.#syncs = syncs;
     this.#creditAt = timers.now();
   }
 
   /** @throws TooManyRequests, and errors of the request. */
   async run<T>(request: () => Promise<T> | T): Promise<T> {
-    if (this.#waiting.length >= MAX_WAITING) throw new TooManyRequests();
+    if (this.#waiting.length >= MAX_WAITING) await this.#refuse();
     await new Promise<void>((resolve) => {
       this.#waiting.push(resolve);
       this.#startNext();
@@ -55,10 +75,20 @@ export class RequestBudget {
     }
   }
 
+  async #refuse(): Promise<never> {
+    if (this.#refusals < MAX_REFUSALS) {
+      this.#refusals += 1;
+      await new Promise<void>((resolve) => this.#timers.set(resolve, REFUSAL_DELAY));
+      this.#refusals -= 1;
+    }
+    throw new TooManyRequests();
+  }
+
   #startNext(): void {
     if (this.#waiting.length === 0 || this.#running >= MAX_RUNNING) return;
-    const wait = Math.ceil(-this.#updateCredit() / SHARE);
+    const wait = Math.max(Math.ceil(-this.#updateCredit() / SHARE), this.#holdMs());
     if (wait <= 0) {
+      this.#heldSince = undefined;
       this.#running += 1;
       this.#waiting.shift()?.();
       this.#startNext();
@@ -68,6 +98,14 @@ export class RequestBudget {
       this.#timer = undefined;
       this.#startNext();
     }, wait);
+  }
+
+  /** Milliseconds until the next look whether syncs have ended; 0 if they have, or if they take long. */
+  #holdMs(): number {
+    if (!this.#syncs.isBusy) return 0;
+    const now = this.#timers.now();
+    this.#heldSince ??= now;
+    return now - this.#heldSince < MAX_HOLD ? HOLD_CHECK : 0;
   }
 
   /** Credit grows by the share of the time, and shrinks while a request runs. */

@@ -10,6 +10,7 @@ const root = /** @type {HTMLElement} */ (document.getElementById('app'));
 const store = new Store();
 const poller = new Poller({
   answered: (path, value) => store.answered(path, value, Date.now()),
+  unchanged: (path, value) => store.unchanged(path, value, Date.now()),
   refused: (path, error) => store.refused(path, error),
   lost: () => store.lost(Date.now()),
   isVisible: () => document.visibilityState === 'visible',

@@ -3,6 +3,7 @@ import { Charts } from './charts.js';
 import { age, counted, duration, number } from './format.js';
 import { html } from './html.js';
 import { link } from './location.js';
+import { NodeChecks } from './node-checks.js';
 import { Problems } from './problems.js';
 import { State } from './state-label.js';
 import { Table } from './table.js';
@@ -17,8 +18,8 @@ export function nodeNeeds() {
   return [{ path: SERIES, interval: 5000 }];
 }
 
-/** @param {{ state: PageState }} props */
-export function NodePage({ state: { status, answers } }) {
+/** @param {{ state: PageState, paths: readonly string[] }} props */
+export function NodePage({ state: { status, answers }, paths }) {
   if (status === undefined) return html`<h1 tabindex="-1">Node</h1><p>Waiting for the agent …</p>`;
   const { families, kernel, source, waitingFor, problems, zone, now } = status;
   return html`
@@ -27,6 +28,7 @@ export function NodePage({ state: { status, answers } }) {
     ${waitingFor.length > 0 && html`<p class="notice">Waiting for ${waitingFor.join(', ')}.</p>`}
     <h2>Problems</h2>
     <${Problems} problems=${problems} />
+    ${paths.includes('/api/v1/checks') && html`<${NodeChecks} />`}
     <h2>Services</h2>
     <${Counts} status=${status} />
     <h2>Syncs</h2>

@@ -2,6 +2,8 @@
 
 /** Milliseconds between an answer and the next request, or longer: as long as the answer took. */
 const INTERVAL = 1000;
+/** Nothing changed since the last answer. */
+const NOT_MODIFIED = 304;
 /** The agent makes requests wait that would hold up syncs. */
 const BUSY = 503;
 /** Milliseconds after which a request without an answer is given up. */
@@ -12,10 +14,11 @@ const TIMEOUT = 10_000;
 /**
  * @typedef {object} PollerOptions
  * @property {(path: string, value: any) => void} answered
+ * @property {(path: string, value: any) => void} unchanged The last answer is still true.
  * @property {(path: string, error: string) => void} refused The agent answered with an error.
  * @property {() => void} lost The agent did not answer.
  * @property {() => boolean} isVisible
- * @property {(path: string, signal: AbortSignal) => Promise<Response>} [fetch]
+ * @property {(path: string, options: { signal: AbortSignal, headers: Record<string, string> }) => Promise<Response>} [fetch]
  * @property {Timers} [timers]
  */
 
@@ -37,14 +40,14 @@ export class Poller {
   #options;
   #timers;
   #fetch;
-  /** @type {Map<string, { stop: AbortController, interval: number, timer?: unknown }>} */
+  /** @type {Map<string, { stop: AbortController, interval: number, timer?: unknown, last?: { etag: string, value: any } }>} */
   #polls = new Map();
 
   /** @param {PollerOptions} options */
   constructor(options) {
     this.#options = options;
     this.#timers = options.timers ?? BROWSER_TIMERS;
-    this.#fetch = options.fetch ?? ((path, signal) => fetch(path, { signal }));
+    this.#fetch = options.fetch ?? ((path, options) => fetch(path, options));
   }
 
   /** Replaces what to ask for. Requests for other paths are aborted. @param {readonly Need[]} needs */
@@ -81,13 +84,18 @@ export class Poller {
     const { signal } = poll.stop;
     const began = this.#timers.now();
     try {
-      const response = await this.#fetch(
-        path,
-        AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT)]),
-      );
-      const body = await response.json();
+      const response = await this.#fetch(path, {
+        signal: AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT)]),
+        headers: poll.last === undefined ? {} : { 'if-none-match': poll.last.etag },
+      });
+      const isUnchanged = response.status === NOT_MODIFIED && poll.last !== undefined;
+      const body = isUnchanged ? poll.last?.value : await response.json();
       if (signal.aborted) return;
-      if (response.ok) this.#options.answered(path, body);
+      const etag = response.headers.get('etag');
+      if (!isUnchanged) delete poll.last;
+      if (response.ok && etag !== null) poll.last = { etag, value: body };
+      if (isUnchanged) this.#options.unchanged(path, body);
+      else if (response.ok) this.#options.answered(path, body);
       else if (response.status !== BUSY) this.#options.refused(path, body.error.message);
     } catch {
       if (signal.aborted) return;

@@ -82,6 +82,12 @@ export class Store {
     this.update(changes);
   }
 
+  /** The agent answered that nothing changed: nothing is drawn again. @param {string} path @param {any} value @param {number} now */
+  unchanged(path, value, now) {
+    const { answers, lostSince } = this.state;
+    if (lostSince !== undefined || !answers.has(path)) this.answered(path, value, now);
+  }
+
   /** The agent answered with an error. @param {string} path @param {string} error */
   refused(path, error) {
     const answers = new Map(this.state.answers).set(path, { error });

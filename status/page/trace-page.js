@@ -1,4 +1,5 @@
 /** The path of a connection: computed from the objects, and as the kernel reports it. */
+import { Field } from './field.js';
 import { html } from './html.js';
 import { LiveTrace } from './live-trace.js';
 import { link } from './location.js';
@@ -9,10 +10,15 @@ import { Table } from './table.js';
 const FIELDS = ['from', 'to', 'protocol', 'port'];
 const PROTOCOLS = ['TCP', 'UDP', 'SCTP'];
 
-/** The parameters that are given. @param {PageState} state */
-function parametersOf({ location }) {
-  const given = FIELDS.map((name) => [name, location.query.get(name)?.trim() ?? '']);
+/** The parameters that are given. @param {(name: string) => unknown} read */
+function parametersFrom(read) {
+  const given = FIELDS.map((name) => [name, `${read(name) ?? ''}`.trim()]);
   return new URLSearchParams(given.filter(([, value]) => value !== ''));
+}
+
+/** @param {PageState} state */
+function parametersOf({ location }) {
+  return parametersFrom((name) => location.query.get(name));
 }
 
 /** @param {PageState} state */
@@ -27,29 +33,30 @@ export function traceNeeds(state) {
   return path === undefined ? [] : [{ path }];
 }
 
-/** @param {{ state: PageState, paths: readonly string[] }} props */
-export function TracePage({ state, paths }) {
+/** @param {{ state: PageState }} props */
+export function TracePage({ state }) {
   const path = pathOf(state);
   const { value, error } = state.answers.get(path ?? '') ?? {};
   const parameters = parametersOf(state);
   /** @param {any} event */
   const onSubmit = (event) => {
     event.preventDefault();
-    const given = [...new FormData(event.target)].map(([name, value]) => [name, `${value}`]);
-    location.hash = link('trace', Object.fromEntries(given));
+    const form = new FormData(event.target);
+    const parameters = parametersFrom((name) => form.get(name));
+    location.hash = link('trace', Object.fromEntries(parameters));
   };
   return html`
     <h1 tabindex="-1">Trace</h1>
     <form class="filters" onSubmit=${onSubmit}>
-      <${Field} name="from" label="From" hint="address, namespace/pod, node or external" parameters=${parameters} />
-      <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" parameters=${parameters} />
+      <${Field} name="from" label="From" hint="address, namespace/pod, node or external" value=${parameters.get('from')} />
+      <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" value=${parameters.get('to')} />
       <label>
         Protocol
         <select name="protocol">
           ${PROTOCOLS.map((name) => html`<option selected=${name === parameters.get('protocol')}>${name}</option>`)}
         </select>
       </label>
-      <${Field} name="port" label="Port" hint="443" parameters=${parameters} />
+      <${Field} name="port" label="Port" hint="443" value=${parameters.get('port')} required=${false} />
       <button class="action" type="submit">Trace</button>
     </form>
     ${error !== undefined && html`<p class="notice bad">${error}</p>`}
@@ -57,18 +64,9 @@ export function TracePage({ state, paths }) {
     ${value?.paths.map((/** @type {any} */ each) => html`<${Computed} path=${each} />`)}
     ${
       value !== undefined &&
-      paths.includes('/api/v1/trace/live') &&
-      html`<${LiveTrace} key=${path} query=${`${parameters}`} />`
+      html`<${LiveTrace} node=${state.status?.nodeName} parameters=${parameters} />`
     }
   `;
-}
-
-/** @param {{ name: string, label: string, hint: string, parameters: URLSearchParams }} props */
-function Field({ name, label, hint, parameters }) {
-  return html`<label>
-    ${label}
-    <input name=${name} placeholder=${hint} defaultValue=${parameters.get(name) ?? ''} required=${name !== 'port'} maxlength="300" />
-  </label>`;
 }
 
 /** @type {import('./table.js').Column<any>[]} */

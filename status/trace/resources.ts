@@ -2,9 +2,16 @@
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import type { IpFamily } from '../../api/objects.ts';
-import type { LiveTraceFilter } from '../api/trace.ts';
-import { NotFound, type Resources, resource, Unanswerable } from '../http/handler.ts';
+import type { ComputedTrace, LiveTraceFilter, TraceAnswer } from '../api/trace.ts';
+import {
+  NotFound,
+  type Resources,
+  resource,
+  streamResource,
+  Unanswerable,
+} from '../http/handler.ts';
 import type { StatusSources } from '../sources.ts';
+import { withForeignRules } from './foreign-steps.ts';
 import { LiveTracer } from './live.ts';
 import {
   DEFAULT_SECONDS,
@@ -22,11 +29,13 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       summary: 'The path of a connection, computed from the objects that the agent has',
       response: 'TraceAnswer',
       parameters: TRACE_PARAMETERS,
-      handle: (given) => computeAnswer(traceRequest(given), sources),
+      handle: async (given) =>
+        withForeignSteps(await computeAnswer(traceRequest(given), sources), sources),
     }),
-    '/api/v1/trace/live': resource({
+    '/api/v1/trace/live': streamResource({
       summary: 'The path of matching packets, as the kernel reports it for some seconds',
       response: 'LiveTraceLine',
+      rootCommand: 'portwide trace FROM TO --live',
       parameters: LIVE_TRACE_PARAMETERS,
       handle: async (given, { signal }) => {
         const [resolved] = resolveRequest(traceRequest(given), sources);
@@ -43,6 +52,21 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       },
     }),
   };
+}
+
+/** Live traces show what these rules do, so their computed path has no such step. */
+async function withForeignSteps(
+  answer: TraceAnswer,
+  { foreignChains, nodeAddresses, mode }: StatusSources,
+): Promise<TraceAnswer> {
+  const chains = await foreignChains();
+  const context = { nodeAddresses: nodeAddresses(), isIpvs: mode.name === 'ipvs' };
+  const { protocol, port } = answer;
+  const paths: ComputedTrace[] = [];
+  for (const path of answer.paths) {
+    paths.push(await withForeignRules(path, protocol, port, chains, context));
+  }
+  return { ...answer, paths };
 }
 
 function filterOf({ family, source, destination, protocol, port }: ResolvedTrace): LiveTraceFilter {

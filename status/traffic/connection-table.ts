@@ -71,7 +71,7 @@ export class ConnectionTable<Entry extends CountedEntry> {
   /** An entry of the dump. */
   seen(entry: Entry): void {
     const id = entry.id | 0;
-    if (this.#ended.has(id)) return;
+    if (this.#ended.size > 0 && this.#ended.has(id)) return;
     const slot = this.#slots.get(id);
     if (slot !== undefined) {
       this.#seenIn[slot] = this.#dump;
@@ -94,13 +94,16 @@ export class ConnectionTable<Entry extends CountedEntry> {
     }
   }
 
-  /** The end of an entry, with its final counters. */
-  ended(entry: Entry): void {
+  /**
+   * The end of an entry, with its final counters.
+   * @param weight Number of ends that this one stands for, if only a part of them is read.
+   */
+  ended(entry: Entry, weight = 1): void {
     const id = entry.id | 0;
     if (this.#isDumping) this.#ended.add(id);
-    const slot = this.#slots.get(id);
+    const slot = this.#slots.size > 0 ? this.#slots.get(id) : undefined;
     if (slot !== undefined) {
-      this.#advance(slot, entry);
+      this.#advance(slot, entry, weight);
       this.#removeSlot(id, slot);
       return;
     }
@@ -108,9 +111,9 @@ export class ConnectionTable<Entry extends CountedEntry> {
     if (this.#dump < 2 && (this.#dump === 0 || this.#isDumping)) return;
     const { packets, bytes } = entry.details.counters ?? NOT_COUNTED;
     for (const counter of this.#find(entry) ?? []) {
-      counter.opened += 1;
-      counter.packets += packets;
-      counter.bytes += bytes;
+      counter.opened += weight;
+      counter.packets += packets * weight;
+      counter.bytes += bytes * weight;
     }
   }
 
@@ -129,7 +132,7 @@ export class ConnectionTable<Entry extends CountedEntry> {
   }
 
   /** Adds the traffic since the entry was last seen. */
-  #advance(slot: number, { details: { counters: now } }: CountedEntry): void {
+  #advance(slot: number, { details: { counters: now } }: CountedEntry, weight = 1): void {
     if (now === undefined) return;
     // An older reply may arrive after a newer event.
     const packets = Math.max(now.packets - (this.#packets[slot] ?? 0), 0);
@@ -137,8 +140,8 @@ export class ConnectionTable<Entry extends CountedEntry> {
     if (packets === 0) return;
     this.#store(slot, now);
     for (const counter of this.#counters[slot] ?? []) {
-      counter.packets += packets;
-      counter.bytes += bytes;
+      counter.packets += packets * weight;
+      counter.bytes += bytes * weight;
     }
   }
 

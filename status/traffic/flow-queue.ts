@@ -7,7 +7,7 @@ const MAX_WAITING = 1000;
 
 /** A queue with one reader. */
 export class FlowQueue {
-  readonly #filter: FlowFilter;
+  readonly filter: FlowFilter;
   readonly #max: number;
   readonly #now: () => number;
   #waiting: FlowLine[] = [];
@@ -17,14 +17,14 @@ export class FlowQueue {
 
   /** @param now milliseconds since 1970. */
   constructor(filter: FlowFilter, now: () => number, max = MAX_WAITING) {
-    this.#filter = filter;
+    this.filter = filter;
     this.#now = now;
     this.#max = max;
   }
 
   /** Adds an event if the filter selects it and it fits. */
   push(event: FlowEvent): void {
-    if (!matchesFlow(event, this.#filter)) return;
+    if (!matchesFlow(event, this.filter)) return;
     if (this.#waiting.length >= this.#max) this.#lost += 1;
     else this.#waiting.push(event);
     this.#wake?.();

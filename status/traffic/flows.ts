@@ -1,10 +1,12 @@
 /** Live flows: connections that begin and end, and packets that are refused, while a client looks. */
 import { asError } from '../../api/errors.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind } from '../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, Destinations } from '../../netlink/conntrack/events.ts';
+import { type Route, vipsOf } from '../../services/route.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
+import { type DenialPolicies, explainDenial } from './denial.ts';
 import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
@@ -23,7 +25,13 @@ interface Subscription {
 /** Where flows come from. */
 export interface FlowSources {
   openEvents(): Subscription & {
-    read(onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void): boolean;
+    /** Reads about `atMost` events. An entry is valid only during the call. */
+    read(
+      onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void,
+      atMost: number,
+    ): boolean;
+    /** Keeps only events of some destinations from now on; undefined: all. */
+    select(destinations: Destinations | undefined): void;
   };
   openRefusals(index: ServiceIndex): Promise<
     Subscription & {
@@ -42,7 +50,11 @@ export interface FlowSources {
 export interface FlowFeedOptions {
   readonly index: LiveIndex;
   readonly sources: FlowSources;
+  /** The Routes of a Service; none if there is no such Service. */
+  readonly routesOf: (service: string) => readonly Route[];
   readonly refusalRules: () => Omit<RefusalRules, 'index'>;
+  /** undefined without network policy. */
+  readonly policies: DenialPolicies | undefined;
   readonly timers: Timers;
   /** Milliseconds since 1970. */
   readonly now: () => number;
@@ -53,13 +65,20 @@ export interface FlowFeedOptions {
 /** Milliseconds between two reads, and between two updates of the VIPs whose refused packets are logged. */
 const READ_MS = 100;
 const REFRESH_MS = 2000;
+/**
+ * Connection events of one read. All events of 10,000 connections a second would take 7 % of a core, more than a person
+ * can read. The events beyond wait in the socket until it is full. The kernel drops and counts later events.
+ */
+const EVENTS_PER_READ = 64;
+/** Denied packets of one read: the policies of each are looked up. */
+const DENIALS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
-/** Prefix of the log rules of network policy. */
-const DENY_PREFIX = 'portwide deny ';
 
 /** The open subscriptions. */
 interface Session {
+  /** Adapts the subscription to the filters of the clients. */
+  readonly select: () => void;
   readonly close: () => Promise<void>;
   readonly notes: readonly string[];
 }
@@ -100,14 +119,31 @@ export class FlowFeed {
     signal.addEventListener('abort', end);
     try {
       this.#session ??= this.#open();
-      queue.start((await this.#session).notes);
+      const session = await this.#session;
+      session.select();
+      queue.start(session.notes);
       if (signal.aborted) return;
       yield* queue.lines();
     } finally {
       signal.removeEventListener('abort', end);
       this.#clients.delete(queue);
       if (this.#clients.size === 0) await this.#close();
+      else (await this.#session)?.select();
     }
+  }
+
+  /** What all clients want to see, so that a Service is shown completely on a busy node; undefined: everything. */
+  #destinations(): Destinations | undefined {
+    const addresses = new Set<string>();
+    const ports = new Set<number>();
+    for (const { filter } of this.#clients) {
+      if (filter.service === undefined) return undefined;
+      for (const route of this.#options.routesOf(filter.service)) {
+        for (const vip of vipsOf(route)) addresses.add(vip);
+        if (route.nodePort > 0) ports.add(route.nodePort);
+      }
+    }
+    return { addresses: [...addresses], ports: [...ports] };
   }
 
   /** Ends all streams. */
@@ -146,6 +182,7 @@ export class FlowFeed {
     const denials = this.#openDenials(notes);
     const open = [events, refusals, denials].filter((each) => each !== undefined);
     let dropped = 0;
+    let skipped = 0;
     const read = (): boolean => {
       let isLeft = false;
       const at = new Date(this.#options.now()).toISOString();
@@ -154,19 +191,39 @@ export class FlowFeed {
         for (const client of this.#clients) client.push({ at, ...event });
       };
       try {
-        isLeft = events.read((kind, entry) => send(this.#entryEvent(kind, entry, index)));
+        isLeft = events.read(
+          (kind, entry) => send(this.#entryEvent(kind, entry, index)),
+          EVENTS_PER_READ,
+        );
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
-        denials?.read(({ prefix, bytes }) => send(denialEvent(prefix, bytes)));
+        let denied = 0;
+        denials?.read(({ prefix, bytes }) => {
+          denied += 1;
+          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, bytes));
+        });
+        skipped += Math.max(0, denied - DENIALS_PER_READ);
       } catch (error) {
         onError(error);
       }
-      const now = open.reduce((sum, each) => sum + each.dropped, 0);
+      const now = open.reduce((sum, each) => sum + each.dropped, skipped);
       if (now > dropped) for (const client of this.#clients) client.lose(now - dropped);
       dropped = now;
       return isLeft;
     };
     const stopReading = pollSubscription(timers, READ_MS, read);
+    let changes = index.changes;
+    const select = () => {
+      try {
+        events.select(this.#destinations());
+      } catch (error) {
+        onError(error);
+      }
+    };
     const stopRefreshing = callPeriodically(timers, REFRESH_MS, () => {
+      if (index.changes !== changes) {
+        changes = index.changes;
+        select();
+      }
       refusals?.refresh().catch(onError);
     });
     const close = async () => {
@@ -175,7 +232,7 @@ export class FlowFeed {
       await Promise.all(open.map((each) => each.close()));
       live.release();
     };
-    return { close, notes };
+    return { close, notes, select };
   }
 
   #openDenials(notes: string[]): ReturnType<NonNullable<FlowSources['openDenials']>> | undefined {
@@ -198,26 +255,26 @@ export class FlowFeed {
     // Connections of other programs are not flows of Services.
     if (route === undefined) return undefined;
     const event = kind === 'new' ? 'opened' : 'closed';
-    return { event, service: route.serviceKey, reason: '', flow: flowEntry(entry, route) };
+    const flow = flowEntry(entry, route);
+    return { event, service: route.serviceKey, reason: '', policies: [], flow };
   }
 
   #refusalEvent(bytes: Buffer, index: ServiceIndex): NewEvent {
     const packet = readPacketHeader(bytes);
     const refusal = packet && explainRefusal(packet, { ...this.#options.refusalRules(), index });
-    return refusal && { ...refusal, flow: packetFlow(packet) };
+    return refusal && { ...refusal, policies: [], flow: packetFlow(packet) };
+  }
+
+  /** Policies see packets after translation: the destination is the endpoint. */
+  #denialEvent(prefix: string, bytes: Buffer): NewEvent {
+    const packet = readPacketHeader(bytes);
+    const denial = packet && explainDenial(prefix, packet, this.#options.policies);
+    return denial && { event: 'denied', service: null, ...denial, flow: packetFlow(packet) };
   }
 }
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */
 type NewEvent = Omit<FlowEvent, 'at'> | undefined;
-
-/** Policies see packets after translation: the destination is the endpoint. */
-function denialEvent(prefix: string, bytes: Buffer): NewEvent {
-  const packet = readPacketHeader(bytes);
-  if (packet === undefined || !prefix.startsWith(DENY_PREFIX)) return undefined;
-  const reason = `network policy: ${prefix.slice('portwide '.length).trim()}`;
-  return { event: 'denied', service: null, reason, flow: packetFlow(packet) };
-}
 
 /** A packet without a conntrack entry. */
 function packetFlow(packet: PacketHeader): FlowEvent['flow'] {

@@ -10,6 +10,8 @@ import { ServiceIndex } from './service-index.ts';
 export interface RouteSource {
   /** All Routes now. */
   routes(): Iterable<Route>;
+  /** The Routes of a Service, `namespace/name`; none if there is no such Service. */
+  ofService(service: string): readonly Route[];
   /** Reports later changes. @returns a function that ends the reports. */
   watch(listener: RouteListener): () => void;
 }

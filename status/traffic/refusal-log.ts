@@ -4,7 +4,7 @@
  * them. The rules of the agent do not change.
  */
 import { familyOf } from '../../api/addresses.ts';
-import type { IpFamily } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
 import { NetlinkError } from '../../netlink/core/error.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
@@ -20,6 +20,7 @@ import {
   type NftExpression,
   PAYLOAD_BASE,
   payload,
+  type Register,
 } from '../../netlink/nftables/rule.ts';
 import { HAS_NO_DNAT, IS_NEW } from '../../nft/rule.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
@@ -36,12 +37,20 @@ const BURST = 200;
 /** Just before the filter rules of every mode. */
 const PRIORITY = -1;
 const HOOKS = ['input', 'forward', 'output'] as const;
-const VIPS = 'vips';
-const NODE_PORTS = 'node-ports';
+/**
+ * VIPs with a Route that may refuse packets, and node ports of such Routes. `listed-vips`, only in mode ipvs: other VIPs,
+ * whose packets to all ports but `served-ports` are refused. VIPs with port ranges are left out.
+ */
+const SETS = ['vips', 'node-ports', 'served-ports', 'listed-vips'] as const;
+type SetName = (typeof SETS)[number];
 /** Offset of the destination address in the IP header. */
 const DESTINATION: Readonly<Record<IpFamily, number>> = { IPv4: 16, IPv6: 24 };
+/** Bytes of an address. */
+const WIDTH: Readonly<Record<IpFamily, number>> = { IPv4: 4, IPv6: 16 };
 
-type Keys = Readonly<Record<typeof VIPS | typeof NODE_PORTS, ReadonlySet<string>>>;
+type Keys = Readonly<Record<SetName, ReadonlySet<string>>>;
+/** Bytes of a protocol or port in a concatenated key. */
+const FIELD = 4;
 
 /** The tables and the log group. */
 export class RefusalLog {
@@ -68,8 +77,8 @@ export class RefusalLog {
 
   /**
    * Starts to log.
-   * @throws NetlinkError if the kernel has no NFLOG or another program receives all groups; NftRefusedError before Linux
-   * 5.12.
+   * @throws NetlinkError if the kernel has no NFLOG or another program receives all groups; UnsupportedError without
+   * nf_tables or before Linux 5.12; NftRefusedError.
    */
   static async open(
     families: readonly IpFamily[],
@@ -104,7 +113,7 @@ export class RefusalLog {
     for (const family of this.#families) {
       const before = this.#keys.get(family);
       const after = await keysOf(this.#index, family, this.#mode);
-      for (const set of [VIPS, NODE_PORTS] as const) {
+      for (const set of SETS) {
         const added = [...after[set]].filter((key) => before?.[set].has(key) !== true);
         const deleted = [...(before?.[set] ?? [])].filter((key) => !after[set].has(key));
         await this.#tables.change(family, set, added.map(keyBytes), deleted.map(keyBytes));
@@ -123,12 +132,20 @@ export class RefusalLog {
     this.#changes = this.#index.changes;
     const keys = await keysOf(this.#index, family, this.#mode);
     this.#keys.set(family, keys);
-    const set = (name: keyof Keys, keyLength: number): OwnedSet => ({
-      name,
-      keyLength,
-      keys: [...keys[name]].map(keyBytes),
-    });
-    const sets = [set(VIPS, family === 'IPv4' ? 4 : 16), set(NODE_PORTS, 8)];
+    const width = WIDTH[family];
+    const lengths: Readonly<Record<SetName, number>> = {
+      vips: width,
+      'node-ports': 2 * FIELD,
+      'served-ports': width + 2 * FIELD,
+      'listed-vips': width,
+    };
+    const sets = SETS.map(
+      (name): OwnedSet => ({
+        name,
+        keyLength: lengths[name],
+        keys: [...keys[name]].map(keyBytes),
+      }),
+    );
     await this.#tables.create(family, sets, chains(family, group));
   }
 }
@@ -146,52 +163,77 @@ function bindFree(numbers: readonly number[]): { group: LogGroup; number: number
   throw failure;
 }
 
-/** VIPs and node ports whose packets may be refused, as hexadecimal keys. */
+/** The keys of the sets, in hexadecimal. */
 async function keysOf(
   index: ServiceIndex,
   family: IpFamily,
   mode: { readonly mayBeTranslated: boolean },
 ): Promise<Keys> {
-  const vips = new Set<string>();
+  const keys = {
+    vips: new Set<string>(),
+    'node-ports': new Set<string>(),
+    'served-ports': new Set<string>(),
+    'listed-vips': new Set<string>(),
+  };
   const slice = new TimeSlice();
   for (const vip of [...index.vips]) {
-    if (familyOf(vip) === family && index.routesOf(vip).some((route) => mayRefuse(route, mode))) {
-      vips.add(addressBytes(vip).toString('hex'));
+    if (slice.isOver()) await slice.yield();
+    if (familyOf(vip) !== family) continue;
+    const routes = index.routesOf(vip);
+    const address = addressBytes(vip).toString('hex');
+    if (routes.some((route) => mayRefuse(route, mode))) keys.vips.add(address);
+    else if (routes.length > 0 && routes.every(({ match }) => match.kind === 'port')) {
+      keys['listed-vips'].add(address);
+      for (const { match } of routes) {
+        if (match.kind !== 'port') continue;
+        keys['served-ports'].add(`${address}${portKey(match)}`);
+      }
     }
-    if (slice.isOver()) await slice.yield();
   }
-  const nodePorts = new Set<string>();
   for (const route of [...index.nodePorts(family)]) {
-    if (route.match.kind !== 'port' || !mayRefuse(route, mode)) continue;
-    const key = Buffer.alloc(8);
-    key.writeUInt8(protocolNumbers[route.match.protocol]);
-    key.writeUInt16BE(route.nodePort, 4);
-    nodePorts.add(key.toString('hex'));
     if (slice.isOver()) await slice.yield();
+    const { match, nodePort } = route;
+    if (match.kind !== 'port' || !mayRefuse(route, mode)) continue;
+    keys['node-ports'].add(portKey({ protocol: match.protocol, port: nodePort }));
   }
-  return { [VIPS]: vips, [NODE_PORTS]: nodePorts };
+  return keys;
+}
+
+function portKey({ protocol, port }: { readonly protocol: Protocol; readonly port: number }) {
+  const key = Buffer.alloc(2 * FIELD);
+  key.writeUInt8(protocolNumbers[protocol]);
+  key.writeUInt16BE(port, FIELD);
+  return key.toString('hex');
 }
 
 function keyBytes(hex: string): Buffer {
   return Buffer.from(hex, 'hex');
 }
 
-/** One chain a hook: new connections to a VIP or node port that were not translated are logged. */
+/** One chain a hook: it logs untranslated first packets that the agent's rules may refuse. */
 function chains(family: IpFamily, group: number): OwnedChain[] {
   const logged = [limit(RATE, BURST), log(group, 'portwide refused')];
-  const width = family === 'IPv4' ? 4 : 16;
-  const isVip = [payload(0, PAYLOAD_BASE.network, DESTINATION[family], width), lookup(VIPS, 0)];
-  const isNodePort = [
-    meta(0, META_KEY.protocol),
-    payload(1, PAYLOAD_BASE.transport, 2, 2),
-    lookup(NODE_PORTS, 0),
+  const width = WIDTH[family];
+  const destination = payload(0, PAYLOAD_BASE.network, DESTINATION[family], width);
+  /** Loads protocol and destination port into two registers of four bytes each. */
+  const protocolAndPort = (register: Register) => [
+    meta(register, META_KEY.protocol),
+    payload(register + 1, PAYLOAD_BASE.transport, 2, 2),
   ];
+  const isVip = [destination, lookup('vips', 0)];
+  const isOtherPort = [
+    destination,
+    lookup('listed-vips', 0),
+    ...protocolAndPort(family === 'IPv4' ? 1 : 4),
+    lookup('served-ports', 0, true),
+  ];
+  const isNodePort = [...protocolAndPort(0), lookup('node-ports', 0)];
   const rule = (match: readonly NftExpression[]) =>
     encodeRule([...IS_NEW.expressions, ...HAS_NO_DNAT.expressions, ...match, ...logged]);
   return HOOKS.map((hook) => ({
     name: hook,
     hook,
     priority: PRIORITY,
-    rules: hook === 'input' ? [rule(isVip), rule(isNodePort)] : [rule(isVip)],
+    rules: [rule(isVip), rule(isOtherPort), ...(hook === 'input' ? [rule(isNodePort)] : [])],
   }));
 }

@@ -1,17 +1,19 @@
 /** Why a packet to a VIP or node port is rejected or dropped. Pure. */
 import { cidrContains } from '../../api/addresses.ts';
 import { protocolOf } from '../../netlink/core/protocol.ts';
+import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { Route } from '../../services/route.ts';
 import { allowsOwnVips, type Dispatch, trafficPlan } from '../../traffic/plan.ts';
 import type { Destinations } from './flow-entry.ts';
 import type { PacketHeader } from './packet.ts';
+import type { Destination } from './service-index.ts';
 
 /** How the proxy mode treats packets that were not translated. */
 export interface RefusalRules extends Destinations {
   /** All addresses of this node. */
   readonly nodeAddresses: readonly string[];
-  /** Whether ports of a cluster IP that no Service port has are rejected (mode nftables). */
-  readonly rejectsUnservedPorts: boolean;
+  /** VIPs whose ports without a Service port are rejected. */
+  readonly rejectsOtherPorts: BackendTraffic['rejectsOtherPorts'];
   /** Whether packets that will be translated may come as well (mode ipvs, where translation comes later). */
   readonly mayBeTranslated: boolean;
 }
@@ -35,12 +37,7 @@ export function explainRefusal(
   if (protocol === undefined) return undefined;
   const { destination: address, destinationPort: port } = packet;
   const route = rules.index.find({ protocol, address, port }, rules.isNodeAddress);
-  if (route === undefined) {
-    const [other] = rules.index.routesOf(address).filter(({ clusterIP }) => clusterIP === address);
-    if (other === undefined || !rules.rejectsUnservedPorts) return undefined;
-    const reason = `no Service port ${port}/${protocol}`;
-    return { event: 'rejected', service: other.serviceKey, reason };
-  }
+  if (route === undefined) return otherPort({ address, port, protocol }, rules);
   const plan = trafficPlan(route, allowsOwnVips(route, rules.nodeAddresses));
   const vip = plan.vips.find((each) => each.vip === address);
   if (port !== 0 && vip?.healthCheckPort === port && protocol === 'TCP') return undefined;
@@ -53,6 +50,29 @@ export function explainRefusal(
   }
   const dispatch = vip?.dispatch ?? plan.nodePort?.dispatch;
   return dispatch && untranslated(route, dispatch, port, rules);
+}
+
+/** A port that no Service has; see `handlerOf` in traffic/first-packet.ts. */
+function otherPort(
+  { address, port, protocol }: Destination,
+  { index, rejectsOtherPorts, nodeAddresses }: RefusalRules,
+): PacketRefusal | undefined {
+  const routes = index.routesOf(address);
+  const isHealthCheck = routes.some((route) => {
+    const { vips } = trafficPlan(route, allowsOwnVips(route, nodeAddresses));
+    const vip = vips.find((each) => each.vip === address);
+    return protocol === 'TCP' && port > 0 && vip?.healthCheckPort === port;
+  });
+  if (isHealthCheck) return undefined;
+  const rejecting = routes.find(
+    ({ match, clusterIP }) =>
+      match.kind === 'ranges' ||
+      (rejectsOtherPorts === 'cluster IPs' && clusterIP === address) ||
+      (rejectsOtherPorts === 'vips' && !nodeAddresses.includes(address)),
+  );
+  if (rejecting === undefined) return undefined;
+  const reason = `no Service port ${port}/${protocol}`;
+  return { event: 'rejected', service: rejecting.serviceKey, reason };
 }
 
 function untranslated(

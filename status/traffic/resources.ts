@@ -1,7 +1,7 @@
 /** The resources of the status API about traffic, by path. */
 import { canonicalAddress } from '../../api/addresses.ts';
 import { PROTOCOLS } from '../../api/objects.ts';
-import { type Resources, resource } from '../http/handler.ts';
+import { type Resources, resource, streamResource } from '../http/handler.ts';
 import { PAGE_PARAMETERS } from '../http/paging.ts';
 import { integer, oneOf, parsed } from '../http/parameters.ts';
 import { FLOW_EVENTS } from './flow-filter.ts';
@@ -28,7 +28,7 @@ export function trafficResources(traffic: Pick<Traffic, 'top' | 'flows'>): Resou
       },
       handle: (given) => traffic.top(given),
     }),
-    '/api/v1/flows': resource({
+    '/api/v1/flows': streamResource({
       summary: 'Live flows, one JSON object a line',
       response: 'FlowLine',
       parameters: {

@@ -1,11 +1,11 @@
 /** Measures the traffic of Services while a client looks, and does nothing otherwise. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import type { IpFamily } from '../../api/objects.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { TrafficSample } from '../api/traffic.ts';
 import { ConnectionTable } from './connection-table.ts';
+import { CounterCache } from './counter-cache.ts';
 import { endpointOfEntry, protocolName, routeOfEntry } from './flow-entry.ts';
 import type { LiveIndex } from './live-index.ts';
 import { pollSubscription } from './poll.ts';
@@ -16,23 +16,27 @@ export interface SampledConntrack {
   /** Subscribes to the ends of connections. */
   openEnds(): {
     readonly dropped: number;
-    /** Reads waiting events. @returns whether events may be left. */
+    /** Reads waiting events. An entry is valid only during the call. @returns whether events may be left. */
     read(onEnd: (entry: DetailedEntry) => void): boolean;
+    /** Keeps one of so many events from now on. */
+    sample(oneOf: number): void;
     close(): void;
   };
-  visit(family: IpFamily, visit: (entry: DetailedEntry) => void): Promise<void>;
+  /** Visits the entries of both families. An entry is valid only during the call. */
+  visit(visit: (entry: DetailedEntry) => void): Promise<void>;
   isCounting(): Promise<boolean>;
 }
 
 export interface SamplerOptions {
   readonly index: LiveIndex;
   readonly conntrack: SampledConntrack;
-  readonly families: readonly IpFamily[];
   /** Whether node ports are served on an address. */
   readonly isNodeAddress: (address: string) => boolean;
   readonly timers: Timers;
   /** Milliseconds since 1970. */
   readonly now: () => number;
+  /** CPU time of this process in milliseconds. */
+  readonly cpu: () => number;
   /** Called for a failed sample; the next one is made anyway. */
   readonly onError: (error: unknown) => void;
 }
@@ -40,15 +44,21 @@ export interface SamplerOptions {
 /** Milliseconds without a look until sampling stops. */
 const IDLE_MS = 15_000;
 /** Milliseconds between two reads of events: few wake-ups, and the receive buffer lasts for longer. */
-const READ_MS = 100;
+const READ_MS = 250;
+/** Samples until the cache finds a node port by the current addresses of the node. */
+const CACHED_SAMPLES = 20;
+/**
+ * Ends of connections to read in a second: 10,000 take 2 to 4 % of a core. Above this rate a random part of them is read,
+ * and each stands for several.
+ */
+const MAX_ENDS = 2500;
+const RATE_MS = 1000;
 const MIN_INTERVAL_MS = 1000;
 const MAX_INTERVAL_MS = 30_000;
 /** The second sample has the first rates, for which a client waits. */
 const FIRST_INTERVAL_MS = 1000;
-/** Share of a core that dumps may take. */
-const CPU_SHARE = 0.01;
-/** CPU milliseconds of one entry of a dump under load, two thirds of them in the kernel. Half as long without load. */
-const ENTRY_MS = 0.008;
+/** Share of a core that dumps may take, as long as the longest interval allows. */
+const CPU_SHARE = 0.005;
 
 /** What is measured, and when. */
 export interface TrafficView {
@@ -59,8 +69,17 @@ export interface TrafficView {
 /** Everything that exists while a client looks. */
 interface Session {
   readonly counters: TrafficCounters;
+  readonly cache: CounterCache;
   readonly connections: ConnectionTable<DetailedEntry>;
   readonly ends: ReturnType<SampledConntrack['openEnds']>;
+  /** Number of samples. */
+  samples: number;
+  /** Ends read since the last change of `weight`, and when that was. */
+  read: number;
+  weighedAt: number;
+  /** Number of ends that one which is read stands for, and the largest so far. */
+  weight: number;
+  maxWeight: number;
   stopReading: () => void;
   isOver: boolean;
   /** Times of the first and the latest sample. */
@@ -112,11 +131,20 @@ export class TrafficSampler {
     const { index: live, conntrack, isNodeAddress, timers, now } = this.#options;
     const destinations = { index: await live.acquire(), isNodeAddress };
     const counters = new TrafficCounters();
-    const connections = new ConnectionTable<DetailedEntry>((entry) => {
+    const { index } = destinations;
+    let changes = index.changes;
+    const cache = new CounterCache((entry) => {
       const route = routeOfEntry(entry, destinations);
       if (route === undefined) return undefined;
       const port = `${protocolName(entry.protocol)}/${entry.origDstPort}`;
       return counters.of(route.serviceKey, endpointOfEntry(entry, route), port);
+    });
+    const connections = new ConnectionTable<DetailedEntry>((entry) => {
+      if (index.changes !== changes) {
+        changes = index.changes;
+        cache.clear();
+      }
+      return cache.find(entry);
     });
     let ends: Session['ends'];
     try {
@@ -127,8 +155,14 @@ export class TrafficSampler {
     }
     const session: Session = {
       counters,
+      cache,
       connections,
       ends,
+      samples: 0,
+      read: 0,
+      weighedAt: timers.now(),
+      weight: 1,
+      maxWeight: 1,
       stopReading: () => {},
       isOver: false,
       since: now(),
@@ -149,13 +183,15 @@ export class TrafficSampler {
   }
 
   /** @returns whether events may be left. */
-  #read({ ends, connections }: Session): boolean {
+  #read(session: Session): boolean {
     if (this.#options.timers.now() - this.#lastLook >= IDLE_MS) {
       void this.#stop();
       return false;
     }
     try {
-      return ends.read((entry) => connections.ended(entry));
+      const isLeft = readEnds(session);
+      if (!isLeft) weigh(session, this.#options.timers.now());
+      return isLeft;
     } catch (error) {
       this.#options.onError(error);
       return false;
@@ -164,30 +200,29 @@ export class TrafficSampler {
 
   /** @returns milliseconds until the next sample. */
   async #sample(session: Session, isFirst: boolean): Promise<number> {
-    const { conntrack, families, now } = this.#options;
-    const { connections, counters, ends } = session;
-    let visited = 0;
+    const { conntrack, now, cpu } = this.#options;
+    const { connections, counters } = session;
     const startedAt = now();
+    const cpuBefore = cpu();
     session.countsBytes = await conntrack.isCounting();
     connections.beginDump();
-    for (const family of families) {
-      await conntrack.visit(family, (entry) => {
-        visited += 1;
-        connections.seen(entry);
-      });
-    }
+    await conntrack.visit((entry) => connections.seen(entry));
     // Connections that ended during the dump have their events in the buffer by now.
-    while (ends.read((entry) => connections.ended(entry))) await nextTurn();
+    while (readEnds(session)) await nextTurn();
     const slice = new TimeSlice();
     for (const _ of connections.endDump()) if (slice.isOver()) await slice.yield();
     // A connection that opens during a dump is in it or not: on average the dump shows its middle.
     const at = (startedAt + now()) / 2;
     const seconds = (at - session.sampledAt) / 1000;
-    counters.endSample(isFirst ? undefined : seconds);
+    const forgotten = counters.endSample(isFirst ? undefined : seconds);
+    // Counters that were forgotten must not be found again. Node addresses change rarely.
+    session.samples += 1;
+    if (forgotten > 0 || session.samples % CACHED_SAMPLES === 0) session.cache.clear();
     if (isFirst) session.since = at;
     session.intervalSeconds = isFirst ? null : seconds;
     session.sampledAt = at;
-    const delay = (visited * ENTRY_MS) / CPU_SHARE;
+    // Also counts what the process did meanwhile: then the next sample is late.
+    const delay = (cpu() - cpuBefore) / CPU_SHARE;
     return Math.min(Math.max(delay, MIN_INTERVAL_MS), MAX_INTERVAL_MS);
   }
 
@@ -220,6 +255,30 @@ export class TrafficSampler {
   }
 }
 
+/** @returns whether events may be left. */
+function readEnds(session: Session): boolean {
+  const { ends, connections, weight } = session;
+  return ends.read((entry) => {
+    session.read += 1;
+    connections.ended(entry, weight);
+  });
+}
+
+/** Adapts the share of ends that are read. Call it when none waits: waiting ones have the old weight. */
+function weigh(session: Session, now: number): void {
+  const elapsed = now - session.weighedAt;
+  if (elapsed < RATE_MS) return;
+  const perSecond = (session.read * session.weight * 1000) / elapsed;
+  session.read = 0;
+  session.weighedAt = now;
+  // A power of two, so that it rarely changes.
+  const weight = 2 ** Math.ceil(Math.log2(Math.max(perSecond / MAX_ENDS, 1)));
+  if (weight === session.weight) return;
+  session.ends.sample(weight);
+  session.weight = weight;
+  session.maxWeight = Math.max(session.maxWeight, weight);
+}
+
 function sampleOf(session: Session): TrafficSample {
   const { since, sampledAt, intervalSeconds, countsBytes, ends, connections, counters } = session;
   const notes: string[] = [];
@@ -229,6 +288,11 @@ function sampleOf(session: Session): TrafficSample {
   if (ends.dropped > 0) {
     notes.push(
       `${ends.dropped} ends of connections did not fit into the buffer; values are too low`,
+    );
+  }
+  if (session.maxWeight > 1) {
+    notes.push(
+      `values are estimates: more than ${MAX_ENDS} connections ended a second, and 1 of ${session.maxWeight} was read`,
     );
   }
   if (connections.untracked > 0) {

@@ -151,8 +151,10 @@ export class TrafficCounters {
    * Computes rates and forgets counters that have been idle for long. Connections keep their counters, so a
    * counter with connections is never forgotten.
    * @param seconds since the previous sample; undefined for the first.
+   * @returns number of forgotten counters.
    */
-  endSample(seconds: number | undefined): void {
+  endSample(seconds: number | undefined): number {
+    const before = this.#size;
     this.#sample += 1;
     for (const [service, { total, endpoints, ports }] of this.#services) {
       total.endSample(this.#sample, seconds);
@@ -167,6 +169,7 @@ export class TrafficCounters {
         this.#size -= 1;
       }
     }
+    return before - this.#size;
   }
 
   #isIdle({ connections, lastActive }: TrafficCounter): boolean {

@@ -7,6 +7,7 @@ import { LogGroup } from '../../netlink/nflog/log-group.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { FlowEntry, FlowLine, TopList, TrafficRates } from '../api/traffic.ts';
 import { MAX_LIMIT, type PageRequest, pageOf } from '../http/paging.ts';
+import type { DenialPolicies } from './denial.ts';
 import { flowEntry, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
 import { FlowFeed } from './flows.ts';
@@ -26,10 +27,15 @@ export interface TrafficDependencies {
   readonly nodeAddresses: () => readonly string[];
   /** NFLOG group of denied packets (`--policy-log-group`); undefined without. */
   readonly policyLogGroup: number | undefined;
+  /** The policies that explain denied packets; undefined without network policy. */
+  readonly policies: DenialPolicies | undefined;
   readonly timers: Timers;
   /** Called for a failed read of the kernel, which is repeated. */
   readonly onError: (error: unknown) => void;
 }
+
+/** See `BackendTraffic.rejectsOtherPorts` of each backend, which exists later than this part. */
+const REJECTS_OTHER_PORTS = { iptables: 'none', ipvs: 'vips', nftables: 'cluster IPs' } as const;
 
 /** Rates by Service and by endpoint, for the lists of Services and endpoints. */
 export interface TrafficLookup {
@@ -64,6 +70,9 @@ export interface Traffic {
   close(): Promise<void>;
 }
 
+/** Bytes of events that wait for the flow feed, about 2,000: one second at most until they are read. */
+const FLOW_BUFFER = 1 << 20;
+
 /** The parameters of `top`. */
 interface TopQuery extends PageRequest {
   readonly by: 'service' | 'endpoint' | 'port' | undefined;
@@ -89,31 +98,42 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
             return events.dropped;
           },
           read: (onEnd) => events.read((_, entry) => onEnd(entry)),
+          sample: (oneOf) => events.sample(oneOf),
           close: () => events.close(),
         };
       },
-      visit: (family, visit) => visitConntrack({ family, translatedOnly }, visit),
+      visit: (visit) => visitConntrack({ translatedOnly }, visit),
       isCounting: isConntrackCounting,
     },
-    families,
     isNodeAddress: isNodePortAddress,
     timers,
     now: Date.now,
+    cpu: () => {
+      const { user, system } = process.cpuUsage();
+      return (user + system) / 1000;
+    },
     onError,
   });
   const feed = new FlowFeed({
     index,
     sources: {
-      openEvents: () => new ConntrackEvents({ kinds: ['new', 'destroy'], translatedOnly }),
+      openEvents: () =>
+        new ConntrackEvents({
+          kinds: ['new', 'destroy'],
+          translatedOnly,
+          receiveBuffer: FLOW_BUFFER,
+        }),
       openRefusals: (built) => RefusalLog.open(families, built, { mayBeTranslated }),
       openDenials: policyLogGroup === undefined ? undefined : () => new LogGroup(policyLogGroup),
     },
+    routesOf: (service) => routes.ofService(service),
     refusalRules: () => ({
       isNodeAddress: isNodePortAddress,
       nodeAddresses: dependencies.nodeAddresses(),
-      rejectsUnservedPorts: mode === 'nftables',
+      rejectsOtherPorts: REJECTS_OTHER_PORTS[mode],
       mayBeTranslated,
     }),
+    policies: dependencies.policies,
     timers,
     now: Date.now,
     onError,
@@ -143,14 +163,12 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
       const entries: FlowEntry[] = [];
       let total = 0;
       try {
-        for (const family of families) {
-          await visitConntrack({ family, translatedOnly }, (entry) => {
-            const route = routeOfEntry(entry, destinations);
-            if (route?.serviceKey !== service) return;
-            total += 1;
-            if (entries.length < limit) entries.push(flowEntry(entry, route));
-          });
-        }
+        await visitConntrack({ translatedOnly }, (entry) => {
+          const route = routeOfEntry(entry, destinations);
+          if (route?.serviceKey !== service) return;
+          total += 1;
+          if (entries.length < limit) entries.push(flowEntry(entry, route));
+        });
       } finally {
         index.release();
       }

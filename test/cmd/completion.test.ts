@@ -67,6 +67,12 @@ describe('portwide completion: bash', () => {
       ['get', 'svc', '-o', ''],
       ['wide', 'json', 'yaml', 'name'],
     ],
+    [
+      ['get', 'endpoints', '--output', ''],
+      ['wide', 'json', 'yaml', 'name'],
+    ],
+    [['get', 'routes', '-o', 'n'], ['name']],
+    [['get', 'policies', '-o', 'n'], ['name']],
     [['get', 'services', '--state', 'no'], ['noEndpoints']],
     // Bash splits the word at the equals sign.
     [['get', 'services', '--state', '=', 're'], ['refused']],
@@ -75,6 +81,7 @@ describe('portwide completion: bash', () => {
     [['get', 'svc', '-n', ''], ['']],
     [['get', 'svc', '--status-socket', 'LICE'], ['LICENSE']],
     [['run', '--status-so'], ['--status-socket']],
+    [['probe', '--status-so'], ['--status-socket']],
     [['get', 'svc', 'sh'], ['']],
   ] as const) {
     it(`completes: ${words.join(' ')}`, async () => {

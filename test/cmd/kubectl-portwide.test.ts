@@ -1,10 +1,17 @@
 import assert from 'node:assert/strict';
+import { parse } from 'yaml';
 import { waitFor } from '../lab/lab.ts';
-import { DEGRADED, diff, HEALTHY, MISSING, SERVICES } from '../status/answers.ts';
+import { DEGRADED, diff, HEALTHY, MISSING, SERVICES, service } from '../status/answers.ts';
 import { fakeAgent, type UnixServer } from '../status/unix-server.ts';
 import { type FakeKubectl, fakeKubectl } from './fake-kubectl.ts';
 
 const LIST = { items: SERVICES, total: SERVICES.length, continue: null };
+
+/** Output formats, with their parsers. */
+const DOCUMENTS = [
+  ['json', (text: string) => JSON.parse(text)],
+  ['yaml', (text: string) => parse(text)],
+] as const;
 
 describe('kubectl portwide', () => {
   let healthy: UnixServer;
@@ -15,15 +22,18 @@ describe('kubectl portwide', () => {
   before(async () => {
     healthy = await fakeAgent({
       '/api/v1/status': () => HEALTHY,
-      '/api/v1/services': () => {
+      '/api/v1/services': ({ query }) => {
         polls += 1;
-        return LIST;
+        return query.get('namespace') === 'empty' ? { ...LIST, items: [] } : LIST;
       },
       '/api/v1/diff': () => diff([]),
     });
     degraded = await fakeAgent({
       '/api/v1/status': () => DEGRADED,
-      '/api/v1/services': () => ({ ...LIST, items: SERVICES.slice(1, 2) }),
+      '/api/v1/services': ({ query }) => {
+        const items = query.get('namespace') === 'empty' ? [] : SERVICES.slice(1, 2);
+        return { ...LIST, items };
+      },
       '/api/v1/diff': () => diff([MISSING]),
     });
   });
@@ -83,8 +93,8 @@ describe('kubectl portwide', () => {
     [[], /^Usage: kubectl portwide/],
     [['--all-nodes', 'describe', 'service', 'a/b'], /--all-nodes is for status, get and diff/],
     [['--all-nodes', 'get', 'svc', '-w'], /--all-nodes cannot watch/],
-    [['--all-nodes', 'get', 'svc', '-ojson'], /prints a table, not -o json/],
-    [['--all-nodes', 'status', '--output', 'wide'], /prints a table, not -o wide/],
+    [['--all-nodes', 'get', 'svc', '-oname'], /prints a table, JSON or YAML, not -o name/],
+    [['--all-nodes', 'status', '--output', 'wide'], /prints a table, JSON or YAML, not -o wide/],
   ] as const) {
     it(`exits with 2 and says why: ${args.join(' ')}`, async () => {
       kubectl.addAgent('node-2', degraded.path);
@@ -145,6 +155,54 @@ describe('kubectl portwide', () => {
           ['node-2', 'shop', 'web'],
         ],
       );
+    });
+
+    for (const [format, read] of DOCUMENTS) {
+      it(`prints one list with -o ${format}; items have the name of the node`, async () => {
+        kubectl.addAgent('node-2', degraded.path);
+        const list = async (...args: readonly string[]) => {
+          const result = await kubectl.run('--all-nodes', ...args, '-o', format);
+          const { items, total, continue: next } = read(result.stdout);
+          assert.deepEqual([total, next], [items.length, null], result.stderr);
+          return { items, exitCode: result.exitCode };
+        };
+        const [bad, web, sip] = LIST.items;
+        const on = (nodeName: string, item: object | undefined) => ({ nodeName, ...item });
+        assert.deepEqual(await list('get', 'svc'), {
+          items: [on('node-1', bad), on('node-1', web), on('node-1', sip), on('node-2', web)],
+          exitCode: 0,
+        });
+        // An agent prints one Service as an object, not as a list.
+        assert.deepEqual((await list('get', 'svc', 'shop/web')).items, [
+          on('node-1', web),
+          on('node-2', web),
+        ]);
+        assert.deepEqual((await list('get', 'svc', '-n', 'empty')).items, []);
+        assert.deepEqual(await list('status'), { items: [HEALTHY, DEGRADED], exitCode: 1 });
+        assert.deepEqual(await list('diff'), {
+          items: [on('node-1', diff([])), on('node-2', diff([MISSING]))],
+          exitCode: 1,
+        });
+      });
+    }
+
+    it('keeps text with line breaks and brackets in lists as it is', async () => {
+      const text = '\n  ],\n    {\n  - x: 1\nitems:\n\n    }\n';
+      await using agent = await fakeAgent({
+        '/api/v1/services': () => ({ ...LIST, items: [service({ name: text }), service()] }),
+        '/api/v1/diff': () => diff([{ ...MISSING, desired: text }]),
+      });
+      using one = fakeKubectl();
+      one.addAgent('node-1', agent.path);
+      for (const [format, read] of DOCUMENTS) {
+        const services = await one.run('--all-nodes', 'get', 'svc', `-o${format}`);
+        assert.deepEqual(
+          read(services.stdout).items.map(({ name }: { name: string }) => name),
+          [text, 'web'],
+        );
+        const { stdout } = await one.run('--all-nodes', 'diff', '--output', format);
+        assert.equal(read(stdout).items[0].items[0].desired, text);
+      }
     });
 
     it('names nodes that do not answer, and prints the others', async () => {

@@ -201,6 +201,33 @@ describe('status commands', () => {
       assert.equal((await run('describe', 'service', lines[1] ?? '')).exitCode, 0);
     });
 
+    it('prints names of endpoints, Routes and policies, each once', async () => {
+      const names = async (kind: string) => (await run('get', kind, '-o', 'name')).lines;
+      assert.deepEqual(await names('endpoints'), [
+        'endpoint/shop/web/10.244.2.6:8080',
+        'endpoint/voice/sip/10.244.1.5',
+        'endpoint/voice/sip/fd00:10:244:2::5',
+        'endpoint/voice/sip/10.244.2.7',
+      ]);
+      assert.deepEqual(await names('routes'), [
+        'route/shop/web/10.96.0.11/80/TCP',
+        'route/shop/web/203.0.113.1/80/TCP',
+        'route/shop/web/nodePort/30080/TCP',
+        'route/voice/sip/10.96.0.10/all',
+      ]);
+      const policies = await names('policies');
+      assert.deepEqual(policies, [
+        'adminnetworkpolicy/cluster',
+        'networkpolicy/shop/web',
+        'networkpolicy/shop/broken',
+      ]);
+      for (const name of policies) {
+        assert.deepEqual((await run('get', 'policies', name, '-o', 'name')).lines, [name]);
+      }
+      answers.services = [service(), service()];
+      assert.deepEqual(await names('services'), ['service/shop/web']);
+    });
+
     it('prints lists as JSON and YAML', async () => {
       const expected = { items: SERVICES, total: 3, continue: null };
       assert.deepEqual(JSON.parse((await run('get', 'svc', '-o', 'json')).stdout), expected);

@@ -25,7 +25,9 @@ function closure(): { files: Set<string>; packages: Set<string> } {
     if (files.has(file)) return;
     files.add(file);
     const text = readFileSync(join(ROOT, file), 'utf8');
-    const specifiers = text.matchAll(/(?:from\s+|import\(\s*)'([^']+)'|new URL\('(\.[^']+)'/g);
+    const specifiers = text.matchAll(
+      /(?:^(?:import|export|\}).*from\s+|import\(\s*)'([^']+)'|new URL\('(\.[^']+)'/gm,
+    );
     for (const [, imported, located] of specifiers) {
       const specifier = imported ?? located ?? '';
       const target = relative(ROOT, join(ROOT, dirname(file), specifier));

@@ -22,6 +22,8 @@ const COMMAND_FLAGS = [
   '--ip-family',
   '--netns',
   '--seed',
+  '--agent',
+  '--all-nodes',
 ];
 /** Flags of other programs. */
 const FOREIGN_FLAGS = [

@@ -1,8 +1,10 @@
-/** Faults of Services and policies: packets show the fault, and one command names its cause. */
+/** Faults of Services and policies: packets show the fault, and one command and the page name its cause. */
 import assert from 'node:assert/strict';
 import { type Child, startChild } from '../child.ts';
 import { type Host, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
+import { startBrowser, type TestBrowser } from '../status/page/browser.ts';
+import { SERVICE_CAUSES as CAUSES, type Cause, titleOf } from './fault-causes.ts';
 import { FaultLab } from './fault-lab.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
@@ -20,16 +22,22 @@ const inKubeSystem = (object: Manifest): Manifest => ({
   metadata: { ...(object.metadata as object), namespace: 'kube-system' },
 });
 
-describe('faults of Services and policies: one command names the cause', () => {
+describe('faults of Services and policies: one command and the page name the cause', () => {
+  let browser: TestBrowser;
   let faults: FaultLab;
   let client: Host;
 
   before(async () => {
-    faults = await FaultLab.start({ flags: ['--proxy-mode=nftables', '--network-policy'] });
+    browser = await startBrowser();
+    const flags = ['--proxy-mode=nftables', '--network-policy'];
+    faults = await FaultLab.start({ flags, browser });
     ({ client } = faults.lab);
     await client.exec('ip', ['route', 'replace', '203.0.113.0/24', 'via', faults.lab.node.ipv4]);
   });
-  after(() => faults?.destroy());
+  after(async () => {
+    await faults?.destroy();
+    await browser?.close();
+  });
 
   const web = (spec: Readonly<Record<string, unknown>> = {}) =>
     serviceManifest('web', { spec: { clusterIPs: [VIP], ports: [{ port: 80 }], ...spec } });
@@ -49,22 +57,18 @@ describe('faults of Services and policies: one command names the cause', () => {
     await answers(client, VIP);
   };
 
-  it('endpoint not ready: describe', async () => {
+  it(titleOf(CAUSES.notReady), async () => {
     await healthy();
     const notReady = [faults.pod(0), { conditions: { ready: false } }] as const;
     await faults.agent.apply([web(), sliceManifest('web', 4, [notReady], PORTS)]);
     assert.equal(await outcome(client, VIP), 'refused');
-    const { text } = await faults.ask('describe', 'service', 'default/web');
-    assert.match(
-      text,
-      /^ {2}NoEndpoints +IPv4 +no endpoint is ready \(1 are not\); packets are rejected$/m,
-    );
+    const text = await faults.name(CAUSES.notReady);
     // The connection of the test before the fault is closed.
     assert.match(text, / TIME_WAIT +no$/m);
     assert.doesNotMatch(text, /StaleConnections/);
   });
 
-  it('zone hints for another zone: get endpoints', async () => {
+  it(titleOf(CAUSES.zoneHints), async () => {
     await healthy();
     const hinted = (zone: string) => ({ zone, hints: { forZones: [{ name: zone }] } });
     // The endpoint for this zone hangs, and hints keep clients from the other one.
@@ -82,26 +86,21 @@ describe('faults of Services and policies: one command names the cause', () => {
       ),
     ]);
     for (let probe = 0; probe < 4; probe++) assert.notEqual(await outcome(client, VIP), 'answered');
-    const { text } = await faults.ask('get', 'endpoints', 'default/web');
-    assert.match(text, new RegExp(`${faults.remote.ipv4}.* no +hinted for another zone`));
+    const text = await faults.name(CAUSES.zoneHints);
     assert.match(text, /10\.244\.1\.99.* yes +ready/);
   });
 
-  it('traffic policy Local without local pods: describe', async () => {
+  it(titleOf(CAUSES.localPolicy), async () => {
     await faults.agent.apply([
       balanced({ externalTrafficPolicy: 'Local' }),
       sliceManifest('web', 4, [faults.remote], PORTS),
     ]);
     assert.equal(await outcome(client, EXTERNAL_VIP), 'timeout');
     await answers(faults.pod(0), VIP);
-    const { text } = await faults.ask('describe', 'service', 'default/web');
-    assert.match(
-      text,
-      /NoEndpoints +IPv4 +spec\.externalTrafficPolicy: Local, and no endpoint is on this node; packets from outside are dropped/,
-    );
+    await faults.name(CAUSES.localPolicy);
   });
 
-  it('all-ports VIP that is an address of the node: status', async () => {
+  it(titleOf(CAUSES.nodeAddress), async () => {
     const { node } = faults.lab;
     await faults.agent.apply([
       serviceManifest('media', {
@@ -116,15 +115,10 @@ describe('faults of Services and policies: one command names the cause', () => {
       sliceManifest('media', 4, [faults.pod(0)]),
     ]);
     assert.equal(await outcome(client, node.ipv4, 7000), 'refused');
-    const { text, exitCode } = await faults.ask('status');
-    assert.equal(exitCode, 1);
-    assert.match(
-      text,
-      /RefusedNodeAddress +Service default\/media +\S+: 192\.168\.77\.10 is an address of this node/,
-    );
+    await faults.name(CAUSES.nodeAddress);
   });
 
-  it('VIP of an older Service: describe', async () => {
+  it(titleOf(CAUSES.overlap), async () => {
     const media = (name: string, created: string, pod: Host) => [
       serviceManifest(name, { annotations: ALL_PORTS, created, spec: { clusterIPs: [VIP] } }),
       sliceManifest(name, 4, [pod]),
@@ -135,29 +129,19 @@ describe('faults of Services and policies: one command names the cause', () => {
     ]);
     const result = await client.tcp(VIP, 7000);
     assert.equal(result.outcome === 'answered' && result.reply.host, 'pod-1');
-    const { text } = await faults.ask('describe', 'service', 'default/second');
-    assert.match(text, /^State: +refused$/m);
-    assert.match(
-      text,
-      /^ {2}RefusedOverlap .*10\.96\.0\.10: every port is already served for the older Service default\/first$/m,
-    );
+    assert.match(await faults.name(CAUSES.overlap), /^State: +refused$/m);
   });
 
-  it('loadBalancerSourceRanges without the client: trace', async () => {
+  it(titleOf(CAUSES.sourceRanges), async () => {
     await faults.agent.apply([
       balanced({ loadBalancerSourceRanges: ['198.51.100.0/24'] }),
       sliceManifest('web', 4, [faults.pod(0)], PORTS),
     ]);
     assert.equal(await outcome(client, EXTERNAL_VIP), 'timeout');
-    const { text, exitCode } = await faults.ask('trace', client.ipv4, EXTERNAL_VIP, '--port=80');
-    assert.equal(exitCode, 1);
-    assert.match(
-      text,
-      /Source ranges: 192\.168\.77\.100 is not in spec\.loadBalancerSourceRanges: the packet is dropped \[Service default\/web\]\n +allowed: 198\.51\.100\.0\/24/,
-    );
+    await faults.name(CAUSES.sourceRanges);
   });
 
-  it('conntrack entry that leads to a pod that is gone: describe', async () => {
+  it(titleOf(CAUSES.staleConnection), async () => {
     const { node } = faults.lab;
     const dead = '10.244.1.99';
     await faults.agent.apply([
@@ -174,11 +158,7 @@ describe('faults of Services and policies: one command names the cause', () => {
     const send = (localPort: number) => client.udp(VIP, 53, { ...QUICK, localPort });
     assert.equal((await send(5354)).outcome, 'answered');
     assert.notEqual((await send(5353)).outcome, 'answered');
-    const { text } = await faults.ask('describe', 'service', 'default/dns');
-    assert.match(
-      text,
-      /StaleConnections .* 1 connection leads to an endpoint that does not serve the Service any longer; the first is UDP from 192\.168\.77\.100:5353 to 10\.244\.1\.99:53/,
-    );
+    await faults.name(CAUSES.staleConnection);
     await node.exec('conntrack', ['-F']);
   });
 
@@ -192,16 +172,24 @@ describe('faults of Services and policies: one command names the cause', () => {
     }
   };
 
-  it('drop rule of another program: trace --live', async () => {
+  /** The agent keeps rules of other programs for seconds, on slow machines longer (agent/kept-answer.ts). */
+  const readAgain = ({ command, printed }: Cause) =>
+    waitFor(
+      'the agent reads the new rules',
+      async () => printed.test((await faults.ask(...command)).text),
+      150_000,
+    );
+
+  it(titleOf(CAUSES.foreignDrop), async () => {
     await healthy();
     const drop = 'chain guard { type filter hook forward priority 5; tcp dport 8080 drop; }';
     await withTable(drop, async () => {
-      const {
-        text,
-        exitCode,
-        outcome: sent,
-      } = await faults.traceLive([client.ipv4, VIP, '--port=80'], () => client.tcp(VIP, 80, QUICK));
-      assert.deepEqual([sent.outcome, exitCode], ['timeout', 1]);
+      await readAgain(CAUSES.foreignDrop);
+      await faults.name(CAUSES.foreignDrop);
+      const { text, exitCode } = await faults.traceLive(CAUSES.foreignDrop.command, async () => {
+        assert.equal(await outcome(client, VIP), 'timeout');
+      });
+      assert.equal(exitCode, 1);
       assert.match(
         text,
         /was dropped by rule 1 of chain guard in table inet firewall \(handle \d+: tcp dport 8080 drop\), which another program wrote/,
@@ -209,7 +197,7 @@ describe('faults of Services and policies: one command names the cause', () => {
     });
   });
 
-  it('masquerade of another CNI: trace --live', async () => {
+  it(titleOf(CAUSES.foreignMasquerade), async () => {
     await healthy();
     const pod = faults.pod(1);
     const seenBy = async () => {
@@ -221,22 +209,16 @@ describe('faults of Services and policies: one command names the cause', () => {
       'chain post { type nat hook postrouting priority srcnat - 5; ip saddr 10.244.0.0/16 masquerade; }';
     await withTable(masquerade, async () => {
       assert.notEqual(await seenBy(), pod.ipv4);
-      const { text, exitCode } = await faults.traceLive([pod.ipv4, 'default/web'], () =>
-        pod.tcp(VIP, 80),
-      );
+      await readAgain(CAUSES.foreignMasquerade);
+      await faults.name(CAUSES.foreignMasquerade);
+      const { command } = CAUSES.foreignMasquerade;
+      const { text, exitCode } = await faults.traceLive(command, () => pod.tcp(VIP, 80));
       assert.equal(exitCode, 1);
       assert.match(
         text,
         /masqueraded as 192\.168\.77\.10 by rule 1 of chain post in table inet firewall .*another program/,
       );
-      const check = await faults.check(
-        `--manifests=${faults.agent.directory}`,
-        '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
-      );
-      assert.match(
-        check.text,
-        /^warn {2}CNI masquerade .*table inet firewall, base chain post .* masquerades connections from pods to endpoints/m,
-      );
+      await faults.name(CAUSES.checkedMasquerade);
     });
   });
 
@@ -249,11 +231,11 @@ describe('faults of Services and policies: one command names the cause', () => {
     policyTypes: [type],
   });
 
-  for (const [direction, pod, place] of [
-    ['Ingress', 'pod-1', 'Ingress policy: policies of the endpoint'],
-    ['Egress', 'pod-2', 'Egress policy: policies of the source'],
+  for (const [direction, pod, cause] of [
+    ['Ingress', 'pod-1', CAUSES.ingressPolicy],
+    ['Egress', 'pod-2', CAUSES.egressPolicy],
   ] as const) {
-    it(`policy denies ${direction.toLowerCase()}: trace`, async () => {
+    it(`${titleOf(cause)}: ${direction}`, async () => {
       await healthy();
       const from = faults.pod(1);
       const isAnswered = async () => (await outcome(from, VIP)) === 'answered';
@@ -262,19 +244,12 @@ describe('faults of Services and policies: one command names the cause', () => {
         [networkPolicy('shut', about(pod, direction))],
         async () => !(await isAnswered()),
       );
-      const { text, exitCode } = await faults.ask('trace', 'default/pod-2', 'default/web');
-      assert.equal(exitCode, 1);
-      assert.match(
-        text,
-        new RegExp(
-          `${place} deny the connection \\[NetworkPolicy default/shut\\]\\n +the pod is isolated by NetworkPolicy default/shut, and none of its rules allows it`,
-        ),
-      );
+      await faults.name(cause);
       await enforce([], isAnswered);
     });
   }
 
-  it('rule of a policy denies egress: trace', async () => {
+  it(`${titleOf(CAUSES.policyRule)}: rule`, async () => {
     await healthy();
     const isAnswered = async () => (await outcome(faults.pod(1), VIP)) === 'answered';
     const rule = { name: 'no-web', action: 'Deny', to: [{ namespaces: {} }] };
@@ -283,18 +258,13 @@ describe('faults of Services and policies: one command names the cause', () => {
       [adminPolicy('AdminNetworkPolicy', 'strict', policy)],
       async () => !(await isAnswered()),
     );
-    const { text } = await faults.ask('trace', 'default/pod-2', 'default/web');
-    assert.match(
-      text,
-      /deny the connection \[AdminNetworkPolicy strict\]\n +AdminNetworkPolicy strict spec\.egress\[0\] \(no-web\) denies it/,
-    );
+    await faults.name(CAUSES.policyRule);
     await enforce([], isAnswered);
   });
 
   describe('domain names in policies', () => {
     const address = addressOf(1, 'A');
     const isAnswered = async () => (await outcome(faults.pod(0), address, 443)) === 'answered';
-    const trace = () => faults.ask('trace', 'default/pod-1', address, '--port=443');
     let server: Child<ServerFunctions>;
 
     before(async () => {
@@ -328,16 +298,11 @@ describe('faults of Services and policies: one command names the cause', () => {
       await enforce([], isAnswered);
     });
 
-    it('no resolver is known, so nothing is learned: status', async () => {
-      const { text, exitCode } = await faults.ask('status');
-      assert.equal(exitCode, 1);
-      assert.match(
-        text,
-        /^ {2}DnsNotInspected .*policies have domain names, and DNS answers are not inspected, so no new address is allowed; set --fqdn-resolvers/m,
-      );
+    it(titleOf(CAUSES.notInspected), async () => {
+      await faults.name(CAUSES.notInspected);
     });
 
-    it('the pod did not ask for the name: trace', async () => {
+    it(titleOf(CAUSES.notLearned), async () => {
       const dns = [
         serviceManifest('kube-dns', {
           spec: { clusterIPs: [DNS_VIP], ports: [{ protocol: 'UDP', port: 53 }] },
@@ -350,19 +315,14 @@ describe('faults of Services and policies: one command names the cause', () => {
         return !text.includes('DnsNotInspected');
       });
       assert.equal(await isAnswered(), false);
-      const { text, exitCode } = await trace();
-      assert.equal(exitCode, 1);
-      assert.match(
-        text,
-        /deny the connection \[NetworkPolicy default\/isolated\]\n.*none of its rules allows it\n +AdminNetworkPolicy names spec\.egress\[0\] \(\*\.example\.com\) does not match: this agent saw no DNS answer for it with the address of 198\.18\.0\.1:443$/m,
-      );
+      const text = await faults.name(CAUSES.notLearned);
       assert.doesNotMatch(text, /uncertain/);
       const query = [`@${DNS_VIP}`, 'a1.example.com', 'A', '+short', '+tries=1', '+time=2'];
       await waitFor('the address is learned', async () => {
         await faults.pod(0).exec('dig', query, { reject: false });
         return isAnswered();
       });
-      const learned = await trace();
+      const learned = await faults.ask(...CAUSES.notLearned.command);
       assert.equal(learned.exitCode, 0, learned.text);
       assert.match(learned.text, /AdminNetworkPolicy names spec\.egress\[0\] allows it/);
     });

@@ -133,6 +133,24 @@ describe('status API of an agent', () => {
     assert.deepEqual(outside, { error: 'ECONNREFUSED' });
   });
 
+  it('arms no live trace for a process that is not root: the loopback port names the command and the socket', async () => {
+    const query = `from=external&to=${VIPS[0]}&port=80`;
+    const url = `http://127.0.0.1:${PORT}/api/v1/trace`;
+    const computed = await lab.node.httpGet(`${url}?${query}`);
+    assert.ok(!('error' in computed) && computed.code === 200, JSON.stringify(computed));
+    const live = await lab.node.httpGet(`${url}/live?${query}`);
+    assert.ok(!('error' in live), JSON.stringify(live));
+    assert.equal(live.code, 403);
+    assert.ok(
+      live.body.includes(
+        `needs root: run \`portwide trace FROM TO --live\` on the node, which uses ${socket}`,
+      ),
+      live.body,
+    );
+    const { stdout } = await lab.node.exec('nft', ['list', 'tables']);
+    assert.doesNotMatch(stdout, /portwide-trace/);
+  });
+
   it('names a bad parameter', async () => {
     const { code, body } = await getFrom(socket, '/api/v1/services?limit=no');
     assert.equal(code, 400);

@@ -5,6 +5,7 @@
  */
 import { randomInt } from 'node:crypto';
 import { constants } from 'node:os';
+import { watchForEnd } from './demo/end.ts';
 import { createEnvironment, type DemoEnvironment } from './demo/environment.ts';
 import { showRemoval } from './demo/removal.ts';
 import { showRules } from './demo/rules.ts';
@@ -48,21 +49,6 @@ function chosenSeed(): number {
   process.exit(2);
 }
 
-/** Events that end the demo early: a signal, or a closed output pipe (`| head`). */
-function watchForEnd() {
-  const end = Promise.withResolvers<never>();
-  end.promise.catch(() => undefined);
-  let signal: NodeJS.Signals | undefined;
-  const stop = (by: NodeJS.Signals) => {
-    signal ??= by;
-    end.reject(new Error(by));
-  };
-  // Not once(): the lab exits the process on a signal unless a listener is registered.
-  for (const each of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(each, stop);
-  process.stdout.on('error', () => stop('SIGPIPE'));
-  return { interrupted: end.promise, signal: () => signal };
-}
-
 const seed = chosenSeed();
 const end = watchForEnd();
 const started = performance.now();
@@ -73,7 +59,7 @@ try {
     'A Kubernetes Service lists its ports one by one. With Portwide instead of kube-proxy, a Service',
     'can have all ports, or ranges of ports. This demo shows both.',
   );
-  stage = await createEnvironment();
+  stage = await createEnvironment({ pods: 3 });
   if (end.signal() !== undefined) await end.interrupted;
   await Promise.race([play(stage, seed), stage.ended, end.interrupted]);
   await stage.destroy();

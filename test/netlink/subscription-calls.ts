@@ -1,7 +1,11 @@
 /** Methods of the namespace helper: conntrack events, log groups and owned tables. */
 import { visitConntrack } from '../../netlink/conntrack/conntrack.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/entry.ts';
-import { type ConntrackEventOptions, ConntrackEvents } from '../../netlink/conntrack/events.ts';
+import {
+  type ConntrackEventOptions,
+  ConntrackEvents,
+  type Destinations,
+} from '../../netlink/conntrack/events.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
 import { OwnedTables } from '../../netlink/nftables/owned-table.ts';
 import {
@@ -12,6 +16,24 @@ import {
   PAYLOAD_BASE,
   payload,
 } from '../../netlink/nftables/rule.ts';
+
+/** An entry is valid only during the call. */
+const copyOf = (entry: DetailedEntry): DetailedEntry => ({
+  family: entry.family,
+  protocol: entry.protocol,
+  origSrc: entry.origSrc,
+  origDst: entry.origDst,
+  origSrcPort: entry.origSrcPort,
+  origDstPort: entry.origDstPort,
+  replySrc: entry.replySrc,
+  replyDst: entry.replyDst,
+  replySrcPort: entry.replySrcPort,
+  replyDstPort: entry.replyDstPort,
+  id: entry.id,
+  zone: entry.zone,
+  status: entry.status,
+  details: structuredClone(entry.details),
+});
 
 let events: ConntrackEvents | undefined;
 let group: LogGroup | undefined;
@@ -25,8 +47,16 @@ export const subscriptionCalls = {
   /** The waiting events, and how many were dropped so far. */
   async readEvents() {
     const read: { kind: string; entry: DetailedEntry }[] = [];
-    while (events?.read((kind, entry) => read.push({ kind, entry })));
+    while (events?.read((kind, entry) => read.push({ kind, entry: copyOf(entry) })));
     return { read, dropped: events?.dropped };
+  },
+
+  async sampleEvents(oneOf: number): Promise<void> {
+    events?.sample(oneOf);
+  },
+
+  async selectEvents(destinations: Destinations | undefined): Promise<void> {
+    events?.select(destinations);
   },
 
   async closeEvents(): Promise<void> {
@@ -35,7 +65,7 @@ export const subscriptionCalls = {
 
   async visitDetailed(translatedOnly: boolean): Promise<DetailedEntry[]> {
     const entries: DetailedEntry[] = [];
-    await visitConntrack({ family: 'IPv4', translatedOnly }, (entry) => entries.push(entry));
+    await visitConntrack({ translatedOnly }, (entry) => entries.push(copyOf(entry)));
     return entries;
   },
 

@@ -255,6 +255,61 @@ describe('check: portwide check', () => {
     );
   });
 
+  it('names BPF programs on interfaces, of Cilium, Calico and others', async () => {
+    const names = ['Cilium', 'Calico eBPF', 'BPF programs'];
+    const before = await check();
+    assert.ok(names.every((name) => /^ok /.test(before.lines(name).join())));
+    const attach = (link: string, name: string) =>
+      lab.node.exec(process.execPath, [
+        fileURLToPath(new URL('./attach-bpf.ts', import.meta.url)),
+        link,
+        name,
+      ]);
+    const links = ['cilium_host', 'bpfin.cali', 'other'];
+    try {
+      for (const link of links) {
+        await lab.node.exec('ip', [
+          ...['link', 'add', link, 'type', 'veth'],
+          ...['peer', 'name', `p-${link.slice(0, 5)}`],
+        ]);
+        await lab.node.exec('tc', ['qdisc', 'add', 'dev', link, 'clsact']);
+      }
+      await attach('cilium_host', 'cil_to_host-cilium_host');
+      await attach('bpfin.cali', 'cali_tc_preamble');
+      await attach('other', 'monitor');
+      await attach('other', 'xdp');
+      const { lines } = await check();
+      assert.deepEqual(names.flatMap(lines), [
+        'warn BPF program cil_to_host-cilium_host on cilium_host (ingress); interface cilium_host',
+        'warn BPF program cali_tc_preamble on bpfin.cali (ingress); interface bpfin.cali',
+        'warn XDP on other, monitor on other (ingress)',
+      ]);
+    } finally {
+      for (const link of links) {
+        await lab.node.exec('ip', ['link', 'del', link], { reject: false });
+      }
+    }
+  });
+
+  it('names what Cilium pins in the BPF file system', async () => {
+    // A mount namespace of its own. Links stand for pinned objects.
+    const links = '/sys/fs/bpf/cilium/socketlb/links/cgroup';
+    const script = `
+      mount -t bpf bpf /sys/fs/bpf && mkdir -p ${links} && ln -s x ${links}/cil_sock4_connect &&
+      exec "$@"`;
+    const command = [PORTWIDE, 'check', `--manifests=${directory}`, '--hostname-override=node'];
+    const { stdout, stderr } = await lab.node.exec(
+      'unshare',
+      ['--mount', 'sh', '-c', script, 'sh', ...command],
+      { reject: false },
+    );
+    assert.match(
+      stdout,
+      /warn +Cilium +BPF programs of its socket load balancer: cil_sock4_connect -> set/,
+      stderr,
+    );
+  });
+
   it('warns that both iptables variants have rules', async () => {
     for (const variant of ['nft', 'legacy']) {
       await lab.node.exec(`iptables-${variant}`, [

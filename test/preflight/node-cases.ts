@@ -112,7 +112,7 @@ export const NODE_CASES: readonly Case[] = [
   ],
   [
     'Cilium maps',
-    traces({ bpfMaps: { value: ['cilium_lb4_services_v2'] } }),
+    traces({ bpfPins: { value: ['tc/globals/cilium_lb4_services_v2'] } }),
     /^warn Cilium BPF maps of its load balancer: cilium_lb4_services_v2/,
   ],
   [
@@ -122,12 +122,69 @@ export const NODE_CASES: readonly Case[] = [
   ],
   [
     'Calico eBPF',
-    traces({ bpfMaps: { value: ['cali_v4_nat_fe3'] } }),
+    traces({ bpfPins: { value: ['tc/globals/cali_v4_nat_fe3'] } }),
     /^warn Calico eBPF BPF maps of its Service NAT: cali_v4_nat_fe3/,
   ],
   [
+    'Cilium socket load balancer',
+    traces({
+      bpfPins: {
+        value: [
+          'cilium/socketlb/links/cgroup/cil_sock4_connect',
+          'cilium/socketlb/links/cgroup/cil_sock4_getpeername',
+          'cilium/socketlb/links/cgroup/cil_sock6_connect',
+        ],
+      },
+    }),
+    /^warn Cilium BPF programs of its socket load balancer: cil_sock4_connect, cil_sock6_connect -> set kubeProxyReplacement=false and socketLB\.enabled=false/,
+  ],
+  [
+    'Cilium programs on interfaces',
+    traces({
+      bpfPrograms: {
+        value: [
+          { interfaceName: 'eth0', hook: 'ingress', name: 'cil_from_netdev-eth0' },
+          { interfaceName: 'lxc1', hook: 'ingress', name: 'bpf_lxc.o:[from-container]' },
+        ],
+      },
+    }),
+    /^warn Cilium BPF program cil_from_netdev-eth0 on eth0 \(ingress\), bpf_lxc\.o:\[from-container\] on lxc1/,
+  ],
+  [
+    'Calico connect-time load balancer',
+    traces({ bpfPins: { value: ['calico_connect4'] }, interfaces: { value: ['bpfin.cali'] } }),
+    /^warn Calico eBPF BPF programs of its connect-time load balancer: calico_connect4; interface bpfin\.cali -> set bpfEnabled=false/,
+  ],
+  [
+    'Calico programs on interfaces',
+    traces({
+      bpfPrograms: {
+        value: [
+          { interfaceName: 'eth0', hook: 'egress', name: 'cali_tc_preamble' },
+          { interfaceName: 'eth0', hook: 'ingress', name: 'to_hep_no_log.o:[calico_to_host_ep]' },
+        ],
+      },
+    }),
+    /^warn Calico eBPF BPF program cali_tc_preamble on eth0 \(egress\), to_hep/,
+  ],
+  [
+    'BPF programs of others',
+    traces({
+      bpfPrograms: {
+        value: [
+          { interfaceName: 'eth0', hook: 'xdp', name: '' },
+          { interfaceName: 'eth1', hook: 'egress', name: '' },
+        ],
+      },
+    }),
+    /^warn BPF programs XDP on eth0, without a name on eth1 \(egress\) -> they handle packets/,
+  ],
+  [
     'Calico without eBPF',
-    traces({ interfaces: { value: ['cali123'] }, bpfMaps: { value: ['cali_v4_fsafes2'] } }),
+    traces({
+      interfaces: { value: ['cali123'] },
+      bpfPins: { value: ['tc/globals/cali_v4_fsafes2'] },
+    }),
   ],
   [
     'kube-router',
@@ -136,8 +193,8 @@ export const NODE_CASES: readonly Case[] = [
   ],
   [
     'traces not seen',
-    traces({ bpfMaps: UNKNOWN }),
-    /^warn other proxies not seen: pinned BPF maps \(it broke\), BPF programs/,
+    traces({ bpfPins: UNKNOWN }),
+    /^warn other proxies not seen: pinned BPF objects \(it broke\), BPF programs/,
   ],
   [
     'two iptables variants',

@@ -214,6 +214,25 @@ describe('preflight: nft rules', () => {
     });
   }
 
+  it('matches protocol and translation of the packet', () => {
+    const nft = (...rules: readonly (readonly object[])[]) => nftChains(listing(rules))[0];
+    const udp: TestPacket = { ...POD, protocol: 'UDP' };
+    const toUdp = nft([payload('udp', 'dport', 8080), DROP]);
+    assert.equal(endingsOf(toUdp, udp), 'drop');
+    assert.equal(endingsOf(toUdp, POD), 'accept by policy');
+    const toOther = nft([payload('udp', 'dport', 53, '!='), DROP]);
+    assert.equal(endingsOf(toOther, udp), 'drop');
+    assert.equal(endingsOf(toOther, POD), 'accept by policy');
+    const toAny = nft([payload('th', 'dport', 8080), DROP]);
+    assert.equal(endingsOf(toAny, { ...POD, protocol: 'SCTP' }), 'drop');
+    const translated = nft([
+      { match: { op: 'in', left: { ct: { key: 'status' } }, right: 'dnat' } },
+      DROP,
+    ]);
+    assert.equal(endingsOf(translated, POD), 'drop');
+    assert.equal(endingsOf(translated, { ...POD, isTranslated: false }), 'accept by policy');
+  });
+
   it('reads hook, priority and policy, and leaves out chains that neither drop nor masquerade', () => {
     const chain = { ...CHAIN, prio: -10, policy: 'drop' };
     assert.deepEqual(

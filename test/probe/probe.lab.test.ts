@@ -3,6 +3,7 @@ import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
 import { ALL_PORTS, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { createLab, type Lab } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
+import { temporarySocket } from '../status/unix-server.ts';
 import { parseXml } from './xml.ts';
 
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'] as const;
@@ -16,6 +17,7 @@ const EXPECT = ['--timeout=10s', '--expect-text="host":"pod-[12]"'];
 describe('probe: portwide probe', () => {
   let lab: Lab;
   let agent: Agent;
+  const socket = temporarySocket();
 
   before(async () => {
     lab = await createLab({ pods: 3 });
@@ -26,9 +28,11 @@ describe('probe: portwide probe', () => {
     agent.write('services', [
       serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } }),
       serviceManifest('empty', { annotations: ALL_PORTS, spec: { clusterIPs: [EMPTY_VIP] } }),
+      serviceManifest('headless', { spec: { clusterIP: 'None', clusterIPs: ['None'] } }),
       ...([4, 6] as const).map((family) => sliceManifest('all', family, [first, second])),
     ]);
-    await agent.start([...AGENT_FLAGS, '--proxy-mode=nftables']);
+    const flags = ['--proxy-mode=nftables', `--status-socket=${socket.path}`];
+    await agent.start([...AGENT_FLAGS, ...flags]);
     await lab.node.exec('nft', ['-f', '-'], {
       input: `table ip firewall {
         chain output { type filter hook output priority 100; ip daddr ${DROPPED} drop; }
@@ -39,11 +43,12 @@ describe('probe: portwide probe', () => {
   after(async () => {
     await agent?.destroy();
     await lab?.destroy();
+    socket[Symbol.dispose]();
   });
 
   /** Runs the command in the node's network namespace, without rejecting. */
   const probe = (...args: readonly string[]) =>
-    lab.node.exec(PORTWIDE, ['probe', ...args], { reject: false });
+    lab.node.exec(PORTWIDE, ['probe', ...args, '--status-socket', socket.path], { reject: false });
   const json = async (...args: readonly string[]) => {
     const { stdout, stderr, exitCode } = await probe(...args, '--output=json');
     assert.notEqual(stdout, '', stderr);
@@ -64,6 +69,30 @@ describe('probe: portwide probe', () => {
       }
     });
   }
+
+  it('probes all VIPs of a Service by its name, also from a pod', async () => {
+    const pod = lab.pods[2];
+    assert.ok(pod);
+    for (const args of [['default/all'], ['service/default/all', '--netns', pod.namespace]]) {
+      const found = await json(...args, '--ports=random:20', '--proto=tcp,udp', ...EXPECT);
+      assert.deepEqual(
+        [found.service, found.allAnswered, found.exitCode],
+        ['default/all', true, 0],
+      );
+      assert.deepEqual(
+        found.vips.map((report: { vip: string; results: never }) => [report.vip, summary(report)]),
+        VIPS.map((vip) => [vip, ['TCP answered 20', 'UDP answered 20']]),
+      );
+    }
+    const source = `--source=${lab.node.ipv6}`;
+    const { vips } = await json('default/all', '--ports=80', source, ...EXPECT);
+    assert.deepEqual(
+      vips.map(({ vip }: { vip: string }) => vip),
+      VIPS.slice(1),
+    );
+    const empty = await json('default/empty', '--ports=80', '--timeout=5s');
+    assert.deepEqual([empty.exitCode, summary(empty.vips[0])], [1, ['TCP rejected 1']]);
+  });
 
   it('names the port that is rejected', async () => {
     const [first, second] = lab.pods;
@@ -151,8 +180,21 @@ describe('probe: portwide probe', () => {
     assert.deepEqual(summary(found), ['TCP unexpected 1']);
   });
 
+  it('names the socket if no agent runs', async () => {
+    const path = '/nonexistent/portwide.sock';
+    const args = ['probe', 'default/all', '--ports=80', `--status-socket=${path}`];
+    const { stdout, stderr, exitCode } = await lab.node.exec(PORTWIDE, args, { reject: false });
+    assert.deepEqual([exitCode, stdout], [2, '']);
+    assert.match(stderr, /no agent runs on this node: socket \/nonexistent\/portwide\.sock/);
+  });
+
   for (const [args, expected] of [
     [['10.0.0.300', '--ports=80'], /Use an IP address/],
+    [['all', '--ports=80'], /Use an IP address, or NAMESPACE\/NAME of a Service/],
+    [['10.96.0.0/12', '--ports=80'], /Use an IP address, or NAMESPACE\/NAME of a Service/],
+    [['default/gone', '--ports=80'], /this agent knows no Service "default\/gone"/],
+    [['default/headless', '--ports=80'], /this node serves no VIP of Service "default\/headless"/],
+    [['default/empty', '--ports=80', '--source=fd00::1'], /not of the same IP family/],
     [[VIPS[0]], /--ports/],
     [[VIPS[0], '--ports=0'], /--ports: "0" is not a port/],
     [[VIPS[0], '--ports=80', '--proto=sctp'], /Use tcp, udp/],

@@ -26,7 +26,44 @@ function reportOf(ports: string, results: readonly Result[]): ProbeReport {
   return { vip: '10.96.0.10', seed: 5, protocols, groups, ports: all, tally, duration: 1234 };
 }
 
+/** The report of an address. */
+const one = (report: ProbeReport) => ({ service: undefined, reports: [report] });
+
 describe('probe: reports', () => {
+  it('of a Service have a part for each VIP', () => {
+    const report = reportOf('10', [['TCP', 10, 'answered', 'a']]);
+    const failed = reportOf('10', [['TCP', 10, 'rejected']]);
+    const reports = [report, { ...failed, vip: 'fd00:10:96::10' }];
+    const ofService = { service: 'shop/web', reports };
+
+    const [first = '', second = ''] = reportText(ofService).split('\n\n');
+    assert.match(first, /^PROTOCOL .*\nTCP +answered .*\nProbed 10\.96\.0\.10 in 1\.2 s\.$/s);
+    assert.match(second, /^PROTOCOL .*\nTCP +rejected .*\nProbed fd00:10:96::10 in 1\.2 s\.\n$/s);
+
+    const document = JSON.parse(reportJson(ofService));
+    assert.deepEqual([document.service, document.allAnswered], ['shop/web', false]);
+    assert.deepEqual(
+      document.vips,
+      reports.map((each) => JSON.parse(reportJson(one(each)))),
+    );
+
+    const { attributes, children } = parseXml(reportJunit(ofService));
+    assert.deepEqual(attributes, {
+      name: 'portwide probe shop/web',
+      tests: '2',
+      failures: '1',
+      errors: '0',
+      time: '2.468',
+    });
+    assert.deepEqual(
+      children.map((suite) => [suite.attributes.name, suite.attributes.failures]),
+      [
+        ['10.96.0.10', '0'],
+        ['fd00:10:96::10', '1'],
+      ],
+    );
+  });
+
   it('the table groups consecutive ports by outcome and counts endpoints', () => {
     const report = reportOf('10-14,80', [
       ['TCP', 10, 'answered', '{"host":"pod-1"}'],
@@ -38,7 +75,7 @@ describe('probe: reports', () => {
       ['UDP', 10, 'timed out'],
       ['UDP', 11, 'timed out'],
     ]);
-    assert.deepEqual(reportText(report).split('\n'), [
+    assert.deepEqual(reportText(one(report)).split('\n'), [
       'PROTOCOL  OUTCOME      PROBES  PORTS                  ENDPOINTS OR ERRORS',
       'TCP       answered     4       10-11,14-80 (2 ports)  pod-1 2, (no text) 1, pod-2 1',
       'TCP       rejected     1       12',
@@ -56,8 +93,8 @@ describe('probe: reports', () => {
       'random:3',
       ports.map((port) => ['TCP', port, 'answered', 'a'] as const),
     );
-    assert.match(reportText(report), new RegExp(`${ports[0]}-${ports[2]} \\(3 ports\\)`));
-    assert.match(reportText(report), /repeat with --seed=5/);
+    assert.match(reportText(one(report)), new RegExp(`${ports[0]}-${ports[2]} \\(3 ports\\)`));
+    assert.match(reportText(one(report)), /repeat with --seed=5/);
   });
 
   it('a port with two outcomes is in both rows', () => {
@@ -65,7 +102,7 @@ describe('probe: reports', () => {
       ['TCP', 10, 'answered', 'a'],
       ['TCP', 10, 'timed out'],
     ]);
-    const { results } = JSON.parse(reportJson(report));
+    const { results } = JSON.parse(reportJson(one(report)));
     assert.deepEqual(
       results.map(({ outcome, probes, runs }: never) => [outcome, probes, runs]),
       ['answered', 'timed out'].map((outcome) => [outcome, 1, [{ from: 10, to: 10, ports: 1 }]]),
@@ -80,7 +117,7 @@ describe('probe: reports', () => {
     );
     const {
       results: [row],
-    } = JSON.parse(reportJson(reportOf('1-60', results)));
+    } = JSON.parse(reportJson(one(reportOf('1-60', results))));
     assert.equal(row.details.length, 51);
     assert.deepEqual(row.details[0], { text: '(others)', probes: 10 });
   });
@@ -95,7 +132,7 @@ describe('probe: reports', () => {
       ['TCP', 12, 'unreachable', 'EHOSTUNREACH'],
       ['TCP', 80, 'unreachable', 'ENETUNREACH'],
     ]);
-    const document = parseXml(reportJunit(report));
+    const document = parseXml(reportJunit(one(report)));
     assert.equal(document.name, 'testsuites');
     assert.deepEqual([document.attributes.tests, document.attributes.failures], ['4', '3']);
     const [suite] = document.children;
@@ -126,7 +163,7 @@ describe('probe: reports', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary', maxLength: 40 }), (text) => {
         const report = reportOf('7', [['TCP', 7, 'unexpected', text]]);
-        assert.equal(parseXml(reportJunit(report)).attributes.failures, '1');
+        assert.equal(parseXml(reportJunit(one(report))).attributes.failures, '1');
         assert.doesNotThrow(() => parseXml(`<a b="${escapeXml(text)}">${escapeXml(text)}</a>`));
       }),
     );

@@ -15,13 +15,19 @@ describe('listener: an HTTP server that retries', () => {
   const timers = new FakeTimers();
 
   /** Starts a listener and records its callbacks. */
-  function listen(host: string, port: number, onRequest?: RequestListener) {
+  function listen(
+    host: string,
+    port: number,
+    onRequest?: RequestListener,
+    maxConnections?: number,
+  ) {
     const events: string[] = [];
     const listener = new Listener({
       listen: { host, port },
       onRequest: onRequest ?? ((_request, response) => response.end('here')),
       onFailure: (error) => events.push((error as NodeJS.ErrnoException).code ?? error.message),
       onRecovery: () => events.push('recovered'),
+      maxConnections,
       timers,
     });
     open.push(listener);
@@ -62,6 +68,22 @@ describe('listener: an HTTP server that retries', () => {
     const { listener } = listen(ANY_FAMILY, 0);
     const port = await listening(listener);
     for (const host of ['127.0.0.1', '[::1]']) assert.equal((await get(host, port)).body, 'here');
+  });
+
+  it('closes connections beyond its limit, and serves again when others end', async () => {
+    const { listener } = listen('127.0.0.1', 0, undefined, 2);
+    const port = await listening(listener);
+    const connectClient = async () => {
+      const client = connect({ host: '127.0.0.1', port });
+      clients.push(client);
+      await once(client, 'connect');
+      return client;
+    };
+    await connectClient();
+    await connectClient();
+    await once(await connectClient(), 'close');
+    for (const client of clients) client.destroy();
+    await waitFor('an answer', () => get('127.0.0.1', port).catch(() => undefined));
   });
 
   it('shares a port between an IPv4 and an IPv6 server', async () => {

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { createServer, request as httpRequest, type Server } from 'node:http';
+import { createServer, request as httpRequest, type IncomingMessage, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { File } from '../../status/http/file.ts';
 import { refuse } from '../../status/http/guard.ts';
-import { NotFound, resource, statusHandler } from '../../status/http/handler.ts';
+import { NotFound, resource, statusHandler, streamResource } from '../../status/http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import {
   BadParameter,
@@ -59,6 +59,44 @@ describe('http: parameters of a request', () => {
       } catch (error) {
         assert.ok(error instanceof BadParameter, query);
       }
+    }
+  });
+});
+
+describe('http: a resource that waits for a program', () => {
+  it('takes no time of the budget while it waits', async () => {
+    let running = 0;
+    const budget = {
+      run: async <T>(request: () => Promise<T> | T) => {
+        running += 1;
+        try {
+          return await request();
+        } finally {
+          running -= 1;
+        }
+      },
+    };
+    const handle = () => ({ running });
+    const definition = { summary: '', response: undefined, parameters: {}, handle };
+    const resources = {
+      '/own': resource(definition),
+      '/program': resource({ ...definition, waitsForProgram: true }),
+    };
+    const onError = (error: unknown) => assert.fail(String(error));
+    const bindHost = undefined;
+    const server = createServer(
+      statusHandler({ resources, bindHost, statusSocket: undefined, budget, onError }),
+    ).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const { port } = server.address() as AddressInfo;
+    const get = async (path: string) =>
+      await (await fetch(`http://127.0.0.1:${port}${path}`)).json();
+    try {
+      assert.deepEqual(await get('/own'), { running: 1 });
+      assert.deepEqual(await get('/program'), { running: 0 });
+    } finally {
+      server.closeAllConnections();
+      server.close();
     }
   });
 });
@@ -119,6 +157,7 @@ describe('http: answers', () => {
   const errors: unknown[] = [];
   const plain = { summary: '', response: undefined, parameters: {} };
   let streamEnded = false;
+  const counter = { version: 1, computed: 0 };
 
   before(async () => {
     server = createServer(
@@ -132,7 +171,7 @@ describe('http: answers', () => {
               return { name };
             },
           }),
-          '/api/v1/lines': resource({
+          '/api/v1/lines': streamResource({
             ...plain,
             handle: async function* (_, { signal }) {
               try {
@@ -145,12 +184,28 @@ describe('http: answers', () => {
               }
             },
           }),
+          '/api/v1/counter': resource({
+            ...plain,
+            version: () => `${counter.version}`,
+            handle: () => {
+              counter.computed += 1;
+              // As if something changed while the answer was computed.
+              if (counter.computed === 1) counter.version += 1;
+              return counter;
+            },
+          }),
+          '/api/v1/arm': resource({
+            ...plain,
+            rootCommand: 'portwide arm',
+            handle: () => assert.fail('must not run'),
+          }),
           '/page.css': resource({
             ...plain,
             handle: () => new File({ type: 'text/css', content: Buffer.from('a{}') }),
           }),
         },
         bindHost: '127.0.0.1',
+        statusSocket: '/run/agent.sock',
         budget: { run: async (request) => request() },
         onError: (error) => errors.push(error),
       }),
@@ -178,6 +233,23 @@ describe('http: answers', () => {
     assert.equal(response.headers.get('x-content-type-options'), 'nosniff');
   });
 
+  it('is computed only if its version is not the one that the client has', async () => {
+    const ask = async (tag?: string) => {
+      const headers = tag === undefined ? {} : { 'if-none-match': tag };
+      const { response, body } = await get('/api/v1/counter', { headers });
+      return { status: response.status, tag: response.headers.get('etag') ?? '', body };
+    };
+    const first = await ask();
+    assert.deepEqual([first.status, first.tag, counter.computed], [200, '"1"', 1]);
+    // The version from before the change that came meanwhile, so it is computed again.
+    const second = await ask(first.tag);
+    assert.deepEqual([second.status, second.tag, counter.computed], [200, '"2"', 2]);
+    assert.deepEqual(await ask(second.tag), { status: 304, tag: '"2"', body: '' });
+    assert.equal(counter.computed, 2);
+    counter.version = 3;
+    assert.equal((await ask(second.tag)).status, 200);
+  });
+
   it('is a file with its type', async () => {
     const { response, body } = await get('/page.css');
     assert.equal(response.headers.get('content-type'), 'text/css');
@@ -189,6 +261,12 @@ describe('http: answers', () => {
     ['/api/v1/hello/bug', {}, 500, /a bug/],
     ['/api/v1/hello/%E0%A4%A', {}, 400, /parameter path: must be percent-encoded/],
     ['/api/v1/hello/x?y=1', {}, 400, /parameter y: unknown; known parameters: none/],
+    [
+      '/api/v1/arm',
+      {},
+      403,
+      /needs root: run `portwide arm` on the node, which uses \/run\/agent\.sock/,
+    ],
     ['/api/v2', {}, 404, /no such resource/],
     ['/api/v1/hello/../hello', {}, 404, /no such resource/],
     ['/api/v1/hello/x', { method: 'POST' }, 405, /read-only; use GET/],
@@ -210,7 +288,8 @@ describe('http: answers', () => {
   it('ends a stream when the client is gone', async () => {
     const client = httpRequest(url('/api/v1/lines'));
     client.end();
-    const [response] = await once(client, 'response');
+    const [response] = (await once(client, 'response')) as [IncomingMessage];
+    assert.equal(response.headers['content-type'], 'application/x-ndjson');
     const [chunk] = await once(response, 'data');
     assert.match(String(chunk), /^{"line":0}\n/);
     client.destroy();

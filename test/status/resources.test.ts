@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import type { Service } from '../../api/objects.ts';
 import { NO_EVENTS } from '../../events/recorder.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
@@ -9,6 +12,7 @@ import type { ChangeList } from '../../status/api/activity.ts';
 import type { ResourceList } from '../../status/api/common.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
 import type { ServiceDetail, ServiceList } from '../../status/api/services.ts';
+import { type Resources, statusHandler } from '../../status/http/handler.ts';
 import { RecentEvents } from '../../status/recent-events.ts';
 import { statusResources } from '../../status/resources.ts';
 import { SeriesRecorder } from '../../status/series.ts';
@@ -16,7 +20,8 @@ import type { StatusSources } from '../../status/sources.ts';
 import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
-import { validator } from './validator.ts';
+import { node } from '../policy/objects.ts';
+import { mediaTypes, validator } from './validator.ts';
 
 const NOW = Date.parse('2026-11-22T12:00:00Z');
 
@@ -83,6 +88,13 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
+    foreignChains: async () => ({ value: [] }),
+    nodeChecks: async () => ({
+      at: '2026-11-22T12:00:00.000Z',
+      status: 'ok',
+      checks: [{ status: 'ok', name: 'RBAC', seen: 'all requests are allowed', action: '' }],
+      omitted: 0,
+    }),
     series: new SeriesRecorder(),
     policy: undefined,
     ...fields,
@@ -96,6 +108,24 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
   const service = (name: string) =>
     get<ServiceDetail>('/api/v1/services/{namespace}/{name}', '', ['default', name]);
   return { sources, resources, get, service };
+}
+
+/** An HTTP server with these resources. */
+async function serverOf(resources: Resources) {
+  const onError = (error: unknown) => assert.fail(String(error));
+  const budget = { run: async <T>(request: () => Promise<T> | T) => request() };
+  const bindHost = '127.0.0.1';
+  const handler = statusHandler({ resources, bindHost, statusSocket: undefined, budget, onError });
+  const server = createServer(handler).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    [Symbol.asyncDispose]: async () => {
+      server.closeAllConnections();
+      server.close();
+      await once(server, 'close');
+    },
+  };
 }
 
 const report = (family: 'IPv4' | 'IPv6', full = true) => ({
@@ -119,9 +149,56 @@ describe('resources: the status API', () => {
   const validate = validator();
   const { resources, get, service: detail } = statusOf(filledTable());
 
+  it('has a version of lists of Services and endpoints, which follows each change', () => {
+    const table = filledTable();
+    const { resources: changing, sources } = statusOf(table);
+    const versionOf = (path: string, query = '') =>
+      changing[path]?.version?.(new URLSearchParams(query));
+    for (const path of ['/api/v1/services', '/api/v1/endpoints']) {
+      const seen = [versionOf(path)];
+      assert.equal(versionOf(path), seen[0]);
+      const changes = [
+        () => table.upsert(service({ name: 'web' })),
+        () => table.takeChanges(),
+        () => table.upsert(slice([endpoint('10.244.0.9')])),
+        () => table.remove('Service', 'default/empty'),
+        () => table.upsert({ ...node('node-a', []), zone: path }),
+        () => table.takeChanges(),
+      ];
+      for (const change of changes) {
+        change();
+        seen.push(versionOf(path));
+      }
+      assert.equal(new Set(seen).size, changes.length + 1);
+      table.takeChanges();
+      assert.equal(versionOf(path), seen.at(-1));
+      assert.equal(versionOf(path, 'traffic=true'), undefined);
+    }
+    // A restarted agent has other versions.
+    const restarted = statusOf(table, { startedAt: sources.startedAt + 1 }).resources;
+    const query = new URLSearchParams();
+    assert.notEqual(restarted['/api/v1/services']?.version?.(query), versionOf('/api/v1/services'));
+  });
+
   it('is described by status/openapi.json; run `npm run docs` after a change', () => {
     const file = new URL('../../status/openapi.json', import.meta.url);
     assert.equal(readFileSync(file, 'utf8'), openApiText());
+  });
+
+  it('sends each answer with the media type of the description', async () => {
+    await using agent = await serverOf(resources);
+    const types = mediaTypes();
+    for (const path of Object.keys(resources)) {
+      // Need a kernel: test/e2e/trace.test.ts.
+      if (path.startsWith('/api/v1/trace')) continue;
+      const target = path.replace('{namespace}', 'default').replace('{name}', 'web');
+      const answer = await fetch(agent.url + target);
+      const refused = await fetch(`${agent.url}${target}?unknown=1`);
+      await Promise.all([answer.text(), refused.text()]);
+      const sent = [answer, refused].map(({ headers }) => headers.get('content-type'));
+      assert.deepEqual([path, answer.status, refused.status], [path, 200, 400]);
+      assert.deepEqual([path, ...sent], [path, types.get(path)?.ok, types.get(path)?.error]);
+    }
   });
 
   for (const [path, { response }] of Object.entries(resources)) {

@@ -65,7 +65,7 @@ function flowEvent({
   flow,
   ...fields
 }: Partial<Omit<FlowEvent, 'flow'>> & { flow?: Partial<FlowEntry> }): FlowEvent {
-  const own = { at: NOW, event: 'opened', service: 'shop/web', reason: '' } as const;
+  const own = { at: NOW, event: 'opened', service: 'shop/web', reason: '', policies: [] } as const;
   return { ...own, ...fields, flow: { ...FLOW, ...flow } };
 }
 
@@ -86,7 +86,7 @@ export const FLOWS: readonly FlowEvent[] = [
   flowEvent({
     event: 'denied',
     service: null,
-    reason: 'network policy: deny policy ingress',
+    reason: 'network policy (tier NetworkPolicy, ingress)',
     flow: {
       protocol: 'ICMP',
       sourcePort: 0,

@@ -52,6 +52,7 @@ export function fakeAgent(answers: FakeResources, path?: string): Promise<UnixSe
       {
         summary: '',
         response: undefined,
+        mediaType: 'application/json',
         parameters: {},
         answer: (query, request) => handle({ query, path: request.path }),
       },
@@ -63,5 +64,8 @@ export function fakeAgent(answers: FakeResources, path?: string): Promise<UnixSe
   const onError = (error: unknown) => {
     throw error;
   };
-  return httpOnUnix(statusHandler({ resources, bindHost: undefined, budget, onError }), path);
+  return httpOnUnix(
+    statusHandler({ resources, bindHost: undefined, statusSocket: undefined, budget, onError }),
+    path,
+  );
 }

@@ -19,3 +19,17 @@ export function validator() {
     assert.ok(isValid, `${type}: ${ajv.errorsText()}`);
   };
 }
+
+/** Media types of the answers and errors of each path, as the document describes them. */
+export function mediaTypes(): Map<string, { readonly ok: string; readonly error: string }> {
+  type Response = { content: object };
+  type Path = { get: { responses: { 200: Response; default: Response } } };
+  const { paths } = JSON.parse(openApiText()) as { paths: Record<string, Path> };
+  const typeOf = ({ content }: Response) => Object.keys(content).join();
+  return new Map(
+    Object.entries(paths).map(([path, { get }]) => [
+      path,
+      { ok: typeOf(get.responses[200]), error: typeOf(get.responses.default) },
+    ]),
+  );
+}

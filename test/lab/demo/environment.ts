@@ -12,7 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import type { ExecaError } from 'execa';
 import { isMap, isSeq, parseAllDocuments } from 'yaml';
 import { createLab, type Host, type Lab, type Outcome, type Reply, waitFor } from '../lab.ts';
@@ -32,8 +32,19 @@ export interface Example {
   readonly vips: readonly [string, string];
 }
 
+export interface DemoOptions {
+  /** Number of pods on the node. */
+  readonly pods: number;
+  /** Paths of manifests beside the examples. */
+  readonly manifests?: readonly string[];
+  /** Further flags of the agent. */
+  readonly flags?: readonly string[];
+}
+
 export interface DemoEnvironment {
   readonly lab: Lab;
+  /** The agent's manifests and its socket are there. */
+  readonly directory: string;
   readonly pods: readonly Host[];
   readonly allPorts: Example;
   readonly portRanges: Example;
@@ -63,16 +74,23 @@ export interface DemoEnvironment {
 }
 
 /** Builds a lab and starts the agent in it with the unmodified examples. */
-export async function createEnvironment(): Promise<DemoEnvironment> {
+export async function createEnvironment(options: DemoOptions): Promise<DemoEnvironment> {
   const allPorts = readExample('all-ports.yaml');
   const portRanges = readExample('port-ranges.yaml');
-  const lab = await createLab({ pods: 3, remotePods: 1 });
+  const lab = await createLab({ pods: options.pods, remotePods: 1 });
   const directory = mkdtempSync(join(tmpdir(), 'portwide-demo-'));
-  for (const { file } of [allPorts, portRanges]) {
-    copyFileSync(join(ROOT, 'examples', file), join(directory, file));
+  const removeDirectory = () => rmSync(directory, { recursive: true, force: true });
+  process.on('exit', removeDirectory);
+  const examples = [allPorts, portRanges].map(({ file }) => join(ROOT, 'examples', file));
+  for (const path of [...examples, ...(options.manifests ?? [])]) {
+    copyFileSync(path, join(directory, basename(path)));
   }
 
-  const flags = ['--hostname-override=node', '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48'];
+  const flags = [
+    '--hostname-override=node',
+    '--cluster-cidr=10.244.0.0/16,fd00:10:244::/48',
+    ...(options.flags ?? []),
+  ];
   const socket = join(directory, 'portwide.sock');
   const dnsServer = lab.node.ipv4;
   const dnsFlags = [`--bind-address=${dnsServer}`];
@@ -99,6 +117,7 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
   const pods = [...lab.pods, ...lab.remotePods];
   return {
     lab,
+    directory,
     pods,
     allPorts,
     portRanges,
@@ -141,7 +160,8 @@ export async function createEnvironment(): Promise<DemoEnvironment> {
       try {
         await lab.destroy();
       } finally {
-        rmSync(directory, { recursive: true, force: true });
+        removeDirectory();
+        process.off('exit', removeDirectory);
       }
       const left = [directory, ...lab.hosts.map(({ namespace }) => `/run/netns/${namespace}`)];
       assert.deepEqual(left.filter(existsSync), [], 'everything of the lab is removed');

@@ -4,10 +4,10 @@ import { canonicalAddress } from '../../../api/addresses.ts';
 import {
   type ConntrackEntry,
   deletePayload,
-  detailedReader,
   dumpPayload,
   entryReader,
 } from '../../../netlink/conntrack/entry.ts';
+import { EntryReader } from '../../../netlink/conntrack/entry-reader.ts';
 import { tupleAttributes } from '../../../netlink/conntrack/tuple.ts';
 import { addressBytes, addressFormatter } from '../../../netlink/core/address.ts';
 import { encodeAttributes, readAttributes } from '../../../netlink/core/attribute.ts';
@@ -54,10 +54,20 @@ const entries: fc.Arbitrary<ConntrackEntry> = fc
   );
 
 describe('entry: conntrack entries', () => {
+  const reader = new EntryReader();
+  /** At an offset, as in a buffer of many datagrams. */
+  const readDetailed = (bytes: Buffer) =>
+    reader.read(Buffer.concat([Buffer.alloc(20), bytes]), 20, 20 + bytes.length);
+  /** The fields of `like`, getters too. */
+  const fieldsOf = (entry: object | undefined, like: object) =>
+    Object.fromEntries(Object.keys(like).map((name) => [name, Reflect.get(entry ?? {}, name)]));
+
   it('decodes encoded values unchanged', () => {
     checkProperty(
       fc.property(entries, (entry) => {
-        assert.deepEqual(entryReader({ family: entry.family })(encoded(entry)), entry);
+        const bytes = encoded(entry);
+        assert.deepEqual(entryReader({ family: entry.family })(bytes), entry);
+        assert.deepEqual(fieldsOf(readDetailed(bytes), entry), entry);
       }),
     );
   });
@@ -97,19 +107,18 @@ describe('entry: conntrack entries', () => {
     const bytes = Buffer.concat([encoded(entry), details]);
     const { family } = entry;
     assert.deepEqual(entryReader({ family })(bytes), entry);
-    assert.deepEqual(detailedReader({ family })(bytes)?.details, {
+    assert.deepEqual(readDetailed(bytes)?.details, {
       counters: { packets: 5, bytes: 2 ** 40 + 5 },
       tcpState: 'ESTABLISHED',
       startedAt: 1_700_000_000_000,
     });
-    assert.deepEqual(detailedReader({ family })(encoded(entry))?.details, {
+    assert.deepEqual(readDetailed(encoded(entry))?.details, {
       counters: undefined,
       tcpState: undefined,
       startedAt: undefined,
     });
     const short = encodeAttributes([{ type: 9, value: [{ type: 1, value: Buffer.alloc(4) }] }]);
-    const read = detailedReader({ family });
-    assert.throws(() => read(Buffer.concat([encoded(entry), short])), MalformedMessage);
+    assert.throws(() => readDetailed(Buffer.concat([encoded(entry), short])), MalformedMessage);
   });
 
   it('throws only MalformedMessage for invalid bytes', () => {
@@ -126,6 +135,7 @@ describe('entry: conntrack entries', () => {
       fc.property(fc.oneof(truncated, random), (bytes) => {
         try {
           read(bytes);
+          readDetailed(bytes);
         } catch (error) {
           assert(error instanceof MalformedMessage, String(error));
         }

@@ -62,6 +62,60 @@ describe('events: subscriptions of the kernel that are read on demand', () => {
     assert.equal(read.length + (dropped ?? 0), 2000);
   });
 
+  it('conntrack: keeps a random part of the events while asked to', async () => {
+    await helper.call('openEvents', { kinds: ['new'], translatedOnly: false });
+    await helper.call('sampleEvents', 4);
+    await helper.call('insertFlows', { ...flows, count: 2000 });
+    const { read, dropped } = await helper.call('readEvents');
+    // Eight standard deviations from 500.
+    assert.ok(read.length > 345 && read.length < 655, `${read.length} of 2,000`);
+    assert.equal(dropped, 0);
+    await helper.call('sampleEvents', 1);
+    await helper.call('insertFlows', { ...flows, src: '10.0.0.2', count: 100 });
+    assert.equal((await helper.call('readEvents')).read.length, 100);
+  });
+
+  it('conntrack: keeps the events of some destinations', async () => {
+    await helper.call('openEvents', { kinds: ['new'], translatedOnly: false });
+    const read = async () =>
+      (await helper.call('readEvents')).read.map(
+        ({ entry }) => `${entry.origDst} ${entry.origDstPort}`,
+      );
+    const open = async (src: string) => {
+      await helper.call('insertFlows', { ...flows, src, count: 1 });
+      await helper.call('insertFlows', {
+        ...flows,
+        src,
+        dst: '10.96.0.12',
+        endpoint: '10.1.0.6',
+        count: 1,
+      });
+      await helper.call('insertFlows', {
+        ...flows,
+        src,
+        dst: '10.96.0.13',
+        dstPort: 54,
+        endpoint: '10.1.0.7',
+        count: 1,
+      });
+    };
+    const all = ['10.96.0.11 53', '10.96.0.12 53', '10.96.0.13 54'];
+    await open('10.0.0.1');
+    assert.deepEqual(await read(), all);
+    for (const [src, addresses, ports, expected] of [
+      ['10.0.0.2', ['10.96.0.12', '2001:db8::1'], [], all.slice(1, 2)],
+      ['10.0.0.3', ['10.96.0.12'], [54], all.slice(1)],
+      ['10.0.0.4', [], [], []],
+    ] as const) {
+      await helper.call('selectEvents', { addresses, ports });
+      await open(src);
+      assert.deepEqual(await read(), expected);
+    }
+    await helper.call('selectEvents', undefined);
+    await open('10.0.0.5');
+    assert.deepEqual(await read(), all);
+  });
+
   it('conntrack: visits translated entries only, if asked', async () => {
     await translate();
     await helper.call('insertFlows', { ...flows, count: 5 });

@@ -4,7 +4,7 @@ import type { NodeStatus } from '../../../status/api/node-status.ts';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../../lab/lab.ts';
-import { startBrowser, type TestBrowser } from './browser.ts';
+import { isUnexpected, startBrowser, type TestBrowser } from './browser.ts';
 
 const ADDRESS = '127.0.0.1:10270';
 const FLAGS = [
@@ -56,6 +56,9 @@ describe('status page of a running agent', () => {
     await page.locator('h1', { hasText: 'Node node' }).waitFor();
     await page.locator('table[aria-label=Syncs] tr', { hasText: 'IPv6' }).waitFor();
     await page.locator('footer', { hasText: 'mode nftables' }).waitFor();
+    await page.locator('button', { hasText: 'Check this node' }).click();
+    const checks = page.locator('table[aria-label=Checks] tr');
+    await checks.locator('td', { hasText: '--cluster-cidr=10.244.0.0/16' }).waitFor();
     await page
       .locator('figure', { hasText: 'Memory of the agent: now' })
       .locator('canvas')
@@ -169,6 +172,22 @@ describe('status page of a running agent', () => {
     await page.locator('th button', { hasText: 'State' }).click();
     await page.locator('th[aria-sort=ascending]', { hasText: 'State' }).waitFor();
     await rows.locator('a', { hasText: 'default/many-77' }).first().waitFor();
+
+    // While nothing changes, the agent computes no list; a change appears.
+    await page.locator('input[type=search]').fill('many-7777');
+    await page.locator('p', { hasText: '1 Service found' }).waitFor();
+    const answers: number[] = [];
+    page.on('response', (response) => {
+      if (response.url().includes('/api/v1/services')) answers.push(response.status());
+    });
+    await waitFor('an answer without a list', async () => answers.at(-1) === 304);
+    const [first] = lab.pods;
+    assert.ok(first !== undefined);
+    agent.write('slice', [sliceManifest('many-7777', 4, [first], { ports: [{ port: 80 }] })]);
+    await agent.apply([]);
+    await rows.locator('.state', { hasText: 'served' }).waitFor();
+    await waitFor('an answer without a list', async () => answers.at(-1) === 304);
+    agent.write('slice', []);
     agent.write('many', []);
     await agent.apply([]);
   });
@@ -185,11 +204,6 @@ describe('status page of a running agent', () => {
     await page.locator('p', { hasText: 'found' }).waitFor();
   });
 });
-
-/** The browser logs each failed request. */
-function isUnexpected(fault: string): boolean {
-  return !fault.startsWith('Failed to load resource');
-}
 
 function at(lab: Lab, index: number) {
   const pod = lab.pods[index];

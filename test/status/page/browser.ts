@@ -54,6 +54,11 @@ export async function startBrowser(namespace?: string): Promise<TestBrowser> {
   };
 }
 
+/** Whether a fault is one of the page. The browser also logs each failed request. */
+export function isUnexpected(fault: string): boolean {
+  return !fault.startsWith('Failed to load resource');
+}
+
 interface AxeResult {
   readonly violations: readonly {
     readonly id: string;
@@ -68,4 +73,47 @@ export async function accessibilityProblems(page: Page): Promise<string[]> {
   return violations.flatMap(({ id, nodes }) =>
     nodes.map(({ html, failureSummary = '' }) => `${id}: ${html} ${failureSummary}`),
   );
+}
+
+/** An element that Tab reaches. */
+interface TabStop {
+  readonly text: string;
+  /** Whether an outline, or a thick border in a drawing, marks the focus. */
+  readonly isMarked: boolean;
+}
+
+/** Number of keys after which Tab must have left the page. */
+const MAX_STOPS = 300;
+
+/** Presses Tab until the focus leaves the page, and gives each element that had it an attribute. */
+export async function tabStops(page: Page): Promise<TabStop[]> {
+  const stops: TabStop[] = [];
+  await page.evaluate('document.activeElement?.blur()');
+  while (stops.length < MAX_STOPS) {
+    await page.keyboard.press('Tab');
+    const stop = (await page.evaluate(`(() => {
+      const element = document.activeElement;
+      if (element === null || element === document.body || 'tabStop' in element.dataset) return null;
+      element.dataset.tabStop = '';
+      const { outlineStyle, outlineWidth } = getComputedStyle(element);
+      const box = element.querySelector(':scope.step rect');
+      const stroke = box === null ? 0 : parseFloat(getComputedStyle(box).strokeWidth);
+      return {
+        text: element.outerHTML.slice(0, 120),
+        isMarked: stroke >= 3 || (outlineStyle !== 'none' && parseFloat(outlineWidth) >= 1),
+      };
+    })()`)) as TabStop | null;
+    if (stop === null) return stops;
+    stops.push(stop);
+  }
+  throw new Error(`Tab does not leave the page after ${MAX_STOPS} elements`);
+}
+
+/** Visible links, fields, buttons and scrollable frames that `tabStops` did not reach. */
+export async function missedByTab(page: Page): Promise<string[]> {
+  return (await page.evaluate(`
+    [...document.querySelectorAll('a, button, input, select, summary, [tabindex="0"]')]
+      .filter((element) => element.checkVisibility() && !('tabStop' in element.dataset))
+      .map((element) => element.outerHTML.slice(0, 120))
+  `)) as string[];
 }

@@ -4,6 +4,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { SeriesList } from '../../../status/api/activity.ts';
 import type { NodeStatus } from '../../../status/api/node-status.ts';
+import type { LocalPod, PodAccess, PolicyExplanation } from '../../../status/api/policies.ts';
 import type {
   EndpointStatus,
   RouteStatus,
@@ -36,6 +37,7 @@ export async function startFakeAgent(answers: Answers): Promise<FakeAgent> {
       {
         summary: '',
         response: undefined,
+        mediaType: 'application/json',
         parameters: {},
         answer: (query) => answer(query),
       } satisfies Resources[string],
@@ -44,6 +46,7 @@ export async function startFakeAgent(answers: Answers): Promise<FakeAgent> {
   const handle = statusHandler({
     resources: { ...resources, ...pageResources() },
     bindHost: '127.0.0.1',
+    statusSocket: undefined,
     budget: { run: async (request) => await request() },
     onError: () => {},
   });
@@ -257,6 +260,7 @@ export function fakeAnswers(): Answers {
   return {
     '/api/v1/status': () => fakeStatus(),
     '/api/v1/series': fakeSeries,
+    '/api/v1/checks': () => FAKE_CHECKS,
     '/api/v1/services': () => ({ items: [fakeSummary()], total: 1, continue: null }),
     '/api/v1/services/{namespace}/{name}': () => fakeDetail(),
     '/api/v1/routes': () => ({
@@ -266,6 +270,9 @@ export function fakeAnswers(): Answers {
     }),
     '/api/v1/changes': () => ({ items: fakeChanges(), total: 2, continue: null }),
     '/api/v1/policies': () => ({ items: [FAKE_POLICY], total: 1, continue: null }),
+    '/api/v1/pods': () => ({ items: [FAKE_POD], total: 1, continue: null }),
+    '/api/v1/access': () => ({ items: FAKE_ACCESS, total: 200, continue: 'o100' }),
+    '/api/v1/policies/explain': () => FAKE_EXPLANATION,
     '/api/v1/top': (query) => ({
       items: [fakeTop(query.get('by') ?? 'service')],
       total: 1,
@@ -280,7 +287,6 @@ export function fakeAnswers(): Answers {
     }),
     '/api/v1/flows': () => fakeFlows(),
     '/api/v1/trace': () => FAKE_TRACE,
-    '/api/v1/trace/live': () => fakeLiveTrace(),
   };
 }
 
@@ -307,6 +313,17 @@ function fakeChanges() {
   ];
 }
 
+const FAKE_CHECKS = {
+  at: NOW,
+  status: 'fail',
+  checks: [
+    { status: 'fail', name: 'local pods', seen: 'no pod CIDR', action: 'set --cluster-cidr' },
+    { status: 'warn', name: 'route_localnet', seen: '1: open', action: 'set it to 0' },
+    { status: 'ok', name: 'RBAC', seen: 'all requests are allowed', action: '' },
+  ],
+  omitted: 2,
+};
+
 const FAKE_POLICY = {
   kind: 'NetworkPolicy',
   namespace: 'default',
@@ -318,6 +335,83 @@ const FAKE_POLICY = {
   localPods: 3,
   state: 'faulty',
   faults: [{ field: 'spec.ingress', reason: 'unreadable' }],
+};
+
+const FAKE_POD: LocalPod = {
+  namespace: 'default',
+  name: 'web',
+  addresses: ['10.244.0.9'],
+  ingress: { policies: ['NetworkPolicy default/deny'], total: 1, isolated: true },
+  egress: { policies: [], total: 0, isolated: false },
+};
+
+const FAKE_DECISION: PodAccess['decisions'][number] = {
+  ports: ['TCP 80', 'UDP 1000-2000'],
+  portsTotal: 12,
+  verdict: 'allow',
+  tier: 'Admin',
+  policies: ['AdminNetworkPolicy first'],
+  rule: 'spec.ingress[0]',
+  reason: 'AdminNetworkPolicy first spec.ingress[0] allows it',
+  passedBy: null,
+};
+
+const FAKE_PEER: PodAccess['peer'] = {
+  kind: 'pods',
+  names: ['default/db', 'shop/db'],
+  total: 12,
+  namespaces: ['default', 'shop'],
+  family: 'IPv6',
+  rest: false,
+};
+
+const FAKE_ACCESS: readonly PodAccess[] = [
+  {
+    pod: 'default/web',
+    direction: 'ingress',
+    peer: FAKE_PEER,
+    decisions: [
+      FAKE_DECISION,
+      { ...FAKE_DECISION, verdict: 'deny', ports: ['TCP 81'], portsTotal: 1, passedBy: 'a pass' },
+      { ...FAKE_DECISION, verdict: 'deny', tier: 'NetworkPolicy', rule: null, reason: 'isolated' },
+    ],
+    uncertain: [],
+  },
+  ...(['pods', 'nodes', 'addresses', 'domainName', 'ownNode'] as const).map(
+    (kind): PodAccess => ({
+      pod: 'default/web',
+      direction: 'egress',
+      peer: { ...FAKE_PEER, kind, rest: kind === 'pods' || kind === 'addresses', family: null },
+      decisions: [{ ...FAKE_DECISION, tier: null, policies: [], rule: null }],
+      uncertain: kind === 'domainName' ? ['a rule with networks'] : [],
+    }),
+  ),
+];
+
+const FAKE_DIRECTION: PolicyExplanation['families'][number]['egress'] = {
+  verdict: 'allow',
+  tier: null,
+  policies: [],
+  rule: null,
+  reason: 'no policy applies',
+  uncertain: ['an earlier rule'],
+  notLearned: ['a rule with names'],
+};
+
+const FAKE_EXPLANATION: PolicyExplanation = {
+  port: 80,
+  protocol: 'TCP',
+  verdict: 'deny',
+  families: [
+    {
+      family: 'IPv4',
+      from: '10.244.0.9',
+      to: null,
+      verdict: 'deny',
+      egress: FAKE_DIRECTION,
+      ingress: { ...FAKE_DIRECTION, verdict: 'deny', tier: 'Baseline', reason: 'the last word' },
+    },
+  ],
 };
 
 function fakeTop(by: string) {
@@ -337,7 +431,7 @@ function fakeTop(by: string) {
 
 async function* fakeFlows() {
   yield { at: NOW, event: 'started', lost: 0, notes: ['no UDP'] };
-  const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '' };
+  const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '', policies: [] };
   yield { ...opened, flow: fakeFlow() };
   yield { ...opened, event: 'denied', reason: 'NetworkPolicy default/deny', flow: fakeFlow() };
   // A stream ends only when the agent does.
@@ -371,35 +465,3 @@ const FAKE_TRACE = {
     },
   ],
 };
-
-async function* fakeLiveTrace() {
-  yield {
-    event: 'step',
-    packet: 1,
-    owner: 'portwide',
-    table: 'ip portwide',
-    chain: 'services',
-    rule: 2,
-    handle: 7,
-    purpose: 'dispatch',
-    text: 'ip daddr vmap @service-ips',
-    verdict: 'jump x',
-  };
-  yield {
-    event: 'summary',
-    at: NOW,
-    ended: 'time',
-    paths: [
-      {
-        packet: 1,
-        source: '10.244.0.9:1',
-        destination: '10.96.0.11:80',
-        result: 'left',
-        translatedTo: '10.244.0.5:80',
-      },
-    ],
-    lost: 0,
-    differences: ['the kernel chose another way'],
-    notes: ['a note'],
-  };
-}

@@ -21,22 +21,6 @@ describe('status page: files', () => {
     }
   });
 
-  it('loads all modules at once', async () => {
-    const html = String(await readPageFile('index.html'));
-    const preloaded = [...html.matchAll(/modulepreload" href="\/page\/([\w.-]+)"/g)];
-    const imported = new Set<string>();
-    const visit = async (name: string) => {
-      const text = String(await readPageFile(name));
-      for (const [, next = ''] of text.matchAll(/^(?:import .*|} )from '\.\/(.+)';$/gm)) {
-        if (imported.has(next)) continue;
-        imported.add(next);
-        await visit(next);
-      }
-    };
-    await visit('main.js');
-    assert.deepEqual(preloaded.map(([, name]) => name).sort(), [...imported].sort());
-  });
-
   it('serves every module, and no type declarations', async () => {
     const names = await pageFileNames();
     assert.ok(names.includes('preact.js') && names.includes('main.js'));

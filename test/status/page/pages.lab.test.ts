@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import type { Page } from 'playwright-core';
+import { Unanswerable } from '../../../status/http/handler.ts';
 import { waitFor } from '../../lab/wait.ts';
-import { accessibilityProblems, startBrowser, type TestBrowser } from './browser.ts';
+import {
+  accessibilityProblems,
+  missedByTab,
+  startBrowser,
+  type TestBrowser,
+  tabStops,
+} from './browser.ts';
 import {
   type Answers,
   type FakeAgent,
@@ -31,13 +38,24 @@ const PAGES = [
     ['the VIP is of default/media', 'denied', 'depends on the time'],
   ],
   ['#/policy', 'Network policies', ['default/deny', 'no rule', 'does not apply']],
+  [
+    '#/policy?pod=default%2Fweb&from=default%2Fweb&to=default%2Fdb&port=80',
+    'Network policies',
+    [
+      ...['12 pods (IPv6): default/db, shop/db and 10 more', 'TCP 80, UDP 1000-2000 and 10 more'],
+      'all other ports: isolated',
+      ...['a pass passes it to the next tier', 'All other addresses', 'The node of the pod'],
+      ...['Further peers, 200 groups', 'the last word (tier Baseline)', 'saw no DNS answer'],
+    ],
+  ],
   ['#/changes', 'Changes', ['external change', 'flush ruleset', 'and 20 others']],
 ] as const;
 
-const LOOKS = [
-  { colorScheme: 'light', viewport: { width: 1280, height: 900 } },
-  { colorScheme: 'dark', viewport: { width: 360, height: 740 } },
-] as const;
+/** 320 pixels: WCAG 2.2, success criterion 1.4.10. */
+const LOOKS = (['light', 'dark'] as const).flatMap((colorScheme) => [
+  { colorScheme, viewport: { width: 1280, height: 900 } },
+  { colorScheme, viewport: { width: 320, height: 640 } },
+]);
 
 describe('status page in Chromium', () => {
   let browser: TestBrowser;
@@ -78,6 +96,35 @@ describe('status page in Chromium', () => {
       });
     }
   }
+
+  for (const [fragment, heading, texts] of PAGES) {
+    it(`${fragment} is usable with the keyboard: Tab reaches everything, and one sees where it is`, async () => {
+      const { page } = await open(fragment, {}, LOOKS[1]);
+      await page.locator('h1', { hasText: heading }).waitFor();
+      for (const text of texts) await shows(page, text);
+      const stops = await tabStops(page);
+      assert.ok(stops.length >= 8, 'the links to pages at least');
+      assert.deepEqual(await missedByTab(page), []);
+      assert.deepEqual(
+        stops.filter(({ isMarked }) => !isMarked).map(({ text }) => text),
+        [],
+        'without a visible focus',
+      );
+    });
+  }
+
+  it('opens each page with the keyboard, and moves the focus to its heading', async () => {
+    const { page } = await open('#/node');
+    await page.locator('nav a', { hasText: 'Policies' }).waitFor();
+    for (const name of await page.locator('nav a').allInnerTexts()) {
+      await page.locator('nav a', { hasText: name }).focus();
+      await page.keyboard.press('Enter');
+      await page.locator('nav a[aria-current=page]', { hasText: name }).waitFor();
+      const isFocused = async () =>
+        (await page.evaluate("document.activeElement.tagName === 'H1'")) === true;
+      if (name !== 'Node') await waitFor(`the heading of ${name} has the focus`, isFocused);
+    }
+  });
 
   it('has links only to pages whose resource the API lists', async () => {
     const links = async (page: Page) => await page.locator('nav a').allInnerTexts();
@@ -181,6 +228,27 @@ describe('status page in Chromium', () => {
     await page.locator('.notice', { hasText: 'now has version 2.0.0' }).waitFor();
   });
 
+  it('shows the peers of the pod that is selected with the keyboard, and none before', async () => {
+    const { page, agent } = await open('#/policy');
+    await shows(page, 'Select a pod');
+    assert.ok(!agent.requests.some((path) => /v1.(access|policies.explain)/.test(path)));
+    const isAsked = (query: string) => () =>
+      agent.requests.some((path) => path.startsWith(`/api/v1/access?${query}&limit`));
+    const pods = page.locator('select').first();
+    await pods.locator('option', { hasText: 'web' }).waitFor({ state: 'attached' });
+    await pods.focus();
+    await page.keyboard.type('web');
+    await page.locator('h3', { hasText: 'Who may connect to default/web' }).waitFor();
+    await waitFor('the page asked for the pod', isAsked('pod=default%2Fweb'));
+    await page.getByLabel('Direction').selectOption('egress');
+    await waitFor('for a direction', isAsked('pod=default%2Fweb&direction=egress'));
+    await page.locator('a', { hasText: 'Further peers' }).click();
+    const next = 'pod=default%2Fweb&direction=egress&continue=o100';
+    await waitFor('for the next page', isAsked(next));
+    await pods.selectOption('namespace=default');
+    await waitFor('for a namespace', isAsked('namespace=default&direction=egress'));
+  });
+
   it('searches with the keyboard', async () => {
     const { page, agent } = await open('#/services');
     await page.locator('td', { hasText: 'default/media' }).waitFor();
@@ -191,22 +259,93 @@ describe('status page in Chromium', () => {
     assert.match(page.url(), /#\/services\?search=web/);
   });
 
-  it('watches packets in the kernel when asked', async () => {
-    const { page } = await open('#/trace?from=node&to=default%2Fmedia');
-    await page.locator('button', { hasText: 'Watch packets' }).click();
-    await shows(page, 'the kernel chose another way');
-    await shows(page, 'ip daddr vmap @service-ips');
+  it('names the command that traces packets in the kernel, which a page cannot arm', async () => {
+    const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia&protocol=UDP&port=80');
+    const command = 'trace node default/media --proto=udp --port=80 --live';
+    await shows(page, `portwide ${command}`);
+    await shows(page, `kubectl portwide --node node-a ${command}`);
+    assert.ok(!agent.requests.some((path) => path.includes('/trace/live')));
   });
 
-  it('is at most 150 KB in all', async () => {
+  it('checks the node when asked, the worst first', async () => {
+    const { page, agent } = await open('#/node');
+    const button = page.locator('button', { hasText: 'Check this node' });
+    await button.waitFor();
+    assert.ok(!agent.requests.includes('/api/v1/checks'));
+    await button.click();
+    const rows = page.locator('table[aria-label=Checks] tbody tr');
+    await rows.first().waitFor();
+    assert.match(
+      await rows.first().innerText(),
+      /fail\s+local pods\s+no pod CIDR\s+set --cluster-cidr/,
+    );
+    await shows(page, '2 checks not shown');
+    assert.deepEqual(await accessibilityProblems(page), []);
+  });
+
+  it('says why the node could not be checked', async () => {
+    const refuse = () => {
+      throw new Unanswerable(501, 'the command is not there');
+    };
+    const { page } = await open('#/node', { '/api/v1/checks': refuse });
+    await page.locator('button', { hasText: 'Check this node' }).click();
+    await shows(page, 'the command is not there');
+    await page.locator('button:enabled', { hasText: 'Check this node' }).waitFor();
+  });
+
+  it('is at most 150 KB in few requests, and only the style sheet blocks the first paint', async () => {
     const { page } = await open('#/node');
     await page.locator('canvas').first().waitFor();
-    const sizes = (await page.evaluate(
-      "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')].filter(({ name }) => !name.includes('/api/')).map(({ transferSize }) => transferSize)",
-    )) as number[];
-    assert.ok(sizes.length > 30);
-    const total = sizes.reduce((sum, size) => sum + size, 0);
+    const files = (await page.evaluate(
+      "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')].filter(({ name }) => !name.includes('/api/')).map(({ name, transferSize, renderBlockingStatus }) => ({ path: new URL(name).pathname, size: transferSize, isBlocking: renderBlockingStatus === 'blocking' }))",
+    )) as { path: string; size: number; isBlocking: boolean }[];
+    const paths = files.map(({ path }) => path).sort();
+    assert.deepEqual(
+      paths.filter((path) => path !== '/page/icon.svg'),
+      ['/', ...['page.css', 'page.js', 'uplot.css', 'uplot.js'].map((name) => `/page/${name}`)],
+    );
+    const total = files.reduce((sum, { size }) => sum + size, 0);
     assert.ok(total < 150_000, `${total} bytes`);
+    // The style sheet of charts is loaded later, by a script.
+    const blocking = files.filter(({ path, isBlocking }) => isBlocking && !path.includes('uplot'));
+    assert.deepEqual(
+      blocking.map(({ path }) => path),
+      ['/page/page.css'],
+    );
+    const first = files.filter(({ path }) => path === '/' || path === '/page/page.css');
+    const firstSize = first.reduce((sum, { size }) => sum + size, 0);
+    // Fits into the first round trip of TCP (RFC 6928: ten segments).
+    assert.ok(firstSize < 14_000, `${firstSize} bytes`);
     assert.match(await textOf(page), /Series of/);
+  });
+
+  const painted = async (page: Page) =>
+    await waitFor('the page is painted', async () => {
+      const paint = "performance.getEntriesByName('first-contentful-paint').length";
+      return (await page.evaluate(paint)) === 1;
+    });
+
+  it('paints before its script is there', async () => {
+    const { page } = await open('#/node');
+    let isHeld = false;
+    // Never answered.
+    await page.route('**/page.js', () => {
+      isHeld = true;
+    });
+    await page.reload({ waitUntil: 'commit' });
+    await painted(page);
+    assert.match(await page.locator('main').innerText(), /Loading/);
+    await waitFor('the page asked for its script', () => isHeld);
+  });
+
+  it('paints before the agent answers, and asks only for what it shows', async () => {
+    const never = () => new Promise<object>(() => {});
+    const silent = Object.fromEntries(Object.keys(fakeAnswers()).map((path) => [path, never]));
+    const { page, agent } = await open('#/node', { ...silent, '/api/v1': never });
+    await page.locator('h1', { hasText: 'Node' }).waitFor();
+    await painted(page);
+    assert.match(await textOf(page), /Waiting for the agent/);
+    const asked = agent.requests.filter((path) => path.startsWith('/api/'));
+    assert.deepEqual(asked.sort(), ['/api/v1', '/api/v1/series', '/api/v1/status']);
   });
 });

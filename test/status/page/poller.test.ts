@@ -6,32 +6,47 @@ import { FakeTimers } from '../../sync/fake-timers.ts';
 function build() {
   const timers = new FakeTimers();
   const asked: string[] = [];
+  const tags: (string | undefined)[] = [];
   const answers: [path: string, value: unknown][] = [];
-  const state = { isVisible: true, isLost: false, took: 0, lost: 0, refused: [] as string[] };
+  const state = {
+    isVisible: true,
+    isLost: false,
+    took: 0,
+    lost: 0,
+    refused: [] as string[],
+    tag: '"1"',
+    unchanged: 0,
+  };
   const poller = new Poller({
     answered: (path, value) => answers.push([path, value]),
+    unchanged: () => {
+      state.unchanged += 1;
+    },
     refused: (_, error) => state.refused.push(error),
     lost: () => {
       state.lost += 1;
     },
     isVisible: () => state.isVisible,
     timers,
-    fetch: async (path, signal) => {
+    fetch: async (path, { signal, headers }) => {
       asked.push(path);
+      tags.push(headers['if-none-match']);
       await nextTurn();
       timers.advance(state.took);
       signal.throwIfAborted();
       if (state.isLost) throw new TypeError('connection refused');
       if (path === '/bad') return Response.json({ error: { message: 'no' } }, { status: 404 });
       if (path === '/busy') return Response.json({ error: { message: 'busy' } }, { status: 503 });
-      return Response.json({ path });
+      if (path === '/tagged' && headers['if-none-match'] === state.tag)
+        return new Response(null, { status: 304 });
+      return Response.json({ path }, path === '/tagged' ? { headers: { etag: state.tag } } : {});
     },
   });
   const pass = async (milliseconds: number) => {
     timers.advance(milliseconds);
     for (let turn = 0; turn < 10; turn++) await nextTurn();
   };
-  return { poller, asked, answers, state, pass };
+  return { poller, asked, tags, answers, state, pass };
 }
 
 describe('status page: polling', () => {
@@ -43,6 +58,29 @@ describe('status page: polling', () => {
     assert.deepEqual(answers.at(0), ['/a', { path: '/a' }]);
     for (let second = 0; second < 4; second++) await pass(1000);
     assert.deepEqual(asked, ['/a', '/b', '/a', '/a', '/a', '/a']);
+  });
+
+  it('asks only for a new version of an answer that has one', async () => {
+    const { poller, tags, answers, state, pass } = build();
+    poller.show([{ path: '/tagged' }]);
+    await pass(0);
+    await pass(1000);
+    assert.deepEqual([tags, answers.length, state.unchanged], [[undefined, '"1"'], 1, 1]);
+    state.tag = '"2"';
+    await pass(1000);
+    await pass(1000);
+    assert.deepEqual(tags.slice(2), ['"1"', '"2"']);
+    assert.deepEqual([answers.length, state.unchanged, state.lost], [2, 2, 0]);
+  });
+
+  it('asks for the whole answer when it comes back to a path', async () => {
+    const { poller, tags, pass } = build();
+    poller.show([{ path: '/tagged' }]);
+    await pass(0);
+    poller.show([]);
+    poller.show([{ path: '/tagged' }]);
+    await pass(0);
+    assert.deepEqual(tags, [undefined, undefined]);
   });
 
   it('drops an answer that is no longer shown', async () => {

@@ -165,6 +165,28 @@ describe('ConnectionTable: counters from dumps and end events', () => {
     assert.equal(table.size, 0);
   });
 
+  it('counts an end for several, if it stands for several', () => {
+    const counters = new TrafficCounters();
+    const table = new ConnectionTable<CountedEntry>(() => counters.of(SERVICE, 'pod', 'TCP/80'));
+    const entry = (id: number, packets: number): CountedEntry => ({
+      id,
+      details: { counters: { packets, bytes: 100 * packets } },
+    });
+    for (const packets of [1, 3]) {
+      table.beginDump();
+      table.seen(entry(1, packets));
+      for (const _ of table.endDump());
+    }
+    table.ended(entry(1, 4), 8);
+    table.ended(entry(2, 5), 8);
+    const total = counters.service(SERVICE);
+    // Two packets between the dumps, and eight times one packet and five.
+    assert.equal(total?.packets, 2 + 8 * 1 + 8 * 5);
+    assert.equal(total?.bytes, 100 * (total?.packets ?? 0));
+    assert.equal(total?.opened, 8);
+    assert.equal(total?.connections, 0);
+  });
+
   it('counts connections where the kernel counts no packets', () => {
     const counters = new TrafficCounters();
     const table = new ConnectionTable(() => counters.of(SERVICE, 'pod', 'TCP/80'));

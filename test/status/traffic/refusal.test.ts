@@ -30,7 +30,7 @@ function explain(
       index,
       isNodeAddress: (address) => address === NODE,
       nodeAddresses: [NODE],
-      rejectsUnservedPorts: true,
+      rejectsOtherPorts: 'cluster IPs',
       mayBeTranslated: false,
       ...rules,
     },
@@ -60,8 +60,29 @@ describe('explainRefusal: why an untranslated packet is rejected or dropped', ()
       explain([route({}, [POD])], { port: 81 }),
       'rejected default/web: no Service port 81/TCP',
     );
-    const rules = { rejectsUnservedPorts: false };
+    const rules = { rejectsOtherPorts: 'none' } as const;
     assert.equal(explain([route({}, [POD])], { port: 81 }, rules), undefined);
+  });
+
+  it('rejects other ports of each VIP in mode ipvs, but not of an address of the node', () => {
+    const rules = { rejectsOtherPorts: 'vips' } as const;
+    const external = route({ externalIPs: [LB, NODE] }, [POD]);
+    const at = (destination: string) => explain([external], { destination, port: 81 }, rules);
+    assert.equal(at(LB), 'rejected default/web: no Service port 81/TCP');
+    assert.equal(at(NODE), undefined);
+    assert.equal(explain([external], { destination: LB, port: 81 }), undefined);
+  });
+
+  it('rejects ports outside of port ranges in every mode', () => {
+    const ranges = [{ protocol: 'TCP', from: 8000, to: 8100 }] as const;
+    const ranged = route({ match: { kind: 'ranges', ranges } }, [POD]);
+    const rules = { rejectsOtherPorts: 'none' } as const;
+    const served = { ...rules, mayBeTranslated: true };
+    assert.equal(explain([ranged], { port: 8000 }, served), undefined);
+    assert.equal(
+      explain([ranged], { port: 8101 }, rules),
+      'rejected default/web: no Service port 8101/TCP',
+    );
   });
 
   it('drops sources outside loadBalancerSourceRanges, and no others', () => {

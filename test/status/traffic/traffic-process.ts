@@ -58,11 +58,13 @@ const traffic = createTraffic({
   families: ['IPv4', 'IPv6'],
   routes: {
     routes: () => table.routes(),
+    ofService: (service) => table.inspect(service)?.routes ?? [],
     watch: (listener) => table.watchRoutes(listener),
   },
   isNodePortAddress: (address) => nodeAddresses.has(address),
   nodeAddresses: () => options.nodeAddresses,
   policyLogGroup: options.policyLogGroup,
+  policies: undefined,
   timers: systemTimers,
   onError: (error) => console.error(error),
 });
@@ -82,6 +84,7 @@ const handler = statusHandler({
     }),
   },
   bindHost: undefined,
+  statusSocket: undefined,
   budget: { run: async (request) => await request() },
   onError: (error) => console.error(error),
 });

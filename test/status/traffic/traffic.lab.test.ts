@@ -244,7 +244,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await client.kill();
       await client.start(lab, objects, { mode, policyLogGroup: 7 });
       // As network policy logs and drops.
-      const rule = `ip daddr ${lab.pods[0]?.ipv4} tcp dport 9 log prefix "portwide deny policy ingress " group 7 drop`;
+      const rule = `ip daddr ${lab.pods[0]?.ipv4} tcp dport 9 log prefix "portwide deny network-policy ingress " group 7 drop`;
       const table = `table inet denies { chain c { type filter hook forward priority 10; ${rule}; }; }`;
       await lab.node.exec('nft', ['-f', '-'], { input: table });
       try {
@@ -253,7 +253,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         const denied = await waitFor('the denied packet is reported', () =>
           stream.lines.find(isEvent),
         );
-        assert.equal(denied.reason, 'network policy: deny policy ingress');
+        assert.equal(denied.reason, 'network policy (tier NetworkPolicy, ingress)');
         assert.equal(denied.flow.destination, lab.pods[0]?.ipv4);
         const other = new TrafficClient();
         try {

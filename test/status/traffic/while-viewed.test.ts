@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind } from '../../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, Destinations } from '../../../netlink/conntrack/events.ts';
 import type { RouteListener } from '../../../proxier/route-table.ts';
 import type { FlowLine } from '../../../status/api/traffic.ts';
 import { FlowQueue } from '../../../status/traffic/flow-queue.ts';
@@ -43,6 +43,7 @@ class FakeRoutes {
   readonly listeners = new Set<RouteListener>();
   list = [route({}, ['10.244.1.11'])];
   routes = () => this.list;
+  ofService = (service: string) => this.list.filter(({ serviceKey }) => serviceKey === service);
   watch = (listener: RouteListener) => {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
@@ -99,7 +100,15 @@ describe('TrafficSampler: samples while a client looks', () => {
   function sampled() {
     const timers = new FakeTimers();
     const routes = new FakeRoutes();
-    const state = { dumps: 0, open: 0, entries: [entry()] };
+    const state = {
+      dumps: 0,
+      open: 0,
+      cpu: 0,
+      entries: [entry()],
+      /** Ends between two reads; the latest share in `samples` is read. */
+      ends: 0,
+      samples: [] as number[],
+    };
     const errors: unknown[] = [];
     const index = new LiveIndex(routes, timers);
     const sampler = new TrafficSampler({
@@ -109,22 +118,30 @@ describe('TrafficSampler: samples while a client looks', () => {
           state.open += 1;
           return {
             dropped: 3,
-            read: () => false,
+            read(onEnd) {
+              const kept = state.ends / (state.samples.at(-1) ?? 1);
+              for (let end = 0; end < kept; end++) onEnd(entry({ id: 1000 + end }));
+              return false;
+            },
+            sample: (oneOf) => state.samples.push(oneOf),
             close: () => {
               state.open -= 1;
             },
           };
         },
-        async visit(_, visit) {
+        async visit(visit) {
           state.dumps += 1;
-          for (const each of state.entries) visit(each);
+          for (const each of state.entries) {
+            state.cpu += 1 / 256;
+            visit(each);
+          }
         },
         isCounting: async () => true,
       },
-      families: ['IPv4'],
       isNodeAddress: () => false,
       timers,
       now: () => timers.now(),
+      cpu: () => state.cpu,
       onError: (error) => errors.push(error),
     });
     return { timers, state, sampler, errors, index };
@@ -155,9 +172,9 @@ describe('TrafficSampler: samples while a client looks', () => {
     assert.equal(timers.pending, 0);
   });
 
-  it('spends 1 % of a core on dumps, at most 30 s apart', async () => {
+  it('spends 0.5 % of a core on dumps, at most 30 s apart', async () => {
     const { timers, state, sampler } = sampled();
-    // 8 µs each.
+    // About 4 µs each.
     state.entries = Array.from({ length: 6250 }, (_, id) => entry({ id }));
     await sampler.look();
     const keepLooking = async (seconds: number) => {
@@ -173,13 +190,42 @@ describe('TrafficSampler: samples while a client looks', () => {
     assert.equal(state.dumps, 2);
     await keepLooking(1);
     assert.equal(state.dumps, 3);
-    state.entries = Array.from({ length: 200_000 }, (_, id) => entry({ id }));
+    state.entries = Array.from({ length: 50_000 }, (_, id) => entry({ id }));
     await keepLooking(5);
     assert.equal(state.dumps, 4);
     await keepLooking(29);
     assert.equal(state.dumps, 4);
     await keepLooking(1);
     assert.equal(state.dumps, 5);
+    await sampler.close();
+  });
+
+  it('reads a part of the ends above 2,500 a second, estimates the others, and says so', async () => {
+    const { timers, state, sampler } = sampled();
+    await sampler.look();
+    const lookAfter = async (seconds: number) => {
+      for (let quarter = 0; quarter < 4 * seconds; quarter++) {
+        timers.advance(250);
+        await turns();
+      }
+      return await sampler.look();
+    };
+    // Four reads a second, and one with each sample.
+    state.ends = 150;
+    const exact = await lookAfter(3);
+    assert.deepEqual(state.samples, []);
+    assert.doesNotMatch(exact.sample.notes.join(), /estimates/);
+    state.ends = 1900;
+    await lookAfter(3);
+    assert.equal(state.samples[0], 4);
+    const before = (await lookAfter(2)).counters.service('default/web')?.sampled.opened ?? 0;
+    const { counters, sample } = await lookAfter(5);
+    const opened = (counters.service('default/web')?.sampled.opened ?? 0) - before;
+    assert.ok(Math.abs(opened / 47_500 - 1) < 0.05, `${opened} in 5 s`);
+    assert.match(sample.notes.join(), /values are estimates: .* 1 of /);
+    state.ends = 10;
+    await lookAfter(3);
+    assert.equal(state.samples.at(-1), 1);
     await sampler.close();
   });
 
@@ -211,10 +257,12 @@ describe('TrafficSampler: samples while a client looks', () => {
 describe('FlowFeed: flows while a client looks', () => {
   function fed(sources: Partial<FlowSources> = {}) {
     const timers = new FakeTimers();
-    const state = { open: 0, dropped: 0 };
+    const routes = new FakeRoutes();
+    const state = { open: 0, dropped: 0, selected: [] as (Destinations | undefined)[] };
     let waiting: [ConntrackEventKind, DetailedEntry][] = [];
     const feed = new FlowFeed({
-      index: new LiveIndex(new FakeRoutes(), timers),
+      index: new LiveIndex(routes, timers),
+      routesOf: routes.ofService,
       sources: {
         openEvents() {
           state.open += 1;
@@ -227,6 +275,7 @@ describe('FlowFeed: flows while a client looks', () => {
               waiting = [];
               return false;
             },
+            select: (destinations) => state.selected.push(destinations),
             close: () => {
               state.open -= 1;
             },
@@ -241,9 +290,10 @@ describe('FlowFeed: flows while a client looks', () => {
       refusalRules: () => ({
         isNodeAddress: () => false,
         nodeAddresses: [],
-        rejectsUnservedPorts: true,
+        rejectsOtherPorts: 'cluster IPs',
         mayBeTranslated: false,
       }),
+      policies: undefined,
       timers,
       now: () => 0,
       onError: (error) => assert.fail(String(error)),
@@ -252,7 +302,7 @@ describe('FlowFeed: flows while a client looks', () => {
       waiting.push(...events);
       timers.advance(100);
     };
-    return { feed, state, timers, happen };
+    return { feed, state, timers, happen, routes };
   }
 
   it('names Service and endpoint, filters, and skips connections of other programs', async () => {
@@ -301,6 +351,26 @@ describe('FlowFeed: flows while a client looks', () => {
     assert.equal(timers.pending, 0);
   });
 
+  it('subscribes to the destinations of the Services, if all clients want some', async () => {
+    const { feed, state, timers, routes } = fed();
+    const web = { addresses: [VIP], ports: [] };
+    const [one, all] = [new AbortController(), new AbortController()];
+    const first = feed.follow({ ...NO_FILTER, service: 'default/web' }, one.signal);
+    await first.next();
+    assert.deepEqual(state.selected, [web]);
+    const second = feed.follow(NO_FILTER, all.signal);
+    await second.next();
+    assert.deepEqual(state.selected.at(-1), undefined);
+    await second.return();
+    assert.deepEqual(state.selected.at(-1), web);
+    const [before] = routes.list;
+    routes.list = [route({ nodePort: 30_080 }, ['10.244.1.11'])];
+    for (const listener of routes.listeners) listener(before, routes.list[0]);
+    timers.advance(2000);
+    assert.deepEqual(state.selected.at(-1), { addresses: [VIP], ports: [30_080] });
+    await first.return();
+  });
+
   it('refuses the client beyond 32', async () => {
     const { feed } = fed();
     const streams = Array.from({ length: 32 }, () =>
@@ -334,7 +404,7 @@ describe('FlowFeed: flows while a client looks', () => {
 describe('FlowQueue: events that wait for a client', () => {
   it('keeps a bounded number, and says how many are lost', async () => {
     const queue = new FlowQueue(NO_FILTER, () => 0, 2);
-    const event = { at: '', event: 'opened', service: null, reason: '' } as const;
+    const event = { at: '', event: 'opened', service: null, reason: '', policies: [] } as const;
     const { details, id, zone, status, ...tuple } = entry();
     for (const port of [1, 2, 3, 4]) {
       const flow = {

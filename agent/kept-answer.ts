@@ -1,0 +1,37 @@
+/** Answers of the status API that take long to find. */
+
+/** Part of the time that runs may take: after a slow one the answer is kept longer. */
+const SHARE = 1 / 50;
+/** Most milliseconds for which an answer is kept. */
+const MAX_AGE = 120_000;
+
+/**
+ * Keeps an answer for a while. One run at a time serves all callers, and an error is kept, too: a program that fails is
+ * not started again and again.
+ * @param minAge milliseconds after the end of a run for which its answer is kept at least.
+ * @param now milliseconds since 1970.
+ */
+export function keepAnswer<T>(
+  run: () => Promise<T>,
+  minAge: number,
+  now: () => number = Date.now,
+): () => Promise<T> {
+  let kept:
+    | { readonly answer: Promise<T>; readonly startedAt: number; endedAt?: number }
+    | undefined;
+  return () => {
+    const at = now();
+    if (kept !== undefined) {
+      const { startedAt, endedAt = at } = kept;
+      const wanted = Math.max(minAge, (endedAt - startedAt) / SHARE);
+      if (at - endedAt < Math.min(wanted, MAX_AGE)) return kept.answer;
+    }
+    const current: NonNullable<typeof kept> = { answer: run(), startedAt: at };
+    kept = current;
+    const onEnd = () => {
+      current.endedAt = now();
+    };
+    current.answer.then(onEnd, onEnd);
+    return current.answer;
+  };
+}

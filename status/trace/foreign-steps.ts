@@ -1,0 +1,170 @@
+/** The step of a trace that says what rules of other programs do to the packet. */
+import { socketAddress } from '../../api/addresses.ts';
+import type { Protocol } from '../../api/objects.ts';
+import { type Finding, findings, placeOf } from '../../preflight/foreign-rules.ts';
+import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
+import type { Fact } from '../../preflight/result.ts';
+import { TimeSlice } from '../../sync/time-slice.ts';
+import type { ComputedTrace, TraceStep } from '../api/trace.ts';
+
+/** Endpoints whose packets are evaluated. */
+const MAX_ENDPOINTS = 10;
+
+type ForeignVerdict = 'drop' | 'masquerade';
+
+const DOES = { drop: 'drops', masquerade: 'masquerades' } as const;
+
+/** What a base chain does to packets to some endpoints. */
+interface Effect {
+  readonly verdict: ForeignVerdict;
+  readonly finding: Finding;
+  readonly targets: string[];
+}
+
+/** What decides which hooks a packet passes. */
+export interface HookContext {
+  /** Packets from them pass no hook forward, and packets to them hook input instead. */
+  readonly nodeAddresses: readonly string[];
+  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints without hook forward. */
+  readonly isIpvs: boolean;
+}
+
+/**
+ * Adds the step to a computed path; a path that the proxy or a policy ends has none. Yields to the event loop.
+ * @param chains base chains of other programs.
+ */
+export async function withForeignRules(
+  path: ComputedTrace,
+  protocol: Protocol,
+  port: number,
+  chains: Fact<readonly BaseChain[]>,
+  context: HookContext,
+): Promise<ComputedTrace> {
+  const { source, verdict, destination, uncertain } = path;
+  const isTranslated = verdict === 'translated';
+  if (source === null || !(isTranslated || verdict === 'untouched')) return path;
+  if ('notSeen' in chains) {
+    const text = `rules of other programs were not read: ${chains.notSeen}`;
+    return { ...path, uncertain: [...uncertain, text] };
+  }
+  const entering: TestPacket = { source, destination, port, protocol, isTranslated: false };
+  const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
+  const passes = isTranslated
+    ? endpoints.map(({ address, port: to, masqueraded }) =>
+        passOf(
+          entering,
+          { ...entering, destination: address, port: to, isTranslated },
+          masqueraded,
+          context,
+        ),
+      )
+    : [passOf(entering, entering, false, { ...context, isIpvs: false })];
+  try {
+    const effects = await effectsOf(passes, chains.value);
+    return withEffects(path, effects, passes.length, chains.value.length);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
+  }
+}
+
+/** A packet on its way to one target, and what rules at the hooks on its way may do. */
+interface Pass {
+  readonly target: string;
+  readonly checks: readonly {
+    readonly verdict: ForeignVerdict;
+    readonly hook: BaseChain['hook'];
+    readonly packet: TestPacket;
+  }[];
+}
+
+function passOf(
+  entering: TestPacket,
+  leaving: TestPacket,
+  masqueraded: boolean,
+  { nodeAddresses, isIpvs }: HookContext,
+): Pass {
+  const isToNode = nodeAddresses.includes(leaving.destination);
+  const isFromNode = nodeAddresses.includes(leaving.source);
+  const drop = { verdict: 'drop', hook: 'input', packet: isIpvs ? entering : leaving } as const;
+  const drops = isToNode || (isIpvs && !isFromNode) ? [drop] : [];
+  const forwarded = isToNode || isFromNode || isIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
+  // NAT of a connection is decided once.
+  const masquerades =
+    isToNode || masqueraded
+      ? []
+      : [{ verdict: 'masquerade', hook: 'postrouting', packet: leaving } as const];
+  return {
+    target: socketAddress(leaving.destination, leaving.port),
+    checks: [...drops, ...forwarded, ...masquerades],
+  };
+}
+
+/** @throws RangeError if there are too many rules. */
+async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]): Promise<Effect[]> {
+  const effects = new Map<string, Effect>();
+  const slice = new TimeSlice();
+  for (const { target, checks } of passes) {
+    for (const { verdict, hook, packet } of checks) {
+      const ofHook = chains.filter((chain) => chain.hook === hook);
+      for (const finding of findings(ofHook, [packet], verdict)) {
+        const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
+        const effect = effects.get(key) ?? { verdict, finding, targets: [] };
+        effect.targets.push(target);
+        effects.set(key, effect);
+      }
+    }
+    // One walk may take most of a slice.
+    await slice.yield();
+  }
+  return [...effects.values()];
+}
+
+function withEffects(
+  path: ComputedTrace,
+  effects: readonly Effect[],
+  targets: number,
+  chains: number,
+): ComputedTrace {
+  const certain = effects.filter(({ finding }) => finding.isCertain);
+  const texts = certain.map((effect) => `${effectText(effect, targets)} the packet`);
+  const [decision = `none of ${chains} base chains drops or masquerades the packet`, ...detail] =
+    texts;
+  const step: TraceStep = {
+    step: 'foreignRules',
+    title: 'Rules of other programs',
+    decision,
+    object: null,
+    detail,
+  };
+  const possible = effects
+    .filter(({ finding }) => !finding.isCertain)
+    .map(
+      ({ verdict, finding: { base, ending } }) =>
+        `${placeOf(base, ending)} may ${verdict} the packet: it depends on sets or interfaces`,
+    );
+  const isDropped = certain.some(
+    (effect) => effect.verdict === 'drop' && effect.targets.length === targets,
+  );
+  const result = path.steps.slice(-1).map((last) =>
+    isDropped
+      ? {
+          ...last,
+          decision: 'the packet is dropped by another program',
+          object: null,
+          detail: [],
+        }
+      : last,
+  );
+  return {
+    ...path,
+    verdict: isDropped ? 'dropped' : path.verdict,
+    steps: [...path.steps.slice(0, -1), step, ...result],
+    uncertain: [...path.uncertain, ...possible],
+  };
+}
+
+function effectText({ verdict, finding, targets }: Effect, all: number): string {
+  const some = targets.length < all ? ` (to ${targets.join(', ')})` : '';
+  return `${placeOf(finding.base, finding.ending)}${some} ${DOES[verdict]}`;
+}

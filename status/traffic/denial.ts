@@ -1,0 +1,87 @@
+/**
+ * Which policy denied a packet. The kernel logs tier and direction only; the policy follows from the policies that the
+ * agent has when it reads the packet. Pure.
+ */
+import type { Policy } from '../../api/policy-objects.ts';
+import { type DirectionVerdict, explain } from '../../policy/model/explain.ts';
+import type { PolicyModel } from '../../policy/model/model.ts';
+import type { Direction } from '../../policy/model/terms.ts';
+import type { FqdnSources } from '../views/policies.ts';
+import type { PacketHeader } from './packet.ts';
+
+/** What the explanation reads of network policy. */
+export interface DenialPolicies {
+  readonly model: PolicyModel;
+  readonly names: Pick<FqdnSources, 'hasPeer'>;
+}
+
+interface Denial {
+  /** One sentence. */
+  readonly reason: string;
+  /** See `FlowEvent.policies`. */
+  readonly policies: readonly string[];
+}
+
+/** The prefix of the log rules of network policy, see `policy/compile/policy-table.ts`. */
+const PREFIX = /^portwide deny (admin|network-policy|baseline) (ingress|egress) ?$/;
+/** Policies in one event. */
+const MAX_POLICIES = 10;
+const TIERS: Readonly<Record<string, Policy['tier']>> = {
+  admin: 'Admin',
+  'network-policy': 'NetworkPolicy',
+  baseline: 'Baseline',
+};
+
+/**
+ * Explains a packet that a rule of network policy logged.
+ * @param packet after DNAT and before masquerade, as policies see it.
+ * @param policies undefined without network policy.
+ * @returns undefined if another program logged the packet.
+ */
+export function explainDenial(
+  prefix: string,
+  packet: PacketHeader,
+  policies: DenialPolicies | undefined,
+): Denial | undefined {
+  const [, name = '', direction] = PREFIX.exec(prefix) ?? [];
+  const tier = TIERS[name];
+  if (tier === undefined) return undefined;
+  const kernel = `network policy (tier ${tier}, ${direction})`;
+  const found = policies && verdictOf(packet, direction as Direction, policies);
+  if (found === undefined) return { reason: kernel, policies: [] };
+  // The kernel has an older or newer state of the policies for a moment.
+  if (found.verdict === 'allow' || found.tier !== tier)
+    return { reason: `${kernel}; the policies have changed since: ${found.reason}`, policies: [] };
+  const notLearned = found.notLearned.map(
+    (rule) =>
+      `; ${rule} does not match, because this agent saw no DNS answer for it with the address`,
+  );
+  return {
+    reason: `${kernel}: ${reasonOf(found)}${notLearned.slice(0, MAX_POLICIES).join('')}`,
+    policies: found.policies.slice(0, MAX_POLICIES),
+  };
+}
+
+/** Hundreds of policies may isolate a pod. */
+function reasonOf({ policies, reason }: DirectionVerdict): string {
+  if (policies.length <= MAX_POLICIES) return reason;
+  const more = policies.length - MAX_POLICIES;
+  const listed = policies.slice(0, MAX_POLICIES).join(', ');
+  return `the pod is isolated by ${listed} and ${more} more, and none of their rules allows it`;
+}
+
+function verdictOf(
+  { family, source, destination, protocol, destinationPort }: PacketHeader,
+  direction: Direction,
+  { model, names }: DenialPolicies,
+): DirectionVerdict | undefined {
+  const [explained] = explain(model, {
+    from: { address: source },
+    to: { address: destination },
+    protocol,
+    port: destinationPort,
+    // This node evaluates egress of its own pods only, and inspects the DNS answers to them.
+    ...(direction === 'egress' ? { isFqdnAddress: names.hasPeer } : {}),
+  }).filter((each) => each.family === family);
+  return explained?.[direction];
+}

@@ -1,0 +1,102 @@
+/** Computed traces name rules of other programs, and packets meet these rules. */
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createLab, type Host, type Lab, type Protocol, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import { ALL_PORTS, serviceManifest, sliceManifest } from './manifests.ts';
+
+const VIP = '10.96.0.60';
+const PORT = 5353;
+/** Milliseconds; see agent/kept-answer.ts. */
+const KEPT_AT_MOST = 150_000;
+const NONE = /base chains drops or masquerades the packet/;
+
+for (const mode of ['nftables', 'iptables'] as const) {
+  describe(`rules of other programs in a computed trace, mode ${mode}`, () => {
+    let lab: Lab;
+    let agent: Agent;
+    let directory: string;
+    let client: Host;
+
+    before(async () => {
+      directory = mkdtempSync(join(tmpdir(), 'portwide-foreign-'));
+      lab = await createLab({ pods: 1 });
+      ({ client } = lab);
+      await lab.pods[0]?.serveEveryPort();
+      agent = new Agent(lab, { syncs: 2 });
+      await agent.start([...AGENT_FLAGS, `--proxy-mode=${mode}`, `--status-socket=${socket()}`]);
+      await agent.apply([
+        serviceManifest('media', { annotations: ALL_PORTS, spec: { clusterIPs: [VIP] } }),
+        sliceManifest('media', 4, lab.pods),
+      ]);
+    });
+    after(async () => {
+      await agent?.destroy();
+      await lab?.destroy();
+      rmSync(directory, { recursive: true, force: true });
+    });
+
+    const socket = () => join(directory, 'agent.sock');
+    const trace = async (protocol: Protocol, port = PORT) => {
+      const args = [client.ipv4, VIP, `--port=${port}`, `--proto=${protocol.toLowerCase()}`];
+      const flags = ['trace', ...args, `--status-socket=${socket()}`];
+      return (await lab.node.exec(PORTWIDE, flags, { reject: false })).stdout;
+    };
+    /** The agent keeps rules of other programs for seconds, on slow machines longer. */
+    const says = (protocol: Protocol, text: RegExp) =>
+      waitFor(`the trace says ${text}`, async () => text.test(await trace(protocol)), KEPT_AT_MOST);
+    const outcome = async (protocol: Protocol) => {
+      const options = { timeoutMs: 400 };
+      const sent =
+        protocol === 'UDP'
+          ? await client.udp(VIP, PORT, options)
+          : await client.tcp(VIP, PORT, options);
+      return sent.outcome;
+    };
+    const nft = (...args: string[]) => lab.node.exec('nft', args);
+
+    it('iptables: among the rules of Portwide', async () => {
+      const rule = ['FORWARD', '-p', 'tcp', '--dport', `${PORT}`, '-j', 'REJECT'];
+      await lab.node.exec('iptables-nft', ['-I', ...rule]);
+      assert.deepEqual([await outcome('UDP'), await outcome('TCP')], ['answered', 'refused']);
+      await says('TCP', /table ip filter \(iptables-nft\), base chain FORWARD .* drops the packet/);
+      assert.match(await trace('UDP'), NONE);
+      await lab.node.exec('iptables-nft', ['-D', ...rule]);
+      await says('TCP', NONE);
+    });
+
+    // The agent evaluates rules of nft in the same way in each mode.
+    if (mode === 'iptables') return;
+
+    it('nft: only the protocol of the rule is dropped', async () => {
+      await says('UDP', NONE);
+      const chain = '{ type filter hook forward priority 5; }';
+      await nft(`table ip firewall { chain guard ${chain}; }`);
+      await nft(`add rule ip firewall guard udp dport ${PORT} ct status dnat drop`);
+      assert.deepEqual([await outcome('UDP'), await outcome('TCP')], ['timeout', 'answered']);
+      await says('UDP', /table ip firewall, base chain guard .* drops the packet/);
+      assert.match(await trace('TCP'), NONE);
+      assert.match(await trace('UDP', PORT + 1), NONE);
+      await nft('delete', 'table', 'ip', 'firewall');
+      await says('UDP', NONE);
+      assert.equal(await outcome('UDP'), 'answered');
+    });
+
+    it('that are too many to evaluate in the agent make the result uncertain', async () => {
+      const rules = Array.from({ length: 3000 }, (_, index) => `tcp dport ${index + 1} accept`);
+      const chain = ['type filter hook forward priority 5;', ...rules].join('\n');
+      await lab.node.exec('nft', ['-f', '-'], {
+        input: `table inet firewall {\nchain guard {\n${chain}\n}\n}`,
+      });
+      await says(
+        'TCP',
+        /uncertain: rules of other programs were not read: table inet firewall has too many rules; trace with --live, or run portwide check/,
+      );
+      await nft('delete', 'table', 'inet', 'firewall');
+      await says('TCP', NONE);
+    });
+  });
+}

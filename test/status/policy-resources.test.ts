@@ -1,0 +1,175 @@
+import assert from 'node:assert/strict';
+import { PolicyModel } from '../../policy/model/model.ts';
+import { RouteTable } from '../../proxier/route-table.ts';
+import type {
+  LocalPodList,
+  PodAccess,
+  PodAccessList,
+  PolicyExplanation,
+} from '../../status/api/policies.ts';
+import { NotFound } from '../../status/http/handler.ts';
+import { BadParameter } from '../../status/http/parameters.ts';
+import { PolicyActivity } from '../../status/policy-activity.ts';
+import { policyResources } from '../../status/policy-resources.ts';
+import { service } from '../fixtures.ts';
+import {
+  adminPolicy,
+  HERE,
+  labelled,
+  network,
+  networkPolicy,
+  peerPods,
+  pod,
+  rule,
+  THERE,
+  tcp,
+} from '../policy/objects.ts';
+import { validator } from './validator.ts';
+
+const ONLY_WEB = { namespaces: 'default', pods: labelled({ app: 'web' }) };
+
+function resourcesOf(pods = 3) {
+  const model = new PolicyModel({ nodeName: HERE });
+  model.upsert(pod('web', { addresses: ['10.0.0.1'] }));
+  model.upsert(pod('db', { addresses: ['10.0.0.2'], nodeName: THERE }));
+  for (let index = 0; index < pods; index++) {
+    const labels = { app: 'many' };
+    const addresses = [`10.1.${index >> 8}.${index & 255}`];
+    model.upsert(pod(`m${index}`, { namespace: 'many', labels, addresses }));
+  }
+  model.upsert(
+    networkPolicy('web', {
+      subject: ONLY_WEB,
+      ingress: [
+        rule({ peers: [peerPods(labelled({ app: 'db' }))], ports: [tcp(80), tcp(8000, 8999)] }),
+        rule({ peers: [network('192.0.2.0/24', '192.0.2.1/32')] }),
+      ],
+    }),
+  );
+  const names = [{ kind: 'domainName', pattern: '*.example.com' }] as const;
+  model.upsert(
+    adminPolicy('first', {
+      subject: ONLY_WEB,
+      egress: [rule({ peers: names }), rule({ action: 'Pass', ports: [tcp(443)] })],
+    }),
+  );
+  const table = new RouteTable({ nodeName: HERE, allPortsEnabled: true, onChange: () => {} });
+  table.upsert(service({ name: 'web', clusterIPs: ['10.96.0.10'] }));
+  const resources = policyResources(
+    {
+      model,
+      activity: new PolicyActivity(),
+      names: { hasPeer: () => false, isNotObserving: () => false },
+    },
+    { table, nodeName: HERE },
+  );
+  return async <T>(path: string, query = '') =>
+    (await resources[path]?.answer(new URLSearchParams(query), {
+      path: [],
+      signal: new AbortController().signal,
+    })) as T;
+}
+
+const textOf = ({ direction, peer, decisions }: PodAccess) =>
+  `${direction} ${peer.kind} ${peer.rest ? 'rest' : peer.names.join(' ')}: ` +
+  decisions.map(({ verdict, ports }) => `${verdict} ${ports.join(', ')}`).join('; ');
+
+describe('policy resources: the status API', () => {
+  const get = resourcesOf();
+  const validate = validator();
+
+  it('lists pods of this node with the policies that apply', async () => {
+    const list = await get<LocalPodList>('/api/v1/pods');
+    validate('LocalPodList', list);
+    assert.deepEqual(
+      list.items.map(({ name, ingress, egress }) => [name, ingress.policies, egress.policies]),
+      [
+        ['web', ['NetworkPolicy default/web'], ['AdminNetworkPolicy first']],
+        ...['m0', 'm1', 'm2'].map((name) => [name, [], []]),
+      ],
+    );
+    assert.equal(list.items[0]?.ingress.isolated, true);
+    assert.equal((await get<LocalPodList>('/api/v1/pods', 'namespace=many')).total, 3);
+  });
+
+  it('says for a pod which peers may connect, to which ports, and where it may connect to', async () => {
+    const list = await get<PodAccessList>('/api/v1/access', 'pod=default/web');
+    validate('PodAccessList', list);
+    const rest = 'TCP 0-79, TCP 81-7999, TCP 9000-65535, UDP all, SCTP all, other protocols';
+    assert.deepEqual(list.items.map(textOf), [
+      `ingress pods default/db: allow TCP 80, TCP 8000-8999; deny ${rest}`,
+      'ingress pods rest: deny all',
+      'ingress addresses 192.0.2.0/32 192.0.2.2-192.0.2.255: allow all',
+      'ingress addresses rest: deny all',
+      'ingress ownNode : allow all',
+      'egress pods rest: allow TCP 443; allow TCP 0-442, TCP 444-65535, UDP all, SCTP all, other protocols',
+      'egress addresses rest: allow TCP 443; allow TCP 0-442, TCP 444-65535, UDP all, SCTP all, other protocols',
+      'egress domainName *.example.com: allow all',
+    ]);
+    const passed = list.items[5]?.decisions[0];
+    assert.equal(passed?.passedBy, 'AdminNetworkPolicy first spec.egress[1]');
+    assert.equal(list.items[0]?.decisions[0]?.rule, 'spec.ingress[0]');
+  });
+
+  it('has pages, directions and namespaces', async () => {
+    const one = await get<PodAccessList>(
+      '/api/v1/access',
+      'pod=default/web&direction=egress&limit=1',
+    );
+    assert.deepEqual([one.items.length, one.total, one.continue], [1, 3, 'o1']);
+    const many = await get<PodAccessList>('/api/v1/access', 'namespace=many&direction=ingress');
+    assert.deepEqual(
+      new Set(many.items.map((row) => row.pod)),
+      new Set(['many/m0', 'many/m1', 'many/m2']),
+    );
+    validate('PodAccessList', many);
+  });
+
+  it('bounds the names of peers, and refuses namespaces with many pods', async () => {
+    const big = resourcesOf(300);
+    const [first] = (await big<PodAccessList>('/api/v1/access', 'pod=default/web&direction=egress'))
+      .items;
+    assert.deepEqual(
+      [first?.peer.names.length, first?.peer.total, first?.peer.namespaces],
+      [10, 301, ['default', 'many']],
+    );
+    await assert.rejects(
+      big('/api/v1/access', 'namespace=many'),
+      /parameter namespace: has 300 pods/,
+    );
+  });
+
+  it('refuses the address of a Service, because policies see endpoints', async () => {
+    const query = 'from=default/web&to=10.96.0.10&port=80';
+    await assert.rejects(
+      get('/api/v1/policies/explain', query),
+      /to: belongs to Service default.web/,
+    );
+  });
+
+  it('explains one connection', async () => {
+    const path = '/api/v1/policies/explain';
+    const denied = await get<PolicyExplanation>(path, 'from=many/m0&to=default/web&port=80');
+    validate('PolicyExplanation', denied);
+    assert.deepEqual([denied.verdict, denied.families[0]?.ingress.tier], ['deny', 'NetworkPolicy']);
+    const named = await get<PolicyExplanation>(path, 'from=default/web&to=a.example.com&port=80');
+    validate('PolicyExplanation', named);
+    assert.deepEqual([named.verdict, named.families[0]?.to], ['allow', null]);
+    assert.equal(named.families[0]?.egress.rule, 'spec.egress[0]');
+  });
+
+  for (const [path, query, error] of [
+    ['/api/v1/access', '', BadParameter],
+    ['/api/v1/access', 'pod=web', BadParameter],
+    ['/api/v1/access', 'pod=default/db', NotFound],
+    ['/api/v1/access', 'pod=default/web&direction=up', BadParameter],
+    ['/api/v1/policies/explain', 'from=default/web&to=10.0.0.2', BadParameter],
+    ['/api/v1/policies/explain', 'from=default/web&to=*.a&port=1', BadParameter],
+    ['/api/v1/policies/explain', 'from=default/no&to=10.0.0.2&port=1', NotFound],
+    ['/api/v1/policies/explain', 'from=fd00::1&to=10.0.0.2&port=1', BadParameter],
+  ] as const) {
+    it(`refuses ${path}?${query}`, async () => {
+      await assert.rejects(get(path, query), error);
+    });
+  }
+});

@@ -1,0 +1,172 @@
+import assert from 'node:assert/strict';
+import type { Protocol } from '../../../api/objects.ts';
+import type { BaseChain, Match, Verdict } from '../../../preflight/packet-walk.ts';
+import type { Fact } from '../../../preflight/result.ts';
+import type { ComputedTrace } from '../../../status/api/trace.ts';
+import { withForeignRules } from '../../../status/trace/foreign-steps.ts';
+
+const NODE = '192.0.2.7';
+const CONTEXT = { nodeAddresses: [NODE], isIpvs: false };
+const RESULT = {
+  step: 'result',
+  title: 'Result',
+  decision: 'the packet reaches one of 2 endpoints',
+  object: 'Service default/web',
+  detail: ['x'],
+} as const;
+
+const endpoint = (address: string, masqueraded = false) => ({
+  ...{ address, port: 8080, local: true, masqueraded, policy: null },
+});
+
+const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
+  family: 'IPv4',
+  source: '10.244.1.5',
+  destination: '10.96.0.10',
+  steps: [RESULT],
+  verdict: 'translated',
+  endpoints: [endpoint('10.244.1.11'), endpoint('10.244.1.12')],
+  uncertain: [],
+  ...fields,
+});
+
+const chain = (
+  hook: BaseChain['hook'],
+  matches: readonly Match[],
+  kind: (Verdict & { readonly chain?: never })['kind'],
+): BaseChain => ({
+  table: 'inet firewall',
+  chain: hook,
+  hook,
+  priority: 5,
+  policy: 'accept',
+  chains: new Map([[hook, [{ matches, verdict: { kind } }]]]),
+});
+const to = (cidr: string): Match => ({ kind: 'destination', cidrs: [cidr], negated: false });
+const place = (hook: string) =>
+  `table inet firewall, base chain ${hook} (priority 5, policy accept)`;
+const NONE = 'none of 1 base chains drops or masquerades the packet';
+
+const evaluate = async (
+  chains: readonly BaseChain[],
+  of = path(),
+  protocol: Protocol = 'TCP',
+  port = 80,
+  context = CONTEXT,
+) => {
+  const fact: Fact<readonly BaseChain[]> = { value: chains };
+  const evaluated = await withForeignRules(of, protocol, port, fact, context);
+  const step = evaluated.steps.find((each) => each.step === 'foreignRules');
+  return { ...evaluated, step };
+};
+
+describe('trace: rules of other programs', () => {
+  it('that drop the packet to each endpoint decide', async () => {
+    const { step, verdict, steps, endpoints } = await evaluate([chain('forward', [], 'drop')]);
+    assert.equal(step?.decision, `${place('forward')} drops the packet`);
+    assert.equal(verdict, 'dropped');
+    assert.equal(steps.at(-1)?.decision, 'the packet is dropped by another program');
+    assert.equal(endpoints.length, 2);
+  });
+
+  it('that drop the packet to some endpoints are named with them', async () => {
+    const { step, verdict, steps } = await evaluate([
+      chain('forward', [to('10.244.1.12/32')], 'drop'),
+    ]);
+    assert.equal(step?.decision, `${place('forward')} (to 10.244.1.12:8080) drops the packet`);
+    assert.equal(verdict, 'translated');
+    assert.equal(steps.at(-1), RESULT);
+  });
+
+  it('that masquerade the packet change no verdict', async () => {
+    const { step, verdict } = await evaluate([chain('postrouting', [], 'masquerade')]);
+    assert.equal(step?.decision, `${place('postrouting')} masquerades the packet`);
+    assert.equal(verdict, 'translated');
+  });
+
+  it('do not masquerade again', async () => {
+    const endpoints = [endpoint('10.244.1.11', true)];
+    const { step } = await evaluate([chain('postrouting', [], 'masquerade')], path({ endpoints }));
+    assert.equal(step?.decision, NONE);
+  });
+
+  it('that depend on sets make the result uncertain', async () => {
+    const { step, verdict, uncertain } = await evaluate([
+      chain('forward', [{ kind: 'unknown' }], 'drop'),
+    ]);
+    assert.equal(step?.decision, NONE);
+    assert.equal(verdict, 'translated');
+    assert.deepEqual(uncertain, [
+      `${place('forward')} may drop the packet: it depends on sets or interfaces`,
+    ]);
+  });
+
+  it('match protocol and port after translation', async () => {
+    const rules = [
+      chain(
+        'forward',
+        [
+          { kind: 'protocol', names: ['udp'], negated: false },
+          { kind: 'port', ranges: [[8080, 8080]], negated: false },
+        ],
+        'drop',
+      ),
+    ];
+    assert.equal((await evaluate(rules)).verdict, 'translated');
+    assert.equal((await evaluate(rules, path(), 'UDP')).verdict, 'dropped');
+    const untouched = path({ verdict: 'untouched', endpoints: [] });
+    assert.equal((await evaluate(rules, untouched, 'UDP', 80)).verdict, 'untouched');
+    assert.equal((await evaluate(rules, untouched, 'UDP', 8080)).verdict, 'dropped');
+  });
+
+  it('at hook input decide about packets to this node, and none at forward about packets from it', async () => {
+    const rules = [chain('input', [], 'drop')];
+    assert.equal((await evaluate(rules)).verdict, 'translated');
+    const toNode = path({ endpoints: [endpoint(NODE)] });
+    assert.equal((await evaluate(rules, toNode)).verdict, 'dropped');
+    const fromNode = path({ source: NODE });
+    assert.equal((await evaluate([chain('forward', [], 'drop')], fromNode)).verdict, 'translated');
+  });
+
+  it('with IPVS see packets at hook input before translation, and at no hook forward', async () => {
+    const context = { ...CONTEXT, isIpvs: true };
+    const verdictOf = async (chains: readonly BaseChain[], of = path()) =>
+      (await evaluate(chains, of, 'TCP', 80, context)).verdict;
+    assert.equal(await verdictOf([chain('forward', [], 'drop')]), 'translated');
+    assert.equal(await verdictOf([chain('input', [to('10.96.0.10/32')], 'drop')]), 'dropped');
+    assert.equal(await verdictOf([chain('input', [to('10.244.0.0/16')], 'drop')]), 'translated');
+    const fromNode = path({ source: NODE });
+    assert.equal(await verdictOf([chain('input', [], 'drop')], fromNode), 'translated');
+    const untouched = path({ verdict: 'untouched', endpoints: [] });
+    assert.equal(await verdictOf([chain('forward', [], 'drop')], untouched), 'dropped');
+  });
+
+  for (const [title, fields] of [
+    ['a packet that the proxy drops', { verdict: 'dropped' }],
+    ['a packet that a policy denies', { verdict: 'denied' }],
+    ['a client without a known address', { source: null }],
+  ] as const) {
+    it(`are not evaluated for ${title}`, async () => {
+      const given = path(fields);
+      const rules: Fact<readonly BaseChain[]> = { value: [chain('forward', [], 'drop')] };
+      assert.equal(await withForeignRules(given, 'TCP', 80, rules, CONTEXT), given);
+    });
+  }
+
+  it('that were not read, or are too many, make the result uncertain', async () => {
+    const notSeen = { notSeen: 'nft is not installed' };
+    const { uncertain } = await withForeignRules(path(), 'TCP', 80, notSeen, CONTEXT);
+    assert.deepEqual(uncertain, ['rules of other programs were not read: nft is not installed']);
+    const loop: BaseChain = {
+      ...chain('forward', [], 'accept'),
+      chains: new Map([
+        ['forward', [{ matches: [], verdict: { kind: 'jump', chain: 'forward' } }]],
+      ]),
+    };
+    const evaluated = await evaluate([loop]);
+    assert.deepEqual(evaluated.uncertain, [
+      'rules of other programs: chains are nested too deeply',
+    ]);
+    assert.equal(evaluated.step, undefined);
+  });
+});
