@@ -22,7 +22,7 @@ import {
 import { isModelObject, PolicyModel } from '../policy/model/model.ts';
 import type { Direction } from '../policy/model/terms.ts';
 import { UserError } from '../process/errors.ts';
-import { servedLoadBalancerIPs } from '../services/served-ports.ts';
+import { serviceAddresses } from '../services/served-ports.ts';
 import { ALL_SERVICES, policyResources } from '../sources/kubernetes/resources.ts';
 import { readOnce } from '../sources/read-once.ts';
 import type { DirectionExplanation, PolicyExplanation } from '../status/api/policies.ts';
@@ -177,11 +177,9 @@ function rejectServiceAddress(objects: readonly ApiObject[], to: ConnectionEnd):
   if (!('address' in to)) return;
   for (const object of objects) {
     if (object.kind !== 'Service') continue;
-    const { key, clusterIPs, externalIPs } = object;
-    if (![...clusterIPs, ...externalIPs, ...servedLoadBalancerIPs(object)].includes(to.address))
-      continue;
+    if (!serviceAddresses(object).includes(to.address)) continue;
     throw new UserError(
-      `${to.address} belongs to Service ${key}. Policies are evaluated after DNAT: use a backend pod and its target port.`,
+      `${to.address} belongs to Service ${object.key}. Policies are evaluated after DNAT: use a backend pod and its target port.`,
     );
   }
 }

@@ -114,10 +114,15 @@ function servedInFamily(
  * The load balancer IPs to serve. With ipMode Proxy traffic must go through the load balancer, so nodes do not serve the
  * load balancer IP.
  */
-export function servedLoadBalancerIPs(service: Service): string[] {
+function servedLoadBalancerIPs(service: Service): string[] {
   return service.loadBalancerIngress
     .filter((ingress) => ingress.ipMode === 'VIP')
     .map((ingress) => ingress.ip);
+}
+
+/** Addresses that are DNATed to the endpoints of a Service: cluster, external and served load balancer IPs. */
+export function serviceAddresses(service: Service): string[] {
+  return [...service.clusterIPs, ...service.externalIPs, ...servedLoadBalancerIPs(service)];
 }
 
 /** @returns undefined if all sources of the family are allowed. */

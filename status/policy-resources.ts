@@ -16,7 +16,7 @@ import {
 } from '../policy/model/explain.ts';
 import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS, type Direction } from '../policy/model/terms.ts';
-import { servedLoadBalancerIPs } from '../services/served-ports.ts';
+import { serviceAddresses } from '../services/served-ports.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { PodAccess, PolicyExplanation, PolicySummary } from './api/policies.ts';
 import { NotFound, type Resources, resource } from './http/handler.ts';
@@ -120,14 +120,12 @@ async function rejectServiceAddress(
   table: StatusSources['table'],
   address: string | undefined,
 ): Promise<void> {
+  if (address === undefined) return;
   const slice = new TimeSlice();
   for (const key of [...table.serviceKeys]) {
     if (slice.isOver()) await slice.yield();
     const service = table.inspect(key)?.service;
-    if (service === undefined || address === undefined) continue;
-    const { clusterIPs, externalIPs } = service;
-    if (![...clusterIPs, ...externalIPs, ...servedLoadBalancerIPs(service)].includes(address))
-      continue;
+    if (service === undefined || !serviceAddresses(service).includes(address)) continue;
     throw new BadParameter(
       'to',
       `belongs to Service ${key}. Policies are evaluated after DNAT: use a backend pod and its target port`,
