@@ -81,7 +81,7 @@ export function policyResources(
         const slice = new TimeSlice();
         for (const pod of pods) {
           for (const direction of directions) {
-            for (const access of await accessOf(model, pod, direction)) {
+            for (const access of await accessOf(model, pod.key, direction)) {
               rows.push(podAccess(pod.key, access));
               if (slice.isOver()) await slice.yield();
             }
