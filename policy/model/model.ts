@@ -201,6 +201,15 @@ export class PolicyModel {
     for (const pod of this.#pods.subjects()) if (this.#pods.isLocal(pod)) yield pod;
   }
 
+  /** A text that is the same for pods of this node with the same policies and named ports. */
+  policyKeyOf(pod: Pod): string {
+    this.#update();
+    const podClass = this.#pods.get(pod.key)?.class;
+    if (podClass === undefined) return '';
+    const { ingress, egress } = this.#policySets.assignmentOf(podClass);
+    return JSON.stringify([ingress?.id, egress?.id, podClass.namedPorts]);
+  }
+
   /** Addresses of all nodes of the cluster. */
   nodeAddresses(): Iterable<string> {
     return this.#nodes.addresses();
