@@ -36,3 +36,23 @@ export function keepAnswer<T>(
     return current.answer;
   };
 }
+
+/**
+ * Like `keepAnswer`, for answers about the kernel.
+ * @returns also the milliseconds since the run began, of which the answer may tell nothing.
+ */
+export function keepAgedAnswer<T>(
+  run: () => Promise<T>,
+  minAge: number,
+  now: () => number = systemTimers.now,
+): () => Promise<{ readonly value: T; readonly age: number }> {
+  const read = async () => {
+    const startedAt = now();
+    return { value: await run(), startedAt };
+  };
+  const get = keepAnswer(read, minAge, now);
+  return async () => {
+    const { value, startedAt } = await get();
+    return { value, age: now() - startedAt };
+  };
+}

@@ -15,7 +15,7 @@ import { createTraffic } from '../status/traffic/traffic.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
-import { keepAnswer } from './kept-answer.ts';
+import { keepAgedAnswer } from './kept-answer.ts';
 import { kernelFeatures } from './kernel-features.ts';
 import { nodeChecks, runChecks } from './node-checks.ts';
 import { readBoundedChains } from './preflight/bounded-rules.ts';
@@ -79,7 +79,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     traffic,
     kernelFeatures,
     kernelRelease: release(),
-    foreignChains: keepAnswer(() => fact(readBoundedChains), RULES_AGE),
+    foreignChains: keepAgedAnswer(() => fact(readBoundedChains), RULES_AGE),
     nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };

@@ -7,6 +7,8 @@ import type { Fact } from '../../preflight/result.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import type { ComputedTrace, TraceStep } from '../api/trace.ts';
 
+/** Seconds after which the step says how old the rules are: somebody may have changed them and asks again. */
+const OLD = 3;
 /** Endpoints whose packets are evaluated. */
 const MAX_ENDPOINTS = 10;
 
@@ -21,12 +23,14 @@ interface Effect {
   readonly targets: string[];
 }
 
-/** What decides which hooks a packet passes. */
+/** What decides which hooks a packet passes, and how old the rules are. */
 export interface HookContext {
   /** Packets from them pass no hook forward, and packets to them hook input instead. */
   readonly nodeAddresses: readonly string[];
   /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints without hook forward. */
   readonly isIpvs: boolean;
+  /** Seconds since the rules were read. */
+  readonly foreignRulesAge: number;
 }
 
 /**
@@ -61,7 +65,9 @@ export async function withForeignRules(
     : [passOf(entering, entering, false, { ...context, isIpvs: false })];
   try {
     const effects = await effectsOf(passes, chains.value);
-    return withEffects(path, effects, passes.length, chains.value.length);
+    const { foreignRulesAge: age } = context;
+    const notes = age < OLD ? [] : [`as these rules were ${age} seconds ago`];
+    return withEffects(path, effects, passes.length, chains.value.length, notes);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
@@ -125,6 +131,7 @@ function withEffects(
   effects: readonly Effect[],
   targets: number,
   chains: number,
+  notes: readonly string[],
 ): ComputedTrace {
   const certain = effects.filter(({ finding }) => finding.isCertain);
   const texts = certain.map((effect) => `${effectText(effect, targets)} the packet`);
@@ -135,7 +142,7 @@ function withEffects(
     title: 'Rules of other programs',
     decision,
     object: null,
-    detail,
+    detail: [...detail, ...notes],
   };
   const possible = effects
     .filter(({ finding }) => !finding.isCertain)

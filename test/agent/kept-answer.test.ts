@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { keepAnswer } from '../../agent/kept-answer.ts';
+import { keepAgedAnswer, keepAnswer } from '../../agent/kept-answer.ts';
 
 describe('kept answers of the status API', () => {
   const { now } = Date;
@@ -17,5 +17,20 @@ describe('kept answers of the status API', () => {
     set = 3_600_000;
     await get();
     assert.equal(runs, 1);
+  });
+
+  it('have an age, from the beginning of the run', async () => {
+    let at = 100;
+    const get = keepAgedAnswer(
+      async () => {
+        at += 20;
+        return 'x';
+      },
+      60_000,
+      () => at,
+    );
+    assert.deepEqual(await get(), { value: 'x', age: 20 });
+    at += 5000;
+    assert.deepEqual(await get(), { value: 'x', age: 5020 });
   });
 });

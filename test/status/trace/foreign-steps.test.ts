@@ -6,7 +6,7 @@ import type { ComputedTrace } from '../../../status/api/trace.ts';
 import { withForeignRules } from '../../../status/trace/foreign-steps.ts';
 
 const NODE = '192.0.2.7';
-const CONTEXT = { nodeAddresses: [NODE], isIpvs: false };
+const CONTEXT = { nodeAddresses: [NODE], isIpvs: false, foreignRulesAge: 0 };
 const RESULT = {
   step: 'result',
   title: 'Result',
@@ -99,6 +99,15 @@ describe('trace: rules of other programs', () => {
     assert.deepEqual(uncertain, [
       `${place('forward')} may drop the packet: it depends on sets or interfaces`,
     ]);
+  });
+
+  it('that were read a while ago have their age', async () => {
+    const detailOf = async (foreignRulesAge: number) => {
+      const context = { ...CONTEXT, foreignRulesAge };
+      return (await evaluate([], path(), 'TCP', 80, context)).step?.detail;
+    };
+    assert.deepEqual(await detailOf(2), []);
+    assert.deepEqual(await detailOf(40), ['as these rules were 40 seconds ago']);
   });
 
   it('match protocol and port after translation', async () => {
