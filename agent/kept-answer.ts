@@ -39,7 +39,7 @@ export function keepAnswer<T>(
 
 /**
  * Like `keepAnswer`, for answers about the kernel.
- * @returns also the milliseconds since the run began, of which the answer may tell nothing.
+ * @returns also the milliseconds since the run began: the answer may miss changes since then.
  */
 export function keepAgedAnswer<T>(
   run: () => Promise<T>,

@@ -7,7 +7,7 @@ import type { Fact } from '../../preflight/result.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import type { ComputedTrace, TraceStep } from '../api/trace.ts';
 
-/** Seconds after which the step says how old the rules are: somebody may have changed them and asks again. */
+/** Seconds after which the step says how old the rules are: an operator may have changed them and asks again. */
 const OLD = 3;
 /** Endpoints whose packets are evaluated. */
 const MAX_ENDPOINTS = 10;
@@ -20,14 +20,15 @@ const DOES = { drop: 'drops', masquerade: 'masquerades' } as const;
 interface Effect {
   readonly verdict: ForeignVerdict;
   readonly finding: Finding;
-  readonly targets: string[];
+  /** A packet may pass a chain twice: with IPVS before and after its translation. */
+  readonly targets: Set<string>;
 }
 
 /** What decides which hooks a packet passes, and how old the rules are. */
 export interface HookContext {
   /** Packets from them pass no hook forward, and packets to them hook input instead. */
   readonly nodeAddresses: readonly string[];
-  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints without hook forward. */
+  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints through hook output. */
   readonly isIpvs: boolean;
   /** Seconds since the rules were read. */
   readonly foreignRulesAge: number;
@@ -74,6 +75,9 @@ export async function withForeignRules(
   }
 }
 
+/** Priority at which destinations are translated at hook output (NF_IP_PRI_NAT_DST); IPVS does so right after it. */
+const TRANSLATION = -100;
+
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
   readonly target: string;
@@ -81,6 +85,8 @@ interface Pass {
     readonly verdict: ForeignVerdict;
     readonly hook: BaseChain['hook'];
     readonly packet: TestPacket;
+    /** Only chains before, or only chains after the translation; undefined: all. */
+    readonly translation?: 'before' | 'after';
   }[];
 }
 
@@ -95,6 +101,17 @@ function passOf(
   const drop = { verdict: 'drop', hook: 'input', packet: isIpvs ? entering : leaving } as const;
   const drops = isToNode || (isIpvs && !isFromNode) ? [drop] : [];
   const forwarded = isToNode || isFromNode || isIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
+  // A packet that stays on the node leaves by the loopback interface, which rules usually accept: nothing is said.
+  const sent = { verdict: 'drop', hook: 'output' } as const;
+  const entered = { ...sent, packet: entering, translation: 'before' } as const;
+  const left = {
+    ...sent,
+    packet: leaving,
+    ...(!isIpvs && { translation: 'after' as const }),
+  } as const;
+  const outputs = isToNode
+    ? []
+    : [...(isFromNode ? [entered] : []), ...(isFromNode || isIpvs ? [left] : [])];
   // NAT of a connection is decided once.
   const masquerades =
     isToNode || masqueraded
@@ -102,7 +119,7 @@ function passOf(
       : [{ verdict: 'masquerade', hook: 'postrouting', packet: leaving } as const];
   return {
     target: socketAddress(leaving.destination, leaving.port),
-    checks: [...drops, ...forwarded, ...masquerades],
+    checks: [...drops, ...forwarded, ...outputs, ...masquerades],
   };
 }
 
@@ -111,12 +128,14 @@ async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]):
   const effects = new Map<string, Effect>();
   const slice = new TimeSlice();
   for (const { target, checks } of passes) {
-    for (const { verdict, hook, packet } of checks) {
-      const ofHook = chains.filter((chain) => chain.hook === hook);
+    for (const { verdict, hook, packet, translation } of checks) {
+      const ofHook = chains.filter(
+        (chain) => chain.hook === hook && (translation ?? sideOf(chain)) === sideOf(chain),
+      );
       for (const finding of findings(ofHook, [packet], verdict)) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
-        const effect = effects.get(key) ?? { verdict, finding, targets: [] };
-        effect.targets.push(target);
+        const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };
+        effect.targets.add(target);
         effects.set(key, effect);
       }
     }
@@ -124,6 +143,10 @@ async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]):
     await slice.yield();
   }
   return [...effects.values()];
+}
+
+function sideOf({ priority }: BaseChain): 'before' | 'after' {
+  return priority < TRANSLATION ? 'before' : 'after';
 }
 
 function withEffects(
@@ -151,7 +174,7 @@ function withEffects(
         `${placeOf(base, ending)} may ${verdict} the packet: it depends on sets or interfaces`,
     );
   const isDropped = certain.some(
-    (effect) => effect.verdict === 'drop' && effect.targets.length === targets,
+    (effect) => effect.verdict === 'drop' && effect.targets.size === targets,
   );
   const result = path.steps.slice(-1).map((last) =>
     isDropped
@@ -172,6 +195,6 @@ function withEffects(
 }
 
 function effectText({ verdict, finding, targets }: Effect, all: number): string {
-  const some = targets.length < all ? ` (to ${targets.join(', ')})` : '';
+  const some = targets.size < all ? ` (to ${[...targets].join(', ')})` : '';
   return `${placeOf(finding.base, finding.ending)}${some} ${DOES[verdict]}`;
 }
