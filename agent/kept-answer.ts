@@ -1,4 +1,5 @@
 /** Answers of the status API that take long to find. */
+import { systemTimers } from '../sync/timers.ts';
 
 /** Part of the time that runs may take: after a slow one the answer is kept longer. */
 const SHARE = 1 / 50;
@@ -9,12 +10,12 @@ const MAX_AGE = 120_000;
  * Keeps an answer for a while. One run at a time serves all callers, and an error is kept, too: a program that fails is
  * not started again and again.
  * @param minAge milliseconds after the end of a run for which its answer is kept at least.
- * @param now milliseconds since 1970.
+ * @param now milliseconds of a monotonic clock: setting the clock of the node must not change what is kept.
  */
 export function keepAnswer<T>(
   run: () => Promise<T>,
   minAge: number,
-  now: () => number = Date.now,
+  now: () => number = systemTimers.now,
 ): () => Promise<T> {
   let kept:
     | { readonly answer: Promise<T>; readonly startedAt: number; endedAt?: number }
@@ -33,5 +34,25 @@ export function keepAnswer<T>(
     };
     current.answer.then(onEnd, onEnd);
     return current.answer;
+  };
+}
+
+/**
+ * Like `keepAnswer`, for answers about the kernel.
+ * @returns also the milliseconds since the run began: the answer may miss changes since then.
+ */
+export function keepAgedAnswer<T>(
+  run: () => Promise<T>,
+  minAge: number,
+  now: () => number = systemTimers.now,
+): () => Promise<{ readonly value: T; readonly age: number }> {
+  const read = async () => {
+    const startedAt = now();
+    return { value: await run(), startedAt };
+  };
+  const get = keepAnswer(read, minAge, now);
+  return async () => {
+    const { value, startedAt } = await get();
+    return { value, age: now() - startedAt };
   };
 }

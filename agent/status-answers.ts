@@ -15,7 +15,7 @@ import { createTraffic } from '../status/traffic/traffic.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
-import { keepAnswer } from './kept-answer.ts';
+import { keepAgedAnswer } from './kept-answer.ts';
 import { kernelFeatures } from './kernel-features.ts';
 import { nodeChecks, runChecks } from './node-checks.ts';
 import { readBoundedChains } from './preflight/bounded-rules.ts';
@@ -24,6 +24,12 @@ import type { StatusActivity } from './status.ts';
 
 /** Milliseconds for which rules of other programs are kept: the page computes a trace each second. */
 const RULES_AGE = 1000;
+
+/**
+ * Most milliseconds for which root waits because earlier requests took more than their share: no command seems to hang
+ * after an expensive one. Root can take all time of the node anyway.
+ */
+const MAX_ROOT_WAIT = 5000;
 
 /** What the answers need besides the context. */
 export interface StatusInputs {
@@ -73,7 +79,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     traffic,
     kernelFeatures,
     kernelRelease: release(),
-    foreignChains: keepAnswer(() => fact(readBoundedChains), RULES_AGE),
+    foreignChains: keepAgedAnswer(() => fact(readBoundedChains), RULES_AGE),
     nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };
@@ -86,7 +92,9 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
           bindHost,
           statusSocket: options.statusSocket,
           // One each: requests to the address, which every process can send, must not hold up root at the socket.
-          budget: new RequestBudget(systemTimers, status.syncs),
+          budget: new RequestBudget(systemTimers, status.syncs, {
+            maxWait: bindHost === undefined ? MAX_ROOT_WAIT : undefined,
+          }),
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),
       ),

@@ -14,6 +14,7 @@ const HOOKS = {
   filter: [
     ['INPUT', 'input'],
     ['FORWARD', 'forward'],
+    ['OUTPUT', 'output'],
   ],
   nat: [['POSTROUTING', 'postrouting']],
 } as const;

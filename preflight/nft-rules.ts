@@ -42,7 +42,7 @@ export function nftBaseChains(output: string): NftBaseChain[] {
 }
 
 /**
- * The base chains of a table that may drop or masquerade forwarded packets.
+ * The base chains of a table that may drop or masquerade packets.
  * @param output of `nft --json list table FAMILY TABLE`.
  * @throws SyntaxError
  */
@@ -55,10 +55,16 @@ export function nftChains(output: string): BaseChain[] {
     chains.set(name, rules);
   }
   return nftBaseChains(output).flatMap(({ family, table, name, type, hook, priority, policy }) => {
-    if (hook !== 'input' && hook !== 'forward' && hook !== 'postrouting') return [];
+    if (!isEvaluated(hook)) return [];
     if ((hook === 'postrouting') !== (type === 'nat')) return [];
     return [{ table: `${family} ${table}`, chain: name, hook, priority, policy, chains }];
   });
+}
+
+const HOOKS: readonly BaseChain['hook'][] = ['input', 'forward', 'output', 'postrouting'];
+
+function isEvaluated(hook: string): hook is BaseChain['hook'] {
+  return (HOOKS as readonly string[]).includes(hook);
 }
 
 function objectsOf(output: string, kind: string): Json[] {

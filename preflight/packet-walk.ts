@@ -57,7 +57,7 @@ export interface BaseChain {
   /** Such as `ip filter (iptables-nft)`. */
   readonly table: string;
   readonly chain: string;
-  readonly hook: 'input' | 'forward' | 'postrouting';
+  readonly hook: 'input' | 'forward' | 'output' | 'postrouting';
   readonly priority: number;
   readonly policy: 'accept' | 'drop';
   readonly chains: ReadonlyMap<string, readonly Rule[]>;

@@ -50,8 +50,11 @@ export interface StatusSources {
   /** Reads features of the kernel and of programs. */
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
   readonly kernelRelease: string;
-  /** Base chains of other programs. */
-  readonly foreignChains: () => Promise<Fact<readonly BaseChain[]>>;
+  /** Base chains of other programs, and the milliseconds since the agent began to read them. */
+  readonly foreignChains: () => Promise<{
+    readonly value: Fact<readonly BaseChain[]>;
+    readonly age: number;
+  }>;
   /** What `portwide check` finds with the flags of this agent. */
   readonly nodeChecks: () => Promise<NodeChecks>;
   /** undefined without network policy. */

@@ -68,9 +68,15 @@ export class PolicyModel {
   readonly #dirtyAddresses = new Set<string>();
   readonly #dirtyLists = new Map<ListId, RuleList>();
   readonly #dirtyPolicySets = new Set<PolicySet>();
+  #revision = 0;
 
   constructor({ nodeName }: { readonly nodeName: string }) {
     this.#pods = new PodIndex(nodeName);
+  }
+
+  /** Increases when policies, namespaces, nodes or CIDR groups change what rules apply or match; not for pods. */
+  get revision(): number {
+    return this.#revision;
   }
 
   upsert(object: ModelObject): void {
@@ -79,15 +85,16 @@ export class PolicyModel {
         this.#markPods(this.#pods.upsert(object));
         break;
       case 'Namespace':
-        this.#markClasses(this.#pods.upsertNamespace(object));
+        this.#markClasses(this.#revised([...this.#pods.upsertNamespace(object)]));
         break;
       case 'Node':
-        this.#markAddresses(this.#nodes.upsert(object));
+        this.#markAddresses(this.#revised(this.#nodes.upsert(object)));
         break;
       case 'CIDRGroup':
-        this.#markLists(this.#networks.upsert(object));
+        this.#markLists(this.#revised(this.#networks.upsert(object)));
         break;
       default:
+        this.#revision += 1;
         this.#policySets.upsert(object);
     }
   }
@@ -98,15 +105,16 @@ export class PolicyModel {
         this.#markPods(this.#pods.remove(key));
         break;
       case 'Namespace':
-        this.#markClasses(this.#pods.removeNamespace(key));
+        this.#markClasses(this.#revised([...this.#pods.removeNamespace(key)]));
         break;
       case 'Node':
-        this.#markAddresses(this.#nodes.remove(key));
+        this.#markAddresses(this.#revised(this.#nodes.remove(key)));
         break;
       case 'CIDRGroup':
-        this.#markLists(this.#networks.remove(key));
+        this.#markLists(this.#revised(this.#networks.remove(key)));
         break;
       default:
+        this.#revision += 1;
         this.#policySets.remove(kind, key);
     }
   }
@@ -191,6 +199,15 @@ export class PolicyModel {
   /** Pods of this node that policies can select. */
   *subjects(): Iterable<Pod> {
     for (const pod of this.#pods.subjects()) if (this.#pods.isLocal(pod)) yield pod;
+  }
+
+  /** A text that is the same for pods of this node with the same policies and named ports. */
+  policyKeyOf(pod: Pod): string {
+    this.#update();
+    const podClass = this.#pods.get(pod.key)?.class;
+    if (podClass === undefined) return '';
+    const { ingress, egress } = this.#policySets.assignmentOf(podClass);
+    return JSON.stringify([ingress?.id, egress?.id, podClass.namedPorts]);
   }
 
   /** Addresses of all nodes of the cluster. */
@@ -286,6 +303,12 @@ export class PolicyModel {
         policySets: { ingress: ingress?.id, egress: egress?.id },
       };
     });
+  }
+
+  /** @param changed what the change of an object affects. */
+  #revised<T>(changed: readonly T[]): readonly T[] {
+    if (changed.length > 0) this.#revision += 1;
+    return changed;
   }
 
   #markPods({ addresses, classes }: PodChange): void {

@@ -104,3 +104,19 @@ function compare(a: bigint, b: bigint): number {
   if (a === b) return 0;
   return a < b ? -1 : 1;
 }
+
+/** Cuts all addresses of a family where one of the ranges begins or ends. */
+export function* segments(
+  ranges: readonly AddressRange[],
+  family: IpFamily,
+): Generator<AddressRange> {
+  const end = 1n << BigInt(BITS[family]);
+  const cuts = [0n, end];
+  for (const { first, last } of ranges) cuts.push(first, last + 1n);
+  // Sorted lists one after another, which is what sort() is fast at.
+  cuts.sort((a, b) => (a < b ? -1 : a > b ? 1 : 0));
+  for (const [at, first] of cuts.entries()) {
+    const next = cuts[at + 1] ?? first;
+    if (next > first) yield { first, last: next - 1n };
+  }
+}

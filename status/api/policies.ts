@@ -110,7 +110,22 @@ export interface AccessDecision {
   readonly passedBy: string | null;
 }
 
-export type PodAccessList = Page<PodAccess>;
+/** Pods of one namespace with the same policies and named ports: they have the same peers, but no pod is its own peer. */
+export interface PodGroup {
+  /** `namespace/name` of the pod whose peers are listed. */
+  readonly pod: string;
+  /** The others; at most 100. */
+  readonly others: readonly string[];
+  /** Number of all pods of the group. */
+  readonly total: number;
+}
+
+export interface PodAccessList extends Page<PodAccess> {
+  /** At most 20; `total` and `continue` are about these. */
+  readonly podGroups: readonly PodGroup[];
+  /** Parameter `firstPod` for the next groups of pods of the namespace; null: these are the last. */
+  readonly nextPod: string | null;
+}
 
 /** `GET /api/v1/policies/explain`: whether policies allow a connection after DNAT, one answer for each IP family. */
 export interface PolicyExplanation {

@@ -1,12 +1,11 @@
 /** Bounds the share of time that requests take from syncs. */
+import { performance } from 'node:perf_hooks';
 import type { Timers } from '../../sync/timers.ts';
 
 /** Share of time that requests may take. */
 const SHARE = 0.05;
 /** Milliseconds of unused time to keep for a burst, such as the first load of the page. */
 const MAX_CREDIT = 300;
-/** Most milliseconds that requests can owe: waiting for the kernel is not work of this process. */
-const MAX_DEBT = 100;
 /** Requests that may wait. */
 const MAX_WAITING = 100;
 
@@ -37,6 +36,19 @@ interface SyncState {
   readonly isBusy: boolean;
 }
 
+interface BudgetOptions {
+  /**
+   * Most milliseconds for which a request waits because of what earlier ones took; undefined: as long as the share
+   * demands. Only for clients that can load the node in any other way.
+   */
+  readonly maxWait?: number | undefined;
+  /**
+   * Milliseconds that this process has worked. Default: the event loop, without the time in which it waits. That counts
+   * other work while a request runs, too, but not the time of the kernel.
+   */
+  readonly worked?: () => number;
+}
+
 /**
  * Starts requests in order, as long as requests have taken less than their share of the time. Others wait, so that
  * syncs are not held up however many requests arrive. No request starts while a sync runs or waits.
@@ -44,19 +56,29 @@ interface SyncState {
 export class RequestBudget {
   readonly #timers: Timers;
   readonly #syncs: SyncState;
+  readonly #maxDebt: number;
+  readonly #worked: () => number;
   #refusals = 0;
   /** When the first waiting request began to wait for syncs. */
   #heldSince: number | undefined;
   #credit = MAX_CREDIT;
   #creditAt: number;
+  #workedAt: number;
   #running = 0;
   readonly #waiting: (() => void)[] = [];
   #timer: unknown;
 
-  constructor(timers: Timers, syncs: SyncState) {
+  constructor(
+    timers: Timers,
+    syncs: SyncState,
+    { maxWait = Number.POSITIVE_INFINITY, worked = loopWork }: BudgetOptions = {},
+  ) {
     this.#timers = timers;
     this.#syncs = syncs;
+    this.#maxDebt = maxWait * SHARE;
+    this.#worked = worked;
     this.#creditAt = timers.now();
+    this.#workedAt = worked();
   }
 
   /** @throws TooManyRequests, and errors of the request. */
@@ -108,14 +130,18 @@ export class RequestBudget {
     return now - this.#heldSince < MAX_HOLD ? HOLD_CHECK : 0;
   }
 
-  /** Credit grows by the share of the time, and shrinks while a request runs. */
+  /** Credit grows by the share of the time, and shrinks by the work while a request runs. */
   #updateCredit(): number {
-    const now = this.#timers.now();
-    const elapsed = now - this.#creditAt;
-    const used = this.#running > 0 ? elapsed : 0;
-    const credit = this.#credit + elapsed * SHARE - used;
-    this.#credit = Math.min(Math.max(credit, -MAX_DEBT), MAX_CREDIT);
+    const [now, worked] = [this.#timers.now(), this.#worked()];
+    const used = this.#running > 0 ? worked - this.#workedAt : 0;
+    const credit = this.#credit + (now - this.#creditAt) * SHARE - used;
+    this.#credit = Math.min(Math.max(credit, -this.#maxDebt), MAX_CREDIT);
     this.#creditAt = now;
+    this.#workedAt = worked;
     return this.#credit;
   }
+}
+
+function loopWork(): number {
+  return performance.eventLoopUtilization().active;
 }

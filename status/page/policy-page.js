@@ -18,7 +18,7 @@ const INTERVAL = 5000;
 
 /** The groups of peers to show. @param {PageState} state @returns {string | undefined} */
 function accessPath({ location: { query } }) {
-  const names = ['pod', 'namespace', 'direction', 'continue'];
+  const names = ['pod', 'namespace', 'firstPod', 'direction', 'continue'];
   const given = names.map((name) => [name, query.get(name) ?? '']);
   const parameters = new URLSearchParams(given.filter(([, value]) => value !== ''));
   if (!parameters.has('pod') && !parameters.has('namespace')) return undefined;
@@ -143,12 +143,20 @@ function SelectedAccess({ state }) {
     <p>
       By the policies of the pod itself. Policies of its peer may deny, too: see One connection.
     </p>
-    <${AccessList} rows=${value.items} />
+    <${AccessList} rows=${value.items} groups=${value.podGroups} />
     ${
       value.continue !== null &&
       html`<p>
         <a href=${link('policy', { ...given, continue: value.continue })}>
           Further peers, ${value.total} groups in all
+        </a>
+      </p>`
+    }
+    ${
+      value.nextPod !== null &&
+      html`<p>
+        <a href=${link('policy', { ...given, continue: '', firstPod: value.nextPod })}>
+          Further pods of ${given.namespace}, from ${value.nextPod}
         </a>
       </p>`
     }

@@ -7,6 +7,8 @@ import type { Fact } from '../../preflight/result.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import type { ComputedTrace, TraceStep } from '../api/trace.ts';
 
+/** Seconds after which the step says how old the rules are: an operator may have changed them and asks again. */
+const OLD = 3;
 /** Endpoints whose packets are evaluated. */
 const MAX_ENDPOINTS = 10;
 
@@ -18,15 +20,18 @@ const DOES = { drop: 'drops', masquerade: 'masquerades' } as const;
 interface Effect {
   readonly verdict: ForeignVerdict;
   readonly finding: Finding;
-  readonly targets: string[];
+  /** A packet may pass a chain twice: with IPVS before and after its translation. */
+  readonly targets: Set<string>;
 }
 
-/** What decides which hooks a packet passes. */
+/** What decides which hooks a packet passes, and how old the rules are. */
 export interface HookContext {
   /** Packets from them pass no hook forward, and packets to them hook input instead. */
   readonly nodeAddresses: readonly string[];
-  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints without hook forward. */
+  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints through hook output. */
   readonly isIpvs: boolean;
+  /** Seconds since the rules were read. */
+  readonly foreignRulesAge: number;
 }
 
 /**
@@ -61,12 +66,17 @@ export async function withForeignRules(
     : [passOf(entering, entering, false, { ...context, isIpvs: false })];
   try {
     const effects = await effectsOf(passes, chains.value);
-    return withEffects(path, effects, passes.length, chains.value.length);
+    const { foreignRulesAge: age } = context;
+    const notes = age < OLD ? [] : [`as these rules were ${age} seconds ago`];
+    return withEffects(path, effects, passes.length, chains.value.length, notes);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
   }
 }
+
+/** Priority at which destinations are translated at hook output (NF_IP_PRI_NAT_DST); IPVS does so right after it. */
+const TRANSLATION = -100;
 
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
@@ -75,6 +85,8 @@ interface Pass {
     readonly verdict: ForeignVerdict;
     readonly hook: BaseChain['hook'];
     readonly packet: TestPacket;
+    /** Only chains before, or only chains after the translation; undefined: all. */
+    readonly translation?: 'before' | 'after';
   }[];
 }
 
@@ -89,6 +101,17 @@ function passOf(
   const drop = { verdict: 'drop', hook: 'input', packet: isIpvs ? entering : leaving } as const;
   const drops = isToNode || (isIpvs && !isFromNode) ? [drop] : [];
   const forwarded = isToNode || isFromNode || isIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
+  // A packet that stays on the node leaves by the loopback interface, which rules usually accept: nothing is said.
+  const sent = { verdict: 'drop', hook: 'output' } as const;
+  const entered = { ...sent, packet: entering, translation: 'before' } as const;
+  const left = {
+    ...sent,
+    packet: leaving,
+    ...(!isIpvs && { translation: 'after' as const }),
+  } as const;
+  const outputs = isToNode
+    ? []
+    : [...(isFromNode ? [entered] : []), ...(isFromNode || isIpvs ? [left] : [])];
   // NAT of a connection is decided once.
   const masquerades =
     isToNode || masqueraded
@@ -96,7 +119,7 @@ function passOf(
       : [{ verdict: 'masquerade', hook: 'postrouting', packet: leaving } as const];
   return {
     target: socketAddress(leaving.destination, leaving.port),
-    checks: [...drops, ...forwarded, ...masquerades],
+    checks: [...drops, ...forwarded, ...outputs, ...masquerades],
   };
 }
 
@@ -105,12 +128,14 @@ async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]):
   const effects = new Map<string, Effect>();
   const slice = new TimeSlice();
   for (const { target, checks } of passes) {
-    for (const { verdict, hook, packet } of checks) {
-      const ofHook = chains.filter((chain) => chain.hook === hook);
+    for (const { verdict, hook, packet, translation } of checks) {
+      const ofHook = chains.filter(
+        (chain) => chain.hook === hook && (translation ?? sideOf(chain)) === sideOf(chain),
+      );
       for (const finding of findings(ofHook, [packet], verdict)) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
-        const effect = effects.get(key) ?? { verdict, finding, targets: [] };
-        effect.targets.push(target);
+        const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };
+        effect.targets.add(target);
         effects.set(key, effect);
       }
     }
@@ -120,11 +145,16 @@ async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]):
   return [...effects.values()];
 }
 
+function sideOf({ priority }: BaseChain): 'before' | 'after' {
+  return priority < TRANSLATION ? 'before' : 'after';
+}
+
 function withEffects(
   path: ComputedTrace,
   effects: readonly Effect[],
   targets: number,
   chains: number,
+  notes: readonly string[],
 ): ComputedTrace {
   const certain = effects.filter(({ finding }) => finding.isCertain);
   const texts = certain.map((effect) => `${effectText(effect, targets)} the packet`);
@@ -135,7 +165,7 @@ function withEffects(
     title: 'Rules of other programs',
     decision,
     object: null,
-    detail,
+    detail: [...detail, ...notes],
   };
   const possible = effects
     .filter(({ finding }) => !finding.isCertain)
@@ -144,7 +174,7 @@ function withEffects(
         `${placeOf(base, ending)} may ${verdict} the packet: it depends on sets or interfaces`,
     );
   const isDropped = certain.some(
-    (effect) => effect.verdict === 'drop' && effect.targets.length === targets,
+    (effect) => effect.verdict === 'drop' && effect.targets.size === targets,
   );
   const result = path.steps.slice(-1).map((last) =>
     isDropped
@@ -165,6 +195,6 @@ function withEffects(
 }
 
 function effectText({ verdict, finding, targets }: Effect, all: number): string {
-  const some = targets.length < all ? ` (to ${targets.join(', ')})` : '';
+  const some = targets.size < all ? ` (to ${[...targets].join(', ')})` : '';
   return `${placeOf(finding.base, finding.ending)}${some} ${DOES[verdict]}`;
 }

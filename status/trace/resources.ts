@@ -56,17 +56,18 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 
 /** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
-  answer: TraceAnswer,
+  answer: Omit<TraceAnswer, 'foreignRulesAge'>,
   { foreignChains, nodeAddresses, mode }: StatusSources,
 ): Promise<TraceAnswer> {
-  const chains = await foreignChains();
-  const context = { nodeAddresses: nodeAddresses(), isIpvs: mode.name === 'ipvs' };
+  const { value: chains, age } = await foreignChains();
+  const foreignRulesAge = Math.round(age / 1000);
+  const context = { foreignRulesAge, nodeAddresses: nodeAddresses(), isIpvs: mode.name === 'ipvs' };
   const { protocol, port } = answer;
   const paths: ComputedTrace[] = [];
   for (const path of answer.paths) {
     paths.push(await withForeignRules(path, protocol, port, chains, context));
   }
-  return { ...answer, paths };
+  return { ...answer, paths, foreignRulesAge };
 }
 
 function filterOf({ family, source, destination, protocol, port }: ResolvedTrace): LiveTraceFilter {

@@ -40,20 +40,24 @@ for (const mode of ['nftables', 'iptables'] as const) {
     });
 
     const socket = () => join(directory, 'agent.sock');
-    const trace = async (protocol: Protocol, port = PORT) => {
-      const args = [client.ipv4, VIP, `--port=${port}`, `--proto=${protocol.toLowerCase()}`];
+    const trace = async (protocol: Protocol, port = PORT, from = client.ipv4) => {
+      const args = [from, VIP, `--port=${port}`, `--proto=${protocol.toLowerCase()}`];
       const flags = ['trace', ...args, `--status-socket=${socket()}`];
       return (await lab.node.exec(PORTWIDE, flags, { reject: false })).stdout;
     };
     /** The agent keeps rules of other programs for seconds, on slow machines longer. */
-    const says = (protocol: Protocol, text: RegExp) =>
-      waitFor(`the trace says ${text}`, async () => text.test(await trace(protocol)), KEPT_AT_MOST);
-    const outcome = async (protocol: Protocol) => {
+    const says = (protocol: Protocol, text: RegExp, from = client.ipv4) =>
+      waitFor(
+        `the trace says ${text}`,
+        async () => text.test(await trace(protocol, PORT, from)),
+        KEPT_AT_MOST,
+      );
+    const outcome = async (protocol: Protocol, from: Host = client) => {
       const options = { timeoutMs: 400 };
       const sent =
         protocol === 'UDP'
-          ? await client.udp(VIP, PORT, options)
-          : await client.tcp(VIP, PORT, options);
+          ? await from.udp(VIP, PORT, options)
+          : await from.tcp(VIP, PORT, options);
       return sent.outcome;
     };
     const nft = (...args: string[]) => lab.node.exec('nft', args);
@@ -66,6 +70,24 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.match(await trace('UDP'), NONE);
       await lab.node.exec('iptables-nft', ['-D', ...rule]);
       await says('TCP', NONE);
+    });
+
+    it('iptables: among the rules of Portwide, for packets from the node', async () => {
+      const rule = ['OUTPUT', '-p', 'tcp', '--dport', `${PORT}`, '-j', 'DROP'];
+      await lab.node.exec('iptables-nft', ['-I', ...rule]);
+      assert.deepEqual(
+        [await outcome('TCP', lab.node), await outcome('UDP', lab.node), await outcome('TCP')],
+        ['timeout', 'answered', 'answered'],
+      );
+      await says(
+        'TCP',
+        /ip filter \(iptables-nft\), base chain OUTPUT .* drops the packet/,
+        'node',
+      );
+      assert.match(await trace('UDP', PORT, 'node'), NONE);
+      assert.match(await trace('TCP'), NONE);
+      await lab.node.exec('iptables-nft', ['-D', ...rule]);
+      await says('TCP', NONE, 'node');
     });
 
     // The agent evaluates rules of nft in the same way in each mode.
@@ -83,6 +105,27 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await nft('delete', 'table', 'ip', 'firewall');
       await says('UDP', NONE);
       assert.equal(await outcome('UDP'), 'answered');
+    });
+
+    it('nft: for packets from the node, before and after translation', async () => {
+      const pod = lab.pods[0]?.ipv4 ?? '';
+      for (const [priority, address] of [
+        [0, pod],
+        [-300, VIP],
+      ] as const) {
+        const chain = `{ type filter hook output priority ${priority}; }`;
+        await nft(`table ip firewall { chain guard ${chain}; }`);
+        await nft(`add rule ip firewall guard ip daddr ${address} udp dport ${PORT} drop`);
+        assert.deepEqual(
+          [await outcome('UDP', lab.node), await outcome('UDP')],
+          ['timeout', 'answered'],
+        );
+        await says('UDP', /table ip firewall, base chain guard .* drops the packet/, 'node');
+        assert.match(await trace('UDP'), NONE);
+        await nft('delete', 'table', 'ip', 'firewall');
+        await says('UDP', NONE, 'node');
+        assert.equal(await outcome('UDP', lab.node), 'answered');
+      }
     });
 
     it('that are too many to evaluate in the agent make the result uncertain', async () => {

@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { familyOf } from '../../../api/addresses.ts';
-import { type Access, accessOf, type PortDecision } from '../../../policy/model/access.ts';
+import {
+  type Access,
+  accessOf,
+  PoliciesChangeError,
+  type PortDecision,
+} from '../../../policy/model/access.ts';
 import { explain } from '../../../policy/model/explain.ts';
 import { PolicyModel } from '../../../policy/model/model.ts';
 import { addressNumber, rangesContain } from '../../../policy/model/ranges.ts';
@@ -39,7 +44,7 @@ function modelOf(objects: Iterable<TestObject>): PolicyModel {
 
 /** One line for each group: its peers, then its decisions. */
 async function linesOf(objects: readonly TestObject[], direction: Direction): Promise<string[]> {
-  const access = await accessOf(modelOf([WEB, DB, OTHER, ...objects]), WEB, direction);
+  const access = await accessOf(modelOf([WEB, DB, OTHER, ...objects]), WEB.key, direction);
   return access.map(({ peers, decisions }) => {
     const decided = decisions.map(
       ({ verdict, ports, rule: path, passedBy }) =>
@@ -139,6 +144,96 @@ describe('access: who may reach a pod', () => {
     ]);
   });
 
+  /** A slice of a whole answer, and one of a step. */
+  const [whole, short] = [
+    { isOver: () => false, yield: async () => {} },
+    { isOver: () => true, yield: async () => {} },
+  ];
+
+  it('is the same in slices and in one go', async () => {
+    await fc.assert(
+      fc.asyncProperty(cluster, async (objects) => {
+        const model = modelOf(objects);
+        for (const { key } of [...model.subjects()]) {
+          for (const direction of ['ingress', 'egress'] as const) {
+            assert.deepEqual(
+              await accessOf(model, key, direction, short),
+              await accessOf(model, key, direction, whole),
+            );
+          }
+        }
+      }),
+      { seed: 16, numRuns: 60 },
+    );
+  });
+
+  const PEERS = rule({ peers: [peerPods(labelled({ app: 'db' }))] });
+  const EDGES = rule({ peers: [{ kind: 'nodes', selector: labelled({ role: 'edge' }) }] });
+  const CHANGES: Readonly<Record<string, (model: PolicyModel) => void>> = {
+    policy: (model) =>
+      model.upsert(
+        adminPolicy('first', { ingress: [rule({ action: 'Deny', peers: PEERS.peers }), EDGES] }),
+      ),
+    node: (model) => model.upsert(node('edge', ['192.168.0.5'], {})),
+    'policy of the pod': (model) => model.upsert({ ...WEB, labels: { app: 'no' } }),
+  };
+  for (const [what, change] of Object.entries(CHANGES)) {
+    it(`is of one state although a ${what} changes between any two slices`, async () => {
+      const objects = [
+        ...[WEB, DB, OTHER, node('edge', ['192.168.0.5'], { role: 'edge' })],
+        adminPolicy('first', { ingress: [PEERS, EDGES] }),
+        networkPolicy('web', { subject: ONLY_WEB, ingress: [PEERS] }),
+      ];
+      const changed = modelOf(objects);
+      change(changed);
+      const states = await Promise.all(
+        [modelOf(objects), changed].map((model) => accessOf(model, WEB.key, 'ingress', whole)),
+      );
+      const text = (access: readonly Access[] | undefined) =>
+        JSON.stringify(access, (_, value) => (typeof value === 'bigint' ? `${value}` : value));
+      assert.notEqual(text(states[0]), text(states[1]));
+      for (let at = 1, isOver = false; !isOver; at += 1) {
+        const model = modelOf(objects);
+        let count = 0;
+        const access = await accessOf(model, WEB.key, 'ingress', {
+          isOver: () => true,
+          yield: async () => {
+            count += 1;
+            if (count === at) change(model);
+          },
+        });
+        isOver = count < at;
+        assert.ok(states.map(text).includes(text(access)), `slice ${at}: ${text(access)}`);
+      }
+    });
+  }
+
+  it('gives up while policies change without end', async () => {
+    const model = modelOf([WEB, DB, OTHER]);
+    const change = CHANGES.policy ?? (() => {});
+    const yieldAndChange = async () => change(model);
+    await assert.rejects(
+      accessOf(model, WEB.key, 'ingress', { isOver: () => true, yield: yieldAndChange }),
+      PoliciesChangeError,
+    );
+  });
+
+  it('has each peer once although a pod is created again meanwhile', async () => {
+    const model = modelOf([WEB, DB, OTHER]);
+    const access = await accessOf(model, WEB.key, 'ingress', {
+      isOver: () => true,
+      yield: async () => {
+        model.remove('Pod', DB.key);
+        model.upsert(DB);
+      },
+    });
+    assert.equal(access[0] && peerText(access[0].peers).split(' ').sort().join(), 'db,other');
+  });
+
+  it('is empty for a pod that is gone', async () => {
+    assert.deepEqual(await accessOf(modelOf([DB]), WEB.key, 'ingress'), []);
+  });
+
   it('agrees with the explanation of each connection', async () => {
     await fc.assert(
       fc.asyncProperty(cluster, async (objects) => {
@@ -146,7 +241,7 @@ describe('access: who may reach a pod', () => {
         for (const subject of [...model.subjects()]) {
           const owned = subject.addresses.filter((each) => model.podAt(each) === subject);
           for (const direction of ['ingress', 'egress'] as const) {
-            const access = await accessOf(model, subject, direction);
+            const access = await accessOf(model, subject.key, direction);
             const end = direction === 'ingress' ? 'to' : 'from';
             for (const flow of FLOWS.filter((each) => owned.includes(each[end]))) {
               if (flow.protocol !== 'ICMP' && !owned.includes(flow[end === 'to' ? 'from' : 'to']))

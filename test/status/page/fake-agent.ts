@@ -271,7 +271,11 @@ export function fakeAnswers(): Answers {
     '/api/v1/changes': () => ({ items: fakeChanges(), total: 2, continue: null }),
     '/api/v1/policies': () => ({ items: [FAKE_POLICY], total: 1, continue: null }),
     '/api/v1/pods': () => ({ items: [FAKE_POD], total: 1, continue: null }),
-    '/api/v1/access': () => ({ items: FAKE_ACCESS, total: 200, continue: 'o100' }),
+    '/api/v1/access': () => ({
+      ...{ items: FAKE_ACCESS, total: 200, continue: 'o100' },
+      podGroups: [{ pod: 'default/web', others: ['default/web-2'], total: 200 }],
+      nextPod: 'default/x',
+    }),
     '/api/v1/policies/explain': () => FAKE_EXPLANATION,
     '/api/v1/top': (query) => ({
       items: [fakeTop(query.get('by') ?? 'service')],

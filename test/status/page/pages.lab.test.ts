@@ -238,7 +238,9 @@ describe('status page in Chromium', () => {
     await pods.locator('option', { hasText: 'web' }).waitFor({ state: 'attached' });
     await pods.focus();
     await page.keyboard.type('web');
-    await page.locator('h3', { hasText: 'Who may connect to default/web' }).waitFor();
+    await page
+      .locator('h3', { hasText: 'Who may connect to default/web and 199 other pods' })
+      .waitFor();
     await waitFor('the page asked for the pod', isAsked('pod=default%2Fweb'));
     await page.getByLabel('Direction').selectOption('egress');
     await waitFor('for a direction', isAsked('pod=default%2Fweb&direction=egress'));
@@ -247,6 +249,9 @@ describe('status page in Chromium', () => {
     await waitFor('for the next page', isAsked(next));
     await pods.selectOption('namespace=default');
     await waitFor('for a namespace', isAsked('namespace=default&direction=egress'));
+    await page.locator('a', { hasText: 'Further pods of default' }).click();
+    const further = 'namespace=default&firstPod=default%2Fx&direction=egress';
+    await waitFor('for the next pods', isAsked(further));
   });
 
   it('searches with the keyboard', async () => {

@@ -4,10 +4,12 @@ import type { Protocol } from '../../../api/objects.ts';
 import type { Backend } from '../../../proxier/backend.ts';
 import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
-import type { ComputedTrace, TraceStep } from '../../../status/api/trace.ts';
+import type { ComputedTrace, TraceAnswer, TraceStep } from '../../../status/api/trace.ts';
 import { BadParameter, readParameters } from '../../../status/http/parameters.ts';
+import type { StatusSources } from '../../../status/sources.ts';
 import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.ts';
 import { computeAnswer, computePath, type TraceSources } from '../../../status/trace/resolve.ts';
+import { traceResources } from '../../../status/trace/resources.ts';
 import type { LocalDetector } from '../../../traffic/options.ts';
 import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
 import { arbitraryChange, type ClusterChange } from '../../iptables/generated.ts';
@@ -182,7 +184,7 @@ async function pathTo(query: string, table = webTable(), settings: Partial<Setti
   const sources = sourcesOf(table, { ...SETTINGS, ...settings });
   const given = readParameters(new URLSearchParams(query), TRACE_PARAMETERS);
   const answer = await computeAnswer(traceRequest(given), sources);
-  validate('TraceAnswer', answer);
+  validate('TraceAnswer', { ...answer, foreignRulesAge: 0 });
   const [path] = answer.paths;
   assert.ok(path);
   const step = (name: TraceStep['step']) => path.steps.find((each) => each.step === name);
@@ -318,5 +320,23 @@ describe('steps of a computed path', () => {
         query,
       );
     }
+  });
+});
+
+describe('trace: the answer', () => {
+  it('says how old the rules of other programs are', async () => {
+    const sources = {
+      ...sourcesOf(webTable(), SETTINGS),
+      mode: { name: 'nftables' },
+      foreignChains: async () => ({ value: { value: [] }, age: 40_300 }),
+    } as unknown as StatusSources;
+    const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+    const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+    const { signal } = new AbortController();
+    const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+    validate('TraceAnswer', answer);
+    assert.equal(answer.foreignRulesAge, 40);
+    const step = answer.paths[0]?.steps.find((each) => each.step === 'foreignRules');
+    assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
   });
 });

@@ -6,7 +6,7 @@ import type { ComputedTrace } from '../../../status/api/trace.ts';
 import { withForeignRules } from '../../../status/trace/foreign-steps.ts';
 
 const NODE = '192.0.2.7';
-const CONTEXT = { nodeAddresses: [NODE], isIpvs: false };
+const CONTEXT = { nodeAddresses: [NODE], isIpvs: false, foreignRulesAge: 0 };
 const RESULT = {
   step: 'result',
   title: 'Result',
@@ -101,6 +101,15 @@ describe('trace: rules of other programs', () => {
     ]);
   });
 
+  it('that were read a while ago have their age', async () => {
+    const detailOf = async (foreignRulesAge: number) => {
+      const context = { ...CONTEXT, foreignRulesAge };
+      return (await evaluate([], path(), 'TCP', 80, context)).step?.detail;
+    };
+    assert.deepEqual(await detailOf(2), []);
+    assert.deepEqual(await detailOf(40), ['as these rules were 40 seconds ago']);
+  });
+
   it('match protocol and port after translation', async () => {
     const rules = [
       chain(
@@ -126,6 +135,35 @@ describe('trace: rules of other programs', () => {
     assert.equal((await evaluate(rules, toNode)).verdict, 'dropped');
     const fromNode = path({ source: NODE });
     assert.equal((await evaluate([chain('forward', [], 'drop')], fromNode)).verdict, 'translated');
+  });
+
+  it('at hook output decide about packets from this node, before or after translation', async () => {
+    const output = (cidr: string, priority: number) => ({
+      ...chain('output', [to(cidr)], 'drop'),
+      priority,
+    });
+    const verdictOf = async (base: BaseChain, source = NODE, isIpvs = false) =>
+      (await evaluate([base], path({ source }), 'TCP', 80, { ...CONTEXT, isIpvs })).verdict;
+    assert.equal(await verdictOf(output('10.244.0.0/16', 0)), 'dropped');
+    assert.equal(await verdictOf(output('10.96.0.10/32', 0)), 'translated');
+    assert.equal(await verdictOf(output('10.96.0.10/32', -300)), 'dropped');
+    assert.equal(await verdictOf(output('10.244.0.0/16', -300)), 'translated');
+    assert.equal(await verdictOf(output('10.244.0.0/16', 0), '10.244.1.5'), 'translated');
+    // IPVS sends each packet to its endpoint through hook output.
+    assert.equal(await verdictOf(output('10.244.0.0/16', -300), '10.244.1.5', true), 'dropped');
+    assert.equal(await verdictOf(output('10.244.0.0/16', -300), NODE, true), 'dropped');
+    assert.equal(await verdictOf(output('10.96.0.10/32', -300), NODE, true), 'dropped');
+    assert.equal(await verdictOf(output('10.96.0.10/32', 0), NODE, true), 'translated');
+    assert.equal(await verdictOf(output('0.0.0.0/0', -300), NODE, true), 'dropped');
+    const untouched = path({
+      source: NODE,
+      destination: '10.96.0.10',
+      verdict: 'untouched',
+      endpoints: [],
+    });
+    assert.equal((await evaluate([output('10.96.0.10/32', 0)], untouched)).verdict, 'dropped');
+    const toNode = path({ source: NODE, endpoints: [endpoint(NODE)] });
+    assert.equal((await evaluate([output('0.0.0.0/0', 0)], toNode)).verdict, 'translated');
   });
 
   it('with IPVS see packets at hook input before translation, and at no hook forward', async () => {

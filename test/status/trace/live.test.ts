@@ -246,7 +246,8 @@ describe('differences: between computed and live', () => {
 
 describe('print: traces', () => {
   it('a numbered list of steps', () => {
-    const answer = { from: 'x', to: 'y', protocol: 'TCP', port: 80, paths: [COMPUTED] } as const;
+    const request = { from: 'x', to: 'y', protocol: 'TCP', port: 80 } as const;
+    const answer = { ...request, paths: [COMPUTED], foreignRulesAge: 0 };
     assert.equal(
       traceAnswerText(answer),
       [
