@@ -44,10 +44,10 @@ export const subscriptionCalls = {
     events = new ConntrackEvents(options);
   },
 
-  /** The waiting events, and how many were dropped so far. */
-  async readEvents() {
+  /** The waiting events, about `atMost`, and how many were dropped so far. */
+  async readEvents(atMost?: number) {
     const read: { kind: string; entry: DetailedEntry }[] = [];
-    while (events?.read((kind, entry) => read.push({ kind, entry: copyOf(entry) })));
+    while (events?.read((kind, entry) => read.push({ kind, entry: copyOf(entry) }), atMost));
     return { read, dropped: events?.dropped };
   },
 

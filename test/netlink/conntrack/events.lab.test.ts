@@ -62,6 +62,19 @@ describe('events: subscriptions of the kernel that are read on demand', () => {
     assert.equal(read.length + (dropped ?? 0), 2000);
   });
 
+  it('conntrack: counts also the events that are dropped after the first was reported', async () => {
+    const options = { translatedOnly: false, receiveBuffer: 64 << 10 };
+    await helper.call('openEvents', { kinds: ['new'], ...options });
+    await helper.call('insertFlows', { ...flows, count: 1000 });
+    const first = await helper.call('readEvents', 1);
+    // The kernel drops all events until the socket is empty, and says so only once.
+    await helper.call('insertFlows', { ...flows, src: '10.0.0.2', count: 1000 });
+    const { read, dropped } = await helper.call('readEvents');
+    assert.equal(first.read.length + read.length + (dropped ?? 0), 2000);
+    await helper.call('closeEvents');
+    assert.deepEqual(await helper.call('readEvents'), { read: [], dropped });
+  });
+
   it('conntrack: keeps a random part of the events while asked to', async () => {
     await helper.call('openEvents', { kinds: ['new'], translatedOnly: false });
     await helper.call('sampleEvents', 4);
