@@ -2,7 +2,7 @@
  * Who may connect to a pod, and where the pod may connect to. Peers that the rules of the pod cannot distinguish
  * are one group; each group has a decision for every port. Evaluates the same rules as `explain.ts`.
  */
-import { familyOf } from '../../api/addresses.ts';
+import { ADDRESS_BITS, familyOf } from '../../api/addresses.ts';
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import type { Pod } from '../../api/policy-objects.ts';
@@ -331,11 +331,9 @@ function portsOf(
   return [...ports.ranges, ...numbers];
 }
 
-const BITS: Readonly<Record<IpFamily, bigint>> = { IPv4: 32n, IPv6: 128n };
-
 /** Cuts all addresses of a family where one of the ranges begins or ends. */
 function* segments(ranges: readonly AddressRange[], family: IpFamily): Generator<AddressRange> {
-  const end = 1n << BITS[family];
+  const end = 1n << BigInt(ADDRESS_BITS[family]);
   const cuts = [0n, end];
   for (const { first, last } of ranges) cuts.push(first, last + 1n);
   // Sorted lists one after another, which is what sort() is fast at.
