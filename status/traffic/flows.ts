@@ -8,7 +8,7 @@ import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
 import { type DenialPolicies, explainDenial } from './denial.ts';
 import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
-import type { FlowFilter } from './flow-filter.ts';
+import { type FlowFilter, matchesFlow } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
 import type { LiveIndex } from './live-index.ts';
 import { type PacketHeader, readPacketHeader } from './packet.ts';
@@ -70,7 +70,7 @@ const REFRESH_MS = 2000;
  * can read. The events beyond wait in the socket until it is full. The kernel drops and counts later events.
  */
 const EVENTS_PER_READ = 64;
-/** Denied packets of one read: the policies of each are looked up. */
+/** Denied packets of one read that a client wants: the policies of each are evaluated. */
 const DENIALS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
@@ -198,8 +198,10 @@ export class FlowFeed {
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
         let denied = 0;
         denials?.read(({ prefix, bytes }) => {
+          const packet = this.#wantedDenial(bytes);
+          if (packet === undefined) return;
           denied += 1;
-          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, bytes));
+          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, packet));
         });
         skipped += Math.max(0, denied - DENIALS_PER_READ);
       } catch (error) {
@@ -265,13 +267,24 @@ export class FlowFeed {
     return refusal && { ...refusal, policies: [], flow: packetFlow(packet) };
   }
 
-  /** Policies see packets after translation: the destination is the endpoint. */
-  #denialEvent(prefix: string, bytes: Buffer): NewEvent {
+  /** A denied packet that a client wants. Its explanation takes long and has no part in the filter. */
+  #wantedDenial(bytes: Buffer): PacketHeader | undefined {
     const packet = readPacketHeader(bytes);
-    const denial = packet && explainDenial(prefix, packet, this.#options.policies);
-    return denial && { event: 'denied', service: null, ...denial, flow: packetFlow(packet) };
+    if (packet === undefined) return undefined;
+    const event = { ...DENIED, flow: packetFlow(packet) };
+    for (const { filter } of this.#clients) if (matchesFlow(event, filter)) return packet;
+    return undefined;
+  }
+
+  /** Policies see packets after translation: the destination is the endpoint. */
+  #denialEvent(prefix: string, packet: PacketHeader): NewEvent {
+    const denial = explainDenial(prefix, packet, this.#options.policies);
+    return denial && { ...DENIED, ...denial, flow: packetFlow(packet) };
   }
 }
+
+/** Policies do not see the Service. */
+const DENIED = { event: 'denied', service: null } as const;
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */
 type NewEvent = Omit<FlowEvent, 'at'> | undefined;

@@ -3,6 +3,7 @@ import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
 import type { ConntrackEventKind, Destinations } from '../../../netlink/conntrack/events.ts';
 import type { RouteListener } from '../../../proxier/route-table.ts';
 import type { FlowLine } from '../../../status/api/traffic.ts';
+import type { FlowFilter } from '../../../status/traffic/flow-filter.ts';
 import { FlowQueue } from '../../../status/traffic/flow-queue.ts';
 import { FlowFeed, type FlowSources } from '../../../status/traffic/flows.ts';
 import { LiveIndex } from '../../../status/traffic/live-index.ts';
@@ -254,57 +255,58 @@ describe('TrafficSampler: samples while a client looks', () => {
   });
 });
 
-describe('FlowFeed: flows while a client looks', () => {
-  function fed(sources: Partial<FlowSources> = {}) {
-    const timers = new FakeTimers();
-    const routes = new FakeRoutes();
-    const state = { open: 0, dropped: 0, selected: [] as (Destinations | undefined)[] };
-    let waiting: [ConntrackEventKind, DetailedEntry][] = [];
-    const feed = new FlowFeed({
-      index: new LiveIndex(routes, timers),
-      routesOf: routes.ofService,
-      sources: {
-        openEvents() {
-          state.open += 1;
-          return {
-            get dropped() {
-              return state.dropped;
-            },
-            read(onEvent) {
-              for (const [kind, each] of waiting) onEvent(kind, each);
-              waiting = [];
-              return false;
-            },
-            select: (destinations) => state.selected.push(destinations),
-            close: () => {
-              state.open -= 1;
-            },
-          };
-        },
-        openRefusals: async () => {
-          throw new Error('no NFLOG');
-        },
-        openDenials: undefined,
-        ...sources,
+/** A feed whose events a test makes. */
+function fed(sources: Partial<FlowSources> = {}) {
+  const timers = new FakeTimers();
+  const routes = new FakeRoutes();
+  const state = { open: 0, dropped: 0, selected: [] as (Destinations | undefined)[] };
+  let waiting: [ConntrackEventKind, DetailedEntry][] = [];
+  const feed = new FlowFeed({
+    index: new LiveIndex(routes, timers),
+    routesOf: routes.ofService,
+    sources: {
+      openEvents() {
+        state.open += 1;
+        return {
+          get dropped() {
+            return state.dropped;
+          },
+          read(onEvent) {
+            for (const [kind, each] of waiting) onEvent(kind, each);
+            waiting = [];
+            return false;
+          },
+          select: (destinations) => state.selected.push(destinations),
+          close: () => {
+            state.open -= 1;
+          },
+        };
       },
-      refusalRules: () => ({
-        isNodeAddress: () => false,
-        nodeAddresses: [],
-        rejectsOtherPorts: 'cluster IPs',
-        mayBeTranslated: false,
-      }),
-      policies: undefined,
-      timers,
-      now: () => 0,
-      onError: (error) => assert.fail(String(error)),
-    });
-    const happen = (...events: typeof waiting) => {
-      waiting.push(...events);
-      timers.advance(100);
-    };
-    return { feed, state, timers, happen, routes };
-  }
+      openRefusals: async () => {
+        throw new Error('no NFLOG');
+      },
+      openDenials: undefined,
+      ...sources,
+    },
+    refusalRules: () => ({
+      isNodeAddress: () => false,
+      nodeAddresses: [],
+      rejectsOtherPorts: 'cluster IPs',
+      mayBeTranslated: false,
+    }),
+    policies: undefined,
+    timers,
+    now: () => 0,
+    onError: (error) => assert.fail(String(error)),
+  });
+  const happen = (...events: typeof waiting) => {
+    waiting.push(...events);
+    timers.advance(100);
+  };
+  return { feed, state, timers, happen, routes };
+}
 
+describe('FlowFeed: flows while a client looks', () => {
   it('names Service and endpoint, filters, and skips connections of other programs', async () => {
     const { feed, happen } = fed();
     const gone = new AbortController();
@@ -398,6 +400,62 @@ describe('FlowFeed: flows while a client looks', () => {
       notes: [],
     });
     await stream.return();
+  });
+});
+
+describe('FlowFeed: denied packets', () => {
+  const PREFIX = 'portwide deny network-policy ingress ';
+
+  /** An IPv4 header and ports: TCP from 10.0.0.2 to 10.0.0.1. */
+  function packet(port: number): Buffer {
+    const bytes = Buffer.alloc(24);
+    bytes.writeUInt8(0x45, 0);
+    bytes.writeUInt8(6, 9);
+    bytes.set([10, 0, 0, 2, 10, 0, 0, 1], 12);
+    bytes.writeUInt16BE(port, 22);
+    return bytes;
+  }
+
+  /** The stream of a client, after `count` packets to port 80 and one to port 81 in one read. */
+  async function linesAfter(count: number, filter: Partial<FlowFilter>) {
+    let waiting = [...Array<number>(count).fill(80), 81];
+    const { feed, timers } = fed({
+      openDenials: () => ({
+        dropped: 0,
+        read(onPacket) {
+          for (const port of waiting) onPacket({ prefix: PREFIX, bytes: packet(port) });
+          waiting = [];
+          return false;
+        },
+        close: () => {},
+      }),
+    });
+    const gone = new AbortController();
+    const stream = feed.follow({ ...NO_FILTER, ...filter }, gone.signal);
+    await stream.next();
+    const first = stream.next();
+    timers.advance(100);
+    gone.abort();
+    const lines = [(await first).value];
+    for await (const line of stream) lines.push(line);
+    return lines.filter((line) => line !== undefined);
+  }
+
+  it('explains at most 64 of a read, and reports the others as lost', async () => {
+    const lines = await linesAfter(99, {});
+    assert.equal(lines.filter(({ event }) => event === 'denied').length, 64);
+    assert.deepEqual(
+      lines.flatMap((line) => ('lost' in line ? [line.lost] : [])),
+      [36],
+    );
+  });
+
+  it('explains only packets that a client wants, so that others take no place', async () => {
+    const lines = await linesAfter(99, { port: 81 });
+    assert.deepEqual(
+      lines.map((line) => ('flow' in line ? line.flow.destinationPort : line.event)),
+      [81],
+    );
   });
 });
 
