@@ -99,6 +99,8 @@ export const subscriptionCalls = {
       [{ name: 'output', hook: 'output', priority: -1, rules: [rule] }],
     );
     await tables.change('IPv4', 'vips', [key(address)], [key('192.0.2.1')]);
+    await tables.replace('IPv4', 'vips', []);
+    await tables.replace('IPv4', 'vips', [key('192.0.2.2'), key(address)]);
   },
 
   async closeOwned(): Promise<void> {
