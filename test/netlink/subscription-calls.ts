@@ -4,7 +4,7 @@ import type { DetailedEntry } from '../../netlink/conntrack/entry.ts';
 import {
   type ConntrackEventOptions,
   ConntrackEvents,
-  type Destinations,
+  type EventSelection,
 } from '../../netlink/conntrack/events.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
 import { OwnedTables } from '../../netlink/nftables/owned-table.ts';
@@ -55,8 +55,8 @@ export const subscriptionCalls = {
     events?.sample(oneOf);
   },
 
-  async selectEvents(destinations: Destinations | undefined): Promise<void> {
-    events?.select(destinations);
+  async selectEvents(selection: EventSelection | undefined): Promise<void> {
+    events?.select(selection);
   },
 
   async closeEvents(): Promise<void> {

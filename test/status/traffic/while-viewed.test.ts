@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind, Destinations } from '../../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, EventSelection } from '../../../netlink/conntrack/events.ts';
 import type { RouteListener } from '../../../proxier/route-table.ts';
 import type { FlowLine } from '../../../status/api/traffic.ts';
 import type { FlowFilter } from '../../../status/traffic/flow-filter.ts';
@@ -259,14 +259,15 @@ describe('TrafficSampler: samples while a client looks', () => {
 function fed(sources: Partial<FlowSources> = {}) {
   const timers = new FakeTimers();
   const routes = new FakeRoutes();
-  const state = { open: 0, dropped: 0, selected: [] as (Destinations | undefined)[] };
+  const state = { open: 0, dropped: 0, buffer: 0, selected: [] as (EventSelection | undefined)[] };
   let waiting: [ConntrackEventKind, DetailedEntry][] = [];
   const feed = new FlowFeed({
     index: new LiveIndex(routes, timers),
     routesOf: routes.ofService,
     sources: {
-      openEvents() {
+      openEvents(receiveBuffer) {
         state.open += 1;
+        state.buffer = receiveBuffer;
         return {
           get dropped() {
             return state.dropped;
@@ -276,7 +277,7 @@ function fed(sources: Partial<FlowSources> = {}) {
             waiting = [];
             return false;
           },
-          select: (destinations) => state.selected.push(destinations),
+          select: (selection) => state.selected.push(selection),
           close: () => {
             state.open -= 1;
           },
@@ -355,7 +356,8 @@ describe('FlowFeed: flows while a client looks', () => {
 
   it('subscribes to the destinations of the Services, if all clients want some', async () => {
     const { feed, state, timers, routes } = fed();
-    const web = { addresses: [VIP], ports: [] };
+    const none = { destinations: [], destinationPorts: [], addresses: [], ports: [] };
+    const web = { ...none, destinations: [VIP] };
     const [one, all] = [new AbortController(), new AbortController()];
     const first = feed.follow({ ...NO_FILTER, service: 'default/web' }, one.signal);
     await first.next();
@@ -369,8 +371,41 @@ describe('FlowFeed: flows while a client looks', () => {
     routes.list = [route({ nodePort: 30_080 }, ['10.244.1.11'])];
     for (const listener of routes.listeners) listener(before, routes.list[0]);
     timers.advance(2000);
-    assert.deepEqual(state.selected.at(-1), { addresses: [VIP], ports: [30_080] });
+    assert.deepEqual(state.selected.at(-1), { ...web, destinationPorts: [30_080] });
     await first.return();
+  });
+
+  it('subscribes to the addresses and ports that clients want, and to nothing for refused packets', async () => {
+    const { feed, state } = fed();
+    const none = { destinations: [], destinationPorts: [], addresses: [], ports: [] };
+    const streams: ReturnType<typeof feed.follow>[] = [];
+    for (const [filter, expected] of [
+      [{ event: 'denied' }, none],
+      [
+        { ip: '198.51.100.1', service: 'default/web' },
+        { ...none, addresses: ['198.51.100.1'] },
+      ],
+      [
+        { port: 80, event: 'opened' },
+        { ...none, addresses: ['198.51.100.1'], ports: [80] },
+      ],
+      [{ protocol: 'TCP' }, undefined],
+    ] as const) {
+      const stream = feed.follow({ ...NO_FILTER, ...filter }, new AbortController().signal);
+      streams.push(stream);
+      await stream.next();
+      assert.deepEqual(state.selected.at(-1), expected);
+    }
+    for (const stream of streams) await stream.return();
+  });
+
+  it('has a buffer whose last event is read within a second', async () => {
+    const { feed, state } = fed();
+    const stream = feed.follow(NO_FILTER, new AbortController().signal);
+    await stream.next();
+    // 640 events of 1 KiB are read in a second, and the kernel doubles the number.
+    assert.ok(state.buffer > 0 && state.buffer <= 320 << 10, `${state.buffer}`);
+    await stream.return();
   });
 
   it('refuses the client beyond 32', async () => {
