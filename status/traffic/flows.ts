@@ -72,9 +72,9 @@ const REFRESH_MS = 2000;
  */
 const EVENTS_PER_READ = 64;
 /**
- * Bytes of events that wait: an event takes 1 KiB and the kernel doubles the number, so the last event is read after 0.8 s.
- * The time of a flow is when it is read. Once the buffer is full, the kernel drops all events until it is empty. So a
- * larger buffer would show no more flows of a busy node, but later ones. This one still has room for 500 at once.
+ * Bytes of events that wait: an event takes 1 KiB and the kernel doubles the number, so the last event is read within
+ * about 0.8 s. The time of a flow is when it is read. Once the buffer is full, the kernel drops all events until it is
+ * empty. So a larger buffer would show no more flows of a busy node, but later ones. This one has room for 500 at once.
  */
 const EVENT_BUFFER = 256 << 10;
 /** Denied packets of one read that a client wants: the policies of each are evaluated. */
