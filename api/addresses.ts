@@ -2,6 +2,9 @@
 import ipaddr from 'ipaddr.js';
 import type { IpFamily } from './objects.ts';
 
+/** Bits of an address: the prefix length of a single address. */
+export const ADDRESS_BITS: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
+
 /**
  * Canonical text of an IP address: dotted quad, or RFC 5952 for IPv6.
  * @returns undefined when the text is not an address. IPv4 must be four plain decimal parts, and

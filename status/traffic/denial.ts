@@ -3,7 +3,7 @@
  * agent has when it reads the packet. Pure.
  */
 import type { Policy } from '../../api/policy-objects.ts';
-import { type DirectionVerdict, explain } from '../../policy/model/explain.ts';
+import { type DirectionVerdict, explainDirection } from '../../policy/model/explain.ts';
 import type { PolicyModel } from '../../policy/model/model.ts';
 import type { Direction } from '../../policy/model/terms.ts';
 import type { FqdnSources } from '../views/policies.ts';
@@ -71,17 +71,16 @@ function reasonOf({ policies, reason }: DirectionVerdict): string {
 }
 
 function verdictOf(
-  { family, source, destination, protocol, destinationPort }: PacketHeader,
+  { source, destination, protocol, destinationPort }: PacketHeader,
   direction: Direction,
   { model, names }: DenialPolicies,
 ): DirectionVerdict | undefined {
-  const [explained] = explain(model, {
+  return explainDirection(model, direction, {
     from: { address: source },
     to: { address: destination },
     protocol,
     port: destinationPort,
     // This node evaluates egress of its own pods only, and inspects the DNS answers to them.
     ...(direction === 'egress' ? { isFqdnAddress: names.hasPeer } : {}),
-  }).filter((each) => each.family === family);
-  return explained?.[direction];
+  });
 }

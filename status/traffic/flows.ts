@@ -1,14 +1,14 @@
 /** Live flows: connections that begin and end, and packets that are refused, while a client looks. */
 import { asError } from '../../api/errors.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind, Destinations } from '../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, EventSelection } from '../../netlink/conntrack/events.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
 import { type DenialPolicies, explainDenial } from './denial.ts';
 import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
-import type { FlowFilter } from './flow-filter.ts';
+import { type FlowFilter, matchesFlow } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
 import type { LiveIndex } from './live-index.ts';
 import { type PacketHeader, readPacketHeader } from './packet.ts';
@@ -24,14 +24,15 @@ interface Subscription {
 
 /** Where flows come from. */
 export interface FlowSources {
-  openEvents(): Subscription & {
+  /** @param receiveBuffer bytes of events that may wait; the kernel doubles it. */
+  openEvents(receiveBuffer: number): Subscription & {
     /** Reads about `atMost` events. An entry is valid only during the call. */
     read(
       onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void,
       atMost: number,
     ): boolean;
-    /** Keeps only events of some destinations from now on; undefined: all. */
-    select(destinations: Destinations | undefined): void;
+    /** Keeps only some events from now on; undefined: all. */
+    select(selection: EventSelection | undefined): void;
   };
   openRefusals(index: ServiceIndex): Promise<
     Subscription & {
@@ -70,7 +71,13 @@ const REFRESH_MS = 2000;
  * can read. The events beyond wait in the socket until it is full. The kernel drops and counts later events.
  */
 const EVENTS_PER_READ = 64;
-/** Denied packets of one read: the policies of each are looked up. */
+/**
+ * Bytes of events that wait: an event takes 1 KiB and the kernel doubles the number, so the last event is read within
+ * about 0.8 s. The time of a flow is when it is read. Once the buffer is full, the kernel drops all events until it is
+ * empty. So a larger buffer would show no more flows of a busy node, but later ones. This one has room for 500 at once.
+ */
+const EVENT_BUFFER = 256 << 10;
+/** Denied packets of one read that a client wants: the policies of each are evaluated. */
 const DENIALS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
@@ -132,18 +139,34 @@ export class FlowFeed {
     }
   }
 
-  /** What all clients want to see, so that a Service is shown completely on a busy node; undefined: everything. */
-  #destinations(): Destinations | undefined {
+  /**
+   * The events that some client may want; undefined: all. The kernel omits the others, so that a client of one Service,
+   * address or port loses fewer on a busy node.
+   */
+  #selection(): EventSelection | undefined {
+    const destinations = new Set<string>();
+    const destinationPorts = new Set<number>();
     const addresses = new Set<string>();
     const ports = new Set<number>();
     for (const { filter } of this.#clients) {
-      if (filter.service === undefined) return undefined;
-      for (const route of this.#options.routesOf(filter.service)) {
-        for (const vip of vipsOf(route)) addresses.add(vip);
-        if (route.nodePort > 0) ports.add(route.nodePort);
-      }
+      const { event, ip, service, port } = filter;
+      // Refused and denied packets have other sources.
+      if (event !== undefined && event !== 'opened' && event !== 'closed') continue;
+      if (ip !== undefined) addresses.add(ip);
+      else if (service !== undefined) {
+        for (const route of this.#options.routesOf(service)) {
+          for (const vip of vipsOf(route)) destinations.add(vip);
+          if (route.nodePort > 0) destinationPorts.add(route.nodePort);
+        }
+      } else if (port !== undefined) ports.add(port);
+      else return undefined;
     }
-    return { addresses: [...addresses], ports: [...ports] };
+    return {
+      destinations: [...destinations],
+      destinationPorts: [...destinationPorts],
+      addresses: [...addresses],
+      ports: [...ports],
+    };
   }
 
   /** Ends all streams. */
@@ -169,7 +192,7 @@ export class FlowFeed {
     const index = await live.acquire();
     let events: ReturnType<FlowSources['openEvents']>;
     try {
-      events = sources.openEvents();
+      events = sources.openEvents(EVENT_BUFFER);
     } catch (error) {
       live.release();
       throw error;
@@ -198,8 +221,10 @@ export class FlowFeed {
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
         let denied = 0;
         denials?.read(({ prefix, bytes }) => {
+          const packet = this.#wantedDenial(bytes);
+          if (packet === undefined) return;
           denied += 1;
-          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, bytes));
+          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, packet));
         });
         skipped += Math.max(0, denied - DENIALS_PER_READ);
       } catch (error) {
@@ -214,7 +239,7 @@ export class FlowFeed {
     let changes = index.changes;
     const select = () => {
       try {
-        events.select(this.#destinations());
+        events.select(this.#selection());
       } catch (error) {
         onError(error);
       }
@@ -265,13 +290,24 @@ export class FlowFeed {
     return refusal && { ...refusal, policies: [], flow: packetFlow(packet) };
   }
 
-  /** Policies see packets after translation: the destination is the endpoint. */
-  #denialEvent(prefix: string, bytes: Buffer): NewEvent {
+  /** A denied packet that a client wants. Its explanation takes long and has no part in the filter. */
+  #wantedDenial(bytes: Buffer): PacketHeader | undefined {
     const packet = readPacketHeader(bytes);
-    const denial = packet && explainDenial(prefix, packet, this.#options.policies);
-    return denial && { event: 'denied', service: null, ...denial, flow: packetFlow(packet) };
+    if (packet === undefined) return undefined;
+    const event = { ...DENIED, flow: packetFlow(packet) };
+    for (const { filter } of this.#clients) if (matchesFlow(event, filter)) return packet;
+    return undefined;
+  }
+
+  /** Policies see packets after translation: the destination is the endpoint. */
+  #denialEvent(prefix: string, packet: PacketHeader): NewEvent {
+    const denial = explainDenial(prefix, packet, this.#options.policies);
+    return denial && { ...DENIED, ...denial, flow: packetFlow(packet) };
   }
 }
+
+/** Policies do not see the Service. */
+const DENIED = { event: 'denied', service: null } as const;
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */
 type NewEvent = Omit<FlowEvent, 'at'> | undefined;

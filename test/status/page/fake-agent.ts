@@ -11,7 +11,7 @@ import type {
   ServiceDetail,
   ServiceSummary,
 } from '../../../status/api/services.ts';
-import type { FlowEntry } from '../../../status/api/traffic.ts';
+import type { FlowEntry, FlowEvent } from '../../../status/api/traffic.ts';
 import { type Resources, statusHandler } from '../../../status/http/handler.ts';
 import { pageResources } from '../../../status/page-resources.ts';
 
@@ -175,7 +175,7 @@ function fakeRoute(fields: Partial<RouteStatus> = {}): RouteStatus {
   };
 }
 
-function fakeFlow(fields: Partial<FlowEntry> = {}): FlowEntry {
+export function fakeFlow(fields: Partial<FlowEntry> = {}): FlowEntry {
   return {
     family: 'IPv4',
     protocol: 'TCP',
@@ -433,11 +433,12 @@ function fakeTop(by: string) {
   };
 }
 
-async function* fakeFlows() {
+export async function* fakeFlows(events: readonly Partial<FlowEvent>[] = []) {
   yield { at: NOW, event: 'started', lost: 0, notes: ['no UDP'] };
   const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '', policies: [] };
   yield { ...opened, flow: fakeFlow() };
   yield { ...opened, event: 'denied', reason: 'NetworkPolicy default/deny', flow: fakeFlow() };
+  for (const each of events) yield { ...opened, flow: fakeFlow(), ...each };
   // A stream ends only when the agent does.
   await new Promise((resolve) => setTimeout(resolve, 60_000).unref());
 }

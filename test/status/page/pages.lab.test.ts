@@ -14,6 +14,8 @@ import {
   type FakeAgent,
   fakeAnswers,
   fakeDetail,
+  fakeFlow,
+  fakeFlows,
   fakeStatus,
   fakeSummary,
   startFakeAgent,
@@ -212,6 +214,22 @@ describe('status page in Chromium', () => {
       assert.equal(await page.locator('img').count(), 0);
     }
     assert.deepEqual(browser.faults, []);
+  });
+
+  it('shows a rejected packet without an endpoint: its destination is the VIP', async () => {
+    const rejected = {
+      event: 'rejected',
+      reason: 'no endpoint',
+      flow: fakeFlow({ endpoint: '10.96.0.11', endpointPort: 5060 }),
+    } as const;
+    const { page } = await open('#/flows', { '/api/v1/flows': () => fakeFlows([rejected]) });
+    await shows(page, 'no endpoint');
+    const cells = async (event: string) => {
+      const row = page.locator('table[aria-label=Flows] tr', { hasText: event });
+      return (await row.locator('td').allInnerTexts()).slice(-2);
+    };
+    assert.deepEqual(await cells('rejected'), ['10.96.0.11:5060', '']);
+    assert.deepEqual(await cells('opened'), ['10.96.0.11:5060', '10.244.0.5:5060']);
   });
 
   it('asks only for what it shows', async () => {

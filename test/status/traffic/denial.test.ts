@@ -59,6 +59,20 @@ describe('denial: which policy denied a packet', () => {
     assert.deepEqual(other?.policies, []);
   });
 
+  it('evaluates only the direction whose rule logged the packet', () => {
+    const given = policies(deny);
+    const evaluated: string[] = [];
+    const withRules = given.model.withRules.bind(given.model);
+    given.model.withRules = (pod, direction, use) => {
+      evaluated.push(direction);
+      return withRules(pod, direction, use);
+    };
+    explainDenial(INGRESS, PACKET, given);
+    assert.deepEqual(evaluated, ['ingress']);
+    explainDenial('portwide deny admin egress ', PACKET, given);
+    assert.deepEqual(evaluated, ['ingress', 'egress']);
+  });
+
   it('only the tier without policies, and nothing for the log of another program', () => {
     assert.deepEqual(explainDenial(INGRESS, PACKET, undefined), {
       reason: 'network policy (tier NetworkPolicy, ingress)',
