@@ -113,9 +113,7 @@ describe('status page of a running agent', () => {
     // The full sync after the start of the watch may be due, and then comes before the check for changes. The repair
     // is always in the list.
     await deleteTable();
-    await rows('repair of external changes', 'restored')
-      .first()
-      .waitFor();
+    await rows('repair of external changes', 'restored').first().waitFor();
     const before = await rows('external change', 'undone at').count();
     // Now the next full sync is due in an hour: the watch finds the change, and the list names it twice.
     await deleteTable();
