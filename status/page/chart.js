@@ -133,7 +133,7 @@ function options(frame, unit) {
       {
         ...axis,
         size: 72,
-        space: 36,
+        space: 24,
         values: (_, values) => values.map((value) => measured(value, unit)),
       },
     ],
