@@ -58,7 +58,7 @@ export class ChangeLog {
     const { family, full, changed, seconds, written, deletedFlows, services } = report;
     const isFirst = !this.#synced.has(family);
     this.#synced.add(family);
-    if (full) this.#undoExternal(family, at);
+    const undone = full ? this.#undoExternal(family, at) : undefined;
     if (written === 0 && deletedFlows === 0) return;
     const isRepair = full && !changed && !isFirst && written > 0;
     this.#add({
@@ -73,6 +73,7 @@ export class ChangeLog {
       deletedFlows,
       services: [...services].slice(0, MAX_SERVICES),
       serviceCount: services.size,
+      message: isRepair ? (undone?.message ?? '') : '',
     });
   }
 
@@ -108,11 +109,14 @@ export class ChangeLog {
     if (this.#changes.length > MAX_CHANGES) this.#changes.shift();
   }
 
-  #undoExternal(family: IpFamily, at: number): void {
+  /** @returns the latest external change that the sync undid. */
+  #undoExternal(family: IpFamily, at: number): LoggedChange | undefined {
+    const isOpen = (change: LoggedChange) =>
+      change.kind === 'external' && change.family === family && change.undoneAt === undefined;
+    const latest = this.#changes.findLast(isOpen);
     this.#changes = this.#changes.map((change) =>
-      change.kind === 'external' && change.family === family && change.undoneAt === undefined
-        ? { ...change, undoneAt: at }
-        : change,
+      isOpen(change) ? { ...change, undoneAt: at } : change,
     );
+    return latest;
   }
 }

@@ -39,7 +39,11 @@ const COLUMNS = [
 
 /** @param {Change} change */
 function detailsText({ kind, message, undoneAt }) {
-  if (kind === 'repair') return 'another program changed objects; this sync restored them';
+  if (kind === 'repair') {
+    return message === ''
+      ? 'this full sync found objects that another program changed, and restored them'
+      : `restored what another program changed: ${message}`;
+  }
   if (kind !== 'external') return message;
   return `${message}; ${undoneAt === null ? 'not undone yet' : `undone at ${clock(undoneAt)}`}`;
 }

@@ -22,6 +22,8 @@ const TIMEOUT = 10_000;
  * @property {Timers} [timers]
  */
 
+/** @typedef {{ stop: AbortController, interval: number, timer?: unknown, last?: { etag: string, value: any } }} Poll */
+
 /**
  * @typedef {object} Timers
  * @property {() => number} now in milliseconds.
@@ -40,7 +42,7 @@ export class Poller {
   #options;
   #timers;
   #fetch;
-  /** @type {Map<string, { stop: AbortController, interval: number, timer?: unknown, last?: { etag: string, value: any } }>} */
+  /** @type {Map<string, Poll>} */
   #polls = new Map();
 
   /** @param {PollerOptions} options */
@@ -83,6 +85,7 @@ export class Poller {
     if (poll === undefined) return;
     const { signal } = poll.stop;
     const began = this.#timers.now();
+    let report = () => this.#options.lost();
     try {
       const response = await this.#fetch(path, {
         signal: AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT)]),
@@ -94,14 +97,21 @@ export class Poller {
       const etag = response.headers.get('etag');
       if (!isUnchanged) delete poll.last;
       if (response.ok && etag !== null) poll.last = { etag, value: body };
-      if (isUnchanged) this.#options.unchanged(path, body);
-      else if (response.ok) this.#options.answered(path, body);
-      else if (response.status !== BUSY) this.#options.refused(path, body.error.message);
+      const message = response.ok ? '' : body?.error?.message;
+      if (isUnchanged) report = () => this.#options.unchanged(path, body);
+      else if (response.ok) report = () => this.#options.answered(path, body);
+      else if (response.status === BUSY) report = () => {};
+      else if (message !== undefined) report = () => this.#options.refused(path, message);
     } catch {
       if (signal.aborted) return;
-      this.#options.lost();
     }
-    const took = this.#timers.now() - began;
+    this.#askAgain(poll, path, this.#timers.now() - began);
+    // If it throws, the page has a fault: requests go on, and the agent did answer.
+    report();
+  }
+
+  /** @param {Poll} poll @param {string} path @param {number} took duration of the last request. */
+  #askAgain(poll, path, took) {
     poll.timer = this.#timers.set(
       () => {
         // A hidden page keeps the timer, which resume() finds.

@@ -96,8 +96,8 @@ function Computed({ path: { family, source, destination, steps, verdict, endpoin
       Computed path, ${family}: ${source ?? 'unknown address'} to ${destination}${' '}
       <span class="state ${isBad ? 'bad' : 'good'}">${verdict}</span>
     </h2>
-    <${Table} label="Steps" rows=${steps} columns=${STEP_COLUMNS} />
-    ${endpoints.length > 0 && html`<${Table} label="Endpoints" rows=${endpoints} columns=${ENDPOINT_COLUMNS} />`}
+    <${Table} label=${`Steps, ${family}`} rows=${steps} columns=${STEP_COLUMNS} />
+    ${endpoints.length > 0 && html`<${Table} label=${`Endpoints, ${family}`} rows=${endpoints} columns=${ENDPOINT_COLUMNS} />`}
     ${uncertain.map((/** @type {string} */ text) => html`<p class="notice">${text}</p>`)}
   </section>`;
 }

@@ -58,7 +58,7 @@ const traced = (fields: Readonly<Record<string, string>>): PageWay => ({
     ['button', 'Trace'],
   ],
   fields,
-  element: 'section table[aria-label=Steps] tbody tr',
+  element: 'section table[aria-label^=Steps] tbody tr',
 });
 const CLIENT = '192.168.77.100';
 const VIP = '10.96.0.10';

@@ -468,5 +468,5 @@ const FAKE_TRACE = {
       ],
       uncertain: ['depends on the time'],
     },
-  ],
+  ].flatMap((path) => [path, { ...path, family: 'IPv6' }]),
 };
