@@ -30,9 +30,10 @@ const GROUPS = [20_104, 20_105, 20_106, 20_107] as const;
 /** Packets a second of one hook, and the burst. */
 const RATE = 200;
 const BURST = 200;
-/** Just before the filter rules of every mode. */
-const PRIORITY = -1;
-const HOOKS = ['input', 'forward', 'output'] as const;
+/** Just before the filter rules of modes nftables and iptables. */
+const TRANSLATED = { hooks: ['input', 'forward', 'output'], priority: -1 } as const;
+/** Just before the rules of mode ipvs in table mangle, which drop packets. Others reject packets in table filter. */
+const UNTRANSLATED = { hooks: ['prerouting', 'output'], priority: -151 } as const;
 /** Offset of the destination address in the IP header. */
 const DESTINATION: Readonly<Record<IpFamily, number>> = { IPv4: 16, IPv6: 24 };
 /** The tables and the log group. */
@@ -40,10 +41,12 @@ export class RefusalLog {
   readonly #tables: OwnedTables;
   readonly #group: LogGroup;
   readonly #sets: RefusalSets;
+  readonly #mode: RefusalMode;
 
   private constructor(group: LogGroup, index: ServiceIndex, mode: RefusalMode) {
     this.#tables = new OwnedTables(TABLE);
     this.#group = group;
+    this.#mode = mode;
     this.#sets = new RefusalSets(this.#tables, index, mode);
   }
 
@@ -93,7 +96,7 @@ export class RefusalLog {
 
   async #create(family: IpFamily, group: number): Promise<void> {
     await this.#sets.create(family, (sets) =>
-      this.#tables.create(family, sets, chains(family, group)),
+      this.#tables.create(family, sets, chains(family, group, this.#mode)),
     );
   }
 }
@@ -112,7 +115,11 @@ function bindFree(numbers: readonly number[]): { group: LogGroup; number: number
 }
 
 /** One chain a hook: it logs untranslated first packets that the agent's rules may refuse. */
-function chains(family: IpFamily, group: number): OwnedChain[] {
+function chains(
+  family: IpFamily,
+  group: number,
+  { mayBeTranslated }: RefusalMode,
+): OwnedChain[] {
   const logged = [limit(RATE, BURST), log(group, 'portwide refused')];
   const destination = payload(0, PAYLOAD_BASE.network, DESTINATION[family], widthOf(family));
   /** Loads protocol and destination port into two registers of four bytes each. */
@@ -130,10 +137,10 @@ function chains(family: IpFamily, group: number): OwnedChain[] {
   const isNodePort = [...protocolAndPort(0), lookup('node-ports', 0)];
   const rule = (match: readonly NftExpression[]) =>
     encodeRule([...IS_NEW.expressions, ...HAS_NO_DNAT.expressions, ...match, ...logged]);
-  return HOOKS.map((hook) => ({
-    name: hook,
-    hook,
-    priority: PRIORITY,
-    rules: [rule(isVip), rule(isOtherPort), ...(hook === 'input' ? [rule(isNodePort)] : [])],
-  }));
+  const { hooks, priority } = mayBeTranslated ? UNTRANSLATED : TRANSLATED;
+  return hooks.map((hook) => {
+    const isIncoming = hook === 'input' || hook === 'prerouting';
+    const rules = [rule(isVip), rule(isOtherPort), ...(isIncoming ? [rule(isNodePort)] : [])];
+    return { name: hook, hook, priority, rules };
+  });
 }
