@@ -13,6 +13,7 @@ const poller = new Poller({
   answered: (path, value) => store.answered(path, value, Date.now()),
   unchanged: (path, value) => store.unchanged(path, value, Date.now()),
   refused: (path, error) => store.refused(path, error),
+  busy: () => store.busy(),
   lost: () => store.lost(Date.now()),
   isVisible: () => document.visibilityState === 'visible',
 });

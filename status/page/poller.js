@@ -16,6 +16,7 @@ const TIMEOUT = 10_000;
  * @property {(path: string, value: any) => void} answered
  * @property {(path: string, value: any) => void} unchanged The last answer is still true.
  * @property {(path: string, error: string) => void} refused The agent answered with an error.
+ * @property {() => void} busy The agent answered that it has no time; the last answer stays.
  * @property {() => void} lost The agent did not answer.
  * @property {() => boolean} isVisible
  * @property {(path: string, options: { signal: AbortSignal, headers: Record<string, string> }) => Promise<Response>} [fetch]
@@ -100,7 +101,7 @@ export class Poller {
       const message = response.ok ? '' : body?.error?.message;
       if (isUnchanged) report = () => this.#options.unchanged(path, body);
       else if (response.ok) report = () => this.#options.answered(path, body);
-      else if (response.status === BUSY) report = () => {};
+      else if (response.status === BUSY) report = () => this.#options.busy();
       else if (message !== undefined) report = () => this.#options.refused(path, message);
     } catch {
       if (signal.aborted) return;

@@ -13,6 +13,7 @@ function build() {
     isLost: false,
     took: 0,
     lost: 0,
+    busy: 0,
     refused: [] as string[],
     tag: '"1"',
     unchanged: 0,
@@ -23,6 +24,9 @@ function build() {
       state.unchanged += 1;
     },
     refused: (_, error) => state.refused.push(error),
+    busy: () => {
+      state.busy += 1;
+    },
     lost: () => {
       state.lost += 1;
     },
@@ -123,8 +127,8 @@ describe('status page: polling', () => {
     poller.show([{ path: '/busy' }]);
     await pass(0);
     assert.deepEqual(
-      [asked.length, answers.length, state.refused.length, state.lost],
-      [1, 0, 0, 0],
+      [asked.length, answers.length, state.refused.length, state.lost, state.busy],
+      [1, 0, 0, 0, 1],
     );
     await pass(1000);
     assert.equal(asked.length, 2);
