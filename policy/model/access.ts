@@ -76,7 +76,7 @@ export class PoliciesChangeError extends Error {
 class ChangedMeanwhile extends Error {}
 
 interface AccessOptions {
-  /** Aborted when nobody waits for the answer any longer. */
+  /** Aborted when the answer is no longer wanted. */
   readonly signal?: AbortSignal | undefined;
   readonly slice?: Pick<TimeSlice, 'isOver' | 'yield'>;
 }

@@ -16,7 +16,7 @@ const MAX_WAITING = 100;
 /** Too many requests; the answer is 503. */
 export class TooManyRequests extends Error {
   override readonly name = 'TooManyRequests';
-  /** Seconds until another attempt can succeed; undefined: nobody knows. */
+  /** Seconds until another attempt can succeed; undefined if that depends on other clients. */
   readonly retryAfter: number | undefined;
 
   constructor(message: string, retryAfter?: number) {
@@ -48,8 +48,8 @@ interface SyncState {
 /**
  * Starts requests in order, as long as requests have used less than their share of the time; others wait. The share is
  * a courtesy to other programs of the node, not a guarantee: a request waits a bounded time, so expensive requests one
- * after the other take more. What protects syncs is that they come first, and that requests work in time slices: no
- * request starts while a sync runs or waits, but for a bounded time.
+ * after the other take more. Syncs do not depend on the share: they come first,
+ * and requests work in time slices. A request waits for syncs, too, also for a bounded time.
  */
 export class RequestBudget {
   readonly #timers: Timers;

@@ -29,12 +29,17 @@ function update() {
     // An answer has another form than expected. The view says so; the poller goes on asking.
     error = thrown;
   }
-  const props = { state: store.state, error, onScroll, onDismiss };
+  const props = { state: store.state, error, onScroll, onDismiss, onAgain };
   render(html`<${App} ...${props} />`, root);
 }
 
 function onDismiss() {
   store.update({ fault: undefined });
+}
+
+/** @param {string} path */
+function onAgain(path) {
+  poller.again(path);
 }
 
 /** @param {number} scroll */

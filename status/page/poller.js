@@ -9,7 +9,12 @@ const BUSY = 503;
 /** Milliseconds after which a request without an answer is given up. */
 const TIMEOUT = 10_000;
 
-/** @typedef {{ readonly path: string, readonly interval?: number }} Need */
+/**
+ * @typedef {object} Need
+ * @property {string} path
+ * @property {number} [interval]
+ * @property {boolean} [isOnce] Once answered, it is asked for only by `again()`.
+ */
 
 /**
  * @typedef {object} PollerOptions
@@ -23,7 +28,7 @@ const TIMEOUT = 10_000;
  * @property {Timers} [timers]
  */
 
-/** @typedef {{ stop: AbortController, interval: number, timer?: unknown, last?: { etag: string, value: any } }} Poll */
+/** @typedef {{ stop: AbortController, interval: number, isOnce: boolean, isDone?: boolean, timer?: unknown, last?: { etag: string, value: any } }} Poll */
 
 /**
  * @typedef {object} Timers
@@ -62,9 +67,9 @@ export class Poller {
       stop.abort();
       this.#polls.delete(path);
     }
-    for (const { path, interval = INTERVAL } of needs) {
+    for (const { path, interval = INTERVAL, isOnce = false } of needs) {
       if (this.#polls.has(path)) continue;
-      this.#polls.set(path, { stop: new AbortController(), interval });
+      this.#polls.set(path, { stop: new AbortController(), interval, isOnce });
       void this.#ask(path);
     }
   }
@@ -72,12 +77,20 @@ export class Poller {
   /** Asks for everything now. Call it when the page becomes visible. */
   resume() {
     for (const [path, poll] of this.#polls) {
-      // Without a timer a request is in flight.
+      // Without a timer a request is in flight, or none is needed.
       if (poll.timer === undefined) continue;
       this.#timers.clear(poll.timer);
       delete poll.timer;
       void this.#ask(path);
     }
+  }
+
+  /** Asks anew for what is asked for once. @param {string} path */
+  again(path) {
+    const poll = this.#polls.get(path);
+    if (!poll?.isDone) return;
+    poll.isDone = false;
+    void this.#ask(path);
   }
 
   /** @param {string} path */
@@ -96,6 +109,7 @@ export class Poller {
       const body = isUnchanged ? poll.last?.value : await response.json();
       if (signal.aborted) return;
       const etag = response.headers.get('etag');
+      poll.isDone = poll.isOnce && (response.ok || isUnchanged);
       if (!isUnchanged) delete poll.last;
       if (response.ok && etag !== null) poll.last = { etag, value: body };
       const message = response.ok ? '' : body?.error?.message;
@@ -106,7 +120,7 @@ export class Poller {
     } catch {
       if (signal.aborted) return;
     }
-    this.#askAgain(poll, path, this.#timers.now() - began);
+    if (!poll.isDone) this.#askAgain(poll, path, this.#timers.now() - began);
     // If it throws, the page has a fault: requests go on, and the agent did answer.
     report();
   }

@@ -276,7 +276,7 @@ describe('access: who may reach a pod', () => {
     );
   });
 
-  it('stops when nobody waits for it any longer', async () => {
+  it('stops when its answer is no longer wanted', async () => {
     const gone = new AbortController();
     let steps = 0;
     const { slice } = afterEachStep(() => {
