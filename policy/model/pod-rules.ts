@@ -1,5 +1,4 @@
 /** The rules of a pod in one direction, and whether they have changed since they were read. */
-import { isDeepStrictEqual } from 'node:util';
 import type { Pod } from '../../api/policy-objects.ts';
 import type { PolicyModel } from './model.ts';
 import type { PolicySetRules } from './policy-sets.ts';
@@ -12,7 +11,7 @@ export class PodRules {
   readonly pod: Pod;
   readonly rules: PolicySetRules;
   readonly #peerRevision: number;
-  /** Of the last comparison. */
+  /** Of the last comparison. A pod that was deleted and created again is another object. */
   #compared: { readonly pod: Pod; readonly policyRevision: number };
 
   constructor(model: PolicyModel, pod: Pod, direction: Direction) {
@@ -25,8 +24,8 @@ export class PodRules {
   }
 
   /**
-   * Whether the pod, its rules and what they match are as before, except for peer pods. Policies that do not apply to
-   * the pod, and objects that come again unchanged, make no difference.
+   * Whether the pod exists and its rules, and what they match, are as before, except for peer pods. Policies that do not
+   * apply to the pod, and objects that come again unchanged, make no difference.
    */
   isCurrent(): boolean {
     const { peerRevision, policyRevision } = this.#model;
@@ -36,7 +35,7 @@ export class PodRules {
     const { pod: comparedPod, policyRevision: comparedRevision } = this.#compared;
     if (pod === comparedPod && policyRevision === comparedRevision) return true;
     this.#compared = { pod, policyRevision };
-    return isDeepStrictEqual(pod, this.pod) && areSame(this.rules, this.#read());
+    return areSame(this.rules, this.#read());
   }
 
   #read(): PolicySetRules {

@@ -254,17 +254,18 @@ describe('access: who may reach a pod', () => {
 
   it('has the rules of a pod that is created again with the same policies meanwhile', async () => {
     const objects = [
-      ...[WEB, DB, OTHER],
+      ...[WEB, OTHER, DB],
       networkPolicy('web', { subject: ONLY_WEB, ingress: [PEERS] }),
     ];
     const model = modelOf(objects);
     let count = 0;
     const recreate = () => {
       count += 1;
-      if (count !== 2) return;
+      // Before the peers of the policy.
+      if (count !== 1) return;
       model.remove('Pod', WEB.key);
       model.takeChanges();
-      model.upsert(WEB);
+      model.upsert({ ...WEB });
     };
     assert.deepEqual(
       (await accessOf(model, WEB.key, 'ingress', afterEachStep(recreate))).map(({ decisions }) =>
