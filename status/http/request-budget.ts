@@ -48,8 +48,8 @@ interface SyncState {
 /**
  * Starts requests in order, as long as requests have used less than their share of the time; others wait. The share is
  * a courtesy to other programs of the node, not a guarantee: a request waits a bounded time, so expensive requests one
- * after the other take more. Syncs do not depend on the share: they come first,
- * and requests work in time slices. A request waits for syncs, too, also for a bounded time.
+ * after the other take more. Syncs do not depend on the share: they come first, and requests work in time slices. A
+ * request waits for syncs, too, also for a bounded time.
  */
 export class RequestBudget {
   readonly #timers: Timers;
