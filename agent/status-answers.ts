@@ -25,12 +25,6 @@ import type { StatusActivity } from './status.ts';
 /** Milliseconds for which rules of other programs are kept: the page computes a trace each second. */
 const RULES_AGE = 1000;
 
-/**
- * Most milliseconds for which root waits because earlier requests took more than their share: no command seems to hang
- * after an expensive one. Root can take all time of the node anyway.
- */
-const MAX_ROOT_WAIT = 5000;
-
 /** What the answers need besides the context. */
 export interface StatusInputs {
   readonly kinds: readonly Kind[];
@@ -92,9 +86,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
           bindHost,
           statusSocket: options.statusSocket,
           // One each: requests to the address, which every process can send, must not hold up root at the socket.
-          budget: new RequestBudget(systemTimers, status.syncs, {
-            maxWait: bindHost === undefined ? MAX_ROOT_WAIT : undefined,
-          }),
+          budget: new RequestBudget(systemTimers, status.syncs),
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),
       ),

@@ -34,12 +34,16 @@ import { familyExplanation, localPod, podAccess } from './views/access.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
 
 /** Most groups of pods of one answer of `access`; the peers are computed for each. */
-const MAX_POD_GROUPS = 20;
+const MAX_POD_GROUPS = 4;
 /** Most other pods of a group that are named. */
 const MAX_OTHERS = 100;
 
 const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
 const POD = parsed('namespace/name of a pod', (text) => (isPodKey(text) ? text : undefined));
+const FIRST_POD = parsed(
+  'field "nextPod" of the previous answer: a pod of parameter namespace, which must be given, too',
+  (text) => (isPodKey(text) ? text : undefined),
+);
 const FROM = parsed('an IP address, or namespace/name of a pod', readPodOrAddress);
 const TO = parsed('an IP address, namespace/name of a pod, or a domain name', readEnd);
 
@@ -80,7 +84,7 @@ export function policyResources(
         ...PAGE_PARAMETERS,
         pod: POD,
         namespace: NAMESPACE,
-        firstPod: POD,
+        firstPod: FIRST_POD,
         direction: oneOf<Direction>(...DIRECTIONS),
       },
       handle: async (given, { signal }): Promise<PodAccessList> => {
@@ -90,11 +94,11 @@ export function policyResources(
         const slice = new TimeSlice();
         for (const { pod } of groups) {
           for (const direction of directions) {
-            for (const access of await accessOrRefusal(model, pod, direction)) {
+            for (const access of await accessOrRefusal(model, pod, direction, signal)) {
               rows.push(podAccess(pod, access));
               // A row may have the names of 10,000 pods.
               await slice.yield();
-              if (signal.aborted) return { ...pageOf([], given), podGroups: [], nextPod: null };
+              signal.throwIfAborted();
             }
           }
         }
@@ -168,6 +172,8 @@ function selectedGroups(
 ): Pick<PodAccessList, 'nextPod'> & { readonly groups: readonly PodGroup[] } {
   if (pod === undefined && namespace === undefined)
     throw new BadParameter('pod', 'is missing; give a pod or a namespace');
+  if (firstPod !== undefined && firstPod.split('/')[0] !== namespace)
+    throw new BadParameter('firstPod', 'must be a pod of the namespace of parameter namespace');
   const pods = podsOf(model, namespace);
   if (pod !== undefined) {
     if (!pods.some(({ key }) => key === pod))
@@ -187,14 +193,15 @@ function selectedGroups(
   return { groups: rest.slice(0, MAX_POD_GROUPS), nextPod: rest[MAX_POD_GROUPS]?.pod ?? null };
 }
 
-/** @throws Unanswerable */
+/** @throws Unanswerable; AbortError if the client has gone. */
 async function accessOrRefusal(
   model: PolicyModel,
   pod: ObjectKey,
   direction: Direction,
+  signal: AbortSignal,
 ): Promise<readonly Access[]> {
   try {
-    return await accessOf(model, pod, direction);
+    return await accessOf(model, pod, direction, { signal });
   } catch (error) {
     if (error instanceof PoliciesChangeError)
       throw new Unanswerable(409, error.message, { cause: error });

@@ -12,6 +12,7 @@ import { NamePatterns } from './domain-names.ts';
 import { type Decision, decidedByDefault, decidedByRule } from './explain.ts';
 import type { NamedPortMember } from './memberships.ts';
 import type { PolicyModel } from './model.ts';
+import { PodRules } from './pod-rules.ts';
 import type { PolicySetRules } from './policy-sets.ts';
 import { EVERY_PORT, joinSpace, type SpaceRange, splitSpace } from './port-space.ts';
 import { type AddressRange, coversFamily, rangesContain, segments } from './ranges.ts';
@@ -74,30 +75,38 @@ export class PoliciesChangeError extends Error {
 /** An attempt read two states of the model. */
 class ChangedMeanwhile extends Error {}
 
+interface AccessOptions {
+  /** Aborted when the answer is no longer wanted. */
+  readonly signal?: AbortSignal | undefined;
+  readonly slice?: Pick<TimeSlice, 'isOver' | 'yield'>;
+}
+
 /**
  * Groups all peers of a pod of this node. Resolved addresses of domain names count as the names, not as addresses. Reads
- * the model in time slices: starts again if policies, namespaces, nodes or CIDR groups change meanwhile, so that the
- * groups are of one state. A peer pod that changes meanwhile may be in the groups as before or as after.
+ * the model in time slices: starts again if namespaces, nodes, CIDR groups or the rules of the pod change meanwhile, so
+ * that the groups are of one state. A peer pod that changes meanwhile may be in the groups as before or as after.
  * @returns nothing if the pod does not exist.
- * @throws PoliciesChangeError
+ * @throws PoliciesChangeError; AbortError if the signal is aborted.
  */
 export async function accessOf(
   model: PolicyModel,
   key: ObjectKey,
   direction: Direction,
-  slice: Pick<TimeSlice, 'isOver' | 'yield'> = new TimeSlice(SLICE),
+  { signal, slice = new TimeSlice(SLICE) }: AccessOptions = {},
 ): Promise<Access[]> {
   for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt += 1) {
     const pod = model.pod(key);
     if (pod === undefined) return [];
     try {
-      return await new AccessGroups(model, pod, direction, slice).collect();
+      return await new AccessGroups(model, pod, direction, { signal, slice }).collect();
     } catch (error) {
       if (!(error instanceof ChangedMeanwhile)) throw error;
     }
   }
   throw new PoliciesChangeError();
 }
+
+type StepOptions = AccessOptions & Required<Pick<AccessOptions, 'slice'>>;
 
 type RuleMatch = 'yes' | 'no' | 'maybe';
 
@@ -116,34 +125,21 @@ interface PodGroup {
 
 class AccessGroups {
   readonly #model: PolicyModel;
-  readonly #pod: Pod;
+  readonly #own: PodRules;
   readonly #direction: Direction;
-  readonly #rules: PolicySetRules;
   readonly #all: readonly PolicySetRule[];
-  readonly #slice: Pick<TimeSlice, 'isOver' | 'yield'>;
-  readonly #revision: number;
+  readonly #options: StepOptions;
   readonly #ownNamed: readonly NamedPortMember[];
   /** Compiled domain names of each list. */
   readonly #patterns = new Map<PeerList, NamePatterns<string>>();
 
-  constructor(
-    model: PolicyModel,
-    pod: Pod,
-    direction: Direction,
-    slice: Pick<TimeSlice, 'isOver' | 'yield'>,
-  ) {
+  constructor(model: PolicyModel, pod: Pod, direction: Direction, options: StepOptions) {
     this.#model = model;
-    this.#pod = pod;
+    this.#own = new PodRules(model, pod, direction);
     this.#direction = direction;
-    this.#slice = slice;
-    this.#revision = model.revision;
-    // Valid until the revision changes: policy sets of pods of this node are kept.
-    this.#rules = model.withRules(pod, direction, (found) => found);
-    this.#all = [...this.#rules.admin, ...this.#rules.lowerTiers];
-    this.#ownNamed =
-      direction === 'ingress'
-        ? pod.addresses.slice(0, 1).flatMap((each) => model.namedPortsAt(each))
-        : [];
+    this.#options = options;
+    this.#all = [...this.#own.rules.admin, ...this.#own.rules.lowerTiers];
+    this.#ownNamed = direction === 'ingress' ? model.namedPortsOf(pod) : [];
   }
 
   async collect(): Promise<Access[]> {
@@ -159,21 +155,20 @@ class AccessGroups {
 
   /** To call after each step. */
   async #yieldIfOver(): Promise<void> {
-    if (this.#slice.isOver()) await this.#yield();
+    if (this.#options.slice.isOver()) await this.#yield();
   }
 
-  /** @throws ChangedMeanwhile */
+  /** @throws ChangedMeanwhile, AbortError */
   async #yield(): Promise<void> {
-    await this.#slice.yield();
-    const isSame =
-      this.#model.revision === this.#revision && this.#model.pod(this.#pod.key) === this.#pod;
-    if (!isSame) throw new ChangedMeanwhile();
+    await this.#options.slice.yield();
+    this.#options.signal?.throwIfAborted();
+    if (!this.#own.isCurrent()) throw new ChangedMeanwhile();
   }
 
   async #pods(): Promise<Access[]> {
     const groups = new Map<string, PodGroup>();
     // A pod that is deleted and created again meanwhile comes twice.
-    const seen = new Set<ObjectKey>([this.#pod.key]);
+    const seen = new Set<ObjectKey>([this.#own.pod.key]);
     for (const pod of this.#model.peerPods()) {
       if (seen.has(pod.key)) continue;
       seen.add(pod.key);
@@ -195,7 +190,7 @@ class AccessGroups {
     for (const address of this.#model.nodeAddresses()) {
       await this.#yieldIfOver();
       if (this.#model.podAt(address) !== undefined) continue;
-      if (this.#direction === 'ingress' && this.#model.isNodeOf(this.#pod, address)) continue;
+      if (this.#direction === 'ingress' && this.#model.isNodeOf(this.#own.pod, address)) continue;
       const matches = this.#matchesAt(address);
       getOrCreate(groups, matches.key, () => ({ matches, addresses: [] })).addresses.push(address);
     }
@@ -321,7 +316,7 @@ class AccessGroups {
       .filter((_, at) => rules[at] === 'maybe')
       .map(({ comment }) => comment);
     const matching = new Set(this.#all.filter((_, at) => rules[at] === 'yes'));
-    const decisions = decide(this.#rules, matching, named);
+    const decisions = decide(this.#own.rules, matching, named);
     return { direction: this.#direction, peers, isRest, decisions, uncertain };
   }
 }

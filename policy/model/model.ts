@@ -2,6 +2,7 @@
  * Computes which policies apply to the pods of this node. model/ does no I/O and does not depend on
  * the folders compile/ and enforce/.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../../api/collections.ts';
 import {
   type ApiObject,
@@ -68,15 +69,21 @@ export class PolicyModel {
   readonly #dirtyAddresses = new Set<string>();
   readonly #dirtyLists = new Map<ListId, RuleList>();
   readonly #dirtyPolicySets = new Set<PolicySet>();
-  #revision = 0;
+  #peerRevision = 0;
+  #policyRevision = 0;
 
   constructor({ nodeName }: { readonly nodeName: string }) {
     this.#pods = new PodIndex(nodeName);
   }
 
-  /** Increases when policies, namespaces, nodes or CIDR groups change what rules apply or match; not for pods. */
-  get revision(): number {
-    return this.#revision;
+  /** Increases when namespaces, nodes or CIDR groups change what rules match; not for pods. */
+  get peerRevision(): number {
+    return this.#peerRevision;
+  }
+
+  /** Increases when a policy changes, which may change what rules apply to pods. */
+  get policyRevision(): number {
+    return this.#policyRevision;
   }
 
   upsert(object: ModelObject): void {
@@ -94,7 +101,9 @@ export class PolicyModel {
         this.#markLists(this.#revised(this.#networks.upsert(object)));
         break;
       default:
-        this.#revision += 1;
+        // Updates of the status, and lists after a lost watch, change no policy.
+        if (isDeepStrictEqual(this.#policySets.get(object.kind, object.key), object)) return;
+        this.#policyRevision += 1;
         this.#policySets.upsert(object);
     }
   }
@@ -114,7 +123,7 @@ export class PolicyModel {
         this.#markLists(this.#revised(this.#networks.remove(key)));
         break;
       default:
-        this.#revision += 1;
+        this.#policyRevision += 1;
         this.#policySets.remove(kind, key);
     }
   }
@@ -257,7 +266,15 @@ export class PolicyModel {
 
   /** Named ports of the pod that owns this address, with the port lists that contain them. */
   namedPortsAt(address: string): readonly NamedPortMember[] {
-    const podClass = this.#pods.owner(address)?.class;
+    return this.#namedPorts(this.#pods.owner(address)?.class);
+  }
+
+  /** Like `namedPortsAt`, also for a pod that owns no address yet. */
+  namedPortsOf({ key }: Pod): readonly NamedPortMember[] {
+    return this.#namedPorts(this.#pods.get(key)?.class);
+  }
+
+  #namedPorts(podClass: PodClass | undefined): readonly NamedPortMember[] {
     if (podClass === undefined) return [];
     return [
       ...this.#memberships.entryOf(podClass).namedPorts,
@@ -307,7 +324,7 @@ export class PolicyModel {
 
   /** @param changed what the change of an object affects. */
   #revised<T>(changed: readonly T[]): readonly T[] {
-    if (changed.length > 0) this.#revision += 1;
+    if (changed.length > 0) this.#peerRevision += 1;
     return changed;
   }
 

@@ -121,7 +121,7 @@ export interface PodGroup {
 }
 
 export interface PodAccessList extends Page<PodAccess> {
-  /** At most 20; `total` and `continue` are about these. */
+  /** At most 4; `total` and `continue` are about these. */
   readonly podGroups: readonly PodGroup[];
   /** Parameter `firstPod` for the next groups of pods of the namespace; null: these are the last. */
   readonly nextPod: string | null;

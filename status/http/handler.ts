@@ -137,10 +137,12 @@ export function statusHandler(options: HandlerOptions): RequestListener {
     void answer(paths, options, request, response).catch((error: unknown) => {
       if (response.headersSent) {
         response.destroy();
+      } else if (response.destroyed && asError(error).name === 'AbortError') {
+        // The client has gone, so the request stopped.
       } else if (error instanceof BadParameter) {
         sendError(response, 400, error.message, error.parameter);
       } else if (error instanceof TooManyRequests) {
-        response.setHeader('retry-after', '1');
+        if (error.retryAfter !== undefined) response.setHeader('retry-after', error.retryAfter);
         sendError(response, 503, error.message);
       } else if (error instanceof NotFound) {
         sendError(response, 404, error.message);
@@ -176,12 +178,14 @@ async function answer(
     const version = resource.version?.(query);
     const etag = version === undefined ? undefined : `"${version}"`;
     if (etag !== undefined && request.headers['if-none-match'] === etag) {
-      await budget.run(() => {});
+      await budget.run(() => {}, gone.signal);
       response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
       return;
     }
     const run = <T>(work: () => Promise<T>) =>
-      resource.waitsForProgram ? budget.run(() => {}).then(work) : budget.run(work);
+      resource.waitsForProgram
+        ? budget.run(() => {}, gone.signal).then(work)
+        : budget.run(work, gone.signal);
     const body = await run(async () => {
       // The client may have gone while the request waited.
       if (gone.signal.aborted) return undefined;

@@ -55,11 +55,12 @@ export function needsOf(state) {
  * @property {PageState} state
  * @property {unknown} [error] `needsOf` threw it.
  * @property {(row: number) => void} onScroll
+ * @property {(path: string) => void} onAgain Asks again for what is asked for once.
  * @property {() => void} onDismiss Hides the fault of the page.
  */
 
 /** @param {AppProps} props */
-export function App({ state, error, onScroll, onDismiss }) {
+export function App({ state, error, onScroll, onAgain, onDismiss }) {
   const { status, location, answers } = state;
   const listed = answers.get(RESOURCES.path)?.value?.paths;
   /** @type {readonly string[]} */
@@ -116,6 +117,7 @@ export function App({ state, error, onScroll, onDismiss }) {
                 state=${state}
                 paths=${paths}
                 onScroll=${onScroll}
+                onAgain=${onAgain}
               />
             <//>`
       }

@@ -13,6 +13,7 @@ const poller = new Poller({
   answered: (path, value) => store.answered(path, value, Date.now()),
   unchanged: (path, value) => store.unchanged(path, value, Date.now()),
   refused: (path, error) => store.refused(path, error),
+  busy: () => store.busy(),
   lost: () => store.lost(Date.now()),
   isVisible: () => document.visibilityState === 'visible',
 });
@@ -28,12 +29,17 @@ function update() {
     // An answer has another form than expected. The view says so; the poller goes on asking.
     error = thrown;
   }
-  const props = { state: store.state, error, onScroll, onDismiss };
+  const props = { state: store.state, error, onScroll, onDismiss, onAgain };
   render(html`<${App} ...${props} />`, root);
 }
 
 function onDismiss() {
   store.update({ fault: undefined });
+}
+
+/** @param {string} path */
+function onAgain(path) {
+  poller.again(path);
 }
 
 /** @param {number} scroll */

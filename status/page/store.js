@@ -96,6 +96,11 @@ export class Store {
     this.update({ answers, lostSince: undefined });
   }
 
+  /** The agent answered, but had no time for more. */
+  busy() {
+    if (this.state.lostSince !== undefined) this.update({ lostSince: undefined });
+  }
+
   /** The page itself failed. The same message again changes nothing, so a fault of the drawing causes no loop. @param {string} message */
   failed(message) {
     if (message !== this.state.fault) this.update({ fault: message });

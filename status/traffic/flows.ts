@@ -112,7 +112,8 @@ export class FlowFeed {
    * @throws TooManyRequests; (the iterator) NetlinkError if the kernel has no conntrack events.
    */
   follow(filter: FlowFilter, signal: AbortSignal): AsyncGenerator<FlowLine, void, undefined> {
-    if (this.#clients.size >= MAX_CLIENTS) throw new TooManyRequests();
+    if (this.#clients.size >= MAX_CLIENTS)
+      throw new TooManyRequests(`${MAX_CLIENTS} clients read flows already; end one of them`);
     return this.#follow(filter, signal);
   }
 

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { PolicyModel } from '../../policy/model/model.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type {
@@ -21,6 +22,7 @@ import {
   peerPods,
   pod,
   rule,
+  type TestObject,
   THERE,
   tcp,
 } from '../policy/objects.ts';
@@ -29,8 +31,9 @@ import { validator } from './validator.ts';
 const ONLY_WEB = { namespaces: 'default', pods: labelled({ app: 'web' }) };
 
 /** @param isEach whether each pod has a policy of its own. */
-function resourcesOf(pods = 3, isEach = false) {
+function resourcesOf(pods = 3, isEach = false, others: readonly TestObject[] = []) {
   const model = new PolicyModel({ nodeName: HERE });
+  for (const object of others) model.upsert(object);
   model.upsert(pod('web', { addresses: ['10.0.0.1'] }));
   model.upsert(pod('db', { addresses: ['10.0.0.2'], nodeName: THERE }));
   for (let index = 0; index < pods; index++) {
@@ -67,10 +70,10 @@ function resourcesOf(pods = 3, isEach = false) {
     },
     { table, nodeName: HERE },
   );
-  return async <T>(path: string, query = '') =>
+  return async <T>(path: string, query = '', signal = new AbortController().signal) =>
     (await resources[path]?.answer(new URLSearchParams(query), {
       path: [],
-      signal: new AbortController().signal,
+      signal,
     })) as T;
 }
 
@@ -154,10 +157,10 @@ describe('policy resources: the status API', () => {
 
   it('goes through a namespace with many groups of pods', async () => {
     // Each pod has a policy of its own.
-    const big = resourcesOf(45, true);
+    const big = resourcesOf(9, true);
     const seen: string[] = [];
     const counts: number[] = [];
-    for (let next: string | null = 'many/a'; next !== null; ) {
+    for (let next: string | null = 'many/m0'; next !== null; ) {
       const query: string = `namespace=many&direction=ingress&limit=1000&firstPod=${next}`;
       const { podGroups, items, nextPod }: PodAccessList = await big('/api/v1/access', query);
       assert.deepEqual(
@@ -168,8 +171,44 @@ describe('policy resources: the status API', () => {
       counts.push(podGroups.length);
       next = nextPod;
     }
-    assert.deepEqual(counts, [20, 20, 5]);
-    assert.equal(new Set(seen).size, 45);
+    assert.deepEqual(counts, [4, 4, 1]);
+    assert.equal(new Set(seen).size, 9);
+  });
+
+  it('shows a group by the ports of its pods although its first pod has no address yet', async () => {
+    const fields = {
+      namespace: 'named',
+      labels: { app: 'named' },
+      namedPorts: [{ name: 'http', protocol: 'TCP', port: 8080 }],
+    } as const;
+    const ingress = [rule({ ports: [{ name: 'http', protocol: 'TCP' }] })];
+    const named = resourcesOf(0, false, [
+      pod('a', fields),
+      pod('b', { ...fields, addresses: ['10.2.0.2'] }),
+      networkPolicy('named', {
+        namespace: 'named',
+        subject: { namespaces: 'named', pods: labelled({ app: 'named' }) },
+        ingress,
+      }),
+    ]);
+    const list = await named<PodAccessList>('/api/v1/access', 'namespace=named&direction=ingress');
+    assert.deepEqual(list.podGroups, [{ pod: 'named/a', others: ['named/b'], total: 2 }]);
+    assert.deepEqual(list.items[0]?.decisions[0]?.ports, ['TCP 8080']);
+  });
+
+  it('stops when the client has gone, before it has computed all peers', async () => {
+    const gone = new AbortController();
+    const answer = resourcesOf()<PodAccessList>('/api/v1/access', 'pod=default/web', gone.signal);
+    gone.abort();
+    let isOver = false;
+    answer.catch(() => {
+      isOver = true;
+    });
+    let turns = 0;
+    for (; !isOver && turns < 100; turns += 1) await nextTurn();
+    await assert.rejects(answer, { name: 'AbortError' });
+    // Each group of peers takes a turn.
+    assert.ok(turns <= 2, `${turns} turns`);
   });
 
   it('refuses the address of a Service, because policies see endpoints', async () => {
@@ -196,6 +235,8 @@ describe('policy resources: the status API', () => {
     ['/api/v1/access', 'pod=web', BadParameter],
     ['/api/v1/access', 'pod=default/db', NotFound],
     ['/api/v1/access', 'pod=default/web&direction=up', BadParameter],
+    ['/api/v1/access', 'pod=default/web&firstPod=default/web', BadParameter],
+    ['/api/v1/access', 'namespace=many&firstPod=default/web', BadParameter],
     ['/api/v1/policies/explain', 'from=default/web&to=10.0.0.2', BadParameter],
     ['/api/v1/policies/explain', 'from=default/web&to=*.a&port=1', BadParameter],
     ['/api/v1/policies/explain', 'from=default/no&to=10.0.0.2&port=1', NotFound],

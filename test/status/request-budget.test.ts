@@ -2,12 +2,26 @@ import assert from 'node:assert/strict';
 import { RequestBudget, TooManyRequests } from '../../status/http/request-budget.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
+/** Syncs of a fake clock. */
+function fakeSyncs(isBusy = false) {
+  const listeners: (() => void)[] = [];
+  const syncs = {
+    isBusy,
+    beforeBusyChange: (listener: () => void) => void listeners.push(listener),
+    become: (busy: boolean) => {
+      for (const listener of listeners) listener();
+      syncs.isBusy = busy;
+    },
+  };
+  return syncs;
+}
+
 describe('request-budget: the share of time of requests', () => {
   /** A budget whose requests work some milliseconds of the fake clock, or wait for them. */
-  const build = (maxWait?: number, syncs = { isBusy: false }) => {
+  const build = (syncs = fakeSyncs()) => {
     const timers = new FakeTimers();
     let worked = 0;
-    const budget = new RequestBudget(timers, syncs, { maxWait, worked: () => worked });
+    const budget = new RequestBudget(timers, syncs, () => worked);
     const done: number[] = [];
     const wait = (milliseconds: number) => () => {
       timers.advance(milliseconds);
@@ -42,15 +56,6 @@ describe('request-budget: the share of time of requests', () => {
     assert.ok(seconds > 8 && seconds < 11, `${seconds} s`);
   });
 
-  it('keeps the share for requests that take seconds of work', async () => {
-    const { budget, work, until } = build();
-    const all = Array.from({ length: 5 }, () => budget.run(work(2000)));
-    const seconds = await until(5);
-    await Promise.all(all);
-    // The fifth waits until four have taken their share, after a burst of 300 ms.
-    assert.ok(seconds > 150 && seconds < 165, `${seconds} s`);
-  });
-
   it('does not count the time in which requests wait for the kernel', async () => {
     const { budget, wait, until } = build();
     const all = Array.from({ length: 5 }, () => budget.run(wait(2000)));
@@ -59,19 +64,87 @@ describe('request-budget: the share of time of requests', () => {
     assert.ok(seconds < 10.5, `${seconds} s`);
   });
 
-  it('lets no request of root wait longer than the bound', async () => {
-    const { budget, done, work, until } = build(5000);
+  it('lets no request wait longer than 2 s for an expensive one before it', async () => {
+    const { budget, done, work, until } = build();
     const all = Array.from({ length: 5 }, () => budget.run(work(2000)));
     await until(5);
     await Promise.all(all);
     const waits = done.slice(1).map((time, index) => time - (done[index] ?? 0) - 2000);
-    assert.ok(Math.max(...waits) <= 5010, waits.join(' '));
-    assert.ok(Math.max(...waits) > 4900, waits.join(' '));
+    assert.ok(Math.max(...waits) <= 2010, waits.join(' '));
+    assert.ok(Math.max(...waits) > 1900, waits.join(' '));
+  });
+
+  it('does not charge a request for what syncs do meanwhile', async () => {
+    const syncs = fakeSyncs();
+    const { timers, budget, work } = build(syncs);
+    await budget.run(() => {
+      work(100)();
+      syncs.become(true);
+      work(5000)();
+      syncs.become(false);
+      work(100)();
+    });
+    let ran = 0;
+    // 200 of 300 ms are used, and some time has passed.
+    void budget.run(() => (ran += 1));
+    await turn();
+    assert.equal(ran, 1);
+    await budget.run(work(400));
+    void budget.run(() => (ran += 1));
+    await turn();
+    assert.equal(ran, 1);
+    timers.advance(2000);
+    await turn();
+    assert.equal(ran, 2);
+  });
+
+  /** Whether a request must wait after one that did something, with the meter of the agent. */
+  const waitsAfter = async (first: () => void) => {
+    const timers = new FakeTimers();
+    const budget = new RequestBudget(timers, fakeSyncs());
+    await budget.run(first);
+    let ran = false;
+    const second = budget.run(() => {
+      ran = true;
+    });
+    await turn();
+    const hasWaited = !ran;
+    timers.advance(2000);
+    await second;
+    return hasWaited;
+  };
+
+  it('charges the time of this thread, and none in which it waits', async () => {
+    const worked = () => process.threadCpuUsage().user / 1000;
+    const work = () => {
+      for (const start = worked(); worked() - start < 330; );
+    };
+    assert.equal(await waitsAfter(work), true);
+    const wait = () => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400);
+    assert.equal(await waitsAfter(wait), false);
+  });
+
+  it('starts no request whose client has gone while it waited', async () => {
+    const { timers, budget, work } = build();
+    await budget.run(work(1000));
+    const [gone, ran] = [new AbortController(), [] as number[]];
+    const left = Array.from({ length: 100 }, (_, index) =>
+      budget.run(() => ran.push(index), gone.signal),
+    );
+    await turn();
+    gone.abort();
+    assert.deepEqual(new Set(await Promise.all(left)), new Set([undefined]));
+    // There is room again, at once.
+    const next = budget.run(() => ran.push(100), new AbortController().signal);
+    timers.advance(2000);
+    await next;
+    assert.deepEqual(ran, [100]);
+    assert.equal(await budget.run(() => 1, gone.signal), undefined);
   });
 
   it('starts no request while a sync runs or waits, but not for long', async () => {
-    const syncs = { isBusy: true };
-    const { timers, budget } = build(undefined, syncs);
+    const syncs = fakeSyncs(true);
+    const { timers, budget } = build(syncs);
     let ran = 0;
     const request = () => budget.run(() => (ran += 1));
     const first = request();
@@ -79,10 +152,10 @@ describe('request-budget: the share of time of requests', () => {
     timers.advance(20);
     await turn();
     assert.equal(ran, 0);
-    syncs.isBusy = false;
+    syncs.become(false);
     timers.advance(2);
     await first;
-    syncs.isBusy = true;
+    syncs.become(true);
     const second = request();
     timers.advance(48);
     await turn();
@@ -116,6 +189,19 @@ describe('request-budget: the share of time of requests', () => {
     }
     await Promise.all(all);
     assert.equal(await budget.run(() => 1), 1);
+  });
+
+  it('names in a refusal the wait until there is room', async () => {
+    const { timers, budget, work } = build();
+    await budget.run(work(5000));
+    const all = Array.from({ length: 100 }, () => budget.run(work(0)));
+    const refused = budget.run(() => {});
+    refused.catch(() => {});
+    await turn();
+    timers.advance(1000);
+    await assert.rejects(refused, { message: /try again in 1 s/, retryAfter: 1 });
+    timers.advance(2000);
+    await Promise.all(all);
   });
 
   it('goes on after a request that fails', async () => {

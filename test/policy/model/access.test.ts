@@ -14,6 +14,7 @@ import type { Direction } from '../../../policy/model/terms.ts';
 import { cluster, FLOWS } from '../generated.ts';
 import {
   adminPolicy,
+  group,
   HERE,
   labelled,
   network,
@@ -157,8 +158,8 @@ describe('access: who may reach a pod', () => {
         for (const { key } of [...model.subjects()]) {
           for (const direction of ['ingress', 'egress'] as const) {
             assert.deepEqual(
-              await accessOf(model, key, direction, short),
-              await accessOf(model, key, direction, whole),
+              await accessOf(model, key, direction, { slice: short }),
+              await accessOf(model, key, direction, { slice: whole }),
             );
           }
         }
@@ -187,7 +188,9 @@ describe('access: who may reach a pod', () => {
       const changed = modelOf(objects);
       change(changed);
       const states = await Promise.all(
-        [modelOf(objects), changed].map((model) => accessOf(model, WEB.key, 'ingress', whole)),
+        [modelOf(objects), changed].map((model) =>
+          accessOf(model, WEB.key, 'ingress', { slice: whole }),
+        ),
       );
       const text = (access: readonly Access[] | undefined) =>
         JSON.stringify(access, (_, value) => (typeof value === 'bigint' ? `${value}` : value));
@@ -195,38 +198,114 @@ describe('access: who may reach a pod', () => {
       for (let at = 1, isOver = false; !isOver; at += 1) {
         const model = modelOf(objects);
         let count = 0;
-        const access = await accessOf(model, WEB.key, 'ingress', {
+        const slice = {
           isOver: () => true,
           yield: async () => {
             count += 1;
             if (count === at) change(model);
           },
-        });
+        };
+        const access = await accessOf(model, WEB.key, 'ingress', { slice });
         isOver = count < at;
         assert.ok(states.map(text).includes(text(access)), `slice ${at}: ${text(access)}`);
       }
     });
   }
 
-  it('gives up while policies change without end', async () => {
+  /** Calls back after each step. */
+  const afterEachStep = (callback: () => void) => ({
+    slice: { isOver: () => true, yield: async () => callback() },
+  });
+
+  it('gives up while policies of the pod change without end', async () => {
     const model = modelOf([WEB, DB, OTHER]);
-    const change = CHANGES.policy ?? (() => {});
-    const yieldAndChange = async () => change(model);
+    let port = 1;
+    const change = () => {
+      port += 1;
+      model.upsert(adminPolicy('first', { ingress: [rule({ ports: [tcp(port)] })] }));
+    };
     await assert.rejects(
-      accessOf(model, WEB.key, 'ingress', { isOver: () => true, yield: yieldAndChange }),
+      accessOf(model, WEB.key, 'ingress', afterEachStep(change)),
       PoliciesChangeError,
     );
   });
 
+  it('goes on while others change: policies of other namespaces, and objects that come again unchanged', async () => {
+    const own = networkPolicy('web', { subject: ONLY_WEB, ingress: [PEERS] });
+    const CIDRS = rule({ peers: [{ kind: 'cidrGroups', selector: labelled({ role: 'cidrs' }) }] });
+    const cidrs = group('cidrs', { role: 'cidrs' }, ['192.0.2.0/24']);
+    const edge = node('edge', ['192.168.0.5'], { role: 'edge' });
+    const all = adminPolicy('first', { ingress: [PEERS, EDGES, CIDRS] });
+    const objects = [WEB, DB, OTHER, own, cidrs, edge, all];
+    const model = modelOf(objects);
+    let port = 1;
+    const change = () => {
+      port += 1;
+      const subject = { namespaces: 'other', pods: [] };
+      const ingress = [rule({ peers: PEERS.peers, ports: [tcp(port)] })];
+      model.upsert(networkPolicy('other', { namespace: 'other', subject, ingress }));
+      for (const object of structuredClone(objects)) model.upsert(object);
+    };
+    assert.deepEqual(
+      await accessOf(model, WEB.key, 'ingress', afterEachStep(change)),
+      await accessOf(modelOf(objects), WEB.key, 'ingress', { slice: whole }),
+    );
+  });
+
+  it('has the rules of a pod that is created again with the same policies meanwhile', async () => {
+    const objects = [
+      ...[WEB, OTHER, DB],
+      networkPolicy('web', { subject: ONLY_WEB, ingress: [PEERS] }),
+    ];
+    const model = modelOf(objects);
+    let count = 0;
+    const recreate = () => {
+      count += 1;
+      // Before the peers of the policy.
+      if (count !== 1) return;
+      model.remove('Pod', WEB.key);
+      model.takeChanges();
+      model.upsert({ ...WEB });
+    };
+    assert.deepEqual(
+      (await accessOf(model, WEB.key, 'ingress', afterEachStep(recreate))).map(({ decisions }) =>
+        decisions.map(({ verdict }) => verdict),
+      ),
+      (await accessOf(modelOf(objects), WEB.key, 'ingress', { slice: whole })).map(
+        ({ decisions }) => decisions.map(({ verdict }) => verdict),
+      ),
+    );
+  });
+
+  it('stops when its answer is no longer wanted', async () => {
+    const gone = new AbortController();
+    let steps = 0;
+    const { slice } = afterEachStep(() => {
+      steps += 1;
+      gone.abort();
+    });
+    await assert.rejects(
+      accessOf(modelOf([WEB, DB, OTHER]), WEB.key, 'ingress', { slice, signal: gone.signal }),
+      { name: 'AbortError' },
+    );
+    assert.equal(steps, 1);
+  });
+
+  it('knows the named ports of a pod that has no address yet', async () => {
+    const pending = { ...WEB, addresses: [] };
+    const ingress = [rule({ peers: PEERS.peers, ports: [{ name: 'http', protocol: 'TCP' }] })];
+    const policy = networkPolicy('web', { subject: ONLY_WEB, ingress });
+    const [first] = await accessOf(modelOf([pending, DB, policy]), WEB.key, 'ingress');
+    assert.deepEqual(first?.decisions[0]?.ports, [{ protocol: 'TCP', from: 8080, to: 8080 }]);
+  });
+
   it('has each peer once although a pod is created again meanwhile', async () => {
     const model = modelOf([WEB, DB, OTHER]);
-    const access = await accessOf(model, WEB.key, 'ingress', {
-      isOver: () => true,
-      yield: async () => {
-        model.remove('Pod', DB.key);
-        model.upsert(DB);
-      },
-    });
+    const recreate = () => {
+      model.remove('Pod', DB.key);
+      model.upsert(DB);
+    };
+    const access = await accessOf(model, WEB.key, 'ingress', afterEachStep(recreate));
     assert.equal(access[0] && peerText(access[0].peers).split(' ').sort().join(), 'db,other');
   });
 

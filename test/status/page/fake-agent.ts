@@ -271,10 +271,9 @@ export function fakeAnswers(): Answers {
     '/api/v1/changes': () => ({ items: fakeChanges(), total: 2, continue: null }),
     '/api/v1/policies': () => ({ items: [FAKE_POLICY], total: 1, continue: null }),
     '/api/v1/pods': () => ({ items: [FAKE_POD], total: 1, continue: null }),
-    '/api/v1/access': () => ({
+    '/api/v1/access': (query) => ({
       ...{ items: FAKE_ACCESS, total: 200, continue: 'o100' },
-      podGroups: [{ pod: 'default/web', others: ['default/web-2'], total: 200 }],
-      nextPod: 'default/x',
+      ...(query.has('pod') ? ONE_POD : MANY_PODS),
     }),
     '/api/v1/policies/explain': () => FAKE_EXPLANATION,
     '/api/v1/top': (query) => ({
@@ -367,6 +366,13 @@ const FAKE_PEER: PodAccess['peer'] = {
   namespaces: ['default', 'shop'],
   family: 'IPv6',
   rest: false,
+};
+
+const ONE_POD = { podGroups: [{ pod: 'default/web', others: [], total: 1 }], nextPod: null };
+
+const MANY_PODS = {
+  podGroups: [{ pod: 'default/web', others: ['default/web-2'], total: 200 }],
+  nextPod: 'default/x',
 };
 
 const FAKE_ACCESS: readonly PodAccess[] = [

@@ -216,6 +216,15 @@ describe('status page: state', () => {
     assert.equal(store.state.lostSince, undefined);
   });
 
+  it('does not say that an agent without time does not answer', () => {
+    const store = new Store();
+    store.answered('/x', { kept: true }, 1000);
+    store.lost(2000);
+    store.busy();
+    assert.equal(store.state.lostSince, undefined);
+    assert.deepEqual(store.state.answers.get('/x')?.value, { kept: true });
+  });
+
   it('says for half a minute that the agent restarted', () => {
     const store = new Store();
     const answer = (startedAt: string, now: number) =>

@@ -257,8 +257,9 @@ describe('status page in Chromium', () => {
     await pods.focus();
     await page.keyboard.type('web');
     await page
-      .locator('h3', { hasText: 'Who may connect to default/web and 199 other pods' })
+      .getByRole('heading', { name: 'Who may connect to default/web', exact: true })
       .waitFor();
+    assert.equal(await page.locator('button', { hasText: 'Read again' }).count(), 0);
     await waitFor('the page asked for the pod', isAsked('pod=default%2Fweb'));
     await page.getByLabel('Direction').selectOption('egress');
     await waitFor('for a direction', isAsked('pod=default%2Fweb&direction=egress'));
@@ -266,7 +267,15 @@ describe('status page in Chromium', () => {
     const next = 'pod=default%2Fweb&direction=egress&continue=o100';
     await waitFor('for the next page', isAsked(next));
     await pods.selectOption('namespace=default');
-    await waitFor('for a namespace', isAsked('namespace=default&direction=egress'));
+    const all = 'namespace=default&direction=egress';
+    await waitFor('for a namespace', isAsked(all));
+    await page
+      .locator('h3', { hasText: 'Where default/web and 199 other pods may connect to' })
+      .waitFor();
+    const count = () => agent.requests.filter((path) => path.includes(`access?${all}`)).length;
+    assert.equal(count(), 1);
+    await page.locator('button', { hasText: 'Read again' }).click();
+    await waitFor('for the namespace again', () => count() === 2);
     await page.locator('a', { hasText: 'Further pods of default' }).click();
     const further = 'namespace=default&firstPod=default%2Fx&direction=egress';
     await waitFor('for the next pods', isAsked(further));

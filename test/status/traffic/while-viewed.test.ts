@@ -417,6 +417,8 @@ describe('FlowFeed: flows while a client looks', () => {
     await Promise.all(streams.map((each) => each.next()));
     assert.throws(() => feed.follow(NO_FILTER, new AbortController().signal), {
       name: 'TooManyRequests',
+      message: /32 clients read flows/,
+      retryAfter: undefined,
     });
     await feed.close();
     assert.equal(feed.isRunning, false);
