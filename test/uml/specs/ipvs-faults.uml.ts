@@ -115,9 +115,15 @@ describe('faults in IPVS mode: one command names the cause', () => {
 
   it(titleOf(CAUSES.deletedRule), async () => {
     await healthy();
-    await ipvs.lab.node.exec('ipvsadm', ['-d', '-t', `${VIP}:80`, '-r', `${pod.ipv4}:8080`]);
-    assert.notEqual(await outcome(VIP), 'answered');
-    await names(CAUSES.deletedRule);
+    const destination = ['-t', `${VIP}:80`, '-r', `${pod.ipv4}:8080`];
+    await ipvs.lab.node.exec('ipvsadm', ['-d', ...destination]);
+    try {
+      assert.notEqual(await outcome(VIP), 'answered');
+      await names(CAUSES.deletedRule);
+    } finally {
+      await ipvs.lab.node.exec('ipvsadm', ['-a', ...destination, '-m', '-w', '1']);
+    }
+    await answers(VIP);
   });
 
   it(titleOf(CAUSES.staleConnection), async () => {
