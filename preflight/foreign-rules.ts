@@ -106,14 +106,13 @@ function drops(
   );
   const results = distinct([...forward, ...input]);
   if (packets.length === 0) results.push(notSeen(name, NO_ADDRESSES));
-  return results.length > 0
-    ? results
-    : [
-        ok(
-          name,
-          `none of ${chains.value.length} base chains of other programs drops traffic to endpoints`,
-        ),
-      ];
+  if (results.length > 0) return results;
+  const hasHealth = healthPackets(addresses, healthPort).length > 0;
+  const count = ofHook('forward').length + (hasHealth ? ofHook('input').length : 0);
+  const [hooks, traffic] = hasHealth
+    ? ['hooks forward and input', 'traffic to endpoints or health checks']
+    : ['hook forward', 'traffic to endpoints'];
+  return [ok(name, `none of ${count} base chains of other programs at ${hooks} drops ${traffic}`)];
 }
 
 /** Runs a check that walks rules; a ruleset that is too large to evaluate is not seen. */

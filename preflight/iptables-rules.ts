@@ -1,13 +1,7 @@
 /** Reads the output of `iptables-save` as rules of a packet walk. */
 import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
 import { isOwnChain } from '../iptables/chains.ts';
-import {
-  type BaseChain,
-  interfaceMatch,
-  type Match,
-  type Rule,
-  type Verdict,
-} from './packet-walk.ts';
+import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
 
 /** Built-in chains that matter to Services, by table. */
 const HOOKS = {
@@ -76,9 +70,7 @@ function ruleOf(line: string): Rule {
     }
     if (word === '-m' || word === '--comment' || word === '--protocol') index += 1;
     else if (word.startsWith('-')) {
-      const isInterface = word === '-i' || word === '-o';
-      const found = isInterface ? interfaceMatch(value, negated) : [matchOf(word, value, negated)];
-      matches.push(...found);
+      matches.push(matchOf(word, value, negated));
       while (words[index + 1] !== undefined && !/^(-|!$)/.test(words[index + 1] ?? '')) index += 1;
     }
     negated = false;
@@ -100,6 +92,9 @@ function matchOf(option: string, value: string, negated: boolean): Match {
       const cidrs = value.split(',').flatMap((each) => cidrOf(each) ?? []);
       return { kind: option === '-s' ? 'source' : 'destination', cidrs, negated };
     }
+    case '-i':
+    case '-o':
+      return { kind: 'interface', name: value, negated };
     case '-p':
       return { kind: 'protocol', names: [value], negated };
     case '--dport':

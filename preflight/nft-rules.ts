@@ -1,13 +1,7 @@
 /** Reads the JSON of `nft list table` (libnftables-json(5)) as rules of a packet walk. */
 import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
 import { isRecord } from '../api/read-field.ts';
-import {
-  type BaseChain,
-  interfaceMatch,
-  type Match,
-  type Rule,
-  type Verdict,
-} from './packet-walk.ts';
+import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
 
 /** A base chain as `nft --json list chains` prints it. */
 export interface NftBaseChain {
@@ -144,7 +138,9 @@ function matchesOf({ op, left, right }: Json): Match[] {
   if (isRecord(left.meta)) {
     const key = String(left.meta.key);
     if (!INTERFACE_KEYS.includes(key)) return [metaMatch(key, values, negated)];
-    return values.length === 1 ? interfaceMatch(String(values[0]), negated) : [UNKNOWN];
+    return values.length === 1
+      ? [{ kind: 'interface', name: String(values[0]), negated }]
+      : [UNKNOWN];
   }
   if (isRecord(left.ct) && ['state', 'status'].includes(String(left.ct.key))) {
     return [{ kind: 'state', states: values.map(String), negated }];

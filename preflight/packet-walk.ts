@@ -14,6 +14,8 @@ export interface TestPacket {
   readonly protocol?: Protocol;
   /** Whether the destination was translated; default: true. */
   readonly isTranslated?: boolean;
+  /** Whether the interface is loopback; default: false, another interface, whose name is unknown. */
+  readonly isLoopback?: boolean;
 }
 
 /** A condition of a rule. The packet has mark 0 until a rule of the same base chain may have set another. */
@@ -38,7 +40,7 @@ export type Match =
       readonly negated: boolean;
     }
   | { readonly kind: 'family'; readonly family: 'IPv4' | 'IPv6' }
-  | { readonly kind: 'never' }
+  | { readonly kind: 'interface'; readonly name: string; readonly negated: boolean }
   | { readonly kind: 'unknown' };
 
 export type Verdict =
@@ -70,14 +72,10 @@ export interface Ending {
   readonly by: 'rule' | 'policy';
 }
 
-/** Interfaces that do not carry packets of pods: loopback, and the bridges of Docker, libvirt and LXC. */
-const OTHER_INTERFACES = /^(lo|docker0|virbr\d+|lxcbr\d+|lxdbr\d+)$/;
-
-/** The match on an interface; none if every test packet matches. */
-export function interfaceMatch(name: string, negated: boolean): Match[] {
-  if (!OTHER_INTERFACES.test(name)) return [{ kind: 'unknown' }];
-  return negated ? [] : [{ kind: 'never' }];
-}
+/** Interfaces that do not carry packets of pods: the bridges of Docker, libvirt and LXC. */
+const OTHER_INTERFACES = /^(docker0|virbr\d+|lxcbr\d+|lxdbr\d+)$/;
+/** The name ends with the wildcard of iptables or nft. */
+const IS_PREFIX = /[+*]$/;
 
 /** Rules that one walk visits at most, so that a loop or a huge ruleset ends. */
 const MAX_RULES = 100_000;
@@ -157,9 +155,18 @@ function matchOf(matches: readonly Match[], packet: TestPacket, isMarked: boolea
 
 function certaintyOf(match: Match, packet: TestPacket): Certainty {
   if (match.kind === 'unknown') return 'maybe';
-  if (match.kind === 'never') return 'no';
+  if (match.kind === 'interface') return interfaceCertainty(match, packet.isLoopback === true);
   if (match.kind === 'family') return isTrue(familyOf(packet.source) === match.family);
   return isTrue(isMatched(match, packet) !== match.negated);
+}
+
+function interfaceCertainty(
+  { name, negated }: Extract<Match, { readonly kind: 'interface' }>,
+  isLoopback: boolean,
+): Certainty {
+  if (IS_PREFIX.test(name)) return 'maybe';
+  if (name === 'lo') return isTrue(isLoopback !== negated);
+  return isLoopback || OTHER_INTERFACES.test(name) ? isTrue(negated) : 'maybe';
 }
 
 function isTrue(value: boolean): Certainty {
@@ -167,7 +174,7 @@ function isTrue(value: boolean): Certainty {
 }
 
 function isMatched(
-  match: Exclude<Match, { readonly kind: 'unknown' | 'never' | 'family' }>,
+  match: Exclude<Match, { readonly kind: 'unknown' | 'interface' | 'family' }>,
   packet: TestPacket,
 ): boolean {
   switch (match.kind) {

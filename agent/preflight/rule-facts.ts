@@ -2,6 +2,7 @@
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { VARIANTS, type Variant } from '../../iptables/commands.ts';
 import { hasServiceRules, iptablesTables, savedTable } from '../../iptables/variant.ts';
+import { TRACE_TABLE } from '../../netlink/nftables/trace-table.ts';
 import { TABLE } from '../../nftables/static-chains.ts';
 import { POLICY_TABLES } from '../../policy/compile/policy-table.ts';
 import type { RuleCounts } from '../../preflight/iptables.ts';
@@ -9,12 +10,19 @@ import { iptablesChains } from '../../preflight/iptables-rules.ts';
 import { type NftBaseChain, nftBaseChains, nftChains } from '../../preflight/nft-rules.ts';
 import type { BaseChain } from '../../preflight/packet-walk.ts';
 import { ProgramError, runProgram } from '../../process/run-program.ts';
+import { FLOWS_TABLE } from '../../status/traffic/refusal-log.ts';
 import { KUBE_PROXY_TABLE } from '../../takeover/nft-tables.ts';
 
 /** Milliseconds and bytes for one call of nft. Elements of sets are not printed, so only rules take space. */
 const NFT_LIMITS = { timeout: 60_000, maxBuffer: 64 * 1024 * 1024 };
-/** Tables of Portwide and kube-proxy. */
-export const OWN_TABLES: readonly string[] = [TABLE, KUBE_PROXY_TABLE, ...POLICY_TABLES];
+/** Tables of Portwide, also while a client looks, and of kube-proxy. */
+export const OWN_TABLES: readonly string[] = [
+  TABLE,
+  KUBE_PROXY_TABLE,
+  TRACE_TABLE,
+  FLOWS_TABLE,
+  ...POLICY_TABLES,
+];
 
 interface IptablesFacts {
   readonly chains: readonly BaseChain[];

@@ -17,7 +17,7 @@ export interface Libc {
   setsockopt(fd: number, level: number, name: number, value: Buffer): number;
   /**
    * getsockopt SO_MEMINFO (Linux 4.12).
-   * @returns the number of messages that the kernel dropped because the receive buffer was full.
+   * @returns the number of messages that the kernel dropped because the receive buffer was full, or a negated errno.
    */
   drops(fd: number): number;
   /** setsockopt SO_ATTACH_FILTER. @param program Classic BPF instructions. */

@@ -66,8 +66,6 @@ export interface TraceAnswer {
   readonly port: number;
   /** One for each IP family that both ends have. */
   readonly paths: readonly ComputedTrace[];
-  /** Seconds since the agent read the rules of other programs that the paths take into account. */
-  readonly foreignRulesAge: number;
 }
 
 /** The packets that a live trace selects. */

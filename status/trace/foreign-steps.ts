@@ -1,5 +1,5 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
-import { socketAddress } from '../../api/addresses.ts';
+import { isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import { type Finding, findings, placeOf } from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
@@ -65,10 +65,10 @@ export async function withForeignRules(
       )
     : [passOf(entering, entering, false, { ...context, isIpvs: false })];
   try {
-    const effects = await effectsOf(passes, chains.value);
+    const evaluation = await evaluationOf(passes, chains.value);
     const { foreignRulesAge: age } = context;
     const notes = age < OLD ? [] : [`as these rules were ${age} seconds ago`];
-    return withEffects(path, effects, passes.length, chains.value.length, notes);
+    return withEffects(path, evaluation, passes.length, notes);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
@@ -96,35 +96,55 @@ function passOf(
   masqueraded: boolean,
   { nodeAddresses, isIpvs }: HookContext,
 ): Pass {
-  const isToNode = nodeAddresses.includes(leaving.destination);
-  const isFromNode = nodeAddresses.includes(leaving.source);
-  const drop = { verdict: 'drop', hook: 'input', packet: isIpvs ? entering : leaving } as const;
-  const drops = isToNode || (isIpvs && !isFromNode) ? [drop] : [];
+  const isOfNode = (address: string) => nodeAddresses.includes(address) || isLoopback(address);
+  const isToNode = isOfNode(leaving.destination);
+  const isFromNode = isOfNode(leaving.source);
+  /** A packet that stays on the node goes through interface lo. */
+  const staying = { ...leaving, isLoopback: isFromNode && isToNode };
+  const isCaught = isIpvs && !isFromNode;
+  const drop = { verdict: 'drop', hook: 'input', packet: isCaught ? entering : staying } as const;
+  const drops = isToNode || isCaught ? [drop] : [];
   const forwarded = isToNode || isFromNode || isIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
-  // A packet that stays on the node leaves by the loopback interface, which rules usually accept: nothing is said.
+  // Rules at hook output see the interface of the route to the first destination, also after the translation. VIPs of
+  // IPVS are addresses of the node, and IPVS sends packets to other hosts through hook output a second time.
+  const routed = { isLoopback: isIpvs || isOfNode(entering.destination) };
+  const isSentAgain = isIpvs && !isToNode;
   const sent = { verdict: 'drop', hook: 'output' } as const;
-  const entered = { ...sent, packet: entering, translation: 'before' } as const;
-  const left = {
+  const entered = {
     ...sent,
-    packet: leaving,
-    ...(!isIpvs && { translation: 'after' as const }),
+    packet: { ...entering, ...routed },
+    translation: 'before',
   } as const;
-  const outputs = isToNode
-    ? []
-    : [...(isFromNode ? [entered] : []), ...(isFromNode || isIpvs ? [left] : [])];
-  // NAT of a connection is decided once.
+  const left = isSentAgain
+    ? { ...sent, packet: leaving }
+    : ({ ...sent, packet: { ...leaving, ...routed }, translation: 'after' } as const);
+  const outputs = [...(isFromNode ? [entered] : []), ...(isFromNode || isSentAgain ? [left] : [])];
+  // NAT of a connection is decided once. A packet from elsewhere to the node does not pass hook postrouting.
   const masquerades =
-    isToNode || masqueraded
+    masqueraded || (isToNode && !isFromNode)
       ? []
-      : [{ verdict: 'masquerade', hook: 'postrouting', packet: leaving } as const];
+      : [{ verdict: 'masquerade', hook: 'postrouting', packet: staying } as const];
   return {
     target: socketAddress(leaving.destination, leaving.port),
     checks: [...drops, ...forwarded, ...outputs, ...masquerades],
   };
 }
 
+/** What rules do to packets, and the base chains that were evaluated. */
+interface Evaluation {
+  readonly effects: readonly Effect[];
+  readonly chains: ReadonlySet<BaseChain>;
+  /** Hooks that packets pass, whether or not chains are there. */
+  readonly hooks: ReadonlySet<BaseChain['hook']>;
+}
+
 /** @throws RangeError if there are too many rules. */
-async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]): Promise<Effect[]> {
+async function evaluationOf(
+  passes: readonly Pass[],
+  chains: readonly BaseChain[],
+): Promise<Evaluation> {
+  const hooks = new Set<BaseChain['hook']>();
+  const evaluated = new Set<BaseChain>();
   const effects = new Map<string, Effect>();
   const slice = new TimeSlice();
   for (const { target, checks } of passes) {
@@ -132,6 +152,8 @@ async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]):
       const ofHook = chains.filter(
         (chain) => chain.hook === hook && (translation ?? sideOf(chain)) === sideOf(chain),
       );
+      hooks.add(hook);
+      for (const base of ofHook) evaluated.add(base);
       for (const finding of findings(ofHook, [packet], verdict)) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
         const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };
@@ -142,7 +164,7 @@ async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]):
     // One walk may take most of a slice.
     await slice.yield();
   }
-  return [...effects.values()];
+  return { effects: [...effects.values()], chains: evaluated, hooks };
 }
 
 function sideOf({ priority }: BaseChain): 'before' | 'after' {
@@ -151,15 +173,14 @@ function sideOf({ priority }: BaseChain): 'before' | 'after' {
 
 function withEffects(
   path: ComputedTrace,
-  effects: readonly Effect[],
+  { effects, chains, hooks }: Evaluation,
   targets: number,
-  chains: number,
   notes: readonly string[],
 ): ComputedTrace {
   const certain = effects.filter(({ finding }) => finding.isCertain);
   const texts = certain.map((effect) => `${effectText(effect, targets)} the packet`);
-  const [decision = `none of ${chains} base chains drops or masquerades the packet`, ...detail] =
-    texts;
+  const none = `none of ${chains.size} base chains at ${[...hooks].join(', ')} drops or masquerades the packet`;
+  const [decision = none, ...detail] = texts;
   const step: TraceStep = {
     step: 'foreignRules',
     title: 'Rules of other programs',

@@ -39,7 +39,7 @@ export interface ResolvedTrace {
 export async function computeAnswer(
   request: TraceRequest,
   sources: TraceSources,
-): Promise<Omit<TraceAnswer, 'foreignRulesAge'>> {
+): Promise<TraceAnswer> {
   const resolved = resolveRequest(request, sources);
   const paths: ComputedTrace[] = [];
   for (const each of resolved) paths.push(await computePath(each, sources));

@@ -57,7 +57,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 
 /** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
-  answer: Omit<TraceAnswer, 'foreignRulesAge'>,
+  answer: TraceAnswer,
   { foreignChains, nodeAddresses, mode }: StatusSources,
 ): Promise<TraceAnswer> {
   const { value: chains, age } = await foreignChains();
@@ -68,7 +68,7 @@ async function withForeignSteps(
   for (const path of answer.paths) {
     paths.push(await withForeignRules(path, protocol, port, chains, context));
   }
-  return { ...answer, paths, foreignRulesAge };
+  return { ...answer, paths };
 }
 
 function filterOf({ family, source, destination, protocol, port }: ResolvedTrace): LiveTraceFilter {

@@ -77,10 +77,26 @@ const EVENTS_PER_READ = 64;
  * empty. So a larger buffer would show no more flows of a busy node, but later ones. This one has room for 500 at once.
  */
 const EVENT_BUFFER = 256 << 10;
-/** Denied packets of one read that a client wants: the policies of each are evaluated. */
+/**
+ * Denied packets of one read whose policies are evaluated. Each client has an equal share for itself, so that many
+ * packets that one client wants do not hide the packets of another.
+ */
 const DENIALS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
+
+/** What a subscription reports. */
+interface Part {
+  readonly from: Subscription | undefined;
+  readonly events: readonly FlowEvent['event'][];
+  /** As of the last read. */
+  dropped: number;
+}
+
+/** Whether a client may want some of the messages that were dropped unread. */
+function mayWant({ event }: FlowFilter, events: readonly FlowEvent['event'][]): boolean {
+  return event === undefined || events.includes(event);
+}
 
 /** The open subscriptions. */
 interface Session {
@@ -205,8 +221,11 @@ export class FlowFeed {
     });
     const denials = this.#openDenials(notes);
     const open = [events, refusals, denials].filter((each) => each !== undefined);
-    let dropped = 0;
-    let skipped = 0;
+    const parts: readonly Part[] = [
+      { from: events, events: ['opened', 'closed'], dropped: 0 },
+      { from: refusals, events: ['rejected', 'dropped'], dropped: 0 },
+      { from: denials, events: ['denied'], dropped: 0 },
+    ];
     const read = (): boolean => {
       let isLeft = false;
       const at = new Date(this.#options.now()).toISOString();
@@ -220,20 +239,35 @@ export class FlowFeed {
           EVENTS_PER_READ,
         );
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
-        let denied = 0;
+        const explained = new Map<FlowQueue, number>();
+        let evaluated = 0;
         denials?.read(({ prefix, bytes }) => {
-          const packet = this.#wantedDenial(bytes);
+          const packet = readPacketHeader(bytes);
           if (packet === undefined) return;
-          denied += 1;
-          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, packet));
+          const clients = this.#clientsOfDenial(packet);
+          const share = DENIALS_PER_READ / this.#clients.size;
+          const countOf = (client: FlowQueue) => explained.get(client) ?? 0;
+          if (clients.length === 0) return;
+          if (evaluated >= DENIALS_PER_READ && clients.every((each) => countOf(each) >= share)) {
+            for (const client of clients) client.lose(1);
+            return;
+          }
+          evaluated += 1;
+          for (const client of clients) explained.set(client, countOf(client) + 1);
+          send(this.#denialEvent(prefix, packet));
         });
-        skipped += Math.max(0, denied - DENIALS_PER_READ);
       } catch (error) {
         onError(error);
       }
-      const now = open.reduce((sum, each) => sum + each.dropped, skipped);
-      if (now > dropped) for (const client of this.#clients) client.lose(now - dropped);
-      dropped = now;
+      for (const part of parts) {
+        const now = part.from?.dropped ?? 0;
+        for (const client of this.#clients) {
+          if (now > part.dropped && mayWant(client.filter, part.events)) {
+            client.lose(now - part.dropped);
+          }
+        }
+        part.dropped = now;
+      }
       return isLeft;
     };
     const stopReading = pollSubscription(timers, READ_MS, read);
@@ -291,13 +325,10 @@ export class FlowFeed {
     return refusal && { ...refusal, policies: [], flow: packetFlow(packet) };
   }
 
-  /** A denied packet that a client wants. Its explanation takes long and has no part in the filter. */
-  #wantedDenial(bytes: Buffer): PacketHeader | undefined {
-    const packet = readPacketHeader(bytes);
-    if (packet === undefined) return undefined;
+  /** The clients that want a denied packet. Its explanation takes long and has no part in the filter. */
+  #clientsOfDenial(packet: PacketHeader): FlowQueue[] {
     const event = { ...DENIED, flow: packetFlow(packet) };
-    for (const { filter } of this.#clients) if (matchesFlow(event, filter)) return packet;
-    return undefined;
+    return [...this.#clients].filter(({ filter }) => matchesFlow(event, filter));
   }
 
   /** Policies see packets after translation: the destination is the endpoint. */

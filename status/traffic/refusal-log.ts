@@ -24,7 +24,7 @@ import { type RefusalMode, RefusalSets, widthOf } from './refusal-sets.ts';
 import type { ServiceIndex } from './service-index.ts';
 
 /** Name of the tables in families ip and ip6. */
-const TABLE = 'portwide-flows';
+export const FLOWS_TABLE = 'portwide-flows';
 /** NFLOG groups to try. */
 const GROUPS = [20_104, 20_105, 20_106, 20_107] as const;
 /** Packets a second of one hook, and the burst. */
@@ -44,7 +44,7 @@ export class RefusalLog {
   readonly #mode: RefusalMode;
 
   private constructor(group: LogGroup, index: ServiceIndex, mode: RefusalMode) {
-    this.#tables = new OwnedTables(TABLE);
+    this.#tables = new OwnedTables(FLOWS_TABLE);
     this.#group = group;
     this.#mode = mode;
     this.#sets = new RefusalSets(this.#tables, index, mode);

@@ -136,7 +136,7 @@ export const SERVICE_CAUSES = {
     command: ['trace', CLIENT, VIP, '--port=80'],
     exitCode: 1,
     printed:
-      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\) drops the packet\n +\d+\. Result: the packet is dropped by another program/,
+      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
     page: traced({ from: CLIENT, to: VIP, port: '80' }),
     shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
   },
@@ -277,6 +277,21 @@ export const NODE_CAUSES = {
     shown: /Waiting for Services from the API server 127\.0\.0\.1:\d+, /,
   },
 } as const satisfies Readonly<Record<string, Cause>>;
+
+/** The causes that mode ipvs names by objects of its own, and by the tables of iptables-legacy. */
+export const IPVS_CAUSES = {
+  ...SERVICE_CAUSES,
+  foreignDrop: {
+    ...SERVICE_CAUSES.foreignDrop,
+    printed:
+      /Rules of other programs: table ip filter \(iptables-legacy\), base chain OUTPUT \(priority 0, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+  },
+  deletedRule: {
+    ...NODE_CAUSES.deletedRule,
+    printed:
+      /^@@ IPv4 IPVS destination in TCP 10\.96\.0\.10:80, Service default\/web: missing @@\n\+-a -t 10\.96\.0\.10:80 -r 10\.244\.1\.\d+:8080 -m -w 1$/m,
+  },
+} as const;
 
 /** The title of the test of a fault. */
 export function titleOf({ fault, command, page }: Cause): string {

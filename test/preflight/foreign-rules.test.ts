@@ -57,6 +57,18 @@ describe('preflight: rules of other programs', () => {
     assert.match(drops(open)[0] ?? '', /^ok /);
   });
 
+  it('counts only chains at the hooks that were evaluated', () => {
+    const chains = [base('forward', {}, ''), base('input', {}, ''), base('postrouting', {}, '')];
+    const output: BaseChain = { ...base('forward', {}, ''), chain: 'OUTPUT', hook: 'output' };
+    const value = [...chains, output, output];
+    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, 10_256)), [
+      'ok none of 2 base chains of other programs at hooks forward and input drops traffic to endpoints or health checks',
+    ]);
+    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, undefined)), [
+      'ok none of 1 base chains of other programs at hook forward drops traffic to endpoints',
+    ]);
+  });
+
   it('tables of the other family do not matter', () => {
     assert.match(
       drops(base('forward', { policy: 'drop', table: 'ip6 firewall' }, ''))[0] ?? '',

@@ -45,7 +45,8 @@ const chain = (
 const to = (cidr: string): Match => ({ kind: 'destination', cidrs: [cidr], negated: false });
 const place = (hook: string) =>
   `table inet firewall, base chain ${hook} (priority 5, policy accept)`;
-const NONE = 'none of 1 base chains drops or masquerades the packet';
+const none = (count: number, hooks: string) =>
+  `none of ${count} base chains at ${hooks} drops or masquerades the packet`;
 
 const evaluate = async (
   chains: readonly BaseChain[],
@@ -87,14 +88,14 @@ describe('trace: rules of other programs', () => {
   it('do not masquerade again', async () => {
     const endpoints = [endpoint('10.244.1.11', true)];
     const { step } = await evaluate([chain('postrouting', [], 'masquerade')], path({ endpoints }));
-    assert.equal(step?.decision, NONE);
+    assert.equal(step?.decision, none(0, 'forward'));
   });
 
   it('that depend on sets make the result uncertain', async () => {
     const { step, verdict, uncertain } = await evaluate([
       chain('forward', [{ kind: 'unknown' }], 'drop'),
     ]);
-    assert.equal(step?.decision, NONE);
+    assert.equal(step?.decision, none(1, 'forward, postrouting'));
     assert.equal(verdict, 'translated');
     assert.deepEqual(uncertain, [
       `${place('forward')} may drop the packet: it depends on sets or interfaces`,
@@ -163,7 +164,44 @@ describe('trace: rules of other programs', () => {
     });
     assert.equal((await evaluate([output('10.96.0.10/32', 0)], untouched)).verdict, 'dropped');
     const toNode = path({ source: NODE, endpoints: [endpoint(NODE)] });
-    assert.equal((await evaluate([output('0.0.0.0/0', 0)], toNode)).verdict, 'translated');
+    assert.equal((await evaluate([output('0.0.0.0/0', 0)], toNode)).verdict, 'dropped');
+  });
+
+  it('see interface lo if the packet stays on the node', async () => {
+    const onlyLo = (hook: BaseChain['hook']): BaseChain => ({
+      ...chain(hook, [{ kind: 'interface', name: 'lo', negated: false }], 'accept'),
+      policy: 'drop',
+    });
+    const verdictOf = async (
+      hook: BaseChain['hook'],
+      { destination = '10.96.0.10', source = NODE, isIpvs = false },
+    ) => {
+      const given = path({ source, destination, endpoints: [endpoint(NODE)] });
+      const context = { ...CONTEXT, isIpvs };
+      return (await evaluate([onlyLo(hook)], given, 'TCP', 80, context)).verdict;
+    };
+    assert.equal(await verdictOf('input', {}), 'translated');
+    assert.equal(await verdictOf('input', { source: '10.244.1.5' }), 'dropped');
+    // Rules at hook output see the interface of the route to the VIP.
+    assert.equal(await verdictOf('output', {}), 'dropped');
+    for (const destination of [NODE, '127.0.0.1']) {
+      assert.equal(await verdictOf('output', { destination }), 'translated');
+    }
+    assert.equal(await verdictOf('output', { isIpvs: true }), 'translated');
+    const otherInterface: Match = { kind: 'interface', name: 'eth0', negated: false };
+    const stays = path({ source: NODE, endpoints: [endpoint(NODE)] });
+    const { step, uncertain } = await evaluate([chain('input', [otherInterface], 'drop')], stays);
+    assert.equal(step?.decision, none(1, 'input, output, postrouting'));
+    assert.deepEqual(uncertain, []);
+  });
+
+  it('are counted at the hooks that the packet passes', async () => {
+    const hooks = ['input', 'forward', 'output', 'postrouting'] as const;
+    const rules = hooks.map((hook) => chain(hook, [], 'accept'));
+    const decisionOf = async (of: ComputedTrace) => (await evaluate(rules, of)).step?.decision;
+    assert.equal(await decisionOf(path()), none(2, 'forward, postrouting'));
+    assert.equal(await decisionOf(path({ source: NODE })), none(2, 'output, postrouting'));
+    assert.equal(await decisionOf(path({ endpoints: [endpoint(NODE)] })), none(1, 'input'));
   });
 
   it('with IPVS see packets at hook input before translation, and at no hook forward', async () => {

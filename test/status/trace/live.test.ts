@@ -254,7 +254,7 @@ describe('differences: between computed and live', () => {
 describe('print: traces', () => {
   it('a numbered list of steps', () => {
     const request = { from: 'x', to: 'y', protocol: 'TCP', port: 80 } as const;
-    const answer = { ...request, paths: [COMPUTED], foreignRulesAge: 0 };
+    const answer = { ...request, paths: [COMPUTED] };
     assert.equal(
       traceAnswerText(answer),
       [

@@ -424,6 +424,18 @@ describe('FlowFeed: flows while a client looks', () => {
     assert.equal(feed.isRunning, false);
   });
 
+  it('does not report lost connections to a client of other events', async () => {
+    const { feed, state, happen } = fed();
+    const gone = new AbortController();
+    const stream = feed.follow({ ...NO_FILTER, event: 'denied' }, gone.signal);
+    await stream.next();
+    const next = stream.next();
+    state.dropped = 7;
+    happen();
+    gone.abort();
+    assert.deepEqual(await next, { done: true, value: undefined });
+  });
+
   it('reports events that the kernel could not deliver', async () => {
     const { feed, state, happen } = fed();
     const stream = feed.follow(NO_FILTER, new AbortController().signal);
@@ -454,8 +466,8 @@ describe('FlowFeed: denied packets', () => {
     return bytes;
   }
 
-  /** The stream of a client, after `count` packets to port 80 and one to port 81 in one read. */
-  async function linesAfter(count: number, filter: Partial<FlowFilter>) {
+  /** The streams of clients, after `count` packets to port 80 and one to port 81 in one read. */
+  async function streamsAfter(count: number, filters: readonly Partial<FlowFilter>[]) {
     let waiting = [...Array<number>(count).fill(80), 81];
     const { feed, timers } = fed({
       openDenials: () => ({
@@ -469,15 +481,33 @@ describe('FlowFeed: denied packets', () => {
       }),
     });
     const gone = new AbortController();
-    const stream = feed.follow({ ...NO_FILTER, ...filter }, gone.signal);
-    await stream.next();
-    const first = stream.next();
+    const streams = filters.map((filter) => feed.follow({ ...NO_FILTER, ...filter }, gone.signal));
+    await Promise.all(streams.map((stream) => stream.next()));
+    const firsts = streams.map((stream) => stream.next());
     timers.advance(100);
     gone.abort();
-    const lines = [(await first).value];
-    for await (const line of stream) lines.push(line);
-    return lines.filter((line) => line !== undefined);
+    return Promise.all(
+      streams.map(async (stream, index) => {
+        const lines = [(await firsts[index])?.value];
+        for await (const line of stream) lines.push(line);
+        return lines.filter((line) => line !== undefined);
+      }),
+    );
   }
+
+  const linesAfter = async (count: number, filter: Partial<FlowFilter>) =>
+    (await streamsAfter(count, [filter])).flat();
+
+  it('explains packets for each client, and tells only those who want the others that they are lost', async () => {
+    const [busy, quiet, both] = await streamsAfter(99, [{ port: 80 }, { port: 81 }, {}]);
+    const shown = (lines: readonly FlowLine[] = []) => ({
+      denied: lines.filter(({ event }) => event === 'denied').length,
+      lost: lines.flatMap((line) => ('lost' in line ? [line.lost] : [])),
+    });
+    assert.deepEqual(shown(busy), { denied: 64, lost: [35] });
+    assert.deepEqual(shown(quiet), { denied: 1, lost: [] });
+    assert.deepEqual(shown(both), { denied: 65, lost: [35] });
+  });
 
   it('explains at most 64 of a read, and reports the others as lost', async () => {
     const lines = await linesAfter(99, {});
