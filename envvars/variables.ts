@@ -1,6 +1,6 @@
 /** envvars/ computes the environment variables for Services that the kubelet sets in containers. */
 import { familyOf } from '../api/addresses.ts';
-import { portScheme } from '../api/all-ports.ts';
+import { ALL_PORT_FEATURES, portScheme } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';
 import type { Service, ServicePort } from '../api/objects.ts';
 
@@ -68,7 +68,7 @@ export function serviceVariables(service: Service): EnvVar[] {
  * and the Service may be served later.
  */
 function advertisedPorts(service: Service): readonly ServicePort[] {
-  return portScheme(service, true).kind === 'listed' ? service.ports : [];
+  return portScheme(service, ALL_PORT_FEATURES).kind === 'listed' ? service.ports : [];
 }
 
 function portVariables(name: string, ports: readonly ServicePort[]): EnvVar[] {

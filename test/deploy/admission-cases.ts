@@ -1,5 +1,6 @@
 /** All-ports Services, valid and invalid; one table for the agent and the admission policy. */
-import { MAX_RANGES, MAX_VALUE_LENGTH } from '../../api/all-ports.ts';
+import { MAX_VALUE_LENGTH } from '../../api/all-ports.ts';
+import { MAX_RANGES } from '../../api/ports.ts';
 
 export interface AdmissionCase {
   readonly title: string;

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { MAX_VALUE_LENGTH, portScheme } from '../../api/all-ports.ts';
+import { ALL_PORT_FEATURES, MAX_VALUE_LENGTH, portScheme } from '../../api/all-ports.ts';
 import { readService } from '../../api/read-service.ts';
 import { CASES, serviceObject } from './admission-cases.ts';
 import { readObject, readObjects } from './manifests.ts';
@@ -21,7 +21,7 @@ const json = (value: object): Record<string, object> => JSON.parse(JSON.stringif
 
 /** The agent's refusals, as `field: message`. */
 function agentRefuses(service: object): string[] {
-  const scheme = portScheme(readService(json(service)), true);
+  const scheme = portScheme(readService(json(service)), ALL_PORT_FEATURES);
   if (scheme.kind !== 'refused') return [];
   return scheme.refusals.map(({ field, message }) => `${field}: ${message}`);
 }
