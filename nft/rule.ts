@@ -27,6 +27,7 @@ import {
   masq as masqueradeExpression,
   meta,
   type NftExpression,
+  notrack,
   numgenRandom,
   PAYLOAD_BASE,
   payload,
@@ -35,6 +36,7 @@ import {
   rejectTcpReset,
   setMark,
   verdict as verdictExpression,
+  writeAddressField,
 } from '../netlink/nftables/rule.ts';
 import type { NftVerdict } from '../netlink/nftables/types.ts';
 import { verdictText } from './element.ts';
@@ -100,6 +102,7 @@ export function rulePartsFor(family: IpFamily) {
   const source = address(`${ip} saddr`, inPacket(offset));
   const destination = address(`${ip} daddr`, inPacket(offset + width));
   const protocol = field('meta l4proto', 1, (to) => meta(to, META_KEY.protocol));
+  const sourcePort = field('th sport', 1, (to) => payload(to, PAYLOAD_BASE.transport, 0, 2));
   const port = field('th dport', 1, (to) => payload(to, PAYLOAD_BASE.transport, 2, 2));
   // The original destination comes from conntrack: after DNAT the packet itself has the endpoint's address and port.
   const originalVip = address(`ct original ${ip} daddr`, (to) =>
@@ -137,6 +140,7 @@ export function rulePartsFor(family: IpFamily) {
     source,
     destination,
     protocol,
+    sourcePort,
     port,
     originalVip,
     originalPort,
@@ -148,6 +152,25 @@ export function rulePartsFor(family: IpFamily) {
     inSet: (key: LookupKey, set: string): RulePart => ({
       text: `${lookupKeyText(key)} @${set}`,
       expressions: [...loadKey(key), lookup(set, 0)],
+    }),
+    /** Applies the verdict that the map has for the last bits of an address. */
+    verdictMapOfLastBits: (key: KeyField, mask: number, map: string): RulePart => {
+      const bytes = Buffer.alloc(width);
+      bytes.writeUInt8(mask, width - 1);
+      const text = family === 'IPv4' ? `0.0.0.${mask}` : `::${mask.toString(16)}`;
+      return {
+        text: `${key.text} & ${text} vmap @${map}`,
+        expressions: [key.load(0), bitwise(0, bytes, Buffer.alloc(width)), lookupVerdict(map, 0)],
+      };
+    },
+    /** Replaces an address of the packet, without connection tracking, by the data that the map has for the key. */
+    rewrite: (which: 'source' | 'destination', key: LookupKey, map: string): RulePart => ({
+      text: `${(which === 'source' ? source : destination).text} set ${lookupKeyText(key)} map @${map}`,
+      expressions: [
+        ...loadKey(key),
+        lookupData(map, 0, 0),
+        writeAddressField(0, family, which === 'source' ? offset : offset + width, width),
+      ],
     }),
     /** Applies the verdict that the map has for the key. */
     verdictMap: (key: LookupKey, map: string): RulePart => ({
@@ -292,6 +315,9 @@ export function clearMarkBit(bit: number): RulePart {
 export function countPacket(counter: string): RulePart {
   return { text: `counter name "${counter}"`, expressions: [counterReference(counter)] };
 }
+
+/** Exempts the packet from connection tracking. Only in hooks of priority raw. */
+export const NOTRACK: RulePart = { text: 'notrack', expressions: [notrack()] };
 
 /** Masquerades the packet, with a random source port. */
 export const MASQUERADE: RulePart = {

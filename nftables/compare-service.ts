@@ -10,8 +10,9 @@ import { type NftChain, withJumpTargets } from './chains.ts';
 import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { isIntervalMap } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
-import { fieldWidth, isDispatchMap, MAP_NAMES, MAPS, type MapName } from './maps.ts';
+import { fieldWidth, isDispatchMap, MAP_NAMES, type MapName, mapSpec } from './maps.ts';
 import type { NftPlan, PlannedRoute } from './plan.ts';
+import { onDemandMapsOf } from './static-chains.ts';
 
 /**
  * Elements to read one by one from a map, at most. A dump of 30,000 elements takes as long as about
@@ -57,7 +58,7 @@ export async function compareServiceElements(
   }
   const byMap = Map.groupBy(desired.values(), ({ map }) => map);
   const slice = new TimeSlice();
-  for (const map of MAP_NAMES) {
+  for (const map of [...MAP_NAMES, ...onDemandMapsOf(chains.values())]) {
     const own = byMap.get(map) ?? [];
     const probed = isIntervalMap(map) ? [] : probes(map, own, [...desired.values()]);
     const isUnexpected = (element: MapElement) =>
@@ -103,14 +104,14 @@ function probes(
   desired: readonly MapElement[],
 ): MapElement[] {
   if (!isDispatchMap(map)) return [];
-  const kind = MAPS[map].key.join();
+  const kind = mapSpec(map).key.join();
   const known = new Set(own.map(elementKeyText));
   const found = new Map<string, MapElement>();
   for (const element of desired) {
     const isSameKind =
       isDispatchMap(element.map) &&
       !isIntervalMap(element.map) &&
-      MAPS[element.map].key.join() === kind;
+      mapSpec(element.map).key.join() === kind;
     const text = elementKeyText(element);
     if (isSameKind && !known.has(text)) found.set(text, { map, key: element.key });
   }

@@ -7,7 +7,7 @@ import { protocolOf } from '../netlink/core/protocol.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { MapElement } from './element.ts';
-import { fieldWidth, MAPS } from './maps.ts';
+import { fieldWidth, mapSpec } from './maps.ts';
 import type { NftPlan } from './plan.ts';
 
 /** The VIP, protocol and port in the key of an element; a key of a node port has no VIP. */
@@ -59,7 +59,7 @@ function keyReader(family: IpFamily): (element: MapElement) => KeyFields | undef
   const formatAddress = addressFormatter();
   const width = fieldWidth('address', family);
   return ({ map, key }) => {
-    const [first, second] = MAPS[map].key;
+    const [first, second] = mapSpec(map).key;
     const at = first === 'address' ? width : 0;
     const hasPort = (first === 'address' ? second : first) === 'protocol';
     if (first !== 'address' && !hasPort) return undefined;
