@@ -76,7 +76,8 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
     base('owned-prerouting', 'filter hook prerouting priority raw', packets, early),
     // Type route, so that the kernel looks up the route again after the destination has changed.
     base('owned-output', 'route hook output priority raw', packets, early),
-    base('owned-input', 'filter hook input priority 101', answers, ['owned-speakers']),
+    // After network policy (110, 111), which must see the pod as the source.
+    base('owned-input', 'filter hook input priority 120', answers, ['owned-speakers']),
     base('owned-postrouting', 'filter hook postrouting priority 101', answers, ['owned-speakers']),
   ];
 }
