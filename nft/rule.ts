@@ -198,6 +198,11 @@ export function rulePartsFor(family: IpFamily) {
         ],
       };
     },
+    /** Adds an element to a dynamic set, or restarts the timeout of an existing one. */
+    updateSet: (set: string, key: LookupKey, seconds: number): RulePart => ({
+      text: `update @${set} { ${lookupKeyText(key)} timeout ${seconds}s }`,
+      expressions: [...loadKey(key), dynsetUpdate(set, 0, undefined, seconds * 1000)],
+    }),
     reject: { text: 'reject', expressions: [rejectExpression(family)] } satisfies RulePart,
   };
 }

@@ -246,18 +246,22 @@ export function fibSourceType(to: Register): NftExpression {
   ]);
 }
 
-/** dynset: adds an element to a map or restarts the timeout of an existing element. */
+/**
+ * dynset: adds an element to a set or map, or restarts the timeout of an existing element. If the set is full, the rule
+ * ends here.
+ * @param data undefined for a set.
+ */
 export function dynsetUpdate(
-  map: string,
+  set: string,
   key: Register,
-  data: Register,
+  data: Register | undefined,
   milliseconds: number,
 ): NftExpression {
   return expression('dynset', [
-    name(1, map),
+    name(1, set),
     be32(3, NFT_DYNSET_OP_UPDATE),
     register(4, key),
-    register(5, data),
+    ...(data === undefined ? [] : [register(5, data)]),
     { type: 6, value: encodeNumber(milliseconds, 8) },
   ]);
 }

@@ -142,5 +142,8 @@ function policyPurpose(chain: string): string {
   if (denied !== null) return `drops packets that a policy denies (${denied[2]}, ${denied[1]})`;
   const set = /^(ingress|egress)-\d+/.exec(chain);
   if (set !== null) return `${set[1]} rules of the policies that apply to the pod`;
+  if (chain === 'untracked')
+    return 'evaluates UDP packets that are not tracked, and allows answers';
+  if (chain === 'remember-answers') return 'allows the packet, and from now on its answers';
   return 'finds the policies that apply to source and destination';
 }
