@@ -179,6 +179,28 @@ describe('untracked: UDP packets without connection tracking', function () {
         });
       });
 
+      it('have no answers while no more answers can be recorded', async () => {
+        await here.enforce(stateOf(pod, { ingress: 'deny', egress: 'allow' }, [remote]));
+        const { node: enforcing } = policyLab.lab;
+        const set = [here.ip, 'portwide-policy', 'udp-answers'];
+        const { stdout } = await enforcing.exec('nft', ['list', 'set', ...set]);
+        const size = Number(/size (\d+)/.exec(stdout)?.[1]);
+        const [first, second] = [here.address(host(client)), here.address(host(far))];
+        const elements = Array.from(
+          { length: size },
+          (_, at) => `${first} . ${second} . ${1 + (at >> 12)} . ${1 + (at & 4095)}`,
+        );
+        const input = `add element ${set.join(' ')} { ${elements.join(', ')} }`;
+        await enforcing.exec('nft', ['-f', '-'], { input });
+        await untracked(async () => {
+          // Ingress denies the answer, because it was not recorded.
+          assert.equal(await probe(pod, remote), 'timeout');
+          assert.equal(await probe(other, far), 'answered');
+          await enforcing.exec('nft', ['flush', 'set', ...set]);
+          assert.equal(await probe(pod, remote), 'answered');
+        });
+      });
+
       it('are recorded for selected pods only, and only while they are allowed', async () => {
         await here.enforce(stateOf(pod, { ingress: 'allow', egress: 'deny' }, [remote]));
         const recorded = async () => {
