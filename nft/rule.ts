@@ -8,7 +8,7 @@
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { u32 } from '../netlink/core/host-order.ts';
-import { protocolNumbers } from '../netlink/core/protocol.ts';
+import { icmpNumbers, protocolNumbers } from '../netlink/core/protocol.ts';
 import {
   bitwise,
   CT_DIRECTION,
@@ -73,7 +73,8 @@ export type LookupKey = readonly KeyField[];
 
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
-/** The bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
+/** NF_CT_STATE_INVALID_BIT, the bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
+const STATE_INVALID = 1;
 const STATE_NEW = 8;
 const STATUS_DNAT = 32;
 /** Offset of the source address in the IP header. */
@@ -213,6 +214,12 @@ export const IS_NEW: RulePart = {
   expressions: hasBit(ct(0, CT_KEY.state), STATE_NEW),
 };
 
+/** Matches packets that belong to no connection, such as ICMP errors about packets without connection tracking. */
+export const IS_INVALID: RulePart = {
+  text: 'ct state invalid',
+  expressions: hasBit(ct(0, CT_KEY.state), STATE_INVALID),
+};
+
 /** Matches packets of connections with DNAT. */
 export const HAS_DNAT: RulePart = {
   text: 'ct status dnat',
@@ -236,6 +243,14 @@ export function protocolIs(protocol: Protocol): RulePart {
   return {
     text: `meta l4proto ${protocol.toLowerCase()}`,
     expressions: [meta(0, META_KEY.protocol), cmp(0, Buffer.from([protocolNumbers[protocol]]))],
+  };
+}
+
+/** Matches packets of ICMP or ICMPv6. */
+export function isIcmp(family: IpFamily): RulePart {
+  return {
+    text: `meta l4proto ${family === 'IPv4' ? 'icmp' : 'icmpv6'}`,
+    expressions: [meta(0, META_KEY.protocol), cmp(0, Buffer.from([icmpNumbers[family]]))],
   };
 }
 

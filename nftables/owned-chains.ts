@@ -19,6 +19,8 @@ import {
   ACCEPT,
   DROP,
   goTo,
+  IS_INVALID,
+  isIcmp,
   NOTRACK,
   protocolIs,
   type RulePart,
@@ -58,6 +60,8 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
       inSet([source], 'owned-addresses'),
       verdictMapOfLastBits(source, lastBits, 'owned-speakers'),
     ],
+    // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
+    [isIcmp(options.family), IS_INVALID, inSet([source], 'owned-addresses'), DROP],
   ];
   const base = (name: string, hook: string, rules: RuleParts[], maps: MapName[]): NftChain =>
     memoized(name, options, () => ({

@@ -24,7 +24,8 @@ describe('owned ports', () => {
     await lab.client.serve({ protocol: 'UDP', port: 9000 });
     const flags = [...AGENT_FLAGS, '--proxy-mode=nftables'];
     agent = new Agent(lab, { syncs: 2 });
-    other = new Agent({ ...lab, node: lab.node2 }, { syncs: 2 });
+    // Its own node shows what it has applied: the client's packets pass the other node.
+    other = new Agent({ ...lab, node: lab.node2, client: lab.node2 }, { syncs: 2 });
     await Promise.all([agent.start(flags), other.start([...flags, '--hostname-override=node2'])]);
   });
 
@@ -155,6 +156,34 @@ describe('owned ports', () => {
           assert.match(stdout, /counter packets 1 /);
         } finally {
           await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
+        }
+      });
+
+      it('ICMP errors of an owner about owned ports do not leave with its address', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        const icmp = world.pick('icmp', 'icmpv6');
+        const ip = world.pick('ip', 'ip6');
+        const rules = [world.pod(1), world.remote(0)].map(
+          (pod) => `${ip} saddr ${world.address(pod)} meta l4proto ${icmp} counter;`,
+        );
+        const script = `table ${ip} seen { chain in { type filter hook input priority 0; ${rules.join(' ')} }; }`;
+        const closed = [world.pod(1), world.remote(0)];
+        await Promise.all(closed.map((pod) => pod.stopServingEveryPort()));
+        await world.client.exec('nft', ['-f', '-'], { input: script });
+        try {
+          const seen = async () => {
+            const { stdout } = await world.client.exec('nft', ['list', 'table', ip, 'seen']);
+            return [...stdout.matchAll(/counter packets (\d+)/g)].map(([, count]) => Number(count));
+          };
+          for (const port of [20040, 20140, 20340])
+            await world.client.udp(world.clusterIP(20), port, SHORT);
+          assert.deepEqual(await seen(), [0, 0]);
+          // Errors about tracked packets pass.
+          for (const pod of closed) refused(await world.client.udp(world.address(pod), 40));
+          assert.deepEqual(await seen(), [1, 1]);
+        } finally {
+          await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
+          await Promise.all(closed.map((pod) => pod.serveEveryPort()));
         }
       });
 
