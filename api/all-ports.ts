@@ -6,7 +6,9 @@ import type { ObjectKey, Service } from './objects.ts';
 import { PROTOCOLS } from './objects.ts';
 import { OWNED_PORTS_ANNOTATION, type OwnedPorts, parseOwnedPorts } from './owned-ports.ts';
 import {
+  isTooLong,
   MAX_RANGES,
+  MAX_VALUE_LENGTH,
   normalizeRanges,
   type PortRange,
   parsePortItem,
@@ -18,12 +20,6 @@ export const ANNOTATION_PREFIX = 'portwide.dev/';
 export const PORTS_ANNOTATION = 'portwide.dev/ports';
 const ANNOTATION_FIELD = annotationField(PORTS_ANNOTATION);
 const OWNED_PORTS_FIELD = annotationField(OWNED_PORTS_ANNOTATION);
-
-/**
- * Longest accepted annotation value: MAX_RANGES ranges in their longest form, each followed by a
- * comma and a space. In the admission policy, each character adds to the CEL cost.
- */
-export const MAX_VALUE_LENGTH = MAX_RANGES * '10000-65535/SCTP, '.length;
 
 /**
  * Causes of refusal, one word each: label values of the refused-Services metric and part of Event
@@ -88,7 +84,7 @@ export function parsePortsAnnotation(value: string): AnnotationValue {
   const text = value.trim();
   if (text === 'all') return { kind: 'all' };
   if (text === 'false') return { kind: 'off' };
-  if (value.length > MAX_VALUE_LENGTH && [...value].length > MAX_VALUE_LENGTH) {
+  if (isTooLong(value)) {
     return { kind: 'bad', message: `longer than ${MAX_VALUE_LENGTH} characters` };
   }
   const ranges: PortRange[] = [];

@@ -1,5 +1,13 @@
 /** Ports owned by pods: annotations `portwide.dev/owned-ports` and `portwide.dev/ports-per-pod`. */
-import { MAX_RANGES, type PortRange, parsePortItem, rangesOverlap, rangeText } from './ports.ts';
+import {
+  isTooLong,
+  MAX_RANGES,
+  MAX_VALUE_LENGTH,
+  type PortRange,
+  parsePortItem,
+  rangesOverlap,
+  rangeText,
+} from './ports.ts';
 
 export const OWNED_PORTS_ANNOTATION = 'portwide.dev/owned-ports';
 export const PORTS_PER_POD_ANNOTATION = 'portwide.dev/ports-per-pod';
@@ -18,6 +26,12 @@ export interface OwnedPorts {
 export interface OwnedPortsProblem {
   readonly annotation: typeof OWNED_PORTS_ANNOTATION | typeof PORTS_PER_POD_ANNOTATION;
   readonly message: string;
+}
+
+/** The number behind the last hyphen of a name, as StatefulSets give it; undefined if there is none. */
+export function ordinalOf(name: string): number | undefined {
+  const digits = /-(\d+)$/.exec(name)?.[1];
+  return digits === undefined ? undefined : Number(digits);
 }
 
 /** Number of whole slices of a range; ports left over at its end belong to no pod. */
@@ -51,6 +65,10 @@ export function parseOwnedPorts(
     problems.push({ annotation, message });
   const size = parsePortsPerPod(portsPerPod);
   if (typeof size === 'string') refuse(PORTS_PER_POD_ANNOTATION, size);
+  if (isTooLong(ownedPorts)) {
+    refuse(OWNED_PORTS_ANNOTATION, `longer than ${MAX_VALUE_LENGTH} characters`);
+    return problems;
+  }
   const items = ownedPorts.split(',');
   if (items.length > MAX_RANGES) {
     refuse(OWNED_PORTS_ANNOTATION, `more than ${MAX_RANGES} ranges`);

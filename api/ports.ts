@@ -14,6 +14,17 @@ export interface PortRange {
  */
 export const MAX_RANGES = 1024;
 
+/**
+ * Longest accepted value of an annotation with ports: MAX_RANGES ranges in their longest form, each followed by a
+ * comma and a space. In Unicode characters, because the admission policy counts in them.
+ */
+export const MAX_VALUE_LENGTH = MAX_RANGES * '10000-65535/SCTP, '.length;
+
+/** Whether the value of an annotation with ports is longer than MAX_VALUE_LENGTH. */
+export function isTooLong(value: string): boolean {
+  return value.length > MAX_VALUE_LENGTH && [...value].length > MAX_VALUE_LENGTH;
+}
+
 /** 1 to 65535. Port 0 is reserved (RFC 6335, section 6). */
 export function isPort(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= 65535;

@@ -9,6 +9,7 @@ import {
   type SliceEndpoint,
   type SlicePort,
 } from './objects.ts';
+import { ordinalOf } from './owned-ports.ts';
 import { ALL_SPECIAL, readAddress } from './read-address.ts';
 import {
   child,
@@ -145,8 +146,8 @@ function readOrdinal(endpoint: ObjectField): number | undefined {
     child(endpoint, 'hostname').value,
   ];
   for (const name of names) {
-    const digits = typeof name === 'string' ? /-(\d+)$/.exec(name)?.[1] : undefined;
-    if (digits !== undefined) return Number(digits);
+    const ordinal = typeof name === 'string' ? ordinalOf(name) : undefined;
+    if (ordinal !== undefined) return ordinal;
   }
   return undefined;
 }

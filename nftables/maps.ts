@@ -123,6 +123,11 @@ export function sliceMap(map: SliceMap, part: number): MapName {
   return `${map}-${part}`;
 }
 
+/** Whether keys of the map begin with an owner. Keys of other interval maps begin with a VIP. */
+export function isSliceVipMap(map: MapName): boolean {
+  return map.startsWith('slice-vips-');
+}
+
 /** All maps and sets with elements of the agent, but for maps of slices; lookup maps precede the dispatch maps whose chains look them up. */
 const MAPS = {
   ...LOOKUP_MAPS,

@@ -3,7 +3,7 @@ import { trimmedCopy } from '../api/collections.ts';
 import type { EndpointSlice, Service } from '../api/objects.ts';
 import { type OwnedPorts, sliceCount } from '../api/owned-ports.ts';
 import type { PortRange } from '../api/ports.ts';
-import { type ExplainedEndpoint, explainEndpoints } from '../endpoints/explain.ts';
+import { type ExplainedEndpoint, explainEndpoints, explainOwners } from '../endpoints/explain.ts';
 import {
   type Candidate,
   candidatesForAllPorts,
@@ -155,14 +155,20 @@ export function ownersOf(
 /**
  * Says for each endpoint of a Route why this node uses it or not.
  * @param route a Route that `resolveRoute` made of the same objects.
+ * @param nodeAddresses see `RouteContext`.
  */
 export function explainRoute(
   route: Route,
   service: Service,
   port: ServedPort,
-  slices: Iterable<EndpointSlice>,
+  slices: readonly EndpointSlice[],
   node: NodeTopology,
+  nodeAddresses: ReadonlySet<string>,
 ): ExplainedEndpoint[] {
+  if (port.ownership !== undefined) {
+    const owners = ownersOf(port, port.ownership.ports, slices, node, nodeAddresses);
+    return explainOwners(candidatesOf(port, slices), owners, node);
+  }
   const { externalIPs, loadBalancerIPs, nodePort } = route;
   const external = externalIPs.length > 0 || loadBalancerIPs.length > 0 || nodePort > 0;
   return explainEndpoints(candidatesOf(port, slices), endpointPolicy(service, external), node);

@@ -11,7 +11,7 @@ export type RouteMatch =
   | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
   | { readonly kind: 'all' };
 
-/** Ports of which each belongs to one pod. */
+/** Ports that belong to one pod each. */
 export interface OwnedSlices {
   /** Ranges as the Service has them; slices count from the start of each. */
   readonly ranges: readonly PortRange[];
@@ -87,6 +87,34 @@ export function ownerAt(
   const ordinal = Math.floor((port - range.from) / portsPerPod);
   if (ordinal >= sliceCount(range, portsPerPod)) return undefined;
   return owners.find((owner) => owner.ordinal === ordinal);
+}
+
+/** The number of slices over all ranges, and of slices with an owner that serves. */
+export function sliceCounts({
+  ranges,
+  portsPerPod,
+  owners,
+}: Pick<OwnedSlices, 'ranges' | 'portsPerPod' | 'owners'>): { total: number; served: number } {
+  const ordinals = owners.filter(({ serves }) => serves).map(({ ordinal }) => ordinal);
+  let total = 0;
+  let served = 0;
+  for (const range of ranges) {
+    const slices = sliceCount(range, portsPerPod);
+    total += slices;
+    served += countBelow(ordinals, slices);
+  }
+  return { total, served };
+}
+
+/** The number of values below a limit. @param sorted in ascending order; up to 65,535, with up to 1,024 ranges. */
+function countBelow(sorted: readonly number[], limit: number): number {
+  let [low, high] = [0, sorted.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((sorted[middle] ?? limit) < limit) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 /** All VIPs of a Route. */

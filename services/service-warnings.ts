@@ -127,7 +127,7 @@ export function nodeEndpointWarnings(
 /** What to do about endpoints that own no ports, by the reason. A name that is handed over is no problem. */
 const OWNERSHIP_HINTS: Readonly<Partial<Record<EndpointWithoutSlice['reason'], string>>> = {
   'has no ordinal in its name':
-    'use a StatefulSet, or set hostname to a name that ends in -0, -1, …',
+    'use a StatefulSet, or set hostname to a name that ends in -0, -1 and so on',
   'has an ordinal past the last slice': 'enlarge the range or lower the number of ports per pod',
   'has the address of this node': 'use pods without hostNetwork',
 };
@@ -141,7 +141,8 @@ export function ownershipWarnings(
     const hint = OWNERSHIP_HINTS[reason];
     const [first, ...more] = all;
     if (hint === undefined || first === undefined) return [];
-    const others = more.length === 0 ? '' : ` (and ${more.length} more)`;
+    // Without their number: each new message is a new Event, and a Deployment of 50 pods would cause 50.
+    const others = more.length === 0 ? '' : ', like others,';
     const message = `endpoint ${first.address}${others} owns no ports, because it ${reason}; ${hint}`;
     const isOfThisNode = reason === 'has the address of this node';
     return [{ serviceKey, message, ...(isOfThisNode && { isOfThisNode }) }];

@@ -30,6 +30,7 @@ export interface StatusSources {
     | 'serviceKeys'
     | 'inspect'
     | 'topology'
+    | 'nodeAddresses'
     | 'refusals'
     | 'routeCounts'
     | 'changeCounts'

@@ -52,7 +52,11 @@ export async function withForeignRules(
     const text = `rules of other programs were not read: ${chains.notSeen}`;
     return { ...path, uncertain: [...uncertain, text] };
   }
-  const entering: TestPacket = { source, destination, port, protocol, isTranslated: false };
+  const isUntracked = isUntrackedPath(path, protocol);
+  const entering: TestPacket = {
+    ...{ source, destination, port, protocol, isTranslated: false },
+    ...(isUntracked && { isUntracked }),
+  };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
     ? endpoints.map(({ address, port: to, masqueraded }) =>
@@ -73,6 +77,13 @@ export async function withForeignRules(
     if (!(error instanceof RangeError)) throw error;
     return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
   }
+}
+
+/** UDP packets to the owner of a port are not tracked. */
+function isUntrackedPath({ steps, verdict }: ComputedTrace, protocol: Protocol): boolean {
+  return (
+    protocol === 'UDP' && verdict === 'translated' && steps.some(({ step }) => step === 'slice')
+  );
 }
 
 /** Priority at which destinations are translated at hook output (NF_IP_PRI_NAT_DST); IPVS does so right after it. */
@@ -119,9 +130,10 @@ function passOf(
     ? { ...sent, packet: leaving }
     : ({ ...sent, packet: { ...leaving, ...routed }, translation: 'after' } as const);
   const outputs = [...(isFromNode ? [entered] : []), ...(isFromNode || isSentAgain ? [left] : [])];
-  // NAT of a connection is decided once. A packet from elsewhere to the node does not pass hook postrouting.
+  // NAT of a connection is decided once, and untracked packets pass no nat chain. A packet from elsewhere to the node
+  // does not pass hook postrouting.
   const masquerades =
-    masqueraded || (isToNode && !isFromNode)
+    masqueraded || (isToNode && !isFromNode) || leaving.isUntracked === true
       ? []
       : [{ verdict: 'masquerade', hook: 'postrouting', packet: staying } as const];
   return {

@@ -48,6 +48,8 @@ const ACTIONS: Readonly<Record<string, RuleAction>> = {
   nat: 'translate',
 };
 
+const REWRITE_ACTIONS = { destination: 'translate', source: 'masquerade' } as const;
+
 /** Foreign rules whose text one trace reads with `nft`. */
 const MAX_FOREIGN_TEXTS = 5;
 
@@ -71,7 +73,9 @@ export class RuleNames {
     const owner = ownerOf(event, purpose);
     const isFinal = event.verdict?.kind === 'drop' && owner === 'other';
     const text = purpose?.text ?? (isFinal ? await this.#foreignText(event) : undefined);
-    const action = listed?.operations.map((each) => ACTIONS[each]).find((each) => each);
+    const action =
+      (purpose?.rewrites && REWRITE_ACTIONS[purpose.rewrites]) ??
+      listed?.operations.map((each) => ACTIONS[each]).find((each) => each);
     const service = purpose?.service === undefined ? '' : ` (Service ${purpose.service})`;
     return {
       owner,

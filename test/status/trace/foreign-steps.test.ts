@@ -26,6 +26,7 @@ const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
   steps: [RESULT],
   verdict: 'translated',
   endpoints: [endpoint('10.244.1.11'), endpoint('10.244.1.12')],
+  speaksAs: [],
   uncertain: [],
   ...fields,
 });
@@ -62,6 +63,24 @@ const evaluate = async (
 };
 
 describe('trace: rules of other programs', () => {
+  it('takes UDP packets of owned ports as untracked: neither new nor masqueraded', async () => {
+    const slice = { ...RESULT, step: 'slice' } as const;
+    const owned = path({ steps: [slice, RESULT], endpoints: [endpoint('10.244.1.11')] });
+    const state = (name: string): Match => ({ kind: 'state', states: [name], negated: false });
+    const decisions = async (chains: readonly BaseChain[]) => {
+      const { steps } = await withForeignRules(owned, 'UDP', 20_104, { value: chains }, CONTEXT);
+      return steps.find(({ step }) => step === 'foreignRules')?.decision;
+    };
+    assert.equal(await decisions([chain('forward', [state('new')], 'drop')]), NONE);
+    assert.equal(await decisions([chain('postrouting', [], 'masquerade')]), NONE);
+    assert.notEqual(await decisions([chain('forward', [state('untracked')], 'drop')]), NONE);
+    const onlyEstablished = {
+      ...chain('forward', [state('established')], 'accept'),
+      policy: 'drop',
+    };
+    assert.notEqual(await decisions([onlyEstablished as BaseChain]), NONE);
+  });
+
   it('that drop the packet to each endpoint decide', async () => {
     const { step, verdict, steps, endpoints } = await evaluate([chain('forward', [], 'drop')]);
     assert.equal(step?.decision, `${place('forward')} drops the packet`);

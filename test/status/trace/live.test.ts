@@ -160,6 +160,7 @@ const COMPUTED: ComputedTrace = {
     { address: '10.244.0.1', port: 8080, local: true, masqueraded: true, policy: 'allow' },
     { address: '10.244.0.2', port: 8080, local: true, masqueraded: false, policy: 'deny' },
   ],
+  speaksAs: [],
   uncertain: ['it depends'],
 };
 const PATH: LivePath = {
