@@ -1,6 +1,6 @@
 /**
- * Measures ports owned by pods: the load of many slices, single changes, and packets of owned UDP ports beside those of
- * an ordinary Service and of no Service. Results go to standard output as Markdown, progress to standard error.
+ * Measures ports owned by pods: the load of many slices, single changes, and packets of owned UDP ports, of an ordinary
+ * Service, and of no Service. Results go to standard output as Markdown, progress to standard error.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,6 +1,6 @@
 /**
- * Which endpoint owns which slice of a Service's owned ports: the endpoint whose ordinal is the number of the slice.
- * Pure, and the same on every node: endpoints have their ordinals from names, and nothing is negotiated.
+ * Assigns the slices of owned ports to endpoints: the ordinal of the owner is the number of the slice. Pure, and the
+ * same on every node: ordinals come from names, and nothing is negotiated.
  */
 import { compareAddresses } from '../api/addresses.ts';
 import { type Candidate, readiness } from './select.ts';
@@ -9,7 +9,7 @@ import { type Candidate, readiness } from './select.ts';
 export interface SliceOwner {
   readonly ordinal: number;
   readonly address: string;
-  /** Whether the owner gets packets: it is ready, or it terminates while serving. An owner that does not, still speaks. */
+  /** Whether the owner gets packets: it is ready, or it terminates while serving. Other owners still speak. */
   readonly serves: boolean;
   /** Set if the owner is known to be on another node. */
   readonly isRemote?: true;
@@ -33,8 +33,8 @@ export interface SliceOwners {
 }
 
 /**
- * Assigns slices. Of two endpoints with one ordinal (a name that is handed over) the ready one owns the slice, else the
- * one that still serves, else the one with the lower address.
+ * Assigns slices. Two endpoints have one ordinal while a name is handed over: the ready one owns the slice, else the one
+ * that still serves, else the one with the lower address.
  * @param candidates from `candidatesForAllPorts`.
  * @param slices number of slices of the range that has most.
  * @param nodeAddresses addresses of this node: a pod of the host network cannot own ports, because the node speaks from

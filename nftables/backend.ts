@@ -81,7 +81,7 @@ export class NftBackend implements Backend {
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether nf_tables notifications report every external change to `onExternalChange`. */
   watchesChanges = false;
-  /** Maps and base chains known to exist in the kernel, of those that exist on demand. */
+  /** Maps and base chains that do not always exist, and that the kernel is known to have. */
   #declared: ReadonlySet<string> = new Set();
 
   constructor(tables: RuleTable, nft: NftCommand, options: NftBackendOptions) {

@@ -49,7 +49,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         world = new World(lab, agent, family);
       });
 
-      /** Whom the client sees when pod 0 speaks from a port. */
+      /** The source that the client sees when pod 0 speaks from a port. */
       const speakerAt = async (localPort: number) => {
         const to = world.address(world.client);
         const reply = answered(await world.pod(0).udp(to, 9000, { localPort }));

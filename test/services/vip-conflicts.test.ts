@@ -243,7 +243,7 @@ describe('vip-conflicts: owned ports', () => {
     assert.deepEqual(taken(conflicts, owner), []);
   });
 
-  it('conflict with ranges of other Services as ranges do, and not with those of their own Service', () => {
+  it('conflict with ranges of other Services as ranges do, and not with ranges of their own Service', () => {
     const conflicts = new VipConflicts();
     const owner = owning('owner', 1, { portsAnnotation: '70-110' });
     const spread = onSharedVip('spread', 2, { portsAnnotation: '95-200/TCP' });

@@ -67,18 +67,18 @@ describe('trace: rules of other programs', () => {
     const slice = { ...RESULT, step: 'slice' } as const;
     const owned = path({ steps: [slice, RESULT], endpoints: [endpoint('10.244.1.11')] });
     const state = (name: string): Match => ({ kind: 'state', states: [name], negated: false });
-    const decisions = async (chains: readonly BaseChain[]) => {
-      const { steps } = await withForeignRules(owned, 'UDP', 20_104, { value: chains }, CONTEXT);
-      return steps.find(({ step }) => step === 'foreignRules')?.decision;
+    const hasEffect = async (chains: readonly BaseChain[]) => {
+      const { step } = await evaluate(chains, owned, 'UDP', 20_104);
+      return step?.decision.startsWith('none of') === false;
     };
-    assert.equal(await decisions([chain('forward', [state('new')], 'drop')]), NONE);
-    assert.equal(await decisions([chain('postrouting', [], 'masquerade')]), NONE);
-    assert.notEqual(await decisions([chain('forward', [state('untracked')], 'drop')]), NONE);
+    assert.equal(await hasEffect([chain('forward', [state('new')], 'drop')]), false);
+    assert.equal(await hasEffect([chain('postrouting', [], 'masquerade')]), false);
+    assert.equal(await hasEffect([chain('forward', [state('untracked')], 'drop')]), true);
     const onlyEstablished = {
       ...chain('forward', [state('established')], 'accept'),
       policy: 'drop',
     };
-    assert.notEqual(await decisions([onlyEstablished as BaseChain]), NONE);
+    assert.equal(await hasEffect([onlyEstablished as BaseChain]), true);
   });
 
   it('that drop the packet to each endpoint decide', async () => {
