@@ -106,7 +106,7 @@ function exitStatus(
   const passes = paths.every(
     ({ verdict, endpoints }) =>
       (verdict === 'translated' || verdict === 'untouched') &&
-      endpoints.every(({ policy }) => policy !== 'deny'),
+      endpoints.every((each) => each.policy !== 'deny' && each.foreignRules !== 'drop'),
   );
   const summary = seen.find((line): line is LiveTraceSummary => line.event === 'summary');
   const isSame = !isLive || (summary !== undefined && summary.differences.length === 0);

@@ -287,15 +287,22 @@ function resultStep(
     return { ...base, decision, detail: [] };
   }
   if (verdict !== 'translated') return { ...base, decision: RESULTS[verdict], detail: [] };
-  const targets = endpoints.map(({ address, port: to }) => socketAddress(address, to));
-  const open = endpoints.filter(({ policy }) => policy !== 'deny');
-  const some =
-    open.length < endpoints.length
-      ? `; policies allow ${open.length} of ${endpoints.length} endpoints, so some connections fail`
-      : '';
-  return {
-    ...base,
-    decision: `the packet reaches ${targets.length === 1 ? targets[0] : `one of ${targets.length} endpoints`}${some}`,
-    detail: [],
-  };
+  return { ...base, decision: reachesText(endpoints), detail: [] };
+}
+
+/** The result of a translated packet, some of whose endpoints may be out of reach. */
+export function reachesText(endpoints: readonly TraceEndpoint[]): string {
+  const all = endpoints.length;
+  const allowed = endpoints.filter(({ policy }) => policy !== 'deny').length;
+  const dropped = endpoints.filter(({ foreignRules }) => foreignRules === 'drop').length;
+  const [target = ''] = endpoints.map(({ address, port: to }) => socketAddress(address, to));
+  const failures = [
+    ...(allowed < all ? [`policies allow ${allowed} of ${all} endpoints`] : []),
+    ...(dropped > 0
+      ? [`rules of other programs drop packets to ${dropped} of ${all} endpoints`]
+      : []),
+  ];
+  const some = failures.length === 0 ? '' : ', so some connections fail';
+  const reached = `the packet reaches ${all === 1 ? target : `one of ${all} endpoints`}`;
+  return `${[reached, ...failures].join('; ')}${some}`;
 }

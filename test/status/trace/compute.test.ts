@@ -232,7 +232,14 @@ describe('steps of a computed path', () => {
     const table = webTable({ type: 'NodePort', externalTrafficPolicy: 'Local' });
     const outside = await pathTo(`from=192.0.2.50&to=${NODE}&port=30080`, table);
     assert.deepEqual(outside.endpoints, [
-      { address: '10.244.0.1', port: 8080, local: true, masqueraded: false, policy: null },
+      {
+        address: '10.244.0.1',
+        port: 8080,
+        local: true,
+        masqueraded: false,
+        policy: null,
+        foreignRules: null,
+      },
     ]);
     assert.match(outside.step('endpoints')?.detail[1] ?? '', /not used, on another node$/);
     const own = await pathTo(`from=node&to=${NODE}&port=30080`, table);
