@@ -128,6 +128,23 @@ for (const mode of ['nftables', 'iptables'] as const) {
       }
     });
 
+    it('nft: at hook prerouting, before and after translation', async () => {
+      const pod = lab.pods[0]?.ipv4 ?? '';
+      for (const [priority, address] of [
+        [0, pod],
+        [-300, VIP],
+      ] as const) {
+        const chain = `{ type filter hook prerouting priority ${priority}; }`;
+        await nft(`table ip firewall { chain guard ${chain}; }`);
+        await nft(`add rule ip firewall guard ip daddr ${address} udp dport ${PORT} drop`);
+        assert.deepEqual([await outcome('UDP'), await outcome('TCP')], ['timeout', 'answered']);
+        await says('UDP', /table ip firewall, base chain guard .* drops the packet/);
+        assert.match(await trace('TCP'), NONE);
+        await nft('delete', 'table', 'ip', 'firewall');
+        await says('UDP', NONE);
+      }
+    });
+
     it('that are too many to evaluate in the agent make the result uncertain', async () => {
       const rules = Array.from({ length: 3000 }, (_, index) => `tcp dport ${index + 1} accept`);
       const chain = ['type filter hook forward priority 5;', ...rules].join('\n');

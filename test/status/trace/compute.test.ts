@@ -345,4 +345,21 @@ describe('trace: the answer', () => {
     const step = answer.paths[0]?.steps.find((each) => each.step === 'foreignRules');
     assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
   });
+
+  it('has young rules of other programs for root', async () => {
+    const asked: unknown[] = [];
+    const sources = {
+      ...sourcesOf(webTable(), SETTINGS),
+      mode: { name: 'nftables' },
+      foreignChains: async (maxAge?: number) => {
+        asked.push(maxAge);
+        return { value: { value: [] }, age: 0 };
+      },
+    } as unknown as StatusSources;
+    const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+    const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+    const { signal } = new AbortController();
+    for (const isRoot of [true, false]) await resource?.answer(query, { path: [], signal, isRoot });
+    assert.deepEqual(asked, [1000, undefined]);
+  });
 });
