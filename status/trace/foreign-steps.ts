@@ -1,7 +1,7 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
-import { type Finding, findings, placeOf } from '../../preflight/foreign-rules.ts';
+import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
@@ -77,19 +77,6 @@ export async function withForeignRules(
     const text = `rules of other programs: ${error.message}`;
     return { ...limited, uncertain: [...limited.uncertain, text] };
   }
-}
-
-/** Names of base chains to list. */
-const MAX_NAMES = 5;
-
-function notEvaluated(chains: readonly BaseChain[]): string[] {
-  const others = chains.filter(({ hook }) => hook === 'other');
-  if (others.length === 0) return [];
-  const names = others.slice(0, MAX_NAMES).map(({ table, chain }) => `${chain} of table ${table}`);
-  const more = others.length > MAX_NAMES ? ` and ${others.length - MAX_NAMES} more` : '';
-  return [
-    `rules of interfaces and bridges are not evaluated: base chain ${names.join(', ')}${more}`,
-  ];
 }
 
 function tooManyEndpoints(count: number): string[] {
