@@ -52,7 +52,7 @@ export interface StatusSources {
   readonly kernelRelease: string;
   /**
    * Base chains of other programs, and the milliseconds since the agent began to read them.
-   * @param maxAge milliseconds; older ones are read anew. Default: for as long as reading them costs little.
+   * @param maxAge milliseconds; older ones are read again. Default: for as long as reading them costs little.
    */
   readonly foreignChains: (maxAge?: number) => Promise<{
     readonly value: Fact<readonly BaseChain[]>;

@@ -34,7 +34,7 @@ describe('kept answers of the status API', () => {
     assert.deepEqual(await get(), { value: 'x', age: 5020 });
   });
 
-  it('are found anew for a caller that wants a younger one, by one run at a time', async () => {
+  it('are found again for a caller that wants a younger one, by one run at a time', async () => {
     let [at, runs, atOnce] = [0, 0, 0];
     let end = () => {};
     const get = keepAgedAnswer(

@@ -306,8 +306,22 @@ describe('steps of a computed path', () => {
       [true, false],
       'only the hairpin connection is masqueraded',
     );
+    // An EndpointSlice has the address, and no Pod: no policy applies to it.
+    assert.equal(pod.step('source')?.decision, '10.244.0.1 is an endpoint on this node');
     const other = await pathTo('from=10.9.9.9&to=10.96.0.10&port=80', webTable(), settings);
     assert.match(other.uncertain.join(), /no known pod of this node has 10.9.9.9/);
+  });
+
+  it('names the node port that is not served on localhost', async () => {
+    const table = webTable({ type: 'NodePort' });
+    const { step, verdict } = await pathTo('from=node&to=127.0.0.1&port=30080', table);
+    assert.equal(
+      step('service')?.decision,
+      'rules of this node do not serve node port 30080/TCP of Service default/web on localhost: the packet is not translated',
+    );
+    assert.equal(verdict, 'untouched');
+    const other = await pathTo('from=node&to=127.0.0.1&port=30080&protocol=udp', table);
+    assert.match(other.step('service')?.decision ?? '', /^no Service of this node has 127.0.0.1/);
   });
 
   it('refuses parameters that it cannot use', async () => {
