@@ -171,7 +171,14 @@ for (const mode of ['nftables', 'iptables'] as const) {
         const query = { from: host.ipv4, to: VIP, port: 80 };
         const [computed] = await api.trace(query);
         assert.deepEqual(computed?.endpoints, [
-          { address: lab.pods[0]?.ipv4, port: 8080, local: true, masqueraded, policy: null },
+          {
+            address: lab.pods[0]?.ipv4,
+            port: 8080,
+            local: true,
+            masqueraded,
+            policy: null,
+            foreignRules: 'pass',
+          },
         ]);
         const live = await api.live({ ...query, seconds: 1 });
         const outcome = await host.tcp(VIP, 80);
