@@ -50,8 +50,11 @@ export interface StatusSources {
   /** Reads features of the kernel and of programs. */
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
   readonly kernelRelease: string;
-  /** Base chains of other programs, and the milliseconds since the agent began to read them. */
-  readonly foreignChains: () => Promise<{
+  /**
+   * Base chains of other programs, and the milliseconds since the agent began to read them.
+   * @param maxAge milliseconds; older ones are read again. Default: for as long as reading them costs little.
+   */
+  readonly foreignChains: (maxAge?: number) => Promise<{
     readonly value: Fact<readonly BaseChain[]>;
     readonly age: number;
   }>;

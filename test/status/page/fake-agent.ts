@@ -470,7 +470,14 @@ const FAKE_TRACE = {
       ],
       verdict: 'denied',
       endpoints: [
-        { address: '10.244.0.5', port: 80, local: true, masqueraded: false, policy: 'deny' },
+        {
+          address: '10.244.0.5',
+          port: 80,
+          local: true,
+          masqueraded: false,
+          policy: 'deny',
+          foreignRules: null,
+        },
       ],
       uncertain: ['depends on the time'],
     },

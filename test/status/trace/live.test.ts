@@ -157,8 +157,22 @@ const COMPUTED: ComputedTrace = {
   ],
   verdict: 'translated',
   endpoints: [
-    { address: '10.244.0.1', port: 8080, local: true, masqueraded: true, policy: 'allow' },
-    { address: '10.244.0.2', port: 8080, local: true, masqueraded: false, policy: 'deny' },
+    {
+      address: '10.244.0.1',
+      port: 8080,
+      local: true,
+      masqueraded: true,
+      policy: 'allow',
+      foreignRules: null,
+    },
+    {
+      address: '10.244.0.2',
+      port: 8080,
+      local: true,
+      masqueraded: false,
+      policy: 'deny',
+      foreignRules: null,
+    },
   ],
   uncertain: ['it depends'],
 };
