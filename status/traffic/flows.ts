@@ -2,13 +2,14 @@
 import { asError } from '../../api/errors.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
 import type { ConntrackEventKind, EventSelection } from '../../netlink/conntrack/events.ts';
+import type { LoggedPacket } from '../../netlink/nflog/log-group.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
-import { type DenialPolicies, explainDenial } from './denial.ts';
+import { type DenialPolicies, explainDenial, matchesDenied, serviceOfDenied } from './denial.ts';
 import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
-import { type FlowFilter, matchesFlow } from './flow-filter.ts';
+import type { FlowFilter } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
 import type { LiveIndex } from './live-index.ts';
 import { type PacketHeader, readPacketHeader } from './packet.ts';
@@ -43,7 +44,7 @@ export interface FlowSources {
   /** undefined if policies do not log denied packets. */
   readonly openDenials:
     | (() => Subscription & {
-        read(onPacket: (packet: { prefix: string; bytes: Buffer }) => void): boolean;
+        read(onPacket: (packet: LoggedPacket) => void): boolean;
       })
     | undefined;
 }
@@ -209,9 +210,9 @@ export class FlowFeed {
     const read = (): boolean => {
       let isLeft = false;
       const at = new Date(this.#options.now()).toISOString();
-      const send = (event: NewEvent) => {
+      const send = (event: NewEvent, possible: readonly Route[] = []) => {
         if (event === undefined) return;
-        for (const client of this.#clients) client.push({ at, ...event });
+        for (const client of this.#clients) client.push({ at, ...event }, possible);
       };
       try {
         isLeft = events.read(
@@ -220,11 +221,12 @@ export class FlowFeed {
         );
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
         let denied = 0;
-        denials?.read(({ prefix, bytes }) => {
-          const packet = this.#wantedDenial(bytes);
+        denials?.read((logged) => {
+          const packet = this.#wantedDenial(logged, index);
           if (packet === undefined) return;
           denied += 1;
-          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, packet));
+          if (denied <= DENIALS_PER_READ)
+            send(this.#denialEvent(logged.prefix, packet), packet.possible);
         });
         skipped += Math.max(0, denied - DENIALS_PER_READ);
       } catch (error) {
@@ -291,23 +293,33 @@ export class FlowFeed {
   }
 
   /** A denied packet that a client wants. Its explanation takes long and has no part in the filter. */
-  #wantedDenial(bytes: Buffer): PacketHeader | undefined {
+  #wantedDenial({ bytes, original }: LoggedPacket, index: ServiceIndex): Denied | undefined {
     const packet = readPacketHeader(bytes);
     if (packet === undefined) return undefined;
-    const event = { ...DENIED, flow: packetFlow(packet) };
-    for (const { filter } of this.#clients) if (matchesFlow(event, filter)) return packet;
+    const { isNodeAddress } = this.#options.refusalRules();
+    const denied = serviceOfDenied(packet, original, { index, isNodeAddress });
+    const { address, port } = denied.destination;
+    const flow = { ...packetFlow(packet), destination: address, destinationPort: port };
+    const event = { event: 'denied', service: denied.service, flow } as const;
+    for (const { filter } of this.#clients)
+      if (matchesDenied(event, denied.possible, filter)) return { event, packet, ...denied };
     return undefined;
   }
 
-  /** Policies see packets after translation: the destination is the endpoint. */
-  #denialEvent(prefix: string, packet: PacketHeader): NewEvent {
+  /** Policies see packets after translation: their destination is the endpoint. */
+  #denialEvent(prefix: string, { event, packet, note }: Denied): NewEvent {
     const denial = explainDenial(prefix, packet, this.#options.policies);
-    return denial && { ...DENIED, ...denial, flow: packetFlow(packet) };
+    return denial && { ...event, ...denial, reason: denial.reason + note };
   }
 }
 
-/** Policies do not see the Service. */
-const DENIED = { event: 'denied', service: null } as const;
+/** A denied packet before it is explained, see `serviceOfDenied`. */
+interface Denied {
+  readonly event: Pick<FlowEvent, 'event' | 'service' | 'flow'>;
+  readonly packet: PacketHeader;
+  readonly note: string;
+  readonly possible: readonly Route[];
+}
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */
 type NewEvent = Omit<FlowEvent, 'at'> | undefined;

@@ -115,11 +115,7 @@ function bindFree(numbers: readonly number[]): { group: LogGroup; number: number
 }
 
 /** One chain a hook: it logs untranslated first packets that the agent's rules may refuse. */
-function chains(
-  family: IpFamily,
-  group: number,
-  { mayBeTranslated }: RefusalMode,
-): OwnedChain[] {
+function chains(family: IpFamily, group: number, { mayBeTranslated }: RefusalMode): OwnedChain[] {
   const logged = [limit(RATE, BURST), log(group, 'portwide refused')];
   const destination = payload(0, PAYLOAD_BASE.network, DESTINATION[family], widthOf(family));
   /** Loads protocol and destination port into two registers of four bytes each. */
