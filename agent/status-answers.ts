@@ -35,6 +35,7 @@ const MAX_ROOT_WAIT = 5000;
 export interface StatusInputs {
   readonly kinds: readonly Kind[];
   readonly missingInputs: () => readonly string[];
+  readonly sourceFaults: StatusSources['sourceFaults'];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
   /** undefined without network policy. */

@@ -86,6 +86,16 @@ export class SyncActivity {
     return this.#busy.size > 0;
   }
 
+  /** Another program changed the rules of network policy. */
+  policiesDrifted(family: IpFamily, change: string): void {
+    this.#log.drifted(family, change, this.#now(), 'policies');
+  }
+
+  /** All rules of network policy were written. */
+  policiesRestored(family: IpFamily, seconds: number): void {
+    this.#log.policiesRestored(family, seconds, this.#now());
+  }
+
   /** Wraps an observer. Forwards all calls. */
   observing(observer: ProxierObserver): ProxierObserver {
     return {

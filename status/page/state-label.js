@@ -8,6 +8,7 @@ const STATES = {
   degraded: ['degraded', 'bad'],
   served: ['served', 'good'],
   noEndpoints: ['no endpoints', 'bad'],
+  partial: ['partly no endpoints', 'warn'],
   refused: ['refused', 'bad'],
   ignored: ['ignored', 'dim'],
   allow: ['allowed', 'good'],

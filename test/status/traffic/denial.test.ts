@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
 import { PolicyModel } from '../../../policy/model/model.ts';
 import { explainDenial, matchesDenied, serviceOfDenied } from '../../../status/traffic/denial.ts';
 import { flowEntry } from '../../../status/traffic/flow-entry.ts';
@@ -19,11 +20,12 @@ const PACKET: PacketHeader = {
 const PODS = [pod('web', { addresses: ['10.0.0.1'] }), pod('db', { addresses: ['10.0.0.2'] })];
 
 const ENTRY = {
-  ...{ family: 'IPv4', protocol: 6, id: 1, zone: 0, status: 0 },
+  family: 'IPv4',
+  ...{ protocol: 6, id: 1, zone: 0, status: 0 },
   ...{ origSrc: '10.0.0.2', origDst: '10.0.0.1', origSrcPort: 40_000, origDstPort: 8080 },
   ...{ replySrc: '10.0.0.1', replyDst: '10.0.0.2', replySrcPort: 8080, replyDstPort: 40_000 },
   details: { counters: undefined, tcpState: undefined, startedAt: undefined },
-} as const;
+} satisfies DetailedEntry;
 
 function policies(...objects: readonly TestObject[]) {
   const model = new PolicyModel({ nodeName: HERE });
