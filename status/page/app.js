@@ -60,7 +60,7 @@ export function needsOf(state) {
 
 /** @param {AppProps} props */
 export function App({ state, error, onScroll, onDismiss }) {
-  const { status, location, answers } = state;
+  const { status, location, answers, lostSince } = state;
   const listed = answers.get(RESOURCES.path)?.value?.paths;
   /** @type {readonly string[]} */
   const paths = Array.isArray(listed) ? listed : [];
@@ -72,7 +72,7 @@ export function App({ state, error, onScroll, onDismiss }) {
       <a class="brand" href="#/node">Portwide</a>
       ${
         status &&
-        html`<span class="node">${status.nodeName}</span> <${State} state=${status.state} />`
+        html`<span class="node">${status.nodeName}</span> <${State} state=${lostSince === undefined ? status.state : 'unknown'} />`
       }
       <nav aria-label="Pages">
         ${Object.entries(PAGES).map(

@@ -19,11 +19,11 @@ export function nodeNeeds() {
 }
 
 /** @param {{ state: PageState, paths: readonly string[] }} props */
-export function NodePage({ state: { status, answers }, paths }) {
+export function NodePage({ state: { status, answers, lostSince }, paths }) {
   if (status === undefined) return html`<h1 tabindex="-1">Node</h1><p>Waiting for the agent …</p>`;
   const { families, kernel, source, waitingFor, problems, zone, now } = status;
   return html`
-    <h1 tabindex="-1">Node ${status.nodeName} <${State} state=${status.state} /></h1>
+    <h1 tabindex="-1">Node ${status.nodeName} <${State} state=${lostSince === undefined ? status.state : 'unknown'} /></h1>
     ${zone !== null && html`<p>Zone ${zone}</p>`}
     ${waitingFor.length > 0 && html`<p class="notice">Waiting for ${waitingFor.join(', ')}.</p>`}
     <h2>Problems</h2>

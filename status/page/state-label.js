@@ -4,6 +4,7 @@ import { html } from './html.js';
 /** @type {Readonly<Record<string, readonly [text: string, tone: string]>>} */
 const STATES = {
   healthy: ['healthy', 'good'],
+  unknown: ['unknown', 'dim'],
   starting: ['starting', 'warn'],
   degraded: ['degraded', 'bad'],
   served: ['served', 'good'],
