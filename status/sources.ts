@@ -4,6 +4,7 @@ import type { BaseChain } from '../preflight/packet-walk.ts';
 import type { Fact } from '../preflight/result.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
+import type { SourceFault } from '../sources/source.ts';
 import type { NodeChecks } from './api/checks.ts';
 import type { KernelFeature } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
@@ -22,6 +23,8 @@ export interface StatusSources {
   /** Directory of manifests; undefined with an API server. */
   readonly manifests: string | undefined;
   readonly families: readonly IpFamily[];
+  /** Objects and manifests that currently cannot be read. */
+  readonly sourceFaults: () => Iterable<SourceFault>;
   /** What the agent waits for at its start; empty afterwards. */
   readonly missingInputs: () => readonly string[];
   readonly table: Pick<
@@ -31,6 +34,7 @@ export interface StatusSources {
     | 'inspect'
     | 'topology'
     | 'refusals'
+    | 'routes'
     | 'routeCounts'
     | 'changeCounts'
     | 'unsynced'

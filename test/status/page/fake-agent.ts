@@ -103,6 +103,8 @@ export function fakeStatus(fields: Partial<NodeStatus> = {}): NodeStatus {
     services: {
       total: 3,
       served: 1,
+      noEndpoints: 0,
+      partial: 0,
       refused: 1,
       allPorts: 1,
       portRanges: 0,
