@@ -17,6 +17,7 @@ import type { ListId } from '../policy/model/terms.ts';
 import { UserError } from '../process/errors.ts';
 import { fanOut, type ObjectSink } from '../sources/source.ts';
 import { PolicyActivity } from '../status/policy-activity.ts';
+import type { SyncActivity } from '../status/sync-activity.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { clusterDnsSink, createDnsSnooper } from './policy-fqdn.ts';
@@ -63,6 +64,7 @@ export interface PolicyOptions {
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
+  readonly status: { readonly syncs: SyncActivity };
   /** Number of unreadable objects by kind. */
   readonly unreadable: () => ReadonlyMap<string, number>;
 }
@@ -87,7 +89,7 @@ export function startPolicy(given: PolicyOptions) {
     policyMetricSources({ ...given, model, applied, snooper, kernel }),
     support.families,
   );
-  const activity = new PolicyActivity();
+  const activity = new PolicyActivity(given.status.syncs);
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({
     kernel,
@@ -103,8 +105,8 @@ export function startPolicy(given: PolicyOptions) {
     },
     observer: activity.observing({
       ...observer,
-      driftDetected: (family, change) => {
-        observer.driftDetected(family, change);
+      driftDetected: (family, change, isExternal) => {
+        observer.driftDetected(family, change, isExternal);
         // `nft flush ruleset` also deletes the rules of iptables-nft.
         snooper.resyncRules();
       },

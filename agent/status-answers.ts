@@ -29,6 +29,7 @@ const RULES_AGE = 1000;
 export interface StatusInputs {
   readonly kinds: readonly Kind[];
   readonly missingInputs: () => readonly string[];
+  readonly sourceFaults: StatusSources['sourceFaults'];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
   /** undefined without network policy. */

@@ -33,7 +33,7 @@ export type Match =
       readonly ranges: readonly (readonly [from: number, to: number])[];
       readonly negated: boolean;
     }
-  /** Conntrack states. The packet is `untracked`, or `new`, and `dnat` if it is translated. */
+  /** Conntrack states. The packet is `untracked`, or `new`, and `dnat` if it is translated; before tracking it is `invalid`. */
   | { readonly kind: 'state'; readonly states: readonly string[]; readonly negated: boolean }
   | {
       readonly kind: 'mark';
@@ -43,6 +43,8 @@ export type Match =
     }
   | { readonly kind: 'family'; readonly family: 'IPv4' | 'IPv6' }
   | { readonly kind: 'interface'; readonly name: string; readonly negated: boolean }
+  /** The packet enters through another interface than that of the route back to its source. */
+  | { readonly kind: 'reversePath'; readonly negated: boolean }
   | { readonly kind: 'unknown' };
 
 export type Verdict =
@@ -61,7 +63,8 @@ export interface BaseChain {
   /** Such as `ip filter (iptables-nft)`. */
   readonly table: string;
   readonly chain: string;
-  readonly hook: 'input' | 'forward' | 'output' | 'postrouting';
+  /** `other`: ingress or egress of an interface, or a bridge; a walk says nothing about packets there. */
+  readonly hook: 'prerouting' | 'input' | 'forward' | 'output' | 'postrouting' | 'other';
   readonly priority: number;
   readonly policy: 'accept' | 'drop';
   readonly chains: ReadonlyMap<string, readonly Rule[]>;
@@ -78,6 +81,10 @@ export interface Ending {
 const OTHER_INTERFACES = /^(docker0|virbr\d+|lxcbr\d+|lxdbr\d+)$/;
 /** The name ends with the wildcard of iptables or nft. */
 const IS_PREFIX = /[+*]$/;
+
+/** Hooks at which connection tracking begins, and its priority (NF_IP_PRI_CONNTRACK). */
+const TRACKING_HOOKS: readonly BaseChain['hook'][] = ['prerouting', 'output'];
+const CONNTRACK = -200;
 
 /** Rules that one walk visits at most, so that a loop or a huge ruleset ends. */
 const MAX_RULES = 100_000;
@@ -99,12 +106,18 @@ class Walker {
   readonly #base: BaseChain;
   readonly #packet: TestPacket;
   #visited = 0;
+  readonly #isTracked: boolean;
   #isMarked = false;
   readonly endings: Ending[] = [];
 
   constructor(base: BaseChain, packet: TestPacket) {
     this.#base = base;
     this.#packet = packet;
+    this.#isTracked = !(
+      TRACKING_HOOKS.includes(base.hook) &&
+      base.priority < CONNTRACK &&
+      packet.isTranslated === false
+    );
   }
 
   /** @returns whether the packet may return to the calling chain. */
@@ -114,7 +127,7 @@ class Walker {
     for (const { matches, verdict } of this.#base.chains.get(name) ?? []) {
       this.#visited += 1;
       if (this.#visited > MAX_RULES) throw new RangeError('too many rules');
-      const match = matchOf(matches, this.#packet, this.#isMarked);
+      const match = matchOf(matches, this.#packet, this.#isMarked, this.#isTracked);
       if (match === 'no' || verdict.kind === 'continue') continue;
       const isCertain = match === 'yes';
       if (verdict.kind === 'mark') {
@@ -147,19 +160,26 @@ const PROTOCOL_NAMES: Readonly<Record<Protocol, readonly string[]>> = {
 
 type Certainty = 'yes' | 'no' | 'maybe';
 
-function matchOf(matches: readonly Match[], packet: TestPacket, isMarked: boolean): Certainty {
+function matchOf(
+  matches: readonly Match[],
+  packet: TestPacket,
+  isMarked: boolean,
+  isTracked: boolean,
+): Certainty {
   const results = matches.map((match) =>
-    match.kind === 'mark' && isMarked ? 'maybe' : certaintyOf(match, packet),
+    match.kind === 'mark' && isMarked ? 'maybe' : certaintyOf(match, packet, isTracked),
   );
   if (results.includes('no')) return 'no';
   return results.includes('maybe') ? 'maybe' : 'yes';
 }
 
-function certaintyOf(match: Match, packet: TestPacket): Certainty {
+function certaintyOf(match: Match, packet: TestPacket, isTracked: boolean): Certainty {
   if (match.kind === 'unknown') return 'maybe';
+  // Test packets come from where their replies go.
+  if (match.kind === 'reversePath') return isTrue(match.negated);
   if (match.kind === 'interface') return interfaceCertainty(match, packet.isLoopback === true);
   if (match.kind === 'family') return isTrue(familyOf(packet.source) === match.family);
-  return isTrue(isMatched(match, packet) !== match.negated);
+  return isTrue(isMatched(match, packet, isTracked) !== match.negated);
 }
 
 function interfaceCertainty(
@@ -176,8 +196,9 @@ function isTrue(value: boolean): Certainty {
 }
 
 function isMatched(
-  match: Exclude<Match, { readonly kind: 'unknown' | 'interface' | 'family' }>,
+  match: Exclude<Match, { readonly kind: 'unknown' | 'interface' | 'family' | 'reversePath' }>,
   packet: TestPacket,
+  isTracked: boolean,
 ): boolean {
   switch (match.kind) {
     case 'source':
@@ -192,6 +213,7 @@ function isMatched(
       return match.states.some((each) => {
         const state = each.toLowerCase();
         if (packet.isUntracked === true) return state === 'untracked';
+        if (!isTracked) return state === 'invalid';
         return state === 'new' || (state === 'dnat' && packet.isTranslated !== false);
       });
     case 'mark':

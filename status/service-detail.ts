@@ -1,6 +1,7 @@
 /** Everything about one Service, for `GET /api/v1/services/{namespace}/{name}`. */
 import { socketAddress } from '../api/addresses.ts';
 import { asError } from '../api/errors.ts';
+import type { ObjectKey } from '../api/objects.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import type { Problem } from './api/common.ts';
 import type { KernelObject } from './api/kernel.ts';
@@ -15,10 +16,12 @@ import {
   serviceSummary,
 } from './views/services.ts';
 import { timeText } from './views/text.ts';
+import { unreadableProblem } from './views/unreadable.ts';
 
 const MAX_ENDPOINTS = 500;
 const MAX_KERNEL_OBJECTS = 500;
 const MAX_EVENTS = 20;
+const MAX_FAULTS = 20;
 const MAX_CONNECTIONS = 100;
 
 export async function serviceDetail(
@@ -51,7 +54,12 @@ export async function serviceDetail(
     endpoints: serviceEndpoints(inspected, table).slice(0, MAX_ENDPOINTS),
     routes: serviceRoutes(inspected, sources.nodeAddresses()),
     ownedPorts: ownedPorts(inspected, table),
-    problems: [...serviceProblems(inspected, table), ...kernel.problems, ...flows.problems],
+    problems: [
+      ...unreadable(sources, service.key),
+      ...serviceProblems(inspected, table),
+      ...kernel.problems,
+      ...flows.problems,
+    ],
     kernel: kernel.objects.slice(0, MAX_KERNEL_OBJECTS),
     kernelTotal: kernel.objects.length,
     connections: flows.connections,
@@ -62,6 +70,16 @@ export async function serviceDetail(
       .slice(0, MAX_EVENTS)
       .map(({ at, type, reason, message }) => ({ at: timeText(at), type, reason, message })),
   };
+}
+
+/** Why the latest version of a Service is not in force; empty if it is. */
+function unreadable({ sourceFaults }: StatusSources, key: ObjectKey): Problem[] {
+  const problems: Problem[] = [];
+  for (const fault of sourceFaults()) {
+    if (fault.object === `Service ${key}` && problems.length < MAX_FAULTS)
+      problems.push(unreadableProblem(fault));
+  }
+  return problems;
 }
 
 function problemOf({ service }: InspectedService) {

@@ -92,6 +92,16 @@ export class SyncActivity {
     this.#busyListeners.push(listener);
   }
 
+  /** Another program changed the rules of network policy. */
+  policiesDrifted(family: IpFamily, change: string): void {
+    this.#log.drifted(family, change, this.#now(), 'policies');
+  }
+
+  /** All rules of network policy were written. */
+  policiesRestored(family: IpFamily, seconds: number): void {
+    this.#log.policiesRestored(family, seconds, this.#now());
+  }
+
   /** Wraps an observer. Forwards all calls. */
   observing(observer: ProxierObserver): ProxierObserver {
     return {

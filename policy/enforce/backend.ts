@@ -104,7 +104,7 @@ export class PolicyBackend {
   /** True from the call of `replaceAll` until it is done. */
   #isReplacing = false;
   #denied: readonly DeniedPackets[] = [];
-  #onInvalidated: (reason: string) => void = () => {};
+  #onInvalidated: (reason: string, isExternal: boolean) => void = () => {};
   /** Names of the chains of policy sets in the kernel. */
   #chains = new Set<string>();
   #sizes = new Map<NftSetName, number>();
@@ -131,18 +131,19 @@ export class PolicyBackend {
     ]);
   }
 
-  onInvalidated(callback: (reason: string) => void): void {
+  onInvalidated(callback: (reason: string, isExternal: boolean) => void): void {
     this.#onInvalidated = callback;
   }
 
   /**
    * Marks the content of the table as unknown, for example after an external change.
    * @param reason For the log.
+   * @param isExternal Whether another program changed the table.
    */
-  invalidate(reason: string): void {
+  invalidate(reason: string, isExternal = false): void {
     if (!this.#isInSync) return;
     this.#isInSync = false;
-    this.#onInvalidated(reason);
+    this.#onInvalidated(reason, isExternal);
   }
 
   /**

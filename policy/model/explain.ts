@@ -170,7 +170,7 @@ function evaluateDirection(
     );
   const pod = model.podAt(end);
   if (pod === undefined)
-    return notEvaluated(direction, `${end} is not a pod address, so no policy applies`);
+    return notEvaluated(direction, `no Pod has address ${end}, so no policy applies`);
   if (from === to) return notEvaluated(direction, 'a pod may always connect to itself');
   if (direction === 'ingress' && model.isNodeOf(pod, from))
     return notEvaluated(direction, 'a node may always connect to its own pods');

@@ -15,6 +15,8 @@ export interface Change {
   /** End of the sync, or detection of the external change. */
   readonly at: Time;
   readonly kind: ChangeKind;
+  /** Of `policies` only external changes and their repair are listed. */
+  readonly rules: 'Services' | 'policies';
   readonly family: IpFamily;
   /** Whether the sync compared everything with the kernel. */
   readonly full: boolean;

@@ -41,6 +41,8 @@ export interface PolicyStatus {
   readonly lastSync: Time | null;
   /** The last failure; null if the last write succeeded. */
   readonly failure: { readonly at: Time; readonly message: string; readonly count: number } | null;
+  /** The last change by another program; null if there was none. */
+  readonly lastDrift: { readonly at: Time; readonly change: string; readonly count: number } | null;
 }
 
 /** `GET /api/v1/pods`: a pod of this node, and the policies that apply to it. */

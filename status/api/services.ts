@@ -7,10 +7,10 @@ import type { FlowEntry, TrafficRates } from './traffic.ts';
 
 /**
  * `served`: rules exist. `noEndpoints`: served, but packets are rejected or dropped, because no endpoint serves this
- * node. `refused`: the agent cannot serve the Service; `refusals` says why. `ignored`: not for a service proxy
+ * node. `partial`: so it is for an IP family or a port, and others have endpoints. `refused`: the agent cannot serve the Service; `refusals` says why. `ignored`: not for a service proxy
  * (headless, ExternalName, another proxy).
  */
-export type ServiceState = 'served' | 'noEndpoints' | 'refused' | 'ignored';
+export type ServiceState = 'served' | 'partial' | 'noEndpoints' | 'refused' | 'ignored';
 
 /** `all`: all ports (KEP-2610). `ranges`: port ranges. `ports`: the listed ports. */
 export type PortKind = 'all' | 'ranges' | 'ports';

@@ -13,6 +13,8 @@ export interface ResourceRequest {
   readonly path: readonly string[];
   /** Aborted when the client is gone. */
   readonly signal: AbortSignal;
+  /** Whether it came over the Unix socket, which only root can open. */
+  readonly isRoot?: boolean;
 }
 
 /** An object that does not exist; the answer is 404. */
@@ -172,7 +174,11 @@ async function answer(
       throw new NeedsRoot(resource.rootCommand, statusSocket);
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
+    const given: ResourceRequest = {
+      path: match.slice(1).map(decodePart),
+      signal: gone.signal,
+      isRoot: bindHost === undefined,
+    };
     const query = new URLSearchParams(search);
     // Before the answer: a change while it is computed must not look known.
     const version = resource.version?.(query);

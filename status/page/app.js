@@ -61,7 +61,7 @@ export function needsOf(state) {
 
 /** @param {AppProps} props */
 export function App({ state, error, onScroll, onAgain, onDismiss }) {
-  const { status, location, answers } = state;
+  const { status, location, answers, lostSince } = state;
   const listed = answers.get(RESOURCES.path)?.value?.paths;
   /** @type {readonly string[]} */
   const paths = Array.isArray(listed) ? listed : [];
@@ -73,7 +73,7 @@ export function App({ state, error, onScroll, onAgain, onDismiss }) {
       <a class="brand" href="#/node">Portwide</a>
       ${
         status &&
-        html`<span class="node">${status.nodeName}</span> <${State} state=${status.state} />`
+        html`<span class="node">${status.nodeName}</span> <${State} state=${lostSince === undefined ? status.state : 'unknown'} />`
       }
       <nav aria-label="Pages">
         ${Object.entries(PAGES).map(

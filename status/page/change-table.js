@@ -25,6 +25,7 @@ const COLUMNS = [
       html`<span class=${kind === 'sync' ? '' : 'bad-text'}>${KINDS[kind] ?? kind}</span>${full ? ', full' : ''}${count > 1 ? ` (${count} times)` : ''}`,
   ],
   ['Family', ({ family }) => family],
+  ['Rules of', ({ rules }) => rules],
   ['Services', ({ services, serviceCount }) => named(services, serviceCount)],
   ['Written', ({ written }) => (written === 0 ? '' : number(written)), 'number'],
   ['Conntrack entries deleted', ({ deletedFlows }) => deletedFlows || '', 'number'],

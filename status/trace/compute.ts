@@ -2,7 +2,7 @@
  * Computes the path of the first packet of a connection from Routes, TrafficPlans and policies. `traffic/`, `endpoints/` and
  * `policy/model/explain.ts` decide; this file puts their decisions in words. Pure.
  */
-import { cidrContains, socketAddress } from '../../api/addresses.ts';
+import { cidrContains, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { IpFamily, ObjectKey, Protocol } from '../../api/objects.ts';
 import { rangeText } from '../../api/ports.ts';
 import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
@@ -14,7 +14,7 @@ import {
   type PacketHandler,
   type SpokenPorts,
 } from '../../traffic/first-packet.ts';
-import type { Dispatch, TrafficPlan } from '../../traffic/plan.ts';
+import { type Dispatch, type TrafficPlan, trafficPlan } from '../../traffic/plan.ts';
 import type { EndpointStatus } from '../api/services.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../api/trace.ts';
 import { portsText } from '../views/text.ts';
@@ -276,6 +276,8 @@ function serviceStep(
       };
     }
     case 'nothing': {
+      const unserved = unservedNodePort(question, context);
+      if (unserved !== undefined) return unserved;
       const cidr = traffic.serviceCidrs.find((each) => cidrContains(each, destination));
       const consequence =
         cidr === undefined
@@ -290,6 +292,29 @@ function serviceStep(
       };
     }
   }
+}
+
+/** The step if the destination is a node port, on an address of the node on which it is not served. */
+function unservedNodePort(
+  { destination, protocol, port }: TraceQuestion,
+  { routes, nodeAddresses }: TraceContext,
+): TraceStep | undefined {
+  const isOnLoopback = isLoopback(destination);
+  if (!isOnLoopback && !nodeAddresses.includes(destination)) return undefined;
+  const route = routes.find(
+    (each) => each.nodePort === port && trafficPlan(each, false).nodePort?.protocol === protocol,
+  );
+  if (route === undefined) return undefined;
+  const where = isOnLoopback ? 'on localhost' : 'on this address';
+  const proxy =
+    'in mode nftables the agent itself serves TCP there if --nodeport-addresses has localhost';
+  return {
+    step: 'service',
+    title: 'Service',
+    decision: `rules of this node do not serve node port ${port}/${protocol} of Service ${route.name} ${where}: the packet is not translated`,
+    object: `Service ${route.serviceKey}`,
+    detail: [isOnLoopback ? proxy : '--nodeport-addresses selects the addresses of node ports'],
+  };
 }
 
 /** Most Routes of a VIP to list. */
@@ -324,15 +349,22 @@ function resultStep(
     return { ...base, decision, detail: [] };
   }
   if (verdict !== 'translated') return { ...base, decision: RESULTS[verdict], detail: [] };
-  const targets = endpoints.map(({ address, port: to }) => socketAddress(address, to));
-  const open = endpoints.filter(({ policy }) => policy !== 'deny');
-  const some =
-    open.length < endpoints.length
-      ? `; policies allow ${open.length} of ${endpoints.length} endpoints, so some connections fail`
-      : '';
-  return {
-    ...base,
-    decision: `the packet reaches ${targets.length === 1 ? targets[0] : `one of ${targets.length} endpoints`}${some}`,
-    detail: [],
-  };
+  return { ...base, decision: reachesText(endpoints), detail: [] };
+}
+
+/** The result of a translated packet, some of whose endpoints may be out of reach. */
+export function reachesText(endpoints: readonly TraceEndpoint[]): string {
+  const all = endpoints.length;
+  const allowed = endpoints.filter(({ policy }) => policy !== 'deny').length;
+  const dropped = endpoints.filter(({ foreignRules }) => foreignRules === 'drop').length;
+  const [target = ''] = endpoints.map(({ address, port: to }) => socketAddress(address, to));
+  const failures = [
+    ...(allowed < all ? [`policies allow ${allowed} of ${all} endpoints`] : []),
+    ...(dropped > 0
+      ? [`rules of other programs drop packets to ${dropped} of ${all} endpoints`]
+      : []),
+  ];
+  const some = failures.length === 0 ? '' : ', so some connections fail';
+  const reached = `the packet reaches ${all === 1 ? target : `one of ${all} endpoints`}`;
+  return `${[reached, ...failures].join('; ')}${some}`;
 }

@@ -48,6 +48,7 @@ export function dispatchSteps(given: DispatchQuestion): PathEnd {
       local: endpoint.isRemote !== true,
       masqueraded: reasons[index]?.masqueraded ?? false,
       policy: null,
+      foreignRules: null,
     }),
   );
   return {

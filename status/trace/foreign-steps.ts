@@ -1,11 +1,12 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
-import { isLoopback, socketAddress } from '../../api/addresses.ts';
+import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
-import { type Finding, findings, placeOf } from '../../preflight/foreign-rules.ts';
+import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
-import type { ComputedTrace, TraceStep } from '../api/trace.ts';
+import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
+import { reachesText } from './compute.ts';
 
 /** Seconds after which the step says how old the rules are: an operator may have changed them and asks again. */
 const OLD = 3;
@@ -68,14 +69,17 @@ export async function withForeignRules(
         ),
       )
     : [passOf(entering, entering, false, { ...context, isIpvs: false })];
+  const limits = [...notEvaluated(chains.value), ...tooManyEndpoints(path.endpoints.length)];
+  const limited = { ...path, uncertain: [...uncertain, ...limits] };
   try {
     const evaluation = await evaluationOf(passes, chains.value);
     const { foreignRulesAge: age } = context;
     const notes = age < OLD ? [] : [`as these rules were ${age} seconds ago`];
-    return withEffects(path, evaluation, passes.length, notes);
+    return withEffects(limited, evaluation, passes.length, notes);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
+    const text = `rules of other programs: ${error.message}`;
+    return { ...limited, uncertain: [...limited.uncertain, text] };
   }
 }
 
@@ -86,8 +90,16 @@ function isUntrackedPath({ steps, verdict }: ComputedTrace, protocol: Protocol):
   );
 }
 
-/** Priority at which destinations are translated at hook output (NF_IP_PRI_NAT_DST); IPVS does so right after it. */
+function tooManyEndpoints(count: number): string[] {
+  if (count <= MAX_ENDPOINTS) return [];
+  return [
+    `rules of other programs are evaluated for ${MAX_ENDPOINTS} of ${count} endpoints, and may do something else to the others`,
+  ];
+}
+
+/** Priorities of NAT (NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC); IPVS translates right after the first at hook output. */
 const TRANSLATION = -100;
+const MASQUERADE = 100;
 
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
@@ -96,8 +108,8 @@ interface Pass {
     readonly verdict: ForeignVerdict;
     readonly hook: BaseChain['hook'];
     readonly packet: TestPacket;
-    /** Only chains before, or only chains after the translation; undefined: all. */
-    readonly translation?: 'before' | 'after';
+    /** Only chains at these priorities see this packet; undefined: all. */
+    readonly at?: (priority: number) => boolean;
   }[];
 }
 
@@ -121,33 +133,80 @@ function passOf(
   const routed = { isLoopback: isIpvs || isOfNode(entering.destination) };
   const isSentAgain = isIpvs && !isToNode;
   const sent = { verdict: 'drop', hook: 'output' } as const;
-  const entered = {
-    ...sent,
-    packet: { ...entering, ...routed },
-    translation: 'before',
-  } as const;
+  const entered = { ...sent, packet: { ...entering, ...routed }, at: isBefore };
   const left = isSentAgain
     ? { ...sent, packet: leaving }
-    : ({ ...sent, packet: { ...leaving, ...routed }, translation: 'after' } as const);
+    : ({ ...sent, packet: { ...leaving, ...routed }, at: isAfter } as const);
   const outputs = [...(isFromNode ? [entered] : []), ...(isFromNode || isSentAgain ? [left] : [])];
-  // NAT of a connection is decided once, and untracked packets pass no nat chain. A packet from elsewhere to the node
-  // does not pass hook postrouting.
-  const masquerades =
-    masqueraded || (isToNode && !isFromNode) || leaving.isUntracked === true
-      ? []
-      : [{ verdict: 'masquerade', hook: 'postrouting', packet: staying } as const];
+  // A packet from elsewhere to the node does not pass hook postrouting.
+  const last = isToNode && !isFromNode ? [] : leavingChecks(staying, masqueraded, nodeAddresses);
+  // A packet that stays on the node enters it a second time, translated.
+  const returned = isToNode ? [{ ...entry, packet: staying }] : [];
+  const first = isFromNode ? returned : entryChecks(entering, leaving, isIpvs);
   return {
     target: socketAddress(leaving.destination, leaving.port),
-    checks: [...drops, ...forwarded, ...outputs, ...masquerades],
+    checks: [...first, ...drops, ...forwarded, ...outputs, ...last],
   };
 }
+
+const entry = { verdict: 'drop', hook: 'prerouting' } as const;
+
+/** IPVS translates after hook prerouting. */
+function entryChecks(entering: TestPacket, leaving: TestPacket, isIpvs: boolean): Pass['checks'] {
+  if (isIpvs) return [{ ...entry, packet: entering }];
+  return [
+    { ...entry, packet: entering, at: isBefore },
+    { ...entry, packet: leaving, at: isAfter },
+  ];
+}
+
+function isBefore(priority: number): boolean {
+  return priority < TRANSLATION;
+}
+
+function isAfter(priority: number): boolean {
+  return priority >= TRANSLATION;
+}
+
+/** Hook postrouting. NAT of a connection is decided once. */
+function leavingChecks(
+  packet: TestPacket,
+  masqueraded: boolean,
+  nodeAddresses: readonly string[],
+): Pass['checks'] {
+  const drop = { verdict: 'drop', hook: 'postrouting' } as const;
+  // Untracked packets pass no nat chain.
+  if (packet.isUntracked === true) return [{ ...drop, packet }];
+  if (!masqueraded)
+    return [
+      { ...drop, packet },
+      { ...drop, verdict: 'masquerade', packet },
+    ];
+  const source = nodeAddresses.find((address) => familyOf(address) === familyOf(packet.source));
+  return [
+    { ...drop, packet, at: (priority) => priority < MASQUERADE },
+    {
+      ...drop,
+      packet: { ...packet, source: source ?? packet.source },
+      at: (priority) => priority >= MASQUERADE,
+    },
+  ];
+}
+
+const HOOKS: readonly BaseChain['hook'][] = [
+  'prerouting',
+  'input',
+  'forward',
+  'output',
+  'postrouting',
+];
 
 /** What rules do to packets, and the base chains that were evaluated. */
 interface Evaluation {
   readonly effects: readonly Effect[];
   readonly chains: ReadonlySet<BaseChain>;
   /** Hooks that packets pass, whether or not chains are there. */
-  readonly hooks: ReadonlySet<BaseChain['hook']>;
+  readonly hooks: readonly BaseChain['hook'][];
 }
 
 /** @throws RangeError if there are too many rules. */
@@ -160,9 +219,9 @@ async function evaluationOf(
   const effects = new Map<string, Effect>();
   const slice = new TimeSlice();
   for (const { target, checks } of passes) {
-    for (const { verdict, hook, packet, translation } of checks) {
+    for (const { verdict, hook, packet, at } of checks) {
       const ofHook = chains.filter(
-        (chain) => chain.hook === hook && (translation ?? sideOf(chain)) === sideOf(chain),
+        (chain) => chain.hook === hook && (at === undefined || at(chain.priority)),
       );
       hooks.add(hook);
       for (const base of ofHook) evaluated.add(base);
@@ -176,11 +235,8 @@ async function evaluationOf(
     // One walk may take most of a slice.
     await slice.yield();
   }
-  return { effects: [...effects.values()], chains: evaluated, hooks };
-}
-
-function sideOf({ priority }: BaseChain): 'before' | 'after' {
-  return priority < TRANSLATION ? 'before' : 'after';
+  const passed = HOOKS.filter((hook) => hooks.has(hook));
+  return { effects: [...effects.values()], chains: evaluated, hooks: passed };
 }
 
 function withEffects(
@@ -191,7 +247,7 @@ function withEffects(
 ): ComputedTrace {
   const certain = effects.filter(({ finding }) => finding.isCertain);
   const texts = certain.map((effect) => `${effectText(effect, targets)} the packet`);
-  const none = `none of ${chains.size} base chains at ${[...hooks].join(', ')} drops or masquerades the packet`;
+  const none = `none of ${chains.size} base chains at ${hooks.join(', ')} drops or masquerades the packet`;
   const [decision = none, ...detail] = texts;
   const step: TraceStep = {
     step: 'foreignRules',
@@ -206,25 +262,38 @@ function withEffects(
       ({ verdict, finding: { base, ending } }) =>
         `${placeOf(base, ending)} may ${verdict} the packet: it depends on sets or interfaces`,
     );
-  const isDropped = certain.some(
-    (effect) => effect.verdict === 'drop' && effect.targets.size === targets,
+  const dropped = new Set(
+    certain.flatMap((effect) => (effect.verdict === 'drop' ? [...effect.targets] : [])),
   );
-  const result = path.steps.slice(-1).map((last) =>
-    isDropped
-      ? {
-          ...last,
-          decision: 'the packet is dropped by another program',
-          object: null,
-          detail: [],
-        }
-      : last,
-  );
+  const endpoints = path.endpoints.map((endpoint, index): TraceEndpoint => {
+    if (index >= targets) return endpoint;
+    const isDropped = dropped.has(socketAddress(endpoint.address, endpoint.port));
+    return { ...endpoint, foreignRules: isDropped ? 'drop' : 'pass' };
+  });
+  const isOpen = endpoints.some((each) => each.policy !== 'deny' && each.foreignRules === 'pass');
+  const isDropped = dropped.size > 0 && !isOpen;
+  const result = path.steps
+    .slice(-1)
+    .map((last) => (dropped.size > 0 ? resultOf(last, endpoints, isDropped) : last));
   return {
     ...path,
     verdict: isDropped ? 'dropped' : path.verdict,
+    endpoints,
     steps: [...path.steps.slice(0, -1), step, ...result],
     uncertain: [...path.uncertain, ...possible],
   };
+}
+
+function resultOf(
+  last: TraceStep,
+  endpoints: readonly TraceEndpoint[],
+  isDropped: boolean,
+): TraceStep {
+  if (!isDropped) return { ...last, decision: reachesText(endpoints) };
+  const decision = endpoints.some(({ policy }) => policy === 'deny')
+    ? 'the packet is dropped: by network policies to some endpoints, by other programs to the others'
+    : 'the packet is dropped by another program';
+  return { ...last, decision, object: null, detail: [] };
 }
 
 function effectText({ verdict, finding, targets }: Effect, all: number): string {

@@ -2,13 +2,14 @@
 import { asError } from '../../api/errors.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
 import type { ConntrackEventKind, EventSelection } from '../../netlink/conntrack/events.ts';
+import type { LoggedPacket } from '../../netlink/nflog/log-group.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
-import { type DenialPolicies, explainDenial } from './denial.ts';
+import { type DenialPolicies, explainDenial, matchesDenied, serviceOfDenied } from './denial.ts';
 import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
-import { type FlowFilter, matchesFlow } from './flow-filter.ts';
+import type { FlowFilter } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
 import type { LiveIndex } from './live-index.ts';
 import { type PacketHeader, readPacketHeader } from './packet.ts';
@@ -43,7 +44,7 @@ export interface FlowSources {
   /** undefined if policies do not log denied packets. */
   readonly openDenials:
     | (() => Subscription & {
-        read(onPacket: (packet: { prefix: string; bytes: Buffer }) => void): boolean;
+        read(onPacket: (packet: LoggedPacket) => void): boolean;
       })
     | undefined;
 }
@@ -229,9 +230,9 @@ export class FlowFeed {
     const read = (): boolean => {
       let isLeft = false;
       const at = new Date(this.#options.now()).toISOString();
-      const send = (event: NewEvent) => {
+      const send = (event: NewEvent, possible: readonly Route[] = []) => {
         if (event === undefined) return;
-        for (const client of this.#clients) client.push({ at, ...event });
+        for (const client of this.#clients) client.push({ at, ...event }, possible);
       };
       try {
         isLeft = events.read(
@@ -241,20 +242,19 @@ export class FlowFeed {
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
         const explained = new Map<FlowQueue, number>();
         let evaluated = 0;
-        denials?.read(({ prefix, bytes }) => {
-          const packet = readPacketHeader(bytes);
-          if (packet === undefined) return;
-          const clients = this.#clientsOfDenial(packet);
+        denials?.read((logged) => {
+          const denied = this.#deniedPacket(logged, index);
+          const clients = denied === undefined ? [] : this.#clientsOfDenial(denied);
+          if (denied === undefined || clients.length === 0) return;
           const share = DENIALS_PER_READ / this.#clients.size;
           const countOf = (client: FlowQueue) => explained.get(client) ?? 0;
-          if (clients.length === 0) return;
           if (evaluated >= DENIALS_PER_READ && clients.every((each) => countOf(each) >= share)) {
             for (const client of clients) client.lose(1);
             return;
           }
           evaluated += 1;
           for (const client of clients) explained.set(client, countOf(client) + 1);
-          send(this.#denialEvent(prefix, packet));
+          send(this.#denialEvent(logged.prefix, denied), denied.possible);
         });
       } catch (error) {
         onError(error);
@@ -325,21 +325,37 @@ export class FlowFeed {
     return refusal && { ...refusal, policies: [], flow: packetFlow(packet) };
   }
 
-  /** The clients that want a denied packet. Its explanation takes long and has no part in the filter. */
-  #clientsOfDenial(packet: PacketHeader): FlowQueue[] {
-    const event = { ...DENIED, flow: packetFlow(packet) };
-    return [...this.#clients].filter(({ filter }) => matchesFlow(event, filter));
+  /** A denied packet with the Service that its client used; undefined if the packet cannot be read. */
+  #deniedPacket({ bytes, original }: LoggedPacket, index: ServiceIndex): Denied | undefined {
+    const packet = readPacketHeader(bytes);
+    if (packet === undefined) return undefined;
+    const { isNodeAddress } = this.#options.refusalRules();
+    const denied = serviceOfDenied(packet, original, { index, isNodeAddress });
+    const { address, port } = denied.destination;
+    const flow = { ...packetFlow(packet), destination: address, destinationPort: port };
+    const event = { event: 'denied', service: denied.service, flow } as const;
+    return { event, packet, ...denied };
   }
 
-  /** Policies see packets after translation: the destination is the endpoint. */
-  #denialEvent(prefix: string, packet: PacketHeader): NewEvent {
+  /** The clients that want a denied packet. Its explanation takes long and has no part in the filter. */
+  #clientsOfDenial({ event, possible }: Denied): FlowQueue[] {
+    return [...this.#clients].filter(({ filter }) => matchesDenied(event, possible, filter));
+  }
+
+  /** Policies see packets after translation: their destination is the endpoint. */
+  #denialEvent(prefix: string, { event, packet, note }: Denied): NewEvent {
     const denial = explainDenial(prefix, packet, this.#options.policies);
-    return denial && { ...DENIED, ...denial, flow: packetFlow(packet) };
+    return denial && { ...event, ...denial, reason: denial.reason + note };
   }
 }
 
-/** Policies do not see the Service. */
-const DENIED = { event: 'denied', service: null } as const;
+/** A denied packet before it is explained, see `serviceOfDenied`. */
+interface Denied {
+  readonly event: Pick<FlowEvent, 'event' | 'service' | 'flow'>;
+  readonly packet: PacketHeader;
+  readonly note: string;
+  readonly possible: readonly Route[];
+}
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */
 type NewEvent = Omit<FlowEvent, 'at'> | undefined;

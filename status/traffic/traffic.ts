@@ -117,7 +117,10 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
       openEvents: (receiveBuffer) =>
         new ConntrackEvents({ kinds: ['new', 'destroy'], translatedOnly, receiveBuffer }),
       openRefusals: (built) => RefusalLog.open(families, built, { mayBeTranslated }),
-      openDenials: policyLogGroup === undefined ? undefined : () => new LogGroup(policyLogGroup),
+      openDenials:
+        policyLogGroup === undefined
+          ? undefined
+          : () => new LogGroup(policyLogGroup, { conntrack: true }),
     },
     routesOf: (service) => routes.ofService(service),
     refusalRules: () => ({

@@ -53,10 +53,12 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
 function serviceState({ served, routes, refusals }: InspectedService): ServiceState {
   if (served.ports.length === 0) return refusals.length > 0 ? 'refused' : 'ignored';
   if (routes.length === 0) return 'refused';
-  return routes.some(hasEndpoints) ? 'served' : 'noEndpoints';
+  const filled = routes.filter(hasEndpoints).length;
+  if (filled === 0) return 'noEndpoints';
+  return filled === routes.length ? 'served' : 'partial';
 }
 
-function hasEndpoints({ clusterEndpoints, localEndpoints }: Route): boolean {
+export function hasEndpoints({ clusterEndpoints, localEndpoints }: Route): boolean {
   return clusterEndpoints.length + localEndpoints.length > 0;
 }
 

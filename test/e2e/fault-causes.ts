@@ -60,6 +60,10 @@ const traced = (fields: Readonly<Record<string, string>>): PageWay => ({
   fields,
   element: 'section table[aria-label^=Steps] tbody tr',
 });
+const CHANGES: PageWay = {
+  ...onNode('table[aria-label=Changes] tbody tr', 'Changes'),
+  clicks: [['link', 'Changes']],
+};
 const CLIENT = '192.168.77.100';
 const VIP = '10.96.0.10';
 const POD_TO_WEB = { from: 'default/pod-2', to: 'default/web' };
@@ -68,6 +72,38 @@ const DESCRIBE = ['describe', 'service'];
 
 /** Faults of Services and policies. */
 export const SERVICE_CAUSES = {
+  unreadable: {
+    fault: 'faulty object or manifest',
+    command: ['status'],
+    exitCode: 1,
+    printed: /^ {2}Unreadable +Service default\/faulty +\S+faulty\.json.*loadBalancerSourceRanges/m,
+    page: NODE_PROBLEMS,
+    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*stays in force/s,
+  },
+  partial: {
+    fault: 'IP family or port without endpoints',
+    command: ['get', 'svc', '--state', 'partial'],
+    exitCode: 0,
+    printed: /^default +web +ClusterIP +partial /m,
+    page: { place: 'Services', clicks: [['link', 'Services']], fields: {}, element: 'main .state' },
+    shown: /partly no endpoints/,
+  },
+  deletedTable: {
+    fault: 'deleted rule in mode nftables',
+    command: ['status'],
+    exitCode: 0,
+    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: .* in table portwide$/m,
+    page: CHANGES,
+    shown: /external change.*IPv4.*Services.*in table portwide/s,
+  },
+  deletedPolicy: {
+    fault: 'deleted rule of a policy',
+    command: ['status'],
+    exitCode: 0,
+    printed: /^Policies: .* drift \d+, \d+m?s ago: .* in table portwide-policy$/m,
+    page: CHANGES,
+    shown: /external change.*IPv4.*policies.*in table portwide-policy/s,
+  },
   notReady: {
     fault: 'endpoint not ready',
     command: [...DESCRIBE, 'default/web'],
@@ -251,7 +287,7 @@ export const NODE_CAUSES = {
       /nf_conntrack_count \d+ of \d+: the conntrack table is almost full, .*raise --conntrack-max-per-core/,
   },
   deletedRule: {
-    fault: 'deleted rule',
+    fault: 'deleted rule in other modes',
     command: ['diff'],
     exitCode: 1,
     printed:

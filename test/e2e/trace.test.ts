@@ -81,7 +81,14 @@ for (const mode of ['nftables', 'iptables'] as const) {
         const query = { from: host.ipv4, to: VIP, port: 80 };
         const [computed] = await api.trace(query);
         assert.deepEqual(computed?.endpoints, [
-          { address: lab.pods[0]?.ipv4, port: 8080, local: true, masqueraded, policy: null },
+          {
+            address: lab.pods[0]?.ipv4,
+            port: 8080,
+            local: true,
+            masqueraded,
+            policy: null,
+            foreignRules: 'pass',
+          },
         ]);
         const live = await api.live({ ...query, seconds: 1 });
         const outcome = await host.tcp(VIP, 80);
@@ -392,11 +399,20 @@ describe('trace with network policy', () => {
     );
     assert.match(denied.stdout, /Ingress policy: .* \[NetworkPolicy default\/no-ingress\]/);
     const open = await run('10.244.1.12', '10.96.0.61', '--port=80', '--live', '--seconds=1');
-    assert.equal(open.exitCode, 0, open.stdout + open.stderr);
+    assert.equal(open.exitCode, 1, open.stdout + open.stderr);
     assert.match(open.stdout, /note: no packet matched in 1 s$/);
+    assert.equal((await run('10.244.1.12', '10.96.0.61', '--port=80')).exitCode, 0);
     const json = await run('10.244.1.12', '10.96.0.61', '--port=80', '-o', 'json');
     const { computed } = JSON.parse(json.stdout) as { computed: TraceAnswer };
     assert.equal(computed.paths[0]?.verdict, 'translated');
+    for (const [to, use] of [
+      ['default/web:80', 'default/web --port 80'],
+      ['[fd00::1]:80', 'fd00::1 --port 80'],
+    ] as const) {
+      const withPort = await run('node', to);
+      assert.equal(withPort.exitCode, 2);
+      assert.ok(withPort.stderr.includes(`"${to}" has a port: use ${use}`), withPort.stderr);
+    }
     const bad = await run('nowhere', '10.96.0.61', '--port=80');
     assert.equal(bad.exitCode, 2);
     assert.match(bad.stderr, /parameter from: must be an IP address/);

@@ -365,6 +365,8 @@ export const HEALTHY: NodeStatus = {
   services: {
     total: 3,
     served: 2,
+    noEndpoints: 1,
+    partial: 1,
     refused: 1,
     allPorts: 1,
     portRanges: 0,
@@ -407,7 +409,10 @@ export const DEGRADED: NodeStatus = {
     release: '6.12.9',
     features: [{ name: 'ip_forward', value: '0', ok: false, note: 'set it to 1' }],
   },
-  policy: { policies: 1, faulty: 0, isolatedPods: 2, lastSync: null, failure: null },
+  policy: {
+    ...{ policies: 1, faulty: 0, isolatedPods: 2, lastSync: null, failure: null },
+    lastDrift: { at: '2026-03-01T11:59:00.000Z', change: 'table deleted in table x', count: 1 },
+  },
 };
 
 function policy(fields: Partial<PolicySummary> = {}): PolicySummary {

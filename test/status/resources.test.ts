@@ -62,6 +62,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     manifests: '/manifests',
     families: ['IPv4', 'IPv6'],
     missingInputs: () => [],
+    sourceFaults: () => [],
     table,
     kinds: ['Service', 'EndpointSlice', 'Node'],
     backends: () => [],
@@ -329,7 +330,7 @@ describe('resources: the status API', () => {
       items.map(({ name, state, ports, portKind }) => `${name} ${state} ${portKind} ${ports}`),
       [
         'empty noEndpoints ports 80/TCP',
-        'media served all all',
+        'media partial all all',
         'refused refused all ',
         'web served ports 80:30080/TCP',
         'other ignored ports ',
@@ -342,7 +343,7 @@ describe('resources: the status API', () => {
   for (const [query, names] of [
     ['namespace=kube-system', ['other']],
     ['state=refused', ['refused']],
-    ['ports=all&state=served', ['media']],
+    ['ports=all&state=partial', ['media']],
     ['vip=fd00:0::11', ['media']],
     ['service=default/web', ['web']],
     ['sort=endpoints&limit=2', ['media', 'web']],
@@ -350,7 +351,7 @@ describe('resources: the status API', () => {
     ['sort=problems&order=descending&limit=1', ['other']],
     ['order=descending&limit=2', ['other', 'web']],
     ['offset=1&limit=2', ['media', 'refused']],
-    ['offset=1&limit=2&state=served', ['web']],
+    ['offset=0&limit=2&state=served', ['web']],
     ['offset=9', []],
     ['search=+MEDIA+', ['media']],
     ['search=10.96.0.1', ['empty', 'media', 'web']],
@@ -377,6 +378,26 @@ describe('resources: the status API', () => {
       await assert.rejects(() => get('/api/v1/services', query), message);
     });
   }
+
+  it('is partial if a port or an IP family of a Service has no endpoint', async () => {
+    const table = filledTable();
+    const { get } = statusOf(table);
+    const { items } = await get<ServiceList>('/api/v1/services', 'state=partial');
+    // Its endpoint is IPv4 only.
+    assert.deepEqual(
+      items.map(({ name }) => name),
+      ['media'],
+    );
+    const counts = async () => {
+      const { services } = await get<NodeStatus>('/api/v1/status');
+      return [services.served, services.noEndpoints, services.partial];
+    };
+    assert.deepEqual(await counts(), [3, 1, 1]);
+    const fields = { name: 'media-2', serviceKey: 'default/media', ports: [] };
+    table.upsert(slice([endpoint('fd00:1::5')], { ...fields, family: 'IPv6' }));
+    table.takeChanges();
+    assert.deepEqual(await counts(), [3, 1, 0]);
+  });
 
   it('lists the resources of this agent', async () => {
     const { paths } = await get<ResourceList>('/api/v1');
@@ -486,6 +507,25 @@ describe('resources: state of the node', () => {
     assert.equal(await state(), 'healthy');
     observer.syncFailed('IPv6', new Error('nft failed'), { full: true, seconds: 1 });
     assert.equal(await state(), 'degraded');
+  });
+
+  it('names at most 50 objects and manifests that cannot be read, also in the Service', async () => {
+    const web = { object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' };
+    const gone = { object: 'Service default/gone', message: 'spec.y: wrong' };
+    const files = Array.from({ length: 60 }, () => ({ object: undefined, message: 'x.yaml: bad' }));
+    const { get, service } = statusOf(filledTable(), {
+      sourceFaults: () => [web, gone, ...files],
+    });
+    const { state, problems } = await get<NodeStatus>('/api/v1/status');
+    assert.equal(state, 'degraded');
+    const unreadable = problems.filter(({ reason }) => reason === 'Unreadable');
+    assert.equal(unreadable.length, 51);
+    assert.equal(unreadable[50]?.message, 'and 12 more, see the log');
+    const expected = 'a.yaml:2: spec.x: wrong; the last readable version stays in force';
+    assert.equal(unreadable[0]?.message, expected);
+    const detail = await service('web');
+    assert.equal(detail.problems[0]?.message, expected);
+    await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);
   });
 
   it('names a failing sync, a closed watch, a kernel feature and a refused Service', async () => {

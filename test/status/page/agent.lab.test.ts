@@ -213,9 +213,11 @@ describe('status page of a running agent', () => {
     await agent.kill();
     const notices = page.locator('[role=status]');
     await notices.locator('.notice', { hasText: 'has not answered since' }).waitFor();
+    assert.equal(await page.locator('header .state').textContent(), 'unknown');
     await agent.start(FLAGS);
     await notices.locator('.notice', { hasText: 'The agent restarted at' }).waitFor();
     assert.equal(await notices.locator('.notice.bad').count(), 0);
+    assert.notEqual(await page.locator('header .state').textContent(), 'unknown');
     await page.locator('p', { hasText: 'found' }).waitFor();
   });
 });

@@ -103,6 +103,8 @@ export function fakeStatus(fields: Partial<NodeStatus> = {}): NodeStatus {
     services: {
       total: 3,
       served: 1,
+      noEndpoints: 0,
+      partial: 0,
       refused: 1,
       allPorts: 1,
       portRanges: 0,
@@ -475,7 +477,14 @@ const FAKE_TRACE = {
       ],
       verdict: 'denied',
       endpoints: [
-        { address: '10.244.0.5', port: 80, local: true, masqueraded: false, policy: 'deny' },
+        {
+          address: '10.244.0.5',
+          port: 80,
+          local: true,
+          masqueraded: false,
+          policy: 'deny',
+          foreignRules: null,
+        },
       ],
       uncertain: ['depends on the time'],
     },

@@ -310,6 +310,30 @@ describe('status page in Chromium', () => {
     assert.match(page.url(), /#\/services\?search=web/);
   });
 
+  it('marks a trace if another program drops packets to one of the endpoints', async () => {
+    const endpoint = { address: '10.244.0.5', port: 80, local: true, masqueraded: false };
+    const path = {
+      ...{ family: 'IPv4', source: '10.244.0.9', destination: '10.96.0.11', uncertain: [] },
+      ...{ steps: [], verdict: 'translated' },
+    };
+    const pathWith = (foreignRules: string) => ({
+      ...path,
+      endpoints: [
+        { ...endpoint, policy: null, foreignRules: 'pass' },
+        { ...endpoint, port: 81, policy: null, foreignRules },
+      ],
+    });
+    for (const [foreignRules, className, text] of [
+      ['drop', 'warn', 'some connections fail'],
+      ['pass', 'good', 'translated'],
+    ] as const) {
+      const answer = { '/api/v1/trace': () => ({ paths: [pathWith(foreignRules)] }) };
+      const { page } = await open('#/trace?from=node&to=default%2Fmedia&port=80', answer);
+      await page.locator(`h2 .state.${className}`, { hasText: text }).waitFor();
+      await page.locator('td', { hasText: foreignRules }).first().waitFor();
+    }
+  });
+
   it('names the command that traces packets in the kernel, which a page cannot arm', async () => {
     const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia&protocol=UDP&port=80');
     const command = 'trace node default/media --proto=udp --port=80 --live';

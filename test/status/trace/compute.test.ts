@@ -232,7 +232,14 @@ describe('steps of a computed path', () => {
     const table = webTable({ type: 'NodePort', externalTrafficPolicy: 'Local' });
     const outside = await pathTo(`from=192.0.2.50&to=${NODE}&port=30080`, table);
     assert.deepEqual(outside.endpoints, [
-      { address: '10.244.0.1', port: 8080, local: true, masqueraded: false, policy: null },
+      {
+        address: '10.244.0.1',
+        port: 8080,
+        local: true,
+        masqueraded: false,
+        policy: null,
+        foreignRules: null,
+      },
     ]);
     assert.match(outside.step('endpoints')?.detail[1] ?? '', /not used, on another node$/);
     const own = await pathTo(`from=node&to=${NODE}&port=30080`, table);
@@ -299,8 +306,22 @@ describe('steps of a computed path', () => {
       [true, false],
       'only the hairpin connection is masqueraded',
     );
+    // An EndpointSlice has the address, and no Pod: no policy applies to it.
+    assert.equal(pod.step('source')?.decision, '10.244.0.1 is an endpoint on this node');
     const other = await pathTo('from=10.9.9.9&to=10.96.0.10&port=80', webTable(), settings);
     assert.match(other.uncertain.join(), /no known pod of this node has 10.9.9.9/);
+  });
+
+  it('names the node port that is not served on localhost', async () => {
+    const table = webTable({ type: 'NodePort' });
+    const { step, verdict } = await pathTo('from=node&to=127.0.0.1&port=30080', table);
+    assert.equal(
+      step('service')?.decision,
+      'rules of this node do not serve node port 30080/TCP of Service default/web on localhost: the packet is not translated',
+    );
+    assert.equal(verdict, 'untouched');
+    const other = await pathTo('from=node&to=127.0.0.1&port=30080&protocol=udp', table);
+    assert.match(other.step('service')?.decision ?? '', /^no Service of this node has 127.0.0.1/);
   });
 
   it('refuses parameters that it cannot use', async () => {
@@ -468,5 +489,22 @@ describe('trace: the answer', () => {
     validate('TraceAnswer', answer);
     const step = answer.paths[0]?.steps.find((each) => each.step === 'foreignRules');
     assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
+  });
+
+  it('has young rules of other programs for root', async () => {
+    const asked: unknown[] = [];
+    const sources = {
+      ...sourcesOf(webTable(), SETTINGS),
+      mode: { name: 'nftables' },
+      foreignChains: async (maxAge?: number) => {
+        asked.push(maxAge);
+        return { value: { value: [] }, age: 0 };
+      },
+    } as unknown as StatusSources;
+    const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+    const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+    const { signal } = new AbortController();
+    for (const isRoot of [true, false]) await resource?.answer(query, { path: [], signal, isRoot });
+    assert.deepEqual(asked, [1000, undefined]);
   });
 });

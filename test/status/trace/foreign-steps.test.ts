@@ -16,7 +16,7 @@ const RESULT = {
 } as const;
 
 const endpoint = (address: string, masqueraded = false) => ({
-  ...{ address, port: 8080, local: true, masqueraded, policy: null },
+  ...{ address, port: 8080, local: true, masqueraded, policy: null, foreignRules: null },
 });
 
 const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
@@ -90,12 +90,123 @@ describe('trace: rules of other programs', () => {
   });
 
   it('that drop the packet to some endpoints are named with them', async () => {
-    const { step, verdict, steps } = await evaluate([
+    const { step, verdict, steps, endpoints } = await evaluate([
       chain('forward', [to('10.244.1.12/32')], 'drop'),
     ]);
     assert.equal(step?.decision, `${place('forward')} (to 10.244.1.12:8080) drops the packet`);
     assert.equal(verdict, 'translated');
-    assert.equal(steps.at(-1), RESULT);
+    assert.equal(
+      steps.at(-1)?.decision,
+      'the packet reaches one of 2 endpoints; rules of other programs drop packets to 1 of 2 endpoints, so some connections fail',
+    );
+    assert.deepEqual(
+      endpoints.map(({ foreignRules }) => foreignRules),
+      ['pass', 'drop'],
+    );
+  });
+
+  it('that drop the packet to each endpoint by different rules decide', async () => {
+    const { verdict, endpoints } = await evaluate([
+      chain('forward', [to('10.244.1.12/32')], 'drop'),
+      chain('prerouting', [to('10.244.1.11/32')], 'drop'),
+    ]);
+    assert.equal(verdict, 'dropped');
+    assert.deepEqual(
+      endpoints.map(({ foreignRules }) => foreignRules),
+      ['drop', 'drop'],
+    );
+  });
+
+  it('and policies leave no endpoint', async () => {
+    const [first, second] = [endpoint('10.244.1.11'), endpoint('10.244.1.12')];
+    const given = path({
+      endpoints: [
+        { ...first, policy: 'deny' },
+        { ...second, policy: 'allow' },
+      ],
+    });
+    const result = async (address: string) => {
+      const { verdict, steps } = await evaluate([chain('forward', [to(address)], 'drop')], given);
+      return [verdict, steps.at(-1)?.decision];
+    };
+    assert.deepEqual(await result('10.244.1.12/32'), [
+      'dropped',
+      'the packet is dropped: by network policies to some endpoints, by other programs to the others',
+    ]);
+    assert.deepEqual(await result('10.244.1.11/32'), [
+      'translated',
+      'the packet reaches one of 2 endpoints; policies allow 1 of 2 endpoints; rules of other programs drop packets to 1 of 2 endpoints, so some connections fail',
+    ]);
+  });
+
+  it('are evaluated for some of many endpoints', async () => {
+    const endpoints = Array.from({ length: 12 }, (_, index) => endpoint(`10.244.1.${index + 1}`));
+    const evaluated = await evaluate([], path({ endpoints }));
+    assert.deepEqual(evaluated.uncertain, [
+      'rules of other programs are evaluated for 10 of 12 endpoints, and may do something else to the others',
+    ]);
+    assert.deepEqual(
+      evaluated.endpoints.slice(8).map(({ foreignRules }) => foreignRules),
+      ['pass', 'pass', null, null],
+    );
+  });
+
+  it('at hook prerouting see the VIP or the endpoint', async () => {
+    const VIP = '10.96.0.10/32';
+    const verdictOf = async (
+      cidr: string,
+      priority: number,
+      source = '10.244.1.5',
+      isIpvs = false,
+    ) => {
+      const base = { ...chain('prerouting', [to(cidr)], 'drop'), priority };
+      const context = { ...CONTEXT, isIpvs };
+      return (await evaluate([base], path({ source }), 'TCP', 80, context)).verdict;
+    };
+    assert.equal(await verdictOf(VIP, -300), 'dropped');
+    assert.equal(await verdictOf(VIP, -101), 'dropped');
+    assert.equal(await verdictOf(VIP, -99), 'translated');
+    assert.equal(await verdictOf('10.244.0.0/16', -300), 'translated');
+    assert.equal(await verdictOf('10.244.0.0/16', -99), 'dropped');
+    // Packets of the node enter it only if they stay there.
+    assert.equal(await verdictOf('0.0.0.0/0', -300, NODE), 'translated');
+    // IPVS translates later.
+    assert.equal(await verdictOf(VIP, 0, '10.244.1.5', true), 'dropped');
+    assert.equal(await verdictOf('10.244.0.0/16', 0, '10.244.1.5', true), 'translated');
+    const toNode = path({ source: NODE, endpoints: [endpoint(NODE)] });
+    const base = { ...chain('prerouting', [to(`${NODE}/32`)], 'drop'), priority: -300 };
+    assert.equal((await evaluate([base], toNode)).verdict, 'dropped');
+  });
+
+  it('see no state before connection tracking', async () => {
+    const state = (name: string): Match => ({ kind: 'state', states: [name], negated: false });
+    const verdictOf = async (name: string, priority: number) =>
+      (await evaluate([{ ...chain('prerouting', [state(name)], 'drop'), priority }])).verdict;
+    assert.equal(await verdictOf('new', -300), 'translated');
+    assert.equal(await verdictOf('new', -150), 'dropped');
+    assert.equal(await verdictOf('invalid', -300), 'dropped');
+    assert.equal(await verdictOf('invalid', -150), 'translated');
+  });
+
+  it('at hook postrouting see the node as source after masquerade', async () => {
+    const from: Match = { kind: 'source', cidrs: [`${NODE}/32`], negated: false };
+    const verdictOf = async (priority: number, masqueraded: boolean) => {
+      const endpoints = [endpoint('10.244.1.11', masqueraded)];
+      const base = { ...chain('postrouting', [from], 'drop'), priority };
+      return (await evaluate([base], path({ endpoints }))).verdict;
+    };
+    assert.equal(await verdictOf(-150, true), 'translated');
+    assert.equal(await verdictOf(150, true), 'dropped');
+    assert.equal(await verdictOf(150, false), 'translated');
+  });
+
+  it('of interfaces and bridges are named, and not evaluated', async () => {
+    const { step, uncertain, verdict } = await evaluate([chain('other', [], 'drop')]);
+    assert.equal(step?.decision, none(0, 'prerouting, forward, postrouting'));
+    assert.equal(verdict, 'translated');
+    assert.deepEqual(uncertain, [
+      'rules of interfaces and bridges are not evaluated: base chain other of table inet firewall',
+    ]);
   });
 
   it('that masquerade the packet change no verdict', async () => {
@@ -107,14 +218,14 @@ describe('trace: rules of other programs', () => {
   it('do not masquerade again', async () => {
     const endpoints = [endpoint('10.244.1.11', true)];
     const { step } = await evaluate([chain('postrouting', [], 'masquerade')], path({ endpoints }));
-    assert.equal(step?.decision, none(0, 'forward'));
+    assert.equal(step?.decision, none(1, 'prerouting, forward, postrouting'));
   });
 
   it('that depend on sets make the result uncertain', async () => {
     const { step, verdict, uncertain } = await evaluate([
       chain('forward', [{ kind: 'unknown' }], 'drop'),
     ]);
-    assert.equal(step?.decision, none(1, 'forward, postrouting'));
+    assert.equal(step?.decision, none(1, 'prerouting, forward, postrouting'));
     assert.equal(verdict, 'translated');
     assert.deepEqual(uncertain, [
       `${place('forward')} may drop the packet: it depends on sets or interfaces`,
@@ -210,7 +321,7 @@ describe('trace: rules of other programs', () => {
     const otherInterface: Match = { kind: 'interface', name: 'eth0', negated: false };
     const stays = path({ source: NODE, endpoints: [endpoint(NODE)] });
     const { step, uncertain } = await evaluate([chain('input', [otherInterface], 'drop')], stays);
-    assert.equal(step?.decision, none(1, 'input, output, postrouting'));
+    assert.equal(step?.decision, none(1, 'prerouting, input, output, postrouting'));
     assert.deepEqual(uncertain, []);
   });
 
@@ -218,9 +329,12 @@ describe('trace: rules of other programs', () => {
     const hooks = ['input', 'forward', 'output', 'postrouting'] as const;
     const rules = hooks.map((hook) => chain(hook, [], 'accept'));
     const decisionOf = async (of: ComputedTrace) => (await evaluate(rules, of)).step?.decision;
-    assert.equal(await decisionOf(path()), none(2, 'forward, postrouting'));
+    assert.equal(await decisionOf(path()), none(2, 'prerouting, forward, postrouting'));
     assert.equal(await decisionOf(path({ source: NODE })), none(2, 'output, postrouting'));
-    assert.equal(await decisionOf(path({ endpoints: [endpoint(NODE)] })), none(1, 'input'));
+    assert.equal(
+      await decisionOf(path({ endpoints: [endpoint(NODE)] })),
+      none(1, 'prerouting, input'),
+    );
   });
 
   it('with IPVS see packets at hook input before translation, and at no hook forward', async () => {

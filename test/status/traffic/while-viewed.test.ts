@@ -473,7 +473,8 @@ describe('FlowFeed: denied packets', () => {
       openDenials: () => ({
         dropped: 0,
         read(onPacket) {
-          for (const port of waiting) onPacket({ prefix: PREFIX, bytes: packet(port) });
+          for (const port of waiting)
+            onPacket({ prefix: PREFIX, bytes: packet(port), original: undefined });
           waiting = [];
           return false;
         },
