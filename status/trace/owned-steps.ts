@@ -91,6 +91,7 @@ export function ownedSteps(
         local: owner.isRemote !== true,
         masqueraded: masquerade?.masqueraded ?? false,
         policy: null,
+        foreignRules: null,
       },
     ],
     uncertain:
