@@ -103,7 +103,8 @@ describe('faults of Services and policies: one command and the page name the cau
         const list = ['list', 'table', 'ip', table];
         return (await faults.lab.node.exec('nft', list, { reject: false })).exitCode === 0;
       });
-      await answers(client, VIP);
+      // The table exists before its elements do.
+      await waitFor('it answers', async () => (await outcome(client, VIP)) === 'answered');
       await faults.name(cause);
     });
   }
