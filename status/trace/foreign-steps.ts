@@ -270,7 +270,8 @@ function withEffects(
     const isDropped = dropped.has(socketAddress(endpoint.address, endpoint.port));
     return { ...endpoint, foreignRules: isDropped ? 'drop' : 'pass' };
   });
-  const isOpen = endpoints.some((each) => each.policy !== 'deny' && each.foreignRules === 'pass');
+  // An endpoint beyond the limit was not evaluated, and may be open.
+  const isOpen = endpoints.some((each) => each.policy !== 'deny' && each.foreignRules !== 'drop');
   const isDropped = dropped.size > 0 && !isOpen;
   const result = path.steps
     .slice(-1)

@@ -151,6 +151,14 @@ describe('trace: rules of other programs', () => {
     );
   });
 
+  it('do not decide for endpoints that were not evaluated', async () => {
+    const addresses = Array.from({ length: 12 }, (_, at) => `10.244.1.${at + 11}`);
+    const of = path({ endpoints: addresses.map((address) => endpoint(address)) });
+    const { verdict, steps } = await evaluate([chain('forward', [], 'drop')], of);
+    assert.equal(verdict, 'translated');
+    assert.match(steps.at(-1)?.decision ?? '', /drop packets to 10 of 12 endpoints/);
+  });
+
   it('at hook prerouting see the VIP or the endpoint', async () => {
     const VIP = '10.96.0.10/32';
     const verdictOf = async (
