@@ -393,7 +393,14 @@ describe('steps of a computed path', () => {
     it('names the slice and its owner; UDP is neither tracked nor masqueraded', async () => {
       const path = await pathOf(CLIENT, VIP, 'UDP', 20_104);
       assert.deepEqual(path.endpoints, [
-        { address: REMOTE, port: 20_104, local: false, masqueraded: false, policy: null },
+        {
+          address: REMOTE,
+          port: 20_104,
+          local: false,
+          masqueraded: false,
+          policy: null,
+          foreignRules: null,
+        },
       ]);
       assert.equal(
         decisionOf(path, 'slice'),
