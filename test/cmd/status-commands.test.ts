@@ -7,15 +7,15 @@ import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import { readParameters } from '../../status/http/parameters.ts';
 import { PORTWIDE } from '../portwide.ts';
 import {
+  ENDPOINTS as ALL_ENDPOINTS,
+  ROUTES as ALL_ROUTES,
+  SERVICES as ALL_SERVICES,
   DEGRADED,
   DETAIL,
   diff,
-  ENDPOINTS as ALL_ENDPOINTS,
   HEALTHY,
   MISSING,
   POLICIES,
-  ROUTES as ALL_ROUTES,
-  SERVICES as ALL_SERVICES,
   service,
 } from '../status/answers.ts';
 import {
