@@ -23,6 +23,7 @@ import { nftablesSupport } from './nftables-support.ts';
 import { clusterDnsSink, createDnsSnooper } from './policy-fqdn.ts';
 import { policyMetricSources } from './policy-metrics.ts';
 import { createPolicyObserver, reportPolicyFaults } from './policy-observer.ts';
+import { ownedVipsSink } from './policy-owned-vips.ts';
 
 /** The node's support for network policy. Nothing is programmed yet. */
 export interface PolicySupport {
@@ -122,6 +123,10 @@ export function startPolicy(given: PolicyOptions) {
       log.warn({ err }, 'cannot restore the resolved addresses of domain names');
     }
   };
+  const ownedVips = ownedVipsSink((vips) => {
+    applied.setOwnedVips(vips);
+    enforcer.changed();
+  });
   const unsynced = new Set<Kind>(MODEL_KINDS);
   const sink: ObjectSink = {
     upsert(object) {
@@ -144,7 +149,11 @@ export function startPolicy(given: PolicyOptions) {
   };
   return {
     /** Accepts objects of all kinds. Enforcement starts after the first lists of `MODEL_KINDS`. */
-    sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(snooper), sink]),
+    sink: fanOut([
+      ...(options.fqdnResolvers.length > 0 ? [] : [clusterDnsSink(snooper)]),
+      ownedVips,
+      sink,
+    ]),
     /** The sources of the status API. */
     status: {
       model,

@@ -96,3 +96,10 @@ export function lastByte(address: string): number {
   const bytes = ipaddr.parse(address).toByteArray();
   return bytes[bytes.length - 1] ?? 0;
 }
+
+/** Orders canonical addresses of one family as numbers. */
+export function compareAddresses(a: string, b: string): number {
+  const [first, second] = [ipaddr.parse(a).toByteArray(), ipaddr.parse(b).toByteArray()];
+  const at = first.findIndex((byte, index) => byte !== second[index]);
+  return at < 0 ? 0 : (first[at] ?? 0) - (second[at] ?? 0);
+}

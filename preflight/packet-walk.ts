@@ -16,6 +16,8 @@ export interface TestPacket {
   readonly isTranslated?: boolean;
   /** Whether the interface is loopback; default: false, another interface, whose name is unknown. */
   readonly isLoopback?: boolean;
+  /** Exempt from connection tracking; false by default. */
+  readonly isUntracked?: boolean;
 }
 
 /** A condition of a rule. The packet has mark 0 until a rule of the same base chain may have set another. */
@@ -31,7 +33,7 @@ export type Match =
       readonly ranges: readonly (readonly [from: number, to: number])[];
       readonly negated: boolean;
     }
-  /** Conntrack states. The packet is `new`, and `dnat` if it is translated; before connection tracking it is `invalid`. */
+  /** Conntrack states. The packet is `untracked`, or `new`, and `dnat` if it is translated; before tracking it is `invalid`. */
   | { readonly kind: 'state'; readonly states: readonly string[]; readonly negated: boolean }
   | {
       readonly kind: 'mark';
@@ -210,6 +212,7 @@ function isMatched(
     case 'state':
       return match.states.some((each) => {
         const state = each.toLowerCase();
+        if (packet.isUntracked === true) return state === 'untracked';
         if (!isTracked) return state === 'invalid';
         return state === 'new' || (state === 'dnat' && packet.isTranslated !== false);
       });

@@ -74,7 +74,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       version,
       handle: async (given) => {
         const endpoints = await collect(sources, given, (inspected) =>
-          serviceEndpoints(inspected, table.topology).filter(
+          serviceEndpoints(inspected, table).filter(
             ({ address, family }) =>
               (given.address ?? address) === address && (given.family ?? family) === family,
           ),

@@ -8,6 +8,7 @@ import type { KernelObject } from './api/kernel.ts';
 import type { ServiceDetail } from './api/services.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
 import type { StatusSources } from './sources.ts';
+import { ownedPorts } from './views/owned-ports.ts';
 import {
   serviceEndpoints,
   serviceProblems,
@@ -27,16 +28,18 @@ export async function serviceDetail(
   sources: StatusSources,
   inspected: InspectedService,
 ): Promise<ServiceDetail> {
-  const { topology } = sources.table;
+  const { table } = sources;
   const { service, slices, health } = inspected;
   const kernel = await kernelObjects(sources, inspected);
   const flows = await connections(sources, inspected);
   const [check] = health;
   return {
-    summary: serviceSummary(inspected, topology),
+    summary: serviceSummary(inspected, table.topology),
     objects: {
       uid: service.uid,
       annotation: service.portsAnnotation ?? null,
+      ownedPortsAnnotation: service.ownedPortsAnnotation ?? null,
+      portsPerPodAnnotation: service.portsPerPodAnnotation ?? null,
       allPorts: service.allPorts ?? null,
       slices: slices.map(({ name, family, endpoints, ports }) => ({
         name,
@@ -48,11 +51,12 @@ export async function serviceDetail(
         ),
       })),
     },
-    endpoints: serviceEndpoints(inspected, topology).slice(0, MAX_ENDPOINTS),
+    endpoints: serviceEndpoints(inspected, table).slice(0, MAX_ENDPOINTS),
     routes: serviceRoutes(inspected, sources.nodeAddresses()),
+    ownedPorts: ownedPorts(inspected, table),
     problems: [
       ...unreadable(sources, service.key),
-      ...serviceProblems(inspected, topology),
+      ...serviceProblems(inspected, table),
       ...kernel.problems,
       ...flows.problems,
     ],

@@ -33,6 +33,7 @@ export interface StatusSources {
     | 'serviceKeys'
     | 'inspect'
     | 'topology'
+    | 'nodeAddresses'
     | 'refusals'
     | 'routes'
     | 'routeCounts'

@@ -4,6 +4,7 @@ import { addressFormatter } from '../../netlink/core/address.ts';
 import { ENOENT, hasErrno } from '../../netlink/core/error.ts';
 import {
   type NftCounter,
+  type NftElement,
   type NftOperation,
   NftRefusedError,
 } from '../../netlink/nftables/tables.ts';
@@ -37,6 +38,7 @@ import {
   type PolicyTableOptions,
 } from '../compile/policy-table.ts';
 import { DIRECTIONS, type Direction } from '../model/terms.ts';
+import { isAnswerSet, readAnswers } from './answers.ts';
 import { PolicyRefusedError } from './policy-refused-error.ts';
 import {
   activeTable,
@@ -293,7 +295,9 @@ export class PolicyBackend {
 
   async #replaceAll({ chains, elements }: PolicyState, fqdn: FqdnContent): Promise<number> {
     const slice = new TimeSlice();
-    const bySet = new Map<NftSetName, KernelElement[]>(NFT_SET_NAMES.map((set) => [set, []]));
+    const bySet = new Map<NftSetName, NftElement[]>(
+      NFT_SET_NAMES.filter((set) => !isAnswerSet(set)).map((set) => [set, []]),
+    );
     for (const source of elements) {
       const { set, element } = setElement(source);
       bySet.get(set)?.push(element);
@@ -307,6 +311,8 @@ export class PolicyBackend {
     const cache = this.#fqdnCacheTtls.missing(fqdnCacheElements([...stored, ...fqdn.entries]), now);
     const peers = this.#fqdnPeerTtls.missing(fqdnPeerElements(fqdn.elements), now);
     bySet.set('fqdn-cache', cache).set('fqdn-peers', peers);
+    for (const [set, answers] of await readAnswers(await activeTable(this.#tables)))
+      bySet.set(set, answers);
     await this.#rebuild({ chains, elements: bySet });
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));

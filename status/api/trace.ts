@@ -10,9 +10,12 @@ export interface TraceStep {
     | 'service'
     | 'sourceRanges'
     | 'endpoints'
+    | 'slice'
     | 'affinity'
     | 'translation'
     | 'masquerade'
+    | 'answer'
+    | 'speaker'
     | 'egressPolicy'
     | 'ingressPolicy'
     | 'foreignRules'
@@ -56,6 +59,8 @@ export interface ComputedTrace {
   readonly verdict: TraceVerdict;
   /** Empty if the proxy does not translate the packet. */
   readonly endpoints: readonly TraceEndpoint[];
+  /** UDP ports from which the source speaks as a VIP, because it owns them; empty for other sources and protocols. */
+  readonly speaksAs: readonly { readonly vip: string; readonly ports: readonly string[] }[];
   /** What the result depends on and the agent does not know; empty if the result is certain. */
   readonly uncertain: readonly string[];
 }

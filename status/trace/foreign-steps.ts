@@ -53,7 +53,11 @@ export async function withForeignRules(
     const text = `rules of other programs were not read: ${chains.notSeen}`;
     return { ...path, uncertain: [...uncertain, text] };
   }
-  const entering: TestPacket = { source, destination, port, protocol, isTranslated: false };
+  const isUntracked = isUntrackedPath(path, protocol);
+  const entering: TestPacket = {
+    ...{ source, destination, port, protocol, isTranslated: false },
+    ...(isUntracked && { isUntracked }),
+  };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
     ? endpoints.map(({ address, port: to, masqueraded }) =>
@@ -77,6 +81,13 @@ export async function withForeignRules(
     const text = `rules of other programs: ${error.message}`;
     return { ...limited, uncertain: [...limited.uncertain, text] };
   }
+}
+
+/** UDP packets to the owner of a port are not tracked. */
+function isUntrackedPath({ steps, verdict }: ComputedTrace, protocol: Protocol): boolean {
+  return (
+    protocol === 'UDP' && verdict === 'translated' && steps.some(({ step }) => step === 'slice')
+  );
 }
 
 function tooManyEndpoints(count: number): string[] {
@@ -164,6 +175,8 @@ function leavingChecks(
   nodeAddresses: readonly string[],
 ): Pass['checks'] {
   const drop = { verdict: 'drop', hook: 'postrouting' } as const;
+  // Untracked packets pass no nat chain.
+  if (packet.isUntracked === true) return [{ ...drop, packet }];
   if (!masqueraded)
     return [
       { ...drop, packet },

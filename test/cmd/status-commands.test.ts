@@ -7,15 +7,15 @@ import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import { readParameters } from '../../status/http/parameters.ts';
 import { PORTWIDE } from '../portwide.ts';
 import {
+  ENDPOINTS as ALL_ENDPOINTS,
+  ROUTES as ALL_ROUTES,
+  SERVICES as ALL_SERVICES,
   DEGRADED,
   DETAIL,
   diff,
-  ENDPOINTS,
   HEALTHY,
   MISSING,
   POLICIES,
-  ROUTES,
-  SERVICES,
   service,
 } from '../status/answers.ts';
 import {
@@ -26,6 +26,11 @@ import {
 } from '../status/unix-server.ts';
 import { loadedModules } from './loaded-modules.ts';
 import { WatchedCommands } from './watched-commands.ts';
+
+/** Without the Service with owned ports. */
+const SERVICES = ALL_SERVICES.filter(({ name }) => name !== 'turn');
+const ENDPOINTS = ALL_ENDPOINTS.filter(({ service: of }) => of !== 'voice/turn');
+const ROUTES = ALL_ROUTES.filter(({ service: of }) => of !== 'voice/turn');
 
 /** Answers of the agent under test; tests replace them. */
 const DEFAULTS = {

@@ -153,6 +153,7 @@ function fakeEndpoint(address: string, fields: Partial<EndpointStatus> = {}): En
     local: true,
     zoneHints: ['zone-1'],
     nodeHints: [],
+    ownedPorts: null,
     cluster: { used: true, reason: 'ready' },
     localPolicy: { used: true, reason: 'ready' },
     ...fields,
@@ -169,6 +170,7 @@ function fakeRoute(fields: Partial<RouteStatus> = {}): RouteStatus {
     ports: 'all',
     endpoints: ADDRESSES,
     podAndNodeEndpoints: null,
+    portsPerPod: null,
     masquerade: 'non-pods',
     otherwise: 'reject',
     sourceRanges: null,
@@ -212,6 +214,8 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
     objects: {
       uid: 'uid-1',
       annotation: 'all',
+      ownedPortsAnnotation: null,
+      portsPerPodAnnotation: null,
       allPorts: null,
       slices: [{ name: 'media-1', family: 'IPv4', endpoints: 7, ports: ['all/TCP'] }],
     },
@@ -228,6 +232,7 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       fakeRoute({ kind: 'loadbalancer IP', vip: '203.0.113.7', sourceRanges: ['192.0.2.0/24'] }),
       fakeRoute({ kind: 'external IP', vip: '203.0.113.8', endpoints: [], otherwise: 'drop' }),
     ],
+    ownedPorts: [],
     problems: [],
     kernel: [
       element('service-ips', '10.96.0.11 : goto cluster-ips-7'),

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import type { Page } from 'playwright-core';
 import { Unanswerable } from '../../../status/http/handler.ts';
 import { waitFor } from '../../lab/wait.ts';
+import { OWNED_DETAIL } from '../answers.ts';
 import {
   accessibilityProblems,
   missedByTab,
@@ -182,6 +183,24 @@ describe('status page in Chromium', () => {
     assert.deepEqual(await rect('used'), [(5060 / 65_536) * 1000, 3]);
     await shows(page, '80/TCP default/web');
     await shows(page, 'In use: 5060/UDP');
+  });
+
+  it('draws slices with and without owner, and lists endpoints that own nothing', async () => {
+    const { ownedPorts } = OWNED_DETAIL;
+    const detail = fakeDetail({
+      summary: fakeSummary({ portKind: 'ranges', vips: ['10.96.0.20'] }),
+      ownedPorts,
+    });
+    const { page } = await open('#/services/default/media', {
+      '/api/v1/services/{namespace}/{name}': () => detail,
+    });
+    await page.locator('.ports svg .owned').first().waitFor({ state: 'attached' });
+    assert.equal(await page.locator('.ports svg .owned').count(), 2);
+    assert.equal(await page.locator('.ports svg .vacant').count(), 4);
+    await shows(page, 'Owners speak as 10.96.0.20');
+    await shows(page, 'has no ordinal in its name');
+    const slices = page.locator('table[aria-label="Slices (IPv4)"] tbody tr');
+    assert.match((await slices.allInnerTexts()).join('; '), /2–9.*none.*no owner: rejected/);
   });
 
   it('shows markup in names, annotations and messages as text', async () => {

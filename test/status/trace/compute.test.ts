@@ -342,6 +342,144 @@ describe('steps of a computed path', () => {
       );
     }
   });
+
+  describe('of ports that pods own', () => {
+    const VIP = '203.0.113.9';
+    const CLIENT = '198.51.100.9';
+    const REMOTE = '10.244.1.1';
+
+    function ownedTable(fields: Parameters<typeof service>[0] = {}): RouteTable {
+      const table = newTable();
+      table.upsert(
+        service({
+          name: 'turn',
+          type: 'LoadBalancer',
+          clusterIPs: ['10.96.0.20'],
+          loadBalancerIngress: [{ ip: VIP, ipMode: 'VIP' }],
+          ownedPortsAnnotation: '20000-20950/UDP,30000-30999/TCP',
+          portsPerPodAnnotation: '100',
+          ...fields,
+        }),
+      );
+      const endpoints = [
+        endpoint('10.244.0.1', { ordinal: 0 }),
+        endpoint(REMOTE, { ordinal: 1, nodeName: 'node-b' }),
+        endpoint('10.244.0.3', { ordinal: 3, ready: false, serving: false }),
+      ];
+      table.upsert(slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }));
+      table.takeChanges();
+      return table;
+    }
+
+    async function pathOf(
+      from: string,
+      to: string,
+      protocol: Protocol,
+      port: number,
+      table = ownedTable(),
+    ): Promise<ComputedTrace> {
+      const sources = sourcesOf(table, {
+        nodeAddresses: [NODE],
+        masqueradeAll: false,
+        detectsPods: true,
+      });
+      const source = { kind: 'address', address: from } as const;
+      return computePath({ family: 'IPv4', source, destination: to, protocol, port }, sources);
+    }
+
+    const decisionOf = ({ steps }: ComputedTrace, step: TraceStep['step']) =>
+      steps.find((each) => each.step === step)?.decision;
+
+    it('names the slice and its owner; UDP is neither tracked nor masqueraded', async () => {
+      const path = await pathOf(CLIENT, VIP, 'UDP', 20_104);
+      assert.deepEqual(path.endpoints, [
+        {
+          address: REMOTE,
+          port: 20_104,
+          local: false,
+          masqueraded: false,
+          policy: null,
+          foreignRules: null,
+        },
+      ]);
+      assert.equal(
+        decisionOf(path, 'slice'),
+        `20100-20199/UDP is slice 1, and its owner is ${REMOTE}`,
+      );
+      assert.match(
+        path.steps.find(({ step }) => step === 'translation')?.detail.join() ?? '',
+        /are not tracked/,
+      );
+      assert.equal(decisionOf(path, 'masquerade'), `the endpoint sees ${CLIENT}`);
+      assert.match(decisionOf(path, 'answer') ?? '', new RegExp(`leave as ${VIP}:20104`));
+      assert.deepEqual(path.speaksAs, []);
+    });
+
+    for (const [title, to, port, reason] of [
+      ['a vacant slice', VIP, 20_250, /slice 2, which is vacant .*rejected/],
+      ['a slice whose owner does not serve', VIP, 20_300, /10\.244\.0\.3 does not serve/],
+      ['ports left over at the end of the range', VIP, 20_920, /left over/],
+      ['UDP on another VIP', '10.96.0.20', 20_000, /served on 203\.0\.113\.9 only/],
+    ] as const) {
+      it(`says why packets are rejected: ${title}`, async () => {
+        const path = await pathOf(CLIENT, to, 'UDP', port);
+        assert.equal(path.verdict, 'rejected');
+        assert.match(decisionOf(path, 'slice') ?? '', reason);
+      });
+    }
+
+    it('masquerades TCP only to an owner on another node, and not for pods', async () => {
+      for (const [from, port, masqueraded] of [
+        [CLIENT, 30_100, true],
+        [CLIENT, 30_000, false],
+        ['10.244.0.9', 30_100, false],
+        ['10.244.0.1', 30_000, true],
+      ] as const) {
+        const { endpoints } = await pathOf(from, '10.96.0.20', 'TCP', port);
+        assert.deepEqual(
+          endpoints.map((each) => each.masqueraded),
+          [masqueraded],
+          `${from} ${port}`,
+        );
+      }
+    });
+
+    it('drops packets from sources that may not use the VIP', async () => {
+      const table = ownedTable({ loadBalancerSourceRanges: ['192.0.2.0/24'] });
+      assert.equal((await pathOf(CLIENT, VIP, 'UDP', 20_000, table)).verdict, 'dropped');
+      assert.equal((await pathOf('192.0.2.9', VIP, 'UDP', 20_000, table)).verdict, 'translated');
+    });
+
+    it('says as which VIP an owner speaks, serving or not; of two Services the older', async () => {
+      const table = ownedTable({ creationTimestamp: '2026-01-01T00:00:00Z' });
+      table.upsert(
+        service({
+          name: 'younger',
+          clusterIPs: ['10.96.0.21'],
+          ownedPortsAnnotation: '20050-20249/UDP',
+          portsPerPodAnnotation: '100',
+          creationTimestamp: '2026-02-01T00:00:00Z',
+        }),
+      );
+      const endpoints = [endpoint('10.244.0.1', { ordinal: 0 })];
+      table.upsert(slice(endpoints, { name: 'y-1', serviceKey: 'default/younger', ports: [] }));
+      table.takeChanges();
+      const path = await pathOf('10.244.0.1', CLIENT, 'UDP', 9000, table);
+      assert.equal(path.verdict, 'untouched');
+      assert.deepEqual(path.speaksAs, [
+        { vip: VIP, ports: ['20000-20099/UDP'] },
+        { vip: '10.96.0.21', ports: ['20100-20149/UDP'] },
+      ]);
+      const idle = await pathOf('10.244.0.3', CLIENT, 'UDP', 9000);
+      assert.deepEqual(idle.speaksAs, [{ vip: VIP, ports: ['20300-20399/UDP'] }]);
+      assert.deepEqual((await pathOf('10.244.0.1', CLIENT, 'TCP', 80)).speaksAs, []);
+      table.upsert(service({ name: 'all', clusterIPs: ['10.96.0.22'], portsAnnotation: 'all' }));
+      table.upsert(slice([endpoint('10.244.0.9')], { name: 'all-1', serviceKey: 'default/all' }));
+      table.takeChanges();
+      const { uncertain } = await pathOf('10.244.0.1', '10.96.0.22', 'UDP', 53, table);
+      assert.match(uncertain.join(), /no Service translates it/);
+    });
+  });
 });
 
 describe('trace: the answer', () => {

@@ -26,6 +26,7 @@ const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
   steps: [RESULT],
   verdict: 'translated',
   endpoints: [endpoint('10.244.1.11'), endpoint('10.244.1.12')],
+  speaksAs: [],
   uncertain: [],
   ...fields,
 });
@@ -62,6 +63,24 @@ const evaluate = async (
 };
 
 describe('trace: rules of other programs', () => {
+  it('takes UDP packets of owned ports as untracked: neither new nor masqueraded', async () => {
+    const slice = { ...RESULT, step: 'slice' } as const;
+    const owned = path({ steps: [slice, RESULT], endpoints: [endpoint('10.244.1.11')] });
+    const state = (name: string): Match => ({ kind: 'state', states: [name], negated: false });
+    const hasEffect = async (chains: readonly BaseChain[]) => {
+      const { step } = await evaluate(chains, owned, 'UDP', 20_104);
+      return step?.decision.startsWith('none of') === false;
+    };
+    assert.equal(await hasEffect([chain('forward', [state('new')], 'drop')]), false);
+    assert.equal(await hasEffect([chain('postrouting', [], 'masquerade')]), false);
+    assert.equal(await hasEffect([chain('forward', [state('untracked')], 'drop')]), true);
+    const onlyEstablished = {
+      ...chain('forward', [state('established')], 'accept'),
+      policy: 'drop',
+    };
+    assert.equal(await hasEffect([onlyEstablished as BaseChain]), true);
+  });
+
   it('that drop the packet to each endpoint decide', async () => {
     const { step, verdict, steps, endpoints } = await evaluate([chain('forward', [], 'drop')]);
     assert.equal(step?.decision, `${place('forward')} drops the packet`);

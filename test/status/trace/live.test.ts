@@ -174,6 +174,7 @@ const COMPUTED: ComputedTrace = {
       foreignRules: null,
     },
   ],
+  speaksAs: [],
   uncertain: ['it depends'],
 };
 const PATH: LivePath = {
