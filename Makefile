@@ -2,7 +2,7 @@
 # fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui test unit lint bench modules setup
+.PHONY: demo demo-ui test test-kernels unit lint bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -20,6 +20,12 @@ test: export NODE_COMPILE_CACHE := $(CURDIR)/node_modules/.cache/tests
 test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
+
+## The specs of test/uml in stock Debian kernels, in QEMU. KERNELS=6.12 runs one.
+KERNELS = 6.1 6.12
+test-kernels: setup
+	@scripts/kernels.sh
+	@for kernel in $(KERNELS); do PORTWIDE_KERNEL=$$kernel mocha test/uml/uml.test.ts || failed=1; done; exit $$failed
 
 ## Types, style, format, layers (.dependency-cruiser.mjs), unused code (knip.json) and prose
 ## (scripts/lint-prose.ts).

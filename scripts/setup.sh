@@ -23,6 +23,11 @@ case " $* " in
     needed="$needed linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils"
     ;;
 esac
+case " $* " in
+  *" test-kernels "*)
+    needed="$needed qemu-system-x86_64:qemu-system-x86 ipvsadm:ipvsadm modprobe:kmod cpio:cpio xz:xz-utils"
+    ;;
+esac
 missing=
 for entry in $needed; do
   command -v "${entry%%:*}" >/dev/null 2>&1 || missing="$missing ${entry#*:}"

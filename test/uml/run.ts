@@ -2,6 +2,7 @@
 import { waitFor } from '../lab/lab.ts';
 import { BUNDLE, BUNDLE_VARIABLE } from '../portwide.ts';
 import { type BootOptions, bootUml, INSIDE } from './boot.ts';
+import { STOCK_KERNEL } from './kernels.ts';
 import { errorOf, parseResults, type Result, type SpecPath } from './results.ts';
 import { mochaCommand, mochaConfig } from './specs.ts';
 
@@ -50,6 +51,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
     // Compiling an agent's modules takes half of its start time.
     `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
     `${BUNDLE_VARIABLE}=${BUNDLE}`,
+    `PORTWIDE_KERNEL=${STOCK_KERNEL ?? ''}`,
     `UML_KILLS=${process.env.UML_KILLS ?? ''}`,
   ];
   const kernel = bootUml({
