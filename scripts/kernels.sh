@@ -5,6 +5,7 @@
 #   modules   its modules, to be mounted at /lib/modules
 #   initrd    starts test/uml/init.sh from the machine's file system
 #   release   as `uname -r` prints it
+# Also unpacks a newer QEMU into <cache>/qemu if the installed one is too old.
 set -eu
 cache=${PORTWIDE_KERNELS:-/var/cache/portwide-kernels}
 checkout=$(cd "$(dirname -- "$0")/.." && pwd)
@@ -21,13 +22,21 @@ apt() {
     -o APT::Sandbox::User=root "$@"
 }
 
-# Unpacks the package $2 of the suite $1 into the directory $3.
+update() {
+  mkdir -p "$cache/apt/$1/lists/partial" "$cache/apt/$1/archives/partial"
+  echo "deb [signed-by=$keyring] $mirror $1 main" >"$cache/apt/$1/sources.list"
+  apt "$1" apt-get update
+}
+
+# Unpacks packages of the suite $1 into the directory $2.
 unpack() {
   (
-    mkdir -p "$3"
-    cd "$3"
-    apt "$1" apt-get download "$2"
-    dpkg-deb -x ./*.deb .
+    mkdir -p "$2"
+    cd "$2"
+    suite=$1
+    shift 2
+    for package; do apt "$suite" apt-get download "$package/$suite"; done
+    for file in *.deb; do dpkg-deb -x "$file" .; done
     rm ./*.deb
   )
 }
@@ -39,7 +48,7 @@ make_initrd() {
   root=$unpacked/initrd
   mkdir -p "$root/bin" "$root/modules" "$root/new"
   # In /bin or /usr/bin.
-  find "$unpacked/busybox" -type f -name busybox -exec cp {} "$root/bin/" \;
+  find "$unpacked/busybox" -path '*/bin/busybox' -exec cp {} "$root/bin/" \;
   ln -s busybox "$root/bin/sh"
   install -m 755 "$checkout/test/uml/qemu-init.sh" "$root/init"
   for name in virtio_pci virtiofs; do
@@ -60,15 +69,13 @@ fetch() {
   target=$cache/$1
   [ -e "$target/release" ] && return
   echo "Downloading the kernel of Debian $2"
-  mkdir -p "$cache/apt/$2/lists/partial" "$cache/apt/$2/archives/partial"
-  echo "deb [signed-by=$keyring] $mirror $2 main" >"$cache/apt/$2/sources.list"
-  apt "$2" apt-get update
+  update "$2"
   package=$(apt "$2" apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p')
   release=${package#linux-image-}
   unpacked=$target.unpacked
   rm -rf "$target" "$unpacked"
-  unpack "$2" "$package" "$unpacked"
-  unpack "$2" busybox-static "$unpacked/busybox"
+  unpack "$2" "$unpacked" "$package"
+  unpack "$2" "$unpacked/busybox" busybox-static
   # Newer packages have /usr/lib/modules only, and depmod looks in /lib/modules.
   [ -e "$unpacked/lib" ] || ln -s usr/lib "$unpacked/lib"
   depmod -b "$unpacked" "$release"
@@ -83,3 +90,12 @@ fetch() {
 
 fetch 6.1 bookworm
 fetch 6.12 trixie
+
+# Linux 6.12 crashes in one of six boots in QEMU 7.2 without KVM, at random places.
+if ! [ -e "$cache/qemu" ] && qemu-system-x86_64 --version | grep -q 'version [1-7]\.'; then
+  echo "Downloading QEMU of Debian bookworm-backports"
+  update bookworm-backports
+  rm -rf "$cache/qemu.new"
+  unpack bookworm-backports "$cache/qemu.new" qemu-system-x86 qemu-system-data seabios
+  mv "$cache/qemu.new" "$cache/qemu"
+fi

@@ -13,6 +13,7 @@ import type {
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { mediaTypes, validator } from '../status/validator.ts';
+import { IPVS } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { networkPolicy, policyPods } from './policy-manifests.ts';
@@ -108,7 +109,7 @@ function only(paths: readonly LivePath[]): LivePath {
   return path;
 }
 
-for (const mode of ['nftables', 'iptables'] as const) {
+for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
   describe(`trace, mode ${mode}`, () => {
     let lab: Lab;
     let agent: Agent;

@@ -8,6 +8,8 @@ export const MEMORY_GIB = 2;
 
 /** Version of the stock kernel that the specs run in; undefined: user-mode-linux. */
 export const STOCK_KERNEL = process.env.PORTWIDE_KERNEL || undefined;
+/** Mode ipvs, for tests that also need nf_tables: only a stock kernel has both. */
+export const IPVS = STOCK_KERNEL === undefined ? [] : (['ipvs'] as const);
 
 export interface Start {
   /** The kernel's directory. */

@@ -19,4 +19,9 @@ share() {
 }
 share root / always
 share host "$directory" none
+# A newer QEMU that is not installed: scripts/kernels.sh.
+unpacked=${PORTWIDE_KERNELS:-/var/cache/portwide-kernels}/qemu
+if [ -d "$unpacked" ]; then
+  exec "$unpacked/usr/bin/qemu-system-x86_64" -L "$unpacked/usr/share/qemu" -L "$unpacked/usr/share/seabios" "$@"
+fi
 exec qemu-system-x86_64 "$@"
