@@ -8,8 +8,8 @@ import { mochaCommand, mochaConfig } from './specs.ts';
 
 const CONFIG = 'mocharc.json';
 const RESULTS = 'results';
-/** Factor for deadlines in a stock kernel: QEMU may emulate the processor. */
-const EMULATION = 4;
+/** Factor for deadlines: QEMU may emulate the processor. */
+const PATIENCE = STOCK_KERNEL === undefined ? 1 : 4;
 /** Milliseconds from the start of the kernel to the first spec. */
 const BOOT_MS = 90_000;
 /**
@@ -39,7 +39,7 @@ export interface Run {
 export interface RunOptions extends Pick<BootOptions, 'timeoutSeconds' | 'init'> {
   /** Default: all. */
   readonly only?: readonly SpecPath[];
-  /** Default: the files of specs/, and in a stock kernel those of other tests. */
+  /** Default: the files of specs/, in a stock kernel also files of other tests. */
   readonly specs?: readonly string[];
   /** Factor for timeouts, relative to a quiet machine. Default: 2. */
   readonly slowness?: number;
@@ -54,7 +54,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
     `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
     `${BUNDLE_VARIABLE}=${BUNDLE}`,
     `PORTWIDE_KERNEL=${STOCK_KERNEL ?? ''}`,
-    `PORTWIDE_PATIENCE=${STOCK_KERNEL === undefined ? 1 : EMULATION}`,
+    `PORTWIDE_PATIENCE=${PATIENCE}`,
     `UML_KILLS=${process.env.UML_KILLS ?? ''}`,
   ];
   const kernel = bootUml({
@@ -96,7 +96,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
 
   return {
     began: async () => {
-      await find('mocha to start inside', BOOT_MS, ({ kind }) => kind === 'began');
+      await find('mocha to start inside', BOOT_MS * PATIENCE, ({ kind }) => kind === 'began');
     },
     passed: async (path) => {
       const result = await find('a result of this spec', RESULT_MS * slowness, (one) =>
