@@ -34,9 +34,10 @@ const GROUPS = [20_104, 20_105, 20_106, 20_107] as const;
 /** Packets a second of one hook, and the burst. */
 const RATE = 200;
 const BURST = 200;
-/** Just before the filter rules of every mode. */
-const PRIORITY = -1;
-const HOOKS = ['input', 'forward', 'output'] as const;
+/** Just before the filter rules of modes nftables and iptables. */
+const TRANSLATED = { hooks: ['input', 'forward', 'output'], priority: -1 } as const;
+/** Just before the rules of mode ipvs in table mangle, which drop packets. Others reject packets in table filter. */
+const UNTRANSLATED = { hooks: ['prerouting', 'output'], priority: -151 } as const;
 /**
  * VIPs with a Route that may refuse packets, and node ports of such Routes. `listed-vips`, only in mode ipvs: other VIPs,
  * whose packets to all ports but `served-ports` are refused. VIPs with port ranges are left out.
@@ -146,7 +147,7 @@ export class RefusalLog {
         keys: [...keys[name]].map(keyBytes),
       }),
     );
-    await this.#tables.create(family, sets, chains(family, group));
+    await this.#tables.create(family, sets, chains(family, group, this.#mode));
   }
 }
 
@@ -211,7 +212,11 @@ function keyBytes(hex: string): Buffer {
 }
 
 /** One chain a hook: it logs untranslated first packets that the agent's rules may refuse. */
-function chains(family: IpFamily, group: number): OwnedChain[] {
+function chains(
+  family: IpFamily,
+  group: number,
+  { mayBeTranslated }: { readonly mayBeTranslated: boolean },
+): OwnedChain[] {
   const logged = [limit(RATE, BURST), log(group, 'portwide refused')];
   const width = WIDTH[family];
   const destination = payload(0, PAYLOAD_BASE.network, DESTINATION[family], width);
@@ -230,10 +235,10 @@ function chains(family: IpFamily, group: number): OwnedChain[] {
   const isNodePort = [...protocolAndPort(0), lookup('node-ports', 0)];
   const rule = (match: readonly NftExpression[]) =>
     encodeRule([...IS_NEW.expressions, ...HAS_NO_DNAT.expressions, ...match, ...logged]);
-  return HOOKS.map((hook) => ({
-    name: hook,
-    hook,
-    priority: PRIORITY,
-    rules: [rule(isVip), rule(isOtherPort), ...(hook === 'input' ? [rule(isNodePort)] : [])],
-  }));
+  const { hooks, priority } = mayBeTranslated ? UNTRANSLATED : TRANSLATED;
+  return hooks.map((hook) => {
+    const isIncoming = hook === 'input' || hook === 'prerouting';
+    const rules = [rule(isVip), rule(isOtherPort), ...(isIncoming ? [rule(isNodePort)] : [])];
+    return { name: hook, hook, priority, rules };
+  });
 }

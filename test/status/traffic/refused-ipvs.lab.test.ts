@@ -54,6 +54,12 @@ describe('flows in mode ipvs: refused packets', () => {
         await lab.node.exec('ip', ['address', 'add', `${vip(4, number)}/32`, 'dev', 'lo']);
         await lab.node.exec('ip', ['address', 'add', `${vip(6, number)}/128`, 'dev', 'lo']);
       }
+      // Where mode ipvs drops.
+      for (const family of [4, 6] as const) {
+        const drop = ['PREROUTING', '-d', vip(family, 40), '-j', 'DROP'];
+        const tool = family === 4 ? 'iptables-nft' : 'ip6tables-nft';
+        await lab.node.exec(tool, ['-t', 'mangle', '-A', ...drop]);
+      }
     } else {
       await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
       agent = new Agent(lab, { syncs: 2 });
