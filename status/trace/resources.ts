@@ -48,6 +48,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
           signal,
           computed,
           notes: await notesOf(resolved.family, sources),
+          isIpvs: sources.mode.name === 'ipvs',
         });
       },
     }),

@@ -236,6 +236,13 @@ describe('differences: between computed and live', () => {
     }
   });
 
+  it('IPVS rejects packets to a Service without endpoints by no rule', () => {
+    const lost: LivePath = { ...PATH, result: 'lost', passed: ['prerouting'], translatedTo: null };
+    assert.deepEqual(differences({ ...COMPUTED, verdict: 'rejected' }, [lost], true), []);
+    assert.equal(differences(COMPUTED, [lost], true).length, 1);
+    assert.equal(differences({ ...COMPUTED, verdict: 'rejected' }, [lost]).length, 1);
+  });
+
   it('packets with the same difference share a sentence', () => {
     const two = [1, 2].map((packet) => ({ ...PATH, packet, translatedTo: null }));
     assert.deepEqual(differences(COMPUTED, two), [
