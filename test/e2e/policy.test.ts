@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, removeRules, repeatUntil, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { IPVS } from '../uml/kernels.ts';
+import { IPVS, STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import {
@@ -14,7 +14,8 @@ import {
 } from './policy-manifests.ts';
 
 const PORT = 8080;
-const PROBE = { timeoutMs: 800 };
+/** Longer in an emulated kernel. */
+const PROBE = { timeoutMs: STOCK_KERNEL === undefined ? 800 : 4000 };
 const ALLOWED = ['answered', 'answered'];
 const DENIED = ['timeout', 'timeout'];
 const TABLES = ['ip', 'ip6'];
