@@ -1,8 +1,8 @@
-# Portwide. `make demo`, `make demo-ui`, `make test` and `make bench` install their requirements on a
-# fresh Debian machine.
+# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test` and `make bench` install their
+# requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui test test-kernels unit lint bench modules setup
+.PHONY: demo demo-ui demo-media test test-kernels unit lint bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -11,6 +11,11 @@ demo: setup
 ## Leaves the network of the demo running with traffic, and prints the address of its status page.
 demo-ui: setup
 	@node test/lab/demo-ui.ts
+
+## Makes 200 calls through three TURN relays behind one VIP, in a rollout and without agents. CALLS=30
+## makes fewer.
+demo-media: setup
+	@node test/lab/demo-media.ts $(CALLS)
 
 ## Type check, lint and all tests. Most tests wait for events, so more run in parallel than a small
 ## machine has cores. The tests in user-mode-linux take longest and start first. Mocha, lab threads

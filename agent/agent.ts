@@ -68,6 +68,7 @@ export async function runAgent(
   const status = await startStatus(context, {
     kinds: sourceResources(context).map(({ kind }) => kind),
     missingInputs: startup.missingInputs,
+    sourceFaults: () => source.faults(),
     backends: () => backends,
     policy: policy?.status,
   });

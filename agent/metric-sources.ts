@@ -54,6 +54,7 @@ export function createMetricSources(
     withoutLocalEndpoints: () => table.routeCounts.withoutLocalEndpoints(),
     routes: () => table.routeCounts.routes(),
     allPortsServices: () => table.routeCounts.allPortsServices(),
+    ownedSlices: () => table.routeCounts.ownedSlices(),
     rules: () => counts('rules').map(({ name: table, ...rest }) => ({ table, ...rest })),
     elements: () => counts('elements').map(({ name: map, ...rest }) => ({ map, ...rest })),
     cleanupFailures: () => stat('cleanupFailures').map(([family, count]) => ({ family, count })),

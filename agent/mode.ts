@@ -51,6 +51,8 @@ export interface ModeDefinition {
   syncPeriod(options: RunOptions): number;
   /** The effective `--nodeport-addresses` in this mode. */
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
+  /** Whether the mode serves ports owned by pods: they need rewriting without connection tracking, which only nf_tables has. */
+  readonly servesOwnedPorts: boolean;
 }
 
 const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
@@ -60,6 +62,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     prepare: prepareNftables,
     syncPeriod: (options) => options.nftablesSyncPeriod,
     nodePortSelection: nftablesNodePorts,
+    servesOwnedPorts: true,
   },
   iptables: {
     name: 'iptables',
@@ -67,6 +70,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     prepare: prepareLocalhostNodePorts,
     syncPeriod: (options) => options.iptablesSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
+    servesOwnedPorts: false,
   },
   ipvs: {
     name: 'ipvs',
@@ -74,6 +78,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     prepare: prepareIpvs,
     syncPeriod: (options) => options.ipvsSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
+    servesOwnedPorts: false,
   },
 };
 
@@ -83,6 +88,11 @@ export function nodePortSelectionOf(
   options: RunOptions,
 ): RunOptions['nodeportAddresses'] {
   return MODES[mode].nodePortSelection(options);
+}
+
+/** For `RouteTableOptions.modeWithoutOwnedPorts`. */
+export function modeWithoutOwnedPorts(mode: ProxyMode): ProxyMode | undefined {
+  return MODES[mode].servesOwnedPorts ? undefined : mode;
 }
 
 /** The mode if `--proxy-mode` is unset, where the node's support is not checked (`portwide render`). */

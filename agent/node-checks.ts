@@ -4,6 +4,7 @@ import type { FlagTexts } from '../config/flags.ts';
 import { flagOf } from '../config/setting.ts';
 import { ProgramError, runProgram } from '../process/run-program.ts';
 import type { NodeCheck, NodeChecks } from '../status/api/checks.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { keepAnswer } from './kept-answer.ts';
 
 /** Milliseconds for all checks. Some read the API server or large rulesets of other programs. */
@@ -54,13 +55,15 @@ export async function runChecks(texts: FlagTexts): Promise<string> {
  * Checks of this node on demand. An answer is kept for `MIN_AGE`.
  * @param run prints the checks as JSON.
  * @param now milliseconds since 1970.
+ * @param elapsed milliseconds of a monotonic clock.
  */
 export function nodeChecks(
   run: () => Promise<string>,
   now: () => number = Date.now,
+  elapsed = systemTimers.now,
 ): () => Promise<NodeChecks> {
   const read = async () => answerOf(JSON.parse(await run()) as Output, now());
-  return keepAnswer(read, MIN_AGE, now);
+  return keepAnswer(read, MIN_AGE, elapsed);
 }
 
 const ORDER: readonly NodeCheck['status'][] = ['fail', 'warn', 'ok'];

@@ -7,6 +7,7 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
 import type { NodeContext, ObjectContext } from './context.ts';
+import { modeWithoutOwnedPorts } from './mode.ts';
 import { createStatusActivity } from './status.ts';
 
 /** Creates the empty stores of objects. */
@@ -16,6 +17,7 @@ export function createObjects(node: NodeContext): ObjectContext {
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
+    modeWithoutOwnedPorts: modeWithoutOwnedPorts(node.modeDefinition.name),
     warnsOfMismatches: options.manifests !== undefined,
     listeners: nodeListeners(options),
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),

@@ -17,11 +17,13 @@ import type { ListId } from '../policy/model/terms.ts';
 import { UserError } from '../process/errors.ts';
 import { fanOut, type ObjectSink } from '../sources/source.ts';
 import { PolicyActivity } from '../status/policy-activity.ts';
+import type { SyncActivity } from '../status/sync-activity.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nftablesSupport } from './nftables-support.ts';
 import { clusterDnsSink, createDnsSnooper } from './policy-fqdn.ts';
 import { policyMetricSources } from './policy-metrics.ts';
 import { createPolicyObserver, reportPolicyFaults } from './policy-observer.ts';
+import { ownedVipsSink } from './policy-owned-vips.ts';
 
 /** The node's support for network policy. Nothing is programmed yet. */
 export interface PolicySupport {
@@ -62,6 +64,7 @@ export interface PolicyOptions {
   readonly registry: Registry;
   readonly log: Logger;
   readonly events: Events;
+  readonly status: { readonly syncs: SyncActivity };
   /** Number of unreadable objects by kind. */
   readonly unreadable: () => ReadonlyMap<string, number>;
 }
@@ -86,7 +89,7 @@ export function startPolicy(given: PolicyOptions) {
     policyMetricSources({ ...given, model, applied, snooper, kernel }),
     support.families,
   );
-  const activity = new PolicyActivity();
+  const activity = new PolicyActivity(given.status.syncs);
   const observer = createPolicyObserver({ log, metrics, events, nodeName });
   const enforcer = new Enforcer({
     kernel,
@@ -102,8 +105,8 @@ export function startPolicy(given: PolicyOptions) {
     },
     observer: activity.observing({
       ...observer,
-      driftDetected: (family, change) => {
-        observer.driftDetected(family, change);
+      driftDetected: (family, change, isExternal) => {
+        observer.driftDetected(family, change, isExternal);
         // `nft flush ruleset` also deletes the rules of iptables-nft.
         snooper.resyncRules();
       },
@@ -120,6 +123,10 @@ export function startPolicy(given: PolicyOptions) {
       log.warn({ err }, 'cannot restore the resolved addresses of domain names');
     }
   };
+  const ownedVips = ownedVipsSink((vips) => {
+    applied.setOwnedVips(vips);
+    enforcer.changed();
+  });
   const unsynced = new Set<Kind>(MODEL_KINDS);
   const sink: ObjectSink = {
     upsert(object) {
@@ -142,7 +149,11 @@ export function startPolicy(given: PolicyOptions) {
   };
   return {
     /** Accepts objects of all kinds. Enforcement starts after the first lists of `MODEL_KINDS`. */
-    sink: options.fqdnResolvers.length > 0 ? sink : fanOut([clusterDnsSink(snooper), sink]),
+    sink: fanOut([
+      ...(options.fqdnResolvers.length > 0 ? [] : [clusterDnsSink(snooper)]),
+      ownedVips,
+      sink,
+    ]),
     /** The sources of the status API. */
     status: {
       model,

@@ -86,6 +86,7 @@ function loadedAtStart(load: () => Promise<Source>): Source {
       await loaded.start();
     },
     stop: async () => (await loading)?.stop(),
+    faults: () => loaded?.faults() ?? [],
     unreadable: () => loaded?.unreadable() ?? new Map(),
   };
 }

@@ -15,7 +15,7 @@ import { createTraffic } from '../status/traffic/traffic.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
-import { keepAnswer } from './kept-answer.ts';
+import { keepAgedAnswer } from './kept-answer.ts';
 import { kernelFeatures } from './kernel-features.ts';
 import { nodeChecks, runChecks } from './node-checks.ts';
 import { readBoundedChains } from './preflight/bounded-rules.ts';
@@ -29,6 +29,7 @@ const RULES_AGE = 1000;
 export interface StatusInputs {
   readonly kinds: readonly Kind[];
   readonly missingInputs: () => readonly string[];
+  readonly sourceFaults: StatusSources['sourceFaults'];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
   /** undefined without network policy. */
@@ -73,7 +74,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     traffic,
     kernelFeatures,
     kernelRelease: release(),
-    foreignChains: keepAnswer(() => fact(readBoundedChains), RULES_AGE),
+    foreignChains: keepAgedAnswer(() => fact(readBoundedChains), RULES_AGE),
     nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };

@@ -2,6 +2,9 @@
 import ipaddr from 'ipaddr.js';
 import type { IpFamily } from './objects.ts';
 
+/** Bits of an address: the prefix length of a single address. */
+export const ADDRESS_BITS: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
+
 /**
  * Canonical text of an IP address: dotted quad, or RFC 5952 for IPv6.
  * @returns undefined when the text is not an address. IPv4 must be four plain decimal parts, and
@@ -92,4 +95,11 @@ export function specialRange(canonical: string): SpecialRange | undefined {
 export function lastByte(address: string): number {
   const bytes = ipaddr.parse(address).toByteArray();
   return bytes[bytes.length - 1] ?? 0;
+}
+
+/** Orders canonical addresses of one family as numbers. */
+export function compareAddresses(a: string, b: string): number {
+  const [first, second] = [ipaddr.parse(a).toByteArray(), ipaddr.parse(b).toByteArray()];
+  const at = first.findIndex((byte, index) => byte !== second[index]);
+  return at < 0 ? 0 : (first[at] ?? 0) - (second[at] ?? 0);
 }

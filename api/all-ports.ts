@@ -1,27 +1,25 @@
 /**
- * Which ports of a Service are served: `spec.allPorts` (KEP-2610) or annotation
- * `portwide.dev/ports`.
+ * Which ports of a Service are served: `spec.allPorts` (KEP-2610), annotation `portwide.dev/ports`,
+ * or ports owned by pods.
  */
 import type { ObjectKey, Service } from './objects.ts';
 import { PROTOCOLS } from './objects.ts';
-import { isPort, isProtocol, normalizeRanges, type PortRange } from './ports.ts';
+import { OWNED_PORTS_ANNOTATION, type OwnedPorts, parseOwnedPorts } from './owned-ports.ts';
+import {
+  isTooLong,
+  MAX_RANGES,
+  MAX_VALUE_LENGTH,
+  normalizeRanges,
+  type PortRange,
+  parsePortItem,
+  withoutRanges,
+} from './ports.ts';
 
 /** Prefix of Portwide's own annotations. */
 export const ANNOTATION_PREFIX = 'portwide.dev/';
 export const PORTS_ANNOTATION = 'portwide.dev/ports';
-const ANNOTATION_FIELD = `metadata.annotations["${PORTS_ANNOTATION}"]`;
-
-/**
- * Upper bound on ranges per Service. In mode iptables each range is one rule for each VIP, so
- * without the bound a packet to the VIP could traverse thousands of rules.
- */
-export const MAX_RANGES = 1024;
-
-/**
- * Longest accepted annotation value: MAX_RANGES ranges in their longest form, each followed by a
- * comma and a space. In the admission policy, each character adds to the CEL cost.
- */
-export const MAX_VALUE_LENGTH = MAX_RANGES * '10000-65535/SCTP, '.length;
+const ANNOTATION_FIELD = annotationField(PORTS_ANNOTATION);
+const OWNED_PORTS_FIELD = annotationField(OWNED_PORTS_ANNOTATION);
 
 /**
  * Causes of refusal, one word each: label values of the refused-Services metric and part of Event
@@ -34,6 +32,7 @@ export const REFUSAL_REASONS = [
   'ExternalIPs',
   'Ports',
   'Annotation',
+  'OwnedPorts',
   'FeatureGate',
   'NodeAddress',
   'Overlap',
@@ -51,9 +50,24 @@ export interface ServiceRefusal {
 /** The ports on which a Service is served. */
 export type PortScheme =
   | { readonly kind: 'listed' }
-  | { readonly kind: 'all' }
-  | { readonly kind: 'ranges'; readonly ranges: readonly PortRange[] }
+  | {
+      readonly kind: 'unlisted';
+      /** Ports whose connections are spread over all endpoints; an owned port is never one of them. */
+      readonly spread: 'all' | readonly PortRange[];
+      readonly owned: OwnedPorts | undefined;
+    }
   | { readonly kind: 'refused'; readonly refusals: readonly ServiceRefusal[] };
+
+/** What this agent can serve besides listed ports. */
+export interface PortFeatures {
+  /** The feature gate `AllPorts`. */
+  readonly allPorts: boolean;
+  /** The proxy mode that cannot serve ports owned by pods; undefined if the mode can. */
+  readonly modeWithoutOwnedPorts: string | undefined;
+}
+
+/** For readers of Services that serve no packets: DNS and environment variables. */
+export const ALL_PORT_FEATURES: PortFeatures = { allPorts: true, modeWithoutOwnedPorts: undefined };
 
 type AnnotationValue =
   | { readonly kind: 'off' | 'all' }
@@ -70,7 +84,7 @@ export function parsePortsAnnotation(value: string): AnnotationValue {
   const text = value.trim();
   if (text === 'all') return { kind: 'all' };
   if (text === 'false') return { kind: 'off' };
-  if (value.length > MAX_VALUE_LENGTH && [...value].length > MAX_VALUE_LENGTH) {
+  if (isTooLong(value)) {
     return { kind: 'bad', message: `longer than ${MAX_VALUE_LENGTH} characters` };
   }
   const ranges: PortRange[] = [];
@@ -87,66 +101,65 @@ export function parsePortsAnnotation(value: string): AnnotationValue {
 }
 
 function parseItem(item: string): PortRange[] | string {
-  const shown = JSON.stringify(item);
-  const match = /^(\d{1,5})(?:-(\d{1,5}))?(?:\/(.*))?$/.exec(item);
-  if (match === null) {
-    return `${shown} is not a port or range such as 5060/UDP or 8000-8100; "all" and "false" must stand alone`;
-  }
-  const from = Number(match[1]);
-  const to = Number(match[2] ?? match[1]);
-  const protocol = match[3];
-  if (!isPort(from) || !isPort(to)) return `${shown}: ports are 1 to 65535`;
-  if (from > to) return `${shown}: the range ends before it begins`;
-  if (protocol === undefined) return PROTOCOLS.map((each) => ({ protocol: each, from, to }));
-  if (!isProtocol(protocol)) return `${shown}: the protocol must be TCP, UDP or SCTP`;
-  return [{ protocol, from, to }];
+  const parsed = parsePortItem(item, '; "all" and "false" must stand alone');
+  if (typeof parsed === 'string') return parsed;
+  const { from, to, protocol } = parsed;
+  const protocols = protocol === undefined ? PROTOCOLS : [protocol];
+  return protocols.map((each) => ({ protocol: each, from, to }));
 }
 
 /**
- * Decides on which ports a Service is served, from `spec.allPorts` (KEP-2610) or from the
- * annotation that replaces this field on stock API servers. Reports every reason for refusal, not
- * only the first.
- * @param allPortsEnabled the feature gate `AllPorts`.
+ * Decides on which ports a Service is served, from `spec.allPorts` (KEP-2610), from the annotation
+ * that replaces this field on stock API servers, and from the annotations of owned ports. Reports
+ * every reason for refusal, not only the first.
  */
-export function portScheme(service: Service, allPortsEnabled: boolean): PortScheme {
+export function portScheme(service: Service, features: PortFeatures): PortScheme {
   const annotation: AnnotationValue =
     service.portsAnnotation === undefined
       ? { kind: 'off' }
       : parsePortsAnnotation(service.portsAnnotation);
   const byField = service.allPorts === true;
-  if (!byField && annotation.kind === 'off') return { kind: 'listed' };
+  const { ownedPortsAnnotation } = service;
+  const isOwned = ownedPortsAnnotation !== undefined;
+  if (!byField && annotation.kind === 'off' && !isOwned) return { kind: 'listed' };
 
   const refusals: ServiceRefusal[] = [];
   const refuse = (reason: RefusalReason, field: string, message: string) =>
     refusals.push({ serviceKey: service.key, reason, field, message });
 
-  if (!allPortsEnabled) {
-    const field = byField ? 'spec.allPorts' : ANNOTATION_FIELD;
+  const otherField = annotation.kind === 'off' ? OWNED_PORTS_FIELD : ANNOTATION_FIELD;
+  if (!features.allPorts) {
+    const field = byField ? 'spec.allPorts' : otherField;
     refuse('FeatureGate', field, 'the feature gate AllPorts is off on this node');
   }
   if (annotation.kind === 'bad') refuse('Annotation', ANNOTATION_FIELD, annotation.message);
   if (byField && annotation.kind === 'ranges') {
     refuse('Annotation', ANNOTATION_FIELD, 'port ranges contradict spec.allPorts: true');
   }
+  const parsed = isOwned
+    ? parseOwnedPorts(ownedPortsAnnotation, service.portsPerPodAnnotation)
+    : [];
+  if ('ranges' in parsed && features.modeWithoutOwnedPorts !== undefined) {
+    const message = `mode ${features.modeWithoutOwnedPorts} cannot serve ports owned by pods; use mode nftables`;
+    refuse('OwnedPorts', OWNED_PORTS_FIELD, message);
+  }
+  if (!('ranges' in parsed)) {
+    for (const problem of parsed) {
+      refuse('Annotation', annotationField(problem.annotation), problem.message);
+    }
+  }
+  const needsVip = `${isOwned ? 'a Service with owned ports' : 'an all-ports Service'} needs a VIP`;
   if (service.type === 'NodePort') {
     refuse('NodePort', 'spec.type', 'a NodePort Service cannot serve all ports of a node');
   } else if (service.type === 'ExternalName') {
-    refuse(
-      'ExternalName',
-      'spec.type',
-      'an ExternalName Service has no VIP, and an all-ports Service needs a VIP',
-    );
+    refuse('ExternalName', 'spec.type', `an ExternalName Service has no VIP, and ${needsVip}`);
   } else if (service.headless) {
-    refuse(
-      'Headless',
-      'spec.clusterIP',
-      'a headless Service has no VIP, and an all-ports Service needs a VIP',
-    );
+    refuse('Headless', 'spec.clusterIP', `a headless Service has no VIP, and ${needsVip}`);
   } else if (service.clusterIPs.length === 0) {
     refuse(
       'Headless',
       'spec.clusterIP',
-      'no cluster IP is set, and an all-ports Service needs a VIP; in a manifest, set spec.clusterIP',
+      `no cluster IP is set, and ${needsVip}; in a manifest, set spec.clusterIP`,
     );
   }
   if (service.externalIPs.length > 0) {
@@ -157,5 +170,13 @@ export function portScheme(service: Service, allPortsEnabled: boolean): PortSche
   }
 
   if (refusals.length > 0) return { kind: 'refused', refusals };
-  return !byField && annotation.kind === 'ranges' ? annotation : { kind: 'all' };
+  const owned = 'ranges' in parsed ? parsed : undefined;
+  if (byField || annotation.kind === 'all') return { kind: 'unlisted', spread: 'all', owned };
+  const ranges = annotation.kind === 'ranges' ? annotation.ranges : [];
+  const spread = owned === undefined ? ranges : withoutRanges(ranges, owned.ranges);
+  return { kind: 'unlisted', spread, owned };
+}
+
+function annotationField(annotation: string): string {
+  return `metadata.annotations["${annotation}"]`;
 }

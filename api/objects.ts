@@ -88,6 +88,10 @@ export interface Service {
   readonly allPorts: boolean | undefined;
   /** Annotation `portwide.dev/ports` as written. */
   readonly portsAnnotation: string | undefined;
+  /** Annotation `portwide.dev/owned-ports` as written; absent when the Service has none. */
+  readonly ownedPortsAnnotation?: string;
+  /** Annotation `portwide.dev/ports-per-pod` as written; absent when the Service has none. */
+  readonly portsPerPodAnnotation?: string;
   /**
    * Paths of unknown annotations under `portwide.dev/`, probably misspelled. Absent when there are
    * none.
@@ -131,6 +135,11 @@ export interface SliceEndpoint {
   readonly zone: string | undefined;
   /** The endpoint's DNS label below the name of a headless Service. */
   readonly hostname: string | undefined;
+  /**
+   * The number behind the last hyphen of the pod's name, or else of the hostname, as StatefulSets give
+   * it; absent when neither ends in a number.
+   */
+  readonly ordinal?: number;
   /** Zones from the endpoint's hints; undefined when the endpoint has no zone hints. */
   readonly hintedZones: readonly string[] | undefined;
   readonly hintedNodes: readonly string[] | undefined;

@@ -9,6 +9,7 @@ import {
   type SliceEndpoint,
   type SlicePort,
 } from './objects.ts';
+import { ordinalOf } from './owned-ports.ts';
 import { ALL_SPECIAL, readAddress } from './read-address.ts';
 import {
   child,
@@ -117,6 +118,7 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
   const zone = readOptionalString(child(field, 'zone'));
   const hostname = child(field, 'hostname');
   const hints = child(field, 'hints');
+  const ordinal = readOrdinal(field);
   return {
     address: first,
     ready: readOptionalBoolean(child(conditions, 'ready')) ?? true,
@@ -128,7 +130,26 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
     hostname: readOptionalString(hostname) === undefined ? undefined : readDnsLabel(hostname),
     hintedZones: readHints(child(hints, 'forZones')),
     hintedNodes: readHints(child(hints, 'forNodes')),
+    ...(ordinal === undefined ? {} : { ordinal }),
   };
+}
+
+/**
+ * The ordinal of an endpoint: the number behind the last hyphen of the pod's name, or else of the hostname. A name that
+ * is no text is no reason to refuse the slice: only owned ports need ordinals.
+ */
+function readOrdinal(endpoint: ObjectField): number | undefined {
+  const target = child(endpoint, 'targetRef');
+  const isPod = isRecord(target.value) && (target.value.kind ?? 'Pod') === 'Pod';
+  const names = [
+    isPod ? child(target, 'name').value : undefined,
+    child(endpoint, 'hostname').value,
+  ];
+  for (const name of names) {
+    const ordinal = typeof name === 'string' ? ordinalOf(name) : undefined;
+    if (ordinal !== undefined) return ordinal;
+  }
+  return undefined;
 }
 
 /** Reads hints. An empty list counts as no hints, as in kube-proxy. */

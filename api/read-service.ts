@@ -11,6 +11,7 @@ import {
   type TrafficDistribution,
   type TrafficPolicy,
 } from './objects.ts';
+import { OWNED_PORTS_ANNOTATION, PORTS_PER_POD_ANNOTATION } from './owned-ports.ts';
 import { ALL_SPECIAL, readAddress, readTrimmedCidr, requireOnePerFamily } from './read-address.ts';
 import {
   child,
@@ -44,6 +45,11 @@ const NO_CLUSTER_IP: readonly SpecialRange[] = [
   'multicast',
   'broadcast',
 ];
+const KNOWN_ANNOTATIONS: ReadonlySet<string> = new Set([
+  PORTS_ANNOTATION,
+  OWNED_PORTS_ANNOTATION,
+  PORTS_PER_POD_ANNOTATION,
+]);
 /** Kubernetes' DefaultClientIPServiceAffinitySeconds and MaxClientIPServiceAffinitySeconds. */
 const AFFINITY_SECONDS = 10800;
 const MAX_AFFINITY_SECONDS = 86400;
@@ -78,6 +84,7 @@ export function readService(raw: unknown): Service {
     ports: readPorts(child(spec, 'ports'), type),
     allPorts: readOptionalBoolean(child(spec, 'allPorts')),
     portsAnnotation: readAnnotation(child(annotations, PORTS_ANNOTATION)),
+    ...readOwnedPorts(annotations),
     ...(unknownAnnotations.length > 0 ? { unknownAnnotations } : {}),
     externalIPs: trimmedCopy(
       unique(readList(child(spec, 'externalIPs')).map((ip) => readAddress(ip, ALL_SPECIAL))),
@@ -193,6 +200,18 @@ function readDistribution(field: ObjectField): TrafficDistribution | undefined {
   return DISTRIBUTIONS.find((known) => known === value);
 }
 
+/** The annotations of owned ports, as far as the Service has them: few Services do. */
+function readOwnedPorts(
+  annotations: ObjectField,
+): Pick<Service, 'ownedPortsAnnotation' | 'portsPerPodAnnotation'> {
+  const ownedPortsAnnotation = readAnnotation(child(annotations, OWNED_PORTS_ANNOTATION));
+  const portsPerPodAnnotation = readAnnotation(child(annotations, PORTS_PER_POD_ANNOTATION));
+  return {
+    ...(ownedPortsAnnotation === undefined ? {} : { ownedPortsAnnotation }),
+    ...(portsPerPodAnnotation === undefined ? {} : { portsPerPodAnnotation }),
+  };
+}
+
 function readAnnotation(field: ObjectField): string | undefined {
   if (field.value === undefined) return undefined;
   if (typeof field.value !== 'string') {
@@ -207,7 +226,7 @@ function readAnnotation(field: ObjectField): string | undefined {
 function readUnknownAnnotations(annotations: ObjectField): string[] {
   if (!isRecord(annotations.value)) return [];
   return Object.keys(annotations.value)
-    .filter((key) => key.startsWith(ANNOTATION_PREFIX) && key !== PORTS_ANNOTATION)
+    .filter((key) => key.startsWith(ANNOTATION_PREFIX) && !KNOWN_ANNOTATIONS.has(key))
     .map((key) => pathOf(child(annotations, key)));
 }
 

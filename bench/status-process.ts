@@ -14,10 +14,13 @@ import type { SyncReport } from '../proxier/family-proxier.ts';
 import { ChangeLog } from '../status/change-log.ts';
 import { SeriesRecorder } from '../status/series.ts';
 import { ApiServerDouble } from '../test/api-server/double.ts';
+import type { Manifest } from '../test/e2e/manifests.ts';
+import { manifestOf } from '../test/e2e/policy-random/manifests.ts';
 import { clusterObjects, logged, PORTWIDE } from './agents.ts';
 import { apiObjects } from './api-objects.ts';
 import { POD_CIDR, serviceName, spareAddress } from './cluster.ts';
 import { serve } from './jobs.ts';
+import { policyCluster } from './policy-cluster.ts';
 import { cpuNanoseconds } from './processes.ts';
 
 export type StatusJobs = typeof jobs;
@@ -67,6 +70,8 @@ interface IdleOptions {
   readonly isOn: boolean;
 }
 
+/** Namespace `team-0` has 40 of the pods on this node. */
+const POLICIES = { pods: 2000, policies: 200, local: 200 };
 const ADDRESS = '127.0.0.1:10270';
 /** Another directory than that of an agent of this machine. */
 const SOCKET = join(tmpdir(), `portwide-bench-${process.pid}`, 'status.sock');
@@ -89,10 +94,11 @@ async function syncs(options: {
   readonly changes: number;
 }) {
   const { services, rate, rounds, changes } = options;
-  const { double, agent, stop } = await startAgent(services, [
-    `--status-bind-address=${ADDRESS}`,
-    '--status-socket=none',
-  ]);
+  const { double, agent, stop } = await startAgent(
+    services,
+    [`--status-bind-address=${ADDRESS}`, '--status-socket=none', '--network-policy'],
+    policyCluster(POLICIES).map(manifestOf),
+  );
   if (agent.stdout === null) throw new Error('the agent has no output');
   let onSynced = (_: number) => {};
   createInterface({ input: agent.stdout }).on('line', (line) => {
@@ -171,7 +177,8 @@ async function load({ rate, services }: { readonly rate: number; readonly servic
   const next = () => {
     sent += 1;
     const detail = `/services/default/${serviceName(sent % services)}`;
-    const path = ['/services', detail, '/status'][sent % 3];
+    const paths = ['/services', detail, '/status', '/diff', '/access?namespace=team-0'];
+    const path = paths[sent % paths.length];
     get(`${host}${path}`, { agent: connections }, (response) => {
       response.resume();
       if (response.statusCode === 503) refused += 1;
@@ -208,9 +215,13 @@ function startLoad(rate: number, services: number): { stop(): Promise<LoadReport
 }
 
 /** Starts an agent in mode nftables with an API server in this process, and waits until it serves. */
-async function startAgent(services: number, flags: readonly string[]) {
+async function startAgent(
+  services: number,
+  flags: readonly string[],
+  objects: readonly Manifest[] = [],
+) {
   const double = new ApiServerDouble();
-  double.put(...clusterObjects(services));
+  double.put(...clusterObjects(services), ...objects);
   await double.listen(0);
   const common = ['run', `--master=${double.url}`, '--hostname-override=node', '-v=3'];
   const agent = spawn(
@@ -220,7 +231,10 @@ async function startAgent(services: number, flags: readonly string[]) {
       stdio: ['ignore', 'pipe', 'inherit'],
     },
   );
-  await logged(agent.stdout, 'serving', 2);
+  await Promise.all([
+    logged(agent.stdout, 'serving', 2),
+    ...(objects.length > 0 ? [logged(agent.stdout, 'enforcing network policies', 2)] : []),
+  ]);
   const stop = async () => {
     const ended = new Promise((resolve) => agent.once('exit', resolve));
     agent.kill('SIGKILL');

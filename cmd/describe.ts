@@ -8,6 +8,7 @@ import {
   addStatusCommand,
   EXIT,
   exitHelp,
+  requireKind,
   type Session,
   type StatusCommandOptions,
   serviceName,
@@ -52,6 +53,7 @@ export function addDescribeCommand(program: Command): void {
         return EXIT.ok;
       }),
     );
+  requireKind(describe, 'service NAME');
 }
 
 /** The path of a Service in the API. @throws UserError if several namespaces have the name. */

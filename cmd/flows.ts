@@ -32,6 +32,10 @@ interface FlowsOptions extends StatusCommandOptions {
 }
 
 const EXAMPLES = `
+A busy node has more flows than this command shows. With --service, --ip or
+--port the kernel passes on only these flows, so that fewer are lost. --protocol
+selects later.
+
 Examples:
   portwide flows --service default/web
   portwide flows --event rejected

@@ -27,6 +27,8 @@ import {
   EXIT,
   exitHelp,
   readRates,
+  requireKind,
+  requireService,
   type Session,
   type StatusCommandOptions,
   serviceName,
@@ -45,7 +47,7 @@ const PORTS = new Option(
   'only Services with all ports, ranges, or listed ports',
 ).choices(['all', 'ranges', 'ports']);
 const SERVICE_STATE = new Option('--state <state>', 'only Services in this state').choices([
-  ...['served', 'noEndpoints', 'refused', 'ignored'],
+  ...['served', 'partial', 'noEndpoints', 'refused', 'ignored'],
 ]);
 const POLICY_STATE = new Option('--state <state>', 'only policies in this state').choices([
   ...['ok', 'faulty'],
@@ -143,6 +145,7 @@ export function addGetCommand(program: Command): void {
   addList(get, ENDPOINTS);
   addList(get, ROUTES);
   addList(get, POLICIES);
+  requireKind(get, 'services|endpoints|routes|policies');
 }
 
 function addList<Row extends object>(get: Command, listed: Listed<Row>): void {
@@ -273,6 +276,9 @@ async function readList<Row>(
   // The API has no filter for a name in all namespaces.
   const items =
     name === undefined ? page.items : page.items.filter((row) => owner(row).endsWith(`/${name}`));
+  if (items.length === 0 && name !== undefined && object === undefined) {
+    await requireService({ client }, namespace, name);
+  }
   const isFiltered = Object.values(query).some((value) => value !== undefined);
   if (items.length > 0 || name === undefined || object === undefined || isFiltered) {
     return { ...page, items, total: items.length };

@@ -59,6 +59,7 @@ export function addPolicyCommand(program: Command): void {
   const command = program
     .command('policy')
     .description('inspect network policies')
+    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : EXIT.unknown))
     .command('explain')
     .description('show whether network policies allow a connection, and which policy decides')
     .addHelpText('after', EXIT_HELP)

@@ -21,6 +21,7 @@ import { type ProbePlan, probesOf, runProbes } from '../probe/run.ts';
 import { UserError } from '../process/errors.ts';
 import type { ServiceDetail } from '../status/api/services.ts';
 import { StatusClient } from '../status/client.ts';
+import { ApiError } from '../status/client-errors.ts';
 import { type StatusCommandOptions, statusSocketOption } from './status-command.ts';
 
 type Format = 'text' | 'json' | 'junit';
@@ -46,7 +47,7 @@ interface ProbeFlags extends StatusCommandOptions {
 const EXIT_HELP = `
 Exit status:
   0  every probe was answered
-  1  at least one probe was not answered as expected
+  1  at least one probe was not answered as expected, or no such Service
   2  error: nothing was probed
 
 A UDP probe is answered only by a server that replies to the datagram "hostname".
@@ -156,7 +157,12 @@ async function vipsOf(given: Target, { statusSocket }: ProbeFlags): Promise<read
   if (given.kind === 'address') return [given.address];
   const client = new StatusClient({ socketPath: statusSocket });
   const path = [given.namespace, given.name].map(encodeURIComponent).join('/');
-  const { summary } = await client.get<ServiceDetail>(`/api/v1/services/${path}`, ['summary']);
+  const { summary } = await client
+    .get<ServiceDetail>(`/api/v1/services/${path}`, ['summary'])
+    .catch((error: unknown) => {
+      if (error instanceof ApiError && error.code === 404) process.exitCode = 1;
+      throw error;
+    });
   if (summary.vips.length > 0) return summary.vips;
   throw new UserError(
     `this node serves no VIP of Service "${given.namespace}/${given.name}", which is in state ${summary.state}`,

@@ -4,6 +4,7 @@ import { PROTOCOLS, type Protocol } from '../api/objects.ts';
 import { isPort } from '../api/ports.ts';
 import { DEFAULT_STATUS_SOCKET } from '../config/status-socket.ts';
 import { UserError } from '../process/errors.ts';
+import type { ServiceList } from '../status/api/services.ts';
 import type { TopList } from '../status/api/traffic.ts';
 import { type Query, StatusClient } from '../status/client.ts';
 import { ApiError, StatusClientError } from '../status/client-errors.ts';
@@ -36,9 +37,12 @@ export function addStatusCommand(parent: Command, usage: string, description: st
 }
 
 export function statusSocketOption(): Option {
-  return new Option('--status-socket <path>', "the agent's Unix socket").default(
-    DEFAULT_STATUS_SOCKET,
-  );
+  return new Option('--status-socket <path>', "the agent's Unix socket")
+    .argParser((path: string) => {
+      if (path !== '') return path;
+      throw new InvalidArgumentError('Name the path of a socket.');
+    })
+    .default(DEFAULT_STATUS_SOCKET);
 }
 
 export function watchOption(what: string): Option {
@@ -48,9 +52,33 @@ export function watchOption(what: string): Option {
 /** `--service`. Its value is `NAMESPACE/NAME`. */
 export function serviceOption(description: string): Option {
   return new Option('--service <namespace/name>', description).argParser((given: string) => {
-    const { namespace, name } = serviceName(given, undefined);
+    const { namespace, name } = parsedService(given);
     if (namespace === undefined) throw new InvalidArgumentError('Use NAMESPACE/NAME.');
     return `${namespace}/${name}`;
+  });
+}
+
+/** @throws InvalidArgumentError */
+function parsedService(given: string): ReturnType<typeof serviceName> {
+  try {
+    return serviceName(given, undefined);
+  } catch (error) {
+    throw error instanceof UserError ? new InvalidArgumentError(error.text) : error;
+  }
+}
+
+/**
+ * Makes a command that only has subcommands say so if its subcommand is missing. Call it after they were added.
+ * @param kinds such as `service`.
+ */
+export function requireKind(command: Command, kinds: string): void {
+  command.configureOutput({
+    outputError: (text, write) =>
+      write(
+        text.includes('unknown option')
+          ? `error: name a kind first, before options: portwide ${command.name()} ${kinds}\n`
+          : text,
+      ),
   });
 }
 
@@ -81,7 +109,6 @@ export async function withAgent(
 ): Promise<void> {
   // The status if an error is thrown below.
   process.exitCode = EXIT.error;
-  endWithReader();
   const session: Session = {
     client: new StatusClient({ socketPath: statusSocket }),
     style: styleFor(process.stdout.isTTY, process.env),
@@ -96,18 +123,29 @@ export async function withAgent(
   }
 }
 
-/** Ends the process without a message when the reader of its output is gone (`| head`), as kubectl does. */
-function endWithReader(): void {
-  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code === 'EPIPE') process.exit(0);
-    throw error;
-  });
-}
-
 /** Ends a command without end when `kubectl portwide` ends: without a terminal, no signal reaches the pod. */
 export function endWithUser(): void {
   if (process.env[STDIN_VARIABLE] === undefined) return;
   process.stdin.on('close', () => process.exit(0)).resume();
+}
+
+/**
+ * For an empty answer about one Service.
+ * @param name its name; in any namespace if `namespace` is undefined.
+ * @throws ApiError with code 404 if the agent does not know the Service.
+ */
+export async function requireService(
+  { client }: Pick<Session, 'client'>,
+  namespace: string | undefined,
+  name: string,
+): Promise<void> {
+  const key = `${namespace}/${name}`;
+  const query = namespace === undefined ? {} : { service: key };
+  const { items } = await client.list<ServiceList>('/api/v1/services', query);
+  if (items.some((service) => service.name === name)) return;
+  const shown = JSON.stringify(namespace === undefined ? name : key);
+  const message = `this agent knows no Service ${shown}`;
+  throw new ApiError({ code: 404, message, parameter: null });
 }
 
 /**

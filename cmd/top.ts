@@ -9,6 +9,8 @@ import {
   EXIT,
   exitHelp,
   readRates,
+  requireKind,
+  requireService,
   type Session,
   type StatusCommandOptions,
   serviceOption,
@@ -48,6 +50,7 @@ export function addTopCommand(program: Command): void {
     ['ports', 'port'],
     'the busiest destination ports, also of all-ports Services',
   );
+  requireKind(top, 'services|endpoints|ports');
 }
 
 function addTop(
@@ -70,7 +73,7 @@ function addTop(
     .option('--no-headers', 'no header')
     .addOption(watchOption('each new sample'))
     .addOption(statusSocketOption())
-    .addHelpText('after', exitHelp('printed'))
+    .addHelpText('after', exitHelp('printed', 'no such Service'))
     .action((options: TopOptions) => withAgent(options, (session) => run(session, by, options)));
 }
 
@@ -79,6 +82,10 @@ async function run(session: Session, by: By, options: TopOptions): Promise<0> {
   const query = { by, service, limit };
   const show = printer(session, by, options);
   const first = await readRates(session, query);
+  if (first.total === 0 && service !== undefined) {
+    const [namespace = '', name = ''] = service.split('/');
+    await requireService(session, namespace, name);
+  }
   await show(first);
   if (options.watch === undefined) return EXIT.ok;
   let shown = first.sample.sampledAt;

@@ -1,6 +1,7 @@
 /** `portwide trace`: the path of a connection, computed by the agent and as the kernel reports it. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Protocol } from '../api/objects.ts';
+import { UserError } from '../process/errors.ts';
 import type { LiveTraceLine, LiveTraceSummary, TraceAnswer } from '../status/api/trace.ts';
 import { type DocumentFormat, documentText } from '../status/print/documents.ts';
 import { liveLineText, traceAnswerText } from '../status/print/trace.ts';
@@ -64,7 +65,7 @@ export function addTraceCommand(program: Command): void {
       'after',
       exitHelp(
         'the connection reaches its destination; with --live, the kernel does what is computed',
-        'it is rejected, dropped or denied; with --live, the kernel differs',
+        'it is rejected, dropped or denied, at least for one endpoint; with --live, the kernel differs or no packet matched',
       ) + EXAMPLES,
     )
     .action((from: string, to: string, options: TraceOptions) =>
@@ -77,6 +78,7 @@ async function trace(
   ends: { readonly from: string; readonly to: string },
   { proto, port, live, seconds: duration, output }: TraceOptions,
 ): Promise<0 | 1> {
+  refuseSocketAddress(ends.to);
   const query = { ...ends, protocol: proto, port };
   const isText = output === undefined;
   const computed = await client.get<TraceAnswer>('/api/v1/trace', ['paths'], query);
@@ -106,11 +108,23 @@ function exitStatus(
   const passes = paths.every(
     ({ verdict, endpoints }) =>
       (verdict === 'translated' || verdict === 'untouched') &&
-      endpoints.every(({ policy }) => policy !== 'deny'),
+      endpoints.every((each) => each.policy !== 'deny' && each.foreignRules !== 'drop'),
   );
   const summary = seen.find((line): line is LiveTraceSummary => line.event === 'summary');
-  const isSame = !isLive || (summary !== undefined && summary.differences.length === 0);
+  const isSame = !isLive || isConfirmed(summary);
   return passes && isSame ? EXIT.ok : EXIT.no;
+}
+
+/** Without a packet nothing is known about the kernel. */
+function isConfirmed(summary: LiveTraceSummary | undefined): boolean {
+  return summary !== undefined && summary.differences.length === 0 && summary.paths.length > 0;
+}
+
+/** @throws UserError for a destination with a port. */
+function refuseSocketAddress(to: string): void {
+  const [, host, inBrackets, port] = /^(?:([^:]+)|\[(.+)\]):(\d+)$/.exec(to) ?? [];
+  if (port === undefined) return;
+  throw new UserError(`"${to}" has a port: use ${host ?? inBrackets} --port ${port}`);
 }
 
 /** @throws InvalidArgumentError */

@@ -2,7 +2,7 @@
  * Computes the records of the Kubernetes DNS specification from Services and EndpointSlices. Pure.
  */
 import { familyOf } from '../api/addresses.ts';
-import { portScheme } from '../api/all-ports.ts';
+import { ALL_PORT_FEATURES, portScheme } from '../api/all-ports.ts';
 import { compareText, getOrCreate, trimmedCopy } from '../api/collections.ts';
 import { InvalidObject } from '../api/errors.ts';
 import type { EndpointSlice, Protocol, Service } from '../api/objects.ts';
@@ -91,7 +91,7 @@ export function serviceRecords(
   const name = `${service.name}.${service.namespace}.svc.${clusterDomain}`;
   if (fitsInMessage(draft, name, object, 'metadata.name')) {
     // The feature gate affects refusals only, and refusals do not affect records.
-    const isListed = portScheme(service, true).kind === 'listed';
+    const isListed = portScheme(service, ALL_PORT_FEATURES).kind === 'listed';
     if (service.type === 'ExternalName') addExternalName(draft, service, object, name);
     else if (service.headless) addEndpoints(draft, service, slices, name, isListed);
     else addClusterIPs(draft, service, object, name, isListed);

@@ -8,6 +8,7 @@ import {
   type TopologyHints,
   topologyHints,
 } from './select.ts';
+import type { EndpointWithoutSlice, SliceOwners } from './slice-owners.ts';
 
 /** Why this node sends clients to an endpoint or not. */
 export type EndpointReason =
@@ -19,7 +20,10 @@ export type EndpointReason =
   | 'hinted for another zone'
   | 'hinted for another node'
   | 'on another node'
-  | 'traffic policy not in use';
+  | 'traffic policy not in use'
+  | 'owns ports'
+  | 'owns ports, but does not serve'
+  | EndpointWithoutSlice['reason'];
 
 /** The decision about one endpoint for the clients of one traffic policy. */
 export interface EndpointDecision {
@@ -61,6 +65,26 @@ export function explainEndpoints(
         ? { used: isUsed.cluster, reason: reason(endpoint, isUsed.cluster, by) }
         : unused,
       local: policy.usesLocal ? { used: isUsed.local, reason: localReason } : unused,
+    };
+  });
+}
+
+/** Explains `sliceOwners` for the same candidates. Traffic policies have no effect on owned ports. */
+export function explainOwners(
+  candidates: readonly Candidate[],
+  { owners, others }: SliceOwners,
+  node: NodeTopology,
+): ExplainedEndpoint[] {
+  const serving = new Map(owners.map(({ address, serves }) => [address, serves]));
+  const without = new Map(others.map(({ address, reason }) => [address, reason]));
+  return candidates.map((endpoint): ExplainedEndpoint => {
+    const serves = serving.get(endpoint.address);
+    const owned = serves === true ? 'owns ports' : 'owns ports, but does not serve';
+    return {
+      endpoint,
+      isLocal: endpoint.nodeName === node.name,
+      cluster: { used: serves === true, reason: without.get(endpoint.address) ?? owned },
+      local: { used: false, reason: 'traffic policy not in use' },
     };
   });
 }

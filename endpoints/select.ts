@@ -107,13 +107,16 @@ function betterThan(a: SliceEndpoint, b: SliceEndpoint): boolean {
   return difference !== 0 ? difference > 0 : JSON.stringify(a) < JSON.stringify(b);
 }
 
-function readiness(endpoint: SliceEndpoint): number {
+/** 2: ready; 1: terminates while it serves; 0: gets no connections. */
+export function readiness(
+  endpoint: Pick<SliceEndpoint, 'ready' | 'serving' | 'terminating'>,
+): number {
   if (endpoint.ready) return 2;
   return isDraining(endpoint) ? 1 : 0;
 }
 
 /** Whether the endpoint terminates but still serves. */
-export function isDraining(endpoint: SliceEndpoint): boolean {
+export function isDraining(endpoint: Pick<SliceEndpoint, 'serving' | 'terminating'>): boolean {
   return endpoint.serving && endpoint.terminating;
 }
 

@@ -1,8 +1,10 @@
 /** envvars/ computes the environment variables for Services that the kubelet sets in containers. */
 import { familyOf } from '../api/addresses.ts';
-import { portScheme } from '../api/all-ports.ts';
+import { ALL_PORT_FEATURES, portScheme } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';
 import type { Service, ServicePort } from '../api/objects.ts';
+import { sliceOf } from '../api/owned-ports.ts';
+import { rangeText } from '../api/ports.ts';
 
 /** An environment variable, as in the `env` field of a container. */
 export interface EnvVar {
@@ -63,12 +65,35 @@ export function serviceVariables(service: Service): EnvVar[] {
 }
 
 /**
+ * A variable for each Service of the namespace with owned ports, such as `MEDIA_OWNED_PORTS=20100-20199/UDP,30100-30199/TCP`:
+ * the ports of the pod with this ordinal. The kubelet sets no such variables. Refused Services have none.
+ */
+export function ownedPortVariables(
+  services: Iterable<Service>,
+  namespace: string,
+  ordinal: number,
+): EnvVar[] {
+  return [...services]
+    .filter((service) => service.namespace === namespace)
+    .sort((a, b) => compareText(a.name, b.name))
+    .flatMap((service): EnvVar[] => {
+      const scheme = portScheme(service, ALL_PORT_FEATURES);
+      if (scheme.kind !== 'unlisted' || scheme.owned === undefined) return [];
+      const { ranges, portsPerPod } = scheme.owned;
+      const slices = ranges.flatMap((range) => sliceOf(range, portsPerPod, ordinal) ?? []);
+      if (slices.length === 0) return [];
+      const name = `${variableName(service.name)}_OWNED_PORTS`;
+      return [{ name, value: slices.map(rangeText).join() }];
+    });
+}
+
+/**
  * The ports with variables. An all-ports Service has none (KEP-2610): its listed port is a placeholder. A refused
  * all-ports Service has none either, nor with the feature gate off. A container keeps the variables from its start,
  * and the Service may be served later.
  */
 function advertisedPorts(service: Service): readonly ServicePort[] {
-  return portScheme(service, true).kind === 'listed' ? service.ports : [];
+  return portScheme(service, ALL_PORT_FEATURES).kind === 'listed' ? service.ports : [];
 }
 
 function portVariables(name: string, ports: readonly ServicePort[]): EnvVar[] {

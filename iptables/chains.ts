@@ -2,7 +2,7 @@
 import { hash } from 'node:crypto';
 import { socketAddress } from '../api/addresses.ts';
 import { getOrCreate } from '../api/collections.ts';
-import type { IpFamily, Protocol } from '../api/objects.ts';
+import type { Protocol } from '../api/objects.ts';
 
 export type Table = 'mangle' | 'nat' | 'filter';
 
@@ -158,8 +158,3 @@ function hashedName(prefix: string, text: string): string {
 }
 
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567';
-
-/** Prefix length of a single address. */
-export function hostPrefixLength(family: IpFamily): number {
-  return family === 'IPv4' ? 32 : 128;
-}

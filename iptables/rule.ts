@@ -1,7 +1,7 @@
 /** One iptables rule as text, and common matches and targets. */
+import { ADDRESS_BITS } from '../api/addresses.ts';
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traffic/options.ts';
-import { hostPrefixLength } from './chains.ts';
 
 /** A condition that may be negated: `! -s 10.0.0.0/8`. */
 export interface Condition {
@@ -51,7 +51,7 @@ export function ruleText(chain: string, rule: RuleSpec): string {
 
 /** A match on exactly one address, for example `10.0.0.1/32`. */
 export function exactAddress(address: string, family: IpFamily): Condition {
-  return { value: `${address}/${hostPrefixLength(family)}` };
+  return { value: `${address}/${ADDRESS_BITS[family]}` };
 }
 
 type ClientMatch = Pick<RuleSpec, 'source' | 'inInterface'>;

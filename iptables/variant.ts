@@ -52,15 +52,22 @@ export function hasKubelet(savedMangle: string): boolean {
   return KUBELET_CHAINS.test(savedMangle);
 }
 
-/** Tables in which a variant may have rules. Reading other tables would create them. */
-export async function iptablesTables(family: IpFamily, variant: Variant): Promise<Table[]> {
+/**
+ * Tables in which a variant may have rules. Reading other tables would create them.
+ * @param tables those to look for; default: the tables of Portwide.
+ */
+export async function iptablesTables<T extends string = Table>(
+  family: IpFamily,
+  variant: Variant,
+  tables: readonly (T | Table)[] = TABLES,
+): Promise<(T | Table)[]> {
   const names =
     variant === 'nft'
       ? (await listTables())
           .filter((table) => table.family === addressFamily(family))
           .map(({ name }) => name)
       : await legacyTables(family);
-  return TABLES.filter((table) => names.includes(table));
+  return tables.filter((table) => names.includes(table));
 }
 
 async function legacyTables(family: IpFamily): Promise<string[]> {
@@ -75,7 +82,7 @@ async function legacyTables(family: IpFamily): Promise<string[]> {
 export async function savedTable(
   family: IpFamily,
   variant: Variant,
-  table: Table,
+  table: string,
 ): Promise<string> {
   const limits = { timeout: IPTABLES_TIMEOUTS.read, maxBuffer: 2 ** 30 };
   return await runProgram(`${iptablesCommand(family, variant)}-save`, ['-t', table], limits);

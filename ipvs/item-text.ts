@@ -1,7 +1,7 @@
 /** Items as lines of the standard tools: ipvsadm, ipset and ip. */
+import { ADDRESS_BITS } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
-import { hostPrefixLength } from '../iptables/chains.ts';
 import { hex } from '../iptables/rule.ts';
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { IpvsServiceConfig, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
@@ -30,7 +30,7 @@ export function itemText(item: IpvsItem | KernelItem, family: IpFamily): string 
       // As `changeAddresses` binds VIPs, so that the kernel does not choose them as source addresses.
       const notSource = family === 'IPv4' ? ' scope host' : ' nodad preferred_lft 0';
       const isUpToDate = !('isUpToDate' in item) || item.isUpToDate;
-      const address = `${item.address}/${hostPrefixLength(family)} dev ${IPVS_DEVICE}`;
+      const address = `${item.address}/${ADDRESS_BITS[family]} dev ${IPVS_DEVICE}`;
       return address + (isUpToDate ? notSource : '');
     }
   }

@@ -42,6 +42,8 @@ export interface PortwideSources {
   /** Number of Services with a TCP port that this node itself listens on. */
   servicesOnListenerPorts(): number;
   allPortsServices(): Readonly<Record<'all' | 'ranges', number>>;
+  /** Slices of owned ports, over all Services and ranges. */
+  ownedSlices(): Iterable<{ family: IpFamily; state: 'served' | 'vacant'; count: number }>;
   routes(): Iterable<{ family: IpFamily; kind: 'port' | 'ranges' | 'all'; count: number }>;
   /** Mode nftables: elements of Services, by map. */
   elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
@@ -105,6 +107,13 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
     'Number of served Service ports, and of Services on all ports or on port ranges.',
     ['kind', 'ip_family'],
     () => sources.routes(),
+  );
+  collected(
+    'gauge',
+    'portwide_owned_slices',
+    'Number of slices of ports owned by pods, by whether an owner serves them; packets to vacant slices are rejected.',
+    ['state', 'ip_family'],
+    () => sources.ownedSlices(),
   );
   collected(
     'gauge',

@@ -106,7 +106,7 @@ export class FakeTables {
         if (names.length === 0) return;
         this.log.push(`remove ${names.sort().join(' ')}`);
         for (const counter of counters) this.counters.delete(counter);
-        for (const chain of chains) this.chains.delete(chain);
+        for (const chain of chains) this.#removeChain(chain);
         for (const set of sets) {
           if (!this.sets.delete(set)) throw new NftRefusedError(new NetlinkError('delete', ENOENT));
         }
@@ -117,6 +117,12 @@ export class FakeTables {
       },
       close: async () => {},
     };
+  }
+
+  #removeChain(name: string): void {
+    this.chains.delete(name);
+    this.rules.delete(name);
+    this.hooks.delete(name);
   }
 
   /**
@@ -180,7 +186,7 @@ export class FakeTables {
     if (hasChanges) this.#change(changes);
     for (const operation of operations) {
       if (operation.action === 'remove')
-        for (const chain of operation.chains) this.chains.delete(chain);
+        for (const chain of operation.chains) this.#removeChain(chain);
       if (operation.action === 'delete-table')
         this.otherTables.find(({ name }) => name === operation.table)?.clear();
     }
@@ -280,7 +286,12 @@ function baseChain(text = ''): NftBaseChain | undefined {
     /type (\w+) hook (\w+) priority (\S+);/.exec(text) ?? [];
   if (type === '') return undefined;
   const hooks = ['prerouting', 'input', 'forward', 'output', 'postrouting'];
-  const priorities: Readonly<Record<string, number>> = { dstnat: -100, srcnat: 100, filter: 0 };
+  const priorities: Readonly<Record<string, number>> = {
+    raw: -300,
+    dstnat: -100,
+    srcnat: 100,
+    filter: 0,
+  };
   return {
     type,
     hook: hooks.indexOf(hook),

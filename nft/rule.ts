@@ -8,7 +8,7 @@
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { u32 } from '../netlink/core/host-order.ts';
-import { protocolNumbers } from '../netlink/core/protocol.ts';
+import { icmpNumbers, protocolNumbers } from '../netlink/core/protocol.ts';
 import {
   bitwise,
   CT_DIRECTION,
@@ -27,6 +27,7 @@ import {
   masq as masqueradeExpression,
   meta,
   type NftExpression,
+  notrack,
   numgenRandom,
   PAYLOAD_BASE,
   payload,
@@ -35,6 +36,7 @@ import {
   rejectTcpReset,
   setMark,
   verdict as verdictExpression,
+  writeAddressField,
 } from '../netlink/nftables/rule.ts';
 import type { NftVerdict } from '../netlink/nftables/types.ts';
 import { verdictText } from './element.ts';
@@ -71,7 +73,8 @@ export type LookupKey = readonly KeyField[];
 
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
-/** The bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
+/** NF_CT_STATE_INVALID_BIT, the bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
+const STATE_INVALID = 1;
 const STATE_NEW = 8;
 const STATUS_DNAT = 32;
 /** Offset of the source address in the IP header. */
@@ -100,6 +103,7 @@ export function rulePartsFor(family: IpFamily) {
   const source = address(`${ip} saddr`, inPacket(offset));
   const destination = address(`${ip} daddr`, inPacket(offset + width));
   const protocol = field('meta l4proto', 1, (to) => meta(to, META_KEY.protocol));
+  const sourcePort = field('th sport', 1, (to) => payload(to, PAYLOAD_BASE.transport, 0, 2));
   const port = field('th dport', 1, (to) => payload(to, PAYLOAD_BASE.transport, 2, 2));
   // The original destination comes from conntrack: after DNAT the packet itself has the endpoint's address and port.
   const originalVip = address(`ct original ${ip} daddr`, (to) =>
@@ -137,6 +141,7 @@ export function rulePartsFor(family: IpFamily) {
     source,
     destination,
     protocol,
+    sourcePort,
     port,
     originalVip,
     originalPort,
@@ -148,6 +153,25 @@ export function rulePartsFor(family: IpFamily) {
     inSet: (key: LookupKey, set: string): RulePart => ({
       text: `${lookupKeyText(key)} @${set}`,
       expressions: [...loadKey(key), lookup(set, 0)],
+    }),
+    /** Applies the verdict that the map has for the last bits of an address. */
+    verdictMapOfLastBits: (key: KeyField, mask: number, map: string): RulePart => {
+      const bytes = Buffer.alloc(width);
+      bytes.writeUInt8(mask, width - 1);
+      const text = family === 'IPv4' ? `0.0.0.${mask}` : `::${mask.toString(16)}`;
+      return {
+        text: `${key.text} & ${text} vmap @${map}`,
+        expressions: [key.load(0), bitwise(0, bytes, Buffer.alloc(width)), lookupVerdict(map, 0)],
+      };
+    },
+    /** Replaces an address of the packet, without connection tracking, by the data that the map has for the key. */
+    rewrite: (which: 'source' | 'destination', key: LookupKey, map: string): RulePart => ({
+      text: `${(which === 'source' ? source : destination).text} set ${lookupKeyText(key)} map @${map}`,
+      expressions: [
+        ...loadKey(key),
+        lookupData(map, 0, 0),
+        writeAddressField(0, family, which === 'source' ? offset : offset + width, width),
+      ],
     }),
     /** Applies the verdict that the map has for the key. */
     verdictMap: (key: LookupKey, map: string): RulePart => ({
@@ -175,6 +199,11 @@ export function rulePartsFor(family: IpFamily) {
         ],
       };
     },
+    /** Adds an element to a dynamic set, or restarts the timeout of an existing one. */
+    updateSet: (set: string, key: LookupKey, seconds: number): RulePart => ({
+      text: `update @${set} { ${lookupKeyText(key)} timeout ${seconds}s }`,
+      expressions: [...loadKey(key), dynsetUpdate(set, 0, undefined, seconds * 1000)],
+    }),
     reject: { text: 'reject', expressions: [rejectExpression(family)] } satisfies RulePart,
   };
 }
@@ -183,6 +212,12 @@ export function rulePartsFor(family: IpFamily) {
 export const IS_NEW: RulePart = {
   text: 'ct state new',
   expressions: hasBit(ct(0, CT_KEY.state), STATE_NEW),
+};
+
+/** Matches packets that belong to no connection, such as ICMP errors about packets without connection tracking. */
+export const IS_INVALID: RulePart = {
+  text: 'ct state invalid',
+  expressions: hasBit(ct(0, CT_KEY.state), STATE_INVALID),
 };
 
 /** Matches packets of connections with DNAT. */
@@ -208,6 +243,14 @@ export function protocolIs(protocol: Protocol): RulePart {
   return {
     text: `meta l4proto ${protocol.toLowerCase()}`,
     expressions: [meta(0, META_KEY.protocol), cmp(0, Buffer.from([protocolNumbers[protocol]]))],
+  };
+}
+
+/** Matches packets of ICMP or ICMPv6. */
+export function isIcmp(family: IpFamily): RulePart {
+  return {
+    text: `meta l4proto ${family === 'IPv4' ? 'icmp' : 'icmpv6'}`,
+    expressions: [meta(0, META_KEY.protocol), cmp(0, Buffer.from([icmpNumbers[family]]))],
   };
 }
 
@@ -292,6 +335,9 @@ export function clearMarkBit(bit: number): RulePart {
 export function countPacket(counter: string): RulePart {
   return { text: `counter name "${counter}"`, expressions: [counterReference(counter)] };
 }
+
+/** Exempts the packet from connection tracking. Only in hooks of priority raw. */
+export const NOTRACK: RulePart = { text: 'notrack', expressions: [notrack()] };
 
 /** Masquerades the packet, with a random source port. */
 export const MASQUERADE: RulePart = {

@@ -32,6 +32,7 @@ import { NftPlan, type NftPlanOptions, type PlanDiff, type PlannedRoute } from '
 import {
   affinityMapsOf,
   chainRuleOperations,
+  onDemandMapsOf,
   staticServiceChains,
   TABLE,
   tableDeclarationScript,
@@ -80,8 +81,8 @@ export class NftBackend implements Backend {
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether nf_tables notifications report every external change to `onExternalChange`. */
   watchesChanges = false;
-  /** Affinity maps known to exist in the kernel. */
-  #declaredAffinityMaps: ReadonlySet<string> = new Set();
+  /** Maps and base chains that do not always exist, and that the kernel is known to have. */
+  #declared: ReadonlySet<string> = new Set();
 
   constructor(tables: RuleTable, nft: NftCommand, options: NftBackendOptions) {
     this.family = options.family;
@@ -293,7 +294,7 @@ export class NftBackend implements Backend {
     this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);
     await this.#removeUnknownObjects();
-    this.#declaredAffinityMaps = affinityMapsOf(this.#plan.chains());
+    this.#declared = namesToDeclare(this.#plan.chains());
     const targets = this.#allAffinityTargets(withAffinity);
     return written + (await deleteStaleAffinity(this.#tables, targets, this.#cleanupOptions(true)));
   }
@@ -311,13 +312,15 @@ export class NftBackend implements Backend {
   }
 
   /**
-   * Creates the table, its maps and static chains, or completes an existing table.
+   * Creates the table, its maps and static chains, or completes an existing table. Maps and chains of owned ports must
+   * exist before their elements.
    * @returns the error when the existing table conflicts, for example with a map of another type.
    */
   async #declareTable(): Promise<NftError | undefined> {
     try {
-      await this.#nft.run(tableDeclarationScript(staticServiceChains(this.#options), this.family));
-      this.#declaredAffinityMaps = affinityMapsOf([]);
+      const chains = [...staticServiceChains(this.#options), ...this.#plan.chainsOfOwnedPorts()];
+      await this.#nft.run(tableDeclarationScript(chains, this.family));
+      this.#declared = namesToDeclare(chains);
       return undefined;
     } catch (error) {
       if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
@@ -325,12 +328,12 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Declares missing affinity maps through nft, so that `nft list` can show their elements. */
+  /** Declares missing maps and base chains through nft, so that `nft list` can show the elements of maps. */
   async #declare(chains: readonly NftChain[]): Promise<void> {
-    const names = [...affinityMapsOf(chains)];
-    if (names.every((name) => this.#declaredAffinityMaps.has(name))) return;
+    const names = namesToDeclare(chains);
+    if ([...names].every((name) => this.#declared.has(name))) return;
     await this.#nft.run(tableDeclarationScript(chains, this.family));
-    this.#declaredAffinityMaps = new Set([...this.#declaredAffinityMaps, ...names]);
+    this.#declared = new Set([...this.#declared, ...names]);
   }
 
   /**
@@ -350,7 +353,7 @@ export class NftBackend implements Backend {
     const script = tableScript(written, elements, this.family);
     await this.#nft.run(script);
     await this.#tables.transact(chainRuleOperations(chains));
-    this.#declaredAffinityMaps = affinityMapsOf(chains);
+    this.#declared = namesToDeclare(chains);
     this.#elementCounts = new Map();
     for (const { map } of elements) addToCount(this.#elementCounts, map, 1);
     return elements.length;
@@ -391,6 +394,13 @@ export class NftBackend implements Backend {
     }
     return stale.length;
   }
+}
+
+/** The maps that these chains need and that do not always exist, and the base chains. */
+function namesToDeclare(chains: Iterable<NftChain>): Set<string> {
+  const all = [...chains];
+  const bases = all.filter(({ hook }) => hook !== undefined).map(({ name }) => name);
+  return new Set([...affinityMapsOf(all), ...onDemandMapsOf(all), ...bases]);
 }
 
 function addToCount(counts: Map<string, number>, map: MapName, change: 1 | -1): void {

@@ -41,6 +41,8 @@ export interface NftChain {
   readonly jumpTargets: readonly NftChain[];
   /** Affinity map that the rules refer to. It must exist first. */
   readonly affinity?: string;
+  /** Maps that the rules refer to and that do not always exist (`isOnDemand`). They must exist first. */
+  readonly maps?: readonly MapName[];
   /** Named counter that the rules refer to. It must exist first. */
   readonly counter?: string;
 }
@@ -83,7 +85,8 @@ export const RESET_OR_DROP_CHAIN = 'reset-or-drop-packet';
 /** Chains by options and name. Compiling the rules of a chain again for each Route took most of the compile time. */
 const memoizedChains = new WeakMap<ChainOptions, Map<string, NftChain>>();
 
-function memoized(
+/** The chain of this name for the options, made once. */
+export function memoized(
   name: string,
   options: ChainOptions,
   make: () => Omit<NftChain, 'name'>,
@@ -302,7 +305,7 @@ function masqueradeRules(masquerade: Dispatch['masquerade'], options: ChainOptio
 }
 
 /** Matches packets from pods of this node, or with `is` false all other packets. */
-function isPod(detector: LocalDetector, is: boolean, { family }: ChainOptions): RulePart {
+export function isPod(detector: LocalDetector, is: boolean, { family }: ChainOptions): RulePart {
   if (detector.kind === 'cidr') return rulePartsFor(family).sourceIs(detector.cidr, !is);
   // iptables marks an interface prefix with a plus, nft with an asterisk.
   return inputInterfaceIs(detector.name.replace(/\+$/, '*'), !is);

@@ -98,7 +98,12 @@ async function readRules(
 
 /** NF_INET_ numbers of the hooks. */
 const HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'];
-const PRIORITIES: Readonly<Record<string, number>> = { dstnat: -100, filter: 0, srcnat: 100 };
+const PRIORITIES: Readonly<Record<string, number>> = {
+  raw: -300,
+  dstnat: -100,
+  filter: 0,
+  srcnat: 100,
+};
 
 /** The declaration of a desired chain, with the priority in the form that `existingText` has. */
 function wantedText({ name, hook }: NftChain): string {

@@ -4,14 +4,22 @@ import { addressBytes } from '../netlink/core/address.ts';
 import { elementKeyText, hasSameData } from '../nft/element.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
-import { vipsOf } from '../services/route.ts';
+import { type Route, vipsOf } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { isIntervalMap } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
-import { fieldWidth, isDispatchMap, MAP_NAMES, MAPS, type MapName } from './maps.ts';
+import {
+  fieldWidth,
+  isDispatchMap,
+  isSliceVipMap,
+  MAP_NAMES,
+  type MapName,
+  mapSpec,
+} from './maps.ts';
 import type { NftPlan, PlannedRoute } from './plan.ts';
+import { onDemandMapsOf } from './static-chains.ts';
 
 /**
  * Elements to read one by one from a map, at most. A dump of 30,000 elements takes as long as about
@@ -44,20 +52,24 @@ export async function compareServiceElements(
   const desired = new Map<string, MapElement>();
   const chains = new Map<string, NftChain>();
   const vips = new Set<string>();
+  const owners = new Set<string>();
   for (const route of plan.applied(({ route: { serviceKey } }) => serviceKey === service)) {
     for (const element of route.elements) desired.set(elementId(element), element);
     for (const chain of route.chains.flatMap(withJumpTargets)) chains.set(chain.name, chain);
     for (const vip of vipsOf(route.planned.route)) vips.add(vip);
+    for (const owner of ownersOf(route.planned.route)) owners.add(owner);
   }
   const ofOthers = new Set<string>();
-  const sharesVip = ({ route }: PlannedRoute) =>
-    route.serviceKey !== service && vipsOf(route).some((vip) => vips.has(vip));
-  for (const { elements } of plan.applied(sharesVip)) {
+  const sharesKeys = ({ route }: PlannedRoute) =>
+    route.serviceKey !== service &&
+    (vipsOf(route).some((vip) => vips.has(vip)) ||
+      ownersOf(route).some((owner) => owners.has(owner)));
+  for (const { elements } of plan.applied(sharesKeys)) {
     for (const element of elements) ofOthers.add(elementId(element));
   }
   const byMap = Map.groupBy(desired.values(), ({ map }) => map);
   const slice = new TimeSlice();
-  for (const map of MAP_NAMES) {
+  for (const map of [...MAP_NAMES, ...onDemandMapsOf(chains.values())]) {
     const own = byMap.get(map) ?? [];
     const probed = isIntervalMap(map) ? [] : probes(map, own, [...desired.values()]);
     const isUnexpected = (element: MapElement) =>
@@ -70,7 +82,8 @@ export async function compareServiceElements(
         add(state, element, state === 'missing' ? undefined : actual, service);
         if (slice.isOver()) await slice.yield();
       }
-      const keys = new Set(isIntervalMap(map) ? vipKeys(vips) : probed.map(elementKeyText));
+      const first = isSliceVipMap(map) ? owners : vips;
+      const keys = new Set(isIntervalMap(map) ? addressKeys(first) : probed.map(elementKeyText));
       const width = isIntervalMap(map) ? fieldWidth('address', family) : undefined;
       for (const [, key, data] of kernel.staleTexts()) {
         if (slice.isOver()) await slice.yield();
@@ -103,20 +116,24 @@ function probes(
   desired: readonly MapElement[],
 ): MapElement[] {
   if (!isDispatchMap(map)) return [];
-  const kind = MAPS[map].key.join();
+  const kind = mapSpec(map).key.join();
   const known = new Set(own.map(elementKeyText));
   const found = new Map<string, MapElement>();
   for (const element of desired) {
     const isSameKind =
       isDispatchMap(element.map) &&
       !isIntervalMap(element.map) &&
-      MAPS[element.map].key.join() === kind;
+      mapSpec(element.map).key.join() === kind;
     const text = elementKeyText(element);
     if (isSameKind && !known.has(text)) found.set(text, { map, key: element.key });
   }
   return [...found.values()];
 }
 
-function vipKeys(vips: Iterable<string>): string[] {
-  return [...vips].map((vip) => addressBytes(vip).toString('latin1'));
+function addressKeys(addresses: Iterable<string>): string[] {
+  return [...addresses].map((address) => addressBytes(address).toString('latin1'));
+}
+
+function ownersOf({ owned }: Route): readonly string[] {
+  return owned?.owners.map(({ address }) => address) ?? [];
 }

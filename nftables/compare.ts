@@ -22,7 +22,7 @@ import { elementOwners } from './element-owners.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { isReferenceCounted, MAP_NAMES } from './maps.ts';
 import type { NftPlan } from './plan.ts';
-import { TABLE } from './static-chains.ts';
+import { onDemandMapsOf, TABLE } from './static-chains.ts';
 import { elementFormatter } from './table-script.ts';
 import { existingObjects, neededObjects, withoutObjects } from './unknown-objects.ts';
 
@@ -109,7 +109,8 @@ async function compareAllElements(
   family: IpFamily,
   add: ElementAdder,
 ): Promise<void> {
-  const kernel = await KernelElements.readExisting(tables, MAP_NAMES);
+  const maps = [...MAP_NAMES, ...onDemandMapsOf(plan.chains())];
+  const kernel = await KernelElements.readExisting(tables, maps);
   const slice = new TimeSlice();
   const compare = (element: MapElement, service: ObjectKey | undefined) => {
     const [state, data] = kernel.take(element);

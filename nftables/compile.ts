@@ -4,12 +4,9 @@
  * destination port.
  */
 
-import { cidrContains } from '../api/addresses.ts';
-import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
-import { cidrBounds, hostCidr, portField, portKey } from '../nft/keys.ts';
-import type { RouteMatch } from '../services/route.ts';
+import { portField, portKey } from '../nft/keys.ts';
 import {
   type Dispatch,
   needsHairpin,
@@ -28,8 +25,9 @@ import {
   SOURCE_RANGE_SETS,
   sourceRangesChain,
 } from './chains.ts';
+import { compileOwnedPlan } from './compile-owned.ts';
 import type { MapElement } from './element.ts';
-import { endpointElements } from './keys.ts';
+import { allowedSourceElements, endpointElements, keysOf } from './keys.ts';
 import { localhostRejectElement } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
@@ -88,6 +86,7 @@ export function compileNftPlan(
   sharing: ReadonlyMap<string, VipSharing>,
   options: ChainOptions,
 ): CompiledNftPlan {
+  if (plan.owned !== undefined) return compileOwnedPlan(plan, plan.owned, sharing, options);
   const { match, affinitySeconds, nodePort } = plan;
   const hasAffinity = affinitySeconds > 0;
   const elements: MapElement[] = [];
@@ -157,16 +156,8 @@ export function compileNftPlan(
     if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, dispatch);
     else for (const { key } of keys) addEndpoints('endpoints', key, slot, dispatch);
     if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
-    const { ranges, ownVips } = sources ?? { ranges: [], ownVips: [] };
-    for (const cidr of outermost([...ranges, ...ownVips.map(hostCidr)])) {
-      const [first, last] = cidrBounds(cidr);
-      for (const { key, keyEnd = key } of keys) {
-        add(SOURCE_RANGE_SETS[match.kind], {
-          key: Buffer.concat([key, first]),
-          keyEnd: Buffer.concat([keyEnd, last]),
-        });
-      }
-    }
+    if (sources)
+      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS[match.kind], keys, sources));
     if (healthCheckPort > 0) {
       add('health-check-node-ports', { key: Buffer.concat([address, portField(healthCheckPort)]) });
     }
@@ -191,18 +182,6 @@ export function compileNftPlan(
   return { elements, chains };
 }
 
-/** The keys of the dispatch elements of a VIP. */
-function keysOf(address: Buffer, match: RouteMatch): NftElement[] {
-  if (match.kind === 'all') return [{ key: address }];
-  const keyOf = (protocol: Protocol, port: number) =>
-    Buffer.concat([address, portKey(protocol, port)]);
-  if (match.kind === 'port') return [{ key: keyOf(match.protocol, match.port) }];
-  return match.ranges.map(({ protocol, from, to }) => ({
-    key: keyOf(protocol, from),
-    keyEnd: keyOf(protocol, to),
-  }));
-}
-
 function nftVerdict(
   verdict: UntranslatedVerdict | undefined,
   { resetsTcp }: ChainOptions,
@@ -210,16 +189,4 @@ function nftVerdict(
   if (verdict === 'reject') return { kind: 'goto', chain: REJECT_CHAIN };
   if (verdict === undefined || !resetsTcp) return verdict && DROP;
   return { kind: 'goto', chain: RESET_OR_DROP_CHAIN };
-}
-
-/** Removes CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
-function outermost(cidrs: readonly string[]): string[] {
-  const unique = [...new Set(cidrs)];
-  const [bits, host] = [
-    (cidr: string) => Number(cidr.split('/')[1]),
-    (cidr: string) => cidr.split('/')[0] ?? '',
-  ];
-  return unique.filter(
-    (cidr) => !unique.some((other) => bits(other) < bits(cidr) && cidrContains(other, host(cidr))),
-  );
 }

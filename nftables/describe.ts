@@ -19,6 +19,15 @@ const CHAIN_PURPOSES: Readonly<Record<string, string>> = {
   'update-affinity': 'records session affinity',
   'service-endpoints-check': 'rejects or drops packets to VIPs without an endpoint for the client',
   'cluster-ips-check': 'rejects packets to ports of cluster IPs that no Service lists',
+  'owned-prerouting': 'finds packets of UDP ports that pods own, before connection tracking',
+  'owned-output': 'finds packets of UDP ports that pods own, before connection tracking',
+  'owned-packets':
+    'exempts packets of owned UDP ports from connection tracking, and sends them to owners',
+  'owned-input': 'lets owners speak as the VIP to processes of this node',
+  'owned-postrouting': 'lets owners speak as the VIP',
+  'owned-answers': 'lets owners speak as the VIP',
+  'owned-reject-allowed':
+    'rejects packets to owned ports without owner; drops packets from sources outside loadBalancerSourceRanges',
   'reject-packet': 'rejects the packet',
   'reset-or-drop-packet': 'resets established TCP connections and drops other packets',
 };
@@ -35,10 +44,23 @@ const PREFIX_PURPOSES: readonly (readonly [prefix: string, purpose: string])[] =
     'selects an endpoint for clients of an external address or node port, and marks them for masquerade',
   ],
   ['select-endpoint-', 'selects an endpoint for pods and this node'],
+  ['owned-destinations-', 'sends untracked UDP packets to the owner of the port'],
+  [
+    'owned-restricted-',
+    'sends untracked UDP packets from allowed sources to the owner of the port',
+  ],
+  ['owned-sources-', 'exempts UDP packets that owners send from connection tracking'],
+  ['owned-speakers-', 'replaces the source of UDP packets from owned ports by the VIP'],
+  ['owned-tracked-', 'translates TCP and SCTP packets to the owner of the port'],
   ['firewall-', 'lets only sources in loadBalancerSourceRanges continue'],
   ['update-affinity-', 'records session affinity'],
   ['reject-localhost-', 'rejects packets to node ports on the loopback address'],
 ];
+
+const REWRITES = [
+  [' daddr set ', 'destination'],
+  [' saddr set ', 'source'],
+] as const;
 
 /** @param chains the chains of the table, by name. @returns undefined for a rule of another table. */
 export function describeNftRule(
@@ -52,5 +74,7 @@ export function describeNftRule(
     'a chain of an earlier version';
   const chain = [...chains].find((each) => each.name === name);
   const rule = index === undefined ? undefined : chain?.rules[index];
-  return { purpose, text: rule && nftRuleText(rule), service: undefined };
+  const text = rule && nftRuleText(rule);
+  const rewrites = REWRITES.find(([pattern]) => text?.includes(pattern))?.[1];
+  return { purpose, text, ...(rewrites && { rewrites }), service: undefined };
 }

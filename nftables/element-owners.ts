@@ -7,10 +7,10 @@ import { protocolOf } from '../netlink/core/protocol.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { MapElement } from './element.ts';
-import { fieldWidth, MAPS } from './maps.ts';
+import { fieldWidth, isSliceVipMap, mapSpec } from './maps.ts';
 import type { NftPlan } from './plan.ts';
 
-/** The VIP, protocol and port in the key of an element; a key of a node port has no VIP. */
+/** The VIP or owner, protocol and port in the key of an element; a key of a node port has no address. */
 interface KeyFields {
   readonly vip: string | undefined;
   readonly protocol: Protocol | undefined;
@@ -18,8 +18,8 @@ interface KeyFields {
 }
 
 /**
- * Finds the Service of elements by VIP and port, by VIP alone if only one Service has it, or by node
- * port.
+ * Finds the Service of elements by VIP and port, by VIP or owner alone if only one Service has it, or by
+ * node port.
  * @returns a function for these elements.
  */
 export async function elementOwners(
@@ -30,11 +30,15 @@ export async function elementOwners(
   const fieldsOf = keyReader(family);
   const vips = new Set(elements.map((element) => fieldsOf(element)?.vip));
   const routesByVip = new Map<string, Route[]>();
+  const routesByOwner = new Map<string, Route[]>();
   const servicesByNodePort = new Map<string, ObjectKey>();
   const slice = new TimeSlice();
   for (const route of plan.appliedRoutes()) {
     for (const vip of vipsOf(route)) {
       if (vips.has(vip)) getOrCreate(routesByVip, vip, () => []).push(route);
+    }
+    for (const { address } of route.owned?.owners ?? []) {
+      if (vips.has(address)) getOrCreate(routesByOwner, address, () => []).push(route);
     }
     if (route.nodePort > 0 && route.match.kind === 'port') {
       servicesByNodePort.set(`${route.match.protocol} ${route.nodePort}`, route.serviceKey);
@@ -46,7 +50,7 @@ export async function elementOwners(
     if (fields === undefined) return undefined;
     const { vip, protocol, port } = fields;
     if (vip === undefined) return servicesByNodePort.get(`${protocol} ${port}`);
-    const routes = routesByVip.get(vip) ?? [];
+    const routes = (isSliceVipMap(element.map) ? routesByOwner : routesByVip).get(vip) ?? [];
     const exact = routes.filter(
       ({ match }) => match.kind === 'port' && match.protocol === protocol && match.port === port,
     );
@@ -59,7 +63,7 @@ function keyReader(family: IpFamily): (element: MapElement) => KeyFields | undef
   const formatAddress = addressFormatter();
   const width = fieldWidth('address', family);
   return ({ map, key }) => {
-    const [first, second] = MAPS[map].key;
+    const [first, second] = mapSpec(map).key;
     const at = first === 'address' ? width : 0;
     const hasPort = (first === 'address' ? second : first) === 'protocol';
     if (first !== 'address' && !hasPort) return undefined;

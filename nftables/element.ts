@@ -2,7 +2,7 @@
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { elementKeyText } from '../nft/element.ts';
-import { fieldWidth, MAPS, type MapName } from './maps.ts';
+import { fieldWidth, type MapName, mapSpec } from './maps.ts';
 
 /** An element with the name of its map or set. */
 export interface MapElement extends NftElement {
@@ -16,7 +16,7 @@ export function elementId(element: MapElement): string {
 
 /** An element without data, enough to delete it. @param text from `elementKeyText`. */
 export function elementFromKeyText(map: MapName, text: string, family: IpFamily): MapElement {
-  const { key: fields, isInterval } = MAPS[map];
+  const { key: fields, isInterval } = mapSpec(map);
   const length = fields.reduce((sum, field) => sum + fieldWidth(field, family), 0);
   const key = Buffer.from(text.slice(0, length), 'latin1');
   if (!isInterval) return { map, key };
@@ -32,7 +32,7 @@ export function elementFromTexts(
   family: IpFamily,
 ): MapElement {
   const element = elementFromKeyText(map, key, family);
-  const type = MAPS[map].data;
+  const type = mapSpec(map).data;
   if (type === undefined) return element;
   return {
     ...element,

@@ -7,11 +7,11 @@ import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
 import type { MapElement } from './element.ts';
-import { fieldWidth, MAPS, type MapName } from './maps.ts';
+import { fieldWidth, type MapName, mapSpec } from './maps.ts';
 
 /** Whether elements of the map are ranges. */
 export function isIntervalMap(map: MapName): boolean {
-  return MAPS[map].isInterval === true;
+  return mapSpec(map).isInterval === true;
 }
 
 /** The elements of `old` that overlap an element of `fresh` in the same map. */
@@ -38,7 +38,7 @@ export function overlappingElements(
 /** Whether two elements of one map have a key in common. */
 function overlap(a: MapElement, b: MapElement, family: IpFamily): boolean {
   let start = 0;
-  return MAPS[a.map].key.every((field) => {
+  return mapSpec(a.map).key.every((field) => {
     const end = start + fieldWidth(field, family);
     const [one, other] = [bounds(a, start, end), bounds(b, start, end)];
     start = end;

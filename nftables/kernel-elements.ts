@@ -5,16 +5,20 @@ import { elementDataText, elementKeyText } from '../nft/element.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
 import { elementFromKeyText, type MapElement } from './element.ts';
-import { MAP_NAMES, type MapName } from './maps.ts';
+import { isOnDemand, MAP_NAMES, type MapName } from './maps.ts';
 
 /** Data by map and by key, as text. An element takes a third of the memory of an object. */
 export class KernelElements {
   readonly #maps = new Map<MapName, Map<string, string>>();
 
-  /** Reads all elements of all maps. @throws NetlinkError: ENOENT if a map does not exist. */
-  static async read(tables: Pick<RuleTable, 'visitElements'>): Promise<KernelElements> {
+  /**
+   * Reads all elements of all maps, with the maps that exist on demand.
+   * @throws NetlinkError: ENOENT if a map does not exist.
+   */
+  static async read(tables: Pick<RuleTable, 'sets' | 'visitElements'>): Promise<KernelElements> {
     const all = new KernelElements();
-    for (const name of MAP_NAMES) await all.#read(tables, name);
+    const onDemand = ((await tables.sets()) ?? []).map(({ name }) => name).filter(isOnDemand);
+    for (const name of [...MAP_NAMES, ...onDemand]) await all.#read(tables, name);
     return all;
   }
 

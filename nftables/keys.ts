@@ -1,8 +1,15 @@
-/** Encodes endpoints as keys and data of the maps of table `portwide`. */
+/** Encodes VIPs, allowed sources and endpoints as keys and data of the maps of table `portwide`. */
+import { cidrContains } from '../api/addresses.ts';
+import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes, writeAddress } from '../netlink/core/address.ts';
 import { writeU32 } from '../netlink/core/host-order.ts';
-import { portField } from '../nft/keys.ts';
+import type { NftElement } from '../netlink/nftables/types.ts';
+import { cidrBounds, hostCidr, portField, portKey } from '../nft/keys.ts';
+import type { RouteMatch } from '../services/route.ts';
+import type { AllowedSources } from '../traffic/plan.ts';
+import type { MapElement } from './element.ts';
+import type { MapName } from './maps.ts';
 
 /** An endpoint as DNAT data: the address, and the port unless the packet keeps its destination port. */
 export function endpointData({ address, port }: Endpoint): Buffer {
@@ -36,4 +43,44 @@ export function endpointElements(
       data: bytes.subarray(start + keyLength, start + size),
     };
   });
+}
+
+/** The keys of the dispatch elements of a VIP. */
+export function keysOf(address: Buffer, match: RouteMatch): NftElement[] {
+  if (match.kind === 'all') return [{ key: address }];
+  const keyOf = (protocol: Protocol, port: number) =>
+    Buffer.concat([address, portKey(protocol, port)]);
+  if (match.kind === 'port') return [{ key: keyOf(match.protocol, match.port) }];
+  return match.ranges.map(({ protocol, from, to }) => ({
+    key: keyOf(protocol, from),
+    keyEnd: keyOf(protocol, to),
+  }));
+}
+
+/** The elements that let the sources of a VIP in. @param keys of the VIP's ports, from `keysOf`. */
+export function allowedSourceElements(
+  map: MapName,
+  keys: readonly NftElement[],
+  { ranges, ownVips }: AllowedSources,
+): MapElement[] {
+  return outermost([...ranges, ...ownVips.map(hostCidr)]).flatMap((cidr) => {
+    const [first, last] = cidrBounds(cidr);
+    return keys.map(({ key, keyEnd = key }) => ({
+      map,
+      key: Buffer.concat([key, first]),
+      keyEnd: Buffer.concat([keyEnd, last]),
+    }));
+  });
+}
+
+/** Removes CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
+function outermost(cidrs: readonly string[]): string[] {
+  const unique = [...new Set(cidrs)];
+  const [bits, host] = [
+    (cidr: string) => Number(cidr.split('/')[1]),
+    (cidr: string) => cidr.split('/')[0] ?? '',
+  ];
+  return unique.filter(
+    (cidr) => !unique.some((other) => bits(other) < bits(cidr) && cidrContains(other, host(cidr))),
+  );
 }

@@ -74,28 +74,104 @@ const NO_ENDPOINT_MAPS = {
   'cluster-ips': { key: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** All maps and sets with elements of the agent; lookup maps precede the dispatch maps whose chains look them up. */
-export const MAPS: Readonly<Record<MapName, MapSpec>> = {
+/**
+ * Number of parts of the maps of slices, a power of two up to 256. The kernel copies an interval map as a whole with each
+ * change, which takes 20 to 70 ms for 100,000 elements; each part takes a share of that. The last bits of the
+ * address select the part.
+ */
+export const SLICE_PARTS = 64;
+
+/** Maps and sets of owned ports, which exist only while a Service has owned ports. */
+const OWNED_MAPS = {
+  /** VIPs and owners of UDP ports, so that other packets cost one lookup in each direction. */
+  'owned-addresses': { key: ['address'] },
+  /** VIPs with owned UDP ports that accept packets only from `allowed-ranges`. */
+  'owned-restricted-vips': { key: ['address'] },
+  /** VIPs with their owned UDP ports. */
+  'owned-vip-ports': { key: ['address', 'port'], isInterval: true },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+/** The chain of a part of the maps of slices, by the last bits of the destination or source address. */
+const OWNED_DISPATCH = {
+  'owned-destinations': { key: ['address'], data: 'verdict' },
+  'owned-restricted': { key: ['address'], data: 'verdict' },
+  'owned-sources': { key: ['address'], data: 'verdict' },
+  'owned-speakers': { key: ['address'], data: 'verdict' },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+/** Maps of slices, each in `SLICE_PARTS` parts. */
+const SLICE_MAPS = {
+  /** Owners by VIP and UDP port. */
+  'slice-owners': { key: ['address', 'port'], data: ['address'], isInterval: true },
+  /** The same where loadBalancerSourceRanges restrict the clients. */
+  'restricted-slice-owners': { key: ['address', 'port'], data: ['address'], isInterval: true },
+  /** The VIP as which an owner speaks, by owner and UDP port. */
+  'slice-vips': { key: ['address', 'port'], data: ['address'], isInterval: true },
+  /** Owners with their UDP ports. Before Linux 6.7 a rule cannot look up a map only to match. */
+  'owner-ports': { key: ['address', 'port'], isInterval: true },
+  /** Owners of TCP and SCTP ports by VIP, protocol and port. */
+  'tracked-slice-owners': { key: SERVICE_PORT, data: ['address'], isInterval: true },
+  /** The same for owners on other nodes, whose clients are masqueraded. */
+  'remote-slice-owners': { key: SERVICE_PORT, data: ['address'], isInterval: true },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+type SliceMap = keyof typeof SLICE_MAPS;
+const SLICE_MAP_NAME = new RegExp(`^(${Object.keys(SLICE_MAPS).join('|')})-\\d+$`);
+
+/** One part of a map of slices. */
+export function sliceMap(map: SliceMap, part: number): MapName {
+  return `${map}-${part}`;
+}
+
+/** Whether keys of the map begin with an owner. Keys of other interval maps begin with a VIP. */
+export function isSliceVipMap(map: MapName): boolean {
+  return map.startsWith('slice-vips-');
+}
+
+/** All maps and sets with elements of the agent, but for maps of slices; lookup maps precede the dispatch maps whose chains look them up. */
+const MAPS = {
   ...LOOKUP_MAPS,
+  ...OWNED_MAPS,
+  ...OWNED_DISPATCH,
   ...AFFINITY_DISPATCH,
   ...NO_ENDPOINT_MAPS,
   ...DISPATCH,
-};
+} as const satisfies Readonly<Record<string, MapSpec>>;
 /** Name of a map or set whose elements the agent writes. Rules write the affinity maps, which are not included. */
 export type MapName =
   | keyof typeof LOOKUP_MAPS
   | keyof typeof AFFINITY_DISPATCH
   | keyof typeof NO_ENDPOINT_MAPS
-  | keyof typeof DISPATCH;
-/** All map and set names, in the order of `MAPS`. */
-export const MAP_NAMES = Object.keys(MAPS) as readonly MapName[];
+  | keyof typeof DISPATCH
+  | keyof typeof OWNED_MAPS
+  | keyof typeof OWNED_DISPATCH
+  | `${SliceMap}-${number}`;
+/** Names of the maps and sets that always exist, in the order of `MAPS`. */
+export const MAP_NAMES = (Object.keys(MAPS) as MapName[]).filter((name) => !isOnDemand(name));
+
+const specs = new Map<string, MapSpec>(Object.entries(MAPS));
+for (const [map, spec] of Object.entries(SLICE_MAPS)) {
+  for (let part = 0; part < SLICE_PARTS; part++) specs.set(`${map}-${part}`, spec);
+}
+
+/** The type of a map or set of the agent. */
+export function mapSpec(name: MapName): MapSpec {
+  const spec = specs.get(name);
+  if (spec === undefined) throw new RangeError(`no map ${name}`);
+  return spec;
+}
+
+/** Whether the map exists only while chains refer to it (`NftChain.maps`). */
+export function isOnDemand(name: string): name is MapName {
+  return name in OWNED_MAPS || name in OWNED_DISPATCH || SLICE_MAP_NAME.test(name);
+}
 
 /**
  * Maps that dispatch packets. A full sync adds dispatch elements after the lookup elements, and deletes dispatch
  * elements first. For changes see `phasesOf`.
  */
 const DISPATCH_MAPS: ReadonlySet<string> = new Set(
-  Object.keys({ ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
+  Object.keys({ ...OWNED_DISPATCH, ...AFFINITY_DISPATCH, ...NO_ENDPOINT_MAPS, ...DISPATCH }),
 );
 
 /** Whether the map dispatches packets, see `DISPATCH_MAPS`. */
@@ -121,6 +197,12 @@ const REFERENCE_COUNTED: ReadonlySet<MapName> = new Set([
   'health-check-node-ports',
   'service-range-ips',
   'cluster-ips',
+  'owned-addresses',
+  'owned-restricted-vips',
+  'owned-destinations',
+  'owned-restricted',
+  'owned-sources',
+  'owned-speakers',
 ]);
 
 const TYPES: Readonly<Record<MapField, (ip: string) => string>> = {
@@ -141,7 +223,7 @@ function typeText(fields: readonly MapField[], ip: string): string {
 
 /** The declaration of a map or set in nft syntax. nft accepts it again while the type is the same. */
 export function mapDeclaration(name: MapName, family: IpFamily): string {
-  const { key, data, isInterval } = MAPS[name];
+  const { key, data, isInterval } = mapSpec(name);
   const ip = nftFamily(family);
   const value = data === 'verdict' ? ' : verdict' : data && ` : ${typeText(data, ip)}`;
   const flags = isInterval ? ' flags interval;' : '';

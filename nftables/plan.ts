@@ -1,12 +1,19 @@
 /** The desired elements and chains of table `portwide` in one IP family, and the changes to get there. */
 import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
+import type { PortRange } from '../api/ports.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import { hasSameData } from '../nft/element.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { type Route, type RouteMatch, vipsOf } from '../services/route.ts';
 import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
-import { allowsOwnVips, dependsOnNodeAddresses, trafficPlan } from '../traffic/plan.ts';
+import {
+  allowsOwnVips,
+  dependsOnNodeAddresses,
+  type SpokenFor,
+  spokenPorts,
+  trafficPlan,
+} from '../traffic/plan.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import {
   type CompiledNftPlan,
@@ -28,6 +35,8 @@ export interface PlannedRoute {
   /** By VIP; VIPs that are not shared may be missing. */
   readonly sharing: ReadonlyMap<string, VipSharing>;
   readonly allowsOwnVips: boolean;
+  /** Absent if no owner of the Route owns ports of another Service. */
+  readonly spokenFor?: SpokenFor;
 }
 
 /** A Route that the kernel has, with its elements and chains. */
@@ -67,6 +76,8 @@ export class NftPlan {
   readonly #routesByVip = new Map<string, Set<string>>();
   /** Match kinds of all-ports and port-range Routes, by VIP and Route id. */
   readonly #allPortsByVip = new Map<string, Map<string, RouteMatch['kind']>>();
+  /** Routes with owned ports by the address of an owner, and by id. */
+  readonly #routesByOwner = new Map<string, Map<string, Route>>();
   /** Number of applied Routes that need a reference-counted element, by `elementId`. */
   #references = new Map<string, number>();
   #chains = new Map<string, NftChain>();
@@ -90,7 +101,11 @@ export class NftPlan {
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     const changed = [...upserts];
     const before = new Map<string, string>();
+    const owners = new Set<string>();
     const index = (route: Route | undefined, isPresent: boolean) => {
+      for (const { address } of route?.owned?.owners ?? []) {
+        if (this.#indexOwner(address, route as Route, isPresent)) owners.add(address);
+      }
       for (const vip of route === undefined ? [] : vipsOf(route)) {
         if (!before.has(vip)) before.set(vip, this.#allPortsText(vip));
         this.#index(vip, route as Route, isPresent);
@@ -112,6 +127,13 @@ export class NftPlan {
         const planned = this.#desired.get(id);
         if (planned !== undefined) this.#setDesired(planned.route);
       }
+    }
+    const sharingOwners = new Set(
+      [...owners].flatMap((address) => [...(this.#routesByOwner.get(address)?.keys() ?? [])]),
+    );
+    for (const id of sharingOwners) {
+      const planned = this.#desired.get(id);
+      if (planned !== undefined) this.#setDesired(planned.route);
     }
   }
 
@@ -245,6 +267,17 @@ export class NftPlan {
     return this.#chains.values();
   }
 
+  /** Chains of desired Routes with owned ports. */
+  chainsOfOwnedPorts(): NftChain[] {
+    const chains = new Map<string, NftChain>();
+    for (const planned of this.#desired.values()) {
+      if (planned.route.owned === undefined) continue;
+      for (const chain of this.#compile(planned).chains.flatMap(withJumpTargets))
+        chains.set(chain.name, chain);
+    }
+    return [...chains.values()];
+  }
+
   /** The Service port (`ns/name` or `ns/name:port`) that needs an element; undefined if none does. */
   servicePortOf(element: MapElement): string | undefined {
     const key = elementId(element);
@@ -276,8 +309,9 @@ export class NftPlan {
     return references;
   }
 
-  #compile({ route, sharing, allowsOwnVips }: PlannedRoute): CompiledNftPlan {
-    return compileNftPlan(trafficPlan(route, allowsOwnVips), sharing, this.#options);
+  #compile({ route, sharing, allowsOwnVips, spokenFor }: PlannedRoute): CompiledNftPlan {
+    const plan = trafficPlan(route, allowsOwnVips, spokenFor);
+    return compileNftPlan(plan, sharing, this.#options);
   }
 
   /** Plans a Route again after a change of the Route, of another Route on its VIPs, or of the node's addresses. */
@@ -300,11 +334,37 @@ export class NftPlan {
       if (slot === 0 && !sharesWithAllPorts) continue;
       sharing = new Map([...sharing, [vip, { slot, sharesWithAllPorts }]]);
     }
+    const spokenFor = this.#spokenFor(route);
     return {
       route,
       sharing,
       allowsOwnVips: allowsOwnVips(route, this.#nodeAddresses.addresses),
+      ...(spokenFor.size === 0 ? {} : { spokenFor }),
     };
+  }
+
+  /** Ports from which owners of the Route speak for older Services. */
+  #spokenFor({ id, owned }: Route): SpokenFor {
+    const spoken = new Map<string, readonly PortRange[]>();
+    for (const { address } of owned?.owners ?? []) {
+      const routes = this.#routesByOwner.get(address);
+      if (routes === undefined || routes.size < 2) continue;
+      const older = [...routes.values()].filter(
+        (other) => other.id !== id && (other.owned?.priority ?? '') < (owned?.priority ?? ''),
+      );
+      const ports = older.flatMap((other) => spokenPorts(other, address));
+      if (ports.length > 0) spoken.set(address, ports);
+    }
+    return spoken;
+  }
+
+  /** @returns whether another Route has the owner too. */
+  #indexOwner(address: string, route: Route, isPresent: boolean): boolean {
+    const routes = getOrCreate(this.#routesByOwner, address, () => new Map<string, Route>());
+    if (isPresent) routes.set(route.id, route);
+    else routes.delete(route.id);
+    if (routes.size === 0) this.#routesByOwner.delete(address);
+    return routes.size > (isPresent ? 1 : 0);
   }
 
   /**

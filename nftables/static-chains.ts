@@ -34,7 +34,13 @@ import {
 } from '../nft/rule.ts';
 import { type ChainOptions, type NftChain, REJECT_CHAIN, RESET_OR_DROP_CHAIN } from './chains.ts';
 import { localhostChains } from './localhost.ts';
-import { AFFINITY_MAP, affinityMapDeclaration, MAP_NAMES, mapDeclaration } from './maps.ts';
+import {
+  AFFINITY_MAP,
+  affinityMapDeclaration,
+  MAP_NAMES,
+  type MapName,
+  mapDeclaration,
+} from './maps.ts';
 
 /** Name of the table in families ip and ip6. kube-proxy's nftables mode uses table `kube-proxy`. */
 export const TABLE = 'portwide';
@@ -144,7 +150,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
 export function tableDeclarationScript(chains: readonly NftChain[], family: IpFamily): string {
   return [
     `table ${nftFamily(family)} ${TABLE} {`,
-    ...MAP_NAMES.map((name) => `  ${mapDeclaration(name, family)}`),
+    ...[...MAP_NAMES, ...onDemandMapsOf(chains)].map((name) => `  ${mapDeclaration(name, family)}`),
     ...[...affinityMapsOf(chains)].map((name) => `  ${affinityMapDeclaration(name, family)}`),
     ...[...countersOf(chains)].map((name) => `  counter ${name} { }`),
     ...chains.map(({ name, hook = '' }) => `  chain ${name} { ${hook} }`),
@@ -156,6 +162,11 @@ export function tableDeclarationScript(chains: readonly NftChain[], family: IpFa
 /** Names of the affinity maps that the chains refer to; always includes `AFFINITY_MAP`. */
 export function affinityMapsOf(chains: Iterable<NftChain>): Set<string> {
   return new Set([AFFINITY_MAP, ...[...chains].flatMap(({ affinity }) => affinity ?? [])]);
+}
+
+/** Names of the maps that exist only while the chains refer to them. */
+export function onDemandMapsOf(chains: Iterable<NftChain>): Set<MapName> {
+  return new Set([...chains].flatMap(({ maps }) => maps ?? []));
 }
 
 /** Names of the counters that the chains refer to. */

@@ -8,7 +8,7 @@ import { verdictText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import type { MapElement } from './element.ts';
-import { MAPS, type MapField } from './maps.ts';
+import { type MapField, mapSpec } from './maps.ts';
 import { chainRulesScript, TABLE, tableDeclarationScript } from './static-chains.ts';
 
 const ELEMENTS_PER_LINE = 500;
@@ -63,7 +63,7 @@ export function elementFormatter(family: IpFamily): (element: MapElement) => str
       .join(' . ');
   };
   return ({ map, key, keyEnd = key, data }) => {
-    const spec = MAPS[map];
+    const spec = mapSpec(map);
     const text = fields(spec.key, key, keyEnd);
     if (data === undefined || spec.data === undefined) return text;
     if (!Buffer.isBuffer(data)) return `${text} : ${verdictText(data)}`;

@@ -3,7 +3,7 @@ import { NFT_SET_FLAGS } from '../netlink/nftables/tables.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { NftChain } from './chains.ts';
 import { MAP_NAMES } from './maps.ts';
-import { affinityMapsOf, countersOf } from './static-chains.ts';
+import { affinityMapsOf, countersOf, onDemandMapsOf } from './static-chains.ts';
 
 /** Names of chains, maps and sets, and counters. */
 export interface ObjectNames {
@@ -16,7 +16,7 @@ export interface ObjectNames {
 export function neededObjects(chains: readonly NftChain[]): ObjectNames {
   return {
     chains: chains.map(({ name }) => name),
-    sets: [...MAP_NAMES, ...affinityMapsOf(chains)],
+    sets: [...MAP_NAMES, ...onDemandMapsOf(chains), ...affinityMapsOf(chains)],
     counters: [...countersOf(chains)],
   };
 }

@@ -1,4 +1,6 @@
 /** Checks of rules of other programs: masquerade that hides clients, and drops of traffic to endpoints. */
+import { socketAddress } from '../api/addresses.ts';
+import type { Protocol } from '../api/objects.ts';
 import { type BaseChain, type Ending, type TestPacket, walk } from './packet-walk.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
@@ -9,6 +11,18 @@ export interface TestAddresses {
   /** An endpoint on another node, or another pod. */
   readonly endpoint: string | undefined;
   readonly node: string | undefined;
+  /** Ports of endpoints that are pods, a sample of `targetCount`. */
+  readonly targets: readonly TestTarget[];
+  readonly targetCount: number;
+  /** Ports of cluster IPs, a sample. */
+  readonly vips: readonly TestTarget[];
+}
+
+/** What test packets go to. */
+export interface TestTarget {
+  readonly address: string;
+  readonly port: number;
+  readonly protocol: Protocol;
 }
 
 /**
@@ -25,6 +39,7 @@ export interface Finding {
   readonly base: BaseChain;
   readonly isCertain: boolean;
   readonly ending: Ending;
+  readonly packet: TestPacket;
 }
 
 /** A port that endpoints may serve; rules that name ports are rarely about this one. */
@@ -92,28 +107,79 @@ function drops(
 ): CheckResult[] {
   if ('notSeen' in chains) return [notSeen(name, chains)];
   const ofHook = (hook: BaseChain['hook']) => chains.value.filter((chain) => chain.hook === hook);
+  const enters = ofHook('prerouting');
+  const isBefore = ({ priority }: BaseChain) => priority < TRANSLATION;
+  const before = enters.filter(isBefore);
+  const after = [...enters.filter((base) => !isBefore(base)), ...ofHook('forward')];
+  const found = (packets: readonly TestPacket[]) => [
+    ...findings(
+      before,
+      packets.map((packet) => ({ ...packet, isTranslated: false })),
+      'drop',
+    ),
+    ...findings(after, packets, 'drop'),
+  ];
+  const toTarget = (from: string) => (finding: Finding) =>
+    dropResult(finding, `connections from ${from} to ${targetText(finding.packet)}`, warn);
   const packets = podPackets(addresses);
-  const forward = [
-    ...findings(ofHook('forward'), packets, 'drop').map((finding) =>
+  const results = distinct([
+    ...found(packets).map((finding) =>
       dropResult(finding, 'connections from pods to endpoints', fail),
     ),
-    ...findings(ofHook('forward'), outsidePackets(addresses), 'drop').map((finding) =>
+    ...found(outsidePackets(addresses)).map((finding) =>
       dropResult(finding, 'connections from outside to endpoints', warn),
     ),
-  ];
-  const input = findings(ofHook('input'), healthPackets(addresses, healthPort), 'drop').map(
-    (finding) => dropResult(finding, `health checks of load balancers (port ${healthPort})`, warn),
-  );
-  const results = distinct([...forward, ...input]);
+    ...found(targetPackets(addresses, 'pods')).map(toTarget('pods')),
+    ...found(targetPackets(addresses, 'outside')).map(toTarget('outside')),
+    ...findings(before, vipPackets(addresses), 'drop').map(toTarget('pods')),
+    ...findings(ofHook('input'), healthPackets(addresses, healthPort), 'drop').map((finding) =>
+      dropResult(finding, `health checks of load balancers (port ${healthPort})`, warn),
+    ),
+  ]);
   if (packets.length === 0) results.push(notSeen(name, NO_ADDRESSES));
-  return results.length > 0
-    ? results
-    : [
-        ok(
-          name,
-          `none of ${chains.value.length} base chains of other programs drops traffic to endpoints`,
-        ),
-      ];
+  const unknown = notEvaluated(chains.value).map((text) => notSeen(name, { notSeen: text }));
+  if (results.length > 0) return [...results, ...unknown];
+  const hasHealth = healthPackets(addresses, healthPort).length > 0;
+  const count = enters.length + ofHook('forward').length + (hasHealth ? ofHook('input').length : 0);
+  const [hooks, traffic] = hasHealth
+    ? ['hooks prerouting, forward and input', 'health checks or traffic to endpoints']
+    : ['hooks prerouting and forward', 'traffic to endpoints'];
+  return [
+    ok(
+      name,
+      `none of ${count} base chains of other programs at ${hooks} drops ${traffic} (${testedText(addresses)})`,
+    ),
+    ...unknown,
+  ];
+}
+
+/** Priority at which destinations are translated at hook prerouting (NF_IP_PRI_NAT_DST). */
+const TRANSLATION = -100;
+
+/** Names of base chains to list. */
+const MAX_NAMES = 5;
+
+/** Says that rules of interfaces and bridges are not evaluated; empty if there are none. */
+export function notEvaluated(chains: readonly BaseChain[]): string[] {
+  const others = chains.filter(({ hook }) => hook === 'other');
+  if (others.length === 0) return [];
+  const names = others.slice(0, MAX_NAMES).map(({ table, chain }) => `${chain} of table ${table}`);
+  const more = others.length > MAX_NAMES ? ` and ${others.length - MAX_NAMES} more` : '';
+  return [
+    `rules of interfaces and bridges are not evaluated: base chain ${names.join(', ')}${more}`,
+  ];
+}
+
+function testedText(addresses: readonly TestAddresses[]): string {
+  const all = addresses.reduce((sum, { targetCount }) => sum + targetCount, 0);
+  const tested = addresses.reduce((sum, { targets }) => sum + targets.length, 0);
+  if (all === 0) return `tested with port ${ENDPOINT_PORT}`;
+  const some = tested < all ? `${tested} of ${all}` : `${all}`;
+  return `tested with ${some} ports of endpoints`;
+}
+
+function targetText({ destination, port, protocol }: TestPacket): string {
+  return `${socketAddress(destination, port)}/${protocol ?? 'TCP'}`;
 }
 
 /** Runs a check that walks rules; a ruleset that is too large to evaluate is not seen. */
@@ -141,6 +207,27 @@ function podPackets(addresses: readonly TestAddresses[]): TestPacket[] {
 function outsidePackets(addresses: readonly TestAddresses[]): TestPacket[] {
   return addresses.flatMap(({ pod }) =>
     pod === undefined ? [] : [{ source: outside(pod), destination: pod, port: ENDPOINT_PORT }],
+  );
+}
+
+function targetPackets(
+  addresses: readonly TestAddresses[],
+  from: 'pods' | 'outside',
+): TestPacket[] {
+  return addresses.flatMap(({ pod, endpoint, targets }) =>
+    targets.flatMap(({ address, ...target }) => {
+      const inside = address === pod ? endpoint : pod;
+      const source = from === 'pods' ? inside : outside(address);
+      return source === undefined ? [] : [{ source, destination: address, ...target }];
+    }),
+  );
+}
+
+function vipPackets(addresses: readonly TestAddresses[]): TestPacket[] {
+  return addresses.flatMap(({ pod: source, vips }) =>
+    vips.flatMap(({ address, ...vip }) =>
+      source === undefined ? [] : [{ source, destination: address, ...vip, isTranslated: false }],
+    ),
   );
 }
 
@@ -174,7 +261,7 @@ export function findings(
         const ending = endings.find(
           (each) => each.verdict === verdict && (isCertain || !PLUGIN_CHAINS.test(each.chain)),
         );
-        return ending === undefined ? [] : [{ base, ending, isCertain }];
+        return ending === undefined ? [] : [{ base, ending, isCertain, packet }];
       });
     const found = ofBase.find(({ isCertain }) => isCertain) ?? ofBase[0];
     return found === undefined ? [] : [found];

@@ -1,31 +1,46 @@
 /** Reads the output of `iptables-save` as rules of a packet walk. */
 import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
 import { isOwnChain } from '../iptables/chains.ts';
-import {
-  type BaseChain,
-  interfaceMatch,
-  type Match,
-  type Rule,
-  type Verdict,
-} from './packet-walk.ts';
+import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
 
 /** Built-in chains that matter to Services, by table. */
 const HOOKS = {
+  raw: [
+    ['PREROUTING', 'prerouting'],
+    ['OUTPUT', 'output'],
+  ],
+  mangle: [
+    ['PREROUTING', 'prerouting'],
+    ['INPUT', 'input'],
+    ['FORWARD', 'forward'],
+    ['OUTPUT', 'output'],
+    ['POSTROUTING', 'postrouting'],
+  ],
+  security: [
+    ['INPUT', 'input'],
+    ['FORWARD', 'forward'],
+    ['OUTPUT', 'output'],
+  ],
   filter: [
     ['INPUT', 'input'],
     ['FORWARD', 'forward'],
+    ['OUTPUT', 'output'],
   ],
   nat: [['POSTROUTING', 'postrouting']],
 } as const;
 /** Priorities of iptables' tables (linux/netfilter_ipv4.h). */
-const PRIORITIES = { filter: 0, nat: 100 } as const;
+const PRIORITIES = { raw: -300, mangle: -150, filter: 0, security: 50, nat: 100 } as const;
+
+type ForeignTable = keyof typeof HOOKS;
+/** Tables in which rules of other programs may drop or masquerade packets. */
+export const FOREIGN_TABLES = Object.keys(HOOKS) as readonly ForeignTable[];
 
 /**
  * The base chains of a table. Chains of kube-proxy and Portwide are left out: the agent replaces them.
  * @param saved output of `iptables-save -t TABLE`.
  * @param label of the table, such as `ip filter (iptables-nft)`.
  */
-export function iptablesChains(table: 'filter' | 'nat', saved: string, label: string): BaseChain[] {
+export function iptablesChains(table: ForeignTable, saved: string, label: string): BaseChain[] {
   const chains = new Map<string, Rule[]>();
   const policies = new Map<string, string>();
   for (const line of saved.split('\n')) {
@@ -62,6 +77,7 @@ function ruleOf(line: string): Rule {
   const words = line.match(/"(?:\\.|[^"\\])*"|\S+/g)?.slice(2) ?? [];
   const matches: Match[] = [];
   let negated = false;
+  let module = '';
   for (let index = 0; index < words.length; index++) {
     const word = words[index] ?? '';
     const value = words[index + 1] ?? '';
@@ -73,11 +89,13 @@ function ruleOf(line: string): Rule {
       // The options of the target follow.
       return { matches, verdict: verdictOf(word, value) };
     }
+    if (word === '-m') module = value;
     if (word === '-m' || word === '--comment' || word === '--protocol') index += 1;
-    else if (word.startsWith('-')) {
-      const isInterface = word === '-i' || word === '-o';
-      const found = isInterface ? interfaceMatch(value, negated) : [matchOf(word, value, negated)];
-      matches.push(...found);
+    else if (module === 'rpfilter') {
+      // Without --invert the match is on packets whose reply takes the same way.
+      if (word === '--invert') matches.push({ kind: 'reversePath', negated: false });
+    } else if (word.startsWith('-')) {
+      matches.push(matchOf(word, value, negated));
       while (words[index + 1] !== undefined && !/^(-|!$)/.test(words[index + 1] ?? '')) index += 1;
     }
     negated = false;
@@ -99,6 +117,9 @@ function matchOf(option: string, value: string, negated: boolean): Match {
       const cidrs = value.split(',').flatMap((each) => cidrOf(each) ?? []);
       return { kind: option === '-s' ? 'source' : 'destination', cidrs, negated };
     }
+    case '-i':
+    case '-o':
+      return { kind: 'interface', name: value, negated };
     case '-p':
       return { kind: 'protocol', names: [value], negated };
     case '--dport':

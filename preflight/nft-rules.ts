@@ -1,13 +1,7 @@
 /** Reads the JSON of `nft list table` (libnftables-json(5)) as rules of a packet walk. */
 import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
 import { isRecord } from '../api/read-field.ts';
-import {
-  type BaseChain,
-  interfaceMatch,
-  type Match,
-  type Rule,
-  type Verdict,
-} from './packet-walk.ts';
+import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
 
 /** A base chain as `nft --json list chains` prints it. */
 export interface NftBaseChain {
@@ -42,7 +36,8 @@ export function nftBaseChains(output: string): NftBaseChain[] {
 }
 
 /**
- * The base chains of a table that may drop or masquerade forwarded packets.
+ * The base chains of a table that may drop or masquerade packets; those without rules in families netdev and bridge do
+ * nothing, and are left out.
  * @param output of `nft --json list table FAMILY TABLE`.
  * @throws SyntaxError
  */
@@ -54,12 +49,20 @@ export function nftChains(output: string): BaseChain[] {
     rules.push(...rulesOf(Array.isArray(rule.expr) ? rule.expr : []));
     chains.set(name, rules);
   }
-  return nftBaseChains(output).flatMap(({ family, table, name, type, hook, priority, policy }) => {
-    if (hook !== 'input' && hook !== 'forward' && hook !== 'postrouting') return [];
-    if ((hook === 'postrouting') !== (type === 'nat')) return [];
-    return [{ table: `${family} ${table}`, chain: name, hook, priority, policy, chains }];
+  return nftBaseChains(output).flatMap(({ type, hook, ...given }): BaseChain[] => {
+    const { family, table, name, priority, policy } = given;
+    // Chains that translate destinations drop nothing.
+    if (type === 'nat' && hook !== 'postrouting') return [];
+    const base = { table: `${family} ${table}`, chain: name, priority, policy, chains };
+    const known = FAMILIES.has(family) ? HOOKS.find((each) => each === hook) : undefined;
+    if (known !== undefined) return [{ ...base, hook: known }];
+    const isEmpty = policy === 'accept' && (chains.get(name) ?? []).length === 0;
+    return isEmpty ? [] : [{ ...base, hook: 'other' }];
   });
 }
+
+const HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'] as const;
+const FAMILIES: ReadonlySet<string> = new Set(['inet', 'ip', 'ip6']);
 
 function objectsOf(output: string, kind: string): Json[] {
   const document: unknown = JSON.parse(output);
@@ -138,12 +141,23 @@ function matchesOf({ op, left, right }: Json): Match[] {
   if (isRecord(left.meta)) {
     const key = String(left.meta.key);
     if (!INTERFACE_KEYS.includes(key)) return [metaMatch(key, values, negated)];
-    return values.length === 1 ? interfaceMatch(String(values[0]), negated) : [UNKNOWN];
+    return values.length === 1
+      ? [{ kind: 'interface', name: String(values[0]), negated }]
+      : [UNKNOWN];
   }
   if (isRecord(left.ct) && ['state', 'status'].includes(String(left.ct.key))) {
     return [{ kind: 'state', states: values.map(String), negated }];
   }
+  if (isRecord(left.fib) && left.fib.result === 'oif' && isOfSource(left.fib)) {
+    // Without a route back, the interface is 0.
+    const isMissing = values.length === 1 && (values[0] === false || values[0] === '0');
+    return [isMissing ? { kind: 'reversePath', negated } : UNKNOWN];
+  }
   return [UNKNOWN];
+}
+
+function isOfSource({ flags }: Json): boolean {
+  return flags === 'saddr' || (Array.isArray(flags) && flags.includes('saddr'));
 }
 
 /** A match on a field of a header does not match packets without this header, negated or not. */

@@ -14,6 +14,10 @@ export interface TestPacket {
   readonly protocol?: Protocol;
   /** Whether the destination was translated; default: true. */
   readonly isTranslated?: boolean;
+  /** Whether the interface is loopback; default: false, another interface, whose name is unknown. */
+  readonly isLoopback?: boolean;
+  /** Exempt from connection tracking; false by default. */
+  readonly isUntracked?: boolean;
 }
 
 /** A condition of a rule. The packet has mark 0 until a rule of the same base chain may have set another. */
@@ -29,7 +33,7 @@ export type Match =
       readonly ranges: readonly (readonly [from: number, to: number])[];
       readonly negated: boolean;
     }
-  /** Conntrack states. The packet is `new`, and `dnat` if it is translated. */
+  /** Conntrack states. The packet is `untracked`, or `new`, and `dnat` if it is translated; before tracking it is `invalid`. */
   | { readonly kind: 'state'; readonly states: readonly string[]; readonly negated: boolean }
   | {
       readonly kind: 'mark';
@@ -38,7 +42,9 @@ export type Match =
       readonly negated: boolean;
     }
   | { readonly kind: 'family'; readonly family: 'IPv4' | 'IPv6' }
-  | { readonly kind: 'never' }
+  | { readonly kind: 'interface'; readonly name: string; readonly negated: boolean }
+  /** The packet enters through another interface than that of the route back to its source. */
+  | { readonly kind: 'reversePath'; readonly negated: boolean }
   | { readonly kind: 'unknown' };
 
 export type Verdict =
@@ -57,7 +63,8 @@ export interface BaseChain {
   /** Such as `ip filter (iptables-nft)`. */
   readonly table: string;
   readonly chain: string;
-  readonly hook: 'input' | 'forward' | 'postrouting';
+  /** `other`: ingress or egress of an interface, or a bridge; a walk says nothing about packets there. */
+  readonly hook: 'prerouting' | 'input' | 'forward' | 'output' | 'postrouting' | 'other';
   readonly priority: number;
   readonly policy: 'accept' | 'drop';
   readonly chains: ReadonlyMap<string, readonly Rule[]>;
@@ -70,14 +77,14 @@ export interface Ending {
   readonly by: 'rule' | 'policy';
 }
 
-/** Interfaces that do not carry packets of pods: loopback, and the bridges of Docker, libvirt and LXC. */
-const OTHER_INTERFACES = /^(lo|docker0|virbr\d+|lxcbr\d+|lxdbr\d+)$/;
+/** Interfaces that do not carry packets of pods: the bridges of Docker, libvirt and LXC. */
+const OTHER_INTERFACES = /^(docker0|virbr\d+|lxcbr\d+|lxdbr\d+)$/;
+/** The name ends with the wildcard of iptables or nft. */
+const IS_PREFIX = /[+*]$/;
 
-/** The match on an interface; none if every test packet matches. */
-export function interfaceMatch(name: string, negated: boolean): Match[] {
-  if (!OTHER_INTERFACES.test(name)) return [{ kind: 'unknown' }];
-  return negated ? [] : [{ kind: 'never' }];
-}
+/** Hooks at which connection tracking begins, and its priority (NF_IP_PRI_CONNTRACK). */
+const TRACKING_HOOKS: readonly BaseChain['hook'][] = ['prerouting', 'output'];
+const CONNTRACK = -200;
 
 /** Rules that one walk visits at most, so that a loop or a huge ruleset ends. */
 const MAX_RULES = 100_000;
@@ -99,12 +106,18 @@ class Walker {
   readonly #base: BaseChain;
   readonly #packet: TestPacket;
   #visited = 0;
+  readonly #isTracked: boolean;
   #isMarked = false;
   readonly endings: Ending[] = [];
 
   constructor(base: BaseChain, packet: TestPacket) {
     this.#base = base;
     this.#packet = packet;
+    this.#isTracked = !(
+      TRACKING_HOOKS.includes(base.hook) &&
+      base.priority < CONNTRACK &&
+      packet.isTranslated === false
+    );
   }
 
   /** @returns whether the packet may return to the calling chain. */
@@ -114,7 +127,7 @@ class Walker {
     for (const { matches, verdict } of this.#base.chains.get(name) ?? []) {
       this.#visited += 1;
       if (this.#visited > MAX_RULES) throw new RangeError('too many rules');
-      const match = matchOf(matches, this.#packet, this.#isMarked);
+      const match = matchOf(matches, this.#packet, this.#isMarked, this.#isTracked);
       if (match === 'no' || verdict.kind === 'continue') continue;
       const isCertain = match === 'yes';
       if (verdict.kind === 'mark') {
@@ -147,19 +160,35 @@ const PROTOCOL_NAMES: Readonly<Record<Protocol, readonly string[]>> = {
 
 type Certainty = 'yes' | 'no' | 'maybe';
 
-function matchOf(matches: readonly Match[], packet: TestPacket, isMarked: boolean): Certainty {
+function matchOf(
+  matches: readonly Match[],
+  packet: TestPacket,
+  isMarked: boolean,
+  isTracked: boolean,
+): Certainty {
   const results = matches.map((match) =>
-    match.kind === 'mark' && isMarked ? 'maybe' : certaintyOf(match, packet),
+    match.kind === 'mark' && isMarked ? 'maybe' : certaintyOf(match, packet, isTracked),
   );
   if (results.includes('no')) return 'no';
   return results.includes('maybe') ? 'maybe' : 'yes';
 }
 
-function certaintyOf(match: Match, packet: TestPacket): Certainty {
+function certaintyOf(match: Match, packet: TestPacket, isTracked: boolean): Certainty {
   if (match.kind === 'unknown') return 'maybe';
-  if (match.kind === 'never') return 'no';
+  // Test packets come from where their replies go.
+  if (match.kind === 'reversePath') return isTrue(match.negated);
+  if (match.kind === 'interface') return interfaceCertainty(match, packet.isLoopback === true);
   if (match.kind === 'family') return isTrue(familyOf(packet.source) === match.family);
-  return isTrue(isMatched(match, packet) !== match.negated);
+  return isTrue(isMatched(match, packet, isTracked) !== match.negated);
+}
+
+function interfaceCertainty(
+  { name, negated }: Extract<Match, { readonly kind: 'interface' }>,
+  isLoopback: boolean,
+): Certainty {
+  if (IS_PREFIX.test(name)) return 'maybe';
+  if (name === 'lo') return isTrue(isLoopback !== negated);
+  return isLoopback || OTHER_INTERFACES.test(name) ? isTrue(negated) : 'maybe';
 }
 
 function isTrue(value: boolean): Certainty {
@@ -167,8 +196,9 @@ function isTrue(value: boolean): Certainty {
 }
 
 function isMatched(
-  match: Exclude<Match, { readonly kind: 'unknown' | 'never' | 'family' }>,
+  match: Exclude<Match, { readonly kind: 'unknown' | 'interface' | 'family' | 'reversePath' }>,
   packet: TestPacket,
+  isTracked: boolean,
 ): boolean {
   switch (match.kind) {
     case 'source':
@@ -182,6 +212,8 @@ function isMatched(
     case 'state':
       return match.states.some((each) => {
         const state = each.toLowerCase();
+        if (packet.isUntracked === true) return state === 'untracked';
+        if (!isTracked) return state === 'invalid';
         return state === 'new' || (state === 'dnat' && packet.isTranslated !== false);
       });
     case 'mark':

@@ -11,6 +11,13 @@ import {
 } from './bpf-traces.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
+/** Objects below /sys/fs/bpf, where Cilium and Calico pin maps, programs and links. */
+export interface BpfPins {
+  readonly paths: readonly string[];
+  /** Why others were not read; undefined if these are all. */
+  readonly missing: string | undefined;
+}
+
 /** Traces of other programs on the node. */
 export interface ProxyTraces {
   /** Names of processes (`comm`), at most 15 characters each. In a pod without hostPID only its own. */
@@ -25,8 +32,7 @@ export interface ProxyTraces {
   readonly ipsets: Fact<readonly string[]>;
   /** Number of IPVS services. */
   readonly ipvsServices: Fact<number>;
-  /** Paths below /sys/fs/bpf, where Cilium and Calico pin maps, programs and links. */
-  readonly bpfPins: Fact<readonly string[]>;
+  readonly bpfPins: Fact<BpfPins>;
   /** BPF programs on network interfaces. */
   readonly bpfPrograms: Fact<readonly BpfProgram[]>;
   /** Whether an agent holds the node lock. */
@@ -61,6 +67,10 @@ export function isKubeProxyRunning({ processes }: Pick<ProxyTraces, 'processes'>
 
 function listOf<T>(fact: Fact<readonly T[]>): readonly T[] {
   return 'value' in fact ? fact.value : [];
+}
+
+function pathsOf(pins: ProxyTraces['bpfPins']): readonly string[] {
+  return 'value' in pins ? pins.value.paths : [];
 }
 
 function agent({ isAgentRunning }: ProxyTraces): CheckResult {
@@ -108,7 +118,7 @@ function kubeProxy(
 }
 
 function cilium({ bpfPins, bpfPrograms: programs, interfaces }: ProxyTraces): CheckResult {
-  const pins = pinNames(listOf(bpfPins));
+  const pins = pinNames(pathsOf(bpfPins));
   const sockets = pins.filter((pin) => /^cil_sock[46]_(connect|sendmsg)$/.test(pin));
   const maps = pins.filter((pin) => pin.startsWith('cilium_lb'));
   const attached = programTexts(listOf(programs), CILIUM_PROGRAM);
@@ -132,7 +142,7 @@ function cilium({ bpfPins, bpfPrograms: programs, interfaces }: ProxyTraces): Ch
 }
 
 function calico({ bpfPins, bpfPrograms: programs, interfaces, ipsets }: ProxyTraces): CheckResult {
-  const pins = pinNames(listOf(bpfPins));
+  const pins = pinNames(pathsOf(bpfPins));
   const links = listOf(interfaces).filter((each) => each.startsWith('cali'));
   const found = [
     ...evidence(
@@ -182,12 +192,15 @@ function kubeRouter({ interfaces, ipsets }: ProxyTraces): CheckResult {
 /** What the checks above could not read. */
 function unseen(traces: ProxyTraces): CheckResult {
   const facts = Object.entries(traces).flatMap(([what, fact]) =>
-    typeof fact === 'object' && 'notSeen' in fact ? [{ what, fact }] : [],
+    typeof fact === 'object' && 'notSeen' in fact ? [{ what, reason: fact.notSeen }] : [],
   );
+  const { bpfPins } = traces;
+  if ('value' in bpfPins && bpfPins.value.missing !== undefined)
+    facts.push({ what: 'bpfPins', reason: bpfPins.value.missing });
   const always =
     'BPF programs that are not pinned: on cgroups, and by TCX (see `bpftool net`, `bpftool cgroup tree`)';
   if (facts.length === 0) return ok('not seen', always);
-  const list = facts.map(({ what, fact }) => `${LABELS[what] ?? what} (${fact.notSeen})`);
+  const list = facts.map(({ what, reason }) => `${LABELS[what] ?? what} (${reason})`);
   return notSeen('other proxies', { notSeen: [...list, always].join(', ') });
 }
 

@@ -4,7 +4,7 @@ import { cidrContains, familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions } from '../config/settings.ts';
 import type { ClusterObjects } from './cluster.ts';
-import type { TestAddresses } from './foreign-rules.ts';
+import type { TestAddresses, TestTarget } from './foreign-rules.ts';
 
 /**
  * Addresses of each family in use. Endpoints outside of the pod CIDRs are not chosen: they may be on the host network,
@@ -13,7 +13,7 @@ import type { TestAddresses } from './foreign-rules.ts';
 export function testAddresses(
   nodeName: string,
   { clusterCidr }: Pick<NodeOptions, 'clusterCidr'>,
-  { node, slices }: ClusterObjects,
+  { node, services, slices }: ClusterObjects,
 ): TestAddresses[] {
   const endpoints = slices.flatMap((slice) => slice.endpoints);
   return IP_FAMILIES.map((family) => {
@@ -30,8 +30,58 @@ export function testAddresses(
       (address) => address !== undefined && address !== pod,
     );
     const endpoint = candidates.find((address) => address && !isLocal(address)) ?? candidates[0];
-    return { pod, endpoint, node: ofFamily(node?.addresses ?? [], family)[0] };
+    const targets = endpointPorts(slices, isPod);
+    return {
+      pod,
+      endpoint,
+      node: ofFamily(node?.addresses ?? [], family)[0],
+      targets: sampleOf(targets),
+      targetCount: targets.length,
+      vips: sampleOf(clusterIpPorts(services, family)),
+    };
   });
+}
+
+/** Targets of each kind and family: each rule is evaluated for each of them. */
+const MAX_TARGETS = 50;
+
+/** Evenly from the whole list. */
+function sampleOf(targets: readonly TestTarget[]): TestTarget[] {
+  const step = Math.max(1, targets.length / MAX_TARGETS);
+  const count = Math.min(targets.length, MAX_TARGETS);
+  return Array.from({ length: count }, (_, index) => targets[Math.floor(index * step)]).filter(
+    (target) => target !== undefined,
+  );
+}
+
+function endpointPorts(
+  slices: ClusterObjects['slices'],
+  isPod: (address: string) => boolean,
+): TestTarget[] {
+  const all = slices.flatMap(({ ports, endpoints }) =>
+    endpoints.flatMap(({ address }) =>
+      ports.flatMap(({ port, protocol }) =>
+        port === undefined || !isPod(address) ? [] : [{ address, port, protocol }],
+      ),
+    ),
+  );
+  return distinct(all);
+}
+
+function clusterIpPorts(services: ClusterObjects['services'], family: IpFamily): TestTarget[] {
+  return services.flatMap(({ clusterIPs, ports }) =>
+    ofFamily(clusterIPs, family).flatMap((address) =>
+      ports.map(({ port, protocol }) => ({ address, port, protocol })),
+    ),
+  );
+}
+
+/** Several Services may have the same endpoints. */
+function distinct(targets: readonly TestTarget[]): TestTarget[] {
+  const byName = new Map(
+    targets.map((each) => [`${each.address} ${each.port} ${each.protocol}`, each]),
+  );
+  return [...byName.values()];
 }
 
 function ofFamily(list: readonly string[], family: IpFamily): string[] {

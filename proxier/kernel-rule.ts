@@ -26,6 +26,8 @@ export interface RulePurpose {
   readonly purpose: string;
   /** The rule as the mode's tool prints it; undefined if the agent has no such rule. */
   readonly text: string | undefined;
+  /** The address that the rule replaces without connection tracking, if it replaces one. */
+  readonly rewrites?: 'source' | 'destination';
   /** undefined if the rule does not belong to one Service. */
   readonly service: ObjectKey | undefined;
 }

@@ -1,6 +1,6 @@
 /** Counts Routes for metrics, incrementally. */
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
-import type { Route, RouteMatch } from '../services/route.ts';
+import { type Route, type RouteMatch, sliceCounts } from '../services/route.ts';
 
 type TrafficSide = 'internal' | 'external';
 type AllPortsKind = 'all' | 'ranges';
@@ -12,10 +12,16 @@ const SIDES: readonly TrafficSide[] = ['internal', 'external'];
 export class RouteCounts {
   /** By family and match kind, and by family and traffic policy. */
   readonly #counts = new Map<string, number>();
-  /** Number of Routes by all-ports Service; a Service has at most one such Route per family. */
+  /** Number of Routes by all-ports Service. A Service on all ports whose pods own some of them counts for both kinds. */
   readonly #services: Readonly<Record<AllPortsKind, Map<ObjectKey, number>>> = {
     all: new Map(),
     ranges: new Map(),
+  };
+
+  /** Slices of owned ports, over all ranges, by family. */
+  readonly #slices: Record<IpFamily, { total: number; served: number }> = {
+    IPv4: { total: 0, served: 0 },
+    IPv6: { total: 0, served: 0 },
   };
 
   #endpoints = 0;
@@ -50,6 +56,17 @@ export class RouteCounts {
     return { all: this.#services.all.size, ranges: this.#services.ranges.size };
   }
 
+  /** Number of slices of owned ports, by family and whether an owner gets the packets. */
+  ownedSlices() {
+    return IP_FAMILIES.flatMap((family) => {
+      const { total, served } = this.#slices[family];
+      return [
+        { family, state: 'served', count: served },
+        { family, state: 'vacant', count: total - served },
+      ] as const;
+    });
+  }
+
   #get(family: IpFamily, what: RouteMatch['kind'] | TrafficSide): number {
     return this.#counts.get(`${family} ${what}`) ?? 0;
   }
@@ -64,6 +81,12 @@ export class RouteCounts {
     if (route.hasEndpointsAnywhere && route.localEndpoints.length === 0) {
       if (route.internalLocal) add('internal');
       if (route.externalLocal) add('external');
+    }
+    if (route.owned !== undefined) {
+      const { total, served } = sliceCounts(route.owned);
+      const counts = this.#slices[family];
+      counts.total += step * total;
+      counts.served += step * served;
     }
     if (match.kind !== 'port') this.#countService(match.kind, route.serviceKey, step);
   }

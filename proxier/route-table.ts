@@ -11,7 +11,7 @@ import {
   type Service,
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
-import { resolveRoute } from '../services/resolve-route.ts';
+import { ownersOf, type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
 import { type ServiceHealth, serviceHealth } from '../services/service-health.ts';
@@ -20,6 +20,7 @@ import {
   mismatchWarnings,
   type NodeListener,
   nodeEndpointWarnings,
+  ownershipWarnings,
   type ServiceWarning,
 } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
@@ -39,6 +40,8 @@ export interface RefusalChanges {
 export interface RouteTableOptions {
   readonly nodeName: string;
   readonly allPortsEnabled: boolean;
+  /** See `PortFeatures.modeWithoutOwnedPorts`; undefined by default. */
+  readonly modeWithoutOwnedPorts?: string | undefined;
   /** See `mismatchWarnings`; false by default. */
   readonly warnsOfMismatches?: boolean;
   /** Listeners of this node, such as ssh. A Service that takes over a listener's port gets a warning. None by default. */
@@ -111,6 +114,8 @@ export class RouteTable implements ObjectSink {
   #nodeAddresses: ReadonlySet<string> = new Set();
   /** Warnings in force. */
   readonly #warnings = new Map<ObjectKey, readonly ServiceWarning[]>();
+  /** Services with owned ports: an endpoint with an address of this node owns none. */
+  readonly #withOwnedPorts = new Set<ObjectKey>();
   /** Services that hide a listener of the node. */
   readonly #onListenerPorts = new Set<ObjectKey>();
 
@@ -187,6 +192,7 @@ export class RouteTable implements ObjectSink {
   setNodeAddresses(addresses: ReadonlySet<string>): void {
     this.#nodeAddresses = addresses;
     for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
+    for (const key of this.#withOwnedPorts) this.#affected.add(key);
     this.#options.onChange();
   }
 
@@ -335,9 +341,14 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
     const refused = this.#vipConflicts.refusals(key);
     const slices = this.#slices.get(key) ?? [];
-    const { topology } = this;
+    const context: RouteContext = {
+      node: this.topology,
+      nodeAddresses: this.#nodeAddresses,
+      refused,
+      portsTakenFrom: (port, vip) => this.#vipConflicts.portsTakenFrom(port, vip),
+    };
     for (const port of state.served.ports) {
-      const route = resolveRoute(state.service, port, refused, slices, topology);
+      const route = resolveRoute(state.service, port, slices, context);
       if (route === undefined) continue;
       routes.set(route.id, route);
     }
@@ -365,6 +376,13 @@ export class RouteTable implements ObjectSink {
         : []),
       ...onListeners,
       ...nodeEndpointWarnings(routes, this.#nodeAddresses),
+      ...(state?.served.ports ?? []).flatMap((port) => {
+        if (port.ownership === undefined) return [];
+        const { topology } = this;
+        const addresses = this.#nodeAddresses;
+        const { others } = ownersOf(port, port.ownership.ports, slices, topology, addresses);
+        return ownershipWarnings(serviceKey, others);
+      }),
     ];
     const known = this.#warnings.get(serviceKey) ?? [];
     if (warnings.length > 0) this.#warnings.set(serviceKey, warnings);
@@ -379,13 +397,19 @@ export class RouteTable implements ObjectSink {
   }
 
   #upsertService(service: Service): void {
-    const served = servedPorts(service, this.#options.allPortsEnabled);
+    const served = servedPorts(service, {
+      allPorts: this.#options.allPortsEnabled,
+      modeWithoutOwnedPorts: this.#options.modeWithoutOwnedPorts,
+    });
     this.#services.set(service.key, { service, served });
+    if (served.ports.some(({ ownership }) => ownership)) this.#withOwnedPorts.add(service.key);
+    else this.#withOwnedPorts.delete(service.key);
     this.#requestVips(service.key, service.creationTimestamp, served);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
+    this.#withOwnedPorts.delete(key);
     this.#requestVips(key, '', undefined);
   }
 

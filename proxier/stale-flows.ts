@@ -14,7 +14,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import { type Route, vipsOf } from '../services/route.ts';
+import { ownerAt, type Route, vipsOf } from '../services/route.ts';
 
 /** The addresses and ports of a conntrack entry. Addresses are canonical. */
 export interface FlowTuple {
@@ -131,7 +131,7 @@ export class StaleFlowTracker {
       const others = vipOwner === undefined ? [] : routes;
       return [owner, ...others].every((route) => !hasEndpoint(route, flow.replySrc));
     }
-    if (vipOwner !== undefined) return !hasServingEndpoint(vipOwner, flow);
+    if (vipOwner !== undefined) return !hasServingEndpoint(vipOwner, protocol, flow);
     // No Route serves this port now. A flow to an endpoint that still serves the VIP on other ports is live (the
     // Service no longer serves all ports); a flow to a former endpoint is stale. Any other flow was not
     // translated by a Service: the host or another program uses the address as well.
@@ -141,7 +141,7 @@ export class StaleFlowTracker {
     ) {
       return true;
     }
-    if (portOwner !== undefined) return !hasServingEndpoint(portOwner, flow);
+    if (portOwner !== undefined) return !hasServingEndpoint(portOwner, protocol, flow);
     return formerOfPort?.has(flow.replySrc) === true;
   }
 
@@ -199,6 +199,7 @@ function staleProtocols(before: Route | undefined, after: Route | undefined): Pr
   );
   if (before === undefined || after === undefined || protocols.length === 0) return protocols;
   if (!isDeepStrictEqual(before.match, after.match)) return protocols;
+  if (!isDeepStrictEqual(before.owned, after.owned)) return protocols;
   if (vipsOf(before).join() !== vipsOf(after).join() || before.nodePort !== after.nodePort) {
     return protocols;
   }
@@ -236,7 +237,13 @@ function ownerOf(routes: readonly Route[], protocol: Protocol, port: number): Ro
   return exact ?? ranged ?? routes.find(({ match }) => match.kind === 'all');
 }
 
-function hasServingEndpoint(route: Route, flow: FlowTuple): boolean {
+function hasServingEndpoint(route: Route, protocol: Protocol, flow: FlowTuple): boolean {
+  if (route.owned !== undefined) {
+    // UDP packets of owned ports are not tracked: an entry is of the time before the pods owned the ports.
+    if (protocol === 'UDP') return false;
+    const owner = ownerAt(route.owned, protocol, flow.origDstPort);
+    return owner?.serves === true && owner.address === flow.replySrc;
+  }
   return route.servingEndpoints.some(
     ({ address, port }) =>
       address === flow.replySrc && (port ?? flow.origDstPort) === flow.replySrcPort,

@@ -1,31 +1,45 @@
 /** Resolves a Service port to a Route: served ports, granted VIPs and selected endpoints. */
 import { trimmedCopy } from '../api/collections.ts';
 import type { EndpointSlice, Service } from '../api/objects.ts';
-import { type ExplainedEndpoint, explainEndpoints } from '../endpoints/explain.ts';
+import { type OwnedPorts, sliceCount } from '../api/owned-ports.ts';
+import type { PortRange } from '../api/ports.ts';
+import { type ExplainedEndpoint, explainEndpoints, explainOwners } from '../endpoints/explain.ts';
 import {
   type Candidate,
   candidatesForAllPorts,
   candidatesForPort,
+  type Endpoint,
   type EndpointPolicy,
   type NodeTopology,
   selectEndpoints,
 } from '../endpoints/select.ts';
-import type { Route } from './route.ts';
-import type { ServedPort } from './served-ports.ts';
-import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
+import { type SliceOwners, sliceOwners } from '../endpoints/slice-owners.ts';
+import { type Route, vipsOf } from './route.ts';
+import type { Ownership, ServedPort } from './served-ports.ts';
+import { grantKey, nodePortGrantKey, priorityOf } from './vip-conflicts.ts';
+
+/** What a Route depends on besides its Service and EndpointSlices. */
+export interface RouteContext {
+  readonly node: NodeTopology;
+  /** Addresses of this node: their endpoints own no ports. */
+  readonly nodeAddresses: ReadonlySet<string>;
+  /** The result of `VipConflicts.refusals`; only its keys are used. */
+  readonly refused: ReadonlyMap<string, unknown>;
+  /** See `VipConflicts.portsTakenFrom`. */
+  readonly portsTakenFrom: (port: ServedPort, vip: string) => readonly PortRange[];
+}
 
 /**
  * Resolves one served port to a Route.
- * @param refused the result of `VipConflicts.refusals`; only its keys are used.
  * @returns undefined if every VIP and the node port are refused.
  */
 export function resolveRoute(
   service: Service,
   port: ServedPort,
-  refused: ReadonlyMap<string, unknown>,
   slices: Iterable<EndpointSlice>,
-  node: NodeTopology,
+  context: RouteContext,
 ): Route | undefined {
+  const { refused, node } = context;
   const granted = (vip: string) => !refused.has(grantKey(port.id, vip));
   const clusterIP = granted(port.clusterIP) ? port.clusterIP : undefined;
   const externalIPs = port.externalIPs.filter((vip) => vip !== port.clusterIP && granted(vip));
@@ -39,9 +53,7 @@ export function resolveRoute(
   const internalLocal = service.internalTrafficPolicy === 'Local';
   const externalLocal = external && service.externalTrafficPolicy === 'Local';
   const { match } = port;
-  const policy = endpointPolicy(service, external);
-  const endpoints = selectEndpoints(candidatesOf(port, slices), policy, node);
-  return {
+  const common = {
     id: port.id,
     serviceKey: service.key,
     name: port.name,
@@ -53,6 +65,14 @@ export function resolveRoute(
     nodePort,
     healthCheckNodePort: port.healthCheckNodePort,
     sourceRanges: port.sourceRanges,
+  };
+  if (port.ownership !== undefined) {
+    return { ...common, ...ownedFields(service, common, port, port.ownership, slices, context) };
+  }
+  const policy = endpointPolicy(service, external);
+  const endpoints = selectEndpoints(candidatesOf(port, slices), policy, node);
+  return {
+    ...common,
     internalLocal,
     externalLocal,
     affinitySeconds: service.affinitySeconds,
@@ -64,17 +84,91 @@ export function resolveRoute(
   };
 }
 
+type OwnedFields = Required<
+  Pick<
+    Route,
+    | 'internalLocal'
+    | 'externalLocal'
+    | 'affinitySeconds'
+    | 'clusterEndpoints'
+    | 'localEndpoints'
+    | 'hasEndpointsAnywhere'
+    | 'servingEndpoints'
+    | 'notServingEndpoints'
+    | 'owned'
+  >
+>;
+
+function ownedFields(
+  service: Service,
+  vips: Pick<Route, 'clusterIP' | 'externalIPs' | 'loadBalancerIPs'>,
+  port: ServedPort,
+  { ports, vip }: Ownership,
+  slices: Iterable<EndpointSlice>,
+  { node, nodeAddresses, portsTakenFrom }: RouteContext,
+): OwnedFields {
+  const { owners } = ownersOf(port, ports, slices, node, nodeAddresses);
+  const endpointsOf = (serves: boolean): Endpoint[] =>
+    owners
+      .filter((owner) => owner.serves === serves)
+      .map(({ address, isRemote }) => ({
+        address,
+        port: undefined,
+        ...(isRemote && { isRemote }),
+      }));
+  const serving = endpointsOf(true);
+  const granted = vipsOf(vips);
+  const taken = granted
+    .map((each) => [each, portsTakenFrom(port, each)] as const)
+    .filter(([, ranges]) => ranges.length > 0);
+  return {
+    internalLocal: false,
+    externalLocal: false,
+    affinitySeconds: 0,
+    clusterEndpoints: serving,
+    localEndpoints: [],
+    hasEndpointsAnywhere: serving.length > 0,
+    servingEndpoints: serving,
+    notServingEndpoints: endpointsOf(false),
+    owned: {
+      ...ports,
+      owners,
+      priority: priorityOf(port, service.key, service.creationTimestamp),
+      udpVip: granted.includes(vip) ? vip : undefined,
+      taken: new Map(taken),
+    },
+  };
+}
+
+/** The owners of the slices of a served port with ownership, and the endpoints that own nothing. */
+export function ownersOf(
+  { family }: ServedPort,
+  { ranges, portsPerPod }: OwnedPorts,
+  slices: Iterable<EndpointSlice>,
+  node: NodeTopology,
+  nodeAddresses: ReadonlySet<string>,
+): SliceOwners {
+  const most = Math.max(...ranges.map((range) => sliceCount(range, portsPerPod)));
+  return sliceOwners(candidatesForAllPorts(slices, family), most, node.name, nodeAddresses);
+}
+
 /**
  * Says for each endpoint of a Route why this node uses it or not.
  * @param route a Route that `resolveRoute` made of the same objects.
+ * @param nodeAddresses see `RouteContext`.
  */
 export function explainRoute(
   route: Route,
   service: Service,
   port: ServedPort,
-  slices: Iterable<EndpointSlice>,
+  slices: readonly EndpointSlice[],
   node: NodeTopology,
+  nodeAddresses: ReadonlySet<string>,
 ): ExplainedEndpoint[] {
+  if (port.ownership !== undefined) {
+    const owners = ownersOf(port, port.ownership.ports, slices, node, nodeAddresses);
+    return explainOwners(candidatesOf(port, slices), owners, node);
+  }
   const { externalIPs, loadBalancerIPs, nodePort } = route;
   const external = externalIPs.length > 0 || loadBalancerIPs.length > 0 || nodePort > 0;
   return explainEndpoints(candidatesOf(port, slices), endpointPolicy(service, external), node);

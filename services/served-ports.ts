@@ -2,12 +2,19 @@
 import { familyOf } from '../api/addresses.ts';
 import {
   PORTS_ANNOTATION,
+  type PortFeatures,
   type PortScheme,
   portScheme,
   type ServiceRefusal,
 } from '../api/all-ports.ts';
 import { trimmedCopy } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
+import {
+  OWNED_PORTS_ANNOTATION,
+  type OwnedPorts,
+  PORTS_PER_POD_ANNOTATION,
+} from '../api/owned-ports.ts';
+import { normalizeRanges } from '../api/ports.ts';
 import type { RouteMatch } from './route.ts';
 
 /**
@@ -28,6 +35,18 @@ export interface ServedPort {
   readonly nodePort: number;
   readonly healthCheckNodePort: number;
   readonly sourceRanges: readonly string[] | undefined;
+  /** Set if pods own these ports, in slices; `match` has the ranges. */
+  readonly ownership?: Ownership;
+}
+
+/** How the owned ports of a Service are cut, and as which address their owners speak. */
+export interface Ownership {
+  readonly ports: OwnedPorts;
+  /**
+   * The one VIP of the family with owned UDP ports: the first served load balancer IP in the order of the status, else
+   * the cluster IP. Owners speak as this VIP, so on another VIP the answer could not come from the address that was asked.
+   */
+  readonly vip: string;
 }
 
 /** The served ports of one Service, with its refusals and warnings. */
@@ -44,10 +63,10 @@ const NOT_SERVED: ServedService = { ports: [], refusals: [], warnings: [] };
  * The ports of a Service to serve. As in kube-proxy, Services of other proxies, headless Services and ExternalName
  * Services have no served ports. A refused Service has no served ports either, not even its placeholder port.
  */
-export function servedPorts(service: Service, allPortsEnabled: boolean): ServedService {
+export function servedPorts(service: Service, features: PortFeatures): ServedService {
   if (service.otherProxy || service.headlessLabel) return NOT_SERVED;
   const annotationProblems = annotationWarnings(service);
-  const scheme = portScheme(service, allPortsEnabled);
+  const scheme = portScheme(service, features);
   if (scheme.kind === 'refused') {
     return { ...NOT_SERVED, refusals: scheme.refusals, warnings: annotationProblems };
   }
@@ -94,11 +113,21 @@ function servedInFamily(
       isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
     sourceRanges: isLoadBalancer ? sourceRanges(service, family) : undefined,
   };
-  if (scheme.kind !== 'listed') {
-    const match: RouteMatch =
-      scheme.kind === 'ranges' ? { kind: 'ranges', ranges: scheme.ranges } : { kind: 'all' };
+  if (scheme.kind === 'unlisted') {
+    const { spread, owned } = scheme;
+    const unlisted = { ...common, name: service.key, portName: '', nodePort: 0 };
     const id = `${service.key}/${family}`;
-    return [{ ...common, id, name: service.key, portName: '', match, nodePort: 0 }];
+    const ports: ServedPort[] = [];
+    if (spread === 'all') ports.push({ ...unlisted, id, match: { kind: 'all' } });
+    else if (spread.length > 0)
+      ports.push({ ...unlisted, id, match: { kind: 'ranges', ranges: spread } });
+    if (owned !== undefined) {
+      const match: RouteMatch = { kind: 'ranges', ranges: normalizeRanges(owned.ranges) };
+      const ingress = ofFamily(isLoadBalancer ? servedLoadBalancerIPs(service) : []);
+      const ownership = { ports: owned, vip: ingress[0] ?? clusterIP };
+      ports.push({ ...unlisted, id: `${id}/owned`, match, ownership });
+    }
+    return ports;
   }
   return service.ports.map((port) => ({
     ...common,
@@ -137,7 +166,12 @@ function sourceRanges(service: Service, family: IpFamily): readonly string[] | u
  * Warns of misspelled annotations: with `portwide.dev/port: all` only the listed ports are served. One warning
  * per Service, also for several annotations.
  */
-function annotationWarnings({ unknownAnnotations = [] }: Service): readonly string[] {
+function annotationWarnings(service: Service): readonly string[] {
+  const { unknownAnnotations = [], ownedPortsAnnotation, portsPerPodAnnotation } = service;
+  if (portsPerPodAnnotation !== undefined && ownedPortsAnnotation === undefined) {
+    const field = `metadata.annotations["${PORTS_PER_POD_ANNOTATION}"]`;
+    return [`${field}: has no effect without ${OWNED_PORTS_ANNOTATION}`];
+  }
   const [field, ...others] = unknownAnnotations;
   if (field === undefined) return NOT_SERVED.warnings;
   const more = others.length === 0 ? '' : ` (and ${others.length} more)`;

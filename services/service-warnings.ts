@@ -1,6 +1,7 @@
 /** Warnings about valid Services and EndpointSlices: not used, or in conflict with ports of the node. */
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
+import type { EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 import { vipFields } from './vip-conflicts.ts';
@@ -120,5 +121,30 @@ export function nodeEndpointWarnings(
     if (own === undefined) return [];
     const message = `endpoint ${own.address} is this node, so all ports of the node are reachable through the VIP; use pods without hostNetwork`;
     return [{ serviceKey, isOfThisNode: true as const, message }];
+  });
+}
+
+/** What to do about endpoints that own no ports, by the reason. A name that is handed over is no problem. */
+const OWNERSHIP_HINTS: Readonly<Partial<Record<EndpointWithoutSlice['reason'], string>>> = {
+  'has no ordinal in its name':
+    'use a StatefulSet, or set hostname to a name that ends in -0, -1 and so on',
+  'has an ordinal past the last slice': 'enlarge the range or lower the number of ports per pod',
+  'has the address of this node': 'use pods without hostNetwork',
+};
+
+/** Warns of endpoints that own no ports, although pods own the ports of the Service. @param others from `ownersOf`. */
+export function ownershipWarnings(
+  serviceKey: ObjectKey,
+  others: readonly EndpointWithoutSlice[],
+): ServiceWarning[] {
+  return [...Map.groupBy(others, ({ reason }) => reason)].flatMap(([reason, all]) => {
+    const hint = OWNERSHIP_HINTS[reason];
+    const [first, ...more] = all;
+    if (hint === undefined || first === undefined) return [];
+    // Without their number: each new message is a new Event, and a Deployment of 50 pods would cause 50.
+    const others = more.length === 0 ? '' : ', like others,';
+    const message = `endpoint ${first.address}${others} owns no ports, because it ${reason}; ${hint}`;
+    const isOfThisNode = reason === 'has the address of this node';
+    return [{ serviceKey, message, ...(isOfThisNode && { isOfThisNode }) }];
   });
 }

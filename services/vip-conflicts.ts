@@ -2,7 +2,13 @@
 import type { ServiceRefusal } from '../api/all-ports.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
-import { commonRanges, type PortRange, rangesOverlap } from '../api/ports.ts';
+import {
+  commonRanges,
+  normalizeRanges,
+  type PortRange,
+  rangesOverlap,
+  rangeText,
+} from '../api/ports.ts';
 import type { Route, RouteMatch } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 
@@ -23,8 +29,18 @@ interface VipRequest {
   readonly field: string;
   readonly serviceKey: ObjectKey;
   readonly family: IpFamily;
+  /** Whether pods own the ports. */
+  readonly isOwned: boolean;
   /** Sort key: creation time, then namespace/name. The first request owns the VIP. */
   readonly priority: string;
+}
+
+/** A request for owned ports. */
+interface OwnedRequest {
+  readonly serviceKey: ObjectKey;
+  readonly ranges: readonly PortRange[];
+  /** Ports that other Services list on the VIP, by `conflictScopeKey`. */
+  readonly taken: Map<string, PortRange>;
 }
 
 /** Requests of one Service for one VIP that lose against another Service. */
@@ -49,6 +65,8 @@ export class VipConflicts {
   /** By `conflictScopeKey`, sorted by priority. Each port has its own key: a Service may list thousands of ports. */
   readonly #requestsByScope = new Map<string, readonly VipRequest[]>();
   readonly #requestsByService = new Map<ObjectKey, readonly VipRequest[]>();
+  /** Requests for owned ports, by VIP and id. */
+  readonly #ownedByVip = new Map<string, Map<string, OwnedRequest>>();
   readonly #watchedPorts: readonly number[];
   #nodeAddresses: ReadonlySet<string> = new Set();
 
@@ -132,6 +150,14 @@ export class VipConflicts {
     return refused;
   }
 
+  /**
+   * The ports of an owned range that other Services list one by one on this VIP: an exact port takes precedence. Sorted.
+   */
+  portsTakenFrom(port: ServedPort, vip: string): readonly PortRange[] {
+    const taken = this.#ownedByVip.get(vip)?.get(port.id)?.taken;
+    return taken === undefined ? [] : normalizeRanges([...taken.values()]);
+  }
+
   /** The request of another Service that wins against `request`; undefined if `request` owns the VIP. */
   #ownerOver(request: VipRequest): VipRequest | undefined {
     const conflicting = this.#requestsAt(conflictScopeKey(request.vip, request.match));
@@ -151,6 +177,11 @@ export class VipConflicts {
     addServices(conflicting, affected);
     const all = conflicting.concat(request).sort((a, b) => compareText(a.priority, b.priority));
     this.#requestsByScope.set(key, all);
+    if (request.isOwned) this.#addOwned(request);
+    this.#forOwnedWith(request, ({ serviceKey, taken }, port) => {
+      if (!taken.has(key)) affected.add(serviceKey);
+      taken.set(key, port);
+    });
   }
 
   #remove(request: VipRequest, affected: Set<ObjectKey>): void {
@@ -159,6 +190,41 @@ export class VipConflicts {
     addServices(conflicting, affected);
     if (conflicting.length > 0) this.#requestsByScope.set(key, conflicting);
     else this.#requestsByScope.delete(key);
+    if (request.isOwned) this.#removeOwned(request);
+    if (conflicting.length > 0) return;
+    this.#forOwnedWith(request, ({ serviceKey, taken }) => {
+      if (taken.delete(key)) affected.add(serviceKey);
+    });
+  }
+
+  #addOwned(request: VipRequest): void {
+    const { vip, id, serviceKey } = request;
+    const ranges = rangesOf(request);
+    const taken = new Map<string, PortRange>();
+    for (const { protocol, from, to } of ranges) {
+      for (let port = from; port <= to; port++) {
+        const match = { kind: 'port', protocol, port } as const;
+        const key = conflictScopeKey(vip, match);
+        if (this.#requestsByScope.has(key)) taken.set(key, onePort(match));
+      }
+    }
+    const owned = getOrCreate(this.#ownedByVip, vip, () => new Map());
+    owned.set(id, { serviceKey, ranges, taken });
+  }
+
+  #removeOwned({ vip, id }: VipRequest): void {
+    const owned = this.#ownedByVip.get(vip);
+    owned?.delete(id);
+    if (owned?.size === 0) this.#ownedByVip.delete(vip);
+  }
+
+  /** Calls back for the requests for owned ports that include the one port of a request. */
+  #forOwnedWith({ vip, match }: VipRequest, visit: (owned: OwnedRequest, port: PortRange) => void) {
+    if (match.kind !== 'port') return;
+    const port = onePort(match);
+    for (const owned of this.#ownedByVip.get(vip)?.values() ?? []) {
+      if (rangesOverlap(owned.ranges, [port])) visit(owned, port);
+    }
   }
 
   #requestsAt(key: string): readonly VipRequest[] {
@@ -176,13 +242,22 @@ export function nodePortGrantKey(port: ServedPort): string {
   return grantKey(port.id, nodePortsOf(port.family));
 }
 
+/** Sort key of a served port: creation time of the Service, then namespace/name. The first wins a conflict. */
+export function priorityOf(
+  { id }: ServedPort,
+  serviceKey: ObjectKey,
+  creationTimestamp: string,
+): string {
+  // A Service without a creation timestamp comes from a manifest and counts as the youngest.
+  return `${creationTimestamp || '~'} ${serviceKey} ${id}`;
+}
+
 function requestsOf(
   port: ServedPort,
   serviceKey: ObjectKey,
   creationTimestamp: string,
 ): VipRequest[] {
-  // A Service without a creation timestamp comes from a manifest and counts as the youngest.
-  const priority = `${creationTimestamp || '~'} ${serviceKey} ${port.id}`;
+  const priority = priorityOf(port, serviceKey, creationTimestamp);
   const request = (vip: string, field: string, match = port.match): VipRequest => ({
     vip,
     id: port.id,
@@ -190,6 +265,7 @@ function requestsOf(
     field,
     serviceKey,
     family: port.family,
+    isOwned: port.ownership !== undefined,
     priority,
   });
   const vips = new Map<string, VipRequest>();
@@ -241,9 +317,11 @@ function overlapRefusal({ owner, first, requests }: Overlap): ServiceRefusal {
 function conflictingPorts({ match }: VipRequest, owner: VipRequest): string[] {
   if (match.kind === 'port') return [`${match.port}/${match.protocol}`];
   if (match.kind === 'all') return [];
-  return commonRanges(match.ranges, rangesOf(owner)).map(({ protocol, from, to }) =>
-    from === to ? `${from}/${protocol}` : `${from}-${to}/${protocol}`,
-  );
+  return commonRanges(match.ranges, rangesOf(owner)).map(rangeText);
+}
+
+function onePort({ protocol, port }: Extract<RouteMatch, { kind: 'port' }>): PortRange {
+  return { protocol, from: port, to: port };
 }
 
 function rangesOf(request: VipRequest): readonly PortRange[] {

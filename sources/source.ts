@@ -38,6 +38,14 @@ export function fanOut(sinks: readonly ObjectSink[]): ObjectSink {
 /** Compatible with pino loggers. */
 export type SourceLog = Pick<Log, 'info' | 'warn'>;
 
+/** An object or a file that currently cannot be read. Its last readable version, if any, stays in force. */
+export interface SourceFault {
+  /** `Service default/web`; undefined if it is not known. */
+  readonly object: string | undefined;
+  /** Place, field and reason in one line. */
+  readonly message: string;
+}
+
 /** A running source of objects. */
 export interface Source {
   /**
@@ -48,4 +56,6 @@ export interface Source {
   stop(): Promise<void>;
   /** Number of objects that currently cannot be read, by kind; without kinds whose number is 0. */
   unreadable(): ReadonlyMap<string, number>;
+  /** What currently cannot be read. */
+  faults(): Iterable<SourceFault>;
 }

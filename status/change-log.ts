@@ -1,7 +1,7 @@
 /** Remembers the latest changes of the kernel, for the status API. Memory is bounded. */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { SyncReport } from '../proxier/family-proxier.ts';
-import type { ChangeKind } from './api/activity.ts';
+import type { Change, ChangeKind } from './api/activity.ts';
 
 /** Number of changes to remember. */
 const MAX_CHANGES = 500;
@@ -13,6 +13,7 @@ export interface LoggedChange {
   readonly id: number;
   readonly at: number;
   readonly kind: ChangeKind;
+  readonly rules: Change['rules'];
   readonly family: IpFamily;
   readonly full: boolean;
   readonly seconds: number | undefined;
@@ -27,6 +28,7 @@ export interface LoggedChange {
 }
 
 const NO_SYNC = {
+  rules: 'Services',
   full: false,
   seconds: undefined,
   queuedSeconds: undefined,
@@ -58,7 +60,7 @@ export class ChangeLog {
     const { family, full, changed, seconds, written, deletedFlows, services } = report;
     const isFirst = !this.#synced.has(family);
     this.#synced.add(family);
-    if (full) this.#undoExternal(family, at);
+    const undone = full ? this.#undoExternal(family, 'Services', at) : undefined;
     if (written === 0 && deletedFlows === 0) return;
     const isRepair = full && !changed && !isFirst && written > 0;
     this.#add({
@@ -73,6 +75,7 @@ export class ChangeLog {
       deletedFlows,
       services: [...services].slice(0, MAX_SERVICES),
       serviceCount: services.size,
+      message: isRepair ? (undone?.message ?? '') : '',
     });
   }
 
@@ -86,13 +89,29 @@ export class ChangeLog {
   }
 
   /** Another program changed objects of the agent. */
-  drifted(family: IpFamily, message: string, at: number): void {
-    this.#repeat({ ...NO_SYNC, at, kind: 'external', family, message });
+  drifted(
+    family: IpFamily,
+    message: string,
+    at: number,
+    rules: Change['rules'] = 'Services',
+  ): void {
+    this.#repeat({ ...NO_SYNC, at, kind: 'external', rules, family, message });
+  }
+
+  /** All rules of network policy were written. Adds a repair if that undid an external change. */
+  policiesRestored(family: IpFamily, seconds: number, at: number): void {
+    const undone = this.#undoExternal(family, 'policies', at);
+    if (undone === undefined) return;
+    const { message } = undone;
+    const repair = { kind: 'repair', rules: 'policies', full: true } as const;
+    this.#add({ ...NO_SYNC, ...repair, at, family, seconds, message });
   }
 
   /** Adds a change, or counts it if it equals the last change of the family. */
   #repeat(change: Omit<LoggedChange, 'id'>): void {
-    const index = this.#changes.findLastIndex(({ family }) => family === change.family);
+    const index = this.#changes.findLastIndex(
+      ({ family, rules }) => family === change.family && rules === change.rules,
+    );
     const last = this.#changes[index];
     const isSame =
       last?.kind === change.kind &&
@@ -108,11 +127,17 @@ export class ChangeLog {
     if (this.#changes.length > MAX_CHANGES) this.#changes.shift();
   }
 
-  #undoExternal(family: IpFamily, at: number): void {
+  /** @returns the latest external change that the sync undid. */
+  #undoExternal(family: IpFamily, rules: Change['rules'], at: number): LoggedChange | undefined {
+    const isOpen = (change: LoggedChange) =>
+      change.kind === 'external' &&
+      change.rules === rules &&
+      change.family === family &&
+      change.undoneAt === undefined;
+    const latest = this.#changes.findLast(isOpen);
     this.#changes = this.#changes.map((change) =>
-      change.kind === 'external' && change.family === family && change.undoneAt === undefined
-        ? { ...change, undoneAt: at }
-        : change,
+      isOpen(change) ? { ...change, undoneAt: at } : change,
     );
+    return latest;
   }
 }

@@ -44,6 +44,24 @@ export class AgentTimeoutError extends StatusClientError {
   }
 }
 
+/** The path is a file or directory. */
+export class NoSocketError extends StatusClientError {
+  override readonly name = 'NoSocketError';
+
+  constructor(path: string) {
+    super(`${path} is no socket: name the path of --status-socket of the agent`);
+  }
+}
+
+/** The connection broke while the agent answered. */
+export class AgentEndedError extends StatusClientError {
+  override readonly name = 'AgentEndedError';
+
+  constructor(path: string) {
+    super(`the agent on socket ${path} ended before its answer did: it was stopped or killed`);
+  }
+}
+
 /** An answer that is not of the status API, or a connection that broke. */
 export class BadAnswerError extends StatusClientError {
   override readonly name = 'BadAnswerError';

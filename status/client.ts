@@ -1,12 +1,15 @@
 /** A client of the status API on the agent's Unix socket. */
+import { statSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
 import { printableAscii } from '../api/read-field.ts';
 import type { ErrorBody, Page } from './api/common.ts';
 import {
+  AgentEndedError,
   AgentTimeoutError,
   ApiError,
   BadAnswerError,
   NoAgentError,
+  NoSocketError,
   SocketPermissionError,
 } from './client-errors.ts';
 
@@ -195,12 +198,26 @@ export class StatusClient {
     if (error instanceof AgentTimeoutError) return error;
     const { code, message } = error as NodeJS.ErrnoException;
     if (code === 'ENOENT' || code === 'ENOTDIR') return new NoAgentError(this.#path, false);
-    if (code === 'ECONNREFUSED') return new NoAgentError(this.#path, true);
+    if (code === 'ECONNREFUSED') {
+      return isSocket(this.#path)
+        ? new NoAgentError(this.#path, true)
+        : new NoSocketError(this.#path);
+    }
+    if (code === 'ECONNRESET' || code === 'EPIPE') return new AgentEndedError(this.#path);
     if (code === 'EACCES' || code === 'EPERM') return new SocketPermissionError(this.#path);
     return this.#bad(message, error);
   }
 
   #bad(reason: string, cause?: unknown): BadAnswerError {
     return new BadAnswerError(this.#path, reason, cause);
+  }
+}
+
+/** Whether a path is a socket; also if that is unknown. */
+function isSocket(path: string): boolean {
+  try {
+    return statSync(path).isSocket();
+  } catch {
+    return true;
   }
 }

@@ -1,15 +1,31 @@
 /** Remembers what the policy enforcer did, for the status API. */
 import { asError } from '../api/errors.ts';
+import type { IpFamily } from '../api/objects.ts';
 import type { EnforcerObserver } from '../policy/enforce/enforcer.ts';
+
+/** Where changes of the rules are logged. */
+interface PolicyChanges {
+  policiesDrifted(family: IpFamily, change: string): void;
+  /** The whole table was written. */
+  policiesRestored(family: IpFamily, seconds: number): void;
+}
 
 export class PolicyActivity {
   readonly #now: () => number;
+  readonly #changes: PolicyChanges | undefined;
+  #drift: { at: number; message: string; count: number } | undefined;
   #lastSync: number | undefined;
   #failure: { at: number; message: string; count: number } | undefined;
 
   /** @param now milliseconds since 1970. */
-  constructor(now: () => number = Date.now) {
+  constructor(changes?: PolicyChanges, now: () => number = Date.now) {
+    this.#changes = changes;
     this.#now = now;
+  }
+
+  /** The last change of the rules by another program; `count` counts all since the start. */
+  get drift() {
+    return this.#drift;
   }
 
   /** End of the last successful write, in milliseconds since 1970; undefined before the first. */
@@ -37,6 +53,13 @@ export class PolicyActivity {
       applied: (family, isFull, milliseconds) => {
         observer.applied(family, isFull, milliseconds);
         succeeded();
+        if (isFull) this.#changes?.policiesRestored(family, milliseconds / 1000);
+      },
+      driftDetected: (family, reason, isExternal) => {
+        observer.driftDetected(family, reason, isExternal);
+        if (!isExternal) return;
+        this.#drift = { at: this.#now(), message: reason, count: (this.#drift?.count ?? 0) + 1 };
+        this.#changes?.policiesDrifted(family, reason);
       },
       failed: (family, error) => {
         observer.failed(family, error);

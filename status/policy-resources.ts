@@ -7,7 +7,7 @@ import type { Pod } from '../api/policy-objects.ts';
 import { readDomainName } from '../api/read-domain-name.ts';
 import { rootField } from '../api/read-field.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
-import { accessOf } from '../policy/model/access.ts';
+import { type Access, accessOf, PoliciesChangeError } from '../policy/model/access.ts';
 import {
   type ConnectionEnd,
   type ConnectionQuery,
@@ -18,8 +18,14 @@ import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS, type Direction } from '../policy/model/terms.ts';
 import { serviceAddresses } from '../services/served-ports.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
-import type { PodAccess, PolicyExplanation, PolicySummary } from './api/policies.ts';
-import { NotFound, type Resources, resource } from './http/handler.ts';
+import type {
+  PodAccess,
+  PodAccessList,
+  PodGroup,
+  PolicyExplanation,
+  PolicySummary,
+} from './api/policies.ts';
+import { NotFound, type Resources, resource, Unanswerable } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
 import { BadParameter, integer, oneOf, parsed } from './http/parameters.ts';
 import type { StatusSources } from './sources.ts';
@@ -27,11 +33,17 @@ import { TRACE_PARAMETERS } from './trace/question.ts';
 import { familyExplanation, localPod, podAccess } from './views/access.ts';
 import { type PolicySources, policySummaries } from './views/policies.ts';
 
-/** Most pods of one answer of `access`; the groups of peers are computed for each pod. */
-const MAX_PODS = 20;
+/** Most groups of pods of one answer of `access`; the peers are computed for each. */
+const MAX_POD_GROUPS = 4;
+/** Most other pods of a group that are named. */
+const MAX_OTHERS = 100;
 
 const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
 const POD = parsed('namespace/name of a pod', (text) => (isPodKey(text) ? text : undefined));
+const FIRST_POD = parsed(
+  'field "nextPod" of the previous answer: a pod of parameter namespace, which must be given, too',
+  (text) => (isPodKey(text) ? text : undefined),
+);
 const FROM = parsed('an IP address, or namespace/name of a pod', readPodOrAddress);
 const TO = parsed('an IP address, namespace/name of a pod, or a domain name', readEnd);
 
@@ -72,22 +84,25 @@ export function policyResources(
         ...PAGE_PARAMETERS,
         pod: POD,
         namespace: NAMESPACE,
+        firstPod: FIRST_POD,
         direction: oneOf<Direction>(...DIRECTIONS),
       },
-      handle: async (given) => {
-        const pods = selectedPods(model, given);
+      handle: async (given, { signal }): Promise<PodAccessList> => {
+        const { groups, nextPod } = selectedGroups(model, given);
         const directions = given.direction === undefined ? DIRECTIONS : [given.direction];
         const rows: PodAccess[] = [];
         const slice = new TimeSlice();
-        for (const pod of pods) {
+        for (const { pod } of groups) {
           for (const direction of directions) {
-            for (const access of await accessOf(model, pod, direction)) {
-              rows.push(podAccess(pod.key, access));
-              if (slice.isOver()) await slice.yield();
+            for (const access of await accessOrRefusal(model, pod, direction, signal)) {
+              rows.push(podAccess(pod, access));
+              // A row may have the names of 10,000 pods.
+              await slice.yield();
+              signal.throwIfAborted();
             }
           }
         }
-        return pageOf(rows, given);
+        return { ...pageOf(rows, given), podGroups: groups, nextPod };
       },
     }),
     '/api/v1/policies/explain': resource({
@@ -140,23 +155,58 @@ function podsOf(model: PolicyModel, namespace: string | undefined): Pod[] {
     .sort((a, b) => compareText(a.key, b.key));
 }
 
-/** @throws BadParameter, NotFound */
-function selectedPods(
+interface AccessQuery {
+  readonly pod: ObjectKey | undefined;
+  readonly namespace: string | undefined;
+  readonly firstPod: ObjectKey | undefined;
+}
+
+/**
+ * The pods whose peers are listed. Pods with the same policies are one group, so that a namespace with hundreds of pods
+ * has a few.
+ * @throws BadParameter, NotFound
+ */
+function selectedGroups(
   model: PolicyModel,
-  given: { readonly pod: ObjectKey | undefined; readonly namespace: string | undefined },
-): readonly Pod[] {
-  if (given.pod === undefined && given.namespace === undefined)
+  { pod, namespace, firstPod }: AccessQuery,
+): Pick<PodAccessList, 'nextPod'> & { readonly groups: readonly PodGroup[] } {
+  if (pod === undefined && namespace === undefined)
     throw new BadParameter('pod', 'is missing; give a pod or a namespace');
-  const pods = podsOf(model, given.namespace);
-  const selected = given.pod === undefined ? pods : pods.filter(({ key }) => key === given.pod);
-  if (selected.length === 0 && given.pod !== undefined)
-    throw new NotFound(`no pod ${given.pod} that policies can select is on this node`);
-  if (selected.length > MAX_PODS)
-    throw new BadParameter(
-      'namespace',
-      `has ${selected.length} pods on this node, more than ${MAX_PODS}; give a pod`,
-    );
-  return selected;
+  if (firstPod !== undefined && firstPod.split('/')[0] !== namespace)
+    throw new BadParameter('firstPod', 'must be a pod of the namespace of parameter namespace');
+  const pods = podsOf(model, namespace);
+  if (pod !== undefined) {
+    if (!pods.some(({ key }) => key === pod))
+      throw new NotFound(`no pod ${pod} that policies can select is on this node`);
+    return { groups: [{ pod, others: [], total: 1 }], nextPod: null };
+  }
+  const groups = [...Map.groupBy(pods, (each) => model.policyKeyOf(each)).values()].map(
+    ([first, ...others]): PodGroup => ({
+      pod: first?.key ?? '',
+      others: others.slice(0, MAX_OTHERS).map(({ key }) => key),
+      total: others.length + 1,
+    }),
+  );
+  const rest = groups.filter(
+    (each) => firstPod === undefined || compareText(each.pod, firstPod) >= 0,
+  );
+  return { groups: rest.slice(0, MAX_POD_GROUPS), nextPod: rest[MAX_POD_GROUPS]?.pod ?? null };
+}
+
+/** @throws Unanswerable; AbortError if the client has gone. */
+async function accessOrRefusal(
+  model: PolicyModel,
+  pod: ObjectKey,
+  direction: Direction,
+  signal: AbortSignal,
+): Promise<readonly Access[]> {
+  try {
+    return await accessOf(model, pod, direction, { signal });
+  } catch (error) {
+    if (error instanceof PoliciesChangeError)
+      throw new Unanswerable(409, error.message, { cause: error });
+    throw error;
+  }
 }
 
 /** @throws BadParameter, NotFound */

@@ -74,7 +74,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       version,
       handle: async (given) => {
         const endpoints = await collect(sources, given, (inspected) =>
-          serviceEndpoints(inspected, table.topology).filter(
+          serviceEndpoints(inspected, table).filter(
             ({ address, family }) =>
               (given.address ?? address) === address && (given.family ?? family) === family,
           ),
@@ -175,9 +175,18 @@ async function withTraffic<Row extends object>(
   return { ...page, items: page.items.map((row) => ({ ...row, traffic: ratesOf(row, lookup) })) };
 }
 
-function inspectedService({ table }: StatusSources, { path }: ResourceRequest): InspectedService {
+function inspectedService(
+  { table, sourceFaults }: StatusSources,
+  { path }: ResourceRequest,
+): InspectedService {
   const [namespace = '', name = ''] = path;
   const inspected = table.inspect(serviceKeyOf(namespace, name));
   if (inspected !== undefined) return inspected;
-  throw new NotFound(`this agent knows no Service ${JSON.stringify(`${namespace}/${name}`)}`);
+  const unknown = `this agent knows no Service ${JSON.stringify(`${namespace}/${name}`)}`;
+  for (const { object, message } of sourceFaults()) {
+    if (object === `Service ${namespace}/${name}`) {
+      throw new NotFound(`${unknown}: it cannot be read: ${message}`);
+    }
+  }
+  throw new NotFound(unknown);
 }

@@ -1,12 +1,14 @@
 /** Everything about one Service, for `GET /api/v1/services/{namespace}/{name}`. */
 import { socketAddress } from '../api/addresses.ts';
 import { asError } from '../api/errors.ts';
+import type { ObjectKey } from '../api/objects.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import type { Problem } from './api/common.ts';
 import type { KernelObject } from './api/kernel.ts';
 import type { ServiceDetail } from './api/services.ts';
 import { compareWithKernel } from './kernel-comparison.ts';
 import type { StatusSources } from './sources.ts';
+import { ownedPorts } from './views/owned-ports.ts';
 import {
   serviceEndpoints,
   serviceProblems,
@@ -14,26 +16,30 @@ import {
   serviceSummary,
 } from './views/services.ts';
 import { timeText } from './views/text.ts';
+import { unreadableProblem } from './views/unreadable.ts';
 
 const MAX_ENDPOINTS = 500;
 const MAX_KERNEL_OBJECTS = 500;
 const MAX_EVENTS = 20;
+const MAX_FAULTS = 20;
 const MAX_CONNECTIONS = 100;
 
 export async function serviceDetail(
   sources: StatusSources,
   inspected: InspectedService,
 ): Promise<ServiceDetail> {
-  const { topology } = sources.table;
+  const { table } = sources;
   const { service, slices, health } = inspected;
   const kernel = await kernelObjects(sources, inspected);
   const flows = await connections(sources, inspected);
   const [check] = health;
   return {
-    summary: serviceSummary(inspected, topology),
+    summary: serviceSummary(inspected, table.topology),
     objects: {
       uid: service.uid,
       annotation: service.portsAnnotation ?? null,
+      ownedPortsAnnotation: service.ownedPortsAnnotation ?? null,
+      portsPerPodAnnotation: service.portsPerPodAnnotation ?? null,
       allPorts: service.allPorts ?? null,
       slices: slices.map(({ name, family, endpoints, ports }) => ({
         name,
@@ -45,9 +51,15 @@ export async function serviceDetail(
         ),
       })),
     },
-    endpoints: serviceEndpoints(inspected, topology).slice(0, MAX_ENDPOINTS),
+    endpoints: serviceEndpoints(inspected, table).slice(0, MAX_ENDPOINTS),
     routes: serviceRoutes(inspected, sources.nodeAddresses()),
-    problems: [...serviceProblems(inspected, topology), ...kernel.problems, ...flows.problems],
+    ownedPorts: ownedPorts(inspected, table),
+    problems: [
+      ...unreadable(sources, service.key),
+      ...serviceProblems(inspected, table),
+      ...kernel.problems,
+      ...flows.problems,
+    ],
     kernel: kernel.objects.slice(0, MAX_KERNEL_OBJECTS),
     kernelTotal: kernel.objects.length,
     connections: flows.connections,
@@ -58,6 +70,16 @@ export async function serviceDetail(
       .slice(0, MAX_EVENTS)
       .map(({ at, type, reason, message }) => ({ at: timeText(at), type, reason, message })),
   };
+}
+
+/** Why the latest version of a Service is not in force; empty if it is. */
+function unreadable({ sourceFaults }: StatusSources, key: ObjectKey): Problem[] {
+  const problems: Problem[] = [];
+  for (const fault of sourceFaults()) {
+    if (fault.object === `Service ${key}` && problems.length < MAX_FAULTS)
+      problems.push(unreadableProblem(fault));
+  }
+  return problems;
 }
 
 function problemOf({ service }: InspectedService) {

@@ -20,6 +20,7 @@ const MAX_SEARCH = 100;
 const PROBLEM_ORDER: readonly ServiceSummary['state'][] = [
   'refused',
   'noEndpoints',
+  'partial',
   'served',
   'ignored',
 ];
@@ -37,7 +38,7 @@ const SORTS = {
 
 /** Parameters in addition to the parameters of every list. */
 export const SERVICE_LIST_PARAMETERS = {
-  state: oneOf<ServiceSummary['state']>('served', 'noEndpoints', 'refused', 'ignored'),
+  state: oneOf<ServiceSummary['state']>('served', 'partial', 'noEndpoints', 'refused', 'ignored'),
   ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
   search: parsed(`text of at most ${MAX_SEARCH} characters`, (text) =>
     text.length <= MAX_SEARCH ? text.trim().toLowerCase() : undefined,

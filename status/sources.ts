@@ -4,6 +4,7 @@ import type { BaseChain } from '../preflight/packet-walk.ts';
 import type { Fact } from '../preflight/result.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
+import type { SourceFault } from '../sources/source.ts';
 import type { NodeChecks } from './api/checks.ts';
 import type { KernelFeature } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
@@ -22,6 +23,8 @@ export interface StatusSources {
   /** Directory of manifests; undefined with an API server. */
   readonly manifests: string | undefined;
   readonly families: readonly IpFamily[];
+  /** Objects and manifests that currently cannot be read. */
+  readonly sourceFaults: () => Iterable<SourceFault>;
   /** What the agent waits for at its start; empty afterwards. */
   readonly missingInputs: () => readonly string[];
   readonly table: Pick<
@@ -30,7 +33,9 @@ export interface StatusSources {
     | 'serviceKeys'
     | 'inspect'
     | 'topology'
+    | 'nodeAddresses'
     | 'refusals'
+    | 'routes'
     | 'routeCounts'
     | 'changeCounts'
     | 'unsynced'
@@ -50,8 +55,14 @@ export interface StatusSources {
   /** Reads features of the kernel and of programs. */
   readonly kernelFeatures: () => Promise<readonly KernelFeature[]>;
   readonly kernelRelease: string;
-  /** Base chains of other programs. */
-  readonly foreignChains: () => Promise<Fact<readonly BaseChain[]>>;
+  /**
+   * Base chains of other programs, and the milliseconds since the agent began to read them.
+   * @param maxAge milliseconds; older ones are read again. Default: for as long as reading them costs little.
+   */
+  readonly foreignChains: (maxAge?: number) => Promise<{
+    readonly value: Fact<readonly BaseChain[]>;
+    readonly age: number;
+  }>;
   /** What `portwide check` finds with the flags of this agent. */
   readonly nodeChecks: () => Promise<NodeChecks>;
   /** undefined without network policy. */

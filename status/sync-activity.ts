@@ -49,6 +49,7 @@ export class SyncActivity {
   #ended = 0;
   /** Families with a queued sync that has not ended. A sync that failed does not count: it waits for its backoff. */
   readonly #busy = new Set<IpFamily>();
+  readonly #busyListeners: (() => void)[] = [];
 
   /** @param now milliseconds since 1970. */
   constructor(now: () => number = Date.now) {
@@ -86,6 +87,21 @@ export class SyncActivity {
     return this.#busy.size > 0;
   }
 
+  /** Calls back just before `isBusy` changes, from now on. */
+  beforeBusyChange(listener: () => void): void {
+    this.#busyListeners.push(listener);
+  }
+
+  /** Another program changed the rules of network policy. */
+  policiesDrifted(family: IpFamily, change: string): void {
+    this.#log.drifted(family, change, this.#now(), 'policies');
+  }
+
+  /** All rules of network policy were written. */
+  policiesRestored(family: IpFamily, seconds: number): void {
+    this.#log.policiesRestored(family, seconds, this.#now());
+  }
+
   /** Wraps an observer. Forwards all calls. */
   observing(observer: ProxierObserver): ProxierObserver {
     return {
@@ -96,12 +112,12 @@ export class SyncActivity {
       },
       queued: (family) => {
         observer.queued(family);
-        this.#busy.add(family);
+        this.#setBusy(family, true);
         this.#set(family, { waitingSince: this.family(family).waitingSince ?? this.#now() });
       },
       unchanged: (family, triggerTimes) => {
         observer.unchanged(family, triggerTimes);
-        this.#busy.delete(family);
+        this.#setBusy(family, false);
         this.#set(family, { waitingSince: undefined });
       },
       synced: (report) => {
@@ -110,7 +126,7 @@ export class SyncActivity {
       },
       syncFailed: (family, error, attempt) => {
         observer.syncFailed(family, error, attempt);
-        this.#busy.delete(family);
+        this.#setBusy(family, false);
         const message = error instanceof Error ? error.message : String(error);
         this.#count(attempt);
         this.#log.failed(family, message, attempt, this.#now());
@@ -126,7 +142,7 @@ export class SyncActivity {
 
   #synced(report: SyncReport): void {
     const { family, full, seconds, written } = report;
-    this.#busy.delete(family);
+    this.#setBusy(family, false);
     const at = this.#now();
     const lastSync = { at, seconds, written };
     const { lastFullSync, waitingSince } = this.family(family);
@@ -138,6 +154,13 @@ export class SyncActivity {
       waitingSince: undefined,
       failure: undefined,
     });
+  }
+
+  #setBusy(family: IpFamily, isBusy: boolean): void {
+    const wasBusy = this.#busy.has(family);
+    const others = this.#busy.size - (wasBusy ? 1 : 0);
+    if (others === 0 && wasBusy !== isBusy) for (const listener of this.#busyListeners) listener();
+    this.#busy[isBusy ? 'add' : 'delete'](family);
   }
 
   #count({ seconds }: Pick<SyncReport, 'seconds'>): void {

@@ -3,15 +3,20 @@
  * client, masquerade. Backends render the same decisions as rules for all packets.
  */
 import { cidrContains } from '../api/addresses.ts';
+import { compareText } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
+import { sliceOf } from '../api/owned-ports.ts';
+import { type PortRange, withoutRanges } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import type { Route } from '../services/route.ts';
+import type { SliceOwner } from '../endpoints/slice-owners.ts';
+import { type OwnedSlices, ownerAt, type Route } from '../services/route.ts';
 import { nonPodClients, type TrafficOptions } from './options.ts';
 import {
   allowsOwnVips,
   type Dispatch,
   type EndpointPool,
   type NodePortPlan,
+  spokenPorts,
   type TrafficPlan,
   trafficPlan,
   type VipPlan,
@@ -118,6 +123,74 @@ function nodePortHandler(
   return undefined;
 }
 
+/** Whether the owner gets a packet to an owned port, and why not. */
+export type SliceDecision = {
+  /** The slice; undefined for ports that are left over at the end of a range. */
+  readonly slice: PortRange | undefined;
+  readonly ordinal: number | undefined;
+} & (
+  | { readonly why: 'owned'; readonly owner: SliceOwner }
+  | { readonly why: 'not serving'; readonly owner: SliceOwner }
+  | { readonly why: 'vacant' | 'left over' | 'other VIP'; readonly owner: undefined }
+);
+
+/** The owner that gets a packet to an owned port. @param packet to a port in a range of `owned`. */
+export function sliceDecision(owned: OwnedSlices, packet: FirstPacket): SliceDecision {
+  const { destination, protocol, port } = packet;
+  const { ranges, portsPerPod, udpVip } = owned;
+  const range = ranges.find(
+    (each) => each.protocol === protocol && each.from <= port && port <= each.to,
+  );
+  const ordinal = range && Math.floor((port - range.from) / portsPerPod);
+  const slice =
+    range === undefined || ordinal === undefined ? undefined : sliceOf(range, portsPerPod, ordinal);
+  if (protocol === 'UDP' && destination !== udpVip) {
+    return { slice, ordinal, owner: undefined, why: 'other VIP' };
+  }
+  if (slice === undefined) return { slice, ordinal, owner: undefined, why: 'left over' };
+  const owner = ownerAt(owned, protocol, port);
+  if (owner === undefined) return { slice, ordinal, owner, why: 'vacant' };
+  return { slice, ordinal, owner, why: owner.serves ? 'owned' : 'not serving' };
+}
+
+/**
+ * Whether a TCP or SCTP connection to the owner of its port is masqueraded: only if the answer would not come back through
+ * this node otherwise.
+ */
+export function ownedMasqueradeOf(
+  { address, isRemote }: SliceOwner,
+  client: PacketClient,
+  options: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>,
+): MasqueradeReason {
+  if (client.address === address) return { masqueraded: true, why: 'hairpin' };
+  if (isRemote !== true) return { masqueraded: false, why: 'local owner' };
+  if (nonPodClients(options) === 'all') return { masqueraded: true, why: 'masquerade-all' };
+  return client.isPod
+    ? { masqueraded: false, why: 'pod' }
+    : { masqueraded: true, why: 'remote owner' };
+}
+
+/** Ports from which an owner speaks as a VIP. */
+export interface SpokenPorts {
+  readonly route: Route;
+  readonly vip: string;
+  readonly ports: readonly PortRange[];
+}
+
+/** The UDP ports from which a pod speaks as VIPs. Of two Services that give it one port, the older speaks. */
+export function spokenPortsOf(routes: readonly Route[], address: string): SpokenPorts[] {
+  const byAge = routes.toSorted((a, b) =>
+    compareText(a.owned?.priority ?? '', b.owned?.priority ?? ''),
+  );
+  const taken: PortRange[] = [];
+  return byAge.flatMap((route) => {
+    const ports = withoutRanges(spokenPorts(route, address), taken);
+    taken.push(...ports);
+    const vip = route.owned?.udpVip;
+    return vip === undefined || ports.length === 0 ? [] : [{ route, vip, ports }];
+  });
+}
+
 /** @returns undefined if it depends on the unknown address of the client. */
 export function isSourceAllowed(
   { sources }: Pick<VipPlan, 'sources'>,
@@ -143,9 +216,12 @@ export function poolOf(
 export type MasqueradeReason =
   | {
       readonly masqueraded: true;
-      readonly why: 'all' | 'masquerade-all' | 'non-pod' | 'node' | 'hairpin';
+      readonly why: 'all' | 'masquerade-all' | 'non-pod' | 'node' | 'hairpin' | 'remote owner';
     }
-  | { readonly masqueraded: false; readonly why: 'pod' | 'no detector' | 'traffic policy' };
+  | {
+      readonly masqueraded: false;
+      readonly why: 'pod' | 'no detector' | 'traffic policy' | 'local owner';
+    };
 
 /** Whether the connection of a client to an endpoint of its pool is masqueraded, see `Dispatch.masquerade`. */
 export function masqueradeOf(

@@ -4,8 +4,10 @@
  */
 import { cidrContains } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
+import { sliceOf } from '../api/owned-ports.ts';
+import { type PortRange, withoutRanges } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import type { Route } from '../services/route.ts';
+import type { OwnedSlices, Route } from '../services/route.ts';
 
 /** Endpoints for traffic policy Cluster (with topology hints applied), or for Local. */
 export type EndpointSet = 'cluster' | 'local';
@@ -43,7 +45,7 @@ export interface Dispatch {
 }
 
 /** Sources that may use a VIP; packets from other sources are dropped. */
-interface AllowedSources {
+export interface AllowedSources {
   /** CIDRs (`loadBalancerSourceRanges`). */
   readonly ranges: readonly string[];
   /** Addresses of the Route's own load balancer VIPs, see `allowsOwnVips`. */
@@ -72,6 +74,25 @@ export interface NodePortPlan {
   readonly dispatch: Dispatch;
 }
 
+/** Ports of an address, and the address that packets to or from them get. */
+export interface SliceTranslation {
+  readonly address: string;
+  readonly ports: PortRange;
+  readonly becomes: string;
+  /** The owner is on another node, as far as known. */
+  readonly isRemote: boolean;
+}
+
+/** How packets of owned ports are translated. */
+export interface OwnedPlan {
+  /** New packets to ports of a VIP: the owner that serves. UDP without connection tracking, TCP and SCTP with it. */
+  readonly inbound: readonly SliceTranslation[];
+  /** UDP packets from ports of an owner, serving or not: the VIP. */
+  readonly outbound: readonly SliceTranslation[];
+  /** The VIP as which owners speak, with all owned UDP ports; undefined without UDP ports or if the VIP is refused. */
+  readonly speaker: { readonly vip: string; readonly ports: readonly PortRange[] } | undefined;
+}
+
 /** Everything that a backend renders of a Route. */
 export interface TrafficPlan
   extends Pick<
@@ -81,13 +102,22 @@ export interface TrafficPlan
   readonly endpoints: Readonly<Record<EndpointSet, readonly Endpoint[]>>;
   /** All VIPs; the cluster IP, if any, comes first. */
   readonly vips: readonly VipPlan[];
+  /** Set if pods own the ports. The plans of the VIPs then hold for packets to ports without an owner. */
+  readonly owned: OwnedPlan | undefined;
   readonly nodePort: NodePortPlan | undefined;
   /** Dispatch of the node port, external IPs and load balancer IPs; undefined if the Route has none of them. */
   readonly external: Dispatch | undefined;
 }
 
-/** Plans a Route. @param ownVips whether its load balancer VIPs are allowed sources, see `allowsOwnVips`. */
-export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
+/** Ports from which a pod speaks for an older Service, by address. */
+export type SpokenFor = ReadonlyMap<string, readonly PortRange[]>;
+
+/**
+ * Plans a Route.
+ * @param ownVips whether its load balancer VIPs are allowed sources, see `allowsOwnVips`.
+ * @param spokenFor may be omitted if no owner of the Route owns ports of another Service.
+ */
+export function trafficPlan(route: Route, ownVips: boolean, spokenFor?: SpokenFor): TrafficPlan {
   const { serviceKey, name, family, match, affinitySeconds, healthCheckNodePort } = route;
   const { clusterIP, externalIPs, loadBalancerIPs, nodePort, sourceRanges } = route;
   const endpoints = { cluster: route.clusterEndpoints, local: route.localEndpoints };
@@ -146,11 +176,56 @@ export function trafficPlan(route: Route, ownVips: boolean): TrafficPlan {
     healthCheckNodePort,
     endpoints,
     vips,
+    owned: route.owned && ownedPlan(route.owned, vips, spokenFor),
     nodePort: hasNodePort
       ? { protocol: match.protocol, port: nodePort, dispatch: external }
       : undefined,
     external: hasNodePort || vips.some((vip) => vip.dispatch === external) ? external : undefined,
   };
+}
+
+/** The UDP ports that a pod owns by a Route, which it speaks from as the VIP of the Route. */
+export function spokenPorts({ owned }: Route, address: string): PortRange[] {
+  if (owned?.udpVip === undefined) return [];
+  const { ranges, portsPerPod, taken, udpVip } = owned;
+  const slices = owned.owners
+    .filter((owner) => owner.address === address)
+    .flatMap(({ ordinal }) => ranges.flatMap((range) => sliceOf(range, portsPerPod, ordinal) ?? []))
+    .filter(({ protocol }) => protocol === 'UDP');
+  return withoutRanges(slices, taken.get(udpVip) ?? []);
+}
+
+function ownedPlan(
+  { ranges, portsPerPod, owners, udpVip, taken }: OwnedSlices,
+  vips: readonly VipPlan[],
+  spokenFor: SpokenFor | undefined,
+): OwnedPlan {
+  const inbound: SliceTranslation[] = [];
+  const outbound: SliceTranslation[] = [];
+  for (const { vip } of vips) {
+    const takenHere = taken.get(vip) ?? [];
+    for (const range of ranges) {
+      const isUdp = range.protocol === 'UDP';
+      if (isUdp && vip !== udpVip) continue;
+      for (const { ordinal, address, serves, isRemote = false } of owners) {
+        const slice = sliceOf(range, portsPerPod, ordinal);
+        if (slice === undefined) continue;
+        for (const ports of withoutRanges([slice], takenHere)) {
+          if (serves) inbound.push({ address: vip, ports, becomes: address, isRemote });
+          if (!isUdp) continue;
+          for (const spoken of withoutRanges([ports], spokenFor?.get(address) ?? []))
+            outbound.push({ address, ports: spoken, becomes: vip, isRemote });
+        }
+      }
+    }
+  }
+  const udp = withoutRanges(
+    ranges.filter(({ protocol }) => protocol === 'UDP'),
+    taken.get(udpVip ?? '') ?? [],
+  );
+  const speaker =
+    udpVip === undefined || udp.length === 0 ? undefined : { vip: udpVip, ports: udp };
+  return { inbound, outbound, speaker };
 }
 
 /** Whether the plan of a Route depends on the node's addresses, see `allowsOwnVips`. */

@@ -4,7 +4,7 @@ import { isOwnChain } from '../../iptables/chains.ts';
 import { iptablesCommand, VARIANTS } from '../../iptables/commands.ts';
 import { iptablesTables } from '../../iptables/variant.ts';
 import { listTables } from '../../netlink/nftables/tables.ts';
-import { iptablesChains } from '../../preflight/iptables-rules.ts';
+import { FOREIGN_TABLES, iptablesChains } from '../../preflight/iptables-rules.ts';
 import { nftChains } from '../../preflight/nft-rules.ts';
 import type { BaseChain } from '../../preflight/packet-walk.ts';
 import { ProgramError, readProgram, runProgram } from '../../process/run-program.ts';
@@ -28,8 +28,7 @@ export async function readBoundedChains(): Promise<readonly BaseChain[]> {
   for (const variant of VARIANTS) {
     for (const family of IP_FAMILIES) {
       const command = `${iptablesCommand(family, variant)}-save`;
-      for (const table of ['filter', 'nat'] as const) {
-        if (!(await iptablesTables(family, variant)).includes(table)) continue;
+      for (const table of await iptablesTables(family, variant, FOREIGN_TABLES)) {
         const name = `${nftFamily(family)} ${table}`;
         const saved = await readForeignLines(command, table);
         if (saved === undefined) continue;
@@ -46,10 +45,12 @@ export async function readBoundedChains(): Promise<readonly BaseChain[]> {
   return chains;
 }
 
-/** NFPROTO_INET, NFPROTO_IPV4 and NFPROTO_IPV6 (linux/netfilter.h). */
+/** Values of NFPROTO_ (linux/netfilter.h). */
 const FAMILY_NAMES: ReadonlyMap<number, string> = new Map([
   [1, 'inet'],
   [2, 'ip'],
+  [5, 'netdev'],
+  [7, 'bridge'],
   [10, 'ip6'],
 ]);
 

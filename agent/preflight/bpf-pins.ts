@@ -1,34 +1,49 @@
 /** Objects that other programs pin in the BPF file system. */
 import { readdir, readFile } from 'node:fs/promises';
+import { asError } from '../../api/errors.ts';
+import type { BpfPins } from '../../preflight/proxies.ts';
 
 const ROOT = '/sys/fs/bpf';
-/** `cilium/devices/<name>/links/<program>` has five parts. */
-const MAX_DEPTH = 6;
 /** Entries to look at. A node with hundreds of pods has some thousands. */
 const MAX_ENTRIES = 20_000;
 
-/**
- * Paths of pinned objects below the root.
- * @throws Error if no BPF file system is mounted there, or it cannot be read.
- */
-export async function readBpfPins(): Promise<string[]> {
-  const mounts = await readFile('/proc/self/mounts', 'utf8');
-  if (!mounts.includes(` ${ROOT} bpf `)) throw new Error(`no bpf file system at ${ROOT}`);
-  return await pathsBelow(ROOT);
+/** What the walk reads. */
+export interface PinFiles {
+  /** The content of `/proc/self/mounts`. */
+  mounts(): Promise<string>;
+  list(path: string): Promise<readonly { readonly name: string; isDirectory(): boolean }[]>;
 }
 
-async function pathsBelow(root: string): Promise<string[]> {
-  const found: string[] = [];
-  let waiting = [''];
-  for (let depth = 0; depth < MAX_DEPTH && waiting.length > 0; depth++) {
-    const next: string[] = [];
-    for (const directory of waiting) {
-      for (const entry of await readdir(`${root}/${directory}`, { withFileTypes: true })) {
-        if (found.length + next.length >= MAX_ENTRIES) return found;
-        (entry.isDirectory() ? next : found).push(`${directory}${entry.name}`);
+const SYSTEM: PinFiles = {
+  mounts: () => readFile('/proc/self/mounts', 'utf8'),
+  list: (path) => readdir(path, { withFileTypes: true }),
+};
+
+/**
+ * Paths of pinned objects below the root.
+ * @throws Error if no BPF file system is mounted there.
+ */
+export async function readBpfPins(files: PinFiles = SYSTEM): Promise<BpfPins> {
+  if (!(await files.mounts()).includes(` ${ROOT} bpf `))
+    throw new Error(`no bpf file system at ${ROOT}`);
+  const paths: string[] = [];
+  let missing: string | undefined;
+  let entries = 0;
+  const directories = [''];
+  for (const directory of directories) {
+    try {
+      for (const entry of await files.list(`${ROOT}/${directory}`)) {
+        if (entries === MAX_ENTRIES)
+          return { paths, missing: `only ${MAX_ENTRIES} entries of ${ROOT} were read` };
+        entries += 1;
+        const path = `${directory}${entry.name}`;
+        if (entry.isDirectory()) directories.push(`${path}/`);
+        else paths.push(path);
       }
+    } catch (error) {
+      // The program that owns the directory may delete it meanwhile: nothing is missing.
+      if ((error as NodeJS.ErrnoException).code !== 'ENOENT') missing ??= asError(error).message;
     }
-    waiting = next.map((each) => `${each}/`);
   }
-  return found;
+  return { paths, missing };
 }

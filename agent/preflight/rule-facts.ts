@@ -2,19 +2,27 @@
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { VARIANTS, type Variant } from '../../iptables/commands.ts';
 import { hasServiceRules, iptablesTables, savedTable } from '../../iptables/variant.ts';
+import { TRACE_TABLE } from '../../netlink/nftables/trace-table.ts';
 import { TABLE } from '../../nftables/static-chains.ts';
 import { POLICY_TABLES } from '../../policy/compile/policy-table.ts';
 import type { RuleCounts } from '../../preflight/iptables.ts';
-import { iptablesChains } from '../../preflight/iptables-rules.ts';
+import { FOREIGN_TABLES, iptablesChains } from '../../preflight/iptables-rules.ts';
 import { type NftBaseChain, nftBaseChains, nftChains } from '../../preflight/nft-rules.ts';
 import type { BaseChain } from '../../preflight/packet-walk.ts';
 import { ProgramError, runProgram } from '../../process/run-program.ts';
+import { FLOWS_TABLE } from '../../status/traffic/refusal-log.ts';
 import { KUBE_PROXY_TABLE } from '../../takeover/nft-tables.ts';
 
 /** Milliseconds and bytes for one call of nft. Elements of sets are not printed, so only rules take space. */
 const NFT_LIMITS = { timeout: 60_000, maxBuffer: 64 * 1024 * 1024 };
-/** Tables of Portwide and kube-proxy. */
-export const OWN_TABLES: readonly string[] = [TABLE, KUBE_PROXY_TABLE, ...POLICY_TABLES];
+/** Tables of Portwide, also while a client looks, and of kube-proxy. */
+export const OWN_TABLES: readonly string[] = [
+  TABLE,
+  KUBE_PROXY_TABLE,
+  TRACE_TABLE,
+  FLOWS_TABLE,
+  ...POLICY_TABLES,
+];
 
 interface IptablesFacts {
   readonly chains: readonly BaseChain[];
@@ -30,15 +38,14 @@ export async function readServiceRules(): Promise<Variant[]> {
   return found;
 }
 
-/** Reads tables filter and nat of both variants; a variant whose command is not installed is left out. */
+/** Reads the tables of both variants; a variant whose command is not installed is left out. */
 export async function readIptables(): Promise<IptablesFacts> {
   const chains: BaseChain[] = [];
   const counts = { nft: 0, legacy: 0 };
   const read = new Set<string>();
   for (const variant of VARIANTS) {
     for (const family of IP_FAMILIES) {
-      for (const table of ['filter', 'nat'] as const) {
-        if (!(await iptablesTables(family, variant)).includes(table)) continue;
+      for (const table of await iptablesTables(family, variant, FOREIGN_TABLES)) {
         const saved = await savedTable(family, variant, table).catch(undefinedIfMissing);
         if (saved === undefined) continue;
         const name = `${nftFamily(family)} ${table}`;
@@ -68,7 +75,8 @@ export async function readNftChains(read: ReadonlySet<string>): Promise<BaseChai
   for (const chain of nftBaseChains(output)) {
     const name = `${chain.family} ${chain.table}`;
     const isForeign =
-      ['ip', 'ip6', 'inet'].includes(chain.family) && !OWN_TABLES.includes(chain.table);
+      ['ip', 'ip6', 'inet', 'netdev', 'bridge'].includes(chain.family) &&
+      !OWN_TABLES.includes(chain.table);
     if (isForeign && !read.has(name)) tables.set(name, chain);
   }
   const chains: BaseChain[] = [];

@@ -4,9 +4,9 @@ import { NFNL_SUBSYS_CTNETLINK } from '../core/nfnetlink.ts';
 import { NotificationSocket } from '../core/notifications.ts';
 import type { DetailedEntry } from './entry.ts';
 import { EntryReader } from './entry-reader.ts';
-import { type Destinations, eventFilter } from './event-filter.ts';
+import { type EventSelection, eventFilter } from './event-filter.ts';
 
-export type { Destinations } from './event-filter.ts';
+export type { EventSelection } from './event-filter.ts';
 
 /** What happened to an entry. `new`: confirmed. `destroy`: removed, with its final counters. */
 export type ConntrackEventKind = 'new' | 'destroy';
@@ -83,12 +83,12 @@ export class ConntrackEvents {
   }
 
   /**
-   * From now on the kernel keeps only events with given original destinations, and does not count the others as dropped.
-   * @param destinations undefined: all. Addresses are compared by their last four bytes, so the reader must check again.
+   * From now on the kernel keeps only selected events, and does not count the others as dropped.
+   * @param selection undefined: all. Addresses are compared by their last four bytes, so the reader must check again.
    * @throws NetlinkError
    */
-  select(destinations: Destinations | undefined): void {
-    this.#socket.setFilter(eventFilter({ translatedOnly: this.#translatedOnly, destinations }));
+  select(selection: EventSelection | undefined): void {
+    this.#socket.setFilter(eventFilter({ translatedOnly: this.#translatedOnly, selection }));
   }
 
   close(): void {

@@ -15,6 +15,11 @@ export interface Libc {
   /** Writes the address of the socket into the buffer. */
   getsockname(fd: number, address: Buffer): number;
   setsockopt(fd: number, level: number, name: number, value: Buffer): number;
+  /**
+   * getsockopt SO_MEMINFO (Linux 4.12).
+   * @returns the number of messages that the kernel dropped because the receive buffer was full, or a negated errno.
+   */
+  drops(fd: number): number;
   /** setsockopt SO_ATTACH_FILTER. @param program Classic BPF instructions. */
   attachFilter(fd: number, program: Buffer): number;
   close(fd: number): number;
@@ -68,6 +73,10 @@ export function datagramLength({ headers }: ManyBuffers, index: number): number 
 /** asm-generic/socket.h */
 const SOL_SOCKET = 1;
 const SO_ATTACH_FILTER = 26;
+const SO_MEMINFO = 55;
+/** Numbers of 32 bits that SO_MEMINFO returns, and the place of the drops: SK_MEMINFO_ of linux/sock_diag.h. */
+const SK_MEMINFO_VARS = 9;
+const SK_MEMINFO_DROPS = 8;
 
 const MSG_TRUNC = 0x20;
 const MSG_DONTWAIT = 0x40;
@@ -123,6 +132,7 @@ function load(): Libc {
   const setsockopt = bind(
     'int setsockopt(int fd, int level, int name, const void *value, uint32_t length)',
   );
+  const getsockopt = bind('int getsockopt(int fd, int level, int name, void *value, void *length)');
   const close = bind('int close(int fd)');
   const send = bind('intptr_t send(int fd, const void *bytes, size_t length, int flags)');
   const recvfrom = bind(
@@ -173,6 +183,11 @@ function load(): Libc {
     bind: (fd, address) => bindAddress.now(fd, address, address.length),
     getsockname: (fd, address) => getsockname.now(fd, address, u32(address.length)),
     setsockopt: (fd, level, name, value) => setsockopt.now(fd, level, name, value, value.length),
+    drops(fd) {
+      const value = Buffer.alloc(4 * SK_MEMINFO_VARS);
+      const result = getsockopt.now(fd, SOL_SOCKET, SO_MEMINFO, value, u32(value.length));
+      return result < 0 ? result : readU32(value, 4 * SK_MEMINFO_DROPS);
+    },
     attachFilter(fd, program) {
       const value = { length: program.length / INSTRUCTION_LENGTH, instructions: program };
       const size = koffi.sizeof(programType);

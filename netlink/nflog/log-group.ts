@@ -1,8 +1,12 @@
 /** Receives packets that rules log to a group (NFLOG, linux/netfilter/nfnetlink_log.h). */
+import { CTA_TUPLE_ORIG, CTA_ZONE } from '../conntrack/entry.ts';
+import { emptyTuple, readTuple } from '../conntrack/tuple.ts';
+import { addressFormatter } from '../core/address.ts';
 import { type Attribute, encodeAttributes, walkAttributes } from '../core/attribute.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
+import { NetlinkError } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
-import { encodeNumber } from '../core/network-order.ts';
+import { encodeNumber, readNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH, NFNL_SUBSYS_ULOG, nfgenmsg } from '../core/nfnetlink.ts';
 import { NotificationSocket } from '../core/notifications.ts';
 import { readText } from '../core/text.ts';
@@ -13,6 +17,18 @@ export interface LoggedPacket {
   readonly prefix: string;
   /** The packet from the IP header on, cut. A view of the receive buffer, valid only during the callback. */
   readonly bytes: Buffer;
+  /**
+   * The destination that the client used, from the conntrack entry of the packet. undefined for replies, without an entry,
+   * in zones of other programs, and where the kernel does not send entries with packets.
+   */
+  readonly original: OriginalDestination | undefined;
+}
+
+/** The destination of a packet before its translation. */
+export interface OriginalDestination {
+  /** Canonical text. */
+  readonly address: string;
+  readonly port: number;
 }
 
 const NFULNL_MSG_PACKET = NFNL_SUBSYS_ULOG | 0;
@@ -21,10 +37,16 @@ const NFULA_CFG_CMD = 1;
 const NFULA_CFG_MODE = 2;
 const NFULA_CFG_TIMEOUT = 4;
 const NFULA_CFG_QTHRESH = 5;
+const NFULA_CFG_FLAGS = 6;
+const NFULNL_CFG_F_CONNTRACK = 4;
 const NFULNL_CFG_CMD_BIND = 1;
 const NFULNL_COPY_PACKET = 2;
 const NFULA_PAYLOAD = 9;
 const NFULA_PREFIX = 10;
+const NFULA_CT = 18;
+const NFULA_CT_INFO = 19;
+/** `enum ip_conntrack_info` of linux/netfilter/nf_conntrack_common.h: values from here on are replies. */
+const IP_CT_IS_REPLY = 3;
 /** Bytes of each packet: IPv6 header, extension headers and ports. */
 const COPY_RANGE = 128;
 /** The kernel sends after so many packets or hundredths of a second. */
@@ -38,9 +60,10 @@ export class LogGroup {
 
   /**
    * Binds a group.
+   * @param options.conntrack whether packets come with `original`.
    * @throws NetlinkError: EPERM if another program receives the group; EINVAL if the kernel has no NFLOG.
    */
-  constructor(group: number) {
+  constructor(group: number, { conntrack = false }: { readonly conntrack?: boolean } = {}) {
     this.#socket = new NotificationSocket(NETLINK_NETFILTER, {
       groups: [],
       receiveBuffer: RECEIVE_BUFFER,
@@ -67,6 +90,13 @@ export class LogGroup {
     } catch (error) {
       this.#socket.close();
       throw error;
+    }
+    if (!conntrack) return;
+    try {
+      configure([{ type: NFULA_CFG_FLAGS, value: encodeNumber(NFULNL_CFG_F_CONNTRACK, 2) }]);
+    } catch (error) {
+      // Kernels without CONFIG_NETFILTER_NETLINK_GLUE_CT: packets come without entries.
+      if (!(error instanceof NetlinkError)) throw error;
     }
   }
 
@@ -95,9 +125,25 @@ export class LogGroup {
 function readPacket({ payload }: NetlinkMessage): LoggedPacket {
   let prefix = '';
   let bytes = payload.subarray(0, 0);
+  let original: OriginalDestination | undefined;
+  let isReply = false;
   walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (type, start, end) => {
     if (type === NFULA_PREFIX) prefix = readText(payload, start, end);
     else if (type === NFULA_PAYLOAD) bytes = payload.subarray(start, end);
+    else if (type === NFULA_CT) original = readOriginal(payload, start, end);
+    else if (type === NFULA_CT_INFO) isReply = readNumber(payload, start, end, 4) >= IP_CT_IS_REPLY;
   });
-  return { prefix, bytes };
+  return { prefix, bytes, original: isReply ? undefined : original };
+}
+
+function readOriginal(payload: Buffer, from: number, to: number): OriginalDestination | undefined {
+  const tuple = emptyTuple();
+  let zone = 0;
+  walkAttributes(payload, from, to, (type, start, end) => {
+    if (type === CTA_TUPLE_ORIG) readTuple(payload, start, end, tuple);
+    else if (type === CTA_ZONE) zone = readNumber(payload, start, end, 2);
+  });
+  const { dstStart, dstEnd, dstPort, zone: ownZone } = tuple;
+  if (dstEnd === 0 || zone !== 0 || ownZone !== 0) return undefined;
+  return { address: addressFormatter()(payload, dstStart, dstEnd), port: dstPort };
 }

@@ -117,6 +117,17 @@ export class OwnedTables {
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
   }
 
+  /** Replaces all keys of a set, whatever keys it has. @throws NftRefusedError; NetlinkError */
+  async replace(family: IpFamily, set: string, keys: readonly Buffer[]): Promise<void> {
+    const table = this.#table(family);
+    const writer = new TransactionWriter(table.family, table.name);
+    // Without elements, the kernel deletes all.
+    writer.append(nftRequest('DEL', 'element', table, [nameAttribute(NFTA_SET_NAME, set)]));
+    for (const key of keys) writer.write('add', set, { key });
+    const refusal = await this.#send(writer);
+    if (refusal !== undefined) throw new NftRefusedError(refusal.error);
+  }
+
   /** Closes the socket, and with it deletes the tables. */
   close(): Promise<void> {
     return this.#socket.close();

@@ -25,6 +25,10 @@ const FIELDS: Readonly<Record<string, readonly Field[]>> = {
     [2, 'base', 'number'],
     [3, 'offset', 'number'],
     [4, 'length', 'number'],
+    [5, 'from', 'register'],
+    [6, 'checksum', 'number'],
+    [7, 'checksum-offset', 'number'],
+    [8, 'checksum-flags', 'number'],
   ],
   meta: [
     [1, 'to', 'register'],

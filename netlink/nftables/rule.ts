@@ -69,6 +69,39 @@ export function payload(
   return expression('payload', [register(1, to), be32(2, base), be32(3, offset), be32(4, length)]);
 }
 
+/** Offset of the checksum in the IPv4 header. IPv6 has none. */
+const IPV4_CHECKSUM_OFFSET = 10;
+const NFT_PAYLOAD_CSUM_NONE = 0;
+const NFT_PAYLOAD_CSUM_INET = 1;
+const NFT_PAYLOAD_L4CSUM_PSEUDOHDR = 1;
+
+/**
+ * payload: writes an address of the IP header, and updates the checksums of the IP header and of TCP or UDP. A UDP checksum
+ * of zero (IPv4: none) stays zero.
+ */
+export function writeAddressField(
+  from: Register,
+  family: IpFamily,
+  offset: number,
+  length: number,
+): NftExpression {
+  const isIpv4 = family === 'IPv4';
+  return expression('payload', [
+    be32(2, PAYLOAD_BASE.network),
+    be32(3, offset),
+    be32(4, length),
+    register(5, from),
+    be32(6, isIpv4 ? NFT_PAYLOAD_CSUM_INET : NFT_PAYLOAD_CSUM_NONE),
+    be32(7, isIpv4 ? IPV4_CHECKSUM_OFFSET : 0),
+    be32(8, NFT_PAYLOAD_L4CSUM_PSEUDOHDR),
+  ]);
+}
+
+/** notrack: the packet gets no conntrack entry. Only in hooks before conntrack, priority raw. */
+export function notrack(): NftExpression {
+  return expression('notrack', []);
+}
+
 /** meta: loads metadata of the packet. */
 export function meta(to: Register, key: number): NftExpression {
   return expression('meta', [register(1, to), be32(2, key)]);
@@ -213,18 +246,22 @@ export function fibSourceType(to: Register): NftExpression {
   ]);
 }
 
-/** dynset: adds an element to a map or restarts the timeout of an existing element. */
+/**
+ * dynset: adds an element to a set or map, or restarts the timeout of an existing element. If the set is full, the rule
+ * ends here.
+ * @param data undefined for a set.
+ */
 export function dynsetUpdate(
-  map: string,
+  set: string,
   key: Register,
-  data: Register,
+  data: Register | undefined,
   milliseconds: number,
 ): NftExpression {
   return expression('dynset', [
-    name(1, map),
+    name(1, set),
     be32(3, NFT_DYNSET_OP_UPDATE),
     register(4, key),
-    register(5, data),
+    ...(data === undefined ? [] : [register(5, data)]),
     { type: 6, value: encodeNumber(milliseconds, 8) },
   ]);
 }

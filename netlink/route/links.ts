@@ -5,7 +5,7 @@ import {
   MessageType,
   RouteScope,
 } from 'netlink/dist/rt/structs.js';
-import { familyOf } from '../../api/addresses.ts';
+import { ADDRESS_BITS, familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes, addressFamily } from '../core/address.ts';
 import { encodeAttributes } from '../core/attribute.ts';
@@ -43,8 +43,7 @@ interface RefusedAddress {
 const CREATE = 0x400 | 0x200;
 /** NLM_F_CREATE | NLM_F_REPLACE */
 const REPLACE = 0x400 | 0x100;
-/** Prefix lengths of an address that `changeAddresses` adds, and of its temporary placeholder. */
-const HOST_PREFIX: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
+/** Prefix length of the temporary placeholder of an address that `changeAddresses` adds. */
 const PLACEHOLDER_PREFIX = 31;
 /** linux/if_link.h */
 const IFLA_INFO_KIND = 1;
@@ -130,7 +129,7 @@ export async function listBoundAddresses(index: number): Promise<readonly BoundA
 
 function isHostAddress({ family, prefixLength, scope, isDeprecated }: LinkAddress): boolean {
   const isExcludedAsSource = family === 'IPv4' ? scope === RouteScope.HOST : isDeprecated;
-  return isExcludedAsSource && prefixLength === HOST_PREFIX[family];
+  return isExcludedAsSource && prefixLength === ADDRESS_BITS[family];
 }
 
 /** See `narrowScope`. */
@@ -220,7 +219,7 @@ function isOdd(address: string): boolean {
 }
 
 function addRequest(index: number, address: string): NetlinkRequest {
-  const data = { prefixlen: HOST_PREFIX[familyOf(address)] };
+  const data = { prefixlen: ADDRESS_BITS[familyOf(address)] };
   // Skip duplicate address detection, which never finishes on an interface that is down.
   const attrs = { ...localAndPeer(address), flags: { nodad: true } as const };
   // For an existing IPv4 address see `narrowScope`.
@@ -242,7 +241,7 @@ function removeExactRequest(index: number, address: string): NetlinkRequest {
   return change(
     index,
     address,
-    { prefixlen: HOST_PREFIX[familyOf(address)] },
+    { prefixlen: ADDRESS_BITS[familyOf(address)] },
     localAndPeer(address),
   );
 }

@@ -10,6 +10,7 @@ export function* addressElements(
   other: AddressEntry = EMPTY_ENTRY,
 ): Iterable<PolicyElement> {
   if (entry.isLocalPod && !other.isLocalPod) yield { set: 'hairpin-pods', address };
+  if (isSelected(entry) && !isSelected(other)) yield { set: 'selected-pods', address };
   for (const direction of DIRECTIONS) {
     const policySetId = entry.policySets[direction];
     if (policySetId !== undefined && policySetId !== other.policySets[direction]) {
@@ -26,6 +27,10 @@ export function* addressElements(
       if (!others.has(memberKey(member))) yield { set: 'named-ports', address, ...member };
     }
   }
+}
+
+function isSelected({ policySets }: AddressEntry): boolean {
+  return DIRECTIONS.some((direction) => policySets[direction] !== undefined);
 }
 
 function memberKey({ list, protocol, port }: NamedPortMember): string {

@@ -23,11 +23,18 @@ export class AppliedState {
   readonly #entries = new Map<string, AddressEntry>();
   /** Compiled rules by id of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
+  #ownedVips: ReadonlySet<string> = new Set();
+  #desiredOwnedVips: ReadonlySet<string> = new Set();
 
   /** @param model No other caller may call `model.takeChanges()`. */
   constructor(model: PolicyModel, families: readonly IpFamily[] = IP_FAMILIES) {
     this.#model = model;
     this.#families = families;
+  }
+
+  /** VIPs of Services with ports owned by pods, from the next `takeChanges()` on. */
+  setOwnedVips(vips: ReadonlySet<string>): void {
+    this.#desiredOwnedVips = vips;
   }
 
   /**
@@ -69,6 +76,12 @@ export class AppliedState {
         this.#chains.delete(policySetId);
       }
     }
+    for (const change of changes) {
+      const [before, now] = [this.#ownedVips, this.#desiredOwnedVips];
+      change.remove.push(...vipElements(before, change.family, now));
+      change.add.push(...vipElements(now, change.family, before));
+    }
+    this.#ownedVips = this.#desiredOwnedVips;
     return changes.filter(isChange);
   }
 
@@ -81,6 +94,7 @@ export class AppliedState {
   }
 
   *#elements(family: IpFamily): Iterable<PolicyElement> {
+    yield* vipElements(this.#ownedVips, family);
     for (const [listId, ranges] of this.#lists) yield* rangeElements(listId, ranges, family);
     for (const [address, entry] of this.#entries) {
       if (familyOf(address) === family) yield* addressElements(address, entry);
@@ -132,6 +146,18 @@ function* networkElements(
       last: addressText(last, family),
     };
   }
+}
+
+/** The VIPs of a family, except others. */
+function vipElements(
+  vips: ReadonlySet<string>,
+  family: IpFamily,
+  others?: ReadonlySet<string>,
+): PolicyElement[] {
+  if (vips === others) return [];
+  return [...vips]
+    .filter((vip) => familyOf(vip) === family && others?.has(vip) !== true)
+    .map((address) => ({ set: 'owned-vips', address }));
 }
 
 function noChange(family: IpFamily): Mutable<PolicyChange> {

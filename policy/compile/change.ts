@@ -50,6 +50,10 @@ export type PolicyElement =
   | { readonly set: `${Direction}-pods`; readonly address: string; readonly policySetId: number }
   /** A pod of this node. Its hairpin traffic (to itself, through a Service) is always allowed. */
   | { readonly set: 'hairpin-pods'; readonly address: string }
+  /** A pod of this node that a policy selects: answers to its untracked packets are recorded. */
+  | { readonly set: 'selected-pods'; readonly address: string }
+  /** A VIP of a Service with ports owned by pods. */
+  | { readonly set: 'owned-vips'; readonly address: string }
   | { readonly set: 'peers'; readonly list: ListId; readonly address: string }
   /** Both ends are included. Ranges of one list do not overlap. */
   | {

@@ -41,6 +41,9 @@ function nftElement(source: PolicyElement | FqdnElement): NftElement {
       const address = addressBytes(source.address);
       return { key: Buffer.concat([address, address]) };
     }
+    case 'selected-pods':
+    case 'owned-vips':
+      return { key: addressBytes(source.address) };
     case 'peers':
       return { key: listKey(source.list, addressBytes(source.address)) };
     case 'fqdn-peers':

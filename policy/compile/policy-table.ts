@@ -15,6 +15,9 @@
  *   with the pod as source.
  * - The forward and output chains have priority 10, after the Service chains (0), which reject
  *   packets to a Service without endpoints.
+ * - UDP packets of ports owned by pods are not tracked (`nftables/owned-chains.ts`), so no connection says which packets
+ *   are answers. Each packet is evaluated, and chain `remember-answers` records which packets answer an allowed one; see
+ *   `answerChains`.
  * - Traffic between pods on one bridge traverses these chains only with br_netfilter
  *   (`net.bridge.bridge-nf-call-iptables=1`), as for Services.
  * - Neighbour discovery is always accepted. Packets that a pod sends without its own address match
@@ -29,9 +32,11 @@ import {
   DROP,
   goTo,
   IS_FROM_NODE,
+  type LookupKey,
   nftFamily,
   nftRuleBytes,
   nftRuleText,
+  protocolIs,
   type RuleParts,
   rulePartsFor,
 } from '../../nft/rule.ts';
@@ -41,6 +46,7 @@ import {
   HAS_PORTS,
   IS_ESTABLISHED,
   IS_NEIGHBOUR_DISCOVERY,
+  IS_UNTRACKED,
   logToGroup,
   RETURN,
 } from './expressions.ts';
@@ -61,6 +67,17 @@ export const POLICY_TABLES: readonly string[] = [
 ];
 /** An empty chain that marks a completely written table. */
 export const COMMIT_MARKER = 'commit-marker';
+
+/**
+ * Seconds until packets that answer an allowed untracked packet are no longer allowed, counted from the last packet of
+ * either end. As the default of `nf_conntrack_udp_timeout_stream`.
+ */
+const ANSWER_SECONDS = 120;
+/**
+ * Maximum number of allowed answers: pairs of addresses and ports. If the set is full, new answers are evaluated like
+ * other packets.
+ */
+const MAX_ANSWERS = 131_072;
 
 export interface PolicyTableOptions {
   readonly family: IpFamily;
@@ -117,6 +134,14 @@ const SETS = {
   'hairpin-pods': 'set hairpin-pods { typeof IP saddr . IP daddr; }',
   'ingress-pods': 'map ingress-pods { typeof IP daddr : verdict; }',
   'egress-pods': 'map egress-pods { typeof IP saddr : verdict; }',
+  /** Pods of this node that a policy selects. */
+  'selected-pods': 'set selected-pods { typeof IP saddr; }',
+  /** VIPs of Services with ports owned by pods: the source of packets from owners of other nodes. */
+  'owned-vips': 'set owned-vips { typeof IP saddr; }',
+  /** Untracked UDP packets that answer an allowed packet. Written by rules only. */
+  'udp-answers': `set udp-answers { typeof IP saddr . IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
+  /** Answers to packets of a pod that may come from a VIP, whichever it is. Written by rules only. */
+  'vip-answers': `set vip-answers { typeof IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
   /**
    * The FQDN cache, which survives agent restarts. No rule uses the set. The two fields `ct id`
    * hold a hash of the name.
@@ -125,6 +150,8 @@ const SETS = {
 } as const;
 
 export type NftSetName = keyof typeof SETS;
+/** Sets that only rules write. */
+export const ANSWER_SETS = ['udp-answers', 'vip-answers'] as const satisfies NftSetName[];
 export const NFT_SET_NAMES = Object.keys(SETS) as readonly NftSetName[];
 
 /**
@@ -136,6 +163,7 @@ export function staticChains(
   priorityOffset: 0 | 1 = 0,
 ): TableChain[] {
   const { source, destination, inSet, verdictMap } = rulePartsFor(family);
+  const untracked: RuleParts = [IS_UNTRACKED, protocolIs('UDP')];
   const established: RuleParts = [IS_ESTABLISHED, ACCEPT];
   const discovery: RuleParts[] = family === 'IPv6' ? [[IS_NEIGHBOUR_DISCOVERY, ACCEPT]] : [];
   const egress: RuleParts = [verdictMap([source], 'egress-pods')];
@@ -148,10 +176,18 @@ export function staticChains(
     ...chain(name, rules),
     hook: `type filter hook ${name} priority ${priority + priorityOffset}; policy accept;`,
   });
+  const evaluateUntracked: RuleParts = [...untracked, goTo('untracked')];
   return [
-    base('forward', 10, [established, ...discovery, ...bothDirections]),
-    base('input', 110, [established, ...discovery, egress]),
-    base('output', 10, [established, [IS_FROM_NODE, ACCEPT], ...bothDirections]),
+    base('forward', 10, [established, ...discovery, evaluateUntracked, ...bothDirections]),
+    base('input', 110, [established, ...discovery, evaluateUntracked, egress]),
+    base('output', 10, [
+      established,
+      [...untracked, IS_FROM_NODE, goTo('remember-answers')],
+      evaluateUntracked,
+      [IS_FROM_NODE, ACCEPT],
+      ...bothDirections,
+    ]),
+    ...answerChains(family, bothDirections),
     ...DENIED_DIRECTIONS.map(([denial, direction]) => {
       const name = denyChain(denial, direction);
       const tier = denial.slice('deny-'.length);
@@ -166,6 +202,46 @@ export function staticChains(
         [goTo(denyChain(denial, direction))],
       ]),
     ),
+  ];
+}
+
+/**
+ * The chains for untracked UDP packets. As with connection tracking, a packet passes if policies allow it or if it answers
+ * an allowed packet. Only answers from or to selected pods are recorded; all others are allowed anyway.
+ *
+ * A packet to a VIP is evaluated with the owner as its destination, but the answer of an owner on another node comes from
+ * the VIP. So a VIP may answer a pod from each port to which the pod has sent a packet.
+ */
+function answerChains(family: IpFamily, bothDirections: readonly RuleParts[]): TableChain[] {
+  const { source, destination, sourcePort, port, inSet, updateSet } = rulePartsFor(family);
+  const record = (set: (typeof ANSWER_SETS)[number], key: LookupKey) =>
+    updateSet(set, key, ANSWER_SECONDS);
+  const answer = [destination, source, port, sourcePort];
+  const recordAnswer = record('udp-answers', answer);
+  const allowAnswer = (set: (typeof ANSWER_SETS)[number], key: LookupKey): RuleParts => [
+    inSet(key, set),
+    record(set, key),
+    ACCEPT,
+  ];
+  return [
+    chain('untracked', [
+      allowAnswer('udp-answers', [source, destination, sourcePort, port]),
+      [
+        inSet([source], 'owned-vips'),
+        ...allowAnswer('vip-answers', [destination, sourcePort, port]),
+      ],
+      ...bothDirections,
+      [goTo('remember-answers')],
+    ]),
+    chain('remember-answers', [
+      [
+        inSet([source], 'selected-pods'),
+        recordAnswer,
+        record('vip-answers', [source, port, sourcePort]),
+        ACCEPT,
+      ],
+      [inSet([destination], 'selected-pods'), recordAnswer, ACCEPT],
+    ]),
   ];
 }
 

@@ -4,6 +4,7 @@ import { addressFormatter } from '../../netlink/core/address.ts';
 import { ENOENT, hasErrno } from '../../netlink/core/error.ts';
 import {
   type NftCounter,
+  type NftElement,
   type NftOperation,
   NftRefusedError,
 } from '../../netlink/nftables/tables.ts';
@@ -37,6 +38,7 @@ import {
   type PolicyTableOptions,
 } from '../compile/policy-table.ts';
 import { DIRECTIONS, type Direction } from '../model/terms.ts';
+import { isAnswerSet, readAnswers } from './answers.ts';
 import { PolicyRefusedError } from './policy-refused-error.ts';
 import {
   activeTable,
@@ -102,7 +104,7 @@ export class PolicyBackend {
   /** True from the call of `replaceAll` until it is done. */
   #isReplacing = false;
   #denied: readonly DeniedPackets[] = [];
-  #onInvalidated: (reason: string) => void = () => {};
+  #onInvalidated: (reason: string, isExternal: boolean) => void = () => {};
   /** Names of the chains of policy sets in the kernel. */
   #chains = new Set<string>();
   #sizes = new Map<NftSetName, number>();
@@ -129,18 +131,19 @@ export class PolicyBackend {
     ]);
   }
 
-  onInvalidated(callback: (reason: string) => void): void {
+  onInvalidated(callback: (reason: string, isExternal: boolean) => void): void {
     this.#onInvalidated = callback;
   }
 
   /**
    * Marks the content of the table as unknown, for example after an external change.
    * @param reason For the log.
+   * @param isExternal Whether another program changed the table.
    */
-  invalidate(reason: string): void {
+  invalidate(reason: string, isExternal = false): void {
     if (!this.#isInSync) return;
     this.#isInSync = false;
-    this.#onInvalidated(reason);
+    this.#onInvalidated(reason, isExternal);
   }
 
   /**
@@ -292,7 +295,9 @@ export class PolicyBackend {
 
   async #replaceAll({ chains, elements }: PolicyState, fqdn: FqdnContent): Promise<number> {
     const slice = new TimeSlice();
-    const bySet = new Map<NftSetName, KernelElement[]>(NFT_SET_NAMES.map((set) => [set, []]));
+    const bySet = new Map<NftSetName, NftElement[]>(
+      NFT_SET_NAMES.filter((set) => !isAnswerSet(set)).map((set) => [set, []]),
+    );
     for (const source of elements) {
       const { set, element } = setElement(source);
       bySet.get(set)?.push(element);
@@ -306,6 +311,8 @@ export class PolicyBackend {
     const cache = this.#fqdnCacheTtls.missing(fqdnCacheElements([...stored, ...fqdn.entries]), now);
     const peers = this.#fqdnPeerTtls.missing(fqdnPeerElements(fqdn.elements), now);
     bySet.set('fqdn-cache', cache).set('fqdn-peers', peers);
+    for (const [set, answers] of await readAnswers(await activeTable(this.#tables)))
+      bySet.set(set, answers);
     await this.#rebuild({ chains, elements: bySet });
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));

@@ -37,8 +37,9 @@ export interface EnforcerObserver {
   /**
    * The content of the policy table is unknown, for example after an external change or a failed
    * write. A full run follows.
+   * @param isExternal Whether another program changed the table.
    */
-  driftDetected(family: IpFamily, reason: string): void;
+  driftDetected(family: IpFamily, reason: string, isExternal: boolean): void;
   /** External changes cannot be watched, so the enforcer does not repair them. */
   watchFailed(error: unknown): void;
 }
@@ -79,7 +80,8 @@ export class Enforcer {
     this.#reportLoaded = options.monitor.register({
       families: [...families.keys()],
       tables: POLICY_TABLES,
-      onExternalChange: (family, reason) => this.#families.get(family)?.backend.invalidate(reason),
+      onExternalChange: (family, reason) =>
+        this.#families.get(family)?.backend.invalidate(reason, true),
       onWatchStarted: (family) => void this.#checkTable(family),
       onWatchFailed: (error) => options.observer.watchFailed(error),
     });
@@ -110,8 +112,8 @@ export class Enforcer {
     const pending: PolicyChange[] = [];
     const run = (full: boolean) => this.#run(family, backend, pending, full);
     const loop = new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
-    backend.onInvalidated((reason) => {
-      observer.driftDetected(family, reason);
+    backend.onInvalidated((reason, isExternal) => {
+      observer.driftDetected(family, reason, isExternal);
       loop.resync();
     });
     return { tables, backend, loop, pending };
@@ -181,7 +183,7 @@ export class Enforcer {
     const { tables, backend } = enforcer;
     try {
       if (!(await isComplete(tables.main)))
-        backend.invalidate(`table ${POLICY_TABLE} is missing or incomplete`);
+        backend.invalidate(`table ${POLICY_TABLE} is missing or incomplete`, true);
     } catch (error) {
       // Ignore the error after `stop`: reading fails because the sockets are closed.
       if (this.#isStarted)

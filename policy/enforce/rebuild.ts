@@ -13,12 +13,11 @@
  * dropped.
  */
 import type { IpFamily } from '../../api/objects.ts';
-import { NfTables, type NftOperation } from '../../netlink/nftables/tables.ts';
+import { NfTables, type NftElement, type NftOperation } from '../../netlink/nftables/tables.ts';
 import type { NftCommand } from '../../nft/command.ts';
 import type { RuleTable } from '../../nft/table.ts';
 import { kernelChains } from '../compile/chains.ts';
 import type { PolicySetChain } from '../compile/change.ts';
-import type { KernelElement } from '../compile/element.ts';
 import {
   COMMIT_MARKER,
   type CounterValues,
@@ -49,7 +48,7 @@ export interface PolicyTables {
 /** The desired chains and elements of the policy table. */
 export interface TableContent {
   readonly chains: readonly PolicySetChain[];
-  readonly elements: ReadonlyMap<NftSetName, readonly KernelElement[]>;
+  readonly elements: ReadonlyMap<NftSetName, readonly NftElement[]>;
 }
 
 const ZERO_COUNTERS: CounterValues = new Map();

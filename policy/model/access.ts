@@ -4,7 +4,7 @@
  */
 import { familyOf } from '../../api/addresses.ts';
 import { compareText, getOrCreate } from '../../api/collections.ts';
-import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
+import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../../api/objects.ts';
 import type { Pod } from '../../api/policy-objects.ts';
 import { protocolOf } from '../../netlink/core/protocol.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
@@ -12,9 +12,10 @@ import { NamePatterns } from './domain-names.ts';
 import { type Decision, decidedByDefault, decidedByRule } from './explain.ts';
 import type { NamedPortMember } from './memberships.ts';
 import type { PolicyModel } from './model.ts';
+import { PodRules } from './pod-rules.ts';
 import type { PolicySetRules } from './policy-sets.ts';
 import { EVERY_PORT, joinSpace, type SpaceRange, splitSpace } from './port-space.ts';
-import { type AddressRange, coversFamily, rangesContain } from './ranges.ts';
+import { type AddressRange, coversFamily, rangesContain, segments } from './ranges.ts';
 import type { PeerList } from './rule-lists.ts';
 import type { PolicySetRule } from './rules.ts';
 import type { Direction } from './terms.ts';
@@ -57,37 +58,55 @@ export interface Access {
   readonly uncertain: readonly string[];
 }
 
-/** Attempts without a change of policies meanwhile. */
+/** Milliseconds of a slice: a sync may begin after each. */
+const SLICE = 1;
+/** Attempts to read the model without a change meanwhile. */
 const MAX_ATTEMPTS = 3;
 
-/**
- * Groups all peers of a pod of this node. Resolved addresses of domain names count as the names, not as addresses. Reads
- * the model in time slices; a pod that changes meanwhile may be in the groups as before or as after.
- */
-export async function accessOf(
-  model: PolicyModel,
-  pod: Pod,
-  direction: Direction,
-): Promise<Access[]> {
-  for (let attempt = 1; ; attempt += 1) {
-    const rules = model.withRules(pod, direction, (found) => found);
-    const access = await new AccessGroups(model, pod, direction, rules).collect();
-    // Rules of policies that changed are other objects.
-    const after = model.withRules(pod, direction, (found) => found);
-    if (isSame(rules, after) || attempt === MAX_ATTEMPTS) return access;
+/** Policies changed during each attempt. */
+export class PoliciesChangeError extends Error {
+  override readonly name = 'PoliciesChangeError';
+
+  constructor() {
+    super('network policies are changing; try again');
   }
 }
 
-function isSame(before: PolicySetRules, after: PolicySetRules): boolean {
-  const parts = ({ admin, lowerTiers, isolatedBy }: PolicySetRules) => [
-    ...admin,
-    ...lowerTiers,
-    ...isolatedBy,
-  ];
-  const expected = parts(after);
-  const found = parts(before);
-  return found.length === expected.length && found.every((part, at) => part === expected[at]);
+/** An attempt read two states of the model. */
+class ChangedMeanwhile extends Error {}
+
+interface AccessOptions {
+  /** Aborted when the answer is no longer wanted. */
+  readonly signal?: AbortSignal | undefined;
+  readonly slice?: Pick<TimeSlice, 'isOver' | 'yield'>;
 }
+
+/**
+ * Groups all peers of a pod of this node. Resolved addresses of domain names count as the names, not as addresses. Reads
+ * the model in time slices: starts again if namespaces, nodes, CIDR groups or the rules of the pod change meanwhile, so
+ * that the groups are of one state. A peer pod that changes meanwhile may be in the groups as before or as after.
+ * @returns nothing if the pod does not exist.
+ * @throws PoliciesChangeError; AbortError if the signal is aborted.
+ */
+export async function accessOf(
+  model: PolicyModel,
+  key: ObjectKey,
+  direction: Direction,
+  { signal, slice = new TimeSlice(SLICE) }: AccessOptions = {},
+): Promise<Access[]> {
+  for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt += 1) {
+    const pod = model.pod(key);
+    if (pod === undefined) return [];
+    try {
+      return await new AccessGroups(model, pod, direction, { signal, slice }).collect();
+    } catch (error) {
+      if (!(error instanceof ChangedMeanwhile)) throw error;
+    }
+  }
+  throw new PoliciesChangeError();
+}
+
+type StepOptions = AccessOptions & Required<Pick<AccessOptions, 'slice'>>;
 
 type RuleMatch = 'yes' | 'no' | 'maybe';
 
@@ -106,41 +125,53 @@ interface PodGroup {
 
 class AccessGroups {
   readonly #model: PolicyModel;
-  readonly #pod: Pod;
+  readonly #own: PodRules;
   readonly #direction: Direction;
-  readonly #rules: PolicySetRules;
   readonly #all: readonly PolicySetRule[];
-  readonly #slice = new TimeSlice();
+  readonly #options: StepOptions;
   readonly #ownNamed: readonly NamedPortMember[];
+  /** Compiled domain names of each list. */
+  readonly #patterns = new Map<PeerList, NamePatterns<string>>();
 
-  constructor(model: PolicyModel, pod: Pod, direction: Direction, rules: PolicySetRules) {
+  constructor(model: PolicyModel, pod: Pod, direction: Direction, options: StepOptions) {
     this.#model = model;
-    this.#pod = pod;
+    this.#own = new PodRules(model, pod, direction);
     this.#direction = direction;
-    this.#rules = rules;
-    this.#all = [...rules.admin, ...rules.lowerTiers];
-    this.#ownNamed =
-      direction === 'ingress'
-        ? pod.addresses.slice(0, 1).flatMap((each) => model.namedPortsAt(each))
-        : [];
+    this.#options = options;
+    this.#all = [...this.#own.rules.admin, ...this.#own.rules.lowerTiers];
+    this.#ownNamed = direction === 'ingress' ? model.namedPortsOf(pod) : [];
   }
 
   async collect(): Promise<Access[]> {
     const hasNodes = this.#all.some(({ peers }) => (peers?.nodes.length ?? 0) > 0);
     return [
       ...(await this.#pods()),
-      ...(hasNodes ? this.#nodes() : []),
+      ...(hasNodes ? await this.#nodes() : []),
       ...(await this.#addresses()),
-      ...(this.#direction === 'egress' ? this.#names() : []),
+      ...(this.#direction === 'egress' ? await this.#names() : []),
       ...(this.#direction === 'ingress' ? [this.#ownNode()] : []),
     ];
   }
 
+  /** To call after each step. */
+  async #yieldIfOver(): Promise<void> {
+    if (this.#options.slice.isOver()) await this.#yield();
+  }
+
+  /** @throws ChangedMeanwhile, AbortError */
+  async #yield(): Promise<void> {
+    await this.#options.slice.yield();
+    this.#options.signal?.throwIfAborted();
+    if (!this.#own.isCurrent()) throw new ChangedMeanwhile();
+  }
+
   async #pods(): Promise<Access[]> {
     const groups = new Map<string, PodGroup>();
+    // A pod that is deleted and created again meanwhile comes twice.
+    const seen = new Set<ObjectKey>([this.#own.pod.key]);
     for (const pod of this.#model.peerPods()) {
-      if (this.#slice.isOver()) await this.#slice.yield();
-      if (pod.key === this.#pod.key) continue;
+      if (seen.has(pod.key)) continue;
+      seen.add(pod.key);
       const owned = pod.addresses.filter((address) => this.#model.podAt(address) === pod);
       const found = owned.map((address) => ({ address, matches: this.#matchesAt(address) }));
       const isOne = new Set(found.map(({ matches }) => matches.key)).size === 1;
@@ -149,23 +180,24 @@ class AccessGroups {
         const key = `${matches.key} ${family}`;
         getOrCreate(groups, key, () => ({ matches, family, pods: [] })).pods.push(pod);
       }
+      await this.#yieldIfOver();
     }
-    return inOrder(groups).map(({ matches, family, pods }) =>
-      this.#access({ kind: 'pods', pods, family }, matches),
-    );
+    return await this.#decided(groups, ({ family, pods }) => ({ kind: 'pods', pods, family }));
   }
 
-  #nodes(): Access[] {
+  async #nodes(): Promise<Access[]> {
     const groups = new Map<string, { matches: Matches; addresses: string[] }>();
     for (const address of this.#model.nodeAddresses()) {
+      await this.#yieldIfOver();
       if (this.#model.podAt(address) !== undefined) continue;
-      if (this.#direction === 'ingress' && this.#model.isNodeOf(this.#pod, address)) continue;
+      if (this.#direction === 'ingress' && this.#model.isNodeOf(this.#own.pod, address)) continue;
       const matches = this.#matchesAt(address);
       getOrCreate(groups, matches.key, () => ({ matches, addresses: [] })).addresses.push(address);
     }
-    return inOrder(groups).map(({ matches, addresses }) =>
-      this.#access({ kind: 'nodes', addresses: addresses.sort(compareText) }, matches),
-    );
+    return await this.#decided(groups, ({ addresses }) => ({
+      kind: 'nodes',
+      addresses: addresses.sort(compareText),
+    }));
   }
 
   async #addresses(): Promise<Access[]> {
@@ -177,7 +209,7 @@ class AccessGroups {
         ),
       );
       for (const range of segments([...lists.values()].flat(), family)) {
-        if (this.#slice.isOver()) await this.#slice.yield();
+        await this.#yieldIfOver();
         const matches = this.#matches(
           (list) => rangesContain(lists.get(list) ?? [], range.first),
           this.#ownNamed,
@@ -189,31 +221,52 @@ class AccessGroups {
         } else ranges.push({ family, ...range });
       }
     }
-    return inOrder(groups).map(({ matches, ranges }) =>
-      this.#access({ kind: 'addresses', ranges }, matches),
-    );
+    return await this.#decided(groups, ({ ranges }) => ({ kind: 'addresses', ranges }));
   }
 
-  #names(): Access[] {
+  async #names(): Promise<Access[]> {
     const patterns = new Set(this.#all.flatMap(({ peers }) => peers?.domainNames ?? []));
-    return [...patterns].sort(compareText).flatMap((pattern) => {
+    const access: Access[] = [];
+    for (const pattern of [...patterns].sort(compareText)) {
       const groups = new Map<string, { matches: Matches; families: IpFamily[] }>();
       for (const family of IP_FAMILIES) {
         const rules = this.#all.map(({ peers }) => this.#matchesName(peers, pattern, family));
         const matches = { key: keyOf(rules, []), rules, named: [] };
         getOrCreate(groups, matches.key, () => ({ matches, families: [] })).families.push(family);
       }
-      return inOrder(groups).map(({ matches, families }) =>
-        this.#access({ kind: 'domainName', pattern, families }, matches),
+      access.push(
+        ...(await this.#decided(groups, ({ families }) => ({
+          kind: 'domainName',
+          pattern,
+          families,
+        }))),
       );
-    });
+    }
+    return access;
+  }
+
+  /** Decides each group, in the order of the rules that match. Each decision may take most of a slice. */
+  async #decided<Group extends { readonly matches: Matches }>(
+    groups: ReadonlyMap<string, Group>,
+    peersOf: (group: Group) => AccessPeers,
+  ): Promise<Access[]> {
+    const access: Access[] = [];
+    for (const group of inOrder(groups)) {
+      await this.#yield();
+      access.push(this.#access(peersOf(group), group.matches));
+    }
+    return access;
   }
 
   #matchesName(peers: PeerList | undefined, pattern: string, family: IpFamily): RuleMatch {
     if (peers === undefined) return 'yes';
     // A pattern matches itself, and patterns for subdomains.
-    if (new NamePatterns(peers.domainNames.map((each) => [each, each])).matches(pattern))
-      return 'yes';
+    const names = getOrCreate(
+      this.#patterns,
+      peers,
+      () => new NamePatterns(peers.domainNames.map((each) => [each, each])),
+    );
+    if (names.matches(pattern)) return 'yes';
     const networks = this.#model.networksOf(peers, family);
     if (coversFamily(networks, family)) return 'yes';
     return networks.length > 0 ? 'maybe' : 'no';
@@ -263,7 +316,7 @@ class AccessGroups {
       .filter((_, at) => rules[at] === 'maybe')
       .map(({ comment }) => comment);
     const matching = new Set(this.#all.filter((_, at) => rules[at] === 'yes'));
-    const decisions = decide(this.#rules, matching, named);
+    const decisions = decide(this.#own.rules, matching, named);
     return { direction: this.#direction, peers, isRest, decisions, uncertain };
   }
 }
@@ -329,19 +382,4 @@ function portsOf(
       : [{ protocol: name, from: port, to: port }];
   });
   return [...ports.ranges, ...numbers];
-}
-
-const BITS: Readonly<Record<IpFamily, bigint>> = { IPv4: 32n, IPv6: 128n };
-
-/** Cuts all addresses of a family where one of the ranges begins or ends. */
-function* segments(ranges: readonly AddressRange[], family: IpFamily): Generator<AddressRange> {
-  const end = 1n << BITS[family];
-  const cuts = [0n, end];
-  for (const { first, last } of ranges) cuts.push(first, last + 1n);
-  // Sorted lists one after another, which is what sort() is fast at.
-  cuts.sort((a, b) => (a < b ? -1 : a > b ? 1 : 0));
-  for (const [at, first] of cuts.entries()) {
-    const next = cuts[at + 1] ?? first;
-    if (next > first) yield { first, last: next - 1n };
-  }
 }

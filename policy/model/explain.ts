@@ -101,6 +101,24 @@ interface Connection {
  * @throws UnknownPodError if a pod does not exist or owns no address.
  */
 export function explain(model: PolicyModel, query: ConnectionQuery): Explanation[] {
+  return connectionsOf(model, query).map((connection) => explainOne(model, connection));
+}
+
+/**
+ * Evaluates one direction of a connection between two addresses: half the work of `explain`.
+ * @returns undefined if the addresses differ in their IP family.
+ */
+export function explainDirection(
+  model: PolicyModel,
+  direction: Direction,
+  query: ConnectionQuery & { readonly from: { address: string }; readonly to: { address: string } },
+): DirectionVerdict | undefined {
+  const [connection] = connectionsOf(model, query);
+  return connection && evaluateDirection(model, direction, connection);
+}
+
+/** The connections of a query, one for each IP family. */
+function connectionsOf(model: PolicyModel, query: ConnectionQuery): Connection[] {
   const { port, to: target, isFqdnAddress } = query;
   const protocol =
     typeof query.protocol === 'number' ? query.protocol : protocolNumbers[query.protocol];
@@ -112,7 +130,7 @@ export function explain(model: PolicyModel, query: ConnectionQuery): Explanation
     const to = targets.find((address) => familyOf(address) === family);
     const isNameOnly = name !== undefined && targets.length === 0;
     if (from === undefined || (to === undefined && !isNameOnly)) return [];
-    return explainOne(model, { family, from, to, name, port, protocol, isFqdnAddress });
+    return { family, from, to, name, port, protocol, isFqdnAddress };
   });
 }
 
@@ -131,20 +149,20 @@ function addressesOf(model: PolicyModel, end: ConnectionEnd): readonly string[] 
 
 function explainOne(model: PolicyModel, connection: Connection): Explanation {
   const { family, from, to } = connection;
-  const egress = evaluateAt(model, 'egress', from, connection);
-  const ingress = evaluateAt(model, 'ingress', to, connection);
+  const egress = evaluateDirection(model, 'egress', connection);
+  const ingress = evaluateDirection(model, 'ingress', connection);
   const isAllowed = egress.verdict === 'allow' && ingress.verdict === 'allow';
   return { family, from, to, verdict: isAllowed ? 'allow' : 'deny', egress, ingress };
 }
 
-/** @param end Address of the subject: the source for egress, the destination for ingress. */
-function evaluateAt(
+function evaluateDirection(
   model: PolicyModel,
   direction: Direction,
-  end: string | undefined,
   connection: Connection,
 ): DirectionVerdict {
   const { from, to } = connection;
+  /** Address of the subject. */
+  const end = direction === 'egress' ? from : to;
   if (end === undefined)
     return notEvaluated(
       direction,
@@ -152,7 +170,7 @@ function evaluateAt(
     );
   const pod = model.podAt(end);
   if (pod === undefined)
-    return notEvaluated(direction, `${end} is not a pod address, so no policy applies`);
+    return notEvaluated(direction, `no Pod has address ${end}, so no policy applies`);
   if (from === to) return notEvaluated(direction, 'a pod may always connect to itself');
   if (direction === 'ingress' && model.isNodeOf(pod, from))
     return notEvaluated(direction, 'a node may always connect to its own pods');

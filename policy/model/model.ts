@@ -2,6 +2,7 @@
  * Computes which policies apply to the pods of this node. model/ does no I/O and does not depend on
  * the folders compile/ and enforce/.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../../api/collections.ts';
 import {
   type ApiObject,
@@ -68,9 +69,21 @@ export class PolicyModel {
   readonly #dirtyAddresses = new Set<string>();
   readonly #dirtyLists = new Map<ListId, RuleList>();
   readonly #dirtyPolicySets = new Set<PolicySet>();
+  #peerRevision = 0;
+  #policyRevision = 0;
 
   constructor({ nodeName }: { readonly nodeName: string }) {
     this.#pods = new PodIndex(nodeName);
+  }
+
+  /** Increases when namespaces, nodes or CIDR groups change what rules match; not for pods. */
+  get peerRevision(): number {
+    return this.#peerRevision;
+  }
+
+  /** Increases when a policy changes, which may change what rules apply to pods. */
+  get policyRevision(): number {
+    return this.#policyRevision;
   }
 
   upsert(object: ModelObject): void {
@@ -79,15 +92,18 @@ export class PolicyModel {
         this.#markPods(this.#pods.upsert(object));
         break;
       case 'Namespace':
-        this.#markClasses(this.#pods.upsertNamespace(object));
+        this.#markClasses(this.#revised([...this.#pods.upsertNamespace(object)]));
         break;
       case 'Node':
-        this.#markAddresses(this.#nodes.upsert(object));
+        this.#markAddresses(this.#revised(this.#nodes.upsert(object)));
         break;
       case 'CIDRGroup':
-        this.#markLists(this.#networks.upsert(object));
+        this.#markLists(this.#revised(this.#networks.upsert(object)));
         break;
       default:
+        // Updates of the status, and lists after a lost watch, change no policy.
+        if (isDeepStrictEqual(this.#policySets.get(object.kind, object.key), object)) return;
+        this.#policyRevision += 1;
         this.#policySets.upsert(object);
     }
   }
@@ -98,15 +114,16 @@ export class PolicyModel {
         this.#markPods(this.#pods.remove(key));
         break;
       case 'Namespace':
-        this.#markClasses(this.#pods.removeNamespace(key));
+        this.#markClasses(this.#revised([...this.#pods.removeNamespace(key)]));
         break;
       case 'Node':
-        this.#markAddresses(this.#nodes.remove(key));
+        this.#markAddresses(this.#revised(this.#nodes.remove(key)));
         break;
       case 'CIDRGroup':
-        this.#markLists(this.#networks.remove(key));
+        this.#markLists(this.#revised(this.#networks.remove(key)));
         break;
       default:
+        this.#policyRevision += 1;
         this.#policySets.remove(kind, key);
     }
   }
@@ -193,6 +210,15 @@ export class PolicyModel {
     for (const pod of this.#pods.subjects()) if (this.#pods.isLocal(pod)) yield pod;
   }
 
+  /** A text that is the same for pods of this node with the same policies and named ports. */
+  policyKeyOf(pod: Pod): string {
+    this.#update();
+    const podClass = this.#pods.get(pod.key)?.class;
+    if (podClass === undefined) return '';
+    const { ingress, egress } = this.#policySets.assignmentOf(podClass);
+    return JSON.stringify([ingress?.id, egress?.id, podClass.namedPorts]);
+  }
+
   /** Addresses of all nodes of the cluster. */
   nodeAddresses(): Iterable<string> {
     return this.#nodes.addresses();
@@ -240,7 +266,15 @@ export class PolicyModel {
 
   /** Named ports of the pod that owns this address, with the port lists that contain them. */
   namedPortsAt(address: string): readonly NamedPortMember[] {
-    const podClass = this.#pods.owner(address)?.class;
+    return this.#namedPorts(this.#pods.owner(address)?.class);
+  }
+
+  /** Like `namedPortsAt`, also for a pod that owns no address yet. */
+  namedPortsOf({ key }: Pod): readonly NamedPortMember[] {
+    return this.#namedPorts(this.#pods.get(key)?.class);
+  }
+
+  #namedPorts(podClass: PodClass | undefined): readonly NamedPortMember[] {
     if (podClass === undefined) return [];
     return [
       ...this.#memberships.entryOf(podClass).namedPorts,
@@ -286,6 +320,12 @@ export class PolicyModel {
         policySets: { ingress: ingress?.id, egress: egress?.id },
       };
     });
+  }
+
+  /** @param changed what the change of an object affects. */
+  #revised<T>(changed: readonly T[]): readonly T[] {
+    if (changed.length > 0) this.#peerRevision += 1;
+    return changed;
   }
 
   #markPods({ addresses, classes }: PodChange): void {

@@ -1,4 +1,5 @@
 /** CIDRGroups, and the address ranges of peer lists with networks. */
+import { isDeepStrictEqual } from 'node:util';
 import { familyOf } from '../../api/addresses.ts';
 import { getOrCreate } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../../api/objects.ts';
@@ -24,9 +25,10 @@ export class PeerNetworks {
   /** Cache of the ranges of peer lists. */
   readonly #networks = new Map<PeerList, ListRanges['networks']>();
 
-  /** @returns lists that selected the group before, or select it now. */
+  /** @returns lists that selected the group before, or select it now; none if the group is as before. */
   upsert(group: CidrGroup): readonly PeerList[] {
     const before = this.#groups.get(group.key);
+    if (isDeepStrictEqual(before, group)) return [];
     this.#groups.set(group.key, group);
     return this.#invalidate([before, group]);
   }

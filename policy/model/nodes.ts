@@ -1,4 +1,5 @@
 /** Nodes, and the peer lists that select them. */
+import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../../api/collections.ts';
 import type { Node, ObjectKey } from '../../api/objects.ts';
 import type { Labels } from '../../api/policy-objects.ts';
@@ -11,8 +12,10 @@ export class NodeIndex {
   readonly #byAddress = new Map<string, Set<Node>>();
   readonly #lists = new Set<PeerList>();
 
-  /** @returns addresses whose lists may have changed. */
+  /** @returns addresses whose lists may have changed; none for the many updates of a node that change neither. */
   upsert(node: Node): readonly string[] {
+    const { labels, addresses } = this.#nodes.get(node.key) ?? {};
+    if (isDeepStrictEqual([labels, addresses], [node.labels, node.addresses])) return [];
     const before = this.remove(node.key);
     this.#nodes.set(node.key, node);
     for (const address of node.addresses) {

@@ -4,7 +4,7 @@
  * adding a network does not change the element of an adjacent network.
  */
 import ipaddr from 'ipaddr.js';
-import { familyOf } from '../../api/addresses.ts';
+import { ADDRESS_BITS, familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 
 /** A range of addresses; both ends are included. */
@@ -12,8 +12,6 @@ export interface AddressRange {
   readonly first: bigint;
   readonly last: bigint;
 }
-
-const BITS: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
 
 /** @param address Canonical text. */
 export function addressNumber(address: string): bigint {
@@ -23,7 +21,7 @@ export function addressNumber(address: string): bigint {
 
 /** Canonical text of an address. */
 export function addressText(value: bigint, family: IpFamily): string {
-  const bytes = Buffer.from(value.toString(16).padStart(BITS[family] / 4, '0'), 'hex');
+  const bytes = Buffer.from(value.toString(16).padStart(ADDRESS_BITS[family] / 4, '0'), 'hex');
   return family === 'IPv4' ? bytes.join('.') : new ipaddr.IPv6([...bytes]).toRFC5952String();
 }
 
@@ -31,7 +29,7 @@ export function addressText(value: bigint, family: IpFamily): string {
 export function cidrRange(cidr: string): AddressRange {
   const [address = '', length] = cidr.split('/');
   const first = addressNumber(address);
-  const size = 1n << BigInt(BITS[familyOf(cidr)] - Number(length));
+  const size = 1n << BigInt(ADDRESS_BITS[familyOf(cidr)] - Number(length));
   return { first, last: first + size - 1n };
 }
 
@@ -42,7 +40,7 @@ export function coversFamily(ranges: readonly AddressRange[], family: IpFamily):
     if (first !== next) return false;
     next = last + 1n;
   }
-  return next === 1n << BigInt(BITS[family]);
+  return next === 1n << BigInt(ADDRESS_BITS[family]);
 }
 
 /** The parts of a range that are in none of the holes. */
@@ -103,4 +101,20 @@ export function rangesContain(ranges: readonly AddressRange[], address: bigint):
 function compare(a: bigint, b: bigint): number {
   if (a === b) return 0;
   return a < b ? -1 : 1;
+}
+
+/** Cuts all addresses of a family where one of the ranges begins or ends. */
+export function* segments(
+  ranges: readonly AddressRange[],
+  family: IpFamily,
+): Generator<AddressRange> {
+  const end = 1n << BigInt(ADDRESS_BITS[family]);
+  const cuts = [0n, end];
+  for (const { first, last } of ranges) cuts.push(first, last + 1n);
+  // Sorted lists one after another, which is what sort() is fast at.
+  cuts.sort((a, b) => (a < b ? -1 : a > b ? 1 : 0));
+  for (const [at, first] of cuts.entries()) {
+    const next = cuts[at + 1] ?? first;
+    if (next > first) yield { first, last: next - 1n };
+  }
 }

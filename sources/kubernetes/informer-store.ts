@@ -4,7 +4,7 @@ import { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind, ObjectKey } from '../../api/objects.ts';
 import { describeValue, isRecord } from '../../api/read-field.ts';
 import { readIdentity, readObject, withListKind } from '../../api/read-object.ts';
-import type { ObjectSink } from '../source.ts';
+import type { ObjectSink, SourceFault } from '../source.ts';
 import { MalformedResponse } from './errors.ts';
 import { metadataOf } from './metadata.ts';
 
@@ -34,8 +34,8 @@ export interface InformerStoreOptions {
 export class InformerStore {
   readonly #options: InformerStoreOptions;
   readonly #objects = new Map<ObjectKey, ApiObject>();
-  /** Error messages of objects that currently cannot be read. */
-  readonly #unreadable = new Map<ObjectKey, string>();
+  /** Errors of objects that currently cannot be read. */
+  readonly #unreadable = new Map<ObjectKey, InvalidObject>();
 
   constructor(options: InformerStoreOptions) {
     this.#options = options;
@@ -48,6 +48,13 @@ export class InformerStore {
   /** Number of objects that currently cannot be read. */
   get unreadable(): number {
     return this.#unreadable.size;
+  }
+
+  /** The objects that currently cannot be read. */
+  *faults(): Iterable<SourceFault> {
+    for (const [key, { field, reason }] of this.#unreadable) {
+      yield { object: `${this.#options.kind} ${key}`, message: `${field}: ${reason}` };
+    }
   }
 
   /**
@@ -127,8 +134,8 @@ export class InformerStore {
     const key = this.#keyOf(raw, () => {});
     if (key === undefined) {
       this.#options.onProblem(problem, undefined);
-    } else if (this.#unreadable.get(key) !== problem.message) {
-      this.#unreadable.set(key, problem.message);
+    } else if (this.#unreadable.get(key)?.message !== problem.message) {
+      this.#unreadable.set(key, problem);
       this.#options.onProblem(problem, { kind: this.#options.kind, key, uid: uidOf(raw) });
     }
     return key;

@@ -1,7 +1,7 @@
 /** Lists and watches one resource of the API server, and keeps a sink in sync with it. */
 import type { Kind } from '../../api/objects.ts';
 import { describeValue, isRecord } from '../../api/read-field.ts';
-import type { ObjectSink, SourceLog } from '../source.ts';
+import type { ObjectSink, SourceFault, SourceLog } from '../source.ts';
 import { jitteredBackoffMs, jitteredSilenceMs, type RetryClock } from './backoff.ts';
 import {
   ApiError,
@@ -110,6 +110,11 @@ export class Reflector {
   /** Number of objects that currently cannot be read. */
   get unreadable(): number {
     return this.#objects.unreadable;
+  }
+
+  /** The objects that currently cannot be read. */
+  faults(): Iterable<SourceFault> {
+    return this.#objects.faults();
   }
 
   /**

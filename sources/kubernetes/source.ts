@@ -1,5 +1,5 @@
 /** Reads objects from the API server. */
-import type { ObjectSink, Source, SourceLog } from '../source.ts';
+import type { ObjectSink, Source, SourceFault, SourceLog } from '../source.ts';
 import { RETRY_CLOCK, type RetryClock } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import type { OnProblem } from './informer-store.ts';
@@ -93,6 +93,10 @@ export class KubernetesSource implements Source {
 
   #renewAll(except?: Reflector): void {
     for (const each of this.#reflectors) if (each !== except) each.renew();
+  }
+
+  *faults(): Iterable<SourceFault> {
+    for (const reflector of this.#reflectors) yield* reflector.faults();
   }
 
   unreadable(): ReadonlyMap<string, number> {

@@ -5,7 +5,7 @@ import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { asError } from '../../api/errors.ts';
 import type { Kind } from '../../api/objects.ts';
-import type { ObjectSink, Source } from '../source.ts';
+import type { ObjectSink, Source, SourceFault } from '../source.ts';
 import {
   duplicateProblem,
   listManifests,
@@ -15,7 +15,7 @@ import {
 } from './directory.ts';
 import { FilePrecedence } from './file-precedence.ts';
 import type { ParsedObject } from './parse.ts';
-import type { ManifestProblem } from './problem.ts';
+import { formatProblem, type ManifestProblem } from './problem.ts';
 
 export interface ManifestSourceOptions {
   readonly directory: string;
@@ -109,6 +109,18 @@ export class ManifestSource implements Source {
     clearInterval(this.#rescanTimer);
     this.#watcher?.close();
     await this.#scanning;
+  }
+
+  *faults(): Iterable<SourceFault> {
+    const { directory } = this.#options;
+    if (this.#directoryProblem !== undefined) {
+      yield { object: undefined, message: `${directory}: ${this.#directoryProblem}` };
+    }
+    for (const [file, { problems }] of this.#files) {
+      for (const { object, ...problem } of problems) {
+        yield { object, message: formatProblem({ file: join(directory, file), ...problem }) };
+      }
+    }
   }
 
   unreadable(): ReadonlyMap<string, number> {

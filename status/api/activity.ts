@@ -15,6 +15,8 @@ export interface Change {
   /** End of the sync, or detection of the external change. */
   readonly at: Time;
   readonly kind: ChangeKind;
+  /** Of `policies` only external changes and their repair are listed. */
+  readonly rules: 'Services' | 'policies';
   readonly family: IpFamily;
   /** Whether the sync compared everything with the kernel. */
   readonly full: boolean;
@@ -30,7 +32,7 @@ export interface Change {
   readonly services: readonly string[];
   /** Number of Services whose change was written. */
   readonly serviceCount: number;
-  /** The failure, or the external change; empty for others. */
+  /** The failure or the external change. `repair`: the external change that it undid; empty if no watch or check found one before. Empty for `sync`. */
   readonly message: string;
   /** Number of consecutive equal failures or external changes that this entry stands for. */
   readonly count: number;

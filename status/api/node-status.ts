@@ -84,7 +84,11 @@ export interface KernelFeature {
 export interface ServiceCounts {
   /** Services that the agent knows, whether it serves them or not. */
   readonly total: number;
+  /** With or without endpoints. */
   readonly served: number;
+  /** Served Services without an endpoint, and without one for an IP family or a port, see `ServiceState`. */
+  readonly noEndpoints: number;
+  readonly partial: number;
   readonly refused: number;
   readonly allPorts: number;
   readonly portRanges: number;

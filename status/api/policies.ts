@@ -41,6 +41,8 @@ export interface PolicyStatus {
   readonly lastSync: Time | null;
   /** The last failure; null if the last write succeeded. */
   readonly failure: { readonly at: Time; readonly message: string; readonly count: number } | null;
+  /** The last change by another program; null if there was none. */
+  readonly lastDrift: { readonly at: Time; readonly change: string; readonly count: number } | null;
 }
 
 /** `GET /api/v1/pods`: a pod of this node, and the policies that apply to it. */
@@ -110,7 +112,22 @@ export interface AccessDecision {
   readonly passedBy: string | null;
 }
 
-export type PodAccessList = Page<PodAccess>;
+/** Pods of one namespace with the same policies and named ports: they have the same peers, but no pod is its own peer. */
+export interface PodGroup {
+  /** `namespace/name` of the pod whose peers are listed. */
+  readonly pod: string;
+  /** The others; at most 100. */
+  readonly others: readonly string[];
+  /** Number of all pods of the group. */
+  readonly total: number;
+}
+
+export interface PodAccessList extends Page<PodAccess> {
+  /** At most 4; `total` and `continue` are about these. */
+  readonly podGroups: readonly PodGroup[];
+  /** Parameter `firstPod` for the next groups of pods of the namespace; null: these are the last. */
+  readonly nextPod: string | null;
+}
 
 /** `GET /api/v1/policies/explain`: whether policies allow a connection after DNAT, one answer for each IP family. */
 export interface PolicyExplanation {

@@ -7,10 +7,10 @@ import type { FlowEntry, TrafficRates } from './traffic.ts';
 
 /**
  * `served`: rules exist. `noEndpoints`: served, but packets are rejected or dropped, because no endpoint serves this
- * node. `refused`: the agent cannot serve the Service; `refusals` says why. `ignored`: not for a service proxy
+ * node. `partial`: so it is for an IP family or a port, and others have endpoints. `refused`: the agent cannot serve the Service; `refusals` says why. `ignored`: not for a service proxy
  * (headless, ExternalName, another proxy).
  */
-export type ServiceState = 'served' | 'noEndpoints' | 'refused' | 'ignored';
+export type ServiceState = 'served' | 'partial' | 'noEndpoints' | 'refused' | 'ignored';
 
 /** `all`: all ports (KEP-2610). `ranges`: port ranges. `ports`: the listed ports. */
 export type PortKind = 'all' | 'ranges' | 'ports';
@@ -34,7 +34,10 @@ export interface ServiceSummary {
   /** Cluster IPs, external IPs and load balancer IPs that this node serves. */
   readonly vips: readonly string[];
   readonly portKind: PortKind;
-  /** `all`, `5060/UDP`, `20000-50000/UDP`, `80:30080/TCP` (port and node port). */
+  /**
+   * `all`, `5060/UDP`, `20000-50000/UDP`, `80:30080/TCP` (port and node port), `20000-29999/UDP owned by 100` (slices of 100
+   * ports, each of one pod).
+   */
   readonly ports: readonly string[];
   readonly endpoints: EndpointCounts;
   /** Timeout of `sessionAffinity: ClientIP`; 0 without session affinity. */
@@ -69,7 +72,9 @@ export interface EndpointStatus {
   readonly local: boolean;
   readonly zoneHints: readonly string[];
   readonly nodeHints: readonly string[];
-  /** For clients that traffic policy Cluster serves. */
+  /** Ports that the pod owns, such as `20100-20199/UDP`; null if connections are spread, or it owns none. */
+  readonly ownedPorts: string | null;
+  /** For clients that traffic policy Cluster serves; for owned ports: for all clients. */
   readonly cluster: EndpointDecision;
   /** For clients that traffic policy Local serves. */
   readonly localPolicy: EndpointDecision;
@@ -93,8 +98,13 @@ export interface RouteStatus {
   readonly endpoints: readonly string[];
   /** Endpoints for pods and this node, if they differ from `endpoints`; otherwise null. */
   readonly podAndNodeEndpoints: readonly string[] | null;
-  /** Clients whose source address is replaced by this node's. */
-  readonly masquerade: 'all' | 'non-pods' | 'node';
+  /** Number of ports of each pod; null if connections are spread over the endpoints. */
+  readonly portsPerPod: number | null;
+  /**
+   * Clients whose source address is replaced by this node's. `remote owners`: clients that are no pods, if the owner of the
+   * port is on another node.
+   */
+  readonly masquerade: 'all' | 'non-pods' | 'node' | 'none' | 'remote owners';
   /** What happens to packets that no endpoint gets; null if the Service does not handle them. */
   readonly otherwise: 'reject' | 'drop' | null;
   /** CIDRs that may connect; null for all sources. */
@@ -104,12 +114,53 @@ export interface RouteStatus {
 
 export type RouteList = Page<RouteStatus>;
 
+/** Slices of the same number in each range of owned ports: of one owner, or several in a row without owner. */
+export interface OwnedSliceStatus {
+  readonly firstOrdinal: number;
+  readonly lastOrdinal: number;
+  /** `20100-20199/UDP,30100-30199/TCP` */
+  readonly ports: string;
+  /** Address of the owner; null for `vacant`. */
+  readonly owner: string | null;
+  /**
+   * `served`: packets reach the owner. `notServing`: packets are rejected, and what the owner sends from these UDP ports still
+   * leaves as the VIP. `vacant`: packets are rejected.
+   */
+  readonly state: 'served' | 'notServing' | 'vacant';
+}
+
+/** Ports owned by pods, in one IP family. */
+export interface OwnedPortsStatus {
+  readonly family: IpFamily;
+  readonly ports: readonly string[];
+  readonly portsPerPod: number;
+  /** The VIP that serves the UDP ports, and as which their owners speak; null if another Service has it. */
+  readonly udpVip: string | null;
+  /** In ascending order; at most 500. */
+  readonly slices: readonly OwnedSliceStatus[];
+  readonly omittedSlices: number;
+  /** Endpoints that own no ports; at most 500. */
+  readonly withoutSlice: readonly {
+    readonly address: string;
+    readonly ordinal: number | null;
+    readonly reason: string;
+  }[];
+  /** Ports within the ranges that other Services list one by one, and that therefore no pod owns. */
+  readonly portsOfOtherServices: readonly {
+    readonly vip: string;
+    readonly ports: readonly string[];
+  }[];
+}
+
 /** `GET /api/v1/services/{namespace}/{name}` */
 export interface ServiceDetail {
   readonly summary: ServiceSummary;
   readonly objects: {
     readonly uid: string;
+    /** Annotation `portwide.dev/ports`. */
     readonly annotation: string | null;
+    readonly ownedPortsAnnotation: string | null;
+    readonly portsPerPodAnnotation: string | null;
     readonly allPorts: boolean | null;
     readonly slices: readonly {
       readonly name: string;
@@ -121,6 +172,8 @@ export interface ServiceDetail {
   /** At most 500; `summary.endpoints` has their number. */
   readonly endpoints: readonly EndpointStatus[];
   readonly routes: readonly RouteStatus[];
+  /** One entry for each family with owned ports. */
+  readonly ownedPorts: readonly OwnedPortsStatus[];
   /** Refusals, warnings, missing endpoints, and rules that differ from what they should be. */
   readonly problems: readonly Problem[];
   /** Objects of the Service in the kernel, as they are and as they should be; at most 500. */

@@ -10,9 +10,12 @@ export interface TraceStep {
     | 'service'
     | 'sourceRanges'
     | 'endpoints'
+    | 'slice'
     | 'affinity'
     | 'translation'
     | 'masquerade'
+    | 'answer'
+    | 'speaker'
     | 'egressPolicy'
     | 'ingressPolicy'
     | 'foreignRules'
@@ -28,7 +31,7 @@ export interface TraceStep {
 
 /**
  * `translated`: sent to one of `endpoints`. `rejected`: by the proxy. `dropped`: by the proxy, or by rules of another
- * program on the way to every endpoint. `denied`: a policy denies the connection to every endpoint. `untouched`: the packet is not for a Service.
+ * program on the way to every endpoint that policies allow. `denied`: a policy denies the connection to every endpoint. `untouched`: the packet is not for a Service.
  */
 export type TraceVerdict = 'translated' | 'rejected' | 'dropped' | 'denied' | 'untouched';
 
@@ -42,6 +45,8 @@ export interface TraceEndpoint {
   readonly masqueraded: boolean;
   /** Verdict of network policies on the connection to this endpoint; null if they are not enforced here. */
   readonly policy: 'allow' | 'deny' | null;
+  /** What rules of other programs certainly do to packets to this endpoint; null if they were not evaluated. */
+  readonly foreignRules: 'pass' | 'drop' | null;
 }
 
 /** The path of the first packet of a connection, computed from the objects that the agent has. */
@@ -54,6 +59,8 @@ export interface ComputedTrace {
   readonly verdict: TraceVerdict;
   /** Empty if the proxy does not translate the packet. */
   readonly endpoints: readonly TraceEndpoint[];
+  /** UDP ports from which the source speaks as a VIP, because it owns them; empty for other sources and protocols. */
+  readonly speaksAs: readonly { readonly vip: string; readonly ports: readonly string[] }[];
   /** What the result depends on and the agent does not know; empty if the result is certain. */
   readonly uncertain: readonly string[];
 }

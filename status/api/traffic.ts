@@ -87,7 +87,10 @@ export interface FlowEvent {
    * outside of the port ranges of a VIP may be missing. `denied`: a network policy dropped a packet.
    */
   readonly event: 'opened' | 'closed' | 'rejected' | 'dropped' | 'denied';
-  /** `namespace/name`; null if no Service has the destination. */
+  /**
+   * `namespace/name`; null if no Service has the destination. Of `denied`: the Service that translated the packet, else the
+   * first by name whose endpoint is the destination.
+   */
   readonly service: string | null;
   /** The policy or the decision that caused the event; empty for `opened` and `closed`. */
   readonly reason: string;

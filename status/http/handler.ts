@@ -13,6 +13,8 @@ export interface ResourceRequest {
   readonly path: readonly string[];
   /** Aborted when the client is gone. */
   readonly signal: AbortSignal;
+  /** Whether it came over the Unix socket, which only root can open. */
+  readonly isRoot?: boolean;
 }
 
 /** An object that does not exist; the answer is 404. */
@@ -137,10 +139,12 @@ export function statusHandler(options: HandlerOptions): RequestListener {
     void answer(paths, options, request, response).catch((error: unknown) => {
       if (response.headersSent) {
         response.destroy();
+      } else if (response.destroyed && asError(error).name === 'AbortError') {
+        // The client has gone, so the request stopped.
       } else if (error instanceof BadParameter) {
         sendError(response, 400, error.message, error.parameter);
       } else if (error instanceof TooManyRequests) {
-        response.setHeader('retry-after', '1');
+        if (error.retryAfter !== undefined) response.setHeader('retry-after', error.retryAfter);
         sendError(response, 503, error.message);
       } else if (error instanceof NotFound) {
         sendError(response, 404, error.message);
@@ -170,18 +174,24 @@ async function answer(
       throw new NeedsRoot(resource.rootCommand, statusSocket);
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const given = { path: match.slice(1).map(decodePart), signal: gone.signal };
+    const given: ResourceRequest = {
+      path: match.slice(1).map(decodePart),
+      signal: gone.signal,
+      isRoot: bindHost === undefined,
+    };
     const query = new URLSearchParams(search);
     // Before the answer: a change while it is computed must not look known.
     const version = resource.version?.(query);
     const etag = version === undefined ? undefined : `"${version}"`;
     if (etag !== undefined && request.headers['if-none-match'] === etag) {
-      await budget.run(() => {});
+      await budget.run(() => {}, gone.signal);
       response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
       return;
     }
     const run = <T>(work: () => Promise<T>) =>
-      resource.waitsForProgram ? budget.run(() => {}).then(work) : budget.run(work);
+      resource.waitsForProgram
+        ? budget.run(() => {}, gone.signal).then(work)
+        : budget.run(work, gone.signal);
     const body = await run(async () => {
       // The client may have gone while the request waited.
       if (gone.signal.aborted) return undefined;

@@ -5,17 +5,23 @@ import type { Timers } from '../../sync/timers.ts';
 const SHARE = 0.05;
 /** Milliseconds of unused time to keep for a burst, such as the first load of the page. */
 const MAX_CREDIT = 300;
-/** Most milliseconds that requests can owe: waiting for the kernel is not work of this process. */
-const MAX_DEBT = 100;
+/**
+ * Most milliseconds for which a request waits because of what earlier ones used, for as long as it is the first in the
+ * queue. So an expensive request makes the page and commands slow, but does not lock them out.
+ */
+const MAX_WAIT = 2000;
 /** Requests that may wait. */
 const MAX_WAITING = 100;
 
-/** Too many requests wait; the answer is 503. */
+/** Too many requests; the answer is 503. */
 export class TooManyRequests extends Error {
   override readonly name = 'TooManyRequests';
+  /** Seconds until another attempt can succeed; undefined if that depends on other clients. */
+  readonly retryAfter: number | undefined;
 
-  constructor() {
-    super('too many requests; try again in a second');
+  constructor(message: string, retryAfter?: number) {
+    super(message);
+    this.retryAfter = retryAfter;
   }
 }
 
@@ -35,37 +41,51 @@ const HOLD_CHECK = 2;
 interface SyncState {
   /** Whether a sync runs or waits to run. */
   readonly isBusy: boolean;
+  /** Calls back just before `isBusy` changes. */
+  beforeBusyChange(listener: () => void): void;
 }
 
 /**
- * Starts requests in order, as long as requests have taken less than their share of the time. Others wait, so that
- * syncs are not held up however many requests arrive. No request starts while a sync runs or waits.
+ * Starts requests in order, as long as requests have used less than their share of the time; others wait. The share is
+ * a courtesy to other programs of the node, not a guarantee: a request waits a bounded time, so expensive requests one
+ * after the other take more. Syncs do not depend on the share: they come first, and requests work in time slices. A
+ * request waits for syncs, too, also for a bounded time.
  */
 export class RequestBudget {
   readonly #timers: Timers;
   readonly #syncs: SyncState;
+  readonly #worked: () => number;
   #refusals = 0;
   /** When the first waiting request began to wait for syncs. */
   #heldSince: number | undefined;
   #credit = MAX_CREDIT;
   #creditAt: number;
+  #workedAt: number;
   #running = 0;
-  readonly #waiting: (() => void)[] = [];
+  /** Each is called with whether the request may start. */
+  readonly #waiting: ((mayStart: boolean) => void)[] = [];
   #timer: unknown;
 
-  constructor(timers: Timers, syncs: SyncState) {
+  /** @param worked milliseconds for which this thread has worked, in the kernel too. */
+  constructor(timers: Timers, syncs: SyncState, worked: () => number = threadWork) {
     this.#timers = timers;
     this.#syncs = syncs;
+    this.#worked = worked;
     this.#creditAt = timers.now();
+    this.#workedAt = worked();
+    syncs.beforeBusyChange(() => {
+      if (this.#running > 0) this.#updateCredit();
+    });
   }
 
-  /** @throws TooManyRequests, and errors of the request. */
-  async run<T>(request: () => Promise<T> | T): Promise<T> {
+  /**
+   * @param signal aborted when the client is gone; the request then leaves the queue.
+   * @returns undefined if the client has gone before the request started.
+   * @throws TooManyRequests, and errors of the request.
+   */
+  async run<T>(request: () => Promise<T> | T, signal?: AbortSignal): Promise<T | undefined> {
     if (this.#waiting.length >= MAX_WAITING) await this.#refuse();
-    await new Promise<void>((resolve) => {
-      this.#waiting.push(resolve);
-      this.#startNext();
-    });
+    if (!(await this.#mayStart(signal))) return undefined;
     try {
       return await request();
     } finally {
@@ -75,22 +95,45 @@ export class RequestBudget {
     }
   }
 
+  async #mayStart(signal: AbortSignal | undefined): Promise<boolean> {
+    if (signal?.aborted) return false;
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    const leave = () => this.#leave(resolve);
+    signal?.addEventListener('abort', leave, { once: true });
+    this.#waiting.push(resolve);
+    this.#startNext();
+    const mayStart = await promise;
+    signal?.removeEventListener('abort', leave);
+    return mayStart;
+  }
+
+  #leave(waiting: (mayStart: boolean) => void): void {
+    const at = this.#waiting.indexOf(waiting);
+    // It has started.
+    if (at === -1) return;
+    this.#waiting.splice(at, 1);
+    if (this.#waiting.length === 0) this.#heldSince = undefined;
+    waiting(false);
+  }
+
   async #refuse(): Promise<never> {
     if (this.#refusals < MAX_REFUSALS) {
       this.#refusals += 1;
-      await new Promise<void>((resolve) => this.#timers.set(resolve, REFUSAL_DELAY));
+      await new Promise<void>((resolve) => this.#timers.set(() => resolve(), REFUSAL_DELAY));
       this.#refusals -= 1;
     }
-    throw new TooManyRequests();
+    // Then one place in the queue is free.
+    const seconds = Math.max(1, Math.ceil(this.#waitMs() / 1000));
+    throw new TooManyRequests(`too many requests; try again in ${seconds} s`, seconds);
   }
 
   #startNext(): void {
     if (this.#waiting.length === 0 || this.#running >= MAX_RUNNING) return;
-    const wait = Math.max(Math.ceil(-this.#updateCredit() / SHARE), this.#holdMs());
+    const wait = Math.max(this.#waitMs(), this.#holdMs());
     if (wait <= 0) {
       this.#heldSince = undefined;
       this.#running += 1;
-      this.#waiting.shift()?.();
+      this.#waiting.shift()?.(true);
       this.#startNext();
       return;
     }
@@ -108,14 +151,26 @@ export class RequestBudget {
     return now - this.#heldSince < MAX_HOLD ? HOLD_CHECK : 0;
   }
 
-  /** Credit grows by the share of the time, and shrinks while a request runs. */
+  /** Milliseconds until the next request may start because of what earlier ones used; at most `MAX_WAIT`. */
+  #waitMs(): number {
+    return Math.max(0, Math.ceil(-this.#updateCredit() / SHARE));
+  }
+
+  /** Credit grows by the share of the time, and shrinks by the work while a request runs and no sync is busy. */
   #updateCredit(): number {
-    const now = this.#timers.now();
-    const elapsed = now - this.#creditAt;
-    const used = this.#running > 0 ? elapsed : 0;
-    const credit = this.#credit + elapsed * SHARE - used;
-    this.#credit = Math.min(Math.max(credit, -MAX_DEBT), MAX_CREDIT);
+    const [now, worked] = [this.#timers.now(), this.#worked()];
+    const isCharged = this.#running > 0 && !this.#syncs.isBusy;
+    const used = isCharged ? worked - this.#workedAt : 0;
+    const credit = this.#credit + (now - this.#creditAt) * SHARE - used;
+    this.#credit = Math.min(Math.max(credit, -MAX_WAIT * SHARE), MAX_CREDIT);
     this.#creditAt = now;
+    this.#workedAt = worked;
     return this.#credit;
   }
+}
+
+/** Other threads, such as the garbage collector's, do not count, and no time in which this thread waits. */
+function threadWork(): number {
+  const { user, system } = process.threadCpuUsage();
+  return (user + system) / 1000;
 }

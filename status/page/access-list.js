@@ -3,22 +3,24 @@ import { counted, number } from './format.js';
 import { html } from './html.js';
 import { State } from './state-label.js';
 
-/** @import { AccessDecision, AccessPeer, PodAccess } from '../api/policies.ts' */
+/** @import { AccessDecision, AccessPeer, PodAccess, PodGroup } from '../api/policies.ts' */
 
-/** @param {{ rows: readonly PodAccess[] }} props */
-export function AccessList({ rows }) {
+/** @param {{ rows: readonly PodAccess[], groups: readonly PodGroup[] }} props */
+export function AccessList({ rows, groups }) {
+  const byPod = new Map(groups.map((group) => [group.pod, group]));
   /** @type {Map<string, PodAccess[]>} */
   const sections = new Map();
   for (const row of rows) {
+    const others = (byPod.get(row.pod)?.total ?? 1) - 1;
+    const pod = others === 0 ? row.pod : `${row.pod} and ${counted(others, 'other pod')}`;
     const title =
-      row.direction === 'ingress'
-        ? `Who may connect to ${row.pod}`
-        : `Where ${row.pod} may connect to`;
+      row.direction === 'ingress' ? `Who may connect to ${pod}` : `Where ${pod} may connect to`;
     sections.set(title, [...(sections.get(title) ?? []), row]);
   }
   return [...sections].map(
     ([title, some]) => html`<section aria-label=${title}>
       <h3>${title}</h3>
+      <${Others} group=${byPod.get(some[0]?.pod ?? '')} />
       <ul class="access">
         ${some.map(
           ({ peer, decisions, uncertain }) => html`<li>
@@ -37,6 +39,17 @@ export function AccessList({ rows }) {
       </ul>
     </section>`,
   );
+}
+
+/** Other pods with the same policies. @param {{ group: PodGroup | undefined }} props */
+function Others({ group }) {
+  if (group === undefined || group.total === 1) return null;
+  const { others, total } = group;
+  const more = total - 1 - others.length;
+  return html`<details>
+    <summary>The same policies apply to ${counted(total - 1, 'other pod')}</summary>
+    <p>${others.join(', ')}${more > 0 && ` and ${number(more)} more`}</p>
+  </details>`;
 }
 
 /** @param {{ decision: AccessDecision, all: readonly AccessDecision[] }} props */

@@ -1,5 +1,6 @@
 /** The frame of each page: name of the node, links, and whether the agent answers. */
 import { ChangesPage, changesNeeds } from './changes-page.js';
+import { Boundary, Fault } from './fault.js';
 import { FlowsPage } from './flows-page.js';
 import { age, clock } from './format.js';
 import { html } from './html.js';
@@ -49,18 +50,30 @@ export function needsOf(state) {
   return [RESOURCES, { path: '/api/v1/status' }, ...needs];
 }
 
-/** @param {{ state: PageState, onScroll: (row: number) => void }} props */
-export function App({ state, onScroll }) {
-  const { status, location, answers } = state;
-  const { paths = [] } = answers.get(RESOURCES.path)?.value ?? {};
+/**
+ * @typedef {object} AppProps
+ * @property {PageState} state
+ * @property {unknown} [error] `needsOf` threw it.
+ * @property {(row: number) => void} onScroll
+ * @property {(path: string) => void} onAgain Asks again for what is asked for once.
+ * @property {() => void} onDismiss Hides the fault of the page.
+ */
+
+/** @param {AppProps} props */
+export function App({ state, error, onScroll, onAgain, onDismiss }) {
+  const { status, location, answers, lostSince } = state;
+  const listed = answers.get(RESOURCES.path)?.value?.paths;
+  /** @type {readonly string[]} */
+  const paths = Array.isArray(listed) ? listed : [];
   const page = PAGES[location.page];
+  const boundary = { attempt: answers, version: status?.version };
   document.title = `${status === undefined ? '' : `${status.nodeName} · `}Portwide`;
   return html`
     <header class="top">
       <a class="brand" href="#/node">Portwide</a>
       ${
         status &&
-        html`<span class="node">${status.nodeName}</span> <${State} state=${status.state} />`
+        html`<span class="node">${status.nodeName}</span> <${State} state=${lostSince === undefined ? status.state : 'unknown'} />`
       }
       <nav aria-label="Pages">
         ${Object.entries(PAGES).map(
@@ -76,22 +89,56 @@ export function App({ state, onScroll }) {
       </nav>
     </header>
     <div role="status" class="notices"><${Connection} state=${state} /></div>
+    ${
+      state.fault !== undefined &&
+      html`<${Fault}
+        title="Something on this page does not work."
+        message=${state.fault}
+        version=${status?.version}
+        action="Hide"
+        onAction=${onDismiss}
+      />`
+    }
     <main>
       ${
         page === undefined
           ? html`<h1 tabindex="-1">No such page</h1>
               <p><a href="#/node">Show the node</a></p>`
-          : html`<${page.component} state=${state} paths=${paths} onScroll=${onScroll} />`
+          : html`<${Boundary}
+              ...${boundary}
+              key=${`${location.page}/${location.path.join('/')}`}
+              title="The page cannot show this view."
+              isView=${true}
+              paths=${[...answers.keys()]}
+            >
+              <${View}
+                component=${page.component}
+                error=${error}
+                state=${state}
+                paths=${paths}
+                onScroll=${onScroll}
+                onAgain=${onAgain}
+              />
+            <//>`
       }
     </main>
-    ${
-      status &&
-      html`<footer>
-        Portwide ${status.version}, mode ${status.mode.name} (${status.mode.reason}), running for
-        ${' '}${age(status.startedAt, status.now)}
-      </footer>`
-    }
+    <${Boundary} ...${boundary} title="The page cannot show the mode of the agent.">
+      ${status && html`<${Footer} status=${status} />`}
+    <//>
   `;
+}
+
+/** A view. Throws inside its boundary. @param {{ component: any, error: unknown, state: PageState }} props */
+function View({ component, error, ...props }) {
+  if (error !== undefined) throw error;
+  return html`<${component} ...${props} />`;
+}
+
+/** @param {{ status: import('../api/node-status.ts').NodeStatus }} props */
+function Footer({ status: { version, mode, startedAt, now } }) {
+  return html`<footer>
+    Portwide ${version}, mode ${mode.name} (${mode.reason}), running for ${age(startedAt, now)}
+  </footer>`;
 }
 
 /** @param {string} name @param {string} page */

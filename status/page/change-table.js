@@ -25,6 +25,7 @@ const COLUMNS = [
       html`<span class=${kind === 'sync' ? '' : 'bad-text'}>${KINDS[kind] ?? kind}</span>${full ? ', full' : ''}${count > 1 ? ` (${count} times)` : ''}`,
   ],
   ['Family', ({ family }) => family],
+  ['Rules of', ({ rules }) => rules],
   ['Services', ({ services, serviceCount }) => named(services, serviceCount)],
   ['Written', ({ written }) => (written === 0 ? '' : number(written)), 'number'],
   ['Conntrack entries deleted', ({ deletedFlows }) => deletedFlows || '', 'number'],
@@ -39,7 +40,11 @@ const COLUMNS = [
 
 /** @param {Change} change */
 function detailsText({ kind, message, undoneAt }) {
-  if (kind === 'repair') return 'another program changed objects; this sync restored them';
+  if (kind === 'repair') {
+    return message === ''
+      ? 'this full sync found objects that another program changed, and restored them'
+      : `restored what another program changed: ${message}`;
+  }
   if (kind !== 'external') return message;
   return `${message}; ${undoneAt === null ? 'not undone yet' : `undone at ${clock(undoneAt)}`}`;
 }

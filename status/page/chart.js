@@ -22,7 +22,13 @@ function loadUplot() {
     const script = document.createElement('script');
     script.src = '/page/uplot.js';
     script.addEventListener('load', () => resolve(/** @type {any} */ (window).uPlot));
-    script.addEventListener('error', () => reject(new Error('uPlot cannot be loaded')));
+    script.addEventListener('error', () => {
+      // The next drawing tries again.
+      loading = undefined;
+      script.remove();
+      style.remove();
+      reject(new Error('the script that draws charts cannot be loaded'));
+    });
     document.head.append(style, script);
   });
   return loading;
@@ -54,7 +60,8 @@ export class Chart extends Component {
 
   /** @override */
   componentDidUpdate() {
-    this.plot?.setData(this.data());
+    if (this.plot === undefined) void this.draw();
+    else this.plot.setData(this.data());
   }
 
   /** @override */
@@ -75,8 +82,10 @@ export class Chart extends Component {
   }
 
   async draw() {
-    const Plot = await loadUplot();
+    const Plot = await loadUplot().catch(() => undefined);
     const { frame } = this;
+    // The agent may be restarting, which the page says. The caption has the latest value.
+    if (Plot === undefined) return;
     if (this.isGone || frame === null || this.plot !== undefined) return;
     this.plot = new Plot(options(frame, this.props.series.unit), this.data(), frame);
   }
@@ -124,7 +133,7 @@ function options(frame, unit) {
       {
         ...axis,
         size: 72,
-        space: 36,
+        space: 24,
         values: (_, values) => values.map((value) => measured(value, unit)),
       },
     ],

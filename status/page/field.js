@@ -5,6 +5,6 @@ import { html } from './html.js';
 export function Field({ name, label, hint, value, required = true }) {
   return html`<label>
     ${label}
-    <input name=${name} placeholder=${hint} defaultValue=${value ?? ''} required=${required} maxlength="300" />
+    <input name=${name} placeholder=${hint} size=${Math.max(hint.length, 8)} defaultValue=${value ?? ''} required=${required} maxlength="300" />
   </label>`;
 }

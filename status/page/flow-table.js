@@ -10,12 +10,18 @@ function socketAddress(address, port) {
   return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
 }
 
+/** A packet that was not translated has no endpoint: the API repeats its destination. @param {FlowEntry} flow */
+function endpointOf({ destination, destinationPort, endpoint, endpointPort }) {
+  const isTranslated = endpoint !== destination || endpointPort !== destinationPort;
+  return isTranslated ? socketAddress(endpoint, endpointPort) : '';
+}
+
 /** @type {import('./table.js').Column<FlowEntry>[]} */
 export const FLOW_COLUMNS = [
   ['Protocol', ({ protocol }) => protocol],
   ['Client', ({ source, sourcePort }) => socketAddress(source, sourcePort)],
   ['To', ({ destination, destinationPort }) => socketAddress(destination, destinationPort)],
-  ['Endpoint', ({ endpoint, endpointPort }) => socketAddress(endpoint, endpointPort)],
+  ['Endpoint', endpointOf],
   ['Masqueraded', ({ masqueraded }) => (masqueraded ? 'yes' : 'no')],
   [
     'State',

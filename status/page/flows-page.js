@@ -2,7 +2,7 @@
 import { FLOW_COLUMNS } from './flow-table.js';
 import { clock, counted } from './format.js';
 import { html } from './html.js';
-import { readLines } from './lines.js';
+import { Refusal, readLines } from './lines.js';
 import { serviceLink } from './location.js';
 import { Component } from './preact.js';
 import { Table } from './table.js';
@@ -31,10 +31,10 @@ const COLUMNS = [
   ),
 ];
 
-/** @extends {Component<{}, { isPaused: boolean }>} */
+/** @extends {Component<{}, { isPaused: boolean, error: string | undefined }>} */
 export class FlowsPage extends Component {
   /** @override */
-  state = { isPaused: false };
+  state = { isPaused: false, error: /** @type {string | undefined} */ (undefined) };
   /** @type {any[]} */
   flows = [];
   lost = 0;
@@ -70,8 +70,9 @@ export class FlowsPage extends Component {
     while (!signal.aborted) {
       try {
         await readLines('/api/v1/flows', signal, (line) => this.add(line));
-      } catch {
-        // The agent may be restarting; the frame of the page says so.
+      } catch (error) {
+        // Otherwise the agent may be restarting; the frame of the page says so.
+        if (error instanceof Refusal) this.setState({ error: error.message });
       }
       await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
@@ -80,7 +81,10 @@ export class FlowsPage extends Component {
   /** @param {any} line */
   add(line) {
     this.lost += line.lost ?? 0;
-    if (line.event === 'started') this.since = line.at;
+    if (line.event === 'started') {
+      this.since = line.at;
+      this.setState({ error: undefined });
+    }
     this.notes = line.notes ?? this.notes;
     if (line.flow !== undefined) this.flows = [line, ...this.flows.slice(0, MAX_FLOWS - 1)];
     this.timer ??= setTimeout(() => {
@@ -91,13 +95,14 @@ export class FlowsPage extends Component {
 
   /** @override */
   render() {
-    const { isPaused } = this.state;
+    const { isPaused, error } = this.state;
     return html`
       <h1 tabindex="-1">Flows</h1>
       <p>
         <button class="action" type="button" aria-pressed=${isPaused} onClick=${() => this.setState({ isPaused: !isPaused })}>Pause</button>
         ${this.lost > 0 && html` <span class="bad-text">${counted(this.lost, 'event')} lost</span>`}
       </p>
+      ${error !== undefined && html`<p class="notice bad">${error}</p>`}
       ${this.since !== undefined && html`<p class="dim-text">Listening since ${clock(this.since)}.</p>`}
       ${this.notes.map((note) => html`<p class="dim-text">${note}</p>`)}
       <${Table} label="Flows" rows=${this.flows} columns=${COLUMNS} empty="No flow yet. The newest will come first." />

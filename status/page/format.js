@@ -14,6 +14,10 @@ export function number(value) {
 export function duration(seconds) {
   if (seconds < 1) return `${number(seconds * 1000)} ms`;
   if (seconds < 100) return `${number(seconds)} s`;
+  if (seconds < 600) {
+    const rest = Math.floor(seconds % 60);
+    return `${Math.floor(seconds / 60)} min${rest === 0 ? '' : ` ${rest} s`}`;
+  }
   if (seconds < 6000) return `${number(seconds / 60)} min`;
   if (seconds < 172_800) return `${number(seconds / 3600)} h`;
   return `${number(seconds / 86_400)} days`;

@@ -1,5 +1,6 @@
 /** Starts the page. */
 import { App, needsOf } from './app.js';
+import { watchFaults } from './fault.js';
 import { html } from './html.js';
 import { parseLocation } from './location.js';
 import { Poller } from './poller.js';
@@ -12,6 +13,7 @@ const poller = new Poller({
   answered: (path, value) => store.answered(path, value, Date.now()),
   unchanged: (path, value) => store.unchanged(path, value, Date.now()),
   refused: (path, error) => store.refused(path, error),
+  busy: () => store.busy(),
   lost: () => store.lost(Date.now()),
   isVisible: () => document.visibilityState === 'visible',
 });
@@ -20,8 +22,24 @@ let isScheduled = false;
 
 function update() {
   isScheduled = false;
-  poller.show(needsOf(store.state));
-  render(html`<${App} state=${store.state} onScroll=${onScroll} />`, root);
+  let error;
+  try {
+    poller.show(needsOf(store.state));
+  } catch (thrown) {
+    // An answer has another form than expected. The view says so; the poller goes on asking.
+    error = thrown;
+  }
+  const props = { state: store.state, error, onScroll, onDismiss, onAgain };
+  render(html`<${App} ...${props} />`, root);
+}
+
+function onDismiss() {
+  store.update({ fault: undefined });
+}
+
+/** @param {string} path */
+function onAgain(path) {
+  poller.again(path);
 }
 
 /** @param {number} scroll */
@@ -61,5 +79,6 @@ document.addEventListener('keydown', (event) => {
   event.preventDefault();
   /** @type {HTMLElement} */ (search).focus();
 });
+watchFaults((message) => store.failed(message));
 root.replaceChildren();
 navigate();

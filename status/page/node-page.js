@@ -19,11 +19,11 @@ export function nodeNeeds() {
 }
 
 /** @param {{ state: PageState, paths: readonly string[] }} props */
-export function NodePage({ state: { status, answers }, paths }) {
+export function NodePage({ state: { status, answers, lostSince }, paths }) {
   if (status === undefined) return html`<h1 tabindex="-1">Node</h1><p>Waiting for the agent …</p>`;
   const { families, kernel, source, waitingFor, problems, zone, now } = status;
   return html`
-    <h1 tabindex="-1">Node ${status.nodeName} <${State} state=${status.state} /></h1>
+    <h1 tabindex="-1">Node ${status.nodeName} <${State} state=${lostSince === undefined ? status.state : 'unknown'} /></h1>
     ${zone !== null && html`<p>Zone ${zone}</p>`}
     ${waitingFor.length > 0 && html`<p class="notice">Waiting for ${waitingFor.join(', ')}.</p>`}
     <h2>Problems</h2>
@@ -49,7 +49,10 @@ function Counts({ status: { services } }) {
   /** @type {readonly (readonly [string, number, string?])[]} */
   const counts = [
     ['Services', services.total, link('services')],
-    ['served', services.served, link('services', { state: 'served' })],
+    // The filter by state lists only the Services with endpoints.
+    ['served', services.served, link('services')],
+    ['without endpoints', services.noEndpoints, link('services', { state: 'noEndpoints' })],
+    ['partly without endpoints', services.partial, link('services', { state: 'partial' })],
     ['refused', services.refused, link('services', { state: 'refused' })],
     ['with all ports', services.allPorts, link('services', { ports: 'all' })],
     ['with port ranges', services.portRanges, link('services', { ports: 'ranges' })],
@@ -132,10 +135,11 @@ const FEATURE_COLUMNS = [
 /** @param {{ status: NodeStatus }} props */
 function Policy({ status: { policy, now } }) {
   if (policy === null) return undefined;
-  const { policies, isolatedPods, lastSync, failure } = policy;
+  const { policies, isolatedPods, lastSync, failure, lastDrift } = policy;
   return html`<p>
     ${counted(policies, 'policy', 'policies')}, ${counted(isolatedPods, 'isolated pod')}, last sync
     ${' '}${lastSync === null ? 'none yet' : `${age(lastSync, now)} ago`}.
+    ${lastDrift !== null && html` Last change by another program: ${lastDrift.change}, ${age(lastDrift.at, now)} ago (${counted(lastDrift.count, 'change')}).`}
     ${failure !== null && html` <span class="bad-text">${failure.message}</span>`}
   </p>`;
 }

@@ -25,7 +25,7 @@ const MAX_RANGES = 2;
  * @returns {readonly Step[]}
  */
 export function stepsOf(route, { connections }, top) {
-  const { vip, ports, family, sourceRanges, endpoints, affinitySeconds } = route;
+  const { vip, ports, family, sourceRanges, endpoints, affinitySeconds, portsPerPod } = route;
   const total =
     connections === null
       ? []
@@ -36,9 +36,9 @@ export function stepsOf(route, { connections }, top) {
     { name: 'sources', title: 'Allowed sources', lines: rangeLines(sourceRanges) },
     {
       name: 'choice',
-      title: 'Endpoint choice',
+      title: portsPerPod === null ? 'Endpoint choice' : 'Owner of the port',
       lines: [
-        choiceText(endpoints.length),
+        choiceText(endpoints.length, portsPerPod),
         ...(affinitySeconds > 0 ? [`same for ${duration(affinitySeconds)}`] : []),
       ],
       isBad: endpoints.length === 0,
@@ -52,7 +52,7 @@ export function stepsOf(route, { connections }, top) {
         }
       : {
           name: 'translate',
-          title: 'DNAT',
+          title: route.masquerade === 'none' ? 'New address, not tracked' : 'DNAT',
           lines: [
             ...(ports.startsWith('all') || ports.includes('-') ? ['port stays the same'] : []),
             MASQUERADE[route.masquerade],
@@ -67,9 +67,10 @@ function newConnections(top) {
   return top.reduce((sum, { connectionsPerSecond }) => sum + (connectionsPerSecond ?? 0), 0);
 }
 
-/** @param {number} endpoints */
-function choiceText(endpoints) {
+/** @param {number} endpoints @param {number | null} portsPerPod */
+function choiceText(endpoints, portsPerPod) {
   if (endpoints === 0) return 'no endpoint';
+  if (portsPerPod !== null) return `${portsPerPod} ports a pod, ${counted(endpoints, 'owner')}`;
   return endpoints === 1 ? 'the only endpoint' : `1 of ${endpoints}, at random`;
 }
 
@@ -77,6 +78,8 @@ const MASQUERADE = {
   all: 'masquerade: all clients',
   'non-pods': 'masquerade: non-pods',
   node: 'masquerade: this node',
+  none: 'no masquerade',
+  'remote owners': 'masquerade: to other nodes',
 };
 
 const OTHERWISE = {
@@ -107,6 +110,8 @@ const CONTAINERS = [
   [/\ballowed-(ports|ranges|ips)|-SOURCE\b|-FW$/, 'sources'],
   [/\bhairpin-connections|LOOP-BACK/, 'translate'],
   [/\baffinity/, 'choice'],
+  [/\bowned-restricted-vips/, 'sources'],
+  [/\b((restricted|tracked|remote)-)?slice-(owners|vips)-\d+$/, 'translate'],
   [/\b(endpoints|endpoint-ips|node-port-endpoints)$|IPVS destination/, 'translate'],
 ];
 
@@ -118,6 +123,7 @@ const CONTAINERS = [
 const RULES = [
   [/@allowed-|^chain firewall-/, 'sources'],
   [/@affinity|update-affinity/, 'choice'],
+  [/ [sd]addr set |^chain owned-(tracked|speakers|answers)/, 'translate'],
   [/^dnat |^meta mark set|^\S+ saddr .*meta mark set/, 'translate'],
   [/^chain (internal|external)-/, 'choice'],
   [/KUBE-FW-|KUBE-SOURCE-RANGES|-FIREWALL\b/, 'sources'],

@@ -1,6 +1,6 @@
 /** Network policies: who may reach whom, one connection, and all policies in order of evaluation. */
 import { AccessList } from './access-list.js';
-import { counted } from './format.js';
+import { clock, counted } from './format.js';
 import { html } from './html.js';
 import { link } from './location.js';
 import { PolicyCheck, policyCheckPath } from './policy-check.js';
@@ -18,17 +18,27 @@ const INTERVAL = 5000;
 
 /** The groups of peers to show. @param {PageState} state @returns {string | undefined} */
 function accessPath({ location: { query } }) {
-  const names = ['pod', 'namespace', 'direction', 'continue'];
+  const names = ['pod', 'namespace', 'firstPod', 'direction', 'continue'];
   const given = names.map((name) => [name, query.get(name) ?? '']);
   const parameters = new URLSearchParams(given.filter(([, value]) => value !== ''));
   if (!parameters.has('pod') && !parameters.has('namespace')) return undefined;
   return `/api/v1/access?${parameters}&limit=${PAGE_SIZE}`;
 }
 
+/** Several groups of pods take the agent long, so the page asks for them only at a click. @param {PageState} state */
+function isNamespace({ location: { query } }) {
+  return !query.get('pod');
+}
+
 /** @param {PageState} state @returns {readonly import('./poller.js').Need[]} */
 export function policyNeeds(state) {
-  const paths = [POLICIES, PODS, accessPath(state), policyCheckPath(state)];
-  return paths.flatMap((path) => (path === undefined ? [] : [{ path, interval: INTERVAL }]));
+  const access = accessPath(state);
+  const paths = [POLICIES, PODS, access, policyCheckPath(state)];
+  return paths.flatMap((path) =>
+    path === undefined
+      ? []
+      : [{ path, interval: INTERVAL, isOnce: path === access && isNamespace(state) }],
+  );
 }
 
 /** @type {import('./table.js').Column<PolicySummary>[]} */
@@ -53,14 +63,14 @@ function rulesText(rules) {
   return rules === 0 ? 'no rule' : counted(rules, 'rule');
 }
 
-/** @param {{ state: PageState }} props */
-export function PolicyPage({ state }) {
+/** @param {{ state: PageState, onAgain: (path: string) => void }} props */
+export function PolicyPage({ state, onAgain }) {
   const { value, error } = state.answers.get(POLICIES) ?? {};
   return html`
     <h1 tabindex="-1">Network policies</h1>
     <h2>Who may reach whom</h2>
     <${Selection} state=${state} />
-    <${SelectedAccess} state=${state} />
+    <${SelectedAccess} state=${state} onAgain=${onAgain} />
     <h2>One connection</h2>
     <${PolicyCheck} state=${state} />
     <h2>All policies, in order of evaluation</h2>
@@ -129,13 +139,13 @@ function Selection({ state: { answers, location } }) {
   </form>`;
 }
 
-/** @param {{ state: PageState }} props */
-function SelectedAccess({ state }) {
+/** @param {{ state: PageState, onAgain: (path: string) => void }} props */
+function SelectedAccess({ state, onAgain }) {
   const path = accessPath(state);
   if (path === undefined) {
     return html`<p class="dim-text">Select a pod to see its peers, as its policies group them.</p>`;
   }
-  const { value, error } = state.answers.get(path) ?? {};
+  const { value, error, at = 0 } = state.answers.get(path) ?? {};
   if (error !== undefined) return html`<p class="notice bad">${error}</p>`;
   if (value === undefined) return html`<p>Waiting for the agent …</p>`;
   const given = Object.fromEntries(state.location.query);
@@ -143,12 +153,27 @@ function SelectedAccess({ state }) {
     <p>
       By the policies of the pod itself. Policies of its peer may deny, too: see One connection.
     </p>
-    <${AccessList} rows=${value.items} />
+    ${
+      isNamespace(state) &&
+      html`<p>
+        As of ${clock(at)}.${' '}
+        <button class="action" type="button" onClick=${() => onAgain(path)}>Read again</button>
+      </p>`
+    }
+    <${AccessList} rows=${value.items} groups=${value.podGroups} />
     ${
       value.continue !== null &&
       html`<p>
         <a href=${link('policy', { ...given, continue: value.continue })}>
           Further peers, ${value.total} groups in all
+        </a>
+      </p>`
+    }
+    ${
+      value.nextPod !== null &&
+      html`<p>
+        <a href=${link('policy', { ...given, continue: '', firstPod: value.nextPod })}>
+          Further pods of ${given.namespace}, from ${value.nextPod}
         </a>
       </p>`
     }

@@ -2,9 +2,9 @@
 import { number } from './format.js';
 import { html } from './html.js';
 import { serviceLink } from './location.js';
-import { LAST_PORT, portsOfVip, rangeText } from './port-ranges.js';
+import { LAST_PORT, portsOfVip, rangeText, slicesOfVip } from './port-ranges.js';
 
-/** @import { RouteStatus } from '../api/services.ts' */
+/** @import { OwnedPortsStatus, RouteStatus } from '../api/services.ts' */
 /** @typedef {{ port: number | null, protocol: string | null, connections: number }} TopRow */
 /** @import { PortRange } from './port-ranges.js' */
 
@@ -19,10 +19,20 @@ const MAX_NAMED = 20;
 /** @param {number} port */
 const x = (port) => (port / (LAST_PORT + 1)) * WIDTH;
 
-/** @param {{ service: string, routes: readonly RouteStatus[] | undefined, top: readonly TopRow[] | undefined }} props */
-export function PortBar({ service, routes, top }) {
+/**
+ * @typedef {object} PortBarProps
+ * @property {string} service
+ * @property {string} vip
+ * @property {readonly RouteStatus[] | undefined} routes
+ * @property {readonly TopRow[] | undefined} top
+ * @property {readonly OwnedPortsStatus[]} owned
+ */
+
+/** @param {PortBarProps} props */
+export function PortBar({ service, vip, routes, top, owned }) {
   if (routes === undefined) return html`<p>Waiting for the agent …</p>`;
   const { served, others } = portsOfVip(service, routes);
+  const slices = slicesOfVip(owned, vip);
   const used = (top ?? []).flatMap(({ port, protocol, connections }) =>
     port === null || connections === 0 ? [] : [{ from: port, to: port, protocol: protocol ?? '' }],
   );
@@ -30,6 +40,8 @@ export function PortBar({ service, routes, top }) {
     <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label="Ports 0 to 65,535">
       <rect class="rejected" x="0" y="0" width=${WIDTH} height=${HEIGHT} />
       ${served.map((range) => html`<${Mark} range=${range} kind="served" />`)}
+      ${slices.vacant.map((range) => html`<${Mark} range=${range} kind="vacant" />`)}
+      ${slices.served.map((range) => html`<${Mark} range=${range} kind="owned" />`)}
       ${others.map((range) => html`<${Mark} range=${range} kind="other" />`)}
       ${used.map((range) => html`<${Mark} range=${range} kind="used" />`)}
     </svg>
@@ -37,6 +49,11 @@ export function PortBar({ service, routes, top }) {
     <figcaption>
       <ul class="legend">
         <li><span class="key served"></span>Served by this Service: ${list(served.map(rangeText))}${others.length > 0 ? ', except the ports of other Services' : ''}</li>
+        ${
+          owned.length > 0 &&
+          html`<li><span class="key owned"></span>Owned by pods: ${list(slices.served.map(rangeText))}</li>
+            <li><span class="key vacant"></span>Without an owner that serves, rejected: ${list(slices.vacant.map(rangeText))}</li>`
+        }
         <li>
           <span class="key other"></span>Served by other Services on this VIP: ${' '}
           ${

@@ -1,6 +1,6 @@
 /** Reads the ports of the Services on one VIP. Pure. */
 
-/** @import { RouteStatus } from '../api/services.ts' */
+/** @import { OwnedPortsStatus, RouteStatus } from '../api/services.ts' */
 
 /**
  * @typedef {object} PortRange
@@ -36,6 +36,26 @@ export function portsOfVip(service, routes) {
       .flatMap((route) =>
         parsePorts(route.ports).map((range) => ({ ...range, service: route.service })),
       ),
+  };
+}
+
+/**
+ * Slices of owned ports on one VIP, with and without an owner that serves. UDP ports are served on one VIP of a family only.
+ * @param {readonly OwnedPortsStatus[]} owned of a Service @param {string} vip
+ */
+export function slicesOfVip(owned, vip) {
+  const slices = owned
+    .filter(({ family }) => (family === 'IPv6') === vip.includes(':'))
+    .flatMap(({ udpVip, slices: all }) =>
+      all.flatMap(({ ports, state }) =>
+        parsePorts(ports)
+          .filter(({ protocol }) => protocol !== 'UDP' || vip === udpVip)
+          .map((range) => ({ ...range, isServed: state === 'served' })),
+      ),
+    );
+  return {
+    served: slices.filter(({ isServed }) => isServed),
+    vacant: slices.filter(({ isServed }) => !isServed),
   };
 }
 

@@ -107,7 +107,7 @@ export class ServiceList extends Component {
                 key=${index}
                 index=${index}
                 service=${this.kept.get(index)}
-                now=${this.props.now}
+                age=${age(this.kept.get(index)?.created ?? null, this.props.now)}
               />`,
           )}
           <${Space} rows=${total - to} />
@@ -139,28 +139,42 @@ function Heading({ column: [title, sort, kind], selection, onSort }) {
       type="button"
       onClick=${() => onSort({ sort, order: isSorted && !isDescending ? 'descending' : '' })}
     >
-      ${title}<span aria-hidden="true">${isSorted ? (isDescending ? ' ▼' : ' ▲') : ''}</span>
+      ${title}${isSorted && html`<span aria-hidden="true">${isDescending ? ' ▼' : ' ▲'}</span>`}
     </button>
   </th>`;
 }
 
-/** @param {{ index: number, service: ServiceSummary | undefined, now: string | number }} props */
-function Row({ index, service, now }) {
-  const place = { 'aria-rowindex': index + 2 };
-  if (service === undefined) {
-    return html`<tr ...${place}><td colspan=${COLUMNS.length} class="dim-text">…</td></tr>`;
+/** @typedef {{ index: number, service: ServiceSummary | undefined, age: string }} RowProps */
+
+/**
+ * Drawn again only for another answer or age: answers about the node arrive each second.
+ * @extends {Component<RowProps>}
+ */
+class Row extends Component {
+  /** @override @param {RowProps} next */
+  shouldComponentUpdate({ service, age }) {
+    return service !== this.props.service || age !== this.props.age;
   }
-  const { namespace, name, state, vips, ports, endpoints, type, created } = service;
-  const key = `${namespace}/${name}`;
-  return html`<tr ...${place}>
-    <td><a href=${serviceLink(key)}>${key}</a></td>
-    <td><${State} state=${state} /></td>
-    <td>${vips.join(', ')}</td>
-    <td>${ports.join(', ')}</td>
-    <td class="number">${endpointText(endpoints)}</td>
-    <td class="wide">${type}</td>
-    <td class="wide">${age(created, now)}</td>
-  </tr>`;
+
+  /** @override */
+  render() {
+    const { index, service, age } = this.props;
+    const place = { 'aria-rowindex': index + 2 };
+    if (service === undefined) {
+      return html`<tr ...${place}><td colspan=${COLUMNS.length} class="dim-text">…</td></tr>`;
+    }
+    const { namespace, name, state, vips, ports, endpoints, type } = service;
+    const key = `${namespace}/${name}`;
+    return html`<tr ...${place}>
+      <td><a href=${serviceLink(key)}>${key}</a></td>
+      <td><${State} state=${state} /></td>
+      <td title=${vips.join(', ')}>${vips.join(', ')}</td>
+      <td title=${ports.join(', ')}>${ports.join(', ')}</td>
+      <td class="number">${endpointText(endpoints)}</td>
+      <td class="wide">${type}</td>
+      <td class="wide">${age}</td>
+    </tr>`;
+  }
 }
 
 /** @param {ServiceSummary['endpoints']} endpoints */

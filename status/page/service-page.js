@@ -5,6 +5,7 @@ import { FlowTable } from './flow-table.js';
 import { age, clock, counted, duration } from './format.js';
 import { html } from './html.js';
 import { KernelTable } from './kernel-table.js';
+import { OwnedPorts } from './owned-ports.js';
 import { PacketPath } from './packet-path.js';
 import { PortBar } from './port-bar.js';
 import { Problems } from './problems.js';
@@ -73,11 +74,14 @@ export function ServicePage({ state }) {
         <${PortBar}
           service=${name}
           routes=${latest(paths.routes)?.items}
+          vip=${summary.vips[0]}
+          owned=${detail.ownedPorts}
           top=${latest(paths.ports)?.items}
         />`
     }
     <h2>Endpoints</h2>
     <${EndpointTable} endpoints=${endpoints} />
+    ${detail.ownedPorts.map((owned) => html`<${OwnedPorts} owned=${owned} />`)}
     <h2>Routes</h2>
     <${Table} label="Routes" rows=${detail.routes} columns=${ROUTE_COLUMNS} empty="No VIP is served." />
     <h2>Kubernetes objects</h2>
@@ -102,6 +106,7 @@ const ROUTE_COLUMNS = [
   ['Kind', ({ kind }) => kind],
   ['VIP', ({ vip, family }) => vip ?? `each node address (${family})`],
   ['Ports', ({ ports }) => ports],
+  ['Ports of each pod', ({ portsPerPod }) => portsPerPod ?? '', 'number'],
   ['Port name', ({ portName }) => portName],
   ['Endpoints', ({ endpoints }) => endpoints.length, 'number'],
   [
@@ -114,6 +119,8 @@ const ROUTE_COLUMNS = [
 ];
 
 const MASQUERADE = {
+  none: 'never',
+  'remote owners': 'for clients that are no pods, if the owner is on another node',
   all: 'for all clients',
   'non-pods': 'for clients that are no pods',
   node: 'for this node',
@@ -136,6 +143,8 @@ function Objects({ detail: { summary, objects, healthCheck }, now }) {
     ['VIPs', summary.vips.join(', ') || 'none'],
     ['Ports', summary.ports.join(', ') || 'none'],
     ['portwide.dev/ports', objects.annotation ?? 'not set'],
+    ['portwide.dev/owned-ports', objects.ownedPortsAnnotation ?? 'not set'],
+    ['portwide.dev/ports-per-pod', objects.portsPerPodAnnotation ?? 'not set'],
     ['Session affinity', affinitySeconds === 0 ? 'none' : `ClientIP, ${duration(affinitySeconds)}`],
     ['internalTrafficPolicy', internalTrafficPolicy],
     ['externalTrafficPolicy', externalTrafficPolicy],

@@ -17,6 +17,7 @@ const STATES = [
   ['', 'any state'],
   ['served', 'served'],
   ['noEndpoints', 'no endpoints'],
+  ['partial', 'partly no endpoints'],
   ['refused', 'refused'],
   ['ignored', 'ignored'],
 ];

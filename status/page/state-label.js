@@ -4,10 +4,12 @@ import { html } from './html.js';
 /** @type {Readonly<Record<string, readonly [text: string, tone: string]>>} */
 const STATES = {
   healthy: ['healthy', 'good'],
+  unknown: ['unknown', 'dim'],
   starting: ['starting', 'warn'],
   degraded: ['degraded', 'bad'],
   served: ['served', 'good'],
   noEndpoints: ['no endpoints', 'bad'],
+  partial: ['partly no endpoints', 'warn'],
   refused: ['refused', 'bad'],
   ignored: ['ignored', 'dim'],
   allow: ['allowed', 'good'],

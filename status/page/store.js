@@ -28,6 +28,7 @@ const MAX_ANSWERS = 20;
  * @property {NodeStatus | undefined} status
  * @property {number | undefined} restartedAt When the page saw a restart of the agent, for a while.
  * @property {boolean} isOutdated The agent has another version than the files of this page.
+ * @property {string | undefined} fault An error of the page that no view shows.
  * @property {number} scroll First row that the list of Services shows.
  */
 
@@ -40,6 +41,7 @@ export class Store {
     status: undefined,
     restartedAt: undefined,
     isOutdated: false,
+    fault: undefined,
     scroll: 0,
   };
   /** @type {() => void} */
@@ -92,6 +94,16 @@ export class Store {
   refused(path, error) {
     const answers = new Map(this.state.answers).set(path, { error });
     this.update({ answers, lostSince: undefined });
+  }
+
+  /** The agent answered, but had no time for more. */
+  busy() {
+    if (this.state.lostSince !== undefined) this.update({ lostSince: undefined });
+  }
+
+  /** The page itself failed. The same message again changes nothing, so a fault of the drawing causes no loop. @param {string} message */
+  failed(message) {
+    if (message !== this.state.fault) this.update({ fault: message });
   }
 
   /** The agent did not answer. @param {number} now */

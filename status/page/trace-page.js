@@ -86,18 +86,32 @@ const ENDPOINT_COLUMNS = [
   ['Node', ({ local }) => (local ? 'this node' : 'another node')],
   ['Masqueraded', ({ masqueraded }) => (masqueraded ? 'yes' : 'no')],
   ['Network policy', ({ policy }) => policy ?? 'not enforced here'],
+  ['Rules of other programs', ({ foreignRules }) => foreignRules ?? 'not evaluated'],
 ];
+
+/**
+ * The colour of the verdict: some connections fail if one endpoint is out of reach.
+ * @param {string} verdict
+ * @param {readonly any[]} endpoints
+ */
+function stateOf(verdict, endpoints) {
+  if (verdict !== 'translated' && verdict !== 'untouched') return 'bad';
+  const fails = endpoints.some(
+    ({ policy, foreignRules }) => policy === 'deny' || foreignRules === 'drop',
+  );
+  return fails ? 'warn' : 'good';
+}
 
 /** @param {{ path: any }} props `ComputedTrace` of the API. */
 function Computed({ path: { family, source, destination, steps, verdict, endpoints, uncertain } }) {
-  const isBad = verdict !== 'translated' && verdict !== 'untouched';
+  const state = stateOf(verdict, endpoints);
   return html`<section aria-label=${`Computed path, ${family}`}>
     <h2>
       Computed path, ${family}: ${source ?? 'unknown address'} to ${destination}${' '}
-      <span class="state ${isBad ? 'bad' : 'good'}">${verdict}</span>
+      <span class="state ${state}">${state === 'warn' ? 'some connections fail' : verdict}</span>
     </h2>
-    <${Table} label="Steps" rows=${steps} columns=${STEP_COLUMNS} />
-    ${endpoints.length > 0 && html`<${Table} label="Endpoints" rows=${endpoints} columns=${ENDPOINT_COLUMNS} />`}
+    <${Table} label=${`Steps, ${family}`} rows=${steps} columns=${STEP_COLUMNS} />
+    ${endpoints.length > 0 && html`<${Table} label=${`Endpoints, ${family}`} rows=${endpoints} columns=${ENDPOINT_COLUMNS} />`}
     ${uncertain.map((/** @type {string} */ text) => html`<p class="notice">${text}</p>`)}
   </section>`;
 }

@@ -63,6 +63,7 @@ export const ENDPOINT_COLUMNS: readonly Column<EndpointStatus>[] = [
   { header: 'STATE', cell: endpointState, isState: true, deleted: DELETED },
   { header: 'USED', cell: usedText, isState: true },
   { header: 'REASON', cell: reasonText },
+  { header: 'OWNED-PORTS', cell: ({ ownedPorts }) => ownedPorts ?? NONE, wide: true },
   { header: 'NODE', cell: ({ node, local }) => (local ? `${node} (this)` : (node ?? NONE)) },
   { header: 'ZONE', cell: ({ zone }) => zone ?? NONE, wide: true },
   {
@@ -78,7 +79,11 @@ export const LISTED_ENDPOINT_COLUMNS = ofServices(ENDPOINT_COLUMNS);
 export const ROUTE_COLUMNS: readonly Column<RouteStatus>[] = [
   { header: 'KIND', cell: ({ kind }) => kind },
   { header: 'VIP', cell: ({ vip }) => vip ?? '<node>' },
-  { header: 'PORTS', cell: ({ ports }) => ports },
+  {
+    header: 'PORTS',
+    cell: ({ ports, portsPerPod }) =>
+      portsPerPod === null ? ports : `${ports} owned by ${portsPerPod}`,
+  },
   {
     header: 'ENDPOINTS',
     cell: ({ endpoints }) => shortList(endpoints),

@@ -28,12 +28,13 @@ const FAMILY_COLUMNS: readonly Column<FamilyStatus>[] = [
   { header: 'FAILURES', cell: ({ failure }) => `${failure?.count ?? 0}` },
   {
     header: 'DRIFT',
-    cell: ({ lastDrift }, now) =>
-      lastDrift === null
-        ? NONE
-        : `${lastDrift.count}, ${ago(lastDrift.at, now)}: ${lastDrift.change}`,
+    cell: ({ lastDrift }, now) => driftText(lastDrift, now),
   },
 ];
+
+function driftText(drift: FamilyStatus['lastDrift'], now: number): string {
+  return drift === null ? NONE : `${drift.count}, ${ago(drift.at, now)}: ${drift.change}`;
+}
 
 const FEATURE_COLUMNS: readonly Column<KernelFeature>[] = [
   { header: 'FEATURE', cell: ({ name }) => name },
@@ -90,7 +91,7 @@ export function nodeStatusText(status: NodeStatus, style: Style, isWide: boolean
     ['Mode', safe(`${status.mode.name} (${status.mode.reason})`)],
     ['Source', safe(sourceText(status.source))],
     ['Services', serviceCountsText(status.services)],
-    ['Policies', policyText(policy, now)],
+    ['Policies', safe(policyText(policy, now))],
     ['Kernel', safe(kernel.release)],
     ['Features', linesOf(tableText(FEATURE_COLUMNS, features, now, { style }))],
     ['Syncs', linesOf(tableText(FAMILY_COLUMNS, families, now))],
@@ -108,8 +109,15 @@ function sourceText({ kind, location, kinds }: SourceStatus): string {
 
 function serviceCountsText(counts: ServiceCounts): string {
   const { total, served, refused, allPorts, portRanges, pendingChanges, routes } = counts;
+  // An older agent does not count them.
+  const { noEndpoints = 0, partial = 0 }: Partial<ServiceCounts> = counts;
+  const lacking = [
+    ...(noEndpoints === 0 ? [] : [`${noEndpoints} without endpoints`]),
+    ...(partial === 0 ? [] : [`${partial} without endpoints in part`]),
+  ];
+  const ofThem = lacking.length === 0 ? '' : ` (${lacking.join(', ')})`;
   return [
-    `${total}: ${served} served, ${refused} refused`,
+    `${total}: ${served} served${ofThem}, ${refused} refused`,
     `${allPorts} with all ports, ${portRanges} with port ranges`,
     `${counted(routes, 'Route')}, ${counted(pendingChanges, 'pending change')}`,
   ].join('; ');
@@ -117,12 +125,14 @@ function serviceCountsText(counts: ServiceCounts): string {
 
 function policyText(policy: NodeStatus['policy'], now: number): string {
   if (policy === null) return 'off (--network-policy)';
-  const { policies, faulty, isolatedPods, lastSync } = policy;
+  const { policies, faulty, isolatedPods, lastSync, lastDrift } = policy;
   const counts = [
     `${counted(policies, 'policy', 'policies')} (${faulty} faulty)`,
     counted(isolatedPods, 'isolated pod'),
   ];
-  return `${counts.join(', ')}, last sync ${ago(lastSync, now)}`;
+  const text = `${counts.join(', ')}, last sync ${ago(lastSync, now)}`;
+  // An older agent does not report it.
+  return lastDrift == null ? text : `${text}, drift ${driftText(lastDrift, now)}`;
 }
 
 /**

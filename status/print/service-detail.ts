@@ -7,6 +7,7 @@ import type { FlowEntry } from '../api/traffic.ts';
 import { markedLines, objectText } from './kernel-diff.ts';
 import { affinityText, ENDPOINT_COLUMNS, ROUTE_COLUMNS } from './lists.ts';
 import { problemLines } from './node-status.ts';
+import { ownedPortSections } from './owned-ports.ts';
 import { linesOf, type Section, sectionsText } from './sections.ts';
 import { type Style, safe } from './style.ts';
 import { type Column, tableText } from './table.ts';
@@ -54,10 +55,7 @@ export function serviceDetailText(detail: ServiceDetail, now: number, style: Sty
     ['Type', summary.type],
     ['UID', safe(objects.uid)],
     ['Age', age(summary.created, now)],
-    [
-      'Annotation',
-      objects.annotation === null ? '' : safe(`portwide.dev/ports: ${objects.annotation}`),
-    ],
+    ...annotations(objects).map((text) => ['Annotation', text] as const),
     ...(objects.allPorts === null ? [] : [['All ports', `${objects.allPorts}`] as const]),
     ['Ports', safe(listText(summary.ports))],
     ['VIPs', safe(listText(summary.vips))],
@@ -68,11 +66,24 @@ export function serviceDetailText(detail: ServiceDetail, now: number, style: Sty
     ['EndpointSlices', table(SLICE_COLUMNS, objects.slices)],
     ['Endpoints', withRest(table(ENDPOINT_COLUMNS, endpoints), endpoints.length, total(detail))],
     ['Routes', table(ROUTE_COLUMNS, routes)],
+    ...ownedPortSections(detail.ownedPorts, table),
     ['Kernel objects', kernelLines(detail, style)],
     ['Connections', connectionLines(detail, table)],
     ['Events', table(EVENT_COLUMNS, events)],
   ];
   return sectionsText(sections);
+}
+
+/** At least one text. */
+function annotations(objects: ServiceDetail['objects']): string[] {
+  const { annotation, ownedPortsAnnotation, portsPerPodAnnotation } = objects;
+  const all = [
+    ['portwide.dev/ports', annotation],
+    ['portwide.dev/owned-ports', ownedPortsAnnotation],
+    ['portwide.dev/ports-per-pod', portsPerPodAnnotation],
+  ] as const;
+  const texts = all.flatMap(([name, value]) => (value === null ? [] : [safe(`${name}: ${value}`)]));
+  return texts.length === 0 ? [''] : texts;
 }
 
 /** A lower bound: Services with several ports have an endpoint in each. */

@@ -10,9 +10,16 @@ const RED = 31;
 
 const COLOURS: ReadonlyMap<string, number> = new Map([
   ...['healthy', 'served', 'ready', 'yes', 'ok'].map((word) => [word, GREEN] as const),
-  ...['starting', 'noEndpoints', 'terminating', 'notReady', 'no', 'unexpected', 'Warning'].map(
-    (word) => [word, YELLOW] as const,
-  ),
+  ...[
+    'starting',
+    'noEndpoints',
+    'partial',
+    'terminating',
+    'notReady',
+    'no',
+    'unexpected',
+    'Warning',
+  ].map((word) => [word, YELLOW] as const),
   ...['degraded', 'refused', 'missing', 'changed', 'unreachable', 'deleted', 'faulty'].map(
     (word) => [word, RED] as const,
   ),

@@ -6,6 +6,8 @@ export interface Column<Row> {
   readonly header: string;
   /** @param now milliseconds since 1970, for ages. */
   readonly cell: (row: Row, now: number) => string;
+  /** Least width, for a table whose header is printed before its rows. */
+  readonly width?: number;
   /** Only shown with `-o wide`. */
   readonly wide?: boolean;
   /** Only shown in lists of more than one namespace. */
@@ -37,7 +39,7 @@ export class Table<Row> {
     this.#columns = columns;
     this.#style = style;
     this.#showsHeader = !noHeaders;
-    this.#widths = columns.map(() => 0);
+    this.#widths = columns.map(({ width = 0 }) => width);
   }
 
   /**

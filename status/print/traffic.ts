@@ -64,14 +64,19 @@ export function sampleNotes({ intervalSeconds, notes }: TrafficSample): string[]
 
 /** Columns of live flows. */
 export const FLOW_COLUMNS: readonly Column<FlowEvent>[] = [
-  { header: 'TIME', cell: ({ at }) => at },
-  { header: 'EVENT', cell: ({ event }) => event, isState: true },
-  { header: 'SERVICE', cell: ({ service }) => service ?? NONE },
+  { header: 'TIME', cell: ({ at }) => at, width: 24 },
+  { header: 'EVENT', cell: ({ event }) => event, isState: true, width: 8 },
+  { header: 'SERVICE', cell: ({ service }) => service ?? NONE, width: 20 },
   { header: 'PROTOCOL', cell: ({ flow }) => flow.protocol },
-  { header: 'SOURCE', cell: ({ flow }) => address(flow.source, flow.sourcePort) },
-  { header: 'DESTINATION', cell: ({ flow }) => address(flow.destination, flow.destinationPort) },
+  { header: 'SOURCE', cell: ({ flow }) => address(flow.source, flow.sourcePort), width: 21 },
+  {
+    header: 'DESTINATION',
+    cell: ({ flow }) => address(flow.destination, flow.destinationPort),
+    width: 21,
+  },
   {
     header: 'ENDPOINT',
+    width: 21,
     cell: ({ flow }) => (isTranslated(flow) ? address(flow.endpoint, flow.endpointPort) : NONE),
   },
   { header: 'DETAIL', cell: detailText },

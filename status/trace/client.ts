@@ -69,7 +69,7 @@ export function traceClient(source: TraceSource, context: ClientContext): TraceC
     step: {
       step: 'source',
       title: 'Source',
-      decision: `${address} ${kindText(isNode, isPod, isHere)}`,
+      decision: `${address} ${kindText(isNode, isPod, isHere, pod !== undefined)}`,
       object,
       detail,
     },
@@ -92,10 +92,13 @@ function externalClient(): TraceClient {
   };
 }
 
-function kindText(isNode: boolean, isPod: boolean, isHere: boolean): string {
+/** @param isKnown whether a Pod object has the address; otherwise an EndpointSlice has it. */
+function kindText(isNode: boolean, isPod: boolean, isHere: boolean, isKnown: boolean): string {
   if (isNode) return 'is an address of this node';
-  if (isHere)
-    return isPod ? 'is a pod of this node' : 'is a pod of this node, but is not detected as one';
+  if (isHere) {
+    const what = isKnown ? 'is a pod of this node' : 'is an endpoint on this node';
+    return isPod ? what : `${what}, but is not detected as a pod`;
+  }
   return isPod ? 'is detected as a pod' : 'is not a pod: it counts as a client outside';
 }
 

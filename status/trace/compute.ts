@@ -2,8 +2,9 @@
  * Computes the path of the first packet of a connection from Routes, TrafficPlans and policies. `traffic/`, `endpoints/` and
  * `policy/model/explain.ts` decide; this file puts their decisions in words. Pure.
  */
-import { cidrContains, socketAddress } from '../../api/addresses.ts';
+import { cidrContains, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { IpFamily, ObjectKey, Protocol } from '../../api/objects.ts';
+import { rangeText } from '../../api/ports.ts';
 import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { Route } from '../../services/route.ts';
 import {
@@ -11,13 +12,15 @@ import {
   isSourceAllowed,
   type NodeSide,
   type PacketHandler,
+  type SpokenPorts,
 } from '../../traffic/first-packet.ts';
-import type { Dispatch, TrafficPlan } from '../../traffic/plan.ts';
+import { type Dispatch, type TrafficPlan, trafficPlan } from '../../traffic/plan.ts';
 import type { EndpointStatus } from '../api/services.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../api/trace.ts';
 import { portsText } from '../views/text.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
+import { ownedSteps, sourceSteps, speaksAs } from './owned-steps.ts';
 import { type PolicyCheck, policySteps } from './policy-steps.ts';
 
 /** The connection to trace. */
@@ -36,6 +39,8 @@ export interface TraceContext {
   readonly routes: readonly Route[];
   readonly nodeAddresses: readonly string[];
   readonly traffic: BackendTraffic;
+  /** Routes by which the source owns ports. */
+  readonly owners: readonly Route[];
   /** The endpoints of a Route, with the decision about each. */
   readonly endpointsOf: (route: Route) => readonly EndpointStatus[];
   /** Problems of a Service, one sentence each. */
@@ -57,6 +62,7 @@ export interface PathEnd {
 export function computeTrace(question: TraceQuestion, context: TraceContext): ComputedTrace {
   const { family, client, destination } = question;
   const end = handlerEnd(question, context);
+  const spoken = speaksAs(question, context);
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
   const result = resultStep(verdict, end, policies.endpoints, question);
@@ -64,11 +70,38 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Co
     family,
     source: client.address ?? null,
     destination,
-    steps: [client.step, ...end.steps, ...policies.steps, result],
+    steps: [client.step, ...end.steps, ...policies.steps, ...sourceSteps(spoken), result],
     verdict,
     endpoints: policies.endpoints,
-    uncertain: [...client.uncertain, ...end.uncertain, ...policies.uncertain],
+    speaksAs: spoken.map(({ vip, ports }) => ({ vip, ports: ports.map(rangeText) })),
+    uncertain: [
+      ...client.uncertain,
+      ...end.uncertain,
+      ...policies.uncertain,
+      ...untrackedDenial(question, end, policies.isDenied),
+      ...untranslatedSource(end, spoken),
+    ],
   };
+}
+
+/** Only tracked packets are translated to endpoints of ordinary Services. */
+function untranslatedSource({ steps, verdict }: PathEnd, spoken: readonly SpokenPorts[]): string[] {
+  const isOwned = steps.some(({ step }) => step === 'slice');
+  return verdict === 'translated' && !isOwned && spoken.length > 0
+    ? [
+        'from UDP ports that the source owns, the packet is not tracked, and no Service translates it: it is lost',
+      ]
+    : [];
+}
+
+/** Untracked packets may be answers, which policies of the other direction allow. */
+function untrackedDenial({ protocol }: TraceQuestion, { steps }: PathEnd, isDenied: boolean) {
+  const isOwned = steps.some(({ step }) => step === 'slice');
+  return isDenied && isOwned && protocol === 'UDP'
+    ? [
+        'the packet passes if policies allow the owner to send to the source, which it may then answer',
+      ]
+    : [];
 }
 
 function handlerEnd(question: TraceQuestion, context: TraceContext): PathEnd {
@@ -131,7 +164,10 @@ function served(
 ): PathEnd {
   const sources = vip && sourceRangesStep(vip, question.client, route);
   if (sources?.isAllowed === false) return end([service, sources.step], 'dropped');
-  const rest = dispatchSteps({ question, context, route, plan, dispatch });
+  const rest =
+    route.owned === undefined
+      ? dispatchSteps({ question, context, route, plan, dispatch })
+      : ownedSteps(question, context, route, route.owned);
   return {
     ...rest,
     steps: [service, ...(sources === undefined ? [] : [sources.step]), ...rest.steps],
@@ -240,6 +276,8 @@ function serviceStep(
       };
     }
     case 'nothing': {
+      const unserved = unservedNodePort(question, context);
+      if (unserved !== undefined) return unserved;
       const cidr = traffic.serviceCidrs.find((each) => cidrContains(each, destination));
       const consequence =
         cidr === undefined
@@ -256,12 +294,36 @@ function serviceStep(
   }
 }
 
+/** The step if the destination is a node port, on an address of the node on which it is not served. */
+function unservedNodePort(
+  { destination, protocol, port }: TraceQuestion,
+  { routes, nodeAddresses }: TraceContext,
+): TraceStep | undefined {
+  const isOnLoopback = isLoopback(destination);
+  if (!isOnLoopback && !nodeAddresses.includes(destination)) return undefined;
+  const route = routes.find(
+    (each) => each.nodePort === port && trafficPlan(each, false).nodePort?.protocol === protocol,
+  );
+  if (route === undefined) return undefined;
+  const where = isOnLoopback ? 'on localhost' : 'on this address';
+  const proxy =
+    'in mode nftables the agent itself serves TCP there if --nodeport-addresses has localhost';
+  return {
+    step: 'service',
+    title: 'Service',
+    decision: `rules of this node do not serve node port ${port}/${protocol} of Service ${route.name} ${where}: the packet is not translated`,
+    object: `Service ${route.serviceKey}`,
+    detail: [isOnLoopback ? proxy : '--nodeport-addresses selects the addresses of node ports'],
+  };
+}
+
 /** Most Routes of a VIP to list. */
 function routeText({ serviceKey, match }: Route): string {
   return `Service ${serviceKey} serves ${portsText(match)}`;
 }
 
-function matchText({ match }: Route): string {
+function matchText({ match, owned }: Route): string {
+  if (owned !== undefined) return `(ports ${portsText(match)}, owned by pods)`;
   if (match.kind === 'all') return '(all ports)';
   return match.kind === 'ranges'
     ? `(port ranges ${portsText(match)})`
@@ -287,15 +349,22 @@ function resultStep(
     return { ...base, decision, detail: [] };
   }
   if (verdict !== 'translated') return { ...base, decision: RESULTS[verdict], detail: [] };
-  const targets = endpoints.map(({ address, port: to }) => socketAddress(address, to));
-  const open = endpoints.filter(({ policy }) => policy !== 'deny');
-  const some =
-    open.length < endpoints.length
-      ? `; policies allow ${open.length} of ${endpoints.length} endpoints, so some connections fail`
-      : '';
-  return {
-    ...base,
-    decision: `the packet reaches ${targets.length === 1 ? targets[0] : `one of ${targets.length} endpoints`}${some}`,
-    detail: [],
-  };
+  return { ...base, decision: reachesText(endpoints), detail: [] };
+}
+
+/** The result of a translated packet, some of whose endpoints may be out of reach. */
+export function reachesText(endpoints: readonly TraceEndpoint[]): string {
+  const all = endpoints.length;
+  const allowed = endpoints.filter(({ policy }) => policy !== 'deny').length;
+  const dropped = endpoints.filter(({ foreignRules }) => foreignRules === 'drop').length;
+  const [target = ''] = endpoints.map(({ address, port: to }) => socketAddress(address, to));
+  const failures = [
+    ...(allowed < all ? [`policies allow ${allowed} of ${all} endpoints`] : []),
+    ...(dropped > 0
+      ? [`rules of other programs drop packets to ${dropped} of ${all} endpoints`]
+      : []),
+  ];
+  const some = failures.length === 0 ? '' : ', so some connections fail';
+  const reached = `the packet reaches ${all === 1 ? target : `one of ${all} endpoints`}`;
+  return `${[reached, ...failures].join('; ')}${some}`;
 }

@@ -93,6 +93,7 @@ function translationDifferences(computed: ComputedTrace, path: LivePath): string
     return [`got through to ${translatedTo}; computed: network policies deny it`];
   // The kernel masquerades at the last hook, which packets to processes of this node do not pass.
   if (path.result !== 'left') return [];
+  if (computed.speaksAs.some(({ vip }) => vip === masqueradedAs)) return [];
   // The address of the node may replace itself, and later packets of a connection pass no rule that masquerades.
   const keepsSource = masqueradedAs === null && masqueradedBy === null && translatedBy !== null;
   if (endpoint.masqueraded ? !keepsSource : masqueradedAs === null) return [];

@@ -48,6 +48,7 @@ export function dispatchSteps(given: DispatchQuestion): PathEnd {
       local: endpoint.isRemote !== true,
       masqueraded: reasons[index]?.masqueraded ?? false,
       policy: null,
+      foreignRules: null,
     }),
   );
   return {
@@ -140,12 +141,16 @@ function translationStep(
   return { step: 'translation', title: 'Translation', decision, object, detail };
 }
 
-const MASQUERADE: Readonly<Record<MasqueradeReason['why'], string>> = {
+/** Reasons for people. */
+export const MASQUERADE: Readonly<Record<MasqueradeReason['why'], string>> = {
   all: 'clients of external addresses and node ports are masqueraded (spec.externalTrafficPolicy: Cluster)',
   'masquerade-all': '--masquerade-all',
   'non-pod': 'the source is not a pod, and the pod could not reply through this node otherwise',
   node: "this node's own connection, whose source may be the VIP",
   hairpin: 'the endpoint is the client itself (hairpin)',
+  'remote owner':
+    'the source is not a pod, and the owner is on another node: its answer must come back through this node',
+  'local owner': 'the owner is on this node, so its answer passes this node',
   pod: 'the source is a pod',
   'no detector': 'pods cannot be detected, so clients of cluster IPs keep their address',
   'traffic policy': 'spec.externalTrafficPolicy: Local keeps the source address',

@@ -1,12 +1,15 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
-import { socketAddress } from '../../api/addresses.ts';
+import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
-import { type Finding, findings, placeOf } from '../../preflight/foreign-rules.ts';
+import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
-import type { ComputedTrace, TraceStep } from '../api/trace.ts';
+import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
+import { reachesText } from './compute.ts';
 
+/** Seconds after which the step says how old the rules are: an operator may have changed them and asks again. */
+const OLD = 3;
 /** Endpoints whose packets are evaluated. */
 const MAX_ENDPOINTS = 10;
 
@@ -18,15 +21,18 @@ const DOES = { drop: 'drops', masquerade: 'masquerades' } as const;
 interface Effect {
   readonly verdict: ForeignVerdict;
   readonly finding: Finding;
-  readonly targets: string[];
+  /** A packet may pass a chain twice: with IPVS before and after its translation. */
+  readonly targets: Set<string>;
 }
 
-/** What decides which hooks a packet passes. */
+/** What decides which hooks a packet passes, and how old the rules are. */
 export interface HookContext {
   /** Packets from them pass no hook forward, and packets to them hook input instead. */
   readonly nodeAddresses: readonly string[];
-  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints without hook forward. */
+  /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints through hook output. */
   readonly isIpvs: boolean;
+  /** Seconds since the rules were read. */
+  readonly foreignRulesAge: number;
 }
 
 /**
@@ -47,7 +53,11 @@ export async function withForeignRules(
     const text = `rules of other programs were not read: ${chains.notSeen}`;
     return { ...path, uncertain: [...uncertain, text] };
   }
-  const entering: TestPacket = { source, destination, port, protocol, isTranslated: false };
+  const isUntracked = isUntrackedPath(path, protocol);
+  const entering: TestPacket = {
+    ...{ source, destination, port, protocol, isTranslated: false },
+    ...(isUntracked && { isUntracked }),
+  };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
     ? endpoints.map(({ address, port: to, masqueraded }) =>
@@ -59,14 +69,37 @@ export async function withForeignRules(
         ),
       )
     : [passOf(entering, entering, false, { ...context, isIpvs: false })];
+  const limits = [...notEvaluated(chains.value), ...tooManyEndpoints(path.endpoints.length)];
+  const limited = { ...path, uncertain: [...uncertain, ...limits] };
   try {
-    const effects = await effectsOf(passes, chains.value);
-    return withEffects(path, effects, passes.length, chains.value.length);
+    const evaluation = await evaluationOf(passes, chains.value);
+    const { foreignRulesAge: age } = context;
+    const notes = age < OLD ? [] : [`as these rules were ${age} seconds ago`];
+    return withEffects(limited, evaluation, passes.length, notes);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    return { ...path, uncertain: [...uncertain, `rules of other programs: ${error.message}`] };
+    const text = `rules of other programs: ${error.message}`;
+    return { ...limited, uncertain: [...limited.uncertain, text] };
   }
 }
+
+/** UDP packets to the owner of a port are not tracked. */
+function isUntrackedPath({ steps, verdict }: ComputedTrace, protocol: Protocol): boolean {
+  return (
+    protocol === 'UDP' && verdict === 'translated' && steps.some(({ step }) => step === 'slice')
+  );
+}
+
+function tooManyEndpoints(count: number): string[] {
+  if (count <= MAX_ENDPOINTS) return [];
+  return [
+    `rules of other programs are evaluated for ${MAX_ENDPOINTS} of ${count} endpoints, and may do something else to the others`,
+  ];
+}
+
+/** Priorities of NAT (NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC); IPVS translates right after the first at hook output. */
+const TRANSLATION = -100;
+const MASQUERADE = 100;
 
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
@@ -75,6 +108,8 @@ interface Pass {
     readonly verdict: ForeignVerdict;
     readonly hook: BaseChain['hook'];
     readonly packet: TestPacket;
+    /** Only chains at these priorities see this packet; undefined: all. */
+    readonly at?: (priority: number) => boolean;
   }[];
 }
 
@@ -84,58 +119,142 @@ function passOf(
   masqueraded: boolean,
   { nodeAddresses, isIpvs }: HookContext,
 ): Pass {
-  const isToNode = nodeAddresses.includes(leaving.destination);
-  const isFromNode = nodeAddresses.includes(leaving.source);
-  const drop = { verdict: 'drop', hook: 'input', packet: isIpvs ? entering : leaving } as const;
-  const drops = isToNode || (isIpvs && !isFromNode) ? [drop] : [];
+  const isOfNode = (address: string) => nodeAddresses.includes(address) || isLoopback(address);
+  const isToNode = isOfNode(leaving.destination);
+  const isFromNode = isOfNode(leaving.source);
+  /** A packet that stays on the node goes through interface lo. */
+  const staying = { ...leaving, isLoopback: isFromNode && isToNode };
+  const isCaught = isIpvs && !isFromNode;
+  const drop = { verdict: 'drop', hook: 'input', packet: isCaught ? entering : staying } as const;
+  const drops = isToNode || isCaught ? [drop] : [];
   const forwarded = isToNode || isFromNode || isIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
-  // NAT of a connection is decided once.
-  const masquerades =
-    isToNode || masqueraded
-      ? []
-      : [{ verdict: 'masquerade', hook: 'postrouting', packet: leaving } as const];
+  // Rules at hook output see the interface of the route to the first destination, also after the translation. VIPs of
+  // IPVS are addresses of the node, and IPVS sends packets to other hosts through hook output a second time.
+  const routed = { isLoopback: isIpvs || isOfNode(entering.destination) };
+  const isSentAgain = isIpvs && !isToNode;
+  const sent = { verdict: 'drop', hook: 'output' } as const;
+  const entered = { ...sent, packet: { ...entering, ...routed }, at: isBefore };
+  const left = isSentAgain
+    ? { ...sent, packet: leaving }
+    : ({ ...sent, packet: { ...leaving, ...routed }, at: isAfter } as const);
+  const outputs = [...(isFromNode ? [entered] : []), ...(isFromNode || isSentAgain ? [left] : [])];
+  // A packet from elsewhere to the node does not pass hook postrouting.
+  const last = isToNode && !isFromNode ? [] : leavingChecks(staying, masqueraded, nodeAddresses);
+  // A packet that stays on the node enters it a second time, translated.
+  const returned = isToNode ? [{ ...entry, packet: staying }] : [];
+  const first = isFromNode ? returned : entryChecks(entering, leaving, isIpvs);
   return {
     target: socketAddress(leaving.destination, leaving.port),
-    checks: [...drops, ...forwarded, ...masquerades],
+    checks: [...first, ...drops, ...forwarded, ...outputs, ...last],
   };
 }
 
+const entry = { verdict: 'drop', hook: 'prerouting' } as const;
+
+/** IPVS translates after hook prerouting. */
+function entryChecks(entering: TestPacket, leaving: TestPacket, isIpvs: boolean): Pass['checks'] {
+  if (isIpvs) return [{ ...entry, packet: entering }];
+  return [
+    { ...entry, packet: entering, at: isBefore },
+    { ...entry, packet: leaving, at: isAfter },
+  ];
+}
+
+function isBefore(priority: number): boolean {
+  return priority < TRANSLATION;
+}
+
+function isAfter(priority: number): boolean {
+  return priority >= TRANSLATION;
+}
+
+/** Hook postrouting. NAT of a connection is decided once. */
+function leavingChecks(
+  packet: TestPacket,
+  masqueraded: boolean,
+  nodeAddresses: readonly string[],
+): Pass['checks'] {
+  const drop = { verdict: 'drop', hook: 'postrouting' } as const;
+  // Untracked packets pass no nat chain.
+  if (packet.isUntracked === true) return [{ ...drop, packet }];
+  if (!masqueraded)
+    return [
+      { ...drop, packet },
+      { ...drop, verdict: 'masquerade', packet },
+    ];
+  const source = nodeAddresses.find((address) => familyOf(address) === familyOf(packet.source));
+  return [
+    { ...drop, packet, at: (priority) => priority < MASQUERADE },
+    {
+      ...drop,
+      packet: { ...packet, source: source ?? packet.source },
+      at: (priority) => priority >= MASQUERADE,
+    },
+  ];
+}
+
+const HOOKS: readonly BaseChain['hook'][] = [
+  'prerouting',
+  'input',
+  'forward',
+  'output',
+  'postrouting',
+];
+
+/** What rules do to packets, and the base chains that were evaluated. */
+interface Evaluation {
+  readonly effects: readonly Effect[];
+  readonly chains: ReadonlySet<BaseChain>;
+  /** Hooks that packets pass, whether or not chains are there. */
+  readonly hooks: readonly BaseChain['hook'][];
+}
+
 /** @throws RangeError if there are too many rules. */
-async function effectsOf(passes: readonly Pass[], chains: readonly BaseChain[]): Promise<Effect[]> {
+async function evaluationOf(
+  passes: readonly Pass[],
+  chains: readonly BaseChain[],
+): Promise<Evaluation> {
+  const hooks = new Set<BaseChain['hook']>();
+  const evaluated = new Set<BaseChain>();
   const effects = new Map<string, Effect>();
   const slice = new TimeSlice();
   for (const { target, checks } of passes) {
-    for (const { verdict, hook, packet } of checks) {
-      const ofHook = chains.filter((chain) => chain.hook === hook);
+    for (const { verdict, hook, packet, at } of checks) {
+      const ofHook = chains.filter(
+        (chain) => chain.hook === hook && (at === undefined || at(chain.priority)),
+      );
+      hooks.add(hook);
+      for (const base of ofHook) evaluated.add(base);
       for (const finding of findings(ofHook, [packet], verdict)) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
-        const effect = effects.get(key) ?? { verdict, finding, targets: [] };
-        effect.targets.push(target);
+        const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };
+        effect.targets.add(target);
         effects.set(key, effect);
       }
     }
     // One walk may take most of a slice.
     await slice.yield();
   }
-  return [...effects.values()];
+  const passed = HOOKS.filter((hook) => hooks.has(hook));
+  return { effects: [...effects.values()], chains: evaluated, hooks: passed };
 }
 
 function withEffects(
   path: ComputedTrace,
-  effects: readonly Effect[],
+  { effects, chains, hooks }: Evaluation,
   targets: number,
-  chains: number,
+  notes: readonly string[],
 ): ComputedTrace {
   const certain = effects.filter(({ finding }) => finding.isCertain);
   const texts = certain.map((effect) => `${effectText(effect, targets)} the packet`);
-  const [decision = `none of ${chains} base chains drops or masquerades the packet`, ...detail] =
-    texts;
+  const none = `none of ${chains.size} base chains at ${hooks.join(', ')} drops or masquerades the packet`;
+  const [decision = none, ...detail] = texts;
   const step: TraceStep = {
     step: 'foreignRules',
     title: 'Rules of other programs',
     decision,
     object: null,
-    detail,
+    detail: [...detail, ...notes],
   };
   const possible = effects
     .filter(({ finding }) => !finding.isCertain)
@@ -143,28 +262,42 @@ function withEffects(
       ({ verdict, finding: { base, ending } }) =>
         `${placeOf(base, ending)} may ${verdict} the packet: it depends on sets or interfaces`,
     );
-  const isDropped = certain.some(
-    (effect) => effect.verdict === 'drop' && effect.targets.length === targets,
+  const dropped = new Set(
+    certain.flatMap((effect) => (effect.verdict === 'drop' ? [...effect.targets] : [])),
   );
-  const result = path.steps.slice(-1).map((last) =>
-    isDropped
-      ? {
-          ...last,
-          decision: 'the packet is dropped by another program',
-          object: null,
-          detail: [],
-        }
-      : last,
-  );
+  const endpoints = path.endpoints.map((endpoint, index): TraceEndpoint => {
+    if (index >= targets) return endpoint;
+    const isDropped = dropped.has(socketAddress(endpoint.address, endpoint.port));
+    return { ...endpoint, foreignRules: isDropped ? 'drop' : 'pass' };
+  });
+  // An endpoint beyond the limit was not evaluated, and may be open.
+  const isOpen = endpoints.some((each) => each.policy !== 'deny' && each.foreignRules !== 'drop');
+  const isDropped = dropped.size > 0 && !isOpen;
+  const result = path.steps
+    .slice(-1)
+    .map((last) => (dropped.size > 0 ? resultOf(last, endpoints, isDropped) : last));
   return {
     ...path,
     verdict: isDropped ? 'dropped' : path.verdict,
+    endpoints,
     steps: [...path.steps.slice(0, -1), step, ...result],
     uncertain: [...path.uncertain, ...possible],
   };
 }
 
+function resultOf(
+  last: TraceStep,
+  endpoints: readonly TraceEndpoint[],
+  isDropped: boolean,
+): TraceStep {
+  if (!isDropped) return { ...last, decision: reachesText(endpoints) };
+  const decision = endpoints.some(({ policy }) => policy === 'deny')
+    ? 'the packet is dropped: by network policies to some endpoints, by other programs to the others'
+    : 'the packet is dropped by another program';
+  return { ...last, decision, object: null, detail: [] };
+}
+
 function effectText({ verdict, finding, targets }: Effect, all: number): string {
-  const some = targets.length < all ? ` (to ${targets.join(', ')})` : '';
+  const some = targets.size < all ? ` (to ${[...targets].join(', ')})` : '';
   return `${placeOf(finding.base, finding.ending)}${some} ${DOES[verdict]}`;
 }

@@ -35,7 +35,7 @@ const MAX_SECONDS = 30;
 /** Parameters of `GET /api/v1/trace`. */
 export const TRACE_PARAMETERS = {
   from: parsed('an IP address, namespace/name of a pod, "node" or "external"', readSource),
-  to: parsed('an IP address, or namespace/name of a Service or pod', readDestination),
+  to: parsed('an IP address, or namespace/name of a Service or pod, without port', readDestination),
   protocol: parsed(PROTOCOLS.join(', '), (text) =>
     PROTOCOLS.find((each) => each === text.toUpperCase()),
   ),

@@ -125,7 +125,6 @@ export async function computePath(
   sources: TraceSources,
 ): Promise<ComputedTrace> {
   const { family, source, destination, protocol, port } = resolved;
-  const { topology } = sources.table;
   const traffic = sources
     .backends()
     .find((each) => each.family === family)
@@ -150,9 +149,10 @@ export async function computePath(
     routes: found.routes.map(({ route }) => route),
     nodeAddresses,
     traffic,
+    owners: found.owners,
     endpointsOf: (route) => {
       const owner = found.routes.find((each) => each.route === route);
-      return owner === undefined ? [] : routeEndpoints(owner.inspected, route, topology);
+      return owner === undefined ? [] : routeEndpoints(owner.inspected, route, sources.table);
     },
     problemsOf: (key) => {
       const owner = found.routes.find(({ route }) => route.serviceKey === key);
@@ -172,6 +172,8 @@ const MAX_REFUSED = 5;
 interface FoundServices {
   readonly routes: { readonly route: Route; readonly inspected: InspectedService }[];
   readonly refused: InspectedService[];
+  /** Routes by which the source owns ports. */
+  readonly owners: Route[];
   isLocalEndpoint: boolean;
 }
 
@@ -179,7 +181,7 @@ async function findServices(
   { family, source, destination, port }: ResolvedTrace,
   { table, nodeName }: TraceSources,
 ): Promise<FoundServices> {
-  const found: FoundServices = { routes: [], refused: [], isLocalEndpoint: false };
+  const found: FoundServices = { routes: [], refused: [], owners: [], isLocalEndpoint: false };
   const address = source.kind === 'address' ? source.address : undefined;
   const slice = new TimeSlice();
   for (const key of [...table.serviceKeys]) {
@@ -193,6 +195,8 @@ async function findServices(
     for (const route of [...onVip, ...onNodePort]) found.routes.push({ route, inspected });
     if (onVip.length === 0 && found.refused.length < MAX_REFUSED && asksFor(inspected, destination))
       found.refused.push(inspected);
+    const isOwner = ({ owned }: Route) => owned?.owners.some((owner) => owner.address === address);
+    found.owners.push(...routes.filter(isOwner));
     if (address !== undefined && hasLocalEndpoint(inspected, address, nodeName))
       found.isLocalEndpoint = true;
   }
@@ -218,7 +222,7 @@ function hasLocalEndpoint(
 }
 
 function problemTexts(inspected: InspectedService, { table }: TraceSources): string[] {
-  return serviceProblems(inspected, table.topology).map(({ message }) => message);
+  return serviceProblems(inspected, table).map(({ message }) => message);
 }
 
 function policyCheck(

@@ -21,6 +21,9 @@ import {
 } from './question.ts';
 import { computeAnswer, computePath, type ResolvedTrace, resolveRequest } from './resolve.ts';
 
+/** Milliseconds. Who changes a rule and traces again sees the change; requests to the address are not worth the work. */
+const MAX_ROOT_AGE = 1000;
+
 /** @param now milliseconds since 1970. */
 export function traceResources(sources: StatusSources, now: () => number): Resources {
   const tracer = new LiveTracer(sources, now);
@@ -29,8 +32,12 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       summary: 'The path of a connection, computed from the objects that the agent has',
       response: 'TraceAnswer',
       parameters: TRACE_PARAMETERS,
-      handle: async (given) =>
-        withForeignSteps(await computeAnswer(traceRequest(given), sources), sources),
+      handle: async (given, { isRoot }) =>
+        withForeignSteps(
+          await computeAnswer(traceRequest(given), sources),
+          sources,
+          isRoot ? MAX_ROOT_AGE : undefined,
+        ),
     }),
     '/api/v1/trace/live': streamResource({
       summary: 'The path of matching packets, as the kernel reports it for some seconds',
@@ -59,9 +66,11 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 async function withForeignSteps(
   answer: TraceAnswer,
   { foreignChains, nodeAddresses, mode }: StatusSources,
+  maxAge: number | undefined,
 ): Promise<TraceAnswer> {
-  const chains = await foreignChains();
-  const context = { nodeAddresses: nodeAddresses(), isIpvs: mode.name === 'ipvs' };
+  const { value: chains, age } = await foreignChains(maxAge);
+  const foreignRulesAge = Math.round(age / 1000);
+  const context = { foreignRulesAge, nodeAddresses: nodeAddresses(), isIpvs: mode.name === 'ipvs' };
   const { protocol, port } = answer;
   const paths: ComputedTrace[] = [];
   for (const path of answer.paths) {

@@ -48,6 +48,8 @@ const ACTIONS: Readonly<Record<string, RuleAction>> = {
   nat: 'translate',
 };
 
+const REWRITE_ACTIONS = { destination: 'translate', source: 'masquerade' } as const;
+
 /** Foreign rules whose text one trace reads with `nft`. */
 const MAX_FOREIGN_TEXTS = 5;
 
@@ -71,7 +73,9 @@ export class RuleNames {
     const owner = ownerOf(event, purpose);
     const isFinal = event.verdict?.kind === 'drop' && owner === 'other';
     const text = purpose?.text ?? (isFinal ? await this.#foreignText(event) : undefined);
-    const action = listed?.operations.map((each) => ACTIONS[each]).find((each) => each);
+    const action =
+      (purpose?.rewrites && REWRITE_ACTIONS[purpose.rewrites]) ??
+      listed?.operations.map((each) => ACTIONS[each]).find((each) => each);
     const service = purpose?.service === undefined ? '' : ` (Service ${purpose.service})`;
     return {
       owner,
@@ -142,5 +146,8 @@ function policyPurpose(chain: string): string {
   if (denied !== null) return `drops packets that a policy denies (${denied[2]}, ${denied[1]})`;
   const set = /^(ingress|egress)-\d+/.exec(chain);
   if (set !== null) return `${set[1]} rules of the policies that apply to the pod`;
+  if (chain === 'untracked')
+    return 'evaluates UDP packets that are not tracked, and allows answers';
+  if (chain === 'remember-answers') return 'allows the packet, and from now on its answers';
   return 'finds the policies that apply to source and destination';
 }

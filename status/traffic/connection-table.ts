@@ -39,6 +39,10 @@ export class ConnectionTable<Entry extends CountedEntry> {
   #isDumping = false;
   /** IDs of entries that ended during the dump: a reply that was on its way must not revive them. */
   readonly #ended = new Set<number>();
+  /** Whether an end since the last dump stood for several: then most entries end without an event. */
+  #isSampled = false;
+  /** Slots that the last dump missed while ends were sampled: they do not count as connections until a dump has them. */
+  readonly #missing = new Set<number>();
   /** Number of entries that the table could not follow in the last dump, because it is full. */
   #untracked = 0;
 
@@ -75,6 +79,7 @@ export class ConnectionTable<Entry extends CountedEntry> {
     const slot = this.#slots.get(id);
     if (slot !== undefined) {
       this.#seenIn[slot] = this.#dump;
+      if (this.#missing.size > 0 && this.#missing.delete(slot)) this.#addConnections(slot, 1);
       this.#advance(slot, entry);
       return;
     }
@@ -100,6 +105,7 @@ export class ConnectionTable<Entry extends CountedEntry> {
    */
   ended(entry: Entry, weight = 1): void {
     const id = entry.id | 0;
+    if (weight > 1) this.#isSampled = true;
     if (this.#isDumping) this.#ended.add(id);
     const slot = this.#slots.size > 0 ? this.#slots.get(id) : undefined;
     if (slot !== undefined) {
@@ -119,14 +125,22 @@ export class ConnectionTable<Entry extends CountedEntry> {
 
   /**
    * Ends a dump. Call it when all events of the time of the dump have arrived. Entries that are missing in two dumps
-   * ended without an event; their traffic after the last dump that had them is lost.
+   * ended without an event; their traffic after the last dump that had them is lost. While ends are sampled, an entry is
+   * no connection once a dump misses it, but keeps its slot: if the dump was wrong, its packets must not count again.
    * @returns steps that the caller runs to the end; events may arrive between two steps.
    */
   *endDump(): Generator<undefined, void, undefined> {
     this.#isDumping = false;
     this.#ended.clear();
+    const isSampled = this.#isSampled;
+    this.#isSampled = false;
     for (const [id, slot] of this.#slots) {
-      if (this.#dump - (this.#seenIn[slot] ?? 0) >= 2) this.#removeSlot(id, slot);
+      const missed = this.#dump - (this.#seenIn[slot] ?? 0);
+      if (missed >= 2) this.#removeSlot(id, slot);
+      else if (missed === 1 && isSampled) {
+        this.#missing.add(slot);
+        this.#addConnections(slot, -1);
+      }
       yield;
     }
   }
@@ -160,8 +174,12 @@ export class ConnectionTable<Entry extends CountedEntry> {
     return slot;
   }
 
+  #addConnections(slot: number, count: number): void {
+    for (const counter of this.#counters[slot] ?? []) counter.connections += count;
+  }
+
   #removeSlot(id: number, slot: number): void {
-    for (const counter of this.#counters[slot] ?? []) counter.connections -= 1;
+    if (!this.#missing.delete(slot)) this.#addConnections(slot, -1);
     this.#slots.delete(id);
     this.#counters[slot] = undefined;
     this.#free.push(slot);

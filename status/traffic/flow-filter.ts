@@ -23,7 +23,10 @@ export interface FlowFilter {
 }
 
 /** Whether a filter selects an event. */
-export function matchesFlow({ event, service, flow }: FlowEvent, filter: FlowFilter): boolean {
+export function matchesFlow(
+  { event, service, flow }: Pick<FlowEvent, 'event' | 'service' | 'flow'>,
+  filter: FlowFilter,
+): boolean {
   const { source, destination, endpoint, destinationPort, endpointPort, protocol } = flow;
   return (
     (filter.event === undefined || filter.event === event) &&

@@ -1,6 +1,8 @@
 /** The events that wait for one client, in bounded memory. */
+import type { Route } from '../../services/route.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
-import { type FlowFilter, matchesFlow } from './flow-filter.ts';
+import { matchesDenied } from './denial.ts';
+import type { FlowFilter } from './flow-filter.ts';
 
 /** Events that wait; an event takes about 1 KiB. */
 const MAX_WAITING = 1000;
@@ -22,9 +24,9 @@ export class FlowQueue {
     this.#max = max;
   }
 
-  /** Adds an event if the filter selects it and it fits. */
-  push(event: FlowEvent): void {
-    if (!matchesFlow(event, this.filter)) return;
+  /** Adds an event if the filter selects it and it fits. @param possible see `matchesDenied`. */
+  push(event: FlowEvent, possible: readonly Route[] = []): void {
+    if (!matchesDenied(event, possible, this.filter)) return;
     if (this.#waiting.length >= this.#max) this.#lost += 1;
     else this.#waiting.push(event);
     this.#wake?.();

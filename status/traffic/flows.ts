@@ -1,12 +1,13 @@
 /** Live flows: connections that begin and end, and packets that are refused, while a client looks. */
 import { asError } from '../../api/errors.ts';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind, Destinations } from '../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, EventSelection } from '../../netlink/conntrack/events.ts';
+import type { LoggedPacket } from '../../netlink/nflog/log-group.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
-import { type DenialPolicies, explainDenial } from './denial.ts';
+import { type DenialPolicies, explainDenial, matchesDenied, serviceOfDenied } from './denial.ts';
 import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
@@ -24,14 +25,15 @@ interface Subscription {
 
 /** Where flows come from. */
 export interface FlowSources {
-  openEvents(): Subscription & {
+  /** @param receiveBuffer bytes of events that may wait; the kernel doubles it. */
+  openEvents(receiveBuffer: number): Subscription & {
     /** Reads about `atMost` events. An entry is valid only during the call. */
     read(
       onEvent: (kind: ConntrackEventKind, entry: DetailedEntry) => void,
       atMost: number,
     ): boolean;
-    /** Keeps only events of some destinations from now on; undefined: all. */
-    select(destinations: Destinations | undefined): void;
+    /** Keeps only some events from now on; undefined: all. */
+    select(selection: EventSelection | undefined): void;
   };
   openRefusals(index: ServiceIndex): Promise<
     Subscription & {
@@ -42,7 +44,7 @@ export interface FlowSources {
   /** undefined if policies do not log denied packets. */
   readonly openDenials:
     | (() => Subscription & {
-        read(onPacket: (packet: { prefix: string; bytes: Buffer }) => void): boolean;
+        read(onPacket: (packet: LoggedPacket) => void): boolean;
       })
     | undefined;
 }
@@ -70,10 +72,32 @@ const REFRESH_MS = 2000;
  * can read. The events beyond wait in the socket until it is full. The kernel drops and counts later events.
  */
 const EVENTS_PER_READ = 64;
-/** Denied packets of one read: the policies of each are looked up. */
+/**
+ * Bytes of events that wait: an event takes 1 KiB and the kernel doubles the number, so the last event is read within
+ * about 0.8 s. The time of a flow is when it is read. Once the buffer is full, the kernel drops all events until it is
+ * empty. So a larger buffer would show no more flows of a busy node, but later ones. This one has room for 500 at once.
+ */
+const EVENT_BUFFER = 256 << 10;
+/**
+ * Denied packets of one read whose policies are evaluated. Each client has an equal share for itself, so that many
+ * packets that one client wants do not hide the packets of another.
+ */
 const DENIALS_PER_READ = 64;
 /** Clients at one time. */
 const MAX_CLIENTS = 32;
+
+/** What a subscription reports. */
+interface Part {
+  readonly from: Subscription | undefined;
+  readonly events: readonly FlowEvent['event'][];
+  /** As of the last read. */
+  dropped: number;
+}
+
+/** Whether a client may want some of the messages that were dropped unread. */
+function mayWant({ event }: FlowFilter, events: readonly FlowEvent['event'][]): boolean {
+  return event === undefined || events.includes(event);
+}
 
 /** The open subscriptions. */
 interface Session {
@@ -105,7 +129,8 @@ export class FlowFeed {
    * @throws TooManyRequests; (the iterator) NetlinkError if the kernel has no conntrack events.
    */
   follow(filter: FlowFilter, signal: AbortSignal): AsyncGenerator<FlowLine, void, undefined> {
-    if (this.#clients.size >= MAX_CLIENTS) throw new TooManyRequests();
+    if (this.#clients.size >= MAX_CLIENTS)
+      throw new TooManyRequests(`${MAX_CLIENTS} clients read flows already; end one of them`);
     return this.#follow(filter, signal);
   }
 
@@ -132,18 +157,34 @@ export class FlowFeed {
     }
   }
 
-  /** What all clients want to see, so that a Service is shown completely on a busy node; undefined: everything. */
-  #destinations(): Destinations | undefined {
+  /**
+   * The events that some client may want; undefined: all. The kernel omits the others, so that a client of one Service,
+   * address or port loses fewer on a busy node.
+   */
+  #selection(): EventSelection | undefined {
+    const destinations = new Set<string>();
+    const destinationPorts = new Set<number>();
     const addresses = new Set<string>();
     const ports = new Set<number>();
     for (const { filter } of this.#clients) {
-      if (filter.service === undefined) return undefined;
-      for (const route of this.#options.routesOf(filter.service)) {
-        for (const vip of vipsOf(route)) addresses.add(vip);
-        if (route.nodePort > 0) ports.add(route.nodePort);
-      }
+      const { event, ip, service, port } = filter;
+      // Refused and denied packets have other sources.
+      if (event !== undefined && event !== 'opened' && event !== 'closed') continue;
+      if (ip !== undefined) addresses.add(ip);
+      else if (service !== undefined) {
+        for (const route of this.#options.routesOf(service)) {
+          for (const vip of vipsOf(route)) destinations.add(vip);
+          if (route.nodePort > 0) destinationPorts.add(route.nodePort);
+        }
+      } else if (port !== undefined) ports.add(port);
+      else return undefined;
     }
-    return { addresses: [...addresses], ports: [...ports] };
+    return {
+      destinations: [...destinations],
+      destinationPorts: [...destinationPorts],
+      addresses: [...addresses],
+      ports: [...ports],
+    };
   }
 
   /** Ends all streams. */
@@ -169,7 +210,7 @@ export class FlowFeed {
     const index = await live.acquire();
     let events: ReturnType<FlowSources['openEvents']>;
     try {
-      events = sources.openEvents();
+      events = sources.openEvents(EVENT_BUFFER);
     } catch (error) {
       live.release();
       throw error;
@@ -181,14 +222,17 @@ export class FlowFeed {
     });
     const denials = this.#openDenials(notes);
     const open = [events, refusals, denials].filter((each) => each !== undefined);
-    let dropped = 0;
-    let skipped = 0;
+    const parts: readonly Part[] = [
+      { from: events, events: ['opened', 'closed'], dropped: 0 },
+      { from: refusals, events: ['rejected', 'dropped'], dropped: 0 },
+      { from: denials, events: ['denied'], dropped: 0 },
+    ];
     const read = (): boolean => {
       let isLeft = false;
       const at = new Date(this.#options.now()).toISOString();
-      const send = (event: NewEvent) => {
+      const send = (event: NewEvent, possible: readonly Route[] = []) => {
         if (event === undefined) return;
-        for (const client of this.#clients) client.push({ at, ...event });
+        for (const client of this.#clients) client.push({ at, ...event }, possible);
       };
       try {
         isLeft = events.read(
@@ -196,25 +240,41 @@ export class FlowFeed {
           EVENTS_PER_READ,
         );
         refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
-        let denied = 0;
-        denials?.read(({ prefix, bytes }) => {
-          denied += 1;
-          if (denied <= DENIALS_PER_READ) send(this.#denialEvent(prefix, bytes));
+        const explained = new Map<FlowQueue, number>();
+        let evaluated = 0;
+        denials?.read((logged) => {
+          const denied = this.#deniedPacket(logged, index);
+          const clients = denied === undefined ? [] : this.#clientsOfDenial(denied);
+          if (denied === undefined || clients.length === 0) return;
+          const share = DENIALS_PER_READ / this.#clients.size;
+          const countOf = (client: FlowQueue) => explained.get(client) ?? 0;
+          if (evaluated >= DENIALS_PER_READ && clients.every((each) => countOf(each) >= share)) {
+            for (const client of clients) client.lose(1);
+            return;
+          }
+          evaluated += 1;
+          for (const client of clients) explained.set(client, countOf(client) + 1);
+          send(this.#denialEvent(logged.prefix, denied), denied.possible);
         });
-        skipped += Math.max(0, denied - DENIALS_PER_READ);
       } catch (error) {
         onError(error);
       }
-      const now = open.reduce((sum, each) => sum + each.dropped, skipped);
-      if (now > dropped) for (const client of this.#clients) client.lose(now - dropped);
-      dropped = now;
+      for (const part of parts) {
+        const now = part.from?.dropped ?? 0;
+        for (const client of this.#clients) {
+          if (now > part.dropped && mayWant(client.filter, part.events)) {
+            client.lose(now - part.dropped);
+          }
+        }
+        part.dropped = now;
+      }
       return isLeft;
     };
     const stopReading = pollSubscription(timers, READ_MS, read);
     let changes = index.changes;
     const select = () => {
       try {
-        events.select(this.#destinations());
+        events.select(this.#selection());
       } catch (error) {
         onError(error);
       }
@@ -265,12 +325,36 @@ export class FlowFeed {
     return refusal && { ...refusal, policies: [], flow: packetFlow(packet) };
   }
 
-  /** Policies see packets after translation: the destination is the endpoint. */
-  #denialEvent(prefix: string, bytes: Buffer): NewEvent {
+  /** A denied packet with the Service that its client used; undefined if the packet cannot be read. */
+  #deniedPacket({ bytes, original }: LoggedPacket, index: ServiceIndex): Denied | undefined {
     const packet = readPacketHeader(bytes);
-    const denial = packet && explainDenial(prefix, packet, this.#options.policies);
-    return denial && { event: 'denied', service: null, ...denial, flow: packetFlow(packet) };
+    if (packet === undefined) return undefined;
+    const { isNodeAddress } = this.#options.refusalRules();
+    const denied = serviceOfDenied(packet, original, { index, isNodeAddress });
+    const { address, port } = denied.destination;
+    const flow = { ...packetFlow(packet), destination: address, destinationPort: port };
+    const event = { event: 'denied', service: denied.service, flow } as const;
+    return { event, packet, ...denied };
   }
+
+  /** The clients that want a denied packet. Its explanation takes long and has no part in the filter. */
+  #clientsOfDenial({ event, possible }: Denied): FlowQueue[] {
+    return [...this.#clients].filter(({ filter }) => matchesDenied(event, possible, filter));
+  }
+
+  /** Policies see packets after translation: their destination is the endpoint. */
+  #denialEvent(prefix: string, { event, packet, note }: Denied): NewEvent {
+    const denial = explainDenial(prefix, packet, this.#options.policies);
+    return denial && { ...event, ...denial, reason: denial.reason + note };
+  }
+}
+
+/** A denied packet before it is explained, see `serviceOfDenied`. */
+interface Denied {
+  readonly event: Pick<FlowEvent, 'event' | 'service' | 'flow'>;
+  readonly packet: PacketHeader;
+  readonly note: string;
+  readonly possible: readonly Route[];
 }
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */

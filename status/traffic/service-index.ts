@@ -1,8 +1,9 @@
 /** Finds the Route of a packet or of a conntrack entry by its original destination. Pure. */
-import { getOrCreate } from '../../api/collections.ts';
+import { compareText, getOrCreate } from '../../api/collections.ts';
 import { type IpFamily, PROTOCOLS, type Protocol } from '../../api/objects.ts';
 import type { PortRange } from '../../api/ports.ts';
-import { type Route, vipsOf } from '../../services/route.ts';
+import type { Endpoint } from '../../endpoints/select.ts';
+import { type Route, type RouteMatch, vipsOf } from '../../services/route.ts';
 
 /** The destination that a client used, before translation. */
 export interface Destination {
@@ -27,6 +28,8 @@ interface VipRoutes {
 export class ServiceIndex {
   readonly #vips = new Map<string, VipRoutes>();
   #changes = 0;
+  /** Routes by address of their endpoints and by ID. */
+  readonly #endpoints = new Map<string, Map<string, Route>>();
   readonly #nodePorts = { IPv4: new Map<number, Route>(), IPv6: new Map<number, Route>() };
 
   /** Adds, replaces or removes a Route. Routes that differ in `before` and `after` have the same ID. */
@@ -56,6 +59,21 @@ export class ServiceIndex {
       if (ranges.some(isInside)) return route;
     }
     return routes.all;
+  }
+
+  /** The Routes that send packets to an address and port, sorted by Service. */
+  routesOfEndpoint({ protocol, address, port }: Destination): Route[] {
+    const routes: Route[] = [];
+    for (const route of this.#endpoints.get(address)?.values() ?? []) {
+      const isEndpoint = (endpoint: Endpoint) =>
+        endpoint.address === address && (endpoint.port ?? port) === port;
+      if (
+        matchesEndpointPort(route.match, protocol, port) &&
+        route.servingEndpoints.some(isEndpoint)
+      )
+        routes.push(route);
+    }
+    return routes.sort((a, b) => compareText(a.serviceKey, b.serviceKey));
   }
 
   /** Number of changes so far. */
@@ -99,6 +117,9 @@ export class ServiceIndex {
         routes.ranges.set(route.id, { route, ranges: match.ranges });
       else routes.all = route;
     }
+    for (const { address } of route.servingEndpoints) {
+      getOrCreate(this.#endpoints, address, newRoutes).set(route.id, route);
+    }
     if (nodePort > 0 && match.kind === 'port') {
       this.#nodePorts[family].set(portKey(match.protocol, nodePort), route);
     }
@@ -116,6 +137,10 @@ export class ServiceIndex {
         this.#vips.delete(vip);
       }
     }
+    for (const { address } of route.servingEndpoints) {
+      const routes = this.#endpoints.get(address);
+      if (routes?.delete(id) && routes.size === 0) this.#endpoints.delete(address);
+    }
     if (nodePort > 0 && match.kind === 'port') {
       deleteOwn(this.#nodePorts[family], portKey(match.protocol, nodePort), id);
     }
@@ -125,6 +150,19 @@ export class ServiceIndex {
 /** Another Route may have taken the key in the meantime: changes arrive one by one. */
 function deleteOwn(map: Map<number, Route>, key: number, id: string): void {
   if (map.get(key)?.id === id) map.delete(key);
+}
+
+/** Whether a Route may send packets to a port of an endpoint; only a Route of one port changes the port. */
+function matchesEndpointPort(match: RouteMatch, protocol: Protocol, port: number): boolean {
+  if (match.kind === 'all') return true;
+  if (match.kind === 'port') return match.protocol === protocol;
+  return match.ranges.some(
+    (range) => range.protocol === protocol && range.from <= port && port <= range.to,
+  );
+}
+
+function newRoutes(): Map<string, Route> {
+  return new Map();
 }
 
 function newVipRoutes(): VipRoutes {

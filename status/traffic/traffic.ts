@@ -70,9 +70,6 @@ export interface Traffic {
   close(): Promise<void>;
 }
 
-/** Bytes of events that wait for the flow feed, about 2,000: one second at most until they are read. */
-const FLOW_BUFFER = 1 << 20;
-
 /** The parameters of `top`. */
 interface TopQuery extends PageRequest {
   readonly by: 'service' | 'endpoint' | 'port' | undefined;
@@ -117,14 +114,13 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
   const feed = new FlowFeed({
     index,
     sources: {
-      openEvents: () =>
-        new ConntrackEvents({
-          kinds: ['new', 'destroy'],
-          translatedOnly,
-          receiveBuffer: FLOW_BUFFER,
-        }),
+      openEvents: (receiveBuffer) =>
+        new ConntrackEvents({ kinds: ['new', 'destroy'], translatedOnly, receiveBuffer }),
       openRefusals: (built) => RefusalLog.open(families, built, { mayBeTranslated }),
-      openDenials: policyLogGroup === undefined ? undefined : () => new LogGroup(policyLogGroup),
+      openDenials:
+        policyLogGroup === undefined
+          ? undefined
+          : () => new LogGroup(policyLogGroup, { conntrack: true }),
     },
     routesOf: (service) => routes.ofService(service),
     refusalRules: () => ({

@@ -1,4 +1,5 @@
 /** What policies decide for pods of this node, as resources of the status API. Pure. */
+import { ADDRESS_BITS } from '../../api/addresses.ts';
 import { compareText } from '../../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../../api/objects.ts';
 import type { Pod } from '../../api/policy-objects.ts';
@@ -110,14 +111,12 @@ function onlyOne(families: readonly IpFamily[]): IpFamily | null {
   return others.length > 0 ? null : (family ?? null);
 }
 
-const BITS: Readonly<Record<IpFamily, number>> = { IPv4: 32, IPv6: 128 };
-
 /** A CIDR if the range is one. */
 function rangeText({ family, first, last }: FamilyRange): string {
   const size = last - first + 1n;
   const hostBits = size.toString(2).length - 1;
   const isNetwork = size === 1n << BigInt(hostBits) && first % size === 0n;
-  if (isNetwork) return `${addressText(first, family)}/${BITS[family] - hostBits}`;
+  if (isNetwork) return `${addressText(first, family)}/${ADDRESS_BITS[family] - hostBits}`;
   return `${addressText(first, family)}-${addressText(last, family)}`;
 }
 

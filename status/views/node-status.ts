@@ -1,14 +1,18 @@
 /** The state of the agent and of its node as a resource of the status API. */
-import type { IpFamily } from '../../api/objects.ts';
+import type { IpFamily, ObjectKey } from '../../api/objects.ts';
 import type { Problem } from '../api/common.ts';
 import type { FamilyStatus, NodeStatus, ServiceCounts, SourceStatus } from '../api/node-status.ts';
 import type { PolicyStatus } from '../api/policies.ts';
 import type { StatusSources } from '../sources.ts';
 import { policyStatus } from './policies.ts';
+import { hasEndpoints } from './services.ts';
 import { timeText } from './text.ts';
+import { unreadableProblem } from './unreadable.ts';
 
 /** Refused Services to list. */
 const MAX_REFUSALS = 50;
+/** Faulty objects and manifests to list. */
+const MAX_FAULTS = 50;
 /** Milliseconds after which a closed watch or a waiting change is a problem. */
 const PATIENCE = 30_000;
 
@@ -27,6 +31,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
   const problems = [
     ...families.flatMap((family) => familyProblems(family, now)),
     ...sourceProblems(sources, now),
+    ...unreadableProblems(sources),
     ...features.filter(({ ok }) => !ok).map(featureProblem),
     ...policyProblems(policies, areNamesObserved),
     ...refusals.slice(0, MAX_REFUSALS).map(
@@ -130,8 +135,39 @@ function sourceProblems({ manifests, watches }: StatusSources, now: number): Pro
   ];
 }
 
+/** Faults of objects and manifests; beyond `MAX_FAULTS` only their number. */
+function unreadableProblems({ sourceFaults }: StatusSources): Problem[] {
+  const problems: Problem[] = [];
+  let count = 0;
+  for (const fault of sourceFaults()) {
+    count += 1;
+    if (count <= MAX_FAULTS) problems.push(unreadableProblem(fault));
+  }
+  if (count > MAX_FAULTS) {
+    problems.push(problem('Unreadable', `and ${count - MAX_FAULTS} more, see the log`));
+  }
+  return problems;
+}
+
 function featureProblem({ name, value, note }: { name: string; value: string; note: string }) {
   return problem('Kernel', `${name} ${value}: ${note}`);
+}
+
+/** Derived from all Routes, so it is kept until the table changes. */
+const endpointCounts = new WeakMap<object, { revision: number; counts: EndpointCounts }>();
+type EndpointCounts = Pick<ServiceCounts, 'noEndpoints' | 'partial'>;
+
+function servicesWithoutEndpoints(table: StatusSources['table']): EndpointCounts {
+  const { revision } = table;
+  const known = endpointCounts.get(table);
+  if (known?.revision === revision) return known.counts;
+  const filled = new Set<ObjectKey>();
+  const empty = new Set<ObjectKey>();
+  for (const route of table.routes()) (hasEndpoints(route) ? filled : empty).add(route.serviceKey);
+  const partial = [...empty].filter((key) => filled.has(key)).length;
+  const counts = { noEndpoints: empty.size - partial, partial };
+  endpointCounts.set(table, { revision, counts });
+  return counts;
 }
 
 function serviceCounts({ table }: StatusSources): ServiceCounts {
@@ -139,6 +175,7 @@ function serviceCounts({ table }: StatusSources): ServiceCounts {
   const { Service, EndpointSlice } = table.changeCounts;
   return {
     ...table.serviceCounts,
+    ...servicesWithoutEndpoints(table),
     allPorts: all,
     portRanges: ranges,
     pendingChanges: Service.pending + EndpointSlice.pending,

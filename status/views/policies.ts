@@ -51,12 +51,16 @@ function inOrder(a: Policy, b: Policy): number {
 
 export function policyStatus({ model, activity }: Omit<PolicySources, 'names'>): PolicyStatus {
   const policies = [...model.policies.all()];
-  const { lastSync, failure } = activity;
+  const { lastSync, failure, drift } = activity;
   return {
     policies: policies.length,
     faulty: policies.filter(({ faults }) => faults.length > 0).length,
     isolatedPods: model.localPods().isolated,
     lastSync: lastSync === undefined ? null : timeText(lastSync),
     failure: failure === undefined ? null : { ...failure, at: timeText(failure.at) },
+    lastDrift:
+      drift === undefined
+        ? null
+        : { at: timeText(drift.at), change: drift.message, count: drift.count },
   };
 }

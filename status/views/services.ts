@@ -6,7 +6,7 @@ import {
   isDraining,
   type NodeTopology,
 } from '../../endpoints/select.ts';
-import type { InspectedService } from '../../proxier/route-table.ts';
+import type { InspectedService, RouteTable } from '../../proxier/route-table.ts';
 import { explainRoute } from '../../services/resolve-route.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import type { ServedPort } from '../../services/served-ports.ts';
@@ -25,7 +25,11 @@ import type {
   ServiceState,
   ServiceSummary,
 } from '../api/services.ts';
+import { ownedPortTexts, ownedRouteRows, slicesText } from './owned-ports.ts';
 import { endpointText, portsText } from './text.ts';
+
+/** What decides about endpoints besides objects. */
+export type NodeFacts = Pick<RouteTable, 'topology' | 'nodeAddresses'>;
 
 /** One row of `GET /api/v1/services`. */
 export function serviceSummary(inspected: InspectedService, node: NodeTopology): ServiceSummary {
@@ -37,7 +41,7 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
     state: serviceState(inspected),
     vips: [...new Set(routes.flatMap(vipsOf))],
     portKind: portKind(inspected),
-    ports: [...new Set(inspected.served.ports.map(servedPortText))],
+    ports: [...new Set(inspected.served.ports.flatMap(servedPortTexts))],
     endpoints: endpointCounts(inspected, node),
     affinitySeconds: service.affinitySeconds,
     internalTrafficPolicy: service.internalTrafficPolicy,
@@ -49,10 +53,12 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
 function serviceState({ served, routes, refusals }: InspectedService): ServiceState {
   if (served.ports.length === 0) return refusals.length > 0 ? 'refused' : 'ignored';
   if (routes.length === 0) return 'refused';
-  return routes.some(hasEndpoints) ? 'served' : 'noEndpoints';
+  const filled = routes.filter(hasEndpoints).length;
+  if (filled === 0) return 'noEndpoints';
+  return filled === routes.length ? 'served' : 'partial';
 }
 
-function hasEndpoints({ clusterEndpoints, localEndpoints }: Route): boolean {
+export function hasEndpoints({ clusterEndpoints, localEndpoints }: Route): boolean {
   return clusterEndpoints.length + localEndpoints.length > 0;
 }
 
@@ -63,14 +69,16 @@ function portKind({ service, served }: InspectedService): PortKind {
   if (port !== undefined) return PORT_KINDS[port.match.kind];
   // Refused: what the Service asks for.
   if (service.allPorts === true || service.portsAnnotation?.trim() === 'all') return 'all';
+  if (service.ownedPortsAnnotation !== undefined) return 'ranges';
   const { portsAnnotation = 'false' } = service;
   return portsAnnotation.trim() === 'false' ? 'ports' : 'ranges';
 }
 
 /** As kubectl writes ports: `80/TCP`, or `80:30080/TCP` with a node port. */
-function servedPortText({ match, nodePort }: ServedPort): string {
-  if (match.kind !== 'port' || nodePort === 0) return portsText(match);
-  return `${match.port}:${nodePort}/${match.protocol}`;
+function servedPortTexts({ match, nodePort, ownership }: ServedPort): string[] {
+  if (ownership !== undefined) return ownedPortTexts(ownership.ports);
+  if (match.kind !== 'port' || nodePort === 0) return [portsText(match)];
+  return [`${match.port}:${nodePort}/${match.protocol}`];
 }
 
 function endpointCounts({ slices }: InspectedService, node: NodeTopology): EndpointCounts {
@@ -87,10 +95,7 @@ function endpointCounts({ slices }: InspectedService, node: NodeTopology): Endpo
 }
 
 /** The endpoints of a Service, with the decision about each. Empty if the Service has no Routes. */
-export function serviceEndpoints(
-  inspected: InspectedService,
-  node: NodeTopology,
-): EndpointStatus[] {
+export function serviceEndpoints(inspected: InspectedService, node: NodeFacts): EndpointStatus[] {
   return routesWithPorts(inspected).flatMap(({ route, port }) =>
     endpointsOf(inspected, route, port, node),
   );
@@ -100,7 +105,7 @@ export function serviceEndpoints(
 export function routeEndpoints(
   inspected: InspectedService,
   route: Route,
-  node: NodeTopology,
+  node: NodeFacts,
 ): EndpointStatus[] {
   const port = inspected.served.ports.find(({ id }) => id === route.id);
   return port === undefined ? [] : endpointsOf(inspected, route, port, node);
@@ -110,9 +115,15 @@ function endpointsOf(
   { service, slices }: InspectedService,
   route: Route,
   port: ServedPort,
-  node: NodeTopology,
+  { topology, nodeAddresses }: NodeFacts,
 ): EndpointStatus[] {
-  return explainRoute(route, service, port, slices, node).map(
+  const ordinals = new Map(route.owned?.owners.map(({ address, ordinal }) => [address, ordinal]));
+  const ownedPortsOf = (address: string) => {
+    const ordinal = ordinals.get(address);
+    if (route.owned === undefined || ordinal === undefined) return null;
+    return slicesText(route.owned, ordinal);
+  };
+  return explainRoute(route, service, port, slices, topology, nodeAddresses).map(
     ({ endpoint, isLocal, cluster, local }) => ({
       service: service.key,
       portName: port.portName,
@@ -128,6 +139,7 @@ function endpointsOf(
       local: isLocal,
       zoneHints: endpoint.hintedZones ?? [],
       nodeHints: endpoint.hintedNodes ?? [],
+      ownedPorts: ownedPortsOf(endpoint.address),
       cluster,
       localPolicy: local,
     }),
@@ -145,17 +157,31 @@ export function serviceRoutes(
   return routesWithPorts(inspected).flatMap(({ route, port }) => {
     const { serviceKey, family, affinitySeconds } = route;
     const { vips, nodePort } = trafficPlan(route, allowsOwnVips(route, nodeAddresses));
-    const common = { service: serviceKey, portName: port.portName, family, affinitySeconds };
-    const ofVips = vips.map(
-      ({ vip, kind, dispatch, sources }): RouteStatus => ({
+    const { portName } = port;
+    const common = {
+      service: serviceKey,
+      portName,
+      family,
+      affinitySeconds,
+      portsPerPod: null,
+    };
+    const ofVips = vips.flatMap((plan): RouteStatus[] => {
+      const { vip, kind, dispatch, sources } = plan;
+      const ofVip: RouteStatus = {
         ...common,
         kind,
         vip,
         ports: portsText(route.match),
         ...dispatchStatus(dispatch),
         sourceRanges: sources === undefined ? null : [...sources.ranges, ...sources.ownVips],
-      }),
-    );
+      };
+      if (route.owned === undefined) return [ofVip];
+      return ownedRouteRows(route, route.owned, plan).map((row) => ({
+        ...ofVip,
+        ...row,
+        otherwise: 'reject',
+      }));
+    });
     if (nodePort === undefined) return ofVips;
     const ofNodePort: RouteStatus = {
       ...common,
@@ -189,7 +215,10 @@ function routesWithPorts({ routes, served }: InspectedService) {
 }
 
 /** Why clients of a Service may fail, as far as the objects tell: refusals, warnings, no endpoint. */
-export function serviceProblems(inspected: InspectedService, node: NodeTopology): Problem[] {
+export function serviceProblems(
+  inspected: InspectedService,
+  { topology, nodeAddresses }: NodeFacts,
+): Problem[] {
   const { service, refusals, warnings, slices } = inspected;
   const object = `Service ${service.key}`;
   const problem = (reason: string, message: string, family: IpFamily | null = null): Problem => ({
@@ -205,7 +234,7 @@ export function serviceProblems(inspected: InspectedService, node: NodeTopology)
     ...warnings.map(({ message }) => problem('ServedWithWarning', message)),
     ...ignoredReason(inspected).map((message) => problem('Ignored', message)),
     ...routesWithPorts(inspected).flatMap(({ route, port }) => {
-      const explained = explainRoute(route, service, port, slices, node);
+      const explained = explainRoute(route, service, port, slices, topology, nodeAddresses);
       const message = noEndpointMessage(route, explained);
       if (message === undefined) return [];
       const name = port.portName === '' ? '' : `port ${port.portName}: `;
@@ -235,6 +264,11 @@ function noEndpointMessage(
   );
   const isExternalEmpty = route.externalLocal && !explained.some(({ local }) => local.used);
   if (!isInternalEmpty && !isExternalEmpty) return undefined;
+  if (route.owned !== undefined && explained.length > 0) {
+    const owners = route.owned.owners.length;
+    const why = owners === 0 ? 'no endpoint owns ports' : `no owner serves (${owners} do not)`;
+    return `${why}; packets to ${portsText(route.match)} are rejected`;
+  }
   if (explained.length === 0) {
     return 'no endpoint: no EndpointSlice of the Service has an address for this port';
   }

@@ -1,5 +1,6 @@
 /** Ports, endpoints and objects as text, the same in every view. */
 import { socketAddress } from '../../api/addresses.ts';
+import { rangeText } from '../../api/ports.ts';
 import type { Endpoint } from '../../endpoints/select.ts';
 import type { RouteMatch } from '../../services/route.ts';
 import type { Time } from '../api/common.ts';
@@ -13,9 +14,7 @@ export function timeText(time: number): Time {
 export function portsText(match: RouteMatch): string {
   if (match.kind === 'all') return 'all';
   if (match.kind === 'port') return `${match.port}/${match.protocol}`;
-  return match.ranges
-    .map(({ from, to, protocol }) => `${from === to ? from : `${from}-${to}`}/${protocol}`)
-    .join(',');
+  return match.ranges.map(rangeText).join(',');
 }
 
 /** `10.244.0.5:8080`, or `10.244.0.5` for all-ports Services. */

@@ -18,6 +18,7 @@ function build() {
       return run.promise;
     },
     () => clock.now,
+    () => clock.now,
   );
   const end = (index: number, checks: readonly object[] = CHECKS) =>
     runs[index]?.resolve(JSON.stringify({ status: 'fail', checks }));

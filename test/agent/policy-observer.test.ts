@@ -146,7 +146,7 @@ describe('policy-observer: reports of network policy', () => {
   it('exports 0 as the time before the first apply and as the initial count of drift', async () => {
     const { observer, scrape } = world();
     observer.applied('IPv6', true, 1);
-    observer.driftDetected('IPv6', 'table deleted');
+    observer.driftDetected('IPv6', 'table deleted', true);
     const scraped = await scrape();
     const value = (name: string, ip_family: string) =>
       scraped.value(`portwide_policy_${name}`, { ip_family });

@@ -50,6 +50,7 @@ describe('source: unreadable objects', () => {
     });
     await source.start();
     assert.deepEqual([...source.unreadable()], [['CIDRGroup', 1]]);
+    assert.match([...source.faults()][0]?.object ?? '', /^CIDRGroup /);
     return { warnings, unreadable };
   }
 

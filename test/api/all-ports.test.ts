@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { MAX_RANGES, parsePortsAnnotation, portScheme } from '../../api/all-ports.ts';
+import { ALL_PORT_FEATURES, parsePortsAnnotation, portScheme } from '../../api/all-ports.ts';
 import type { Service } from '../../api/objects.ts';
 import { PROTOCOLS } from '../../api/objects.ts';
+import { MAX_RANGES } from '../../api/ports.ts';
 import { service } from '../fixtures.ts';
 
 const range = (protocol: 'TCP' | 'UDP' | 'SCTP', from: number, to = from) => ({
@@ -130,7 +131,9 @@ describe('all-ports: choosing the served ports (KEP-2610)', () => {
     ['a listed Service without ports', service({ ports: [] }), 'listed'],
   ] as const) {
     it(`${title}: ${kind}`, () => {
-      assert.equal(portScheme(object, true).kind, kind);
+      const scheme = portScheme(object, ALL_PORT_FEATURES);
+      const { spread } = scheme.kind === 'unlisted' ? scheme : { spread: scheme.kind };
+      assert.equal(typeof spread === 'string' ? spread : 'ranges', kind);
     });
   }
 
@@ -161,7 +164,7 @@ describe('all-ports: choosing the served ports (KEP-2610)', () => {
     ],
   ] as const) {
     it(`${title} is refused as ${reason}`, () => {
-      const scheme = portScheme(object, true);
+      const scheme = portScheme(object, ALL_PORT_FEATURES);
       assert.ok(scheme.kind === 'refused');
       assert.deepEqual(
         scheme.refusals.map((refusal) => [refusal.reason, refusal.field, refusal.serviceKey]),
@@ -173,7 +176,7 @@ describe('all-ports: choosing the served ports (KEP-2610)', () => {
   it('reports every reason for refusal', () => {
     const scheme = portScheme(
       service({ allPorts: true, type: 'NodePort', externalIPs: ['203.0.113.9'] }),
-      true,
+      ALL_PORT_FEATURES,
     );
     assert.ok(scheme.kind === 'refused');
     assert.deepEqual(
@@ -184,13 +187,16 @@ describe('all-ports: choosing the served ports (KEP-2610)', () => {
 
   it('refuses all-ports Services when the feature gate is off, and serves others', () => {
     for (const object of [byField(), annotated(), annotated({ portsAnnotation: '80' })]) {
-      const scheme = portScheme(object, false);
+      const scheme = portScheme(object, { ...ALL_PORT_FEATURES, allPorts: false });
       assert.ok(scheme.kind === 'refused');
       assert.deepEqual(
         scheme.refusals.map(({ reason }) => reason),
         ['FeatureGate'],
       );
     }
-    assert.equal(portScheme(service({ allPorts: false }), false).kind, 'listed');
+    assert.equal(
+      portScheme(service({ allPorts: false }), { ...ALL_PORT_FEATURES, allPorts: false }).kind,
+      'listed',
+    );
   });
 });

@@ -7,6 +7,12 @@ import { VERSION } from '../../process/version.ts';
 import { createLab, type Lab } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 
+/** Its pods own ports; the endpoint has no ordinal. */
+const withOwnedPorts = (portsPerPod: string) =>
+  SIP.replace(
+    /portwide\.dev\/ports: .*/,
+    `portwide.dev/owned-ports: 20000-20999/UDP\n    portwide.dev/ports-per-pod: "${portsPerPod}"`,
+  );
 const SIP = `apiVersion: v1
 kind: Service
 metadata:
@@ -217,6 +223,23 @@ describe('commands: portwide', () => {
       assert.match(stdout, /spec\.egress\[0\]\.to\[0\]\.domainNames\[2\]: must not be repeated/);
     });
 
+    it('reports owned ports that cannot be cut into slices, and warns of endpoints without ordinal', async () => {
+      put('a.yaml', withOwnedPorts('1001'));
+      const faulty = await run('validate', `--manifests=${directory}`);
+      assert.equal(faulty.exitCode, 1);
+      assert.match(
+        faulty.stdout,
+        /owned-ports"\]: 20000-20999\/UDP has fewer ports than a pod gets \(portwide\.dev\/ports-per-pod: 1001\)/,
+      );
+      put('a.yaml', withOwnedPorts('100'));
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 0);
+      assert.match(
+        stdout,
+        /^warning: .*: Service default\/sip: endpoint [\d.]+ owns no ports, because it has no ordinal/m,
+      );
+    });
+
     it('warns about unknown portwide.dev/ annotations, and exits with 0', async () => {
       put('a.yaml', SIP.replace('portwide.dev/ports', 'portwide.dev/port'));
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
@@ -332,6 +355,26 @@ describe('commands: portwide', () => {
       assert.match(stdout, /-d 192\.0\.2\.77\/32 .*KUBE-NODEPORTS/);
       const nftables = await run('render', `--manifests=${directory}`, '--bind-address=192.0.2.77');
       assert.match(nftables.stdout, /^add element ip portwide node-port-ips \{ 192\.0\.2\.77 \}$/m);
+    });
+
+    it('notes on stderr that only mode nftables serves owned ports', async () => {
+      put('a.yaml', withOwnedPorts('100'));
+      for (const mode of ['iptables', 'ipvs', 'nftables']) {
+        const { stdout, stderr, exitCode } = await run(
+          'render',
+          `--manifests=${directory}`,
+          `--proxy-mode=${mode}`,
+        );
+        assert.equal(exitCode, 0);
+        const isServed = mode === 'nftables';
+        assert.equal(
+          stderr,
+          isServed
+            ? stderr
+            : `Service default/sip: metadata.annotations["portwide.dev/owned-ports"]: mode ${mode} cannot serve ports owned by pods; use mode nftables`,
+        );
+        assert.equal(stdout.includes('10.96.0.10'), isServed, mode);
+      }
     });
 
     it('notes on stderr Services that are not served', async () => {

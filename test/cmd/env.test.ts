@@ -144,6 +144,47 @@ describe('env: portwide env', () => {
       assert.deepEqual(await names(), ['SIP_SERVICE_HOST']);
     });
 
+    it('prints the ports that a pod owns with --pod', async () => {
+      const media = serviceManifest('media-2', {
+        annotations: {
+          'portwide.dev/owned-ports': '20000-29999/UDP,30000-30250/TCP',
+          'portwide.dev/ports-per-pod': '100',
+        },
+        spec: { clusterIPs: ['10.96.0.20'] },
+      });
+      const refusedOne = serviceManifest('refused', {
+        annotations: { 'portwide.dev/owned-ports': '20000-29999/UDP' },
+        spec: { clusterIPs: ['10.96.0.21'] },
+      });
+      putAll([...CLUSTER, inNamespace('voice', media), inNamespace('voice', refusedOne)]);
+      const owned = async (pod: string) => {
+        const { stdout, stderr } = await env('-n', 'voice', '-o', 'json', `--pod=${pod}`);
+        const variables = JSON.parse(stdout) as Record<string, string>;
+        assert.equal(variables.MEDIA_2_SERVICE_HOST, '10.96.0.20');
+        const names = Object.keys(variables).filter((name) => name.endsWith('_OWNED_PORTS'));
+        return [names.map((name) => `${name}=${variables[name]}`).join(' '), stderr];
+      };
+      assert.deepEqual(await owned('media-1'), [
+        'MEDIA_2_OWNED_PORTS=20100-20199/UDP,30100-30199/TCP',
+        '',
+      ]);
+      assert.deepEqual(await owned('media-2'), ['MEDIA_2_OWNED_PORTS=20200-20299/UDP', '']);
+      assert.deepEqual(await owned('media-100'), [
+        '',
+        'pod media-100 owns no ports: no Service in namespace voice has a slice 100',
+      ]);
+      assert.deepEqual(await owned('x7z12'), [
+        '',
+        'pod x7z12 owns no ports: its name does not end in a hyphen and a number',
+      ]);
+      const shell = await env('-n', 'voice', '--no-service-links', '--pod', 'media-0');
+      assert.match(
+        shell.stdout,
+        /^export MEDIA_2_OWNED_PORTS='20000-20099\/UDP,30000-30099\/TCP';$/m,
+      );
+      assert.notEqual((await env('-n', 'voice', '--pod', 'media_0')).exitCode, 0);
+    });
+
     it('notes on stderr unreadable objects and names that a shell cannot have', async () => {
       put('bad.yaml', 'apiVersion: v1\nkind: Service\nmetadata: {name: A}\nspec: {}\n');
       put(

@@ -1,9 +1,19 @@
 import assert from 'node:assert/strict';
 import { parse } from 'yaml';
 import { waitFor } from '../lab/lab.ts';
-import { DEGRADED, diff, HEALTHY, MISSING, SERVICES, service } from '../status/answers.ts';
+import {
+  SERVICES as ALL_SERVICES,
+  DEGRADED,
+  diff,
+  HEALTHY,
+  MISSING,
+  service,
+} from '../status/answers.ts';
 import { fakeAgent, type UnixServer } from '../status/unix-server.ts';
 import { type FakeKubectl, fakeKubectl } from './fake-kubectl.ts';
+
+/** Without the Service with owned ports. */
+const SERVICES = ALL_SERVICES.filter(({ name }) => name !== 'turn');
 
 const LIST = { items: SERVICES, total: SERVICES.length, continue: null };
 

@@ -74,6 +74,13 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
           ports: [{ port: 53, protocol: 'UDP', nodePort: 30_053 }],
         },
       },
+      owned: {
+        annotations: {
+          'portwide.dev/owned-ports': '20000-20999/UDP,30000-30999/TCP',
+          'portwide.dev/ports-per-pod': '100',
+        },
+        spec: { clusterIPs: vips(17) },
+      },
       none: { spec: { clusterIPs: vips(15), ports: [{ port: 80 }] } },
     };
     const pods = [...lab.pods, ...lab.remotePods];
@@ -83,7 +90,9 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
         sliceManifest(
           name,
           family,
-          pods,
+          name === 'owned'
+            ? pods.map((pod, at) => [pod, { targetRef: { name: `owned-${at}` } }] as const)
+            : pods,
           name.endsWith('web') ? { ports: [{ name: '', port: 8080 }] } : {},
         ),
       ),
@@ -113,6 +122,10 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
       assert.equal(answered(await lab.client.tcp(web, 80)).localPort, 8080);
       refused(await lab.client.tcp(web, 81));
       refused(await lab.client.tcp(none, 80));
+      const owned = vips(17)[index] ?? '';
+      assert.equal(answered(await lab.client.udp(owned, 20_150)).host, 'pod-2');
+      assert.equal(answered(await lab.client.tcp(owned, 30_050)).host, 'pod-1');
+      refused(await lab.client.udp(owned, 20_350));
     }
     answered(await lab.client.tcp(lab.node.ipv4, 30_080));
     refused(await lab.node.udp('127.0.0.1', 30_053));

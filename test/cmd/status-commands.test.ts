@@ -7,15 +7,15 @@ import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import { readParameters } from '../../status/http/parameters.ts';
 import { PORTWIDE } from '../portwide.ts';
 import {
+  ENDPOINTS as ALL_ENDPOINTS,
+  ROUTES as ALL_ROUTES,
+  SERVICES as ALL_SERVICES,
   DEGRADED,
   DETAIL,
   diff,
-  ENDPOINTS,
   HEALTHY,
   MISSING,
   POLICIES,
-  ROUTES,
-  SERVICES,
   service,
 } from '../status/answers.ts';
 import {
@@ -26,6 +26,11 @@ import {
 } from '../status/unix-server.ts';
 import { loadedModules } from './loaded-modules.ts';
 import { WatchedCommands } from './watched-commands.ts';
+
+/** Without the Service with owned ports. */
+const SERVICES = ALL_SERVICES.filter(({ name }) => name !== 'turn');
+const ENDPOINTS = ALL_ENDPOINTS.filter(({ service: of }) => of !== 'voice/turn');
+const ROUTES = ALL_ROUTES.filter(({ service: of }) => of !== 'voice/turn');
 
 /** Answers of the agent under test; tests replace them. */
 const DEFAULTS = {
@@ -119,13 +124,52 @@ describe('status commands', () => {
       ['top', 'ports', '--limit=0'],
       ['top', 'ports', '--service=web'],
       ['flows', '--port=x'],
+      ['top', 'ports', '--service=bad//'],
+      ['describe', '--status-socket=/x'],
+      ['status', '--status-socket='],
+      ['status', '--status-socket=/etc/passwd'],
+      ['--nonsense'],
     ]) {
       it(`exits with 2 for wrong usage: ${args.join(' ')}`, async () => {
         const { exitCode, stderr } = await execa(PORTWIDE, args, { reject: false });
         assert.equal(exitCode, 2);
-        assert.match(stderr, /--nonsense|--state|pods|--limit|--service|--port/);
+        assert.match(
+          stderr,
+          /--nonsense|--state|pods|--limit|--service|--port|name a kind|path of a socket|is no socket/,
+        );
+        assert.doesNotMatch(stderr, /^ +at /m);
       });
     }
+  });
+
+  for (const args of [[], ['nonsense'], ['policy']]) {
+    it(`exits with 2 without a command: portwide ${args.join(' ')}`, async () => {
+      const { exitCode, stderr } = await execa(PORTWIDE, args, { reject: false });
+      assert.deepEqual([exitCode, stderr === ''], [2, false]);
+    });
+  }
+
+  for (const command of ['get services', 'get endpoints', 'get routes', 'get endpoints -n shop']) {
+    it(`exits with 1 if the agent does not know the Service: ${command}`, async () => {
+      const { exitCode, stderr, stdout } = await run(...command.split(' '), 'nosuch');
+      assert.deepEqual([exitCode, stdout], [1, '']);
+      assert.match(stderr, /^portwide: this agent knows no Service "(shop\/)?nosuch"$/);
+    });
+  }
+
+  it('probe exits with 1 if the agent does not know the Service', async () => {
+    const { exitCode, stderr } = await run('probe', 'shop/nosuch', '--ports=80');
+    assert.deepEqual(
+      [exitCode, stderr],
+      [1, 'portwide: this agent knows no Service "shop/nosuch"'],
+    );
+  });
+
+  it('says in one line that the output cannot be written', async () => {
+    const command = `${PORTWIDE} get services --status-socket=${agent.path} >/dev/full`;
+    const { exitCode, stderr } = await execa('sh', ['-c', command], { reject: false });
+    assert.equal(exitCode, 2);
+    assert.match(stderr, /^portwide: cannot write the output: ENOSPC.*$/);
   });
 
   describe('portwide status', () => {
@@ -265,7 +309,7 @@ describe('status commands', () => {
     });
 
     it('says on standard error that there is nothing', async () => {
-      const { stdout, stderr, exitCode } = await run('get', 'ep', 'shop/none');
+      const { stdout, stderr, exitCode } = await run('get', 'ep', 'shop/bad');
       assert.deepEqual([stdout, stderr, exitCode], ['', 'No endpoints found.', 0]);
     });
 

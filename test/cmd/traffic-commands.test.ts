@@ -102,6 +102,16 @@ describe('traffic commands', () => {
       assert.equal(stderr, 'portwide: no rates yet: the agent has one sample');
     });
 
+    it('exits with 1 if the agent does not know the Service', async () => {
+      answers.top = [topList([])];
+      answers.services = [service({ name: 'web' })];
+      const known = await run('top', 'svc', '--service=shop/web');
+      assert.deepEqual([known.stderr, known.exitCode], ['portwide: no traffic of Services', 0]);
+      const unknown = await run('top', 'svc', '--service=shop/nosuch');
+      const message = 'portwide: this agent knows no Service "shop/nosuch"';
+      assert.deepEqual([unknown.stderr, unknown.exitCode], [message, 1]);
+    });
+
     it('passes its options to the API', async () => {
       answers.top = [topList(TOP_ROWS.port)];
       await run('top', 'ports', '--service=voice/sip', '--limit=5');
@@ -184,6 +194,19 @@ describe('traffic commands', () => {
         'portwide: the agent ended the stream; it may be stopping',
       ]);
       assert.equal(exitCode, 2);
+    });
+
+    it('prints the header above the columns of its rows', async () => {
+      answers.flows = lines(started, ...FLOWS.slice(0, 1));
+      const { lines: printed } = await run('flows');
+      const [header = '', row = ''] = printed;
+      for (const [name, value] of [
+        ['EVENT', 'opened'],
+        ['DESTINATION', '10.96.0.11:80'],
+        ['DETAIL', '<none>'],
+      ] as const) {
+        assert.equal(row.indexOf(value), header.indexOf(name));
+      }
     });
 
     it('prints all lines as JSON', async () => {

@@ -37,7 +37,7 @@ describe('version: --version', () => {
 
   it('rejects other values', async () => {
     const { exitCode, stderr } = await run('run', '--version=v1.2.3');
-    assert.equal(exitCode, 1);
+    assert.equal(exitCode, 2);
     assert.match(stderr, /Use true, false or raw\./);
   });
 });

@@ -1,5 +1,5 @@
 /** All-ports Services, valid and invalid; one table for the agent and the admission policy. */
-import { MAX_RANGES, MAX_VALUE_LENGTH } from '../../api/all-ports.ts';
+import { MAX_RANGES, MAX_VALUE_LENGTH } from '../../api/ports.ts';
 
 export interface AdmissionCase {
   readonly title: string;
@@ -11,6 +11,8 @@ export interface AdmissionCase {
 }
 
 const ANNOTATION = 'metadata.annotations["portwide.dev/ports"]';
+const OWNED = 'metadata.annotations["portwide.dev/owned-ports"]';
+const PER_POD = 'metadata.annotations["portwide.dev/ports-per-pod"]';
 const NEITHER =
   'is not a port or range such as 5060/UDP or 8000-8100; "all" and "false" must stand alone';
 
@@ -32,6 +34,16 @@ export function serviceObject(annotation: string | undefined, spec: object = {})
       ...spec,
     },
   };
+}
+
+/** With the annotations of owned ports. @param perPod undefined: without the annotation. */
+function owned(value: string, ...[perPod, spec = {}]: [perPod?: string, spec?: object]): object {
+  const service = serviceObject(undefined, spec) as { metadata: object };
+  const annotations = {
+    'portwide.dev/owned-ports': value,
+    ...(perPod === undefined ? {} : { 'portwide.dev/ports-per-pod': perPod }),
+  };
+  return { ...service, metadata: { ...service.metadata, annotations } };
 }
 
 /** As on an API server with KEP-2610. */
@@ -59,6 +71,10 @@ const CONTRADICTION = `${ANNOTATION}: port ranges contradict spec.allPorts: true
 
 const manyRanges = (count: number) =>
   Array.from({ length: count }, (_, at) => `${2 * at + 1}/TCP`).join();
+
+/** Ranges of two ports. */
+const ownedRanges = (count: number) =>
+  Array.from({ length: count }, (_, at) => `${4 * at + 1}-${4 * at + 2}/UDP`).join();
 
 /** The same number of ranges, which are joined because they are adjacent. */
 const longest = (count: number) =>
@@ -226,4 +242,88 @@ export const CASES: readonly AdmissionCase[] = [
     ],
     leftToAgent: true,
   },
+  // Ports owned by pods.
+  ...(
+    [
+      ['owned ports', owned('20000-29999/UDP', '100')],
+      [
+        'owned ports, several ranges',
+        owned(' 20000-29999/UDP , 20000-20999/TCP,\t30000-30099/SCTP', '100'),
+      ],
+      ['owned ports, one each', owned('5/UDP', ' 1 ')],
+      ['owned ports on a LoadBalancer', owned('20000-29999/UDP', '100', LOAD_BALANCER)],
+      ['adjacent ranges', owned('20000-20099/UDP,20100-20199/UDP', '100')],
+      ['the maximum number of owned ranges', owned(ownedRanges(MAX_RANGES), '1')],
+    ] as const
+  ).map(([title, service]) => ({ title, service, refused: [] })),
+  ...(
+    [
+      ['20000-29999', '"20000-29999" has no protocol; write for example 20000-29999/UDP'],
+      ['5/UDP,x', '"x" is not a port or range such as 5060/UDP or 8000-8100'],
+      ['', '"" is not a port or range such as 5060/UDP or 8000-8100'],
+      ['all', '"all" is not a port or range such as 5060/UDP or 8000-8100'],
+      ['0-5/UDP', '"0-5/UDP": ports are 1 to 65535'],
+      ['20-10/UDP', '"20-10/UDP": the range ends before it begins'],
+      ['20-30/udp', '"20-30/udp": the protocol must be TCP, UDP or SCTP'],
+      ['1-9/UDP,20,30-20/TCP', '"20" has no protocol; write for example 20/UDP'],
+      ['100-199/UDP,150-160/UDP', '150-160/UDP overlaps another range'],
+      ['100-199/UDP,199/TCP,00199/UDP', '199/UDP overlaps another range'],
+      [ownedRanges(MAX_RANGES + 1), `more than ${MAX_RANGES} ranges`],
+      [' '.repeat(MAX_VALUE_LENGTH + 1), `longer than ${MAX_VALUE_LENGTH} characters`],
+    ] as const
+  ).map(([value, message]) => ({
+    title: `owned ports ${JSON.stringify(value.slice(0, 40))}`,
+    service: owned(value, '1'),
+    refused: [`${OWNED}: ${message}`],
+  })),
+  ...(
+    [
+      [undefined, 'is required with portwide.dev/owned-ports'],
+      ['', '"" is not a number of ports, 1 to 65535'],
+      ['0', '"0" is not a number of ports, 1 to 65535'],
+      ['65536', '"65536" is not a number of ports, 1 to 65535'],
+      ['1e3', '"1e3" is not a number of ports, 1 to 65535'],
+      ['a "b"', '"a \\"b\\"" is not a number of ports, 1 to 65535'],
+    ] as const
+  ).map(([value, message]) => ({
+    title: `ports per pod ${value}`,
+    service: owned('20000-29999/UDP', value),
+    refused: [`${PER_POD}: ${message}`],
+  })),
+  {
+    title: 'ranges that are smaller than a slice',
+    service: owned('100-199/UDP,300-398/TCP,500/SCTP', '100'),
+    refused: [
+      `${OWNED}: 300-398/TCP has fewer ports than a pod gets (portwide.dev/ports-per-pod: 100)`,
+      `${OWNED}: 500/SCTP has fewer ports than a pod gets (portwide.dev/ports-per-pod: 100)`,
+    ],
+  },
+  {
+    title: 'an owned range twice',
+    service: owned('100-199/UDP,100-199/UDP', '100'),
+    refused: [`${OWNED}: 100-199/UDP overlaps another range`],
+    leftToAgent: true,
+  },
+  {
+    title: 'more slices than possible',
+    service: owned('1-65535/UDP,1-65535/TCP', '1'),
+    refused: [`${OWNED}: 131070 slices, but at most 65535 are possible`],
+    leftToAgent: true,
+  },
+  ...(
+    [
+      ['NodePort', { type: 'NodePort' }, NODE_PORT],
+      ['headless', HEADLESS, NO_VIP.replace(/an all-ports Service/, 'a Service with owned ports')],
+      [
+        'ExternalName',
+        EXTERNAL_NAME,
+        NO_NAME.replace(/an all-ports Service/, 'a Service with owned ports'),
+      ],
+      ['external IPs', { externalIPs: ['203.0.113.9'] }, EXTERNAL_IPS],
+    ] as const
+  ).map(([title, spec, message]) => ({
+    title: `${title} with owned ports`,
+    service: owned('20000-29999/UDP', '100', spec),
+    refused: [message],
+  })),
 ];

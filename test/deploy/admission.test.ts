@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { MAX_VALUE_LENGTH, portScheme } from '../../api/all-ports.ts';
+import { ALL_PORT_FEATURES, portScheme } from '../../api/all-ports.ts';
+import { MAX_VALUE_LENGTH } from '../../api/ports.ts';
 import { readService } from '../../api/read-service.ts';
 import { CASES, serviceObject } from './admission-cases.ts';
 import { readObject, readObjects } from './manifests.ts';
@@ -21,7 +22,7 @@ const json = (value: object): Record<string, object> => JSON.parse(JSON.stringif
 
 /** The agent's refusals, as `field: message`. */
 function agentRefuses(service: object): string[] {
-  const scheme = portScheme(readService(json(service)), true);
+  const scheme = portScheme(readService(json(service)), ALL_PORT_FEATURES);
   if (scheme.kind !== 'refused') return [];
   return scheme.refusals.map(({ field, message }) => `${field}: ${message}`);
 }
@@ -74,6 +75,63 @@ describe('admission: policy and agent refuse the same Services, with the same me
       { seed: 1, numRuns: 2000 },
     );
     assert.ok(refusals > 500);
+  });
+});
+
+describe('admission: owned ports', () => {
+  it('policy and agent agree for any ranges and numbers of ports', () => {
+    const port = fc.oneof(fc.integer({ min: 1, max: 60 }), fc.constantFrom(0, 65_535, 65_536));
+    const end = fc.constantFrom('/UDP', '/TCP', '/SCTP', '', '/udp', '/');
+    const range = fc
+      .tuple(port, fc.option(port), end, fc.constantFrom('', ' ', '\t'))
+      .map(
+        ([from, to, protocol, space]) =>
+          `${space}${from}${to === null ? '' : `-${to}`}${protocol}${space}`,
+      );
+    const sound = fc
+      .tuple(fc.integer({ min: 1, max: 9 }), fc.nat(20), fc.constantFrom('UDP', 'TCP'))
+      .map(([from, length, protocol]) => `${from}-${from + length}/${protocol}`);
+    const values = fc
+      .array(fc.oneof({ arbitrary: sound, weight: 6 }, range), { minLength: 1, maxLength: 4 })
+      .map((items) => items.join());
+    const counts = fc.constantFrom(undefined, '1', ' 5 ', '10', '0', 'x', '70000', '');
+    const seen = { served: 0, refused: 0 };
+    fc.assert(
+      fc.property(values, counts, (value, count) => {
+        const service = serviceObject(undefined) as { metadata: object };
+        const annotations = {
+          'portwide.dev/owned-ports': value,
+          ...(count === undefined ? {} : { 'portwide.dev/ports-per-pod': count }),
+        };
+        const object = { ...service, metadata: { ...service.metadata, annotations } };
+        const expected = agentRefuses(object).filter((text) => !text.includes(' slices, but '));
+        const items = value.split(',').map((item) => item.trim().replace(/^(\d+)\//, '$1-$1/'));
+        // The policy does not see a range that is written twice.
+        const isRepeated = new Set(items).size < items.length;
+        seen[expected.length > 0 ? 'refused' : 'served'] += 1;
+        if (isRepeated) return;
+        assert.deepEqual(policyRefuses(object), expected.length > 0 ? [expected.join('; ')] : []);
+      }),
+      { seed: 1, numRuns: 1000 },
+    );
+    assert.ok(seen.served > 50 && seen.refused > 300, JSON.stringify(seen));
+  });
+
+  it('checks an update of either annotation', () => {
+    const annotated = (ports: string, perPod: string) => {
+      const service = serviceObject(undefined) as { metadata: object };
+      const annotations = {
+        'portwide.dev/owned-ports': ports,
+        'portwide.dev/ports-per-pod': perPod,
+      };
+      return json({ ...service, metadata: { ...service.metadata, annotations } });
+    };
+    const bad = annotated('20000-20999/UDP', '0');
+    const update = (oldObject: object, object: object) =>
+      judge(validating.spec, { object, oldObject });
+    assert.equal(update(bad, bad), undefined);
+    assert.equal(update(annotated('20000-20999/UDP', '1'), bad)?.length, 1);
+    assert.equal(update(annotated('20000-20998/UDP', '0'), bad)?.length, 1);
   });
 });
 

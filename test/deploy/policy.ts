@@ -102,6 +102,10 @@ function environment(variables: Readonly<Record<string, string>>): Environment {
         'string.find(string): string',
         (text: string, pattern: string) => new RegExp(pattern).exec(text)?.[0] ?? '',
       )
+      // Kubernetes' lists library; here for lists of numbers.
+      .registerFunction('list.indexOf(list<int>): int', (list: bigint[][], item: bigint[]) =>
+        BigInt(list.findIndex((each) => each.join() === item.join())),
+      )
       .registerFunction('string.findAll(string): list<string>', (text: string, pattern: string) =>
         Array.from(text.matchAll(new RegExp(pattern, 'g')), ([found]) => found),
       )

@@ -8,6 +8,7 @@ import { codeSpans, fencedBlocks, PAGES, prose, ROOT, readPage } from './page.ts
 
 /** Flags of `portwide` subcommands that are no settings. */
 const COMMAND_FLAGS = [
+  '--pod',
   '--from',
   '--to',
   '--port',

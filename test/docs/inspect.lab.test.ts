@@ -45,8 +45,8 @@ describe('docs/operate/inspect.md', () => {
   const shell = (command: string) =>
     lab.node.exec('sh', ['-c', `PATH='${directory}':$PATH; ${command}`], { reject: false });
 
-  it('shows a command with output, and names eleven', () => {
-    assert.deepEqual([commands.length, named.length], [1, 11]);
+  it('shows a command with output, and names thirteen', () => {
+    assert.deepEqual([commands.length, named.length], [1, 13]);
   });
 
   for (const { command, output } of commands) {

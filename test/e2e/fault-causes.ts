@@ -58,8 +58,12 @@ const traced = (fields: Readonly<Record<string, string>>): PageWay => ({
     ['button', 'Trace'],
   ],
   fields,
-  element: 'section table[aria-label=Steps] tbody tr',
+  element: 'section table[aria-label^=Steps] tbody tr',
 });
+const CHANGES: PageWay = {
+  ...onNode('table[aria-label=Changes] tbody tr', 'Changes'),
+  clicks: [['link', 'Changes']],
+};
 const CLIENT = '192.168.77.100';
 const VIP = '10.96.0.10';
 const POD_TO_WEB = { from: 'default/pod-2', to: 'default/web' };
@@ -68,6 +72,38 @@ const DESCRIBE = ['describe', 'service'];
 
 /** Faults of Services and policies. */
 export const SERVICE_CAUSES = {
+  unreadable: {
+    fault: 'faulty object or manifest',
+    command: ['status'],
+    exitCode: 1,
+    printed: /^ {2}Unreadable +Service default\/faulty +\S+faulty\.json.*loadBalancerSourceRanges/m,
+    page: NODE_PROBLEMS,
+    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*stays in force/s,
+  },
+  partial: {
+    fault: 'IP family or port without endpoints',
+    command: ['get', 'svc', '--state', 'partial'],
+    exitCode: 0,
+    printed: /^default +web +ClusterIP +partial /m,
+    page: { place: 'Services', clicks: [['link', 'Services']], fields: {}, element: 'main .state' },
+    shown: /partly no endpoints/,
+  },
+  deletedTable: {
+    fault: 'deleted rule in mode nftables',
+    command: ['status'],
+    exitCode: 0,
+    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: .* in table portwide$/m,
+    page: CHANGES,
+    shown: /external change.*IPv4.*Services.*in table portwide/s,
+  },
+  deletedPolicy: {
+    fault: 'deleted rule of a policy',
+    command: ['status'],
+    exitCode: 0,
+    printed: /^Policies: .* drift \d+, \d+m?s ago: .* in table portwide-policy$/m,
+    page: CHANGES,
+    shown: /external change.*IPv4.*policies.*in table portwide-policy/s,
+  },
   notReady: {
     fault: 'endpoint not ready',
     command: [...DESCRIBE, 'default/web'],
@@ -136,7 +172,7 @@ export const SERVICE_CAUSES = {
     command: ['trace', CLIENT, VIP, '--port=80'],
     exitCode: 1,
     printed:
-      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\) drops the packet\n +\d+\. Result: the packet is dropped by another program/,
+      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
     page: traced({ from: CLIENT, to: VIP, port: '80' }),
     shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
   },
@@ -251,7 +287,7 @@ export const NODE_CAUSES = {
       /nf_conntrack_count \d+ of \d+: the conntrack table is almost full, .*raise --conntrack-max-per-core/,
   },
   deletedRule: {
-    fault: 'deleted rule',
+    fault: 'deleted rule in other modes',
     command: ['diff'],
     exitCode: 1,
     printed:
@@ -277,6 +313,21 @@ export const NODE_CAUSES = {
     shown: /Waiting for Services from the API server 127\.0\.0\.1:\d+, /,
   },
 } as const satisfies Readonly<Record<string, Cause>>;
+
+/** The causes that mode ipvs names by objects of its own, and by the tables of iptables-legacy. */
+export const IPVS_CAUSES = {
+  ...SERVICE_CAUSES,
+  foreignDrop: {
+    ...SERVICE_CAUSES.foreignDrop,
+    printed:
+      /Rules of other programs: table ip filter \(iptables-legacy\), base chain OUTPUT \(priority 0, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+  },
+  deletedRule: {
+    ...NODE_CAUSES.deletedRule,
+    printed:
+      /^@@ IPv4 IPVS destination in TCP 10\.96\.0\.10:80, Service default\/web: missing @@\n\+-a -t 10\.96\.0\.10:80 -r 10\.244\.1\.\d+:8080 -m -w 1$/m,
+  },
+} as const;
 
 /** The title of the test of a fault. */
 export function titleOf({ fault, command, page }: Cause): string {

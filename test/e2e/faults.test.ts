@@ -10,6 +10,7 @@ import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './mani
 import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
 
 const VIP = '10.96.0.10';
+const VIP6 = 'fd00:10:96::10';
 const EXTERNAL_VIP = '203.0.113.10';
 const PORTS = { ports: [{ name: '', port: 8080 }] };
 const UDP_PORTS = { ports: [{ name: '', port: 53, protocol: 'UDP' }] };
@@ -67,6 +68,46 @@ describe('faults of Services and policies: one command and the page name the cau
     assert.match(text, / TIME_WAIT +no$/m);
     assert.doesNotMatch(text, /StaleConnections/);
   });
+
+  it(titleOf(CAUSES.unreadable), async () => {
+    const spec = {
+      ...{ type: 'LoadBalancer', clusterIPs: ['10.96.0.77'], ports: [{ port: 80 }] },
+      loadBalancerSourceRanges: ['192.168.77.0/33'],
+    };
+    faults.agent.write('faulty', [serviceManifest('faulty', { spec })]);
+    const status = async () => (await faults.ask('status')).text;
+    await waitFor('it is read', async () => (await status()).includes('Unreadable'));
+    await faults.name(CAUSES.unreadable);
+    faults.agent.write('faulty', []);
+    await waitFor('it is gone', async () => !(await status()).includes('Unreadable'));
+  });
+
+  it(titleOf(CAUSES.partial), async () => {
+    await faults.agent.apply([
+      web({ clusterIPs: [VIP, VIP6] }),
+      sliceManifest('web', 4, [faults.pod(0)], PORTS),
+    ]);
+    await answers(client, VIP);
+    assert.equal(await outcome(client, VIP6), 'refused');
+    await faults.name(CAUSES.partial);
+  });
+
+  for (const [cause, table] of [
+    [CAUSES.deletedTable, 'portwide'],
+    [CAUSES.deletedPolicy, 'portwide-policy'],
+  ] as const) {
+    it(titleOf(cause), async () => {
+      await healthy();
+      await faults.lab.node.exec('nft', ['delete', 'table', 'ip', table]);
+      await waitFor('it is restored', async () => {
+        const list = ['list', 'table', 'ip', table];
+        return (await faults.lab.node.exec('nft', list, { reject: false })).exitCode === 0;
+      });
+      // The table exists before its elements do.
+      await waitFor('it answers', async () => (await outcome(client, VIP)) === 'answered');
+      await faults.name(cause);
+    });
+  }
 
   it(titleOf(CAUSES.zoneHints), async () => {
     await healthy();

@@ -40,6 +40,7 @@ export interface EndpointFields {
   readonly conditions?: Readonly<Record<string, boolean>>;
   readonly zone?: string;
   readonly hints?: Readonly<Record<string, unknown>>;
+  readonly targetRef?: Readonly<Record<string, string>>;
 }
 
 export interface SliceFields {

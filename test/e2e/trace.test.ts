@@ -1,22 +1,15 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { type IncomingMessage, request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type {
-  LivePath,
-  LiveTraceLine,
-  LiveTraceSummary,
-  TraceAnswer,
-} from '../../status/api/trace.ts';
+import type { TraceAnswer } from '../../status/api/trace.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { mediaTypes, validator } from '../status/validator.ts';
 import { IPVS, STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { networkPolicy, policyPods } from './policy-manifests.ts';
+import { only, summary, summaryOf, TraceApi } from './trace-api.ts';
 import { compareWithPackets, manyServices } from './trace-cases.ts';
 
 /** Of a live trace: long enough for a connection, which takes longer in an emulated kernel. */
@@ -28,94 +21,11 @@ const EMPTY_VIP = '10.96.0.61';
 const ALL_PORTS_VIP = '10.96.0.62';
 const PORTS = [{ name: 'http', port: 8080, protocol: 'TCP' }];
 
-const validate = validator();
-
-const MEDIA_TYPES = mediaTypes();
-
-/** Reads the status API of an agent on its Unix socket. */
-class Api {
-  readonly #path: string;
-
-  constructor(path: string) {
-    this.#path = path;
-  }
-
-  async get<T>(path: string, query: Readonly<Record<string, string | number>>) {
-    const response = await this.open(path, query);
-    let text = '';
-    for await (const chunk of response) text += String(chunk);
-    return { status: response.statusCode, body: JSON.parse(text) as T };
-  }
-
-  async trace(query: Readonly<Record<string, string | number>>) {
-    const { status, body } = await this.get<TraceAnswer>('/api/v1/trace', query);
-    assert.equal(status, 200, JSON.stringify(body));
-    return body.paths;
-  }
-
-  /** Starts a live trace. Resolves when it is armed. */
-  async live(query: Readonly<Record<string, string | number>>): Promise<Live> {
-    const response = await this.open('/api/v1/trace/live', { seconds: 20, ...query });
-    const lines: LiveTraceLine[] = [];
-    let rest = '';
-    response.on('data', (chunk) => {
-      const parts = (rest + String(chunk)).split('\n');
-      rest = parts.pop() ?? '';
-      for (const part of parts) {
-        const line = JSON.parse(part) as LiveTraceLine;
-        validate('LiveTraceLine', line);
-        lines.push(line);
-      }
-    });
-    const ended = new Promise<void>((resolve) => response.on('close', resolve));
-    // The connection breaks when the agent is killed.
-    response.on('error', () => {});
-    await waitFor('the trace is armed', () => lines.length > 0 || response.complete);
-    assert.equal(response.statusCode, 200, rest);
-    return { lines, ended, close: () => void response.destroy() };
-  }
-
-  async open(path: string, query: Readonly<Record<string, string | number>>) {
-    const search = new URLSearchParams(
-      Object.entries(query).map(([name, value]): [string, string] => [name, String(value)]),
-    );
-    const sent = request({ socketPath: this.#path, path: `${path}?${search}` });
-    sent.end();
-    const [response] = (await once(sent, 'response')) as [IncomingMessage];
-    const type = MEDIA_TYPES.get(path)?.[response.statusCode === 200 ? 'ok' : 'error'];
-    assert.equal(response.headers['content-type'], type);
-    return response;
-  }
-}
-
-interface Live {
-  readonly lines: readonly LiveTraceLine[];
-  readonly ended: Promise<unknown>;
-  close(): void;
-}
-
-const summaryOf = ({ lines }: Live) =>
-  lines.find((line): line is LiveTraceSummary => line.event === 'summary');
-
-/** Waits for the summary of a trace of one second, and returns it. */
-async function summary(live: Live): Promise<LiveTraceSummary> {
-  await live.ended;
-  const found = summaryOf(live);
-  assert.ok(found, JSON.stringify(live.lines.at(-1)));
-  return found;
-}
-
-function only(paths: readonly LivePath[]): LivePath {
-  const [path] = paths;
-  assert.ok(path, 'no packet was traced');
-  return path;
-}
-
 for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
   describe(`trace, mode ${mode}`, () => {
     let lab: Lab;
     let agent: Agent;
-    let api: Api;
+    let api: TraceApi;
     let directory: string;
 
     const flags = () => [
@@ -145,7 +55,7 @@ for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
       lab = await createLab({ pods: 2, remotePods: 1 });
       await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
       agent = new Agent(lab, { syncs: 2 });
-      api = new Api(join(directory, 'agent.sock'));
+      api = new TraceApi(join(directory, 'agent.sock'));
       await agent.start(flags());
       await agent.apply(objects());
     });
@@ -174,7 +84,14 @@ for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
         const query = { from: host.ipv4, to: VIP, port: 80 };
         const [computed] = await api.trace(query);
         assert.deepEqual(computed?.endpoints, [
-          { address: lab.pods[0]?.ipv4, port: 8080, local: true, masqueraded, policy: null },
+          {
+            address: lab.pods[0]?.ipv4,
+            port: 8080,
+            local: true,
+            masqueraded,
+            policy: null,
+            foreignRules: 'pass',
+          },
         ]);
         const live = await api.live({ ...query, seconds: SECONDS });
         const outcome = await host.tcp(VIP, 80);
@@ -399,7 +316,7 @@ for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
 describe('trace with network policy', () => {
   let lab: Lab;
   let agent: Agent;
-  let api: Api;
+  let api: TraceApi;
   let directory: string;
   const policy = (name: string, pod: string, type: 'Ingress' | 'Egress') =>
     networkPolicy(name, { podSelector: { matchLabels: { pod } }, policyTypes: [type] });
@@ -410,7 +327,7 @@ describe('trace with network policy', () => {
     await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
     agent = new Agent(lab, { syncs: 2 });
     const socket = join(directory, 'agent.sock');
-    api = new Api(socket);
+    api = new TraceApi(socket);
     agent.write('policies', [
       ...policyPods(lab),
       policy('no-ingress', 'pod-1', 'Ingress'),
@@ -490,11 +407,20 @@ describe('trace with network policy', () => {
     );
     assert.match(denied.stdout, /Ingress policy: .* \[NetworkPolicy default\/no-ingress\]/);
     const open = await run('10.244.1.12', '10.96.0.61', '--port=80', '--live', '--seconds=1');
-    assert.equal(open.exitCode, 0, open.stdout + open.stderr);
+    assert.equal(open.exitCode, 1, open.stdout + open.stderr);
     assert.match(open.stdout, /note: no packet matched in 1 s$/);
+    assert.equal((await run('10.244.1.12', '10.96.0.61', '--port=80')).exitCode, 0);
     const json = await run('10.244.1.12', '10.96.0.61', '--port=80', '-o', 'json');
     const { computed } = JSON.parse(json.stdout) as { computed: TraceAnswer };
     assert.equal(computed.paths[0]?.verdict, 'translated');
+    for (const [to, use] of [
+      ['default/web:80', 'default/web --port 80'],
+      ['[fd00::1]:80', 'fd00::1 --port 80'],
+    ] as const) {
+      const withPort = await run('node', to);
+      assert.equal(withPort.exitCode, 2);
+      assert.ok(withPort.stderr.includes(`"${to}" has a port: use ${use}`), withPort.stderr);
+    }
     const bad = await run('nowhere', '10.96.0.61', '--port=80');
     assert.equal(bad.exitCode, 2);
     assert.match(bad.stderr, /parameter from: must be an IP address/);

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { execa } from 'execa';
 import type { Page } from '../../status/api/common.ts';
@@ -76,6 +76,27 @@ describe('demo-ui: a demo that stays', () => {
     await assert.rejects(fetch(demo.url));
   });
 
+  it('goes on after a fault of the network and the death of the agent', async () => {
+    await using demo = await startDemo();
+    await execa('ip', ['-n', `${demo.id}-client`, 'route', 'flush', 'table', 'main']);
+    await waitFor('the fault is reported', () => demo.output().includes('goes on'), DEADLINE_MS);
+    const { stdout } = await execa('ip', ['netns', 'pids', `${demo.id}-node`]);
+    const agent = stdout
+      .split('\n')
+      .find((pid) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('\0run\0'));
+    assert.ok(agent !== undefined);
+    process.kill(Number(agent), 'SIGKILL');
+    const says = () => demo.output().includes('portwide run ended');
+    await waitFor('the death is reported', says, DEADLINE_MS);
+    await waitFor(
+      'another agent answers',
+      async () => (await fetch(demo.url).catch(() => undefined))?.status === 200,
+      DEADLINE_MS,
+    );
+    demo.kill('SIGINT');
+    assert.deepEqual(await demo.ended, { exitCode: 0, signal: undefined });
+  });
+
   it('uses another port if the preferred one is in use, and a watchdog removes it after kill -9', async () => {
     const server = createServer();
     server.listen(STATUS_PORT, '127.0.0.1');
@@ -141,6 +162,8 @@ async function startDemo() {
   ];
   return {
     url,
+    id,
+    output: () => output,
     ended,
     kill: (signal: NodeJS.Signals) => void child.kill(signal),
     /** Files, namespaces and processes of the demo that exist. */

@@ -8,17 +8,20 @@ import { createEnvironment, type DemoEnvironment } from './demo/environment.ts';
 import { headline, print, table } from './demo/text.ts';
 import { startTraffic, type Traffic } from './demo/traffic.ts';
 import { startWatchdog } from './demo/watchdog.ts';
-import { LabError } from './errors.ts';
+import { LabError, messageOf } from './errors.ts';
 import { type Forwarder, forwardPort } from './forward.ts';
 
 /** Default of --status-bind-address, on the node and on the machine. */
 const STATUS_PORT = 10_270;
+
+const firstLine = (text: string) => text.split('\n')[0] ?? '';
 
 const OPTIONS = {
   pods: 5,
   manifests: [join(import.meta.dirname, 'demo/services.yaml')],
   // With the log group, Flows shows denied packets too.
   flags: ['--network-policy', '--policy-log-group=1'],
+  onRestart: (reason: string) => print(`${firstLine(reason)}; starting it again …`),
 };
 
 function introduce({ directory, lab }: DemoEnvironment, { localPort }: Forwarder): void {
@@ -27,7 +30,10 @@ function introduce({ directory, lab }: DemoEnvironment, { localPort }: Forwarder
   table([
     ['Status page:', `http://127.0.0.1:${localPort}/`],
     ['From elsewhere:', `ssh -L ${localPort}:127.0.0.1:${localPort} MACHINE`],
-    ['Commands:', `./portwide get services --status-socket=${socket}`],
+    [
+      'Commands:',
+      `ip netns exec ${lab.node.namespace} ./portwide get services --status-socket=${socket}`,
+    ],
     ['Manifests:', `${directory}; the agent follows changes`],
     ['A shell on the node:', `ip netns exec ${lab.node.namespace} bash`],
   ]);
@@ -58,9 +64,11 @@ try {
     port: STATUS_PORT,
     localPort: STATUS_PORT,
   });
-  traffic = startTraffic(stage);
+  traffic = startTraffic(stage, (error) =>
+    print(`Traffic of the demo fails and goes on: ${firstLine(messageOf(error))}`),
+  );
   introduce(stage, forwarder);
-  await Promise.race([stage.ended, traffic.failed, end.interrupted]);
+  await Promise.race([stage.ended, end.interrupted]);
 } catch (error) {
   if (end.signal() === undefined) {
     status = 1;
@@ -77,6 +85,8 @@ try {
   await stage?.destroy();
   await isQuiet;
   await endWatchdog?.();
+  const errors = traffic?.errors() ?? 0;
+  if (errors > 0) print('', `${errors} steps of the traffic failed.`);
   print('', 'The network has been removed.');
 } catch (error) {
   console.error('Cleaning up failed:', error);

@@ -256,6 +256,35 @@ describe('values: metric values', () => {
     assert.equal(after.value('kubeproxy_sync_proxy_rules_iptables_last', { ...nat, ...V4 }), 0);
   });
 
+  it('counts slices of owned ports over all ranges, by whether an owner serves them', async () => {
+    const { table, start, scrape } = fakeAgent();
+    const owned = {
+      ownedPortsAnnotation: '20000-20999/UDP,30000-30399/TCP',
+      portsPerPodAnnotation: '100',
+    };
+    table.upsert(service({ name: 'a', clusterIPs: ['10.96.0.1', 'fd00::1'], ...owned }));
+    table.upsert(service({ name: 'b', clusterIPs: ['10.96.0.2'], ...owned }));
+    const owners = [
+      endpoint('10.0.0.1', { ordinal: 0 }),
+      endpoint('10.0.0.5', { ordinal: 5, nodeName: 'node-b' }),
+      endpoint('10.0.0.6', { ordinal: 6, ready: false, serving: false }),
+    ];
+    table.upsert(slice(owners, { name: 'a-1', serviceKey: 'default/a', ports: [] }));
+    await start();
+    const slices = async () => {
+      const scraped = await scrape();
+      return [V4, V6].flatMap((family) =>
+        ['served', 'vacant'].map((state) =>
+          scraped.value('portwide_owned_slices', { state, ...family }),
+        ),
+      );
+    };
+    assert.deepEqual(await slices(), [3, 25, 0, 14]);
+    table.remove('Service', 'default/a');
+    table.takeChanges();
+    assert.deepEqual(await slices(), [0, 14, 0, 0]);
+  });
+
   it('counts Services and Routes by kind', async () => {
     const { table, refusalChanges, start, scrape } = fakeAgent();
     table.upsert(

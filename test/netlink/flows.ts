@@ -15,6 +15,8 @@ export interface Flows {
   readonly dstPort: number;
   /** Address of the endpoint after DNAT. */
   readonly endpoint: string;
+  /** Port of the endpoint. Default: `dstPort`. */
+  readonly endpointPort?: number;
   readonly protocol: number;
   readonly firstSrcPort?: number;
   readonly zone?: number;
@@ -73,6 +75,7 @@ export async function insertFlows(flows: Flows): Promise<void> {
 }
 
 /** The reply to an ICMP echo request (type 8) has type 0 and the same ID. */
-function replyPorts({ protocol, dstPort }: Flows, srcPort: number): [number, number] {
-  return protocol === 1 ? [srcPort, 0] : [dstPort, srcPort];
+function replyPorts(flows: Flows, srcPort: number): [number, number] {
+  const { protocol, dstPort, endpointPort = dstPort } = flows;
+  return protocol === 1 ? [srcPort, 0] : [endpointPort, srcPort];
 }

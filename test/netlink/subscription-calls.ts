@@ -4,7 +4,7 @@ import type { DetailedEntry } from '../../netlink/conntrack/entry.ts';
 import {
   type ConntrackEventOptions,
   ConntrackEvents,
-  type Destinations,
+  type EventSelection,
 } from '../../netlink/conntrack/events.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
 import { OwnedTables } from '../../netlink/nftables/owned-table.ts';
@@ -44,10 +44,10 @@ export const subscriptionCalls = {
     events = new ConntrackEvents(options);
   },
 
-  /** The waiting events, and how many were dropped so far. */
-  async readEvents() {
+  /** The waiting events, about `atMost`, and how many were dropped so far. */
+  async readEvents(atMost?: number) {
     const read: { kind: string; entry: DetailedEntry }[] = [];
-    while (events?.read((kind, entry) => read.push({ kind, entry: copyOf(entry) })));
+    while (events?.read((kind, entry) => read.push({ kind, entry: copyOf(entry) }), atMost));
     return { read, dropped: events?.dropped };
   },
 
@@ -55,8 +55,8 @@ export const subscriptionCalls = {
     events?.sample(oneOf);
   },
 
-  async selectEvents(destinations: Destinations | undefined): Promise<void> {
-    events?.select(destinations);
+  async selectEvents(selection: EventSelection | undefined): Promise<void> {
+    events?.select(selection);
   },
 
   async closeEvents(): Promise<void> {
@@ -99,6 +99,8 @@ export const subscriptionCalls = {
       [{ name: 'output', hook: 'output', priority: -1, rules: [rule] }],
     );
     await tables.change('IPv4', 'vips', [key(address)], [key('192.0.2.1')]);
+    await tables.replace('IPv4', 'vips', []);
+    await tables.replace('IPv4', 'vips', [key('192.0.2.2'), key(address)]);
   },
 
   async closeOwned(): Promise<void> {

@@ -26,6 +26,38 @@ const OTHER = route(
   ['10.244.0.3'],
 );
 
+/** Its pods own ports, one on another node. */
+const MEDIA = route(
+  {
+    id: 'media/owned',
+    serviceKey: 'default/media',
+    name: 'default/media',
+    clusterIP: '10.96.0.20',
+    match: {
+      kind: 'ranges',
+      ranges: [
+        { protocol: 'TCP', from: 30000, to: 30999 },
+        { protocol: 'UDP', from: 20000, to: 20999 },
+      ],
+    },
+    owned: {
+      ranges: [
+        { protocol: 'UDP', from: 20000, to: 20999 },
+        { protocol: 'TCP', from: 30000, to: 30999 },
+      ],
+      portsPerPod: 100,
+      owners: [
+        { ordinal: 0, address: '10.244.0.10', serves: true },
+        { ordinal: 1, address: '10.244.1.10', serves: true, isRemote: true },
+      ],
+      udpVip: '10.96.0.20',
+      priority: 'x',
+      taken: new Map(),
+    },
+  },
+  ['10.244.0.10', '10.244.1.10'],
+);
+
 type Difference = readonly [
   state: string,
   type: string,
@@ -245,6 +277,86 @@ describe('compare: mode nftables with the kernel', () => {
       assert.deepEqual(differing, inService === 0 ? [] : expected);
       assert.deepEqual(await helper.call('modeState', 'IPv4'), damaged, 'it changes nothing');
       const other = await helper.call('modeCompare', AGENT, 'default/other');
+      assert.equal(ok(other.objects).length, other.compared, 'another Service is not affected');
+      await helper.call('modeStop', AGENT);
+    });
+  }
+
+  const slice0 = '10.96.0.20 . 20000-20099 : 10.244.0.10';
+  const ownedCases: readonly (readonly [title: string, script: string, Difference[]])[] = [
+    [
+      'a deleted slice',
+      'delete element ip portwide slice-owners-20 { 10.96.0.20 . 20000-20099 }',
+      [['missing', 'element', 'slice-owners-20', slice0, null, 'default/media']],
+    ],
+    [
+      'a slice that leads to another pod',
+      `delete element ip portwide slice-owners-20 { 10.96.0.20 . 20000-20099 }
+       add element ip portwide slice-owners-20 { 10.96.0.20 . 20000-20099 : 10.244.0.99 }`,
+      [
+        [
+          'changed',
+          'element',
+          'slice-owners-20',
+          slice0,
+          '10.96.0.20 . 20000-20099 : 10.244.0.99',
+          'default/media',
+        ],
+      ],
+    ],
+    [
+      'an unknown slice',
+      'add element ip portwide slice-owners-20 { 10.96.0.20 . 20900-20999 : 10.244.0.99 }',
+      [
+        [
+          'unexpected',
+          'element',
+          'slice-owners-20',
+          null,
+          '10.96.0.20 . 20900-20999 : 10.244.0.99',
+          'default/media',
+        ],
+      ],
+    ],
+    [
+      'unknown ports from which an owner speaks',
+      'add element ip portwide slice-vips-10 { 10.244.1.10 . 40000-40099 : 10.96.0.20 }',
+      [
+        [
+          'unexpected',
+          'element',
+          'slice-vips-10',
+          null,
+          '10.244.1.10 . 40000-40099 : 10.96.0.20',
+          'default/media',
+        ],
+      ],
+    ],
+    [
+      'a flushed chain',
+      'flush chain ip portwide owned-speakers-10',
+      [
+        [
+          'missing',
+          'rule',
+          'owned-speakers-10',
+          'meta l4proto udp ip saddr set ip saddr . th sport map @slice-vips-10',
+          null,
+          null,
+        ],
+      ],
+    ],
+  ];
+  for (const [title, script, expected] of ownedCases) {
+    it(`finds ${title} of owned ports`, async () => {
+      await applied([WEB, MEDIA]);
+      assert.deepEqual((await helper.call('modeCompare', AGENT)).objects, []);
+      await helper.call('hold', script, 'nft', '-f', '-');
+      const all = await helper.call('modeCompare', AGENT);
+      assert.deepEqual(all.objects.map(asTuple), expected);
+      const { objects } = await helper.call('modeCompare', AGENT, 'default/media');
+      assert.deepEqual(objects.filter(({ state }) => state !== 'ok').map(asTuple), expected);
+      const other = await helper.call('modeCompare', AGENT, 'default/web');
       assert.equal(ok(other.objects).length, other.compared, 'another Service is not affected');
       await helper.call('modeStop', AGENT);
     });

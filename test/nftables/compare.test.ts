@@ -7,7 +7,7 @@ import { NftBackend } from '../../nftables/backend.ts';
 import { MAP_NAMES } from '../../nftables/maps.ts';
 import type { ComparedObject } from '../../proxier/compared-object.ts';
 import { MAX_COMPARED_OBJECTS } from '../../proxier/comparison.ts';
-import { route } from '../fixtures.ts';
+import { endpoint, route, service, slice } from '../fixtures.ts';
 import { feeder } from '../proxier/fed-backend.ts';
 import { change } from './generated.ts';
 import { modeOptions } from './options.ts';
@@ -171,6 +171,21 @@ describe('compare: mode nftables', () => {
       ),
       { numRuns: 60 },
     );
+  });
+
+  it('reports an unknown address in the set of owned addresses', async () => {
+    const fake = new FakeTables();
+    const backend = newBackend(fake);
+    const feed = feeder(backend, 'IPv4');
+    feed({
+      upsert: service({ ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' }),
+    });
+    feed({ upsert: slice([endpoint('10.244.1.5', { ordinal: 0 })]) });
+    await backend.apply(true);
+    const unknown = Buffer.from([10, 96, 0, 11]);
+    fake.putFromPacket('owned-addresses', { key: unknown });
+    const { objects } = await backend.compare();
+    assert.deepEqual(objects.map(summary), ['unexpected element owned-addresses']);
   });
 
   it('returns a limited number of objects, and the number of others', async () => {

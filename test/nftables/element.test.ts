@@ -11,8 +11,8 @@ import {
   isDispatchMap,
   isReferenceCounted,
   MAP_NAMES,
-  MAPS,
   mapDeclaration,
+  mapSpec,
 } from '../../nftables/maps.ts';
 import { rangeElement } from './elements.ts';
 
@@ -76,7 +76,7 @@ describe('element: identity and text', () => {
     for (const element of elements) {
       const again = elementFromKeyText(element.map, elementKeyText(element), 'IPv4');
       assert.equal(again.key.toString('hex'), element.key.toString('hex'));
-      const ends = [again.keyEnd, MAPS[element.map].isInterval ? element.keyEnd : undefined];
+      const ends = [again.keyEnd, mapSpec(element.map).isInterval ? element.keyEnd : undefined];
       assert.deepEqual(ends[0]?.toString('hex'), ends[1]?.toString('hex'));
     }
     const six = rangeElement('allowed-ips', 'fd00::1', '2001:db8::/32');
@@ -150,7 +150,7 @@ describe('element: maps and sets', () => {
 
   it('lists lookup maps before dispatch maps', () => {
     for (const name of MAP_NAMES) {
-      if (MAPS[name].data === 'verdict') assert.ok(isDispatchMap(name), name);
+      if (mapSpec(name).data === 'verdict') assert.ok(isDispatchMap(name), name);
     }
     const [first] = MAP_NAMES.map((name, index) => (isDispatchMap(name) ? index : Infinity)).sort(
       (a, b) => a - b,

@@ -7,7 +7,7 @@ import { type NftCommand, nftCommand } from '../../nft/command.ts';
 import { elementDataText, elementKeyText } from '../../nft/element.ts';
 import { NftBackend } from '../../nftables/backend.ts';
 import { compareChains } from '../../nftables/compare-chains.ts';
-import { MAP_NAMES } from '../../nftables/maps.ts';
+import { isOnDemand, MAP_NAMES } from '../../nftables/maps.ts';
 import { chainRuleOperations, TABLE } from '../../nftables/static-chains.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
 import { ComparisonBuilder } from '../../proxier/comparison.ts';
@@ -142,7 +142,8 @@ export const nftMode = {
   async modeDeleteElement(family: IpFamily, pick: number): Promise<void> {
     await withTable(family, async (tables) => {
       const all: { readonly set: string; readonly element: NftElement }[] = [];
-      for (const set of MAP_NAMES) {
+      const names = ((await tables.sets()) ?? []).map(({ name }) => name);
+      for (const set of [...MAP_NAMES, ...names.filter(isOnDemand)]) {
         await tables.visitElements(set, ({ data: _, ...element }) => all.push({ set, element }));
       }
       const picked = all[pick % Math.max(all.length, 1)];

@@ -8,6 +8,12 @@ import {
   sourceRangesChain,
   withJumpTargets,
 } from '../../nftables/chains.ts';
+import {
+  ownedBaseChains,
+  partChains,
+  rejectAllowedChain,
+  trackedChain,
+} from '../../nftables/owned-chains.ts';
 import type { NftPlanOptions } from '../../nftables/plan.ts';
 import { staticServiceChains } from '../../nftables/static-chains.ts';
 import { options as iptablesOptions } from '../iptables/options.ts';
@@ -67,6 +73,9 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
     if (withAffinity) some.push(affinityUpdateChain(kind, kind === 'ip' ? 3 : 0, 86_400, options));
     if (withAffinity) some.push(affinityUpdateChain(kind, 0, 1, options));
   }
+  const { destinations, restricted, sources, speakers } = partChains(20, options);
+  some.push(...ownedBaseChains(options), destinations, restricted, sources, speakers);
+  some.push(trackedChain(20, options), rejectAllowedChain(options));
   const unique = new Map(
     [...staticServiceChains(options), ...some]
       .flatMap(withJumpTargets)

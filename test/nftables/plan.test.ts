@@ -19,7 +19,7 @@ const newPlan = (fields: Partial<NftPlanOptions> = {}) => new NftPlan(modeOption
 /** Elements as text, `map: element`, sorted. */
 const texts = (elements: Iterable<MapElement>) =>
   Object.entries(textsOf(elements))
-    .flatMap(([map, all]) => all.map((text) => `${map}: ${text}`))
+    .flatMap(([map, all]) => (all ?? []).map((text) => `${map}: ${text}`))
     .sort();
 const diffTexts = ({ chains, deletes, adds, cleanup }: PlanDiff) => ({
   chains: chains.map(({ name }) => name),

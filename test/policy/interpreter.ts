@@ -191,6 +191,17 @@ export class Interpreter {
   }
 
   #checkReferences(): void {
+    const addressesIn = (...sets: PolicyElement['set'][]) =>
+      new Set(
+        [...this.elements.values()].flatMap((each) =>
+          'address' in each && sets.includes(each.set) ? each.address : [],
+        ),
+      );
+    assert.deepEqual(
+      addressesIn('selected-pods'),
+      addressesIn('ingress-pods', 'egress-pods'),
+      'pods with a policy set are selected',
+    );
     for (const element of this.elements.values()) {
       if (!('policySetId' in element)) continue;
       const direction = element.set === 'egress-pods' ? 'egress' : 'ingress';

@@ -265,13 +265,17 @@ export const policy = {
       const state: Record<string, string[]> = {};
       for (const { name } of (await tables.sets()) ?? []) {
         const elements: string[] = [];
-        await tables.visitElements(name, (element) => {
-          const { data } = element;
-          const jump = data === undefined || Buffer.isBuffer(data) ? '' : JSON.stringify(data);
-          elements.push(
-            `${Buffer.from(elementKeyText(element), 'latin1').toString('hex')} ${jump}`,
-          );
-        });
+        await tables.visitElements(
+          name,
+          (element) => {
+            const { data } = element;
+            const jump = data === undefined || Buffer.isBuffer(data) ? '' : JSON.stringify(data);
+            elements.push(
+              `${Buffer.from(elementKeyText(element), 'latin1').toString('hex')} ${jump}`,
+            );
+          },
+          () => elements.splice(0),
+        );
         state[`set ${name}`] = elements.sort();
       }
       for (const name of (await tables.chains()) ?? []) state[`chain ${name}`] = [];

@@ -41,12 +41,14 @@ describe('check: portwide check', () => {
     lab = await createLab({ pods: 1, remotePods: 1 });
     assert.ok(lab.pods[0] && lab.remotePods[0]);
     [pod, remote] = [lab.pods[0], lab.remotePods[0]];
-    await remote.serve({ protocol: 'TCP', port: PORT });
+    for (const port of [PORT, PORT + 1]) await remote.serve({ protocol: 'TCP', port });
     directory = mkdtempSync(join(tmpdir(), 'portwide-check-'));
     const items = [
       nodeManifest([lab.node.ipv4, lab.node.ipv6]),
       serviceManifest('web', { spec: { clusterIPs: ['10.96.0.10'] } }),
-      sliceManifest('web', 4, [pod, remote]),
+      sliceManifest('web', 4, [pod, remote], {
+        ports: [{ name: '', port: PORT + 1, protocol: 'TCP' }],
+      }),
     ];
     const list = { apiVersion: 'v1', kind: 'List', items };
     writeFileSync(join(directory, 'objects.json'), JSON.stringify(list));
@@ -112,6 +114,34 @@ describe('check: portwide check', () => {
       stdout,
       /^fail {2}local pods .*pod CIDR 10\.244\.1\.0\/24.* -> set --cluster-cidr/m,
     );
+  });
+
+  it('names a foreign drop of one port of one endpoint', async () => {
+    const outcome = async () => (await pod.tcp(remote.ipv4, PORT + 1, { timeoutMs: 500 })).outcome;
+    for (const [hook, priority] of [
+      ['forward', 5],
+      ['prerouting', -300],
+    ]) {
+      assert.equal(await outcome(), 'answered');
+      await nft(
+        `table ip firewall { chain fw { type filter hook ${hook} priority ${priority}; ip daddr ${remote.ipv4} tcp dport ${PORT + 1} drop; }; }`,
+      );
+      try {
+        assert.deepEqual([await outcome(), await clientSeen()], ['timeout', pod.ipv4]);
+        const { exitCode, lines } = await check();
+        assert.deepEqual(lines('foreign drop rules'), [
+          `warn table ip firewall, base chain fw (priority ${priority}, policy accept) drops connections from pods to ${remote.ipv4}:${PORT + 1}/TCP`,
+        ]);
+        assert.equal(exitCode, 0);
+      } finally {
+        await nft('delete table ip firewall');
+      }
+      const [line] = (await check()).lines('foreign drop rules');
+      assert.match(
+        line ?? '',
+        /^ok none of \d+ base chains .* \(tested with 2 ports of endpoints\)$/,
+      );
+    }
   });
 
   const drops = [

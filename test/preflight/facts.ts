@@ -3,6 +3,7 @@ import type { EndpointSlice, Node, Service } from '../../api/objects.ts';
 import { DEFAULTS, type RunOptions } from '../../config/settings.ts';
 import { evaluate, type NodeFacts } from '../../preflight/checks.ts';
 import type { ClusterObjects } from '../../preflight/cluster.ts';
+import type { ProxyTraces } from '../../preflight/proxies.ts';
 import { resultsText } from '../../preflight/result.ts';
 
 export const NODE: Node = {
@@ -46,6 +47,10 @@ export function optionsWith(changes: Partial<RunOptions>): RunOptions {
   return { ...DEFAULTS, clusterCidr: ['10.244.0.0/16'], ...changes };
 }
 
+export function pins(...paths: readonly string[]): ProxyTraces['bpfPins'] {
+  return { value: { paths, missing: undefined } };
+}
+
 export const HEALTHY: NodeFacts = {
   options: optionsWith({}),
   nodeName: 'node',
@@ -66,7 +71,7 @@ export const HEALTHY: NodeFacts = {
     tables: { value: [] },
     ipsets: { value: [] },
     ipvsServices: { value: 0 },
-    bpfPins: { value: [] },
+    bpfPins: pins(),
     bpfPrograms: { value: [] },
     isAgentRunning: false,
   },

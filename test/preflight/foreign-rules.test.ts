@@ -4,9 +4,12 @@ import { checkDrops, checkMasquerade } from '../../preflight/foreign-rules.ts';
 import { iptablesChains } from '../../preflight/iptables-rules.ts';
 import type { BaseChain } from '../../preflight/packet-walk.ts';
 import { testAddresses } from '../../preflight/test-addresses.ts';
-import { NODE, objectsWith, sliceOf } from './facts.ts';
+import { NODE, objectsWith, serviceWith, sliceOf } from './facts.ts';
 
-const ADDRESSES = [{ pod: '10.244.1.5', endpoint: '10.244.2.7', node: '192.168.77.10' }];
+const NO_TARGETS = { targets: [], targetCount: 0, vips: [] };
+const ADDRESSES = [
+  { pod: '10.244.1.5', endpoint: '10.244.2.7', node: '192.168.77.10', ...NO_TARGETS },
+];
 
 function base(hook: BaseChain['hook'], changes: Partial<BaseChain>, rules: string): BaseChain {
   const [table, chain] =
@@ -57,6 +60,68 @@ describe('preflight: rules of other programs', () => {
     assert.match(drops(open)[0] ?? '', /^ok /);
   });
 
+  it('counts only chains at the hooks that were evaluated', () => {
+    const chains = [base('forward', {}, ''), base('input', {}, ''), base('postrouting', {}, '')];
+    const output: BaseChain = { ...base('forward', {}, ''), chain: 'OUTPUT', hook: 'output' };
+    const value = [...chains, output, output];
+    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, 10_256)), [
+      'ok none of 2 base chains of other programs at hooks prerouting, forward and input drops health checks or traffic to endpoints (tested with port 20104)',
+    ]);
+    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, undefined)), [
+      'ok none of 1 base chains of other programs at hooks prerouting and forward drops traffic to endpoints (tested with port 20104)',
+    ]);
+  });
+
+  it('a drop of one port of one endpoint is a warning', () => {
+    const target = { address: '10.244.1.11', port: 8080, protocol: 'TCP' } as const;
+    const others = Array.from({ length: 2 }, (_, index) => ({ ...target, port: index + 1 }));
+    const value = (rule: string) => [base('forward', {}, rule)];
+    const check = (rule: string) => {
+      const [addresses] = ADDRESSES;
+      assert.ok(addresses);
+      const given = { ...addresses, targets: [...others, target], targetCount: 120 };
+      return linesOf(checkDrops({ value: value(rule) }, [given], undefined));
+    };
+    const place = 'table ip firewall, base chain FORWARD (priority 0, policy accept)';
+    assert.deepEqual(check('-A X -d 10.244.1.11/32 -p tcp -m tcp --dport 8080 -j DROP'), [
+      `warn ${place} drops connections from pods to 10.244.1.11:8080/TCP`,
+    ]);
+    assert.deepEqual(check('-A X ! -s 10.244.0.0/16 -p tcp -m tcp --dport 8080 -j DROP'), [
+      `warn ${place} drops connections from outside to 10.244.1.11:8080/TCP`,
+    ]);
+    assert.deepEqual(check('-A X -p udp -m udp --dport 8080 -j DROP'), [
+      'ok none of 1 base chains of other programs at hooks prerouting and forward drops traffic to endpoints (tested with 3 of 120 ports of endpoints)',
+    ]);
+  });
+
+  it('a drop at prerouting sees VIPs before translation, and endpoints always', () => {
+    const check = (rule: string, priority: number) => {
+      const [addresses] = ADDRESSES;
+      assert.ok(addresses);
+      const vips = [{ address: '10.96.0.10', port: 80, protocol: 'TCP' } as const];
+      const chain: BaseChain = { ...base('forward', {}, rule), hook: 'prerouting', priority };
+      const results = checkDrops({ value: [chain] }, [{ ...addresses, vips }], undefined);
+      return linesOf(results).map((line) => line.replace(/ (table|base chains) .* drops/, ''));
+    };
+    const vip = '-A X -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j DROP';
+    assert.deepEqual(check(vip, -300), ['warn connections from pods to 10.96.0.10:80/TCP']);
+    assert.match(check(vip, -50)[0] ?? '', /^ok/);
+    for (const priority of [-300, -50]) {
+      assert.deepEqual(check('-A X -s 10.244.0.0/16 -j DROP', priority), [
+        'fail connections from pods to endpoints',
+      ]);
+    }
+  });
+
+  it('chains of interfaces and bridges are named as not evaluated', () => {
+    const chain: BaseChain = { ...base('forward', {}, '-A X -j DROP'), hook: 'other' };
+    const lines = linesOf(checkDrops({ value: [chain] }, ADDRESSES, undefined));
+    assert.match(lines[0] ?? '', /^ok none of 0 base chains/);
+    assert.deepEqual(lines.slice(1), [
+      'warn not seen: rules of interfaces and bridges are not evaluated: base chain FORWARD of table ip firewall',
+    ]);
+  });
+
   it('tables of the other family do not matter', () => {
     assert.match(
       drops(base('forward', { policy: 'drop', table: 'ip6 firewall' }, ''))[0] ?? '',
@@ -98,19 +163,43 @@ describe('preflight: test addresses', () => {
   it('are a pod here and an endpoint elsewhere, never on the host network', () => {
     const slices = [sliceOf(['192.168.77.11', 'b'], ['10.244.1.9', 'node'], ['10.244.3.3', 'b'])];
     assert.deepEqual(first('node', OPTIONS, objectsWith({ slices }).value), {
-      ...{ pod: '10.244.1.9', endpoint: '10.244.3.3', node: '192.168.77.10' },
+      ...{ pod: '10.244.1.9', endpoint: '10.244.3.3', node: '192.168.77.10', ...NO_TARGETS },
     });
+  });
+
+  it('have ports of endpoints and cluster IPs, a sample of many', () => {
+    const [slice, again] = [sliceOf(['10.244.1.9', 'node'], ['192.168.77.11', 'b']), sliceOf()];
+    const ports = Array.from({ length: 120 }, (_, index) => ({
+      name: `${index}`,
+      protocol: 'UDP' as const,
+      port: 1000 + index,
+    }));
+    const web = serviceWith({
+      ports: [{ name: '', protocol: 'TCP', port: 80, nodePort: 0 }],
+    });
+    const found = first(
+      'node',
+      OPTIONS,
+      objectsWith({ services: [web], slices: [{ ...slice, ports }, { ...slice, ports }, again] })
+        .value,
+    );
+    assert.equal(found?.targetCount, 120);
+    assert.equal(found?.targets.length, 50);
+    assert.deepEqual(found?.targets[0], { address: '10.244.1.9', port: 1000, protocol: 'UDP' });
+    assert.ok(found?.targets.some(({ port }) => port > 1110));
+    assert.deepEqual(found?.vips, [{ address: '10.96.0.10', port: 80, protocol: 'TCP' }]);
   });
 
   it('come from the CIDRs if there are no endpoints', () => {
     assert.deepEqual(first('node', OPTIONS, objectsWith({}).value), {
-      ...{ pod: '10.244.1.2', endpoint: '10.244.0.2', node: '192.168.77.10' },
+      ...{ pod: '10.244.1.2', endpoint: '10.244.0.2', node: '192.168.77.10', ...NO_TARGETS },
     });
     assert.deepEqual(testAddresses('node', OPTIONS, objectsWith({ node: undefined }).value)[1], {
       ...{
         pod: 'fd00:10:244::2',
         endpoint: 'fd00:10:244:ffff:ffff:ffff:ffff:fffd',
         node: undefined,
+        ...NO_TARGETS,
       },
     });
     assert.equal(

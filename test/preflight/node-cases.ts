@@ -5,6 +5,7 @@ import {
   mode,
   objectsWith,
   optionsWith,
+  pins,
   port,
   serviceWith,
   sysctl,
@@ -112,7 +113,7 @@ export const NODE_CASES: readonly Case[] = [
   ],
   [
     'Cilium maps',
-    traces({ bpfPins: { value: ['tc/globals/cilium_lb4_services_v2'] } }),
+    traces({ bpfPins: pins('tc/globals/cilium_lb4_services_v2') }),
     /^warn Cilium BPF maps of its load balancer: cilium_lb4_services_v2/,
   ],
   [
@@ -122,19 +123,17 @@ export const NODE_CASES: readonly Case[] = [
   ],
   [
     'Calico eBPF',
-    traces({ bpfPins: { value: ['tc/globals/cali_v4_nat_fe3'] } }),
+    traces({ bpfPins: pins('tc/globals/cali_v4_nat_fe3') }),
     /^warn Calico eBPF BPF maps of its Service NAT: cali_v4_nat_fe3/,
   ],
   [
     'Cilium socket load balancer',
     traces({
-      bpfPins: {
-        value: [
-          'cilium/socketlb/links/cgroup/cil_sock4_connect',
-          'cilium/socketlb/links/cgroup/cil_sock4_getpeername',
-          'cilium/socketlb/links/cgroup/cil_sock6_connect',
-        ],
-      },
+      bpfPins: pins(
+        'cilium/socketlb/links/cgroup/cil_sock4_connect',
+        'cilium/socketlb/links/cgroup/cil_sock4_getpeername',
+        'cilium/socketlb/links/cgroup/cil_sock6_connect',
+      ),
     }),
     /^warn Cilium BPF programs of its socket load balancer: cil_sock4_connect, cil_sock6_connect -> set kubeProxyReplacement=false and socketLB\.enabled=false/,
   ],
@@ -152,7 +151,7 @@ export const NODE_CASES: readonly Case[] = [
   ],
   [
     'Calico connect-time load balancer',
-    traces({ bpfPins: { value: ['calico_connect4'] }, interfaces: { value: ['bpfin.cali'] } }),
+    traces({ bpfPins: pins('calico_connect4'), interfaces: { value: ['bpfin.cali'] } }),
     /^warn Calico eBPF BPF programs of its connect-time load balancer: calico_connect4; interface bpfin\.cali -> set bpfEnabled=false/,
   ],
   [
@@ -183,13 +182,21 @@ export const NODE_CASES: readonly Case[] = [
     'Calico without eBPF',
     traces({
       interfaces: { value: ['cali123'] },
-      bpfPins: { value: ['tc/globals/cali_v4_fsafes2'] },
+      bpfPins: pins('tc/globals/cali_v4_fsafes2'),
     }),
   ],
   [
     'kube-router',
     traces({ interfaces: { value: ['kube-dummy-if'] } }),
     /^warn kube-router interface kube-dummy-if/,
+  ],
+  [
+    'pins not all read',
+    traces({
+      bpfPins: { value: { paths: ['tc/globals/cilium_lb4_services_v2'], missing: 'too many' } },
+    }),
+    /^warn Cilium BPF maps of its load balancer: cilium_lb4_services_v2/,
+    /^warn other proxies not seen: pinned BPF objects \(too many\), BPF programs/,
   ],
   [
     'traces not seen',

@@ -104,6 +104,30 @@ describe('preflight: iptables rules', () => {
     );
   });
 
+  it('reads tables raw, mangle and security, with their hooks', () => {
+    const chainsOf = (table: 'raw' | 'mangle' | 'security', rule: string) =>
+      iptablesChains(
+        table,
+        `:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n${rule}`,
+        `ip ${table}`,
+      );
+    const [raw, ...rest] = chainsOf('raw', '-A PREROUTING -j DROP');
+    assert.deepEqual([raw?.hook, raw?.priority, rest], ['prerouting', -300, []]);
+    assert.equal(endingsOf(raw), 'drop');
+    assert.deepEqual(
+      chainsOf('mangle', '').map(({ hook, priority }) => `${hook} ${priority}`),
+      ['prerouting -150', 'input -150'],
+    );
+    assert.deepEqual(
+      chainsOf('security', '').map(({ hook, priority }) => `${hook} ${priority}`),
+      ['input 50'],
+    );
+    const filter = (options: string) =>
+      endingsOf(chainsOf('raw', `-A PREROUTING -m rpfilter ${options} -j DROP`)[0]);
+    assert.equal(filter('--validmark --invert'), 'accept by policy');
+    assert.equal(filter('--validmark'), 'drop');
+  });
+
   it('reads IPv6', () => {
     const saved = ':FORWARD ACCEPT [0:0]\n-A FORWARD -d fd00:2::/64 -j DROP';
     assert.equal(endingsOf(iptablesChains('filter', saved, 'ip6 filter')[0], POD6), 'drop');
@@ -130,6 +154,9 @@ describe('preflight: nft rules', () => {
     match: { op, left: { payload: { protocol, field } }, right },
   });
   const ct = (right: unknown) => ({ match: { op: 'in', left: { ct: { key: 'state' } }, right } });
+  const fib = (right: unknown) => ({
+    match: { op: '==', left: { fib: { result: 'oif', flags: ['saddr', 'iif'] } }, right },
+  });
   const meta = (key: string, right: unknown) => ({
     match: { op: '==', left: { meta: { key } }, right },
   });
@@ -205,6 +232,8 @@ describe('preflight: nft rules', () => {
       [[{ mangle: {} }], [meta('mark', 1), DROP]],
       'drop, accept by policy',
     ],
+    ['fib saddr . iif oif missing', [[fib(false), DROP]], 'accept by policy'],
+    ['fib saddr . iif oif eth0', [[fib('eth0'), DROP]], 'drop, accept by policy'],
     ['iifname docker0', [[meta('iifname', 'docker0'), DROP]], 'accept by policy'],
   ] as readonly [string, readonly (readonly object[])[], string, string?][]) {
     it(`${title}: ${expected}`, () => {
@@ -246,13 +275,33 @@ describe('preflight: nft rules', () => {
       [{ table: 'inet t', name: 'forward', hook: 'forward', priority: -10, policy: 'drop' }],
     );
     for (const other of [
-      { ...CHAIN, hook: 'prerouting' },
-      { ...CHAIN, hook: 'postrouting' },
+      { ...CHAIN, type: 'nat', hook: 'prerouting' },
       { ...CHAIN, type: 'nat', hook: 'input' },
+      // Without rules.
+      { ...CHAIN, hook: 'ingress' },
+      { ...CHAIN, family: 'bridge' },
     ]) {
       assert.deepEqual(nftChains(listing([], other)), []);
     }
     assert.equal(nftBaseChains(listing([])).length, 1);
+  });
+
+  it('reads chains of interfaces and bridges as not evaluated', () => {
+    for (const changes of [
+      { hook: 'ingress' },
+      { family: 'netdev', hook: 'ingress' },
+      { family: 'bridge' },
+    ]) {
+      const found = nftChains(listing([[DROP]], { ...CHAIN, ...changes }));
+      assert.deepEqual(
+        found.map(({ hook }) => hook),
+        ['other'],
+      );
+    }
+    const hooks = ['prerouting', 'postrouting'];
+    for (const hook of hooks) {
+      assert.equal(nftChains(listing([[DROP]], { ...CHAIN, hook }))[0]?.hook, hook);
+    }
   });
 
   it('gives up on rules without end', () => {

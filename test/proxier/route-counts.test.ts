@@ -1,10 +1,20 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { sliceCount } from '../../api/owned-ports.ts';
 import { RouteCounts } from '../../proxier/route-counts.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
-import type { Route } from '../../services/route.ts';
+import type { OwnedSlices, Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { arbitraryChange } from '../iptables/generated.ts';
+
+/** The state of each slice of each range. */
+function sliceStates({ ranges, portsPerPod, owners }: OwnedSlices): ('served' | 'vacant')[] {
+  return ranges.flatMap((range) =>
+    Array.from({ length: sliceCount(range, portsPerPod) }, (_, ordinal) =>
+      owners.some((owner) => owner.ordinal === ordinal && owner.serves) ? 'served' : 'vacant',
+    ),
+  );
+}
 
 /** The counts, computed from all Routes. */
 function counted(routes: readonly Route[]) {
@@ -34,6 +44,16 @@ function counted(routes: readonly Route[]) {
         count: count(family, (each) => each.externalLocal && lacksLocal(each)),
       },
     ]),
+    slices: families.flatMap((family) => {
+      const states = routes.flatMap((each) =>
+        each.family === family && each.owned !== undefined ? sliceStates(each.owned) : [],
+      );
+      return (['served', 'vacant'] as const).map((state) => ({
+        family,
+        state,
+        count: states.filter((each) => each === state).length,
+      }));
+    }),
     services: { all: services('all').size, ranges: services('ranges').size },
     endpoints: routes.reduce((sum, { servingEndpoints }) => sum + servingEndpoints.length, 0),
   };
@@ -44,6 +64,7 @@ function allCounts(counts: RouteCounts) {
     routes: counts.routes(),
     withoutLocalEndpoints: counts.withoutLocalEndpoints(),
     services: counts.allPortsServices(),
+    slices: counts.ownedSlices(),
     endpoints: counts.endpoints,
   };
 }
@@ -97,5 +118,66 @@ describe('route-counts: counts of Routes', () => {
     assert.deepEqual(counts.allPortsServices(), { all: 1, ranges: 0 });
     counts.replaceRoute(all('IPv6'), undefined);
     assert.deepEqual(counts.allPortsServices(), { all: 0, ranges: 0 });
+  });
+
+  it('counts slices with and without an owner that serves, after any changes', () => {
+    const owners = fc
+      .uniqueArray(fc.record({ ordinal: fc.nat(12), serves: fc.boolean() }), {
+        selector: ({ ordinal }) => ordinal,
+      })
+      .map((all) =>
+        all
+          .toSorted((a, b) => a.ordinal - b.ordinal)
+          .map((each) => ({ ...each, address: `10.244.0.${each.ordinal}` })),
+      );
+    const ranges = fc.uniqueArray(
+      fc.record({ start: fc.nat(3), size: fc.integer({ min: 10, max: 99 }) }),
+      {
+        selector: ({ start }) => start,
+        minLength: 1,
+      },
+    );
+    const routes = fc
+      .record({
+        id: fc.constantFrom('a', 'b', 'c'),
+        owners,
+        ranges,
+        ports: fc.integer({ min: 3, max: 10 }),
+      })
+      .map(({ id, owners: all, ranges: sizes, ports }) => {
+        const own = sizes.map(({ start, size }) => ({
+          protocol: 'UDP' as const,
+          from: (start + 1) * 1000,
+          to: (start + 1) * 1000 + size - 1,
+        }));
+        const owned = {
+          ranges: own,
+          portsPerPod: ports,
+          owners: all,
+          udpVip: undefined,
+          priority: '',
+          taken: new Map(),
+        };
+        return route({
+          id,
+          serviceKey: `default/${id}`,
+          match: { kind: 'ranges', ranges: own },
+          owned,
+        });
+      });
+    fc.assert(
+      fc.property(fc.array(fc.tuple(routes, fc.boolean()), { minLength: 1 }), (changes) => {
+        const counts = new RouteCounts();
+        const current = new Map<string, Route>();
+        for (const [changed, isRemoved] of changes) {
+          const before = current.get(changed.id);
+          if (isRemoved) current.delete(changed.id);
+          else current.set(changed.id, changed);
+          if (before !== undefined || !isRemoved)
+            counts.replaceRoute(before, isRemoved ? undefined : changed);
+        }
+        assert.deepEqual(counts.ownedSlices(), counted([...current.values()]).slices);
+      }),
+    );
   });
 });

@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
+import { ALL_PORT_FEATURES } from '../../api/all-ports.ts';
 import type { Service } from '../../api/objects.ts';
 import { servedPorts } from '../../services/served-ports.ts';
 import { service, servicePort } from '../fixtures.ts';
 
-const kinds = (object: Service) => servedPorts(object, true).ports.map(({ match }) => match.kind);
+const kinds = (object: Service) =>
+  servedPorts(object, ALL_PORT_FEATURES).ports.map(({ match }) => match.kind);
 const lb = (fields: Partial<Service> = {}) =>
   service({
     type: 'LoadBalancer',
@@ -21,7 +23,11 @@ describe('served-ports: ports of a Service to serve', () => {
     ['an all-ports Service of another proxy', service({ otherProxy: true, allPorts: true })],
   ] as const) {
     it(`serves no port of ${title}`, () => {
-      assert.deepEqual(servedPorts(object, true), { ports: [], refusals: [], warnings: [] });
+      assert.deepEqual(servedPorts(object, ALL_PORT_FEATURES), {
+        ports: [],
+        refusals: [],
+        warnings: [],
+      });
     });
   }
 
@@ -30,7 +36,10 @@ describe('served-ports: ports of a Service to serve', () => {
       servicePort({ name: 'dns', port: 53, protocol: 'UDP' }),
       servicePort({ name: 'dns-tcp', port: 53 }),
     ];
-    const served = servedPorts(service({ ports, clusterIPs: ['10.96.0.10', 'fd00::a'] }), true);
+    const served = servedPorts(
+      service({ ports, clusterIPs: ['10.96.0.10', 'fd00::a'] }),
+      ALL_PORT_FEATURES,
+    );
     assert.deepEqual(
       served.ports.map(({ name, family, match }) => [name, family, match]),
       (['IPv4', 'IPv6'] as const).flatMap((family) => [
@@ -42,7 +51,7 @@ describe('served-ports: ports of a Service to serve', () => {
   });
 
   it('serves all ports as one, without an allocated node port', () => {
-    const { ports } = servedPorts(lb({ portsAnnotation: 'all' }), true);
+    const { ports } = servedPorts(lb({ portsAnnotation: 'all' }), ALL_PORT_FEATURES);
     assert.deepEqual(
       ports.map(({ match, nodePort, loadBalancerIPs }) => [match, nodePort, loadBalancerIPs]),
       [[{ kind: 'all' }, 0, ['203.0.113.1']]],
@@ -52,7 +61,7 @@ describe('served-ports: ports of a Service to serve', () => {
   it('serves no port of a refused Service, not even its placeholder port', () => {
     const { ports, refusals } = servedPorts(
       service({ portsAnnotation: 'all', type: 'NodePort' }),
-      true,
+      ALL_PORT_FEATURES,
     );
     assert.deepEqual(ports, []);
     assert.equal(refusals.length, 1);
@@ -67,7 +76,7 @@ describe('served-ports: ports of a Service to serve', () => {
           { ip: '2001:db8::1', ipMode: 'VIP' },
         ],
       }),
-      true,
+      ALL_PORT_FEATURES,
     );
     assert.deepEqual(ports[0]?.loadBalancerIPs, ['203.0.113.1']);
   });
@@ -75,7 +84,7 @@ describe('served-ports: ports of a Service to serve', () => {
   it('ignores load balancer fields of a Service that is no longer of type LoadBalancer', () => {
     const { ports } = servedPorts(
       lb({ type: 'ClusterIP', loadBalancerSourceRanges: ['10.0.0.0/8'] }),
-      true,
+      ALL_PORT_FEATURES,
     );
     const [port] = ports;
     assert.deepEqual(
@@ -91,7 +100,7 @@ describe('served-ports: ports of a Service to serve', () => {
     [['fd00::/8'], undefined],
   ] as const) {
     it(`source ranges ${JSON.stringify(ranges)} allow ${expected ?? 'all sources'}`, () => {
-      const { ports } = servedPorts(lb({ loadBalancerSourceRanges: ranges }), true);
+      const { ports } = servedPorts(lb({ loadBalancerSourceRanges: ranges }), ALL_PORT_FEATURES);
       assert.deepEqual(ports[0]?.sourceRanges, expected);
     });
   }
@@ -103,18 +112,24 @@ describe('served-ports: ports of a Service to serve', () => {
       { type: 'NodePort', portsAnnotation: 'all' },
       { headless: true },
     ] as const) {
-      const { warnings } = servedPorts(service({ ...fields, unknownAnnotations }), true);
+      const { warnings } = servedPorts(
+        service({ ...fields, unknownAnnotations }),
+        ALL_PORT_FEATURES,
+      );
       assert.equal(warnings.length, 1);
       assert.match(
         warnings[0] ?? '',
         /^metadata\.annotations\["portwide\.dev\/port"\]: unknown annotation/,
       );
     }
-    const { warnings } = servedPorts(service({ otherProxy: true, unknownAnnotations }), true);
+    const { warnings } = servedPorts(
+      service({ otherProxy: true, unknownAnnotations }),
+      ALL_PORT_FEATURES,
+    );
     assert.deepEqual(warnings, []);
     const many = service({ unknownAnnotations: Array(3).fill(unknownAnnotations).flat() });
     assert.match(
-      servedPorts(many, true).warnings.join(),
+      servedPorts(many, ALL_PORT_FEATURES).warnings.join(),
       /^[^,]*\] \(and 2 more\): unknown annotation/,
     );
   });
@@ -124,14 +139,14 @@ describe('served-ports: ports of a Service to serve', () => {
       clusterIPs: ['10.96.0.10', 'fd00::a'],
       loadBalancerSourceRanges: ['10.0.0.0/8'],
     });
-    const { warnings } = servedPorts(dual, true);
+    const { warnings } = servedPorts(dual, ALL_PORT_FEATURES);
     assert.equal(warnings.length, 1);
     assert.match(warnings[0] ?? '', /all IPv6 sources are allowed/);
   });
 
   it('returns a health check node port only with externalTrafficPolicy Local', () => {
     const port = (fields: Partial<Service>) =>
-      servedPorts(lb({ healthCheckNodePort: 32000, ...fields }), true).ports[0]
+      servedPorts(lb({ healthCheckNodePort: 32000, ...fields }), ALL_PORT_FEATURES).ports[0]
         ?.healthCheckNodePort;
     assert.equal(port({}), 0);
     assert.equal(port({ externalTrafficPolicy: 'Local' }), 32000);

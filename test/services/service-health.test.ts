@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { ALL_PORT_FEATURES } from '../../api/all-ports.ts';
 import type { EndpointSlice, Service } from '../../api/objects.ts';
 import { servedPorts } from '../../services/served-ports.ts';
 import { serviceHealth } from '../../services/service-health.ts';
@@ -30,7 +31,7 @@ function answers(
   slices: readonly EndpointSlice[] = SLICES,
   refusedVips: readonly string[] = [],
 ) {
-  const { ports } = servedPorts(object, true);
+  const { ports } = servedPorts(object, ALL_PORT_FEATURES);
   const refused = new Map(
     ports.flatMap(({ id }) => refusedVips.map((vip) => [grantKey(id, vip), true] as const)),
   );

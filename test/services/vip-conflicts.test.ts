@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
+import { ALL_PORT_FEATURES } from '../../api/all-ports.ts';
 import type { Service } from '../../api/objects.ts';
+import { rangeText } from '../../api/ports.ts';
 import { servedPorts } from '../../services/served-ports.ts';
 import { VipConflicts } from '../../services/vip-conflicts.ts';
 import { service, servicePort } from '../fixtures.ts';
@@ -19,7 +21,7 @@ function onSharedVip(name: string, age: number, fields: Partial<Service> = {}): 
 }
 
 function put(conflicts: VipConflicts, object: Service): string[] {
-  const { ports } = servedPorts(object, true);
+  const { ports } = servedPorts(object, ALL_PORT_FEATURES);
   return [...conflicts.replaceRequests(object.key, object.creationTimestamp, ports)].sort();
 }
 
@@ -191,5 +193,62 @@ describe('vip-conflicts: a VIP that is an address of this node', () => {
     assert.equal(conflicts.setNodeAddresses(new Set(['192.0.2.1'])).size, 2);
     assert.deepEqual(reasons(conflicts, all), []);
     assert.equal(conflicts.setNodeAddresses(new Set(['192.0.2.2'])).size, 0);
+  });
+});
+
+describe('vip-conflicts: owned ports', () => {
+  const owning = (name: string, age: number, fields: Partial<Service> = {}) =>
+    onSharedVip(name, age, {
+      ownedPortsAnnotation: '80-99/TCP,80-99/UDP',
+      portsPerPodAnnotation: '10',
+      ...fields,
+    });
+  const taken = (conflicts: VipConflicts, object: Service) =>
+    servedPorts(object, ALL_PORT_FEATURES)
+      .ports.filter(({ ownership }) => ownership !== undefined)
+      .flatMap((port) => conflicts.portsTakenFrom(port, VIP))
+      .map(rangeText);
+  const exact = onSharedVip('exact', 3);
+
+  for (const order of ['before', 'after'] as const) {
+    it(`lack the exact port of another Service, added ${order} them`, () => {
+      const conflicts = new VipConflicts();
+      const owner = owning('owner', 1);
+      const affected = (order === 'before' ? [exact, owner] : [owner, exact]).map((object) =>
+        put(conflicts, object),
+      );
+      assert.deepEqual(affected, [[], order === 'before' ? [] : ['default/owner']]);
+      assert.deepEqual(taken(conflicts, owner), ['80/TCP']);
+      assert.deepEqual(reasons(conflicts, owner), []);
+      assert.deepEqual(reasons(conflicts, exact), []);
+    });
+  }
+
+  it('have the port again when the last Service that lists it is gone', () => {
+    const conflicts = new VipConflicts();
+    const owner = owning('owner', 1);
+    const other = onSharedVip('other', 4);
+    for (const object of [owner, exact, other]) put(conflicts, object);
+    assert.deepEqual([...conflicts.replaceRequests(exact.key, '', [])], ['default/other']);
+    assert.deepEqual(taken(conflicts, owner), ['80/TCP']);
+    assert.deepEqual([...conflicts.replaceRequests(other.key, '', [])], ['default/owner']);
+    assert.deepEqual(taken(conflicts, owner), []);
+  });
+
+  it('are not affected by exact ports outside their ranges', () => {
+    const conflicts = new VipConflicts();
+    const owner = owning('owner', 1, { ownedPortsAnnotation: '100-119/TCP' });
+    put(conflicts, owner);
+    assert.deepEqual(put(conflicts, exact), []);
+    assert.deepEqual(taken(conflicts, owner), []);
+  });
+
+  it('conflict with ranges of other Services as ranges do, and not with ranges of their own Service', () => {
+    const conflicts = new VipConflicts();
+    const owner = owning('owner', 1, { portsAnnotation: '70-110' });
+    const spread = onSharedVip('spread', 2, { portsAnnotation: '95-200/TCP' });
+    for (const object of [spread, owner]) put(conflicts, object);
+    assert.deepEqual(reasons(conflicts, owner), []);
+    assert.deepEqual(reasons(conflicts, spread), OVERLAP);
   });
 });

@@ -52,6 +52,13 @@ export const SERVICES: readonly ServiceSummary[] = [
     affinitySeconds: 10_800,
     created: '2026-02-01T12:00:00Z',
   }),
+  service({
+    namespace: 'voice',
+    name: 'turn',
+    portKind: 'ranges',
+    ports: ['5060/UDP', '20000-29999/UDP owned by 100'],
+    vips: ['10.96.0.20'],
+  }),
 ];
 
 const READY = { used: true, reason: 'ready' } as const;
@@ -73,6 +80,7 @@ function endpoint(fields: Partial<EndpointStatus> = {}): EndpointStatus {
     local: false,
     zoneHints: [],
     nodeHints: [],
+    ownedPorts: null,
     cluster: READY,
     localPolicy: NOT_IN_USE,
     ...fields,
@@ -115,6 +123,22 @@ export const ENDPOINTS: readonly EndpointStatus[] = [
     node: null,
     cluster: { used: false, reason: 'not ready' },
   }),
+  endpoint({
+    service: 'voice/turn',
+    portName: '',
+    port: null,
+    protocol: null,
+    ownedPorts: '20000-20099/UDP',
+    cluster: { used: true, reason: 'owns ports' },
+  }),
+  endpoint({
+    service: 'voice/turn',
+    portName: '',
+    address: '10.244.2.9',
+    port: null,
+    protocol: null,
+    cluster: { used: false, reason: 'has no ordinal in its name' },
+  }),
 ];
 
 function route(fields: Partial<RouteStatus> = {}): RouteStatus {
@@ -127,6 +151,7 @@ function route(fields: Partial<RouteStatus> = {}): RouteStatus {
     ports: '80/TCP',
     endpoints: ['10.244.2.6:8080'],
     podAndNodeEndpoints: null,
+    portsPerPod: null,
     masquerade: 'non-pods',
     otherwise: null,
     sourceRanges: null,
@@ -154,6 +179,15 @@ export const ROUTES: readonly RouteStatus[] = [
     endpoints: ['10.244.1.1', '10.244.1.2', '10.244.1.3', '10.244.1.4', '10.244.1.5'],
     otherwise: 'reject',
     affinitySeconds: 10_800,
+  }),
+  route({
+    service: 'voice/turn',
+    vip: '10.96.0.20',
+    ports: '20000-29999/UDP',
+    endpoints: ['10.244.2.6'],
+    portsPerPod: 100,
+    masquerade: 'none',
+    otherwise: 'reject',
   }),
 ];
 
@@ -206,11 +240,14 @@ export const DETAIL: ServiceDetail = {
   objects: {
     uid: '4f1c',
     annotation: '80/TCP',
+    ownedPortsAnnotation: null,
+    portsPerPodAnnotation: null,
     allPorts: null,
     slices: [{ name: 'web-1', family: 'IPv4', endpoints: 1, ports: ['http 8080/TCP'] }],
   },
   endpoints: ENDPOINTS.slice(0, 1),
   routes: ROUTES.slice(0, 2),
+  ownedPorts: [],
   problems: [
     {
       reason: 'NoEndpoints',
@@ -229,6 +266,65 @@ export const DETAIL: ServiceDetail = {
   events: [
     { at: '2026-03-01T11:58:00.000Z', type: 'Warning', reason: 'Refused', message: 'a message' },
   ],
+};
+
+/** A Service whose ports pods own. */
+export const OWNED_DETAIL: ServiceDetail = {
+  ...DETAIL,
+  summary: service({
+    name: 'turn',
+    portKind: 'ranges',
+    ports: ['20000-20999/UDP owned by 100', '30000-30399/TCP owned by 100'],
+    vips: ['10.96.0.20'],
+    endpoints: { ready: 1, terminating: 0, notReady: 1, local: 0 },
+  }),
+  objects: {
+    ...DETAIL.objects,
+    annotation: null,
+    ownedPortsAnnotation: '20000-20999/UDP,30000-30399/TCP',
+    portsPerPodAnnotation: '100',
+  },
+  endpoints: ENDPOINTS.slice(4),
+  routes: ROUTES.slice(4),
+  ownedPorts: [
+    {
+      family: 'IPv4',
+      ports: ['20000-20999/UDP', '30000-30399/TCP'],
+      portsPerPod: 100,
+      udpVip: '10.96.0.20',
+      slices: [
+        {
+          firstOrdinal: 0,
+          lastOrdinal: 0,
+          ports: '20000-20099/UDP,30000-30099/TCP',
+          owner: '10.244.2.6',
+          state: 'served',
+        },
+        {
+          firstOrdinal: 1,
+          lastOrdinal: 1,
+          ports: '20100-20199/UDP,30100-30199/TCP',
+          owner: '10.244.2.7',
+          state: 'notServing',
+        },
+        {
+          firstOrdinal: 2,
+          lastOrdinal: 9,
+          ports: '20200-20999/UDP,30200-30399/TCP',
+          owner: null,
+          state: 'vacant',
+        },
+      ],
+      omittedSlices: 0,
+      withoutSlice: [
+        { address: '10.244.2.9', ordinal: null, reason: 'has no ordinal in its name' },
+      ],
+      portsOfOtherServices: [{ vip: '10.96.0.20', ports: ['20053/UDP'] }],
+    },
+  ],
+  problems: [],
+  healthCheck: null,
+  events: [],
 };
 
 const FAMILY = {
@@ -269,6 +365,8 @@ export const HEALTHY: NodeStatus = {
   services: {
     total: 3,
     served: 2,
+    noEndpoints: 1,
+    partial: 1,
     refused: 1,
     allPorts: 1,
     portRanges: 0,
@@ -311,7 +409,10 @@ export const DEGRADED: NodeStatus = {
     release: '6.12.9',
     features: [{ name: 'ip_forward', value: '0', ok: false, note: 'set it to 1' }],
   },
-  policy: { policies: 1, faulty: 0, isolatedPods: 2, lastSync: null, failure: null },
+  policy: {
+    ...{ policies: 1, faulty: 0, isolatedPods: 2, lastSync: null, failure: null },
+    lastDrift: { at: '2026-03-01T11:59:00.000Z', change: 'table deleted in table x', count: 1 },
+  },
 };
 
 function policy(fields: Partial<PolicySummary> = {}): PolicySummary {

@@ -62,6 +62,31 @@ describe('change-log: changes of the kernel', () => {
     );
   });
 
+  it('names the external change that a repair undid, unless the sync found it first', () => {
+    const log = started();
+    const repair = report({ full: true, changed: false });
+    log.synced(repair, undefined, 1);
+    log.drifted('IPv4', 'table deleted', 10);
+    log.drifted('IPv6', 'of the other family', 10);
+    log.synced(repair, undefined, 11);
+    log.synced(repair, undefined, 12);
+    const repairs = log.changes.filter(({ kind }) => kind === 'repair');
+    assert.deepEqual(
+      repairs.map(({ message }) => message),
+      ['', 'table deleted', ''],
+    );
+    // Changes of Kubernetes objects were written too, so the sync is no mere repair.
+    log.drifted('IPv4', 'chain deleted', 20);
+    log.synced(report({ full: true, changed: true }), undefined, 21);
+    assert.deepEqual(
+      log.changes.slice(-2).map(({ kind, message, undoneAt }) => [kind, message, undoneAt]),
+      [
+        ['external', 'chain deleted', 21],
+        ['sync', '', undefined],
+      ],
+    );
+  });
+
   it('says when an external change was undone: by the next full sync of its family', () => {
     const log = started();
     log.drifted('IPv4', 'table deleted', 10);

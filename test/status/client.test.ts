@@ -8,11 +8,13 @@ import { execa } from 'execa';
 import type { Page } from '../../status/api/common.ts';
 import { type Query, StatusClient } from '../../status/client.ts';
 import {
+  AgentEndedError,
   AgentTimeoutError,
   ApiError,
   BadAnswerError,
   NoAgentError,
   SocketPermissionError,
+  StatusClientError,
 } from '../../status/client-errors.ts';
 import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import { readParameters } from '../../status/http/parameters.ts';
@@ -93,7 +95,7 @@ describe('status/client: answers', () => {
         response.writeHead(200, { 'content-length': 100 });
         response.write('{"a"', () => response.destroy());
       },
-      /unusable answer/,
+      /ended before its answer did: it was stopped or killed/,
     ],
     'is an error without a message': [
       (_, response) => response.writeHead(502).end('{}'),
@@ -103,8 +105,8 @@ describe('status/client: answers', () => {
   for (const [what, [onRequest, expected]] of Object.entries(bad)) {
     it(`refuses an answer that ${what}, and names the socket`, async () => {
       await using agent = await httpOnUnix(onRequest);
-      await assert.rejects(get(agent.path), (error: BadAnswerError) => {
-        assert.ok(error instanceof BadAnswerError, `${error}`);
+      await assert.rejects(get(agent.path), (error: StatusClientError) => {
+        assert.ok(error instanceof StatusClientError, `${error}`);
         assert.match(error.text, expected);
         assert.ok(error.text.includes(agent.path));
         assert.match(error.text, /^[\x20-\x7e]*$/);
@@ -220,7 +222,7 @@ describe('status/client: streams', () => {
       response.write('{"a":1}\n', () => response.destroy()),
     );
     assert.deepEqual(read, [{ a: 1 }]);
-    assert.ok(error instanceof BadAnswerError);
+    assert.ok(error instanceof AgentEndedError);
   });
 
   it('fails if the stream ends within a line, or a line is not JSON', async () => {

@@ -13,6 +13,7 @@ import {
   parsed,
   readParameters,
 } from '../../status/http/parameters.ts';
+import { TooManyRequests } from '../../status/http/request-budget.ts';
 
 describe('http: parameters of a request', () => {
   const parsers = {
@@ -157,6 +158,10 @@ describe('http: answers', () => {
   const errors: unknown[] = [];
   const plain = { summary: '', response: undefined, parameters: {} };
   let streamEnded = false;
+  const slow = {
+    began: Promise.withResolvers<void>(),
+    stopped: Promise.withResolvers<void>(),
+  };
   const counter = { version: 1, computed: 0 };
 
   before(async () => {
@@ -167,8 +172,19 @@ describe('http: answers', () => {
             ...plain,
             handle: (_, { path: [name] }) => {
               if (name === 'nobody') throw new NotFound('no such name');
+              if (name === 'many') throw new TooManyRequests('try again in 2 s', 2);
               if (name === 'bug') throw new TypeError('a bug');
               return { name };
+            },
+          }),
+          '/api/v1/slow': resource({
+            ...plain,
+            handle: async (_, { signal }) => {
+              slow.began.resolve();
+              await once(signal, 'abort');
+              slow.stopped.resolve();
+              signal.throwIfAborted();
+              return {};
             },
           }),
           '/api/v1/lines': streamResource({
@@ -281,7 +297,18 @@ describe('http: answers', () => {
     });
   }
 
-  it('reports bugs, and only these', () => {
+  it('says when to try again', async () => {
+    const { response } = await get('/api/v1/hello/many');
+    assert.deepEqual([response.status, response.headers.get('retry-after')], [503, '2']);
+  });
+
+  it('reports bugs, and only these: no request that stopped because its client has gone', async () => {
+    const client = httpRequest(url('/api/v1/slow')).on('error', () => {});
+    client.end();
+    await slow.began.promise;
+    client.destroy();
+    await slow.stopped.promise;
+    await get('/api/v1/hello/x');
     assert.deepEqual(errors.map(String), ['TypeError: a bug']);
   });
 

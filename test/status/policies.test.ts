@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { PolicyModel } from '../../policy/model/model.ts';
 import { PolicyActivity } from '../../status/policy-activity.ts';
+import { SyncActivity } from '../../status/sync-activity.ts';
 import { policyStatus, policySummaries } from '../../status/views/policies.ts';
 import {
   adminPolicy,
@@ -78,7 +79,7 @@ describe('policies: views of the status API', () => {
   });
 
   it('says when policies were written last, and why they cannot be written', () => {
-    const activity = new PolicyActivity(() => Date.parse('2026-11-22T12:00:00Z'));
+    const activity = new PolicyActivity(undefined, () => Date.parse('2026-11-22T12:00:00Z'));
     const model = modelWithPods();
     const status = () => policyStatus({ model, activity });
     assert.deepEqual([status().lastSync, status().failure], [null, null]);
@@ -90,5 +91,30 @@ describe('policies: views of the status API', () => {
     assert.deepEqual([status().failure?.message, status().failure?.count], ['no memory', 2]);
     observing.unchanged('IPv4');
     assert.equal(status().failure, null);
+  });
+
+  it('logs what other programs change, and the repair, apart from rules of Services', () => {
+    const at = Date.parse('2026-11-22T12:00:00Z');
+    const syncs = new SyncActivity(() => at);
+    const activity = new PolicyActivity(syncs, () => at);
+    const observing = activity.observing(observer);
+    observing.applied('IPv4', true, 1);
+    observing.driftDetected('IPv4', 'cannot add FQDN addresses', false);
+    assert.deepEqual(syncs.changes, []);
+    observing.driftDetected('IPv4', 'table deleted in table portwide-policy', true);
+    observing.applied('IPv6', true, 5);
+    observing.applied('IPv4', true, 5);
+    assert.deepEqual(
+      syncs.changes.map(({ kind, rules, message, undoneAt }) => [kind, rules, message, undoneAt]),
+      [
+        ['external', 'policies', 'table deleted in table portwide-policy', at],
+        ['repair', 'policies', 'table deleted in table portwide-policy', undefined],
+      ],
+    );
+    assert.deepEqual(policyStatus({ model: modelWithPods(), activity }).lastDrift, {
+      at: '2026-11-22T12:00:00.000Z',
+      change: 'table deleted in table portwide-policy',
+      count: 1,
+    });
   });
 });

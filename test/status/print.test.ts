@@ -31,6 +31,7 @@ import {
   HEALTHY,
   MISSING,
   NOW,
+  OWNED_DETAIL,
   POLICIES,
   ROUTES,
   SERVICES,
@@ -137,6 +138,9 @@ describe('status/print: status', () => {
 });
 
 describe('status/print: describe', () => {
+  it('prints the slices of pods, and endpoints without slice', () =>
+    isGolden('service-owned', serviceDetailText(OWNED_DETAIL, now, PLAIN)));
+
   it('prints everything about a Service, problems first', () =>
     isGolden('service', serviceDetailText(DETAIL, now, PLAIN)));
 

@@ -2,36 +2,149 @@ import assert from 'node:assert/strict';
 import { RequestBudget, TooManyRequests } from '../../status/http/request-budget.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
+/** Syncs of a fake clock. */
+function fakeSyncs(isBusy = false) {
+  const listeners: (() => void)[] = [];
+  const syncs = {
+    isBusy,
+    beforeBusyChange: (listener: () => void) => void listeners.push(listener),
+    become: (busy: boolean) => {
+      for (const listener of listeners) listener();
+      syncs.isBusy = busy;
+    },
+  };
+  return syncs;
+}
+
 describe('request-budget: the share of time of requests', () => {
-  /** A request that takes some milliseconds of the fake clock. */
-  const taking = (timers: FakeTimers, milliseconds: number, done: number[]) => () => {
-    timers.advance(milliseconds);
-    done.push(timers.now());
+  /** A budget whose requests work some milliseconds of the fake clock, or wait for them. */
+  const build = (syncs = fakeSyncs()) => {
+    const timers = new FakeTimers();
+    let worked = 0;
+    const budget = new RequestBudget(timers, syncs, () => worked);
+    const done: number[] = [];
+    const wait = (milliseconds: number) => () => {
+      timers.advance(milliseconds);
+      done.push(timers.now());
+    };
+    const work = (milliseconds: number) => () => {
+      worked += milliseconds;
+      wait(milliseconds)();
+    };
+    const start = timers.now();
+    /** Lets time pass in steps of 10 ms until so many requests are done. @returns seconds since the start. */
+    const until = async (count: number, most = 60_000) => {
+      for (let step = 0; step < most && done.length < count; step++) {
+        await turn();
+        timers.advance(10);
+      }
+      assert.equal(done.length, count);
+      return (timers.now() - start) / 1000;
+    };
+    return { timers, budget, done, start, wait, work, until };
   };
   const turn = () => new Promise(setImmediate);
 
   it('runs a burst at once, then as much as a twentieth of the time', async () => {
-    const timers = new FakeTimers();
-    const budget = new RequestBudget(timers, { isBusy: false });
-    const done: number[] = [];
-    const start = timers.now();
-    const all = Array.from({ length: 40 }, () => budget.run(taking(timers, 20, done)));
-    for (let step = 0; step < 1000 && done.length < 40; step++) {
-      await turn();
-      timers.advance(10);
-    }
+    const { budget, done, start, work, until } = build();
+    const all = Array.from({ length: 40 }, () => budget.run(work(20)));
+    const seconds = await until(40);
     await Promise.all(all);
     const burst = done.filter((time) => time - start <= 400).length;
     assert.ok(burst >= 15 && burst <= 22, `burst of ${burst}`);
     // 800 ms of work: 300 ms at once, 500 ms at a twentieth of the time.
-    const seconds = (timers.now() - start) / 1000;
     assert.ok(seconds > 8 && seconds < 11, `${seconds} s`);
   });
 
-  it('starts no request while a sync runs or waits, but not for long', async () => {
+  it('does not count the time in which requests wait for the kernel', async () => {
+    const { budget, wait, until } = build();
+    const all = Array.from({ length: 5 }, () => budget.run(wait(2000)));
+    const seconds = await until(5);
+    await Promise.all(all);
+    assert.ok(seconds < 10.5, `${seconds} s`);
+  });
+
+  it('lets no request wait longer than 2 s for an expensive one before it', async () => {
+    const { budget, done, work, until } = build();
+    const all = Array.from({ length: 5 }, () => budget.run(work(2000)));
+    await until(5);
+    await Promise.all(all);
+    const waits = done.slice(1).map((time, index) => time - (done[index] ?? 0) - 2000);
+    assert.ok(Math.max(...waits) <= 2010, waits.join(' '));
+    assert.ok(Math.max(...waits) > 1900, waits.join(' '));
+  });
+
+  it('does not charge a request for what syncs do meanwhile', async () => {
+    const syncs = fakeSyncs();
+    const { timers, budget, work } = build(syncs);
+    await budget.run(() => {
+      work(100)();
+      syncs.become(true);
+      work(5000)();
+      syncs.become(false);
+      work(100)();
+    });
+    let ran = 0;
+    // 200 of 300 ms are used, and some time has passed.
+    void budget.run(() => (ran += 1));
+    await turn();
+    assert.equal(ran, 1);
+    await budget.run(work(400));
+    void budget.run(() => (ran += 1));
+    await turn();
+    assert.equal(ran, 1);
+    timers.advance(2000);
+    await turn();
+    assert.equal(ran, 2);
+  });
+
+  /** Whether a request must wait after one that did something, with the meter of the agent. */
+  const waitsAfter = async (first: () => void) => {
     const timers = new FakeTimers();
-    const syncs = { isBusy: true };
-    const budget = new RequestBudget(timers, syncs);
+    const budget = new RequestBudget(timers, fakeSyncs());
+    await budget.run(first);
+    let ran = false;
+    const second = budget.run(() => {
+      ran = true;
+    });
+    await turn();
+    const hasWaited = !ran;
+    timers.advance(2000);
+    await second;
+    return hasWaited;
+  };
+
+  it('charges the time of this thread, and none in which it waits', async () => {
+    const worked = () => process.threadCpuUsage().user / 1000;
+    const work = () => {
+      for (const start = worked(); worked() - start < 330; );
+    };
+    assert.equal(await waitsAfter(work), true);
+    const wait = () => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400);
+    assert.equal(await waitsAfter(wait), false);
+  });
+
+  it('starts no request whose client has gone while it waited', async () => {
+    const { timers, budget, work } = build();
+    await budget.run(work(1000));
+    const [gone, ran] = [new AbortController(), [] as number[]];
+    const left = Array.from({ length: 100 }, (_, index) =>
+      budget.run(() => ran.push(index), gone.signal),
+    );
+    await turn();
+    gone.abort();
+    assert.deepEqual(new Set(await Promise.all(left)), new Set([undefined]));
+    // There is room again, at once.
+    const next = budget.run(() => ran.push(100), new AbortController().signal);
+    timers.advance(2000);
+    await next;
+    assert.deepEqual(ran, [100]);
+    assert.equal(await budget.run(() => 1, gone.signal), undefined);
+  });
+
+  it('starts no request while a sync runs or waits, but not for long', async () => {
+    const syncs = fakeSyncs(true);
+    const { timers, budget } = build(syncs);
     let ran = 0;
     const request = () => budget.run(() => (ran += 1));
     const first = request();
@@ -39,10 +152,10 @@ describe('request-budget: the share of time of requests', () => {
     timers.advance(20);
     await turn();
     assert.equal(ran, 0);
-    syncs.isBusy = false;
+    syncs.become(false);
     timers.advance(2);
     await first;
-    syncs.isBusy = true;
+    syncs.become(true);
     const second = request();
     timers.advance(48);
     await turn();
@@ -53,8 +166,7 @@ describe('request-budget: the share of time of requests', () => {
   });
 
   it('refuses more than 100 waiting requests, after a second', async () => {
-    const timers = new FakeTimers();
-    const budget = new RequestBudget(timers, { isBusy: false });
+    const { timers, budget } = build();
     const first = Promise.withResolvers<void>();
     const run = () => budget.run(() => first.promise);
     // Four run, a hundred wait.
@@ -71,7 +183,6 @@ describe('request-budget: the share of time of requests', () => {
     timers.advance(1);
     await assert.rejects(refused, TooManyRequests);
     first.resolve();
-    // The requests took a second, which is more than their share.
     for (let step = 0; step < 100; step++) {
       await turn();
       timers.advance(100);
@@ -80,8 +191,21 @@ describe('request-budget: the share of time of requests', () => {
     assert.equal(await budget.run(() => 1), 1);
   });
 
+  it('names in a refusal the wait until there is room', async () => {
+    const { timers, budget, work } = build();
+    await budget.run(work(5000));
+    const all = Array.from({ length: 100 }, () => budget.run(work(0)));
+    const refused = budget.run(() => {});
+    refused.catch(() => {});
+    await turn();
+    timers.advance(1000);
+    await assert.rejects(refused, { message: /try again in 1 s/, retryAfter: 1 });
+    timers.advance(2000);
+    await Promise.all(all);
+  });
+
   it('goes on after a request that fails', async () => {
-    const budget = new RequestBudget(new FakeTimers(), { isBusy: false });
+    const { budget } = build();
     await assert.rejects(
       budget.run(() => {
         throw new Error('no');

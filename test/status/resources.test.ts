@@ -11,7 +11,7 @@ import { openApiText } from '../../scripts/openapi.ts';
 import type { ChangeList } from '../../status/api/activity.ts';
 import type { ResourceList } from '../../status/api/common.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
-import type { ServiceDetail, ServiceList } from '../../status/api/services.ts';
+import type { EndpointList, ServiceDetail, ServiceList } from '../../status/api/services.ts';
 import { type Resources, statusHandler } from '../../status/http/handler.ts';
 import { RecentEvents } from '../../status/recent-events.ts';
 import { statusResources } from '../../status/resources.ts';
@@ -62,6 +62,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     manifests: '/manifests',
     families: ['IPv4', 'IPv6'],
     missingInputs: () => [],
+    sourceFaults: () => [],
     table,
     kinds: ['Service', 'EndpointSlice', 'Node'],
     backends: () => [],
@@ -88,7 +89,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
-    foreignChains: async () => ({ value: [] }),
+    foreignChains: async () => ({ value: { value: [] }, age: 0 }),
     nodeChecks: async () => ({
       at: '2026-11-22T12:00:00.000Z',
       status: 'ok',
@@ -180,6 +181,110 @@ describe('resources: the status API', () => {
     assert.notEqual(restarted['/api/v1/services']?.version?.(query), versionOf('/api/v1/services'));
   });
 
+  it('tells which pods own which ports, and why an endpoint owns none', async () => {
+    const table = filledTable();
+    table.upsert(
+      service({
+        name: 'turn',
+        type: 'LoadBalancer',
+        clusterIPs: ['10.96.0.20'],
+        loadBalancerIngress: [{ ip: '203.0.113.9', ipMode: 'VIP' }],
+        portsAnnotation: '5060/UDP',
+        ownedPortsAnnotation: '20000-20999/UDP,30000-30399/TCP',
+        portsPerPodAnnotation: '100',
+      }),
+    );
+    const endpoints = [
+      endpoint('10.244.0.1', { ordinal: 0 }),
+      endpoint('10.244.1.1', { ordinal: 1, ready: false, serving: false, nodeName: 'node-b' }),
+      endpoint('10.244.1.4', { ordinal: 4, nodeName: 'node-b' }),
+      endpoint('10.244.1.5'),
+      endpoint('192.0.2.1', { ordinal: 5 }),
+      endpoint('10.244.1.6', { ordinal: 10 }),
+      endpoint('10.244.1.7', { ordinal: 4, ready: false, serving: false }),
+    ];
+    table.upsert(slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }));
+    table.setNodeAddresses(new Set(['192.0.2.1']));
+    table.takeChanges();
+    const { get: ask, service: detailOf } = statusOf(table);
+    const turn = await detailOf('turn');
+    validate('ServiceDetail', turn);
+    assert.deepEqual(turn.summary.ports, [
+      '5060/UDP',
+      '20000-20999/UDP owned by 100',
+      '30000-30399/TCP owned by 100',
+    ]);
+    const [owned] = turn.ownedPorts;
+    assert.equal(turn.ownedPorts.length, 1);
+    assert.equal(owned?.udpVip, '203.0.113.9');
+    assert.deepEqual(
+      owned.slices.map(({ firstOrdinal, lastOrdinal, ports, owner, state }) =>
+        [firstOrdinal, lastOrdinal, ports, owner, state].join(' '),
+      ),
+      [
+        '0 0 20000-20099/UDP,30000-30099/TCP 10.244.0.1 served',
+        '1 1 20100-20199/UDP,30100-30199/TCP 10.244.1.1 notServing',
+        '2 3 20200-20399/UDP,30200-30399/TCP  vacant',
+        '4 4 20400-20499/UDP 10.244.1.4 served',
+        '5 9 20500-20999/UDP  vacant',
+      ],
+    );
+    assert.deepEqual(owned.withoutSlice, [
+      { address: '10.244.1.5', ordinal: null, reason: 'has no ordinal in its name' },
+      { address: '10.244.1.6', ordinal: 10, reason: 'has an ordinal past the last slice' },
+      { address: '10.244.1.7', ordinal: 4, reason: 'has the ordinal of another endpoint' },
+      { address: '192.0.2.1', ordinal: 5, reason: 'has the address of this node' },
+    ]);
+    assert.deepEqual(
+      turn.routes
+        .filter(({ portsPerPod }) => portsPerPod !== null)
+        .map(({ vip, ports, endpoints: { length }, masquerade, otherwise }) =>
+          [vip, ports, length, masquerade, otherwise].join(' '),
+        ),
+      [
+        '10.96.0.20 20000-20999/UDP 0 none reject',
+        '10.96.0.20 30000-30399/TCP 2 remote owners reject',
+        '203.0.113.9 20000-20999/UDP 2 none reject',
+        '203.0.113.9 30000-30399/TCP 2 remote owners reject',
+      ],
+    );
+    const { items } = await ask<EndpointList>('/api/v1/endpoints', 'service=default/turn');
+    assert.deepEqual(
+      items
+        .filter(({ cluster }) => !/ready/.test(cluster.reason))
+        .map(({ address, ownedPorts, cluster }) =>
+          [address, cluster.used, ownedPorts, cluster.reason].join(' '),
+        ),
+      [
+        '10.244.0.1 true 20000-20099/UDP,30000-30099/TCP owns ports',
+        '10.244.1.1 false 20100-20199/UDP,30100-30199/TCP owns ports, but does not serve',
+        '10.244.1.4 true 20400-20499/UDP owns ports',
+        '10.244.1.5 false  has no ordinal in its name',
+        '10.244.1.6 false  has an ordinal past the last slice',
+        '10.244.1.7 false  has the ordinal of another endpoint',
+        '192.0.2.1 false  has the address of this node',
+      ],
+    );
+    assert.deepEqual(
+      turn.problems.map(({ reason }) => reason),
+      ['ServedWithWarning', 'ServedWithWarning', 'ServedWithWarning'],
+    );
+  });
+
+  it('says that packets to owned ports without an owner that serves are rejected', async () => {
+    const table = filledTable();
+    const fields = { ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' };
+    table.upsert(service({ name: 'turn', clusterIPs: ['10.96.0.20'], ...fields }));
+    table.upsert(slice([endpoint('10.244.0.7')], { name: 'turn-1', serviceKey: 'default/turn' }));
+    table.takeChanges();
+    const { summary, problems } = await statusOf(table).service('turn');
+    assert.equal(summary.state, 'noEndpoints');
+    assert.deepEqual(
+      problems.filter(({ reason }) => reason === 'NoEndpoints').map(({ message }) => message),
+      ['no endpoint owns ports; packets to 20000-20999/UDP are rejected'],
+    );
+  });
+
   it('is described by status/openapi.json; run `npm run docs` after a change', () => {
     const file = new URL('../../status/openapi.json', import.meta.url);
     assert.equal(readFileSync(file, 'utf8'), openApiText());
@@ -225,7 +330,7 @@ describe('resources: the status API', () => {
       items.map(({ name, state, ports, portKind }) => `${name} ${state} ${portKind} ${ports}`),
       [
         'empty noEndpoints ports 80/TCP',
-        'media served all all',
+        'media partial all all',
         'refused refused all ',
         'web served ports 80:30080/TCP',
         'other ignored ports ',
@@ -238,7 +343,7 @@ describe('resources: the status API', () => {
   for (const [query, names] of [
     ['namespace=kube-system', ['other']],
     ['state=refused', ['refused']],
-    ['ports=all&state=served', ['media']],
+    ['ports=all&state=partial', ['media']],
     ['vip=fd00:0::11', ['media']],
     ['service=default/web', ['web']],
     ['sort=endpoints&limit=2', ['media', 'web']],
@@ -246,7 +351,7 @@ describe('resources: the status API', () => {
     ['sort=problems&order=descending&limit=1', ['other']],
     ['order=descending&limit=2', ['other', 'web']],
     ['offset=1&limit=2', ['media', 'refused']],
-    ['offset=1&limit=2&state=served', ['web']],
+    ['offset=0&limit=2&state=served', ['web']],
     ['offset=9', []],
     ['search=+MEDIA+', ['media']],
     ['search=10.96.0.1', ['empty', 'media', 'web']],
@@ -273,6 +378,26 @@ describe('resources: the status API', () => {
       await assert.rejects(() => get('/api/v1/services', query), message);
     });
   }
+
+  it('is partial if a port or an IP family of a Service has no endpoint', async () => {
+    const table = filledTable();
+    const { get } = statusOf(table);
+    const { items } = await get<ServiceList>('/api/v1/services', 'state=partial');
+    // Its endpoint is IPv4 only.
+    assert.deepEqual(
+      items.map(({ name }) => name),
+      ['media'],
+    );
+    const counts = async () => {
+      const { services } = await get<NodeStatus>('/api/v1/status');
+      return [services.served, services.noEndpoints, services.partial];
+    };
+    assert.deepEqual(await counts(), [3, 1, 1]);
+    const fields = { name: 'media-2', serviceKey: 'default/media', ports: [] };
+    table.upsert(slice([endpoint('fd00:1::5')], { ...fields, family: 'IPv6' }));
+    table.takeChanges();
+    assert.deepEqual(await counts(), [3, 1, 0]);
+  });
 
   it('lists the resources of this agent', async () => {
     const { paths } = await get<ResourceList>('/api/v1');
@@ -382,6 +507,25 @@ describe('resources: state of the node', () => {
     assert.equal(await state(), 'healthy');
     observer.syncFailed('IPv6', new Error('nft failed'), { full: true, seconds: 1 });
     assert.equal(await state(), 'degraded');
+  });
+
+  it('names at most 50 objects and manifests that cannot be read, also in the Service', async () => {
+    const web = { object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' };
+    const gone = { object: 'Service default/gone', message: 'spec.y: wrong' };
+    const files = Array.from({ length: 60 }, () => ({ object: undefined, message: 'x.yaml: bad' }));
+    const { get, service } = statusOf(filledTable(), {
+      sourceFaults: () => [web, gone, ...files],
+    });
+    const { state, problems } = await get<NodeStatus>('/api/v1/status');
+    assert.equal(state, 'degraded');
+    const unreadable = problems.filter(({ reason }) => reason === 'Unreadable');
+    assert.equal(unreadable.length, 51);
+    assert.equal(unreadable[50]?.message, 'and 12 more, see the log');
+    const expected = 'a.yaml:2: spec.x: wrong; the last readable version stays in force';
+    assert.equal(unreadable[0]?.message, expected);
+    const detail = await service('web');
+    assert.equal(detail.problems[0]?.message, expected);
+    await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);
   });
 
   it('names a failing sync, a closed watch, a kernel feature and a refused Service', async () => {

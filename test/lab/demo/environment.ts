@@ -13,12 +13,15 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { ExecaError } from 'execa';
 import { isMap, isSeq, parseAllDocuments } from 'yaml';
 import { createLab, type Host, type Lab, type Outcome, type Reply, waitFor } from '../lab.ts';
 
 /** Timeout of all waits; a machine under load may be slow. */
 export const DEADLINE_MS = 20_000;
+/** Time until a process that ended is started again. */
+const RESTART_MS = 2000;
 
 const ROOT = join(import.meta.dirname, '../../..');
 
@@ -39,6 +42,8 @@ export interface DemoOptions {
   readonly manifests?: readonly string[];
   /** Further flags of the agent. */
   readonly flags?: readonly string[];
+  /** Called when a process ends after `ready`; it is then started again. Without it, `ended` rejects. */
+  readonly onRestart?: (reason: string) => void;
 }
 
 export interface DemoEnvironment {
@@ -95,7 +100,18 @@ export async function createEnvironment(options: DemoOptions): Promise<DemoEnvir
   const dnsServer = lab.node.ipv4;
   const dnsFlags = [`--bind-address=${dnsServer}`];
   let log = '';
-  const start = (command: string, its: readonly string[]): Promise<never> => {
+  let isReady = false;
+  let isEnding = false;
+  const start = async (command: string, its: readonly string[]): Promise<never> => {
+    for (;;) {
+      const reason = await ended(command, its);
+      if (!isReady || isEnding || options.onRestart === undefined) throw new Error(reason);
+      options.onRestart(reason);
+      await sleep(RESTART_MS);
+    }
+  };
+  /** Runs a process. @returns why it ended. */
+  const ended = (command: string, its: readonly string[]): Promise<string> => {
     const args = [command, '--manifests', directory, ...its];
     const process = lab.node.spawn(join(ROOT, 'portwide'), args);
     for (const stream of [process.stdout, process.stderr]) {
@@ -105,14 +121,14 @@ export async function createEnvironment(options: DemoOptions): Promise<DemoEnvir
     }
     const name = `portwide ${command}`;
     return process.then(
-      () => Promise.reject(new Error(`${name} ended`)),
-      (error: ExecaError) => Promise.reject(new Error(`${name} ended: ${error.shortMessage}`)),
+      () => `${name} ended`,
+      (error: ExecaError) => `${name} ended: ${error.shortMessage}`,
     );
   };
   const run = start('run', [...flags, `--status-socket=${socket}`]);
-  const ended = Promise.race([run, start('dns', dnsFlags)]);
+  const anyEnded = Promise.race([run, start('dns', dnsFlags)]);
   // Avoid an unhandled rejection if the caller does not await `ended`.
-  ended.catch(() => undefined);
+  anyEnded.catch(() => undefined);
 
   const pods = [...lab.pods, ...lab.remotePods];
   return {
@@ -130,7 +146,7 @@ export async function createEnvironment(options: DemoOptions): Promise<DemoEnvir
       const { stdout } = await lab.node.exec(join(ROOT, 'portwide'), command, { reject: false });
       return stdout.trimEnd().split('\n');
     },
-    ended,
+    ended: anyEnded,
     ready: async () => {
       await Promise.all(pods.map((pod) => pod.serveEveryPort()));
       for (const vip of [...allPorts.vips, ...portRanges.vips]) {
@@ -148,6 +164,7 @@ export async function createEnvironment(options: DemoOptions): Promise<DemoEnvir
         async () => 'answers' in (await lab.client.resolve(dnsServer, allPorts.name, 'A', 100)),
         DEADLINE_MS,
       );
+      isReady = true;
     },
     keepEndpoints: (example, podAddresses) => {
       const draft = join(directory, `.${example.file}`);
@@ -157,6 +174,7 @@ export async function createEnvironment(options: DemoOptions): Promise<DemoEnvir
       return when;
     },
     destroy: async () => {
+      isEnding = true;
       try {
         await lab.destroy();
       } finally {

@@ -25,33 +25,38 @@ const QUIET = { timeoutMs: 300 };
 type Flow = readonly [periodMs: number, step: (count: number) => Promise<unknown>];
 
 export interface Traffic {
-  /** Rejects if the traffic cannot go on; an answer that does not come is no reason. */
-  readonly failed: Promise<never>;
+  /** Number of steps that failed: a network fault that the user injects does not end the traffic. */
+  errors(): number;
   /** Resolves when no step runs any longer. */
   stop(): Promise<void>;
 }
 
-/** Starts about 25 connections a second. Some of them are rejected or denied. */
-export function startTraffic(stage: DemoEnvironment): Traffic {
+/**
+ * Starts about 25 connections a second. Some of them are rejected or denied.
+ * @param onError called for the first failed step of a kind of traffic since one succeeded.
+ */
+export function startTraffic(stage: DemoEnvironment, onError: (error: unknown) => void): Traffic {
   const stopped = new AbortController();
   const { signal } = stopped;
+  let errors = 0;
   const run = async ([periodMs, step]: Flow) => {
+    let isFailing = false;
     for (let count = 0; !signal.aborted; count += 1) {
-      await step(count);
+      try {
+        await step(count);
+        isFailing = false;
+      } catch (error) {
+        if (signal.aborted) return;
+        errors += 1;
+        if (!isFailing) onError(error);
+        isFailing = true;
+      }
       await sleep(periodMs, undefined, { signal }).catch(() => undefined);
     }
   };
-  const runs = flows(stage).map((flow) =>
-    run(flow).catch((error: unknown) => {
-      if (!signal.aborted) throw error;
-    }),
-  );
-  const all = Promise.all(runs);
+  const runs = flows(stage).map(run);
   return {
-    // Without a failure this promise stays pending, also after stop().
-    failed: new Promise((_, reject) => {
-      all.catch(reject);
-    }),
+    errors: () => errors,
     stop: async () => {
       stopped.abort();
       await Promise.allSettled(runs);

@@ -62,6 +62,28 @@ describe('events: subscriptions of the kernel that are read on demand', () => {
     assert.equal(read.length + (dropped ?? 0), 2000);
   });
 
+  it('conntrack: fills a buffer with events of at least 0.8 KiB each, twice the buffer in all', async () => {
+    const options = { translatedOnly: false, receiveBuffer: 256 << 10 };
+    await helper.call('openEvents', { kinds: ['new'], ...options });
+    await helper.call('insertFlows', { ...flows, count: 2000 });
+    const { read, dropped } = await helper.call('readEvents');
+    assert.ok(read.length >= 256 && read.length <= 640, `${read.length} events`);
+    assert.equal(read.length + (dropped ?? 0), 2000);
+  });
+
+  it('conntrack: counts also the events that are dropped after the first was reported', async () => {
+    const options = { translatedOnly: false, receiveBuffer: 64 << 10 };
+    await helper.call('openEvents', { kinds: ['new'], ...options });
+    await helper.call('insertFlows', { ...flows, count: 1000 });
+    const first = await helper.call('readEvents', 1);
+    // The kernel drops all events until the socket is empty, and says so only once.
+    await helper.call('insertFlows', { ...flows, src: '10.0.0.2', count: 1000 });
+    const { read, dropped } = await helper.call('readEvents');
+    assert.equal(first.read.length + read.length + (dropped ?? 0), 2000);
+    await helper.call('closeEvents');
+    assert.deepEqual(await helper.call('readEvents'), { read: [], dropped });
+  });
+
   it('conntrack: keeps a random part of the events while asked to', async () => {
     await helper.call('openEvents', { kinds: ['new'], translatedOnly: false });
     await helper.call('sampleEvents', 4);
@@ -107,13 +129,54 @@ describe('events: subscriptions of the kernel that are read on demand', () => {
       ['10.0.0.3', ['10.96.0.12'], [54], all.slice(1)],
       ['10.0.0.4', [], [], []],
     ] as const) {
-      await helper.call('selectEvents', { addresses, ports });
+      const none = { addresses: [], ports: [] };
+      await helper.call('selectEvents', {
+        ...none,
+        destinations: addresses,
+        destinationPorts: ports,
+      });
       await open(src);
       assert.deepEqual(await read(), expected);
     }
     await helper.call('selectEvents', undefined);
     await open('10.0.0.5');
     assert.deepEqual(await read(), all);
+  });
+
+  it('conntrack: keeps the events with one of some sources, destinations, endpoints or ports', async () => {
+    await helper.call('openEvents', { kinds: ['new'], translatedOnly: false });
+    const v6 = { src: 'fd00::1', dst: 'fd00:96::1', endpoint: 'fd00:1::5' };
+    const open = async (src: string, srcIpv6: string) => {
+      const web = { ...flows, src, dst: '10.96.0.12', endpoint: '10.1.0.6', endpointPort: 8080 };
+      for (const each of [{ ...flows, src }, web, { ...flows, ...v6, src: srcIpv6 }])
+        await helper.call('insertFlows', { ...each, count: 1 });
+    };
+    const all = ['10.96.0.11', '10.96.0.12', 'fd00:96::1'];
+    let client = 1;
+    for (const [addresses, ports, expected] of [
+      [['10.0.0.2'], [], all.slice(0, 2)],
+      [['10.96.0.12'], [], all.slice(1, 2)],
+      [['10.1.0.5', 'fd00:1::5'], [], [all[0], all[2]]],
+      [['fd00:96::1'], [], all.slice(2)],
+      [['fd00::6'], [], all.slice(2)],
+      [[], [8080], all.slice(1, 2)],
+      [[], [53], all],
+      [['192.0.2.1'], [1], []],
+      // Too many for the program.
+      [Array.from({ length: 100 }, (_, index) => `192.0.2.${index}`), [], all],
+    ] as const) {
+      client += 1;
+      const selection = { destinations: [], destinationPorts: [], addresses, ports };
+      await helper.call('selectEvents', selection);
+      await open(`10.0.0.${client}`, `fd00::${client}`);
+      const { read } = await helper.call('readEvents');
+      const what = JSON.stringify({ addresses, ports });
+      assert.deepEqual(
+        read.map(({ entry }) => entry.origDst),
+        expected,
+        what,
+      );
+    }
   });
 
   it('conntrack: visits translated entries only, if asked', async () => {

@@ -78,6 +78,7 @@ describe('changes: kernel changes computed from API objects', () => {
       'hairpin-pods 10.0.1.1',
       'ingress-pods 10.0.0.1',
       'peers 10.0.1.1',
+      'selected-pods 10.0.0.1',
     ]);
     assert.deepEqual(
       first?.chains.map(({ direction }) => direction),
@@ -111,7 +112,11 @@ describe('changes: kernel changes computed from API objects', () => {
     const agent = synced(POLICY, web(1), db(1));
     agent.upsert(web(2));
     const change = onlyChange(agent);
-    assert.deepEqual(texts(change.add), ['hairpin-pods 10.0.0.2', 'ingress-pods 10.0.0.2']);
+    assert.deepEqual(texts(change.add), [
+      'hairpin-pods 10.0.0.2',
+      'ingress-pods 10.0.0.2',
+      'selected-pods 10.0.0.2',
+    ]);
     assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
   });
 
@@ -131,6 +136,7 @@ describe('changes: kernel changes computed from API objects', () => {
     assert.deepEqual(texts(onlyChange(agent).remove), [
       'hairpin-pods 10.0.0.2',
       'ingress-pods 10.0.0.2',
+      'selected-pods 10.0.0.2',
     ]);
     agent.remove('Pod', 'default/db-1');
     assert.deepEqual(texts(onlyChange(agent).remove), ['hairpin-pods 10.0.1.1', 'peers 10.0.1.1']);
@@ -140,7 +146,10 @@ describe('changes: kernel changes computed from API objects', () => {
     const agent = synced(POLICY, web(1), web(2), db(1), db(2));
     agent.upsert(web(2, { labels: { app: 'db' } }));
     const { remove, add, ...rest } = onlyChange(agent);
-    assert.deepEqual([texts(remove), texts(add)], [['ingress-pods 10.0.0.2'], ['peers 10.0.0.2']]);
+    assert.deepEqual(
+      [texts(remove), texts(add)],
+      [['ingress-pods 10.0.0.2', 'selected-pods 10.0.0.2'], ['peers 10.0.0.2']],
+    );
     assert.deepEqual({ ...rest, remove: [], add: [] }, { family: 'IPv4', ...none });
   });
 
@@ -194,7 +203,11 @@ describe('changes: kernel changes computed from API objects', () => {
     assert.equal(agent.applied.snapshot('IPv4').chains.length, 1);
     agent.upsert(web(1));
     const change = onlyChange(agent);
-    assert.deepEqual(texts(change.add), ['hairpin-pods 10.0.0.1', 'ingress-pods 10.0.0.1']);
+    assert.deepEqual(texts(change.add), [
+      'hairpin-pods 10.0.0.1',
+      'ingress-pods 10.0.0.1',
+      'selected-pods 10.0.0.1',
+    ]);
     assert.deepEqual({ ...change, add: [] }, { family: 'IPv4', ...none });
   });
 
@@ -462,10 +475,14 @@ describe('changes: kernel changes computed from API objects', () => {
       agent.upsert(policy);
       const added = onlyOf(agent.sync(), 'IPv4');
       assert.deepEqual(texts(added.prepare), ['networks 10.9.0.0 10.9.255.255', 'ports 6 443 443']);
-      assert.deepEqual(texts(added.add), ['egress-pods 10.0.0.1', 'peers 10.0.0.1']);
+      assert.deepEqual(texts(added.add), [
+        'egress-pods 10.0.0.1',
+        'peers 10.0.0.1',
+        'selected-pods 10.0.0.1',
+      ]);
       agent.remove('NetworkPolicy', policy.key);
       const removed = onlyOf(agent.sync(), 'IPv4');
-      assert.deepEqual(texts(removed.remove), ['egress-pods 10.0.0.1']);
+      assert.deepEqual(texts(removed.remove), ['egress-pods 10.0.0.1', 'selected-pods 10.0.0.1']);
       assert.deepEqual(texts(removed.cleanup), [
         'networks 10.9.0.0 10.9.255.255',
         'peers 10.0.0.1',
@@ -705,6 +722,7 @@ describe('changes: kernel changes computed from API objects', () => {
     assert.deepEqual(texts(changes[0]?.add ?? []), [
       'hairpin-pods fd00::1',
       'ingress-pods fd00::1',
+      'selected-pods fd00::1',
     ]);
   });
 
@@ -723,6 +741,22 @@ describe('changes: kernel changes computed from API objects', () => {
       'hairpin-pods 10.0.0.2',
       'hairpin-pods 10.0.1.1',
     ]);
+  });
+
+  it('adds and removes the VIPs of Services with owned ports', () => {
+    const agent = synced(POLICY, web(1), db(1));
+    agent.applied.setOwnedVips(new Set(['10.96.0.1', 'fd00:96::1']));
+    const changes = agent.sync();
+    assert.deepEqual(texts(onlyOf(changes, 'IPv4').add), ['owned-vips 10.96.0.1']);
+    assert.deepEqual(texts(onlyOf(changes, 'IPv6').add), ['owned-vips fd00:96::1']);
+    agent.applied.setOwnedVips(new Set(['10.96.0.2', 'fd00:96::1']));
+    const change = onlyChange(agent);
+    assert.deepEqual(
+      [texts(change.remove), texts(change.add)],
+      [['owned-vips 10.96.0.1'], ['owned-vips 10.96.0.2']],
+    );
+    assert.deepEqual(agent.sync(), []);
+    assert.deepEqual(texts(appliedElements(agent, 'owned-vips')), ['owned-vips 10.96.0.2']);
   });
 
   it('tracks the lists of domain names while a rule refers to them', () => {

@@ -19,21 +19,45 @@ describe('policy-table: static chains of the policy table', () => {
       'ip daddr vmap @ingress-pods',
     ];
     const established = 'ct state established,related accept';
+    const untracked = 'ct state untracked meta l4proto udp';
     const hooks = [...chains('IPv4')].filter(([, { hook }]) => hook !== undefined);
     assert.deepEqual(Object.fromEntries(hooks), {
       forward: {
         hook: 'type filter hook forward priority 10; policy accept;',
-        rules: [established, ...bothDirections],
+        rules: [established, `${untracked} goto untracked`, ...bothDirections],
       },
       input: {
         hook: 'type filter hook input priority 110; policy accept;',
-        rules: [established, 'ip saddr vmap @egress-pods'],
+        rules: [established, `${untracked} goto untracked`, 'ip saddr vmap @egress-pods'],
       },
       output: {
         hook: 'type filter hook output priority 10; policy accept;',
-        rules: [established, 'fib saddr type local accept', ...bothDirections],
+        rules: [
+          established,
+          `${untracked} fib saddr type local goto remember-answers`,
+          `${untracked} goto untracked`,
+          'fib saddr type local accept',
+          ...bothDirections,
+        ],
       },
     });
+  });
+
+  it('allows untracked packets that answer allowed ones', () => {
+    const timeout = 'timeout 120s';
+    assert.deepEqual(chains('IPv4').get('untracked')?.rules, [
+      `ip saddr . ip daddr . th sport . th dport @udp-answers update @udp-answers { ip saddr . ip daddr . th sport . th dport ${timeout} } accept`,
+      `ip saddr @owned-vips ip daddr . th sport . th dport @vip-answers update @vip-answers { ip daddr . th sport . th dport ${timeout} } accept`,
+      'ip saddr . ip daddr @hairpin-pods accept',
+      'ip saddr vmap @egress-pods',
+      'ip daddr vmap @ingress-pods',
+      'goto remember-answers',
+    ]);
+    const answer = `update @udp-answers { ip daddr . ip saddr . th dport . th sport ${timeout} }`;
+    assert.deepEqual(chains('IPv4').get('remember-answers')?.rules, [
+      `ip saddr @selected-pods ${answer} update @vip-answers { ip saddr . th dport . th sport ${timeout} } accept`,
+      `ip daddr @selected-pods ${answer} accept`,
+    ]);
   });
 
   it('accepts neighbour discovery', () => {

@@ -37,6 +37,8 @@ function everything(family: IpFamily): TableState {
     ],
     elements: [
       { set: 'hairpin-pods', address: pod },
+      { set: 'selected-pods', address: pod },
+      { set: 'owned-vips', address: other },
       { set: 'egress-pods', address: pod, policySetId: 1 },
       { set: 'ingress-pods', address: pod, policySetId: 1 },
       { set: 'peers', list: 1, address: other },
@@ -99,6 +101,8 @@ for (const family of IP_FAMILIES) {
         ports: 2,
         'named-ports': 1,
         'hairpin-pods': 1,
+        'selected-pods': 1,
+        'owned-vips': 1,
         'ingress-pods': 1,
         'egress-pods': 1,
         'fqdn-peers': 0,
@@ -110,7 +114,7 @@ for (const family of IP_FAMILIES) {
       await all(everything(family));
       assert.deepEqual(await state(), before);
       const [filled, committed, ...others] = await helper.call('policyLog', 'agent');
-      assert.match(filled ?? '', /^fill deny-admin-ingress, .*, add egress-pods 1$/);
+      assert.match(filled ?? '', /^fill untracked, .*, add owned-vips 1$/);
       assert.equal(committed, 'fill forward, fill input, fill output, fill commit-marker');
       assert.deepEqual(others, [
         `staging: ${filled}`,
@@ -131,7 +135,7 @@ for (const family of IP_FAMILIES) {
       const json = JSON.parse(await nft('-j', 'list', 'ruleset')) as { nftables: object[] };
       assert.equal(
         json.nftables.filter((each) => 'rule' in each).length,
-        text.match(/^\t\t(?!type|flags|elements|packets|\t|map|set)/gm)?.length,
+        text.match(/^\t\t(?!type|size|flags|timeout|elements|packets|\t|map|set)/gm)?.length,
       );
       assert.deepEqual(await set('peers'), [`1 . ${at(2)}`]);
       assert.deepEqual(await set('networks'), [`1 . ${at(16)}-${at(40)}`, `1 . ${at(300)}`]);

@@ -49,6 +49,11 @@ function stateOf(family: IpFamily): fc.Arbitrary<TableState> {
   const hairpinPods = many(
     number.map((each): PolicyElement => ({ set: 'hairpin-pods', address: at(each) })),
   );
+  const single = many(
+    fc
+      .tuple(fc.constantFrom('selected-pods' as const, 'owned-vips' as const), number)
+      .map(([set, each]): PolicyElement => ({ set, address: at(each) })),
+  );
   const peer = many(
     fc
       .tuple(list, number)
@@ -98,7 +103,7 @@ function stateOf(family: IpFamily): fc.Arbitrary<TableState> {
     ),
   );
   const elements = fc
-    .tuple(pod('ingress'), pod('egress'), hairpinPods, peer, networks, ports, named)
+    .tuple(pod('ingress'), pod('egress'), hairpinPods, single, peer, networks, ports, named)
     .map((all) => [...new Map(all.flat().map((each) => [textOf(each), each])).values()]);
   return fc.record({ elements, chains: fc.tuple(...POLICY_SET_IDS.flatMap((n) => chainsOf(n))) });
 }
@@ -141,6 +146,9 @@ function textOf(element: PolicyElement): string {
       return `${element.set} ${element.address} jump ${element.set.slice(0, -5)}-${element.policySetId}`;
     case 'hairpin-pods':
       return `hairpin-pods ${element.address} ${element.address}`;
+    case 'selected-pods':
+    case 'owned-vips':
+      return `${element.set} ${element.address}`;
     case 'peers':
       return `peers ${element.list} ${element.address}`;
     case 'networks':

@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { familyOf } from '../../../api/addresses.ts';
-import { type Access, accessOf, type PortDecision } from '../../../policy/model/access.ts';
+import {
+  type Access,
+  accessOf,
+  PoliciesChangeError,
+  type PortDecision,
+} from '../../../policy/model/access.ts';
 import { explain } from '../../../policy/model/explain.ts';
 import { PolicyModel } from '../../../policy/model/model.ts';
 import { addressNumber, rangesContain } from '../../../policy/model/ranges.ts';
@@ -9,6 +14,7 @@ import type { Direction } from '../../../policy/model/terms.ts';
 import { cluster, FLOWS } from '../generated.ts';
 import {
   adminPolicy,
+  group,
   HERE,
   labelled,
   network,
@@ -39,7 +45,7 @@ function modelOf(objects: Iterable<TestObject>): PolicyModel {
 
 /** One line for each group: its peers, then its decisions. */
 async function linesOf(objects: readonly TestObject[], direction: Direction): Promise<string[]> {
-  const access = await accessOf(modelOf([WEB, DB, OTHER, ...objects]), WEB, direction);
+  const access = await accessOf(modelOf([WEB, DB, OTHER, ...objects]), WEB.key, direction);
   return access.map(({ peers, decisions }) => {
     const decided = decisions.map(
       ({ verdict, ports, rule: path, passedBy }) =>
@@ -139,6 +145,174 @@ describe('access: who may reach a pod', () => {
     ]);
   });
 
+  /** A slice of a whole answer, and one of a step. */
+  const [whole, short] = [
+    { isOver: () => false, yield: async () => {} },
+    { isOver: () => true, yield: async () => {} },
+  ];
+
+  it('is the same in slices and in one go', async () => {
+    await fc.assert(
+      fc.asyncProperty(cluster, async (objects) => {
+        const model = modelOf(objects);
+        for (const { key } of [...model.subjects()]) {
+          for (const direction of ['ingress', 'egress'] as const) {
+            assert.deepEqual(
+              await accessOf(model, key, direction, { slice: short }),
+              await accessOf(model, key, direction, { slice: whole }),
+            );
+          }
+        }
+      }),
+      { seed: 16, numRuns: 60 },
+    );
+  });
+
+  const PEERS = rule({ peers: [peerPods(labelled({ app: 'db' }))] });
+  const EDGES = rule({ peers: [{ kind: 'nodes', selector: labelled({ role: 'edge' }) }] });
+  const CHANGES: Readonly<Record<string, (model: PolicyModel) => void>> = {
+    policy: (model) =>
+      model.upsert(
+        adminPolicy('first', { ingress: [rule({ action: 'Deny', peers: PEERS.peers }), EDGES] }),
+      ),
+    node: (model) => model.upsert(node('edge', ['192.168.0.5'], {})),
+    'policy of the pod': (model) => model.upsert({ ...WEB, labels: { app: 'no' } }),
+  };
+  for (const [what, change] of Object.entries(CHANGES)) {
+    it(`is of one state although a ${what} changes between any two slices`, async () => {
+      const objects = [
+        ...[WEB, DB, OTHER, node('edge', ['192.168.0.5'], { role: 'edge' })],
+        adminPolicy('first', { ingress: [PEERS, EDGES] }),
+        networkPolicy('web', { subject: ONLY_WEB, ingress: [PEERS] }),
+      ];
+      const changed = modelOf(objects);
+      change(changed);
+      const states = await Promise.all(
+        [modelOf(objects), changed].map((model) =>
+          accessOf(model, WEB.key, 'ingress', { slice: whole }),
+        ),
+      );
+      const text = (access: readonly Access[] | undefined) =>
+        JSON.stringify(access, (_, value) => (typeof value === 'bigint' ? `${value}` : value));
+      assert.notEqual(text(states[0]), text(states[1]));
+      for (let at = 1, isOver = false; !isOver; at += 1) {
+        const model = modelOf(objects);
+        let count = 0;
+        const slice = {
+          isOver: () => true,
+          yield: async () => {
+            count += 1;
+            if (count === at) change(model);
+          },
+        };
+        const access = await accessOf(model, WEB.key, 'ingress', { slice });
+        isOver = count < at;
+        assert.ok(states.map(text).includes(text(access)), `slice ${at}: ${text(access)}`);
+      }
+    });
+  }
+
+  /** Calls back after each step. */
+  const afterEachStep = (callback: () => void) => ({
+    slice: { isOver: () => true, yield: async () => callback() },
+  });
+
+  it('gives up while policies of the pod change without end', async () => {
+    const model = modelOf([WEB, DB, OTHER]);
+    let port = 1;
+    const change = () => {
+      port += 1;
+      model.upsert(adminPolicy('first', { ingress: [rule({ ports: [tcp(port)] })] }));
+    };
+    await assert.rejects(
+      accessOf(model, WEB.key, 'ingress', afterEachStep(change)),
+      PoliciesChangeError,
+    );
+  });
+
+  it('goes on while others change: policies of other namespaces, and objects that come again unchanged', async () => {
+    const own = networkPolicy('web', { subject: ONLY_WEB, ingress: [PEERS] });
+    const CIDRS = rule({ peers: [{ kind: 'cidrGroups', selector: labelled({ role: 'cidrs' }) }] });
+    const cidrs = group('cidrs', { role: 'cidrs' }, ['192.0.2.0/24']);
+    const edge = node('edge', ['192.168.0.5'], { role: 'edge' });
+    const all = adminPolicy('first', { ingress: [PEERS, EDGES, CIDRS] });
+    const objects = [WEB, DB, OTHER, own, cidrs, edge, all];
+    const model = modelOf(objects);
+    let port = 1;
+    const change = () => {
+      port += 1;
+      const subject = { namespaces: 'other', pods: [] };
+      const ingress = [rule({ peers: PEERS.peers, ports: [tcp(port)] })];
+      model.upsert(networkPolicy('other', { namespace: 'other', subject, ingress }));
+      for (const object of structuredClone(objects)) model.upsert(object);
+    };
+    assert.deepEqual(
+      await accessOf(model, WEB.key, 'ingress', afterEachStep(change)),
+      await accessOf(modelOf(objects), WEB.key, 'ingress', { slice: whole }),
+    );
+  });
+
+  it('has the rules of a pod that is created again with the same policies meanwhile', async () => {
+    const objects = [
+      ...[WEB, OTHER, DB],
+      networkPolicy('web', { subject: ONLY_WEB, ingress: [PEERS] }),
+    ];
+    const model = modelOf(objects);
+    let count = 0;
+    const recreate = () => {
+      count += 1;
+      // Before the peers of the policy.
+      if (count !== 1) return;
+      model.remove('Pod', WEB.key);
+      model.takeChanges();
+      model.upsert({ ...WEB });
+    };
+    assert.deepEqual(
+      (await accessOf(model, WEB.key, 'ingress', afterEachStep(recreate))).map(({ decisions }) =>
+        decisions.map(({ verdict }) => verdict),
+      ),
+      (await accessOf(modelOf(objects), WEB.key, 'ingress', { slice: whole })).map(
+        ({ decisions }) => decisions.map(({ verdict }) => verdict),
+      ),
+    );
+  });
+
+  it('stops when its answer is no longer wanted', async () => {
+    const gone = new AbortController();
+    let steps = 0;
+    const { slice } = afterEachStep(() => {
+      steps += 1;
+      gone.abort();
+    });
+    await assert.rejects(
+      accessOf(modelOf([WEB, DB, OTHER]), WEB.key, 'ingress', { slice, signal: gone.signal }),
+      { name: 'AbortError' },
+    );
+    assert.equal(steps, 1);
+  });
+
+  it('knows the named ports of a pod that has no address yet', async () => {
+    const pending = { ...WEB, addresses: [] };
+    const ingress = [rule({ peers: PEERS.peers, ports: [{ name: 'http', protocol: 'TCP' }] })];
+    const policy = networkPolicy('web', { subject: ONLY_WEB, ingress });
+    const [first] = await accessOf(modelOf([pending, DB, policy]), WEB.key, 'ingress');
+    assert.deepEqual(first?.decisions[0]?.ports, [{ protocol: 'TCP', from: 8080, to: 8080 }]);
+  });
+
+  it('has each peer once although a pod is created again meanwhile', async () => {
+    const model = modelOf([WEB, DB, OTHER]);
+    const recreate = () => {
+      model.remove('Pod', DB.key);
+      model.upsert(DB);
+    };
+    const access = await accessOf(model, WEB.key, 'ingress', afterEachStep(recreate));
+    assert.equal(access[0] && peerText(access[0].peers).split(' ').sort().join(), 'db,other');
+  });
+
+  it('is empty for a pod that is gone', async () => {
+    assert.deepEqual(await accessOf(modelOf([DB]), WEB.key, 'ingress'), []);
+  });
+
   it('agrees with the explanation of each connection', async () => {
     await fc.assert(
       fc.asyncProperty(cluster, async (objects) => {
@@ -146,7 +320,7 @@ describe('access: who may reach a pod', () => {
         for (const subject of [...model.subjects()]) {
           const owned = subject.addresses.filter((each) => model.podAt(each) === subject);
           for (const direction of ['ingress', 'egress'] as const) {
-            const access = await accessOf(model, subject, direction);
+            const access = await accessOf(model, subject.key, direction);
             const end = direction === 'ingress' ? 'to' : 'from';
             for (const flow of FLOWS.filter((each) => owned.includes(each[end]))) {
               if (flow.protocol !== 'ICMP' && !owned.includes(flow[end === 'to' ? 'from' : 'to']))

@@ -175,8 +175,8 @@ describe('explain: verdict and reason for a connection', () => {
     assert.equal(askOne(objects, from, { address: '10.0.0.1' }).verdict, 'deny');
     const outside = askOne(objects, { address: '203.0.113.1' }, { address: '203.0.113.2' });
     assert.equal(outside.verdict, 'allow');
-    assert.equal(outside.egress.reason, '203.0.113.1 is not a pod address, so no policy applies');
-    assert.equal(outside.ingress.reason, '203.0.113.2 is not a pod address, so no policy applies');
+    assert.equal(outside.egress.reason, 'no Pod has address 203.0.113.1, so no policy applies');
+    assert.equal(outside.ingress.reason, 'no Pod has address 203.0.113.2, so no policy applies');
   });
 
   it('allows a node to its own pods, and a pod to itself', () => {

@@ -149,6 +149,9 @@ describe('source: manifest source', () => {
     ]);
     assert.equal(sink.port('a'), 1);
     assert.deepEqual([...(source?.unreadable() ?? [])], [['Service', 1]]);
+    const [fault] = source?.faults() ?? [];
+    assert.equal(fault?.object, 'Service default/b');
+    assert.match(fault.message, /a\.yaml:9: spec\.ports\[0\]\.port: must be an integer from 1/);
     write('a.yaml', BROKEN);
     await until('the next problem is reported', () => problems.length > 1);
     assert.deepEqual([sink.port('a'), sink.port('b')], [1, 1]);
@@ -157,6 +160,7 @@ describe('source: manifest source', () => {
     assert.equal(sink.port('b'), undefined);
     assert.equal(problems.length, 2);
     assert.equal(source?.unreadable().size, 0);
+    assert.deepEqual([...(source?.faults() ?? [])], []);
   });
 
   it('uses the readable objects of a file that was never good', async () => {

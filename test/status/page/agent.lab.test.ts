@@ -96,18 +96,33 @@ describe('status page of a running agent', () => {
     await agent.apply(media());
     const page = await open('#/changes');
     await page.locator('tbody tr').first().waitFor();
-    // A sync that has not ended would fail instead.
-    await waitFor('all syncs ended', async () => {
-      const { families } = (await page.evaluate(
-        "fetch('/api/v1/status').then((response) => response.json())",
-      )) as NodeStatus;
-      return families.every(({ waitingSince }) => waitingSince === null);
-    });
-    await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide']);
-    await page
-      .locator('tr', { hasText: 'external change' })
-      // A periodic resync may come before the notification of the change.
-      .locator('td', { hasText: /undone at|restored them/ })
+    const rows = (kind: string, text: string) =>
+      page
+        .locator('tbody tr', { has: page.getByText(kind, { exact: true }) })
+        .locator('td', { hasText: text });
+    const deleteTable = async () => {
+      // A sync that has not ended would fail instead.
+      await waitFor('all syncs ended', async () => {
+        const { families } = (await page.evaluate(
+          "fetch('/api/v1/status').then((response) => response.json())",
+        )) as NodeStatus;
+        return families.every((family) => family.waitingSince === null && family.watchesChanges);
+      });
+      await lab.node.exec('nft', ['delete', 'table', 'ip', 'portwide']);
+    };
+    // The full sync after the start of the watch may be due, and then comes before the check for changes. The repair
+    // is always in the list.
+    await deleteTable();
+    await rows('repair of external changes', 'restored').first().waitFor();
+    const before = await rows('external change', 'undone at').count();
+    // Now the next full sync is due in an hour: the watch finds the change, and the list names it twice.
+    await deleteTable();
+    const external = rows('external change', 'undone at');
+    await waitFor(
+      'the second change is in the list',
+      async () => (await external.count()) > before,
+    );
+    await rows('repair of external changes', 'restored what another program changed: ')
       .first()
       .waitFor();
   });
@@ -198,9 +213,11 @@ describe('status page of a running agent', () => {
     await agent.kill();
     const notices = page.locator('[role=status]');
     await notices.locator('.notice', { hasText: 'has not answered since' }).waitFor();
+    assert.equal(await page.locator('header .state').textContent(), 'unknown');
     await agent.start(FLAGS);
     await notices.locator('.notice', { hasText: 'The agent restarted at' }).waitFor();
     assert.equal(await notices.locator('.notice.bad').count(), 0);
+    assert.notEqual(await page.locator('header .state').textContent(), 'unknown');
     await page.locator('p', { hasText: 'found' }).waitFor();
   });
 });

@@ -11,7 +11,7 @@ import type {
   ServiceDetail,
   ServiceSummary,
 } from '../../../status/api/services.ts';
-import type { FlowEntry } from '../../../status/api/traffic.ts';
+import type { FlowEntry, FlowEvent } from '../../../status/api/traffic.ts';
 import { type Resources, statusHandler } from '../../../status/http/handler.ts';
 import { pageResources } from '../../../status/page-resources.ts';
 
@@ -103,6 +103,8 @@ export function fakeStatus(fields: Partial<NodeStatus> = {}): NodeStatus {
     services: {
       total: 3,
       served: 1,
+      noEndpoints: 0,
+      partial: 0,
       refused: 1,
       allPorts: 1,
       portRanges: 0,
@@ -151,6 +153,7 @@ function fakeEndpoint(address: string, fields: Partial<EndpointStatus> = {}): En
     local: true,
     zoneHints: ['zone-1'],
     nodeHints: [],
+    ownedPorts: null,
     cluster: { used: true, reason: 'ready' },
     localPolicy: { used: true, reason: 'ready' },
     ...fields,
@@ -167,6 +170,7 @@ function fakeRoute(fields: Partial<RouteStatus> = {}): RouteStatus {
     ports: 'all',
     endpoints: ADDRESSES,
     podAndNodeEndpoints: null,
+    portsPerPod: null,
     masquerade: 'non-pods',
     otherwise: 'reject',
     sourceRanges: null,
@@ -175,7 +179,7 @@ function fakeRoute(fields: Partial<RouteStatus> = {}): RouteStatus {
   };
 }
 
-function fakeFlow(fields: Partial<FlowEntry> = {}): FlowEntry {
+export function fakeFlow(fields: Partial<FlowEntry> = {}): FlowEntry {
   return {
     family: 'IPv4',
     protocol: 'TCP',
@@ -210,6 +214,8 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
     objects: {
       uid: 'uid-1',
       annotation: 'all',
+      ownedPortsAnnotation: null,
+      portsPerPodAnnotation: null,
       allPorts: null,
       slices: [{ name: 'media-1', family: 'IPv4', endpoints: 7, ports: ['all/TCP'] }],
     },
@@ -226,6 +232,7 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       fakeRoute({ kind: 'loadbalancer IP', vip: '203.0.113.7', sourceRanges: ['192.0.2.0/24'] }),
       fakeRoute({ kind: 'external IP', vip: '203.0.113.8', endpoints: [], otherwise: 'drop' }),
     ],
+    ownedPorts: [],
     problems: [],
     kernel: [
       element('service-ips', '10.96.0.11 : goto cluster-ips-7'),
@@ -271,7 +278,10 @@ export function fakeAnswers(): Answers {
     '/api/v1/changes': () => ({ items: fakeChanges(), total: 2, continue: null }),
     '/api/v1/policies': () => ({ items: [FAKE_POLICY], total: 1, continue: null }),
     '/api/v1/pods': () => ({ items: [FAKE_POD], total: 1, continue: null }),
-    '/api/v1/access': () => ({ items: FAKE_ACCESS, total: 200, continue: 'o100' }),
+    '/api/v1/access': (query) => ({
+      ...{ items: FAKE_ACCESS, total: 200, continue: 'o100' },
+      ...(query.has('pod') ? ONE_POD : MANY_PODS),
+    }),
     '/api/v1/policies/explain': () => FAKE_EXPLANATION,
     '/api/v1/top': (query) => ({
       items: [fakeTop(query.get('by') ?? 'service')],
@@ -365,6 +375,13 @@ const FAKE_PEER: PodAccess['peer'] = {
   rest: false,
 };
 
+const ONE_POD = { podGroups: [{ pod: 'default/web', others: [], total: 1 }], nextPod: null };
+
+const MANY_PODS = {
+  podGroups: [{ pod: 'default/web', others: ['default/web-2'], total: 200 }],
+  nextPod: 'default/x',
+};
+
 const FAKE_ACCESS: readonly PodAccess[] = [
   {
     pod: 'default/web',
@@ -429,11 +446,12 @@ function fakeTop(by: string) {
   };
 }
 
-async function* fakeFlows() {
+export async function* fakeFlows(events: readonly Partial<FlowEvent>[] = []) {
   yield { at: NOW, event: 'started', lost: 0, notes: ['no UDP'] };
   const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '', policies: [] };
   yield { ...opened, flow: fakeFlow() };
   yield { ...opened, event: 'denied', reason: 'NetworkPolicy default/deny', flow: fakeFlow() };
+  for (const each of events) yield { ...opened, flow: fakeFlow(), ...each };
   // A stream ends only when the agent does.
   await new Promise((resolve) => setTimeout(resolve, 60_000).unref());
 }
@@ -459,9 +477,16 @@ const FAKE_TRACE = {
       ],
       verdict: 'denied',
       endpoints: [
-        { address: '10.244.0.5', port: 80, local: true, masqueraded: false, policy: 'deny' },
+        {
+          address: '10.244.0.5',
+          port: 80,
+          local: true,
+          masqueraded: false,
+          policy: 'deny',
+          foreignRules: null,
+        },
       ],
       uncertain: ['depends on the time'],
     },
-  ],
+  ].flatMap((path) => [path, { ...path, family: 'IPv6' }]),
 };

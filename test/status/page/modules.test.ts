@@ -6,9 +6,10 @@ import { duration, number } from '../../../status/page/format.js';
 import { link, parseLocation, serviceLink } from '../../../status/page/location.js';
 import { layout } from '../../../status/page/packet-layout.js';
 import { objectsOf, stepOf } from '../../../status/page/packet-steps.js';
-import { LAST_PORT, parsePorts } from '../../../status/page/port-ranges.js';
+import { LAST_PORT, parsePorts, rangeText, slicesOfVip } from '../../../status/page/port-ranges.js';
 import { Store } from '../../../status/page/store.js';
 import { PAGE_PACKAGES, pageFileNames, readPageFile } from '../../../status/page-files.ts';
+import { OWNED_DETAIL } from '../answers.ts';
 import { fakeStatus } from './fake-agent.ts';
 
 describe('status page: files', () => {
@@ -68,6 +69,8 @@ describe('status page: text', () => {
     [0.000_42, '0.42 ms'],
     [0.25, '250 ms'],
     [1.5, '1.5 s'],
+    [108.4, '1 min 48 s'],
+    [120, '2 min'],
     [5400, '90 min'],
     [86_400, '24 h'],
     [1_000_000, '12 days'],
@@ -85,6 +88,23 @@ describe('status page: ports', () => {
       { from: 20_000, to: 50_000, protocol: 'UDP' },
     ]);
     assert.deepEqual(parsePorts('?'), []);
+  });
+
+  it('reads the slices of one VIP: UDP only on the VIP as which owners speak', () => {
+    const { ownedPorts } = OWNED_DETAIL;
+    const texts = (vip: string) => {
+      const { served, vacant } = slicesOfVip(ownedPorts, vip);
+      return [served.map(rangeText), vacant.map(rangeText)];
+    };
+    assert.deepEqual(texts('10.96.0.20'), [
+      ['20000–20099/UDP', '30000–30099/TCP'],
+      ['20100–20199/UDP', '30100–30199/TCP', '20200–20999/UDP', '30200–30399/TCP'],
+    ]);
+    assert.deepEqual(texts('203.0.113.9'), [
+      ['30000–30099/TCP'],
+      ['30100–30199/TCP', '30200–30399/TCP'],
+    ]);
+    assert.deepEqual(texts('fd00::1'), [[], []]);
   });
 });
 
@@ -212,6 +232,15 @@ describe('status page: state', () => {
     assert.equal(store.state.lostSince, 1000);
     store.answered('/x', {}, 3000);
     assert.equal(store.state.lostSince, undefined);
+  });
+
+  it('does not say that an agent without time does not answer', () => {
+    const store = new Store();
+    store.answered('/x', { kept: true }, 1000);
+    store.lost(2000);
+    store.busy();
+    assert.equal(store.state.lostSince, undefined);
+    assert.deepEqual(store.state.answers.get('/x')?.value, { kept: true });
   });
 
   it('says for half a minute that the agent restarted', () => {

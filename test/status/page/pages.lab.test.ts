@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import type { Page } from 'playwright-core';
 import { Unanswerable } from '../../../status/http/handler.ts';
 import { waitFor } from '../../lab/wait.ts';
+import { OWNED_DETAIL } from '../answers.ts';
 import {
   accessibilityProblems,
   missedByTab,
@@ -14,6 +15,8 @@ import {
   type FakeAgent,
   fakeAnswers,
   fakeDetail,
+  fakeFlow,
+  fakeFlows,
   fakeStatus,
   fakeSummary,
   startFakeAgent,
@@ -182,6 +185,24 @@ describe('status page in Chromium', () => {
     await shows(page, 'In use: 5060/UDP');
   });
 
+  it('draws slices with and without owner, and lists endpoints that own nothing', async () => {
+    const { ownedPorts } = OWNED_DETAIL;
+    const detail = fakeDetail({
+      summary: fakeSummary({ portKind: 'ranges', vips: ['10.96.0.20'] }),
+      ownedPorts,
+    });
+    const { page } = await open('#/services/default/media', {
+      '/api/v1/services/{namespace}/{name}': () => detail,
+    });
+    await page.locator('.ports svg .owned').first().waitFor({ state: 'attached' });
+    assert.equal(await page.locator('.ports svg .owned').count(), 2);
+    assert.equal(await page.locator('.ports svg .vacant').count(), 4);
+    await shows(page, 'Owners speak as 10.96.0.20');
+    await shows(page, 'has no ordinal in its name');
+    const slices = page.locator('table[aria-label="Slices (IPv4)"] tbody tr');
+    assert.match((await slices.allInnerTexts()).join('; '), /2–9.*none.*no owner: rejected/);
+  });
+
   it('shows markup in names, annotations and messages as text', async () => {
     const attack = '<img src=x onerror=alert(1)>';
     const infect = (value: unknown): unknown => {
@@ -214,6 +235,22 @@ describe('status page in Chromium', () => {
     assert.deepEqual(browser.faults, []);
   });
 
+  it('shows a rejected packet without an endpoint: its destination is the VIP', async () => {
+    const rejected = {
+      event: 'rejected',
+      reason: 'no endpoint',
+      flow: fakeFlow({ endpoint: '10.96.0.11', endpointPort: 5060 }),
+    } as const;
+    const { page } = await open('#/flows', { '/api/v1/flows': () => fakeFlows([rejected]) });
+    await shows(page, 'no endpoint');
+    const cells = async (event: string) => {
+      const row = page.locator('table[aria-label=Flows] tr', { hasText: event });
+      return (await row.locator('td').allInnerTexts()).slice(-2);
+    };
+    assert.deepEqual(await cells('rejected'), ['10.96.0.11:5060', '']);
+    assert.deepEqual(await cells('opened'), ['10.96.0.11:5060', '10.244.0.5:5060']);
+  });
+
   it('asks only for what it shows', async () => {
     const { page, agent } = await open('#/changes');
     await shows(page, 'flush ruleset');
@@ -238,7 +275,10 @@ describe('status page in Chromium', () => {
     await pods.locator('option', { hasText: 'web' }).waitFor({ state: 'attached' });
     await pods.focus();
     await page.keyboard.type('web');
-    await page.locator('h3', { hasText: 'Who may connect to default/web' }).waitFor();
+    await page
+      .getByRole('heading', { name: 'Who may connect to default/web', exact: true })
+      .waitFor();
+    assert.equal(await page.locator('button', { hasText: 'Read again' }).count(), 0);
     await waitFor('the page asked for the pod', isAsked('pod=default%2Fweb'));
     await page.getByLabel('Direction').selectOption('egress');
     await waitFor('for a direction', isAsked('pod=default%2Fweb&direction=egress'));
@@ -246,7 +286,18 @@ describe('status page in Chromium', () => {
     const next = 'pod=default%2Fweb&direction=egress&continue=o100';
     await waitFor('for the next page', isAsked(next));
     await pods.selectOption('namespace=default');
-    await waitFor('for a namespace', isAsked('namespace=default&direction=egress'));
+    const all = 'namespace=default&direction=egress';
+    await waitFor('for a namespace', isAsked(all));
+    await page
+      .locator('h3', { hasText: 'Where default/web and 199 other pods may connect to' })
+      .waitFor();
+    const count = () => agent.requests.filter((path) => path.includes(`access?${all}`)).length;
+    assert.equal(count(), 1);
+    await page.locator('button', { hasText: 'Read again' }).click();
+    await waitFor('for the namespace again', () => count() === 2);
+    await page.locator('a', { hasText: 'Further pods of default' }).click();
+    const further = 'namespace=default&firstPod=default%2Fx&direction=egress';
+    await waitFor('for the next pods', isAsked(further));
   });
 
   it('searches with the keyboard', async () => {
@@ -257,6 +308,30 @@ describe('status page in Chromium', () => {
     const isAsked = () => agent.requests.some((path) => path.includes('search=web+%26+co'));
     await waitFor('the page searched', isAsked);
     assert.match(page.url(), /#\/services\?search=web/);
+  });
+
+  it('marks a trace if another program drops packets to one of the endpoints', async () => {
+    const endpoint = { address: '10.244.0.5', port: 80, local: true, masqueraded: false };
+    const path = {
+      ...{ family: 'IPv4', source: '10.244.0.9', destination: '10.96.0.11', uncertain: [] },
+      ...{ steps: [], verdict: 'translated' },
+    };
+    const pathWith = (foreignRules: string) => ({
+      ...path,
+      endpoints: [
+        { ...endpoint, policy: null, foreignRules: 'pass' },
+        { ...endpoint, port: 81, policy: null, foreignRules },
+      ],
+    });
+    for (const [foreignRules, className, text] of [
+      ['drop', 'warn', 'some connections fail'],
+      ['pass', 'good', 'translated'],
+    ] as const) {
+      const answer = { '/api/v1/trace': () => ({ paths: [pathWith(foreignRules)] }) };
+      const { page } = await open('#/trace?from=node&to=default%2Fmedia&port=80', answer);
+      await page.locator(`h2 .state.${className}`, { hasText: text }).waitFor();
+      await page.locator('td', { hasText: foreignRules }).first().waitFor();
+    }
   });
 
   it('names the command that traces packets in the kernel, which a page cannot arm', async () => {

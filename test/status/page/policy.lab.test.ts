@@ -5,7 +5,12 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { serviceManifest } from '../../e2e/manifests.ts';
-import { networkPolicy, policyPods } from '../../e2e/policy-manifests.ts';
+import {
+  namespaceManifest,
+  networkPolicy,
+  podManifest,
+  policyPods,
+} from '../../e2e/policy-manifests.ts';
 import { createLab, type Host, type Lab, waitFor } from '../../lab/lab.ts';
 import { PORTWIDE } from '../../portwide.ts';
 import { startBrowser, type TestBrowser } from './browser.ts';
@@ -105,6 +110,49 @@ describe('status page of an agent that enforces network policy', () => {
       .locator('li', { hasText: 'isolated by NetworkPolicy default/web' })
       .first()
       .waitFor();
+    await page.context().close();
+    assert.deepEqual(browser.faults, []);
+  });
+
+  it('shows a namespace with 200 pods', async () => {
+    const tiers = ['web', 'db'];
+    const pods = Array.from({ length: 200 }, (_, index) => {
+      const tier = tiers[index % 2] ?? '';
+      const host = {
+        name: `${tier}-${index}`,
+        ipv4: `10.244.9.${index + 1}`,
+        ipv6: `fd00:9::${index + 1}`,
+      };
+      return podManifest(host, { namespace: 'shop', labels: { tier } });
+    });
+    const onlyWeb = networkPolicy(
+      'db',
+      {
+        podSelector: { matchLabels: { tier: 'db' } },
+        policyTypes: ['Ingress'],
+        ingress: [{ from: [{ podSelector: { matchLabels: { tier: 'web' } } }] }],
+      },
+      'shop',
+    );
+    agent.write('shop', [namespaceManifest('shop'), ...pods, onlyWeb]);
+    const page = await browser.open(`http://${ADDRESS}/#/policy`);
+    const selected = page.getByLabel('Pod of this node');
+    await selected
+      .locator('option', { hasText: 'all pods of shop' })
+      .waitFor({ state: 'attached' });
+    await selected.selectOption('namespace=shop');
+    const db = page.locator('section[aria-label="Who may connect to shop/db-1 and 99 other pods"]');
+    const peers = (title: string) =>
+      db.locator('.access > li', { has: page.locator('h4', { hasText: title }) }).first();
+    await peers('100 pods: shop/web-0')
+      .locator('li', { hasText: /allowed all ports/ })
+      .waitFor();
+    await peers('All other pods')
+      .locator('li', { hasText: /denied all ports/ })
+      .waitFor();
+    await db.locator('summary').click();
+    await db.locator('p', { hasText: 'shop/db-199' }).waitFor();
+    await page.locator('section[aria-label^="Who may connect to shop/web-0 and 99"]').waitFor();
     await page.context().close();
     assert.deepEqual(browser.faults, []);
   });

@@ -13,6 +13,7 @@ function build() {
     isLost: false,
     took: 0,
     lost: 0,
+    busy: 0,
     refused: [] as string[],
     tag: '"1"',
     unchanged: 0,
@@ -23,6 +24,9 @@ function build() {
       state.unchanged += 1;
     },
     refused: (_, error) => state.refused.push(error),
+    busy: () => {
+      state.busy += 1;
+    },
     lost: () => {
       state.lost += 1;
     },
@@ -83,6 +87,27 @@ describe('status page: polling', () => {
     assert.deepEqual(tags, [undefined, undefined]);
   });
 
+  it('asks once for what takes the agent long, until it is answered, and then when told', async () => {
+    const { poller, asked, answers, state, pass } = build();
+    const needs = [{ path: '/once', interval: 5000, isOnce: true }];
+    state.isLost = true;
+    poller.show(needs);
+    await pass(0);
+    state.isLost = false;
+    await pass(5000);
+    assert.deepEqual([asked.length, answers.length], [2, 1]);
+    poller.show(needs);
+    poller.resume();
+    await pass(60_000);
+    assert.equal(asked.length, 2);
+    poller.again('/once');
+    poller.again('/once');
+    poller.again('/other');
+    await pass(0);
+    await pass(60_000);
+    assert.deepEqual([asked.length, answers.length], [3, 2]);
+  });
+
   it('drops an answer that is no longer shown', async () => {
     const { poller, asked, answers, pass } = build();
     poller.show([{ path: '/a' }]);
@@ -123,8 +148,8 @@ describe('status page: polling', () => {
     poller.show([{ path: '/busy' }]);
     await pass(0);
     assert.deepEqual(
-      [asked.length, answers.length, state.refused.length, state.lost],
-      [1, 0, 0, 0],
+      [asked.length, answers.length, state.refused.length, state.lost, state.busy],
+      [1, 0, 0, 0, 1],
     );
     await pass(1000);
     assert.equal(asked.length, 2);

@@ -4,10 +4,12 @@ import type { Protocol } from '../../../api/objects.ts';
 import type { Backend } from '../../../proxier/backend.ts';
 import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
-import type { ComputedTrace, TraceStep } from '../../../status/api/trace.ts';
+import type { ComputedTrace, TraceAnswer, TraceStep } from '../../../status/api/trace.ts';
 import { BadParameter, readParameters } from '../../../status/http/parameters.ts';
+import type { StatusSources } from '../../../status/sources.ts';
 import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.ts';
 import { computeAnswer, computePath, type TraceSources } from '../../../status/trace/resolve.ts';
+import { traceResources } from '../../../status/trace/resources.ts';
 import type { LocalDetector } from '../../../traffic/options.ts';
 import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
 import { arbitraryChange, type ClusterChange } from '../../iptables/generated.ts';
@@ -230,7 +232,14 @@ describe('steps of a computed path', () => {
     const table = webTable({ type: 'NodePort', externalTrafficPolicy: 'Local' });
     const outside = await pathTo(`from=192.0.2.50&to=${NODE}&port=30080`, table);
     assert.deepEqual(outside.endpoints, [
-      { address: '10.244.0.1', port: 8080, local: true, masqueraded: false, policy: null },
+      {
+        address: '10.244.0.1',
+        port: 8080,
+        local: true,
+        masqueraded: false,
+        policy: null,
+        foreignRules: null,
+      },
     ]);
     assert.match(outside.step('endpoints')?.detail[1] ?? '', /not used, on another node$/);
     const own = await pathTo(`from=node&to=${NODE}&port=30080`, table);
@@ -297,8 +306,22 @@ describe('steps of a computed path', () => {
       [true, false],
       'only the hairpin connection is masqueraded',
     );
+    // An EndpointSlice has the address, and no Pod: no policy applies to it.
+    assert.equal(pod.step('source')?.decision, '10.244.0.1 is an endpoint on this node');
     const other = await pathTo('from=10.9.9.9&to=10.96.0.10&port=80', webTable(), settings);
     assert.match(other.uncertain.join(), /no known pod of this node has 10.9.9.9/);
+  });
+
+  it('names the node port that is not served on localhost', async () => {
+    const table = webTable({ type: 'NodePort' });
+    const { step, verdict } = await pathTo('from=node&to=127.0.0.1&port=30080', table);
+    assert.equal(
+      step('service')?.decision,
+      'rules of this node do not serve node port 30080/TCP of Service default/web on localhost: the packet is not translated',
+    );
+    assert.equal(verdict, 'untouched');
+    const other = await pathTo('from=node&to=127.0.0.1&port=30080&protocol=udp', table);
+    assert.match(other.step('service')?.decision ?? '', /^no Service of this node has 127.0.0.1/);
   });
 
   it('refuses parameters that it cannot use', async () => {
@@ -318,5 +341,177 @@ describe('steps of a computed path', () => {
         query,
       );
     }
+  });
+
+  describe('of ports that pods own', () => {
+    const VIP = '203.0.113.9';
+    const CLIENT = '198.51.100.9';
+    const REMOTE = '10.244.1.1';
+
+    function ownedTable(fields: Parameters<typeof service>[0] = {}): RouteTable {
+      const table = newTable();
+      table.upsert(
+        service({
+          name: 'turn',
+          type: 'LoadBalancer',
+          clusterIPs: ['10.96.0.20'],
+          loadBalancerIngress: [{ ip: VIP, ipMode: 'VIP' }],
+          ownedPortsAnnotation: '20000-20950/UDP,30000-30999/TCP',
+          portsPerPodAnnotation: '100',
+          ...fields,
+        }),
+      );
+      const endpoints = [
+        endpoint('10.244.0.1', { ordinal: 0 }),
+        endpoint(REMOTE, { ordinal: 1, nodeName: 'node-b' }),
+        endpoint('10.244.0.3', { ordinal: 3, ready: false, serving: false }),
+      ];
+      table.upsert(slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }));
+      table.takeChanges();
+      return table;
+    }
+
+    async function pathOf(
+      from: string,
+      to: string,
+      protocol: Protocol,
+      port: number,
+      table = ownedTable(),
+    ): Promise<ComputedTrace> {
+      const sources = sourcesOf(table, {
+        nodeAddresses: [NODE],
+        masqueradeAll: false,
+        detectsPods: true,
+      });
+      const source = { kind: 'address', address: from } as const;
+      return computePath({ family: 'IPv4', source, destination: to, protocol, port }, sources);
+    }
+
+    const decisionOf = ({ steps }: ComputedTrace, step: TraceStep['step']) =>
+      steps.find((each) => each.step === step)?.decision;
+
+    it('names the slice and its owner; UDP is neither tracked nor masqueraded', async () => {
+      const path = await pathOf(CLIENT, VIP, 'UDP', 20_104);
+      assert.deepEqual(path.endpoints, [
+        {
+          address: REMOTE,
+          port: 20_104,
+          local: false,
+          masqueraded: false,
+          policy: null,
+          foreignRules: null,
+        },
+      ]);
+      assert.equal(
+        decisionOf(path, 'slice'),
+        `20100-20199/UDP is slice 1, and its owner is ${REMOTE}`,
+      );
+      assert.match(
+        path.steps.find(({ step }) => step === 'translation')?.detail.join() ?? '',
+        /are not tracked/,
+      );
+      assert.equal(decisionOf(path, 'masquerade'), `the endpoint sees ${CLIENT}`);
+      assert.match(decisionOf(path, 'answer') ?? '', new RegExp(`leave as ${VIP}:20104`));
+      assert.deepEqual(path.speaksAs, []);
+    });
+
+    for (const [title, to, port, reason] of [
+      ['a vacant slice', VIP, 20_250, /slice 2, which is vacant .*rejected/],
+      ['a slice whose owner does not serve', VIP, 20_300, /10\.244\.0\.3 does not serve/],
+      ['ports left over at the end of the range', VIP, 20_920, /left over/],
+      ['UDP on another VIP', '10.96.0.20', 20_000, /served on 203\.0\.113\.9 only/],
+    ] as const) {
+      it(`says why packets are rejected: ${title}`, async () => {
+        const path = await pathOf(CLIENT, to, 'UDP', port);
+        assert.equal(path.verdict, 'rejected');
+        assert.match(decisionOf(path, 'slice') ?? '', reason);
+      });
+    }
+
+    it('masquerades TCP only to an owner on another node, and not for pods', async () => {
+      for (const [from, port, masqueraded] of [
+        [CLIENT, 30_100, true],
+        [CLIENT, 30_000, false],
+        ['10.244.0.9', 30_100, false],
+        ['10.244.0.1', 30_000, true],
+      ] as const) {
+        const { endpoints } = await pathOf(from, '10.96.0.20', 'TCP', port);
+        assert.deepEqual(
+          endpoints.map((each) => each.masqueraded),
+          [masqueraded],
+          `${from} ${port}`,
+        );
+      }
+    });
+
+    it('drops packets from sources that may not use the VIP', async () => {
+      const table = ownedTable({ loadBalancerSourceRanges: ['192.0.2.0/24'] });
+      assert.equal((await pathOf(CLIENT, VIP, 'UDP', 20_000, table)).verdict, 'dropped');
+      assert.equal((await pathOf('192.0.2.9', VIP, 'UDP', 20_000, table)).verdict, 'translated');
+    });
+
+    it('says as which VIP an owner speaks, serving or not; of two Services the older', async () => {
+      const table = ownedTable({ creationTimestamp: '2026-01-01T00:00:00Z' });
+      table.upsert(
+        service({
+          name: 'younger',
+          clusterIPs: ['10.96.0.21'],
+          ownedPortsAnnotation: '20050-20249/UDP',
+          portsPerPodAnnotation: '100',
+          creationTimestamp: '2026-02-01T00:00:00Z',
+        }),
+      );
+      const endpoints = [endpoint('10.244.0.1', { ordinal: 0 })];
+      table.upsert(slice(endpoints, { name: 'y-1', serviceKey: 'default/younger', ports: [] }));
+      table.takeChanges();
+      const path = await pathOf('10.244.0.1', CLIENT, 'UDP', 9000, table);
+      assert.equal(path.verdict, 'untouched');
+      assert.deepEqual(path.speaksAs, [
+        { vip: VIP, ports: ['20000-20099/UDP'] },
+        { vip: '10.96.0.21', ports: ['20100-20149/UDP'] },
+      ]);
+      const idle = await pathOf('10.244.0.3', CLIENT, 'UDP', 9000);
+      assert.deepEqual(idle.speaksAs, [{ vip: VIP, ports: ['20300-20399/UDP'] }]);
+      assert.deepEqual((await pathOf('10.244.0.1', CLIENT, 'TCP', 80)).speaksAs, []);
+      table.upsert(service({ name: 'all', clusterIPs: ['10.96.0.22'], portsAnnotation: 'all' }));
+      table.upsert(slice([endpoint('10.244.0.9')], { name: 'all-1', serviceKey: 'default/all' }));
+      table.takeChanges();
+      const { uncertain } = await pathOf('10.244.0.1', '10.96.0.22', 'UDP', 53, table);
+      assert.match(uncertain.join(), /no Service translates it/);
+    });
+  });
+});
+
+describe('trace: the answer', () => {
+  it('says how old the rules of other programs are', async () => {
+    const sources = {
+      ...sourcesOf(webTable(), SETTINGS),
+      mode: { name: 'nftables' },
+      foreignChains: async () => ({ value: { value: [] }, age: 40_300 }),
+    } as unknown as StatusSources;
+    const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+    const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+    const { signal } = new AbortController();
+    const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+    validate('TraceAnswer', answer);
+    const step = answer.paths[0]?.steps.find((each) => each.step === 'foreignRules');
+    assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
+  });
+
+  it('has young rules of other programs for root', async () => {
+    const asked: unknown[] = [];
+    const sources = {
+      ...sourcesOf(webTable(), SETTINGS),
+      mode: { name: 'nftables' },
+      foreignChains: async (maxAge?: number) => {
+        asked.push(maxAge);
+        return { value: { value: [] }, age: 0 };
+      },
+    } as unknown as StatusSources;
+    const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+    const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+    const { signal } = new AbortController();
+    for (const isRoot of [true, false]) await resource?.answer(query, { path: [], signal, isRoot });
+    assert.deepEqual(asked, [1000, undefined]);
   });
 });

@@ -6,7 +6,7 @@ import type { ComputedTrace } from '../../../status/api/trace.ts';
 import { withForeignRules } from '../../../status/trace/foreign-steps.ts';
 
 const NODE = '192.0.2.7';
-const CONTEXT = { nodeAddresses: [NODE], isIpvs: false };
+const CONTEXT = { nodeAddresses: [NODE], isIpvs: false, foreignRulesAge: 0 };
 const RESULT = {
   step: 'result',
   title: 'Result',
@@ -16,7 +16,7 @@ const RESULT = {
 } as const;
 
 const endpoint = (address: string, masqueraded = false) => ({
-  ...{ address, port: 8080, local: true, masqueraded, policy: null },
+  ...{ address, port: 8080, local: true, masqueraded, policy: null, foreignRules: null },
 });
 
 const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
@@ -26,6 +26,7 @@ const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
   steps: [RESULT],
   verdict: 'translated',
   endpoints: [endpoint('10.244.1.11'), endpoint('10.244.1.12')],
+  speaksAs: [],
   uncertain: [],
   ...fields,
 });
@@ -45,7 +46,8 @@ const chain = (
 const to = (cidr: string): Match => ({ kind: 'destination', cidrs: [cidr], negated: false });
 const place = (hook: string) =>
   `table inet firewall, base chain ${hook} (priority 5, policy accept)`;
-const NONE = 'none of 1 base chains drops or masquerades the packet';
+const none = (count: number, hooks: string) =>
+  `none of ${count} base chains at ${hooks} drops or masquerades the packet`;
 
 const evaluate = async (
   chains: readonly BaseChain[],
@@ -61,6 +63,24 @@ const evaluate = async (
 };
 
 describe('trace: rules of other programs', () => {
+  it('takes UDP packets of owned ports as untracked: neither new nor masqueraded', async () => {
+    const slice = { ...RESULT, step: 'slice' } as const;
+    const owned = path({ steps: [slice, RESULT], endpoints: [endpoint('10.244.1.11')] });
+    const state = (name: string): Match => ({ kind: 'state', states: [name], negated: false });
+    const hasEffect = async (chains: readonly BaseChain[]) => {
+      const { step } = await evaluate(chains, owned, 'UDP', 20_104);
+      return step?.decision.startsWith('none of') === false;
+    };
+    assert.equal(await hasEffect([chain('forward', [state('new')], 'drop')]), false);
+    assert.equal(await hasEffect([chain('postrouting', [], 'masquerade')]), false);
+    assert.equal(await hasEffect([chain('forward', [state('untracked')], 'drop')]), true);
+    const onlyEstablished = {
+      ...chain('forward', [state('established')], 'accept'),
+      policy: 'drop',
+    };
+    assert.equal(await hasEffect([onlyEstablished as BaseChain]), true);
+  });
+
   it('that drop the packet to each endpoint decide', async () => {
     const { step, verdict, steps, endpoints } = await evaluate([chain('forward', [], 'drop')]);
     assert.equal(step?.decision, `${place('forward')} drops the packet`);
@@ -70,12 +90,131 @@ describe('trace: rules of other programs', () => {
   });
 
   it('that drop the packet to some endpoints are named with them', async () => {
-    const { step, verdict, steps } = await evaluate([
+    const { step, verdict, steps, endpoints } = await evaluate([
       chain('forward', [to('10.244.1.12/32')], 'drop'),
     ]);
     assert.equal(step?.decision, `${place('forward')} (to 10.244.1.12:8080) drops the packet`);
     assert.equal(verdict, 'translated');
-    assert.equal(steps.at(-1), RESULT);
+    assert.equal(
+      steps.at(-1)?.decision,
+      'the packet reaches one of 2 endpoints; rules of other programs drop packets to 1 of 2 endpoints, so some connections fail',
+    );
+    assert.deepEqual(
+      endpoints.map(({ foreignRules }) => foreignRules),
+      ['pass', 'drop'],
+    );
+  });
+
+  it('that drop the packet to each endpoint by different rules decide', async () => {
+    const { verdict, endpoints } = await evaluate([
+      chain('forward', [to('10.244.1.12/32')], 'drop'),
+      chain('prerouting', [to('10.244.1.11/32')], 'drop'),
+    ]);
+    assert.equal(verdict, 'dropped');
+    assert.deepEqual(
+      endpoints.map(({ foreignRules }) => foreignRules),
+      ['drop', 'drop'],
+    );
+  });
+
+  it('and policies leave no endpoint', async () => {
+    const [first, second] = [endpoint('10.244.1.11'), endpoint('10.244.1.12')];
+    const given = path({
+      endpoints: [
+        { ...first, policy: 'deny' },
+        { ...second, policy: 'allow' },
+      ],
+    });
+    const result = async (address: string) => {
+      const { verdict, steps } = await evaluate([chain('forward', [to(address)], 'drop')], given);
+      return [verdict, steps.at(-1)?.decision];
+    };
+    assert.deepEqual(await result('10.244.1.12/32'), [
+      'dropped',
+      'the packet is dropped: by network policies to some endpoints, by other programs to the others',
+    ]);
+    assert.deepEqual(await result('10.244.1.11/32'), [
+      'translated',
+      'the packet reaches one of 2 endpoints; policies allow 1 of 2 endpoints; rules of other programs drop packets to 1 of 2 endpoints, so some connections fail',
+    ]);
+  });
+
+  it('are evaluated for some of many endpoints', async () => {
+    const endpoints = Array.from({ length: 12 }, (_, index) => endpoint(`10.244.1.${index + 1}`));
+    const evaluated = await evaluate([], path({ endpoints }));
+    assert.deepEqual(evaluated.uncertain, [
+      'rules of other programs are evaluated for 10 of 12 endpoints, and may do something else to the others',
+    ]);
+    assert.deepEqual(
+      evaluated.endpoints.slice(8).map(({ foreignRules }) => foreignRules),
+      ['pass', 'pass', null, null],
+    );
+  });
+
+  it('do not decide for endpoints that were not evaluated', async () => {
+    const addresses = Array.from({ length: 12 }, (_, at) => `10.244.1.${at + 11}`);
+    const of = path({ endpoints: addresses.map((address) => endpoint(address)) });
+    const { verdict, steps } = await evaluate([chain('forward', [], 'drop')], of);
+    assert.equal(verdict, 'translated');
+    assert.match(steps.at(-1)?.decision ?? '', /drop packets to 10 of 12 endpoints/);
+  });
+
+  it('at hook prerouting see the VIP or the endpoint', async () => {
+    const VIP = '10.96.0.10/32';
+    const verdictOf = async (
+      cidr: string,
+      priority: number,
+      source = '10.244.1.5',
+      isIpvs = false,
+    ) => {
+      const base = { ...chain('prerouting', [to(cidr)], 'drop'), priority };
+      const context = { ...CONTEXT, isIpvs };
+      return (await evaluate([base], path({ source }), 'TCP', 80, context)).verdict;
+    };
+    assert.equal(await verdictOf(VIP, -300), 'dropped');
+    assert.equal(await verdictOf(VIP, -101), 'dropped');
+    assert.equal(await verdictOf(VIP, -99), 'translated');
+    assert.equal(await verdictOf('10.244.0.0/16', -300), 'translated');
+    assert.equal(await verdictOf('10.244.0.0/16', -99), 'dropped');
+    // Packets of the node enter it only if they stay there.
+    assert.equal(await verdictOf('0.0.0.0/0', -300, NODE), 'translated');
+    // IPVS translates later.
+    assert.equal(await verdictOf(VIP, 0, '10.244.1.5', true), 'dropped');
+    assert.equal(await verdictOf('10.244.0.0/16', 0, '10.244.1.5', true), 'translated');
+    const toNode = path({ source: NODE, endpoints: [endpoint(NODE)] });
+    const base = { ...chain('prerouting', [to(`${NODE}/32`)], 'drop'), priority: -300 };
+    assert.equal((await evaluate([base], toNode)).verdict, 'dropped');
+  });
+
+  it('see no state before connection tracking', async () => {
+    const state = (name: string): Match => ({ kind: 'state', states: [name], negated: false });
+    const verdictOf = async (name: string, priority: number) =>
+      (await evaluate([{ ...chain('prerouting', [state(name)], 'drop'), priority }])).verdict;
+    assert.equal(await verdictOf('new', -300), 'translated');
+    assert.equal(await verdictOf('new', -150), 'dropped');
+    assert.equal(await verdictOf('invalid', -300), 'dropped');
+    assert.equal(await verdictOf('invalid', -150), 'translated');
+  });
+
+  it('at hook postrouting see the node as source after masquerade', async () => {
+    const from: Match = { kind: 'source', cidrs: [`${NODE}/32`], negated: false };
+    const verdictOf = async (priority: number, masqueraded: boolean) => {
+      const endpoints = [endpoint('10.244.1.11', masqueraded)];
+      const base = { ...chain('postrouting', [from], 'drop'), priority };
+      return (await evaluate([base], path({ endpoints }))).verdict;
+    };
+    assert.equal(await verdictOf(-150, true), 'translated');
+    assert.equal(await verdictOf(150, true), 'dropped');
+    assert.equal(await verdictOf(150, false), 'translated');
+  });
+
+  it('of interfaces and bridges are named, and not evaluated', async () => {
+    const { step, uncertain, verdict } = await evaluate([chain('other', [], 'drop')]);
+    assert.equal(step?.decision, none(0, 'prerouting, forward, postrouting'));
+    assert.equal(verdict, 'translated');
+    assert.deepEqual(uncertain, [
+      'rules of interfaces and bridges are not evaluated: base chain other of table inet firewall',
+    ]);
   });
 
   it('that masquerade the packet change no verdict', async () => {
@@ -87,18 +226,27 @@ describe('trace: rules of other programs', () => {
   it('do not masquerade again', async () => {
     const endpoints = [endpoint('10.244.1.11', true)];
     const { step } = await evaluate([chain('postrouting', [], 'masquerade')], path({ endpoints }));
-    assert.equal(step?.decision, NONE);
+    assert.equal(step?.decision, none(1, 'prerouting, forward, postrouting'));
   });
 
   it('that depend on sets make the result uncertain', async () => {
     const { step, verdict, uncertain } = await evaluate([
       chain('forward', [{ kind: 'unknown' }], 'drop'),
     ]);
-    assert.equal(step?.decision, NONE);
+    assert.equal(step?.decision, none(1, 'prerouting, forward, postrouting'));
     assert.equal(verdict, 'translated');
     assert.deepEqual(uncertain, [
       `${place('forward')} may drop the packet: it depends on sets or interfaces`,
     ]);
+  });
+
+  it('that were read a while ago have their age', async () => {
+    const detailOf = async (foreignRulesAge: number) => {
+      const context = { ...CONTEXT, foreignRulesAge };
+      return (await evaluate([], path(), 'TCP', 80, context)).step?.detail;
+    };
+    assert.deepEqual(await detailOf(2), []);
+    assert.deepEqual(await detailOf(40), ['as these rules were 40 seconds ago']);
   });
 
   it('match protocol and port after translation', async () => {
@@ -126,6 +274,75 @@ describe('trace: rules of other programs', () => {
     assert.equal((await evaluate(rules, toNode)).verdict, 'dropped');
     const fromNode = path({ source: NODE });
     assert.equal((await evaluate([chain('forward', [], 'drop')], fromNode)).verdict, 'translated');
+  });
+
+  it('at hook output decide about packets from this node, before or after translation', async () => {
+    const output = (cidr: string, priority: number) => ({
+      ...chain('output', [to(cidr)], 'drop'),
+      priority,
+    });
+    const verdictOf = async (base: BaseChain, source = NODE, isIpvs = false) =>
+      (await evaluate([base], path({ source }), 'TCP', 80, { ...CONTEXT, isIpvs })).verdict;
+    assert.equal(await verdictOf(output('10.244.0.0/16', 0)), 'dropped');
+    assert.equal(await verdictOf(output('10.96.0.10/32', 0)), 'translated');
+    assert.equal(await verdictOf(output('10.96.0.10/32', -300)), 'dropped');
+    assert.equal(await verdictOf(output('10.244.0.0/16', -300)), 'translated');
+    assert.equal(await verdictOf(output('10.244.0.0/16', 0), '10.244.1.5'), 'translated');
+    // IPVS sends each packet to its endpoint through hook output.
+    assert.equal(await verdictOf(output('10.244.0.0/16', -300), '10.244.1.5', true), 'dropped');
+    assert.equal(await verdictOf(output('10.244.0.0/16', -300), NODE, true), 'dropped');
+    assert.equal(await verdictOf(output('10.96.0.10/32', -300), NODE, true), 'dropped');
+    assert.equal(await verdictOf(output('10.96.0.10/32', 0), NODE, true), 'translated');
+    assert.equal(await verdictOf(output('0.0.0.0/0', -300), NODE, true), 'dropped');
+    const untouched = path({
+      source: NODE,
+      destination: '10.96.0.10',
+      verdict: 'untouched',
+      endpoints: [],
+    });
+    assert.equal((await evaluate([output('10.96.0.10/32', 0)], untouched)).verdict, 'dropped');
+    const toNode = path({ source: NODE, endpoints: [endpoint(NODE)] });
+    assert.equal((await evaluate([output('0.0.0.0/0', 0)], toNode)).verdict, 'dropped');
+  });
+
+  it('see interface lo if the packet stays on the node', async () => {
+    const onlyLo = (hook: BaseChain['hook']): BaseChain => ({
+      ...chain(hook, [{ kind: 'interface', name: 'lo', negated: false }], 'accept'),
+      policy: 'drop',
+    });
+    const verdictOf = async (
+      hook: BaseChain['hook'],
+      { destination = '10.96.0.10', source = NODE, isIpvs = false },
+    ) => {
+      const given = path({ source, destination, endpoints: [endpoint(NODE)] });
+      const context = { ...CONTEXT, isIpvs };
+      return (await evaluate([onlyLo(hook)], given, 'TCP', 80, context)).verdict;
+    };
+    assert.equal(await verdictOf('input', {}), 'translated');
+    assert.equal(await verdictOf('input', { source: '10.244.1.5' }), 'dropped');
+    // Rules at hook output see the interface of the route to the VIP.
+    assert.equal(await verdictOf('output', {}), 'dropped');
+    for (const destination of [NODE, '127.0.0.1']) {
+      assert.equal(await verdictOf('output', { destination }), 'translated');
+    }
+    assert.equal(await verdictOf('output', { isIpvs: true }), 'translated');
+    const otherInterface: Match = { kind: 'interface', name: 'eth0', negated: false };
+    const stays = path({ source: NODE, endpoints: [endpoint(NODE)] });
+    const { step, uncertain } = await evaluate([chain('input', [otherInterface], 'drop')], stays);
+    assert.equal(step?.decision, none(1, 'prerouting, input, output, postrouting'));
+    assert.deepEqual(uncertain, []);
+  });
+
+  it('are counted at the hooks that the packet passes', async () => {
+    const hooks = ['input', 'forward', 'output', 'postrouting'] as const;
+    const rules = hooks.map((hook) => chain(hook, [], 'accept'));
+    const decisionOf = async (of: ComputedTrace) => (await evaluate(rules, of)).step?.decision;
+    assert.equal(await decisionOf(path()), none(2, 'prerouting, forward, postrouting'));
+    assert.equal(await decisionOf(path({ source: NODE })), none(2, 'output, postrouting'));
+    assert.equal(
+      await decisionOf(path({ endpoints: [endpoint(NODE)] })),
+      none(1, 'prerouting, input'),
+    );
   });
 
   it('with IPVS see packets at hook input before translation, and at no hook forward', async () => {

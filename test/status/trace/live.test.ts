@@ -157,9 +157,24 @@ const COMPUTED: ComputedTrace = {
   ],
   verdict: 'translated',
   endpoints: [
-    { address: '10.244.0.1', port: 8080, local: true, masqueraded: true, policy: 'allow' },
-    { address: '10.244.0.2', port: 8080, local: true, masqueraded: false, policy: 'deny' },
+    {
+      address: '10.244.0.1',
+      port: 8080,
+      local: true,
+      masqueraded: true,
+      policy: 'allow',
+      foreignRules: null,
+    },
+    {
+      address: '10.244.0.2',
+      port: 8080,
+      local: true,
+      masqueraded: false,
+      policy: 'deny',
+      foreignRules: null,
+    },
   ],
+  speaksAs: [],
   uncertain: ['it depends'],
 };
 const PATH: LivePath = {
@@ -253,7 +268,8 @@ describe('differences: between computed and live', () => {
 
 describe('print: traces', () => {
   it('a numbered list of steps', () => {
-    const answer = { from: 'x', to: 'y', protocol: 'TCP', port: 80, paths: [COMPUTED] } as const;
+    const request = { from: 'x', to: 'y', protocol: 'TCP', port: 80 } as const;
+    const answer = { ...request, paths: [COMPUTED] };
     assert.equal(
       traceAnswerText(answer),
       [

@@ -187,6 +187,36 @@ describe('ConnectionTable: counters from dumps and end events', () => {
     assert.equal(total?.connections, 0);
   });
 
+  it('follows the dump with the number of connections while ends are sampled', () => {
+    const counters = new TrafficCounters();
+    const table = new ConnectionTable<CountedEntry>(() => counters.of(SERVICE, 'pod', 'TCP/80'));
+    const entry = (id: number, packets: number): CountedEntry => ({
+      id,
+      details: { counters: { packets, bytes: 100 * packets } },
+    });
+    const dump = (ids: readonly number[], packets: number, ends: readonly CountedEntry[] = []) => {
+      table.beginDump();
+      for (const id of ids) table.seen(entry(id, packets));
+      for (const each of ends) table.ended(each, 8);
+      for (const _ of table.endDump());
+      counters.endSample(1);
+      return counters.service(SERVICE)?.sampled;
+    };
+    dump([1, 2, 3, 4, 5], 1);
+    // Of the ends of 2 to 5 one is read.
+    assert.equal(dump([1], 2, [entry(5, 1)])?.connections, 1);
+    // A connection that a dump missed is no new one, and its packets do not count again.
+    const again = dump([1, 4], 3, [entry(9, 1)]);
+    assert.deepEqual([again?.connections, again?.opened, again?.packets], [2, 8, 2 + 2 + 8]);
+    // It may also end while it is missing.
+    dump([1], 3, [entry(9, 1)]);
+    table.ended(entry(4, 3));
+    assert.equal(counters.service(SERVICE)?.connections, 1);
+    dump([1], 3, [entry(9, 1)]);
+    assert.equal(table.size, 1);
+    assert.equal(counters.service(SERVICE)?.connections, 1);
+  });
+
   it('counts connections where the kernel counts no packets', () => {
     const counters = new TrafficCounters();
     const table = new ConnectionTable(() => counters.of(SERVICE, 'pod', 'TCP/80'));

@@ -66,6 +66,12 @@ describe('flows in mode ipvs: refused packets', () => {
       await agent.start([...AGENT_FLAGS, '--proxy-mode=ipvs']);
       await agent.apply(objects);
     }
+    // Where mode ipvs drops.
+    for (const family of [4, 6] as const) {
+      const drop = ['PREROUTING', '-d', vip(family, 40), '-j', 'DROP'];
+      const tool = family === 4 ? 'iptables-nft' : 'ip6tables-nft';
+      await lab.node.exec(tool, ['-t', 'mangle', '-A', ...drop]);
+    }
     client = new TrafficClient();
     await client.start(lab, objects, { mode: 'ipvs' });
   });

@@ -78,6 +78,27 @@ function naiveSearch(
   );
 }
 
+describe('ServiceIndex.routesOfEndpoint', () => {
+  it('knows the Services of an endpoint by their endpoint port, and forgets removed ones', () => {
+    const index = new ServiceIndex();
+    const web = route({ id: 'web', serviceKey: 'default/web' }, ['10.244.1.11']);
+    const other = route({ id: 'other', serviceKey: 'default/other' }, ['10.244.1.11']);
+    const all = route({ id: 'all', serviceKey: 'a/all', match: { kind: 'all' } }, ['10.244.1.12']);
+    for (const each of [web, other, all]) index.replaceRoute(undefined, each);
+    const port = web.servingEndpoints[0]?.port ?? 0;
+    const services = (address: string, number: number, protocol: 'TCP' | 'UDP' = 'TCP') =>
+      index
+        .routesOfEndpoint({ address, port: number, protocol })
+        .map(({ serviceKey }) => serviceKey);
+    assert.deepEqual(services('10.244.1.11', port), ['default/other', 'default/web']);
+    assert.deepEqual(services('10.244.1.11', port + 1), []);
+    assert.deepEqual(services('10.244.1.11', port, 'UDP'), []);
+    assert.deepEqual(services('10.244.1.12', 9, 'UDP'), ['a/all']);
+    for (const each of [web, other, all]) index.replaceRoute(each, undefined);
+    assert.deepEqual(services('10.244.1.11', port), []);
+  });
+});
+
 describe('ServiceIndex: the Route of a destination', () => {
   it('finds the Route that a search through all Routes finds, after any changes', () => {
     checkProperty(

@@ -255,6 +255,15 @@ for (const mode of ['nftables', 'iptables'] as const) {
         );
         assert.equal(denied.reason, 'network policy (tier NetworkPolicy, ingress)');
         assert.equal(denied.flow.destination, lab.pods[0]?.ipv4);
+        assert.equal(denied.service, 'default/all');
+        const ofVip = await client.flows(`service=default/all&ip=${ALL_VIP}&port=9`);
+        await lab.client.tcp(ALL_VIP, 9, { timeoutMs: 200 });
+        const translated = await waitFor('the denied packet to the VIP is reported', () =>
+          ofVip.lines.filter(isEvent).find(({ event }) => event === 'denied'),
+        );
+        assert.equal(translated.service, 'default/all');
+        assert.equal(translated.flow.endpoint, lab.pods[0]?.ipv4);
+        ofVip.close();
         const other = new TrafficClient();
         try {
           await other.start(lab, objects, { mode, policyLogGroup: 7 });

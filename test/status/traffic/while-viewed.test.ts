@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import type { DetailedEntry } from '../../../netlink/conntrack/conntrack.ts';
-import type { ConntrackEventKind, Destinations } from '../../../netlink/conntrack/events.ts';
+import type { ConntrackEventKind, EventSelection } from '../../../netlink/conntrack/events.ts';
 import type { RouteListener } from '../../../proxier/route-table.ts';
 import type { FlowLine } from '../../../status/api/traffic.ts';
+import type { FlowFilter } from '../../../status/traffic/flow-filter.ts';
 import { FlowQueue } from '../../../status/traffic/flow-queue.ts';
 import { FlowFeed, type FlowSources } from '../../../status/traffic/flows.ts';
 import { LiveIndex } from '../../../status/traffic/live-index.ts';
@@ -217,7 +218,8 @@ describe('TrafficSampler: samples while a client looks', () => {
     assert.doesNotMatch(exact.sample.notes.join(), /estimates/);
     state.ends = 1900;
     await lookAfter(3);
-    assert.equal(state.samples[0], 4);
+    // 9,500 a second: less than 1,250 are read.
+    assert.equal(state.samples[0], 8);
     const before = (await lookAfter(2)).counters.service('default/web')?.sampled.opened ?? 0;
     const { counters, sample } = await lookAfter(5);
     const opened = (counters.service('default/web')?.sampled.opened ?? 0) - before;
@@ -254,57 +256,59 @@ describe('TrafficSampler: samples while a client looks', () => {
   });
 });
 
-describe('FlowFeed: flows while a client looks', () => {
-  function fed(sources: Partial<FlowSources> = {}) {
-    const timers = new FakeTimers();
-    const routes = new FakeRoutes();
-    const state = { open: 0, dropped: 0, selected: [] as (Destinations | undefined)[] };
-    let waiting: [ConntrackEventKind, DetailedEntry][] = [];
-    const feed = new FlowFeed({
-      index: new LiveIndex(routes, timers),
-      routesOf: routes.ofService,
-      sources: {
-        openEvents() {
-          state.open += 1;
-          return {
-            get dropped() {
-              return state.dropped;
-            },
-            read(onEvent) {
-              for (const [kind, each] of waiting) onEvent(kind, each);
-              waiting = [];
-              return false;
-            },
-            select: (destinations) => state.selected.push(destinations),
-            close: () => {
-              state.open -= 1;
-            },
-          };
-        },
-        openRefusals: async () => {
-          throw new Error('no NFLOG');
-        },
-        openDenials: undefined,
-        ...sources,
+/** A feed whose events a test makes. */
+function fed(sources: Partial<FlowSources> = {}) {
+  const timers = new FakeTimers();
+  const routes = new FakeRoutes();
+  const state = { open: 0, dropped: 0, buffer: 0, selected: [] as (EventSelection | undefined)[] };
+  let waiting: [ConntrackEventKind, DetailedEntry][] = [];
+  const feed = new FlowFeed({
+    index: new LiveIndex(routes, timers),
+    routesOf: routes.ofService,
+    sources: {
+      openEvents(receiveBuffer) {
+        state.open += 1;
+        state.buffer = receiveBuffer;
+        return {
+          get dropped() {
+            return state.dropped;
+          },
+          read(onEvent) {
+            for (const [kind, each] of waiting) onEvent(kind, each);
+            waiting = [];
+            return false;
+          },
+          select: (selection) => state.selected.push(selection),
+          close: () => {
+            state.open -= 1;
+          },
+        };
       },
-      refusalRules: () => ({
-        isNodeAddress: () => false,
-        nodeAddresses: [],
-        rejectsOtherPorts: 'cluster IPs',
-        mayBeTranslated: false,
-      }),
-      policies: undefined,
-      timers,
-      now: () => 0,
-      onError: (error) => assert.fail(String(error)),
-    });
-    const happen = (...events: typeof waiting) => {
-      waiting.push(...events);
-      timers.advance(100);
-    };
-    return { feed, state, timers, happen, routes };
-  }
+      openRefusals: async () => {
+        throw new Error('no NFLOG');
+      },
+      openDenials: undefined,
+      ...sources,
+    },
+    refusalRules: () => ({
+      isNodeAddress: () => false,
+      nodeAddresses: [],
+      rejectsOtherPorts: 'cluster IPs',
+      mayBeTranslated: false,
+    }),
+    policies: undefined,
+    timers,
+    now: () => 0,
+    onError: (error) => assert.fail(String(error)),
+  });
+  const happen = (...events: typeof waiting) => {
+    waiting.push(...events);
+    timers.advance(100);
+  };
+  return { feed, state, timers, happen, routes };
+}
 
+describe('FlowFeed: flows while a client looks', () => {
   it('names Service and endpoint, filters, and skips connections of other programs', async () => {
     const { feed, happen } = fed();
     const gone = new AbortController();
@@ -353,7 +357,8 @@ describe('FlowFeed: flows while a client looks', () => {
 
   it('subscribes to the destinations of the Services, if all clients want some', async () => {
     const { feed, state, timers, routes } = fed();
-    const web = { addresses: [VIP], ports: [] };
+    const none = { destinations: [], destinationPorts: [], addresses: [], ports: [] };
+    const web = { ...none, destinations: [VIP] };
     const [one, all] = [new AbortController(), new AbortController()];
     const first = feed.follow({ ...NO_FILTER, service: 'default/web' }, one.signal);
     await first.next();
@@ -367,8 +372,41 @@ describe('FlowFeed: flows while a client looks', () => {
     routes.list = [route({ nodePort: 30_080 }, ['10.244.1.11'])];
     for (const listener of routes.listeners) listener(before, routes.list[0]);
     timers.advance(2000);
-    assert.deepEqual(state.selected.at(-1), { addresses: [VIP], ports: [30_080] });
+    assert.deepEqual(state.selected.at(-1), { ...web, destinationPorts: [30_080] });
     await first.return();
+  });
+
+  it('subscribes to the addresses and ports that clients want, and to nothing for refused packets', async () => {
+    const { feed, state } = fed();
+    const none = { destinations: [], destinationPorts: [], addresses: [], ports: [] };
+    const streams: ReturnType<typeof feed.follow>[] = [];
+    for (const [filter, expected] of [
+      [{ event: 'denied' }, none],
+      [
+        { ip: '198.51.100.1', service: 'default/web' },
+        { ...none, addresses: ['198.51.100.1'] },
+      ],
+      [
+        { port: 80, event: 'opened' },
+        { ...none, addresses: ['198.51.100.1'], ports: [80] },
+      ],
+      [{ protocol: 'TCP' }, undefined],
+    ] as const) {
+      const stream = feed.follow({ ...NO_FILTER, ...filter }, new AbortController().signal);
+      streams.push(stream);
+      await stream.next();
+      assert.deepEqual(state.selected.at(-1), expected);
+    }
+    for (const stream of streams) await stream.return();
+  });
+
+  it('has a buffer whose last event is read within a second', async () => {
+    const { feed, state } = fed();
+    const stream = feed.follow(NO_FILTER, new AbortController().signal);
+    await stream.next();
+    // 640 events of 1 KiB are read in a second, and the kernel doubles the number.
+    assert.ok(state.buffer > 0 && state.buffer <= 320 << 10, `${state.buffer}`);
+    await stream.return();
   });
 
   it('refuses the client beyond 32', async () => {
@@ -379,9 +417,23 @@ describe('FlowFeed: flows while a client looks', () => {
     await Promise.all(streams.map((each) => each.next()));
     assert.throws(() => feed.follow(NO_FILTER, new AbortController().signal), {
       name: 'TooManyRequests',
+      message: /32 clients read flows/,
+      retryAfter: undefined,
     });
     await feed.close();
     assert.equal(feed.isRunning, false);
+  });
+
+  it('does not report lost connections to a client of other events', async () => {
+    const { feed, state, happen } = fed();
+    const gone = new AbortController();
+    const stream = feed.follow({ ...NO_FILTER, event: 'denied' }, gone.signal);
+    await stream.next();
+    const next = stream.next();
+    state.dropped = 7;
+    happen();
+    gone.abort();
+    assert.deepEqual(await next, { done: true, value: undefined });
   });
 
   it('reports events that the kernel could not deliver', async () => {
@@ -398,6 +450,81 @@ describe('FlowFeed: flows while a client looks', () => {
       notes: [],
     });
     await stream.return();
+  });
+});
+
+describe('FlowFeed: denied packets', () => {
+  const PREFIX = 'portwide deny network-policy ingress ';
+
+  /** An IPv4 header and ports: TCP from 10.0.0.2 to 10.0.0.1. */
+  function packet(port: number): Buffer {
+    const bytes = Buffer.alloc(24);
+    bytes.writeUInt8(0x45, 0);
+    bytes.writeUInt8(6, 9);
+    bytes.set([10, 0, 0, 2, 10, 0, 0, 1], 12);
+    bytes.writeUInt16BE(port, 22);
+    return bytes;
+  }
+
+  /** The streams of clients, after `count` packets to port 80 and one to port 81 in one read. */
+  async function streamsAfter(count: number, filters: readonly Partial<FlowFilter>[]) {
+    let waiting = [...Array<number>(count).fill(80), 81];
+    const { feed, timers } = fed({
+      openDenials: () => ({
+        dropped: 0,
+        read(onPacket) {
+          for (const port of waiting)
+            onPacket({ prefix: PREFIX, bytes: packet(port), original: undefined });
+          waiting = [];
+          return false;
+        },
+        close: () => {},
+      }),
+    });
+    const gone = new AbortController();
+    const streams = filters.map((filter) => feed.follow({ ...NO_FILTER, ...filter }, gone.signal));
+    await Promise.all(streams.map((stream) => stream.next()));
+    const firsts = streams.map((stream) => stream.next());
+    timers.advance(100);
+    gone.abort();
+    return Promise.all(
+      streams.map(async (stream, index) => {
+        const lines = [(await firsts[index])?.value];
+        for await (const line of stream) lines.push(line);
+        return lines.filter((line) => line !== undefined);
+      }),
+    );
+  }
+
+  const linesAfter = async (count: number, filter: Partial<FlowFilter>) =>
+    (await streamsAfter(count, [filter])).flat();
+
+  it('explains packets for each client, and tells only those who want the others that they are lost', async () => {
+    const [busy, quiet, both] = await streamsAfter(99, [{ port: 80 }, { port: 81 }, {}]);
+    const shown = (lines: readonly FlowLine[] = []) => ({
+      denied: lines.filter(({ event }) => event === 'denied').length,
+      lost: lines.flatMap((line) => ('lost' in line ? [line.lost] : [])),
+    });
+    assert.deepEqual(shown(busy), { denied: 64, lost: [35] });
+    assert.deepEqual(shown(quiet), { denied: 1, lost: [] });
+    assert.deepEqual(shown(both), { denied: 65, lost: [35] });
+  });
+
+  it('explains at most 64 of a read, and reports the others as lost', async () => {
+    const lines = await linesAfter(99, {});
+    assert.equal(lines.filter(({ event }) => event === 'denied').length, 64);
+    assert.deepEqual(
+      lines.flatMap((line) => ('lost' in line ? [line.lost] : [])),
+      [36],
+    );
+  });
+
+  it('explains only packets that a client wants, so that others take no place', async () => {
+    const lines = await linesAfter(99, { port: 81 });
+    assert.deepEqual(
+      lines.map((line) => ('flow' in line ? line.flow.destinationPort : line.event)),
+      [81],
+    );
   });
 });
 

@@ -1,0 +1,115 @@
+/**
+ * Measures ports owned by pods: the load of many slices, single changes, and packets of owned UDP ports, of an ordinary
+ * Service, and of no Service. Results go to standard output as Markdown, progress to standard error.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { execa } from 'execa';
+import { IN_NAMESPACES, numberFlag, printHead, repeat, runBench, runsFlag } from './harness.ts';
+import { jobsOf } from './jobs.ts';
+import { CLIENT_ADDRESS, type Network, withNetwork } from './network.ts';
+import { FIRST_PORT, type OwnedJobs, ownedVip, owner, type Peer } from './owned-process.ts';
+import { cell, percentiles, printRow, ratio } from './table.ts';
+
+const LEGEND = `Mode nftables, IPv4, slices of 100 UDP ports. "nft" is \`nft -f\` of a file with the same elements. A change replaces one
+pod by a pod with another address. Packets have 172 bytes of data (RTP, 20 ms of G.711) and cross client, node and endpoint
+on one core within one system call, so that their time is CPU time. A ratio is the other value divided by that of
+owned ports.`;
+
+const run = jobsOf<OwnedJobs>('owned-process.ts');
+const CLIENT_PORT = 9000;
+
+async function measureLoad(services: number, slices: number, runs: number): Promise<void> {
+  const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
+  const path = join(directory, 'script.nft');
+  try {
+    const elements = await withNetwork(({ node }) =>
+      run(node, 'script', { services, slices, path }),
+    );
+    const alone: number[] = [];
+    const agents = await repeat(runs, `${services} x ${slices} slices`, async () => {
+      alone.push(await withNetwork(({ node }) => run(node, 'nft', { path })));
+      return await withNetwork(({ node }) => run(node, 'agent', { services, slices, changes: 50 }));
+    });
+    const starts = agents.map(({ start }) => start / 1000);
+    const seconds = alone.map((time) => time / 1000);
+    const what = `${services} Services with ${slices} slices (${elements} elements)`;
+    printRow(`load ${what}, s`, cell(starts, 2), cell(seconds, 2), ratio(starts, seconds));
+    const stalls = agents.map(({ stall }) => stall);
+    printRow('– longest stall, ms', cell(stalls, 0), '', '');
+    const times = agents.flatMap((agent) => agent.times);
+    printRow('one change, ms', percentiles(times, 2), '', '');
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+async function conntrackEntries({ node }: Network): Promise<number> {
+  const { stdout } = await execa('ip', ['netns', 'exec', node, 'conntrack', '-C']);
+  return Number(stdout);
+}
+
+/** Rows: from clients, from endpoints. Columns: owned, ordinary Service, no Service. */
+async function measurePackets(batches: number): Promise<void> {
+  await withNetwork(async (network) => {
+    const { node, client, endpoints } = network;
+    await execa('ip', ['netns', 'exec', endpoints, 'sysctl', '-qw', 'net.ipv4.ip_nonlocal_bind=1']);
+    await run(node, 'program', {});
+    const port = FIRST_PORT;
+    const ends: Peer[] = [owner(0, 0), owner(1, 0), owner(2, 0)].map((address) => ({
+      address,
+      port,
+    }));
+    const [owned, ordinary, direct] = ends;
+    if (owned === undefined || ordinary === undefined || direct === undefined) return;
+    const targets = [{ address: ownedVip(0), port }, { address: ownedVip(1), port }, direct];
+    const sources = targets.map((_, at) => ({ address: CLIENT_ADDRESS, port: CLIENT_PORT + at }));
+    const entries: number[] = [];
+    for (const at of targets.keys()) {
+      const before = await conntrackEntries(network);
+      await run(client, 'stream', {
+        from: sources.slice(at, at + 1),
+        to: targets.slice(at, at + 1),
+        batches: 1,
+      });
+      entries.push((await conntrackEntries(network)) - before);
+    }
+    const forward = await run(client, 'stream', { from: sources, to: targets, batches });
+    const back = await run(endpoints, 'stream', { from: ends, to: sources, batches });
+    for (const [what, times] of [
+      ['packet from a client, µs', forward],
+      ['packet from a pod, µs', back],
+    ] as const) {
+      const [ours = [], ...others] = times;
+      printRow(
+        what,
+        cell(ours, 2),
+        ...others.flatMap((each) => [cell(each, 2), ratio(ours, each)]),
+      );
+    }
+    const [ours, ...others] = entries;
+    printRow('conntrack entries of a stream', ours ?? '', ...others.flatMap((each) => [each, '']));
+  });
+}
+
+await runBench({
+  name: 'owned',
+  where: IN_NAMESPACES,
+  flags: {
+    services: numberFlag('number of Services', '1000', { quick: '100' }),
+    slices: numberFlag('slices of each Service', '100'),
+    batches: numberFlag('batches of 200 packets', '500', { quick: '100' }),
+    runs: runsFlag('3', { quick: '1' }),
+  },
+  run: async ({ services, slices, batches, runs }) => {
+    const { stdout } = await execa('nft', ['--version']);
+    printHead(LEGEND, [stdout]);
+    console.log('| what | Portwide | nft | × |\n|---|---:|---:|---:|');
+    await measureLoad(services, slices, runs);
+    console.log(
+      '\n| what | owned | ordinary Service | × | no Service | × |\n|---|---:|---:|---:|---:|---:|',
+    );
+    await measurePackets(batches);
+  },
+});

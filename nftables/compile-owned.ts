@@ -1,0 +1,139 @@
+/** Compiles plans with ports owned by pods to map elements and chains; `owned-chains.ts` shows the path of a packet. */
+import type { Protocol } from '../api/objects.ts';
+import { addressBytes } from '../netlink/core/address.ts';
+import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
+import { portField, portKey } from '../nft/keys.ts';
+import {
+  needsHairpin,
+  type OwnedPlan,
+  type SliceTranslation,
+  type TrafficPlan,
+} from '../traffic/plan.ts';
+import { type ChainOptions, type NftChain, REJECT_CHAIN, sourceRangesChain } from './chains.ts';
+import type { CompiledNftPlan, VipSharing } from './compile.ts';
+import type { MapElement } from './element.ts';
+import { allowedSourceElements, keysOf } from './keys.ts';
+import { type MapName, sliceMap } from './maps.ts';
+import {
+  ownedBaseChains,
+  partChains,
+  partOf,
+  rejectAllowedChain,
+  trackedChain,
+} from './owned-chains.ts';
+
+const ACCEPT: NftVerdict = { kind: 'accept' };
+
+/** As `compileNftPlan`, for a plan with owned ports. */
+export function compileOwnedPlan(
+  plan: TrafficPlan,
+  owned: OwnedPlan,
+  sharing: ReadonlyMap<string, VipSharing>,
+  options: ChainOptions,
+): CompiledNftPlan {
+  const elements: MapElement[] = [];
+  const chains = new Set<NftChain>();
+  const add = (map: MapName, element: NftElement) => elements.push({ map, ...element });
+  const goTo = (chain: NftChain): NftVerdict => {
+    chains.add(chain);
+    return { kind: 'goto', chain: chain.name };
+  };
+
+  /** VIPs with loadBalancerSourceRanges and owned UDP ports. */
+  const restricted = new Set<string>();
+  for (const { vip, sources, healthCheckPort } of plan.vips) {
+    const address = addressBytes(vip);
+    const tracked = trackedChain(partOf(vip), options);
+    const byProtocol = (protocol: Protocol): NftVerdict => {
+      // UDP packets to a slice with an owner do not come here: they are not tracked.
+      if (protocol === 'UDP') return ACCEPT;
+      return goTo(sources ? sourceRangesChain(tracked, 'ranges', options) : tracked);
+    };
+    const rejected: NftVerdict = sources
+      ? goTo(rejectAllowedChain(options))
+      : { kind: 'goto', chain: REJECT_CHAIN };
+    const keys = keysOf(address, plan.match);
+    const protocols = plan.match.kind === 'ranges' ? plan.match.ranges : [];
+    for (const [at, key] of keys.entries()) {
+      const protocol = protocols[at]?.protocol ?? 'UDP';
+      add('service-ranges', { ...key, data: byProtocol(protocol) });
+      add('no-endpoint-ranges', { ...key, data: rejected });
+      const sharesVip = sharing.get(vip)?.sharesWithAllPorts === true;
+      if (sharesVip) add('affinity-update-ranges', { ...key, data: ACCEPT });
+    }
+    add('service-range-ips', { key: address });
+    if (sources) {
+      elements.push(...allowedSourceElements('allowed-ranges', keys, sources));
+      if (vip === owned.speaker?.vip) {
+        add('owned-restricted-vips', { key: address });
+        restricted.add(vip);
+      }
+    }
+    if (healthCheckPort > 0) {
+      add('health-check-node-ports', { key: Buffer.concat([address, portField(healthCheckPort)]) });
+    }
+  }
+
+  const known = new Set<string>();
+  const once = (key: string): boolean => {
+    if (known.has(key)) return false;
+    known.add(key);
+    return true;
+  };
+  const addSlice = (map: Parameters<typeof sliceMap>[0], slice: SliceTranslation) => {
+    const { address, ports, becomes } = slice;
+    const bytes = addressBytes(address);
+    const isUdp = ports.protocol === 'UDP';
+    const keyOf = (port: number) =>
+      Buffer.concat([bytes, isUdp ? portField(port) : portKey(ports.protocol, port)]);
+    const data = addressBytes(becomes);
+    const range = { key: keyOf(ports.from), keyEnd: keyOf(ports.to) };
+    add(sliceMap(map, partOf(address)), { ...range, data });
+    if (map === 'slice-vips') add(sliceMap('owner-ports', partOf(address)), range);
+  };
+  /** Leads UDP packets to and from an address to the chains of its part. */
+  const addAddress = (address: string) => {
+    if (!once(address)) return;
+    const bytes = addressBytes(address);
+    add('owned-addresses', { key: bytes });
+    const part = partOf(address);
+    if (!once(`part ${part}`)) return;
+    const { destinations, restricted: ofRestricted, sources, speakers } = partChains(part, options);
+    const key = Buffer.alloc(bytes.length);
+    key.writeUInt8(part, bytes.length - 1);
+    const jump = (map: MapName, chain: NftChain) => {
+      chains.add(chain);
+      add(map, { key, data: { kind: 'jump', chain: chain.name } });
+    };
+    jump('owned-destinations', destinations);
+    jump('owned-restricted', ofRestricted);
+    jump('owned-sources', sources);
+    jump('owned-speakers', speakers);
+  };
+  for (const slice of owned.inbound) {
+    const { address, ports, becomes, isRemote } = slice;
+    if (ports.protocol === 'UDP') {
+      addSlice(restricted.has(address) ? 'restricted-slice-owners' : 'slice-owners', slice);
+      continue;
+    }
+    addSlice(isRemote ? 'remote-slice-owners' : 'tracked-slice-owners', slice);
+    const endpoint = { address: becomes, port: undefined, ...(isRemote && { isRemote }) };
+    if (!needsHairpin(plan, endpoint) || !once(`hairpin ${becomes}`)) continue;
+    const bytes = addressBytes(becomes);
+    add('hairpin-connections', { key: Buffer.concat([bytes, bytes]) });
+  }
+  for (const slice of owned.outbound) {
+    addSlice('slice-vips', slice);
+    addAddress(slice.address);
+  }
+  if (owned.speaker !== undefined) {
+    const { vip, ports } = owned.speaker;
+    addAddress(vip);
+    const bytes = addressBytes(vip);
+    const keyOf = (port: number) => Buffer.concat([bytes, portField(port)]);
+    for (const { from, to } of ports)
+      add('owned-vip-ports', { key: keyOf(from), keyEnd: keyOf(to) });
+    for (const chain of ownedBaseChains(options)) chains.add(chain);
+  }
+  return { elements, chains: [...chains] };
+}

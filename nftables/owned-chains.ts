@@ -1,0 +1,161 @@
+/**
+ * Chains for ports owned by pods, which exist only while a Service has owned ports. The path of a UDP packet, without
+ * connection tracking:
+ *
+ *   raw prerouting, output ─ owned-prerouting, owned-output
+ *     to VIP and port of a slice ──── destination becomes the owner; not tracked
+ *     to or from a slice otherwise ── not tracked: an owner speaks, or another node has rewritten the packet
+ *   postrouting, input ───── owned-postrouting, owned-input: from an owner's slice ── source becomes the VIP
+ *
+ * The source changes last, because reverse path filters and "martian source" checks judge packets in prerouting. To a
+ * process of the owner's own node the packet passes hook input instead of postrouting.
+ *
+ * A slice without owner matches nothing there. Its packets are tracked, and rejected like others that no endpoint takes.
+ * TCP and SCTP packets are tracked and translated in the nat chains, see `trackedChain`.
+ */
+import { lastByte } from '../api/addresses.ts';
+import { PROTOCOLS } from '../api/objects.ts';
+import {
+  ACCEPT,
+  DROP,
+  goTo,
+  IS_INVALID,
+  isIcmp,
+  NOTRACK,
+  protocolIs,
+  type RulePart,
+  type RuleParts,
+  rulePartsFor,
+  setMarkBit,
+} from '../nft/rule.ts';
+import { nonPodClients } from '../traffic/options.ts';
+import { type ChainOptions, isPod, memoized, type NftChain, REJECT_CHAIN } from './chains.ts';
+import { type MapName, SLICE_PARTS, sliceMap } from './maps.ts';
+
+/** The part of the maps of slices that has an address. */
+export function partOf(address: string): number {
+  return lastByte(address) % SLICE_PARTS;
+}
+
+/** Base chains that lead UDP packets of owned ports to the chains of parts. */
+export function ownedBaseChains(options: ChainOptions): NftChain[] {
+  const { source, destination, protocol, port, inSet, verdictMapOfLastBits } = rulePartsFor(
+    options.family,
+  );
+  const udp = protocolIs('UDP');
+  const lastBits = SLICE_PARTS - 1;
+  const toPart = verdictMapOfLastBits(destination, lastBits, 'owned-destinations');
+  const fromPart = verdictMapOfLastBits(source, lastBits, 'owned-sources');
+  const toRestricted = verdictMapOfLastBits(destination, lastBits, 'owned-restricted');
+  const isAllowed = inSet([destination, protocol, port, source], 'allowed-ranges');
+  const packets: RuleParts[] = [
+    [udp, inSet([destination], 'owned-addresses'), toPart],
+    [udp, inSet([source], 'owned-addresses'), fromPart],
+    // Packets from other sources are tracked, and dropped in the filter chains.
+    [udp, inSet([destination], 'owned-restricted-vips'), isAllowed, toRestricted],
+  ];
+  const answers: RuleParts[] = [
+    [
+      udp,
+      inSet([source], 'owned-addresses'),
+      verdictMapOfLastBits(source, lastBits, 'owned-speakers'),
+    ],
+    // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
+    [isIcmp(options.family), IS_INVALID, inSet([source], 'owned-addresses'), DROP],
+  ];
+  const base = (name: string, hook: string, rules: RuleParts[], maps: MapName[]): NftChain =>
+    memoized(name, options, () => ({
+      hook: `type ${hook}; policy accept;`,
+      rules,
+      jumpTargets: [],
+      maps: ['owned-addresses', ...maps],
+    }));
+  const early: MapName[] = [
+    'owned-restricted-vips',
+    'owned-destinations',
+    'owned-restricted',
+    'owned-sources',
+  ];
+  return [
+    base('owned-prerouting', 'filter hook prerouting priority raw', packets, early),
+    // Type route, so that the kernel looks up the route again after the destination has changed.
+    base('owned-output', 'route hook output priority raw', packets, early),
+    // After network policy (110, 111), which must see the pod as the source.
+    base('owned-input', 'filter hook input priority 120', answers, ['owned-speakers']),
+    base('owned-postrouting', 'filter hook postrouting priority 101', answers, ['owned-speakers']),
+  ];
+}
+
+/** The chains of one part for UDP packets to an address, from an address, and for the change of the source. */
+export function partChains(part: number, options: ChainOptions) {
+  const { source, destination, sourcePort, port, inSet, rewrite } = rulePartsFor(options.family);
+  const owners = sliceMap('slice-owners', part);
+  const restricted = sliceMap('restricted-slice-owners', part);
+  const vips = sliceMap('slice-vips', part);
+  const ownerPorts = sliceMap('owner-ports', part);
+  const udp = protocolIs('UDP');
+  const chain = (name: string, rules: RuleParts[], maps: MapName[]): NftChain =>
+    memoized(`${name}-${part}`, options, () => ({ rules, jumpTargets: [], maps }));
+  const to = [destination, port];
+  const from = [source, sourcePort];
+  return {
+    destinations: chain(
+      'owned-destinations',
+      [
+        // nft accepts a port field only after a match on the protocol.
+        [udp, rewrite('destination', to, owners), NOTRACK, ACCEPT],
+        [udp, inSet(to, ownerPorts), NOTRACK, ACCEPT],
+      ],
+      [owners, ownerPorts],
+    ),
+    restricted: chain(
+      'owned-restricted',
+      [[udp, rewrite('destination', to, restricted), NOTRACK, ACCEPT]],
+      [restricted],
+    ),
+    sources: chain(
+      'owned-sources',
+      [
+        [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
+        [udp, inSet(from, 'owned-vip-ports'), NOTRACK, ACCEPT],
+      ],
+      [ownerPorts, 'owned-vip-ports'],
+    ),
+    speakers: chain('owned-speakers', [[udp, rewrite('source', from, vips)]], [vips]),
+  };
+}
+
+/**
+ * The chain that translates TCP and SCTP packets to the owner. If the owner is on another node, clients other than pods
+ * of this node are masqueraded, so that answers come back through this node.
+ */
+export function trackedChain(part: number, options: ChainOptions): NftChain {
+  const owners = sliceMap('tracked-slice-owners', part);
+  const remote = sliceMap('remote-slice-owners', part);
+  return memoized(`owned-tracked-${part}`, options, () => {
+    const { destination, protocol, port, dnat } = rulePartsFor(options.family);
+    const to = [destination, protocol, port];
+    const clients = nonPodClients(options);
+    const mark = setMarkBit(options.masqueradeBit);
+    const isClient: RulePart[] =
+      clients === 'all' || clients === 'none' ? [] : [isPod(clients, false, options)];
+    return {
+      rules: [[dnat(to, owners, true)], [...isClient, mark], [dnat(to, remote, true)]],
+      jumpTargets: [],
+      maps: [owners, remote],
+    };
+  });
+}
+
+/**
+ * The verdict about packets to a VIP with loadBalancerSourceRanges that no owner takes: rejected from sources that may use
+ * the VIP, dropped from others.
+ */
+export function rejectAllowedChain(options: ChainOptions): NftChain {
+  return memoized('owned-reject-allowed', options, () => {
+    const { source, destination, protocol, port, inSet } = rulePartsFor(options.family);
+    const isAllowed = inSet([destination, protocol, port, source], 'allowed-ranges');
+    const rules = PROTOCOLS.map((each) => [protocolIs(each), isAllowed, goTo(REJECT_CHAIN)]);
+    return { rules: [...rules, [DROP]], jumpTargets: [] };
+  });
+}

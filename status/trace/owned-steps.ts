@@ -1,0 +1,143 @@
+/** Steps of a packet to a port that a pod owns, and of what an owner sends. Pure. */
+import { socketAddress } from '../../api/addresses.ts';
+import { rangeText } from '../../api/ports.ts';
+import type { OwnedSlices, Route } from '../../services/route.ts';
+import {
+  type MasqueradeReason,
+  ownedMasqueradeOf,
+  type SliceDecision,
+  type SpokenPorts,
+  sliceDecision,
+  spokenPortsOf,
+} from '../../traffic/first-packet.ts';
+import type { TraceStep } from '../api/trace.ts';
+import { detectorText } from './client.ts';
+import type { PathEnd, TraceContext, TraceQuestion } from './compute.ts';
+import { MASQUERADE } from './dispatch-steps.ts';
+
+/** Ports in one sentence. */
+const MAX_PORTS = 10;
+
+/** The path to the owner of the port. @param owned of the Route that serves the port. */
+export function ownedSteps(
+  question: TraceQuestion,
+  { traffic }: TraceContext,
+  { serviceKey }: Route,
+  owned: OwnedSlices,
+): PathEnd {
+  const object = `Service ${serviceKey}`;
+  const decision = sliceDecision(owned, question);
+  const slice: TraceStep = {
+    step: 'slice',
+    title: 'Slice',
+    decision: sliceText(decision, owned),
+    object,
+    detail: [
+      `${owned.portsPerPod} ports for each pod, from ${owned.ranges.map(rangeText).join(', ')}`,
+    ],
+  };
+  if (decision.why !== 'owned') {
+    return { steps: [slice], verdict: 'rejected', endpoints: [], uncertain: [] };
+  }
+  const { protocol, port, client } = question;
+  const { owner } = decision;
+  const isUdp = protocol === 'UDP';
+  const masquerade: MasqueradeReason | undefined = isUdp
+    ? undefined
+    : ownedMasqueradeOf(owner, client, traffic.options);
+  const target = socketAddress(owner.address, port);
+  const step = (
+    id: TraceStep['step'],
+    title: string,
+    text: string,
+    detail: readonly string[] = [],
+  ): TraceStep => ({ step: id, title, decision: text, object, detail });
+  const sees = `the endpoint sees ${client.address ?? 'the source address'}`;
+  const steps = isUdp
+    ? [
+        step('translation', 'Translation', `the destination becomes ${target}`, [
+          'UDP packets of owned ports are not tracked: no conntrack entry, in either direction',
+        ]),
+        step('masquerade', 'Masquerade', sees, [
+          'UDP packets to owned ports are never masqueraded',
+        ]),
+        step(
+          'answer',
+          'Answer',
+          `answers leave as ${socketAddress(question.destination, port)}, straight from the node of the owner`,
+        ),
+      ]
+    : [
+        step('translation', 'Translation', `the destination becomes ${target} (DNAT)`),
+        step(
+          'masquerade',
+          'Masquerade',
+          masquerade?.masqueraded === true
+            ? `the endpoint sees an address of this node instead of ${client.address ?? 'the source address'}`
+            : sees,
+          [
+            ...(masquerade === undefined ? [] : [MASQUERADE[masquerade.why]]),
+            detectorText(traffic.options.localDetector),
+          ],
+        ),
+      ];
+  return {
+    steps: [slice, ...steps],
+    verdict: 'translated',
+    endpoints: [
+      {
+        address: owner.address,
+        port,
+        local: owner.isRemote !== true,
+        masqueraded: masquerade?.masqueraded ?? false,
+        policy: null,
+        foreignRules: null,
+      },
+    ],
+    uncertain:
+      isUdp && client.address === owner.address
+        ? ['the client is the owner itself: a pod need not reach its own UDP port through the VIP']
+        : [],
+  };
+}
+
+function sliceText(decision: SliceDecision, { udpVip }: OwnedSlices): string {
+  const { slice, ordinal, owner, why } = decision;
+  const name = slice === undefined ? '' : `${rangeText(slice)} is slice ${ordinal}`;
+  switch (why) {
+    case 'owned':
+      return `${name}, and its owner is ${owner.address}`;
+    case 'not serving':
+      return `${name}, and its owner ${owner.address} does not serve: the packet is rejected`;
+    case 'vacant':
+      return `${name}, which is vacant (no endpoint has ordinal ${ordinal}): the packet is rejected`;
+    case 'left over':
+      return 'the port is left over at the end of its range and belongs to no pod: the packet is rejected';
+    case 'other VIP':
+      return udpVip === undefined
+        ? 'another Service has the VIP as which owners would speak: the packet is rejected'
+        : `owned UDP ports are served on ${udpVip} only: the packet is rejected`;
+  }
+}
+
+/** The VIPs as which a pod speaks from its UDP ports; empty for other sources and protocols. */
+export function speaksAs({ client, protocol }: TraceQuestion, { owners }: TraceContext) {
+  return protocol === 'UDP' && client.address !== undefined
+    ? spokenPortsOf(owners, client.address)
+    : [];
+}
+
+/** What becomes of the source, if the pod sends from a port that it owns. */
+export function sourceSteps(spoken: readonly SpokenPorts[]): TraceStep[] {
+  return spoken.map(({ route, vip, ports }) => {
+    const more = ports.length > MAX_PORTS ? ' and others' : '';
+    const from = ports.slice(0, MAX_PORTS).map(rangeText).join(', ') + more;
+    return {
+      step: 'speaker',
+      title: 'Owned source ports',
+      decision: `from ${from} the source becomes ${vip}, and the packet is not tracked; other source ports are not changed`,
+      object: `Service ${route.serviceKey}`,
+      detail: [],
+    };
+  });
+}

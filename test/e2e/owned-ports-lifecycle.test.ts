@@ -1,0 +1,162 @@
+import assert from 'node:assert/strict';
+import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import type { EndpointFields, Manifest } from './manifests.ts';
+import { answered, World } from './scenarios/scenario.ts';
+
+const OWNED = {
+  'portwide.dev/owned-ports': '20000-20999/UDP',
+  'portwide.dev/ports-per-pod': '100',
+};
+const owner = (host: Host, ordinal: number, fields: EndpointFields = {}) =>
+  [host, { targetRef: { kind: 'Pod', name: `media-${ordinal}` }, ...fields }] as const;
+
+describe('owned ports: other rules, restarts, and pods in two Services', () => {
+  let lab: Lab;
+  let agent: Agent;
+  const flags = [...AGENT_FLAGS, '--proxy-mode=nftables'];
+
+  before(async () => {
+    lab = await createLab({ pods: 3, remotePods: 1 });
+    await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+    await lab.client.serve({ protocol: 'UDP', port: 9000 });
+    agent = new Agent(lab, { syncs: 2 });
+    await agent.start(flags);
+  });
+
+  after(async () => {
+    await agent?.destroy();
+    await lab?.destroy();
+  });
+
+  for (const family of [4, 6] as const) {
+    describe(`IPv${family}`, () => {
+      let world: World;
+      /** A Service with owned ports and pods 0 and 1. */
+      const media = (
+        name: string,
+        {
+          vip = 20,
+          created = '2026-01-01T00:00:00Z',
+          annotations = OWNED,
+        }: { vip?: number; created?: string; annotations?: Record<string, string> } = {},
+      ): Manifest[] => [
+        world.service(name, { annotations, created, spec: { clusterIPs: [world.clusterIP(vip)] } }),
+        world.slice(name, [owner(world.pod(0), 0), owner(world.pod(1), 1)]),
+      ];
+
+      beforeEach(() => {
+        world = new World(lab, agent, family);
+      });
+
+      /** The source that the client sees when pod 0 speaks from a port. */
+      const speakerAt = async (localPort: number) => {
+        const to = world.address(world.client);
+        const reply = answered(await world.pod(0).udp(to, 9000, { localPort }));
+        return [reply.remoteAddress, reply.remotePort];
+      };
+
+      it('a pod that owns a port of two Services speaks for the older, until it is gone', async () => {
+        const younger = { vip: 21, created: '2026-01-02T00:00:00Z' };
+        const wider = { ...OWNED, 'portwide.dev/owned-ports': '20050-21999/UDP' };
+        await agent.apply([...media('a'), ...media('b', { ...younger, annotations: wider })]);
+        assert.deepEqual(await speakerAt(20060), [world.clusterIP(20), 20060]);
+        assert.deepEqual(await speakerAt(20120), [world.clusterIP(21), 20120]);
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
+        await agent.apply(media('b', { ...younger, annotations: wider }));
+        assert.deepEqual(await speakerAt(20060), [world.clusterIP(21), 20060]);
+      });
+
+      it('turns from spread to owned and back under traffic, without a rejected packet', async () => {
+        const spread = { 'portwide.dev/ports': '20000-20999/UDP' };
+        await agent.apply(media('a', { annotations: spread }));
+        const TURNS = 6;
+        const LANES = 4;
+        let isOver = false;
+        const hosts = new Set<string>();
+        const lost = { refused: 0, timeout: 0, errors: 0 };
+        const traffic = repeatUntil(
+          () => isOver,
+          async () => {
+            const options = { protocol: 'UDP', concurrency: LANES, timeoutMs: 1000 } as const;
+            const tally = await world.client.burst(world.clusterIP(20), 20060, 100, options);
+            for (const host of Object.keys(tally.answered)) hosts.add(host);
+            lost.refused += tally.refused;
+            lost.timeout += tally.timeout;
+            lost.errors += Object.keys(tally.errors).length;
+          },
+        );
+        try {
+          for (let turn = 0; turn < TURNS; turn++) {
+            await agent.apply(media('a', { annotations: turn % 2 === 0 ? OWNED : spread }));
+          }
+        } finally {
+          isOver = true;
+          await traffic;
+        }
+        assert.deepEqual({ refused: lost.refused, errors: lost.errors }, { refused: 0, errors: 0 });
+        // Of an owner that goes, an answer that is on its way may leave unchanged.
+        assert.ok(lost.timeout <= (TURNS / 2) * LANES, `${lost.timeout} lost`);
+        for (const host of hosts) assert.match(host, /^pod-[12]$/);
+      });
+
+      it('masquerade rules of a CNI plug-in and strict reverse path filters change nothing', async () => {
+        const ip = world.pick('ip', 'ip6');
+        const pods = world.pick('10.244.0.0/16', 'fd00:10:244::/48');
+        await lab.node.exec('nft', ['-f', '-'], {
+          input: `table ${ip} cni { chain post { type nat hook postrouting priority 90;
+            ${ip} saddr ${pods} ${ip} daddr != ${pods} masquerade; }; }`,
+        });
+        const rpFilters = ['all', 'default', 'eth0'].map(
+          (name) => `net.ipv4.conf.${name}.rp_filter=1`,
+        );
+        await lab.node.exec('sysctl', ['-qw', ...rpFilters]);
+        try {
+          await agent.apply(media('a'));
+          assert.deepEqual(await speakerAt(20070), [world.clusterIP(20), 20070]);
+          const reply = answered(await world.client.udp(world.clusterIP(20), 20170));
+          assert.deepEqual(
+            [reply.host, reply.remoteAddress],
+            ['pod-2', world.address(world.client)],
+          );
+        } finally {
+          await lab.node.exec('nft', ['delete', 'table', ip, 'cni']);
+          await lab.node.exec('sysctl', [
+            '-qw',
+            ...rpFilters.map((text) => text.replace('=1', '=0')),
+          ]);
+        }
+      });
+
+      it('a killed agent leaves the rules, and its successor writes none of them again', async () => {
+        await agent.apply(media('a'));
+        await agent.kill();
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
+        await agent.start(flags);
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20100)).host, 'pod-2');
+        const written = agent.logged('synced').map(({ written: count }) => count);
+        assert.ok(written.length >= 2 && written.every((count) => count === 0), written.join());
+      });
+
+      it('rules that another program deletes come back', async () => {
+        await agent.apply(media('a'));
+        const ip = world.pick('ip', 'ip6');
+        await lab.node.exec('nft', ['flush', 'set', ip, 'portwide', 'owned-addresses']);
+        await waitFor('the owner answers again', async () => {
+          const outcome = await world.client.udp(world.clusterIP(20), 20000, { timeoutMs: 300 });
+          return outcome.outcome === 'answered';
+        });
+      });
+
+      it('the chains and maps are gone after the next full sync without owned ports', async () => {
+        await agent.apply(media('a'));
+        await agent.apply([]);
+        await agent.kill();
+        await agent.start(flags);
+        const ip = world.pick('ip', 'ip6');
+        const { stdout } = await lab.node.exec('nft', ['list', 'table', ip, 'portwide']);
+        assert.doesNotMatch(stdout, /owned-|slice-/);
+      });
+    });
+  }
+});

@@ -1,0 +1,210 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import type { EndpointFields, Manifest } from './manifests.ts';
+import { answered, refused, World } from './scenarios/scenario.ts';
+import { only, summary, TraceApi } from './trace-api.ts';
+
+const owner = (host: Host, ordinal: number, fields: EndpointFields = {}) =>
+  [host, { targetRef: { kind: 'Pod', name: `media-${ordinal}` }, ...fields }] as const;
+
+const OWNED = {
+  'portwide.dev/owned-ports': '20000-20999/UDP,30000-30999/TCP',
+  'portwide.dev/ports-per-pod': '100',
+};
+
+describe('what users see of owned ports', () => {
+  let lab: Lab;
+  let agent: Agent;
+  let other: Agent;
+  let directory: string;
+  let socket: string;
+  let api: TraceApi;
+
+  const worldOf = (family: 4 | 6) => new World(lab, agent, family);
+  const objectsOf = (family: 4 | 6): Manifest[] => {
+    const world = worldOf(family);
+    const name = `media${family}`;
+    const pods = [
+      owner(world.pod(0), 0),
+      owner(world.remote(0), 1),
+      owner(world.pod(1), 3, { conditions: { ready: false, serving: false } }),
+      [world.remote(1), {}] as const,
+    ];
+    return [
+      world.service(name, {
+        annotations: OWNED,
+        spec: { clusterIPs: [world.clusterIP(20)] },
+      }),
+      world.slice(name, pods),
+    ];
+  };
+  const objects = () => [...objectsOf(4), ...objectsOf(6)];
+
+  before(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-owned-'));
+    socket = join(directory, 'agent.sock');
+    api = new TraceApi(socket);
+    lab = await createLab({ pods: 2, remotePods: 2 });
+    await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+    await lab.client.serve({ protocol: 'UDP', port: 9000 });
+    const flags = [...AGENT_FLAGS, '--proxy-mode=nftables'];
+    agent = new Agent(lab, { syncs: 2 });
+    other = new Agent({ ...lab, node: lab.node2 }, { syncs: 2 });
+    // The first sync already has owned ports.
+    for (const each of [agent, other]) each.write('objects', objects());
+    await Promise.all([
+      agent.start([...flags, `--status-socket=${socket}`]),
+      other.start([...flags, '--hostname-override=node2']),
+    ]);
+    await Promise.all([agent.apply(objects()), other.apply(objects())]);
+  });
+
+  after(async () => {
+    await Promise.all([agent?.destroy(), other?.destroy()]);
+    await lab?.destroy();
+    rmSync(directory, { recursive: true, force: true });
+  });
+
+  const run = (...args: readonly string[]) =>
+    lab.node.exec(PORTWIDE, [...args, '--status-socket', socket], { reject: false });
+
+  it('get shows slices, owners, and endpoints that own nothing', async () => {
+    const services = (await run('get', 'services', 'default/media4', '--no-headers')).stdout;
+    assert.match(services, /20000-20999\/UDP owned by 100,30000-30999\/TCP owned by 100/);
+    const endpoints = (await run('get', 'endpoints', 'default/media4', '-o', 'wide')).stdout;
+    const line = (host: Host | undefined) =>
+      endpoints.split('\n').find((each) => each.includes(` ${host?.ipv4} `)) ?? '';
+    assert.match(line(lab.pods[0]), /yes +owns ports +20000-20099\/UDP,30000-30099\/TCP/);
+    assert.match(line(lab.pods[1]), /no +owns ports, but does not serve +20300-20399\/UDP/);
+    assert.match(line(lab.remotePods[1]), /no +has no ordinal in its name +<none>/);
+    const routes = (await run('get', 'routes', 'default/media4', '-o', 'wide', '--no-headers'))
+      .stdout;
+    assert.match(routes, /20000-20999\/UDP owned by 100 .*reject .* none /);
+    assert.match(routes, /30000-30999\/TCP owned by 100 .*reject .* remote owners /);
+  });
+
+  it('describe and diff find what another program does to slices, until the agent mends it', async () => {
+    const { stdout } = await run('describe', 'service', 'default/media4');
+    assert.match(stdout, /^Kernel objects:\n {2}[1-9]\d*, all as they should be$/m);
+    assert.match(stdout, /^ {2}2 +20200-20299\/UDP,30200-30299\/TCP +<none> +vacant$/m);
+    assert.equal((await run('diff')).exitCode, 0);
+    const world = worldOf(4);
+    const vip = world.clusterIP(20);
+    const part = Number(vip.split('.').at(-1)) % 64;
+    for (const script of [
+      `delete element ip portwide slice-owners-${part} { ${vip} . 20000-20099 }`,
+      `flush table ip portwide`,
+      `add element ip portwide slice-owners-${part} { ${vip} . 20900-20999 : 10.244.9.9 }`,
+      'delete table ip portwide',
+    ]) {
+      await lab.node.exec('nft', ['-f', '-'], { input: script });
+      await waitFor('the agent mends it', async () => (await run('diff')).exitCode === 0, 20_000);
+      assert.equal(answered(await world.client.udp(vip, 20_000)).host, 'pod-1', script);
+      refused(await world.client.udp(vip, 20_950));
+    }
+  });
+
+  for (const family of [4, 6] as const) {
+    describe(`trace, IPv${family}`, () => {
+      it('UDP and TCP packets do what is computed', async () => {
+        const world = worldOf(family);
+        const to = world.clusterIP(20);
+        for (const host of [world.client, world.pod(1), world.remote(1), world.node]) {
+          const isNode = host === world.node;
+          for (const [protocol, port] of [
+            ['UDP', 20_000],
+            ['UDP', 20_100],
+            ['UDP', 20_200],
+            ['UDP', 20_300],
+            ['TCP', 30_000],
+            ['TCP', 30_100],
+            ['TCP', 30_250],
+          ] as const) {
+            // The node of a remote pod translates its packets itself.
+            if (host === world.remote(1) && protocol === 'TCP') continue;
+            const from = world.address(host);
+            const [computed] = await api.trace({ from, to, port, protocol });
+            const outcome = await (protocol === 'UDP' ? host.udp(to, port) : host.tcp(to, port));
+            const text = `${host.name} ${protocol} ${port}: ${JSON.stringify(outcome)}`;
+            assert.ok(computed, text);
+            if (computed.verdict === 'rejected') refused(outcome);
+            else {
+              const reply = answered(outcome);
+              const [endpoint] = computed.endpoints;
+              assert.deepEqual(
+                [reply.localAddress, reply.localPort],
+                [endpoint?.address, port],
+                text,
+              );
+              if (!isNode) assert.equal(reply.remoteAddress !== from, endpoint?.masqueraded, text);
+            }
+          }
+        }
+      });
+
+      it('live traces show untracked packets, and name the rules that rewrite them', async () => {
+        const world = worldOf(family);
+        const to = world.clusterIP(20);
+        for (const [host, from] of [
+          [world.client, world.address(world.client)],
+          [world.node, 'node'],
+        ] as const) {
+          for (const port of [20_000, 20_100]) {
+            const live = await api.live({ from, to, port, protocol: 'udp', seconds: 1 });
+            answered(await host.udp(to, port));
+            const { paths, differences } = await summary(live);
+            assert.deepEqual(differences, []);
+            const { translatedTo, masqueradedAs, translatedBy } = only(paths);
+            assert.match(translatedTo ?? '', new RegExp(`:${port}$`));
+            assert.equal(masqueradedAs, null);
+            assert.equal(translatedBy?.owner, 'portwide');
+            assert.match(translatedBy?.purpose ?? '', /untracked UDP packets to the owner/);
+            assert.match(
+              translatedBy?.text ?? '',
+              / daddr set .*@slice-owners-\d+ notrack accept$/,
+            );
+          }
+        }
+        const vacant = await api.live({
+          from: world.address(world.client),
+          to,
+          port: 20_250,
+          protocol: 'udp',
+          seconds: 1,
+        });
+        refused(await world.client.udp(to, 20_250));
+        const { paths, differences } = await summary(vacant);
+        assert.deepEqual([differences, only(paths).result], [[], 'rejected']);
+      });
+
+      it('an owner that sends from its port speaks as the VIP, computed and live', async () => {
+        const world = worldOf(family);
+        const [pod, to] = [world.pod(0), world.address(world.client)];
+        const query = { from: world.address(pod), to, port: 9000, protocol: 'udp' };
+        const [computed] = await api.trace(query);
+        assert.deepEqual(computed?.speaksAs, [
+          { vip: world.clusterIP(20), ports: ['20000-20099/UDP'] },
+        ]);
+        for (const [localPort, expected] of [
+          [20_044, world.clusterIP(20)],
+          [45_000, world.address(pod)],
+        ] as const) {
+          const live = await api.live({ ...query, seconds: 1 });
+          const reply = answered(await pod.udp(to, 9000, { localPort }));
+          assert.equal(reply.remoteAddress, expected);
+          const { paths, differences } = await summary(live);
+          assert.deepEqual(differences, []);
+          const { masqueradedAs, masqueradedBy } = only(paths);
+          const isOwned = localPort === 20_044;
+          assert.equal(masqueradedAs, isOwned ? expected : null);
+          assert.equal(masqueradedBy?.purpose?.includes('by the VIP') ?? false, isOwned);
+        }
+      });
+    });
+  }
+});

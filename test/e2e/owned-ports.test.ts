@@ -1,0 +1,251 @@
+import assert from 'node:assert/strict';
+import { createLab, type Host, type Lab } from '../lab/lab.ts';
+import { AGENT_FLAGS, Agent } from './agent.ts';
+import type { EndpointFields } from './manifests.ts';
+import { answered, droppedSilently, refused, SHORT, World } from './scenarios/scenario.ts';
+
+/** An endpoint of the pod with this ordinal. */
+const owner = (host: Host, ordinal: number, fields: EndpointFields = {}) =>
+  [host, { targetRef: { kind: 'Pod', name: `media-${ordinal}` }, ...fields }] as const;
+
+const OWNED = {
+  'portwide.dev/owned-ports': '20000-20999/UDP,30000-30999/TCP',
+  'portwide.dev/ports-per-pod': '100',
+};
+
+describe('owned ports', () => {
+  let lab: Lab;
+  let agent: Agent;
+  let other: Agent;
+
+  before(async () => {
+    lab = await createLab({ pods: 2, remotePods: 2 });
+    await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+    await lab.client.serve({ protocol: 'UDP', port: 9000 });
+    const flags = [...AGENT_FLAGS, '--proxy-mode=nftables'];
+    agent = new Agent(lab, { syncs: 2 });
+    // Its own node shows what it has applied: the client's packets pass the other node.
+    other = new Agent({ ...lab, node: lab.node2, client: lab.node2 }, { syncs: 2 });
+    await Promise.all([agent.start(flags), other.start([...flags, '--hostname-override=node2'])]);
+  });
+
+  after(async () => {
+    await Promise.all([agent?.destroy(), other?.destroy()]);
+    await lab?.destroy();
+  });
+
+  for (const family of [4, 6] as const) {
+    describe(`IPv${family}`, () => {
+      let world: World;
+      const apply = async (objects: Parameters<Agent['apply']>[0]) => {
+        await Promise.all([agent.apply(objects), other.apply(objects)]);
+      };
+      const media = (annotations: Record<string, string> = OWNED, spec = {}) =>
+        world.service('media', {
+          annotations,
+          spec: { clusterIPs: [world.clusterIP(20)], ...spec },
+        });
+      const pods = () => [
+        owner(world.pod(0), 0),
+        owner(world.remote(0), 1),
+        owner(world.pod(1), 3),
+      ];
+
+      beforeEach(() => {
+        world = new World(lab, agent, family);
+      });
+
+      it('a UDP packet reaches the owner of its port at the same port, and the answer comes from the VIP', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        const vip = world.clusterIP(20);
+        for (const from of [world.client, world.node, world.pod(1), world.remote(1)]) {
+          for (const [port, host] of [
+            [20000, 'pod-1'],
+            [20099, 'pod-1'],
+            [20100, 'remote-1'],
+            [20199, 'remote-1'],
+          ] as const) {
+            const reply = answered(await from.udp(vip, port));
+            assert.deepEqual([reply.host, reply.localPort], [host, port], from.name);
+          }
+        }
+        const seen = answered(await world.client.udp(vip, 20150));
+        assert.equal(seen.remoteAddress, world.address(world.client));
+      });
+
+      it('a port without owner is rejected', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        for (const port of [20200, 20999, 21000, 19999])
+          refused(await world.client.udp(world.clusterIP(20), port));
+        refused(await world.client.tcp(world.clusterIP(20), 30200));
+      });
+
+      it('a TCP connection reaches the owner of its port', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        for (const from of [world.client, world.node, world.pod(1)]) {
+          for (const [port, host] of [
+            [30000, 'pod-1'],
+            [30100, 'remote-1'],
+            [30399, 'pod-2'],
+          ] as const) {
+            const reply = answered(await from.tcp(world.clusterIP(20), port));
+            assert.deepEqual([reply.host, reply.localPort], [host, port], from.name);
+          }
+        }
+      });
+
+      it('an owner speaks as the VIP, also first, and to another owner', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        const vip = world.clusterIP(20);
+        for (const [pod, localPort] of [
+          [world.pod(0), 20005],
+          [world.remote(0), 20105],
+        ] as const) {
+          const reply = answered(await pod.udp(world.address(world.client), 9000, { localPort }));
+          assert.deepEqual([reply.remoteAddress, reply.remotePort], [vip, localPort]);
+        }
+        for (const [pod, localPort, port, host] of [
+          [world.pod(0), 20007, 20107, 'remote-1'],
+          [world.remote(0), 20108, 20008, 'pod-1'],
+          [world.pod(0), 20009, 20309, 'pod-2'],
+        ] as const) {
+          const reply = answered(await pod.udp(vip, port, { localPort }));
+          assert.deepEqual(
+            [reply.host, reply.remoteAddress, reply.remotePort],
+            [host, vip, localPort],
+          );
+        }
+      });
+
+      it('UDP packets of owned ports are not tracked', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        for (const node of [lab.node, lab.node2]) await node.exec('conntrack', ['-F']);
+        for (const port of [20010, 20110, 20310]) {
+          for (const from of [world.client, world.node, world.remote(1)])
+            answered(await from.udp(world.clusterIP(20), port));
+        }
+        for (const node of [lab.node, lab.node2]) {
+          const { stdout } = await node.exec('conntrack', ['-L', '-p', 'udp']);
+          const entries = stdout.split('\n').filter((line) => /=20[0-9]{3}\b/.test(line));
+          assert.deepEqual(entries, [], node.name);
+        }
+      });
+
+      it('fragmented packets reach the owner, and its fragmented answers the client', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        const payload = 'x'.repeat(4000);
+        for (const port of [20020, 20120]) {
+          const reply = answered(await world.client.udp(world.clusterIP(20), port, { payload }));
+          assert.equal(reply.payload, payload);
+        }
+      });
+
+      it('an owner that does not serve gets nothing, and still speaks as the VIP', async () => {
+        const conditions = { ready: false, serving: false, terminating: true };
+        const ended = [owner(world.pod(0), 0, { conditions }), owner(world.remote(0), 1)];
+        await apply([media(), world.slice('media', ended)]);
+        refused(await world.client.udp(world.clusterIP(20), 20000));
+        // Its answer is rejected, so that only the client sees who spoke.
+        const ip = world.pick('ip', 'ip6');
+        const source = `${ip} saddr ${world.clusterIP(20)} udp sport 20030 counter`;
+        const script = `table ${ip} seen { chain in { type filter hook input priority 0; ${source}; }; }`;
+        await world.client.exec('nft', ['-f', '-'], { input: script });
+        try {
+          await world.pod(0).udp(world.address(world.client), 9000, { ...SHORT, localPort: 20030 });
+          const { stdout } = await world.client.exec('nft', ['list', 'table', ip, 'seen']);
+          assert.match(stdout, /counter packets 1 /);
+        } finally {
+          await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
+        }
+      });
+
+      it('ICMP errors of an owner about owned ports do not leave with its address', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        const icmp = world.pick('icmp', 'icmpv6');
+        const ip = world.pick('ip', 'ip6');
+        const rules = [world.pod(1), world.remote(0)].map(
+          (pod) => `${ip} saddr ${world.address(pod)} meta l4proto ${icmp} counter;`,
+        );
+        const script = `table ${ip} seen { chain in { type filter hook input priority 0; ${rules.join(' ')} }; }`;
+        const closed = [world.pod(1), world.remote(0)];
+        await Promise.all(closed.map((pod) => pod.stopServingEveryPort()));
+        await world.client.exec('nft', ['-f', '-'], { input: script });
+        try {
+          const seen = async () => {
+            const { stdout } = await world.client.exec('nft', ['list', 'table', ip, 'seen']);
+            return [...stdout.matchAll(/counter packets (\d+)/g)].map(([, count]) => Number(count));
+          };
+          for (const port of [20040, 20140, 20340])
+            await world.client.udp(world.clusterIP(20), port, SHORT);
+          assert.deepEqual(await seen(), [0, 0]);
+          // Errors about tracked packets pass.
+          for (const pod of closed) refused(await world.client.udp(world.address(pod), 40));
+          assert.deepEqual(await seen(), [1, 1]);
+        } finally {
+          await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
+          await Promise.all(closed.map((pod) => pod.serveEveryPort()));
+        }
+      });
+
+      it('an exact port of another Service wins over an owned port', async () => {
+        const dns = world.service('dns', {
+          spec: {
+            clusterIPs: [world.clusterIP(20)],
+            ports: [{ port: 20050, protocol: 'UDP', targetPort: 53 }],
+          },
+        });
+        const ports = [{ name: '', port: 53, protocol: 'UDP' }];
+        await apply([
+          media(),
+          world.slice('media', pods()),
+          dns,
+          world.slice('dns', [world.pod(1)], { ports }),
+        ]);
+        const reply = answered(await world.client.udp(world.clusterIP(20), 20050));
+        assert.deepEqual([reply.host, reply.localPort], ['pod-2', 53]);
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20049)).host, 'pod-1');
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20051)).host, 'pod-1');
+        await apply([media(), world.slice('media', pods())]);
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20050)).host, 'pod-1');
+      });
+
+      it('UDP is served on the load balancer IP only, from the allowed sources only', async () => {
+        const lb = world.service('media', {
+          annotations: OWNED,
+          ingress: [{ ip: world.vip(20), ipMode: 'VIP' }],
+          spec: {
+            type: 'LoadBalancer',
+            clusterIPs: [world.clusterIP(20)],
+            loadBalancerSourceRanges: [`${world.address(world.client)}/${world.pick('32', '128')}`],
+          },
+        });
+        await apply([lb, world.slice('media', pods())]);
+        assert.equal(answered(await world.client.udp(world.vip(20), 20000)).host, 'pod-1');
+        refused(await world.client.udp(world.vip(20), 20200));
+        refused(await world.client.udp(world.clusterIP(20), 20000));
+        assert.equal(answered(await world.client.tcp(world.clusterIP(20), 30000)).host, 'pod-1');
+        const [, second = ''] = world.client.addresses[family];
+        for (const port of [20000, 20200])
+          droppedSilently(
+            await world.client.udp(world.vip(20), port, { ...SHORT, localAddress: second }),
+          );
+      });
+
+      it('turns from spread to owned and back', async () => {
+        const spread = { 'portwide.dev/ports': '20000-20999/UDP,30000-30999/TCP' };
+        await apply([media(spread), world.slice('media', pods())]);
+        const vip = world.clusterIP(20);
+        const localPort = 41000;
+        answered(await world.client.udp(vip, 20060, { localPort }));
+        await apply([media(), world.slice('media', pods())]);
+        for (let at = 0; at < 5; at++)
+          assert.equal(answered(await world.client.udp(vip, 20060, { localPort })).host, 'pod-1');
+        const { stdout } = await lab.node.exec('conntrack', ['-L', '-p', 'udp']);
+        assert.doesNotMatch(stdout, /dport=20060/);
+        await apply([media(spread), world.slice('media', pods())]);
+        const { answered: by } = await world.client.burst(vip, 20060, 60, { protocol: 'UDP' });
+        assert.equal(Object.keys(by).length, 3);
+      });
+    });
+  }
+});
