@@ -3,6 +3,7 @@
  *
  *   prerouting, output, before all others ─ select-*: meta nftrace set 1 for packets that match the filter
  *   input, forward, output, postrouting, after all others ─ passed-*: no rule
+ *   input, output, just before IPVS, only in mode ipvs ─ before-ipvs-*: no rule
  *
  * Tracing ends whatever happens to the agent. The table belongs to a netlink socket
  * (NFT_TABLE_F_OWNER): the kernel deletes it when the socket is closed, also by SIGKILL. The rules
@@ -50,6 +51,11 @@ const SELECT_CHAINS = ['select-prerouting', 'select-output'] as const;
 /** Hooks at whose end a traced packet is seen. */
 export const PASSED_HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'] as const;
 export type PassedHook = (typeof PASSED_HOOKS)[number];
+
+/** Hooks where IPVS takes packets, with priorities just before it (ip_vs_ops4 and ip_vs_ops6 of ip_vs_core.c). */
+const BEFORE_IPVS = { input: 97, output: -99 } as const;
+export type IpvsHook = keyof typeof BEFORE_IPVS;
+const IPVS_HOOKS: readonly IpvsHook[] = ['input', 'output'];
 
 /** The packets to trace. All fields that are set must match. */
 export interface TraceFilter {
@@ -113,15 +119,22 @@ export function passedHook(chain: string): PassedHook | undefined {
   return PASSED_HOOKS.find((hook) => chain === `passed-${hook}`);
 }
 
+/** The hook of a chain that a traced packet passes just before IPVS; undefined for another chain. */
+export function ipvsHook(chain: string): IpvsHook | undefined {
+  return IPVS_HOOKS.find((hook) => chain === `before-ipvs-${hook}`);
+}
+
 /**
  * The requests that create the table.
  * @param milliseconds until the filter matches nothing.
+ * @param isIpvs whether the trace shows packets just before IPVS.
  * @throws RangeError for a filter that selects all packets to a destination.
  */
 export function traceTableRequests(
   filter: TraceFilter,
   milliseconds: number,
   packetsPerSecond: number,
+  isIpvs: boolean,
 ): { readonly table: NftTable; write(to: TransactionWriter): void } {
   const { family, destination, source, port, isFromNode } = filter;
   if (source === undefined && port === undefined)
@@ -141,6 +154,9 @@ export function traceTableRequests(
   const after = [
     ...SELECT_CHAINS.map((chain) => baseChain(table, chain, hookOf(chain), FIRST)),
     ...PASSED_HOOKS.map((hook) => baseChain(table, `passed-${hook}`, hook, LAST)),
+    ...(isIpvs ? IPVS_HOOKS : []).map((hook) =>
+      baseChain(table, `before-ipvs-${hook}`, hook, BEFORE_IPVS[hook]),
+    ),
     newRuleRequest(table, 'select-output', rule),
     ...(isFromNode ? [] : [newRuleRequest(table, 'select-prerouting', rule)]),
   ];
@@ -224,6 +240,7 @@ export interface ArmedTrace {
  * Traces matching packets until `disarm`, at most for a time. The caller watches traces with
  * `watchTraces`.
  * @param milliseconds after which no packet matches any longer, even if `disarm` is never called.
+ * @param isIpvs whether the trace shows packets just before IPVS.
  * @throws TraceRunningError; UnsupportedError if the kernel has no tables with an owner (Linux
  * before 5.12); NftRefusedError; NetlinkError.
  */
@@ -231,8 +248,9 @@ export async function armTrace(
   filter: TraceFilter,
   milliseconds: number,
   packetsPerSecond: number,
+  isIpvs: boolean,
 ): Promise<ArmedTrace> {
-  const { table, write } = traceTableRequests(filter, milliseconds, packetsPerSecond);
+  const { table, write } = traceTableRequests(filter, milliseconds, packetsPerSecond, isIpvs);
   const socket = new NetlinkSocket(NETLINK_NETFILTER);
   const create = () =>
     socket.transaction(async () => {

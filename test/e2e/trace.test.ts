@@ -158,14 +158,42 @@ for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
       await lab.client.tcp(EMPTY_VIP, 80);
       const { paths, differences } = await summary(live);
       assert.deepEqual(differences, []);
-      const { result, decidedBy } = only(paths);
-      assert.equal(result, mode === 'ipvs' ? 'lost' : 'rejected');
+      const { result, decidedBy, lostInIpvs } = only(paths);
+      // IPVS itself answers with an ICMP error, so no rule rejects the packet.
+      assert.deepEqual(
+        [result, lostInIpvs],
+        mode === 'ipvs' ? ['lost', true] : ['rejected', false],
+      );
       if (mode === 'ipvs') return;
       assert.equal(decidedBy?.owner, 'portwide');
       assert.match(decidedBy?.text ?? '', /REJECT|^reject$/);
     });
 
+    it('says that a packet is lost before it reaches the Service, also if it should be rejected', async () => {
+      const query = { from: lab.client.ipv4, to: EMPTY_VIP, port: 80 };
+      const rpFilter = 'net.ipv4.conf.all.rp_filter';
+      const { stdout: before } = await lab.node.exec('sysctl', ['-n', rpFilter]);
+      const route = ['blackhole', `${lab.client.ipv4}/32`];
+      try {
+        await lab.node.exec('sysctl', ['-w', `${rpFilter}=1`]);
+        await lab.node.exec('ip', ['route', 'add', ...route]);
+        const live = await api.live({ ...query, seconds: SECONDS });
+        await lab.client.tcp(EMPTY_VIP, 80, { timeoutMs: 500 });
+        const { paths, differences } = await summary(live);
+        const { result, passed, lostInIpvs } = only(paths);
+        assert.deepEqual([result, passed, lostInIpvs], ['lost', ['prerouting'], false]);
+        assert.match(
+          differences.join(),
+          /^packets? [\d, :]+was lost after hook prerouting, .*rp_filter; computed: it should be rejected$/,
+        );
+      } finally {
+        await lab.node.exec('ip', ['route', 'delete', ...route], { reject: false });
+        await lab.node.exec('sysctl', ['-w', `${rpFilter}=${before.trim()}`]);
+      }
+    });
+
     it('names table, chain and rule of another program that drops the packet', async () => {
+      // IPVS sends packets to hook output, not forward.
       const rules = `table inet firewall {
         chain guard { type filter hook ${mode === 'ipvs' ? 'output' : 'forward'} priority 5; tcp dport 8081 accept; tcp dport 8080 drop; }
       }`;
@@ -217,6 +245,7 @@ for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
         await lab.client.tcp(VIP, 81, { timeoutMs: 200 });
         const { paths, notes, ended } = await summary(live);
         assert.deepEqual([paths, ended], [[], 'time']);
+        // The first note says that IPVS has no rules.
         assert.deepEqual(notes.slice(mode === 'ipvs' ? 1 : 0), [
           `no packet matched in ${SECONDS} s`,
         ]);
