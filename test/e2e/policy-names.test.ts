@@ -5,7 +5,6 @@ import { type Child, startChild } from '../child.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { IPVS } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { serviceManifest, sliceManifest } from './manifests.ts';
 import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
@@ -15,7 +14,7 @@ const VIPS = ['10.96.0.10', 'fd00:10:96::a'] as const;
 const PORT = 443;
 
 /** The cluster DNS is a Service with one endpoint on the other node. */
-for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
+for (const mode of ['nftables', 'iptables'] as const) {
   describe(`domain names in policies, mode ${mode}`, () => {
     const ttls = ['--fqdn-ttl-floor=10m', '--fqdn-ttl-cap=20m'];
     const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`, ...ttls];
