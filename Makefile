@@ -1,5 +1,5 @@
-# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test` and `make bench` install their
-# requirements on a fresh Debian machine.
+# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test`, `make test-kernels` and `make bench`
+# install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 .PHONY: demo demo-ui demo-media test test-kernels unit lint bench modules setup
@@ -26,7 +26,7 @@ test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
-## The specs of test/uml in stock Debian kernels, in QEMU. KERNELS=6.12 runs one.
+## Tests of mode ipvs in stock Debian kernels, in QEMU. KERNELS=6.12 runs one.
 KERNELS = 6.1 6.12
 test-kernels: setup
 	@scripts/kernels.sh

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, removeRules, repeatUntil, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { IPVS, STOCK_KERNEL } from '../uml/kernels.ts';
+import { MODES, STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import {
@@ -20,7 +20,7 @@ const ALLOWED = ['answered', 'answered'];
 const DENIED = ['timeout', 'timeout'];
 const TABLES = ['ip', 'ip6'];
 
-for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
+for (const mode of MODES) {
   describe(`network policy, mode ${mode}`, () => {
     const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`];
     const enforcing = [...flags, '--network-policy', '--policy-log-group=7'];

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { TraceAnswer } from '../../status/api/trace.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { IPVS, STOCK_KERNEL } from '../uml/kernels.ts';
+import { MODES, STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { networkPolicy, policyPods } from './policy-manifests.ts';
@@ -21,7 +21,7 @@ const EMPTY_VIP = '10.96.0.61';
 const ALL_PORTS_VIP = '10.96.0.62';
 const PORTS = [{ name: 'http', port: 8080, protocol: 'TCP' }];
 
-for (const mode of ['nftables', 'iptables', ...IPVS] as const) {
+for (const mode of MODES) {
   describe(`trace, mode ${mode}`, () => {
     let lab: Lab;
     let agent: Agent;
@@ -365,7 +365,7 @@ describe('trace with network policy', () => {
     const flags = AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-socket'));
     await agent.start([
       ...flags,
-      ...['--proxy-mode=nftables', '--network-policy', `--status-socket=${socket}`],
+      ...[`--proxy-mode=${MODES[0]}`, '--network-policy', `--status-socket=${socket}`],
     ]);
     await agent.apply(
       ['web', 'open'].flatMap((name, index) => [

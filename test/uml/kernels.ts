@@ -8,8 +8,12 @@ export const MEMORY_GIB = 2;
 
 /** Version of the stock kernel that the specs run in; undefined: user-mode-linux. */
 export const STOCK_KERNEL = process.env.PORTWIDE_KERNEL || undefined;
-/** Mode ipvs, for tests that also need nf_tables: only a stock kernel has both. */
-export const IPVS = STOCK_KERNEL === undefined ? [] : (['ipvs'] as const);
+/**
+ * Proxy modes of tests that need nf_tables. Only a stock kernel has both IPVS and nf_tables; there, only mode ipvs is
+ * tested, because the machine's own kernel tests the others in less time.
+ */
+export const MODES: readonly ('nftables' | 'iptables' | 'ipvs')[] =
+  STOCK_KERNEL === undefined ? ['nftables', 'iptables'] : ['ipvs'];
 
 export interface Start {
   /** The kernel's directory. */

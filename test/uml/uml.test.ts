@@ -62,7 +62,7 @@ after(async () => {
   await run?.stop();
 });
 
-if (process.env.UML_SPECS === undefined)
+if (process.env.UML_SPECS === undefined && STOCK_KERNEL === undefined)
   describe('uml: slow specs', () => {
     it('splits a slow spec into one test for each point at which an agent is killed', () => {
       const kills = specs.filter(([suite = '']) => / killed between two messages$/.test(suite));
