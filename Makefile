@@ -2,7 +2,7 @@
 # install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media test test-kernels unit lint bench modules setup
+.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit lint bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -26,11 +26,13 @@ test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
-## Tests of mode ipvs in stock Debian kernels, in QEMU. KERNELS=6.12 runs one.
+## Tests of mode ipvs in stock Debian kernels, in QEMU. KERNELS=6.12 runs one; -j2 -O runs both at once.
 KERNELS = 6.1 6.12
-test-kernels: setup
+test-kernels: $(KERNELS:%=test-kernel-%)
+test-kernel-%: stock-kernels
+	@PORTWIDE_KERNEL=$* mocha test/uml/uml.test.ts
+stock-kernels: setup
 	@scripts/kernels.sh
-	@for kernel in $(KERNELS); do PORTWIDE_KERNEL=$$kernel mocha test/uml/uml.test.ts || failed=1; done; exit $$failed
 
 ## Types, style, format, layers (.dependency-cruiser.mjs), unused code (knip.json) and prose
 ## (scripts/lint-prose.ts).

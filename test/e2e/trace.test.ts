@@ -102,8 +102,16 @@ for (const mode of MODES) {
         assert.equal(path.result, 'left');
         assert.equal(path.translatedTo, `${lab.pods[0]?.ipv4}:8080`);
         assert.equal(path.masqueradedAs !== null, masqueraded);
-        // IPVS has no rules.
-        if (mode === 'ipvs') continue;
+        // IPVS takes packets at hook input and sends them at hook output, by no rule.
+        assert.deepEqual(path.passed, [
+          'prerouting',
+          mode === 'ipvs' ? 'output' : 'forward',
+          'postrouting',
+        ]);
+        if (mode === 'ipvs') {
+          assert.equal(path.translatedBy, null);
+          continue;
+        }
         assert.equal(path.translatedBy?.owner, 'portwide');
         const text =
           mode === 'nftables' ? /^dnat ip to/ : /-j DNAT --to-destination 10.244.1.11:8080$/;
@@ -155,7 +163,8 @@ for (const mode of MODES) {
       const [computed] = await api.trace(query);
       assert.equal(computed?.verdict, 'rejected');
       const live = await api.live({ ...query, seconds: SECONDS });
-      await lab.client.tcp(EMPTY_VIP, 80);
+      const outcome = await lab.client.tcp(EMPTY_VIP, 80);
+      assert.deepEqual(outcome, { outcome: 'refused', by: 'icmp' });
       const { paths, differences } = await summary(live);
       assert.deepEqual(differences, []);
       const { result, decidedBy, lostInIpvs } = only(paths);

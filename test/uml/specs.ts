@@ -15,9 +15,11 @@ const TESTS = new URL('..', import.meta.url).pathname;
  * kernel. The rest of `uml/specs` needs hours in an emulated processor: UML_SPECS runs any of it.
  */
 const STOCK_SPECS = [
-  ...['ipset', 'ipvs-netlink', 'ipvs-takeover'].map((name) => `uml/specs/${name}.uml.ts`),
+  // First, because these unload modules.
+  ...['uml/specs/ipset.uml.ts', 'uml/specs/ipvs-netlink.uml.ts'],
   'status/traffic/refused-ipvs.lab.test.ts',
-  ...['denied-flows', 'trace', 'policy-services', 'policy'].map((name) => `e2e/${name}.test.ts`),
+  ...['denied-flows', 'policy-services', 'policy', 'trace'].map((name) => `e2e/${name}.test.ts`),
+  'uml/specs/ipvs-takeover.uml.ts',
 ];
 const SPECS = (
   process.env.UML_SPECS?.split(' ') ??
