@@ -11,8 +11,8 @@ const MOCHA = new URL('../../node_modules/mocha/bin/mocha.js', import.meta.url).
 const REPORTER = new URL('./inner-reporter.ts', import.meta.url).pathname;
 const TESTS = new URL('..', import.meta.url).pathname;
 /**
- * The files that run in a stock kernel: mode ipvs with nf_tables, and netlink. All of `uml/specs` would need hours in an
- * emulated processor. UML_SPECS runs other files.
+ * The files that run in a stock kernel: mode ipvs with nf_tables, and netlink. All of `uml/specs` would take too
+ * long in an emulated processor. UML_SPECS runs other files.
  */
 const STOCK_SPECS = [
   // First, because these unload modules.

@@ -352,5 +352,10 @@ describe('print: traces', () => {
         '',
       ].join('\n'),
     );
+    const inIpvs = { ...PATH, result: 'lost', translatedTo: null, masqueradedAs: null } as const;
+    assert.match(
+      liveLineText({ ...summary, paths: [{ ...inIpvs, lostInIpvs: true }], differences: [] }),
+      /^ {2}packet 1: was lost in IPVS\nKernel and computed path agree\.$/m,
+    );
   });
 });
