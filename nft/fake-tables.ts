@@ -59,8 +59,9 @@ export class FakeTables {
   }
 
   get tables(): RuleTable {
-    return {
+    const tables: RuleTable = {
       transact: async (operations) => this.#transact(operations),
+      readBesides: async (read) => await read(tables),
       visitElements: async (set, visit, restart) => {
         const visitAll = () => {
           const elements = this.sets.get(set);
@@ -117,6 +118,7 @@ export class FakeTables {
       },
       close: async () => {},
     };
+    return tables;
   }
 
   #removeChain(name: string): void {

@@ -119,9 +119,11 @@ export class NftBackend implements Backend {
   }
 
   async compare(service?: ObjectKey): Promise<Comparison> {
-    const result = new ComparisonBuilder(service);
-    await compareTable(this.#tables, this.#plan, this.family, result);
-    return result.result();
+    return await this.#tables.readBesides(async (reader) => {
+      const result = new ComparisonBuilder(service);
+      await compareTable(reader, this.#plan, this.family, result);
+      return result.result();
+    });
   }
 
   stats(): BackendStats {

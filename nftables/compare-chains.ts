@@ -3,7 +3,7 @@ import type { IpFamily } from '../api/objects.ts';
 import { encodedRuleText } from '../netlink/nftables/rule-text.ts';
 import type { NftBaseChain, NftExistingChain } from '../netlink/nftables/types.ts';
 import { nftFamily, nftRuleBytes, nftRuleText } from '../nft/rule.ts';
-import type { RuleTable } from '../nft/table.ts';
+import type { NftReader } from '../nft/table.ts';
 import { type ComparedRule, type ComparisonBuilder, compareRules } from '../proxier/comparison.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { NftChain } from './chains.ts';
@@ -15,7 +15,7 @@ import { TABLE } from './static-chains.ts';
  * @throws NetlinkError
  */
 export async function compareChains(
-  tables: Pick<RuleTable, 'chainsWithHooks' | 'rules'>,
+  tables: Pick<NftReader, 'chainsWithHooks' | 'rules'>,
   chains: readonly NftChain[],
   family: IpFamily,
   result: ComparisonBuilder,
@@ -78,7 +78,7 @@ export async function compareChains(
 
 /** @param chains undefined: all chains. */
 async function readRules(
-  tables: Pick<RuleTable, 'rules'>,
+  tables: Pick<NftReader, 'rules'>,
   chains: readonly NftChain[] | undefined,
   texts: ReadonlyMap<string, string>,
 ): Promise<Map<string, ComparedRule[]>> {

@@ -2,7 +2,7 @@
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import { elementKeyText, hasSameData } from '../nft/element.ts';
-import type { RuleTable } from '../nft/table.ts';
+import type { NftReader } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -43,7 +43,7 @@ export type ElementAdder = (
  * @throws NetlinkError
  */
 export async function compareServiceElements(
-  tables: RuleTable,
+  tables: NftReader,
   plan: NftPlan,
   family: IpFamily,
   service: ObjectKey,
