@@ -13,12 +13,13 @@ import { type ChainOptions, type NftChain, REJECT_CHAIN, sourceRangesChain } fro
 import type { CompiledNftPlan, VipSharing } from './compile.ts';
 import type { MapElement } from './element.ts';
 import { allowedSourceElements, keysOf } from './keys.ts';
-import { type MapName, sliceMap } from './maps.ts';
+import { fieldWidth, type MapName, sliceMap } from './maps.ts';
 import {
   ownedBaseChains,
   partChains,
   partOf,
   rejectAllowedChain,
+  restrictedBaseChains,
   trackedChain,
 } from './owned-chains.ts';
 
@@ -91,24 +92,23 @@ export function compileOwnedPlan(
     add(sliceMap(map, partOf(address)), { ...range, data });
     if (map === 'slice-vips') add(sliceMap('owner-ports', partOf(address)), range);
   };
+  /** Leads packets to or from the addresses of a part to a chain. */
+  const jump = (map: MapName, part: number, chain: NftChain) => {
+    const key = Buffer.alloc(fieldWidth('address', options.family));
+    key.writeUInt8(part, key.length - 1);
+    chains.add(chain);
+    add(map, { key, data: { kind: 'jump', chain: chain.name } });
+  };
   /** Leads UDP packets to and from an address to the chains of its part. */
   const addAddress = (address: string) => {
     if (!once(address)) return;
-    const bytes = addressBytes(address);
-    add('owned-addresses', { key: bytes });
+    add('owned-addresses', { key: addressBytes(address) });
     const part = partOf(address);
     if (!once(`part ${part}`)) return;
-    const { destinations, restricted: ofRestricted, sources, speakers } = partChains(part, options);
-    const key = Buffer.alloc(bytes.length);
-    key.writeUInt8(part, bytes.length - 1);
-    const jump = (map: MapName, chain: NftChain) => {
-      chains.add(chain);
-      add(map, { key, data: { kind: 'jump', chain: chain.name } });
-    };
-    jump('owned-destinations', destinations);
-    jump('owned-restricted', ofRestricted);
-    jump('owned-sources', sources);
-    jump('owned-speakers', speakers);
+    const { destinations, sources, speakers } = partChains(part, options);
+    jump('owned-destinations', part, destinations);
+    jump('owned-sources', part, sources);
+    jump('owned-speakers', part, speakers);
   };
   for (const slice of owned.inbound) {
     const { address, ports, becomes, isRemote } = slice;
@@ -129,6 +129,11 @@ export function compileOwnedPlan(
   if (owned.speaker !== undefined) {
     const { vip, ports } = owned.speaker;
     addAddress(vip);
+    if (restricted.has(vip)) {
+      const part = partOf(vip);
+      jump('owned-restricted', part, partChains(part, options).restricted);
+      for (const chain of restrictedBaseChains(options)) chains.add(chain);
+    }
     const bytes = addressBytes(vip);
     const keyOf = (port: number) => Buffer.concat([bytes, portField(port)]);
     for (const { from, to } of ports)
