@@ -13,7 +13,6 @@
  * A slice without owner matches nothing there. Its packets are tracked, and rejected like others that no endpoint takes.
  * TCP and SCTP packets are tracked and translated in the nat chains, see `trackedChain`.
  */
-import { lastByte } from '../api/addresses.ts';
 import { getOrCreate } from '../api/collections.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import {
@@ -34,9 +33,9 @@ import { nonPodClients } from '../traffic/options.ts';
 import { type ChainOptions, isPod, memoized, type NftChain, REJECT_CHAIN } from './chains.ts';
 import { type MapName, SLICE_PARTS, sliceMap } from './maps.ts';
 
-/** The part of the maps of slices that has an address. */
-export function partOf(address: string): number {
-  return lastByte(address) % SLICE_PARTS;
+/** The part of the maps of slices that has an address. @param address In network order. */
+export function partOf(address: Buffer): number {
+  return (address.at(-1) ?? 0) % SLICE_PARTS;
 }
 
 const LAST_BITS = SLICE_PARTS - 1;
