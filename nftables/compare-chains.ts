@@ -5,7 +5,7 @@ import type { NftBaseChain, NftExistingChain } from '../netlink/nftables/types.t
 import { nftFamily, nftRuleBytes, nftRuleText } from '../nft/rule.ts';
 import type { NftReader } from '../nft/table.ts';
 import { type ComparedRule, type ComparisonBuilder, compareRules } from '../proxier/comparison.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import type { NftChain } from './chains.ts';
 import { TABLE } from './static-chains.ts';
 
@@ -24,7 +24,7 @@ export async function compareChains(
   if (chains.length === 0) return;
   const existing = (await tables.chainsWithHooks()) ?? [];
   const kernelChains = new Map(existing.map((chain) => [chain.name, chain]));
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   const desired = new Map<string, ComparedRule[]>();
   /** Texts of the agent's rules by their expressions. */
   const texts = new Map<string, string>();
@@ -83,7 +83,7 @@ async function readRules(
   texts: ReadonlyMap<string, string>,
 ): Promise<Map<string, ComparedRule[]>> {
   const rules = new Map<string, ComparedRule[]>();
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const only of chains ?? [undefined]) {
     for (const { chain, expressions } of (await tables.rules(only?.name)) ?? []) {
       const id = encodedRuleText(expressions);

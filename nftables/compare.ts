@@ -13,7 +13,7 @@ import { nftFamily } from '../nft/rule.ts';
 import type { NftReader } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
 import type { ComparisonBuilder } from '../proxier/comparison.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import type { NftChain } from './chains.ts';
 import { compareChains } from './compare-chains.ts';
 import { compareServiceElements, type ElementAdder } from './compare-service.ts';
@@ -111,7 +111,7 @@ async function compareAllElements(
 ): Promise<void> {
   const maps = [...MAP_NAMES, ...onDemandMapsOf(plan.chains())];
   const kernel = await KernelElements.readExisting(tables, maps);
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   const compare = (element: MapElement, service: ObjectKey | undefined) => {
     const [state, data] = kernel.take(element);
     const { map } = element;

@@ -70,8 +70,8 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
 }
 
 /**
- * Base chains for VIPs with loadBalancerSourceRanges. They come before those of owned ports, which let packets of owners
- * pass to any VIP. Packets from other sources are tracked, and dropped in the filter chains.
+ * Base chains for VIPs with loadBalancerSourceRanges. They come before the other chains of owned ports, which let
+ * packets of owners pass to any VIP. Packets from other sources are tracked, and dropped in the filter chains.
  */
 export function restrictedBaseChains(options: ChainOptions): NftChain[] {
   const { source, destination, protocol, port, inSet, verdictMapOfLastBits } = rulePartsFor(

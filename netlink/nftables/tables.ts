@@ -110,19 +110,20 @@ export class NfTables {
   readonly #family: IpFamily;
   readonly #socket: NetlinkSocket;
   readonly #table: NftTable;
-  readonly #queue: Pick<SerialQueue, 'run'>;
+  readonly #queue: SerialQueue;
 
   /**
    * Opens a socket. The table need not exist yet.
-   * @param turns orders the transactions and dumps of several objects.
+   * @param inBackground Only to read: dumps wait for no transaction of this thread, and let syncs
+   * go first.
    * @throws RangeError for an invalid table name; NetlinkError.
    */
-  constructor(family: IpFamily, table: string, turns: Pick<SerialQueue, 'run'> = queue) {
+  constructor(family: IpFamily, table: string, inBackground = false) {
     this.#family = family;
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
-    this.#queue = turns;
-    this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
+    this.#queue = inBackground ? new SerialQueue() : queue;
+    this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER, inBackground });
     portIds.add(this.#socket.portId);
   }
 
@@ -133,7 +134,7 @@ export class NfTables {
    * @throws NetlinkError; whatever `read` throws.
    */
   async readBesides<T>(read: (reader: NftReader) => Promise<T>): Promise<T> {
-    const reader = new NfTables(this.#family, this.#table.name, new SerialQueue());
+    const reader = new NfTables(this.#family, this.#table.name, true);
     try {
       return await read(reader);
     } catch (error) {

@@ -4,7 +4,7 @@ import type { Protocol } from '../../api/objects.ts';
 import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
 import { reachesText } from './compute.ts';
 
@@ -217,7 +217,7 @@ async function evaluationOf(
   const hooks = new Set<BaseChain['hook']>();
   const evaluated = new Set<BaseChain>();
   const effects = new Map<string, Effect>();
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const { target, checks } of passes) {
     for (const { verdict, hook, packet, at } of checks) {
       const ofHook = chains.filter(

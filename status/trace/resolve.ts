@@ -5,7 +5,7 @@ import { explain } from '../../policy/model/explain.ts';
 import type { PolicyModel } from '../../policy/model/model.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import type { ComputedTrace, TraceAnswer } from '../api/trace.ts';
 import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
@@ -183,7 +183,7 @@ async function findServices(
 ): Promise<FoundServices> {
   const found: FoundServices = { routes: [], refused: [], owners: [], isLocalEndpoint: false };
   const address = source.kind === 'address' ? source.address : undefined;
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const key of [...table.serviceKeys]) {
     if (slice.isOver()) await slice.yield();
     // The Service may be gone after a yield.

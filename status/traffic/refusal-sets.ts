@@ -7,7 +7,7 @@ import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
 import type { OwnedSet, OwnedTables } from '../../netlink/nftables/owned-table.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import { mayRefuse } from './refusal.ts';
 import type { ServiceIndex } from './service-index.ts';
 
@@ -141,7 +141,7 @@ async function keysOf(index: ServiceIndex, family: IpFamily, mode: RefusalMode):
     'served-ports': new Set<string>(),
     'listed-vips': new Set<string>(),
   };
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const vip of [...index.vips]) {
     if (slice.isOver()) await slice.yield();
     if (familyOf(vip) !== family) continue;
