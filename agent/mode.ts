@@ -57,6 +57,8 @@ export interface ModeDefinition {
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
   /** Whether the mode serves ports owned by pods: they need rewriting without connection tracking, which only nf_tables has. */
   readonly servesOwnedPorts: boolean;
+  /** Whether the mode writes iptables rules. */
+  readonly writesIptablesRules: boolean;
   /** How packets are treated in each IP family. */
   readonly traffic: ModeTraffic;
 }
@@ -69,6 +71,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.nftablesSyncPeriod,
     nodePortSelection: nftablesNodePorts,
     servesOwnedPorts: true,
+    writesIptablesRules: false,
     traffic: NFTABLES_TRAFFIC,
   },
   iptables: {
@@ -78,6 +81,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.iptablesSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
+    writesIptablesRules: true,
     traffic: IPTABLES_TRAFFIC,
   },
   ipvs: {
@@ -87,6 +91,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.ipvsSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
+    writesIptablesRules: true,
     traffic: IPVS_TRAFFIC,
   },
 };
