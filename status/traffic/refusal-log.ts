@@ -20,7 +20,8 @@ import {
   type Register,
 } from '../../netlink/nftables/rule.ts';
 import { HAS_NO_DNAT, IS_NEW } from '../../nft/rule.ts';
-import { type RefusalMode, RefusalSets, widthOf } from './refusal-sets.ts';
+import type { RefusalMode } from './refusal-keys.ts';
+import { RefusalSets, widthOf } from './refusal-sets.ts';
 import type { ServiceIndex } from './service-index.ts';
 
 /** Name of the tables in families ip and ip6. */
