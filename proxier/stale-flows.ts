@@ -13,6 +13,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
+import { hasPort } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { ownerAt, type Route, vipsOf } from '../services/route.ts';
 
@@ -229,10 +230,7 @@ function ownerOf(routes: readonly Route[], protocol: Protocol, port: number): Ro
   );
   const ranged = routes.find(
     ({ match }) =>
-      match.kind === 'ranges' &&
-      match.ranges.some(
-        (range) => range.protocol === protocol && range.from <= port && port <= range.to,
-      ),
+      match.kind === 'ranges' && match.ranges.some((range) => hasPort(range, protocol, port)),
   );
   return exact ?? ranged ?? routes.find(({ match }) => match.kind === 'all');
 }

@@ -2,7 +2,7 @@
 import { familyOf } from '../../api/addresses.ts';
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import { type IpFamily, PROTOCOLS, type Protocol } from '../../api/objects.ts';
-import type { PortRange } from '../../api/ports.ts';
+import { hasPort, type PortRange } from '../../api/ports.ts';
 import type { Endpoint } from '../../endpoints/select.ts';
 import type { RouteListener } from '../../proxier/route-table.ts';
 import { type Route, type RouteMatch, vipsOf } from '../../services/route.ts';
@@ -74,9 +74,7 @@ export class ServiceIndex {
     const exact = routes.ports.get(portKey(protocol, port));
     if (exact !== undefined) return exact;
     for (const { route, ranges } of routes.ranges.values()) {
-      const isInside = (range: PortRange) =>
-        range.protocol === protocol && range.from <= port && port <= range.to;
-      if (ranges.some(isInside)) return route;
+      if (ranges.some((range) => hasPort(range, protocol, port))) return route;
     }
     return routes.all;
   }
@@ -183,9 +181,7 @@ function deleteOwn(map: Map<number, Route>, key: number, id: string): void {
 function matchesEndpointPort(match: RouteMatch, protocol: Protocol, port: number): boolean {
   if (match.kind === 'all') return true;
   if (match.kind === 'port') return match.protocol === protocol;
-  return match.ranges.some(
-    (range) => range.protocol === protocol && range.from <= port && port <= range.to,
-  );
+  return match.ranges.some((range) => hasPort(range, protocol, port));
 }
 
 function newRoutes(): Map<string, Route> {
