@@ -1,6 +1,7 @@
 /** Resolves Services and EndpointSlices to Routes, incrementally: only Services affected by a change. */
 import { isDeepStrictEqual } from 'node:util';
 import type { ServiceRefusal } from '../api/all-ports.ts';
+import { setList } from '../api/collections.ts';
 import {
   type ApiObject,
   type EndpointSlice,
@@ -281,8 +282,8 @@ export class RouteTable implements ObjectSink {
         upserts.push(route);
         if (old !== undefined) before.set(route.id, old);
       }
-      if (routes.size > 0) this.#routes.set(key, [...routes.values()]);
-      else this.#routes.delete(key);
+      const routeList = [...routes.values()];
+      setList(this.#routes, key, routeList);
 
       if (resolved.isRefused !== this.#refused.has(key)) refused.set(key, resolved.isRefused);
       if (resolved.isRefused) this.#refused.add(key);
@@ -291,17 +292,15 @@ export class RouteTable implements ObjectSink {
       const previous = this.#refusals.get(key) ?? [];
       raised.push(...without(refusals, previous));
       cleared.push(...without(previous, refusals));
-      if (refusals.length > 0) this.#refusals.set(key, refusals);
-      else this.#refusals.delete(key);
+      setList(this.#refusals, key, refusals);
 
       const state = this.#services.get(key);
       const slices = this.#slices.of(key);
-      const inputs = { state, slices, routes: [...routes.values()], node };
+      const inputs = { state, slices, routes: routeList, node };
       warnings.push(...this.#warnings.update(key, inputs));
 
       health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
-      if (resolved.health.length > 0) this.#health.set(key, resolved.health);
-      else this.#health.delete(key);
+      setList(this.#health, key, resolved.health);
     }
     const replace = (old: Route | undefined, now: Route | undefined) => {
       this.routeCounts.replaceRoute(old, now);

@@ -1,4 +1,5 @@
 /** The EndpointSlices of each Service. The label of a slice, and with it its Service, may change. */
+import { setList } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey } from '../api/objects.ts';
 
 export class ServiceSlices {
@@ -32,8 +33,7 @@ export class ServiceSlices {
     if (owner === undefined) return undefined;
     this.#owners.delete(key);
     const slices = this.of(owner).filter((slice) => slice.key !== key);
-    if (slices.length > 0) this.#slices.set(owner, slices);
-    else this.#slices.delete(owner);
+    setList(this.#slices, owner, slices);
     return owner;
   }
 }

@@ -1,5 +1,6 @@
 /** The warnings of each Service, so that each warning is reported once. */
 import { isDeepStrictEqual } from 'node:util';
+import { setList } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { ownersOf, type RouteContext } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
@@ -60,8 +61,7 @@ export class WarningsInForce {
     else this.#onListenerPorts.delete(serviceKey);
     const known = this.of(serviceKey);
     const warnings = this.#compute(serviceKey, inputs, onListeners);
-    if (warnings.length > 0) this.#warnings.set(serviceKey, warnings);
-    else this.#warnings.delete(serviceKey);
+    setList(this.#warnings, serviceKey, warnings);
     return warnings.filter((warning) => !known.some((other) => isDeepStrictEqual(warning, other)));
   }
 
