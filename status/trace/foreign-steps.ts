@@ -1,6 +1,7 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
+import { HOOKS, PRIORITY } from '../../netlink/nftables/hooks.ts';
 import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
@@ -97,9 +98,8 @@ function tooManyEndpoints(count: number): string[] {
   ];
 }
 
-/** Priorities of NAT (NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC); IPVS translates right after the first at hook output. */
-const TRANSLATION = -100;
-const MASQUERADE = 100;
+/** Priorities of NAT; IPVS translates right after the first at hook output. */
+const { dstnat: TRANSLATION, srcnat: MASQUERADE } = PRIORITY;
 
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
@@ -197,14 +197,6 @@ function leavingChecks(
     },
   ];
 }
-
-const HOOKS: readonly BaseChain['hook'][] = [
-  'prerouting',
-  'input',
-  'forward',
-  'output',
-  'postrouting',
-];
 
 /** What rules do to packets, and the base chains that were evaluated. */
 interface Evaluation {
