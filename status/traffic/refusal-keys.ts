@@ -3,7 +3,7 @@
  * VIPs and node port. Changes nothing in the kernel.
  */
 import { familyOf } from '../../api/addresses.ts';
-import { getOrCreate } from '../../api/collections.ts';
+import { getOrCreate, trimmedCopy } from '../../api/collections.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
@@ -109,7 +109,7 @@ export class RefusalKeys {
       if (match.kind !== 'port') return {};
       ports.push(`${address}${portKey(match)}`);
     }
-    return { 'listed-vips': [address], 'served-ports': ports };
+    return { 'listed-vips': [address], 'served-ports': trimmedCopy(ports) };
   }
 
   #replace(owner: string, after: Keys, changes: Map<RefusalSet, KeyChanges>): void {
@@ -128,7 +128,8 @@ export class RefusalKeys {
   }
 }
 
-function without(keys: readonly string[] = [], others: readonly string[] = []): string[] {
+function without(keys: readonly string[] = [], others: readonly string[] = []): readonly string[] {
+  if (others.length === 0) return keys;
   const known = new Set(others);
   return keys.filter((key) => !known.has(key));
 }
