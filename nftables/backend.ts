@@ -9,7 +9,12 @@ import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
 import type { Comparison } from '../proxier/compared-object.ts';
 import { ComparisonBuilder } from '../proxier/comparison.ts';
-import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
+import type {
+  BackendTraffic,
+  KernelRule,
+  ModeTraffic,
+  RulePurpose,
+} from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -39,6 +44,12 @@ import {
 } from './static-chains.ts';
 import { tableScript } from './table-script.ts';
 import { existingObjects, neededObjects, withoutObjects } from './unknown-objects.ts';
+
+/** How mode nftables treats packets. */
+export const NFTABLES_TRAFFIC: ModeTraffic = {
+  forwardsWithIpvs: false,
+  rejectsOtherPorts: 'cluster IPs',
+};
 
 /** Options of mode nftables for one IP family. */
 export interface NftBackendOptions extends NftPlanOptions {
@@ -132,9 +143,9 @@ export class NftBackend implements Backend {
 
   traffic(): BackendTraffic {
     return {
+      ...NFTABLES_TRAFFIC,
       options: this.#options,
       isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
-      rejectsOtherPorts: 'cluster IPs',
       serviceCidrs: this.#options.serviceCidrs,
     };
   }

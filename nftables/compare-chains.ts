@@ -1,5 +1,6 @@
 /** Compares chains of table `portwide` with the kernel: their hooks and their rules. */
 import type { IpFamily } from '../api/objects.ts';
+import { HOOKS, PRIORITY } from '../netlink/nftables/hooks.ts';
 import { encodedRuleText } from '../netlink/nftables/rule-text.ts';
 import type { NftBaseChain, NftExistingChain } from '../netlink/nftables/types.ts';
 import { nftFamily, nftRuleBytes, nftRuleText } from '../nft/rule.ts';
@@ -96,14 +97,7 @@ async function readRules(
   return rules;
 }
 
-/** NF_INET_ numbers of the hooks. */
-const HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'];
-const PRIORITIES: Readonly<Record<string, number>> = {
-  raw: -300,
-  dstnat: -100,
-  filter: 0,
-  srcnat: 100,
-};
+const PRIORITIES: Readonly<Record<string, number>> = PRIORITY;
 
 /** The declaration of a desired chain, with the priority in the form that `existingText` has. */
 function wantedText({ name, hook }: NftChain): string {

@@ -1,6 +1,6 @@
 /** VIP conflict resolution: which Service owns a VIP, a port of a VIP, or a node port. */
 import type { ServiceRefusal } from '../api/all-ports.ts';
-import { compareText, getOrCreate } from '../api/collections.ts';
+import { compareText, getOrCreate, setList } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import {
   commonRanges,
@@ -94,8 +94,7 @@ export class VipConflicts {
     const requests = ports.flatMap((port) => requestsOf(port, serviceKey, creationTimestamp));
     for (const request of before) this.#remove(request, affected);
     for (const request of requests) this.#add(request, affected);
-    if (requests.length > 0) this.#requestsByService.set(serviceKey, requests);
-    else this.#requestsByService.delete(serviceKey);
+    setList(this.#requestsByService, serviceKey, requests);
     affected.delete(serviceKey);
     return affected;
   }
@@ -193,8 +192,7 @@ export class VipConflicts {
     const key = conflictScopeKey(request.vip, request.match);
     const conflicting = this.#requestsAt(key).filter((other) => other.id !== request.id);
     addServices(conflicting, affected);
-    if (conflicting.length > 0) this.#requestsByScope.set(key, conflicting);
-    else this.#requestsByScope.delete(key);
+    setList(this.#requestsByScope, key, conflicting);
     if (request.isOwned) this.#removeOwned(request);
     if (conflicting.length > 0 || request.match.kind !== 'port') return;
     const listed = this.#listedPorts.get(request.vip);

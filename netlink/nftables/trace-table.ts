@@ -19,6 +19,7 @@ import { encodeNumber } from '../core/network-order.ts';
 import { protocolNumbers } from '../core/protocol.ts';
 import { NetlinkSocket, type RefusedMessage } from '../core/socket.ts';
 import { nulTerminated } from '../core/text.ts';
+import { HOOKS, type Hook } from './hooks.ts';
 import {
   NFTA_SET_NAME,
   NLM_F_CREATE,
@@ -47,9 +48,6 @@ export const TRACE_TABLE = 'portwide-trace';
 
 /** Chains that select packets, by name. */
 const SELECT_CHAINS = ['select-prerouting', 'select-output'] as const;
-/** Hooks at whose end a traced packet is seen. */
-export const PASSED_HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'] as const;
-export type PassedHook = (typeof PASSED_HOOKS)[number];
 
 /** The packets to trace. All fields that are set must match. */
 export interface TraceFilter {
@@ -92,8 +90,6 @@ const NFTA_SET_ID = 10;
 const KEY_TYPE: Readonly<Record<IpFamily, number>> = { IPv4: 7, IPv6: 8 };
 /** linux/netlink.h */
 const NLM_F_EXCL = 0x200;
-/** enum nf_inet_hooks of linux/netfilter.h */
-const HOOKS = { prerouting: 0, input: 1, forward: 2, output: 3, postrouting: 4 } as const;
 
 /** After defragmentation (-400), so that all packets have ports, and before all usual tables. */
 const FIRST = -399;
@@ -109,8 +105,8 @@ export function isSelectChain(chain: string): boolean {
 }
 
 /** The hook of a chain at whose end a traced packet is seen; undefined for another chain. */
-export function passedHook(chain: string): PassedHook | undefined {
-  return PASSED_HOOKS.find((hook) => chain === `passed-${hook}`);
+export function passedHook(chain: string): Hook | undefined {
+  return HOOKS.find((hook) => chain === `passed-${hook}`);
 }
 
 /**
@@ -140,7 +136,7 @@ export function traceTableRequests(
   const rule = { expressions: encodeRule(selectExpressions(filter, packetsPerSecond)) };
   const after = [
     ...SELECT_CHAINS.map((chain) => baseChain(table, chain, hookOf(chain), FIRST)),
-    ...PASSED_HOOKS.map((hook) => baseChain(table, `passed-${hook}`, hook, LAST)),
+    ...HOOKS.map((hook) => baseChain(table, `passed-${hook}`, hook, LAST)),
     newRuleRequest(table, 'select-output', rule),
     ...(isFromNode ? [] : [newRuleRequest(table, 'select-prerouting', rule)]),
   ];
@@ -154,7 +150,7 @@ export function traceTableRequests(
   };
 }
 
-function hookOf(chain: (typeof SELECT_CHAINS)[number]): PassedHook {
+function hookOf(chain: (typeof SELECT_CHAINS)[number]): Hook {
   return chain === 'select-output' ? 'output' : 'prerouting';
 }
 
@@ -169,14 +165,9 @@ function setAttributes(family: IpFamily): Attribute[] {
   ];
 }
 
-function baseChain(
-  table: NftTable,
-  name: string,
-  hook: PassedHook,
-  priority: number,
-): NetlinkRequest {
+function baseChain(table: NftTable, name: string, hook: Hook, priority: number): NetlinkRequest {
   const hookAttributes = [
-    be32(NFTA_HOOK_HOOKNUM, HOOKS[hook]),
+    be32(NFTA_HOOK_HOOKNUM, HOOKS.indexOf(hook)),
     be32(NFTA_HOOK_PRIORITY, priority >>> 0),
   ];
   const attributes = [

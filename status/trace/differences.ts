@@ -6,17 +6,17 @@ import type { ComputedTrace, LivePath, LiveTraceStep } from '../api/trace.ts';
 const MAX_SENTENCES = 10;
 
 /**
- * @param isIpvs whether the proxy mode is ipvs: IPVS itself rejects packets to a Service without endpoints, by no rule.
+ * @param forwardsWithIpvs see `ModeTraffic`: IPVS itself rejects packets to a Service without endpoints, by no rule.
  * @returns one sentence for each kind of difference; empty if computed and live agree.
  */
 export function differences(
   computed: ComputedTrace,
   paths: readonly LivePath[],
-  isIpvs = false,
+  forwardsWithIpvs = false,
 ): string[] {
   const sentences = new Map<string, number[]>();
   for (const path of paths) {
-    if (isIpvs && path.result === 'lost' && computed.verdict === 'rejected') continue;
+    if (forwardsWithIpvs && path.result === 'lost' && computed.verdict === 'rejected') continue;
     for (const sentence of differencesOf(computed, path)) {
       sentences.set(sentence, [...(sentences.get(sentence) ?? []), path.packet]);
     }

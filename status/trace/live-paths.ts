@@ -1,12 +1,8 @@
 /** Follows traced packets through their events: where each was seen, what changed it, and how it ended. */
 import { socketAddress } from '../../api/addresses.ts';
+import type { Hook } from '../../netlink/nftables/hooks.ts';
 import type { TracedHeaders, TraceEvent } from '../../netlink/nftables/trace.ts';
-import {
-  isSelectChain,
-  type PassedHook,
-  passedHook,
-  TRACE_TABLE,
-} from '../../netlink/nftables/trace-table.ts';
+import { isSelectChain, passedHook, TRACE_TABLE } from '../../netlink/nftables/trace-table.ts';
 import type { LivePath, LiveTraceStep } from '../api/trace.ts';
 import type { NamedRule } from './rule-names.ts';
 
@@ -17,7 +13,7 @@ interface PacketState {
   readonly number: number;
   readonly first: TracedHeaders;
   last: TracedHeaders;
-  readonly passed: PassedHook[];
+  readonly passed: Hook[];
   dropped: { readonly step: LiveTraceStep; readonly isReject: boolean } | undefined;
   translatedBy: LiveTraceStep | undefined;
   masqueradedBy: LiveTraceStep | undefined;

@@ -37,8 +37,8 @@ export interface LiveTraceRequest {
   readonly computed: ComputedTrace;
   /** Limits to mention in the summary. */
   readonly notes: readonly string[];
-  /** Whether the proxy mode is ipvs. */
-  readonly isIpvs: boolean;
+  /** See `ModeTraffic`. */
+  readonly forwardsWithIpvs: boolean;
 }
 
 type EndReason = 'time' | 'packets' | 'events' | 'client';
@@ -171,7 +171,7 @@ class RunningTrace {
           });
         }
       }
-      const { computed, notes, isIpvs } = this.#request;
+      const { computed, notes, forwardsWithIpvs } = this.#request;
       const paths = this.#packets.paths().slice(0, MAX_PACKETS);
       yield {
         event: 'summary',
@@ -179,7 +179,7 @@ class RunningTrace {
         ended: this.#ended ?? 'time',
         paths,
         lost: this.#lost,
-        differences: differences(computed, paths, isIpvs),
+        differences: differences(computed, paths, forwardsWithIpvs),
         notes: [...notes, ...(paths.length === 0 ? [`no packet matched in ${seconds} s`] : [])],
       };
     } finally {
