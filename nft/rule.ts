@@ -73,8 +73,9 @@ export type LookupKey = readonly KeyField[];
 
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
-/** NF_CT_STATE_INVALID_BIT, the bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
+/** NF_CT_STATE_INVALID_BIT, NF_CT_STATE_UNTRACKED_BIT, the bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
 const STATE_INVALID = 1;
+const STATE_UNTRACKED = 64;
 const STATE_NEW = 8;
 const STATUS_DNAT = 32;
 /** Offset of the source address in the IP header. */
@@ -218,6 +219,12 @@ export const IS_NEW: RulePart = {
 export const IS_INVALID: RulePart = {
   text: 'ct state invalid',
   expressions: hasBit(ct(0, CT_KEY.state), STATE_INVALID),
+};
+
+/** Matches packets that a rule exempts from connection tracking, such as UDP packets of ports owned by pods. */
+export const IS_UNTRACKED: RulePart = {
+  text: 'ct state untracked',
+  expressions: hasBit(ct(0, CT_KEY.state), STATE_UNTRACKED),
 };
 
 /** Matches packets of connections with DNAT. */

@@ -32,6 +32,7 @@ import {
   DROP,
   goTo,
   IS_FROM_NODE,
+  IS_UNTRACKED,
   type LookupKey,
   nftFamily,
   nftRuleBytes,
@@ -46,7 +47,6 @@ import {
   HAS_PORTS,
   IS_ESTABLISHED,
   IS_NEIGHBOUR_DISCOVERY,
-  IS_UNTRACKED,
   logToGroup,
   RETURN,
 } from './expressions.ts';

@@ -1,11 +1,11 @@
 /** Follows traced packets through their events: where each was seen, what changed it, and how it ended. */
 import { socketAddress } from '../../api/addresses.ts';
+import type { Hook } from '../../netlink/nftables/hooks.ts';
 import type { TracedHeaders, TraceEvent } from '../../netlink/nftables/trace.ts';
 import {
   type IpvsHook,
   ipvsHook,
   isSelectChain,
-  type PassedHook,
   passedHook,
   TRACE_TABLE,
 } from '../../netlink/nftables/trace-table.ts';
@@ -19,7 +19,7 @@ interface PacketState {
   readonly number: number;
   readonly first: TracedHeaders;
   last: TracedHeaders;
-  readonly passed: PassedHook[];
+  readonly passed: Hook[];
   dropped: { readonly step: LiveTraceStep; readonly isReject: boolean } | undefined;
   translatedBy: LiveTraceStep | undefined;
   masqueradedBy: LiveTraceStep | undefined;

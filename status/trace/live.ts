@@ -37,8 +37,8 @@ export interface LiveTraceRequest {
   readonly computed: ComputedTrace;
   /** Limits to mention in the summary. */
   readonly notes: readonly string[];
-  /** Whether the proxy mode is ipvs. */
-  readonly isIpvs: boolean;
+  /** See `ModeTraffic`. */
+  readonly forwardsWithIpvs: boolean;
 }
 
 type EndReason = 'time' | 'packets' | 'events' | 'client';
@@ -108,7 +108,7 @@ class RunningTrace {
   }
 
   async arm(): Promise<void> {
-    const { filter, seconds, signal, isIpvs } = this.#request;
+    const { filter, seconds, signal, forwardsWithIpvs } = this.#request;
     this.#interfaces = (await listLinks()).names;
     this.#watch = watchTraces(
       (event) => this.#receive(event),
@@ -128,7 +128,7 @@ class RunningTrace {
         },
         seconds * 1000,
         PACKETS_PER_SECOND,
-        isIpvs,
+        forwardsWithIpvs,
       );
     } catch (error) {
       await this.#watch.close();

@@ -148,6 +148,21 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         });
       });
 
+      it('an agent replaces a map of slices of another version', async () => {
+        await agent.apply(media('a'));
+        await agent.kill();
+        const ip = world.pick('ip', 'ip6');
+        const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
+        const [map = ''] = /slice-vips-\d+/.exec(stdout) ?? [];
+        const other = `map ${map} { type inet_service : inet_service; }`;
+        const script = `delete table ${ip} portwide\ntable ${ip} portwide {\n${other}\n}\n`;
+        await lab.node.exec('nft', ['-f', '-'], { input: script });
+        await agent.start(flags);
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
+        const [replaced] = agent.logged('replacing an nftables table of an incompatible version');
+        assert.match(String(replaced?.reason), /exist/);
+      });
+
       it('the chains and maps are gone after the next full sync without owned ports', async () => {
         await agent.apply(media('a'));
         await agent.apply([]);

@@ -216,7 +216,9 @@ describe('owned ports', () => {
           spec: {
             type: 'LoadBalancer',
             clusterIPs: [world.clusterIP(20)],
-            loadBalancerSourceRanges: [`${world.address(world.client)}/${world.pick('32', '128')}`],
+            loadBalancerSourceRanges: [world.client, world.pod(0), world.remote(0)].map(
+              (host) => `${world.address(host)}/${world.pick('32', '128')}`,
+            ),
           },
         });
         await apply([lb, world.slice('media', pods())]);
@@ -229,6 +231,11 @@ describe('owned ports', () => {
           droppedSilently(
             await world.client.udp(world.vip(20), port, { ...SHORT, localAddress: second }),
           );
+        const reply = answered(await world.pod(0).udp(world.vip(20), 20107, { localPort: 20007 }));
+        assert.deepEqual(
+          [reply.host, reply.remoteAddress, reply.remotePort],
+          ['remote-1', world.vip(20), 20007],
+        );
       });
 
       it('turns from spread to owned and back', async () => {

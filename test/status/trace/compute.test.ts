@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { Protocol } from '../../../api/objects.ts';
+import type { BaseChain } from '../../../preflight/packet-walk.ts';
 import type { Backend } from '../../../proxier/backend.ts';
 import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
@@ -38,6 +39,7 @@ function sourcesOf(table: RouteTable, settings: Settings): TraceSources {
         options: { family, masqueradeAll, localDetector, resetsTcp: false },
         isNodePortAddress: (address) => nodeAddresses.includes(address),
         rejectsOtherPorts: 'none',
+        forwardsWithIpvs: false,
         serviceCidrs: [],
         ...fields,
       }),
@@ -486,7 +488,6 @@ describe('trace: the answer', () => {
   it('says how old the rules of other programs are', async () => {
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
-      mode: { name: 'nftables' },
       foreignChains: async () => ({ value: { value: [] }, age: 40_300 }),
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -498,11 +499,35 @@ describe('trace: the answer', () => {
     assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
   });
 
+  it('takes the hooks that packets pass from the backend', async () => {
+    const base: BaseChain = {
+      table: 'inet firewall',
+      chain: 'forward',
+      hook: 'forward',
+      priority: 0,
+      policy: 'drop',
+      chains: new Map([['forward', []]]),
+    };
+    for (const [forwardsWithIpvs, verdict] of [
+      [false, 'dropped'],
+      [true, 'translated'],
+    ] as const) {
+      const sources = {
+        ...sourcesOf(webTable(), { ...SETTINGS, fields: { forwardsWithIpvs } }),
+        foreignChains: async () => ({ value: { value: [base] }, age: 0 }),
+      } as unknown as StatusSources;
+      const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+      const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+      const { signal } = new AbortController();
+      const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+      assert.equal(answer.paths[0]?.verdict, verdict);
+    }
+  });
+
   it('has young rules of other programs for root', async () => {
     const asked: unknown[] = [];
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
-      mode: { name: 'nftables' },
       foreignChains: async (maxAge?: number) => {
         asked.push(maxAge);
         return { value: { value: [] }, age: 0 };

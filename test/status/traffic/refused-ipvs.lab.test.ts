@@ -3,6 +3,7 @@
  * VIPs on kube-ipvs0. Packets to both pass the same hooks.
  */
 import assert from 'node:assert/strict';
+import { IPVS_TRAFFIC } from '../../../ipvs/plan.ts';
 import type { FlowEvent, FlowLine } from '../../../status/api/traffic.ts';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
@@ -73,7 +74,7 @@ describe('flows in mode ipvs: refused packets', () => {
       await lab.node.exec(tool, ['-t', 'mangle', '-A', ...drop]);
     }
     client = new TrafficClient();
-    await client.start(lab, objects, { mode: 'ipvs' });
+    await client.start(lab, objects, { modeTraffic: IPVS_TRAFFIC });
   });
   after(async () => {
     await client?.destroy();
