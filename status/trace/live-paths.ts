@@ -2,7 +2,13 @@
 import { socketAddress } from '../../api/addresses.ts';
 import type { Hook } from '../../netlink/nftables/hooks.ts';
 import type { TracedHeaders, TraceEvent } from '../../netlink/nftables/trace.ts';
-import { isSelectChain, passedHook, TRACE_TABLE } from '../../netlink/nftables/trace-table.ts';
+import {
+  type IpvsHook,
+  ipvsHook,
+  isSelectChain,
+  passedHook,
+  TRACE_TABLE,
+} from '../../netlink/nftables/trace-table.ts';
 import type { LivePath, LiveTraceStep } from '../api/trace.ts';
 import type { NamedRule } from './rule-names.ts';
 
@@ -17,6 +23,8 @@ interface PacketState {
   dropped: { readonly step: LiveTraceStep; readonly isReject: boolean } | undefined;
   translatedBy: LiveTraceStep | undefined;
   masqueradedBy: LiveTraceStep | undefined;
+  /** The hook where the packet last reached IPVS. */
+  ipvs: IpvsHook | undefined;
 }
 
 /** The state of one packet at an event. */
@@ -49,6 +57,7 @@ export class TracedPackets {
     if (event.headers !== undefined) state.last = event.headers;
     const hook = event.table === TRACE_TABLE ? passedHook(event.chain) : undefined;
     if (hook !== undefined && !state.passed.includes(hook)) state.passed.push(hook);
+    if (event.table === TRACE_TABLE) state.ipvs = ipvsHook(event.chain) ?? state.ipvs;
     const isDrop = event.verdict?.kind === 'drop' || event.policy?.kind === 'drop';
     if (isDrop) state.dropped = { step, isReject: action === 'reject' };
     const isRouted = state.passed.includes('forward') || state.passed.includes('output');
@@ -71,6 +80,7 @@ export class TracedPackets {
         decidedBy: dropped?.step ?? null,
         translatedBy: state.translatedBy ?? null,
         masqueradedBy: state.masqueradedBy ?? null,
+        lostInIpvs: isLostInIpvs(state),
       };
     });
   }
@@ -84,6 +94,7 @@ export class TracedPackets {
       dropped: undefined,
       translatedBy: undefined,
       masqueradedBy: undefined,
+      ipvs: undefined,
     };
     this.#all.push(state);
     return state;
@@ -104,6 +115,13 @@ function resultOf({ dropped, passed }: PacketState): LivePath['result'] {
   if (dropped !== undefined) return dropped.isReject ? 'rejected' : 'dropped';
   if (passed.includes('input')) return 'delivered';
   return passed.includes('postrouting') ? 'left' : 'lost';
+}
+
+/** A packet that IPVS sends to an endpoint passes hook output again, with the endpoint as destination. */
+function isLostInIpvs(state: PacketState): boolean {
+  const { first, last, ipvs, passed } = state;
+  if (ipvs === undefined || resultOf(state) !== 'lost') return false;
+  return destinationText(first) === destinationText(last) && !passed.includes(ipvs);
 }
 
 export function sourceText({ source, sourcePort }: TracedHeaders): string {

@@ -42,7 +42,7 @@ describe('harness: user-mode-linux', () => {
   };
 
   it('reports every outcome of a spec', async () => {
-    const started = runInside({ specs: OUTCOMES, timeoutSeconds: 60 });
+    const started = runInside({ specs: [OUTCOMES], timeoutSeconds: 60 });
     run = started;
     await started.began();
     await started.passed(['outcomes', 'passes']);
