@@ -71,6 +71,9 @@ export interface KeyField {
 /** A concatenated lookup key: its fields from left to right. */
 export type LookupKey = readonly KeyField[];
 
+/** RFC 792, RFC 4443 */
+const ICMP_ECHO_REPLY = 0;
+const ICMPV6_ECHO_REPLY = 129;
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
 /** NF_CT_STATE_INVALID_BIT, NF_CT_STATE_UNTRACKED_BIT, the bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
@@ -261,6 +264,18 @@ export function isIcmp(family: IpFamily): RulePart {
   };
 }
 
+/** Matches all ICMP types but echo reply. Use it after `isIcmp`. */
+export function isNoEchoReply(family: IpFamily): RulePart {
+  const isIpv4 = family === 'IPv4';
+  return {
+    text: `${isIpv4 ? 'icmp' : 'icmpv6'} type != echo-reply`,
+    expressions: [
+      payload(0, PAYLOAD_BASE.transport, 0, 1),
+      cmp(0, Buffer.from([isIpv4 ? ICMP_ECHO_REPLY : ICMPV6_ECHO_REPLY]), true),
+    ],
+  };
+}
+
 /** Matches destination port 0. Use it after a match on the protocol. */
 export const PORT_IS_ZERO: RulePart = {
   text: 'th dport 0',
@@ -364,6 +379,7 @@ export function goTo(chain: string): RulePart {
 
 export const ACCEPT = verdict({ kind: 'accept' });
 export const DROP = verdict({ kind: 'drop' });
+export const RETURN = verdict({ kind: 'return' });
 
 function hasBit(load: NftExpression, bit: number, isSet = true): NftExpression[] {
   const none = Buffer.alloc(4);

@@ -110,13 +110,14 @@ export function compileOwnedPlan(
     jump('owned-speakers', part, speakers);
   };
   for (const slice of owned.inbound) {
-    const { address, ports, becomes, isRemote } = slice;
+    const { address, ports, becomes, node } = slice;
     if (ports.protocol === 'UDP') {
       addSlice(restricted.has(address) ? 'restricted-slice-owners' : 'slice-owners', slice);
       continue;
     }
-    addSlice(isRemote ? 'remote-slice-owners' : 'tracked-slice-owners', slice);
-    const endpoint = { address: becomes, port: undefined, ...(isRemote && { isRemote }) };
+    addSlice(node === 'this' ? 'tracked-slice-owners' : 'remote-slice-owners', slice);
+    const isRemote = node === 'other' && { isRemote: true as const };
+    const endpoint = { address: becomes, port: undefined, ...isRemote };
     if (!needsHairpin(plan, endpoint) || !once(`hairpin ${becomes}`)) continue;
     const bytes = addressBytes(becomes);
     add('hairpin-connections', { key: Buffer.concat([bytes, bytes]) });

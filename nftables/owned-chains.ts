@@ -10,7 +10,8 @@
  * The source changes last, because reverse path filters and "martian source" checks judge packets in prerouting. To a
  * process of the owner's own node the packet passes hook input instead of postrouting.
  *
- * A slice without owner matches nothing there. Its packets are tracked, and rejected like others that no endpoint takes.
+ * A slice without owner matches nothing there. Its packets are tracked, and rejected like others that no endpoint takes,
+ * also if an owner sends them.
  * TCP and SCTP packets are tracked and translated in the nat chains, see `trackedChain`.
  */
 import { getOrCreate } from '../api/collections.ts';
@@ -22,8 +23,10 @@ import {
   IS_INVALID,
   IS_UNTRACKED,
   isIcmp,
+  isNoEchoReply,
   NOTRACK,
   protocolIs,
+  RETURN,
   type RulePart,
   type RuleParts,
   rulePartsFor,
@@ -55,7 +58,9 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
   const answers: RuleParts[] = [
     [IS_UNTRACKED, udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
     // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
-    [isIcmp(options.family), IS_INVALID, isFrom, DROP],
+    [isIcmp(options.family), IS_INVALID, isNoEchoReply(options.family), isFrom, DROP],
+    // A client's errors about packets of owners. Nobody has the VIP, so they would come back until their TTL is used up.
+    [isIcmp(options.family), IS_INVALID, inSet([destination], 'service-range-ips'), DROP],
   ];
   const early: MapName[] = ['owned-addresses', 'owned-destinations', 'owned-sources'];
   const late: MapName[] = ['owned-addresses', 'owned-speakers'];
@@ -162,6 +167,8 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
     sources: chain(
       'owned-sources',
       [
+        // A slice without owner, or a source that the VIP does not let in: rejected or dropped like other clients.
+        [inSet([destination], 'service-range-ips'), RETURN],
         [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
         [udp, inSet(from, 'owned-vip-ports'), NOTRACK, ACCEPT],
       ],
@@ -172,8 +179,8 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
 }
 
 /**
- * The chain that translates TCP and SCTP packets to the owner. If the owner is on another node, clients other than pods
- * of this node are masqueraded, so that answers come back through this node.
+ * The chain that translates TCP and SCTP packets to the owner. Unless the owner is known to be on this node, clients other
+ * than pods of this node are masqueraded, so that answers come back through this node.
  */
 export function trackedChain(part: number, options: ChainOptions): NftChain {
   const owners = sliceMap('tracked-slice-owners', part);

@@ -153,12 +153,12 @@ export function sliceDecision(owned: OwnedSlices, packet: FirstPacket): SliceDec
  * this node otherwise.
  */
 export function ownedMasqueradeOf(
-  { address, isRemote }: SliceOwner,
+  { address, node }: SliceOwner,
   client: PacketClient,
   options: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>,
 ): MasqueradeReason {
   if (client.address === address) return { masqueraded: true, why: 'hairpin' };
-  if (isRemote !== true) return { masqueraded: false, why: 'local owner' };
+  if (node === 'this') return { masqueraded: false, why: 'local owner' };
   if (nonPodClients(options) === 'all') return { masqueraded: true, why: 'masquerade-all' };
   return client.isPod
     ? { masqueraded: false, why: 'pod' }

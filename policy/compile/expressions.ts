@@ -76,8 +76,6 @@ export const HAS_PORTS: RulePart = {
   ],
 };
 
-export const RETURN: RulePart = verdict({ kind: 'return' });
-
 export function jumpTo(chain: string): RulePart {
   return verdict({ kind: 'jump', chain });
 }

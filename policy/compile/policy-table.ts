@@ -38,6 +38,7 @@ import {
   nftRuleBytes,
   nftRuleText,
   protocolIs,
+  RETURN,
   type RuleParts,
   rulePartsFor,
 } from '../../nft/rule.ts';
@@ -48,7 +49,6 @@ import {
   IS_ESTABLISHED,
   IS_NEIGHBOUR_DISCOVERY,
   logToGroup,
-  RETURN,
 } from './expressions.ts';
 
 export const POLICY_TABLE = 'portwide-policy';

@@ -88,7 +88,7 @@ export function ownedSteps(
       {
         address: owner.address,
         port,
-        local: owner.isRemote !== true,
+        local: owner.node !== 'other',
         masqueraded: masquerade?.masqueraded ?? false,
         policy: null,
         foreignRules: null,

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { SLICE_PARTS } from '../../nftables/maps.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -95,7 +96,7 @@ describe('what users see of owned ports', () => {
     assert.equal((await run('diff')).exitCode, 0);
     const world = worldOf(4);
     const vip = world.clusterIP(20);
-    const part = Number(vip.split('.').at(-1)) % 64;
+    const part = Number(vip.split('.').at(-1)) % SLICE_PARTS;
     for (const script of [
       `delete element ip portwide slice-owners-${part} { ${vip} . 20000-20099 }`,
       `flush table ip portwide`,
