@@ -176,9 +176,16 @@ export class RouteTable implements ObjectSink {
 
   /** Sets the addresses of this node. @param addresses without addresses on the dummy interface of mode ipvs. */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
+    const before = this.#nodeAddresses;
+    const changed = new Set([
+      ...[...addresses].filter((address) => !before.has(address)),
+      ...[...before].filter((address) => !addresses.has(address)),
+    ]);
+    if (changed.size === 0) return;
     this.#nodeAddresses = addresses;
     for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
-    for (const key of this.#withOwnedPorts) this.#affected.add(key);
+    for (const key of this.#withOwnedPorts)
+      if (this.#hasEndpointAt(key, changed)) this.#affected.add(key);
     this.#options.onChange();
   }
 
@@ -398,6 +405,12 @@ export class RouteTable implements ObjectSink {
     if (owner === undefined) return;
     this.#triggers.discard(owner);
     this.#affected.add(owner);
+  }
+
+  #hasEndpointAt(key: ObjectKey, addresses: ReadonlySet<string>): boolean {
+    return this.#slices
+      .of(key)
+      .some(({ endpoints }) => endpoints.some(({ address }) => addresses.has(address)));
   }
 
   #setNode(node: Node | undefined): void {

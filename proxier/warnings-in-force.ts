@@ -2,6 +2,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { setList } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
+import { candidatesForAllPorts } from '../endpoints/select.ts';
 import { ownersOf, type RouteContext } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import type { ServedService } from '../services/served-ports.ts';
@@ -79,11 +80,19 @@ export class WarningsInForce {
         : []),
       ...onListeners,
       ...nodeEndpointWarnings(routes, nodeAddresses),
-      ...ports.flatMap((port) => {
-        if (port.ownership === undefined) return [];
-        const { others } = ownersOf(port, port.ownership.ports, slices, node, nodeAddresses);
-        return ownershipWarnings(serviceKey, others);
-      }),
+      ...withoutRepeats(
+        ports.flatMap((port) => {
+          if (port.ownership === undefined) return [];
+          const candidates = () => candidatesForAllPorts(slices, port.family);
+          const { others } = ownersOf(port, port.ownership.ports, slices, node, nodeAddresses);
+          return ownershipWarnings(serviceKey, candidates, others);
+        }),
+      ),
     ];
   }
+}
+
+/** Both families may give the same warning. */
+function withoutRepeats(warnings: readonly ServiceWarning[]): ServiceWarning[] {
+  return [...new Map(warnings.map((warning) => [warning.message, warning])).values()];
 }
