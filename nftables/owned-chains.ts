@@ -59,7 +59,7 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
     [IS_UNTRACKED, udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
     // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
     [isIcmp(options.family), IS_INVALID, isNoEchoReply(options.family), isFrom, DROP],
-    // A client's errors about packets of owners. Nobody has the VIP, so they would come back until their TTL is used up.
+    // A client's errors about packets of owners. No host has the VIP, so they would come back until their TTL is used up.
     [isIcmp(options.family), IS_INVALID, inSet([destination], 'service-range-ips'), DROP],
   ];
   const early: MapName[] = ['owned-addresses', 'owned-destinations', 'owned-sources'];

@@ -70,7 +70,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
       const LANES = 4;
       /**
        * Sends packets to an owned port while `change` runs. At each change the last answers of who served the port before
-       * may leave unchanged, one of each lane. @returns who answered, and what was lost.
+       * may leave unchanged, one of each lane. @returns the hosts that answered, and counts of losses.
        */
       const underTraffic = async (change: () => Promise<void>) => {
         let isOver = false;
