@@ -22,6 +22,7 @@ import type { ObjectSink } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
+import { UdpOwners } from './udp-owners.ts';
 import { type WarningOptions, WarningsInForce } from './warnings-in-force.ts';
 
 /** New and ended refusals, and new warnings, for logs and Events. */
@@ -93,6 +94,7 @@ export class RouteTable implements ObjectSink {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },
   };
+  readonly #udpOwners = new UdpOwners();
   #revision = 0;
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
@@ -240,6 +242,11 @@ export class RouteTable implements ObjectSink {
     for (const routes of this.#routes.values()) yield* routes;
   }
 
+  /** Routes by which the endpoint with an address owns UDP ports. */
+  udpRoutesOfOwner(address: string): readonly Route[] {
+    return this.#udpOwners.routesOf(address);
+  }
+
   /** All addresses of this node, without those on the agent's own dummy interface. */
   get nodeAddresses(): ReadonlySet<string> {
     return this.#nodeAddresses;
@@ -273,8 +280,7 @@ export class RouteTable implements ObjectSink {
     const raised: ServiceRefusal[] = [];
     const cleared: ServiceRefusal[] = [];
     const health: ServiceHealth[] = [];
-    const warnings: ServiceWarning[] = [];
-    const node = { node: this.topology, nodeAddresses: this.#nodeAddresses };
+    const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
     for (const key of [...this.#affected].slice(0, limit)) {
       this.#affected.delete(key);
@@ -289,8 +295,7 @@ export class RouteTable implements ObjectSink {
         upserts.push(route);
         if (old !== undefined) before.set(route.id, old);
       }
-      const routeList = [...routes.values()];
-      setList(this.#routes, key, routeList);
+      setList(this.#routes, key, [...routes.values()]);
 
       if (resolved.isRefused !== this.#refused.has(key)) refused.set(key, resolved.isRefused);
       if (resolved.isRefused) this.#refused.add(key);
@@ -301,20 +306,21 @@ export class RouteTable implements ObjectSink {
       cleared.push(...without(previous, refusals));
       setList(this.#refusals, key, refusals);
 
-      const state = this.#services.get(key);
-      const slices = this.#slices.of(key);
-      const inputs = { state, slices, routes: routeList, node };
-      warnings.push(...this.#warnings.update(key, inputs));
-
+      withWarnings.add(key);
       health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
       setList(this.#health, key, resolved.health);
     }
     const replace = (old: Route | undefined, now: Route | undefined) => {
       this.routeCounts.replaceRoute(old, now);
+      for (const key of this.#udpOwners.replaceRoute(old, now)) withWarnings.add(key);
       for (const listener of this.#routeListeners) listener(old, now);
     };
     for (const route of removals) replace(route, undefined);
     for (const route of upserts) replace(before.get(route.id), route);
+    const warnings = [...withWarnings]
+      // An affected Service gets its warnings when it is resolved.
+      .filter((key) => !this.#affected.has(key))
+      .flatMap((key) => this.#updateWarnings(key));
     if (this.#affected.size === 0) {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
@@ -328,6 +334,17 @@ export class RouteTable implements ObjectSink {
       health,
       triggers,
     };
+  }
+
+  #updateWarnings(key: ObjectKey): ServiceWarning[] {
+    const routes = this.#routes.get(key) ?? [];
+    return this.#warnings.update(key, {
+      state: this.#services.get(key),
+      slices: this.#slices.of(key),
+      routes,
+      olderSpeakers: new Set(routes.flatMap((route) => [...this.#udpOwners.olderServices(route)])),
+      node: { node: this.topology, nodeAddresses: this.#nodeAddresses },
+    });
   }
 
   #resolve(key: ObjectKey): Resolved {

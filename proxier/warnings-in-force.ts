@@ -13,6 +13,7 @@ import {
   nodeEndpointWarnings,
   ownershipWarnings,
   type ServiceWarning,
+  speakerWarnings,
 } from '../services/service-warnings.ts';
 
 export interface WarningOptions {
@@ -30,6 +31,8 @@ interface WarningInputs {
   readonly state: { readonly service: Service; readonly served: ServedService } | undefined;
   readonly slices: readonly EndpointSlice[];
   readonly routes: readonly Route[];
+  /** See `speakerWarnings`. */
+  readonly olderSpeakers: ReadonlySet<ObjectKey>;
   readonly node: Pick<RouteContext, 'node' | 'nodeAddresses'>;
 }
 
@@ -68,7 +71,7 @@ export class WarningsInForce {
 
   #compute(
     serviceKey: ObjectKey,
-    { state, slices, routes, node: { node, nodeAddresses } }: WarningInputs,
+    { state, slices, routes, olderSpeakers, node: { node, nodeAddresses } }: WarningInputs,
     onListeners: readonly ServiceWarning[],
   ): ServiceWarning[] {
     const { warnings = [], ports = [], refusals = [] } = state?.served ?? {};
@@ -80,6 +83,7 @@ export class WarningsInForce {
         : []),
       ...onListeners,
       ...nodeEndpointWarnings(routes, nodeAddresses),
+      ...speakerWarnings(serviceKey, olderSpeakers),
       ...withoutRepeats(
         ports.flatMap((port) => {
           if (port.ownership === undefined) return [];

@@ -189,3 +189,17 @@ function namesWithOneOrdinal(
     .filter(({ size }) => size > 1);
   return [...new Set(names.flatMap((prefixes) => [...prefixes]))].sort(compareText);
 }
+
+/**
+ * Warns that pods own UDP ports by an older Service too: they send from these ports as its VIP only.
+ * @param older the older Services.
+ */
+export function speakerWarnings(
+  serviceKey: ObjectKey,
+  older: ReadonlySet<ObjectKey>,
+): ServiceWarning[] {
+  return [...older].sort(compareText).map((other) => {
+    const message = `pods own the same UDP ports by the older Service ${other}, and their packets leave as its VIP. Clients of Service ${serviceKey} get no answer on these ports; give the Services different ports or pods`;
+    return { serviceKey, message };
+  });
+}

@@ -40,6 +40,7 @@ export interface StatusSources {
     | 'changeCounts'
     | 'unsynced'
     | 'serviceCounts'
+    | 'udpRoutesOfOwner'
   >;
   /** The kinds of objects that the agent reads. */
   readonly kinds: readonly Kind[];

@@ -156,7 +156,7 @@ export async function computePath(
     routes: found.routes.map(({ route }) => route),
     nodeAddresses,
     traffic,
-    owners: found.owners,
+    udpRoutesOfOwner: (address) => sources.table.udpRoutesOfOwner(address),
     endpointsOf: (route) => {
       const owner = found.routes.find((each) => each.route === route);
       return owner === undefined ? [] : routeEndpoints(owner.inspected, route, sources.table);
@@ -179,8 +179,6 @@ const MAX_REFUSED = 5;
 interface FoundServices {
   readonly routes: { readonly route: Route; readonly inspected: InspectedService }[];
   readonly refused: InspectedService[];
-  /** Routes by which the source owns ports. */
-  readonly owners: Route[];
   isLocalEndpoint: boolean;
 }
 
@@ -188,7 +186,7 @@ async function findServices(
   { family, source, destination, port }: ResolvedTrace,
   { table, nodeName }: TraceSources,
 ): Promise<FoundServices> {
-  const found: FoundServices = { routes: [], refused: [], owners: [], isLocalEndpoint: false };
+  const found: FoundServices = { routes: [], refused: [], isLocalEndpoint: false };
   const address = source.kind === 'address' ? source.address : undefined;
   const slice = new BackgroundSlice();
   for (const key of [...table.serviceKeys]) {
@@ -202,8 +200,6 @@ async function findServices(
     for (const route of [...onVip, ...onNodePort]) found.routes.push({ route, inspected });
     if (onVip.length === 0 && found.refused.length < MAX_REFUSED && asksFor(inspected, destination))
       found.refused.push(inspected);
-    const isOwner = ({ owned }: Route) => owned?.owners.some((owner) => owner.address === address);
-    found.owners.push(...routes.filter(isOwner));
     if (address !== undefined && hasLocalEndpoint(inspected, address, nodeName))
       found.isLocalEndpoint = true;
   }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { AgentEvents } from '../../agent/events.ts';
-import type { SliceEndpoint } from '../../api/objects.ts';
+import type { Service, SliceEndpoint } from '../../api/objects.ts';
 import { EventRecorder } from '../../events/recorder.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { loadClusterConfig } from '../../sources/kubernetes/config.ts';
@@ -152,5 +152,53 @@ describe('warnings: endpoints that own no ports', () => {
       warnings.map(({ isOfThisNode }) => isOfThisNode),
       [true],
     );
+  });
+
+  it('warns the younger of two Services that give a pod one UDP port', async () => {
+    await using agent = await start();
+    const { table } = agent;
+    const other = (fields: Partial<Service>, ...addresses: string[]) => {
+      table.upsert(
+        service({
+          name: 'other',
+          clusterIPs: ['10.96.0.21'],
+          ownedPortsAnnotation: '20050-20949/UDP',
+          portsPerPodAnnotation: '100',
+          creationTimestamp: '2026-02-01T00:00:00Z',
+          ...fields,
+        }),
+      );
+      const endpoints = addresses.map((address, ordinal) => endpoint(address, { ordinal }));
+      table.upsert(slice(endpoints, { name: 'o-1', serviceKey: 'default/other', ports: [] }));
+      return table.takeChanges().refusals.warnings;
+    };
+    const pods = ['10.244.0.5', '10.244.0.6'] as const;
+    agent.set(pods.map((address, ordinal) => endpoint(address, { ordinal })));
+    const warningOf = (younger: string, older: string) => ({
+      serviceKey: younger,
+      message: `pods own the same UDP ports by the older Service ${older}, and their packets leave as its VIP. Clients of Service ${younger} get no answer on these ports; give the Services different ports or pods`,
+    });
+    const inForce = () =>
+      ['media', 'other'].flatMap((name) => table.inspect(`default/${name}`)?.warnings ?? []);
+    const younger = warningOf('default/other', 'default/media');
+    assert.deepEqual(other({}, ...pods), [younger]);
+    assert.deepEqual(other({}, '10.244.0.5', '10.244.0.7'), [], 'the same text');
+    for (const fields of [
+      { ownedPortsAnnotation: '21000-21999/UDP' },
+      { ownedPortsAnnotation: '20050-20949/TCP' },
+      { ownedPortsAnnotation: '20500-20999/UDP' },
+    ]) {
+      other(fields, ...pods);
+      assert.deepEqual(inForce(), [], fields.ownedPortsAnnotation);
+    }
+    other({}, '10.244.0.8', '10.244.0.9');
+    assert.deepEqual(inForce(), [], 'other pods');
+    const elder = { creationTimestamp: '2025-01-01T00:00:00Z' };
+    const first = warningOf('default/media', 'default/other');
+    assert.deepEqual(other(elder, ...pods), [first], 'of a Service that did not change');
+    assert.deepEqual(inForce(), [first]);
+    table.remove('Service', 'default/other');
+    table.takeChanges();
+    assert.deepEqual(inForce(), []);
   });
 });

@@ -472,6 +472,17 @@ describe('steps of a computed path', () => {
         { vip: VIP, ports: ['20000-20099/UDP'] },
         { vip: '10.96.0.21', ports: ['20100-20149/UDP'] },
       ]);
+      const answerOf = async (to: string, port: number) => {
+        const { steps } = await pathOf(CLIENT, to, 'UDP', port, table);
+        const step = steps.find((each) => each.step === 'answer');
+        return `${step?.decision}: ${step?.detail.join()}`;
+      };
+      assert.match(
+        await answerOf('10.96.0.21', 20_060),
+        new RegExp(`leave as ${VIP}:20060, .*: the pod owns the port by the older .*/turn too`),
+      );
+      assert.match(await answerOf('10.96.0.21', 20_120), /leave as 10\.96\.0\.21:20120, .*: $/);
+      assert.match(await answerOf(VIP, 20_060), new RegExp(`leave as ${VIP}:20060, .*: $`));
       const idle = await pathOf('10.244.0.3', CLIENT, 'UDP', 9000);
       assert.deepEqual(idle.speaksAs, [{ vip: VIP, ports: ['20300-20399/UDP'] }]);
       assert.deepEqual((await pathOf('10.244.0.1', CLIENT, 'TCP', 80)).speaksAs, []);
