@@ -1,8 +1,8 @@
-# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test` and `make bench` install their
-# requirements on a fresh Debian machine.
+# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test`, `make test-kernels` and `make bench`
+# install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media test unit lint bench modules setup
+.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit lint bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -25,6 +25,14 @@ test: export NODE_COMPILE_CACHE := $(CURDIR)/node_modules/.cache/tests
 test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
+
+## Tests of mode ipvs in stock Debian kernels, in QEMU. KERNELS=6.12 runs one; -j2 -O runs both at once.
+KERNELS = 6.1 6.12
+test-kernels: $(KERNELS:%=test-kernel-%)
+test-kernel-%: stock-kernels
+	@PORTWIDE_KERNEL=$* mocha test/uml/uml.test.ts
+stock-kernels: setup
+	@scripts/kernels.sh
 
 ## Types, style, format, layers (.dependency-cruiser.mjs), unused code (knip.json) and prose
 ## (scripts/lint-prose.ts).

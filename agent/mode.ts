@@ -3,9 +3,13 @@ import type { Logger } from 'pino';
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
 import type { RunOptions } from '../config/settings.ts';
+import { IPTABLES_TRAFFIC } from '../iptables/backend.ts';
+import { IPVS_TRAFFIC } from '../ipvs/plan.ts';
 import { nftCommand } from '../nft/command.ts';
 import type { NftMonitor } from '../nft/monitor.ts';
+import { NFTABLES_TRAFFIC } from '../nftables/backend.ts';
 import type { Backend } from '../proxier/backend.ts';
+import type { ModeTraffic } from '../proxier/kernel-rule.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { openIptablesMode } from './iptables-mode.ts';
 import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
@@ -53,6 +57,10 @@ export interface ModeDefinition {
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
   /** Whether the mode serves ports owned by pods: they need rewriting without connection tracking, which only nf_tables has. */
   readonly servesOwnedPorts: boolean;
+  /** Whether the mode writes iptables rules. */
+  readonly writesIptablesRules: boolean;
+  /** How packets are treated in each IP family. */
+  readonly traffic: ModeTraffic;
 }
 
 const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
@@ -63,6 +71,8 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.nftablesSyncPeriod,
     nodePortSelection: nftablesNodePorts,
     servesOwnedPorts: true,
+    writesIptablesRules: false,
+    traffic: NFTABLES_TRAFFIC,
   },
   iptables: {
     name: 'iptables',
@@ -71,6 +81,8 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.iptablesSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
+    writesIptablesRules: true,
+    traffic: IPTABLES_TRAFFIC,
   },
   ipvs: {
     name: 'ipvs',
@@ -79,6 +91,8 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.ipvsSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
+    writesIptablesRules: true,
+    traffic: IPVS_TRAFFIC,
   },
 };
 

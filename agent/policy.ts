@@ -123,8 +123,8 @@ export function startPolicy(given: PolicyOptions) {
       log.warn({ err }, 'cannot restore the resolved addresses of domain names');
     }
   };
-  const ownedVips = ownedVipsSink((vips) => {
-    applied.setOwnedVips(vips);
+  const ownedVips = ownedVipsSink((vip, isOwned) => {
+    applied.setOwnedVip(vip, isOwned);
     enforcer.changed();
   });
   const unsynced = new Set<Kind>(MODEL_KINDS);

@@ -46,7 +46,7 @@ export interface StatusAnswers {
 export function createStatusAnswers(context: AgentContext, inputs: StatusInputs): StatusAnswers {
   const { options, table, nodeName, modeDefinition, supportedMode, status, log } = context;
   const traffic = createTraffic({
-    mode: modeDefinition.name,
+    modeTraffic: modeDefinition.traffic,
     families: supportedMode.families,
     routes: {
       routes: () => table.routes(),

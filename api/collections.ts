@@ -13,6 +13,16 @@ export function getOrCreate<Key, Value>(
   return value;
 }
 
+/** Sets the list of a key. An empty list deletes the key. */
+export function setList<Key, Value>(
+  map: Map<Key, readonly Value[]>,
+  key: Key,
+  list: readonly Value[],
+): void {
+  if (list.length > 0) map.set(key, list);
+  else map.delete(key);
+}
+
 /**
  * Sets an entry of an LRU map. If the map then has more than `maxEntries` entries, evicts the least
  * recently set entry.

@@ -140,6 +140,8 @@ export interface SliceEndpoint {
    * it; absent when neither ends in a number.
    */
   readonly ordinal?: number;
+  /** The name with the ordinal up to that number, such as `media-`: the successor of a pod has the same. Set with `ordinal`. */
+  readonly ordinalPrefix?: string;
   /** Zones from the endpoint's hints; undefined when the endpoint has no zone hints. */
   readonly hintedZones: readonly string[] | undefined;
   readonly hintedNodes: readonly string[] | undefined;

@@ -34,6 +34,11 @@ export function isProtocol(value: unknown): value is Protocol {
   return typeof value === 'string' && (PROTOCOLS as readonly string[]).includes(value);
 }
 
+/** Whether a range has a port of a protocol. */
+export function hasPort(range: PortRange, protocol: Protocol, port: number): boolean {
+  return range.protocol === protocol && range.from <= port && port <= range.to;
+}
+
 /** As annotations write a range: `5060/UDP`, `20000-29999/UDP`. */
 export function rangeText({ protocol, from, to }: PortRange): string {
   return from === to ? `${from}/${protocol}` : `${from}-${to}/${protocol}`;

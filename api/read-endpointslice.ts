@@ -118,7 +118,6 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
   const zone = readOptionalString(child(field, 'zone'));
   const hostname = child(field, 'hostname');
   const hints = child(field, 'hints');
-  const ordinal = readOrdinal(field);
   return {
     address: first,
     ready: readOptionalBoolean(child(conditions, 'ready')) ?? true,
@@ -130,7 +129,7 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
     hostname: readOptionalString(hostname) === undefined ? undefined : readDnsLabel(hostname),
     hintedZones: readHints(child(hints, 'forZones')),
     hintedNodes: readHints(child(hints, 'forNodes')),
-    ...(ordinal === undefined ? {} : { ordinal }),
+    ...readOrdinal(field),
   };
 }
 
@@ -138,7 +137,9 @@ function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
  * The ordinal of an endpoint: the number behind the last hyphen of the pod's name, or else of the hostname. A name that
  * is no text is no reason to refuse the slice: only owned ports need ordinals.
  */
-function readOrdinal(endpoint: ObjectField): number | undefined {
+function readOrdinal(
+  endpoint: ObjectField,
+): Required<Pick<SliceEndpoint, 'ordinal' | 'ordinalPrefix'>> | undefined {
   const target = child(endpoint, 'targetRef');
   const isPod = isRecord(target.value) && (target.value.kind ?? 'Pod') === 'Pod';
   const names = [
@@ -146,8 +147,10 @@ function readOrdinal(endpoint: ObjectField): number | undefined {
     child(endpoint, 'hostname').value,
   ];
   for (const name of names) {
-    const ordinal = typeof name === 'string' ? ordinalOf(name) : undefined;
-    if (ordinal !== undefined) return ordinal;
+    if (typeof name !== 'string') continue;
+    const ordinal = ordinalOf(name);
+    if (ordinal === undefined) continue;
+    return { ordinal, ordinalPrefix: intern(name.slice(0, name.lastIndexOf('-') + 1)) };
   }
   return undefined;
 }

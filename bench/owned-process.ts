@@ -153,24 +153,27 @@ async function program(_: object) {
 const libc = koffi.load(null);
 const socket = libc.func('int socket(int domain, int type, int protocol)');
 const bind = libc.func('int bind(int fd, const void *address, uint32_t length)');
-const connect = libc.func('int connect(int fd, const void *address, uint32_t length)');
-const send = libc.func('int64_t send(int fd, const void *bytes, size_t length, int flags)');
+const sendto = libc.func(
+  'int64_t sendto(int fd, const void *bytes, size_t length, int flags, const void *to, uint32_t to_length)',
+);
 const [AF_INET, SOCK_DGRAM] = [2, 2];
 
-/** An address and port. */
+/** An address and the first of several ports. */
 export interface Peer {
   readonly address: string;
   readonly port: number;
+  /** Ports that packets come from or go to, in turn. */
+  readonly ports: number;
 }
 
-/** Packets in a call of `time`; the average takes the cost of the clock away. */
+/** Packets in a batch, at least; the average takes the cost of the clock away. */
 const BATCH = 200;
 /** Length of an RTP packet of 20 ms of G.711. */
 const packet = Buffer.alloc(172);
 
 /**
- * Microseconds of one packet to each target, by batch. The kernel carries the packet through node and veth links to the
- * socket at the other end within the call of send(), on one core: the time is CPU time.
+ * Microseconds of one packet from each source to its target, by batch. The kernel carries the packet through node and
+ * veth links to the other end within the call of sendto(), on one core: the time is CPU time.
  */
 async function stream({
   from,
@@ -181,30 +184,38 @@ async function stream({
   readonly to: readonly Peer[];
   readonly batches: number;
 }) {
-  const descriptors = to.map((target, at) => {
-    const descriptor = Number(socket(AF_INET, SOCK_DGRAM, 0));
-    const source = from[at];
-    if (source !== undefined && bind(descriptor, sockaddr(source), 16) !== 0)
-      throw new Error(`cannot bind ${source.address}`);
-    if (connect(descriptor, sockaddr(target), 16) !== 0) throw new Error('cannot connect');
-    return descriptor;
+  const streams = from.map((source, at) => {
+    const target = to[at] ?? source;
+    const sockets = Array.from({ length: source.ports }, (_, index) => openSocket(source, index));
+    const addresses = Array.from({ length: target.ports }, (_, index) => sockaddr(target, index));
+    return { sockets, addresses, packets: Math.max(BATCH, source.ports, target.ports) };
   });
-  const times: number[][] = to.map(() => []);
-  for (let batch = -5; batch < batches; batch++) {
-    for (const [at, descriptor] of descriptors.entries()) {
+  const times: number[][] = streams.map(() => []);
+  for (let batch = -2; batch < batches; batch++) {
+    for (const [at, { sockets, addresses, packets }] of streams.entries()) {
       const started = performance.now();
-      for (let sent = 0; sent < BATCH; sent++) send(descriptor, packet, packet.length, 0);
-      const each = ((performance.now() - started) * 1000) / BATCH;
+      for (let sent = 0; sent < packets; sent++) {
+        const address = addresses[sent % addresses.length];
+        sendto(sockets[sent % sockets.length], packet, packet.length, 0, address, 16);
+      }
+      const each = ((performance.now() - started) * 1000) / packets;
       if (batch >= 0) times[at]?.push(each);
     }
   }
   return times;
 }
 
-function sockaddr({ address, port }: Peer): Buffer {
+function openSocket(source: Peer, index: number): number {
+  const descriptor = Number(socket(AF_INET, SOCK_DGRAM, 0));
+  if (bind(descriptor, sockaddr(source, index), 16) !== 0)
+    throw new Error(`cannot bind port ${source.port + index} of ${source.address}`);
+  return descriptor;
+}
+
+function sockaddr({ address, port }: Peer, index: number): Buffer {
   const bytes = Buffer.alloc(16);
   bytes.writeUInt16LE(AF_INET, 0);
-  bytes.writeUInt16BE(port, 2);
+  bytes.writeUInt16BE(port + index, 2);
   bytes.set(address.split('.').map(Number), 4);
   return bytes;
 }

@@ -14,7 +14,7 @@ import { cell, percentiles, printRow, ratio } from './table.ts';
 
 const LEGEND = `Mode nftables, IPv4, slices of 100 UDP ports. "nft" is \`nft -f\` of a file with the same elements. A change replaces one
 pod by a pod with another address. Packets have 172 bytes of data (RTP, 20 ms of G.711) and cross client, node and endpoint
-on one core within one system call, so that their time is CPU time. A ratio is the other value divided by that of
+on one core within one system call, so that their time is CPU time. Calls send one packet each in turn. A ratio is the other value divided by that of
 owned ports.`;
 
 const run = jobsOf<OwnedJobs>('owned-process.ts');
@@ -50,46 +50,50 @@ async function conntrackEntries({ node }: Network): Promise<number> {
   return Number(stdout);
 }
 
-/** Rows: from clients, from endpoints. Columns: owned, ordinary Service, no Service. */
-async function measurePackets(batches: number): Promise<void> {
+/** Both ends drop packets at once: no socket answers them, or refuses them with ICMP. */
+const SINK =
+  'table ip sink { chain input { type filter hook input priority 0; meta l4proto udp drop; }; }';
+
+/** Rows: from clients, from endpoints, with one call and with many. Columns: owned, ordinary Service, no Service. */
+async function measurePackets(batches: number, calls: number): Promise<void> {
   await withNetwork(async (network) => {
     const { node, client, endpoints } = network;
     await execa('ip', ['netns', 'exec', endpoints, 'sysctl', '-qw', 'net.ipv4.ip_nonlocal_bind=1']);
+    for (const end of [client, endpoints])
+      await execa('ip', ['netns', 'exec', end, 'nft', '-f', '-'], { input: SINK });
     await run(node, 'program', {});
-    const port = FIRST_PORT;
-    const ends: Peer[] = [owner(0, 0), owner(1, 0), owner(2, 0)].map((address) => ({
-      address,
-      port,
-    }));
-    const [owned, ordinary, direct] = ends;
-    if (owned === undefined || ordinary === undefined || direct === undefined) return;
-    const targets = [{ address: ownedVip(0), port }, { address: ownedVip(1), port }, direct];
-    const sources = targets.map((_, at) => ({ address: CLIENT_ADDRESS, port: CLIENT_PORT + at }));
-    const entries: number[] = [];
-    for (const at of targets.keys()) {
-      const before = await conntrackEntries(network);
-      await run(client, 'stream', {
-        from: sources.slice(at, at + 1),
-        to: targets.slice(at, at + 1),
-        batches: 1,
-      });
-      entries.push((await conntrackEntries(network)) - before);
+    const owners = [owner(0, 0), owner(1, 0), owner(2, 0)];
+    const [, , direct = ''] = owners;
+    const vips = [ownedVip(0), ownedVip(1), direct];
+    const ends = (addresses: readonly string[]): Peer[] =>
+      addresses.map((address) => ({ address, port: FIRST_PORT, ports: 1 }));
+    for (const ports of [1, calls]) {
+      const clients = vips.map((_, at) => ({
+        address: CLIENT_ADDRESS,
+        port: CLIENT_PORT + at * calls,
+        ports,
+      }));
+      const entries: number[] = [];
+      for (const at of vips.keys()) {
+        const before = await conntrackEntries(network);
+        const [from, to] = [clients.slice(at, at + 1), ends(vips).slice(at, at + 1)];
+        await run(client, 'stream', { from, to, batches: 1 });
+        entries.push((await conntrackEntries(network)) - before);
+      }
+      const forward = await run(client, 'stream', { from: clients, to: ends(vips), batches });
+      const back = await run(endpoints, 'stream', { from: ends(owners), to: clients, batches });
+      const count = ports === 1 ? 'one call' : `${ports} calls`;
+      for (const [what, times] of [
+        [`packet from a client, ${count}, µs`, forward],
+        [`packet from a pod, ${count}, µs`, back],
+      ] as const) {
+        const [ours = [], ...others] = times;
+        const compared = others.flatMap((each) => [cell(each, 2), ratio(ours, each)]);
+        printRow(what, cell(ours, 2), ...compared);
+      }
+      const [ours, ...others] = entries;
+      printRow(`conntrack entries, ${count}`, ours ?? '', ...others.flatMap((each) => [each, '']));
     }
-    const forward = await run(client, 'stream', { from: sources, to: targets, batches });
-    const back = await run(endpoints, 'stream', { from: ends, to: sources, batches });
-    for (const [what, times] of [
-      ['packet from a client, µs', forward],
-      ['packet from a pod, µs', back],
-    ] as const) {
-      const [ours = [], ...others] = times;
-      printRow(
-        what,
-        cell(ours, 2),
-        ...others.flatMap((each) => [cell(each, 2), ratio(ours, each)]),
-      );
-    }
-    const [ours, ...others] = entries;
-    printRow('conntrack entries of a stream', ours ?? '', ...others.flatMap((each) => [each, '']));
   });
 }
 
@@ -99,10 +103,11 @@ await runBench({
   flags: {
     services: numberFlag('number of Services', '1000', { quick: '100' }),
     slices: numberFlag('slices of each Service', '100'),
-    batches: numberFlag('batches of 200 packets', '500', { quick: '100' }),
+    batches: numberFlag('batches of packets', '300', { quick: '100' }),
+    calls: numberFlag('calls at a time', '4000'),
     runs: runsFlag('3', { quick: '1' }),
   },
-  run: async ({ services, slices, batches, runs }) => {
+  run: async ({ services, slices, batches, calls, runs }) => {
     const { stdout } = await execa('nft', ['--version']);
     printHead(LEGEND, [stdout]);
     console.log('| what | Portwide | nft | × |\n|---|---:|---:|---:|');
@@ -110,6 +115,6 @@ await runBench({
     console.log(
       '\n| what | owned | ordinary Service | × | no Service | × |\n|---|---:|---:|---:|---:|---:|',
     );
-    await measurePackets(batches);
+    await measurePackets(batches, calls);
   },
 });

@@ -1,4 +1,5 @@
 /** The DNS records of the whole cluster, updated from API objects. */
+import { setList } from '../api/collections.ts';
 import type { InvalidObject } from '../api/errors.ts';
 import type { ApiObject, EndpointSlice, Kind, ObjectKey, Service } from '../api/objects.ts';
 import type { ObjectSink } from '../sources/source.ts';
@@ -208,8 +209,7 @@ export class Zone implements ObjectSink {
     const isShared = all !== undefined && all !== before;
     const others = isShared ? all.filter((record) => !before.includes(record)) : NO_RECORDS;
     const merged = others.length === 0 ? after : [...others, ...after].sort(compareRecords);
-    if (merged.length > 0) this.#records.set(name, merged);
-    else this.#records.delete(name);
+    setList(this.#records, name, merged);
     if (this.#children.has(name)) return;
     if (all === undefined) this.#countInParent(name);
     if (merged.length === 0) this.#uncountInParent(name);

@@ -1,9 +1,11 @@
 /**
  * Assigns the slices of owned ports to endpoints: the ordinal of the owner is the number of the slice. Pure, and the
- * same on every node: ordinals come from names, and nothing is negotiated.
+ * same on every node, but for pods of the host network: ordinals come from names, and nothing is negotiated.
  */
 import { compareAddresses } from '../api/addresses.ts';
 import { type Candidate, readiness } from './select.ts';
+
+export type OwnerNode = 'this' | 'other' | 'unknown';
 
 /** The owner of the slices with its ordinal. */
 export interface SliceOwner {
@@ -11,8 +13,8 @@ export interface SliceOwner {
   readonly address: string;
   /** Whether the owner gets packets: it is ready, or it terminates while serving. Other owners still speak. */
   readonly serves: boolean;
-  /** Set if the owner is known to be on another node. */
-  readonly isRemote?: true;
+  /** The node of the owner, as seen from this node; EndpointSlices need not name it. */
+  readonly node: OwnerNode;
 }
 
 /** An endpoint that owns nothing. */
@@ -70,7 +72,7 @@ export function sliceOwners(
         ordinal,
         address,
         serves: readiness(endpoint) > 0,
-        ...(on === undefined || on === nodeName ? {} : { isRemote: true as const }),
+        node: on === undefined ? ('unknown' as const) : on === nodeName ? 'this' : 'other',
       })),
     others,
   };

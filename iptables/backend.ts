@@ -3,6 +3,7 @@ import { isLoopback } from '../api/addresses.ts';
 import type { Log } from '../process/log.ts';
 import type { ApplyReport, Backend } from '../proxier/backend.ts';
 import { ComparisonBuilder } from '../proxier/comparison.ts';
+import type { ModeTraffic } from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
@@ -12,6 +13,9 @@ import type { Iptables } from './commands.ts';
 import { describeIptablesRule } from './describe.ts';
 import { Ruleset, type TableChange } from './ruleset.ts';
 import { rulesetWriter, writtenRuleCount } from './writer.ts';
+
+/** How mode iptables treats packets. */
+export const IPTABLES_TRAFFIC: ModeTraffic = { forwardsWithIpvs: false, rejectsOtherPorts: 'none' };
 
 /** Options that are fixed while the agent runs. Excludes the node's addresses, which may change. */
 export interface IptablesOptions
@@ -67,9 +71,9 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
       return { written, rulesWritten };
     },
     traffic: () => ({
+      ...IPTABLES_TRAFFIC,
       options,
       isNodePortAddress: (address) => servesNodePorts(address, options, nodeAddresses),
-      rejectsOtherPorts: 'none',
       serviceCidrs: [],
     }),
     describeRule: (rule) => describeIptablesRule(rule, ruleset),

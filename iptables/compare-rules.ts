@@ -7,7 +7,8 @@ import {
   compareRules,
   type RuleDifference,
 } from '../proxier/comparison.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
+import type { TimeSlice } from '../sync/time-slice.ts';
 import { isStaticChain, type Table, TREE_PREFIX } from './chains.ts';
 import type { ChainComparison, Ruleset, SavedTable, SharedChange } from './ruleset.ts';
 
@@ -23,7 +24,7 @@ export async function compareRuleset(
   result: ComparisonBuilder,
 ): Promise<void> {
   const { service } = result;
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   const owners = await chainOwners(ruleset, service, slice);
   for (const [table, rules] of saved) {
     const comparison = new TableComparison(ruleset, table, rules, owners, result);

@@ -4,7 +4,7 @@ import { IPVS_DEVICE } from '../api/vip-device.ts';
 import type { ComparedObject, ComparedState } from '../proxier/compared-object.ts';
 import type { ComparisonBuilder } from '../proxier/comparison.ts';
 import { vipsOf } from '../services/route.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import { type ComparisonScope, type KernelItem, type KernelPart, visitItems } from './compare.ts';
 import type { ItemView } from './desired-items.ts';
 import { itemText, setText } from './item-text.ts';
@@ -45,7 +45,7 @@ async function compareAll(
   });
   if (differences.length === 0) return;
   const owners = await itemOwners(plan, differences);
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const difference of differences) {
     addItem(result, kernel, difference, owners(difference.desired ?? difference.actual[0]));
     if (slice.isOver()) await slice.yield();
@@ -62,7 +62,7 @@ async function compareService(
 ): Promise<void> {
   const applied = plan.desired.applied();
   const items = new Map<string, IpvsItem>();
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const { route, items: own } of plan.routes()) {
     if (slice.isOver()) await slice.yield();
     if (route.serviceKey !== service) continue;
@@ -182,7 +182,7 @@ async function itemOwners(
   const byKey = new Map<string, ObjectKey>();
   /** null: several Services have the VIP. */
   const byVip = new Map<string, ObjectKey | null>();
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const { route, items } of differing.length === 0 ? [] : plan.routes()) {
     for (const vip of vipsOf(route)) {
       const known = byVip.get(vip) ?? route.serviceKey;

@@ -8,7 +8,12 @@ import { describeIptablesRule } from '../iptables/describe.ts';
 import { Ruleset } from '../iptables/ruleset.ts';
 import type { IpvsDestinationKey, IpvsServiceKey } from '../netlink/ipvs/ipvs.ts';
 import type { Log } from '../process/log.ts';
-import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
+import type {
+  BackendTraffic,
+  KernelRule,
+  ModeTraffic,
+  RulePurpose,
+} from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
@@ -26,6 +31,9 @@ import { type IpvsItem, serviceText } from './items.ts';
 import { type MarkAllocator, verdictMarks } from './marks.ts';
 import { NodePortConflicts } from './node-port-conflicts.ts';
 import { ipvsStaticRules, type RuleOptions } from './rules.ts';
+
+/** How mode ipvs treats packets. */
+export const IPVS_TRAFFIC: ModeTraffic = { forwardsWithIpvs: true, rejectsOtherPorts: 'vips' };
 
 export interface IpvsPlanOptions extends RuleOptions, NodePortOptions {
   readonly scheduler: string;
@@ -167,9 +175,9 @@ export class IpvsPlan {
   /** See `Backend.traffic`. */
   traffic(): BackendTraffic {
     return {
+      ...IPVS_TRAFFIC,
       options: { ...this.#options, resetsTcp: false },
       isNodePortAddress: (address) => this.#compileOptions.nodePortAddresses.includes(address),
-      rejectsOtherPorts: 'vips',
       serviceCidrs: [],
     };
   }

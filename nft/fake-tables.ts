@@ -4,6 +4,7 @@
  */
 import type { IpFamily } from '../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
+import { HOOKS, PRIORITY } from '../netlink/nftables/hooks.ts';
 import { NftRefusedError } from '../netlink/nftables/transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
@@ -59,8 +60,9 @@ export class FakeTables {
   }
 
   get tables(): RuleTable {
-    return {
+    const tables: RuleTable = {
       transact: async (operations) => this.#transact(operations),
+      readBesides: async (read) => await read(tables),
       visitElements: async (set, visit, restart) => {
         const visitAll = () => {
           const elements = this.sets.get(set);
@@ -117,6 +119,7 @@ export class FakeTables {
       },
       close: async () => {},
     };
+    return tables;
   }
 
   #removeChain(name: string): void {
@@ -285,16 +288,10 @@ function baseChain(text = ''): NftBaseChain | undefined {
   const [, type = '', hook = '', priority = ''] =
     /type (\w+) hook (\w+) priority (\S+);/.exec(text) ?? [];
   if (type === '') return undefined;
-  const hooks = ['prerouting', 'input', 'forward', 'output', 'postrouting'];
-  const priorities: Readonly<Record<string, number>> = {
-    raw: -300,
-    dstnat: -100,
-    srcnat: 100,
-    filter: 0,
-  };
+  const priorities: Readonly<Record<string, number>> = PRIORITY;
   return {
     type,
-    hook: hooks.indexOf(hook),
+    hook: (HOOKS as readonly string[]).indexOf(hook),
     priority: priorities[priority] ?? Number(priority),
     policy: 1,
   };

@@ -71,10 +71,14 @@ export interface KeyField {
 /** A concatenated lookup key: its fields from left to right. */
 export type LookupKey = readonly KeyField[];
 
+/** RFC 792, RFC 4443 */
+const ICMP_ECHO_REPLY = 0;
+const ICMPV6_ECHO_REPLY = 129;
 /** RTN_LOCAL of linux/rtnetlink.h. */
 const RTN_LOCAL = 2;
-/** NF_CT_STATE_INVALID_BIT, the bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
+/** NF_CT_STATE_INVALID_BIT, NF_CT_STATE_UNTRACKED_BIT, the bit of IP_CT_NEW, and IPS_DST_NAT: linux/netfilter/nf_conntrack_common.h. */
 const STATE_INVALID = 1;
+const STATE_UNTRACKED = 64;
 const STATE_NEW = 8;
 const STATUS_DNAT = 32;
 /** Offset of the source address in the IP header. */
@@ -220,6 +224,12 @@ export const IS_INVALID: RulePart = {
   expressions: hasBit(ct(0, CT_KEY.state), STATE_INVALID),
 };
 
+/** Matches packets that a rule exempts from connection tracking, such as UDP packets of ports owned by pods. */
+export const IS_UNTRACKED: RulePart = {
+  text: 'ct state untracked',
+  expressions: hasBit(ct(0, CT_KEY.state), STATE_UNTRACKED),
+};
+
 /** Matches packets of connections with DNAT. */
 export const HAS_DNAT: RulePart = {
   text: 'ct status dnat',
@@ -251,6 +261,18 @@ export function isIcmp(family: IpFamily): RulePart {
   return {
     text: `meta l4proto ${family === 'IPv4' ? 'icmp' : 'icmpv6'}`,
     expressions: [meta(0, META_KEY.protocol), cmp(0, Buffer.from([icmpNumbers[family]]))],
+  };
+}
+
+/** Matches all ICMP types but echo reply. Use it after `isIcmp`. */
+export function isNoEchoReply(family: IpFamily): RulePart {
+  const isIpv4 = family === 'IPv4';
+  return {
+    text: `${isIpv4 ? 'icmp' : 'icmpv6'} type != echo-reply`,
+    expressions: [
+      payload(0, PAYLOAD_BASE.transport, 0, 1),
+      cmp(0, Buffer.from([isIpv4 ? ICMP_ECHO_REPLY : ICMPV6_ECHO_REPLY]), true),
+    ],
   };
 }
 
@@ -357,6 +379,7 @@ export function goTo(chain: string): RulePart {
 
 export const ACCEPT = verdict({ kind: 'accept' });
 export const DROP = verdict({ kind: 'drop' });
+export const RETURN = verdict({ kind: 'return' });
 
 function hasBit(load: NftExpression, bit: number, isSet = true): NftExpression[] {
   const none = Buffer.alloc(4);

@@ -9,7 +9,12 @@ import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
 import type { Comparison } from '../proxier/compared-object.ts';
 import { ComparisonBuilder } from '../proxier/comparison.ts';
-import type { BackendTraffic, KernelRule, RulePurpose } from '../proxier/kernel-rule.ts';
+import type {
+  BackendTraffic,
+  KernelRule,
+  ModeTraffic,
+  RulePurpose,
+} from '../proxier/kernel-rule.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -26,7 +31,7 @@ import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
-import { isDispatchMap, type MapName } from './maps.ts';
+import { isDispatchMap, isOnDemand, type MapName } from './maps.ts';
 import { type Phase, phasesOf } from './phases.ts';
 import { NftPlan, type NftPlanOptions, type PlanDiff, type PlannedRoute } from './plan.ts';
 import {
@@ -39,6 +44,12 @@ import {
 } from './static-chains.ts';
 import { tableScript } from './table-script.ts';
 import { existingObjects, neededObjects, withoutObjects } from './unknown-objects.ts';
+
+/** How mode nftables treats packets. */
+export const NFTABLES_TRAFFIC: ModeTraffic = {
+  forwardsWithIpvs: false,
+  rejectsOtherPorts: 'cluster IPs',
+};
 
 /** Options of mode nftables for one IP family. */
 export interface NftBackendOptions extends NftPlanOptions {
@@ -119,9 +130,11 @@ export class NftBackend implements Backend {
   }
 
   async compare(service?: ObjectKey): Promise<Comparison> {
-    const result = new ComparisonBuilder(service);
-    await compareTable(this.#tables, this.#plan, this.family, result);
-    return result.result();
+    return await this.#tables.readBesides(async (reader) => {
+      const result = new ComparisonBuilder(service);
+      await compareTable(reader, this.#plan, this.family, result);
+      return result.result();
+    });
   }
 
   stats(): BackendStats {
@@ -130,9 +143,9 @@ export class NftBackend implements Backend {
 
   traffic(): BackendTraffic {
     return {
+      ...NFTABLES_TRAFFIC,
       options: this.#options,
       isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
-      rejectsOtherPorts: 'cluster IPs',
       serviceCidrs: this.#options.serviceCidrs,
     };
   }
@@ -246,7 +259,8 @@ export class NftBackend implements Backend {
     const refusal = await this.#declareTable();
     if (refusal !== undefined) return await this.#replaceTable(refusal);
     const kernel = await KernelElements.read(this.#tables);
-    const [lookups, ranges, dispatch] = [
+    // `late`: intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
+    const [lookups, late, dispatch] = [
       new PendingChanges(),
       new PendingChanges(),
       new PendingChanges(),
@@ -271,7 +285,7 @@ export class NftBackend implements Backend {
         addToCount(elementCounts, element.map, 1);
         const [state] = kernel.take(element);
         if (state !== 'ok') {
-          const lookup = isIntervalMap(element.map) ? ranges : lookups;
+          const lookup = isIntervalMap(element.map) || isOnDemand(element.map) ? late : lookups;
           const pending = isDispatchMap(element.map) ? dispatch : lookup;
           pending.add(element, state === 'changed');
         }
@@ -280,11 +294,17 @@ export class NftBackend implements Backend {
       if (lookups.size > ELEMENTS_PER_TRANSACTION) await write(lookups);
     }
     await write(lookups);
-    this.#removeOverlapping(ranges, kernel);
-    await write(ranges);
-    await writing;
     const chains = [...this.#plan.chains()];
-    await this.#declare(chains);
+    try {
+      await this.#declare(chains);
+    } catch (error) {
+      if (!(error instanceof NftError)) throw error;
+      await writing;
+      return await this.#replaceTable(error);
+    }
+    this.#removeOverlapping(late, kernel);
+    await write(late);
+    await writing;
     const staticNames = new Set(staticServiceChains(this.#options).map(({ name }) => name));
     const isInUse = ({ name }: NftChain) => staticNames.has(name) && chainsBefore.has(name);
     await this.#tables.transact(chainRuleOperations(chains.filter((chain) => !isInUse(chain))));
@@ -312,13 +332,12 @@ export class NftBackend implements Backend {
   }
 
   /**
-   * Creates the table, its maps and static chains, or completes an existing table. Maps and chains of owned ports must
-   * exist before their elements.
+   * Creates the table, its maps and static chains, or completes an existing table.
    * @returns the error when the existing table conflicts, for example with a map of another type.
    */
   async #declareTable(): Promise<NftError | undefined> {
     try {
-      const chains = [...staticServiceChains(this.#options), ...this.#plan.chainsOfOwnedPorts()];
+      const chains = staticServiceChains(this.#options);
       await this.#nft.run(tableDeclarationScript(chains, this.family));
       this.#declared = namesToDeclare(chains);
       return undefined;

@@ -1,11 +1,12 @@
 /** Compares chains of table `portwide` with the kernel: their hooks and their rules. */
 import type { IpFamily } from '../api/objects.ts';
+import { HOOKS, PRIORITY } from '../netlink/nftables/hooks.ts';
 import { encodedRuleText } from '../netlink/nftables/rule-text.ts';
 import type { NftBaseChain, NftExistingChain } from '../netlink/nftables/types.ts';
 import { nftFamily, nftRuleBytes, nftRuleText } from '../nft/rule.ts';
-import type { RuleTable } from '../nft/table.ts';
+import type { NftReader } from '../nft/table.ts';
 import { type ComparedRule, type ComparisonBuilder, compareRules } from '../proxier/comparison.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import type { NftChain } from './chains.ts';
 import { TABLE } from './static-chains.ts';
 
@@ -15,7 +16,7 @@ import { TABLE } from './static-chains.ts';
  * @throws NetlinkError
  */
 export async function compareChains(
-  tables: Pick<RuleTable, 'chainsWithHooks' | 'rules'>,
+  tables: Pick<NftReader, 'chainsWithHooks' | 'rules'>,
   chains: readonly NftChain[],
   family: IpFamily,
   result: ComparisonBuilder,
@@ -24,7 +25,7 @@ export async function compareChains(
   if (chains.length === 0) return;
   const existing = (await tables.chainsWithHooks()) ?? [];
   const kernelChains = new Map(existing.map((chain) => [chain.name, chain]));
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   const desired = new Map<string, ComparedRule[]>();
   /** Texts of the agent's rules by their expressions. */
   const texts = new Map<string, string>();
@@ -78,12 +79,12 @@ export async function compareChains(
 
 /** @param chains undefined: all chains. */
 async function readRules(
-  tables: Pick<RuleTable, 'rules'>,
+  tables: Pick<NftReader, 'rules'>,
   chains: readonly NftChain[] | undefined,
   texts: ReadonlyMap<string, string>,
 ): Promise<Map<string, ComparedRule[]>> {
   const rules = new Map<string, ComparedRule[]>();
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const only of chains ?? [undefined]) {
     for (const { chain, expressions } of (await tables.rules(only?.name)) ?? []) {
       const id = encodedRuleText(expressions);
@@ -96,14 +97,7 @@ async function readRules(
   return rules;
 }
 
-/** NF_INET_ numbers of the hooks. */
-const HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'];
-const PRIORITIES: Readonly<Record<string, number>> = {
-  raw: -300,
-  dstnat: -100,
-  filter: 0,
-  srcnat: 100,
-};
+const PRIORITIES: Readonly<Record<string, number>> = PRIORITY;
 
 /** The declaration of a desired chain, with the priority in the form that `existingText` has. */
 function wantedText({ name, hook }: NftChain): string {

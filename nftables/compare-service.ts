@@ -2,10 +2,10 @@
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import { elementKeyText, hasSameData } from '../nft/element.ts';
-import type { RuleTable } from '../nft/table.ts';
+import type { NftReader } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
 import { type Route, vipsOf } from '../services/route.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { isIntervalMap } from './intervals.ts';
@@ -43,7 +43,7 @@ export type ElementAdder = (
  * @throws NetlinkError
  */
 export async function compareServiceElements(
-  tables: RuleTable,
+  tables: NftReader,
   plan: NftPlan,
   family: IpFamily,
   service: ObjectKey,
@@ -68,7 +68,7 @@ export async function compareServiceElements(
     for (const element of elements) ofOthers.add(elementId(element));
   }
   const byMap = Map.groupBy(desired.values(), ({ map }) => map);
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const map of [...MAP_NAMES, ...onDemandMapsOf(chains.values())]) {
     const own = byMap.get(map) ?? [];
     const probed = isIntervalMap(map) ? [] : probes(map, own, [...desired.values()]);

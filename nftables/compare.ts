@@ -10,10 +10,10 @@ import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { NFT_TABLE_DORMANT } from '../netlink/nftables/tables.ts';
 import { elementKeyText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
-import type { RuleTable } from '../nft/table.ts';
+import type { NftReader } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
 import type { ComparisonBuilder } from '../proxier/comparison.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import type { NftChain } from './chains.ts';
 import { compareChains } from './compare-chains.ts';
 import { compareServiceElements, type ElementAdder } from './compare-service.ts';
@@ -32,7 +32,7 @@ import { existingObjects, neededObjects, withoutObjects } from './unknown-object
  * @throws NetlinkError
  */
 export async function compareTable(
-  tables: RuleTable,
+  tables: NftReader,
   plan: NftPlan,
   family: IpFamily,
   result: ComparisonBuilder,
@@ -65,7 +65,7 @@ function elementAdder(family: IpFamily, result: ComparisonBuilder): ElementAdder
 }
 
 async function compareObjects(
-  tables: RuleTable,
+  tables: NftReader,
   chains: readonly NftChain[],
   family: IpFamily,
   result: ComparisonBuilder,
@@ -104,14 +104,14 @@ async function compareObjects(
 }
 
 async function compareAllElements(
-  tables: RuleTable,
+  tables: NftReader,
   plan: NftPlan,
   family: IpFamily,
   add: ElementAdder,
 ): Promise<void> {
   const maps = [...MAP_NAMES, ...onDemandMapsOf(plan.chains())];
   const kernel = await KernelElements.readExisting(tables, maps);
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   const compare = (element: MapElement, service: ObjectKey | undefined) => {
     const [state, data] = kernel.take(element);
     const { map } = element;

@@ -13,12 +13,13 @@ import { type ChainOptions, type NftChain, REJECT_CHAIN, sourceRangesChain } fro
 import type { CompiledNftPlan, VipSharing } from './compile.ts';
 import type { MapElement } from './element.ts';
 import { allowedSourceElements, keysOf } from './keys.ts';
-import { type MapName, sliceMap } from './maps.ts';
+import { fieldWidth, type MapName, sliceMap } from './maps.ts';
 import {
   ownedBaseChains,
   partChains,
   partOf,
   rejectAllowedChain,
+  restrictedBaseChains,
   trackedChain,
 } from './owned-chains.ts';
 
@@ -43,7 +44,7 @@ export function compileOwnedPlan(
   const restricted = new Set<string>();
   for (const { vip, sources, healthCheckPort } of plan.vips) {
     const address = addressBytes(vip);
-    const tracked = trackedChain(partOf(vip), options);
+    const tracked = trackedChain(partOf(address), options);
     const byProtocol = (protocol: Protocol): NftVerdict => {
       // UDP packets to a slice with an owner do not come here: they are not tracked.
       if (protocol === 'UDP') return ACCEPT;
@@ -81,43 +82,42 @@ export function compileOwnedPlan(
     return true;
   };
   const addSlice = (map: Parameters<typeof sliceMap>[0], slice: SliceTranslation) => {
-    const { address, ports, becomes } = slice;
-    const bytes = addressBytes(address);
-    const isUdp = ports.protocol === 'UDP';
-    const keyOf = (port: number) =>
-      Buffer.concat([bytes, isUdp ? portField(port) : portKey(ports.protocol, port)]);
-    const data = addressBytes(becomes);
-    const range = { key: keyOf(ports.from), keyEnd: keyOf(ports.to) };
-    add(sliceMap(map, partOf(address)), { ...range, data });
-    if (map === 'slice-vips') add(sliceMap('owner-ports', partOf(address)), range);
+    const { ports, becomes } = slice;
+    const address = addressBytes(slice.address);
+    const part = partOf(address);
+    const key = sliceKey(address, ports.protocol, ports.from);
+    const keyEnd = sliceKey(address, ports.protocol, ports.to);
+    elements.push({ map: sliceMap(map, part), key, keyEnd, data: addressBytes(becomes) });
+    if (map === 'slice-vips') elements.push({ map: sliceMap('owner-ports', part), key, keyEnd });
+  };
+  /** Leads packets to or from the addresses of a part to a chain. */
+  const jump = (map: MapName, part: number, chain: NftChain) => {
+    const key = Buffer.alloc(fieldWidth('address', options.family));
+    key.writeUInt8(part, key.length - 1);
+    chains.add(chain);
+    add(map, { key, data: { kind: 'jump', chain: chain.name } });
   };
   /** Leads UDP packets to and from an address to the chains of its part. */
   const addAddress = (address: string) => {
     if (!once(address)) return;
     const bytes = addressBytes(address);
     add('owned-addresses', { key: bytes });
-    const part = partOf(address);
+    const part = partOf(bytes);
     if (!once(`part ${part}`)) return;
-    const { destinations, restricted: ofRestricted, sources, speakers } = partChains(part, options);
-    const key = Buffer.alloc(bytes.length);
-    key.writeUInt8(part, bytes.length - 1);
-    const jump = (map: MapName, chain: NftChain) => {
-      chains.add(chain);
-      add(map, { key, data: { kind: 'jump', chain: chain.name } });
-    };
-    jump('owned-destinations', destinations);
-    jump('owned-restricted', ofRestricted);
-    jump('owned-sources', sources);
-    jump('owned-speakers', speakers);
+    const { destinations, sources, speakers } = partChains(part, options);
+    jump('owned-destinations', part, destinations);
+    jump('owned-sources', part, sources);
+    jump('owned-speakers', part, speakers);
   };
   for (const slice of owned.inbound) {
-    const { address, ports, becomes, isRemote } = slice;
+    const { address, ports, becomes, node } = slice;
     if (ports.protocol === 'UDP') {
       addSlice(restricted.has(address) ? 'restricted-slice-owners' : 'slice-owners', slice);
       continue;
     }
-    addSlice(isRemote ? 'remote-slice-owners' : 'tracked-slice-owners', slice);
-    const endpoint = { address: becomes, port: undefined, ...(isRemote && { isRemote }) };
+    addSlice(node === 'this' ? 'tracked-slice-owners' : 'remote-slice-owners', slice);
+    const isRemote = node === 'other' && { isRemote: true as const };
+    const endpoint = { address: becomes, port: undefined, ...isRemote };
     if (!needsHairpin(plan, endpoint) || !once(`hairpin ${becomes}`)) continue;
     const bytes = addressBytes(becomes);
     add('hairpin-connections', { key: Buffer.concat([bytes, bytes]) });
@@ -130,10 +130,21 @@ export function compileOwnedPlan(
     const { vip, ports } = owned.speaker;
     addAddress(vip);
     const bytes = addressBytes(vip);
-    const keyOf = (port: number) => Buffer.concat([bytes, portField(port)]);
-    for (const { from, to } of ports)
-      add('owned-vip-ports', { key: keyOf(from), keyEnd: keyOf(to) });
+    if (restricted.has(vip)) {
+      const part = partOf(bytes);
+      jump('owned-restricted', part, partChains(part, options).restricted);
+      for (const chain of restrictedBaseChains(options)) chains.add(chain);
+    }
+    for (const { from, to } of ports) {
+      const [key, keyEnd] = [sliceKey(bytes, 'UDP', from), sliceKey(bytes, 'UDP', to)];
+      add('owned-vip-ports', { key, keyEnd });
+    }
     for (const chain of ownedBaseChains(options)) chains.add(chain);
   }
   return { elements, chains: [...chains] };
+}
+
+/** A key of the maps of slices: address and UDP port, or address, protocol and port. */
+function sliceKey(address: Buffer, protocol: Protocol, port: number): Buffer {
+  return Buffer.concat([address, protocol === 'UDP' ? portField(port) : portKey(protocol, port)]);
 }

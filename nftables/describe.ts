@@ -21,11 +21,12 @@ const CHAIN_PURPOSES: Readonly<Record<string, string>> = {
   'cluster-ips-check': 'rejects packets to ports of cluster IPs that no Service lists',
   'owned-prerouting': 'finds packets of UDP ports that pods own, before connection tracking',
   'owned-output': 'finds packets of UDP ports that pods own, before connection tracking',
-  'owned-packets':
-    'exempts packets of owned UDP ports from connection tracking, and sends them to owners',
+  'owned-restricted-prerouting':
+    'finds UDP packets to VIPs with loadBalancerSourceRanges whose ports pods own',
+  'owned-restricted-output':
+    'finds UDP packets to VIPs with loadBalancerSourceRanges whose ports pods own',
   'owned-input': 'lets owners speak as the VIP to processes of this node',
   'owned-postrouting': 'lets owners speak as the VIP',
-  'owned-answers': 'lets owners speak as the VIP',
   'owned-reject-allowed':
     'rejects packets to owned ports without owner; drops packets from sources outside loadBalancerSourceRanges',
   'reject-packet': 'rejects the packet',

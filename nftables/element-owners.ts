@@ -5,7 +5,7 @@ import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import { addressFormatter } from '../netlink/core/address.ts';
 import { protocolOf } from '../netlink/core/protocol.ts';
 import { type Route, vipsOf } from '../services/route.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import type { MapElement } from './element.ts';
 import { fieldWidth, isSliceVipMap, mapSpec } from './maps.ts';
 import type { NftPlan } from './plan.ts';
@@ -32,7 +32,7 @@ export async function elementOwners(
   const routesByVip = new Map<string, Route[]>();
   const routesByOwner = new Map<string, Route[]>();
   const servicesByNodePort = new Map<string, ObjectKey>();
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const route of plan.appliedRoutes()) {
     for (const vip of vipsOf(route)) {
       if (vips.has(vip)) getOrCreate(routesByVip, vip, () => []).push(route);

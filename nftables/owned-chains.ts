@@ -10,19 +10,23 @@
  * The source changes last, because reverse path filters and "martian source" checks judge packets in prerouting. To a
  * process of the owner's own node the packet passes hook input instead of postrouting.
  *
- * A slice without owner matches nothing there. Its packets are tracked, and rejected like others that no endpoint takes.
+ * A slice without owner matches nothing there. Its packets are tracked, and rejected like others that no endpoint takes,
+ * also if an owner sends them.
  * TCP and SCTP packets are tracked and translated in the nat chains, see `trackedChain`.
  */
-import { lastByte } from '../api/addresses.ts';
+import { getOrCreate } from '../api/collections.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import {
   ACCEPT,
   DROP,
   goTo,
   IS_INVALID,
+  IS_UNTRACKED,
   isIcmp,
+  isNoEchoReply,
   NOTRACK,
   protocolIs,
+  RETURN,
   type RulePart,
   type RuleParts,
   rulePartsFor,
@@ -32,62 +36,109 @@ import { nonPodClients } from '../traffic/options.ts';
 import { type ChainOptions, isPod, memoized, type NftChain, REJECT_CHAIN } from './chains.ts';
 import { type MapName, SLICE_PARTS, sliceMap } from './maps.ts';
 
-/** The part of the maps of slices that has an address. */
-export function partOf(address: string): number {
-  return lastByte(address) % SLICE_PARTS;
+/** The part of the maps of slices that has an address. @param address In network order. */
+export function partOf(address: Buffer): number {
+  return (address.at(-1) ?? 0) % SLICE_PARTS;
 }
+
+const LAST_BITS = SLICE_PARTS - 1;
+/** Priority before connection tracking, `raw` in nft. */
+const RAW = -300;
 
 /** Base chains that lead UDP packets of owned ports to the chains of parts. */
 export function ownedBaseChains(options: ChainOptions): NftChain[] {
-  const { source, destination, protocol, port, inSet, verdictMapOfLastBits } = rulePartsFor(
-    options.family,
-  );
+  const { source, destination, inSet, verdictMapOfLastBits } = rulePartsFor(options.family);
   const udp = protocolIs('UDP');
-  const lastBits = SLICE_PARTS - 1;
-  const toPart = verdictMapOfLastBits(destination, lastBits, 'owned-destinations');
-  const fromPart = verdictMapOfLastBits(source, lastBits, 'owned-sources');
-  const toRestricted = verdictMapOfLastBits(destination, lastBits, 'owned-restricted');
-  const isAllowed = inSet([destination, protocol, port, source], 'allowed-ranges');
+  const isTo = inSet([destination], 'owned-addresses');
+  const isFrom = inSet([source], 'owned-addresses');
   const packets: RuleParts[] = [
-    [udp, inSet([destination], 'owned-addresses'), toPart],
-    [udp, inSet([source], 'owned-addresses'), fromPart],
-    // Packets from other sources are tracked, and dropped in the filter chains.
-    [udp, inSet([destination], 'owned-restricted-vips'), isAllowed, toRestricted],
+    [udp, isTo, verdictMapOfLastBits(destination, LAST_BITS, 'owned-destinations')],
+    [udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-sources')],
   ];
   const answers: RuleParts[] = [
-    [
-      udp,
-      inSet([source], 'owned-addresses'),
-      verdictMapOfLastBits(source, lastBits, 'owned-speakers'),
-    ],
+    [IS_UNTRACKED, udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
     // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
-    [isIcmp(options.family), IS_INVALID, inSet([source], 'owned-addresses'), DROP],
+    [isIcmp(options.family), IS_INVALID, isNoEchoReply(options.family), isFrom, DROP],
+    // A client's errors about packets of owners. No host has the VIP, so they would come back until their TTL is used up.
+    [isIcmp(options.family), IS_INVALID, inSet([destination], 'service-range-ips'), DROP],
   ];
-  const base = (name: string, hook: string, rules: RuleParts[], maps: MapName[]): NftChain =>
-    memoized(name, options, () => ({
-      hook: `type ${hook}; policy accept;`,
-      rules,
-      jumpTargets: [],
-      maps: ['owned-addresses', ...maps],
-    }));
-  const early: MapName[] = [
-    'owned-restricted-vips',
-    'owned-destinations',
-    'owned-restricted',
-    'owned-sources',
-  ];
+  const early: MapName[] = ['owned-addresses', 'owned-destinations', 'owned-sources'];
+  const late: MapName[] = ['owned-addresses', 'owned-speakers'];
+  const { inbound, outbound } = translationHooks(RAW);
   return [
-    base('owned-prerouting', 'filter hook prerouting priority raw', packets, early),
-    // Type route, so that the kernel looks up the route again after the destination has changed.
-    base('owned-output', 'route hook output priority raw', packets, early),
+    baseChain('owned-prerouting', inbound, packets, early, options),
+    baseChain('owned-output', outbound, packets, early, options),
     // After network policy (110, 111), which must see the pod as the source.
-    base('owned-input', 'filter hook input priority 120', answers, ['owned-speakers']),
-    base('owned-postrouting', 'filter hook postrouting priority 101', answers, ['owned-speakers']),
+    baseChain('owned-input', 'filter hook input priority 120', answers, late, options),
+    baseChain('owned-postrouting', 'filter hook postrouting priority 101', answers, late, options),
   ];
 }
 
+/**
+ * Base chains for VIPs with loadBalancerSourceRanges. They come before the other chains of owned ports, which let
+ * packets of owners pass to any VIP. Packets from other sources are tracked, and dropped in the filter chains.
+ */
+export function restrictedBaseChains(options: ChainOptions): NftChain[] {
+  const { source, destination, protocol, port, inSet, verdictMapOfLastBits } = rulePartsFor(
+    options.family,
+  );
+  const rules: RuleParts[] = [
+    [
+      protocolIs('UDP'),
+      inSet([destination], 'owned-restricted-vips'),
+      inSet([destination, protocol, port, source], 'allowed-ranges'),
+      verdictMapOfLastBits(destination, LAST_BITS, 'owned-restricted'),
+    ],
+  ];
+  const maps: MapName[] = ['owned-restricted-vips', 'owned-restricted'];
+  const { inbound, outbound } = translationHooks(RAW - 1);
+  return [
+    baseChain('owned-restricted-prerouting', inbound, rules, maps, options),
+    baseChain('owned-restricted-output', outbound, rules, maps, options),
+  ];
+}
+
+/** @returns the hooks at which destinations change, before connection tracking. */
+function translationHooks(priority: number) {
+  return {
+    inbound: `filter hook prerouting priority ${priority}`,
+    // Type route, so that the kernel looks up the route again after the destination has changed.
+    outbound: `route hook output priority ${priority}`,
+  };
+}
+
+function baseChain(
+  name: string,
+  hook: string,
+  rules: RuleParts[],
+  maps: MapName[],
+  options: ChainOptions,
+): NftChain {
+  return memoized(name, options, () => ({
+    hook: `type ${hook}; policy accept;`,
+    rules,
+    jumpTargets: [],
+    maps,
+  }));
+}
+
 /** The chains of one part for UDP packets to an address, from an address, and for the change of the source. */
-export function partChains(part: number, options: ChainOptions) {
+interface PartChains {
+  readonly destinations: NftChain;
+  readonly restricted: NftChain;
+  readonly sources: NftChain;
+  readonly speakers: NftChain;
+}
+
+const partChainsByOptions = new WeakMap<ChainOptions, Map<number, PartChains>>();
+
+/** The chains of a part, made once. */
+export function partChains(part: number, options: ChainOptions): PartChains {
+  const parts = getOrCreate(partChainsByOptions, options, () => new Map<number, PartChains>());
+  return getOrCreate(parts, part, () => makePartChains(part, options));
+}
+
+function makePartChains(part: number, options: ChainOptions): PartChains {
   const { source, destination, sourcePort, port, inSet, rewrite } = rulePartsFor(options.family);
   const owners = sliceMap('slice-owners', part);
   const restricted = sliceMap('restricted-slice-owners', part);
@@ -116,6 +167,8 @@ export function partChains(part: number, options: ChainOptions) {
     sources: chain(
       'owned-sources',
       [
+        // A slice without owner, or a source that the VIP does not let in: rejected or dropped like other clients.
+        [inSet([destination], 'service-range-ips'), RETURN],
         [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
         [udp, inSet(from, 'owned-vip-ports'), NOTRACK, ACCEPT],
       ],
@@ -126,8 +179,8 @@ export function partChains(part: number, options: ChainOptions) {
 }
 
 /**
- * The chain that translates TCP and SCTP packets to the owner. If the owner is on another node, clients other than pods
- * of this node are masqueraded, so that answers come back through this node.
+ * The chain that translates TCP and SCTP packets to the owner. Unless the owner is known to be on this node, clients other
+ * than pods of this node are masqueraded, so that answers come back through this node.
  */
 export function trackedChain(part: number, options: ChainOptions): NftChain {
   const owners = sliceMap('tracked-slice-owners', part);

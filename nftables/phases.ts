@@ -1,8 +1,7 @@
 /** Splits a change of the maps into transactions, so that a packet never finds a half-changed Service. */
 import type { IpFamily } from '../api/objects.ts';
 import { elementId, type MapElement } from './element.ts';
-import { isIntervalMap, overlappingElements } from './intervals.ts';
-import { isDispatchMap } from './maps.ts';
+import { overlappingElements } from './intervals.ts';
 import type { PlanDiff } from './plan.ts';
 
 /** Element changes of one transaction. */
@@ -35,7 +34,7 @@ export interface Phases {
  * order of the dispatch maps decides.
  */
 export function phasesOf({ deletes, adds, cleanup }: PlanDiff, family: IpFamily): Phases {
-  const isAllowedSource = ({ map }: MapElement) => isIntervalMap(map) && !isDispatchMap(map);
+  const isAllowedSource = ({ map }: MapElement) => map.startsWith('allowed-');
   const isNotAllowedSource = (element: MapElement) => !isAllowedSource(element);
   const added = adds.filter(isNotAllowedSource);
   const addedKeys = new Set(added.map(elementId));

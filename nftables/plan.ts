@@ -267,17 +267,6 @@ export class NftPlan {
     return this.#chains.values();
   }
 
-  /** Chains of desired Routes with owned ports. */
-  chainsOfOwnedPorts(): NftChain[] {
-    const chains = new Map<string, NftChain>();
-    for (const planned of this.#desired.values()) {
-      if (planned.route.owned === undefined) continue;
-      for (const chain of this.#compile(planned).chains.flatMap(withJumpTargets))
-        chains.set(chain.name, chain);
-    }
-    return [...chains.values()];
-  }
-
   /** The Service port (`ns/name` or `ns/name:port`) that needs an element; undefined if none does. */
   servicePortOf(element: MapElement): string | undefined {
     const key = elementId(element);

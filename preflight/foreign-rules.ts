@@ -1,6 +1,7 @@
 /** Checks of rules of other programs: masquerade that hides clients, and drops of traffic to endpoints. */
 import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
+import { PRIORITY } from '../netlink/nftables/hooks.ts';
 import { type BaseChain, type Ending, type TestPacket, walk } from './packet-walk.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
@@ -108,7 +109,7 @@ function drops(
   if ('notSeen' in chains) return [notSeen(name, chains)];
   const ofHook = (hook: BaseChain['hook']) => chains.value.filter((chain) => chain.hook === hook);
   const enters = ofHook('prerouting');
-  const isBefore = ({ priority }: BaseChain) => priority < TRANSLATION;
+  const isBefore = ({ priority }: BaseChain) => priority < PRIORITY.dstnat;
   const before = enters.filter(isBefore);
   const after = [...enters.filter((base) => !isBefore(base)), ...ofHook('forward')];
   const found = (packets: readonly TestPacket[]) => [
@@ -152,9 +153,6 @@ function drops(
     ...unknown,
   ];
 }
-
-/** Priority at which destinations are translated at hook prerouting (NF_IP_PRI_NAT_DST). */
-const TRANSLATION = -100;
 
 /** Names of base chains to list. */
 const MAX_NAMES = 5;

@@ -1,6 +1,7 @@
 /** Reads the output of `iptables-save` as rules of a packet walk. */
 import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
 import { isOwnChain } from '../iptables/chains.ts';
+import { PRIORITY } from '../netlink/nftables/hooks.ts';
 import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
 
 /** Built-in chains that matter to Services, by table. */
@@ -28,8 +29,8 @@ const HOOKS = {
   ],
   nat: [['POSTROUTING', 'postrouting']],
 } as const;
-/** Priorities of iptables' tables (linux/netfilter_ipv4.h). */
-const PRIORITIES = { raw: -300, mangle: -150, filter: 0, security: 50, nat: 100 } as const;
+/** Of table nat only chain POSTROUTING is read. */
+const PRIORITIES = { ...PRIORITY, nat: PRIORITY.srcnat } as const;
 
 type ForeignTable = keyof typeof HOOKS;
 /** Tables in which rules of other programs may drop or masquerade packets. */

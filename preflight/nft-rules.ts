@@ -1,6 +1,7 @@
 /** Reads the JSON of `nft list table` (libnftables-json(5)) as rules of a packet walk. */
 import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
 import { isRecord } from '../api/read-field.ts';
+import { HOOKS } from '../netlink/nftables/hooks.ts';
 import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
 
 /** A base chain as `nft --json list chains` prints it. */
@@ -61,7 +62,6 @@ export function nftChains(output: string): BaseChain[] {
   });
 }
 
-const HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'] as const;
 const FAMILIES: ReadonlySet<string> = new Set(['inet', 'ip', 'ip6']);
 
 function objectsOf(output: string, kind: string): Json[] {

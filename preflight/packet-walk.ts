@@ -4,6 +4,7 @@
  */
 import { cidrContains, familyOf } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
+import { type Hook, PRIORITY } from '../netlink/nftables/hooks.ts';
 
 export interface TestPacket {
   /** Canonical addresses of one family. */
@@ -64,7 +65,7 @@ export interface BaseChain {
   readonly table: string;
   readonly chain: string;
   /** `other`: ingress or egress of an interface, or a bridge; a walk says nothing about packets there. */
-  readonly hook: 'prerouting' | 'input' | 'forward' | 'output' | 'postrouting' | 'other';
+  readonly hook: Hook | 'other';
   readonly priority: number;
   readonly policy: 'accept' | 'drop';
   readonly chains: ReadonlyMap<string, readonly Rule[]>;
@@ -82,9 +83,8 @@ const OTHER_INTERFACES = /^(docker0|virbr\d+|lxcbr\d+|lxdbr\d+)$/;
 /** The name ends with the wildcard of iptables or nft. */
 const IS_PREFIX = /[+*]$/;
 
-/** Hooks at which connection tracking begins, and its priority (NF_IP_PRI_CONNTRACK). */
+/** Hooks at which connection tracking begins. */
 const TRACKING_HOOKS: readonly BaseChain['hook'][] = ['prerouting', 'output'];
-const CONNTRACK = -200;
 
 /** Rules that one walk visits at most, so that a loop or a huge ruleset ends. */
 const MAX_RULES = 100_000;
@@ -115,7 +115,7 @@ class Walker {
     this.#packet = packet;
     this.#isTracked = !(
       TRACKING_HOOKS.includes(base.hook) &&
-      base.priority < CONNTRACK &&
+      base.priority < PRIORITY.conntrack &&
       packet.isTranslated === false
     );
   }

@@ -2,13 +2,23 @@
 import type { ObjectKey } from '../api/objects.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
 
+/** How a proxy mode treats packets in each IP family. Known before its backends exist. */
+export interface ModeTraffic {
+  /**
+   * Whether IPVS translates packets, not NAT rules. IPVS takes packets at hook input, or at hook output from the node,
+   * after the rules that refuse packets. It sends them on through hook output. Its conntrack entries lack IPS_DST_NAT, and
+   * it rejects packets to a Service without endpoints itself, by no rule.
+   */
+  readonly forwardsWithIpvs: boolean;
+  /** VIPs on which packets to ports that no Service lists are rejected. Otherwise such packets are not translated. */
+  readonly rejectsOtherPorts: 'none' | 'cluster IPs' | 'vips';
+}
+
 /** How a backend treats packets, besides the TrafficPlans. */
-export interface BackendTraffic {
+export interface BackendTraffic extends ModeTraffic {
   readonly options: TrafficOptions;
   /** Whether node ports are served on an address of the node. */
   readonly isNodePortAddress: (address: string) => boolean;
-  /** VIPs on which packets to ports that no Service lists are rejected. Otherwise such packets are not translated. */
-  readonly rejectsOtherPorts: 'none' | 'cluster IPs' | 'vips';
   /** Packets to addresses in these CIDRs that no Service has are dropped. */
   readonly serviceCidrs: readonly string[];
 }

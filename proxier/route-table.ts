@@ -1,6 +1,7 @@
 /** Resolves Services and EndpointSlices to Routes, incrementally: only Services affected by a change. */
 import { isDeepStrictEqual } from 'node:util';
 import type { ServiceRefusal } from '../api/all-ports.ts';
+import { setList } from '../api/collections.ts';
 import {
   type ApiObject,
   type EndpointSlice,
@@ -11,22 +12,18 @@ import {
   type Service,
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
-import { ownersOf, type RouteContext, resolveRoute } from '../services/resolve-route.ts';
+import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
-import { type ServiceHealth, serviceHealth } from '../services/service-health.ts';
-import {
-  listenerWarnings,
-  mismatchWarnings,
-  type NodeListener,
-  nodeEndpointWarnings,
-  ownershipWarnings,
-  type ServiceWarning,
-} from '../services/service-warnings.ts';
+import { healthChanges, type ServiceHealth, serviceHealth } from '../services/service-health.ts';
+import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { RouteCounts } from './route-counts.ts';
+import { ServiceSlices } from './service-slices.ts';
+import { UdpOwners } from './udp-owners.ts';
+import { type WarningOptions, WarningsInForce } from './warnings-in-force.ts';
 
 /** New and ended refusals, and new warnings, for logs and Events. */
 export interface RefusalChanges {
@@ -37,17 +34,11 @@ export interface RefusalChanges {
 }
 
 /** Options of the RouteTable. */
-export interface RouteTableOptions {
+export interface RouteTableOptions extends WarningOptions {
   readonly nodeName: string;
   readonly allPortsEnabled: boolean;
   /** See `PortFeatures.modeWithoutOwnedPorts`; undefined by default. */
   readonly modeWithoutOwnedPorts?: string | undefined;
-  /** See `mismatchWarnings`; false by default. */
-  readonly warnsOfMismatches?: boolean;
-  /** Listeners of this node, such as ssh. A Service that takes over a listener's port gets a warning. None by default. */
-  readonly listeners?: readonly NodeListener[];
-  /** Whether node ports are served on the loopback address; false by default. */
-  readonly isLoopbackServed?: boolean;
   /** Called when `takeChanges` may return changes, and when a kind of object has been listed. */
   readonly onChange: () => void;
   /** Milliseconds since 1970. */
@@ -89,9 +80,7 @@ interface Resolved {
 export class RouteTable implements ObjectSink {
   readonly #options: RouteTableOptions;
   readonly #services = new Map<ObjectKey, ServiceState>();
-  readonly #slices = new Map<ObjectKey, readonly EndpointSlice[]>();
-  /** The Service of each slice, to notice a changed label. */
-  readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
+  readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
@@ -105,6 +94,7 @@ export class RouteTable implements ObjectSink {
     Service: { total: 0, pending: 0 },
     EndpointSlice: { total: 0, pending: 0 },
   };
+  readonly #udpOwners = new UdpOwners();
   #revision = 0;
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
@@ -112,16 +102,14 @@ export class RouteTable implements ObjectSink {
   readonly #unsynced = new Set<Kind>(SERVING_KINDS);
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
-  /** Warnings in force. */
-  readonly #warnings = new Map<ObjectKey, readonly ServiceWarning[]>();
+  readonly #warnings: WarningsInForce;
   /** Services with owned ports: an endpoint with an address of this node owns none. */
   readonly #withOwnedPorts = new Set<ObjectKey>();
-  /** Services that hide a listener of the node. */
-  readonly #onListenerPorts = new Set<ObjectKey>();
 
   constructor(options: RouteTableOptions) {
     this.#options = options;
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
+    this.#warnings = new WarningsInForce(options);
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
@@ -190,9 +178,16 @@ export class RouteTable implements ObjectSink {
 
   /** Sets the addresses of this node. @param addresses without addresses on the dummy interface of mode ipvs. */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
+    const before = this.#nodeAddresses;
+    const changed = new Set([
+      ...[...addresses].filter((address) => !before.has(address)),
+      ...[...before].filter((address) => !addresses.has(address)),
+    ]);
+    if (changed.size === 0) return;
     this.#nodeAddresses = addresses;
     for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
-    for (const key of this.#withOwnedPorts) this.#affected.add(key);
+    for (const key of this.#withOwnedPorts)
+      if (this.#hasEndpointAt(key, changed)) this.#affected.add(key);
     this.#options.onChange();
   }
 
@@ -220,10 +215,10 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return undefined;
     return {
       ...state,
-      slices: this.#slices.get(key) ?? [],
+      slices: this.#slices.of(key),
       routes: this.#routes.get(key) ?? [],
       refusals: this.#refusals.get(key) ?? [],
-      warnings: this.#warnings.get(key) ?? [],
+      warnings: this.#warnings.of(key),
       health: this.#health.get(key) ?? [],
     };
   }
@@ -247,6 +242,11 @@ export class RouteTable implements ObjectSink {
     for (const routes of this.#routes.values()) yield* routes;
   }
 
+  /** Routes by which the endpoint with an address owns UDP ports. */
+  udpRoutesOfOwner(address: string): readonly Route[] {
+    return this.#udpOwners.routesOf(address);
+  }
+
   /** All addresses of this node, without those on the agent's own dummy interface. */
   get nodeAddresses(): ReadonlySet<string> {
     return this.#nodeAddresses;
@@ -259,7 +259,7 @@ export class RouteTable implements ObjectSink {
 
   /** Number of Services that hide a listener of the node. */
   get servicesOnListenerPorts(): number {
-    return this.#onListenerPorts.size;
+    return this.#warnings.servicesOnListenerPorts;
   }
 
   /** Whether affected Services have not been resolved yet. */
@@ -280,7 +280,7 @@ export class RouteTable implements ObjectSink {
     const raised: ServiceRefusal[] = [];
     const cleared: ServiceRefusal[] = [];
     const health: ServiceHealth[] = [];
-    const warnings: ServiceWarning[] = [];
+    const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
     for (const key of [...this.#affected].slice(0, limit)) {
       this.#affected.delete(key);
@@ -295,8 +295,7 @@ export class RouteTable implements ObjectSink {
         upserts.push(route);
         if (old !== undefined) before.set(route.id, old);
       }
-      if (routes.size > 0) this.#routes.set(key, [...routes.values()]);
-      else this.#routes.delete(key);
+      setList(this.#routes, key, [...routes.values()]);
 
       if (resolved.isRefused !== this.#refused.has(key)) refused.set(key, resolved.isRefused);
       if (resolved.isRefused) this.#refused.add(key);
@@ -305,21 +304,23 @@ export class RouteTable implements ObjectSink {
       const previous = this.#refusals.get(key) ?? [];
       raised.push(...without(refusals, previous));
       cleared.push(...without(previous, refusals));
-      if (refusals.length > 0) this.#refusals.set(key, refusals);
-      else this.#refusals.delete(key);
+      setList(this.#refusals, key, refusals);
 
-      warnings.push(...this.#newWarnings(key, [...routes.values()]));
-
+      withWarnings.add(key);
       health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
-      if (resolved.health.length > 0) this.#health.set(key, resolved.health);
-      else this.#health.delete(key);
+      setList(this.#health, key, resolved.health);
     }
     const replace = (old: Route | undefined, now: Route | undefined) => {
       this.routeCounts.replaceRoute(old, now);
+      for (const key of this.#udpOwners.replaceRoute(old, now)) withWarnings.add(key);
       for (const listener of this.#routeListeners) listener(old, now);
     };
     for (const route of removals) replace(route, undefined);
     for (const route of upserts) replace(before.get(route.id), route);
+    const warnings = [...withWarnings]
+      // An affected Service gets its warnings when it is resolved.
+      .filter((key) => !this.#affected.has(key))
+      .flatMap((key) => this.#updateWarnings(key));
     if (this.#affected.size === 0) {
       for (const changes of Object.values(this.#changes)) changes.pending = 0;
     }
@@ -335,12 +336,23 @@ export class RouteTable implements ObjectSink {
     };
   }
 
+  #updateWarnings(key: ObjectKey): ServiceWarning[] {
+    const routes = this.#routes.get(key) ?? [];
+    return this.#warnings.update(key, {
+      state: this.#services.get(key),
+      slices: this.#slices.of(key),
+      routes,
+      olderSpeakers: new Set(routes.flatMap((route) => [...this.#udpOwners.olderServices(route)])),
+      node: { node: this.topology, nodeAddresses: this.#nodeAddresses },
+    });
+  }
+
   #resolve(key: ObjectKey): Resolved {
     const routes = new Map<string, Route>();
     const state = this.#services.get(key);
     if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
     const refused = this.#vipConflicts.refusals(key);
-    const slices = this.#slices.get(key) ?? [];
+    const slices = this.#slices.of(key);
     const context: RouteContext = {
       node: this.topology,
       nodeAddresses: this.#nodeAddresses,
@@ -358,36 +370,6 @@ export class RouteTable implements ObjectSink {
       refusals: [...state.served.refusals, ...new Set(refused.values())],
       health: serviceHealth(key, state.served.ports, refused, slices, this.#options.nodeName),
     };
-  }
-
-  /** @returns warnings that were not in force before, so that each warning is reported once. */
-  #newWarnings(serviceKey: ObjectKey, routes: readonly Route[]): ServiceWarning[] {
-    const { listeners = [], isLoopbackServed = false, warnsOfMismatches } = this.#options;
-    const state = this.#services.get(serviceKey);
-    const slices = this.#slices.get(serviceKey) ?? [];
-    const onListeners = listenerWarnings(routes, listeners, this.#nodeAddresses, isLoopbackServed);
-    if (onListeners.length > 0) this.#onListenerPorts.add(serviceKey);
-    else this.#onListenerPorts.delete(serviceKey);
-    const isRefused = state !== undefined && state.served.refusals.length > 0;
-    const warnings = [
-      ...(state?.served.warnings ?? []).map((message) => ({ serviceKey, message })),
-      ...(warnsOfMismatches && !isRefused
-        ? mismatchWarnings(serviceKey, state?.service, slices, state?.served.ports ?? [])
-        : []),
-      ...onListeners,
-      ...nodeEndpointWarnings(routes, this.#nodeAddresses),
-      ...(state?.served.ports ?? []).flatMap((port) => {
-        if (port.ownership === undefined) return [];
-        const { topology } = this;
-        const addresses = this.#nodeAddresses;
-        const { others } = ownersOf(port, port.ownership.ports, slices, topology, addresses);
-        return ownershipWarnings(serviceKey, others);
-      }),
-    ];
-    const known = this.#warnings.get(serviceKey) ?? [];
-    if (warnings.length > 0) this.#warnings.set(serviceKey, warnings);
-    else this.#warnings.delete(serviceKey);
-    return warnings.filter((warning) => !known.some((other) => isDeepStrictEqual(warning, other)));
   }
 
   #count(kind: ChangingKind): void {
@@ -429,25 +411,23 @@ export class RouteTable implements ObjectSink {
       this.#removeSlice(slice.key);
       return;
     }
-    const owner = this.#sliceOwner.get(slice.key);
+    const owner = this.#slices.ownerOf(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
-    this.#sliceOwner.set(slice.key, slice.serviceKey);
-    const slices = this.#slices.get(slice.serviceKey) ?? [];
-    const before = slices.find(({ key }) => key === slice.key);
-    this.#triggers.record(slice, before);
-    this.#slices.set(slice.serviceKey, slices.filter((each) => each !== before).concat(slice));
+    this.#triggers.record(slice, this.#slices.upsert(slice));
     this.#affected.add(slice.serviceKey);
   }
 
   #removeSlice(key: ObjectKey): void {
-    const owner = this.#sliceOwner.get(key);
+    const owner = this.#slices.remove(key);
     if (owner === undefined) return;
-    this.#sliceOwner.delete(key);
-    const slices = (this.#slices.get(owner) ?? []).filter((slice) => slice.key !== key);
-    if (slices.length > 0) this.#slices.set(owner, slices);
-    else this.#slices.delete(owner);
     this.#triggers.discard(owner);
     this.#affected.add(owner);
+  }
+
+  #hasEndpointAt(key: ObjectKey, addresses: ReadonlySet<string>): boolean {
+    return this.#slices
+      .of(key)
+      .some(({ endpoints }) => endpoints.some(({ address }) => addresses.has(address)));
   }
 
   #setNode(node: Node | undefined): void {
@@ -464,17 +444,4 @@ function without(
   known: readonly ServiceRefusal[],
 ): ServiceRefusal[] {
   return all.filter((refusal) => !known.some((other) => isDeepStrictEqual(refusal, other)));
-}
-
-function healthChanges(
-  before: readonly ServiceHealth[],
-  after: readonly ServiceHealth[],
-): ServiceHealth[] {
-  const removed = before
-    .filter(({ family }) => !after.some((each) => each.family === family))
-    .map((health) => ({ ...health, port: 0, localEndpoints: 0 }));
-  const changed = after.filter(
-    (health) => !before.some((other) => isDeepStrictEqual(health, other)),
-  );
-  return [...removed, ...changed];
 }

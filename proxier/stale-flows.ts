@@ -11,8 +11,9 @@
  *   The current rules then handle the client's next packet: another endpoint, or the rules, answer with a reset.
  */
 import { isDeepStrictEqual } from 'node:util';
-import { getOrCreate } from '../api/collections.ts';
+import { getOrCreate, setList } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
+import { hasPort } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { ownerAt, type Route, vipsOf } from '../services/route.ts';
 
@@ -161,8 +162,7 @@ export class StaleFlowTracker {
   #removeRoute(route: Route): void {
     for (const vip of vipsOf(route)) {
       const others = (this.#byVip.get(vip) ?? []).filter(({ id }) => id !== route.id);
-      if (others.length > 0) this.#byVip.set(vip, others);
-      else this.#byVip.delete(vip);
+      setList(this.#byVip, vip, others);
     }
     for (const key of nodePortKeys(route)) {
       if (this.#byNodePort.get(key)?.id === route.id) this.#byNodePort.delete(key);
@@ -229,10 +229,7 @@ function ownerOf(routes: readonly Route[], protocol: Protocol, port: number): Ro
   );
   const ranged = routes.find(
     ({ match }) =>
-      match.kind === 'ranges' &&
-      match.ranges.some(
-        (range) => range.protocol === protocol && range.from <= port && port <= range.to,
-      ),
+      match.kind === 'ranges' && match.ranges.some((range) => hasPort(range, protocol, port)),
   );
   return exact ?? ranged ?? routes.find(({ match }) => match.kind === 'all');
 }

@@ -24,6 +24,13 @@ case " $* " in
     ;;
 esac
 case " $* " in
+  *" test-kernels "*)
+    needed="$needed qemu-system-x86_64:qemu-system-x86 ipvsadm:ipvsadm modprobe:kmod cpio:cpio xz:xz-utils"
+    # Part of QEMU's packages in Debian 12.
+    [ "$(. /etc/os-release && echo "${VERSION_ID:-13}")" = 12 ] || needed="$needed /usr/libexec/virtiofsd:virtiofsd"
+    ;;
+esac
+case " $* " in
   # TURN relays with calls.
   *" test "* | *" demo-media "*) needed="$needed turnserver:coturn tcpdump:tcpdump" ;;
 esac

@@ -111,10 +111,10 @@ function ownedFields(
   const endpointsOf = (serves: boolean): Endpoint[] =>
     owners
       .filter((owner) => owner.serves === serves)
-      .map(({ address, isRemote }) => ({
+      .map(({ address, node: on }) => ({
         address,
         port: undefined,
-        ...(isRemote && { isRemote }),
+        ...(on === 'other' && { isRemote: true as const }),
       }));
   const serving = endpointsOf(true);
   const granted = vipsOf(vips);

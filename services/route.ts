@@ -1,7 +1,7 @@
 /** The Route: one Service port as this node serves it. */
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import { sliceCount } from '../api/owned-ports.ts';
-import type { PortRange } from '../api/ports.ts';
+import { hasPort, type PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { SliceOwner } from '../endpoints/slice-owners.ts';
 
@@ -80,9 +80,7 @@ export function ownerAt(
   protocol: Protocol,
   port: number,
 ): SliceOwner | undefined {
-  const range = ranges.find(
-    (each) => each.protocol === protocol && each.from <= port && port <= each.to,
-  );
+  const range = ranges.find((each) => hasPort(each, protocol, port));
   if (range === undefined) return undefined;
   const ordinal = Math.floor((port - range.from) / portsPerPod);
   if (ordinal >= sliceCount(range, portsPerPod)) return undefined;

@@ -13,8 +13,9 @@ import {
   OWNED_PORTS_ANNOTATION,
   type OwnedPorts,
   PORTS_PER_POD_ANNOTATION,
+  sliceCount,
 } from '../api/owned-ports.ts';
-import { normalizeRanges } from '../api/ports.ts';
+import { normalizeRanges, type PortRange, rangesOverlap, rangeText } from '../api/ports.ts';
 import type { RouteMatch } from './route.ts';
 
 /**
@@ -77,7 +78,7 @@ export function servedPorts(service: Service, features: PortFeatures): ServedSer
   }
 
   const ports: ServedPort[] = [];
-  const warnings = [...annotationProblems];
+  const warnings = [...annotationProblems, ...localPortWarnings(scheme)];
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
     // Like kube-proxy, serve a family only if the Service has a cluster IP of that family.
@@ -177,6 +178,30 @@ function annotationWarnings(service: Service): readonly string[] {
   const more = others.length === 0 ? '' : ` (and ${others.length} more)`;
   return [
     `${field}${more}: unknown annotation, ignored; set ${PORTS_ANNOTATION} to serve all ports or port ranges`,
+  ];
+}
+
+/** Linux' default of `net.ipv4.ip_local_port_range`: source ports of sockets that bind none, also of IPv6. */
+const LOCAL_PORTS: PortRange = { protocol: 'UDP', from: 32768, to: 60999 };
+
+/**
+ * Warns of owned UDP ports that the kernel also gives to sockets of the owner. Packets from an owned port leave as the
+ * VIP and are not tracked, so they are not sent on to the endpoints of other Services, such as DNS.
+ */
+function localPortWarnings(scheme: PortScheme): string[] {
+  if (scheme.kind !== 'unlisted' || scheme.owned === undefined) return [];
+  const { ranges, portsPerPod } = scheme.owned;
+  const overlapping = ranges.filter((range) => {
+    const to = range.from + sliceCount(range, portsPerPod) * portsPerPod - 1;
+    return rangesOverlap([{ ...range, to }], [LOCAL_PORTS]);
+  });
+  const [first] = overlapping;
+  if (first === undefined) return [];
+  const more = overlapping.length === 1 ? '' : ` (and ${overlapping.length - 1} more)`;
+  const field = `metadata.annotations["${OWNED_PORTS_ANNOTATION}"]`;
+  const local = `${LOCAL_PORTS.from}-${LOCAL_PORTS.to}`;
+  return [
+    `${field}: ${rangeText(first)}${more} overlaps ${local}, Linux' default net.ipv4.ip_local_port_range. A socket that gets an owned port as its source port loses the answers of Services such as DNS; own other ports, or narrow the sysctl in the pods`,
   ];
 }
 

@@ -1,4 +1,5 @@
 /** The answers of health check node ports (`spec.healthCheckNodePort`). */
+import { isDeepStrictEqual } from 'node:util';
 import { type EndpointSlice, IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import { countLocalReady } from '../endpoints/select.ts';
 import type { ServedPort } from './served-ports.ts';
@@ -38,4 +39,18 @@ export function serviceHealth(
     const localEndpoints = countLocalReady(slices, family, isAllPorts, nodeName);
     return [{ serviceKey, family, port: served.healthCheckNodePort, localEndpoints }];
   });
+}
+
+/** Changed health check node ports of one Service. A removed one has port 0. */
+export function healthChanges(
+  before: readonly ServiceHealth[],
+  after: readonly ServiceHealth[],
+): ServiceHealth[] {
+  const removed = before
+    .filter(({ family }) => !after.some((each) => each.family === family))
+    .map((health) => ({ ...health, port: 0, localEndpoints: 0 }));
+  const changed = after.filter(
+    (health) => !before.some((other) => isDeepStrictEqual(health, other)),
+  );
+  return [...removed, ...changed];
 }

@@ -1,6 +1,8 @@
 /** Warnings about valid Services and EndpointSlices: not used, or in conflict with ports of the node. */
+import { compareText } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
+import type { Candidate } from '../endpoints/select.ts';
 import type { EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
@@ -124,27 +126,80 @@ export function nodeEndpointWarnings(
   });
 }
 
-/** What to do about endpoints that own no ports, by the reason. A name that is handed over is no problem. */
-const OWNERSHIP_HINTS: Readonly<Partial<Record<EndpointWithoutSlice['reason'], string>>> = {
+/** Why endpoints own no ports and what to do, by the reason. A name that is handed over is no problem. */
+const OWNERSHIP_PROBLEMS: Readonly<Partial<Record<EndpointWithoutSlice['reason'], string>>> = {
   'has no ordinal in its name':
-    'use a StatefulSet, or set hostname to a name that ends in -0, -1 and so on',
-  'has an ordinal past the last slice': 'enlarge the range or lower the number of ports per pod',
-  'has the address of this node': 'use pods without hostNetwork',
+    'their pod names have no ordinal; use a StatefulSet, or set hostname to a name that ends in -0, -1 and so on',
+  'has an ordinal past the last slice':
+    'their ordinals are past the last slice; enlarge the range or lower the number of ports per pod',
+  'has the address of this node': 'they have an address of this node; use pods without hostNetwork',
 };
 
-/** Warns of endpoints that own no ports, although pods own the ports of the Service. @param others from `ownersOf`. */
+/**
+ * Warns of endpoints that own no ports, although pods own the ports of the Service, and of pods with different names
+ * that have one ordinal. The messages name no endpoint and no number: each new message is a new Event, and each pod
+ * of a rollout would cause one.
+ * @param candidates returns the candidates of the served port; called only if endpoints have one ordinal.
+ * @param others from `ownersOf`.
+ */
 export function ownershipWarnings(
   serviceKey: ObjectKey,
+  candidates: () => readonly Candidate[],
   others: readonly EndpointWithoutSlice[],
 ): ServiceWarning[] {
-  return [...Map.groupBy(others, ({ reason }) => reason)].flatMap(([reason, all]) => {
-    const hint = OWNERSHIP_HINTS[reason];
-    const [first, ...more] = all;
-    if (hint === undefined || first === undefined) return [];
-    // Without their number: each new message is a new Event, and a Deployment of 50 pods would cause 50.
-    const others = more.length === 0 ? '' : ', like others,';
-    const message = `endpoint ${first.address}${others} owns no ports, because it ${reason}; ${hint}`;
+  const reasons = [...new Set(others.map(({ reason }) => reason))];
+  const withoutPorts = reasons.flatMap((reason): ServiceWarning[] => {
+    const problem = OWNERSHIP_PROBLEMS[reason];
+    if (problem === undefined) return [];
+    const message = `endpoints own no ports, because ${problem}`;
     const isOfThisNode = reason === 'has the address of this node';
     return [{ serviceKey, message, ...(isOfThisNode && { isOfThisNode }) }];
+  });
+  const names = namesWithOneOrdinal(candidates, others);
+  if (names.length === 0) return withoutPorts;
+  const listed = names.slice(0, MAX_LISTED_PORTS).map((prefix) => `${prefix}N`);
+  const all = `${listed.join(', ')}${names.length > listed.length ? ', …' : ''}`;
+  const message = `pods with different names have the same ordinal N (${all}), and only one of them owns its ports; select the pods of one StatefulSet only`;
+  return [...withoutPorts, { serviceKey, message }];
+}
+
+/** Names, up to the ordinal, of pods that have the same ordinal and different names; sorted. */
+function namesWithOneOrdinal(
+  candidates: () => readonly Candidate[],
+  others: readonly EndpointWithoutSlice[],
+): string[] {
+  const shared = new Set(
+    others
+      .filter(({ reason }) => reason === 'has the ordinal of another endpoint')
+      .map(({ ordinal }) => ordinal),
+  );
+  if (shared.size === 0) return [];
+  // An endpoint with an address of this node owns nothing, whatever its ordinal.
+  const excluded = new Set(
+    others
+      .filter(({ reason }) => reason === 'has the address of this node')
+      .map(({ address }) => address),
+  );
+  const byOrdinal = Map.groupBy(
+    candidates().filter(({ ordinal, address }) => shared.has(ordinal) && !excluded.has(address)),
+    ({ ordinal }) => ordinal,
+  );
+  const names = [...byOrdinal.values()]
+    .map((all) => new Set(all.map(({ ordinalPrefix = '' }) => ordinalPrefix)))
+    .filter(({ size }) => size > 1);
+  return [...new Set(names.flatMap((prefixes) => [...prefixes]))].sort(compareText);
+}
+
+/**
+ * Warns that pods own UDP ports by an older Service too: they send from these ports as its VIP only.
+ * @param older the older Services.
+ */
+export function speakerWarnings(
+  serviceKey: ObjectKey,
+  older: ReadonlySet<ObjectKey>,
+): ServiceWarning[] {
+  return [...older].sort(compareText).map((other) => {
+    const message = `pods own the same UDP ports by the older Service ${other}, and their packets leave as its VIP. Clients of Service ${serviceKey} get no answer on these ports; give the Services different ports or pods`;
+    return { serviceKey, message };
   });
 }

@@ -1,6 +1,6 @@
 /** VIP conflict resolution: which Service owns a VIP, a port of a VIP, or a node port. */
 import type { ServiceRefusal } from '../api/all-ports.ts';
-import { compareText, getOrCreate } from '../api/collections.ts';
+import { compareText, getOrCreate, setList } from '../api/collections.ts';
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import {
   commonRanges,
@@ -65,6 +65,8 @@ export class VipConflicts {
   /** By `conflictScopeKey`, sorted by priority. Each port has its own key: a Service may list thousands of ports. */
   readonly #requestsByScope = new Map<string, readonly VipRequest[]>();
   readonly #requestsByService = new Map<ObjectKey, readonly VipRequest[]>();
+  /** Ports that Services list one by one, by VIP and `conflictScopeKey`. */
+  readonly #listedPorts = new Map<string, Map<string, PortRange>>();
   /** Requests for owned ports, by VIP and id. */
   readonly #ownedByVip = new Map<string, Map<string, OwnedRequest>>();
   readonly #watchedPorts: readonly number[];
@@ -92,8 +94,7 @@ export class VipConflicts {
     const requests = ports.flatMap((port) => requestsOf(port, serviceKey, creationTimestamp));
     for (const request of before) this.#remove(request, affected);
     for (const request of requests) this.#add(request, affected);
-    if (requests.length > 0) this.#requestsByService.set(serviceKey, requests);
-    else this.#requestsByService.delete(serviceKey);
+    setList(this.#requestsByService, serviceKey, requests);
     affected.delete(serviceKey);
     return affected;
   }
@@ -178,36 +179,36 @@ export class VipConflicts {
     const all = conflicting.concat(request).sort((a, b) => compareText(a.priority, b.priority));
     this.#requestsByScope.set(key, all);
     if (request.isOwned) this.#addOwned(request);
-    this.#forOwnedWith(request, ({ serviceKey, taken }, port) => {
+    if (request.match.kind !== 'port') return;
+    const port = onePort(request.match);
+    getOrCreate(this.#listedPorts, request.vip, () => new Map()).set(key, port);
+    for (const { serviceKey, taken } of this.#ownedAt(request.vip, port)) {
       if (!taken.has(key)) affected.add(serviceKey);
       taken.set(key, port);
-    });
+    }
   }
 
   #remove(request: VipRequest, affected: Set<ObjectKey>): void {
     const key = conflictScopeKey(request.vip, request.match);
     const conflicting = this.#requestsAt(key).filter((other) => other.id !== request.id);
     addServices(conflicting, affected);
-    if (conflicting.length > 0) this.#requestsByScope.set(key, conflicting);
-    else this.#requestsByScope.delete(key);
+    setList(this.#requestsByScope, key, conflicting);
     if (request.isOwned) this.#removeOwned(request);
-    if (conflicting.length > 0) return;
-    this.#forOwnedWith(request, ({ serviceKey, taken }) => {
+    if (conflicting.length > 0 || request.match.kind !== 'port') return;
+    const listed = this.#listedPorts.get(request.vip);
+    listed?.delete(key);
+    if (listed?.size === 0) this.#listedPorts.delete(request.vip);
+    for (const { serviceKey, taken } of this.#ownedAt(request.vip, onePort(request.match))) {
       if (taken.delete(key)) affected.add(serviceKey);
-    });
+    }
   }
 
   #addOwned(request: VipRequest): void {
     const { vip, id, serviceKey } = request;
     const ranges = rangesOf(request);
     const taken = new Map<string, PortRange>();
-    for (const { protocol, from, to } of ranges) {
-      for (let port = from; port <= to; port++) {
-        const match = { kind: 'port', protocol, port } as const;
-        const key = conflictScopeKey(vip, match);
-        if (this.#requestsByScope.has(key)) taken.set(key, onePort(match));
-      }
-    }
+    for (const [key, port] of this.#listedPorts.get(vip) ?? [])
+      if (rangesOverlap(ranges, [port])) taken.set(key, port);
     const owned = getOrCreate(this.#ownedByVip, vip, () => new Map());
     owned.set(id, { serviceKey, ranges, taken });
   }
@@ -218,13 +219,10 @@ export class VipConflicts {
     if (owned?.size === 0) this.#ownedByVip.delete(vip);
   }
 
-  /** Calls back for the requests for owned ports that include the one port of a request. */
-  #forOwnedWith({ vip, match }: VipRequest, visit: (owned: OwnedRequest, port: PortRange) => void) {
-    if (match.kind !== 'port') return;
-    const port = onePort(match);
-    for (const owned of this.#ownedByVip.get(vip)?.values() ?? []) {
-      if (rangesOverlap(owned.ranges, [port])) visit(owned, port);
-    }
+  /** The requests for owned ports that include a port of a VIP. */
+  *#ownedAt(vip: string, port: PortRange): Iterable<OwnedRequest> {
+    for (const owned of this.#ownedByVip.get(vip)?.values() ?? [])
+      if (rangesOverlap(owned.ranges, [port])) yield owned;
   }
 
   #requestsAt(key: string): readonly VipRequest[] {

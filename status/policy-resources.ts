@@ -17,7 +17,7 @@ import {
 import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS, type Direction } from '../policy/model/terms.ts';
 import { serviceAddresses } from '../services/served-ports.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import type {
   PodAccess,
   PodAccessList,
@@ -91,7 +91,7 @@ export function policyResources(
         const { groups, nextPod } = selectedGroups(model, given);
         const directions = given.direction === undefined ? DIRECTIONS : [given.direction];
         const rows: PodAccess[] = [];
-        const slice = new TimeSlice();
+        const slice = new BackgroundSlice();
         for (const { pod } of groups) {
           for (const direction of directions) {
             for (const access of await accessOrRefusal(model, pod, direction, signal)) {
@@ -136,7 +136,7 @@ async function rejectServiceAddress(
   address: string | undefined,
 ): Promise<void> {
   if (address === undefined) return;
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const key of [...table.serviceKeys]) {
     if (slice.isOver()) await slice.yield();
     const service = table.inspect(key)?.service;

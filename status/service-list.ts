@@ -2,7 +2,7 @@
 import { compareText } from '../api/collections.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { BackgroundSlice } from '../sync/precedence.ts';
 import type { Page } from './api/common.ts';
 import type { ServiceSummary } from './api/services.ts';
 import { type PageRequest, pageOf } from './http/paging.ts';
@@ -11,8 +11,6 @@ import type { StatusSources } from './sources.ts';
 import type { SummaryCache } from './summary-cache.ts';
 import { serviceSummary } from './views/services.ts';
 
-/** Milliseconds of work before a sync gets a turn. */
-const SLICE_MS = 1;
 /** Longest search text, in characters. */
 const MAX_SEARCH = 100;
 
@@ -122,7 +120,7 @@ async function collectKeys<Item>(
   keys: readonly ObjectKey[],
   itemsOf: (inspected: InspectedService) => readonly Item[],
 ): Promise<Item[]> {
-  const slice = new TimeSlice(SLICE_MS);
+  const slice = new BackgroundSlice();
   const items: Item[] = [];
   for (const key of keys) {
     // The Service may be gone after a yield.

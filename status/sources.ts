@@ -6,7 +6,7 @@ import type { Backend } from '../proxier/backend.ts';
 import type { RouteTable } from '../proxier/route-table.ts';
 import type { SourceFault } from '../sources/source.ts';
 import type { NodeChecks } from './api/checks.ts';
-import type { KernelFeature } from './api/node-status.ts';
+import type { KernelFeature, NodeStatus } from './api/node-status.ts';
 import type { RecentEvents } from './recent-events.ts';
 import type { SeriesRecorder } from './series.ts';
 import type { SyncActivity } from './sync-activity.ts';
@@ -19,7 +19,7 @@ export interface StatusSources {
   readonly nodeName: string;
   /** Milliseconds since 1970. */
   readonly startedAt: number;
-  readonly mode: { readonly name: 'iptables' | 'ipvs' | 'nftables'; readonly reason: string };
+  readonly mode: NodeStatus['mode'];
   /** Directory of manifests; undefined with an API server. */
   readonly manifests: string | undefined;
   readonly families: readonly IpFamily[];
@@ -40,6 +40,7 @@ export interface StatusSources {
     | 'changeCounts'
     | 'unsynced'
     | 'serviceCounts'
+    | 'udpRoutesOfOwner'
   >;
   /** The kinds of objects that the agent reads. */
   readonly kinds: readonly Kind[];

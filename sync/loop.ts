@@ -1,9 +1,10 @@
 /**
  * The rate-limited sync loop of each proxy mode and IP family, of network policy, of the rules for
  * the DNS queue, and of the watch of node addresses. The folder sync/ contains the parts of
- * reconciliation: loop, backoff, serial queue, timers, time slices.
+ * reconciliation: loop, backoff, serial queue, timers, time slices, precedence.
  */
 import { type Backoff, backoffMs } from './backoff.ts';
+import { syncPrecedence } from './precedence.ts';
 import type { Timers } from './timers.ts';
 
 export interface LoopOptions {
@@ -191,7 +192,7 @@ export class Loop {
     // start may be missed, so the next periodic full sync must be soon.
     const watchesChanges = driftCheck?.watchesChanges() === true;
     try {
-      const duration = await run(full);
+      const duration = await syncPrecedence.run(() => run(full));
       if (duration === undefined) this.#full ||= full;
       else {
         this.#tokens = Math.max(tokens - 1, 0);

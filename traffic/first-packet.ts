@@ -6,7 +6,7 @@ import { cidrContains } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
 import { sliceOf } from '../api/owned-ports.ts';
-import { type PortRange, withoutRanges } from '../api/ports.ts';
+import { hasPort, type PortRange, withoutRanges } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { SliceOwner } from '../endpoints/slice-owners.ts';
 import { type OwnedSlices, ownerAt, type Route } from '../services/route.ts';
@@ -91,10 +91,7 @@ export function handlerOf(
   if (probed !== undefined) return { by: 'health check', route: probed.route };
   const inRange = onVip.find(
     ({ plan: { match } }) =>
-      match.kind === 'ranges' &&
-      match.ranges.some(
-        (range) => range.protocol === protocol && range.from <= port && port <= range.to,
-      ),
+      match.kind === 'ranges' && match.ranges.some((range) => hasPort(range, protocol, port)),
   );
   const handler = inRange ?? onVip.find(({ plan: { match } }) => match.kind === 'all');
   if (handler !== undefined) return handler;
@@ -138,9 +135,7 @@ export type SliceDecision = {
 export function sliceDecision(owned: OwnedSlices, packet: FirstPacket): SliceDecision {
   const { destination, protocol, port } = packet;
   const { ranges, portsPerPod, udpVip } = owned;
-  const range = ranges.find(
-    (each) => each.protocol === protocol && each.from <= port && port <= each.to,
-  );
+  const range = ranges.find((each) => hasPort(each, protocol, port));
   const ordinal = range && Math.floor((port - range.from) / portsPerPod);
   const slice =
     range === undefined || ordinal === undefined ? undefined : sliceOf(range, portsPerPod, ordinal);
@@ -158,12 +153,12 @@ export function sliceDecision(owned: OwnedSlices, packet: FirstPacket): SliceDec
  * this node otherwise.
  */
 export function ownedMasqueradeOf(
-  { address, isRemote }: SliceOwner,
+  { address, node }: SliceOwner,
   client: PacketClient,
   options: Pick<TrafficOptions, 'masqueradeAll' | 'localDetector'>,
 ): MasqueradeReason {
   if (client.address === address) return { masqueraded: true, why: 'hairpin' };
-  if (isRemote !== true) return { masqueraded: false, why: 'local owner' };
+  if (node === 'this') return { masqueraded: false, why: 'local owner' };
   if (nonPodClients(options) === 'all') return { masqueraded: true, why: 'masquerade-all' };
   return client.isPod
     ? { masqueraded: false, why: 'pod' }

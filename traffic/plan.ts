@@ -7,6 +7,7 @@ import type { Protocol } from '../api/objects.ts';
 import { sliceOf } from '../api/owned-ports.ts';
 import { type PortRange, withoutRanges } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
+import type { OwnerNode } from '../endpoints/slice-owners.ts';
 import type { OwnedSlices, Route } from '../services/route.ts';
 
 /** Endpoints for traffic policy Cluster (with topology hints applied), or for Local. */
@@ -79,8 +80,7 @@ export interface SliceTranslation {
   readonly address: string;
   readonly ports: PortRange;
   readonly becomes: string;
-  /** The owner is on another node, as far as known. */
-  readonly isRemote: boolean;
+  readonly node: OwnerNode;
 }
 
 /** How packets of owned ports are translated. */
@@ -207,14 +207,14 @@ function ownedPlan(
     for (const range of ranges) {
       const isUdp = range.protocol === 'UDP';
       if (isUdp && vip !== udpVip) continue;
-      for (const { ordinal, address, serves, isRemote = false } of owners) {
+      for (const { ordinal, address, serves, node } of owners) {
         const slice = sliceOf(range, portsPerPod, ordinal);
         if (slice === undefined) continue;
         for (const ports of withoutRanges([slice], takenHere)) {
-          if (serves) inbound.push({ address: vip, ports, becomes: address, isRemote });
+          if (serves) inbound.push({ address: vip, ports, becomes: address, node });
           if (!isUdp) continue;
           for (const spoken of withoutRanges([ports], spokenFor?.get(address) ?? []))
-            outbound.push({ address, ports: spoken, becomes: vip, isRemote });
+            outbound.push({ address, ports: spoken, becomes: vip, node });
         }
       }
     }

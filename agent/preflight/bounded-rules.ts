@@ -8,7 +8,7 @@ import { FOREIGN_TABLES, iptablesChains } from '../../preflight/iptables-rules.t
 import { nftChains } from '../../preflight/nft-rules.ts';
 import type { BaseChain } from '../../preflight/packet-walk.ts';
 import { ProgramError, readProgram, runProgram } from '../../process/run-program.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import { nftFamily, OWN_TABLES } from './rule-facts.ts';
 
 /** Milliseconds for one program. */
@@ -58,7 +58,7 @@ const FAMILY_NAMES: ReadonlyMap<number, string> = new Map([
 async function readForeignLines(command: string, table: string): Promise<string | undefined> {
   const keep = async (lines: AsyncIterable<string>) => {
     const kept: string[] = [];
-    const slice = new TimeSlice();
+    const slice = new BackgroundSlice();
     for await (const line of lines) {
       if (slice.isOver()) await slice.yield();
       const [, chain] = /^(?::|-A )(\S+)/.exec(line) ?? [];

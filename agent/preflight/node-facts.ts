@@ -54,7 +54,7 @@ export async function readMode(options: RunOptions, { log, infos }: KeepingLog):
   const { name } = definition;
   const reason =
     options.proxyMode === undefined ? String(infos[0]?.details.reason) : '--proxy-mode';
-  if (name !== 'nftables') await requireLegacyTables(options.iptablesVariant);
+  if (definition.writesIptablesRules) await requireLegacyTables(options.iptablesVariant);
   try {
     const { families } = await definition.open(options, log);
     return { name, reason, support: { families } };
@@ -64,7 +64,7 @@ export async function readMode(options: RunOptions, { log, infos }: KeepingLog):
 }
 
 /**
- * iptables-legacy creates a table when it reads it, so mode iptables cannot be opened before the table exists.
+ * iptables-legacy creates a table when it reads it, so a mode with iptables rules cannot be opened before the table exists.
  * @throws Error if iptables-legacy is the variant, and lacks table nat.
  */
 async function requireLegacyTables(given: Variant | undefined): Promise<void> {

@@ -4,6 +4,7 @@
  * own folder.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { BACKGROUND_SLICE, syncPrecedence } from '../../sync/precedence.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { type Ack, readAck } from './ack.ts';
 import { firstPortId, newReceiveBuffer, readDatagram } from './datagram.ts';
@@ -47,6 +48,11 @@ const DUMP_ATTEMPTS = 5;
 /** Milliseconds of work before the event loop gets a turn. */
 const TIME_SLICE = 8;
 
+export interface NetlinkSocketOptions extends SocketOptions {
+  /** Whether dumps only answer questions, so that they let syncs go first. */
+  readonly inBackground?: boolean;
+}
+
 /**
  * A netlink socket in the network namespace of the thread that opens it. A socket serves either
  * requests, one at a time, or a subscription. It never serves both: an overrun by notifications
@@ -61,6 +67,7 @@ export class NetlinkSocket {
   readonly portId: number;
   readonly #fd: number;
   readonly #timeout: number;
+  readonly #inBackground: boolean;
   readonly #buffer = newReceiveBuffer();
   readonly #closing = Promise.withResolvers<never>();
   #closed: Promise<void> | undefined;
@@ -72,7 +79,8 @@ export class NetlinkSocket {
   #watch: { close(): void } | undefined;
 
   /** @throws NetlinkError if the kernel lacks the protocol or refuses the socket. */
-  constructor(protocol: number, options: SocketOptions = {}) {
+  constructor(protocol: number, options: NetlinkSocketOptions = {}) {
+    this.#inBackground = options.inBackground ?? false;
     this.#timeout = options.timeout ?? 30_000;
     this.#fd = openDescriptor(protocol, options);
     this.portId = portIdOf(this.#fd);
@@ -335,8 +343,8 @@ export class NetlinkSocket {
   async #pause(operation: string, deadline: number): Promise<void> {
     const now = performance.now();
     if (now > deadline) throw new NetlinkError(operation, ETIMEDOUT);
-    if (now - this.#sliceStart < TIME_SLICE) return;
-    await nextTurn();
+    if (now - this.#sliceStart < (this.#inBackground ? BACKGROUND_SLICE : TIME_SLICE)) return;
+    await (this.#inBackground ? syncPrecedence.yield() : nextTurn());
     this.#sliceStart = performance.now();
   }
 

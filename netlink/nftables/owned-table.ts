@@ -11,18 +11,16 @@ import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { EINVAL, EOPNOTSUPP, hasErrno, labelErrors, UnsupportedError } from '../core/error.ts';
 import { encodeNumber } from '../core/network-order.ts';
 import { NetlinkSocket, type RefusedMessage } from '../core/socket.ts';
+import { HOOKS, type Hook } from './hooks.ts';
 import { NLM_F_CREATE, nameAttribute, newRuleRequest, nftRequest } from './message.ts';
 import { TransactionWriter } from './transaction.ts';
 import { NftRefusedError } from './transaction-builder.ts';
 import type { NftElement, NftTable } from './types.ts';
 
-/** Netfilter hooks where filter chains can be (enum nf_inet_hooks). */
-export const FILTER_HOOKS = { prerouting: 0, input: 1, forward: 2, output: 3 } as const;
-
 /** A base chain of type filter and policy accept. */
 export interface OwnedChain {
   readonly name: string;
-  readonly hook: keyof typeof FILTER_HOOKS;
+  readonly hook: Hook;
   readonly priority: number;
   /** Encoded rules, see `encodeRule`. */
   readonly rules: readonly Buffer[];
@@ -152,7 +150,7 @@ function newChain(table: NftTable, { name, hook, priority }: OwnedChain) {
     {
       type: NFTA_CHAIN_HOOK,
       value: [
-        { type: NFTA_HOOK_HOOKNUM, value: encodeNumber(FILTER_HOOKS[hook], 4) },
+        { type: NFTA_HOOK_HOOKNUM, value: encodeNumber(HOOKS.indexOf(hook), 4) },
         { type: NFTA_HOOK_PRIORITY, value: order },
       ],
     },

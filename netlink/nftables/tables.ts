@@ -89,23 +89,60 @@ export const openPortIds: ReadonlySet<number> = portIds;
  */
 const queue = new SerialQueue();
 
+/** The operations that read a table. */
+export type NftReader = Pick<
+  NfTables,
+  | 'visitElements'
+  | 'findElement'
+  | 'tableFlags'
+  | 'chains'
+  | 'chainsWithHooks'
+  | 'rules'
+  | 'sets'
+  | 'counters'
+>;
+
 /**
  * A table in the network namespace of the thread that opens it. All calls need CAP_NET_ADMIN there,
  * and run in the order of calls.
  */
 export class NfTables {
+  readonly #family: IpFamily;
   readonly #socket: NetlinkSocket;
   readonly #table: NftTable;
+  readonly #queue: SerialQueue;
 
   /**
    * Opens a socket. The table need not exist yet.
+   * @param inBackground Only to read: dumps wait for no transaction of this thread, and let syncs
+   * go first.
    * @throws RangeError for an invalid table name; NetlinkError.
    */
-  constructor(family: IpFamily, table: string) {
+  constructor(family: IpFamily, table: string, inBackground = false) {
+    this.#family = family;
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
-    this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER });
+    this.#queue = inBackground ? new SerialQueue() : queue;
+    this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER, inBackground });
     portIds.add(this.#socket.portId);
+  }
+
+  /**
+   * Reads the table through another socket, without waiting for transactions: the dump of a large
+   * table takes longer than a sync may wait. Sees parts of transactions. If transactions interrupt
+   * every dump, `read` is called again with this object, where it waits its turn.
+   * @throws NetlinkError; whatever `read` throws.
+   */
+  async readBesides<T>(read: (reader: NftReader) => Promise<T>): Promise<T> {
+    const reader = new NfTables(this.#family, this.#table.name, true);
+    try {
+      return await read(reader);
+    } catch (error) {
+      if (!hasErrno(error, EINTR)) throw error;
+    } finally {
+      await reader.close();
+    }
+    return await read(this);
   }
 
   /** Port ID of the socket. Notifications of changes by this object carry this port ID. */
@@ -134,7 +171,7 @@ export class NfTables {
       await builder.write(operations);
       return builder.writer.finish();
     };
-    const [refusal] = await queue.run(() =>
+    const [refusal] = await this.#queue.run(() =>
       labelErrors(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
     );
     if (refusal !== undefined) throw builder.refusedError(refusal);
@@ -166,7 +203,7 @@ export class NfTables {
     for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
       if (attempt > 0) restart();
       const visited = () => labelErrors(operation, this.#visit(set, visit, attempt > 0));
-      if (await queue.run(visited)) return;
+      if (await this.#queue.run(visited)) return;
     }
     throw new NetlinkError(operation, EINTR);
   }
@@ -284,7 +321,7 @@ export class NfTables {
     const writer = new TransactionWriter(family, name);
     for (const request of requests) writer.append(request);
     const send = () => this.#socket.transaction(async () => writer.finish());
-    const [refusal] = await queue.run(() =>
+    const [refusal] = await this.#queue.run(() =>
       labelErrors(`nf_tables transaction in ${name}`, send()),
     );
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
@@ -343,7 +380,7 @@ export class NfTables {
     if (found === undefined) return undefined;
     const dump = () =>
       labelErrors(`dump of nf_tables ${what} in ${name}`, this.#socket.dump(request, pick));
-    return await undefinedOnErrno(queue.run(dump), ENOENT);
+    return await undefinedOnErrno(this.#queue.run(dump), ENOENT);
   }
 }
 

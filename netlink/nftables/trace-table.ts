@@ -3,6 +3,7 @@
  *
  *   prerouting, output, before all others ─ select-*: meta nftrace set 1 for packets that match the filter
  *   input, forward, output, postrouting, after all others ─ passed-*: no rule
+ *   input, output, just before IPVS, only in mode ipvs ─ before-ipvs-*: no rule
  *
  * Tracing ends whatever happens to the agent. The table belongs to a netlink socket
  * (NFT_TABLE_F_OWNER): the kernel deletes it when the socket is closed, also by SIGKILL. The rules
@@ -19,6 +20,7 @@ import { encodeNumber } from '../core/network-order.ts';
 import { protocolNumbers } from '../core/protocol.ts';
 import { NetlinkSocket, type RefusedMessage } from '../core/socket.ts';
 import { nulTerminated } from '../core/text.ts';
+import { HOOKS, type Hook } from './hooks.ts';
 import {
   NFTA_SET_NAME,
   NLM_F_CREATE,
@@ -47,9 +49,11 @@ export const TRACE_TABLE = 'portwide-trace';
 
 /** Chains that select packets, by name. */
 const SELECT_CHAINS = ['select-prerouting', 'select-output'] as const;
-/** Hooks at whose end a traced packet is seen. */
-export const PASSED_HOOKS = ['prerouting', 'input', 'forward', 'output', 'postrouting'] as const;
-export type PassedHook = (typeof PASSED_HOOKS)[number];
+
+/** Hooks where IPVS takes packets, with priorities just before it (ip_vs_ops4 and ip_vs_ops6 of ip_vs_core.c). */
+const BEFORE_IPVS = { input: 97, output: -99 } as const;
+export type IpvsHook = keyof typeof BEFORE_IPVS;
+const IPVS_HOOKS: readonly IpvsHook[] = ['input', 'output'];
 
 /** The packets to trace. All fields that are set must match. */
 export interface TraceFilter {
@@ -92,8 +96,6 @@ const NFTA_SET_ID = 10;
 const KEY_TYPE: Readonly<Record<IpFamily, number>> = { IPv4: 7, IPv6: 8 };
 /** linux/netlink.h */
 const NLM_F_EXCL = 0x200;
-/** enum nf_inet_hooks of linux/netfilter.h */
-const HOOKS = { prerouting: 0, input: 1, forward: 2, output: 3, postrouting: 4 } as const;
 
 /** After defragmentation (-400), so that all packets have ports, and before all usual tables. */
 const FIRST = -399;
@@ -109,19 +111,26 @@ export function isSelectChain(chain: string): boolean {
 }
 
 /** The hook of a chain at whose end a traced packet is seen; undefined for another chain. */
-export function passedHook(chain: string): PassedHook | undefined {
-  return PASSED_HOOKS.find((hook) => chain === `passed-${hook}`);
+export function passedHook(chain: string): Hook | undefined {
+  return HOOKS.find((hook) => chain === `passed-${hook}`);
+}
+
+/** The hook of a chain that a traced packet passes just before IPVS; undefined for another chain. */
+export function ipvsHook(chain: string): IpvsHook | undefined {
+  return IPVS_HOOKS.find((hook) => chain === `before-ipvs-${hook}`);
 }
 
 /**
  * The requests that create the table.
  * @param milliseconds until the filter matches nothing.
+ * @param forwardsWithIpvs whether the trace shows packets just before IPVS.
  * @throws RangeError for a filter that selects all packets to a destination.
  */
 export function traceTableRequests(
   filter: TraceFilter,
   milliseconds: number,
   packetsPerSecond: number,
+  forwardsWithIpvs: boolean,
 ): { readonly table: NftTable; write(to: TransactionWriter): void } {
   const { family, destination, source, port, isFromNode } = filter;
   if (source === undefined && port === undefined)
@@ -140,7 +149,10 @@ export function traceTableRequests(
   const rule = { expressions: encodeRule(selectExpressions(filter, packetsPerSecond)) };
   const after = [
     ...SELECT_CHAINS.map((chain) => baseChain(table, chain, hookOf(chain), FIRST)),
-    ...PASSED_HOOKS.map((hook) => baseChain(table, `passed-${hook}`, hook, LAST)),
+    ...HOOKS.map((hook) => baseChain(table, `passed-${hook}`, hook, LAST)),
+    ...(forwardsWithIpvs ? IPVS_HOOKS : []).map((hook) =>
+      baseChain(table, `before-ipvs-${hook}`, hook, BEFORE_IPVS[hook]),
+    ),
     newRuleRequest(table, 'select-output', rule),
     ...(isFromNode ? [] : [newRuleRequest(table, 'select-prerouting', rule)]),
   ];
@@ -154,7 +166,7 @@ export function traceTableRequests(
   };
 }
 
-function hookOf(chain: (typeof SELECT_CHAINS)[number]): PassedHook {
+function hookOf(chain: (typeof SELECT_CHAINS)[number]): Hook {
   return chain === 'select-output' ? 'output' : 'prerouting';
 }
 
@@ -169,14 +181,9 @@ function setAttributes(family: IpFamily): Attribute[] {
   ];
 }
 
-function baseChain(
-  table: NftTable,
-  name: string,
-  hook: PassedHook,
-  priority: number,
-): NetlinkRequest {
+function baseChain(table: NftTable, name: string, hook: Hook, priority: number): NetlinkRequest {
   const hookAttributes = [
-    be32(NFTA_HOOK_HOOKNUM, HOOKS[hook]),
+    be32(NFTA_HOOK_HOOKNUM, HOOKS.indexOf(hook)),
     be32(NFTA_HOOK_PRIORITY, priority >>> 0),
   ];
   const attributes = [
@@ -224,6 +231,7 @@ export interface ArmedTrace {
  * Traces matching packets until `disarm`, at most for a time. The caller watches traces with
  * `watchTraces`.
  * @param milliseconds after which no packet matches any longer, even if `disarm` is never called.
+ * @param forwardsWithIpvs whether the trace shows packets just before IPVS.
  * @throws TraceRunningError; UnsupportedError if the kernel has no tables with an owner (Linux
  * before 5.12); NftRefusedError; NetlinkError.
  */
@@ -231,8 +239,14 @@ export async function armTrace(
   filter: TraceFilter,
   milliseconds: number,
   packetsPerSecond: number,
+  forwardsWithIpvs: boolean,
 ): Promise<ArmedTrace> {
-  const { table, write } = traceTableRequests(filter, milliseconds, packetsPerSecond);
+  const { table, write } = traceTableRequests(
+    filter,
+    milliseconds,
+    packetsPerSecond,
+    forwardsWithIpvs,
+  );
   const socket = new NetlinkSocket(NETLINK_NETFILTER);
   const create = () =>
     socket.transaction(async () => {

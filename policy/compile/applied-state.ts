@@ -23,8 +23,9 @@ export class AppliedState {
   readonly #entries = new Map<string, AddressEntry>();
   /** Compiled rules by id of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
-  #ownedVips: ReadonlySet<string> = new Set();
-  #desiredOwnedVips: ReadonlySet<string> = new Set();
+  readonly #ownedVips = new Set<string>();
+  /** VIPs set since the last `takeChanges()`, with whether they are owned. */
+  readonly #pendingOwnedVips = new Map<string, boolean>();
 
   /** @param model No other caller may call `model.takeChanges()`. */
   constructor(model: PolicyModel, families: readonly IpFamily[] = IP_FAMILIES) {
@@ -32,9 +33,9 @@ export class AppliedState {
     this.#families = families;
   }
 
-  /** VIPs of Services with ports owned by pods, from the next `takeChanges()` on. */
-  setOwnedVips(vips: ReadonlySet<string>): void {
-    this.#desiredOwnedVips = vips;
+  /** Adds or removes a VIP of Services with ports owned by pods, from the next `takeChanges()` on. */
+  setOwnedVip(vip: string, isOwned: boolean): void {
+    this.#pendingOwnedVips.set(vip, isOwned);
   }
 
   /**
@@ -76,12 +77,14 @@ export class AppliedState {
         this.#chains.delete(policySetId);
       }
     }
-    for (const change of changes) {
-      const [before, now] = [this.#ownedVips, this.#desiredOwnedVips];
-      change.remove.push(...vipElements(before, change.family, now));
-      change.add.push(...vipElements(now, change.family, before));
+    for (const [vip, isOwned] of this.#pendingOwnedVips) {
+      if (this.#ownedVips.has(vip) === isOwned) continue;
+      if (isOwned) this.#ownedVips.add(vip);
+      else this.#ownedVips.delete(vip);
+      const change = changes.find(({ family }) => family === familyOf(vip));
+      if (change !== undefined) (isOwned ? change.add : change.remove).push(vipElement(vip));
     }
-    this.#ownedVips = this.#desiredOwnedVips;
+    this.#pendingOwnedVips.clear();
     return changes.filter(isChange);
   }
 
@@ -94,7 +97,7 @@ export class AppliedState {
   }
 
   *#elements(family: IpFamily): Iterable<PolicyElement> {
-    yield* vipElements(this.#ownedVips, family);
+    for (const vip of this.#ownedVips) if (familyOf(vip) === family) yield vipElement(vip);
     for (const [listId, ranges] of this.#lists) yield* rangeElements(listId, ranges, family);
     for (const [address, entry] of this.#entries) {
       if (familyOf(address) === family) yield* addressElements(address, entry);
@@ -149,15 +152,8 @@ function* networkElements(
 }
 
 /** The VIPs of a family, except others. */
-function vipElements(
-  vips: ReadonlySet<string>,
-  family: IpFamily,
-  others?: ReadonlySet<string>,
-): PolicyElement[] {
-  if (vips === others) return [];
-  return [...vips]
-    .filter((vip) => familyOf(vip) === family && others?.has(vip) !== true)
-    .map((address) => ({ set: 'owned-vips', address }));
+function vipElement(address: string): PolicyElement {
+  return { set: 'owned-vips', address };
 }
 
 function noChange(family: IpFamily): Mutable<PolicyChange> {

@@ -7,13 +7,14 @@ import type { IpFamily } from '../../api/objects.ts';
 import {
   goTo,
   type LookupKey,
+  RETURN,
   type RulePart,
   type RuleParts,
   rulePartsFor,
 } from '../../nft/rule.ts';
 import type { Direction, RuleVerdict } from '../model/terms.ts';
 import type { CompiledRule, PolicySetChain } from './change.ts';
-import { jumpTo, listId, RETURN } from './expressions.ts';
+import { jumpTo, listId } from './expressions.ts';
 import {
   type DenyVerdict,
   denyChain,

@@ -20,8 +20,6 @@ import type { ListId } from '../model/terms.ts';
 
 /** IP_CT_ESTABLISHED, IP_CT_RELATED as bits: linux/netfilter/nf_conntrack_common.h. */
 const ESTABLISHED_OR_RELATED = 2 | 4;
-/** NF_CT_STATE_UNTRACKED_BIT of the same file. */
-const UNTRACKED = 64;
 /** linux/in6.h */
 const IPPROTO_ICMPV6 = 58;
 /** Offset of the hop limit in an IPv6 header. */
@@ -40,16 +38,6 @@ export const IS_ESTABLISHED: RulePart = {
   expressions: [
     ct(0, CT_KEY.state),
     bitwise(0, u32(ESTABLISHED_OR_RELATED), Buffer.alloc(4)),
-    cmp(0, Buffer.alloc(4), true),
-  ],
-};
-
-/** Packets that a rule exempts from connection tracking, such as UDP packets of ports owned by pods. */
-export const IS_UNTRACKED: RulePart = {
-  text: 'ct state untracked',
-  expressions: [
-    ct(0, CT_KEY.state),
-    bitwise(0, u32(UNTRACKED), Buffer.alloc(4)),
     cmp(0, Buffer.alloc(4), true),
   ],
 };
@@ -87,8 +75,6 @@ export const HAS_PORTS: RulePart = {
     range(0, Buffer.alloc(2), Buffer.from([0xff, 0xff])),
   ],
 };
-
-export const RETURN: RulePart = verdict({ kind: 'return' });
 
 export function jumpTo(chain: string): RulePart {
   return verdict({ kind: 'jump', chain });

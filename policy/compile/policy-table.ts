@@ -32,11 +32,13 @@ import {
   DROP,
   goTo,
   IS_FROM_NODE,
+  IS_UNTRACKED,
   type LookupKey,
   nftFamily,
   nftRuleBytes,
   nftRuleText,
   protocolIs,
+  RETURN,
   type RuleParts,
   rulePartsFor,
 } from '../../nft/rule.ts';
@@ -46,9 +48,7 @@ import {
   HAS_PORTS,
   IS_ESTABLISHED,
   IS_NEIGHBOUR_DISCOVERY,
-  IS_UNTRACKED,
   logToGroup,
-  RETURN,
 } from './expressions.ts';
 
 export const POLICY_TABLE = 'portwide-policy';

@@ -7,7 +7,8 @@ import { compareText, getOrCreate } from '../../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../../api/objects.ts';
 import type { Pod } from '../../api/policy-objects.ts';
 import { protocolOf } from '../../netlink/core/protocol.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
+import type { TimeSlice } from '../../sync/time-slice.ts';
 import { NamePatterns } from './domain-names.ts';
 import { type Decision, decidedByDefault, decidedByRule } from './explain.ts';
 import type { NamedPortMember } from './memberships.ts';
@@ -58,8 +59,6 @@ export interface Access {
   readonly uncertain: readonly string[];
 }
 
-/** Milliseconds of a slice: a sync may begin after each. */
-const SLICE = 1;
 /** Attempts to read the model without a change meanwhile. */
 const MAX_ATTEMPTS = 3;
 
@@ -92,7 +91,7 @@ export async function accessOf(
   model: PolicyModel,
   key: ObjectKey,
   direction: Direction,
-  { signal, slice = new TimeSlice(SLICE) }: AccessOptions = {},
+  { signal, slice = new BackgroundSlice() }: AccessOptions = {},
 ): Promise<Access[]> {
   for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt += 1) {
     const pod = model.pod(key);

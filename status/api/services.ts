@@ -35,8 +35,8 @@ export interface ServiceSummary {
   readonly vips: readonly string[];
   readonly portKind: PortKind;
   /**
-   * `all`, `5060/UDP`, `20000-50000/UDP`, `80:30080/TCP` (port and node port), `20000-29999/UDP owned by 100` (slices of 100
-   * ports, each of one pod).
+   * `all`, `5060/UDP`, `20000-50000/UDP`, `80:30080/TCP` (port and node port), `20000-29999/UDP (100 per pod)` (slices of
+   * 100 ports, each of one pod).
    */
   readonly ports: readonly string[];
   readonly endpoints: EndpointCounts;

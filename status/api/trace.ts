@@ -137,6 +137,11 @@ export interface LivePath {
   /** The rules that replaced destination and source; null for a later packet of a connection, which only conntrack changes. */
   readonly translatedBy: LiveTraceStep | null;
   readonly masqueradedBy: LiveTraceStep | null;
+  /**
+   * Whether a lost packet reached IPVS, and IPVS did not send it on. IPVS rejects packets to a Service without endpoints
+   * in this way. True only in mode ipvs.
+   */
+  readonly lostInIpvs: boolean;
 }
 
 /** The last line of a live trace. */

@@ -1,5 +1,5 @@
 /** What network policies of both ends decide for one connection. */
-import { Field } from './field.js';
+import { Field, ProtocolField } from './field.js';
 import { html } from './html.js';
 import { link } from './location.js';
 import { State } from './state-label.js';
@@ -8,7 +8,6 @@ import { State } from './state-label.js';
 /** @import { DirectionExplanation, FamilyExplanation } from '../api/policies.ts' */
 
 const FIELDS = ['from', 'to', 'protocol', 'port'];
-const PROTOCOLS = ['TCP', 'UDP', 'SCTP'];
 
 /** @param {PageState} state */
 function parametersOf({ location: { query } }) {
@@ -39,12 +38,7 @@ export function PolicyCheck({ state }) {
     <form class="filters" onSubmit=${onSubmit}>
       <${Field} name="from" label="From" hint="namespace/pod or address" value=${parameters.get('from') ?? given.pod} />
       <${Field} name="to" label="To" hint="namespace/pod, address or domain name" value=${parameters.get('to')} />
-      <label>
-        Protocol
-        <select name="protocol">
-          ${PROTOCOLS.map((name) => html`<option selected=${name === parameters.get('protocol')}>${name}</option>`)}
-        </select>
-      </label>
+      <${ProtocolField} value=${parameters.get('protocol')} />
       <${Field} name="port" label="Port of the pod" hint="8080" value=${parameters.get('port')} />
       <button class="action" type="submit">Explain</button>
     </form>

@@ -1,5 +1,5 @@
 /** The path of a connection: computed from the objects, and as the kernel reports it. */
-import { Field } from './field.js';
+import { Field, ProtocolField } from './field.js';
 import { html } from './html.js';
 import { LiveTrace } from './live-trace.js';
 import { link } from './location.js';
@@ -8,7 +8,6 @@ import { Table } from './table.js';
 /** @import { State as PageState } from './store.js' */
 
 const FIELDS = ['from', 'to', 'protocol', 'port'];
-const PROTOCOLS = ['TCP', 'UDP', 'SCTP'];
 
 /** The parameters that are given. @param {(name: string) => unknown} read */
 function parametersFrom(read) {
@@ -50,12 +49,7 @@ export function TracePage({ state }) {
     <form class="filters" onSubmit=${onSubmit}>
       <${Field} name="from" label="From" hint="address, namespace/pod, node or external" value=${parameters.get('from')} />
       <${Field} name="to" label="To" hint="address, or namespace/name of a Service or pod" value=${parameters.get('to')} />
-      <label>
-        Protocol
-        <select name="protocol">
-          ${PROTOCOLS.map((name) => html`<option selected=${name === parameters.get('protocol')}>${name}</option>`)}
-        </select>
-      </label>
+      <${ProtocolField} value=${parameters.get('protocol')} />
       <${Field} name="port" label="Port" hint="443" value=${parameters.get('port')} required=${false} />
       <button class="action" type="submit">Trace</button>
     </form>

@@ -82,7 +82,7 @@ export const ROUTE_COLUMNS: readonly Column<RouteStatus>[] = [
   {
     header: 'PORTS',
     cell: ({ ports, portsPerPod }) =>
-      portsPerPod === null ? ports : `${ports} owned by ${portsPerPod}`,
+      portsPerPod === null ? ports : `${ports} (${portsPerPod} per pod)`,
   },
   {
     header: 'ENDPOINTS',

@@ -95,13 +95,20 @@ const RESULTS: Readonly<Record<LivePath['result'], string>> = {
   lost: 'was lost',
 };
 
-function resultText({ result, translatedTo, masqueradedAs, decidedBy }: LivePath): string {
+function resultText({
+  result,
+  translatedTo,
+  masqueradedAs,
+  decidedBy,
+  lostInIpvs,
+}: LivePath): string {
   const changes = [
     ...(translatedTo === null ? [] : [`translated to ${translatedTo}`]),
     ...(masqueradedAs === null ? [] : [`masqueraded as ${masqueradedAs}`]),
   ];
   const by = decidedBy === null ? '' : ` by ${ruleText(decidedBy)}`;
-  return `${RESULTS[result]}${by}${changes.length === 0 ? '' : `; ${changes.join(', ')}`}`;
+  const where = lostInIpvs ? ' in IPVS' : '';
+  return `${RESULTS[result]}${where}${by}${changes.length === 0 ? '' : `; ${changes.join(', ')}`}`;
 }
 
 function lines(all: readonly string[]): string {

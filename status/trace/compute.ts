@@ -39,8 +39,8 @@ export interface TraceContext {
   readonly routes: readonly Route[];
   readonly nodeAddresses: readonly string[];
   readonly traffic: BackendTraffic;
-  /** Routes by which the source owns ports. */
-  readonly owners: readonly Route[];
+  /** Routes by which the endpoint with an address owns UDP ports. */
+  readonly udpRoutesOfOwner: (address: string) => readonly Route[];
   /** The endpoints of a Route, with the decision about each. */
   readonly endpointsOf: (route: Route) => readonly EndpointStatus[];
   /** Problems of a Service, one sentence each. */

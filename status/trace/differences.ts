@@ -5,18 +5,10 @@ import type { ComputedTrace, LivePath, LiveTraceStep } from '../api/trace.ts';
 /** Sentences in one summary. */
 const MAX_SENTENCES = 10;
 
-/**
- * @param isIpvs whether the proxy mode is ipvs: IPVS itself rejects packets to a Service without endpoints, by no rule.
- * @returns one sentence for each kind of difference; empty if computed and live agree.
- */
-export function differences(
-  computed: ComputedTrace,
-  paths: readonly LivePath[],
-  isIpvs = false,
-): string[] {
+/** @returns one sentence for each kind of difference; empty if computed and live agree. */
+export function differences(computed: ComputedTrace, paths: readonly LivePath[]): string[] {
   const sentences = new Map<string, number[]>();
   for (const path of paths) {
-    if (isIpvs && path.result === 'lost' && computed.verdict === 'rejected') continue;
     for (const sentence of differencesOf(computed, path)) {
       sentences.set(sentence, [...(sentences.get(sentence) ?? []), path.packet]);
     }
@@ -41,7 +33,11 @@ const COMPUTED: Readonly<Record<ComputedTrace['verdict'], string>> = {
 function differencesOf(computed: ComputedTrace, path: LivePath): string[] {
   const { result, decidedBy } = path;
   const should = COMPUTED[computed.verdict];
-  if (result === 'lost') return [lostText(path, should)];
+  if (result === 'lost') {
+    // IPVS itself rejects packets to a Service without endpoints, by no rule.
+    const isExpected = path.lostInIpvs && computed.verdict === 'rejected';
+    return isExpected ? [] : [lostText(path, should)];
+  }
   if (result === 'dropped' || result === 'rejected') {
     if (decidedBy?.owner !== 'other' && isExpectedEnd(computed, path)) return [];
     const isOwn = decidedBy?.owner !== 'other';
@@ -104,7 +100,9 @@ function translationDifferences(computed: ComputedTrace, path: LivePath): string
       ];
 }
 
-function lostText({ passed, translatedTo }: LivePath, should: string): string {
+function lostText({ passed, translatedTo, lostInIpvs }: LivePath, should: string): string {
+  if (lostInIpvs)
+    return `was lost in IPVS, which has no endpoint for it or cannot reach it: see ipvsadm -Ln; computed: it should ${should}`;
   const last = passed.at(-1);
   const where = last === undefined ? 'before any hook ended' : `after hook ${last}`;
   const target = translatedTo === null ? '' : ` (translated to ${translatedTo})`;

@@ -1,10 +1,11 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
+import { HOOKS, PRIORITY } from '../../netlink/nftables/hooks.ts';
 import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
 import { reachesText } from './compute.ts';
 
@@ -30,7 +31,7 @@ export interface HookContext {
   /** Packets from them pass no hook forward, and packets to them hook input instead. */
   readonly nodeAddresses: readonly string[];
   /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints through hook output. */
-  readonly isIpvs: boolean;
+  readonly forwardsWithIpvs: boolean;
   /** Seconds since the rules were read. */
   readonly foreignRulesAge: number;
 }
@@ -68,7 +69,7 @@ export async function withForeignRules(
           context,
         ),
       )
-    : [passOf(entering, entering, false, { ...context, isIpvs: false })];
+    : [passOf(entering, entering, false, { ...context, forwardsWithIpvs: false })];
   const limits = [...notEvaluated(chains.value), ...tooManyEndpoints(path.endpoints.length)];
   const limited = { ...path, uncertain: [...uncertain, ...limits] };
   try {
@@ -97,9 +98,8 @@ function tooManyEndpoints(count: number): string[] {
   ];
 }
 
-/** Priorities of NAT (NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC); IPVS translates right after the first at hook output. */
-const TRANSLATION = -100;
-const MASQUERADE = 100;
+/** Priorities of NAT; IPVS translates right after the first at hook output. */
+const { dstnat: TRANSLATION, srcnat: MASQUERADE } = PRIORITY;
 
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
@@ -117,21 +117,22 @@ function passOf(
   entering: TestPacket,
   leaving: TestPacket,
   masqueraded: boolean,
-  { nodeAddresses, isIpvs }: HookContext,
+  { nodeAddresses, forwardsWithIpvs }: HookContext,
 ): Pass {
   const isOfNode = (address: string) => nodeAddresses.includes(address) || isLoopback(address);
   const isToNode = isOfNode(leaving.destination);
   const isFromNode = isOfNode(leaving.source);
   /** A packet that stays on the node goes through interface lo. */
   const staying = { ...leaving, isLoopback: isFromNode && isToNode };
-  const isCaught = isIpvs && !isFromNode;
+  const isCaught = forwardsWithIpvs && !isFromNode;
   const drop = { verdict: 'drop', hook: 'input', packet: isCaught ? entering : staying } as const;
   const drops = isToNode || isCaught ? [drop] : [];
-  const forwarded = isToNode || isFromNode || isIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
+  const forwarded =
+    isToNode || isFromNode || forwardsWithIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
   // Rules at hook output see the interface of the route to the first destination, also after the translation. VIPs of
   // IPVS are addresses of the node, and IPVS sends packets to other hosts through hook output a second time.
-  const routed = { isLoopback: isIpvs || isOfNode(entering.destination) };
-  const isSentAgain = isIpvs && !isToNode;
+  const routed = { isLoopback: forwardsWithIpvs || isOfNode(entering.destination) };
+  const isSentAgain = forwardsWithIpvs && !isToNode;
   const sent = { verdict: 'drop', hook: 'output' } as const;
   const entered = { ...sent, packet: { ...entering, ...routed }, at: isBefore };
   const left = isSentAgain
@@ -142,7 +143,7 @@ function passOf(
   const last = isToNode && !isFromNode ? [] : leavingChecks(staying, masqueraded, nodeAddresses);
   // A packet that stays on the node enters it a second time, translated.
   const returned = isToNode ? [{ ...entry, packet: staying }] : [];
-  const first = isFromNode ? returned : entryChecks(entering, leaving, isIpvs);
+  const first = isFromNode ? returned : entryChecks(entering, leaving, forwardsWithIpvs);
   return {
     target: socketAddress(leaving.destination, leaving.port),
     checks: [...first, ...drops, ...forwarded, ...outputs, ...last],
@@ -152,8 +153,12 @@ function passOf(
 const entry = { verdict: 'drop', hook: 'prerouting' } as const;
 
 /** IPVS translates after hook prerouting. */
-function entryChecks(entering: TestPacket, leaving: TestPacket, isIpvs: boolean): Pass['checks'] {
-  if (isIpvs) return [{ ...entry, packet: entering }];
+function entryChecks(
+  entering: TestPacket,
+  leaving: TestPacket,
+  forwardsWithIpvs: boolean,
+): Pass['checks'] {
+  if (forwardsWithIpvs) return [{ ...entry, packet: entering }];
   return [
     { ...entry, packet: entering, at: isBefore },
     { ...entry, packet: leaving, at: isAfter },
@@ -193,14 +198,6 @@ function leavingChecks(
   ];
 }
 
-const HOOKS: readonly BaseChain['hook'][] = [
-  'prerouting',
-  'input',
-  'forward',
-  'output',
-  'postrouting',
-];
-
 /** What rules do to packets, and the base chains that were evaluated. */
 interface Evaluation {
   readonly effects: readonly Effect[];
@@ -217,7 +214,7 @@ async function evaluationOf(
   const hooks = new Set<BaseChain['hook']>();
   const evaluated = new Set<BaseChain>();
   const effects = new Map<string, Effect>();
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const { target, checks } of passes) {
     for (const { verdict, hook, packet, at } of checks) {
       const ofHook = chains.filter(

@@ -1,9 +1,11 @@
 /** Follows traced packets through their events: where each was seen, what changed it, and how it ended. */
 import { socketAddress } from '../../api/addresses.ts';
+import type { Hook } from '../../netlink/nftables/hooks.ts';
 import type { TracedHeaders, TraceEvent } from '../../netlink/nftables/trace.ts';
 import {
+  type IpvsHook,
+  ipvsHook,
   isSelectChain,
-  type PassedHook,
   passedHook,
   TRACE_TABLE,
 } from '../../netlink/nftables/trace-table.ts';
@@ -17,10 +19,12 @@ interface PacketState {
   readonly number: number;
   readonly first: TracedHeaders;
   last: TracedHeaders;
-  readonly passed: PassedHook[];
+  readonly passed: Hook[];
   dropped: { readonly step: LiveTraceStep; readonly isReject: boolean } | undefined;
   translatedBy: LiveTraceStep | undefined;
   masqueradedBy: LiveTraceStep | undefined;
+  /** The hook where the packet last reached IPVS. */
+  ipvs: IpvsHook | undefined;
 }
 
 /** The state of one packet at an event. */
@@ -53,6 +57,7 @@ export class TracedPackets {
     if (event.headers !== undefined) state.last = event.headers;
     const hook = event.table === TRACE_TABLE ? passedHook(event.chain) : undefined;
     if (hook !== undefined && !state.passed.includes(hook)) state.passed.push(hook);
+    if (event.table === TRACE_TABLE) state.ipvs = ipvsHook(event.chain) ?? state.ipvs;
     const isDrop = event.verdict?.kind === 'drop' || event.policy?.kind === 'drop';
     if (isDrop) state.dropped = { step, isReject: action === 'reject' };
     const isRouted = state.passed.includes('forward') || state.passed.includes('output');
@@ -75,6 +80,7 @@ export class TracedPackets {
         decidedBy: dropped?.step ?? null,
         translatedBy: state.translatedBy ?? null,
         masqueradedBy: state.masqueradedBy ?? null,
+        lostInIpvs: isLostInIpvs(state),
       };
     });
   }
@@ -88,6 +94,7 @@ export class TracedPackets {
       dropped: undefined,
       translatedBy: undefined,
       masqueradedBy: undefined,
+      ipvs: undefined,
     };
     this.#all.push(state);
     return state;
@@ -108,6 +115,13 @@ function resultOf({ dropped, passed }: PacketState): LivePath['result'] {
   if (dropped !== undefined) return dropped.isReject ? 'rejected' : 'dropped';
   if (passed.includes('input')) return 'delivered';
   return passed.includes('postrouting') ? 'left' : 'lost';
+}
+
+/** A packet that IPVS sends to an endpoint passes hook output again, with the endpoint as destination. */
+function isLostInIpvs(state: PacketState): boolean {
+  const { first, last, ipvs, passed } = state;
+  if (ipvs === undefined || resultOf(state) !== 'lost') return false;
+  return destinationText(first) === destinationText(last) && !passed.includes(ipvs);
 }
 
 export function sourceText({ source, sourcePort }: TracedHeaders): string {

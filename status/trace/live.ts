@@ -37,8 +37,8 @@ export interface LiveTraceRequest {
   readonly computed: ComputedTrace;
   /** Limits to mention in the summary. */
   readonly notes: readonly string[];
-  /** Whether the proxy mode is ipvs. */
-  readonly isIpvs: boolean;
+  /** See `ModeTraffic`. */
+  readonly forwardsWithIpvs: boolean;
 }
 
 type EndReason = 'time' | 'packets' | 'events' | 'client';
@@ -108,7 +108,7 @@ class RunningTrace {
   }
 
   async arm(): Promise<void> {
-    const { filter, seconds, signal } = this.#request;
+    const { filter, seconds, signal, forwardsWithIpvs } = this.#request;
     this.#interfaces = (await listLinks()).names;
     this.#watch = watchTraces(
       (event) => this.#receive(event),
@@ -128,6 +128,7 @@ class RunningTrace {
         },
         seconds * 1000,
         PACKETS_PER_SECOND,
+        forwardsWithIpvs,
       );
     } catch (error) {
       await this.#watch.close();
@@ -171,7 +172,7 @@ class RunningTrace {
           });
         }
       }
-      const { computed, notes, isIpvs } = this.#request;
+      const { computed, notes } = this.#request;
       const paths = this.#packets.paths().slice(0, MAX_PACKETS);
       yield {
         event: 'summary',
@@ -179,7 +180,7 @@ class RunningTrace {
         ended: this.#ended ?? 'time',
         paths,
         lost: this.#lost,
-        differences: differences(computed, paths, isIpvs),
+        differences: differences(computed, paths),
         notes: [...notes, ...(paths.length === 0 ? [`no packet matched in ${seconds} s`] : [])],
       };
     } finally {

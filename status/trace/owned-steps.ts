@@ -1,6 +1,6 @@
 /** Steps of a packet to a port that a pod owns, and of what an owner sends. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
-import { rangeText } from '../../api/ports.ts';
+import { hasPort, rangeText } from '../../api/ports.ts';
 import type { OwnedSlices, Route } from '../../services/route.ts';
 import {
   type MasqueradeReason,
@@ -21,7 +21,7 @@ const MAX_PORTS = 10;
 /** The path to the owner of the port. @param owned of the Route that serves the port. */
 export function ownedSteps(
   question: TraceQuestion,
-  { traffic }: TraceContext,
+  { traffic, udpRoutesOfOwner }: TraceContext,
   { serviceKey }: Route,
   owned: OwnedSlices,
 ): PathEnd {
@@ -52,6 +52,10 @@ export function ownedSteps(
     text: string,
     detail: readonly string[] = [],
   ): TraceStep => ({ step: id, title, decision: text, object, detail });
+  const speaker = spokenPortsOf(udpRoutesOfOwner(owner.address), owner.address).find(({ ports }) =>
+    ports.some((range) => hasPort(range, 'UDP', port)),
+  );
+  const answer = answerStep(question, speaker);
   const sees = `the endpoint sees ${client.address ?? 'the source address'}`;
   const steps = isUdp
     ? [
@@ -61,11 +65,7 @@ export function ownedSteps(
         step('masquerade', 'Masquerade', sees, [
           'UDP packets to owned ports are never masqueraded',
         ]),
-        step(
-          'answer',
-          'Answer',
-          `answers leave as ${socketAddress(question.destination, port)}, straight from the node of the owner`,
-        ),
+        step('answer', 'Answer', answer.decision, answer.detail),
       ]
     : [
         step('translation', 'Translation', `the destination becomes ${target} (DNAT)`),
@@ -88,7 +88,7 @@ export function ownedSteps(
       {
         address: owner.address,
         port,
-        local: owner.isRemote !== true,
+        local: owner.node !== 'other',
         masqueraded: masquerade?.masqueraded ?? false,
         policy: null,
         foreignRules: null,
@@ -121,10 +121,30 @@ function sliceText(decision: SliceDecision, { udpVip }: OwnedSlices): string {
 }
 
 /** The VIPs as which a pod speaks from its UDP ports; empty for other sources and protocols. */
-export function speaksAs({ client, protocol }: TraceQuestion, { owners }: TraceContext) {
+export function speaksAs(
+  { client, protocol }: TraceQuestion,
+  { udpRoutesOfOwner }: TraceContext,
+): SpokenPorts[] {
   return protocol === 'UDP' && client.address !== undefined
-    ? spokenPortsOf(owners, client.address)
+    ? spokenPortsOf(udpRoutesOfOwner(client.address), client.address)
     : [];
+}
+
+/** The source of an owner's answers: the VIP of the oldest Service by which it owns the port. */
+function answerStep(
+  { destination, port }: TraceQuestion,
+  speaker: SpokenPorts | undefined,
+): Pick<TraceStep, 'decision' | 'detail'> {
+  const vip = speaker?.vip ?? destination;
+  const decision = `answers leave as ${socketAddress(vip, port)}, straight from the node of the owner`;
+  if (speaker === undefined || vip === destination) return { decision, detail: [] };
+  const asked = socketAddress(destination, port);
+  return {
+    decision,
+    detail: [
+      `the pod owns the port by the older Service ${speaker.route.serviceKey} too and speaks as its VIP: a client gets no answer from ${asked}`,
+    ],
+  };
 }
 
 /** What becomes of the source, if the pod sends from a port that it owns. */

@@ -3,9 +3,10 @@ import { familyOf, isLoopback } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type Protocol } from '../../api/objects.ts';
 import { explain } from '../../policy/model/explain.ts';
 import type { PolicyModel } from '../../policy/model/model.ts';
+import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import type { ComputedTrace, TraceAnswer } from '../api/trace.ts';
 import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
@@ -119,19 +120,25 @@ function sourceOf(
   return address === undefined ? undefined : { kind: 'address', address };
 }
 
-/** Computes one path. Yields to the event loop. */
+/** How the backend of a family treats packets. @throws NotFound without a backend. */
+export function backendTraffic(
+  family: IpFamily,
+  { backends }: Pick<TraceSources, 'backends'>,
+): BackendTraffic {
+  const traffic = backends()
+    .find((each) => each.family === family)
+    ?.traffic?.();
+  if (traffic !== undefined) return traffic;
+  throw new NotFound(`this node does not serve ${family}, or the agent is still starting`);
+}
+
+/** Computes one path. Yields to the event loop. @throws NotFound */
 export async function computePath(
   resolved: ResolvedTrace,
   sources: TraceSources,
 ): Promise<ComputedTrace> {
   const { family, source, destination, protocol, port } = resolved;
-  const traffic = sources
-    .backends()
-    .find((each) => each.family === family)
-    ?.traffic?.();
-  if (traffic === undefined) {
-    throw new NotFound(`this node does not serve ${family}, or the agent is still starting`);
-  }
+  const traffic = backendTraffic(family, sources);
   const nodeAddresses = sources
     .nodeAddresses()
     .filter((address) => familyOf(address) === family && !isLoopback(address));
@@ -149,7 +156,7 @@ export async function computePath(
     routes: found.routes.map(({ route }) => route),
     nodeAddresses,
     traffic,
-    owners: found.owners,
+    udpRoutesOfOwner: (address) => sources.table.udpRoutesOfOwner(address),
     endpointsOf: (route) => {
       const owner = found.routes.find((each) => each.route === route);
       return owner === undefined ? [] : routeEndpoints(owner.inspected, route, sources.table);
@@ -172,8 +179,6 @@ const MAX_REFUSED = 5;
 interface FoundServices {
   readonly routes: { readonly route: Route; readonly inspected: InspectedService }[];
   readonly refused: InspectedService[];
-  /** Routes by which the source owns ports. */
-  readonly owners: Route[];
   isLocalEndpoint: boolean;
 }
 
@@ -181,9 +186,9 @@ async function findServices(
   { family, source, destination, port }: ResolvedTrace,
   { table, nodeName }: TraceSources,
 ): Promise<FoundServices> {
-  const found: FoundServices = { routes: [], refused: [], owners: [], isLocalEndpoint: false };
+  const found: FoundServices = { routes: [], refused: [], isLocalEndpoint: false };
   const address = source.kind === 'address' ? source.address : undefined;
-  const slice = new TimeSlice();
+  const slice = new BackgroundSlice();
   for (const key of [...table.serviceKeys]) {
     if (slice.isOver()) await slice.yield();
     // The Service may be gone after a yield.
@@ -195,8 +200,6 @@ async function findServices(
     for (const route of [...onVip, ...onNodePort]) found.routes.push({ route, inspected });
     if (onVip.length === 0 && found.refused.length < MAX_REFUSED && asksFor(inspected, destination))
       found.refused.push(inspected);
-    const isOwner = ({ owned }: Route) => owned?.owners.some((owner) => owner.address === address);
-    found.owners.push(...routes.filter(isOwner));
     if (address !== undefined && hasLocalEndpoint(inspected, address, nodeName))
       found.isLocalEndpoint = true;
   }

@@ -19,7 +19,13 @@ import {
   TRACE_PARAMETERS,
   traceRequest,
 } from './question.ts';
-import { computeAnswer, computePath, type ResolvedTrace, resolveRequest } from './resolve.ts';
+import {
+  backendTraffic,
+  computeAnswer,
+  computePath,
+  type ResolvedTrace,
+  resolveRequest,
+} from './resolve.ts';
 
 /** Milliseconds. Who changes a rule and traces again sees the change; requests to the address are not worth the work. */
 const MAX_ROOT_AGE = 1000;
@@ -48,14 +54,15 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
         const [resolved] = resolveRequest(traceRequest(given), sources);
         if (resolved === undefined) throw new NotFound('there is nothing to trace');
         refuseUntraceable(resolved.family, sources);
+        const { forwardsWithIpvs } = backendTraffic(resolved.family, sources);
         const computed = await computePath(resolved, sources);
         return tracer.start({
           filter: filterOf(resolved),
           seconds: given.seconds ?? DEFAULT_SECONDS,
           signal,
           computed,
-          notes: await notesOf(resolved.family, sources),
-          isIpvs: sources.mode.name === 'ipvs',
+          notes: await notesOf(resolved.family, forwardsWithIpvs),
+          forwardsWithIpvs,
         });
       },
     }),
@@ -65,15 +72,17 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 /** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
   answer: TraceAnswer,
-  { foreignChains, nodeAddresses, mode }: StatusSources,
+  sources: StatusSources,
   maxAge: number | undefined,
 ): Promise<TraceAnswer> {
-  const { value: chains, age } = await foreignChains(maxAge);
+  const { value: chains, age } = await sources.foreignChains(maxAge);
   const foreignRulesAge = Math.round(age / 1000);
-  const context = { foreignRulesAge, nodeAddresses: nodeAddresses(), isIpvs: mode.name === 'ipvs' };
+  const nodeAddresses = sources.nodeAddresses();
   const { protocol, port } = answer;
   const paths: ComputedTrace[] = [];
   for (const path of answer.paths) {
+    const { forwardsWithIpvs } = backendTraffic(path.family, sources);
+    const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs };
     paths.push(await withForeignRules(path, protocol, port, chains, context));
   }
   return { ...answer, paths };
@@ -98,7 +107,7 @@ function refuseUntraceable(family: IpFamily, { backends }: StatusSources): void 
 
 const LEGACY_TABLES = { IPv4: '/proc/net/ip_tables_names', IPv6: '/proc/net/ip6_tables_names' };
 
-async function notesOf(family: IpFamily, { mode }: StatusSources): Promise<string[]> {
+async function notesOf(family: IpFamily, forwardsWithIpvs: boolean): Promise<string[]> {
   const file = LEGACY_TABLES[family];
   const legacy = existsSync(file) ? (await readFile(file, 'utf8')).trim() : '';
   return [
@@ -107,7 +116,7 @@ async function notesOf(family: IpFamily, { mode }: StatusSources): Promise<strin
       : [
           `iptables-legacy has tables (${legacy.split('\n').join(', ')}); the trace does not show their rules`,
         ]),
-    ...(mode.name === 'ipvs'
+    ...(forwardsWithIpvs
       ? [
           'IPVS has no nf_tables rules: the trace shows the destination before and after it; for the IPVS connection run ipvsadm -Lnc',
         ]

@@ -2,7 +2,7 @@
 
 import type { RouteListener } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import { ServiceIndex } from './service-index.ts';
 
@@ -75,7 +75,7 @@ export class LiveIndex {
       unwatch();
       stopChecks();
     };
-    const slice = new TimeSlice();
+    const slice = new BackgroundSlice();
     for (const route of [...this.#source.routes()]) {
       if (!changed.has(route.id)) index.replaceRoute(undefined, route);
       if (slice.isOver()) await slice.yield();

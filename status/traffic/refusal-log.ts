@@ -6,6 +6,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { NetlinkError } from '../../netlink/core/error.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
+import { PRIORITY } from '../../netlink/nftables/hooks.ts';
 import { type OwnedChain, OwnedTables } from '../../netlink/nftables/owned-table.ts';
 import {
   encodeRule,
@@ -20,7 +21,8 @@ import {
   type Register,
 } from '../../netlink/nftables/rule.ts';
 import { HAS_NO_DNAT, IS_NEW } from '../../nft/rule.ts';
-import { type RefusalMode, RefusalSets, widthOf } from './refusal-sets.ts';
+import type { RefusalMode } from './refusal-keys.ts';
+import { RefusalSets, widthOf } from './refusal-sets.ts';
 import type { ServiceIndex } from './service-index.ts';
 
 /** Name of the tables in families ip and ip6. */
@@ -31,9 +33,12 @@ const GROUPS = [20_104, 20_105, 20_106, 20_107] as const;
 const RATE = 200;
 const BURST = 200;
 /** Just before the filter rules of modes nftables and iptables. */
-const TRANSLATED = { hooks: ['input', 'forward', 'output'], priority: -1 } as const;
+const TRANSLATED = {
+  hooks: ['input', 'forward', 'output'],
+  priority: PRIORITY.filter - 1,
+} as const;
 /** Just before the rules of mode ipvs in table mangle, which drop packets. Others reject packets in table filter. */
-const UNTRANSLATED = { hooks: ['prerouting', 'output'], priority: -151 } as const;
+const UNTRANSLATED = { hooks: ['prerouting', 'output'], priority: PRIORITY.mangle - 1 } as const;
 /** Offset of the destination address in the IP header. */
 const DESTINATION: Readonly<Record<IpFamily, number>> = { IPv4: 16, IPv6: 24 };
 /** The tables and the log group. */

@@ -1,7 +1,7 @@
 /** Why a packet to a VIP or node port is rejected or dropped. Pure. */
 import { cidrContains } from '../../api/addresses.ts';
 import { protocolOf } from '../../netlink/core/protocol.ts';
-import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
+import type { ModeTraffic } from '../../proxier/kernel-rule.ts';
 import type { Route } from '../../services/route.ts';
 import { allowsOwnVips, type Dispatch, trafficPlan } from '../../traffic/plan.ts';
 import type { Destinations } from './flow-entry.ts';
@@ -13,8 +13,8 @@ export interface RefusalRules extends Destinations {
   /** All addresses of this node. */
   readonly nodeAddresses: readonly string[];
   /** VIPs whose ports without a Service port are rejected. */
-  readonly rejectsOtherPorts: BackendTraffic['rejectsOtherPorts'];
-  /** Whether packets that will be translated may come as well (mode ipvs, where translation comes later). */
+  readonly rejectsOtherPorts: ModeTraffic['rejectsOtherPorts'];
+  /** Whether packets that will be translated may come as well: IPVS translates later. */
   readonly mayBeTranslated: boolean;
 }
 

@@ -1,7 +1,7 @@
 /** Measures the traffic of Services while a client looks, and does nothing otherwise. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
-import { TimeSlice } from '../../sync/time-slice.ts';
+import { BackgroundSlice } from '../../sync/precedence.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { TrafficSample } from '../api/traffic.ts';
 import { ConnectionTable } from './connection-table.ts';
@@ -211,7 +211,7 @@ export class TrafficSampler {
     await conntrack.visit((entry) => connections.seen(entry));
     // Connections that ended during the dump have their events in the buffer by now.
     while (readEnds(session)) await nextTurn();
-    const slice = new TimeSlice();
+    const slice = new BackgroundSlice();
     for (const _ of connections.endDump()) if (slice.isOver()) await slice.yield();
     // A connection that opens during a dump is in it or not: on average the dump shows its middle.
     const at = (startedAt + now()) / 2;

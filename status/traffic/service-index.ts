@@ -1,8 +1,10 @@
 /** Finds the Route of a packet or of a conntrack entry by its original destination. Pure. */
+import { familyOf } from '../../api/addresses.ts';
 import { compareText, getOrCreate } from '../../api/collections.ts';
 import { type IpFamily, PROTOCOLS, type Protocol } from '../../api/objects.ts';
-import type { PortRange } from '../../api/ports.ts';
+import { hasPort, type PortRange } from '../../api/ports.ts';
 import type { Endpoint } from '../../endpoints/select.ts';
+import type { RouteListener } from '../../proxier/route-table.ts';
 import { type Route, type RouteMatch, vipsOf } from '../../services/route.ts';
 
 /** The destination that a client used, before translation. */
@@ -11,6 +13,16 @@ export interface Destination {
   /** Canonical text. */
   readonly address: string;
   readonly port: number;
+}
+
+/** A node port, or a port of a VIP. */
+export type NodePort = Pick<Destination, 'protocol' | 'port'>;
+
+/** The node port of a Route; undefined without. Only a Route of one port has one. */
+export function nodePortOf({ match, nodePort }: Route): NodePort | undefined {
+  return nodePort > 0 && match.kind === 'port'
+    ? { protocol: match.protocol, port: nodePort }
+    : undefined;
 }
 
 /** Routes of one VIP, by how they match ports. */
@@ -28,6 +40,7 @@ interface VipRoutes {
 export class ServiceIndex {
   readonly #vips = new Map<string, VipRoutes>();
   #changes = 0;
+  readonly #listeners = new Set<RouteListener>();
   /** Routes by address of their endpoints and by ID. */
   readonly #endpoints = new Map<string, Map<string, Route>>();
   readonly #nodePorts = { IPv4: new Map<number, Route>(), IPv6: new Map<number, Route>() };
@@ -37,6 +50,13 @@ export class ServiceIndex {
     this.#changes += 1;
     if (before !== undefined) this.#remove(before);
     if (after !== undefined) this.#add(after);
+    for (const listener of this.#listeners) listener(before, after);
+  }
+
+  /** Calls the listener after each change. @returns a function that ends the calls. */
+  watch(listener: RouteListener): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
   }
 
   /**
@@ -54,9 +74,7 @@ export class ServiceIndex {
     const exact = routes.ports.get(portKey(protocol, port));
     if (exact !== undefined) return exact;
     for (const { route, ranges } of routes.ranges.values()) {
-      const isInside = (range: PortRange) =>
-        range.protocol === protocol && range.from <= port && port <= range.to;
-      if (ranges.some(isInside)) return route;
+      if (ranges.some((range) => hasPort(range, protocol, port))) return route;
     }
     return routes.all;
   }
@@ -99,17 +117,22 @@ export class ServiceIndex {
     return this.#nodePorts[family].values();
   }
 
+  /** The Route that has a node port. */
+  routeOfNodePort(family: IpFamily, { protocol, port }: NodePort): Route | undefined {
+    return this.#nodePorts[family].get(portKey(protocol, port));
+  }
+
   #findByNodePort(
-    { protocol, address, port }: Destination,
+    destination: Destination,
     isNodeAddress: (address: string) => boolean,
   ): Route | undefined {
-    const family = address.includes(':') ? 'IPv6' : 'IPv4';
-    const route = this.#nodePorts[family].get(portKey(protocol, port));
+    const { address } = destination;
+    const route = this.routeOfNodePort(familyOf(address), destination);
     return route !== undefined && isNodeAddress(address) ? route : undefined;
   }
 
   #add(route: Route): void {
-    const { match, nodePort, family } = route;
+    const { match, family } = route;
     for (const vip of vipsOf(route)) {
       const routes = getOrCreate(this.#vips, vip, newVipRoutes);
       if (match.kind === 'port') routes.ports.set(portKey(match.protocol, match.port), route);
@@ -120,13 +143,14 @@ export class ServiceIndex {
     for (const { address } of route.servingEndpoints) {
       getOrCreate(this.#endpoints, address, newRoutes).set(route.id, route);
     }
-    if (nodePort > 0 && match.kind === 'port') {
-      this.#nodePorts[family].set(portKey(match.protocol, nodePort), route);
+    const nodePort = nodePortOf(route);
+    if (nodePort !== undefined) {
+      this.#nodePorts[family].set(portKey(nodePort.protocol, nodePort.port), route);
     }
   }
 
   #remove(route: Route): void {
-    const { id, match, nodePort, family } = route;
+    const { id, match, family } = route;
     for (const vip of vipsOf(route)) {
       const routes = this.#vips.get(vip);
       if (routes === undefined) continue;
@@ -141,8 +165,9 @@ export class ServiceIndex {
       const routes = this.#endpoints.get(address);
       if (routes?.delete(id) && routes.size === 0) this.#endpoints.delete(address);
     }
-    if (nodePort > 0 && match.kind === 'port') {
-      deleteOwn(this.#nodePorts[family], portKey(match.protocol, nodePort), id);
+    const nodePort = nodePortOf(route);
+    if (nodePort !== undefined) {
+      deleteOwn(this.#nodePorts[family], portKey(nodePort.protocol, nodePort.port), id);
     }
   }
 }
@@ -156,9 +181,7 @@ function deleteOwn(map: Map<number, Route>, key: number, id: string): void {
 function matchesEndpointPort(match: RouteMatch, protocol: Protocol, port: number): boolean {
   if (match.kind === 'all') return true;
   if (match.kind === 'port') return match.protocol === protocol;
-  return match.ranges.some(
-    (range) => range.protocol === protocol && range.from <= port && port <= range.to,
-  );
+  return match.ranges.some((range) => hasPort(range, protocol, port));
 }
 
 function newRoutes(): Map<string, Route> {

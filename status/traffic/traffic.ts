@@ -4,6 +4,7 @@ import { isConntrackCounting } from '../../netlink/conntrack/accounting.ts';
 import { visitConntrack } from '../../netlink/conntrack/conntrack.ts';
 import { ConntrackEvents } from '../../netlink/conntrack/events.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
+import type { ModeTraffic } from '../../proxier/kernel-rule.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { FlowEntry, FlowLine, TopList, TrafficRates } from '../api/traffic.ts';
 import { MAX_LIMIT, type PageRequest, pageOf } from '../http/paging.ts';
@@ -18,7 +19,7 @@ import { idleRates, topRows, trafficRates } from './top.ts';
 
 /** What the traffic part needs of the agent. */
 export interface TrafficDependencies {
-  readonly mode: 'iptables' | 'ipvs' | 'nftables';
+  readonly modeTraffic: ModeTraffic;
   readonly families: readonly IpFamily[];
   readonly routes: RouteSource;
   /** Whether node ports are served on an address. Called for each connection, so it must be cheap. */
@@ -33,9 +34,6 @@ export interface TrafficDependencies {
   /** Called for a failed read of the kernel, which is repeated. */
   readonly onError: (error: unknown) => void;
 }
-
-/** See `BackendTraffic.rejectsOtherPorts` of each backend, which exists later than this part. */
-const REJECTS_OTHER_PORTS = { iptables: 'none', ipvs: 'vips', nftables: 'cluster IPs' } as const;
 
 /** Rates by Service and by endpoint, for the lists of Services and endpoints. */
 export interface TrafficLookup {
@@ -79,12 +77,12 @@ interface TopQuery extends PageRequest {
 
 /** Creates the traffic part. Nothing is opened or read before the first request. */
 export function createTraffic(dependencies: TrafficDependencies): Traffic {
-  const { mode, families, routes, isNodePortAddress, timers, onError } = dependencies;
+  const { modeTraffic, families, routes, isNodePortAddress, timers, onError } = dependencies;
   const { policyLogGroup } = dependencies;
   const index = new LiveIndex(routes, timers);
-  // IPVS does not set IPS_DST_NAT, and translates after the filter rules.
-  const translatedOnly = mode !== 'ipvs';
-  const mayBeTranslated = mode === 'ipvs';
+  // IPVS does not set IPS_DST_NAT, and translates after the rules that refuse packets.
+  const translatedOnly = !modeTraffic.forwardsWithIpvs;
+  const mayBeTranslated = modeTraffic.forwardsWithIpvs;
   const sampler = new TrafficSampler({
     index,
     conntrack: {
@@ -126,7 +124,7 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
     refusalRules: () => ({
       isNodeAddress: isNodePortAddress,
       nodeAddresses: dependencies.nodeAddresses(),
-      rejectsOtherPorts: REJECTS_OTHER_PORTS[mode],
+      rejectsOtherPorts: modeTraffic.rejectsOtherPorts,
       mayBeTranslated,
     }),
     policies: dependencies.policies,

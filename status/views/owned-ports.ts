@@ -92,9 +92,9 @@ export function slicesText(
   return all.map(rangeText).join();
 }
 
-/** How ranges of owned ports read in lists: `20000-29999/UDP owned by 100`. */
+/** How ranges of owned ports read in lists: `20000-29999/UDP (100 per pod)`. */
 export function ownedPortTexts({ ranges, portsPerPod }: OwnedPorts): string[] {
-  return ranges.map((range) => `${rangeText(range)} owned by ${portsPerPod}`);
+  return ranges.map((range) => `${rangeText(range)} (${portsPerPod} per pod)`);
 }
 
 type OwnedRouteFields = Pick<RouteStatus, 'ports' | 'endpoints' | 'masquerade' | 'portsPerPod'>;

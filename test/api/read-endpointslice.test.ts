@@ -64,6 +64,7 @@ describe('read-endpointslice: reading an EndpointSlice', () => {
           zone: 'Zone A',
           hostname: 'web-0',
           ordinal: 0,
+          ordinalPrefix: 'web-',
           hintedZones: ['z1', 'z2'],
           hintedNodes: ['n1'],
         },
@@ -167,22 +168,35 @@ describe('read-endpointslice: reading an EndpointSlice', () => {
     [endpoint({ zone: 7 }), 'endpoints[0].zone', /string/],
     [endpoint({ hints: { forZones: [{}] } }), 'endpoints[0].hints.forZones[0].name', /required/],
   ];
-  for (const [title, fields, ordinal] of [
-    ['the name of the pod', { targetRef: { kind: 'Pod', name: 'media-12' }, hostname: 'a-3' }, 12],
+  for (const [title, fields, ordinal, prefix] of [
+    [
+      'the name of the pod',
+      { targetRef: { kind: 'Pod', name: 'sfu-eu-12' }, hostname: 'a-3' },
+      12,
+      'sfu-eu-',
+    ],
     [
       'the hostname of a pod without',
       { targetRef: { kind: 'Pod', name: 'x7z12' }, hostname: 'a-3' },
       3,
+      'a-',
     ],
-    ['the hostname', { hostname: 'media-0' }, 0],
-    ['a name with zeros', { targetRef: { name: 'media-007' } }, 7],
-    ['no name', {}, undefined],
-    ['a name that ends in letters', { targetRef: { name: 'media-3a' } }, undefined],
-    ['the name of another object', { targetRef: { kind: 'Node', name: 'node-3' } }, undefined],
-    ['a name that is no text', { targetRef: { name: 3 } }, undefined],
+    ['the hostname', { hostname: 'media-0' }, 0, 'media-'],
+    ['a name with zeros', { targetRef: { name: 'media-007' } }, 7, 'media-'],
+    ['no name', {}, undefined, undefined],
+    ['a name that ends in letters', { targetRef: { name: 'media-3a' } }, undefined, undefined],
+    [
+      'the name of another object',
+      { targetRef: { kind: 'Node', name: 'node-3' } },
+      undefined,
+      undefined,
+    ],
+    ['a name that is no text', { targetRef: { name: 3 } }, undefined, undefined],
   ] as const) {
     it(`reads the ordinal from ${title}`, () => {
-      assert.equal(readEndpointSlice(endpoint(fields))?.endpoints[0]?.ordinal, ordinal);
+      const read = readEndpointSlice(endpoint(fields))?.endpoints[0];
+      assert.equal(read?.ordinal, ordinal);
+      assert.equal(read?.ordinalPrefix, prefix);
     });
   }
 

@@ -236,7 +236,7 @@ describe('commands: portwide', () => {
       assert.equal(exitCode, 0);
       assert.match(
         stdout,
-        /^warning: .*: Service default\/sip: endpoint [\d.]+ owns no ports, because it has no ordinal/m,
+        /^warning: .*: Service default\/sip: endpoints own no ports, because their pod names have no ordinal/m,
       );
     });
 

@@ -25,6 +25,17 @@ describe('docs/operate/node.md', () => {
     );
   });
 
+  it('names all chains, maps and sets of ports owned by pods', () => {
+    const [, section = ''] = /## Mode nftables\n(.*?)\n## /s.exec(page) ?? assert.fail();
+    const named = [...section.matchAll(/`((?:owned|owner|\w+-slice|slice)-[a-z-]+?)(?:-N)?`/g)];
+    const source = sourcesOf('nftables');
+    const existing = source.matchAll(/'((?:owned|owner|[a-z]+-slice|slice)-[a-z-]+?)-?'/g);
+    const names = (matches: Iterable<RegExpMatchArray>) =>
+      [...new Set([...matches].map(([, name]) => name))].toSorted();
+    assert.ok(names(named).length >= 20);
+    assert.deepEqual(names(named), names(existing));
+  });
+
   it('names only chains, ipsets and sets of iptables and IPVS that exist', () => {
     const names = new Set(page.match(/KUBE-[A-Z0-9-]*[A-Z0-9]/g) ?? []);
     const source = sourcesOf('iptables', 'ipvs');

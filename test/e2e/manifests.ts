@@ -37,6 +37,8 @@ export type Pod = Pick<Host, 'name' | 'ipv4' | 'ipv6'>;
 
 /** An endpoint in an EndpointSlice. */
 export interface EndpointFields {
+  /** Default: from the pod's name. */
+  readonly nodeName?: string | undefined;
   readonly conditions?: Readonly<Record<string, boolean>>;
   readonly zone?: string;
   readonly hints?: Readonly<Record<string, unknown>>;

@@ -67,11 +67,12 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         assert.deepEqual(await speakerAt(20060), [world.clusterIP(21), 20060]);
       });
 
-      it('turns from spread to owned and back under traffic, without a rejected packet', async () => {
-        const spread = { 'portwide.dev/ports': '20000-20999/UDP' };
-        await agent.apply(media('a', { annotations: spread }));
-        const TURNS = 6;
-        const LANES = 4;
+      const LANES = 4;
+      /**
+       * Sends packets to an owned port while `change` runs. At each change the last answers of who served the port before
+       * may leave unchanged, one of each lane. @returns the hosts that answered, and counts of losses.
+       */
+      const underTraffic = async (change: () => Promise<void>) => {
         let isOver = false;
         const hosts = new Set<string>();
         const lost = { refused: 0, timeout: 0, errors: 0 };
@@ -87,17 +88,64 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           },
         );
         try {
-          for (let turn = 0; turn < TURNS; turn++) {
-            await agent.apply(media('a', { annotations: turn % 2 === 0 ? OWNED : spread }));
-          }
+          await change();
         } finally {
           isOver = true;
           await traffic;
         }
-        assert.deepEqual({ refused: lost.refused, errors: lost.errors }, { refused: 0, errors: 0 });
-        // Of an owner that goes, an answer that is on its way may leave unchanged.
-        assert.ok(lost.timeout <= (TURNS / 2) * LANES, `${lost.timeout} lost`);
+        return { hosts: [...hosts].sort(), ...lost };
+      };
+
+      it('turns from spread to owned and back under traffic, without a rejected packet', async () => {
+        const spread = { 'portwide.dev/ports': '20000-20999/UDP' };
+        await agent.apply(media('a', { annotations: spread }));
+        const TURNS = 6;
+        const { hosts, timeout, ...lost } = await underTraffic(async () => {
+          for (let turn = 0; turn < TURNS; turn++)
+            await agent.apply(media('a', { annotations: turn % 2 === 0 ? OWNED : spread }));
+        });
+        assert.deepEqual(lost, { refused: 0, errors: 0 });
+        assert.ok(timeout <= (TURNS / 2) * LANES, `${timeout} lost`);
         for (const host of hosts) assert.match(host, /^pod-[12]$/);
+      });
+
+      it('a successor that owned nothing takes over without a rejected packet', async () => {
+        const [first, second] = [world.pod(0), world.pod(2)];
+        const ending = { conditions: { ready: false, serving: true, terminating: true } };
+        const states = [
+          [owner(first, 0)],
+          [owner(first, 0, ending), owner(second, 0)],
+          [owner(second, 0)],
+          [owner(second, 0, ending), owner(first, 0)],
+        ];
+        const [service = {}] = media('a');
+        await agent.apply([service, world.slice('a', states[0] ?? [])]);
+        const TURNS = 12;
+        const { timeout, ...seen } = await underTraffic(async () => {
+          for (let turn = 1; turn <= TURNS; turn++)
+            await agent.apply([service, world.slice('a', states[turn % 4] ?? [])]);
+        });
+        assert.deepEqual(seen, { hosts: ['pod-1', 'pod-3'], refused: 0, errors: 0 });
+        assert.ok(timeout <= (TURNS / 2) * LANES, `${timeout} lost`);
+      });
+
+      it('an exact port of another Service comes and goes under traffic, without a rejected packet', async () => {
+        const dns = world.service('dns', {
+          spec: {
+            clusterIPs: [world.clusterIP(20)],
+            ports: [{ name: 'dns', port: 20060, protocol: 'UDP', targetPort: 53 }],
+          },
+        });
+        const ports = [{ name: 'dns', port: 53, protocol: 'UDP' }] as const;
+        const exact = [dns, world.slice('dns', [world.pod(2)], { ports })];
+        await agent.apply(media('a'));
+        const TURNS = 8;
+        const { timeout, ...seen } = await underTraffic(async () => {
+          for (let turn = 0; turn < TURNS; turn++)
+            await agent.apply([...media('a'), ...(turn % 2 === 0 ? exact : [])]);
+        });
+        assert.deepEqual(seen, { hosts: ['pod-1', 'pod-3'], refused: 0, errors: 0 });
+        assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
       });
 
       it('masquerade rules of a CNI plug-in and strict reverse path filters change nothing', async () => {
@@ -146,6 +194,21 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           const outcome = await world.client.udp(world.clusterIP(20), 20000, { timeoutMs: 300 });
           return outcome.outcome === 'answered';
         });
+      });
+
+      it('an agent replaces a map of slices of another version', async () => {
+        await agent.apply(media('a'));
+        await agent.kill();
+        const ip = world.pick('ip', 'ip6');
+        const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
+        const [map = ''] = /slice-vips-\d+/.exec(stdout) ?? [];
+        const other = `map ${map} { type inet_service : inet_service; }`;
+        const script = `delete table ${ip} portwide\ntable ${ip} portwide {\n${other}\n}\n`;
+        await lab.node.exec('nft', ['-f', '-'], { input: script });
+        await agent.start(flags);
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
+        const [replaced] = agent.logged('replacing an nftables table of an incompatible version');
+        assert.match(String(replaced?.reason), /exist/);
       });
 
       it('the chains and maps are gone after the next full sync without owned ports', async () => {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { SLICE_PARTS } from '../../nftables/maps.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -75,7 +76,7 @@ describe('what users see of owned ports', () => {
 
   it('get shows slices, owners, and endpoints that own nothing', async () => {
     const services = (await run('get', 'services', 'default/media4', '--no-headers')).stdout;
-    assert.match(services, /20000-20999\/UDP owned by 100,30000-30999\/TCP owned by 100/);
+    assert.match(services, /20000-20999\/UDP \(100 per pod\),30000-30999\/TCP \(100 per pod\)/);
     const endpoints = (await run('get', 'endpoints', 'default/media4', '-o', 'wide')).stdout;
     const line = (host: Host | undefined) =>
       endpoints.split('\n').find((each) => each.includes(` ${host?.ipv4} `)) ?? '';
@@ -84,8 +85,8 @@ describe('what users see of owned ports', () => {
     assert.match(line(lab.remotePods[1]), /no +has no ordinal in its name +<none>/);
     const routes = (await run('get', 'routes', 'default/media4', '-o', 'wide', '--no-headers'))
       .stdout;
-    assert.match(routes, /20000-20999\/UDP owned by 100 .*reject .* none /);
-    assert.match(routes, /30000-30999\/TCP owned by 100 .*reject .* remote owners /);
+    assert.match(routes, /20000-20999\/UDP \(100 per pod\) .*reject .* none /);
+    assert.match(routes, /30000-30999\/TCP \(100 per pod\) .*reject .* remote owners /);
   });
 
   it('describe and diff find what another program does to slices, until the agent mends it', async () => {
@@ -95,7 +96,7 @@ describe('what users see of owned ports', () => {
     assert.equal((await run('diff')).exitCode, 0);
     const world = worldOf(4);
     const vip = world.clusterIP(20);
-    const part = Number(vip.split('.').at(-1)) % 64;
+    const part = Number(vip.split('.').at(-1)) % SLICE_PARTS;
     for (const script of [
       `delete element ip portwide slice-owners-${part} { ${vip} . 20000-20099 }`,
       `flush table ip portwide`,

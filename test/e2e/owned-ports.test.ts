@@ -9,7 +9,7 @@ const owner = (host: Host, ordinal: number, fields: EndpointFields = {}) =>
   [host, { targetRef: { kind: 'Pod', name: `media-${ordinal}` }, ...fields }] as const;
 
 const OWNED = {
-  'portwide.dev/owned-ports': '20000-20999/UDP,30000-30999/TCP',
+  'portwide.dev/owned-ports': '20000-20999/UDP,30000-30999/TCP,30000-30999/SCTP',
   'portwide.dev/ports-per-pod': '100',
 };
 
@@ -78,6 +78,30 @@ describe('owned ports', () => {
         for (const port of [20200, 20999, 21000, 19999])
           refused(await world.client.udp(world.clusterIP(20), port));
         refused(await world.client.tcp(world.clusterIP(20), 30200));
+        const fromOwner = await world.pod(0).udp(world.clusterIP(20), 20200, { localPort: 20008 });
+        refused(fromOwner);
+      });
+
+      it('nothing to the VIP leaves the node: no packet of an owner, and no error of a client', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        const [ip, vip] = [world.pick('ip', 'ip6'), world.clusterIP(20)];
+        await lab.node.exec('nft', ['-f', '-'], {
+          input: `table ${ip} leaving { counter gone { }
+            chain post { type filter hook postrouting priority 300; ${ip} daddr ${vip} counter name gone; }; }`,
+        });
+        try {
+          refused(await world.pod(0).udp(vip, 20200, { localPort: 20008 }));
+          // The client has no socket there, so it answers with an ICMP error to the VIP.
+          droppedSilently(
+            await world
+              .pod(0)
+              .udp(world.address(world.client), 9111, { ...SHORT, localPort: 20009 }),
+          );
+          const { stdout } = await lab.node.exec('nft', ['list', 'counter', ip, 'leaving', 'gone']);
+          assert.match(stdout, /packets 0 /);
+        } finally {
+          await lab.node.exec('nft', ['delete', 'table', ip, 'leaving']);
+        }
       });
 
       it('a TCP connection reaches the owner of its port', async () => {
@@ -91,6 +115,34 @@ describe('owned ports', () => {
             const reply = answered(await from.tcp(world.clusterIP(20), port));
             assert.deepEqual([reply.host, reply.localPort], [host, port], from.name);
           }
+        }
+      });
+
+      it('an SCTP packet reaches the owner of its port', async () => {
+        await apply([media(), world.slice('media', pods())]);
+        for (const [port, host] of [
+          [30000, 'pod-1'],
+          [30199, 'remote-1'],
+        ] as const) {
+          const reply = answered(await world.client.sctpProbe(world.clusterIP(20), port));
+          assert.deepEqual([reply.host, reply.localPort], [host, port]);
+        }
+        refused(await world.client.sctpProbe(world.clusterIP(20), 30200));
+      });
+
+      it('a TCP connection reaches an owner whose node the EndpointSlice does not name', async () => {
+        const nodeName = undefined;
+        const unnamed = [
+          owner(world.pod(0), 0, { nodeName }),
+          owner(world.remote(0), 1, { nodeName }),
+        ];
+        await apply([media(), world.slice('media', unnamed)]);
+        for (const from of [world.client, world.node, world.pod(1), world.pod(0)]) {
+          for (const [port, host] of [
+            [30000, 'pod-1'],
+            [30100, 'remote-1'],
+          ] as const)
+            assert.equal(answered(await from.tcp(world.clusterIP(20), port)).host, host, from.name);
         }
       });
 
@@ -216,7 +268,9 @@ describe('owned ports', () => {
           spec: {
             type: 'LoadBalancer',
             clusterIPs: [world.clusterIP(20)],
-            loadBalancerSourceRanges: [`${world.address(world.client)}/${world.pick('32', '128')}`],
+            loadBalancerSourceRanges: [world.client, world.pod(0), world.remote(0)].map(
+              (host) => `${world.address(host)}/${world.pick('32', '128')}`,
+            ),
           },
         });
         await apply([lb, world.slice('media', pods())]);
@@ -229,6 +283,11 @@ describe('owned ports', () => {
           droppedSilently(
             await world.client.udp(world.vip(20), port, { ...SHORT, localAddress: second }),
           );
+        const reply = answered(await world.pod(0).udp(world.vip(20), 20107, { localPort: 20007 }));
+        assert.deepEqual(
+          [reply.host, reply.remoteAddress, reply.remotePort],
+          ['remote-1', world.vip(20), 20007],
+        );
       });
 
       it('turns from spread to owned and back', async () => {

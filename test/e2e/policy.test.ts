@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, removeRules, repeatUntil, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
+import { MODES, STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import {
@@ -13,12 +14,16 @@ import {
 } from './policy-manifests.ts';
 
 const PORT = 8080;
-const PROBE = { timeoutMs: 800 };
+/** Longer in an emulated kernel. */
+const PROBE = { timeoutMs: STOCK_KERNEL === undefined ? 800 : 4000 };
 const ALLOWED = ['answered', 'answered'];
 const DENIED = ['timeout', 'timeout'];
 const TABLES = ['ip', 'ip6'];
 
-for (const mode of ['nftables', 'iptables'] as const) {
+/** How often an agent is killed during churn: a start takes half a minute in an emulated kernel. */
+const KILLS = STOCK_KERNEL === undefined ? 6 : 2;
+
+for (const mode of MODES) {
   describe(`network policy, mode ${mode}`, () => {
     const flags = [...AGENT_FLAGS, `--proxy-mode=${mode}`];
     const enforcing = [...flags, '--network-policy', '--policy-log-group=7'];
@@ -365,7 +370,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
           ],
         ],
         async () => {
-          for (let round = 1; round <= 6; round++) {
+          for (let round = 1; round <= KILLS; round++) {
             for (let change = 0; change < 3; change++) {
               churn(round + change);
               await passed(1 + ((round * 7 + change * 5) % 11));

@@ -62,7 +62,8 @@ export class TraceApi {
     const search = new URLSearchParams(
       Object.entries(query).map(([name, value]): [string, string] => [name, String(value)]),
     );
-    const sent = request({ socketPath: this.#path, path: `${path}?${search}` });
+    // No connection for several requests: the server closes idle ones.
+    const sent = request({ socketPath: this.#path, path: `${path}?${search}`, agent: false });
     sent.end();
     const [response] = (await once(sent, 'response')) as [IncomingMessage];
     const type = MEDIA_TYPES.get(path)?.[response.statusCode === 200 ? 'ok' : 'error'];

@@ -5,12 +5,15 @@ import { join } from 'node:path';
 import type { TraceAnswer } from '../../status/api/trace.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
+import { MODES, STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { networkPolicy, policyPods } from './policy-manifests.ts';
 import { only, summary, summaryOf, TraceApi } from './trace-api.ts';
 import { compareWithPackets, manyServices } from './trace-cases.ts';
 
+/** Of a live trace: long enough for a connection, which takes longer in an emulated kernel. */
+const SECONDS = STOCK_KERNEL === undefined ? 1 : 5;
 const TABLE = 'portwide-trace';
 const VIP = '10.96.0.60';
 const VIP6 = 'fd00:10:96::6:60';
@@ -18,7 +21,7 @@ const EMPTY_VIP = '10.96.0.61';
 const ALL_PORTS_VIP = '10.96.0.62';
 const PORTS = [{ name: 'http', port: 8080, protocol: 'TCP' }];
 
-for (const mode of ['nftables', 'iptables'] as const) {
+for (const mode of MODES) {
   describe(`trace, mode ${mode}`, () => {
     let lab: Lab;
     let agent: Agent;
@@ -90,7 +93,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
             foreignRules: 'pass',
           },
         ]);
-        const live = await api.live({ ...query, seconds: 1 });
+        const live = await api.live({ ...query, seconds: SECONDS });
         const outcome = await host.tcp(VIP, 80);
         assert.equal(outcome.outcome, 'answered');
         const { paths, differences, ended, lost } = await summary(live);
@@ -99,6 +102,16 @@ for (const mode of ['nftables', 'iptables'] as const) {
         assert.equal(path.result, 'left');
         assert.equal(path.translatedTo, `${lab.pods[0]?.ipv4}:8080`);
         assert.equal(path.masqueradedAs !== null, masqueraded);
+        // IPVS takes packets at hook input and sends them at hook output, by no rule.
+        assert.deepEqual(path.passed, [
+          'prerouting',
+          mode === 'ipvs' ? 'output' : 'forward',
+          'postrouting',
+        ]);
+        if (mode === 'ipvs') {
+          assert.equal(path.translatedBy, null);
+          continue;
+        }
         assert.equal(path.translatedBy?.owner, 'portwide');
         const text =
           mode === 'nftables' ? /^dnat ip to/ : /-j DNAT --to-destination 10.244.1.11:8080$/;
@@ -108,14 +121,14 @@ for (const mode of ['nftables', 'iptables'] as const) {
     });
 
     it('TCP over IPv6, with the Service as destination', async () => {
-      const live = await api.live({ from: lab.client.ipv6, to: 'default/six', seconds: 1 });
+      const live = await api.live({ from: lab.client.ipv6, to: 'default/six', seconds: SECONDS });
       assert.equal((await lab.client.tcp(VIP6, 80)).outcome, 'answered');
       const { paths, differences } = await summary(live);
       assert.deepEqual(differences, []);
       const { translatedTo, masqueradedAs, translatedBy } = only(paths);
       assert.equal(translatedTo, `[${lab.pods[0]?.ipv6}]:8080`);
       assert.notEqual(masqueradedAs, null);
-      assert.equal(translatedBy?.owner, 'portwide');
+      assert.equal(translatedBy?.owner, mode === 'ipvs' ? undefined : 'portwide');
     });
 
     it('UDP to an all-ports VIP, from a client and from the node', async () => {
@@ -124,7 +137,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         [lab.client, lab.client.ipv4],
         [lab.node, 'node'],
       ] as const) {
-        const live = await api.live({ ...to, from, seconds: 1 });
+        const live = await api.live({ ...to, from, seconds: SECONDS });
         const outcome = await host.udp(ALL_PORTS_VIP, 20_104);
         assert.equal(outcome.outcome, 'answered');
         const { paths, differences } = await summary(live);
@@ -149,22 +162,52 @@ for (const mode of ['nftables', 'iptables'] as const) {
       const query = { from: lab.client.ipv4, to: EMPTY_VIP, port: 80 };
       const [computed] = await api.trace(query);
       assert.equal(computed?.verdict, 'rejected');
-      const live = await api.live({ ...query, seconds: 1 });
-      await lab.client.tcp(EMPTY_VIP, 80);
+      const live = await api.live({ ...query, seconds: SECONDS });
+      const outcome = await lab.client.tcp(EMPTY_VIP, 80);
+      assert.deepEqual(outcome, { outcome: 'refused', by: 'icmp' });
       const { paths, differences } = await summary(live);
       assert.deepEqual(differences, []);
-      const { result, decidedBy } = only(paths);
-      assert.equal(result, 'rejected');
+      const { result, decidedBy, lostInIpvs } = only(paths);
+      // IPVS itself answers with an ICMP error, so no rule rejects the packet.
+      assert.deepEqual(
+        [result, lostInIpvs],
+        mode === 'ipvs' ? ['lost', true] : ['rejected', false],
+      );
+      if (mode === 'ipvs') return;
       assert.equal(decidedBy?.owner, 'portwide');
       assert.match(decidedBy?.text ?? '', /REJECT|^reject$/);
     });
 
+    it('says that a packet is lost before it reaches the Service, also if it should be rejected', async () => {
+      const query = { from: lab.client.ipv4, to: EMPTY_VIP, port: 80 };
+      const rpFilter = 'net.ipv4.conf.all.rp_filter';
+      const { stdout: before } = await lab.node.exec('sysctl', ['-n', rpFilter]);
+      const route = ['blackhole', `${lab.client.ipv4}/32`];
+      try {
+        await lab.node.exec('sysctl', ['-w', `${rpFilter}=1`]);
+        await lab.node.exec('ip', ['route', 'add', ...route]);
+        const live = await api.live({ ...query, seconds: SECONDS });
+        await lab.client.tcp(EMPTY_VIP, 80, { timeoutMs: 500 });
+        const { paths, differences } = await summary(live);
+        const { result, passed, lostInIpvs } = only(paths);
+        assert.deepEqual([result, passed, lostInIpvs], ['lost', ['prerouting'], false]);
+        assert.match(
+          differences.join(),
+          /^packets? [\d, :]+was lost after hook prerouting, .*rp_filter; computed: it should be rejected$/,
+        );
+      } finally {
+        await lab.node.exec('ip', ['route', 'delete', ...route], { reject: false });
+        await lab.node.exec('sysctl', ['-w', `${rpFilter}=${before.trim()}`]);
+      }
+    });
+
     it('names table, chain and rule of another program that drops the packet', async () => {
+      // IPVS sends packets to hook output, not forward.
       const rules = `table inet firewall {
-        chain guard { type filter hook forward priority 5; tcp dport 8081 accept; tcp dport 8080 drop; }
+        chain guard { type filter hook ${mode === 'ipvs' ? 'output' : 'forward'} priority 5; tcp dport 8081 accept; tcp dport 8080 drop; }
       }`;
       await withRules(rules, async () => {
-        const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: 1 });
+        const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: SECONDS });
         await lab.client.tcp(VIP, 80, { timeoutMs: 500 });
         const { paths, differences } = await summary(live);
         const { result, decidedBy, translatedTo } = only(paths);
@@ -188,7 +231,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       }`;
       await withRules(rules, async () => {
         const pod = lab.pods[1] as Host;
-        const live = await api.live({ from: pod.ipv4, to: VIP, port: 80, seconds: 1 });
+        const live = await api.live({ from: pod.ipv4, to: VIP, port: 80, seconds: SECONDS });
         assert.equal((await pod.tcp(VIP, 80)).outcome, 'answered');
         const { paths, differences } = await summary(live);
         assert.equal(only(paths).masqueradedBy?.table, 'inet firewall');
@@ -204,14 +247,17 @@ for (const mode of ['nftables', 'iptables'] as const) {
         chain tracer { type filter hook prerouting priority -500; meta nftrace set 1; }
       }`;
       await withRules(rules, async () => {
-        const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: 1 });
+        const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: SECONDS });
         const other = lab.client.addresses[4][1] ?? '';
         const answered = await lab.client.tcp(VIP, 80, { localAddress: other });
         assert.equal(answered.outcome, 'answered');
         await lab.client.tcp(VIP, 81, { timeoutMs: 200 });
         const { paths, notes, ended } = await summary(live);
         assert.deepEqual([paths, ended], [[], 'time']);
-        assert.deepEqual(notes, ['no packet matched in 1 s']);
+        // The first note says that IPVS has no rules.
+        assert.deepEqual(notes.slice(mode === 'ipvs' ? 1 : 0), [
+          `no packet matched in ${SECONDS} s`,
+        ]);
         assert.equal(live.lines.length, 2, 'armed and summary');
       });
     });
@@ -235,7 +281,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(status, 409, JSON.stringify(body));
       live.close();
       await waitFor('the trace is disarmed', async () => !(await isArmed()));
-      const next = await api.live({ ...query, seconds: 1 });
+      const next = await api.live({ ...query, seconds: SECONDS });
       assert.equal((await summary(next)).ended, 'time');
     });
 
@@ -328,7 +374,7 @@ describe('trace with network policy', () => {
     const flags = AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-socket'));
     await agent.start([
       ...flags,
-      ...['--proxy-mode=nftables', '--network-policy', `--status-socket=${socket}`],
+      ...[`--proxy-mode=${MODES[0]}`, '--network-policy', `--status-socket=${socket}`],
     ]);
     await agent.apply(
       ['web', 'open'].flatMap((name, index) => [
@@ -361,7 +407,7 @@ describe('trace with network policy', () => {
       const step = computed.steps.find((each) => each.step === `${direction}Policy`);
       assert.equal(step?.object, `NetworkPolicy default/${name}`);
       assert.match(step.decision, /deny the connection$/);
-      const live = await api.live({ ...query, seconds: 1 });
+      const live = await api.live({ ...query, seconds: SECONDS });
       const pod = lab.pods.find((each) => each.name === from);
       await pod?.tcp(computed.destination, 80, { timeoutMs: 300 });
       const { paths, differences } = await summary(live);

@@ -24,8 +24,8 @@ describe('slice owners', () => {
       endpoint('10.0.0.1', { ordinal: 3, nodeName: 'node-b' }),
     ]);
     assert.deepEqual(found, [
-      { ordinal: 0, address: '10.0.0.9', serves: true },
-      { ordinal: 3, address: '10.0.0.1', serves: true, isRemote: true },
+      { ordinal: 0, address: '10.0.0.9', serves: true, node: 'this' },
+      { ordinal: 3, address: '10.0.0.1', serves: true, node: 'other' },
     ]);
     assert.deepEqual(others, []);
   });
@@ -120,7 +120,7 @@ describe('slice owners', () => {
           const on = (node: string, parts: readonly (typeof all)[]) => {
             const each = parts.map((part, at) => slice(part, { name: `s${at}` }));
             const found = sliceOwners(candidatesForAllPorts(each, 'IPv4'), slices, node, new Set());
-            return found.owners.map(({ isRemote: _, ...rest }) => rest);
+            return found.owners.map(({ node: _, ...rest }) => rest);
           };
           const expected = on('node-a', [all]);
           assert.deepEqual(on('node-b', [other.slice(cut), other.slice(0, cut)]), expected);

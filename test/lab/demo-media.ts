@@ -39,8 +39,8 @@ async function play(stage: MediaStage, calls: number): Promise<void> {
     assert.ok(pod && next);
     await showSuccessor(media, pod, next);
   }
-  await showTotals(media);
-  await showWire(media, await capture.finish());
+  const total = await showTotals(media);
+  await showWire(media, await capture.finish(total));
 }
 
 function chosenCalls(): number {

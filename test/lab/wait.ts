@@ -4,6 +4,8 @@ import { LabError, messageOf } from './errors.ts';
 const FIRST_INTERVAL_MS = 2;
 const LONGEST_INTERVAL_MS = 100;
 const REST_MS = 5;
+/** Factor for all deadlines: test/uml sets it in kernels that run slowly. */
+const PATIENCE = Number(process.env.PORTWIDE_PATIENCE ?? 1);
 
 /**
  * Polls `condition` until it returns a truthy value, and returns that value. The interval grows
@@ -16,7 +18,7 @@ export async function waitFor<T>(
   condition: () => T | Promise<T>,
   deadlineMs = 20_000,
 ): Promise<NonNullable<T>> {
-  const end = performance.now() + deadlineMs;
+  const end = performance.now() + deadlineMs * PATIENCE;
   let interval = FIRST_INTERVAL_MS;
   for (;;) {
     let last: string;
@@ -31,7 +33,11 @@ export async function waitFor<T>(
     }
     const left = end - performance.now();
     if (left <= 0) {
-      throw new LabError('DEADLINE', `not within ${deadlineMs} ms: ${description}; ${last}`, cause);
+      throw new LabError(
+        'DEADLINE',
+        `not within ${deadlineMs * PATIENCE} ms: ${description}; ${last}`,
+        cause,
+      );
     }
     await sleep(Math.min(interval, left));
     interval = Math.min(interval * 1.5, LONGEST_INTERVAL_MS);

@@ -47,8 +47,8 @@ const MEDIA = route(
       ],
       portsPerPod: 100,
       owners: [
-        { ordinal: 0, address: '10.244.0.10', serves: true },
-        { ordinal: 1, address: '10.244.1.10', serves: true, isRemote: true },
+        { ordinal: 0, address: '10.244.0.10', serves: true, node: 'this' },
+        { ordinal: 1, address: '10.244.1.10', serves: true, node: 'other' },
       ],
       udpVip: '10.96.0.20',
       priority: 'x',

@@ -128,7 +128,7 @@ describe('route-counts: counts of Routes', () => {
       .map((all) =>
         all
           .toSorted((a, b) => a.ordinal - b.ordinal)
-          .map((each) => ({ ...each, address: `10.244.0.${each.ordinal}` })),
+          .map((each) => ({ ...each, address: `10.244.0.${each.ordinal}`, node: 'this' as const })),
       );
     const ranges = fc.uniqueArray(
       fc.record({ start: fc.nat(3), size: fc.integer({ min: 10, max: 99 }) }),

@@ -89,6 +89,58 @@ describe('route-table: incremental resolution', () => {
     assert.deepEqual(takeEndpoints(table), [['default/web', '10.0.0.2']]);
   });
 
+  it('resolves Services with owned ports only if an endpoint has a changed address of the node', () => {
+    let changes = 0;
+    const table = new RouteTable({
+      nodeName: 'node-a',
+      allPortsEnabled: true,
+      onChange: () => changes++,
+    });
+    for (const index of [1, 2, 3]) {
+      const name = `media-${index}`;
+      table.upsert(
+        service({
+          name,
+          clusterIPs: [`10.96.0.${index}`],
+          ownedPortsAnnotation: '20000-20999/UDP',
+          portsPerPodAnnotation: '100',
+        }),
+      );
+      table.upsert(
+        slice([endpoint(`10.0.0.${index}`, { ordinal: 0 })], {
+          name,
+          serviceKey: `default/${name}`,
+        }),
+      );
+    }
+    table.takeChanges();
+    /** Number of calls, number of resolved Services, and the changed Routes. */
+    const set = (...addresses: string[]) => {
+      const before = changes;
+      table.setNodeAddresses(new Set(addresses));
+      const routes: unknown[] = [];
+      let resolved = 0;
+      for (; table.hasChanges; resolved++) {
+        for (const { name, clusterEndpoints } of table.takeChanges(1).routes.upserts)
+          routes.push([name, clusterEndpoints.length]);
+      }
+      return [changes - before, resolved, routes];
+    };
+    assert.deepEqual(set('192.0.2.1'), [1, 0, []]);
+    assert.deepEqual(set('192.0.2.1'), [0, 0, []]);
+    assert.deepEqual(set('192.0.2.1', '10.0.0.2'), [1, 1, [['default/media-2', 0]]]);
+    assert.deepEqual(set('10.0.0.2', '192.0.2.1'), [0, 0, []]);
+    assert.deepEqual(set('10.0.0.2', '10.96.0.3')[1], 1, 'a VIP of the third Service');
+    assert.deepEqual(set('10.0.0.3'), [
+      1,
+      2,
+      [
+        ['default/media-3', 0],
+        ['default/media-2', 1],
+      ],
+    ]);
+  });
+
   it('ignores objects of other kinds', () => {
     let changes = 0;
     const table = new RouteTable({

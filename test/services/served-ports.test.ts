@@ -144,6 +144,24 @@ describe('served-ports: ports of a Service to serve', () => {
     assert.match(warnings[0] ?? '', /all IPv6 sources are allowed/);
   });
 
+  it('warns once of owned UDP ports among the local ports of sockets', () => {
+    const warnings = (ownedPortsAnnotation: string, portsPerPodAnnotation = '100') =>
+      servedPorts(
+        service({
+          clusterIPs: ['10.96.0.10', 'fd00::a'],
+          ownedPortsAnnotation,
+          portsPerPodAnnotation,
+        }),
+        ALL_PORT_FEATURES,
+      ).warnings;
+    assert.deepEqual(warnings('20000-32767/UDP,61000-65535/UDP'), []);
+    assert.deepEqual(warnings('20000-20999/UDP,33000-39999/TCP,40000-41000/SCTP'), []);
+    assert.deepEqual(warnings('32700-32799/UDP', '68'), [], 'the rest of the range is not owned');
+    assert.deepEqual(warnings('20000-20999/UDP,30000-39999/UDP,60999-61098/UDP'), [
+      'metadata.annotations["portwide.dev/owned-ports"]: 30000-39999/UDP (and 1 more) overlaps 32768-60999, Linux\' default net.ipv4.ip_local_port_range. A socket that gets an owned port as its source port loses the answers of Services such as DNS; own other ports, or narrow the sysctl in the pods',
+    ]);
+  });
+
   it('returns a health check node port only with externalTrafficPolicy Local', () => {
     const port = (fields: Partial<Service>) =>
       servedPorts(lb({ healthCheckNodePort: 32000, ...fields }), ALL_PORT_FEATURES).ports[0]

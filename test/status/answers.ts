@@ -56,7 +56,7 @@ export const SERVICES: readonly ServiceSummary[] = [
     namespace: 'voice',
     name: 'turn',
     portKind: 'ranges',
-    ports: ['5060/UDP', '20000-29999/UDP owned by 100'],
+    ports: ['5060/UDP', '20000-29999/UDP (100 per pod)'],
     vips: ['10.96.0.20'],
   }),
 ];
@@ -274,7 +274,7 @@ export const OWNED_DETAIL: ServiceDetail = {
   summary: service({
     name: 'turn',
     portKind: 'ranges',
-    ports: ['20000-20999/UDP owned by 100', '30000-30399/TCP owned by 100'],
+    ports: ['20000-20999/UDP (100 per pod)', '30000-30399/TCP (100 per pod)'],
     vips: ['10.96.0.20'],
     endpoints: { ready: 1, terminating: 0, notReady: 1, local: 0 },
   }),

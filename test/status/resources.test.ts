@@ -211,8 +211,8 @@ describe('resources: the status API', () => {
     validate('ServiceDetail', turn);
     assert.deepEqual(turn.summary.ports, [
       '5060/UDP',
-      '20000-20999/UDP owned by 100',
-      '30000-30399/TCP owned by 100',
+      '20000-20999/UDP (100 per pod)',
+      '30000-30399/TCP (100 per pod)',
     ]);
     const [owned] = turn.ownedPorts;
     assert.equal(turn.ownedPorts.length, 1);

@@ -1,21 +1,21 @@
 /**
  * Boots user-mode-linux (UML): a Linux kernel that runs as a process. It has IPVS and dummy
  * devices, which the machine's kernel may lack. Its root file system is the machine's, read-only;
- * init.sh is its first process. It has one CPU, and a fork takes some 30 ms.
+ * init.sh is its first process. It has one CPU, and a fork takes some 30 ms. PORTWIDE_KERNEL=6.1 boots
+ * a stock kernel in QEMU instead, in the same way.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, statfsSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { kernelCommand, MEMORY_GIB } from './kernels.ts';
 
 /** Path of the kernel's directory inside UML. */
 export const INSIDE = '/run/host';
 
-const ROOT = new URL('../..', import.meta.url).pathname;
 const INIT = new URL('./init.sh', import.meta.url).pathname;
 const KEEPER = new URL('./keeper.ts', import.meta.url).pathname;
-const MEMORY_GIB = 2;
 const SHARED_MEMORY = '/dev/shm';
 /** Number of lines of console and command output that a failure message quotes. */
 const TAIL_LINES = 50;
@@ -51,7 +51,7 @@ export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: Bo
   const directory = mkdtempSync(join(tmpdir(), 'portwide-uml-'));
   for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
 
-  const kernel = kernelCommand(directory, init, command);
+  const kernel = kernelCommand({ directory, init, command });
   const keeper = spawn(process.execPath, [KEEPER, directory, String(timeoutSeconds), ...kernel], {
     // A Ctrl-C in the terminal must not kill it before the tests have ended.
     detached: true,
@@ -80,30 +80,6 @@ export function bootUml({ command, files = {}, timeoutSeconds, init = INIT }: Bo
       await closed;
     },
   };
-}
-
-function kernelCommand(directory: string, init: string, command: readonly string[]): string[] {
-  return [
-    'linux.uml',
-    `mem=${MEMORY_GIB}G`,
-    ...['root=/dev/root', 'rootfstype=hostfs', 'rootflags=/', 'ro'],
-    ...['con=null', 'con0=fd:0,fd:1', 'console=tty0', 'quiet'],
-    // init.sh ends the kernel by a reset; a panic does so too.
-    ...['noreboot', 'panic=-1'],
-    // Directory of the kernel's pid file and socket.
-    `uml_dir=${directory}`,
-    `init=${quoted(init)}`,
-    `UML_ROOT=${quoted(ROOT)}`,
-    `UML_DIRECTORY=${quoted(directory)}`,
-    '--',
-    ...command.map(quoted),
-  ];
-}
-
-/** A word of the kernel's command line, which supports quotes but no escapes. */
-function quoted(word: string): string {
-  if (word.includes('"')) throw new Error(`a kernel argument must not contain a quote: ${word}`);
-  return `"${word}"`;
 }
 
 /** Directory of the kernel's memory, an unlinked file: a tmpfs if it has room. */

@@ -1,10 +1,10 @@
 #!/bin/sh
-# The first process inside user-mode-linux: mounts file systems, loads modules, runs the command
+# The first process inside user-mode-linux, and the second in QEMU: mounts file systems, loads modules, runs the command
 # given as arguments, writes its exit status, and resets the kernel. boot.ts sets the environment on
 # the kernel's command line:
 #   UML_ROOT       the checkout, where the command runs
-#   UML_DIRECTORY  a directory of the host, mounted as /run/host: the only writable directory of the host,
-#                  because the root file system is the host's, read-only
+#   UML_MOUNT      arguments that mount a directory of the host as /run/host: the only writable directory
+#                  of the host, because the root file system is the host's, read-only
 # A failure before /run/host is mounted is printed on the console and ends init, and thus the
 # kernel.
 set -eu
@@ -16,8 +16,8 @@ mount -t tmpfs tmpfs /run
 mkdir -p /run/host /run/tmp /run/netns /run/lock
 # Not /tmp: the checkout may be there.
 export TMPDIR=/run/tmp HOME=/run/tmp
-# Synchronous, so that output is visible outside at once, even if the kernel is killed right after.
-mount -t hostfs none /run/host -o "sync,$UML_DIRECTORY"
+# shellcheck disable=SC2086 # a list of words
+mount $UML_MOUNT /run/host
 
 # All modules at once, and ipv6 first. Loading them on demand would take several processes for each.
 run() {

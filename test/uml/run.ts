@@ -2,11 +2,14 @@
 import { waitFor } from '../lab/lab.ts';
 import { BUNDLE, BUNDLE_VARIABLE } from '../portwide.ts';
 import { type BootOptions, bootUml, INSIDE } from './boot.ts';
+import { STOCK_KERNEL } from './kernels.ts';
 import { errorOf, parseResults, type Result, type SpecPath } from './results.ts';
 import { mochaCommand, mochaConfig } from './specs.ts';
 
 const CONFIG = 'mocharc.json';
 const RESULTS = 'results';
+/** Factor for deadlines: QEMU may emulate the processor. */
+const PATIENCE = STOCK_KERNEL === undefined ? 1 : 4;
 /** Milliseconds from the start of the kernel to the first spec. */
 const BOOT_MS = 90_000;
 /**
@@ -36,8 +39,8 @@ export interface Run {
 export interface RunOptions extends Pick<BootOptions, 'timeoutSeconds' | 'init'> {
   /** Default: all. */
   readonly only?: readonly SpecPath[];
-  /** Default: the files of specs/. */
-  readonly specs?: string;
+  /** Default: the files of specs/, in a stock kernel also files of other tests. */
+  readonly specs?: readonly string[];
   /** Factor for timeouts, relative to a quiet machine. Default: 2. */
   readonly slowness?: number;
 }
@@ -50,6 +53,8 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
     // Compiling an agent's modules takes half of its start time.
     `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
     `${BUNDLE_VARIABLE}=${BUNDLE}`,
+    `PORTWIDE_KERNEL=${STOCK_KERNEL ?? ''}`,
+    `PORTWIDE_PATIENCE=${PATIENCE}`,
     `UML_KILLS=${process.env.UML_KILLS ?? ''}`,
   ];
   const kernel = bootUml({
@@ -91,7 +96,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
 
   return {
     began: async () => {
-      await find('mocha to start inside', BOOT_MS, ({ kind }) => kind === 'began');
+      await find('mocha to start inside', BOOT_MS * PATIENCE, ({ kind }) => kind === 'began');
     },
     passed: async (path) => {
       const result = await find('a result of this spec', RESULT_MS * slowness, (one) =>

@@ -80,6 +80,14 @@ describe('readCapture: who spoke with the client', () => {
     assert.deepEqual([...wire.received, ...wire.others], [['17 203.0.113.40', 1]]);
   });
 
+  it('ignores a packet that tcpdump still writes', () => {
+    const whole = ipv4(vip, client, UDP, ports(20000, 40000));
+    for (const bytes of [1, 16, 40]) {
+      const wire = readCapture(capture(whole, whole.subarray(0, bytes)), CLIENT);
+      assert.deepEqual([...wire.received, ...wire.others], [['203.0.113.40 20000', 1]]);
+    }
+  });
+
   it('refuses another file', () => {
     assert.throws(() => readCapture(Buffer.from('not a capture of packets'), CLIENT), RangeError);
   });

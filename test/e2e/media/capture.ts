@@ -17,8 +17,13 @@ export interface Wire {
   readonly others: ReadonlyMap<string, number>;
 }
 
+/** Packets of all far ends. */
+export function packetsOf(seen: ReadonlyMap<string, number>): number {
+  return [...seen.values()].reduce((total, count) => total + count, 0);
+}
+
 /**
- * Summarizes a capture file of little-endian machines.
+ * Summarizes a capture file of little-endian machines. A last packet that is not all in the file yet does not count.
  *
  * @param own addresses of the host on whose interface the packets were captured
  * @throws RangeError if the file is no such capture
@@ -43,6 +48,7 @@ export function readCapture(file: Buffer, own: readonly string[]): Wire {
     tally.set(key, (tally.get(key) ?? 0) + 1);
   for (let at = FILE_HEADER; at + RECORD_HEADER <= file.length; ) {
     const length = file.readUInt32LE(at + 8);
+    if (at + RECORD_HEADER + length > file.length) break;
     const packet = file.subarray(at + RECORD_HEADER + ETHERNET, at + RECORD_HEADER + length);
     at += RECORD_HEADER + length;
     const { source, destination, protocol, payload } = headersOf(packet);

@@ -13,7 +13,7 @@ import { createLab, type Host, type Lab, waitFor } from '../../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from '../agent.ts';
 import type { Manifest } from '../manifests.ts';
 import { type Calls, startCalls } from './calls.ts';
-import { readCapture, type Wire } from './capture.ts';
+import { packetsOf, readCapture, type Wire } from './capture.ts';
 
 const EXAMPLE = new URL('../../../examples/media-server.yaml', import.meta.url).pathname;
 /** A machine under load starts servers slowly. */
@@ -55,8 +55,11 @@ export interface MediaPod {
 
 /** A running capture. */
 export interface Capture {
-  /** Ends it. @throws AssertionError if the kernel dropped packets of the capture */
-  finish(): Promise<Wire>;
+  /**
+   * Waits until the capture has enough UDP packets, and ends it: tcpdump loses the packets that it has not read yet.
+   * @throws AssertionError if the kernel dropped packets of the capture; LabError if packets are missing
+   */
+  finish(atLeast: { readonly sent: number; readonly received: number }): Promise<Wire>;
 }
 
 export class MediaStage {
@@ -206,7 +209,8 @@ export class MediaStage {
     const { client } = this.lab;
     const file = join(this.directory, 'client.pcap');
     // 32 MiB of buffer; 64 bytes have all headers.
-    const args = ['-i', 'eth0', '-n', '-Z', 'root', '-B', '32768', '-s', '64', '-w', file];
+    const size = ['-B', '32768', '-s', '64'];
+    const args = ['-i', 'eth0', '-n', '-Z', 'root', '--immediate-mode', '-U', ...size, '-w', file];
     const filter = 'udp or icmp or (icmp6 and ip6[40] < 128)';
     const tcpdump = client.spawn('tcpdump', [...args, filter]);
     let output = '';
@@ -215,12 +219,21 @@ export class MediaStage {
     });
     await waitFor('tcpdump listens', () => output.includes('listening on'), DEADLINE_MS);
     return {
-      finish: async () => {
+      finish: async (atLeast) => {
+        const own = Object.values(client.addresses).flat();
+        const read = () => readCapture(readFileSync(file), own);
+        await waitFor(
+          `the capture has ${atLeast.sent} sent and ${atLeast.received} received packets`,
+          () => {
+            const { sent, received } = read();
+            return packetsOf(sent) >= atLeast.sent && packetsOf(received) >= atLeast.received;
+          },
+          DEADLINE_MS,
+        );
         tcpdump.kill('SIGINT');
         await tcpdump.catch(() => undefined);
         assert.match(output, /^0 packets dropped by kernel$/m);
-        const own = Object.values(client.addresses).flat();
-        return readCapture(readFileSync(file), own);
+        return read();
       },
     };
   }

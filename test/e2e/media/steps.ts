@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { grouped, heading, print, table } from '../../lab/demo/text.ts';
 import { type Host, waitFor } from '../../lab/lab.ts';
 import { type CallCounts, lost, lostSoFar } from './calls.ts';
-import type { Wire } from './capture.ts';
+import { packetsOf, type Wire } from './capture.ts';
 import type { MediaPod, MediaStage } from './stage.ts';
 
 /** Packets of each direction of each call that a step waits for: a second of media. */
@@ -153,13 +153,14 @@ export async function showSuccessor(media: Media, pod: MediaPod, next: Host): Pr
   assert.equal(sum(now, lostSoFar), 0);
   print(
     `${name}: its successor ${whereOf(stage, next)} serves ${now.length - others.length} calls.`,
-    `   ${last.length} calls ended with the pod: ${late} packets lost. ${others.length} calls of other pods: 0 lost.`,
+    `   ${last.length} calls ended with the pod, which relayed them: ${late} packets lost.`,
+    `   ${others.length} calls of other pods: 0 lost.`,
   );
   await assertUntracked(media);
 }
 
-/** Ends all calls, and prints the totals. */
-export async function showTotals(media: Media): Promise<void> {
+/** Ends all calls, and prints the totals. @returns packets of all calls while their pod ran */
+export async function showTotals(media: Media): Promise<Pick<Total, 'sent' | 'received'>> {
   const { stage, totals } = media;
   heading('All calls end');
   const now = await stage.calls.count();
@@ -178,14 +179,15 @@ export async function showTotals(media: Media): Promise<void> {
     ...totals.map((total, ordinal) => [`media-${ordinal}`, ...cells(total)]),
     ['all', ...(['calls', 'sent', 'received', 'lost'] as const).map((name) => grouped(all(name)))],
   ]);
-  print(`Besides, ${media.sentTooLate} packets were lost with the three pods that ended.`);
+  print(
+    `Besides, ${media.sentTooLate} packets were lost on their way through the three pods that ended.`,
+  );
+  return { sent: all('sent'), received: all('received') };
 }
 
 /** Prints what the capture at the client has. */
 export function showWire({ stage, announced }: Media, wire: Wire): void {
   heading('On the wire of the client (tcpdump, all UDP packets and ICMP errors)');
-  const packets = (seen: ReadonlyMap<string, number>) =>
-    [...seen.values()].reduce((total, count) => total + count, 0);
   for (const [seen, what] of [
     [wire.received, 'received from'],
     [wire.sent, 'sent to'],
@@ -194,10 +196,10 @@ export function showWire({ stage, announced }: Media, wire: Wire): void {
     assert.deepEqual(strange, [], `UDP packets are ${what} announced ports of the VIP only`);
     const vips = new Set([...seen.keys()].map((far) => far.split(' ')[0]));
     print(
-      `${grouped(packets(seen))} packets ${what} ${seen.size} ports of ${[...vips].toSorted().join(' and ')},`,
+      `${grouped(packetsOf(seen))} packets ${what} ${seen.size} ports of ${[...vips].toSorted().join(' and ')},`,
     );
   }
-  print('none from or to another address: neither a pod nor a node is visible.');
+  print('and no UDP packet from or to another address: none shows a pod or a node.');
   const { lab, example } = stage;
   const errorsFrom = (addresses: readonly string[]) =>
     [...wire.others]
@@ -207,7 +209,7 @@ export function showWire({ stage, announced }: Media, wire: Wire): void {
   const fromPods = errorsFrom(addressesOf([...lab.pods, ...lab.remotePods]));
   assert.equal(fromPods, 0, 'no ICMP error has the address of a pod');
   print(
-    'ICMP errors for packets to a pod that had ended:',
+    'ICMP errors about packets to pods that had ended; a node rejects with its own address:',
     `   ${errorsFrom(Object.values(example.vips))} from the VIP, ${errorsFrom(addressesOf([lab.node, lab.node2]))} from nodes, 0 from pods.`,
   );
 }

@@ -12,6 +12,7 @@ import {
   type NftElementChange,
   type NftNotification,
   type NftOperation,
+  type NftReader,
   NftRefusedError,
 } from '../../../netlink/nftables/tables.ts';
 import { watchNftables } from '../../../netlink/nftables/watch.ts';
@@ -165,27 +166,32 @@ export const nftCalls = {
     return { attempts, keys };
   },
 
-  /** Dumps a set while another client changes the table. */
-  async nftDumpDuringChange(set: string, changes: readonly NftElementChange[]) {
-    let visits = 0;
+  /** Dumps a set while another client changes the table. @returns what ended first, and the elements found. */
+  async nftDumpDuringChange(set: string, changes: readonly NftElementChange[], besides: boolean) {
+    let found = 0;
     let restarts = 0;
+    let first: 'dump' | 'change' | undefined;
     const other = new NfTables('IPv4', 'pw');
     let changed: Promise<void> | undefined;
-    await withTable('IPv4', 'pw', (table) =>
+    const dump = (table: NftReader) =>
       table.visitElements(
         set,
         () => {
-          visits++;
-          changed ??= other.transact(changes);
+          found++;
+          changed ??= other.transact(changes).then(() => {
+            first ??= 'change';
+          });
         },
         () => {
+          found = 0;
           restarts++;
         },
-      ),
-    );
+      );
+    await withTable('IPv4', 'pw', (table) => (besides ? table.readBesides(dump) : dump(table)));
+    first ??= 'dump';
     await changed;
     await other.close();
-    return { visits, restarts };
+    return { found, restarts, first };
   },
 
   /** Starts a large transaction, then other operations. @returns their order of completion. */

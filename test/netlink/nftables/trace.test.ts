@@ -94,8 +94,8 @@ describe('trace: the kernel reports the path of a packet', () => {
       port: undefined,
       isFromNode: false,
     };
-    assert.throws(() => traceTableRequests(filter, 1000, 20), RangeError);
-    traceTableRequests({ ...filter, source: '10.0.0.1' }, 1000, 20);
+    assert.throws(() => traceTableRequests(filter, 1000, 20, false), RangeError);
+    traceTableRequests({ ...filter, source: '10.0.0.1' }, 1000, 20, false);
   });
 });
 

@@ -745,16 +745,20 @@ describe('changes: kernel changes computed from API objects', () => {
 
   it('adds and removes the VIPs of Services with owned ports', () => {
     const agent = synced(POLICY, web(1), db(1));
-    agent.applied.setOwnedVips(new Set(['10.96.0.1', 'fd00:96::1']));
+    agent.applied.setOwnedVip('10.96.0.1', true);
+    agent.applied.setOwnedVip('fd00:96::1', true);
     const changes = agent.sync();
     assert.deepEqual(texts(onlyOf(changes, 'IPv4').add), ['owned-vips 10.96.0.1']);
     assert.deepEqual(texts(onlyOf(changes, 'IPv6').add), ['owned-vips fd00:96::1']);
-    agent.applied.setOwnedVips(new Set(['10.96.0.2', 'fd00:96::1']));
+    agent.applied.setOwnedVip('10.96.0.1', false);
+    agent.applied.setOwnedVip('10.96.0.2', true);
     const change = onlyChange(agent);
     assert.deepEqual(
       [texts(change.remove), texts(change.add)],
       [['owned-vips 10.96.0.1'], ['owned-vips 10.96.0.2']],
     );
+    agent.applied.setOwnedVip('10.96.0.2', false);
+    agent.applied.setOwnedVip('10.96.0.2', true);
     assert.deepEqual(agent.sync(), []);
     assert.deepEqual(texts(appliedElements(agent, 'owned-vips')), ['owned-vips 10.96.0.2']);
   });

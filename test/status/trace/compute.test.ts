@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { Protocol } from '../../../api/objects.ts';
+import type { BaseChain } from '../../../preflight/packet-walk.ts';
 import type { Backend } from '../../../proxier/backend.ts';
 import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
@@ -38,6 +39,7 @@ function sourcesOf(table: RouteTable, settings: Settings): TraceSources {
         options: { family, masqueradeAll, localDetector, resetsTcp: false },
         isNodePortAddress: (address) => nodeAddresses.includes(address),
         rejectsOtherPorts: 'none',
+        forwardsWithIpvs: false,
         serviceCidrs: [],
         ...fields,
       }),
@@ -470,6 +472,17 @@ describe('steps of a computed path', () => {
         { vip: VIP, ports: ['20000-20099/UDP'] },
         { vip: '10.96.0.21', ports: ['20100-20149/UDP'] },
       ]);
+      const answerOf = async (to: string, port: number) => {
+        const { steps } = await pathOf(CLIENT, to, 'UDP', port, table);
+        const step = steps.find((each) => each.step === 'answer');
+        return `${step?.decision}: ${step?.detail.join()}`;
+      };
+      assert.match(
+        await answerOf('10.96.0.21', 20_060),
+        new RegExp(`leave as ${VIP}:20060, .*: the pod owns the port by the older .*/turn too`),
+      );
+      assert.match(await answerOf('10.96.0.21', 20_120), /leave as 10\.96\.0\.21:20120, .*: $/);
+      assert.match(await answerOf(VIP, 20_060), new RegExp(`leave as ${VIP}:20060, .*: $`));
       const idle = await pathOf('10.244.0.3', CLIENT, 'UDP', 9000);
       assert.deepEqual(idle.speaksAs, [{ vip: VIP, ports: ['20300-20399/UDP'] }]);
       assert.deepEqual((await pathOf('10.244.0.1', CLIENT, 'TCP', 80)).speaksAs, []);
@@ -486,7 +499,6 @@ describe('trace: the answer', () => {
   it('says how old the rules of other programs are', async () => {
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
-      mode: { name: 'nftables' },
       foreignChains: async () => ({ value: { value: [] }, age: 40_300 }),
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -498,11 +510,35 @@ describe('trace: the answer', () => {
     assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
   });
 
+  it('takes the hooks that packets pass from the backend', async () => {
+    const base: BaseChain = {
+      table: 'inet firewall',
+      chain: 'forward',
+      hook: 'forward',
+      priority: 0,
+      policy: 'drop',
+      chains: new Map([['forward', []]]),
+    };
+    for (const [forwardsWithIpvs, verdict] of [
+      [false, 'dropped'],
+      [true, 'translated'],
+    ] as const) {
+      const sources = {
+        ...sourcesOf(webTable(), { ...SETTINGS, fields: { forwardsWithIpvs } }),
+        foreignChains: async () => ({ value: { value: [base] }, age: 0 }),
+      } as unknown as StatusSources;
+      const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+      const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+      const { signal } = new AbortController();
+      const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+      assert.equal(answer.paths[0]?.verdict, verdict);
+    }
+  });
+
   it('has young rules of other programs for root', async () => {
     const asked: unknown[] = [];
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
-      mode: { name: 'nftables' },
       foreignChains: async (maxAge?: number) => {
         asked.push(maxAge);
         return { value: { value: [] }, age: 0 };

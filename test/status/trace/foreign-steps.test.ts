@@ -6,7 +6,7 @@ import type { ComputedTrace } from '../../../status/api/trace.ts';
 import { withForeignRules } from '../../../status/trace/foreign-steps.ts';
 
 const NODE = '192.0.2.7';
-const CONTEXT = { nodeAddresses: [NODE], isIpvs: false, foreignRulesAge: 0 };
+const CONTEXT = { nodeAddresses: [NODE], forwardsWithIpvs: false, foreignRulesAge: 0 };
 const RESULT = {
   step: 'result',
   title: 'Result',
@@ -165,10 +165,10 @@ describe('trace: rules of other programs', () => {
       cidr: string,
       priority: number,
       source = '10.244.1.5',
-      isIpvs = false,
+      forwardsWithIpvs = false,
     ) => {
       const base = { ...chain('prerouting', [to(cidr)], 'drop'), priority };
-      const context = { ...CONTEXT, isIpvs };
+      const context = { ...CONTEXT, forwardsWithIpvs };
       return (await evaluate([base], path({ source }), 'TCP', 80, context)).verdict;
     };
     assert.equal(await verdictOf(VIP, -300), 'dropped');
@@ -281,8 +281,9 @@ describe('trace: rules of other programs', () => {
       ...chain('output', [to(cidr)], 'drop'),
       priority,
     });
-    const verdictOf = async (base: BaseChain, source = NODE, isIpvs = false) =>
-      (await evaluate([base], path({ source }), 'TCP', 80, { ...CONTEXT, isIpvs })).verdict;
+    const verdictOf = async (base: BaseChain, source = NODE, forwardsWithIpvs = false) =>
+      (await evaluate([base], path({ source }), 'TCP', 80, { ...CONTEXT, forwardsWithIpvs }))
+        .verdict;
     assert.equal(await verdictOf(output('10.244.0.0/16', 0)), 'dropped');
     assert.equal(await verdictOf(output('10.96.0.10/32', 0)), 'translated');
     assert.equal(await verdictOf(output('10.96.0.10/32', -300)), 'dropped');
@@ -312,10 +313,10 @@ describe('trace: rules of other programs', () => {
     });
     const verdictOf = async (
       hook: BaseChain['hook'],
-      { destination = '10.96.0.10', source = NODE, isIpvs = false },
+      { destination = '10.96.0.10', source = NODE, forwardsWithIpvs = false },
     ) => {
       const given = path({ source, destination, endpoints: [endpoint(NODE)] });
-      const context = { ...CONTEXT, isIpvs };
+      const context = { ...CONTEXT, forwardsWithIpvs };
       return (await evaluate([onlyLo(hook)], given, 'TCP', 80, context)).verdict;
     };
     assert.equal(await verdictOf('input', {}), 'translated');
@@ -325,7 +326,7 @@ describe('trace: rules of other programs', () => {
     for (const destination of [NODE, '127.0.0.1']) {
       assert.equal(await verdictOf('output', { destination }), 'translated');
     }
-    assert.equal(await verdictOf('output', { isIpvs: true }), 'translated');
+    assert.equal(await verdictOf('output', { forwardsWithIpvs: true }), 'translated');
     const otherInterface: Match = { kind: 'interface', name: 'eth0', negated: false };
     const stays = path({ source: NODE, endpoints: [endpoint(NODE)] });
     const { step, uncertain } = await evaluate([chain('input', [otherInterface], 'drop')], stays);
@@ -346,7 +347,7 @@ describe('trace: rules of other programs', () => {
   });
 
   it('with IPVS see packets at hook input before translation, and at no hook forward', async () => {
-    const context = { ...CONTEXT, isIpvs: true };
+    const context = { ...CONTEXT, forwardsWithIpvs: true };
     const verdictOf = async (chains: readonly BaseChain[], of = path()) =>
       (await evaluate(chains, of, 'TCP', 80, context)).verdict;
     assert.equal(await verdictOf([chain('forward', [], 'drop')]), 'translated');

@@ -110,6 +110,42 @@ describe('live-paths: traced packets', () => {
     );
   });
 
+  it('lost in IPVS: reached its hook, and was neither accepted nor sent on', () => {
+    const beforeIpvs = (hook: string, fields: Partial<TraceEvent> = {}) =>
+      passed('', { chain: `before-ipvs-${hook}`, headers: headers(), ...fields });
+    const sent = { chain: 'select-output', headers: headers(), inInterface: undefined };
+    const arrived = passed('prerouting', { headers: headers() });
+    const cases = [
+      [true, { headers: headers() }, arrived, beforeIpvs('input')],
+      [true, sent, beforeIpvs('output')],
+      // Never reached IPVS.
+      [false, { headers: headers() }, arrived],
+      [false, sent],
+      // Lost after IPVS sent it to an endpoint.
+      [
+        false,
+        { headers: headers() },
+        arrived,
+        beforeIpvs('input'),
+        beforeIpvs('output', { headers: TRANSLATED }),
+      ],
+      [false, sent, beforeIpvs('output'), beforeIpvs('output', { headers: TRANSLATED })],
+      // Accepted, or dropped by a rule.
+      [false, { headers: headers() }, beforeIpvs('input'), passed('input', { headers: headers() })],
+      [
+        false,
+        { headers: headers() },
+        beforeIpvs('input'),
+        { table: 'x', chain: 'c', verdict: { kind: 'drop' } },
+      ],
+      [false, sent, beforeIpvs('output'), passed('output', { headers: headers() })],
+    ] as const;
+    for (const [index, [isLost, ...events]] of cases.entries()) {
+      const [path] = follow(...events);
+      assert.deepEqual([path?.lostInIpvs, follow(...events).length], [isLost, 1], `case ${index}`);
+    }
+  });
+
   it('the kernel uses an id again: another packet; an unknown id: a packet of another program', () => {
     const paths = follow(
       { headers: headers() },
@@ -188,6 +224,7 @@ const PATH: LivePath = {
   decidedBy: null,
   translatedBy: step({ owner: 'portwide', verdict: 'accept' }),
   masqueradedBy: null,
+  lostInIpvs: false,
 };
 const RULE = 'rule 3 of chain FORWARD in table ip filter (handle 12: tcp dport 8080 drop)';
 
@@ -252,10 +289,16 @@ describe('differences: between computed and live', () => {
   });
 
   it('IPVS rejects packets to a Service without endpoints by no rule', () => {
-    const lost: LivePath = { ...PATH, result: 'lost', passed: ['prerouting'], translatedTo: null };
-    assert.deepEqual(differences({ ...COMPUTED, verdict: 'rejected' }, [lost], true), []);
-    assert.equal(differences(COMPUTED, [lost], true).length, 1);
-    assert.equal(differences({ ...COMPUTED, verdict: 'rejected' }, [lost]).length, 1);
+    const lost = { result: 'lost', passed: ['prerouting'], translatedTo: null } as const;
+    const rejected = { verdict: 'rejected' } as const;
+    assert.deepEqual(of({ ...lost, lostInIpvs: true }, rejected), []);
+    assert.deepEqual(of({ ...lost, lostInIpvs: true }), [
+      'packet 1 was lost in IPVS, which has no endpoint for it or cannot reach it: see ipvsadm -Ln; computed: it should reach an endpoint',
+    ]);
+    assert.match(
+      of(lost, rejected).join(),
+      /^packet 1 was lost after hook prerouting, .*be rejected$/,
+    );
   });
 
   it('packets with the same difference share a sentence', () => {
@@ -308,6 +351,11 @@ describe('print: traces', () => {
         '  packet 1 was dropped',
         '',
       ].join('\n'),
+    );
+    const inIpvs = { ...PATH, result: 'lost', translatedTo: null, masqueradedAs: null } as const;
+    assert.match(
+      liveLineText({ ...summary, paths: [{ ...inIpvs, lostInIpvs: true }], differences: [] }),
+      /^ {2}packet 1: was lost in IPVS\nKernel and computed path agree\.$/m,
     );
   });
 });

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
-import type { IpFamily } from '../../../api/objects.ts';
+import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
+import type { OwnedSet } from '../../../netlink/nftables/owned-table.ts';
+import type { RouteListener } from '../../../proxier/route-table.ts';
+import type { Route } from '../../../services/route.ts';
 import { RefusalSets } from '../../../status/traffic/refusal-sets.ts';
-import { ServiceIndex } from '../../../status/traffic/service-index.ts';
+import { type NodePort, ServiceIndex } from '../../../status/traffic/service-index.ts';
 import { route } from '../../fixtures.ts';
 
 const MODE = { mayBeTranslated: false };
@@ -11,28 +14,49 @@ const KEYS = { '10.96.0.10': '0a60000a', '10.96.0.11': '0a60000b' } as const;
 /** Sets as the kernel has them. */
 class FakeTables {
   readonly vips = new Set<string>();
+  readonly nodePorts = new Set<string>();
+  /** Added and deleted keys. */
+  readonly keysWritten: string[] = [];
   /** What the next transaction does before it is applied. */
   before: () => Promise<void> | void = () => {};
   running = 0;
   mostRunning = 0;
   written = 0;
 
+  async create(sets: readonly OwnedSet[]): Promise<void> {
+    for (const { name, keys } of sets) {
+      if (name !== 'vips' && name !== 'node-ports') continue;
+      for (const key of keys) this.#keys(name).add(key.toString('hex'));
+    }
+  }
+
   async change(_: IpFamily, set: string, added: readonly Buffer[], deleted: readonly Buffer[]) {
+    const keys = this.#keys(set);
+    this.keysWritten.push(...[...added, ...deleted].map((key) => key.toString('hex')));
     await this.#transaction(set, () => {
-      for (const key of deleted) assert.ok(this.vips.delete(key.toString('hex')));
-      for (const key of added) this.vips.add(key.toString('hex'));
+      for (const key of deleted) assert.ok(keys.delete(key.toString('hex')));
+      for (const key of added) keys.add(key.toString('hex'));
     });
   }
 
-  async replace(_: IpFamily, set: string, keys: readonly Buffer[]) {
+  async replace(_: IpFamily, set: string, after: readonly Buffer[]) {
+    const keys = this.#keys(set);
     await this.#transaction(set, () => {
-      this.vips.clear();
-      for (const key of keys) this.vips.add(key.toString('hex'));
+      keys.clear();
+      for (const key of after) keys.add(key.toString('hex'));
     });
+  }
+
+  #keys(set: string): Set<string> {
+    assert.ok(set === 'vips' || set === 'node-ports', set);
+    return set === 'vips' ? this.vips : this.nodePorts;
   }
 
   async #transaction(set: string, apply: () => void): Promise<void> {
-    if (set !== 'vips') return;
+    if (set !== 'vips') {
+      apply();
+      return;
+    }
     this.written += 1;
     this.running += 1;
     this.mostRunning = Math.max(this.mostRunning, this.running);
@@ -47,6 +71,31 @@ class FakeTables {
   }
 }
 
+/** Notes what is read of it. */
+class CountedIndex extends ServiceIndex {
+  reads: string[] = [];
+  watches = 0;
+
+  override routesOf(vip: string): Route[] {
+    this.reads.push(vip);
+    return super.routesOf(vip);
+  }
+
+  override routeOfNodePort(family: IpFamily, port: NodePort): Route | undefined {
+    this.reads.push(`${port.protocol} ${port.port}`);
+    return super.routeOfNodePort(family, port);
+  }
+
+  override watch(listener: RouteListener): () => void {
+    this.watches += 1;
+    const stop = super.watch(listener);
+    return () => {
+      this.watches -= 1;
+      stop();
+    };
+  }
+}
+
 describe('RefusalSets: the sets of VIPs whose refused packets are logged', () => {
   const first = route({ id: 'a', clusterIP: '10.96.0.10' });
   const second = route({ id: 'b', clusterIP: '10.96.0.11' });
@@ -56,11 +105,7 @@ describe('RefusalSets: the sets of VIPs whose refused packets are logged', () =>
     index.replaceRoute(undefined, first);
     const tables = new FakeTables();
     const sets = new RefusalSets(tables, index, MODE);
-    await sets.create('IPv4', async (all) => {
-      for (const { name, keys } of all) {
-        if (name === 'vips') for (const key of keys) tables.vips.add(key.toString('hex'));
-      }
-    });
+    await sets.create('IPv4', (all) => tables.create(all));
     return { index, tables, sets };
   }
 
@@ -108,6 +153,52 @@ describe('RefusalSets: the sets of VIPs whose refused packets are logged', () =>
     await sets.refresh();
     assert.equal(tables.mostRunning, 1);
     assert.deepEqual([...tables.vips], [KEYS['10.96.0.11']]);
+  });
+
+  it('recover together, if the first of several sets fails', async () => {
+    const { index, tables, sets } = await created();
+    index.replaceRoute(undefined, route({ id: 'c', clusterIP: '10.96.0.12', nodePort: 30_080 }));
+    tables.before = () => {
+      throw new Error('transaction failed');
+    };
+    await assert.rejects(sets.refresh(), /transaction failed/);
+    await sets.refresh();
+    assert.deepEqual([...tables.vips], [KEYS['10.96.0.10'], '0a60000c']);
+    assert.deepEqual([...tables.nodePorts], ['0600000075800000']);
+  });
+
+  it('compute and write only the keys of changed Services', async () => {
+    const many = Array.from({ length: 500 }, (_, number) =>
+      route({
+        id: `${number}`,
+        clusterIP: `10.97.${number >> 8}.${number & 255}`,
+        nodePort: number + 1,
+      }),
+    );
+    const index = new CountedIndex();
+    for (const each of many) index.replaceRoute(undefined, each);
+    const tables = new FakeTables();
+    const sets = new RefusalSets(tables, index, MODE);
+    await sets.create('IPv4', (all) => tables.create(all));
+    assert.equal(index.reads.length, 2 * many.length);
+    index.reads = [];
+    await sets.refresh();
+    assert.deepEqual(index.reads, []);
+
+    const [changed] = many;
+    index.replaceRoute(changed, route({ id: '0', clusterIP: '10.97.0.0', nodePort: 30_000 }));
+    await sets.refresh();
+    assert.deepEqual(index.reads, ['10.97.0.0', 'TCP 1', 'TCP 30000']);
+    assert.deepEqual(tables.keysWritten, ['0600000075300000', '0600000000010000']);
+  });
+
+  it('end their watch of the index when they are closed', async () => {
+    const index = new CountedIndex();
+    const sets = new RefusalSets(new FakeTables(), index, MODE);
+    for (const family of IP_FAMILIES) await sets.create(family, async () => {});
+    assert.equal(index.watches, 2);
+    await sets.close();
+    assert.equal(index.watches, 0);
   });
 
   it('close cleanly during a refresh', async () => {

@@ -1,11 +1,14 @@
 /**
- * Packets that mode ipvs refuses. This kernel has no IPVS: addresses on `lo` stand for the VIPs on kube-ipvs0. Packets to both
- * pass the same hooks.
+ * Packets that mode ipvs refuses. An agent in mode ipvs runs only in a stock kernel. Elsewhere addresses on `lo` stand for the
+ * VIPs on kube-ipvs0. Packets to both pass the same hooks.
  */
 import assert from 'node:assert/strict';
+import { IPVS_TRAFFIC } from '../../../ipvs/plan.ts';
 import type { FlowEvent, FlowLine } from '../../../status/api/traffic.ts';
+import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../../lab/lab.ts';
+import { STOCK_KERNEL } from '../../uml/kernels.ts';
 import { TrafficClient } from './traffic-client.ts';
 
 const SOURCES = { 4: '192.0.2.200/32', 6: '2001:db8::200/128' } as const;
@@ -19,6 +22,7 @@ const PORTS = [
 
 describe('flows in mode ipvs: refused packets', () => {
   let lab: Lab;
+  let agent: Agent | undefined;
   let client: TrafficClient;
   let objects: Manifest[];
 
@@ -46,9 +50,22 @@ describe('flows in mode ipvs: refused packets', () => {
         ),
       ),
     ];
-    for (const number of NUMBERS) {
-      await lab.node.exec('ip', ['address', 'add', `${vip(4, number)}/32`, 'dev', 'lo']);
-      await lab.node.exec('ip', ['address', 'add', `${vip(6, number)}/128`, 'dev', 'lo']);
+    if (STOCK_KERNEL === undefined) {
+      for (const number of NUMBERS) {
+        await lab.node.exec('ip', ['address', 'add', `${vip(4, number)}/32`, 'dev', 'lo']);
+        await lab.node.exec('ip', ['address', 'add', `${vip(6, number)}/128`, 'dev', 'lo']);
+      }
+      // Where mode ipvs drops.
+      for (const family of [4, 6] as const) {
+        const drop = ['PREROUTING', '-d', vip(family, 40), '-j', 'DROP'];
+        const tool = family === 4 ? 'iptables-nft' : 'ip6tables-nft';
+        await lab.node.exec(tool, ['-t', 'mangle', '-A', ...drop]);
+      }
+    } else {
+      await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
+      agent = new Agent(lab, { syncs: 2 });
+      await agent.start([...AGENT_FLAGS, '--proxy-mode=ipvs']);
+      await agent.apply(objects);
     }
     // Where mode ipvs drops.
     for (const family of [4, 6] as const) {
@@ -57,10 +74,11 @@ describe('flows in mode ipvs: refused packets', () => {
       await lab.node.exec(tool, ['-t', 'mangle', '-A', ...drop]);
     }
     client = new TrafficClient();
-    await client.start(lab, objects, { mode: 'ipvs' });
+    await client.start(lab, objects, { modeTraffic: IPVS_TRAFFIC });
   });
   after(async () => {
     await client?.destroy();
+    await agent?.destroy();
     await lab?.destroy();
   });
 
@@ -118,7 +136,9 @@ describe('flows in mode ipvs: refused packets', () => {
     // A Service that is added while a client looks.
     const late = { spec: { clusterIPs: [vip(4, 50)], ports: PORTS } };
     const slice = sliceManifest('late', 4, lab.pods, { ports: PORTS });
-    await client.apply([...objects, serviceManifest('late', late), slice]);
+    const changed = [...objects, serviceManifest('late', late), slice];
+    await client.apply(changed);
+    await agent?.apply(changed);
     await waitFor('packets to another port of the Service are reported', async () => {
       await lab.client.tcp(vip(4, 50), 80, { timeoutMs: 500 });
       await lab.client.tcp(vip(4, 50), 81, { timeoutMs: 500 });

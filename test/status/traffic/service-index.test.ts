@@ -5,48 +5,10 @@ import { type Route, vipsOf } from '../../../services/route.ts';
 import { type Destination, ServiceIndex } from '../../../status/traffic/service-index.ts';
 import { route } from '../../fixtures.ts';
 import { checkProperty } from '../../netlink/property.ts';
+import { routeChanges, VIPS } from './generated-changes.ts';
 
-const VIPS = ['10.96.0.1', '10.96.0.2', '192.0.2.1'] as const;
 const NODE = '192.0.2.1';
 const isNodeAddress = (address: string) => address === NODE;
-const port = fc.integer({ min: 1, max: 6 });
-const protocol = fc.constantFrom(...PROTOCOLS);
-
-/** Each ID has one place, as VIP conflicts are resolved before; the other fields vary. */
-const exact = fc
-  .record({ vip: fc.constantFrom(...VIPS), protocol, port, version: fc.nat(3) })
-  .map(({ vip, protocol, port, version }) =>
-    route({
-      id: `exact ${vip} ${protocol} ${port}`,
-      clusterIP: vip,
-      match: { kind: 'port', protocol, port },
-      nodePort: vip === VIPS[0] ? port + 3 : 0,
-      affinitySeconds: version,
-    }),
-  );
-const ranges = fc
-  .record({ vip: fc.constantFrom(...VIPS), protocol, from: port, version: fc.nat(3) })
-  .map(({ vip, protocol, from, version }) =>
-    route({
-      id: `ranges ${vip}`,
-      clusterIP: undefined,
-      externalIPs: [vip],
-      match: { kind: 'ranges', ranges: [{ protocol, from, to: from + 2 }] },
-      affinitySeconds: version,
-    }),
-  );
-const all = fc
-  .record({ vip: fc.constantFrom(...VIPS), version: fc.nat(3) })
-  .map(({ vip, version }) =>
-    route({
-      id: `all ${vip}`,
-      clusterIP: undefined,
-      loadBalancerIPs: [vip],
-      match: { kind: 'all' },
-      affinitySeconds: version,
-    }),
-  );
-const change = fc.record({ changed: fc.oneof(exact, ranges, all), removes: fc.boolean() });
 const destinations: Destination[] = VIPS.flatMap((address) =>
   PROTOCOLS.flatMap((protocol) =>
     [1, 2, 3, 4, 5, 6, 7, 8, 9].map((port) => ({ address, protocol, port })),
@@ -102,16 +64,10 @@ describe('ServiceIndex.routesOfEndpoint', () => {
 describe('ServiceIndex: the Route of a destination', () => {
   it('finds the Route that a search through all Routes finds, after any changes', () => {
     checkProperty(
-      fc.property(fc.array(change, { maxLength: 30, size: 'max' }), (changes) => {
+      fc.property(routeChanges, (changes) => {
         const index = new ServiceIndex();
-        const known = new Map<string, Route>();
-        for (const { changed, removes } of changes) {
-          const before = known.get(changed.id);
-          if (removes) known.delete(changed.id);
-          else known.set(changed.id, changed);
-          index.replaceRoute(before, known.get(changed.id));
-        }
-        const routes = [...known.values()];
+        for (const { before, after } of changes) index.replaceRoute(before, after);
+        const routes = changes.at(-1)?.routes ?? [];
         for (const each of destinations) {
           assert.equal(index.find(each, isNodeAddress), naiveSearch(routes, each));
         }

@@ -28,7 +28,7 @@ export class TrafficClient {
   async start(
     lab: Lab,
     objects: readonly Manifest[],
-    options: Pick<TrafficProcessOptions, 'mode' | 'policyLogGroup'>,
+    options: Pick<TrafficProcessOptions, 'modeTraffic' | 'policyLogGroup'>,
   ): Promise<void> {
     rmSync(this.#socket, { force: true });
     writeFileSync(this.#manifests, JSON.stringify(objects));

@@ -15,7 +15,7 @@ import { systemTimers } from '../../../sync/timers.ts';
 /** The first argument, as JSON. */
 export interface TrafficProcessOptions {
   readonly socket: string;
-  readonly mode: TrafficDependencies['mode'];
+  readonly modeTraffic: TrafficDependencies['modeTraffic'];
   /** A file with a JSON array of objects; read again by `GET /test/objects`. */
   readonly manifests: string;
   readonly nodeAddresses: readonly string[];
@@ -54,7 +54,7 @@ function readManifests(): void {
 readManifests();
 const nodeAddresses = new Set(options.nodeAddresses);
 const traffic = createTraffic({
-  mode: options.mode,
+  modeTraffic: options.modeTraffic,
   families: ['IPv4', 'IPv6'],
   routes: {
     routes: () => table.routes(),

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { IPTABLES_TRAFFIC } from '../../../iptables/backend.ts';
+import { NFTABLES_TRAFFIC } from '../../../nftables/backend.ts';
 import type { FlowEvent, FlowLine, TopRow } from '../../../status/api/traffic.ts';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
@@ -18,7 +20,10 @@ table inet count {
   chain in { type filter hook input priority 0; ip saddr ${VIPS[4]} counter name sent; }
 }`;
 
-for (const mode of ['nftables', 'iptables'] as const) {
+for (const [mode, modeTraffic] of [
+  ['nftables', NFTABLES_TRAFFIC],
+  ['iptables', IPTABLES_TRAFFIC],
+] as const) {
   describe(`traffic of Services in mode ${mode}`, function () {
     this.timeout(180_000);
     let lab: Lab;
@@ -70,7 +75,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
     beforeEach(async () => {
       await lab.node.exec('conntrack', ['-F']);
       client = new TrafficClient();
-      await client.start(lab, objects, { mode });
+      await client.start(lab, objects, { modeTraffic });
     });
     afterEach(() => client?.destroy());
     after(async () => {
@@ -242,7 +247,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
 
     it('reports packets that a policy denies, or that it cannot see them', async () => {
       await client.kill();
-      await client.start(lab, objects, { mode, policyLogGroup: 7 });
+      await client.start(lab, objects, { modeTraffic, policyLogGroup: 7 });
       // As network policy logs and drops.
       const rule = `ip daddr ${lab.pods[0]?.ipv4} tcp dport 9 log prefix "portwide deny network-policy ingress " group 7 drop`;
       const table = `table inet denies { chain c { type filter hook forward priority 10; ${rule}; }; }`;
@@ -266,7 +271,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         ofVip.close();
         const other = new TrafficClient();
         try {
-          await other.start(lab, objects, { mode, policyLogGroup: 7 });
+          await other.start(lab, objects, { modeTraffic, policyLogGroup: 7 });
           const { lines } = await other.flows('');
           const notes = lines.flatMap((line) => ('notes' in line ? line.notes : []));
           assert.match(notes.join(), /denied by policies are not shown: bind NFLOG group 7: EPERM/);

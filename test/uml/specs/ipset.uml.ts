@@ -11,6 +11,7 @@ const NAME = 'pw';
 /** Cases that test/netlink/ipset/ipset.lab.test.ts cannot test. */
 const types: readonly {
   type: IpsetType;
+  /** Of Linux 6.1. Linux 6.12 has revision 4 of hash:net,net, with bit masks. */
   revision: number;
   entries: Record<IpFamily, IpsetEntry[]>;
 }[] = [
@@ -44,8 +45,8 @@ const types: readonly {
   },
 ];
 
-/** Runs in user-mode-linux, in the namespace of its pid 1. */
-describe('ipset of Linux 6.1', () => {
+/** Runs in a kernel of its own, in the namespace of its pid 1. */
+describe('ipset', () => {
   let sets: Ipsets;
 
   it('fails to open ipset without kernel support', async () => {
@@ -112,7 +113,7 @@ describe('ipset of Linux 6.1', () => {
           await sets.change(others.map((entry) => ({ op: 'delete', set: NAME, entry })));
           assert.deepEqual(await saved(), [entryText(first)]);
           const [header] = await sets.list();
-          assert.equal(header?.revision, revision);
+          assert.ok((header?.revision ?? 0) >= revision, String(header?.revision));
         });
       }
     }

@@ -1,16 +1,23 @@
 /** Takeover by IPVS mode from other proxies, and its alternative way to serve all ports. */
 import assert from 'node:assert/strict';
-import { IPTABLES_FLAGS } from '../../e2e/agent.ts';
+import { AGENT_FLAGS, IPTABLES_FLAGS } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
 import { answered, refused } from '../../e2e/scenarios/scenario.ts';
 import { type HeldConnection, type Lab, waitFor } from '../../lab/lab.ts';
 import { allPorts, FAMILIES, IPVS_FLAGS, IpvsLab, listed, service, vips } from '../ipvs-lab.ts';
+import { STOCK_KERNEL } from '../kernels.ts';
 
 const [VIP, VIP6] = vips(10);
 const [WEB, WEB6] = vips(11);
 const GONE = vips(99)[0];
 const LB = '203.0.113.50';
 const NODE_PORT = 30_080;
+
+/** Portwide's other modes that the kernel supports. */
+const OTHER_MODES = {
+  iptables: [...IPTABLES_FLAGS, '--iptables-variant=legacy'],
+  ...(STOCK_KERNEL === undefined ? {} : { nftables: [...AGENT_FLAGS, '--proxy-mode=nftables'] }),
+};
 
 /** kube-proxy 1.34's `ipset restore` input. */
 function kubeProxySets(pod: string): string {
@@ -198,82 +205,83 @@ describe('takeover by IPVS mode', () => {
     await isAsIfFresh();
   });
 
-  it('takes over from the iptables mode without loss, and removes its chains', async () => {
-    const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
-    await ipvs.agent.start([...IPTABLES_FLAGS, '--iptables-variant=legacy']);
-    await ipvs.agent.apply(objects);
-    const targets = [
-      [VIP, 5060],
-      [VIP6, 5060],
-      [WEB, 80],
-      [WEB6, 80],
-    ] as const;
-    const held = await ipvs.hold(...targets);
-    await ipvs.agent.stop();
-    await takesOver(targets, held, objects);
-    for (const save of ['iptables-legacy-save', 'ip6tables-legacy-save']) {
-      const { stdout } = await lab.node.exec(save);
-      assert.doesNotMatch(stdout, /KUBE-(SVC|SEP)-/);
-    }
-    await isAsIfFresh();
-  });
+  for (const [mode, flags] of Object.entries(OTHER_MODES)) {
+    it(`takes over from mode ${mode} without loss, and removes its rules`, async () => {
+      const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
+      await ipvs.agent.start(flags);
+      await ipvs.agent.apply(objects);
+      const targets = [
+        [VIP, 5060],
+        [VIP6, 5060],
+        [WEB, 80],
+        [WEB6, 80],
+      ] as const;
+      const held = await ipvs.hold(...targets);
+      await ipvs.agent.stop();
+      await takesOver(targets, held, objects);
+      for (const save of ['iptables-legacy-save', 'ip6tables-legacy-save']) {
+        const { stdout } = await lab.node.exec(save);
+        assert.doesNotMatch(stdout, /KUBE-(SVC|SEP)-/);
+      }
+      if (mode === 'nftables') {
+        const tables = async () => (await lab.node.exec('nft', ['list', 'tables'])).stdout;
+        await waitFor('its tables are removed', async () => !/ portwide$/m.test(await tables()));
+      }
+      await isAsIfFresh();
+    });
 
-  it('returns to the iptables mode without loss, and removes IPVS state after its connections end', async () => {
-    const { node } = lab;
-    const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
-    await ipvs.agent.start(IPVS_FLAGS);
-    await ipvs.agent.apply(objects);
-    const [held] = await ipvs.hold([WEB, 80]);
-    await ipvs.agent.stop();
-    const foreign = ['-A -t 10.99.0.1:80 -s rr', '-a -t 10.99.0.1:80 -r 10.99.1.1:80 -m -w 1'];
-    await node.exec('ipvsadm', ['-R'], { input: `${foreign.join('\n')}\n` });
-    const iptables = [
-      ...IPTABLES_FLAGS,
-      '--iptables-variant=legacy',
-      '--ipvs-exclude-cidrs=10.99.0.0/24',
-    ];
-    // Two clients, whose connections alternate between the families.
-    const targets = [
-      [VIP, VIP6, 5060],
-      [WEB, WEB6, 80],
-    ] as const;
-    const prober = ipvs.keepProbing(
-      ...targets.map(([vip, vip6, port]) => {
-        let last: string = vip6;
-        return () => {
-          last = last === vip ? vip6 : vip;
-          return [last, port] as const;
-        };
-      }),
-    );
-    await ipvs.agent.start(iptables);
-    await waitFor('services accept no new connections', async () =>
-      (await ipvs.services()).every((line) => foreign.includes(line) || !/ -w [1-9]/.test(line)),
-    );
-    const answeredBefore = prober.count;
-    await waitFor('clients continue', () => prober.count >= answeredBefore + 2 * targets.length);
-    assert.deepEqual(await prober.stop(), []);
-    assert.equal(await held?.exchange('still'), 'still');
-    await held?.close();
-    const isGone = async () => {
-      const links = await node.exec('ip', ['link', 'show', 'kube-ipvs0'], { reject: false });
-      const { stdout: sets } = await node.exec('ipset', ['list', '-n']);
-      return (
-        links.exitCode !== 0 && sets === '' && (await ipvs.services()).length <= foreign.length
+    it(`returns to mode ${mode} without loss, and removes IPVS state after its connections end`, async () => {
+      const { node } = lab;
+      const objects = [...allPorts('all', 10, ipvs.pods(0)), ...listed('web', 11, ipvs.pods(0))];
+      await ipvs.agent.start(IPVS_FLAGS);
+      await ipvs.agent.apply(objects);
+      const [held] = await ipvs.hold([WEB, 80]);
+      await ipvs.agent.stop();
+      const foreign = ['-A -t 10.99.0.1:80 -s rr', '-a -t 10.99.0.1:80 -r 10.99.1.1:80 -m -w 1'];
+      await node.exec('ipvsadm', ['-R'], { input: `${foreign.join('\n')}\n` });
+      // Two clients, whose connections alternate between the families.
+      const targets = [
+        [VIP, VIP6, 5060],
+        [WEB, WEB6, 80],
+      ] as const;
+      const prober = ipvs.keepProbing(
+        ...targets.map(([vip, vip6, port]) => {
+          let last: string = vip6;
+          return () => {
+            last = last === vip ? vip6 : vip;
+            return [last, port] as const;
+          };
+        }),
       );
-    };
-    await waitFor('IPVS state is removed within a minute', isGone, 60_000);
-    assert.deepEqual(await ipvs.services(), foreign);
-    const logged = ipvs.agent.log
-      .filter(({ msg, what }) => msg.includes('leftover state') && what === 'ipvs')
-      .map(({ msg }) => msg);
-    assert.deepEqual(logged, [
-      'keeping leftover state until its connections end',
-      'removed leftover state',
-    ]);
-    await ipvs.agent.stop();
-    await ipvs.cleanup();
-  });
+      await ipvs.agent.start([...flags, '--ipvs-exclude-cidrs=10.99.0.0/24']);
+      await waitFor('services accept no new connections', async () =>
+        (await ipvs.services()).every((line) => foreign.includes(line) || !/ -w [1-9]/.test(line)),
+      );
+      const answeredBefore = prober.count;
+      await waitFor('clients continue', () => prober.count >= answeredBefore + 2 * targets.length);
+      assert.deepEqual(await prober.stop(), []);
+      assert.equal(await held?.exchange('still'), 'still');
+      await held?.close();
+      const isGone = async () => {
+        const links = await node.exec('ip', ['link', 'show', 'kube-ipvs0'], { reject: false });
+        const { stdout: sets } = await node.exec('ipset', ['list', '-n']);
+        return (
+          links.exitCode !== 0 && sets === '' && (await ipvs.services()).length <= foreign.length
+        );
+      };
+      await waitFor('IPVS state is removed within a minute', isGone, 60_000);
+      assert.deepEqual(await ipvs.services(), foreign);
+      const logged = ipvs.agent.log
+        .filter(({ msg, what }) => msg.includes('leftover state') && what === 'ipvs')
+        .map(({ msg }) => msg);
+      assert.deepEqual(logged, [
+        'keeping leftover state until its connections end',
+        'removed leftover state',
+      ]);
+      await ipvs.agent.stop();
+      await ipvs.cleanup();
+    });
+  }
 
   it('serves all ports by rules with --ipvs-all-ports=iptables, and listed ports by IPVS', async () => {
     const { client } = lab;

@@ -1,6 +1,7 @@
 /** Traffic of Services in IPVS mode. */
 import assert from 'node:assert/strict';
 import { socketAddress } from '../../../api/addresses.ts';
+import { IPVS_TRAFFIC } from '../../../ipvs/plan.ts';
 import type { TopRow } from '../../../status/api/traffic.ts';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
 import { type Host, waitFor } from '../../lab/lab.ts';
@@ -26,7 +27,7 @@ describe('traffic of Services in IPVS mode', () => {
     await ipvs.agent.start(IPVS_FLAGS);
     await ipvs.agent.apply(objects);
     client = new TrafficClient();
-    await client.start(ipvs.lab, objects, { mode: 'ipvs' });
+    await client.start(ipvs.lab, objects, { modeTraffic: IPVS_TRAFFIC });
   });
   after(async () => {
     await client?.destroy();

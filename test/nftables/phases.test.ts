@@ -1,0 +1,37 @@
+import assert from 'node:assert/strict';
+import type { MapElement } from '../../nftables/element.ts';
+import type { MapName } from '../../nftables/maps.ts';
+import { phasesOf } from '../../nftables/phases.ts';
+
+describe('phases: transactions of a change', () => {
+  const element = (map: MapName, ...bytes: number[]): MapElement => ({
+    map,
+    key: Buffer.from(bytes),
+    keyEnd: Buffer.from(bytes),
+  });
+  const phases = (adds: readonly MapElement[], deletes: readonly MapElement[]) => {
+    const diff = { chains: [], routes: [], adds, deletes, cleanup: [] };
+    const { prepare, commit } = phasesOf(diff, 'IPv4');
+    const maps = (elements: readonly MapElement[]) => elements.map(({ map }) => map);
+    return [prepare, commit].map((phase) => [maps(phase.deletes), maps(phase.adds)]);
+  };
+
+  it('change allowed sources first, because new chains look them up', () => {
+    const vip = element('service-ports', 10, 0, 0, 1);
+    const range = element('allowed-ranges', 10, 0, 0, 1);
+    assert.deepEqual(phases([range, vip], []), [
+      [[], ['allowed-ranges']],
+      [[], ['service-ports']],
+    ]);
+  });
+
+  it('change the slices and the address of a new owner at once: its first answer leaves as the VIP', () => {
+    const owner = element('slice-owners-1', 10, 0, 0, 1, 0, 0, 0, 0);
+    const [vips, ports] = [element('slice-vips-2', 10), element('owner-ports-2', 10)];
+    const all = [owner, vips, ports, element('owned-addresses', 10)];
+    assert.deepEqual(phases(all, [owner]), [
+      [[], []],
+      [['slice-owners-1'], all.map(({ map }) => map)],
+    ]);
+  });
+});
