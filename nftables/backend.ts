@@ -27,6 +27,7 @@ import {
 import { canNftWrite, type NftChain } from './chains.ts';
 import { compareTable } from './compare.ts';
 import { describeNftRule } from './describe.ts';
+import type { MapElement } from './element.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
@@ -70,8 +71,9 @@ export class RefusedElementError extends Error {
 }
 
 /**
- * Elements in one transaction of a full sync. Lookup elements need not become visible together, and a
- * smaller transaction takes less memory.
+ * Elements in one transaction of a full sync. Lookup elements need not become visible together, and a smaller
+ * transaction takes less memory. While a program watches nf_tables, as the agent does, the kernel keeps 4 KB for each
+ * element until the transaction ends (seen on 6.18).
  */
 const ELEMENTS_PER_TRANSACTION = 2_000;
 
@@ -259,12 +261,9 @@ export class NftBackend implements Backend {
     const refusal = await this.#declareTable();
     if (refusal !== undefined) return await this.#replaceTable(refusal);
     const kernel = await KernelElements.read(this.#tables);
-    // `late`: intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
-    const [lookups, late, dispatch] = [
-      new PendingChanges(),
-      new PendingChanges(),
-      new PendingChanges(),
-    ];
+    const [lookups, dispatch] = [new PendingChanges(), new PendingChanges()];
+    // Intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
+    const late: (readonly [element: MapElement, isReplaced: boolean])[] = [];
     const withAffinity: PlannedRoute[] = [];
     const slice = new TimeSlice();
     const elementCounts = new Map<string, number>();
@@ -285,9 +284,11 @@ export class NftBackend implements Backend {
         addToCount(elementCounts, element.map, 1);
         const [state] = kernel.take(element);
         if (state !== 'ok') {
-          const lookup = isIntervalMap(element.map) || isOnDemand(element.map) ? late : lookups;
-          const pending = isDispatchMap(element.map) ? dispatch : lookup;
-          pending.add(element, state === 'changed');
+          const isReplaced = state === 'changed';
+          if (isDispatchMap(element.map)) dispatch.add(element, isReplaced);
+          else if (isIntervalMap(element.map) || isOnDemand(element.map))
+            late.push([element, isReplaced]);
+          else lookups.add(element, isReplaced);
         }
         if (slice.isOver()) await slice.yield();
       }
@@ -302,8 +303,14 @@ export class NftBackend implements Backend {
       await writing;
       return await this.#replaceTable(error);
     }
-    this.#removeOverlapping(late, kernel);
-    await write(late);
+    // By map, because each transaction costs time for all elements of the interval maps that it changes.
+    const byMap = [...Map.groupBy(late, ([{ map }]) => map).values()].flat();
+    for (let at = 0; at < byMap.length; at += ELEMENTS_PER_TRANSACTION) {
+      const pending = new PendingChanges();
+      for (const change of byMap.slice(at, at + ELEMENTS_PER_TRANSACTION)) pending.add(...change);
+      this.#removeOverlapping(pending, kernel);
+      await write(pending);
+    }
     await writing;
     const staticNames = new Set(staticServiceChains(this.#options).map(({ name }) => name));
     const isInUse = ({ name }: NftChain) => staticNames.has(name) && chainsBefore.has(name);
@@ -338,7 +345,7 @@ export class NftBackend implements Backend {
   async #declareTable(): Promise<NftError | undefined> {
     try {
       const chains = staticServiceChains(this.#options);
-      await this.#nft.run(tableDeclarationScript(chains, this.family));
+      await this.#nft.run(tableDeclarationScript(chains, this.family, 'numbers'));
       this.#declared = namesToDeclare(chains);
       return undefined;
     } catch (error) {
@@ -351,7 +358,7 @@ export class NftBackend implements Backend {
   async #declare(chains: readonly NftChain[]): Promise<void> {
     const names = namesToDeclare(chains);
     if ([...names].every((name) => this.#declared.has(name))) return;
-    await this.#nft.run(tableDeclarationScript(chains, this.family));
+    await this.#nft.run(tableDeclarationScript(chains, this.family, 'numbers'));
     this.#declared = new Set([...this.#declared, ...names]);
   }
 
@@ -369,7 +376,7 @@ export class NftBackend implements Backend {
     const elements = [...this.#plan.snapshot()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
     const written = chains.map((chain) => (canNftWrite(chain) ? chain : { ...chain, rules: [] }));
-    const script = tableScript(written, elements, this.family);
+    const script = tableScript(written, elements, this.family, 'numbers');
     await this.#nft.run(script);
     await this.#tables.transact(chainRuleOperations(chains));
     this.#declared = namesToDeclare(chains);

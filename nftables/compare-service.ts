@@ -10,14 +10,7 @@ import { type NftChain, withJumpTargets } from './chains.ts';
 import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { isIntervalMap } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
-import {
-  fieldWidth,
-  isDispatchMap,
-  isSliceVipMap,
-  MAP_NAMES,
-  type MapName,
-  mapSpec,
-} from './maps.ts';
+import { fieldWidth, isDispatchMap, isOwnerMap, MAP_NAMES, type MapName, mapSpec } from './maps.ts';
 import type { NftPlan, PlannedRoute } from './plan.ts';
 import { onDemandMapsOf } from './static-chains.ts';
 
@@ -82,7 +75,7 @@ export async function compareServiceElements(
         add(state, element, state === 'missing' ? undefined : actual, service);
         if (slice.isOver()) await slice.yield();
       }
-      const first = isSliceVipMap(map) ? owners : vips;
+      const first = isOwnerMap(map) ? owners : vips;
       const keys = new Set(isIntervalMap(map) ? addressKeys(first) : probed.map(elementKeyText));
       const width = isIntervalMap(map) ? fieldWidth('address', family) : undefined;
       for (const [, key, data] of kernel.staleTexts()) {

@@ -7,7 +7,7 @@ import { protocolOf } from '../netlink/core/protocol.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
 import type { MapElement } from './element.ts';
-import { fieldWidth, isSliceVipMap, mapSpec } from './maps.ts';
+import { fieldWidth, isOwnerMap, mapSpec } from './maps.ts';
 import type { NftPlan } from './plan.ts';
 
 /** The VIP or owner, protocol and port in the key of an element; a key of a node port has no address. */
@@ -50,7 +50,7 @@ export async function elementOwners(
     if (fields === undefined) return undefined;
     const { vip, protocol, port } = fields;
     if (vip === undefined) return servicesByNodePort.get(`${protocol} ${port}`);
-    const routes = (isSliceVipMap(element.map) ? routesByOwner : routesByVip).get(vip) ?? [];
+    const routes = (isOwnerMap(element.map) ? routesByOwner : routesByVip).get(vip) ?? [];
     const exact = routes.filter(
       ({ match }) => match.kind === 'port' && match.protocol === protocol && match.port === port,
     );

@@ -1,7 +1,7 @@
 /**
- * Overlaps in interval maps, whose elements are ranges in several fields. The kernel refuses an element that begins or
- * ends inside an existing element, but accepts an element that encloses an existing one. A deletion then removes the
- * first element that contains the key. Elements that overlap an addition must therefore be deleted before it.
+ * Overlaps in interval maps. The kernel refuses an element that begins or ends inside an existing element, but where
+ * elements are ranges in several fields, it accepts an element that encloses an existing one. A deletion then removes
+ * the first element that contains the key. Elements that overlap an addition must therefore be deleted before it.
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
@@ -17,7 +17,7 @@ export function isIntervalMap(map: MapName): boolean {
 /** The elements of `old` that overlap an element of `fresh` in the same map. */
 export function overlappingElements(
   old: Iterable<MapElement>,
-  fresh: Iterable<MapElement>,
+  fresh: readonly MapElement[],
   family: IpFamily,
 ): MapElement[] {
   const addressLength = fieldWidth('address', family);
@@ -28,11 +28,18 @@ export function overlappingElements(
     if (isIntervalMap(element.map)) getOrCreate(byVip, vipOf(element), () => []).push(element);
   }
   if (byVip.size === 0) return [];
+  const maps = new Set([...fresh].map(({ map }) => map));
   return [...old].filter(
     (element) =>
       isIntervalMap(element.map) &&
-      byVip.get(vipOf(element))?.some((other) => overlap(element, other, family)),
+      (byVip.get(vipOf(element))?.some((other) => overlap(element, other, family)) ||
+        (maps.has(element.map) && spansAddresses(element, addressLength))),
   );
+}
+
+/** Whether another program has written this element: it has no end, or ends at another address. */
+function spansAddresses({ key, keyEnd = key, bound }: NftElement, addressLength: number): boolean {
+  return bound !== undefined || key.compare(keyEnd, 0, addressLength, 0, addressLength) !== 0;
 }
 
 /** Whether two elements of one map have a key in common. */

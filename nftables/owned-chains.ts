@@ -26,7 +26,6 @@ import {
   isNoEchoReply,
   NOTRACK,
   protocolIs,
-  RETURN,
   type RulePart,
   type RuleParts,
   rulePartsFor,
@@ -56,7 +55,7 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
     [udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-sources')],
   ];
   const answers: RuleParts[] = [
-    [IS_UNTRACKED, udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
+    [IS_UNTRACKED, udp, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
     // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
     [isIcmp(options.family), IS_INVALID, isNoEchoReply(options.family), isFrom, DROP],
     // A client's errors about packets of owners. No host has the VIP, so they would come back until their TTL is used up.
@@ -156,6 +155,8 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
         // nft accepts a port field only after a match on the protocol.
         [udp, rewrite('destination', to, owners), NOTRACK, ACCEPT],
         [udp, inSet(to, ownerPorts), NOTRACK, ACCEPT],
+        // A slice without owner, or a source that the VIP does not let in: rejected or dropped, also if an owner sends.
+        [inSet([destination], 'service-range-ips'), ACCEPT],
       ],
       [owners, ownerPorts],
     ),
@@ -167,8 +168,6 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
     sources: chain(
       'owned-sources',
       [
-        // A slice without owner, or a source that the VIP does not let in: rejected or dropped like other clients.
-        [inSet([destination], 'service-range-ips'), RETURN],
         [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
         [udp, inSet(from, 'owned-vip-ports'), NOTRACK, ACCEPT],
       ],

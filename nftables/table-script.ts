@@ -8,7 +8,7 @@ import { verdictText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import type { MapElement } from './element.ts';
-import { type MapField, mapSpec } from './maps.ts';
+import { isOrderedMap, type MapField, mapSpec, type OrderedForm } from './maps.ts';
 import { chainRulesScript, TABLE, tableDeclarationScript } from './static-chains.ts';
 
 const ELEMENTS_PER_LINE = 500;
@@ -21,10 +21,11 @@ export function tableScript(
   chains: Iterable<NftChain>,
   elements: Iterable<MapElement>,
   family: IpFamily,
+  ordered: OrderedForm = 'fields',
 ): string {
   const unique = new Map([...chains].flatMap(withJumpTargets).map((chain) => [chain.name, chain]));
   const byMap = Map.groupBy(elements, ({ map }) => map);
-  const format = elementFormatter(family);
+  const format = elementFormatter(family, ordered);
   const lines = [...byMap].flatMap(([map, all]) => {
     const texts = all.map(format);
     const pieces = Array.from({ length: Math.ceil(texts.length / ELEMENTS_PER_LINE) }, (_, index) =>
@@ -38,12 +39,15 @@ export function tableScript(
   const table = `table ${nftFamily(family)} ${TABLE}`;
   // Deleting a table that does not exist is an error, so add it first.
   const emptyTable = `add ${table}\ndelete ${table}`;
-  const declarations = tableDeclarationScript(all, family);
+  const declarations = tableDeclarationScript(all, family, ordered);
   return [emptyTable, declarations, chainRulesScript(all, family), ...lines, ''].join('\n');
 }
 
 /** Formats elements in nft syntax: `10.96.0.1 . tcp . 80 : goto internal-port-3` */
-export function elementFormatter(family: IpFamily): (element: MapElement) => string {
+export function elementFormatter(
+  family: IpFamily,
+  ordered: OrderedForm = 'fields',
+): (element: MapElement) => string {
   const formatAddress = addressFormatter();
   const width = family === 'IPv4' ? 4 : 16;
   const value: Readonly<Record<MapField, (bytes: Buffer, at: number) => string>> = {
@@ -62,9 +66,13 @@ export function elementFormatter(family: IpFamily): (element: MapElement) => str
       })
       .join(' . ');
   };
-  return ({ map, key, keyEnd = key, data }) => {
+  return ({ map, key, keyEnd = key, data, bound }) => {
     const spec = mapSpec(map);
-    const text = fields(spec.key, key, keyEnd);
+    const isNumber = ordered === 'numbers' && isOrderedMap(map);
+    const range = isNumber
+      ? `0x${key.toString('hex')}-0x${keyEnd.toString('hex')}`
+      : fields(spec.key, key, keyEnd);
+    const text = bound === undefined ? range : `${range} (only the ${bound} of a range)`;
     if (data === undefined || spec.data === undefined) return text;
     if (!Buffer.isBuffer(data)) return `${text} : ${verdictText(data)}`;
     return spec.data === 'verdict' ? text : `${text} : ${fields(spec.data, data, data)}`;

@@ -16,6 +16,7 @@ import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import { elementKeyAttribute, visitElements } from './element.ts';
+import { intervalsOf, type NftRawElement } from './interval.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -180,8 +181,7 @@ export class NfTables {
   /**
    * Visits the elements of a set or map, in no particular order, including elements that packets
    * added. Omits expired elements and the catch-all element. `data` is missing for a verdict that
-   * NftVerdict does not have. Supports hash sets and sets of concatenated intervals. In other
-   * interval sets an interval is not one element in the kernel.
+   * NftVerdict does not have.
    *
    * The kernel dumps a set in parts and continues at an index. If any table of the network
    * namespace changes between two parts, the dump is repeated once. A change during the second dump
@@ -351,6 +351,9 @@ export class NfTables {
       await dump((message) => visitElements(message, visit));
       return true;
     }
+    const isOrdered =
+      (flags & (NFT_SET_FLAGS.interval | NFT_SET_FLAGS.concatenation)) === NFT_SET_FLAGS.interval;
+    const bounds: NftRawElement[] = [];
     const keys = new Set<string>();
     let generation: number | undefined;
     let consistent = true;
@@ -360,12 +363,14 @@ export class NfTables {
       // Still receive the remaining messages.
       if (!consistent) return;
       visitElements(message, (element) => {
-        const key = element.key.toString('latin1');
+        const key = `${element.isEnd === true ? 'end' : ''}${element.key.toString('latin1')}`;
         if (keys.has(key)) consistent = false;
         keys.add(key);
-        visit(element);
+        if (isOrdered) bounds.push(element);
+        else visit(element);
       });
     });
+    if (consistent) for (const element of intervalsOf(bounds)) visit(element);
     return consistent;
   }
 

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { SLICE_PARTS } from '../../nftables/maps.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { numberRange } from '../nftables/elements.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import type { EndpointFields, Manifest } from './manifests.ts';
@@ -98,9 +99,9 @@ describe('what users see of owned ports', () => {
     const vip = world.clusterIP(20);
     const part = Number(vip.split('.').at(-1)) % SLICE_PARTS;
     for (const script of [
-      `delete element ip portwide slice-owners-${part} { ${vip} . 20000-20099 }`,
+      `delete element ip portwide slice-owners-${part} { ${numberRange(vip, 20_000, 20_099)} }`,
       `flush table ip portwide`,
-      `add element ip portwide slice-owners-${part} { ${vip} . 20900-20999 : 10.244.9.9 }`,
+      `add element ip portwide slice-owners-${part} { ${numberRange(vip, 20_900, 20_999)} : 10.244.9.9 }`,
       'delete table ip portwide',
     ]) {
       await lab.node.exec('nft', ['-f', '-'], { input: script });

@@ -72,10 +72,13 @@ describe('element: identity and text', () => {
       rangeElement('service-ranges', '45.45.45.45', { from: 45, to: 11_565 }),
       rangeElement('service-ranges', '45.45.45.45', { from: 11_565, to: 11_565 }),
       rangeElement('allowed-ports', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
+      { map: 'slice-owners-1', key: Buffer.from('3e3e3e3e3e3e3e3e', 'hex'), bound: 'start' },
+      { map: 'slice-owners-1', key: Buffer.from('3c3c3c3c3c3c3c3c', 'hex'), bound: 'end' },
     ];
     for (const element of elements) {
       const again = elementFromKeyText(element.map, elementKeyText(element), 'IPv4');
       assert.equal(again.key.toString('hex'), element.key.toString('hex'));
+      assert.equal(again.bound, element.bound);
       const ends = [again.keyEnd, mapSpec(element.map).isInterval ? element.keyEnd : undefined];
       assert.deepEqual(ends[0]?.toString('hex'), ends[1]?.toString('hex'));
     }
@@ -121,6 +124,20 @@ describe('element: overlapping ranges', () => {
     assert.deepEqual(found(old, [allowed(1, 1, '0.0.0.0/1')]), [0, 1]);
   });
 
+  it('finds what only another program writes wherever it could be in the way', () => {
+    const range = (first: string, last: string, bound?: 'start'): MapElement => ({
+      map: 'slice-owners-1',
+      key: Buffer.from(first, 'hex'),
+      ...(bound === undefined ? { keyEnd: Buffer.from(last, 'hex') } : { bound }),
+    });
+    const fresh = [range('0a6000014e200000', '0a6000014e830000')];
+    const half = range('0900000000010000', '', 'start');
+    const wide = range('0900000000010000', '0b00000000010000');
+    const before = range('0a60000100010000', '0a60000100090000');
+    assert.deepEqual(found([half, wide, before], fresh), [0, 1]);
+    assert.deepEqual(found([half], [ports(1, 9)]), []);
+  });
+
   it('finds no overlap in maps without ranges', () => {
     const element: MapElement = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
     assert.deepEqual(found([element], [element]), []);
@@ -130,14 +147,29 @@ describe('element: overlapping ranges', () => {
 describe('element: maps and sets', () => {
   it('declares maps in nft syntax', () => {
     assert.equal(
-      mapDeclaration('endpoints', 'IPv4'),
+      mapDeclaration('endpoints', 'IPv4', 'numbers'),
       'map endpoints { typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport; }',
     );
     assert.equal(
-      mapDeclaration('service-ranges', 'IPv6'),
+      mapDeclaration('service-ranges', 'IPv6', 'numbers'),
       'map service-ranges { typeof ip6 daddr . meta l4proto . th dport : verdict; flags interval; }',
     );
-    assert.equal(mapDeclaration('cluster-ips', 'IPv4'), 'set cluster-ips { typeof ip daddr; }');
+    assert.equal(
+      mapDeclaration('cluster-ips', 'IPv4', 'numbers'),
+      'set cluster-ips { typeof ip daddr; }',
+    );
+    assert.equal(
+      mapDeclaration('slice-vips-7', 'IPv6', 'numbers'),
+      'map slice-vips-7 { typeof @nh,0,160 : ip6 daddr; flags interval; }',
+    );
+    assert.equal(
+      mapDeclaration('slice-vips-7', 'IPv6', 'fields'),
+      'map slice-vips-7 { typeof ip6 daddr . th dport : ip6 daddr; flags interval; }',
+    );
+    assert.equal(
+      mapDeclaration('owned-sources', 'IPv4', 'numbers'),
+      'map owned-sources { typeof ip daddr : verdict; size 128; }',
+    );
     assert.match(
       affinityMapDeclaration('affinity', 'IPv4'),
       /^map affinity \{ typeof ip daddr \. ip daddr \. meta l4proto \. th dport : ip daddr \. th dport; flags dynamic,timeout; size \d+; timeout 3h; \}$/,
