@@ -15,6 +15,7 @@ import type {
   ModeTraffic,
   RulePurpose,
 } from '../proxier/kernel-rule.ts';
+import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -89,6 +90,7 @@ export class NftBackend implements Backend {
   #cleanupFailures = 0;
   #isClosed = false;
   readonly #plan: NftPlan;
+  readonly #syncs = new SyncOverlap();
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether nf_tables notifications report every external change to `onExternalChange`. */
   watchesChanges = false;
@@ -113,7 +115,8 @@ export class NftBackend implements Backend {
 
   async apply(full: boolean): Promise<ApplyReport> {
     try {
-      return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+      const written = await this.#syncs.run(() => (full ? this.#applyAll() : this.#applyChanges()));
+      return { written };
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
       const element = { map: error.set as MapName, ...error.element };
@@ -129,11 +132,12 @@ export class NftBackend implements Backend {
     this.#onDrift = callback;
   }
 
-  async compare(service?: ObjectKey): Promise<Comparison> {
+  async compare(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison> {
     return await this.#tables.readBesides(async (reader) => {
-      const result = new ComparisonBuilder(service);
+      const result = new ComparisonBuilder(service, signal);
+      const syncSpan = this.#syncs.watch();
       await compareTable(reader, this.#plan, this.family, result);
-      return result.result();
+      return result.result(syncSpan());
     });
   }
 
