@@ -26,7 +26,7 @@ import {
   staleAffinityDeletions,
 } from './affinity-cleanup.ts';
 import { canNftWrite, type NftChain } from './chains.ts';
-import { compareTable } from './compare.ts';
+import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
@@ -259,9 +259,10 @@ export class NftBackend implements Backend {
    */
   async #applyAll(): Promise<number> {
     this.#externalChange = undefined;
+    const repaired = await countRuleDifferences(this.#tables, this.#plan, this.family);
     const chainsBefore = new Set(await this.#tables.chains());
     const refusal = await this.#declareTable();
-    if (refusal !== undefined) return await this.#replaceTable(refusal);
+    if (refusal !== undefined) return repaired + (await this.#replaceTable(refusal));
     const kernel = await KernelElements.read(this.#tables);
     // `late`: intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
     const [lookups, late, dispatch] = [
@@ -272,7 +273,7 @@ export class NftBackend implements Backend {
     const withAffinity: PlannedRoute[] = [];
     const slice = new TimeSlice();
     const elementCounts = new Map<string, number>();
-    let written = 0;
+    let written = repaired;
     let writing = Promise.resolve();
     // Build the next transaction while the kernel processes this one.
     const write = async (pending: PendingChanges, fills: readonly NftOperation[] = []) => {
@@ -304,7 +305,7 @@ export class NftBackend implements Backend {
     } catch (error) {
       if (!(error instanceof NftError)) throw error;
       await writing;
-      return await this.#replaceTable(error);
+      return repaired + (await this.#replaceTable(error));
     }
     this.#removeOverlapping(late, kernel);
     await write(late);
@@ -317,7 +318,11 @@ export class NftBackend implements Backend {
     await writing;
     this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);
-    await this.#removeUnknownObjects();
+    if (!(await this.#removeUnknownObjects())) {
+      // Objects that stay are not repaired.
+      const remaining = await countRuleDifferences(this.#tables, this.#plan, this.family);
+      written = Math.max(0, written - remaining);
+    }
     this.#declared = namesToDeclare(this.#plan.chains());
     const targets = this.#allAffinityTargets(withAffinity);
     return written + (await deleteStaleAffinity(this.#tables, targets, this.#cleanupOptions(true)));
@@ -392,12 +397,14 @@ export class NftBackend implements Backend {
   /**
    * Removes chains, maps and counters that the plan does not contain. They are left over from deleted
    * Services, another version of the agent, or another program. No rule of the agent refers to them by now.
+   * @returns false if the kernel refused.
    */
-  async #removeUnknownObjects(): Promise<void> {
+  async #removeUnknownObjects(): Promise<boolean> {
     const needed = neededObjects([...this.#plan.chains()]);
     const unknown = withoutObjects(await existingObjects(this.#tables), needed);
     try {
       await this.#tables.remove(unknown.chains, unknown.sets, unknown.counters);
+      return true;
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;
       this.#cleanupFailures += 1;
@@ -405,6 +412,7 @@ export class NftBackend implements Backend {
         table: TABLE,
         err: error,
       });
+      return false;
     }
   }
 
