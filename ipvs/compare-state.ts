@@ -45,7 +45,7 @@ async function compareAll(
   });
   if (differences.length === 0) return;
   const owners = await itemOwners(plan, differences);
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(result.signal);
   for (const difference of differences) {
     addItem(result, kernel, difference, owners(difference.desired ?? difference.actual[0]));
     if (slice.isOver()) await slice.yield();
@@ -62,7 +62,7 @@ async function compareService(
 ): Promise<void> {
   const applied = plan.desired.applied();
   const items = new Map<string, IpvsItem>();
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(result.signal);
   for (const { route, items: own } of plan.routes()) {
     if (slice.isOver()) await slice.yield();
     if (route.serviceKey !== service) continue;

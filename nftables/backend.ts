@@ -15,6 +15,7 @@ import type {
   ModeTraffic,
   RulePurpose,
 } from '../proxier/kernel-rule.ts';
+import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
@@ -25,7 +26,7 @@ import {
   staleAffinityDeletions,
 } from './affinity-cleanup.ts';
 import { canNftWrite, type NftChain } from './chains.ts';
-import { compareTable } from './compare.ts';
+import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
 import type { MapElement } from './element.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
@@ -91,6 +92,7 @@ export class NftBackend implements Backend {
   #cleanupFailures = 0;
   #isClosed = false;
   readonly #plan: NftPlan;
+  readonly #syncs = new SyncOverlap();
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether nf_tables notifications report every external change to `onExternalChange`. */
   watchesChanges = false;
@@ -115,7 +117,8 @@ export class NftBackend implements Backend {
 
   async apply(full: boolean): Promise<ApplyReport> {
     try {
-      return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+      const written = await this.#syncs.run(() => (full ? this.#applyAll() : this.#applyChanges()));
+      return { written };
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
       const element = { map: error.set as MapName, ...error.element };
@@ -131,11 +134,12 @@ export class NftBackend implements Backend {
     this.#onDrift = callback;
   }
 
-  async compare(service?: ObjectKey): Promise<Comparison> {
+  async compare(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison> {
     return await this.#tables.readBesides(async (reader) => {
-      const result = new ComparisonBuilder(service);
+      const result = new ComparisonBuilder(service, signal);
+      const syncSpan = this.#syncs.watch();
       await compareTable(reader, this.#plan, this.family, result);
-      return result.result();
+      return result.result(syncSpan());
     });
   }
 
@@ -257,9 +261,10 @@ export class NftBackend implements Backend {
    */
   async #applyAll(): Promise<number> {
     this.#externalChange = undefined;
+    const repaired = await countRuleDifferences(this.#tables, this.#plan, this.family);
     const chainsBefore = new Set(await this.#tables.chains());
     const refusal = await this.#declareTable();
-    if (refusal !== undefined) return await this.#replaceTable(refusal);
+    if (refusal !== undefined) return repaired + (await this.#replaceTable(refusal));
     const kernel = await KernelElements.read(this.#tables);
     const [lookups, dispatch] = [new PendingChanges(), new PendingChanges()];
     // Intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
@@ -267,7 +272,7 @@ export class NftBackend implements Backend {
     const withAffinity: PlannedRoute[] = [];
     const slice = new TimeSlice();
     const elementCounts = new Map<string, number>();
-    let written = 0;
+    let written = repaired;
     let writing = Promise.resolve();
     // Build the next transaction while the kernel processes this one.
     const write = async (pending: PendingChanges, fills: readonly NftOperation[] = []) => {
@@ -301,7 +306,7 @@ export class NftBackend implements Backend {
     } catch (error) {
       if (!(error instanceof NftError)) throw error;
       await writing;
-      return await this.#replaceTable(error);
+      return repaired + (await this.#replaceTable(error));
     }
     // By map, because each transaction costs time for all elements of the interval maps that it changes.
     const byMap = [...Map.groupBy(late, ([{ map }]) => map).values()].flat();
@@ -320,7 +325,11 @@ export class NftBackend implements Backend {
     await writing;
     this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);
-    await this.#removeUnknownObjects();
+    if (!(await this.#removeUnknownObjects())) {
+      // Objects that stay are not repaired.
+      const remaining = await countRuleDifferences(this.#tables, this.#plan, this.family);
+      written = Math.max(0, written - remaining);
+    }
     this.#declared = namesToDeclare(this.#plan.chains());
     const targets = this.#allAffinityTargets(withAffinity);
     return written + (await deleteStaleAffinity(this.#tables, targets, this.#cleanupOptions(true)));
@@ -395,12 +404,14 @@ export class NftBackend implements Backend {
   /**
    * Removes chains, maps and counters that the plan does not contain. They are left over from deleted
    * Services, another version of the agent, or another program. No rule of the agent refers to them by now.
+   * @returns false if the kernel refused.
    */
-  async #removeUnknownObjects(): Promise<void> {
+  async #removeUnknownObjects(): Promise<boolean> {
     const needed = neededObjects([...this.#plan.chains()]);
     const unknown = withoutObjects(await existingObjects(this.#tables), needed);
     try {
       await this.#tables.remove(unknown.chains, unknown.sets, unknown.counters);
+      return true;
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;
       this.#cleanupFailures += 1;
@@ -408,6 +419,7 @@ export class NftBackend implements Backend {
         table: TABLE,
         err: error,
       });
+      return false;
     }
   }
 

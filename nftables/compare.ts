@@ -12,8 +12,9 @@ import { elementKeyText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
 import type { NftReader } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
-import type { ComparisonBuilder } from '../proxier/comparison.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import type { NftChain } from './chains.ts';
 import { compareChains } from './compare-chains.ts';
 import { compareServiceElements, type ElementAdder } from './compare-service.ts';
@@ -48,6 +49,25 @@ export async function compareTable(
     const chains = await compareServiceElements(tables, plan, family, result.service, add);
     await compareChains(tables, chains, family, result, false);
   }
+}
+
+/**
+ * Number of chains, rules, maps and counters that differ, without elements. A full sync writes all rules again, so it
+ * needs this number to know whether it repairs something. 0 before the first full sync.
+ * @throws NetlinkError
+ */
+export async function countRuleDifferences(
+  tables: NftReader,
+  plan: NftPlan,
+  family: IpFamily,
+): Promise<number> {
+  if (!plan.hasApplied) return 0;
+  const result = new ComparisonBuilder(undefined);
+  const chains = [...plan.chains()];
+  await compareObjects(tables, chains, family, result);
+  // Not a slice for background work, which would wait for the sync that calls this.
+  await compareChains(tables, chains, family, result, true, new TimeSlice());
+  return result.result().different;
 }
 
 function elementAdder(family: IpFamily, result: ComparisonBuilder): ElementAdder {

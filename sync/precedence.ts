@@ -27,10 +27,15 @@ export class Precedence {
   /** Gives the event loop a turn, and waits up to 50 ms until no sync runs. */
   async yield(): Promise<void> {
     await nextTurn();
+    await this.idle(MAX_HOLD);
+  }
+
+  /** Waits until no sync runs. @param most milliseconds to wait. */
+  async idle(most: number): Promise<void> {
     if (this.#running === 0) return;
     let timer: NodeJS.Timeout | undefined;
     const timeout = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, MAX_HOLD);
+      timer = setTimeout(resolve, most);
     });
     await Promise.race([this.#ended.promise, timeout]);
     clearTimeout(timer);
@@ -45,12 +50,17 @@ export const BACKGROUND_SLICE = 1;
 
 /** A time slice of a computation that answers a question, such as a comparison with the kernel. */
 export class BackgroundSlice extends TimeSlice {
-  constructor() {
+  readonly #signal: AbortSignal | undefined;
+
+  /** @param signal stops the computation: `yield` then throws the reason. */
+  constructor(signal?: AbortSignal) {
     super(BACKGROUND_SLICE);
+    this.#signal = signal;
   }
 
   override async yield(): Promise<void> {
     await syncPrecedence.yield();
+    this.#signal?.throwIfAborted();
     this.restart();
   }
 }

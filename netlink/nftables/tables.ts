@@ -131,7 +131,8 @@ export class NfTables {
   /**
    * Reads the table through another socket, without waiting for transactions: the dump of a large
    * table takes longer than a sync may wait. Sees parts of transactions. If transactions interrupt
-   * every dump, `read` is called again with this object, where it waits its turn.
+   * every dump (EINTR), `read` is called again with this object. Its dumps share a queue with the
+   * transactions of this thread, so syncs then wait for each dump.
    * @throws NetlinkError; whatever `read` throws.
    */
   async readBesides<T>(read: (reader: NftReader) => Promise<T>): Promise<T> {

@@ -176,10 +176,14 @@ export interface ServiceDetail {
   readonly ownedPorts: readonly OwnedPortsStatus[];
   /** Refusals, warnings, missing endpoints, and rules that differ from what they should be. */
   readonly problems: readonly Problem[];
-  /** Objects of the Service in the kernel, as they are and as they should be; at most 500. */
+  /** Objects of the Service in the kernel, as they are and as they should be, the different ones first; at most 500. */
   readonly kernel: readonly KernelObject[];
   /** Number of objects of the Service, also beyond the first 500. */
   readonly kernelTotal: number;
+  /** Number of objects that differ, also beyond the first 500, without changes in progress. */
+  readonly kernelDifferent: number;
+  /** false if syncs ran during each comparison, see `KernelDiff.stable`. */
+  readonly kernelStable: boolean;
   /** null if the kernel cannot be read; `problems` says why. */
   readonly connections: { readonly total: number; readonly entries: readonly FlowEntry[] } | null;
   /** null without a health check node port. */

@@ -103,13 +103,15 @@ function healthCheckText(check: ServiceDetail['healthCheck']): string {
 }
 
 /** Objects that differ come first, with both values. */
-function kernelLines({ kernel, kernelTotal }: ServiceDetail, style: Style): string[] {
+function kernelLines(detail: ServiceDetail, style: Style): string[] {
+  const { kernel, kernelTotal, kernelDifferent, kernelStable } = detail;
   const isOk = ({ state }: KernelObject) => state === 'ok';
   const wrong = kernel.filter((object) => !isOk(object));
   if (kernelTotal === 0) return [];
+  const progress = kernelStable ? '' : '; syncs ran during the comparison';
   const title = (object: KernelObject) => objectText({ ...object, service: null }, style);
   const lines = [
-    `${kernelTotal}, ${wrong.length === 0 ? 'all' : `${wrong.length} not`} as they should be`,
+    `${kernelTotal}, ${kernelDifferent === 0 ? 'all' : `${kernelDifferent} not`} as they should be${progress}`,
     ...wrong.flatMap((object) => [
       `! ${title(object)}`,
       ...markedLines('    kernel:  ', object.actual ?? NONE),

@@ -384,6 +384,36 @@ describe('backend: mode nftables', () => {
     assert.deepEqual(textsIn(fake, 'service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
   });
 
+  it('counts rules, chains and maps that a full sync repairs, and nothing that it finds unchanged', async () => {
+    const fake = new FakeTables();
+    const backend = await appliedBackend(fake, [route({}, [A])]);
+    assert.deepEqual(await backend.apply(true), { written: 0 });
+    const flushed = fake.rules.get('services') ?? [];
+    assert.ok(flushed.length > 0);
+    fake.rules.set('services', []);
+    assert.deepEqual(await backend.apply(true), { written: flushed.length });
+    fake.chains.set('foreign', 0);
+    fake.sets.set('foreign', new Map());
+    assert.deepEqual(await backend.apply(true), { written: 2 });
+    assert.deepEqual(await backend.apply(true), { written: 0 });
+    backend.update([], ['default/web/IPv4']);
+    await backend.apply(false);
+    assert.deepEqual(await backend.apply(true), { written: 0 }, 'unused chains are no repair');
+  });
+
+  it('does not count objects that it cannot remove as repaired', async () => {
+    const fake = new FakeTables();
+    const { tables } = fake;
+    const { onWarning } = recordWarnings();
+    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
+    await backend.apply(true);
+    fake.sets.set('foreign', new Map());
+    tables.remove = async () => {
+      throw new NftRefusedError(new NetlinkError('delete', EEXIST));
+    };
+    assert.deepEqual(await backend.apply(true), { written: 0 });
+  });
+
   it('reports the first external change until the next full sync', async () => {
     const fake = new FakeTables();
     const backend = await appliedBackend(fake, []);

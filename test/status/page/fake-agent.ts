@@ -208,6 +208,7 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       actual: text,
       state: 'ok',
       service: 'default/media',
+      inProgress: false,
     }) as const;
   return {
     summary: fakeSummary(),
@@ -244,6 +245,8 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       },
     ],
     kernelTotal: 3,
+    kernelDifferent: 1,
+    kernelStable: true,
     connections: { total: 1, entries: [fakeFlow({ stale: true })] },
     healthCheck: { port: 30_500, localEndpoints: 2 },
     events: [{ at: NOW, type: 'Warning', reason: 'Refused', message: 'an Event' }],
