@@ -2,8 +2,13 @@
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import { HOOKS, PRIORITY } from '../../netlink/nftables/hooks.ts';
-import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
-import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
+import {
+  type Finding,
+  findingSteps,
+  notEvaluated,
+  placeOf,
+} from '../../preflight/foreign-rules.ts';
+import type { BaseChain, Steps, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
@@ -198,6 +203,15 @@ function leavingChecks(
   ];
 }
 
+/** Does all steps, and gives the event loop a turn after each slice. */
+async function inSlices<T>(steps: Steps<T>, slice: BackgroundSlice): Promise<T> {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
+    if (slice.isOver()) await slice.yield();
+  }
+}
+
 /** What rules do to packets, and the base chains that were evaluated. */
 interface Evaluation {
   readonly effects: readonly Effect[];
@@ -222,15 +236,14 @@ async function evaluationOf(
       );
       hooks.add(hook);
       for (const base of ofHook) evaluated.add(base);
-      for (const finding of findings(ofHook, [packet], verdict)) {
+      const found = await inSlices(findingSteps(ofHook, [packet], verdict), slice);
+      for (const finding of found) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
         const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };
         effect.targets.add(target);
         effects.set(key, effect);
       }
     }
-    // One walk may take most of a slice.
-    await slice.yield();
   }
   const passed = HOOKS.filter((hook) => hooks.has(hook));
   return { effects: [...effects.values()], chains: evaluated, hooks: passed };

@@ -117,6 +117,24 @@ describe('trace: rules of other programs', () => {
     );
   });
 
+  it('are evaluated in slices, also within one chain', async () => {
+    const rules = Array.from({ length: 50_000 }, () => ({
+      matches: [to('198.51.100.0/24'), to('203.0.113.0/24')],
+      verdict: { kind: 'drop' } as const,
+    }));
+    const base = { ...chain('forward', [], 'drop'), chains: new Map([['forward', rules]]) };
+    let [turns, isDone] = [0, false];
+    const countTurns = () => {
+      turns += 1;
+      if (!isDone) setImmediate(countTurns);
+    };
+    setImmediate(countTurns);
+    const { verdict } = await evaluate([base], path({ endpoints: [endpoint('10.244.1.11')] }));
+    isDone = true;
+    assert.equal(verdict, 'translated');
+    assert.ok(turns >= 5, `${turns} turns`);
+  });
+
   it('and policies leave no endpoint', async () => {
     const [first, second] = [endpoint('10.244.1.11'), endpoint('10.244.1.12')];
     const given = path({
