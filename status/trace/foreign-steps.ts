@@ -60,16 +60,13 @@ export async function withForeignRules(
     return { ...path, uncertain: [...uncertain, text] };
   }
   const isUntracked = isUntrackedPath(path, protocol);
-  const entering: TestPacket = {
-    ...{ source, destination, port, protocol, isTranslated: false },
-    ...(isUntracked && { isUntracked }),
-  };
+  const entering = { source, destination, port, protocol, isTranslated: false };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
     ? endpoints.map(({ address, port: to, masqueraded }) =>
         passOf(
           entering,
-          { ...entering, destination: address, port: to, isTranslated },
+          { ...entering, destination: address, port: to, isTranslated, isUntracked },
           masqueraded,
           context,
         ),
@@ -103,8 +100,7 @@ function tooManyEndpoints(count: number): string[] {
   ];
 }
 
-/** Priorities of NAT; IPVS translates right after the first at hook output. */
-const { dstnat: TRANSLATION, srcnat: MASQUERADE } = PRIORITY;
+const { srcnat: MASQUERADE } = PRIORITY;
 
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
@@ -114,8 +110,28 @@ interface Pass {
     readonly hook: BaseChain['hook'];
     readonly packet: TestPacket;
     /** Only chains at these priorities see this packet; undefined: all. */
-    readonly at?: (priority: number) => boolean;
+    readonly at?: Priorities;
   }[];
+}
+
+type Priorities = (priority: number) => boolean;
+
+/** Before and after the translation of the destination. */
+interface Sides {
+  readonly isBefore: Priorities;
+  readonly isAfter: Priorities;
+}
+
+/**
+ * NAT translates at priority dstnat, and IPVS right after it at hook output. Packets that are not tracked are rewritten at
+ * priority raw (`nftables/owned-chains.ts`).
+ */
+function sidesOf({ isUntracked = false }: TestPacket): Sides {
+  const translation = isUntracked ? PRIORITY.raw : PRIORITY.dstnat;
+  return {
+    isBefore: (priority) => priority < translation,
+    isAfter: (priority) => priority >= translation,
+  };
 }
 
 function passOf(
@@ -125,6 +141,7 @@ function passOf(
   { nodeAddresses, forwardsWithIpvs }: HookContext,
 ): Pass {
   const isOfNode = (address: string) => nodeAddresses.includes(address) || isLoopback(address);
+  const { isBefore, isAfter } = sidesOf(leaving);
   const isToNode = isOfNode(leaving.destination);
   const isFromNode = isOfNode(leaving.source);
   /** A packet that stays on the node goes through interface lo. */
@@ -164,18 +181,11 @@ function entryChecks(
   forwardsWithIpvs: boolean,
 ): Pass['checks'] {
   if (forwardsWithIpvs) return [{ ...entry, packet: entering }];
+  const { isBefore, isAfter } = sidesOf(leaving);
   return [
     { ...entry, packet: entering, at: isBefore },
     { ...entry, packet: leaving, at: isAfter },
   ];
-}
-
-function isBefore(priority: number): boolean {
-  return priority < TRANSLATION;
-}
-
-function isAfter(priority: number): boolean {
-  return priority >= TRANSLATION;
 }
 
 /** Hook postrouting. NAT of a connection is decided once. */

@@ -183,6 +183,40 @@ describe('what users see of owned ports', () => {
         assert.deepEqual([differences, only(paths).result], [[], 'rejected']);
       });
 
+      it('rules of other programs see the owner from priority raw on, and are named', async () => {
+        const world = worldOf(family);
+        const [vip, port] = [world.clusterIP(20), 20_010];
+        const [from, owner] = [world.address(world.client), world.address(world.pod(0))];
+        const table = `${family === 4 ? 'ip' : 'ip6'} firewall`;
+        for (const [priority, address, isDropped] of [
+          [-150, owner, true],
+          [-150, vip, false],
+          [-310, owner, false],
+          [-310, vip, true],
+        ] as const) {
+          const rule = `${table.split(' ')[0]} daddr ${address} udp dport ${port} drop`;
+          const chain = `type filter hook prerouting priority ${priority};`;
+          const input = `table ${table} { chain guard { ${chain} ${rule}; }; }`;
+          await lab.node.exec('nft', ['-f', '-'], { input });
+          const text = `priority ${priority}, to ${address}`;
+          const { outcome } = await world.client.udp(vip, port, { timeoutMs: 400 });
+          assert.equal(outcome, isDropped ? 'timeout' : 'answered', text);
+          // The agent keeps rules of other programs for a second.
+          await waitFor(`the trace evaluates the rule: ${text}`, async () => {
+            const [computed] = await api.trace({ from, to: vip, port, protocol: 'udp' });
+            const step = computed?.steps.find((each) => each.step === 'foreignRules');
+            return isDropped
+              ? step?.decision.includes('base chain guard') === true
+              : step?.decision.startsWith('none of 1 base chains') === true;
+          });
+          await lab.node.exec('nft', ['delete', 'table', ...table.split(' ')]);
+          await waitFor('the rule is gone', async () => {
+            const [computed] = await api.trace({ from, to: vip, port, protocol: 'udp' });
+            return JSON.stringify(computed).includes('none of 0 base chains');
+          });
+        }
+      });
+
       it('an owner that sends from its port speaks as the VIP, computed and live', async () => {
         const world = worldOf(family);
         const [pod, to] = [world.pod(0), world.address(world.client)];

@@ -81,6 +81,35 @@ describe('trace: rules of other programs', () => {
     assert.equal(await hasEffect([onlyEstablished as BaseChain]), true);
   });
 
+  it('see the owner of a UDP port from priority raw on, and its packets untracked from there', async () => {
+    const slice = { ...RESULT, step: 'slice' } as const;
+    const endpoints = [endpoint('10.244.1.11')];
+    const verdictOf = async (
+      match: Match,
+      hook: 'prerouting' | 'output',
+      priority: number,
+      protocol: Protocol = 'UDP',
+    ) => {
+      const source = hook === 'output' ? NODE : '10.244.1.5';
+      const owned = path({ source, steps: [slice, RESULT], endpoints });
+      const base = { ...chain(hook, [match], 'drop'), priority };
+      return (await evaluate([base], owned, protocol, 20_104)).verdict;
+    };
+    const [VIP, OWNER] = [to('10.96.0.10/32'), to('10.244.1.11/32')];
+    for (const hook of ['prerouting', 'output'] as const) {
+      assert.equal(await verdictOf(VIP, hook, -301), 'dropped');
+      assert.equal(await verdictOf(VIP, hook, -150), 'translated');
+      assert.equal(await verdictOf(OWNER, hook, -301), 'translated');
+      assert.equal(await verdictOf(OWNER, hook, -150), 'dropped');
+      // Connections are translated by NAT.
+      assert.equal(await verdictOf(VIP, hook, -150, 'TCP'), 'dropped');
+      assert.equal(await verdictOf(OWNER, hook, -150, 'TCP'), 'translated');
+    }
+    const untracked: Match = { kind: 'state', states: ['untracked'], negated: false };
+    assert.equal(await verdictOf(untracked, 'prerouting', -301), 'translated');
+    assert.equal(await verdictOf(untracked, 'prerouting', -250), 'dropped');
+  });
+
   it('that drop the packet to each endpoint decide', async () => {
     const { step, verdict, steps, endpoints } = await evaluate([chain('forward', [], 'drop')]);
     assert.equal(step?.decision, `${place('forward')} drops the packet`);
