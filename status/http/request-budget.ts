@@ -45,6 +45,9 @@ interface SyncState {
   beforeBusyChange(listener: () => void): void;
 }
 
+/** Leaves the place of a running request to others while something that takes no time of the agent runs. */
+export type WaitOutside = <T>(run: () => Promise<T>) => Promise<T>;
+
 /**
  * Starts requests in order, as long as requests have used less than their share of the time; others wait. The share is
  * a courtesy to other programs of the node, not a guarantee: a request waits a bounded time, so expensive requests one
@@ -66,6 +69,8 @@ export class RequestBudget {
   #running = 0;
   /** Each is called with whether the request may start. */
   readonly #waiting: ((mayStart: boolean) => void)[] = [];
+  /** Requests that have waited for something else and go on, before requests that have not started. */
+  readonly #returning: (() => void)[] = [];
   #timer: unknown;
 
   /** @param worked milliseconds for which this thread has worked, in the kernel too. */
@@ -81,20 +86,40 @@ export class RequestBudget {
   }
 
   /**
+   * @param request gets a function to wait for another program with; errors of the program come back.
    * @param signal aborted when the client is gone; the request then leaves the queue.
    * @returns undefined if the client has gone before the request started.
    * @throws TooManyRequests, and errors of the request.
    */
-  async run<T>(request: () => Promise<T> | T, signal?: AbortSignal): Promise<T | undefined> {
+  async run<T>(
+    request: (waitOutside: WaitOutside) => Promise<T> | T,
+    signal?: AbortSignal,
+  ): Promise<T | undefined> {
     if (this.#waiting.length >= MAX_WAITING) await this.#refuse();
     if (!(await this.#mayStart(signal))) return undefined;
     try {
-      return await request();
+      return await request((run) => this.#waitOutside(run));
     } finally {
-      this.#updateCredit();
-      this.#running -= 1;
-      this.#startNext();
+      this.#end();
     }
+  }
+
+  async #waitOutside<T>(run: () => Promise<T>): Promise<T> {
+    this.#end();
+    try {
+      return await run();
+    } finally {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      this.#returning.push(resolve);
+      this.#startNext();
+      await promise;
+    }
+  }
+
+  #end(): void {
+    this.#updateCredit();
+    this.#running -= 1;
+    this.#startNext();
   }
 
   async #mayStart(signal: AbortSignal | undefined): Promise<boolean> {
@@ -130,6 +155,11 @@ export class RequestBudget {
   }
 
   #startNext(): void {
+    while (this.#returning.length > 0 && this.#running < MAX_RUNNING) {
+      this.#updateCredit();
+      this.#running += 1;
+      this.#returning.shift()?.();
+    }
     if (this.#waiting.length === 0 || this.#running >= MAX_RUNNING) return;
     const waitMs = this.#waitMs();
     if (waitMs > 0) this.#chargedSince ??= this.#timers.now();

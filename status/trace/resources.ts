@@ -38,12 +38,12 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       summary: 'The path of a connection, computed from the objects that the agent has',
       response: 'TraceAnswer',
       parameters: TRACE_PARAMETERS,
-      handle: async (given, { isRoot }) =>
-        withForeignSteps(
-          await computeAnswer(traceRequest(given), sources),
-          sources,
-          isRoot ? MAX_ROOT_AGE : undefined,
-        ),
+      handle: async (given, { isRoot, waitForProgram }) => {
+        const answer = await computeAnswer(traceRequest(given), sources);
+        const maxAge = isRoot ? MAX_ROOT_AGE : undefined;
+        const foreign = await waitForProgram(() => sources.foreignChains(maxAge));
+        return withForeignSteps(answer, foreign, sources);
+      },
     }),
     '/api/v1/trace/live': streamResource({
       summary: 'The path of matching packets, as the kernel reports it for some seconds',
@@ -72,10 +72,9 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 /** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
   answer: TraceAnswer,
+  { value: chains, age }: Awaited<ReturnType<StatusSources['foreignChains']>>,
   sources: StatusSources,
-  maxAge: number | undefined,
 ): Promise<TraceAnswer> {
-  const { value: chains, age } = await sources.foreignChains(maxAge);
   const foreignRulesAge = Math.round(age / 1000);
   const nodeAddresses = sources.nodeAddresses();
   const { protocol, port } = answer;

@@ -187,6 +187,38 @@ describe('request-budget: the share of time of requests', () => {
     assert.equal(ran, 2);
   });
 
+  it('runs others while requests wait for something else, and lets these go on first', async () => {
+    const { budget } = build();
+    const outside = Promise.withResolvers<void>();
+    const [inside, seen] = [Promise.withResolvers<void>(), [] as string[]];
+    const waiting = Array.from({ length: 4 }, () =>
+      budget.run(async (waitOutside) => {
+        await waitOutside(() => outside.promise);
+        seen.push('goes on');
+      }),
+    );
+    await turn();
+    const others = Array.from({ length: 4 }, () => budget.run(() => inside.promise));
+    await turn();
+    const last = budget.run(() => seen.push('last'));
+    outside.resolve();
+    await turn();
+    assert.deepEqual(seen, []);
+    inside.resolve();
+    await Promise.all([...waiting, ...others, last]);
+    assert.deepEqual(seen, ['goes on', 'goes on', 'goes on', 'goes on', 'last']);
+  });
+
+  it('passes on the error of what a request waited for', async () => {
+    const { budget } = build();
+    const failed = () => Promise.reject(new Error('exit status 1'));
+    await assert.rejects(
+      budget.run((waitOutside) => waitOutside(failed)),
+      /exit status 1/,
+    );
+    assert.equal(await budget.run(() => 1), 1);
+  });
+
   it('refuses more than 100 waiting requests, after a second', async () => {
     const { timers, budget } = build();
     const first = Promise.withResolvers<void>();

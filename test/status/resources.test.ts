@@ -21,6 +21,7 @@ import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { node } from '../policy/objects.ts';
+import { requestOf, UNLIMITED } from './request.ts';
 import { mediaTypes, validator } from './validator.ts';
 
 const NOW = Date.parse('2026-11-22T12:00:00Z');
@@ -102,10 +103,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
   };
   const resources = statusResources(sources, () => NOW);
   const get = async <T>(path: string, query = '', parts: readonly string[] = []) =>
-    (await resources[path]?.answer(new URLSearchParams(query), {
-      path: parts,
-      signal: new AbortController().signal,
-    })) as T;
+    (await resources[path]?.answer(new URLSearchParams(query), requestOf({ path: parts }))) as T;
   const service = (name: string) =>
     get<ServiceDetail>('/api/v1/services/{namespace}/{name}', '', ['default', name]);
   return { sources, resources, get, service };
@@ -114,7 +112,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
 /** An HTTP server with these resources. */
 async function serverOf(resources: Resources) {
   const onError = (error: unknown) => assert.fail(String(error));
-  const budget = { run: async <T>(request: () => Promise<T> | T) => request() };
+  const budget = UNLIMITED;
   const bindHost = '127.0.0.1';
   const handler = statusHandler({ resources, bindHost, statusSocket: undefined, budget, onError });
   const server = createServer(handler).listen(0, '127.0.0.1');

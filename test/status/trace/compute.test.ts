@@ -15,6 +15,7 @@ import type { LocalDetector } from '../../../traffic/options.ts';
 import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
 import { arbitraryChange, type ClusterChange } from '../../iptables/generated.ts';
 import { type Cluster, expectedOutcomes, outcomeText } from '../../traffic/expected-outcome.ts';
+import { requestOf } from '../request.ts';
 import { validator } from '../validator.ts';
 
 const NODE = '192.0.2.7';
@@ -503,8 +504,7 @@ describe('trace: the answer', () => {
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
     const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
-    const { signal } = new AbortController();
-    const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+    const answer = (await resource?.answer(query, requestOf())) as TraceAnswer;
     validate('TraceAnswer', answer);
     const step = answer.paths[0]?.steps.find((each) => each.step === 'foreignRules');
     assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
@@ -529,8 +529,7 @@ describe('trace: the answer', () => {
       } as unknown as StatusSources;
       const resource = traceResources(sources, () => 0)['/api/v1/trace'];
       const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
-      const { signal } = new AbortController();
-      const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+      const answer = (await resource?.answer(query, requestOf())) as TraceAnswer;
       assert.equal(answer.paths[0]?.verdict, verdict);
     }
   });
@@ -546,8 +545,7 @@ describe('trace: the answer', () => {
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
     const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
-    const { signal } = new AbortController();
-    for (const isRoot of [true, false]) await resource?.answer(query, { path: [], signal, isRoot });
+    for (const isRoot of [true, false]) await resource?.answer(query, requestOf({ isRoot }));
     assert.deepEqual(asked, [1000, undefined]);
   });
 });
