@@ -110,6 +110,33 @@ describe('what users see of owned ports', () => {
     }
   });
 
+  it('flows say that no pod owns a port', async () => {
+    const flows = lab.node.spawn(PORTWIDE, [
+      'flows',
+      ...['--event=rejected', '-o', 'json', '--status-socket', socket],
+    ]);
+    flows.catch(() => {});
+    let text = '';
+    flows.stdout?.on('data', (chunk) => {
+      text += String(chunk);
+    });
+    try {
+      await waitFor('the stream starts', () => text.includes('"started"'));
+      for (const family of [4, 6] as const) {
+        const world = worldOf(family);
+        for (const [port, reason] of [
+          [20_250, 'no pod owns port 20250/UDP: slice 20200-20299/UDP is vacant'],
+          [20_350, `pod ${world.address(world.pod(1))} owns port 20350/UDP, and does not serve`],
+        ] as const) {
+          refused(await world.client.udp(world.clusterIP(20), port));
+          await waitFor(reason, () => text.includes(`"reason":"${reason}"`));
+        }
+      }
+    } finally {
+      flows.kill('SIGKILL');
+    }
+  });
+
   for (const family of [4, 6] as const) {
     describe(`trace, IPv${family}`, () => {
       it('UDP and TCP packets do what is computed', async () => {
