@@ -59,9 +59,34 @@ export interface PathEnd {
   readonly uncertain: readonly string[];
 }
 
-export function computeTrace(question: TraceQuestion, context: TraceContext): ComputedTrace {
+/** A path, and what else decides about packets on it. */
+export interface TracedPath {
+  readonly path: ComputedTrace;
+  /** Whether IPVS translates the packet, see `ModeTraffic`. */
+  readonly forwardsWithIpvs: boolean;
+}
+
+export function computeTrace(question: TraceQuestion, context: TraceContext): TracedPath {
+  const node: NodeSide = {
+    addresses: context.nodeAddresses,
+    isNodePortAddress: context.traffic.isNodePortAddress,
+  };
+  const handler = handlerOf(context.routes, question, node);
+  const { forwardsWithIpvs, translatesByRules } = context.traffic;
+  const isByRules = 'route' in handler && translatesByRules?.(handler.route) === true;
+  return {
+    path: computePath(question, context, handler),
+    forwardsWithIpvs: forwardsWithIpvs && !isByRules,
+  };
+}
+
+function computePath(
+  question: TraceQuestion,
+  context: TraceContext,
+  handler: PacketHandler,
+): ComputedTrace {
   const { family, client, destination } = question;
-  const end = handlerEnd(question, context);
+  const end = handlerEnd(question, context, handler);
   const spoken = speaksAs(question, context);
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
@@ -104,12 +129,11 @@ function untrackedDenial({ protocol }: TraceQuestion, { steps }: PathEnd, isDeni
     : [];
 }
 
-function handlerEnd(question: TraceQuestion, context: TraceContext): PathEnd {
-  const node: NodeSide = {
-    addresses: context.nodeAddresses,
-    isNodePortAddress: context.traffic.isNodePortAddress,
-  };
-  const handler = handlerOf(context.routes, question, node);
+function handlerEnd(
+  question: TraceQuestion,
+  context: TraceContext,
+  handler: PacketHandler,
+): PathEnd {
   const service = serviceStep(handler, question, context);
   switch (handler.by) {
     case 'vip':

@@ -37,7 +37,7 @@ export interface LiveTraceRequest {
   readonly computed: ComputedTrace;
   /** Limits to mention in the summary. */
   readonly notes: readonly string[];
-  /** See `ModeTraffic`. */
+  /** See `TracedPath`. */
   readonly forwardsWithIpvs: boolean;
 }
 

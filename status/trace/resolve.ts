@@ -7,14 +7,14 @@ import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
-import type { ComputedTrace, TraceAnswer } from '../api/trace.ts';
+import type { TraceAnswer } from '../api/trace.ts';
 import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
 import type { StatusSources } from '../sources.ts';
 import type { FqdnSources } from '../views/policies.ts';
 import { routeEndpoints, serviceProblems } from '../views/services.ts';
 import { type TraceSource, traceClient } from './client.ts';
-import { computeTrace, type TraceContext } from './compute.ts';
+import { computeTrace, type TraceContext, type TracedPath } from './compute.ts';
 import type { PolicyCheck } from './policy-steps.ts';
 import type { TraceRequest } from './question.ts';
 
@@ -36,13 +36,18 @@ export interface ResolvedTrace {
   readonly port: number;
 }
 
+/** A `TraceAnswer` before rules of other programs are evaluated. */
+export interface TracedAnswer extends Omit<TraceAnswer, 'paths'> {
+  readonly paths: readonly TracedPath[];
+}
+
 /** @throws BadParameter, NotFound */
 export async function computeAnswer(
   request: TraceRequest,
   sources: TraceSources,
-): Promise<TraceAnswer> {
+): Promise<TracedAnswer> {
   const resolved = resolveRequest(request, sources);
-  const paths: ComputedTrace[] = [];
+  const paths: TracedPath[] = [];
   for (const each of resolved) paths.push(await computePath(each, sources));
   const { protocol, port } = resolved[0] ?? { protocol: 'TCP', port: 0 };
   return { from: request.from.text, to: request.to.text, protocol, port, paths };
@@ -121,7 +126,7 @@ function sourceOf(
 }
 
 /** How the backend of a family treats packets. @throws NotFound without a backend. */
-export function backendTraffic(
+function backendTraffic(
   family: IpFamily,
   { backends }: Pick<TraceSources, 'backends'>,
 ): BackendTraffic {
@@ -136,7 +141,7 @@ export function backendTraffic(
 export async function computePath(
   resolved: ResolvedTrace,
   sources: TraceSources,
-): Promise<ComputedTrace> {
+): Promise<TracedPath> {
   const { family, source, destination, protocol, port } = resolved;
   const traffic = backendTraffic(family, sources);
   const nodeAddresses = sources

@@ -20,11 +20,11 @@ import {
   traceRequest,
 } from './question.ts';
 import {
-  backendTraffic,
   computeAnswer,
   computePath,
   type ResolvedTrace,
   resolveRequest,
+  type TracedAnswer,
 } from './resolve.ts';
 
 /** Milliseconds. Who changes a rule and traces again sees the change; requests to the address are not worth the work. */
@@ -54,8 +54,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
         const [resolved] = resolveRequest(traceRequest(given), sources);
         if (resolved === undefined) throw new NotFound('there is nothing to trace');
         refuseUntraceable(resolved.family, sources);
-        const { forwardsWithIpvs } = backendTraffic(resolved.family, sources);
-        const computed = await computePath(resolved, sources);
+        const { path: computed, forwardsWithIpvs } = await computePath(resolved, sources);
         return tracer.start({
           filter: filterOf(resolved),
           seconds: given.seconds ?? DEFAULT_SECONDS,
@@ -71,7 +70,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 
 /** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
-  answer: TraceAnswer,
+  answer: TracedAnswer,
   { value: chains, age }: Awaited<ReturnType<StatusSources['foreignChains']>>,
   sources: StatusSources,
 ): Promise<TraceAnswer> {
@@ -79,8 +78,7 @@ async function withForeignSteps(
   const nodeAddresses = sources.nodeAddresses();
   const { protocol, port } = answer;
   const paths: ComputedTrace[] = [];
-  for (const path of answer.paths) {
-    const { forwardsWithIpvs } = backendTraffic(path.family, sources);
+  for (const { path, forwardsWithIpvs } of answer.paths) {
     const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs };
     paths.push(await withForeignRules(path, protocol, port, chains, context));
   }

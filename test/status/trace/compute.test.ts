@@ -14,6 +14,7 @@ import { traceResources } from '../../../status/trace/resources.ts';
 import type { LocalDetector } from '../../../traffic/options.ts';
 import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
 import { arbitraryChange, type ClusterChange } from '../../iptables/generated.ts';
+import { plan as ipvsPlan } from '../../ipvs/simulated-node.ts';
 import { type Cluster, expectedOutcomes, outcomeText } from '../../traffic/expected-outcome.ts';
 import { requestOf } from '../request.ts';
 import { validator } from '../validator.ts';
@@ -130,7 +131,7 @@ describe('compute: the path of a connection', () => {
           for (const { source, destination, protocol, port } of sent) {
             const family = source.includes(':') ? 'IPv6' : 'IPv4';
             const routes = cluster.routes.filter((route) => route.family === family);
-            const computed = await computePath(
+            const { path: computed } = await computePath(
               { family, source: { kind: 'address', address: source }, destination, protocol, port },
               sources,
             );
@@ -187,8 +188,9 @@ async function pathTo(query: string, table = webTable(), settings: Partial<Setti
   const sources = sourcesOf(table, { ...SETTINGS, ...settings });
   const given = readParameters(new URLSearchParams(query), TRACE_PARAMETERS);
   const answer = await computeAnswer(traceRequest(given), sources);
-  validate('TraceAnswer', answer);
-  const [path] = answer.paths;
+  const paths = answer.paths.map((each) => each.path);
+  validate('TraceAnswer', { ...answer, paths });
+  const [path] = paths;
   assert.ok(path);
   const step = (name: TraceStep['step']) => path.steps.find((each) => each.step === name);
   return { ...path, step };
@@ -387,7 +389,8 @@ describe('steps of a computed path', () => {
         detectsPods: true,
       });
       const source = { kind: 'address', address: from } as const;
-      return computePath({ family: 'IPv4', source, destination: to, protocol, port }, sources);
+      const resolved = { family: 'IPv4', source, destination: to, protocol, port } as const;
+      return (await computePath(resolved, sources)).path;
     }
 
     const decisionOf = ({ steps }: ComputedTrace, step: TraceStep['step']) =>
@@ -531,6 +534,38 @@ describe('trace: the answer', () => {
       const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
       const answer = (await resource?.answer(query, requestOf())) as TraceAnswer;
       assert.equal(answer.paths[0]?.verdict, verdict);
+    }
+  });
+
+  it('takes the hooks that packets pass from the rules that serve some Services in mode ipvs', async () => {
+    const base = (hook: BaseChain['hook']): BaseChain => ({
+      ...{ table: 'inet firewall', chain: hook, hook, priority: 0, policy: 'drop' },
+      chains: new Map([[hook, []]]),
+    });
+    const table = webTable();
+    const ip = '10.96.0.11';
+    table.upsert(service({ name: 'all', portsAnnotation: 'all', clusterIPs: [ip] }));
+    table.upsert(slice([endpoint('10.244.0.1')], { name: 'all-1', serviceKey: 'default/all' }));
+    table.takeChanges();
+    for (const [allPorts, dropped] of [
+      ['iptables', { '10.96.0.10': 'output', [ip]: 'forward' }],
+      ['fwmark', { '10.96.0.10': 'output', [ip]: 'output' }],
+    ] as const) {
+      const { forwardsWithIpvs, translatesByRules } = ipvsPlan({}, allPorts).traffic();
+      const fields = { forwardsWithIpvs, ...(translatesByRules && { translatesByRules }) };
+      for (const [destination, hook] of Object.entries(dropped)) {
+        for (const each of ['forward', 'output'] as const) {
+          const sources = {
+            ...sourcesOf(table, { ...SETTINGS, fields }),
+            foreignChains: async () => ({ value: { value: [base(each)] }, age: 0 }),
+          } as unknown as StatusSources;
+          const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+          const query = new URLSearchParams(`from=10.244.1.5&to=${destination}&port=80`);
+          const answer = (await resource?.answer(query, requestOf())) as TraceAnswer;
+          const text = `${allPorts} ${destination} ${each}`;
+          assert.equal(answer.paths[0]?.verdict === 'dropped', each === hook, text);
+        }
+      }
     }
   });
 
