@@ -85,15 +85,21 @@ function portOf(
   throw new BadParameter('port', 'is missing; only for a Service with a single port it may be');
 }
 
+/** The first of a family is traced. */
 function destinationsOf(
-  { to }: TraceRequest,
+  { from, to }: TraceRequest,
   inspected: InspectedService | undefined,
   { policy }: TraceSources,
 ): readonly string[] {
   if (to.kind === 'address') return [to.address];
   if (inspected !== undefined) {
     const { service, routes } = inspected;
-    const vips = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...service.externalIPs];
+    const external = [
+      ...routes.flatMap(({ loadBalancerIPs }) => loadBalancerIPs),
+      ...service.externalIPs,
+    ];
+    const all = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...service.externalIPs];
+    const vips = from.kind === 'external' ? [...external, ...all] : all;
     if (vips.length > 0) return vips;
     throw new BadParameter('to', `Service ${to.key} has no address`);
   }

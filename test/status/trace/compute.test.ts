@@ -282,6 +282,19 @@ describe('steps of a computed path', () => {
     assert.match(path.step('source')?.decision ?? '', /is detected as a pod/);
   });
 
+  it('a Service as destination: from outside its load balancer IP or external IP, if it has one', async () => {
+    const destination = async (from: string, fields: Parameters<typeof service>[0]) =>
+      (await pathTo(`from=${from}&to=default/web&port=80`, webTable(fields))).destination;
+    const ingress = { loadBalancerIngress: [{ ip: '203.0.113.9', ipMode: 'VIP' }] } as const;
+    const balanced = { type: 'LoadBalancer', externalIPs: ['198.51.100.7'], ...ingress } as const;
+    assert.equal(await destination('external', balanced), '203.0.113.9');
+    assert.equal(await destination('10.244.0.9', balanced), '10.96.0.10');
+    assert.equal(await destination('external', { externalIPs: ['198.51.100.7'] }), '198.51.100.7');
+    assert.equal(await destination('external', {}), '10.96.0.10');
+    const proxied = { loadBalancerIngress: [{ ip: '203.0.113.9', ipMode: 'Proxy' }] } as const;
+    assert.equal(await destination('external', { ...balanced, ...proxied }), '198.51.100.7');
+  });
+
   it('names Services that ask for the address and are refused, and other ports of a VIP', async () => {
     const table = webTable();
     table.upsert(service({ name: 'late', creationTimestamp: '2026-02-01T00:00:00Z' }));
