@@ -37,6 +37,8 @@ export interface HookContext {
   readonly nodeAddresses: readonly string[];
   /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints through hook output. */
   readonly forwardsWithIpvs: boolean;
+  /** The VIP that replaces the source, see `TracedPath`. */
+  readonly speaksAs?: string | undefined;
   /** Seconds since the rules were read. */
   readonly foreignRulesAge: number;
 }
@@ -59,7 +61,7 @@ export async function withForeignRules(
     const text = `rules of other programs were not read: ${chains.notSeen}`;
     return { ...path, uncertain: [...uncertain, text] };
   }
-  const isUntracked = isUntrackedPath(path, protocol);
+  const isUntracked = isUntrackedPath(path, protocol) || context.speaksAs !== undefined;
   const entering = { source, destination, port, protocol, isTranslated: false };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
@@ -71,7 +73,12 @@ export async function withForeignRules(
           context,
         ),
       )
-    : [passOf(entering, entering, false, { ...context, forwardsWithIpvs: false })];
+    : [
+        passOf(entering, { ...entering, isUntracked }, false, {
+          ...context,
+          forwardsWithIpvs: false,
+        }),
+      ];
   const limits = [...notEvaluated(chains.value), ...tooManyEndpoints(path.endpoints.length)];
   const limited = { ...path, uncertain: [...uncertain, ...limits] };
   try {
@@ -138,7 +145,7 @@ function passOf(
   entering: TestPacket,
   leaving: TestPacket,
   masqueraded: boolean,
-  { nodeAddresses, forwardsWithIpvs }: HookContext,
+  { nodeAddresses, forwardsWithIpvs, speaksAs }: HookContext,
 ): Pass {
   const isOfNode = (address: string) => nodeAddresses.includes(address) || isLoopback(address);
   const { isBefore, isAfter } = sidesOf(leaving);
@@ -148,7 +155,7 @@ function passOf(
   const staying = { ...leaving, isLoopback: isFromNode && isToNode };
   const isCaught = forwardsWithIpvs && !isFromNode;
   const drop = { verdict: 'drop', hook: 'input', packet: isCaught ? entering : staying } as const;
-  const drops = isToNode || isCaught ? [drop] : [];
+  const drops = isToNode || isCaught ? spokenChecks(drop, SPEAKS.input, speaksAs) : [];
   const forwarded =
     isToNode || isFromNode || forwardsWithIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
   // Rules at hook output see the interface of the route to the first destination, also after the translation. VIPs of
@@ -162,7 +169,8 @@ function passOf(
     : ({ ...sent, packet: { ...leaving, ...routed }, at: isAfter } as const);
   const outputs = [...(isFromNode ? [entered] : []), ...(isFromNode || isSentAgain ? [left] : [])];
   // A packet from elsewhere to the node does not pass hook postrouting.
-  const last = isToNode && !isFromNode ? [] : leavingChecks(staying, masqueraded, nodeAddresses);
+  const last =
+    isToNode && !isFromNode ? [] : leavingChecks(staying, masqueraded, nodeAddresses, speaksAs);
   // A packet that stays on the node enters it a second time, translated.
   const returned = isToNode ? [{ ...entry, packet: staying }] : [];
   const first = isFromNode ? returned : entryChecks(entering, leaving, forwardsWithIpvs);
@@ -188,15 +196,34 @@ function entryChecks(
   ];
 }
 
+/** Priorities at which the source of an owner becomes the VIP (`nftables/owned-chains.ts`). */
+const SPEAKS = { input: 120, postrouting: 101 } as const;
+
+/** @param speaksAs source of the packet from a priority on; undefined: it does not change. */
+function spokenChecks(
+  check: Pass['checks'][number],
+  from: number,
+  speaksAs: string | undefined,
+): Pass['checks'] {
+  if (speaksAs === undefined) return [check];
+  const spoken = { ...check.packet, source: speaksAs };
+  return [
+    { ...check, at: (priority) => priority < from },
+    { ...check, packet: spoken, at: (priority) => priority >= from },
+  ];
+}
+
 /** Hook postrouting. NAT of a connection is decided once. */
 function leavingChecks(
   packet: TestPacket,
   masqueraded: boolean,
   nodeAddresses: readonly string[],
+  speaksAs: string | undefined,
 ): Pass['checks'] {
   const drop = { verdict: 'drop', hook: 'postrouting' } as const;
   // Untracked packets pass no nat chain.
-  if (packet.isUntracked === true) return [{ ...drop, packet }];
+  if (packet.isUntracked === true)
+    return spokenChecks({ ...drop, packet }, SPEAKS.postrouting, speaksAs);
   if (!masqueraded)
     return [
       { ...drop, packet },

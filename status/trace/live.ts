@@ -124,6 +124,7 @@ class RunningTrace {
           source: filter.source ?? undefined,
           protocol: filter.protocol,
           port: filter.port,
+          sourcePort: filter.sourcePort ?? undefined,
           isFromNode: filter.fromNode,
         },
         seconds * 1000,

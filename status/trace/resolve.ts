@@ -34,6 +34,7 @@ export interface ResolvedTrace {
   readonly destination: string;
   readonly protocol: Protocol;
   readonly port: number;
+  readonly sourcePort?: number | undefined;
 }
 
 /** A `TraceAnswer` before rules of other programs are evaluated. */
@@ -66,7 +67,7 @@ export function resolveRequest(request: TraceRequest, sources: TraceSources): Re
     const destination = destinations.find((address) => familyOf(address) === family);
     const source = sourceOf(request, family, sources);
     if (destination === undefined || source === undefined) return [];
-    return [{ family, source, destination, protocol, port }];
+    return [{ family, source, destination, protocol, port, sourcePort: request.sourcePort }];
   });
   if (resolved.length > 0) return resolved;
   throw new BadParameter('to', 'has no address of an IP family that the source has');
@@ -148,7 +149,7 @@ export async function computePath(
   resolved: ResolvedTrace,
   sources: TraceSources,
 ): Promise<TracedPath> {
-  const { family, source, destination, protocol, port } = resolved;
+  const { family, source, destination, protocol, port, sourcePort } = resolved;
   const traffic = backendTraffic(family, sources);
   const nodeAddresses = sources
     .nodeAddresses()
@@ -181,7 +182,7 @@ export async function computePath(
     ),
     policy: sources.policy && policyCheck(sources.policy, family, sources.nodeName),
   };
-  return computeTrace({ family, client, destination, protocol, port }, context);
+  return computeTrace({ family, client, destination, protocol, port, sourcePort }, context);
 }
 
 /** Services to mention that ask for the destination and do not get it. */

@@ -78,14 +78,15 @@ async function withForeignSteps(
   const nodeAddresses = sources.nodeAddresses();
   const { protocol, port } = answer;
   const paths: ComputedTrace[] = [];
-  for (const { path, forwardsWithIpvs } of answer.paths) {
-    const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs };
+  for (const { path, forwardsWithIpvs, speaksAs } of answer.paths) {
+    const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs, speaksAs };
     paths.push(await withForeignRules(path, protocol, port, chains, context));
   }
   return { ...answer, paths };
 }
 
-function filterOf({ family, source, destination, protocol, port }: ResolvedTrace): LiveTraceFilter {
+function filterOf(resolved: ResolvedTrace): LiveTraceFilter {
+  const { family, source, destination, protocol, port, sourcePort = null } = resolved;
   return {
     family,
     destination,
@@ -93,6 +94,7 @@ function filterOf({ family, source, destination, protocol, port }: ResolvedTrace
     fromNode: source.kind === 'node',
     protocol,
     port,
+    sourcePort,
   };
 }
 

@@ -256,12 +256,18 @@ describe('what users see of owned ports', () => {
           [20_044, world.clusterIP(20)],
           [45_000, world.address(pod)],
         ] as const) {
-          const live = await api.live({ ...query, seconds: 1 });
+          const args = ['trace', query.from, to, '--port=9000', '--proto=udp'];
+          const { stdout } = await run(...args, `--source-port=${localPort}`);
+          const becomes = family === 4 ? `${expected}:${localPort}` : `[${expected}]:${localPort}`;
+          assert.equal(stdout.includes(`the source becomes ${becomes}, `), localPort === 20_044);
+          const live = await api.live({ ...query, sourcePort: localPort, seconds: 1 });
+          answered(await pod.udp(to, 9000, { localPort: localPort + 1 }));
           const reply = answered(await pod.udp(to, 9000, { localPort }));
           assert.equal(reply.remoteAddress, expected);
           const { paths, differences } = await summary(live);
           assert.deepEqual(differences, []);
-          const { masqueradedAs, masqueradedBy } = only(paths);
+          const { source, masqueradedAs, masqueradedBy } = only(paths);
+          assert.ok(paths.length === 1 && source.endsWith(`:${localPort}`), source);
           const isOwned = localPort === 20_044;
           assert.equal(masqueradedAs, isOwned ? expected : null);
           assert.equal(masqueradedBy?.purpose?.includes('by the VIP') ?? false, isOwned);

@@ -395,6 +395,7 @@ describe('steps of a computed path', () => {
       protocol: Protocol,
       port: number,
       table = ownedTable(),
+      sourcePort?: number,
     ): Promise<ComputedTrace> {
       const sources = sourcesOf(table, {
         nodeAddresses: [NODE],
@@ -402,7 +403,8 @@ describe('steps of a computed path', () => {
         detectsPods: true,
       });
       const source = { kind: 'address', address: from } as const;
-      const resolved = { family: 'IPv4', source, destination: to, protocol, port } as const;
+      const connection = { destination: to, protocol, port, sourcePort };
+      const resolved = { family: 'IPv4', source, ...connection } as const;
       return (await computePath(resolved, sources)).path;
     }
 
@@ -461,6 +463,31 @@ describe('steps of a computed path', () => {
           `${from} ${port}`,
         );
       }
+    });
+
+    it('says what a known source port changes', async () => {
+      const from = async (sourcePort: number, to = CLIENT, port = 9000, table = ownedTable()) => {
+        const path = await pathOf('10.244.0.1', to, 'UDP', port, table, sourcePort);
+        return [path.verdict, decisionOf(path, 'speaker'), path.uncertain];
+      };
+      const becomes = `the source becomes ${VIP}:20044, and the packet is not tracked`;
+      const stays = 'the source does not own port 45000, which is not changed';
+      assert.deepEqual(await from(20_044), ['untouched', becomes, []]);
+      assert.deepEqual(await from(45_000), ['untouched', stays, []]);
+      // To another owner, and to a Service that needs connection tracking.
+      assert.deepEqual(await from(20_044, VIP, 20_104), ['translated', becomes, []]);
+      const table = ownedTable();
+      const ports = [servicePort({ protocol: 'UDP', port: 53 })];
+      table.upsert(service({ name: 'dns', clusterIPs: ['10.96.0.53'], ports }));
+      table.upsert(
+        slice([endpoint('10.244.0.9')], {
+          ...{ name: 'dns-1', serviceKey: 'default/dns' },
+          ports: [{ name: '', protocol: 'UDP', port: 53 }],
+        }),
+      );
+      table.takeChanges();
+      assert.deepEqual(await from(20_044, '10.96.0.53', 53, table), ['dropped', becomes, []]);
+      assert.deepEqual(await from(45_000, '10.96.0.53', 53, table), ['translated', stays, []]);
     });
 
     it('drops packets from sources that may not use the VIP', async () => {

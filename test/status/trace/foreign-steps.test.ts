@@ -110,6 +110,28 @@ describe('trace: rules of other programs', () => {
     assert.equal(await verdictOf(untracked, 'prerouting', -250), 'dropped');
   });
 
+  it('see the VIP as the source of an owner after hook postrouting has changed it', async () => {
+    const from = (address: string): Match => ({
+      ...{ kind: 'source', cidrs: [`${address}/32`], negated: false },
+    });
+    const [OWNER, VIP] = ['10.244.1.5', '10.96.0.20'];
+    const verdictOf = async (match: Match, priority: number, destination = '198.51.100.9') => {
+      const hook = destination === NODE ? 'input' : 'postrouting';
+      const sent = path({ verdict: 'untouched', endpoints: [], destination });
+      const base = { ...chain(hook, [match], 'drop'), priority };
+      const context = { ...CONTEXT, speaksAs: VIP };
+      return (await evaluate([base], sent, 'UDP', 9000, context)).verdict;
+    };
+    assert.equal(await verdictOf(from(OWNER), 100), 'dropped');
+    assert.equal(await verdictOf(from(OWNER), 102), 'untouched');
+    assert.equal(await verdictOf(from(VIP), 100), 'untouched');
+    assert.equal(await verdictOf(from(VIP), 102), 'dropped');
+    assert.equal(await verdictOf(from(OWNER), 119, NODE), 'dropped');
+    assert.equal(await verdictOf(from(VIP), 121, NODE), 'dropped');
+    const untracked: Match = { kind: 'state', states: ['untracked'], negated: false };
+    assert.equal(await verdictOf(untracked, 0), 'dropped');
+  });
+
   it('that drop the packet to each endpoint decide', async () => {
     const { step, verdict, steps, endpoints } = await evaluate([chain('forward', [], 'drop')]);
     assert.equal(step?.decision, `${place('forward')} drops the packet`);
