@@ -84,11 +84,14 @@ function tablePrinter(
   { headers }: FlowsOptions,
 ): (line: FlowLine) => void {
   const table = new Table(FLOW_COLUMNS, { noHeaders: !headers, style });
+  const noted = new Set<string>();
   return (line) => {
     if ('flow' in line) return print(table.print([line], Date.now()));
     if (line.event === 'lost') return print(lostText(line));
     // The header shows that later flows are reported.
-    print(table.print([], Date.now()));
-    for (const text of line.notes) note(`portwide: ${safe(text)}`);
+    if (line.event === 'started') print(table.print([], Date.now()));
+    for (const text of line.notes) if (!noted.has(text)) note(`portwide: ${safe(text)}`);
+    noted.clear();
+    for (const text of line.notes) noted.add(text);
   };
 }

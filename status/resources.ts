@@ -126,9 +126,8 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary:
         'What `portwide check` finds with the flags of the agent; takes seconds, kept for 30 s',
       response: 'NodeChecks',
-      waitsForProgram: true,
       parameters: {},
-      handle: () => sources.nodeChecks(),
+      handle: (_, { waitForProgram }) => waitForProgram(sources.nodeChecks),
     }),
     '/api/v1/series': resource({
       summary: 'Time series of the last 15 minutes',

@@ -4,7 +4,7 @@
  * reconciliation: loop, backoff, serial queue, timers, time slices, precedence.
  */
 import { type Backoff, backoffMs } from './backoff.ts';
-import { syncPrecedence } from './precedence.ts';
+import { type Precedence, syncPrecedence } from './precedence.ts';
 import type { Timers } from './timers.ts';
 
 export interface LoopOptions {
@@ -30,6 +30,8 @@ export interface LoopOptions {
    * run after `resync`.
    */
   readonly driftCheck?: DriftCheck;
+  /** Holds up background work during a run. Default: all background work of this thread. */
+  readonly precedence?: Precedence;
 }
 
 /**
@@ -181,7 +183,7 @@ export class Loop {
   }
 
   async #runOnce(): Promise<void> {
-    const { run, driftCheck, timers } = this.#options;
+    const { run, driftCheck, timers, precedence = syncPrecedence } = this.#options;
     this.#requested = false;
     this.#urgent = false;
     const full = this.#full;
@@ -192,7 +194,7 @@ export class Loop {
     // start may be missed, so the next periodic full sync must be soon.
     const watchesChanges = driftCheck?.watchesChanges() === true;
     try {
-      const duration = await syncPrecedence.run(() => run(full));
+      const duration = await precedence.run(() => run(full));
       if (duration === undefined) this.#full ||= full;
       else {
         this.#tokens = Math.max(tokens - 1, 0);

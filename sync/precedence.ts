@@ -9,13 +9,26 @@ const MAX_HOLD = 50;
 export class Precedence {
   #running = 0;
   #ended = Promise.withResolvers<void>();
+  readonly #busyListeners: (() => void)[] = [];
+
+  /** Whether a sync runs. A sync that waits for its rate limit or backoff does not. */
+  get isBusy(): boolean {
+    return this.#running > 0;
+  }
+
+  /** Calls back just before `isBusy` changes, from now on. */
+  beforeBusyChange(listener: () => void): void {
+    this.#busyListeners.push(listener);
+  }
 
   /** Runs a sync. @throws whatever `sync` throws. */
   async run<T>(sync: () => Promise<T>): Promise<T> {
+    if (this.#running === 0) this.#announceChange();
     this.#running += 1;
     try {
       return await sync();
     } finally {
+      if (this.#running === 1) this.#announceChange();
       this.#running -= 1;
       if (this.#running === 0) {
         this.#ended.resolve();
@@ -39,6 +52,10 @@ export class Precedence {
     });
     await Promise.race([this.#ended.promise, timeout]);
     clearTimeout(timer);
+  }
+
+  #announceChange(): void {
+    for (const listener of this.#busyListeners) listener();
   }
 }
 

@@ -12,7 +12,6 @@ import {
   isSourceAllowed,
   type NodeSide,
   type PacketHandler,
-  type SpokenPorts,
 } from '../../traffic/first-packet.ts';
 import { type Dispatch, type TrafficPlan, trafficPlan } from '../../traffic/plan.ts';
 import type { EndpointStatus } from '../api/services.ts';
@@ -20,7 +19,16 @@ import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../a
 import { portsText } from '../views/text.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
-import { ownedSteps, sourceSteps, speaksAs } from './owned-steps.ts';
+import {
+  isTracked,
+  ownedSteps,
+  sourceSteps,
+  speakerOf,
+  speaksAs,
+  untrackedDenial,
+  untrackedEnd,
+  untranslatedSource,
+} from './owned-steps.ts';
 import { type PolicyCheck, policySteps } from './policy-steps.ts';
 
 /** The connection to trace. */
@@ -31,6 +39,8 @@ export interface TraceQuestion {
   readonly destination: string;
   readonly protocol: Protocol;
   readonly port: number;
+  /** undefined: not asked for. */
+  readonly sourcePort?: number | undefined;
 }
 
 /** What the computation depends on, for one IP family. */
@@ -59,10 +69,40 @@ export interface PathEnd {
   readonly uncertain: readonly string[];
 }
 
-export function computeTrace(question: TraceQuestion, context: TraceContext): ComputedTrace {
+/** A path, and what else decides about packets on it. */
+export interface TracedPath {
+  readonly path: ComputedTrace;
+  /** Whether IPVS translates the packet, see `ModeTraffic`. */
+  readonly forwardsWithIpvs: boolean;
+  /** The VIP that replaces the source, if the source port is known and the source owns it. */
+  readonly speaksAs: string | undefined;
+}
+
+export function computeTrace(question: TraceQuestion, context: TraceContext): TracedPath {
+  const node: NodeSide = {
+    addresses: context.nodeAddresses,
+    isNodePortAddress: context.traffic.isNodePortAddress,
+  };
+  const handler = handlerOf(context.routes, question, node);
+  const { forwardsWithIpvs, translatesByRules } = context.traffic;
+  const isByRules = 'route' in handler && translatesByRules?.(handler.route) === true;
+  return {
+    path: computePath(question, context, handler),
+    forwardsWithIpvs: forwardsWithIpvs && !isByRules,
+    speaksAs: speakerOf(speaksAs(question, context), question)?.vip,
+  };
+}
+
+function computePath(
+  question: TraceQuestion,
+  context: TraceContext,
+  handler: PacketHandler,
+): ComputedTrace {
   const { family, client, destination } = question;
-  const end = handlerEnd(question, context);
   const spoken = speaksAs(question, context);
+  const served = handlerEnd(question, context, handler);
+  const isOwnedSource = speakerOf(spoken, question) !== undefined;
+  const end = isOwnedSource && isTracked(served) ? untrackedEnd(served) : served;
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
   const result = resultStep(verdict, end, policies.endpoints, question);
@@ -70,7 +110,7 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Co
     family,
     source: client.address ?? null,
     destination,
-    steps: [client.step, ...end.steps, ...policies.steps, ...sourceSteps(spoken), result],
+    steps: [client.step, ...end.steps, ...policies.steps, ...sourceSteps(spoken, question), result],
     verdict,
     endpoints: policies.endpoints,
     speaksAs: spoken.map(({ vip, ports }) => ({ vip, ports: ports.map(rangeText) })),
@@ -79,37 +119,16 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Co
       ...end.uncertain,
       ...policies.uncertain,
       ...untrackedDenial(question, end, policies.isDenied),
-      ...untranslatedSource(end, spoken),
+      ...(question.sourcePort === undefined ? untranslatedSource(end, spoken) : []),
     ],
   };
 }
 
-/** Only tracked packets are translated to endpoints of ordinary Services. */
-function untranslatedSource({ steps, verdict }: PathEnd, spoken: readonly SpokenPorts[]): string[] {
-  const isOwned = steps.some(({ step }) => step === 'slice');
-  return verdict === 'translated' && !isOwned && spoken.length > 0
-    ? [
-        'from UDP ports that the source owns, the packet is not tracked, and no Service translates it: it is lost',
-      ]
-    : [];
-}
-
-/** Untracked packets may be answers, which policies of the other direction allow. */
-function untrackedDenial({ protocol }: TraceQuestion, { steps }: PathEnd, isDenied: boolean) {
-  const isOwned = steps.some(({ step }) => step === 'slice');
-  return isDenied && isOwned && protocol === 'UDP'
-    ? [
-        'the packet passes if policies allow the owner to send to the source, which it may then answer',
-      ]
-    : [];
-}
-
-function handlerEnd(question: TraceQuestion, context: TraceContext): PathEnd {
-  const node: NodeSide = {
-    addresses: context.nodeAddresses,
-    isNodePortAddress: context.traffic.isNodePortAddress,
-  };
-  const handler = handlerOf(context.routes, question, node);
+function handlerEnd(
+  question: TraceQuestion,
+  context: TraceContext,
+  handler: PacketHandler,
+): PathEnd {
   const service = serviceStep(handler, question, context);
   switch (handler.by) {
     case 'vip':

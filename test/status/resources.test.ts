@@ -23,6 +23,7 @@ import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { node } from '../policy/objects.ts';
+import { requestOf, UNLIMITED } from './request.ts';
 import { observerOf, syncedActivity, syncReport } from './sync-reports.ts';
 import { mediaTypes, validator } from './validator.ts';
 
@@ -105,10 +106,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
   };
   const resources = statusResources(sources, () => NOW);
   const get = async <T>(path: string, query = '', parts: readonly string[] = []) =>
-    (await resources[path]?.answer(new URLSearchParams(query), {
-      path: parts,
-      signal: new AbortController().signal,
-    })) as T;
+    (await resources[path]?.answer(new URLSearchParams(query), requestOf({ path: parts }))) as T;
   const service = (name: string) =>
     get<ServiceDetail>('/api/v1/services/{namespace}/{name}', '', ['default', name]);
   return { sources, resources, get, service };
@@ -117,7 +115,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
 /** An HTTP server with these resources. */
 async function serverOf(resources: Resources) {
   const onError = (error: unknown) => assert.fail(String(error));
-  const budget = { run: async <T>(request: () => Promise<T> | T) => request() };
+  const budget = UNLIMITED;
   const bindHost = '127.0.0.1';
   const handler = statusHandler({ resources, bindHost, statusSocket: undefined, budget, onError });
   const server = createServer(handler).listen(0, '127.0.0.1');
@@ -651,7 +649,7 @@ describe('resources: comparison with the kernel', () => {
       };
       const { resources } = statusOf(filledTable(), { backends: () => [backend('IPv4', compare)] });
       const answer = async () =>
-        resources[path]?.answer(new URLSearchParams(), { path: parts, signal: client.signal });
+        resources[path]?.answer(new URLSearchParams(), requestOf({ path: parts, signal: client.signal }));
       await assert.rejects(answer(), { name: 'AbortError' });
       assert.deepEqual(stops, [false, true]);
     });
