@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type DriftCheck, Loop } from '../../sync/loop.ts';
+import { syncPrecedence } from '../../sync/precedence.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A loop whose runs the test completes by hand. */
@@ -52,6 +54,24 @@ describe('loop: the sync loop', () => {
     await end();
     timers.advance(5000);
     assert.deepEqual(starts, [0, 0, 1000]);
+  });
+
+  it('runs before background work that waits for its turn', async () => {
+    const order: string[] = [];
+    const loop = new Loop({
+      run: async () => {
+        order.push('sync');
+        return 1;
+      },
+      minPeriod: 0,
+      backoff: { first: 500, max: 4000 },
+      timers: systemTimers,
+    });
+    const slice = syncPrecedence.yield().then(() => order.push('slice'));
+    loop.request();
+    await slice;
+    await loop.stop();
+    assert.deepEqual(order, ['sync', 'slice']);
   });
 
   it('does not run concurrently when a run requests the next synchronously', async () => {
