@@ -164,9 +164,10 @@ export class Loop {
 
   #schedule(): void {
     if (this.#stopped || this.#isRunning || this.#timer !== undefined) return;
-    const { minPeriod, delay = 0, backoff, timers } = this.#options;
+    const { minPeriod, delay = 0, backoff, timers, precedence = syncPrecedence } = this.#options;
     const pause = Math.max(delay, backoffMs(this.#failures, backoff));
     const wait = this.#urgent ? 0 : Math.max((1 - this.#availableTokens()) * minPeriod, pause);
+    if (wait <= 0) precedence.expect();
     // Always a timer, even without a wait, so that requests of the same event loop turn share a
     // run.
     this.#timer = timers.set(() => {

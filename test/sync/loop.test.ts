@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type DriftCheck, Loop, type LoopOptions } from '../../sync/loop.ts';
 import { Precedence } from '../../sync/precedence.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A loop whose runs the test completes by hand. */
@@ -72,6 +73,26 @@ describe('loop: the sync loop', () => {
     timers.advance(100);
     assert.deepEqual([starts.length, precedence.isBusy], [3, true]);
     await end();
+  });
+
+  it('runs before background work that waits for its turn', async () => {
+    const order: string[] = [];
+    const precedence = new Precedence();
+    const loop = new Loop({
+      precedence,
+      run: async () => {
+        order.push('sync');
+        return 1;
+      },
+      minPeriod: 0,
+      backoff: { first: 500, max: 4000 },
+      timers: systemTimers,
+    });
+    const slice = precedence.yield().then(() => order.push('slice'));
+    loop.request();
+    await slice;
+    await loop.stop();
+    assert.deepEqual(order, ['sync', 'slice']);
   });
 
   it('does not run concurrently when a run requests the next synchronously', async () => {

@@ -55,4 +55,23 @@ describe('precedence: syncs before background work', () => {
     long.resolve();
     await sync;
   });
+
+  it('runs one slice a turn, of all background work', async () => {
+    const precedence = new Precedence();
+    const works = [yielding(precedence), yielding(precedence)];
+    await nextTurn();
+    const ended = () => works.map(({ state }) => state.hasEnded);
+    assert.deepEqual(ended(), [true, false]);
+    await Promise.all(works.map(({ ended }) => ended));
+  });
+
+  it('lets a sync begin that was requested after the slice', async () => {
+    const precedence = new Precedence();
+    const order: string[] = [];
+    const slice = precedence.yield().then(() => order.push('slice'));
+    precedence.expect();
+    setImmediate(() => order.push('sync'));
+    await slice;
+    assert.deepEqual(order, ['sync', 'slice']);
+  });
 });
