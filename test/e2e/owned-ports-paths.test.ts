@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import type { EndpointFields, Manifest } from './manifests.ts';
+import { type EndpointFields, type Manifest, nodeManifest } from './manifests.ts';
 import { answered, droppedSilently, refused, SHORT, World } from './scenarios/scenario.ts';
 
 const OWNED = {
@@ -222,6 +222,23 @@ describe('owned ports: packets on their way', () => {
           await world.client.exec('ip', ['route', 'del', vip]);
         }
         assert.deepEqual(lost, { refused: 0, timeout: 0, errors: 0 });
+      });
+
+      it('a pod on the host network of another node owns nothing once its Node is known', async () => {
+        const media = world.service('media', { annotations: OWNED, spec: { clusterIPs: [vip] } });
+        const onHost = owner(lab.node2, 1, { nodeName: 'node2' });
+        const known = nodeManifest([lab.node2.ipv4, lab.node2.ipv6]);
+        agent.write('node2', [{ ...known, metadata: { name: 'node2' } }]);
+        try {
+          await apply([media, world.slice('media', [owner(world.pod(0), 0), onHost])]);
+          await waitFor('packets to its slice are rejected', async () => {
+            refused(await world.client.udp(vip, 20_112, SHORT));
+            return true;
+          });
+          assert.equal(answered(await world.client.udp(vip, 20_012)).host, world.pod(0).name);
+        } finally {
+          agent.write('node2', []);
+        }
       });
 
       /** The code of a health check; 0 without an answer. */
