@@ -18,6 +18,7 @@ import {
   type StatusCommandOptions,
   serviceOption,
   statusSocketOption,
+  UNTRACKED_HELP,
   withAgent,
 } from './status-command.ts';
 
@@ -60,7 +61,7 @@ export function addFlowsCommand(program: Command): void {
     .addOption(new Option('-o, --output <format>', 'json: one object a line').choices(['json']))
     .option('--no-headers', 'no header')
     .addOption(statusSocketOption())
-    .addHelpText('after', exitHelp('the reader of the output ended') + EXAMPLES)
+    .addHelpText('after', exitHelp('the reader of the output ended') + UNTRACKED_HELP + EXAMPLES)
     .action((options: FlowsOptions) => withAgent(options, (session) => follow(session, options)));
 }
 

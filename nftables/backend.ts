@@ -18,6 +18,7 @@ import type {
 import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
+import { finishInSlices } from '../sync/steps.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { type AffinityTargetIndex, affinityTargets, changedAffinityTargets } from './affinity.ts';
 import {
@@ -34,8 +35,8 @@ import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
 import { isDispatchMap, isOnDemand, type MapName } from './maps.ts';
-import { type Phase, phasesOf } from './phases.ts';
-import { NftPlan, type NftPlanOptions, type PlanDiff, type PlannedRoute } from './plan.ts';
+import { type Phase, phaseSteps } from './phases.ts';
+import { NftPlan, type NftPlanOptions, type PlannedRoute } from './plan.ts';
 import {
   affinityMapsOf,
   chainRuleOperations,
@@ -190,13 +191,14 @@ export class NftBackend implements Backend {
   }
 
   async #applyChanges(): Promise<number> {
-    const diff = await this.#diff();
+    // In time slices, so that the event loop is not blocked.
+    const diff = await finishInSlices(this.#plan.diffSteps());
     const { chains, deletes, adds, cleanup, routes } = diff;
     // Create new chains in an earlier transaction. A packet in flight evaluates a chain with its
     // pre-commit rules, so a chain created in the same commit would look empty.
     await this.#declare(chains);
     await this.#tables.transact(chainRuleOperations(chains));
-    const phases = phasesOf(diff, this.family);
+    const phases = await finishInSlices(phaseSteps(diff, this.family));
     const changedTargets = changedAffinityTargets(
       affinityTargets(routes.flatMap(([before]) => before ?? [])),
       affinityTargets(routes.flatMap(([, after]) => after ?? [])),
@@ -211,17 +213,6 @@ export class NftBackend implements Backend {
     for (const { map } of adds) addToCount(this.#elementCounts, map, 1);
     for (const { map } of [...deletes, ...cleanup]) addToCount(this.#elementCounts, map, -1);
     return deletes.length + adds.length + cleanup.length;
-  }
-
-  /** Computes the pending changes in time slices, so that the event loop is not blocked. */
-  async #diff(): Promise<PlanDiff> {
-    const slice = new TimeSlice();
-    const steps = this.#plan.diffSteps();
-    for (;;) {
-      const { done, value } = steps.next();
-      if (done === true) return value;
-      if (slice.isOver()) await slice.yield();
-    }
   }
 
   /**
@@ -297,6 +288,7 @@ export class NftBackend implements Backend {
         }
         if (slice.isOver()) await slice.yield();
       }
+      if (slice.isOver()) await slice.yield();
       if (lookups.size > ELEMENTS_PER_TRANSACTION) await write(lookups);
     }
     await write(lookups);

@@ -3,6 +3,7 @@ import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
+import type { Steps } from '../sync/steps.ts';
 import {
   needsHairpin,
   type OwnedPlan,
@@ -25,13 +26,13 @@ import {
 
 const ACCEPT: NftVerdict = { kind: 'accept' };
 
-/** As `compileNftPlan`, for a plan with owned ports. */
-export function compileOwnedPlan(
+/** As `compileSteps`, for a plan with owned ports. A step is one slice. */
+export function* compileOwnedSteps(
   plan: TrafficPlan,
   owned: OwnedPlan,
   sharing: ReadonlyMap<string, VipSharing>,
   options: ChainOptions,
-): CompiledNftPlan {
+): Steps<CompiledNftPlan> {
   const elements: MapElement[] = [];
   const chains = new Set<NftChain>();
   const add = (map: MapName, element: NftElement) => elements.push({ map, ...element });
@@ -110,6 +111,7 @@ export function compileOwnedPlan(
     jump('owned-speakers', part, speakers);
   };
   for (const slice of owned.inbound) {
+    yield undefined;
     const { address, ports, becomes, node } = slice;
     if (ports.protocol === 'UDP') {
       addSlice(restricted.has(address) ? 'restricted-slice-owners' : 'slice-owners', slice);
@@ -123,6 +125,7 @@ export function compileOwnedPlan(
     add('hairpin-connections', { key: Buffer.concat([bytes, bytes]) });
   }
   for (const slice of owned.outbound) {
+    yield undefined;
     addSlice('slice-vips', slice);
     addAddress(slice.address);
   }

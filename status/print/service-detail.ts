@@ -125,10 +125,14 @@ function kernelLines(detail: ServiceDetail, style: Style): string[] {
 }
 
 function connectionLines(
-  { connections }: ServiceDetail,
+  { connections, ownedPorts }: ServiceDetail,
   table: (columns: readonly Column<FlowEntry>[], rows: readonly FlowEntry[]) => string[],
 ): string | string[] {
   if (connections === null) return '<unknown>';
   const { total: all, entries } = connections;
-  return withRest(table(CONNECTION_COLUMNS, entries), entries.length, all);
+  const hasOwnedUdp = ownedPorts.some(({ ports }) => ports.some((text) => text.endsWith('/UDP')));
+  const untracked = hasOwnedUdp
+    ? ['UDP of owned ports is not tracked: no entries, no counters']
+    : [];
+  return [...withRest(table(CONNECTION_COLUMNS, entries), entries.length, all), ...untracked];
 }

@@ -116,6 +116,13 @@ describe('status commands', () => {
       });
     }
 
+    for (const command of ['top services', 'top endpoints', 'top ports', 'flows']) {
+      it(`${command} --help says what is not tracked`, async () => {
+        const { stdout } = await execa(PORTWIDE, [...command.split(' '), '--help']);
+        assert.match(stdout, /^UDP of owned ports .* is not tracked: no rows, no counters\.$/m);
+      });
+    }
+
     for (const args of [
       ['status', '--nonsense'],
       ['get', 'svc', '--state=x'],

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import fc from 'fast-check';
 import type { NftVerdict } from '../../netlink/nftables/tables.ts';
 import { elementDataText, elementKeyText, hasSameData } from '../../nft/element.ts';
 import { cidrBounds, hostCidr, portField, portKey } from '../../nft/keys.ts';
@@ -136,6 +137,52 @@ describe('element: overlapping ranges', () => {
     const before = range('0a60000100010000', '0a60000100090000');
     assert.deepEqual(found([half, wide, before], fresh), [0, 1]);
     assert.deepEqual(found([half], [ports(1, 9)]), []);
+  });
+
+  it('finds the same overlaps as a comparison of all pairs', () => {
+    const cidr = fc.constantFrom('10.0.0.0/8', '10.1.0.0/16', '11.0.0.0/8', '0.0.0.0/1');
+    const element = fc
+      .record({
+        vip: fc.constantFrom('203.0.113.1', '203.0.113.2'),
+        from: fc.integer({ min: 1, max: 40 }),
+        length: fc.nat(12),
+        cidr: fc.option(cidr),
+      })
+      .map(({ vip, from, length, cidr: source }) => {
+        const range = { from, to: from + length };
+        return source === null
+          ? rangeElement('service-ranges', vip, range)
+          : rangeElement('allowed-ranges', vip, range, source);
+      });
+    const elements = fc.array(element, { maxLength: 12 });
+    fc.assert(
+      fc.property(elements, elements, (old, fresh) => {
+        const pairs = old.filter((one) => fresh.some((other) => found([one], [other]).length > 0));
+        assert.deepEqual(overlappingElements(old, fresh, 'IPv4'), pairs);
+      }),
+      { seed: 7, numRuns: 500 },
+    );
+  });
+
+  it('compares few of many ranges of one VIP', () => {
+    let compared = 0;
+    const counted = (from: number): MapElement => {
+      const element = ports(from, from + 4);
+      const { key } = element;
+      const subarray = (...bounds: Parameters<Buffer['subarray']>) => {
+        compared += 1;
+        return Buffer.prototype.subarray.apply(key, bounds);
+      };
+      return { ...element, key: Object.assign(Buffer.from(key), { subarray }) };
+    };
+    const [many, between] = [0, 5].map((offset) =>
+      Array.from({ length: 300 }, (_, index) => counted(index * 10 + offset)),
+    );
+    assert.ok(many !== undefined && between !== undefined);
+    assert.equal(overlappingElements(many, many.toReversed(), 'IPv4').length, 300);
+    assert.equal(overlappingElements(many, between, 'IPv4').length, 0);
+    // One comparison takes the first bytes of three fields of two keys.
+    assert.ok(compared <= 300 * 2 * 6, `${compared}`);
   });
 
   it('finds no overlap in maps without ranges', () => {

@@ -334,6 +334,10 @@ export const OWNED_DETAIL: ServiceDetail = {
         { address: '10.244.2.9', ordinal: null, reason: 'has no ordinal in its name' },
       ],
       portsOfOtherServices: [{ vip: '10.96.0.20', ports: ['20053/UDP'] }],
+      refusedVips: [
+        { vip: '203.0.113.9', service: 'shop/older' },
+        { vip: '192.0.2.1', service: null },
+      ],
     },
   ],
   problems: [],

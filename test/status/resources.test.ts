@@ -255,6 +255,71 @@ describe('resources: the status API', () => {
     );
   });
 
+  it('tells whose pods answer on a VIP with owned ports that an older Service has', async () => {
+    const table = filledTable();
+    const add = (name: string, clusterIP: string, fields: Partial<Service>) => {
+      table.upsert(
+        service({
+          name,
+          type: 'LoadBalancer',
+          clusterIPs: [clusterIP],
+          loadBalancerIngress: [{ ip: '203.0.113.9', ipMode: 'VIP' }],
+          ownedPortsAnnotation: '20000-20199/UDP',
+          portsPerPodAnnotation: '100',
+          ...fields,
+        }),
+      );
+      const pods = [endpoint('10.244.0.1', { ordinal: 0 })];
+      table.upsert(slice(pods, { name: `${name}-1`, serviceKey: `default/${name}`, ports: [] }));
+    };
+    add('older', '10.96.0.20', { creationTimestamp: '2025-01-01T00:00:00Z' });
+    add('younger', '10.96.0.21', {
+      loadBalancerIngress: [
+        { ip: '203.0.113.9', ipMode: 'VIP' },
+        { ip: '192.0.2.1', ipMode: 'VIP' },
+      ],
+    });
+    table.setNodeAddresses(new Set(['192.0.2.1']));
+    const ownedBy = async (name: string) => {
+      table.takeChanges();
+      const detail = await statusOf(table).service(name);
+      validate('ServiceDetail', detail);
+      const [owned] = detail.ownedPorts;
+      return {
+        refusedVips: owned?.refusedVips,
+        udpVip: owned?.udpVip,
+        states: owned?.slices.map(({ state }) => state),
+      };
+    };
+    assert.deepEqual(await ownedBy('older'), {
+      refusedVips: [],
+      udpVip: '203.0.113.9',
+      states: ['served', 'vacant'],
+    });
+    const refusedVips = [
+      { vip: '192.0.2.1', service: null },
+      { vip: '203.0.113.9', service: 'default/older' },
+    ];
+    assert.deepEqual(await ownedBy('younger'), {
+      refusedVips,
+      udpVip: null,
+      states: ['refused', 'vacant'],
+    });
+    // TCP ports are served on the cluster IP.
+    add('younger', '10.96.0.21', { ownedPortsAnnotation: '20000-20199/UDP,30000-30199/TCP' });
+    assert.deepEqual(await ownedBy('younger'), {
+      refusedVips: refusedVips.slice(1),
+      udpVip: null,
+      states: ['served', 'vacant'],
+    });
+    table.remove('Service', 'default/older');
+    assert.deepEqual(await ownedBy('younger'), {
+      refusedVips: [],
+      udpVip: '203.0.113.9',
+      states: ['served', 'vacant'],
+    });
+  });
+
   it('says that packets to owned ports without an owner that serves are rejected', async () => {
     const table = filledTable();
     const fields = { ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' };
@@ -649,7 +714,10 @@ describe('resources: comparison with the kernel', () => {
       };
       const { resources } = statusOf(filledTable(), { backends: () => [backend('IPv4', compare)] });
       const answer = async () =>
-        resources[path]?.answer(new URLSearchParams(), requestOf({ path: parts, signal: client.signal }));
+        resources[path]?.answer(
+          new URLSearchParams(),
+          requestOf({ path: parts, signal: client.signal }),
+        );
       await assert.rejects(answer(), { name: 'AbortError' });
       assert.deepEqual(stops, [false, true]);
     });
