@@ -6,7 +6,9 @@ import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { ComparedObject, Comparison } from '../proxier/compared-object.ts';
 import { syncPrecedence } from '../sync/precedence.ts';
+import { systemTimers, type Timers } from '../sync/timers.ts';
 import type { KernelDiff, KernelObject, UnsyncedFamily } from './api/kernel.ts';
+import type { ResourceRequest } from './http/handler.ts';
 import { DEFAULT_LIMIT } from './http/paging.ts';
 import { SharedWork } from './shared-work.ts';
 import type { StatusSources } from './sources.ts';
@@ -37,27 +39,40 @@ export interface ComparisonScope {
 
 type Sources = Pick<StatusSources, 'backends' | 'families' | 'syncs'>;
 
-/** Answers requests for comparisons. Memory is bounded: one comparison of all Services and one of one Service at a time. */
+/** A request for a comparison. It leaves its place to others, because comparisons have bounds of their own. */
+export type ComparisonRequest = Pick<ResourceRequest, 'signal' | 'waitOutside'>;
+
+/**
+ * Answers requests for comparisons. Memory and time are bounded: there is one comparison of all Services and one of one
+ * Service at a time, see `SharedWork`.
+ */
 export class KernelComparisons {
   readonly #sources: Sources;
-  readonly #ofAll = new SharedWork<KernelComparison>();
-  readonly #ofOne = new SharedWork<KernelComparison>();
+  readonly #ofAll: SharedWork<KernelComparison>;
+  readonly #ofOne: SharedWork<KernelComparison>;
 
-  constructor(sources: Sources) {
+  constructor(sources: Sources, timers: Timers = systemTimers) {
     this.#sources = sources;
+    this.#ofAll = new SharedWork(timers);
+    this.#ofOne = new SharedWork(timers);
   }
 
   /**
    * Compares after the call, once for all that wait for the same scope.
-   * @param signal aborted when the client is gone. The comparison stops when all its clients are gone.
+   * The comparison stops when all its clients are gone.
    * @throws errors of reading the kernel; the reason of the signal.
    */
-  async compare(scope: ComparisonScope, signal: AbortSignal): Promise<KernelComparison> {
+  async compare(
+    scope: ComparisonScope,
+    { signal, waitOutside }: ComparisonRequest,
+  ): Promise<KernelComparison> {
     const { family = '', service } = scope;
     const work = (allGone: AbortSignal) => compareWithKernel(this.#sources, scope, allGone);
-    return service === undefined
-      ? await this.#ofAll.run(family, work, signal)
-      : await this.#ofOne.run(`${family} ${service}`, work, signal);
+    return await waitOutside(() =>
+      service === undefined
+        ? this.#ofAll.run(family, work, signal)
+        : this.#ofOne.run(`${family} ${service}`, work, signal),
+    );
   }
 }
 

@@ -67,7 +67,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       response: 'ServiceDetail',
       parameters: {},
       handle: (_, request) =>
-        serviceDetail(sources, inspectedService(sources, request), comparisons, request.signal),
+        serviceDetail(sources, inspectedService(sources, request), comparisons, request),
     }),
     '/api/v1/endpoints': resource({
       summary: 'Endpoints, and why this node uses each or not',
@@ -106,8 +106,8 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',
       parameters: { limit: PAGE_PARAMETERS.limit, family: FAMILY },
-      handle: async ({ family, limit }, { signal }) =>
-        kernelDiff(await comparisons.compare({ family, service: undefined }, signal), limit),
+      handle: async ({ family, limit }, request) =>
+        kernelDiff(await comparisons.compare({ family, service: undefined }, request), limit),
     }),
     '/api/v1/changes': resource({
       summary: 'The latest changes of the kernel, the newest first',
@@ -127,7 +127,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
         'What `portwide check` finds with the flags of the agent; takes seconds, kept for 30 s',
       response: 'NodeChecks',
       parameters: {},
-      handle: (_, { waitForProgram }) => waitForProgram(sources.nodeChecks),
+      handle: (_, { waitOutside }) => waitOutside(sources.nodeChecks),
     }),
     '/api/v1/series': resource({
       summary: 'Time series of the last 15 minutes',

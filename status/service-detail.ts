@@ -5,7 +5,11 @@ import type { ObjectKey } from '../api/objects.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import type { Problem } from './api/common.ts';
 import type { ServiceDetail } from './api/services.ts';
-import type { KernelComparison, KernelComparisons } from './kernel-comparison.ts';
+import type {
+  ComparisonRequest,
+  KernelComparison,
+  KernelComparisons,
+} from './kernel-comparison.ts';
 import type { StatusSources } from './sources.ts';
 import { ownedPorts } from './views/owned-ports.ts';
 import {
@@ -28,11 +32,11 @@ export async function serviceDetail(
   sources: StatusSources,
   inspected: InspectedService,
   comparisons: KernelComparisons,
-  signal: AbortSignal,
+  request: ComparisonRequest,
 ): Promise<ServiceDetail> {
   const { table } = sources;
   const { service, slices, health } = inspected;
-  const kernel = await kernelObjects(inspected, comparisons, signal);
+  const kernel = await kernelObjects(inspected, comparisons, request);
   const flows = await connections(sources, inspected);
   const [check] = health;
   return {
@@ -124,12 +128,12 @@ type KernelObjects = Pick<KernelComparison, 'objects' | 'compared' | 'different'
 async function kernelObjects(
   inspected: InspectedService,
   comparisons: KernelComparisons,
-  signal: AbortSignal,
+  request: ComparisonRequest,
 ): Promise<KernelObjects> {
   const problem = problemOf(inspected);
   try {
     const scope = { family: undefined, service: inspected.service.key };
-    const comparison = await comparisons.compare(scope, signal);
+    const comparison = await comparisons.compare(scope, request);
     const { objects, compared, different, unsynced } = comparison;
     const problems = unsynced.map((family) => ({
       ...problem('NotSynced', unsyncedText(family)),
@@ -142,7 +146,7 @@ async function kernelObjects(
     return { ...comparison, problems: [...problems, problem('KernelDiffers', message)] };
   } catch (error) {
     // The client has gone.
-    signal.throwIfAborted();
+    request.signal.throwIfAborted();
     const message = `the kernel cannot be read: ${asError(error).message}`;
     const problems = [problem('KernelUnreadable', message)];
     return { objects: [], compared: 0, different: 0, stable: false, problems };

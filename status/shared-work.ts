@@ -1,5 +1,11 @@
 /** Runs expensive work one at a time, and shares one run among callers that want the same. */
 import { SerialQueue } from '../sync/serial-queue.ts';
+import type { Timers } from '../sync/timers.ts';
+
+/** A run begins after a rest of this many times the duration of the last one, so that runs take a fifth of the time. */
+const REST = 4;
+/** Most milliseconds of a rest. */
+const MAX_REST = 10_000;
 
 interface SharedRun<Result> {
   readonly result: Promise<Result>;
@@ -10,12 +16,18 @@ interface SharedRun<Result> {
 
 /** Work that answers questions of clients about one moment. */
 export class SharedWork<Result> {
+  readonly #timers: Timers;
   readonly #queue = new SerialQueue();
+  #restsUntil = -Infinity;
   /** Runs that have not begun, by key. A caller joins no run that has begun: it may have missed a change already. */
   readonly #waiting = new Map<string, SharedRun<Result>>();
 
+  constructor(timers: Timers) {
+    this.#timers = timers;
+  }
+
   /**
-   * Runs work after the work in the queue. Callers with the same key share the next run.
+   * Runs work after the work in the queue and a rest. Callers with the same key share the next run.
    * @param work its signal is aborted when all callers of this run are gone.
    * @param signal aborted when the caller is gone: the promise then rejects with the reason.
    * @throws errors of the work.
@@ -48,13 +60,37 @@ export class SharedWork<Result> {
   #enqueue(key: string, work: (signal: AbortSignal) => Promise<Result>): SharedRun<Result> {
     const gone = new AbortController();
     const result = this.#queue.run(async () => {
+      await this.#rest(gone.signal);
       this.#forget(key, run);
       gone.signal.throwIfAborted();
-      return await work(gone.signal);
+      const started = this.#timers.now();
+      try {
+        return await work(gone.signal);
+      } finally {
+        const now = this.#timers.now();
+        this.#restsUntil = now + Math.min((now - started) * REST, MAX_REST);
+      }
     });
     const run: SharedRun<Result> = { result, gone, callers: 0 };
     this.#waiting.set(key, run);
     return run;
+  }
+
+  /** @param gone ends the rest. */
+  async #rest(gone: AbortSignal): Promise<void> {
+    const milliseconds = this.#restsUntil - this.#timers.now();
+    if (milliseconds <= 0 || gone.aborted) return;
+    await new Promise<void>((resolve) => {
+      const handle = this.#timers.set(resolve, milliseconds);
+      gone.addEventListener(
+        'abort',
+        () => {
+          this.#timers.clear(handle);
+          resolve();
+        },
+        { once: true },
+      );
+    });
   }
 
   #forget(key: string, run: SharedRun<Result>): void {

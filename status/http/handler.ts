@@ -15,8 +15,8 @@ export interface ResourceRequest {
   readonly signal: AbortSignal;
   /** Whether it came over the Unix socket, which only root can open. */
   readonly isRoot?: boolean;
-  /** Waits for another program, which takes no time of the agent: other requests run meanwhile. */
-  readonly waitForProgram: WaitOutside;
+  /** Waits while other requests run: for another program, or for work with a bound of its own. */
+  readonly waitOutside: WaitOutside;
 }
 
 /** An object that does not exist; the answer is 404. */
@@ -188,10 +188,10 @@ async function answer(
       response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
       return;
     }
-    const body = await budget.run(async (waitForProgram) => {
+    const body = await budget.run(async (waitOutside) => {
       // The client may have gone while the request waited.
       if (gone.signal.aborted) return undefined;
-      const object = await resource.answer(query, { ...given, waitForProgram });
+      const object = await resource.answer(query, { ...given, waitOutside });
       return object instanceof File || isLines(object) ? object : jsonOf(object);
     }, gone.signal);
     if (body === undefined) return;

@@ -10,7 +10,7 @@ const MAX_CREDIT = 300;
  * an expensive request makes the page and commands slow, but does not lock them out.
  */
 const MAX_WAIT = 2000;
-/** Requests that may wait. */
+/** Requests that may wait, to start or for something else. */
 const MAX_WAITING = 100;
 
 /** Too many requests; the answer is 503. */
@@ -45,7 +45,7 @@ interface SyncState {
   beforeBusyChange(listener: () => void): void;
 }
 
-/** Leaves the place of a running request to others while something that takes no time of the agent runs. */
+/** Leaves the place of a running request to others while something runs that takes no time of the agent, or has its own bound. */
 export type WaitOutside = <T>(run: () => Promise<T>) => Promise<T>;
 
 /**
@@ -59,6 +59,8 @@ export class RequestBudget {
   readonly #syncs: SyncState;
   readonly #worked: () => number;
   #refusals = 0;
+  /** Requests that have left their place and are not back. */
+  #outside = 0;
   /** When the first waiting request began to wait for syncs. */
   #heldSince: number | undefined;
   /** When the queue began to wait because of what other requests use, since the last one started. */
@@ -95,7 +97,7 @@ export class RequestBudget {
     request: (waitOutside: WaitOutside) => Promise<T> | T,
     signal?: AbortSignal,
   ): Promise<T | undefined> {
-    if (this.#waiting.length >= MAX_WAITING) await this.#refuse();
+    if (this.#waiting.length + this.#outside >= MAX_WAITING) await this.#refuse();
     if (!(await this.#mayStart(signal))) return undefined;
     try {
       return await request((run) => this.#waitOutside(run));
@@ -105,10 +107,12 @@ export class RequestBudget {
   }
 
   async #waitOutside<T>(run: () => Promise<T>): Promise<T> {
+    this.#outside += 1;
     this.#end();
     try {
       return await run();
     } finally {
+      this.#outside -= 1;
       const { promise, resolve } = Promise.withResolvers<void>();
       this.#returning.push(resolve);
       this.#startNext();

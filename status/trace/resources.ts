@@ -38,10 +38,10 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       summary: 'The path of a connection, computed from the objects that the agent has',
       response: 'TraceAnswer',
       parameters: TRACE_PARAMETERS,
-      handle: async (given, { isRoot, waitForProgram }) => {
+      handle: async (given, { isRoot, waitOutside }) => {
         const answer = await computeAnswer(traceRequest(given), sources);
         const maxAge = isRoot ? MAX_ROOT_AGE : undefined;
-        const foreign = await waitForProgram(() => sources.foreignChains(maxAge));
+        const foreign = await waitOutside(() => sources.foreignChains(maxAge));
         return withForeignSteps(answer, foreign, sources);
       },
     }),

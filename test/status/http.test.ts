@@ -89,7 +89,7 @@ describe('http: a resource that waits for a program', () => {
       '/own': resource({ ...definition, handle: read }),
       '/program': resource({
         ...definition,
-        handle: (_, { waitForProgram }) => waitForProgram(read),
+        handle: (_, { waitOutside }) => waitOutside(read),
       }),
     };
     const onError = (error: unknown) => assert.fail(String(error));

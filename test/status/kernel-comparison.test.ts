@@ -10,10 +10,12 @@ import { KernelComparisons, kernelDiff } from '../../status/kernel-comparison.ts
 import { SyncActivity } from '../../status/sync-activity.ts';
 import { route } from '../fixtures.ts';
 import { modeOptions } from '../nftables/options.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
+import { requestOf } from './request.ts';
 import { observerOf, syncReport } from './sync-reports.ts';
 
 const ALL = { family: undefined, service: undefined };
-const NEVER = new AbortController().signal;
+const STAYS = requestOf();
 const QUIET: SyncSpan = { ended: 1, begun: 1 };
 
 function object(desired: string, state: ComparedObject['state'] = 'missing'): ComparedObject {
@@ -38,8 +40,9 @@ function comparisonsOf(...backends: readonly Backend[]) {
   const observer = syncs.observing(observerOf());
   const families = backends.map(({ family }) => family);
   for (const family of families) observer.synced(syncReport(family));
-  const comparisons = new KernelComparisons({ backends: () => backends, families, syncs });
-  return { comparisons, observer };
+  const timers = new FakeTimers();
+  const comparisons = new KernelComparisons({ backends: () => backends, families, syncs }, timers);
+  return { comparisons, observer, timers };
 }
 
 /** Returns these results one after the other, the last one again and again. */
@@ -62,7 +65,7 @@ describe('kernel comparison: beside syncs', () => {
     const { state, backend } = attempts(found([object('a')]));
     const { comparisons, observer } = comparisonsOf(backend);
     observer.queued('IPv4');
-    const result = await comparisons.compare(ALL, NEVER);
+    const result = await comparisons.compare(ALL, STAYS);
     assert.deepEqual([result.different, result.inProgress, result.stable], [1, 0, true]);
     assert.equal(state.made, 1);
   });
@@ -72,7 +75,7 @@ describe('kernel comparison: beside syncs', () => {
       found([object('changing')], { ended: 1, begun: 2 }),
       found([object('fault')], { ended: 2, begun: 2 }),
     );
-    const result = await comparisonsOf(backend).comparisons.compare(ALL, NEVER);
+    const result = await comparisonsOf(backend).comparisons.compare(ALL, STAYS);
     assert.deepEqual(desired(result.objects), ['fault']);
     assert.deepEqual([result.different, result.stable, state.made], [1, true, 2]);
   });
@@ -84,7 +87,7 @@ describe('kernel comparison: beside syncs', () => {
       found([object('c'), object('fault')], { ended: 4, begun: 5 }),
       found([object('a'), object('fault')], { ended: 5, begun: 6 }),
     );
-    const result = await comparisonsOf(backend).comparisons.compare(ALL, NEVER);
+    const result = await comparisonsOf(backend).comparisons.compare(ALL, STAYS);
     assert.deepEqual(
       result.objects.map((each) => [each.desired, each.inProgress]),
       [
@@ -98,7 +101,7 @@ describe('kernel comparison: beside syncs', () => {
 
   it('takes what all attempts find during one long sync for changes in progress', async () => {
     const { backend } = attempts(found([object('a')], { ended: 1, begun: 2 }));
-    const result = await comparisonsOf(backend).comparisons.compare(ALL, NEVER);
+    const result = await comparisonsOf(backend).comparisons.compare(ALL, STAYS);
     assert.deepEqual([result.different, result.inProgress, result.stable], [0, 1, false]);
   });
 
@@ -108,7 +111,7 @@ describe('kernel comparison: beside syncs', () => {
     const backends = (['IPv4', 'IPv6'] as const).map((family) =>
       backendOf(async () => all, family),
     );
-    const result = await comparisonsOf(...backends).comparisons.compare(ALL, NEVER);
+    const result = await comparisonsOf(...backends).comparisons.compare(ALL, STAYS);
     const diff = kernelDiff(result, 1000);
     assert.deepEqual([diff.items.length, diff.omitted, diff.total], [1000, 9000, 10_000]);
     assert.deepEqual([diff.different, diff.compared, diff.continue], [10_000, 18_000, null]);
@@ -138,7 +141,7 @@ describe('kernel comparison: beside syncs', () => {
       return false;
     };
     const { comparisons } = comparisonsOf(backend);
-    const result = await comparisons.compare(ALL, NEVER);
+    const result = await comparisons.compare(ALL, STAYS);
     fake.onDump = () => false;
     await syncing;
     assert.equal(result.stable, false);
@@ -146,7 +149,7 @@ describe('kernel comparison: beside syncs', () => {
     assert.equal(result.different, 1);
     const [first] = result.objects;
     assert.deepEqual([first?.state, first?.service], ['missing', 'default/web']);
-    const settled = await comparisons.compare(ALL, NEVER);
+    const settled = await comparisons.compare(ALL, STAYS);
     assert.deepEqual([settled.different, settled.inProgress, settled.stable], [1, 0, true]);
   });
 });
@@ -157,7 +160,7 @@ describe('kernel comparison: families that are not synced', () => {
     const observer = syncs.observing(observerOf());
     const families = ['IPv4', 'IPv6'] as const;
     const comparisons = new KernelComparisons({ backends: () => [], families, syncs });
-    const unsynced = async () => (await comparisons.compare(ALL, NEVER)).unsynced;
+    const unsynced = async () => (await comparisons.compare(ALL, STAYS)).unsynced;
     const never = { family: 'IPv6', hasSynced: false, error: null };
     observer.synced(syncReport('IPv4'));
     assert.deepEqual(await unsynced(), [never]);
@@ -167,7 +170,7 @@ describe('kernel comparison: families that are not synced', () => {
       { family: 'IPv4', hasSynced: true, error: 'EPERM' },
       never,
     ]);
-    const ofFamily = await comparisons.compare({ ...ALL, family: 'IPv6' }, NEVER);
+    const ofFamily = await comparisons.compare({ ...ALL, family: 'IPv6' }, STAYS);
     assert.deepEqual(ofFamily.unsynced, [never]);
   });
 });
@@ -188,10 +191,10 @@ describe('kernel comparison: several requests', () => {
 
   it('share one comparison that begins after them, one at a time', async () => {
     const { runs, comparisons } = blocked();
-    const first = comparisons.compare(ALL, NEVER);
+    const first = comparisons.compare(ALL, STAYS);
     await nextTurn();
     // The running comparison may have missed a change already.
-    const later = Promise.all([1, 2, 3].map(() => comparisons.compare(ALL, NEVER)));
+    const later = Promise.all([1, 2, 3].map(() => comparisons.compare(ALL, STAYS)));
     await nextTurn();
     assert.equal(runs.length, 1);
     runs[0]?.end();
@@ -204,14 +207,44 @@ describe('kernel comparison: several requests', () => {
     assert.equal(runs.length, 2);
   });
 
+  it('leave four times its duration between comparisons, at most 10 seconds', async () => {
+    const { runs, comparisons, timers } = blocked();
+    for (const [duration, rest] of [
+      [10, 40],
+      [9000, 10_000],
+      [1, 4],
+    ] as const) {
+      const before = runs.length;
+      const first = comparisons.compare(ALL, STAYS);
+      await nextTurn();
+      timers.advance(duration);
+      runs[before]?.end();
+      await first;
+      const gone = new AbortController();
+      const left = comparisons.compare(ALL, requestOf({ signal: gone.signal }));
+      await nextTurn();
+      timers.advance(rest - 1);
+      gone.abort(new Error('gone'));
+      await assert.rejects(left, /gone/);
+      const second = comparisons.compare(ALL, STAYS);
+      await nextTurn();
+      assert.equal(runs.length, before + 1);
+      timers.advance(1);
+      await nextTurn();
+      assert.equal(runs.length, before + 2);
+      runs[before + 1]?.end();
+      await second;
+    }
+  });
+
   it('stop the comparison when all clients are gone, and begin none without a client', async () => {
     const { runs, comparisons } = blocked();
     const clients = [new AbortController(), new AbortController(), new AbortController()] as const;
     const [a, b, c] = clients;
     const gone = (controller: AbortController) => controller.abort(new Error('gone'));
-    const both = [a, b].map(({ signal }) => comparisons.compare(ALL, signal));
+    const both = [a, b].map(({ signal }) => comparisons.compare(ALL, requestOf({ signal })));
     await nextTurn();
-    const waiting = comparisons.compare(ALL, c.signal);
+    const waiting = comparisons.compare(ALL, requestOf({ signal: c.signal }));
     gone(a);
     await assert.rejects(both[0] ?? Promise.resolve(), /gone/);
     assert.equal(runs[0]?.signal?.aborted, false);
@@ -223,7 +256,7 @@ describe('kernel comparison: several requests', () => {
     runs[0]?.end();
     await nextTurn();
     assert.equal(runs.length, 1);
-    const next = comparisons.compare(ALL, NEVER);
+    const next = comparisons.compare(ALL, STAYS);
     await nextTurn();
     assert.equal(runs.length, 2);
     runs[1]?.end();

@@ -4,7 +4,7 @@ import type { WaitOutside } from '../../status/http/request-budget.ts';
 
 export function requestOf(fields: Partial<ResourceRequest> = {}): ResourceRequest {
   const { signal } = new AbortController();
-  return { path: [], signal, waitForProgram: (run) => run(), ...fields };
+  return { path: [], signal, waitOutside: (run) => run(), ...fields };
 }
 
 /** A budget that starts each request at once. */

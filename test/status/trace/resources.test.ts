@@ -64,7 +64,7 @@ describe('resources: traces', () => {
     const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
     const budget = new RequestBudget(new FakeTimers(), new Precedence(), () => 0);
     const traces = Array.from({ length: 8 }, () =>
-      budget.run((waitForProgram) => resource?.answer(query, requestOf({ waitForProgram }))),
+      budget.run((waitOutside) => resource?.answer(query, requestOf({ waitOutside }))),
     );
     assert.equal(await budget.run(() => 'at once'), 'at once');
     read.resolve({ value: { value: [] }, age: 0 });
