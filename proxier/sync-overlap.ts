@@ -16,8 +16,12 @@ export class SyncOverlap {
     }
   }
 
-  /** Counts a change of the state, as a sync that took no time. */
+  /**
+   * Counts a change of the state, as a sync that took no time. A change during a sync does not count: it would seem to be
+   * the end of that sync, and comparisons meanwhile are unstable anyway.
+   */
   changed(): void {
+    if (this.#begun > this.#ended) return;
     this.#begun += 1;
     this.#ended += 1;
   }

@@ -13,21 +13,23 @@ const MAX_BYTES = 16 << 10;
 let waitingSince: number | undefined;
 
 /**
- * Waits until the socket is readable, for at most 2 ms. The thread pool sends meanwhile. Does not wait for a large
- * transaction, nor after earlier waits in the same turn of the event loop.
+ * Waits until the socket is readable, for at most 2 ms less the time since the first wait in the same turn of the event
+ * loop. The thread pool sends meanwhile. Does not wait for a large transaction.
  * @param length bytes of the transaction.
  * @returns whether the socket is readable. The kernel has then executed the transaction.
  */
 export function waitForReply(fd: number, length: number): boolean {
-  return length <= MAX_BYTES && mayWait() && libc().waitReadable(fd, MAX_WAIT);
+  if (length > MAX_BYTES) return false;
+  const rest = restOfWait();
+  return rest > 0 && libc().waitReadable(fd, rest);
 }
 
-/** Many small transactions, one after the other, must not hold up the event loop. */
-function mayWait(): boolean {
-  if (waitingSince !== undefined) return performance.now() - waitingSince < MAX_WAIT;
+/** Milliseconds. Many small transactions, one after the other, must not hold up the event loop. */
+function restOfWait(): number {
+  if (waitingSince !== undefined) return MAX_WAIT - (performance.now() - waitingSince);
   waitingSince = performance.now();
   setImmediate(() => {
     waitingSince = undefined;
   });
-  return true;
+  return MAX_WAIT;
 }

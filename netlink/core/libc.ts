@@ -38,8 +38,8 @@ export interface Libc {
   /** Runs in the libuv thread pool, because the kernel executes a dump inside recv. */
   receivePooled(fd: number, buffer: ReceiveBuffer): Promise<number>;
   /**
-   * Blocks the thread until the socket is readable (poll).
-   * @returns whether it became readable, without an error, within these milliseconds.
+   * Blocks the thread until the socket is readable (ppoll).
+   * @returns whether it became readable, without an error, within these milliseconds, which may be a fraction.
    */
   waitReadable(fd: number, milliseconds: number): boolean;
   /** Calls back in a separate event loop turn whenever the socket is readable or has failed. */
@@ -150,7 +150,12 @@ function load(): Libc {
     'intptr_t recvfrom(int fd, void *bytes, size_t length, int flags, void *sender, void *senderLength)',
   );
 
-  const poll = bind('int poll(void *descriptors, unsigned long count, int milliseconds)');
+  // Not poll, which takes whole milliseconds.
+  const ppoll = bind(
+    'int ppoll(void *descriptors, unsigned long count, const void *timeout, const void *signals)',
+  );
+  /** struct timespec */
+  const timeout = Buffer.alloc(16);
   const polled = Buffer.alloc(POLLFD_LENGTH);
   const recvmmsg = bind(
     'int recvmmsg(int fd, void *headers, uint32_t count, int flags, void *timeout)',
@@ -221,7 +226,10 @@ function load(): Libc {
       writeU32(polled, fd, 0);
       writeU16(polled, POLLIN, POLLFD_EVENTS);
       writeU16(polled, 0, POLLFD_RETURNED);
-      return poll.now(polled, 1, milliseconds) > 0 && readU16(polled, POLLFD_RETURNED) === POLLIN;
+      writeU64(timeout, BigInt(Math.floor(milliseconds / 1000)), 0);
+      writeU64(timeout, BigInt(Math.floor((milliseconds % 1000) * 1e6)), 8);
+      const ready = ppoll.now(polled, 1, timeout, null);
+      return ready > 0 && readU16(polled, POLLFD_RETURNED) === POLLIN;
     },
     watch: (fd, onReadable) => watch(koffi, fd, onReadable),
   };

@@ -12,6 +12,7 @@ import {
   isSourceAllowed,
   type NodeSide,
   type PacketHandler,
+  type SpokenPorts,
 } from '../../traffic/first-packet.ts';
 import { type Dispatch, type TrafficPlan, trafficPlan } from '../../traffic/plan.ts';
 import type { EndpointStatus } from '../api/services.ts';
@@ -20,11 +21,13 @@ import { portsText } from '../views/text.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
 import {
+  isAlwaysTracked,
   isTracked,
   ownedSteps,
   sourceSteps,
   speakerOf,
   speaksAs,
+  trackedSourceSteps,
   untrackedDenial,
   untrackedEnd,
   untranslatedSource,
@@ -79,30 +82,36 @@ export interface TracedPath {
 }
 
 export function computeTrace(question: TraceQuestion, context: TraceContext): TracedPath {
+  const { forwardsWithIpvs, translatesByRules } = context.traffic;
   const node: NodeSide = {
     addresses: context.nodeAddresses,
     isNodePortAddress: context.traffic.isNodePortAddress,
   };
   const handler = handlerOf(context.routes, question, node);
-  const { forwardsWithIpvs, translatesByRules } = context.traffic;
   const isByRules = 'route' in handler && translatesByRules?.(handler.route) === true;
+  const served = handlerEnd(question, context, handler);
+  const owned = speaksAs(question, context);
+  const spoken = isAlwaysTracked(question, context, served) ? [] : owned;
+  const speaker = speakerOf(spoken, question);
+  const end = speaker !== undefined && isTracked(served) ? untrackedEnd(served) : served;
+  const sources =
+    spoken === owned ? sourceSteps(spoken, question) : trackedSourceSteps(owned, question);
   return {
-    path: computePath(question, context, handler),
+    path: computePath(question, context, end, spoken, sources),
     forwardsWithIpvs: forwardsWithIpvs && !isByRules,
-    speaksAs: speakerOf(speaksAs(question, context), question)?.vip,
+    speaksAs: speaker?.vip,
   };
 }
 
+/** @param spoken the VIPs that replace the source. @param sources steps about the source. */
 function computePath(
   question: TraceQuestion,
   context: TraceContext,
-  handler: PacketHandler,
+  end: PathEnd,
+  spoken: readonly SpokenPorts[],
+  sources: readonly TraceStep[],
 ): ComputedTrace {
   const { family, client, destination } = question;
-  const spoken = speaksAs(question, context);
-  const served = handlerEnd(question, context, handler);
-  const isOwnedSource = speakerOf(spoken, question) !== undefined;
-  const end = isOwnedSource && isTracked(served) ? untrackedEnd(served) : served;
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
   const result = resultStep(verdict, end, policies.endpoints, question);
@@ -110,7 +119,7 @@ function computePath(
     family,
     source: client.address ?? null,
     destination,
-    steps: [client.step, ...end.steps, ...policies.steps, ...sourceSteps(spoken, question), result],
+    steps: [client.step, ...end.steps, ...policies.steps, ...sources, result],
     verdict,
     endpoints: policies.endpoints,
     speaksAs: spoken.map(({ vip, ports }) => ({ vip, ports: ports.map(rangeText) })),

@@ -1,7 +1,7 @@
 /** Steps of a packet to a port that a pod owns, and of what an owner sends. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
 import { hasPort, rangeText } from '../../api/ports.ts';
-import type { OwnedSlices, Route } from '../../services/route.ts';
+import { type OwnedSlices, type Route, vipsOf } from '../../services/route.ts';
 import {
   type MasqueradeReason,
   ownedMasqueradeOf,
@@ -156,7 +156,7 @@ export function speakerOf(
   return spoken.find(({ ports }) => ports.some((range) => hasPort(range, 'UDP', sourcePort)));
 }
 
-/** The end of a packet from an owned source port to an ordinary Service: only tracked packets are translated. */
+/** The end of an untracked packet from an owned source port to an ordinary Service: only tracked packets are translated. */
 export function untrackedEnd({ steps, uncertain }: PathEnd): PathEnd {
   const service = steps.filter(({ step }) => step === 'service' || step === 'sourceRanges');
   const lost: TraceStep = {
@@ -178,6 +178,41 @@ function sourceStep(spoken: readonly SpokenPorts[], sourcePort: number): TraceSt
       : `the source becomes ${socketAddress(speaker.vip, sourcePort)}, and the packet is not tracked`;
   const object = speaker === undefined ? null : `Service ${speaker.route.serviceKey}`;
   return { step: 'speaker', title: 'Owned source ports', decision, object, detail: [] };
+}
+
+/**
+ * Whether packets are tracked also from ports that their source owns: on a VIP with owned UDP ports, all packets that no
+ * owner gets (`nftables/owned-chains.ts`).
+ */
+export function isAlwaysTracked(
+  { destination }: TraceQuestion,
+  { routes }: TraceContext,
+  { steps, verdict }: PathEnd,
+): boolean {
+  const isToOwner = verdict === 'translated' && steps.some(({ step }) => step === 'slice');
+  if (isToOwner) return false;
+  return routes.some(
+    (route) =>
+      route.owned?.ranges.some(({ protocol }) => protocol === 'UDP') === true &&
+      vipsOf(route).includes(destination),
+  );
+}
+
+/** The step of an owner whose packets are tracked from all ports, see `isAlwaysTracked`. */
+export function trackedSourceSteps(
+  spoken: readonly SpokenPorts[],
+  { destination, protocol, port }: TraceQuestion,
+): TraceStep[] {
+  if (spoken.length === 0) return [];
+  return [
+    {
+      step: 'speaker',
+      title: 'Owned source ports',
+      decision: `no owner gets packets to ${socketAddress(destination, port)}/${protocol}, so they are tracked, and their source does not become a VIP`,
+      object: null,
+      detail: [],
+    },
+  ];
 }
 
 /** What becomes of the source, if the pod sends from a port that it owns. */

@@ -490,6 +490,40 @@ describe('steps of a computed path', () => {
       assert.deepEqual(await from(45_000, '10.96.0.53', 53, table), ['translated', stays, []]);
     });
 
+    it('says that an owner is tracked where no owner gets the packet on a VIP with owned UDP ports', async () => {
+      const table = ownedTable({ portsAnnotation: '5060/UDP' });
+      table.upsert(
+        service({
+          name: 'dns',
+          clusterIPs: ['10.96.0.53'],
+          externalIPs: [VIP],
+          ports: [servicePort({ protocol: 'UDP', port: 53 })],
+        }),
+      );
+      const ports = [{ name: '', protocol: 'UDP' as const, port: 53 }];
+      const dns = { name: 'dns-1', serviceKey: 'default/dns', ports } as const;
+      table.upsert(slice([endpoint('10.244.0.9')], dns));
+      table.takeChanges();
+      for (const [to, port, verdict] of [
+        [VIP, 5060, 'translated'],
+        ['10.96.0.20', 5060, 'translated'],
+        [VIP, 53, 'translated'],
+        [VIP, 20_250, 'rejected'],
+        [VIP, 20_300, 'rejected'],
+        [VIP, 9000, 'rejected'],
+        ['10.96.0.20', 20_104, 'rejected'],
+      ] as const) {
+        for (const sourcePort of [20_044, undefined]) {
+          const path = await pathOf('10.244.0.1', to, 'UDP', port, table, sourcePort);
+          assert.deepEqual([path.verdict, path.speaksAs, path.uncertain], [verdict, [], []], to);
+          assert.equal(
+            decisionOf(path, 'speaker'),
+            `no owner gets packets to ${to}:${port}/UDP, so they are tracked, and their source does not become a VIP`,
+          );
+        }
+      }
+    });
+
     it('drops packets from sources that may not use the VIP', async () => {
       const table = ownedTable({ loadBalancerSourceRanges: ['192.0.2.0/24'] });
       assert.equal((await pathOf(CLIENT, VIP, 'UDP', 20_000, table)).verdict, 'dropped');
