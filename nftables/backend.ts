@@ -2,8 +2,13 @@
  * Proxy mode nftables, one IP family: renders Routes as map elements and chains of table `portwide` and
  * applies them to the kernel.
  */
+import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey, Protocol } from '../api/objects.ts';
-import { type NftOperation, NftRefusedError } from '../netlink/nftables/tables.ts';
+import {
+  type NftElementChange,
+  type NftOperation,
+  NftRefusedError,
+} from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
@@ -34,7 +39,7 @@ import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
-import { isDispatchMap, isOnDemand, type MapName } from './maps.ts';
+import { isDispatchMap, isOnDemand, isOrderedMap, type MapName } from './maps.ts';
 import { type Phase, phaseSteps } from './phases.ts';
 import { NftPlan, type NftPlanOptions, type PlannedRoute } from './plan.ts';
 import {
@@ -209,7 +214,7 @@ export class NftBackend implements Backend {
     // Delete stale affinity entries that the commit could not delete or that packets in flight added since.
     if (changedTargets.size > 0)
       await deleteStaleAffinity(this.#tables, changedTargets, this.#cleanupOptions(false));
-    await this.#tables.transact(phaseChanges(phases.cleanup));
+    await this.#transactInParts('delete', phases.cleanup.deletes);
     for (const { map } of adds) addToCount(this.#elementCounts, map, 1);
     for (const { map } of [...deletes, ...cleanup]) addToCount(this.#elementCounts, map, -1);
     return deletes.length + adds.length + cleanup.length;
@@ -259,7 +264,9 @@ export class NftBackend implements Backend {
     const kernel = await KernelElements.read(this.#tables);
     const [lookups, dispatch] = [new PendingChanges(), new PendingChanges()];
     // Intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
-    const late: (readonly [element: MapElement, isReplaced: boolean])[] = [];
+    const late = new PendingChanges();
+    // Of these, the elements of empty maps, by map.
+    const first = new Map<MapName, MapElement[]>();
     const withAffinity: PlannedRoute[] = [];
     const slice = new TimeSlice();
     const elementCounts = new Map<string, number>();
@@ -281,10 +288,11 @@ export class NftBackend implements Backend {
         const [state] = kernel.take(element);
         if (state !== 'ok') {
           const isReplaced = state === 'changed';
+          const isLate = isIntervalMap(element.map) || isOnDemand(element.map);
           if (isDispatchMap(element.map)) dispatch.add(element, isReplaced);
-          else if (isIntervalMap(element.map) || isOnDemand(element.map))
-            late.push([element, isReplaced]);
-          else lookups.add(element, isReplaced);
+          else if (!isLate) lookups.add(element, isReplaced);
+          else if (kernel.hadElements(element.map)) late.add(element, isReplaced);
+          else getOrCreate(first, element.map, () => []).push(element);
         }
         if (slice.isOver()) await slice.yield();
       }
@@ -300,14 +308,14 @@ export class NftBackend implements Backend {
       await writing;
       return repaired + (await this.#replaceTable(error));
     }
-    // By map, because each transaction costs time for all elements of the interval maps that it changes.
-    const byMap = [...Map.groupBy(late, ([{ map }]) => map).values()].flat();
-    for (let at = 0; at < byMap.length; at += ELEMENTS_PER_TRANSACTION) {
-      const pending = new PendingChanges();
-      for (const change of byMap.slice(at, at + ELEMENTS_PER_TRANSACTION)) pending.add(...change);
-      this.#removeOverlapping(pending, kernel);
-      await write(pending);
+    // Map by map: a transaction takes time for all elements of the interval maps that it changes.
+    for (const element of [...first.values()].flat()) {
+      lookups.add(element, false);
+      if (lookups.size > ELEMENTS_PER_TRANSACTION) await write(lookups);
     }
+    await write(lookups);
+    this.#removeOverlapping(late, kernel);
+    await write(late);
     await writing;
     const staticNames = new Set(staticServiceChains(this.#options).map(({ name }) => name));
     const isInUse = ({ name }: NftChain) => staticNames.has(name) && chainsBefore.has(name);
@@ -364,26 +372,44 @@ export class NftBackend implements Backend {
   }
 
   /**
-   * Replaces an incompatible table with an nft script, which is one transaction. A second transaction writes the rules
-   * over netlink, because nft cannot write all of them. Session affinity is reset.
+   * Replaces an incompatible table with an nft script, which is one transaction. Later transactions write over netlink
+   * what nft cannot write: some rules, and the elements of ordered maps, where nft leaves ends of ranges behind. Session
+   * affinity is reset, and until then owned ports are not served.
    */
   async #replaceTable(refusal: NftError): Promise<number> {
     const [reason] = refusal.message.split('\n');
     this.#options.onWarning('replacing an nftables table of an incompatible version', {
       table: TABLE,
       reason,
-      effect: 'connections continue; session affinity is reset',
+      effect:
+        'connections continue; session affinity is reset; UDP ports owned by pods are rejected for a moment',
     });
     const elements = [...this.#plan.snapshot()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
     const written = chains.map((chain) => (canNftWrite(chain) ? chain : { ...chain, rules: [] }));
-    const script = tableScript(written, elements, this.family, 'numbers');
+    const [ordered = [], others = []] = [true, false].map((isOrdered) =>
+      elements.filter(({ map }) => isOrderedMap(map) === isOrdered),
+    );
+    const script = tableScript(written, others, this.family, 'numbers');
     await this.#nft.run(script);
+    await this.#transactInParts('add', ordered);
     await this.#tables.transact(chainRuleOperations(chains));
     this.#declared = namesToDeclare(chains);
     this.#elementCounts = new Map();
     for (const { map } of elements) addToCount(this.#elementCounts, map, 1);
     return elements.length;
+  }
+
+  /** Writes elements that need not change at one moment, in transactions of a bounded size. */
+  async #transactInParts(
+    action: NftElementChange['action'],
+    elements: readonly MapElement[],
+  ): Promise<void> {
+    const byMap = [...Map.groupBy(elements, ({ map }) => map).values()].flat();
+    for (let at = 0; at < byMap.length; at += ELEMENTS_PER_TRANSACTION) {
+      const part = byMap.slice(at, at + ELEMENTS_PER_TRANSACTION);
+      await this.#tables.transact(changesOf(action, part));
+    }
   }
 
   /** Targets for every affinity map. A map without targets is included, so that its entries are deleted. */
@@ -420,7 +446,7 @@ export class NftBackend implements Backend {
     const stale = [...kernel.stale(this.family)];
     for (const isDispatch of [true, false]) {
       const elements = stale.filter(({ map }) => isDispatchMap(map) === isDispatch);
-      await this.#tables.transact(changesOf('delete', elements));
+      await this.#transactInParts('delete', elements);
     }
     return stale.length;
   }

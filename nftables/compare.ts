@@ -7,6 +7,7 @@
  * program has changed the type of a map, a full sync replaces the table.
  */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import { EINTR, hasErrno } from '../netlink/core/error.ts';
 import { NFT_TABLE_DORMANT } from '../netlink/nftables/tables.ts';
 import { elementKeyText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
@@ -53,7 +54,8 @@ export async function compareTable(
 
 /**
  * Number of chains, rules, maps and counters that differ, without elements. A full sync writes all rules again, so it
- * needs this number to know whether it repairs something. 0 before the first full sync.
+ * needs this number to know whether it repairs something. 0 before the first full sync, and if other changes of nf_tables
+ * interrupt every dump: the repair must not fail for its report.
  * @throws NetlinkError
  */
 export async function countRuleDifferences(
@@ -64,9 +66,14 @@ export async function countRuleDifferences(
   if (!plan.hasApplied) return 0;
   const result = new ComparisonBuilder(undefined);
   const chains = [...plan.chains()];
-  await compareObjects(tables, chains, family, result);
-  // Not a slice for background work, which would wait for the sync that calls this.
-  await compareChains(tables, chains, family, result, true, new TimeSlice());
+  try {
+    await compareObjects(tables, chains, family, result);
+    // Not a slice for background work, which would wait for the sync that calls this.
+    await compareChains(tables, chains, family, result, true, new TimeSlice());
+  } catch (error) {
+    if (!hasErrno(error, EINTR)) throw error;
+    return 0;
+  }
   return result.result().different;
 }
 

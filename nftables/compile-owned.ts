@@ -89,7 +89,8 @@ export function* compileOwnedSteps(
     const key = sliceKey(address, ports.protocol, ports.from);
     const keyEnd = sliceKey(address, ports.protocol, ports.to);
     elements.push({ map: sliceMap(map, part), key, keyEnd, data: addressBytes(becomes) });
-    if (map === 'slice-vips') elements.push({ map: sliceMap('owner-ports', part), key, keyEnd });
+    if (map === 'udp-owner-vips')
+      elements.push({ map: sliceMap('udp-owner-ports', part), key, keyEnd });
   };
   /** Leads packets to or from the addresses of a part to a chain. */
   const jump = (map: MapName, part: number, chain: NftChain) => {
@@ -114,10 +115,10 @@ export function* compileOwnedSteps(
     yield undefined;
     const { address, ports, becomes, node } = slice;
     if (ports.protocol === 'UDP') {
-      addSlice(restricted.has(address) ? 'restricted-slice-owners' : 'slice-owners', slice);
+      addSlice(restricted.has(address) ? 'restricted-udp-owners' : 'udp-owners', slice);
       continue;
     }
-    addSlice(node === 'this' ? 'tracked-slice-owners' : 'remote-slice-owners', slice);
+    addSlice(node === 'this' ? 'tracked-owners' : 'remote-owners', slice);
     const isRemote = node === 'other' && { isRemote: true as const };
     const endpoint = { address: becomes, port: undefined, ...isRemote };
     if (!needsHairpin(plan, endpoint) || !once(`hairpin ${becomes}`)) continue;
@@ -126,12 +127,13 @@ export function* compileOwnedSteps(
   }
   for (const slice of owned.outbound) {
     yield undefined;
-    addSlice('slice-vips', slice);
+    addSlice('udp-owner-vips', slice);
     addAddress(slice.address);
   }
   if (owned.speaker !== undefined) {
     const { vip, ports } = owned.speaker;
-    addAddress(vip);
+    // All VIPs, so that packets of owners to ports that no pod owns are tracked, and rejected like others.
+    for (const each of plan.vips) addAddress(each.vip);
     const bytes = addressBytes(vip);
     if (restricted.has(vip)) {
       const part = partOf(bytes);
@@ -140,7 +142,7 @@ export function* compileOwnedSteps(
     }
     for (const { from, to } of ports) {
       const [key, keyEnd] = [sliceKey(bytes, 'UDP', from), sliceKey(bytes, 'UDP', to)];
-      add('owned-vip-ports', { key, keyEnd });
+      add('udp-vip-ports', { key, keyEnd });
     }
     for (const chain of ownedBaseChains(options)) chains.add(chain);
   }

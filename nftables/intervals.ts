@@ -8,7 +8,7 @@ import type { IpFamily } from '../api/objects.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
 import { finish, type Steps } from '../sync/steps.ts';
 import type { MapElement } from './element.ts';
-import { fieldWidth, type MapName, mapSpec } from './maps.ts';
+import { fieldWidth, isOrderedMap, type MapName, mapSpec } from './maps.ts';
 
 /** Whether elements of the map are ranges. */
 export function isIntervalMap(map: MapName): boolean {
@@ -105,6 +105,10 @@ function spansAddresses({ key, keyEnd = key, bound }: NftElement, addressLength:
 
 /** Whether two elements of one map have a key in common. */
 function overlap(a: MapElement, b: MapElement, family: IpFamily): boolean {
+  if (isOrderedMap(a.map)) {
+    const [{ keyEnd: endOfA = a.key }, { keyEnd: endOfB = b.key }] = [a, b];
+    return a.key.compare(endOfB) <= 0 && b.key.compare(endOfA) <= 0;
+  }
   let start = 0;
   return mapSpec(a.map).key.every((field) => {
     const end = start + fieldWidth(field, family);

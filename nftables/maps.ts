@@ -95,15 +95,18 @@ const OWNED_MAPS = {
   /** VIPs with owned UDP ports that accept packets only from `allowed-ranges`. */
   'owned-restricted-vips': { key: ['address'] },
   /** VIPs with their owned UDP ports. */
-  'owned-vip-ports': { key: ['address', 'port'], isInterval: true, isOrdered: true },
+  'udp-vip-ports': { key: ['address', 'port'], isInterval: true, isOrdered: true },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** The chain of a part of the maps of slices, by the last bits of the destination or source address. */
+/**
+ * The chain of a part of the maps of slices, by the last bits of the destination or source address. The size has room for
+ * elements of another program beside those of all parts.
+ */
 const OWNED_DISPATCH = {
-  'owned-destinations': { key: ['address'], data: 'verdict', size: SLICE_PARTS },
-  'owned-restricted': { key: ['address'], data: 'verdict', size: SLICE_PARTS },
-  'owned-sources': { key: ['address'], data: 'verdict', size: SLICE_PARTS },
-  'owned-speakers': { key: ['address'], data: 'verdict', size: SLICE_PARTS },
+  'owned-destinations': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
+  'owned-restricted': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
+  'owned-sources': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
+  'owned-speakers': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 const BY_PORT = { key: ['address', 'port'], isInterval: true, isOrdered: true } as const;
@@ -112,17 +115,17 @@ const BY_PROTOCOL_AND_PORT = { ...BY_PORT, key: SERVICE_PORT } as const;
 /** Maps of slices, each in `SLICE_PARTS` parts. */
 const SLICE_MAPS = {
   /** Owners by VIP and UDP port. */
-  'slice-owners': { ...BY_PORT, data: ['address'] },
+  'udp-owners': { ...BY_PORT, data: ['address'] },
   /** The same where loadBalancerSourceRanges restrict the clients. */
-  'restricted-slice-owners': { key: ['address', 'port'], data: ['address'], isInterval: true },
+  'restricted-udp-owners': { ...BY_PORT, data: ['address'] },
   /** The VIP as which an owner speaks, by owner and UDP port. */
-  'slice-vips': { ...BY_PORT, data: ['address'] },
+  'udp-owner-vips': { ...BY_PORT, data: ['address'] },
   /** Owners with their UDP ports. Before Linux 6.7 a rule cannot look up a map only to match. */
-  'owner-ports': BY_PORT,
+  'udp-owner-ports': BY_PORT,
   /** Owners of TCP and SCTP ports by VIP, protocol and port. */
-  'tracked-slice-owners': { ...BY_PROTOCOL_AND_PORT, data: ['address'] },
+  'tracked-owners': { ...BY_PROTOCOL_AND_PORT, data: ['address'] },
   /** The same for owners on other nodes, whose clients are masqueraded. */
-  'remote-slice-owners': { ...BY_PROTOCOL_AND_PORT, data: ['address'] },
+  'remote-owners': { ...BY_PROTOCOL_AND_PORT, data: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 type SliceMap = keyof typeof SLICE_MAPS;
@@ -141,7 +144,7 @@ export function sliceMap(map: SliceMap, part: number): MapName {
 
 /** Whether keys of the map begin with an owner. Keys of other interval maps begin with a VIP. */
 export function isOwnerMap(map: MapName): boolean {
-  return map.startsWith('slice-vips-') || map.startsWith('owner-ports-');
+  return map.startsWith('udp-owner-vips-') || map.startsWith('udp-owner-ports-');
 }
 
 /** Whether keys of the map are single numbers, see `MapSpec.isOrdered`. */

@@ -139,10 +139,10 @@ export function partChains(part: number, options: ChainOptions): PartChains {
 
 function makePartChains(part: number, options: ChainOptions): PartChains {
   const { source, destination, sourcePort, port, inSet, rewrite } = rulePartsFor(options.family);
-  const owners = sliceMap('slice-owners', part);
-  const restricted = sliceMap('restricted-slice-owners', part);
-  const vips = sliceMap('slice-vips', part);
-  const ownerPorts = sliceMap('owner-ports', part);
+  const owners = sliceMap('udp-owners', part);
+  const restricted = sliceMap('restricted-udp-owners', part);
+  const vips = sliceMap('udp-owner-vips', part);
+  const ownerPorts = sliceMap('udp-owner-ports', part);
   const udp = protocolIs('UDP');
   const chain = (name: string, rules: RuleParts[], maps: MapName[]): NftChain =>
     memoized(`${name}-${part}`, options, () => ({ rules, jumpTargets: [], maps }));
@@ -169,9 +169,9 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
       'owned-sources',
       [
         [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
-        [udp, inSet(from, 'owned-vip-ports'), NOTRACK, ACCEPT],
+        [udp, inSet(from, 'udp-vip-ports'), NOTRACK, ACCEPT],
       ],
-      [ownerPorts, 'owned-vip-ports'],
+      [ownerPorts, 'udp-vip-ports'],
     ),
     speakers: chain('owned-speakers', [[udp, rewrite('source', from, vips)]], [vips]),
   };
@@ -182,8 +182,8 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
  * than pods of this node are masqueraded, so that answers come back through this node.
  */
 export function trackedChain(part: number, options: ChainOptions): NftChain {
-  const owners = sliceMap('tracked-slice-owners', part);
-  const remote = sliceMap('remote-slice-owners', part);
+  const owners = sliceMap('tracked-owners', part);
+  const remote = sliceMap('remote-owners', part);
   return memoized(`owned-tracked-${part}`, options, () => {
     const { destination, protocol, port, dnat } = rulePartsFor(options.family);
     const to = [destination, protocol, port];

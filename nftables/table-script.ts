@@ -8,13 +8,13 @@ import { verdictText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import type { MapElement } from './element.ts';
-import { isOrderedMap, type MapField, mapSpec, type OrderedForm } from './maps.ts';
+import { type MapField, mapSpec, type OrderedForm } from './maps.ts';
 import { chainRulesScript, TABLE, tableDeclarationScript } from './static-chains.ts';
 
 const ELEMENTS_PER_LINE = 500;
 
 /**
- * A script for nft that replaces the table in one transaction. It cannot extend an existing table: nft 1.0.6
+ * A script for nft that replaces the table in one transaction. With maps of numbers, elements must not be in them. It cannot extend an existing table: nft 1.0.6
  * refuses rules with DNAT to address and port from a map in a table that it reads back from the kernel.
  */
 export function tableScript(
@@ -25,7 +25,7 @@ export function tableScript(
 ): string {
   const unique = new Map([...chains].flatMap(withJumpTargets).map((chain) => [chain.name, chain]));
   const byMap = Map.groupBy(elements, ({ map }) => map);
-  const format = elementFormatter(family, ordered);
+  const format = elementFormatter(family);
   const lines = [...byMap].flatMap(([map, all]) => {
     const texts = all.map(format);
     const pieces = Array.from({ length: Math.ceil(texts.length / ELEMENTS_PER_LINE) }, (_, index) =>
@@ -44,10 +44,7 @@ export function tableScript(
 }
 
 /** Formats elements in nft syntax: `10.96.0.1 . tcp . 80 : goto internal-port-3` */
-export function elementFormatter(
-  family: IpFamily,
-  ordered: OrderedForm = 'fields',
-): (element: MapElement) => string {
+export function elementFormatter(family: IpFamily): (element: MapElement) => string {
   const formatAddress = addressFormatter();
   const width = family === 'IPv4' ? 4 : 16;
   const value: Readonly<Record<MapField, (bytes: Buffer, at: number) => string>> = {
@@ -68,10 +65,7 @@ export function elementFormatter(
   };
   return ({ map, key, keyEnd = key, data, bound }) => {
     const spec = mapSpec(map);
-    const isNumber = ordered === 'numbers' && isOrderedMap(map);
-    const range = isNumber
-      ? `0x${key.toString('hex')}-0x${keyEnd.toString('hex')}`
-      : fields(spec.key, key, keyEnd);
+    const range = fields(spec.key, key, keyEnd);
     const text = bound === undefined ? range : `${range} (only the ${bound} of a range)`;
     if (data === undefined || spec.data === undefined) return text;
     if (!Buffer.isBuffer(data)) return `${text} : ${verdictText(data)}`;

@@ -15,6 +15,8 @@ import type { StatusSources } from './sources.ts';
 
 /** Attempts to compare a family while no sync runs. */
 const MAX_ATTEMPTS = 4;
+/** Most milliseconds for the comparison of one Service, with the time that those of other Services take before it. */
+const MAX_SERVICE_WAIT = 10_000;
 /** Most milliseconds to wait for the end of a sync before another attempt. */
 const MAX_WAIT = 3000;
 
@@ -37,6 +39,15 @@ export interface ComparisonScope {
   readonly service: ObjectKey | undefined;
 }
 
+/** Other comparisons took too long. */
+class ComparisonTimeout extends Error {
+  override readonly name = 'ComparisonTimeout';
+
+  constructor() {
+    super(`no comparison within ${MAX_SERVICE_WAIT / 1000} s`);
+  }
+}
+
 type Sources = Pick<StatusSources, 'backends' | 'families' | 'syncs'>;
 
 /** A request for a comparison. It leaves its place to others, because comparisons have bounds of their own. */
@@ -48,19 +59,21 @@ export type ComparisonRequest = Pick<ResourceRequest, 'signal' | 'waitOutside'>;
  */
 export class KernelComparisons {
   readonly #sources: Sources;
+  readonly #timers: Timers;
   readonly #ofAll: SharedWork<KernelComparison>;
   readonly #ofOne: SharedWork<KernelComparison>;
 
   constructor(sources: Sources, timers: Timers = systemTimers) {
     this.#sources = sources;
-    this.#ofAll = new SharedWork(timers);
-    this.#ofOne = new SharedWork(timers);
+    this.#timers = timers;
+    this.#ofAll = new SharedWork(timers, 10_000);
+    this.#ofOne = new SharedWork(timers, 1000);
   }
 
   /**
    * Compares after the call, once for all that wait for the same scope.
    * The comparison stops when all its clients are gone.
-   * @throws errors of reading the kernel; the reason of the signal.
+   * @throws errors of reading the kernel; the reason of the signal; ComparisonTimeout for one Service.
    */
   async compare(
     scope: ComparisonScope,
@@ -68,11 +81,17 @@ export class KernelComparisons {
   ): Promise<KernelComparison> {
     const { family = '', service } = scope;
     const work = (allGone: AbortSignal) => compareWithKernel(this.#sources, scope, allGone);
-    return await waitOutside(() =>
-      service === undefined
-        ? this.#ofAll.run(family, work, signal)
-        : this.#ofOne.run(`${family} ${service}`, work, signal),
-    );
+    if (service === undefined) {
+      return await waitOutside(() => this.#ofAll.run(family, work, signal));
+    }
+    const expired = new AbortController();
+    const timer = this.#timers.set(() => expired.abort(new ComparisonTimeout()), MAX_SERVICE_WAIT);
+    const either = AbortSignal.any([signal, expired.signal]);
+    try {
+      return await waitOutside(() => this.#ofOne.run(`${family} ${service}`, work, either));
+    } finally {
+      this.#timers.clear(timer);
+    }
   }
 }
 
@@ -139,7 +158,7 @@ async function compareFamily(
     const stable = begun === ended;
     if (stable || found.different === 0 || attempt === MAX_ATTEMPTS) {
       const isInProgress = (object: ComparedObject) =>
-        !stable && (isSameSync || common?.has(identity(object)) === false);
+        !stable && (isSameSync || common?.has(identity(object)) !== true);
       return familyComparison(backend.family, found, stable, isInProgress);
     }
     // An attempt with too many differences does not list all.

@@ -4,8 +4,6 @@ import type { Timers } from '../sync/timers.ts';
 
 /** A run begins after a rest of this many times the duration of the last one, so that runs take a fifth of the time. */
 const REST = 4;
-/** Most milliseconds of a rest. */
-const MAX_REST = 10_000;
 
 interface SharedRun<Result> {
   readonly result: Promise<Result>;
@@ -17,13 +15,16 @@ interface SharedRun<Result> {
 /** Work that answers questions of clients about one moment. */
 export class SharedWork<Result> {
   readonly #timers: Timers;
+  readonly #maxRest: number;
   readonly #queue = new SerialQueue();
   #restsUntil = -Infinity;
   /** Runs that have not begun, by key. A caller joins no run that has begun: it may have missed a change already. */
   readonly #waiting = new Map<string, SharedRun<Result>>();
 
-  constructor(timers: Timers) {
+  /** @param maxRest milliseconds. */
+  constructor(timers: Timers, maxRest: number) {
     this.#timers = timers;
+    this.#maxRest = maxRest;
   }
 
   /**
@@ -68,7 +69,7 @@ export class SharedWork<Result> {
         return await work(gone.signal);
       } finally {
         const now = this.#timers.now();
-        this.#restsUntil = now + Math.min((now - started) * REST, MAX_REST);
+        this.#restsUntil = now + Math.min((now - started) * REST, this.#maxRest);
       }
     });
     const run: SharedRun<Result> = { result, gone, callers: 0 };

@@ -10,8 +10,9 @@ const MAX_CREDIT = 300;
  * an expensive request makes the page and commands slow, but does not lock them out.
  */
 const MAX_WAIT = 2000;
-/** Requests that may wait, to start or for something else. */
+/** Requests that may wait to start, and those that may wait for something else: they do not keep others out. */
 const MAX_WAITING = 100;
+const MAX_OUTSIDE = 100;
 
 /** Too many requests; the answer is 503. */
 export class TooManyRequests extends Error {
@@ -59,7 +60,7 @@ export class RequestBudget {
   readonly #syncs: SyncState;
   readonly #worked: () => number;
   #refusals = 0;
-  /** Requests that have left their place and are not back. */
+  /** Requests that wait for something else and have left their place. */
   #outside = 0;
   /** When the first waiting request began to wait for syncs. */
   #heldSince: number | undefined;
@@ -88,7 +89,7 @@ export class RequestBudget {
   }
 
   /**
-   * @param request gets a function to wait for another program with; errors of the program come back.
+   * @param request gets a function to wait for something else with; errors of that, and TooManyRequests, come back.
    * @param signal aborted when the client is gone; the request then leaves the queue.
    * @returns undefined if the client has gone before the request started.
    * @throws TooManyRequests, and errors of the request.
@@ -97,7 +98,7 @@ export class RequestBudget {
     request: (waitOutside: WaitOutside) => Promise<T> | T,
     signal?: AbortSignal,
   ): Promise<T | undefined> {
-    if (this.#waiting.length + this.#outside >= MAX_WAITING) await this.#refuse();
+    if (this.#waiting.length >= MAX_WAITING) await this.#refuse();
     if (!(await this.#mayStart(signal))) return undefined;
     try {
       return await request((run) => this.#waitOutside(run));
@@ -107,12 +108,16 @@ export class RequestBudget {
   }
 
   async #waitOutside<T>(run: () => Promise<T>): Promise<T> {
-    this.#outside += 1;
     this.#end();
     try {
-      return await run();
+      if (this.#outside >= MAX_OUTSIDE) await this.#refuse();
+      this.#outside += 1;
+      try {
+        return await run();
+      } finally {
+        this.#outside -= 1;
+      }
     } finally {
-      this.#outside -= 1;
       const { promise, resolve } = Promise.withResolvers<void>();
       this.#returning.push(resolve);
       this.#startNext();

@@ -99,9 +99,9 @@ describe('what users see of owned ports', () => {
     const vip = world.clusterIP(20);
     const part = Number(vip.split('.').at(-1)) % SLICE_PARTS;
     for (const script of [
-      `delete element ip portwide slice-owners-${part} { ${numberRange(vip, 20_000, 20_099)} }`,
+      `delete element ip portwide udp-owners-${part} { ${numberRange(vip, 20_000, 20_099)} }`,
       `flush table ip portwide`,
-      `add element ip portwide slice-owners-${part} { ${numberRange(vip, 20_900, 20_999)} : 10.244.9.9 }`,
+      `add element ip portwide udp-owners-${part} { ${numberRange(vip, 20_900, 20_999)} : 10.244.9.9 }`,
       'delete table ip portwide',
     ]) {
       await lab.node.exec('nft', ['-f', '-'], { input: script });
@@ -193,10 +193,7 @@ describe('what users see of owned ports', () => {
             assert.equal(masqueradedAs, null);
             assert.equal(translatedBy?.owner, 'portwide');
             assert.match(translatedBy?.purpose ?? '', /untracked UDP packets to the owner/);
-            assert.match(
-              translatedBy?.text ?? '',
-              / daddr set .*@slice-owners-\d+ notrack accept$/,
-            );
+            assert.match(translatedBy?.text ?? '', / daddr set .*@udp-owners-\d+ notrack accept$/);
           }
         }
         const vacant = await api.live({

@@ -294,18 +294,18 @@ describe('compare: mode nftables with the kernel', () => {
   const ownedCases: readonly (readonly [title: string, script: string, Difference[]])[] = [
     [
       'a deleted slice',
-      `delete element ip portwide slice-owners-20 { ${key0} }`,
-      [['missing', 'element', 'slice-owners-20', slice0, null, 'default/media']],
+      `delete element ip portwide udp-owners-20 { ${key0} }`,
+      [['missing', 'element', 'udp-owners-20', slice0, null, 'default/media']],
     ],
     [
       'a slice that leads to another pod',
-      `delete element ip portwide slice-owners-20 { ${key0} }
-       add element ip portwide slice-owners-20 { ${key0} : 10.244.0.99 }`,
+      `delete element ip portwide udp-owners-20 { ${key0} }
+       add element ip portwide udp-owners-20 { ${key0} : 10.244.0.99 }`,
       [
         [
           'changed',
           'element',
-          'slice-owners-20',
+          'udp-owners-20',
           slice0,
           '10.96.0.20 . 20000-20099 : 10.244.0.99',
           'default/media',
@@ -314,12 +314,12 @@ describe('compare: mode nftables with the kernel', () => {
     ],
     [
       'an unknown slice',
-      `add element ip portwide slice-owners-20 { ${numberRange('10.96.0.20', 20_900, 20_999)} : 10.244.0.99 }`,
+      `add element ip portwide udp-owners-20 { ${numberRange('10.96.0.20', 20_900, 20_999)} : 10.244.0.99 }`,
       [
         [
           'unexpected',
           'element',
-          'slice-owners-20',
+          'udp-owners-20',
           null,
           '10.96.0.20 . 20900-20999 : 10.244.0.99',
           'default/media',
@@ -328,12 +328,12 @@ describe('compare: mode nftables with the kernel', () => {
     ],
     [
       'unknown ports from which an owner speaks',
-      `add element ip portwide slice-vips-10 { ${numberRange('10.244.1.10', 40_000, 40_099)} : 10.96.0.20 }`,
+      `add element ip portwide udp-owner-vips-10 { ${numberRange('10.244.1.10', 40_000, 40_099)} : 10.96.0.20 }`,
       [
         [
           'unexpected',
           'element',
-          'slice-vips-10',
+          'udp-owner-vips-10',
           null,
           '10.244.1.10 . 40000-40099 : 10.96.0.20',
           'default/media',
@@ -348,7 +348,7 @@ describe('compare: mode nftables with the kernel', () => {
           'missing',
           'rule',
           'owned-speakers-10',
-          'meta l4proto udp ip saddr set ip saddr . th sport map @slice-vips-10',
+          'meta l4proto udp ip saddr set ip saddr . th sport map @udp-owner-vips-10',
           null,
           null,
         ],

@@ -73,8 +73,8 @@ describe('element: identity and text', () => {
       rangeElement('service-ranges', '45.45.45.45', { from: 45, to: 11_565 }),
       rangeElement('service-ranges', '45.45.45.45', { from: 11_565, to: 11_565 }),
       rangeElement('allowed-ports', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
-      { map: 'slice-owners-1', key: Buffer.from('3e3e3e3e3e3e3e3e', 'hex'), bound: 'start' },
-      { map: 'slice-owners-1', key: Buffer.from('3c3c3c3c3c3c3c3c', 'hex'), bound: 'end' },
+      { map: 'udp-owners-1', key: Buffer.from('3e3e3e3e3e3e3e3e', 'hex'), bound: 'start' },
+      { map: 'udp-owners-1', key: Buffer.from('3c3c3c3c3c3c3c3c', 'hex'), bound: 'end' },
     ];
     for (const element of elements) {
       const again = elementFromKeyText(element.map, elementKeyText(element), 'IPv4');
@@ -127,7 +127,7 @@ describe('element: overlapping ranges', () => {
 
   it('finds what only another program writes wherever it could be in the way', () => {
     const range = (first: string, last: string, bound?: 'start'): MapElement => ({
-      map: 'slice-owners-1',
+      map: 'udp-owners-1',
       key: Buffer.from(first, 'hex'),
       ...(bound === undefined ? { keyEnd: Buffer.from(last, 'hex') } : { bound }),
     });
@@ -137,6 +137,14 @@ describe('element: overlapping ranges', () => {
     const before = range('0a60000100010000', '0a60000100090000');
     assert.deepEqual(found([half, wide, before], fresh), [0, 1]);
     assert.deepEqual(found([half], [ports(1, 9)]), []);
+    // From TCP to UDP, around a range of TCP.
+    const protocols = (first: string, last: string): MapElement => ({
+      map: 'tracked-owners-1',
+      key: Buffer.from(`0a600001${first}`, 'hex'),
+      keyEnd: Buffer.from(`0a600001${last}`, 'hex'),
+    });
+    const around = protocols('06000000012c0000', '11000000000a0000');
+    assert.deepEqual(found([around], [protocols('0600000001900000', '0600000001f30000')]), [0]);
   });
 
   it('finds the same overlaps as a comparison of all pairs', () => {
@@ -206,16 +214,16 @@ describe('element: maps and sets', () => {
       'set cluster-ips { typeof ip daddr; }',
     );
     assert.equal(
-      mapDeclaration('slice-vips-7', 'IPv6', 'numbers'),
-      'map slice-vips-7 { typeof @nh,0,160 : ip6 daddr; flags interval; }',
+      mapDeclaration('udp-owner-vips-7', 'IPv6', 'numbers'),
+      'map udp-owner-vips-7 { typeof @nh,0,160 : ip6 daddr; flags interval; }',
     );
     assert.equal(
-      mapDeclaration('slice-vips-7', 'IPv6', 'fields'),
-      'map slice-vips-7 { typeof ip6 daddr . th dport : ip6 daddr; flags interval; }',
+      mapDeclaration('udp-owner-vips-7', 'IPv6', 'fields'),
+      'map udp-owner-vips-7 { typeof ip6 daddr . th dport : ip6 daddr; flags interval; }',
     );
     assert.equal(
       mapDeclaration('owned-sources', 'IPv4', 'numbers'),
-      'map owned-sources { typeof ip daddr : verdict; size 128; }',
+      'map owned-sources { typeof ip daddr : verdict; size 256; }',
     );
     assert.match(
       affinityMapDeclaration('affinity', 'IPv4'),

@@ -33,7 +33,7 @@ function planOf(...routes: readonly Route[]): NftPlan {
 function spoken(plan: NftPlan): string[] {
   const elements = [...plan.snapshot()].flatMap((part) => part.elements);
   return Object.entries(textsOf(elements))
-    .filter(([map]) => map.startsWith('slice-vips'))
+    .filter(([map]) => map.startsWith('udp-owner-vips'))
     .flatMap(([, texts]) => texts ?? [])
     .sort();
 }

@@ -207,6 +207,21 @@ describe('kernel comparison: several requests', () => {
     assert.equal(runs.length, 2);
   });
 
+  it('of one Service wait at most 10 seconds for others', async () => {
+    const { runs, comparisons, timers } = blocked();
+    const of = (service: string) => comparisons.compare({ family: undefined, service }, STAYS);
+    const first = of('default/a');
+    await nextTurn();
+    const second = of('default/b');
+    await nextTurn();
+    timers.advance(9999);
+    runs[0]?.end();
+    await first;
+    timers.advance(1);
+    await assert.rejects(second, /no comparison within 10 s/);
+    assert.equal(runs.length, 1);
+  });
+
   it('leave four times its duration between comparisons, at most 10 seconds', async () => {
     const { runs, comparisons, timers } = blocked();
     for (const [duration, rest] of [

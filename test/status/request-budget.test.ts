@@ -209,6 +209,21 @@ describe('request-budget: the share of time of requests', () => {
     assert.deepEqual(seen, ['goes on', 'goes on', 'goes on', 'goes on', 'last']);
   });
 
+  it('lets 100 requests wait for something else, which keep no others out', async () => {
+    const { timers, budget } = build();
+    const outside = Promise.withResolvers<void>();
+    const wait = () => budget.run((waitOutside) => waitOutside(() => outside.promise));
+    const all = Array.from({ length: 100 }, wait);
+    await turn();
+    const refused = wait();
+    await turn();
+    assert.equal(await budget.run(() => 1), 1);
+    timers.advance(1000);
+    await assert.rejects(refused, TooManyRequests);
+    outside.resolve();
+    await Promise.all(all);
+  });
+
   it('passes on the error of what a request waited for', async () => {
     const { budget } = build();
     const failed = () => Promise.reject(new Error('exit status 1'));
