@@ -32,7 +32,10 @@ export class FamilyErrors extends AggregateError {
   override readonly name = 'FamilyErrors';
 
   constructor(errors: ReadonlyMap<IpFamily, unknown>) {
-    const texts = [...errors].map(([family, error]) => `${family}: ${asError(error).message}`);
+    const byText = Map.groupBy(errors, ([, error]) => asError(error).message);
+    const texts = [...byText].map(
+      ([text, same]) => `${same.map(([family]) => family).join(', ')}: ${text}`,
+    );
     super([...errors.values()], texts.join('; '));
   }
 }
