@@ -100,7 +100,7 @@ const OWNED_MAPS = {
 
 /**
  * The chain of a part of the maps of slices, by the last bits of the destination or source address. The size has room for
- * elements of another program beside those of all parts.
+ * elements of another program beside the elements of all parts.
  */
 const OWNED_DISPATCH = {
   'owned-destinations': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },

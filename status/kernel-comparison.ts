@@ -15,7 +15,7 @@ import type { StatusSources } from './sources.ts';
 
 /** Attempts to compare a family while no sync runs. */
 const MAX_ATTEMPTS = 4;
-/** Most milliseconds for the comparison of one Service, with the time that those of other Services take before it. */
+/** Most milliseconds for the comparison of one Service, with the wait for comparisons of other Services. */
 const MAX_SERVICE_WAIT = 10_000;
 /** Most milliseconds to wait for the end of a sync before another attempt. */
 const MAX_WAIT = 3000;

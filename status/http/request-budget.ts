@@ -10,7 +10,7 @@ const MAX_CREDIT = 300;
  * an expensive request makes the page and commands slow, but does not lock them out.
  */
 const MAX_WAIT = 2000;
-/** Requests that may wait to start, and those that may wait for something else: they do not keep others out. */
+/** Requests that may wait to start, and requests that may wait for something else, which keep no others out. */
 const MAX_WAITING = 100;
 const MAX_OUTSIDE = 100;
 
