@@ -32,8 +32,9 @@ export type ElementAdder = (
  * Compares the elements that the Service needs. Also finds unexpected elements: in the dispatch maps at
  * the keys of the Service, and in its interval maps, such as further allowed sources. A comparison
  * of all Services finds others, such as an endpoint with an index that no rule selects.
+ * @param signal stops the comparison.
  * @returns the dispatch chains of the Service, with their jump targets.
- * @throws NetlinkError
+ * @throws NetlinkError; the reason of the signal.
  */
 export async function compareServiceElements(
   tables: NftReader,
@@ -41,6 +42,7 @@ export async function compareServiceElements(
   family: IpFamily,
   service: ObjectKey,
   add: ElementAdder,
+  signal: AbortSignal | undefined,
 ): Promise<NftChain[]> {
   const desired = new Map<string, MapElement>();
   const chains = new Map<string, NftChain>();
@@ -61,7 +63,7 @@ export async function compareServiceElements(
     for (const element of elements) ofOthers.add(elementId(element));
   }
   const byMap = Map.groupBy(desired.values(), ({ map }) => map);
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(signal);
   for (const map of [...MAP_NAMES, ...onDemandMapsOf(chains.values())]) {
     const own = byMap.get(map) ?? [];
     const probed = isIntervalMap(map) ? [] : probes(map, own, [...desired.values()]);

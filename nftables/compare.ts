@@ -45,9 +45,16 @@ export async function compareTable(
     const chains = [...plan.chains()];
     await compareObjects(tables, chains, family, result);
     await compareChains(tables, chains, family, result, true);
-    await compareAllElements(tables, plan, family, add);
+    await compareAllElements(tables, plan, family, add, result.signal);
   } else {
-    const chains = await compareServiceElements(tables, plan, family, result.service, add);
+    const chains = await compareServiceElements(
+      tables,
+      plan,
+      family,
+      result.service,
+      add,
+      result.signal,
+    );
     await compareChains(tables, chains, family, result, false);
   }
 }
@@ -135,10 +142,11 @@ async function compareAllElements(
   plan: NftPlan,
   family: IpFamily,
   add: ElementAdder,
+  signal: AbortSignal | undefined,
 ): Promise<void> {
   const maps = [...MAP_NAMES, ...onDemandMapsOf(plan.chains())];
   const kernel = await KernelElements.readExisting(tables, maps);
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(signal);
   const compare = (element: MapElement, service: ObjectKey | undefined) => {
     const [state, data] = kernel.take(element);
     const { map } = element;
@@ -167,7 +175,7 @@ async function compareAllElements(
     if (slice.isOver()) await slice.yield();
   }
   if (stale.length === 0) return;
-  const owners = await elementOwners(plan, stale, family);
+  const owners = await elementOwners(plan, stale, family, signal);
   for (const element of stale) {
     add('unexpected', undefined, element, owners(element));
     if (slice.isOver()) await slice.yield();

@@ -21,18 +21,20 @@ interface KeyFields {
  * Finds the Service of elements by VIP and port, by VIP or owner alone if only one Service has it, or by
  * node port.
  * @returns a function for these elements.
+ * @throws the reason of the signal.
  */
 export async function elementOwners(
-  plan: NftPlan,
+  plan: Pick<NftPlan, 'appliedRoutes'>,
   elements: readonly MapElement[],
   family: IpFamily,
+  signal: AbortSignal | undefined,
 ): Promise<(element: MapElement) => ObjectKey | undefined> {
   const fieldsOf = keyReader(family);
   const vips = new Set(elements.map((element) => fieldsOf(element)?.vip));
   const routesByVip = new Map<string, Route[]>();
   const routesByOwner = new Map<string, Route[]>();
   const servicesByNodePort = new Map<string, ObjectKey>();
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(signal);
   for (const route of plan.appliedRoutes()) {
     for (const vip of vipsOf(route)) {
       if (vips.has(vip)) getOrCreate(routesByVip, vip, () => []).push(route);

@@ -31,6 +31,7 @@ import {
   rulePartsFor,
   setMarkBit,
 } from '../nft/rule.ts';
+import { SPEAKER_PRIORITY } from '../nft/speaker-priority.ts';
 import { nonPodClients } from '../traffic/options.ts';
 import { type ChainOptions, isPod, memoized, type NftChain, REJECT_CHAIN } from './chains.ts';
 import { type MapName, SLICE_PARTS, sliceMap } from './maps.ts';
@@ -68,8 +69,20 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
     baseChain('owned-prerouting', inbound, packets, early, options),
     baseChain('owned-output', outbound, packets, early, options),
     // After network policy (110, 111), which must see the pod as the source.
-    baseChain('owned-input', 'filter hook input priority 120', answers, late, options),
-    baseChain('owned-postrouting', 'filter hook postrouting priority 101', answers, late, options),
+    baseChain(
+      'owned-input',
+      `filter hook input priority ${SPEAKER_PRIORITY.input}`,
+      answers,
+      late,
+      options,
+    ),
+    baseChain(
+      'owned-postrouting',
+      `filter hook postrouting priority ${SPEAKER_PRIORITY.postrouting}`,
+      answers,
+      late,
+      options,
+    ),
   ];
 }
 

@@ -2,14 +2,8 @@
 import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import { PRIORITY } from '../netlink/nftables/hooks.ts';
-import {
-  allSteps,
-  type BaseChain,
-  type Ending,
-  type Steps,
-  type TestPacket,
-  walkSteps,
-} from './packet-walk.ts';
+import { finish, type Steps } from '../sync/steps.ts';
+import { type BaseChain, type Ending, type TestPacket, walkSteps } from './packet-walk.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
 /** Addresses for test packets of one family; undefined where none is known. */
@@ -257,7 +251,7 @@ function findings(
   packets: readonly TestPacket[],
   verdict: Ending['verdict'],
 ): Finding[] {
-  return allSteps(findingSteps(bases, packets, verdict));
+  return finish(findingSteps(bases, packets, verdict));
 }
 
 /** The chains in which a packet may end with the verdict; each base chain at most once. */

@@ -5,6 +5,7 @@
 import { cidrContains, familyOf } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import { type Hook, PRIORITY } from '../netlink/nftables/hooks.ts';
+import { finish, type Steps } from '../sync/steps.ts';
 
 export interface TestPacket {
   /** Canonical addresses of one family. */
@@ -90,20 +91,9 @@ const TRACKING_HOOKS: readonly BaseChain['hook'][] = ['prerouting', 'output'];
 const MAX_RULES = 100_000;
 const MAX_DEPTH = 16;
 
-/** A computation in steps, so that callers can give the event loop a turn between them. */
-export type Steps<T> = Generator<undefined, T, undefined>;
-
-/** Does all steps at once. */
-export function allSteps<T>(steps: Steps<T>): T {
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done === true) return value;
-  }
-}
-
 /** As `walkSteps`, at once. */
 export function walk(base: BaseChain, packet: TestPacket): Ending[] {
-  return allSteps(walkSteps(base, packet));
+  return finish(walkSteps(base, packet));
 }
 
 /**

@@ -11,9 +11,11 @@ export function finish<T>(steps: Steps<T>): T {
   }
 }
 
-/** Runs a computation in time slices, so that it does not block the event loop. */
-export async function finishInSlices<T>(steps: Steps<T>): Promise<T> {
-  const slice = new TimeSlice();
+/**
+ * Runs a computation in time slices, so that it does not block the event loop.
+ * @param slice of the caller, if the computation is a part of its work.
+ */
+export async function finishInSlices<T>(steps: Steps<T>, slice = new TimeSlice()): Promise<T> {
   for (;;) {
     const { done, value } = steps.next();
     if (done === true) return value;

@@ -31,22 +31,45 @@ function plus(key: Buffer, step: 1 | -1): Buffer {
   return sum;
 }
 
-/** Joins starts and ends to intervals. What has no other half keeps its `bound`. */
-export function* intervalsOf(raw: Iterable<NftRawElement>): Iterable<NftElement> {
-  // Where one interval ends and the next one starts, the end comes first.
-  const sorted = [...raw].sort(
-    (a, b) => a.key.compare(b.key) || Number(b.isEnd === true) - Number(a.isEnd === true),
-  );
-  let start: NftElement | undefined;
-  for (const { isEnd, ...element } of sorted) {
-    if (isEnd !== true) {
-      if (start !== undefined) yield { ...start, bound: 'start' };
-      start = element;
-      continue;
-    }
-    const last = keyBefore(element.key);
-    yield start === undefined ? { key: last, bound: 'end' } : { ...start, keyEnd: last };
-    start = undefined;
+/**
+ * Joins starts and ends to intervals in the order in which the kernel dumps them: the highest key first. Where one
+ * interval ends and the next one starts, the start comes first. What has no other half keeps its `bound`.
+ */
+export class IntervalJoiner {
+  readonly #visit: (interval: NftElement) => void;
+  #last: NftRawElement | undefined;
+
+  constructor(visit: (interval: NftElement) => void) {
+    this.#visit = visit;
   }
-  if (start !== undefined) yield { ...start, bound: 'start' };
+
+  /** @returns false if the element is not in order: the intervals are then wrong. */
+  add(element: NftRawElement): boolean {
+    const last = this.#last;
+    if (last !== undefined && dumpOrder(last, element) >= 0) return false;
+    const { isEnd, ...start } = element;
+    if (isEnd === true) this.end();
+    else if (last?.isEnd === true) this.#visit({ ...start, keyEnd: keyBefore(last.key) });
+    else this.#visit({ ...start, bound: 'start' });
+    this.#last = element;
+    return true;
+  }
+
+  /** Call it after the last element. */
+  end(): void {
+    if (this.#last?.isEnd === true) this.#visit({ key: keyBefore(this.#last.key), bound: 'end' });
+  }
+}
+
+function dumpOrder(a: NftRawElement, b: NftRawElement): number {
+  return b.key.compare(a.key) || Number(a.isEnd === true) - Number(b.isEnd === true);
+}
+
+/** Joins starts and ends in any order. Each of them must be there once. */
+export function intervalsOf(raw: Iterable<NftRawElement>): NftElement[] {
+  const intervals: NftElement[] = [];
+  const joiner = new IntervalJoiner((interval) => intervals.push(interval));
+  for (const element of [...raw].sort(dumpOrder)) joiner.add(element);
+  joiner.end();
+  return intervals.reverse();
 }

@@ -2,15 +2,17 @@
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import { HOOKS, PRIORITY } from '../../netlink/nftables/hooks.ts';
+import { SPEAKER_PRIORITY } from '../../nft/speaker-priority.ts';
 import {
   type Finding,
   findingSteps,
   notEvaluated,
   placeOf,
 } from '../../preflight/foreign-rules.ts';
-import type { BaseChain, Steps, TestPacket } from '../../preflight/packet-walk.ts';
+import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
+import { finishInSlices } from '../../sync/steps.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
 import { reachesText } from './compute.ts';
 
@@ -155,7 +157,7 @@ function passOf(
   const staying = { ...leaving, isLoopback: isFromNode && isToNode };
   const isCaught = forwardsWithIpvs && !isFromNode;
   const drop = { verdict: 'drop', hook: 'input', packet: isCaught ? entering : staying } as const;
-  const drops = isToNode || isCaught ? spokenChecks(drop, SPEAKS.input, speaksAs) : [];
+  const drops = isToNode || isCaught ? spokenChecks(drop, SPEAKER_PRIORITY.input, speaksAs) : [];
   const forwarded =
     isToNode || isFromNode || forwardsWithIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
   // Rules at hook output see the interface of the route to the first destination, also after the translation. VIPs of
@@ -196,9 +198,6 @@ function entryChecks(
   ];
 }
 
-/** Priorities at which the source of an owner becomes the VIP (`nftables/owned-chains.ts`). */
-const SPEAKS = { input: 120, postrouting: 101 } as const;
-
 /** @param speaksAs source of the packet from a priority on; undefined: it does not change. */
 function spokenChecks(
   check: Pass['checks'][number],
@@ -223,7 +222,7 @@ function leavingChecks(
   const drop = { verdict: 'drop', hook: 'postrouting' } as const;
   // Untracked packets pass no nat chain.
   if (packet.isUntracked === true)
-    return spokenChecks({ ...drop, packet }, SPEAKS.postrouting, speaksAs);
+    return spokenChecks({ ...drop, packet }, SPEAKER_PRIORITY.postrouting, speaksAs);
   if (!masqueraded)
     return [
       { ...drop, packet },
@@ -238,15 +237,6 @@ function leavingChecks(
       at: (priority) => priority >= MASQUERADE,
     },
   ];
-}
-
-/** Does all steps, and gives the event loop a turn after each slice. */
-async function inSlices<T>(steps: Steps<T>, slice: BackgroundSlice): Promise<T> {
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done === true) return value;
-    if (slice.isOver()) await slice.yield();
-  }
 }
 
 /** What rules do to packets, and the base chains that were evaluated. */
@@ -273,7 +263,7 @@ async function evaluationOf(
       );
       hooks.add(hook);
       for (const base of ofHook) evaluated.add(base);
-      const found = await inSlices(findingSteps(ofHook, [packet], verdict), slice);
+      const found = await finishInSlices(findingSteps(ofHook, [packet], verdict), slice);
       for (const finding of found) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
         const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };

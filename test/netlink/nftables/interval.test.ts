@@ -1,6 +1,11 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { intervalsOf, keyAfter, type NftRawElement } from '../../../netlink/nftables/interval.ts';
+import {
+  IntervalJoiner,
+  intervalsOf,
+  keyAfter,
+  type NftRawElement,
+} from '../../../netlink/nftables/interval.ts';
 
 const key = (number: number) => {
   const bytes = Buffer.alloc(4);
@@ -41,6 +46,30 @@ describe('interval: sets without concatenation', () => {
       { key: key(39), bound: 'end' },
     ]);
     assert.deepEqual(joined([start(0xffffffff)]), [{ ...start(0xffffffff), bound: 'start' }]);
+  });
+
+  it('joins halves while they come in the order of the kernel', () => {
+    const found: unknown[] = [];
+    const joiner = new IntervalJoiner((interval) => found.push(interval));
+    const raw = [end(50), end(40), start(30), end(30), start(20), start(10), end(5)];
+    assert.deepEqual(
+      raw.map((each) => joiner.add(each)),
+      raw.map(() => true),
+    );
+    joiner.end();
+    assert.deepEqual(found, [...joined(raw)].reverse());
+    assert.equal(found.length, 5);
+  });
+
+  it('notices halves in another order, and halves that come twice', () => {
+    for (const [first, second] of [
+      [start(10), end(20)],
+      [end(10), start(10)],
+      [start(10), start(10)],
+    ] as const) {
+      const joiner = new IntervalJoiner(() => undefined);
+      assert.deepEqual([joiner.add(first), joiner.add(second)], [true, false]);
+    }
   });
 
   it('counts keys as numbers, and begins again after the highest', () => {

@@ -270,6 +270,16 @@ describe('tables: an nf_tables table', () => {
       assert.deepEqual(await elements('ordered'), [whole]);
     });
 
+    it('reads many intervals of numbers in several turns of the event loop', async () => {
+      const many = Array.from({ length: 2000 }, (_, at): NftElement => {
+        const keys = { key: endpoint(vip, 2 * at), keyEnd: endpoint(vip, 2 * at + (at % 2)) };
+        return { ...keys, data: addressBytes(pod) };
+      });
+      await change({ ...add('ordered', ...many), isOrdered: true });
+      assert.deepEqual(await elements('ordered'), sorted(many));
+      assert.ok((await helper.call('nftVisitTurns', 'ordered')) > 1);
+    });
+
     it('replaces intervals', async () => {
       const whole = range(1000, 1999, { kind: 'drop' });
       const parts = [range(1000, 1499, { kind: 'accept' }), range(1500, 2500, { kind: 'drop' })];
