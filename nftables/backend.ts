@@ -265,7 +265,7 @@ export class NftBackend implements Backend {
     const [lookups, dispatch] = [new PendingChanges(), new PendingChanges()];
     // Intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
     const late = new PendingChanges();
-    // The elements of these kinds in empty maps, by map.
+    // Elements of empty maps that are ranges or whose map is yet to be declared, by map.
     const first = new Map<MapName, MapElement[]>();
     const withAffinity: PlannedRoute[] = [];
     const slice = new TimeSlice();

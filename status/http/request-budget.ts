@@ -10,8 +10,9 @@ const MAX_CREDIT = 300;
  * an expensive request makes the page and commands slow, but does not lock them out.
  */
 const MAX_WAIT = 2000;
-/** Requests that may wait to start, and requests that may wait for something else, which keep no others out. */
+/** Requests that may wait to start. */
 const MAX_WAITING = 100;
+/** Requests that may wait for something else; they keep no others out. */
 const MAX_OUTSIDE = 100;
 
 /** Too many requests; the answer is 503. */
