@@ -12,6 +12,7 @@ import { pageResources } from '../status/page-resources.ts';
 import { statusResources } from '../status/resources.ts';
 import type { StatusSources } from '../status/sources.ts';
 import { createTraffic } from '../status/traffic/traffic.ts';
+import { syncPrecedence } from '../sync/precedence.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
@@ -87,7 +88,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
           bindHost,
           statusSocket: options.statusSocket,
           // One each: requests to the address, which every process can send, must not hold up root at the socket.
-          budget: new RequestBudget(systemTimers, status.syncs),
+          budget: new RequestBudget(systemTimers, syncPrecedence),
           onError: (err, path) => log.warn({ err, path }, 'status API cannot answer a request'),
         }),
       ),

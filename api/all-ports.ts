@@ -45,6 +45,8 @@ export interface ServiceRefusal {
   readonly reason: RefusalReason;
   readonly field: string;
   readonly message: string;
+  /** Set if the pods of the Service would own ports of a VIP that an older Service serves. */
+  readonly lostVip?: { readonly vip: string; readonly to: ObjectKey };
 }
 
 /** The ports on which a Service is served. */

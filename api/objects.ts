@@ -92,6 +92,8 @@ export interface Service {
   readonly ownedPortsAnnotation?: string;
   /** Annotation `portwide.dev/ports-per-pod` as written; absent when the Service has none. */
   readonly portsPerPodAnnotation?: string;
+  /** `spec.selector`, only with annotation `portwide.dev/owned-ports`; absent if endpoints are managed by hand. */
+  readonly ownersSelector?: Labels;
   /**
    * Paths of unknown annotations under `portwide.dev/`, probably misspelled. Absent when there are
    * none.

@@ -1,4 +1,6 @@
 /** Ports owned by pods: annotations `portwide.dev/owned-ports` and `portwide.dev/ports-per-pod`. */
+import { familyOf } from './addresses.ts';
+import type { IpFamily, Service } from './objects.ts';
 import {
   isTooLong,
   MAX_RANGES,
@@ -32,6 +34,21 @@ export interface OwnedPortsProblem {
 export function ordinalOf(name: string): number | undefined {
   const digits = /-(\d+)$/.exec(name)?.[1];
   return digits === undefined ? undefined : Number(digits);
+}
+
+/**
+ * The one VIP of the family with owned UDP ports: the first served load balancer IP in the order of the status, else the
+ * cluster IP. Owners speak as this VIP, so on another VIP the answer could not come from the address that was asked.
+ */
+export function ownedVip(
+  { type, loadBalancerIngress, clusterIPs }: Service,
+  family: IpFamily,
+): string | undefined {
+  const ingress = loadBalancerIngress.find(
+    ({ ip, ipMode }) => ipMode === 'VIP' && familyOf(ip) === family,
+  );
+  if (type === 'LoadBalancer' && ingress !== undefined) return ingress.ip;
+  return clusterIPs.find((address) => familyOf(address) === family);
 }
 
 /** Number of whole slices of a range; ports left over at its end belong to no pod. */

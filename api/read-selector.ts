@@ -103,7 +103,8 @@ function labelValue(field: ObjectField): string {
   return value;
 }
 
-function readTexts(field: ObjectField): Labels {
+/** Reads a map of texts, such as labels or the selector of a Service. */
+export function readTexts(field: ObjectField): Labels {
   if (isMissing(field)) return {};
   const texts = Object.keys(readMap(field)).map((key) => [
     key,

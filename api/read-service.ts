@@ -31,6 +31,7 @@ import {
 } from './read-field.ts';
 import { readCreationTimestamp, readMetadata } from './read-metadata.ts';
 import { readPortName } from './read-name.ts';
+import { readTexts } from './read-selector.ts';
 
 const TYPES: readonly ServiceType[] = ['ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName'];
 const POLICIES: readonly TrafficPolicy[] = ['Cluster', 'Local'];
@@ -84,7 +85,7 @@ export function readService(raw: unknown): Service {
     ports: readPorts(child(spec, 'ports'), type),
     allPorts: readOptionalBoolean(child(spec, 'allPorts')),
     portsAnnotation: readAnnotation(child(annotations, PORTS_ANNOTATION)),
-    ...readOwnedPorts(annotations),
+    ...readOwnedPorts(annotations, child(spec, 'selector')),
     ...(unknownAnnotations.length > 0 ? { unknownAnnotations } : {}),
     externalIPs: trimmedCopy(
       unique(readList(child(spec, 'externalIPs')).map((ip) => readAddress(ip, ALL_SPECIAL))),
@@ -203,11 +204,14 @@ function readDistribution(field: ObjectField): TrafficDistribution | undefined {
 /** The annotations of owned ports, as far as the Service has them: few Services do. */
 function readOwnedPorts(
   annotations: ObjectField,
-): Pick<Service, 'ownedPortsAnnotation' | 'portsPerPodAnnotation'> {
+  selector: ObjectField,
+): Pick<Service, 'ownedPortsAnnotation' | 'portsPerPodAnnotation' | 'ownersSelector'> {
   const ownedPortsAnnotation = readAnnotation(child(annotations, OWNED_PORTS_ANNOTATION));
   const portsPerPodAnnotation = readAnnotation(child(annotations, PORTS_PER_POD_ANNOTATION));
+  const hasSelector = ownedPortsAnnotation !== undefined && !isMissing(selector);
   return {
     ...(ownedPortsAnnotation === undefined ? {} : { ownedPortsAnnotation }),
+    ...(hasSelector ? { ownersSelector: readTexts(selector) } : {}),
     ...(portsPerPodAnnotation === undefined ? {} : { portsPerPodAnnotation }),
   };
 }

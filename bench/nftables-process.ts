@@ -101,7 +101,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
   const allElements = [...plan.snapshot()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
   writeFileSync(script, tableScript(chains, allElements, 'IPv4'));
-  await nft.run(tableDeclarationScript(chains, 'IPv4'));
+  await nft.run(tableDeclarationScript(chains, 'IPv4', 'numbers'));
   await tables.transact(chainRuleOperations(chains));
 
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: 256 << 20 });

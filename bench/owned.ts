@@ -30,7 +30,9 @@ async function measureLoad(services: number, slices: number, runs: number): Prom
     const alone: number[] = [];
     const agents = await repeat(runs, `${services} x ${slices} slices`, async () => {
       alone.push(await withNetwork(({ node }) => run(node, 'nft', { path })));
-      return await withNetwork(({ node }) => run(node, 'agent', { services, slices, changes: 50 }));
+      return await withNetwork(({ node }) =>
+        run(node, 'agent', { services, slices, changes: 200 }),
+      );
     });
     const starts = agents.map(({ start }) => start / 1000);
     const seconds = alone.map((time) => time / 1000);

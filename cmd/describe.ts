@@ -43,7 +43,8 @@ export function addDescribeCommand(program: Command): void {
         const path = await servicePath(service, options.namespace, session);
         const detail = await session.client.get<ServiceDetail>(path, [
           ...(['summary', 'objects', 'endpoints', 'routes', 'problems', 'kernel'] as const),
-          ...(['kernelTotal', 'connections', 'healthCheck', 'events'] as const),
+          ...(['kernelTotal', 'kernelDifferent', 'kernelStable'] as const),
+          ...(['connections', 'healthCheck', 'events'] as const),
         ]);
         session.print(
           options.output === undefined

@@ -5,6 +5,7 @@ import type { KernelDiff } from '../status/api/kernel.ts';
 import { type DocumentFormat, documentText } from '../status/print/documents.ts';
 import { DIFF_COLUMNS, kernelDiffText } from '../status/print/kernel-diff.ts';
 import { tableText } from '../status/print/table.ts';
+import { unsyncedText } from '../status/views/unsynced.ts';
 import {
   addStatusCommand,
   EXIT,
@@ -13,6 +14,9 @@ import {
   statusSocketOption,
   withAgent,
 } from './status-command.ts';
+
+/** The most that the agent lists. It counts the others. */
+const MAX_ITEMS = 1000;
 
 interface DiffOptions extends StatusCommandOptions {
   readonly family?: string;
@@ -34,13 +38,21 @@ export function addDiffCommand(program: Command): void {
     .option('--no-headers', 'with -o short: no header')
     .addOption(new Option('--family <family>', 'only this IP family').choices(['IPv4', 'IPv6']))
     .addOption(statusSocketOption())
-    .addHelpText('after', exitHelp('no differences', 'there are differences'))
+    .addHelpText(
+      'after',
+      exitHelp('no differences', 'there are differences, or an IP family is not synced'),
+    )
     .action(({ family, output, headers, ...options }: DiffOptions) =>
       withAgent(options, async ({ client, style, print }) => {
-        const diff = await client.list<KernelDiff>('/api/v1/diff', { family });
+        const diff = await client.get<KernelDiff>(
+          '/api/v1/diff',
+          [...(['items', 'compared', 'different'] as const), 'inProgress', 'omitted', 'unsynced'],
+          { family, limit: MAX_ITEMS },
+        );
         // Every mode has rules, also without Services.
         if (diff.compared === 0) {
-          throw new UserError('the agent compared nothing: its rules are not written yet');
+          const reasons = ['its rules are not written yet', ...diff.unsynced.map(unsyncedText)];
+          throw new UserError(`the agent compared nothing: ${reasons.join('; ')}`);
         }
         if (output === 'short') {
           print(tableText(DIFF_COLUMNS, [diff], 0, { noHeaders: !headers, style }));
@@ -49,7 +61,7 @@ export function addDiffCommand(program: Command): void {
             output === undefined ? kernelDiffText(diff, style) : await documentText(diff, output),
           );
         }
-        return diff.items.length === 0 ? EXIT.ok : EXIT.no;
+        return diff.different + diff.unsynced.length === 0 ? EXIT.ok : EXIT.no;
       }),
     );
 }

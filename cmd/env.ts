@@ -2,13 +2,15 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Service } from '../api/objects.ts';
 import { ordinalOf } from '../api/owned-ports.ts';
+import type { Pod } from '../api/policy-objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
 import { ENV_FORMATS, type EnvFormat, formatVariables, isShellName } from '../envvars/format.ts';
 import { containerVariables, type EnvVar, ownedPortVariables } from '../envvars/variables.ts';
-import { ALL_SERVICES } from '../sources/kubernetes/resources.ts';
+import { UserError } from '../process/errors.ts';
+import { ALL_SERVICES, podResource } from '../sources/kubernetes/resources.ts';
 import { readOnce } from '../sources/read-once.ts';
 
 interface EnvOptions {
@@ -41,7 +43,7 @@ export function addEnvCommand(program: Command): void {
     .addOption(
       new Option(
         '--pod <name>',
-        'add NAME_OWNED_PORTS, the ports of this pod, for each Service of the namespace with owned ports',
+        'add NAME_OWNED_PORTS and NAME_OWNED_VIPS, the ports of this pod and the VIPs that serve them, for each Service with owned ports that selects the pod',
       ).argParser(podName),
     )
     .option(
@@ -52,7 +54,8 @@ export function addEnvCommand(program: Command): void {
     async (texts: FlagTexts & EnvOptions) => {
       const { options } = await loadOrWarn(texts);
       const note = (line: string) => process.stderr.write(`${line}\n`);
-      process.stdout.write(env(await readServices(options, note), texts, note));
+      const { services, pods } = await readObjects(options, texts, note);
+      process.stdout.write(env(services, pods, texts, note));
     },
   );
 }
@@ -69,18 +72,28 @@ function podName(given: string): string {
   throw new InvalidArgumentError("Use a pod name: lower-case letters, digits, '-' and '.'.");
 }
 
-/** Lists all Services once, including Services of another proxy (service-proxy-name label). */
-async function readServices(options: RunOptions, note: (line: string) => void): Promise<Service[]> {
-  const objects = await readOnce(options, [ALL_SERVICES], note);
-  return objects.flatMap((object) => (object.kind === 'Service' ? [object] : []));
+/** Lists all Services once, including Services of another proxy (service-proxy-name label), and the pod, if one is named. */
+async function readObjects(
+  options: RunOptions,
+  { namespace, pod }: EnvOptions,
+  note: (line: string) => void,
+): Promise<{ readonly services: Service[]; readonly pods: Pod[] }> {
+  const resources = pod === undefined ? [] : [podResource(namespace, pod)];
+  const objects = await readOnce(options, [ALL_SERVICES, ...resources], note);
+  return {
+    services: objects.flatMap((object) => (object.kind === 'Service' ? [object] : [])),
+    pods: objects.flatMap((object) => (object.kind === 'Pod' ? [object] : [])),
+  };
 }
 
+/** @throws UserError */
 function env(
   services: readonly Service[],
+  pods: readonly Pod[],
   { namespace, output, serviceLinks, pod }: EnvOptions,
   note: (line: string) => void,
 ): string {
-  const owned = pod === undefined ? [] : ownedPorts(services, namespace, pod, note);
+  const owned = pod === undefined ? [] : ownedPorts(services, pods, namespace, pod, note);
   const variables = withoutRepeated([
     ...containerVariables(services, namespace, serviceLinks),
     ...owned,
@@ -99,18 +112,26 @@ function env(
 
 function ownedPorts(
   services: readonly Service[],
+  pods: readonly Pod[],
   namespace: string,
   pod: string,
   note: (line: string) => void,
 ): EnvVar[] {
+  const found = pods.find((each) => each.namespace === namespace && each.name === pod);
+  if (found === undefined) {
+    throw new UserError(
+      `no pod ${pod} in namespace ${namespace}: its labels decide which Services give it ports`,
+    );
+  }
   const ordinal = ordinalOf(pod);
   if (ordinal === undefined) {
     note(`pod ${pod} owns no ports: its name does not end in a hyphen and a number`);
     return [];
   }
-  const variables = ownedPortVariables(services, namespace, ordinal);
+  const { labels } = found;
+  const variables = ownedPortVariables(services, { namespace, labels, ordinal });
   if (variables.length === 0) {
-    note(`pod ${pod} owns no ports: no Service in namespace ${namespace} has a slice ${ordinal}`);
+    note(`pod ${pod} owns no ports: no Service that selects it has a slice ${ordinal}`);
   }
   return variables;
 }

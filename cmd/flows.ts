@@ -18,6 +18,7 @@ import {
   type StatusCommandOptions,
   serviceOption,
   statusSocketOption,
+  UNTRACKED_HELP,
   withAgent,
 } from './status-command.ts';
 
@@ -60,7 +61,7 @@ export function addFlowsCommand(program: Command): void {
     .addOption(new Option('-o, --output <format>', 'json: one object a line').choices(['json']))
     .option('--no-headers', 'no header')
     .addOption(statusSocketOption())
-    .addHelpText('after', exitHelp('the reader of the output ended') + EXAMPLES)
+    .addHelpText('after', exitHelp('the reader of the output ended') + UNTRACKED_HELP + EXAMPLES)
     .action((options: FlowsOptions) => withAgent(options, (session) => follow(session, options)));
 }
 
@@ -84,11 +85,14 @@ function tablePrinter(
   { headers }: FlowsOptions,
 ): (line: FlowLine) => void {
   const table = new Table(FLOW_COLUMNS, { noHeaders: !headers, style });
+  const noted = new Set<string>();
   return (line) => {
     if ('flow' in line) return print(table.print([line], Date.now()));
     if (line.event === 'lost') return print(lostText(line));
     // The header shows that later flows are reported.
-    print(table.print([], Date.now()));
-    for (const text of line.notes) note(`portwide: ${safe(text)}`);
+    if (line.event === 'started') print(table.print([], Date.now()));
+    for (const text of line.notes) if (!noted.has(text)) note(`portwide: ${safe(text)}`);
+    noted.clear();
+    for (const text of line.notes) noted.add(text);
   };
 }

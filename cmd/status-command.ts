@@ -91,6 +91,11 @@ Exit status:
 `;
 }
 
+/** Help text for commands that read conntrack. */
+export const UNTRACKED_HELP = `
+UDP of owned ports (portwide.dev/owned-ports) is not tracked: no rows, no counters.
+`;
+
 /** What a command has to work with. */
 export interface Session {
   readonly client: StatusClient;

@@ -15,6 +15,7 @@ import {
   type StatusCommandOptions,
   serviceOption,
   statusSocketOption,
+  UNTRACKED_HELP,
   watch,
   watchOption,
   withAgent,
@@ -73,7 +74,7 @@ function addTop(
     .option('--no-headers', 'no header')
     .addOption(watchOption('each new sample'))
     .addOption(statusSocketOption())
-    .addHelpText('after', exitHelp('printed', 'no such Service'))
+    .addHelpText('after', exitHelp('printed', 'no such Service') + UNTRACKED_HELP)
     .action((options: TopOptions) => withAgent(options, (session) => run(session, by, options)));
 }
 

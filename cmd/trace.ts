@@ -21,6 +21,7 @@ import {
 interface TraceOptions extends StatusCommandOptions {
   readonly proto?: Protocol;
   readonly port?: number;
+  readonly sourcePort?: number;
   readonly live?: true;
   readonly seconds?: number;
   readonly output?: DocumentFormat;
@@ -52,6 +53,12 @@ export function addTraceCommand(program: Command): void {
         `${PROTOCOL_NAMES} (default: tcp, or that of a Service with one port)`,
       ).argParser(protocolName),
     )
+    .addOption(
+      new Option(
+        '--source-port <port>',
+        'source port, for pods that own UDP ports (default: any that no pod owns)',
+      ).argParser(portNumber),
+    )
     .option('--live', "also show the kernel's own trace of matching packets")
     .addOption(
       new Option(
@@ -76,10 +83,10 @@ export function addTraceCommand(program: Command): void {
 async function trace(
   { client, print }: Session,
   ends: { readonly from: string; readonly to: string },
-  { proto, port, live, seconds: duration, output }: TraceOptions,
+  { proto, port, sourcePort, live, seconds: duration, output }: TraceOptions,
 ): Promise<0 | 1> {
   refuseSocketAddress(ends.to);
-  const query = { ...ends, protocol: proto, port };
+  const query = { ...ends, protocol: proto, port, sourcePort };
   const isText = output === undefined;
   const computed = await client.get<TraceAnswer>('/api/v1/trace', ['paths'], query);
   if (isText) print(traceAnswerText(computed));

@@ -1,9 +1,10 @@
 /**
  * Assigns the slices of owned ports to endpoints: the ordinal of the owner is the number of the slice. Pure, and the
- * same on every node, but for pods of the host network: ordinals come from names, and nothing is negotiated.
+ * same on every node: ordinals come from names, and nothing is negotiated. Only pods of the host network may differ, because
+ * an agent without network policy knows the addresses of its own Node only.
  */
 import { compareAddresses } from '../api/addresses.ts';
-import { type Candidate, readiness } from './select.ts';
+import { type Candidate, type NodeTopology, readiness } from './select.ts';
 
 export type OwnerNode = 'this' | 'other' | 'unknown';
 
@@ -24,6 +25,7 @@ export interface EndpointWithoutSlice {
     | 'has no ordinal in its name'
     | 'has an ordinal past the last slice'
     | 'has the address of this node'
+    | 'has the address of another node'
     | 'has the ordinal of another endpoint';
   readonly ordinal: number | undefined;
 }
@@ -39,13 +41,14 @@ export interface SliceOwners {
  * that still serves, else the one with the lower address.
  * @param candidates from `candidatesForAllPorts`.
  * @param slices number of slices of the range that has most.
+ * @param node this node, with the addresses of other nodes as far as they are known.
  * @param nodeAddresses addresses of this node: a pod of the host network cannot own ports, because the node speaks from
  * its address.
  */
 export function sliceOwners(
   candidates: readonly Candidate[],
   slices: number,
-  nodeName: string,
+  { name: nodeName, otherNodes }: NodeTopology,
   nodeAddresses: ReadonlySet<string>,
 ): SliceOwners {
   const owners = new Map<number, Candidate>();
@@ -55,6 +58,8 @@ export function sliceOwners(
   for (const candidate of candidates) {
     const { ordinal } = candidate;
     if (nodeAddresses.has(candidate.address)) exclude(candidate, 'has the address of this node');
+    else if (otherNodes?.has(candidate.address) === true)
+      exclude(candidate, 'has the address of another node');
     else if (ordinal === undefined) exclude(candidate, 'has no ordinal in its name');
     else if (ordinal >= slices) exclude(candidate, 'has an ordinal past the last slice');
     else {

@@ -3,7 +3,8 @@ import { familyOf } from '../api/addresses.ts';
 import { ALL_PORT_FEATURES, portScheme } from '../api/all-ports.ts';
 import { compareText } from '../api/collections.ts';
 import type { Service, ServicePort } from '../api/objects.ts';
-import { sliceOf } from '../api/owned-ports.ts';
+import { ownedVip, sliceOf } from '../api/owned-ports.ts';
+import type { Labels } from '../api/policy-objects.ts';
 import { rangeText } from '../api/ports.ts';
 
 /** An environment variable, as in the `env` field of a container. */
@@ -64,17 +65,25 @@ export function serviceVariables(service: Service): EnvVar[] {
   ];
 }
 
+/** What decides which ports a pod owns. */
+export interface OwnerPod {
+  readonly namespace: string;
+  readonly labels: Labels;
+  readonly ordinal: number;
+}
+
 /**
- * A variable for each Service of the namespace with owned ports, such as `MEDIA_OWNED_PORTS=20100-20199/UDP,30100-30199/TCP`:
- * the ports of the pod with this ordinal. The kubelet sets no such variables. Refused Services have none.
+ * Two variables for each Service with owned ports that selects the pod: its ports, such as
+ * `MEDIA_OWNED_PORTS=20100-20199/UDP,30100-30199/TCP`, and the VIPs to announce with them, one for each family:
+ * `MEDIA_OWNED_VIPS=203.0.113.9,2001:db8::9`. The kubelet sets no such variables. Refused Services have none. A Service
+ * without selector counts, because a user manages its endpoints.
  */
-export function ownedPortVariables(
-  services: Iterable<Service>,
-  namespace: string,
-  ordinal: number,
-): EnvVar[] {
+export function ownedPortVariables(services: Iterable<Service>, pod: OwnerPod): EnvVar[] {
+  const { namespace, labels, ordinal } = pod;
+  const isSelected = ({ ownersSelector = {} }: Service) =>
+    Object.entries(ownersSelector).every(([key, value]) => labels[key] === value);
   return [...services]
-    .filter((service) => service.namespace === namespace)
+    .filter((service) => service.namespace === namespace && isSelected(service))
     .sort((a, b) => compareText(a.name, b.name))
     .flatMap((service): EnvVar[] => {
       const scheme = portScheme(service, ALL_PORT_FEATURES);
@@ -82,8 +91,12 @@ export function ownedPortVariables(
       const { ranges, portsPerPod } = scheme.owned;
       const slices = ranges.flatMap((range) => sliceOf(range, portsPerPod, ordinal) ?? []);
       if (slices.length === 0) return [];
-      const name = `${variableName(service.name)}_OWNED_PORTS`;
-      return [{ name, value: slices.map(rangeText).join() }];
+      const prefix = variableName(service.name);
+      const vips = service.clusterIPs.flatMap((ip) => ownedVip(service, familyOf(ip)) ?? []);
+      return [
+        { name: `${prefix}_OWNED_PORTS`, value: slices.map(rangeText).join() },
+        { name: `${prefix}_OWNED_VIPS`, value: vips.join() },
+      ];
     });
 }
 

@@ -4,6 +4,7 @@ import type { Log } from '../process/log.ts';
 import type { ApplyReport, Backend } from '../proxier/backend.ts';
 import { ComparisonBuilder } from '../proxier/comparison.ts';
 import type { ModeTraffic } from '../proxier/kernel-rule.ts';
+import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { type NodePortOptions, nodePortAddresses } from '../traffic/options.ts';
@@ -47,6 +48,7 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
   let nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
   const ruleset = iptablesRuleset(baseOptions(options, nodeAddresses));
   const writer = rulesetWriter(iptables, ruleset, options.onWarning);
+  const syncs = new SyncOverlap();
   let hasSynced = false;
   return {
     family: iptables.family,
@@ -57,19 +59,20 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     },
     update: (upserts: Iterable<Route>, removals: Iterable<string>) =>
       ruleset.update(upserts, removals),
-    async apply(full): Promise<ApplyReport> {
-      // Take the changes of all tables at the same time: the rules in filter must not be newer than
-      // the rules in nat.
-      const changes = inWritingOrder(full ? await writer.diff() : ruleset.pendingChanges());
-      let written = 0;
-      const rulesWritten = new Map<string, number>();
-      for (const change of changes) {
-        written += full ? await writer.writeSkippingBlocked(change) : await writer.write(change);
-        rulesWritten.set(change.table, writtenRuleCount(change));
-      }
-      hasSynced = true;
-      return { written, rulesWritten };
-    },
+    apply: (full) =>
+      syncs.run(async (): Promise<ApplyReport> => {
+        // Take the changes of all tables at the same time: the rules in filter must not be newer than
+        // the rules in nat.
+        const changes = inWritingOrder(full ? await writer.diff() : ruleset.pendingChanges());
+        let written = 0;
+        const rulesWritten = new Map<string, number>();
+        for (const change of changes) {
+          written += full ? await writer.writeSkippingBlocked(change) : await writer.write(change);
+          rulesWritten.set(change.table, writtenRuleCount(change));
+        }
+        hasSynced = true;
+        return { written, rulesWritten };
+      }),
     traffic: () => ({
       ...IPTABLES_TRAFFIC,
       options,
@@ -79,11 +82,12 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     describeRule: (rule) => describeIptablesRule(rule, ruleset),
     untraceable: untraceableVariant(iptables),
     findDrift: () => writer.findDrift(),
-    async compare(service) {
-      const result = new ComparisonBuilder(service);
+    async compare(service, signal) {
+      const result = new ComparisonBuilder(service, signal);
+      const syncSpan = syncs.watch();
       // Before the first sync the kernel may have the rules of kube-proxy.
       if (hasSynced) await writer.compare(result);
-      return result.result();
+      return result.result(syncSpan());
     },
     stats: () => ({ rules: ruleset.ruleCounts }),
     close: async () => {},

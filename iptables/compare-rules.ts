@@ -24,7 +24,7 @@ export async function compareRuleset(
   result: ComparisonBuilder,
 ): Promise<void> {
   const { service } = result;
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(result.signal);
   const owners = await chainOwners(ruleset, service, slice);
   for (const [table, rules] of saved) {
     const comparison = new TableComparison(ruleset, table, rules, owners, result);

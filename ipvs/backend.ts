@@ -14,6 +14,7 @@ import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
 import type { Comparison } from '../proxier/compared-object.ts';
 import { ComparisonBuilder } from '../proxier/comparison.ts';
+import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { SerialQueue } from '../sync/serial-queue.ts';
@@ -105,6 +106,7 @@ class IpvsBackend implements Backend {
   #pendingUnbinds: readonly IpvsItem[] = [];
   /** Serialises syncs and drain checks. */
   readonly #queue = new SerialQueue();
+  readonly #syncs = new SyncOverlap();
 
   constructor(
     kernel: IpvsKernel,
@@ -153,13 +155,20 @@ class IpvsBackend implements Backend {
     this.#changeOrDefer(() => this.#plan.drainingVips.setRefusedServices(changes));
   }
 
+  /** Runs a sync or a drain check after the operations in the queue. */
+  #enqueue<T>(work: () => Promise<T>): Promise<T> {
+    return this.#queue.run(() => this.#syncs.run(work));
+  }
+
   #changeOrDefer(change: () => void): void {
+    // A comparison reads the changes besides the items, so that it would see an item twice.
+    this.#syncs.changed();
     if (this.#deferredChanges === undefined) change();
     else this.#deferredChanges.push(change);
   }
 
   apply(full: boolean): Promise<ApplyReport> {
-    return this.#queue.run(async () => {
+    return this.#enqueue(async () => {
       this.#isInSync = false;
       const isFirst = this.#isFirstSync;
       const written = full ? await this.#applyFull() : await this.#applyChanges();
@@ -219,7 +228,7 @@ class IpvsBackend implements Backend {
   /** Runs a drain check after the operations in the queue. */
   async #enqueueDrainCheck(check: () => Promise<void>): Promise<void> {
     try {
-      await this.#queue.run(() => this.#checkDraining(check));
+      await this.#enqueue(() => this.#checkDraining(check));
     } catch (error) {
       this.#options.onWarning({ err: error }, 'cannot check draining IPVS destinations');
     }
@@ -246,13 +255,14 @@ class IpvsBackend implements Backend {
   }
 
   /** Does not wait for a sync in progress, and holds up no sync. */
-  async compare(service?: ObjectKey): Promise<Comparison> {
-    const result = new ComparisonBuilder(service);
+  async compare(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison> {
+    const result = new ComparisonBuilder(service, signal);
+    const syncSpan = this.#syncs.watch();
     // Before the first sync the kernel may have the state of kube-proxy.
     if (this.#isFirstSync) return result.result();
     await compareState(this.#kernel, this.#plan, this.#scope(), result);
     await this.#writer.compare(result);
-    return result.result();
+    return result.result(syncSpan());
   }
 
   /** Kernel state that this mode leaves untouched. */

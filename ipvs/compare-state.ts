@@ -44,8 +44,8 @@ async function compareAll(
     else differences.push({ state, desired, actual });
   });
   if (differences.length === 0) return;
-  const owners = await itemOwners(plan, differences);
-  const slice = new BackgroundSlice();
+  const owners = await itemOwners(plan, differences, result.signal);
+  const slice = new BackgroundSlice(result.signal);
   for (const difference of differences) {
     addItem(result, kernel, difference, owners(difference.desired ?? difference.actual[0]));
     if (slice.isOver()) await slice.yield();
@@ -62,7 +62,7 @@ async function compareService(
 ): Promise<void> {
   const applied = plan.desired.applied();
   const items = new Map<string, IpvsItem>();
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(result.signal);
   for (const { route, items: own } of plan.routes()) {
     if (slice.isOver()) await slice.yield();
     if (route.serviceKey !== service) continue;
@@ -90,7 +90,7 @@ async function compareService(
     (state, desired, actual) => differences.push({ state, desired, actual }),
     part,
   );
-  const owners = await itemOwners(plan, differences);
+  const owners = await itemOwners(plan, differences, result.signal);
   for (const difference of differences) {
     const isOwn = difference.desired !== undefined || owners(difference.actual[0]) === service;
     if (isOwn) addItem(result, kernel, difference, service);
@@ -172,17 +172,19 @@ function containerOf(item: IpvsItem | KernelItem, family: IpvsKernel['family']):
 /**
  * Finds the Service of each item that differs: the Service that needs the item, or else the Service
  * with the IPVS service, mark or VIP in the item.
+ * @throws the reason of the signal.
  */
 async function itemOwners(
   plan: IpvsPlan,
   differences: readonly ItemDifference[],
+  signal: AbortSignal | undefined,
 ): Promise<(item: IpvsItem | undefined) => ObjectKey | undefined> {
   const differing = differences.filter(({ state }) => state !== 'ok');
   const needed = new Set(differing.flatMap(({ desired }) => (desired ? [itemKey(desired)] : [])));
   const byKey = new Map<string, ObjectKey>();
   /** null: several Services have the VIP. */
   const byVip = new Map<string, ObjectKey | null>();
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(signal);
   for (const { route, items } of differing.length === 0 ? [] : plan.routes()) {
     for (const vip of vipsOf(route)) {
       const known = byVip.get(vip) ?? route.serviceKey;

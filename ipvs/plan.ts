@@ -176,6 +176,7 @@ export class IpvsPlan {
   traffic(): BackendTraffic {
     return {
       ...IPVS_TRAFFIC,
+      translatesByRules: (route) => this.#usesIptables(route),
       options: { ...this.#options, resetsTcp: false },
       isNodePortAddress: (address) => this.#compileOptions.nodePortAddresses.includes(address),
       serviceCidrs: [],

@@ -1,8 +1,12 @@
 /** Text forms of set and map elements, for comparison and display. */
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 
+/** Marks the text of an element that is only half of a range. */
+export const BOUND_MARKS = { start: '>', end: '<' } as const;
+
 /** Identifies an element in its map: its key, and the end of a range. */
-export function elementKeyText({ key, keyEnd = key }: NftElement): string {
+export function elementKeyText({ key, keyEnd = key, bound }: NftElement): string {
+  if (bound !== undefined) return `${key.toString('latin1')}${BOUND_MARKS[bound]}`;
   return key.equals(keyEnd)
     ? key.toString('latin1')
     : `${key.toString('latin1')}-${keyEnd.toString('latin1')}`;

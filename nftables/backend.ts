@@ -2,8 +2,13 @@
  * Proxy mode nftables, one IP family: renders Routes as map elements and chains of table `portwide` and
  * applies them to the kernel.
  */
+import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey, Protocol } from '../api/objects.ts';
-import { type NftOperation, NftRefusedError } from '../netlink/nftables/tables.ts';
+import {
+  type NftElementChange,
+  type NftOperation,
+  NftRefusedError,
+} from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
@@ -15,8 +20,10 @@ import type {
   ModeTraffic,
   RulePurpose,
 } from '../proxier/kernel-rule.ts';
+import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
+import { finishInSlices } from '../sync/steps.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import { type AffinityTargetIndex, affinityTargets, changedAffinityTargets } from './affinity.ts';
 import {
@@ -25,15 +32,16 @@ import {
   staleAffinityDeletions,
 } from './affinity-cleanup.ts';
 import { canNftWrite, type NftChain } from './chains.ts';
-import { compareTable } from './compare.ts';
+import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
+import type { MapElement } from './element.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
-import { isDispatchMap, isOnDemand, type MapName } from './maps.ts';
-import { type Phase, phasesOf } from './phases.ts';
-import { NftPlan, type NftPlanOptions, type PlanDiff, type PlannedRoute } from './plan.ts';
+import { isDispatchMap, isOnDemand, isOrderedMap, type MapName } from './maps.ts';
+import { type Phase, phaseSteps } from './phases.ts';
+import { NftPlan, type NftPlanOptions, type PlannedRoute } from './plan.ts';
 import {
   affinityMapsOf,
   chainRuleOperations,
@@ -70,8 +78,9 @@ export class RefusedElementError extends Error {
 }
 
 /**
- * Elements in one transaction of a full sync. Lookup elements need not become visible together, and a
- * smaller transaction takes less memory.
+ * Elements in one transaction of a full sync. Lookup elements need not become visible together, and a smaller
+ * transaction takes less memory. While a program watches nf_tables, as the agent does, the kernel keeps 4 KB for each
+ * element until the transaction ends (seen on 6.18).
  */
 const ELEMENTS_PER_TRANSACTION = 2_000;
 
@@ -89,6 +98,7 @@ export class NftBackend implements Backend {
   #cleanupFailures = 0;
   #isClosed = false;
   readonly #plan: NftPlan;
+  readonly #syncs = new SyncOverlap();
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   /** Whether nf_tables notifications report every external change to `onExternalChange`. */
   watchesChanges = false;
@@ -113,7 +123,8 @@ export class NftBackend implements Backend {
 
   async apply(full: boolean): Promise<ApplyReport> {
     try {
-      return { written: full ? await this.#applyAll() : await this.#applyChanges() };
+      const written = await this.#syncs.run(() => (full ? this.#applyAll() : this.#applyChanges()));
+      return { written };
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
       const element = { map: error.set as MapName, ...error.element };
@@ -129,11 +140,12 @@ export class NftBackend implements Backend {
     this.#onDrift = callback;
   }
 
-  async compare(service?: ObjectKey): Promise<Comparison> {
+  async compare(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison> {
     return await this.#tables.readBesides(async (reader) => {
-      const result = new ComparisonBuilder(service);
+      const result = new ComparisonBuilder(service, signal);
+      const syncSpan = this.#syncs.watch();
       await compareTable(reader, this.#plan, this.family, result);
-      return result.result();
+      return result.result(syncSpan());
     });
   }
 
@@ -184,13 +196,14 @@ export class NftBackend implements Backend {
   }
 
   async #applyChanges(): Promise<number> {
-    const diff = await this.#diff();
+    // In time slices, so that the event loop is not blocked.
+    const diff = await finishInSlices(this.#plan.diffSteps());
     const { chains, deletes, adds, cleanup, routes } = diff;
     // Create new chains in an earlier transaction. A packet in flight evaluates a chain with its
     // pre-commit rules, so a chain created in the same commit would look empty.
     await this.#declare(chains);
     await this.#tables.transact(chainRuleOperations(chains));
-    const phases = phasesOf(diff, this.family);
+    const phases = await finishInSlices(phaseSteps(diff, this.family));
     const changedTargets = changedAffinityTargets(
       affinityTargets(routes.flatMap(([before]) => before ?? [])),
       affinityTargets(routes.flatMap(([, after]) => after ?? [])),
@@ -201,21 +214,10 @@ export class NftBackend implements Backend {
     // Delete stale affinity entries that the commit could not delete or that packets in flight added since.
     if (changedTargets.size > 0)
       await deleteStaleAffinity(this.#tables, changedTargets, this.#cleanupOptions(false));
-    await this.#tables.transact(phaseChanges(phases.cleanup));
+    await this.#transactInParts('delete', phases.cleanup.deletes);
     for (const { map } of adds) addToCount(this.#elementCounts, map, 1);
     for (const { map } of [...deletes, ...cleanup]) addToCount(this.#elementCounts, map, -1);
     return deletes.length + adds.length + cleanup.length;
-  }
-
-  /** Computes the pending changes in time slices, so that the event loop is not blocked. */
-  async #diff(): Promise<PlanDiff> {
-    const slice = new TimeSlice();
-    const steps = this.#plan.diffSteps();
-    for (;;) {
-      const { done, value } = steps.next();
-      if (done === true) return value;
-      if (slice.isOver()) await slice.yield();
-    }
   }
 
   /**
@@ -255,20 +257,20 @@ export class NftBackend implements Backend {
    */
   async #applyAll(): Promise<number> {
     this.#externalChange = undefined;
+    const repaired = await countRuleDifferences(this.#tables, this.#plan, this.family);
     const chainsBefore = new Set(await this.#tables.chains());
     const refusal = await this.#declareTable();
-    if (refusal !== undefined) return await this.#replaceTable(refusal);
+    if (refusal !== undefined) return repaired + (await this.#replaceTable(refusal));
     const kernel = await KernelElements.read(this.#tables);
-    // `late`: intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
-    const [lookups, late, dispatch] = [
-      new PendingChanges(),
-      new PendingChanges(),
-      new PendingChanges(),
-    ];
+    const [lookups, dispatch] = [new PendingChanges(), new PendingChanges()];
+    // Intervals, which may overlap stale ones, and elements of maps that are yet to be declared.
+    const late = new PendingChanges();
+    // Elements of empty maps that are ranges or whose map is yet to be declared, by map.
+    const first = new Map<MapName, MapElement[]>();
     const withAffinity: PlannedRoute[] = [];
     const slice = new TimeSlice();
     const elementCounts = new Map<string, number>();
-    let written = 0;
+    let written = repaired;
     let writing = Promise.resolve();
     // Build the next transaction while the kernel processes this one.
     const write = async (pending: PendingChanges, fills: readonly NftOperation[] = []) => {
@@ -285,12 +287,16 @@ export class NftBackend implements Backend {
         addToCount(elementCounts, element.map, 1);
         const [state] = kernel.take(element);
         if (state !== 'ok') {
-          const lookup = isIntervalMap(element.map) || isOnDemand(element.map) ? late : lookups;
-          const pending = isDispatchMap(element.map) ? dispatch : lookup;
-          pending.add(element, state === 'changed');
+          const isReplaced = state === 'changed';
+          const isLate = isIntervalMap(element.map) || isOnDemand(element.map);
+          if (isDispatchMap(element.map)) dispatch.add(element, isReplaced);
+          else if (!isLate) lookups.add(element, isReplaced);
+          else if (kernel.hadElements(element.map)) late.add(element, isReplaced);
+          else getOrCreate(first, element.map, () => []).push(element);
         }
         if (slice.isOver()) await slice.yield();
       }
+      if (slice.isOver()) await slice.yield();
       if (lookups.size > ELEMENTS_PER_TRANSACTION) await write(lookups);
     }
     await write(lookups);
@@ -300,8 +306,14 @@ export class NftBackend implements Backend {
     } catch (error) {
       if (!(error instanceof NftError)) throw error;
       await writing;
-      return await this.#replaceTable(error);
+      return repaired + (await this.#replaceTable(error));
     }
+    // Map by map: a transaction takes time for all elements of the interval maps that it changes.
+    for (const element of [...first.values()].flat()) {
+      lookups.add(element, false);
+      if (lookups.size > ELEMENTS_PER_TRANSACTION) await write(lookups);
+    }
+    await write(lookups);
     this.#removeOverlapping(late, kernel);
     await write(late);
     await writing;
@@ -313,7 +325,11 @@ export class NftBackend implements Backend {
     await writing;
     this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);
-    await this.#removeUnknownObjects();
+    if (!(await this.#removeUnknownObjects())) {
+      // Objects that stay are not repaired.
+      const remaining = await countRuleDifferences(this.#tables, this.#plan, this.family);
+      written = Math.max(0, written - remaining);
+    }
     this.#declared = namesToDeclare(this.#plan.chains());
     const targets = this.#allAffinityTargets(withAffinity);
     return written + (await deleteStaleAffinity(this.#tables, targets, this.#cleanupOptions(true)));
@@ -338,7 +354,7 @@ export class NftBackend implements Backend {
   async #declareTable(): Promise<NftError | undefined> {
     try {
       const chains = staticServiceChains(this.#options);
-      await this.#nft.run(tableDeclarationScript(chains, this.family));
+      await this.#nft.run(tableDeclarationScript(chains, this.family, 'numbers'));
       this.#declared = namesToDeclare(chains);
       return undefined;
     } catch (error) {
@@ -351,31 +367,49 @@ export class NftBackend implements Backend {
   async #declare(chains: readonly NftChain[]): Promise<void> {
     const names = namesToDeclare(chains);
     if ([...names].every((name) => this.#declared.has(name))) return;
-    await this.#nft.run(tableDeclarationScript(chains, this.family));
+    await this.#nft.run(tableDeclarationScript(chains, this.family, 'numbers'));
     this.#declared = new Set([...this.#declared, ...names]);
   }
 
   /**
-   * Replaces an incompatible table with an nft script, which is one transaction. A second transaction writes the rules
-   * over netlink, because nft cannot write all of them. Session affinity is reset.
+   * Replaces an incompatible table with an nft script, which is one transaction. Later transactions write over netlink
+   * what nft cannot write: some rules, and the elements of ordered maps, where nft leaves ends of ranges behind. Session
+   * affinity is reset, and until then owned ports are not served.
    */
   async #replaceTable(refusal: NftError): Promise<number> {
     const [reason] = refusal.message.split('\n');
     this.#options.onWarning('replacing an nftables table of an incompatible version', {
       table: TABLE,
       reason,
-      effect: 'connections continue; session affinity is reset',
+      effect:
+        'connections continue; session affinity is reset; UDP ports owned by pods are rejected for a moment',
     });
     const elements = [...this.#plan.snapshot()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
     const written = chains.map((chain) => (canNftWrite(chain) ? chain : { ...chain, rules: [] }));
-    const script = tableScript(written, elements, this.family);
+    const [ordered = [], others = []] = [true, false].map((isOrdered) =>
+      elements.filter(({ map }) => isOrderedMap(map) === isOrdered),
+    );
+    const script = tableScript(written, others, this.family, 'numbers');
     await this.#nft.run(script);
+    await this.#transactInParts('add', ordered);
     await this.#tables.transact(chainRuleOperations(chains));
     this.#declared = namesToDeclare(chains);
     this.#elementCounts = new Map();
     for (const { map } of elements) addToCount(this.#elementCounts, map, 1);
     return elements.length;
+  }
+
+  /** Writes elements that need not change at one moment, in transactions of a bounded size. */
+  async #transactInParts(
+    action: NftElementChange['action'],
+    elements: readonly MapElement[],
+  ): Promise<void> {
+    const byMap = [...Map.groupBy(elements, ({ map }) => map).values()].flat();
+    for (let at = 0; at < byMap.length; at += ELEMENTS_PER_TRANSACTION) {
+      const part = byMap.slice(at, at + ELEMENTS_PER_TRANSACTION);
+      await this.#tables.transact(changesOf(action, part));
+    }
   }
 
   /** Targets for every affinity map. A map without targets is included, so that its entries are deleted. */
@@ -388,12 +422,14 @@ export class NftBackend implements Backend {
   /**
    * Removes chains, maps and counters that the plan does not contain. They are left over from deleted
    * Services, another version of the agent, or another program. No rule of the agent refers to them by now.
+   * @returns false if the kernel refused.
    */
-  async #removeUnknownObjects(): Promise<void> {
+  async #removeUnknownObjects(): Promise<boolean> {
     const needed = neededObjects([...this.#plan.chains()]);
     const unknown = withoutObjects(await existingObjects(this.#tables), needed);
     try {
       await this.#tables.remove(unknown.chains, unknown.sets, unknown.counters);
+      return true;
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;
       this.#cleanupFailures += 1;
@@ -401,6 +437,7 @@ export class NftBackend implements Backend {
         table: TABLE,
         err: error,
       });
+      return false;
     }
   }
 
@@ -409,7 +446,7 @@ export class NftBackend implements Backend {
     const stale = [...kernel.stale(this.family)];
     for (const isDispatch of [true, false]) {
       const elements = stale.filter(({ map }) => isDispatchMap(map) === isDispatch);
-      await this.#tables.transact(changesOf('delete', elements));
+      await this.#transactInParts('delete', elements);
     }
     return stale.length;
   }

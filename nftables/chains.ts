@@ -21,7 +21,7 @@ import {
 import type { RouteMatch } from '../services/route.ts';
 import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traffic/options.ts';
 import type { Dispatch, EndpointPool } from '../traffic/plan.ts';
-import { AFFINITY_MAP, allPortsAffinityMap, type MapName } from './maps.ts';
+import { AFFINITY_MAP, allPortsAffinityMap, isOrderedMap, type MapName } from './maps.ts';
 
 /** Settings and the IP family that the rules of chains depend on. */
 export interface ChainOptions extends TrafficOptions {
@@ -233,10 +233,10 @@ export function affinityUpdateChain(
 
 /**
  * Whether nft can write the rules of this chain. nft 1.0.6 aborts on rules that update an affinity map
- * with IPv6 keys ("Assertion dreg < ctx->reg_low").
+ * with IPv6 keys ("Assertion dreg < ctx->reg_low"), and refuses rules that look up fields in a map of numbers.
  */
-export function canNftWrite({ name }: NftChain): boolean {
-  return !name.startsWith('update-affinity-');
+export function canNftWrite({ name, maps = [] }: NftChain): boolean {
+  return !name.startsWith('update-affinity-') && !maps.some(isOrderedMap);
 }
 
 /** The chain, preceded by all chains that it jumps to directly or indirectly. */

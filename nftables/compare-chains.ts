@@ -7,6 +7,7 @@ import { nftFamily, nftRuleBytes, nftRuleText } from '../nft/rule.ts';
 import type { NftReader } from '../nft/table.ts';
 import { type ComparedRule, type ComparisonBuilder, compareRules } from '../proxier/comparison.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
+import type { TimeSlice } from '../sync/time-slice.ts';
 import type { NftChain } from './chains.ts';
 import { TABLE } from './static-chains.ts';
 
@@ -21,11 +22,11 @@ export async function compareChains(
   family: IpFamily,
   result: ComparisonBuilder,
   isComplete: boolean,
+  slice: TimeSlice = new BackgroundSlice(result.signal),
 ): Promise<void> {
   if (chains.length === 0) return;
   const existing = (await tables.chainsWithHooks()) ?? [];
   const kernelChains = new Map(existing.map((chain) => [chain.name, chain]));
-  const slice = new BackgroundSlice();
   const desired = new Map<string, ComparedRule[]>();
   /** Texts of the agent's rules by their expressions. */
   const texts = new Map<string, string>();
@@ -38,7 +39,7 @@ export async function compareChains(
     desired.set(name, compared);
     if (slice.isOver()) await slice.yield();
   }
-  const actual = await readRules(tables, isComplete ? undefined : chains, texts);
+  const actual = await readRules(tables, isComplete ? undefined : chains, texts, slice);
   const inTable = `${nftFamily(family)} ${TABLE}`;
   const addChain = (chain: NftChain | undefined, found: NftExistingChain | undefined) => {
     const [wanted, has] = [chain && wantedText(chain), found && existingText(found)];
@@ -82,9 +83,9 @@ async function readRules(
   tables: Pick<NftReader, 'rules'>,
   chains: readonly NftChain[] | undefined,
   texts: ReadonlyMap<string, string>,
+  slice: TimeSlice,
 ): Promise<Map<string, ComparedRule[]>> {
   const rules = new Map<string, ComparedRule[]>();
-  const slice = new BackgroundSlice();
   for (const only of chains ?? [undefined]) {
     for (const { chain, expressions } of (await tables.rules(only?.name)) ?? []) {
       const id = encodedRuleText(expressions);

@@ -10,14 +10,7 @@ import { type NftChain, withJumpTargets } from './chains.ts';
 import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { isIntervalMap } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
-import {
-  fieldWidth,
-  isDispatchMap,
-  isSliceVipMap,
-  MAP_NAMES,
-  type MapName,
-  mapSpec,
-} from './maps.ts';
+import { fieldWidth, isDispatchMap, isOwnerMap, MAP_NAMES, type MapName, mapSpec } from './maps.ts';
 import type { NftPlan, PlannedRoute } from './plan.ts';
 import { onDemandMapsOf } from './static-chains.ts';
 
@@ -39,8 +32,9 @@ export type ElementAdder = (
  * Compares the elements that the Service needs. Also finds unexpected elements: in the dispatch maps at
  * the keys of the Service, and in its interval maps, such as further allowed sources. A comparison
  * of all Services finds others, such as an endpoint with an index that no rule selects.
+ * @param signal stops the comparison.
  * @returns the dispatch chains of the Service, with their jump targets.
- * @throws NetlinkError
+ * @throws NetlinkError; the reason of the signal.
  */
 export async function compareServiceElements(
   tables: NftReader,
@@ -48,6 +42,7 @@ export async function compareServiceElements(
   family: IpFamily,
   service: ObjectKey,
   add: ElementAdder,
+  signal: AbortSignal | undefined,
 ): Promise<NftChain[]> {
   const desired = new Map<string, MapElement>();
   const chains = new Map<string, NftChain>();
@@ -68,7 +63,7 @@ export async function compareServiceElements(
     for (const element of elements) ofOthers.add(elementId(element));
   }
   const byMap = Map.groupBy(desired.values(), ({ map }) => map);
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(signal);
   for (const map of [...MAP_NAMES, ...onDemandMapsOf(chains.values())]) {
     const own = byMap.get(map) ?? [];
     const probed = isIntervalMap(map) ? [] : probes(map, own, [...desired.values()]);
@@ -82,7 +77,7 @@ export async function compareServiceElements(
         add(state, element, state === 'missing' ? undefined : actual, service);
         if (slice.isOver()) await slice.yield();
       }
-      const first = isSliceVipMap(map) ? owners : vips;
+      const first = isOwnerMap(map) ? owners : vips;
       const keys = new Set(isIntervalMap(map) ? addressKeys(first) : probed.map(elementKeyText));
       const width = isIntervalMap(map) ? fieldWidth('address', family) : undefined;
       for (const [, key, data] of kernel.staleTexts()) {

@@ -7,13 +7,15 @@
  * program has changed the type of a map, a full sync replaces the table.
  */
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import { EINTR, hasErrno } from '../netlink/core/error.ts';
 import { NFT_TABLE_DORMANT } from '../netlink/nftables/tables.ts';
 import { elementKeyText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
 import type { NftReader } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
-import type { ComparisonBuilder } from '../proxier/comparison.ts';
+import { ComparisonBuilder } from '../proxier/comparison.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
+import { TimeSlice } from '../sync/time-slice.ts';
 import type { NftChain } from './chains.ts';
 import { compareChains } from './compare-chains.ts';
 import { compareServiceElements, type ElementAdder } from './compare-service.ts';
@@ -43,11 +45,43 @@ export async function compareTable(
     const chains = [...plan.chains()];
     await compareObjects(tables, chains, family, result);
     await compareChains(tables, chains, family, result, true);
-    await compareAllElements(tables, plan, family, add);
+    await compareAllElements(tables, plan, family, add, result.signal);
   } else {
-    const chains = await compareServiceElements(tables, plan, family, result.service, add);
+    const chains = await compareServiceElements(
+      tables,
+      plan,
+      family,
+      result.service,
+      add,
+      result.signal,
+    );
     await compareChains(tables, chains, family, result, false);
   }
+}
+
+/**
+ * Number of chains, rules, maps and counters that differ, without elements. A full sync writes all rules again, so it
+ * needs this number to know whether it repairs something. 0 before the first full sync, and if other changes of nf_tables
+ * interrupt every dump: the repair must not fail for its report.
+ * @throws NetlinkError
+ */
+export async function countRuleDifferences(
+  tables: NftReader,
+  plan: NftPlan,
+  family: IpFamily,
+): Promise<number> {
+  if (!plan.hasApplied) return 0;
+  const result = new ComparisonBuilder(undefined);
+  const chains = [...plan.chains()];
+  try {
+    await compareObjects(tables, chains, family, result);
+    // Not a slice for background work, which would wait for the sync that calls this.
+    await compareChains(tables, chains, family, result, true, new TimeSlice());
+  } catch (error) {
+    if (!hasErrno(error, EINTR)) throw error;
+    return 0;
+  }
+  return result.result().different;
 }
 
 function elementAdder(family: IpFamily, result: ComparisonBuilder): ElementAdder {
@@ -108,10 +142,11 @@ async function compareAllElements(
   plan: NftPlan,
   family: IpFamily,
   add: ElementAdder,
+  signal: AbortSignal | undefined,
 ): Promise<void> {
   const maps = [...MAP_NAMES, ...onDemandMapsOf(plan.chains())];
   const kernel = await KernelElements.readExisting(tables, maps);
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(signal);
   const compare = (element: MapElement, service: ObjectKey | undefined) => {
     const [state, data] = kernel.take(element);
     const { map } = element;
@@ -140,7 +175,7 @@ async function compareAllElements(
     if (slice.isOver()) await slice.yield();
   }
   if (stale.length === 0) return;
-  const owners = await elementOwners(plan, stale, family);
+  const owners = await elementOwners(plan, stale, family, signal);
   for (const element of stale) {
     add('unexpected', undefined, element, owners(element));
     if (slice.isOver()) await slice.yield();

@@ -3,6 +3,7 @@ import type { Protocol } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
+import type { Steps } from '../sync/steps.ts';
 import {
   needsHairpin,
   type OwnedPlan,
@@ -25,13 +26,13 @@ import {
 
 const ACCEPT: NftVerdict = { kind: 'accept' };
 
-/** As `compileNftPlan`, for a plan with owned ports. */
-export function compileOwnedPlan(
+/** As `compileSteps`, for a plan with owned ports. A step is one slice. */
+export function* compileOwnedSteps(
   plan: TrafficPlan,
   owned: OwnedPlan,
   sharing: ReadonlyMap<string, VipSharing>,
   options: ChainOptions,
-): CompiledNftPlan {
+): Steps<CompiledNftPlan> {
   const elements: MapElement[] = [];
   const chains = new Set<NftChain>();
   const add = (map: MapName, element: NftElement) => elements.push({ map, ...element });
@@ -88,7 +89,8 @@ export function compileOwnedPlan(
     const key = sliceKey(address, ports.protocol, ports.from);
     const keyEnd = sliceKey(address, ports.protocol, ports.to);
     elements.push({ map: sliceMap(map, part), key, keyEnd, data: addressBytes(becomes) });
-    if (map === 'slice-vips') elements.push({ map: sliceMap('owner-ports', part), key, keyEnd });
+    if (map === 'udp-owner-vips')
+      elements.push({ map: sliceMap('udp-owner-ports', part), key, keyEnd });
   };
   /** Leads packets to or from the addresses of a part to a chain. */
   const jump = (map: MapName, part: number, chain: NftChain) => {
@@ -110,12 +112,13 @@ export function compileOwnedPlan(
     jump('owned-speakers', part, speakers);
   };
   for (const slice of owned.inbound) {
+    yield undefined;
     const { address, ports, becomes, node } = slice;
     if (ports.protocol === 'UDP') {
-      addSlice(restricted.has(address) ? 'restricted-slice-owners' : 'slice-owners', slice);
+      addSlice(restricted.has(address) ? 'restricted-udp-owners' : 'udp-owners', slice);
       continue;
     }
-    addSlice(node === 'this' ? 'tracked-slice-owners' : 'remote-slice-owners', slice);
+    addSlice(node === 'this' ? 'tracked-owners' : 'remote-owners', slice);
     const isRemote = node === 'other' && { isRemote: true as const };
     const endpoint = { address: becomes, port: undefined, ...isRemote };
     if (!needsHairpin(plan, endpoint) || !once(`hairpin ${becomes}`)) continue;
@@ -123,12 +126,14 @@ export function compileOwnedPlan(
     add('hairpin-connections', { key: Buffer.concat([bytes, bytes]) });
   }
   for (const slice of owned.outbound) {
-    addSlice('slice-vips', slice);
+    yield undefined;
+    addSlice('udp-owner-vips', slice);
     addAddress(slice.address);
   }
   if (owned.speaker !== undefined) {
     const { vip, ports } = owned.speaker;
-    addAddress(vip);
+    // All VIPs, so that packets of owners to ports that no pod owns are tracked, and rejected like others.
+    for (const each of plan.vips) addAddress(each.vip);
     const bytes = addressBytes(vip);
     if (restricted.has(vip)) {
       const part = partOf(bytes);
@@ -137,7 +142,7 @@ export function compileOwnedPlan(
     }
     for (const { from, to } of ports) {
       const [key, keyEnd] = [sliceKey(bytes, 'UDP', from), sliceKey(bytes, 'UDP', to)];
-      add('owned-vip-ports', { key, keyEnd });
+      add('udp-vip-ports', { key, keyEnd });
     }
     for (const chain of ownedBaseChains(options)) chains.add(chain);
   }

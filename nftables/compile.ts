@@ -7,6 +7,7 @@
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
+import { finish, type Steps } from '../sync/steps.ts';
 import {
   type Dispatch,
   needsHairpin,
@@ -25,7 +26,7 @@ import {
   SOURCE_RANGE_SETS,
   sourceRangesChain,
 } from './chains.ts';
-import { compileOwnedPlan } from './compile-owned.ts';
+import { compileOwnedSteps } from './compile-owned.ts';
 import type { MapElement } from './element.ts';
 import { allowedSourceElements, endpointElements, keysOf } from './keys.ts';
 import { localhostRejectElement } from './localhost.ts';
@@ -86,7 +87,16 @@ export function compileNftPlan(
   sharing: ReadonlyMap<string, VipSharing>,
   options: ChainOptions,
 ): CompiledNftPlan {
-  if (plan.owned !== undefined) return compileOwnedPlan(plan, plan.owned, sharing, options);
+  return finish(compileSteps(plan, sharing, options));
+}
+
+/** As `compileNftPlan`, in steps: a Service may have 65,535 slices of owned ports. */
+export function* compileSteps(
+  plan: TrafficPlan,
+  sharing: ReadonlyMap<string, VipSharing>,
+  options: ChainOptions,
+): Steps<CompiledNftPlan> {
+  if (plan.owned !== undefined) return yield* compileOwnedSteps(plan, plan.owned, sharing, options);
   const { match, affinitySeconds, nodePort } = plan;
   const hasAffinity = affinitySeconds > 0;
   const elements: MapElement[] = [];

@@ -1,6 +1,7 @@
 /** Element changes as operations of a transaction. */
 import type { NftElementChange } from '../netlink/nftables/tables.ts';
 import type { MapElement } from './element.ts';
+import { isOrderedMap } from './maps.ts';
 import type { Phase } from './phases.ts';
 
 /** Element changes collected for one transaction. */
@@ -46,6 +47,7 @@ export function changesOf(
   return [...Map.groupBy(elements, ({ map }) => map)].map(([set, some]) => ({
     action,
     set,
+    isOrdered: isOrderedMap(set),
     elements: action === 'add' ? some : some.map(({ data: _, ...rest }) => rest),
   }));
 }

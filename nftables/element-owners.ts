@@ -7,7 +7,7 @@ import { protocolOf } from '../netlink/core/protocol.ts';
 import { type Route, vipsOf } from '../services/route.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
 import type { MapElement } from './element.ts';
-import { fieldWidth, isSliceVipMap, mapSpec } from './maps.ts';
+import { fieldWidth, isOwnerMap, mapSpec } from './maps.ts';
 import type { NftPlan } from './plan.ts';
 
 /** The VIP or owner, protocol and port in the key of an element; a key of a node port has no address. */
@@ -21,18 +21,20 @@ interface KeyFields {
  * Finds the Service of elements by VIP and port, by VIP or owner alone if only one Service has it, or by
  * node port.
  * @returns a function for these elements.
+ * @throws the reason of the signal.
  */
 export async function elementOwners(
-  plan: NftPlan,
+  plan: Pick<NftPlan, 'appliedRoutes'>,
   elements: readonly MapElement[],
   family: IpFamily,
+  signal: AbortSignal | undefined,
 ): Promise<(element: MapElement) => ObjectKey | undefined> {
   const fieldsOf = keyReader(family);
   const vips = new Set(elements.map((element) => fieldsOf(element)?.vip));
   const routesByVip = new Map<string, Route[]>();
   const routesByOwner = new Map<string, Route[]>();
   const servicesByNodePort = new Map<string, ObjectKey>();
-  const slice = new BackgroundSlice();
+  const slice = new BackgroundSlice(signal);
   for (const route of plan.appliedRoutes()) {
     for (const vip of vipsOf(route)) {
       if (vips.has(vip)) getOrCreate(routesByVip, vip, () => []).push(route);
@@ -50,7 +52,7 @@ export async function elementOwners(
     if (fields === undefined) return undefined;
     const { vip, protocol, port } = fields;
     if (vip === undefined) return servicesByNodePort.get(`${protocol} ${port}`);
-    const routes = (isSliceVipMap(element.map) ? routesByOwner : routesByVip).get(vip) ?? [];
+    const routes = (isOwnerMap(element.map) ? routesByOwner : routesByVip).get(vip) ?? [];
     const exact = routes.filter(
       ({ match }) => match.kind === 'port' && match.protocol === protocol && match.port === port,
     );

@@ -1,7 +1,7 @@
 /** Identity of the elements of table `portwide`. */
 import type { IpFamily } from '../api/objects.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
-import { elementKeyText } from '../nft/element.ts';
+import { BOUND_MARKS, elementKeyText } from '../nft/element.ts';
 import { fieldWidth, type MapName, mapSpec } from './maps.ts';
 
 /** An element with the name of its map or set. */
@@ -20,6 +20,9 @@ export function elementFromKeyText(map: MapName, text: string, family: IpFamily)
   const length = fields.reduce((sum, field) => sum + fieldWidth(field, family), 0);
   const key = Buffer.from(text.slice(0, length), 'latin1');
   if (!isInterval) return { map, key };
+  if (text.length === length + 1) {
+    return { map, key, bound: text.endsWith(BOUND_MARKS.start) ? 'start' : 'end' };
+  }
   const end = text.slice(length + 1);
   return { map, key, keyEnd: end === '' ? key : Buffer.from(end, 'latin1') };
 }

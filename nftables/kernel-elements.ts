@@ -10,6 +10,7 @@ import { isOnDemand, MAP_NAMES, type MapName } from './maps.ts';
 /** Data by map and by key, as text. An element takes a third of the memory of an object. */
 export class KernelElements {
   readonly #maps = new Map<MapName, Map<string, string>>();
+  readonly #filled = new Set<MapName>();
 
   /**
    * Reads all elements of all maps, with the maps that exist on demand.
@@ -32,6 +33,11 @@ export class KernelElements {
     return all;
   }
 
+  /** Whether the map had elements when it was read. */
+  hadElements(map: MapName): boolean {
+    return this.#filled.has(map);
+  }
+
   async #read(tables: Pick<RuleTable, 'visitElements'>, name: MapName): Promise<void> {
     const elements = new Map<string, string>();
     this.#maps.set(name, elements);
@@ -40,6 +46,7 @@ export class KernelElements {
       (element) => elements.set(elementKeyText(element), elementDataText(element)),
       () => elements.clear(),
     );
+    if (elements.size > 0) this.#filled.add(name);
   }
 
   /**

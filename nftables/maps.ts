@@ -16,6 +16,13 @@ export interface MapSpec {
   readonly data?: 'verdict' | readonly MapField[];
   /** Elements are ranges of ports or of addresses. */
   readonly isInterval?: true;
+  /**
+   * The key as a whole is one number, and elements are ranges of it: only the last field can be a range. nft has no
+   * words for such a map and shows its keys as numbers.
+   */
+  readonly isOrdered?: true;
+  /** Maximum number of elements. With it the kernel takes a table of fixed size, which is faster. */
+  readonly size?: number;
 }
 
 const SERVICE_PORT = ['address', 'protocol', 'port'] as const;
@@ -76,8 +83,8 @@ const NO_ENDPOINT_MAPS = {
 
 /**
  * Number of parts of the maps of slices, a power of two up to 256. The last bits of the address select the part. With
- * each change the kernel copies an interval map as a whole, and searches deleted elements from the start. That takes 20
- * to 70 ms in a map of 100,000 elements, and 2 to 7 ms in their parts.
+ * each change the kernel (seen on 6.18) copies a changed map as a whole, for fast lookups. That takes 30 ms for 100,000
+ * ranges.
  */
 export const SLICE_PARTS = 128;
 
@@ -88,31 +95,37 @@ const OWNED_MAPS = {
   /** VIPs with owned UDP ports that accept packets only from `allowed-ranges`. */
   'owned-restricted-vips': { key: ['address'] },
   /** VIPs with their owned UDP ports. */
-  'owned-vip-ports': { key: ['address', 'port'], isInterval: true },
+  'udp-vip-ports': { key: ['address', 'port'], isInterval: true, isOrdered: true },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
-/** The chain of a part of the maps of slices, by the last bits of the destination or source address. */
+/**
+ * The chain of a part of the maps of slices, by the last bits of the destination or source address. The size has room for
+ * elements of another program beside the elements of all parts.
+ */
 const OWNED_DISPATCH = {
-  'owned-destinations': { key: ['address'], data: 'verdict' },
-  'owned-restricted': { key: ['address'], data: 'verdict' },
-  'owned-sources': { key: ['address'], data: 'verdict' },
-  'owned-speakers': { key: ['address'], data: 'verdict' },
+  'owned-destinations': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
+  'owned-restricted': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
+  'owned-sources': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
+  'owned-speakers': { key: ['address'], data: 'verdict', size: 2 * SLICE_PARTS },
 } as const satisfies Readonly<Record<string, MapSpec>>;
+
+const BY_PORT = { key: ['address', 'port'], isInterval: true, isOrdered: true } as const;
+const BY_PROTOCOL_AND_PORT = { ...BY_PORT, key: SERVICE_PORT } as const;
 
 /** Maps of slices, each in `SLICE_PARTS` parts. */
 const SLICE_MAPS = {
   /** Owners by VIP and UDP port. */
-  'slice-owners': { key: ['address', 'port'], data: ['address'], isInterval: true },
+  'udp-owners': { ...BY_PORT, data: ['address'] },
   /** The same where loadBalancerSourceRanges restrict the clients. */
-  'restricted-slice-owners': { key: ['address', 'port'], data: ['address'], isInterval: true },
+  'restricted-udp-owners': { ...BY_PORT, data: ['address'] },
   /** The VIP as which an owner speaks, by owner and UDP port. */
-  'slice-vips': { key: ['address', 'port'], data: ['address'], isInterval: true },
+  'udp-owner-vips': { ...BY_PORT, data: ['address'] },
   /** Owners with their UDP ports. Before Linux 6.7 a rule cannot look up a map only to match. */
-  'owner-ports': { key: ['address', 'port'], isInterval: true },
+  'udp-owner-ports': BY_PORT,
   /** Owners of TCP and SCTP ports by VIP, protocol and port. */
-  'tracked-slice-owners': { key: SERVICE_PORT, data: ['address'], isInterval: true },
+  'tracked-owners': { ...BY_PROTOCOL_AND_PORT, data: ['address'] },
   /** The same for owners on other nodes, whose clients are masqueraded. */
-  'remote-slice-owners': { key: SERVICE_PORT, data: ['address'], isInterval: true },
+  'remote-owners': { ...BY_PROTOCOL_AND_PORT, data: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 type SliceMap = keyof typeof SLICE_MAPS;
@@ -130,8 +143,13 @@ export function sliceMap(map: SliceMap, part: number): MapName {
 }
 
 /** Whether keys of the map begin with an owner. Keys of other interval maps begin with a VIP. */
-export function isSliceVipMap(map: MapName): boolean {
-  return map.startsWith('slice-vips-');
+export function isOwnerMap(map: MapName): boolean {
+  return map.startsWith('udp-owner-vips-') || map.startsWith('udp-owner-ports-');
+}
+
+/** Whether keys of the map are single numbers, see `MapSpec.isOrdered`. */
+export function isOrderedMap(map: MapName): boolean {
+  return mapSpec(map).isOrdered === true;
 }
 
 /** All maps and sets with elements of the agent, but for maps of slices; lookup maps precede the dispatch maps whose chains look them up. */
@@ -227,13 +245,20 @@ function typeText(fields: readonly MapField[], ip: string): string {
   return fields.map((field) => TYPES[field](ip)).join(' . ');
 }
 
+/** How scripts write ordered maps: as nft writes ranges, with fields, or as the agent programs them, as numbers. */
+export type OrderedForm = 'fields' | 'numbers';
+
 /** The declaration of a map or set in nft syntax. nft accepts it again while the type is the same. */
-export function mapDeclaration(name: MapName, family: IpFamily): string {
-  const { key, data, isInterval } = mapSpec(name);
+export function mapDeclaration(name: MapName, family: IpFamily, ordered: OrderedForm): string {
+  const { key, data, isInterval, isOrdered, size } = mapSpec(name);
   const ip = nftFamily(family);
+  const width = key.reduce((sum, field) => sum + fieldWidth(field, family), 0);
+  // nft takes any bytes of a packet as a number. Rules do not look up these bytes.
+  const keyType =
+    isOrdered === true && ordered === 'numbers' ? `@nh,0,${width * 8}` : typeText(key, ip);
   const value = data === 'verdict' ? ' : verdict' : data && ` : ${typeText(data, ip)}`;
   const flags = isInterval ? ' flags interval;' : '';
-  return `${data === undefined ? 'set' : 'map'} ${name} { typeof ${typeText(key, ip)}${value ?? ''};${flags} }`;
+  return `${data === undefined ? 'set' : 'map'} ${name} { typeof ${keyType}${value ?? ''};${flags}${size === undefined ? '' : ` size ${size};`} }`;
 }
 
 /**

@@ -26,12 +26,12 @@ import {
   isNoEchoReply,
   NOTRACK,
   protocolIs,
-  RETURN,
   type RulePart,
   type RuleParts,
   rulePartsFor,
   setMarkBit,
 } from '../nft/rule.ts';
+import { SPEAKER_PRIORITY } from '../nft/speaker-priority.ts';
 import { nonPodClients } from '../traffic/options.ts';
 import { type ChainOptions, isPod, memoized, type NftChain, REJECT_CHAIN } from './chains.ts';
 import { type MapName, SLICE_PARTS, sliceMap } from './maps.ts';
@@ -56,7 +56,7 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
     [udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-sources')],
   ];
   const answers: RuleParts[] = [
-    [IS_UNTRACKED, udp, isFrom, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
+    [IS_UNTRACKED, udp, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
     // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
     [isIcmp(options.family), IS_INVALID, isNoEchoReply(options.family), isFrom, DROP],
     // A client's errors about packets of owners. No host has the VIP, so they would come back until their TTL is used up.
@@ -69,8 +69,20 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
     baseChain('owned-prerouting', inbound, packets, early, options),
     baseChain('owned-output', outbound, packets, early, options),
     // After network policy (110, 111), which must see the pod as the source.
-    baseChain('owned-input', 'filter hook input priority 120', answers, late, options),
-    baseChain('owned-postrouting', 'filter hook postrouting priority 101', answers, late, options),
+    baseChain(
+      'owned-input',
+      `filter hook input priority ${SPEAKER_PRIORITY.input}`,
+      answers,
+      late,
+      options,
+    ),
+    baseChain(
+      'owned-postrouting',
+      `filter hook postrouting priority ${SPEAKER_PRIORITY.postrouting}`,
+      answers,
+      late,
+      options,
+    ),
   ];
 }
 
@@ -140,10 +152,10 @@ export function partChains(part: number, options: ChainOptions): PartChains {
 
 function makePartChains(part: number, options: ChainOptions): PartChains {
   const { source, destination, sourcePort, port, inSet, rewrite } = rulePartsFor(options.family);
-  const owners = sliceMap('slice-owners', part);
-  const restricted = sliceMap('restricted-slice-owners', part);
-  const vips = sliceMap('slice-vips', part);
-  const ownerPorts = sliceMap('owner-ports', part);
+  const owners = sliceMap('udp-owners', part);
+  const restricted = sliceMap('restricted-udp-owners', part);
+  const vips = sliceMap('udp-owner-vips', part);
+  const ownerPorts = sliceMap('udp-owner-ports', part);
   const udp = protocolIs('UDP');
   const chain = (name: string, rules: RuleParts[], maps: MapName[]): NftChain =>
     memoized(`${name}-${part}`, options, () => ({ rules, jumpTargets: [], maps }));
@@ -156,6 +168,8 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
         // nft accepts a port field only after a match on the protocol.
         [udp, rewrite('destination', to, owners), NOTRACK, ACCEPT],
         [udp, inSet(to, ownerPorts), NOTRACK, ACCEPT],
+        // A slice without owner, or a source that the VIP does not let in: rejected or dropped, also if an owner sends.
+        [inSet([destination], 'service-range-ips'), ACCEPT],
       ],
       [owners, ownerPorts],
     ),
@@ -167,12 +181,10 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
     sources: chain(
       'owned-sources',
       [
-        // A slice without owner, or a source that the VIP does not let in: rejected or dropped like other clients.
-        [inSet([destination], 'service-range-ips'), RETURN],
         [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
-        [udp, inSet(from, 'owned-vip-ports'), NOTRACK, ACCEPT],
+        [udp, inSet(from, 'udp-vip-ports'), NOTRACK, ACCEPT],
       ],
-      [ownerPorts, 'owned-vip-ports'],
+      [ownerPorts, 'udp-vip-ports'],
     ),
     speakers: chain('owned-speakers', [[udp, rewrite('source', from, vips)]], [vips]),
   };
@@ -183,8 +195,8 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
  * than pods of this node are masqueraded, so that answers come back through this node.
  */
 export function trackedChain(part: number, options: ChainOptions): NftChain {
-  const owners = sliceMap('tracked-slice-owners', part);
-  const remote = sliceMap('remote-slice-owners', part);
+  const owners = sliceMap('tracked-owners', part);
+  const remote = sliceMap('remote-owners', part);
   return memoized(`owned-tracked-${part}`, options, () => {
     const { destination, protocol, port, dnat } = rulePartsFor(options.family);
     const to = [destination, protocol, port];

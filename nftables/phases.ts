@@ -1,7 +1,8 @@
 /** Splits a change of the maps into transactions, so that a packet never finds a half-changed Service. */
 import type { IpFamily } from '../api/objects.ts';
+import { finish, type Steps } from '../sync/steps.ts';
 import { elementId, type MapElement } from './element.ts';
-import { overlappingElements } from './intervals.ts';
+import { overlapSteps } from './intervals.ts';
 import type { PlanDiff } from './plan.ts';
 
 /** Element changes of one transaction. */
@@ -33,20 +34,34 @@ export interface Phases {
  * one transaction, such a packet could miss both the old and the new element. While both elements exist, the lookup
  * order of the dispatch maps decides.
  */
-export function phasesOf({ deletes, adds, cleanup }: PlanDiff, family: IpFamily): Phases {
+export function phasesOf(diff: PlanDiff, family: IpFamily): Phases {
+  return finish(phaseSteps(diff, family));
+}
+
+/** As `phasesOf`, in steps. */
+export function* phaseSteps({ deletes, adds, cleanup }: PlanDiff, family: IpFamily): Steps<Phases> {
   const isAllowedSource = ({ map }: MapElement) => map.startsWith('allowed-');
   const isNotAllowedSource = (element: MapElement) => !isAllowedSource(element);
   const added = adds.filter(isNotAllowedSource);
-  const addedKeys = new Set(added.map(elementId));
+  const addedKeys = new Set<string>();
+  for (const element of added) {
+    yield undefined;
+    addedKeys.add(elementId(element));
+  }
   const deleted = deletes.filter(isNotAllowedSource);
   // The kernel refuses overlapping ranges, so the transaction that adds ranges must delete the ranges they overlap.
-  const displaced = new Set(overlappingElements(deleted, added, family));
-  const isReplaced = (element: MapElement) =>
-    displaced.has(element) || addedKeys.has(elementId(element));
+  const displaced = new Set(yield* overlapSteps(deleted, added, family));
+  const replaced: MapElement[] = [];
+  const withdrawn: MapElement[] = [];
+  for (const element of deleted) {
+    yield undefined;
+    const isReplaced = displaced.has(element) || addedKeys.has(elementId(element));
+    (isReplaced ? replaced : withdrawn).push(element);
+  }
   return {
     prepare: { deletes: deletes.filter(isAllowedSource), adds: adds.filter(isAllowedSource) },
-    commit: { deletes: deleted.filter(isReplaced), adds: added },
-    withdraw: { deletes: deleted.filter((element) => !isReplaced(element)), adds: [] },
+    commit: { deletes: replaced, adds: added },
+    withdraw: { deletes: withdrawn, adds: [] },
     cleanup: { deletes: cleanup, adds: [] },
   };
 }

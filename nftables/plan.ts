@@ -3,9 +3,9 @@ import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { PortRange } from '../api/ports.ts';
 import { addressBytes } from '../netlink/core/address.ts';
-import { hasSameData } from '../nft/element.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { type Route, type RouteMatch, vipsOf } from '../services/route.ts';
+import { finish, type Steps } from '../sync/steps.ts';
 import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
 import {
   allowsOwnVips,
@@ -15,16 +15,14 @@ import {
   trafficPlan,
 } from '../traffic/plan.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
-import {
-  type CompiledNftPlan,
-  compileNftPlan,
-  EMPTY_NFT_PLAN,
-  type VipSharing,
-} from './compile.ts';
+import { type CompiledNftPlan, compileSteps, EMPTY_NFT_PLAN, type VipSharing } from './compile.ts';
 import { elementId, type MapElement } from './element.ts';
-import { overlappingElements } from './intervals.ts';
-import { isDispatchMap, isNoEndpointMap, isReferenceCounted } from './maps.ts';
+import { elementDiffSteps, isRemovedFirst } from './element-diff.ts';
+import { isReferenceCounted } from './maps.ts';
 import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
+
+/** Elements in one part of a snapshot. */
+const SNAPSHOT_PART = 256;
 
 /** All settings that elements and chains depend on. */
 export interface NftPlanOptions extends StaticChainOptions, NodePortOptions {}
@@ -142,18 +140,14 @@ export class NftPlan {
    * changes, it must call `snapshot` next.
    */
   diff(): PlanDiff {
-    const steps = this.diffSteps();
-    for (;;) {
-      const { done, value } = steps.next();
-      if (done === true) return value;
-    }
+    return finish(this.diffSteps());
   }
 
   /**
-   * Computes `diff` Route by Route, so that the caller can yield to the event loop. Updates during the
+   * Computes `diff` in steps, so that the caller can yield to the event loop. Updates during the
    * iteration are part of the next diff.
    */
-  *diffSteps(): Generator<undefined, PlanDiff> {
+  *diffSteps(): Steps<PlanDiff> {
     const routes = [...this.#pending].map(
       (id) => [this.#applied.get(id), this.#desired.get(id)] as const,
     );
@@ -168,37 +162,29 @@ export class NftPlan {
     const before = new Map<string, MapElement>();
     const after = new Map<string, MapElement>();
     const shared = new Map<string, { readonly element: MapElement; change: number }>();
-    const collect = (
+    const compile = (planned: PlannedRoute) => this.#compileSteps(planned);
+    function* collect(
       planned: PlannedRoute | undefined,
       into: Map<string, MapElement>,
       change: 1 | -1,
-    ) => {
-      const compiled = planned === undefined ? EMPTY_NFT_PLAN : this.#compile(planned);
+    ): Steps<void> {
+      const compiled = planned === undefined ? EMPTY_NFT_PLAN : yield* compile(planned);
       for (const element of compiled.elements) {
+        yield undefined;
         const key = elementId(element);
         if (!isReferenceCounted(element.map)) into.set(key, element);
         else getOrCreate(shared, key, () => ({ element, change: 0 })).change += change;
       }
       if (change === 1) chains.push(...compiled.chains);
-    };
+    }
     for (const [old, now] of routes) {
-      collect(old, before, -1);
-      collect(now, after, 1);
+      yield* collect(old, before, -1);
+      yield* collect(now, after, 1);
       yield undefined;
     }
-    const deletes: MapElement[] = [];
-    const removed: MapElement[] = [];
-    for (const [key, element] of before) {
-      const now = after.get(key);
-      if (now !== undefined && hasSameData(element, now)) after.delete(key);
-      else if (now !== undefined || isRemovedFirst(element)) deletes.push(element);
-      else removed.push(element);
-    }
-    const adds = [...after.values()];
-    const displaced = new Set(overlappingElements(removed, adds, this.#options.family));
-    deletes.push(...displaced);
-    const cleanup = removed.filter((element) => !displaced.has(element));
+    const { deletes, adds, cleanup } = yield* elementDiffSteps(before, after, this.#options.family);
     for (const [key, { element, change }] of shared) {
+      yield undefined;
       const references = this.#references.get(key) ?? 0;
       this.#addReferences(key, change);
       if (references === 0 && change > 0) adds.push(element);
@@ -215,7 +201,7 @@ export class NftPlan {
 
   /**
    * All desired elements, Route by Route, each element once. They count as applied from the first
-   * iteration on.
+   * iteration on. Iterations are short: some have no elements, and a Route with many has several.
    */
   *snapshot(): Iterable<{
     readonly elements: readonly MapElement[];
@@ -228,13 +214,16 @@ export class NftPlan {
     this.#appliedNodePortIps = this.nodePortAddresses;
     yield { elements: this.#appliedNodePortIps.map(nodePortIpElement) };
     for (const planned of [...this.#applied.values()]) {
-      const compiled = this.#compile(planned);
+      const steps = this.#compileSteps(planned);
+      let step = steps.next();
+      for (; step.done !== true; step = steps.next()) yield { elements: [] };
+      const compiled = step.value;
       this.#registerChains(compiled.chains);
-      const elements = compiled.elements.filter((element) => {
-        if (!isReferenceCounted(element.map)) return true;
-        return this.#addReferences(elementId(element), 1) === 1;
-      });
-      yield { elements, planned };
+      const isFirst = (element: MapElement) =>
+        !isReferenceCounted(element.map) || this.#addReferences(elementId(element), 1) === 1;
+      yield { elements: compiled.elements.slice(0, SNAPSHOT_PART).filter(isFirst), planned };
+      for (let at = SNAPSHOT_PART; at < compiled.elements.length; at += SNAPSHOT_PART)
+        yield { elements: compiled.elements.slice(at, at + SNAPSHOT_PART).filter(isFirst) };
     }
   }
 
@@ -298,9 +287,13 @@ export class NftPlan {
     return references;
   }
 
-  #compile({ route, sharing, allowsOwnVips, spokenFor }: PlannedRoute): CompiledNftPlan {
+  #compile(planned: PlannedRoute): CompiledNftPlan {
+    return finish(this.#compileSteps(planned));
+  }
+
+  #compileSteps({ route, sharing, allowsOwnVips, spokenFor }: PlannedRoute) {
     const plan = trafficPlan(route, allowsOwnVips, spokenFor);
-    return compileNftPlan(plan, sharing, this.#options);
+    return compileSteps(plan, sharing, this.#options);
   }
 
   /** Plans a Route again after a change of the Route, of another Route on its VIPs, or of the node's addresses. */
@@ -386,11 +379,6 @@ export class NftPlan {
 
 /** The same value for all Routes that share no VIP, which are nearly all. */
 const SHARES_NO_VIP: ReadonlyMap<string, VipSharing> = new Map();
-
-/** Whether the element must be deleted before the lookup elements of its dispatch chain. */
-function isRemovedFirst({ map }: MapElement): boolean {
-  return isDispatchMap(map) && !isNoEndpointMap(map);
-}
 
 function nodePortIpElement(address: string): MapElement {
   return { map: 'node-port-ips', key: addressBytes(address) };

@@ -40,6 +40,7 @@ import {
   MAP_NAMES,
   type MapName,
   mapDeclaration,
+  type OrderedForm,
 } from './maps.ts';
 
 /** Name of the table in families ip and ip6. kube-proxy's nftables mode uses table `kube-proxy`. */
@@ -147,10 +148,16 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
  * A script for nft that declares the table, its maps, counters and chains, without rules. Existing objects and
  * the values of counters do not change.
  */
-export function tableDeclarationScript(chains: readonly NftChain[], family: IpFamily): string {
+export function tableDeclarationScript(
+  chains: readonly NftChain[],
+  family: IpFamily,
+  ordered: OrderedForm,
+): string {
   return [
     `table ${nftFamily(family)} ${TABLE} {`,
-    ...[...MAP_NAMES, ...onDemandMapsOf(chains)].map((name) => `  ${mapDeclaration(name, family)}`),
+    ...[...MAP_NAMES, ...onDemandMapsOf(chains)].map(
+      (name) => `  ${mapDeclaration(name, family, ordered)}`,
+    ),
     ...[...affinityMapsOf(chains)].map((name) => `  ${affinityMapDeclaration(name, family)}`),
     ...[...countersOf(chains)].map((name) => `  counter ${name} { }`),
     ...chains.map(({ name, hook = '' }) => `  chain ${name} { ${hook} }`),

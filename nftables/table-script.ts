@@ -8,19 +8,20 @@ import { verdictText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
 import type { MapElement } from './element.ts';
-import { type MapField, mapSpec } from './maps.ts';
+import { type MapField, mapSpec, type OrderedForm } from './maps.ts';
 import { chainRulesScript, TABLE, tableDeclarationScript } from './static-chains.ts';
 
 const ELEMENTS_PER_LINE = 500;
 
 /**
- * A script for nft that replaces the table in one transaction. It cannot extend an existing table: nft 1.0.6
+ * A script for nft that replaces the table in one transaction. With maps of numbers, elements must not be in them. It cannot extend an existing table: nft 1.0.6
  * refuses rules with DNAT to address and port from a map in a table that it reads back from the kernel.
  */
 export function tableScript(
   chains: Iterable<NftChain>,
   elements: Iterable<MapElement>,
   family: IpFamily,
+  ordered: OrderedForm = 'fields',
 ): string {
   const unique = new Map([...chains].flatMap(withJumpTargets).map((chain) => [chain.name, chain]));
   const byMap = Map.groupBy(elements, ({ map }) => map);
@@ -38,7 +39,7 @@ export function tableScript(
   const table = `table ${nftFamily(family)} ${TABLE}`;
   // Deleting a table that does not exist is an error, so add it first.
   const emptyTable = `add ${table}\ndelete ${table}`;
-  const declarations = tableDeclarationScript(all, family);
+  const declarations = tableDeclarationScript(all, family, ordered);
   return [emptyTable, declarations, chainRulesScript(all, family), ...lines, ''].join('\n');
 }
 
@@ -62,9 +63,10 @@ export function elementFormatter(family: IpFamily): (element: MapElement) => str
       })
       .join(' . ');
   };
-  return ({ map, key, keyEnd = key, data }) => {
+  return ({ map, key, keyEnd = key, data, bound }) => {
     const spec = mapSpec(map);
-    const text = fields(spec.key, key, keyEnd);
+    const range = fields(spec.key, key, keyEnd);
+    const text = bound === undefined ? range : `${range} (only the ${bound} of a range)`;
     if (data === undefined || spec.data === undefined) return text;
     if (!Buffer.isBuffer(data)) return `${text} : ${verdictText(data)}`;
     return spec.data === 'verdict' ? text : `${text} : ${fields(spec.data, data, data)}`;

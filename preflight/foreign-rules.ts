@@ -2,7 +2,8 @@
 import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import { PRIORITY } from '../netlink/nftables/hooks.ts';
-import { type BaseChain, type Ending, type TestPacket, walk } from './packet-walk.ts';
+import { finish, type Steps } from '../sync/steps.ts';
+import { type BaseChain, type Ending, type TestPacket, walkSteps } from './packet-walk.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
 /** Addresses for test packets of one family; undefined where none is known. */
@@ -244,26 +245,36 @@ function outside(address: string): string {
   return address.includes(':') ? OUTSIDE.IPv6 : OUTSIDE.IPv4;
 }
 
-/** The chains in which a packet may end with the verdict; each base chain at most once. */
-export function findings(
+/** As `findingSteps`, at once. */
+function findings(
   bases: readonly BaseChain[],
   packets: readonly TestPacket[],
   verdict: Ending['verdict'],
 ): Finding[] {
-  return bases.flatMap((base) => {
-    const ofBase = packets
-      .filter((packet) => isOfFamily(base, packet))
-      .flatMap((packet) => {
-        const endings = walk(base, packet);
-        const isCertain = endings.every((each) => each.verdict === verdict);
-        const ending = endings.find(
-          (each) => each.verdict === verdict && (isCertain || !PLUGIN_CHAINS.test(each.chain)),
-        );
-        return ending === undefined ? [] : [{ base, ending, isCertain, packet }];
-      });
-    const found = ofBase.find(({ isCertain }) => isCertain) ?? ofBase[0];
-    return found === undefined ? [] : [found];
-  });
+  return finish(findingSteps(bases, packets, verdict));
+}
+
+/** The chains in which a packet may end with the verdict; each base chain at most once. */
+export function* findingSteps(
+  bases: readonly BaseChain[],
+  packets: readonly TestPacket[],
+  verdict: Ending['verdict'],
+): Steps<Finding[]> {
+  const found: Finding[] = [];
+  for (const base of bases) {
+    const ofBase: Finding[] = [];
+    for (const packet of packets.filter((each) => isOfFamily(base, each))) {
+      const endings = yield* walkSteps(base, packet);
+      const isCertain = endings.every((each) => each.verdict === verdict);
+      const ending = endings.find(
+        (each) => each.verdict === verdict && (isCertain || !PLUGIN_CHAINS.test(each.chain)),
+      );
+      if (ending !== undefined) ofBase.push({ base, ending, isCertain, packet });
+    }
+    const first = ofBase.find(({ isCertain }) => isCertain) ?? ofBase[0];
+    if (first !== undefined) found.push(first);
+  }
+  return found;
 }
 
 /** Tables of family ip have only IPv4 packets, tables of ip6 only IPv6 packets. */

@@ -5,6 +5,7 @@
 import { cidrContains, familyOf } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import { type Hook, PRIORITY } from '../netlink/nftables/hooks.ts';
+import { finish, type Steps } from '../sync/steps.ts';
 
 export interface TestPacket {
   /** Canonical addresses of one family. */
@@ -90,13 +91,18 @@ const TRACKING_HOOKS: readonly BaseChain['hook'][] = ['prerouting', 'output'];
 const MAX_RULES = 100_000;
 const MAX_DEPTH = 16;
 
+/** As `walkSteps`, at once. */
+export function walk(base: BaseChain, packet: TestPacket): Ending[] {
+  return finish(walkSteps(base, packet));
+}
+
 /**
- * The possible endings of a packet; one ending is certain.
+ * The possible endings of a packet; one ending is certain. Each rule is a step.
  * @throws RangeError if the ruleset is too large to evaluate.
  */
-export function walk(base: BaseChain, packet: TestPacket): Ending[] {
+export function* walkSteps(base: BaseChain, packet: TestPacket): Steps<Ending[]> {
   const walker = new Walker(base, packet);
-  const continues = walker.walkChain(base.chain, 0);
+  const continues = yield* walker.walkChain(base.chain, 0);
   const { endings } = walker;
   if (continues) endings.push({ verdict: base.policy, chain: base.chain, by: 'policy' });
   return endings;
@@ -121,12 +127,13 @@ class Walker {
   }
 
   /** @returns whether the packet may return to the calling chain. */
-  walkChain(name: string, depth: number): boolean {
+  *walkChain(name: string, depth: number): Steps<boolean> {
     if (depth > MAX_DEPTH) throw new RangeError('chains are nested too deeply');
     let mayReturn = false;
     for (const { matches, verdict } of this.#base.chains.get(name) ?? []) {
       this.#visited += 1;
       if (this.#visited > MAX_RULES) throw new RangeError('too many rules');
+      yield;
       const match = matchOf(matches, this.#packet, this.#isMarked, this.#isTracked);
       if (match === 'no' || verdict.kind === 'continue') continue;
       const isCertain = match === 'yes';
@@ -135,9 +142,11 @@ class Walker {
         continue;
       }
       if (verdict.kind === 'jump') {
-        if (!this.walkChain(verdict.chain, depth + 1) && isCertain) return mayReturn;
+        const isBack = yield* this.walkChain(verdict.chain, depth + 1);
+        if (!isBack && isCertain) return mayReturn;
       } else if (verdict.kind === 'goto') {
-        mayReturn = this.walkChain(verdict.chain, depth + 1) || mayReturn;
+        const isBack = yield* this.walkChain(verdict.chain, depth + 1);
+        mayReturn ||= isBack;
         if (isCertain) return mayReturn;
       } else if (verdict.kind === 'return') {
         mayReturn = true;

@@ -66,11 +66,13 @@ export interface Backend {
   readonly watchesChanges?: boolean;
   /**
    * Compares objects in the kernel with the applied desired state, and changes nothing. Yields to the event loop.
-   * May run during `apply`; the result may then contain changes in progress.
+   * May run during `apply`; the result may then contain changes in progress. Skips changes that no `apply` has begun to
+   * write, and has nothing to compare before the first `apply`.
    * @param service undefined: all Services, and the rules that belong to none.
+   * @param signal stops the comparison, which then throws the reason of the signal.
    * @throws errors of reading the kernel.
    */
-  compare?(service?: ObjectKey): Promise<Comparison>;
+  compare?(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison>;
   /** How packets are treated, besides the TrafficPlans of the Routes. */
   traffic?(): BackendTraffic;
   /** What a rule of nf_tables is for; undefined if it is not a rule of this backend. */

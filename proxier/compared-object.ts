@@ -26,8 +26,20 @@ export interface ComparedObject {
 export interface Comparison {
   /** Number of objects compared. */
   readonly compared: number;
-  /** For one Service: all its objects. For all Services: only objects whose state is not `ok`. */
+  /** Number of objects whose state is not `ok`. */
+  readonly different: number;
+  /**
+   * Objects whose state is not `ok` come first. For one Service, the others follow. At most `MAX_COMPARED_OBJECTS` of
+   * either kind.
+   */
   readonly objects: readonly ComparedObject[];
-  /** Number of further objects that `objects` lacks, because its length is limited; undefined: none. */
-  readonly omitted?: number;
+  readonly syncs: SyncSpan;
+}
+
+/** Syncs of a backend, in the order of their beginnings, counted from 1. They end in the same order. */
+export interface SyncSpan {
+  /** Number of the last sync that had ended when the comparison began. */
+  readonly ended: number;
+  /** Number of the last sync that had begun when the comparison ended. If greater, syncs ran meanwhile. */
+  readonly begun: number;
 }

@@ -1,42 +1,55 @@
 /** Collects compared objects for `Backend.compare`, and compares lists of rules. */
 import type { ObjectKey } from '../api/objects.ts';
-import type { ComparedObject, ComparedState, Comparison } from './compared-object.ts';
+import type { ComparedObject, ComparedState, Comparison, SyncSpan } from './compared-object.ts';
 
-/** Objects that a comparison returns at most: of 10,000 Services, a flushed table lacks 100,000. */
-export const MAX_COMPARED_OBJECTS = 10_000;
+/**
+ * Differences that a comparison describes at most, and objects that are as they should be: of 10,000 Services, a
+ * flushed table lacks 100,000 objects.
+ */
+export const MAX_COMPARED_OBJECTS = 1000;
 
 /** Collects the objects of one comparison. */
 export class ComparisonBuilder {
   /** Only objects of this Service are compared; undefined: all objects. */
   readonly service: ObjectKey | undefined;
+  /** Aborted when the last client of the comparison has gone. */
+  readonly signal: AbortSignal | undefined;
   #compared = 0;
-  #omitted = 0;
-  readonly #objects: ComparedObject[] = [];
+  #different = 0;
+  readonly #differences: ComparedObject[] = [];
+  readonly #unchanged: ComparedObject[] = [];
 
-  constructor(service: ObjectKey | undefined) {
+  /** @param signal ends the comparison: `add` and `addUnchanged` then throw the reason. */
+  constructor(service: ObjectKey | undefined, signal?: AbortSignal) {
     this.service = service;
+    this.signal = signal;
   }
 
   /**
    * Adds an object.
    * @param describe called only if the result is to contain the object, because texts of 100,000
    * elements are expensive.
+   * @throws the reason of the signal.
    */
   add(state: ComparedState, describe: () => Omit<ComparedObject, 'state'>): void {
-    this.#compared += 1;
-    if (state === 'ok' && this.service === undefined) return;
-    if (this.#objects.length >= MAX_COMPARED_OBJECTS) this.#omitted += 1;
-    else this.#objects.push({ ...describe(), state });
+    this.addUnchanged(1);
+    const isDifferent = state !== 'ok';
+    if (isDifferent) this.#different += 1;
+    else if (this.service === undefined) return;
+    const objects = isDifferent ? this.#differences : this.#unchanged;
+    if (objects.length < MAX_COMPARED_OBJECTS) objects.push({ ...describe(), state });
   }
 
-  /** Counts objects that are as they should be, in a comparison of all Services. */
+  /** Counts objects that are as they should be, in a comparison of all Services. @throws the reason of the signal. */
   addUnchanged(count: number): void {
+    this.signal?.throwIfAborted();
     this.#compared += count;
   }
 
-  result(): Comparison {
-    const omitted = this.#omitted === 0 ? {} : { omitted: this.#omitted };
-    return { compared: this.#compared, objects: this.#objects, ...omitted };
+  /** @param syncs the syncs that ran meanwhile. Default: none. */
+  result(syncs: SyncSpan = { ended: 0, begun: 0 }): Comparison {
+    const objects = [...this.#differences, ...this.#unchanged];
+    return { compared: this.#compared, different: this.#different, objects, syncs };
   }
 }
 

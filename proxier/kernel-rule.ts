@@ -1,5 +1,6 @@
 /** What backends tell the status API about their rules, to explain and trace packets. */
 import type { ObjectKey } from '../api/objects.ts';
+import type { Route } from '../services/route.ts';
 import type { TrafficOptions } from '../traffic/options.ts';
 
 /** How a proxy mode treats packets in each IP family. Known before its backends exist. */
@@ -16,6 +17,8 @@ export interface ModeTraffic {
 
 /** How a backend treats packets, besides the TrafficPlans. */
 export interface BackendTraffic extends ModeTraffic {
+  /** Whether NAT rules translate packets of a Route although the mode forwards with IPVS. Default: for none. */
+  readonly translatesByRules?: (route: Route) => boolean;
   readonly options: TrafficOptions;
   /** Whether node ports are served on an address of the node. */
   readonly isNodePortAddress: (address: string) => boolean;

@@ -20,6 +20,7 @@ import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
+import { OtherNodes } from './other-nodes.ts';
 import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
 import { UdpOwners } from './udp-owners.ts';
@@ -105,6 +106,7 @@ export class RouteTable implements ObjectSink {
   readonly #warnings: WarningsInForce;
   /** Services with owned ports: an endpoint with an address of this node owns none. */
   readonly #withOwnedPorts = new Set<ObjectKey>();
+  readonly #otherNodes = new OtherNodes();
 
   constructor(options: RouteTableOptions) {
     this.#options = options;
@@ -154,7 +156,7 @@ export class RouteTable implements ObjectSink {
       this.#upsertSlice(object);
     } else if (object.kind === 'Node' && object.name === this.#options.nodeName)
       this.#setNode(object);
-    else return;
+    else if (object.kind !== 'Node' || !this.#setOtherNode(object.key, object.addresses)) return;
     this.#options.onChange();
   }
 
@@ -166,7 +168,7 @@ export class RouteTable implements ObjectSink {
       this.#count(kind);
       this.#removeSlice(key);
     } else if (kind === 'Node' && key === this.#options.nodeName) this.#setNode(undefined);
-    else return;
+    else if (kind !== 'Node' || !this.#setOtherNode(key, [])) return;
     this.#options.onChange();
   }
 
@@ -186,8 +188,7 @@ export class RouteTable implements ObjectSink {
     if (changed.size === 0) return;
     this.#nodeAddresses = addresses;
     for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
-    for (const key of this.#withOwnedPorts)
-      if (this.#hasEndpointAt(key, changed)) this.#affected.add(key);
+    this.#resolveOwnersAt(changed);
     this.#options.onChange();
   }
 
@@ -225,7 +226,7 @@ export class RouteTable implements ObjectSink {
 
   /** Name and zone of this node. */
   get topology(): NodeTopology {
-    return { name: this.#options.nodeName, zone: this.#node?.zone };
+    return { name: this.#options.nodeName, zone: this.#node?.zone, otherNodes: this.#otherNodes };
   }
 
   /**
@@ -428,6 +429,20 @@ export class RouteTable implements ObjectSink {
     return this.#slices
       .of(key)
       .some(({ endpoints }) => endpoints.some(({ address }) => addresses.has(address)));
+  }
+
+  /** Affects the Services with owned ports that have an endpoint with one of the addresses. */
+  #resolveOwnersAt(addresses: ReadonlySet<string>): void {
+    for (const key of this.#withOwnedPorts)
+      if (this.#hasEndpointAt(key, addresses)) this.#affected.add(key);
+  }
+
+  /** @returns whether a Service may be affected. */
+  #setOtherNode(key: ObjectKey, addresses: readonly string[]): boolean {
+    const before = this.#affected.size;
+    const changed = this.#otherNodes.set(key, addresses);
+    if (changed.size > 0) this.#resolveOwnersAt(changed);
+    return this.#affected.size > before;
   }
 
   #setNode(node: Node | undefined): void {

@@ -149,7 +149,7 @@ export function ownersOf(
   nodeAddresses: ReadonlySet<string>,
 ): SliceOwners {
   const most = Math.max(...ranges.map((range) => sliceCount(range, portsPerPod)));
-  return sliceOwners(candidatesForAllPorts(slices, family), most, node.name, nodeAddresses);
+  return sliceOwners(candidatesForAllPorts(slices, family), most, node, nodeAddresses);
 }
 
 /**

@@ -12,6 +12,7 @@ import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
 import {
   OWNED_PORTS_ANNOTATION,
   type OwnedPorts,
+  ownedVip,
   PORTS_PER_POD_ANNOTATION,
   sliceCount,
 } from '../api/owned-ports.ts';
@@ -43,10 +44,7 @@ export interface ServedPort {
 /** How the owned ports of a Service are cut, and as which address their owners speak. */
 export interface Ownership {
   readonly ports: OwnedPorts;
-  /**
-   * The one VIP of the family with owned UDP ports: the first served load balancer IP in the order of the status, else
-   * the cluster IP. Owners speak as this VIP, so on another VIP the answer could not come from the address that was asked.
-   */
+  /** See `ownedVip`. */
   readonly vip: string;
 }
 
@@ -124,8 +122,7 @@ function servedInFamily(
       ports.push({ ...unlisted, id, match: { kind: 'ranges', ranges: spread } });
     if (owned !== undefined) {
       const match: RouteMatch = { kind: 'ranges', ranges: normalizeRanges(owned.ranges) };
-      const ingress = ofFamily(isLoadBalancer ? servedLoadBalancerIPs(service) : []);
-      const ownership = { ports: owned, vip: ingress[0] ?? clusterIP };
+      const ownership = { ports: owned, vip: ownedVip(service, family) ?? clusterIP };
       ports.push({ ...unlisted, id: `${id}/owned`, match, ownership });
     }
     return ports;

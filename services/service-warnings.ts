@@ -126,7 +126,15 @@ export function nodeEndpointWarnings(
   });
 }
 
-/** Why endpoints own no ports and what to do, by the reason. A name that is handed over is no problem. */
+const NODE_ADDRESS: readonly EndpointWithoutSlice['reason'][] = [
+  'has the address of this node',
+  'has the address of another node',
+];
+
+/**
+ * Why endpoints own no ports and what to do, by the reason. A name that is handed over is no problem. The agent of another
+ * node warns of its endpoints itself.
+ */
 const OWNERSHIP_PROBLEMS: Readonly<Partial<Record<EndpointWithoutSlice['reason'], string>>> = {
   'has no ordinal in its name':
     'their pod names have no ordinal; use a StatefulSet, or set hostname to a name that ends in -0, -1 and so on',
@@ -174,11 +182,9 @@ function namesWithOneOrdinal(
       .map(({ ordinal }) => ordinal),
   );
   if (shared.size === 0) return [];
-  // An endpoint with an address of this node owns nothing, whatever its ordinal.
+  // An endpoint with an address of a node owns nothing, whatever its ordinal.
   const excluded = new Set(
-    others
-      .filter(({ reason }) => reason === 'has the address of this node')
-      .map(({ address }) => address),
+    others.filter(({ reason }) => NODE_ADDRESS.includes(reason)).map(({ address }) => address),
   );
   const byOrdinal = Map.groupBy(
     candidates().filter(({ ordinal, address }) => shared.has(ordinal) && !excluded.has(address)),

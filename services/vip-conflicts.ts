@@ -308,7 +308,9 @@ function overlapRefusal({ owner, first, requests }: Overlap): ServiceRefusal {
   const subject = ports.length === 0 ? 'every port is' : what;
   const place = isNodePort ? family : vip;
   const message = `${place}: ${subject} already served for the older Service ${owner.serviceKey}`;
-  return { serviceKey, reason: 'Overlap', field, message };
+  const refusal = { serviceKey, reason: 'Overlap', field, message } as const;
+  const isOwned = requests.some((request) => request.isOwned);
+  return isOwned ? { ...refusal, lostVip: { vip, to: owner.serviceKey } } : refusal;
 }
 
 /** The conflicting ports as written in the annotation; empty for all ports. */

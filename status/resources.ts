@@ -12,7 +12,7 @@ import { File } from './http/file.ts';
 import { NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
 import { oneOf, parsed } from './http/parameters.ts';
-import { compareWithKernel } from './kernel-comparison.ts';
+import { KernelComparisons, kernelDiff } from './kernel-comparison.ts';
 import { policyResources } from './policy-resources.ts';
 import { serviceDetail } from './service-detail.ts';
 import { collect, listServices, SERVICE_LIST_PARAMETERS } from './service-list.ts';
@@ -40,6 +40,7 @@ const LIST = { ...PAGE_PARAMETERS, namespace: NAMESPACE, service: SERVICE };
 export function statusResources(sources: StatusSources, now: () => number = Date.now): Resources {
   const { table, policy } = sources;
   const summaries = new SummaryCache();
+  const comparisons = new KernelComparisons(sources);
   // Rates change without a change of the table.
   const version = (query: URLSearchParams) =>
     query.has('traffic') ? undefined : `${sources.startedAt}-${table.revision}`;
@@ -65,7 +66,8 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary: 'One Service: objects, decisions, problems, and its objects in the kernel',
       response: 'ServiceDetail',
       parameters: {},
-      handle: (_, request) => serviceDetail(sources, inspectedService(sources, request)),
+      handle: (_, request) =>
+        serviceDetail(sources, inspectedService(sources, request), comparisons, request),
     }),
     '/api/v1/endpoints': resource({
       summary: 'Endpoints, and why this node uses each or not',
@@ -103,12 +105,9 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     '/api/v1/diff': resource({
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',
-      parameters: { ...PAGE_PARAMETERS, family: FAMILY },
-      handle: async (given) => {
-        const scope = { family: given.family, service: undefined };
-        const { objects, ...rest } = await compareWithKernel(sources, scope);
-        return { ...pageOf(objects, given), ...rest };
-      },
+      parameters: { limit: PAGE_PARAMETERS.limit, family: FAMILY },
+      handle: async ({ family, limit }, request) =>
+        kernelDiff(await comparisons.compare({ family, service: undefined }, request), limit),
     }),
     '/api/v1/changes': resource({
       summary: 'The latest changes of the kernel, the newest first',
@@ -127,9 +126,8 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       summary:
         'What `portwide check` finds with the flags of the agent; takes seconds, kept for 30 s',
       response: 'NodeChecks',
-      waitsForProgram: true,
       parameters: {},
-      handle: () => sources.nodeChecks(),
+      handle: (_, { waitOutside }) => waitOutside(sources.nodeChecks),
     }),
     '/api/v1/series': resource({
       summary: 'Time series of the last 15 minutes',

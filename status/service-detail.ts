@@ -4,9 +4,12 @@ import { asError } from '../api/errors.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import type { Problem } from './api/common.ts';
-import type { KernelObject } from './api/kernel.ts';
 import type { ServiceDetail } from './api/services.ts';
-import { compareWithKernel } from './kernel-comparison.ts';
+import type {
+  ComparisonRequest,
+  KernelComparison,
+  KernelComparisons,
+} from './kernel-comparison.ts';
 import type { StatusSources } from './sources.ts';
 import { ownedPorts } from './views/owned-ports.ts';
 import {
@@ -17,6 +20,7 @@ import {
 } from './views/services.ts';
 import { timeText } from './views/text.ts';
 import { unreadableProblem } from './views/unreadable.ts';
+import { unsyncedText } from './views/unsynced.ts';
 
 const MAX_ENDPOINTS = 500;
 const MAX_KERNEL_OBJECTS = 500;
@@ -27,10 +31,12 @@ const MAX_CONNECTIONS = 100;
 export async function serviceDetail(
   sources: StatusSources,
   inspected: InspectedService,
+  comparisons: KernelComparisons,
+  request: ComparisonRequest,
 ): Promise<ServiceDetail> {
   const { table } = sources;
   const { service, slices, health } = inspected;
-  const kernel = await kernelObjects(sources, inspected);
+  const kernel = await kernelObjects(inspected, comparisons, request);
   const flows = await connections(sources, inspected);
   const [check] = health;
   return {
@@ -61,7 +67,9 @@ export async function serviceDetail(
       ...flows.problems,
     ],
     kernel: kernel.objects.slice(0, MAX_KERNEL_OBJECTS),
-    kernelTotal: kernel.objects.length,
+    kernelTotal: kernel.compared,
+    kernelDifferent: kernel.different,
+    kernelStable: kernel.stable,
     connections: flows.connections,
     healthCheck:
       check === undefined ? null : { port: check.port, localEndpoints: check.localEndpoints },
@@ -113,24 +121,34 @@ async function connections(
   }
 }
 
+type KernelObjects = Pick<KernelComparison, 'objects' | 'compared' | 'different' | 'stable'> & {
+  readonly problems: readonly Problem[];
+};
+
 async function kernelObjects(
-  sources: StatusSources,
   inspected: InspectedService,
-): Promise<{ objects: readonly KernelObject[]; problems: readonly Problem[] }> {
+  comparisons: KernelComparisons,
+  request: ComparisonRequest,
+): Promise<KernelObjects> {
   const problem = problemOf(inspected);
   try {
-    const { objects, stable } = await compareWithKernel(sources, {
-      family: undefined,
-      service: inspected.service.key,
-    });
-    const wrong = objects.filter(({ state }) => state !== 'ok');
-    if (wrong.length === 0 || !stable) return { objects, problems: [] };
-    const [first] = wrong;
-    const example = first?.desired ?? first?.actual ?? '';
-    const message = `${wrong.length} of ${objects.length} objects in the kernel are not as they should be; the first is ${first?.state}: ${first?.in} ${example}`;
-    return { objects, problems: [problem('KernelDiffers', message)] };
+    const scope = { family: undefined, service: inspected.service.key };
+    const comparison = await comparisons.compare(scope, request);
+    const { objects, compared, different, unsynced } = comparison;
+    const problems = unsynced.map((family) => ({
+      ...problem('NotSynced', unsyncedText(family)),
+      family: family.family,
+    }));
+    const [first] = objects;
+    if (different === 0 || first === undefined) return { ...comparison, problems };
+    const example = first.desired ?? first.actual ?? '';
+    const message = `${different} of ${compared} objects in the kernel are not as they should be; the first is ${first.state}: ${first.in} ${example}`;
+    return { ...comparison, problems: [...problems, problem('KernelDiffers', message)] };
   } catch (error) {
+    // The client has gone.
+    request.signal.throwIfAborted();
     const message = `the kernel cannot be read: ${asError(error).message}`;
-    return { objects: [], problems: [problem('KernelUnreadable', message)] };
+    const problems = [problem('KernelUnreadable', message)];
+    return { objects: [], compared: 0, different: 0, stable: false, problems };
   }
 }

@@ -47,9 +47,6 @@ export class SyncActivity {
   #nodeAddresses: ReadonlyMap<IpFamily, NodeAddresses> = new Map();
   /** Number of syncs that ended, successful or not. */
   #ended = 0;
-  /** Families with a queued sync that has not ended. A sync that failed does not count: it waits for its backoff. */
-  readonly #busy = new Set<IpFamily>();
-  readonly #busyListeners: (() => void)[] = [];
 
   /** @param now milliseconds since 1970. */
   constructor(now: () => number = Date.now) {
@@ -82,16 +79,6 @@ export class SyncActivity {
     return this.#nodeAddresses;
   }
 
-  /** Whether a sync runs or waits to run. */
-  get isBusy(): boolean {
-    return this.#busy.size > 0;
-  }
-
-  /** Calls back just before `isBusy` changes, from now on. */
-  beforeBusyChange(listener: () => void): void {
-    this.#busyListeners.push(listener);
-  }
-
   /** Another program changed the rules of network policy. */
   policiesDrifted(family: IpFamily, change: string): void {
     this.#log.drifted(family, change, this.#now(), 'policies');
@@ -112,12 +99,10 @@ export class SyncActivity {
       },
       queued: (family) => {
         observer.queued(family);
-        this.#setBusy(family, true);
         this.#set(family, { waitingSince: this.family(family).waitingSince ?? this.#now() });
       },
       unchanged: (family, triggerTimes) => {
         observer.unchanged(family, triggerTimes);
-        this.#setBusy(family, false);
         this.#set(family, { waitingSince: undefined });
       },
       synced: (report) => {
@@ -126,7 +111,6 @@ export class SyncActivity {
       },
       syncFailed: (family, error, attempt) => {
         observer.syncFailed(family, error, attempt);
-        this.#setBusy(family, false);
         const message = error instanceof Error ? error.message : String(error);
         this.#count(attempt);
         this.#log.failed(family, message, attempt, this.#now());
@@ -142,7 +126,6 @@ export class SyncActivity {
 
   #synced(report: SyncReport): void {
     const { family, full, seconds, written } = report;
-    this.#setBusy(family, false);
     const at = this.#now();
     const lastSync = { at, seconds, written };
     const { lastFullSync, waitingSince } = this.family(family);
@@ -154,13 +137,6 @@ export class SyncActivity {
       waitingSince: undefined,
       failure: undefined,
     });
-  }
-
-  #setBusy(family: IpFamily, isBusy: boolean): void {
-    const wasBusy = this.#busy.has(family);
-    const others = this.#busy.size - (wasBusy ? 1 : 0);
-    if (others === 0 && wasBusy !== isBusy) for (const listener of this.#busyListeners) listener();
-    this.#busy[isBusy ? 'add' : 'delete'](family);
   }
 
   #count({ seconds }: Pick<SyncReport, 'seconds'>): void {

@@ -4,7 +4,7 @@
  * reconciliation: loop, backoff, serial queue, timers, time slices, precedence.
  */
 import { type Backoff, backoffMs } from './backoff.ts';
-import { syncPrecedence } from './precedence.ts';
+import { type Precedence, syncPrecedence } from './precedence.ts';
 import type { Timers } from './timers.ts';
 
 export interface LoopOptions {
@@ -30,6 +30,8 @@ export interface LoopOptions {
    * run after `resync`.
    */
   readonly driftCheck?: DriftCheck;
+  /** Holds up background work during a run. Default: all background work of this thread. */
+  readonly precedence?: Precedence;
 }
 
 /**
@@ -162,9 +164,10 @@ export class Loop {
 
   #schedule(): void {
     if (this.#stopped || this.#isRunning || this.#timer !== undefined) return;
-    const { minPeriod, delay = 0, backoff, timers } = this.#options;
+    const { minPeriod, delay = 0, backoff, timers, precedence = syncPrecedence } = this.#options;
     const pause = Math.max(delay, backoffMs(this.#failures, backoff));
     const wait = this.#urgent ? 0 : Math.max((1 - this.#availableTokens()) * minPeriod, pause);
+    if (wait <= 0) precedence.expect();
     // Always a timer, even without a wait, so that requests of the same event loop turn share a
     // run.
     this.#timer = timers.set(() => {
@@ -181,7 +184,7 @@ export class Loop {
   }
 
   async #runOnce(): Promise<void> {
-    const { run, driftCheck, timers } = this.#options;
+    const { run, driftCheck, timers, precedence = syncPrecedence } = this.#options;
     this.#requested = false;
     this.#urgent = false;
     const full = this.#full;
@@ -192,7 +195,7 @@ export class Loop {
     // start may be missed, so the next periodic full sync must be soon.
     const watchesChanges = driftCheck?.watchesChanges() === true;
     try {
-      const duration = await syncPrecedence.run(() => run(full));
+      const duration = await precedence.run(() => run(full));
       if (duration === undefined) this.#full ||= full;
       else {
         this.#tokens = Math.max(tokens - 1, 0);

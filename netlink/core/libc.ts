@@ -2,7 +2,7 @@
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 import { type ReceiveBuffer, SOCKADDR_NL_LENGTH } from './datagram.ts';
-import { readU32, u32, writeU32, writeU64 } from './host-order.ts';
+import { readU16, readU32, u32, writeU16, writeU32, writeU64 } from './host-order.ts';
 import { INSTRUCTION_LENGTH } from './socket-filter.ts';
 
 /**
@@ -37,6 +37,11 @@ export interface Libc {
   manyBuffers(count: number, size: number): ManyBuffers;
   /** Runs in the libuv thread pool, because the kernel executes a dump inside recv. */
   receivePooled(fd: number, buffer: ReceiveBuffer): Promise<number>;
+  /**
+   * Blocks the thread until the socket is readable (ppoll).
+   * @returns whether it became readable, without an error, within these milliseconds, which may be a fraction.
+   */
+  waitReadable(fd: number, milliseconds: number): boolean;
   /** Calls back in a separate event loop turn whenever the socket is readable or has failed. */
   watch(fd: number, onReadable: () => void): { close(): void };
 }
@@ -77,6 +82,12 @@ const SO_MEMINFO = 55;
 /** Numbers of 32 bits that SO_MEMINFO returns, and the place of the drops: SK_MEMINFO_ of linux/sock_diag.h. */
 const SK_MEMINFO_VARS = 9;
 const SK_MEMINFO_DROPS = 8;
+
+/** struct pollfd: descriptor, requested events, returned events. */
+const POLLFD_LENGTH = 8;
+const POLLFD_EVENTS = 4;
+const POLLFD_RETURNED = 6;
+const POLLIN = 1;
 
 const MSG_TRUNC = 0x20;
 const MSG_DONTWAIT = 0x40;
@@ -139,6 +150,13 @@ function load(): Libc {
     'intptr_t recvfrom(int fd, void *bytes, size_t length, int flags, void *sender, void *senderLength)',
   );
 
+  // Not poll, which takes whole milliseconds.
+  const ppoll = bind(
+    'int ppoll(void *descriptors, unsigned long count, const void *timeout, const void *signals)',
+  );
+  /** struct timespec */
+  const timeout = Buffer.alloc(16);
+  const polled = Buffer.alloc(POLLFD_LENGTH);
   const recvmmsg = bind(
     'int recvmmsg(int fd, void *headers, uint32_t count, int flags, void *timeout)',
   );
@@ -204,6 +222,15 @@ function load(): Libc {
     },
     manyBuffers,
     receivePooled: (fd, buffer) => recvfrom.pooled(...receiveArguments(fd, buffer)),
+    waitReadable(fd, milliseconds) {
+      writeU32(polled, fd, 0);
+      writeU16(polled, POLLIN, POLLFD_EVENTS);
+      writeU16(polled, 0, POLLFD_RETURNED);
+      writeU64(timeout, BigInt(Math.floor(milliseconds / 1000)), 0);
+      writeU64(timeout, BigInt(Math.floor((milliseconds % 1000) * 1e6)), 8);
+      const ready = ppoll.now(polled, 1, timeout, null);
+      return ready > 0 && readU16(polled, POLLFD_RETURNED) === POLLIN;
+    },
     watch: (fd, onReadable) => watch(koffi, fd, onReadable),
   };
 }

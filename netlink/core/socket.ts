@@ -15,6 +15,7 @@ import {
   portIdOf,
   type SocketOptions,
 } from './descriptor.ts';
+import { waitForReply } from './early-reply.ts';
 import { EAGAIN, ECANCELED, EINTR, ETIMEDOUT, MalformedMessage, NetlinkError } from './error.ts';
 import { readU16 } from './host-order.ts';
 import { libc } from './libc.ts';
@@ -60,7 +61,8 @@ export interface NetlinkSocketOptions extends SocketOptions {
  *
  * The kernel executes requests and batches inside send, and dumps inside recv, which may take
  * seconds for a large table. These calls therefore run in the thread pool. The socket is
- * nonblocking, so no call waits there for a reply.
+ * nonblocking, so no call waits there for a reply. Only a small transaction holds up the event
+ * loop until the kernel replies, for at most 2 ms.
  */
 export class NetlinkSocket {
   /** The port ID of the socket. Notifications caused by its requests carry it (nlmsg_pid). */
@@ -124,7 +126,8 @@ export class NetlinkSocket {
    */
   transaction(pack: () => Promise<PackedMessages>): Promise<RefusedMessage[]> {
     // If the kernel refuses the whole transaction, the refusal may be the only reply.
-    return this.#send(pack, (index, count) => index === count - 2 || index === 0);
+    const isLast = (index: number, count: number) => index === count - 2 || index === 0;
+    return this.#send(pack, isLast, true);
   }
 
   /**
@@ -237,6 +240,7 @@ export class NetlinkSocket {
   #send(
     pack: () => Promise<PackedMessages>,
     isLast: (index: number, count: number) => boolean,
+    isTransaction = false,
   ): Promise<RefusedMessage[]> {
     return this.#enqueue(async () => {
       const packed = await pack();
@@ -245,7 +249,7 @@ export class NetlinkSocket {
       numberMessages(packed, first);
       const operation = (start = 0) => `netlink message ${readU16(bytes, start + 4)}`;
       const refusals: RefusedMessage[] = [];
-      await this.#exchange(operation(starts.at(-1)), bytes, false, (message) => {
+      await this.#exchange(operation(starts.at(-1)), bytes, { isTransaction }, (message) => {
         const index = (message.sequence - first) >>> 0;
         if (message.type !== NLMSG_ERROR || index >= starts.length) return false;
         const ack = readAck(message);
@@ -263,15 +267,15 @@ export class NetlinkSocket {
     kind: number,
     pick: MessagePicker<T>,
   ): Promise<T[] | undefined> {
-    const dump = kind === NLM_F_DUMP;
-    const operation = `netlink ${dump ? 'dump' : 'message'} ${request.type}`;
+    const isDump = kind === NLM_F_DUMP;
+    const operation = `netlink ${isDump ? 'dump' : 'message'} ${request.type}`;
     const picked: T[] = [];
     let interrupted = false;
     let thrown: { error: unknown } | undefined;
     const sequence = this.#takeSequenceNumbers(1);
     const flags = (request.flags ?? 0) | kind;
     const bytes = encodeMessages([{ ...request, flags }], sequence);
-    await this.#exchange(operation, bytes, dump, (message) => {
+    await this.#exchange(operation, bytes, { isDump }, (message) => {
       if (message.sequence !== sequence) return false;
       if ((message.flags & NLM_F_DUMP_INTR) !== 0) interrupted = true;
       if (message.type === NLMSG_DONE || message.type === NLMSG_ERROR) {
@@ -294,11 +298,15 @@ export class NetlinkSocket {
     return interrupted ? undefined : picked;
   }
 
-  /** Sends, then receives until `isLast` returns true. */
+  /**
+   * Sends, then receives until `isLast` returns true.
+   * @param options.isDump The kernel works while the replies are received.
+   * @param options.isTransaction The kernel replies only after it has executed all messages.
+   */
   async #exchange(
     operation: string,
     bytes: Buffer,
-    pooled: boolean,
+    { isDump = false, isTransaction = false }: { isDump?: boolean; isTransaction?: boolean },
     isLast: (message: NetlinkMessage) => boolean,
   ): Promise<void> {
     // The deadline applies to each reply, not to the whole dump: the number of parts depends on the
@@ -308,12 +316,16 @@ export class NetlinkSocket {
     this.#sliceStart = performance.now();
     if (this.#hasPendingReplies) await this.#drain(operation, deadline);
     this.#hasPendingReplies = true;
-    checkResult(operation, await libc().send(this.#fd, bytes));
+    const sent = libc().send(this.#fd, bytes);
+    if (!isTransaction || this.#inBackground || !waitForReply(this.#fd, bytes.length))
+      checkResult(operation, await sent);
     for (let last = false; !last; ) {
       this.#checkOpen();
-      const result = await this.#receive(pooled);
-      if (result === -EAGAIN) await this.#readable(operation, deadline);
-      else
+      const result = await this.#receive(isDump);
+      if (result === -EAGAIN) {
+        checkResult(operation, await sent);
+        await this.#readable(operation, deadline);
+      } else
         for (const message of readDatagram(operation, this.#buffer, result))
           last = isLast(message) || last;
       if (!last) await this.#pause(operation, deadline);

@@ -1,11 +1,12 @@
 /** Encodes and decodes set elements and map elements. */
-import { type Attribute, walkAttributes } from '../core/attribute.ts';
+import { type Attribute, attributeType, walkAttributes } from '../core/attribute.ts';
 import type { AttributeWriter } from '../core/attribute-writer.ts';
 import { MalformedMessage } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
 import { encodeNumber, readNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
 import { readText } from '../core/text.ts';
+import { keyAfter, type NftRawElement } from './interval.ts';
 import type { NftElement, NftElementChange, NftVerdict } from './types.ts';
 
 /** linux/netfilter/nf_tables.h. Numbers in attributes are in network order. */
@@ -13,10 +14,13 @@ export const NFTA_SET_ELEM_LIST_ELEMENTS = 3;
 export const NFTA_LIST_ELEM = 1;
 const NFTA_SET_ELEM_KEY = 1;
 const NFTA_SET_ELEM_DATA = 2;
+const NFTA_SET_ELEM_FLAGS = 3;
 const NFTA_SET_ELEM_TIMEOUT = 4;
 const NFTA_SET_ELEM_EXPIRATION = 5;
 const NFTA_SET_ELEM_USERDATA = 6;
 const NFTA_SET_ELEM_KEY_END = 10;
+/** The element is the end of an interval in an ordered set. */
+const NFT_SET_ELEM_INTERVAL_END = 1;
 export const NFTA_DATA_VALUE = 1;
 export const NFTA_DATA_VERDICT = 2;
 export const NFTA_VERDICT_CODE = 1;
@@ -56,19 +60,25 @@ export function elementKeyAttribute({ key }: Pick<NftElement, 'key'>): Attribute
 }
 
 /**
- * Encodes an element.
+ * Encodes an element; in an ordered set the end of its interval too.
  * @param nameBytes Encodes a chain name with its NUL.
  * @throws RangeError for a value that is too long; whatever `nameBytes` throws.
  */
 export function writeElement(
   to: AttributeWriter,
-  action: NftElementChange['action'],
-  { key, keyEnd, data, timeoutMs, userdata }: NftElement,
+  { action, isOrdered = false }: Pick<NftElementChange, 'action' | 'isOrdered'>,
+  element: NftElement,
   nameBytes: (name: string) => Buffer,
 ): void {
+  const { key, keyEnd = key, data, timeoutMs, userdata, bound } = element;
+  const hasEnd = isOrdered && bound !== 'start';
+  if (bound === 'end') {
+    writeEnd(to, keyEnd);
+    return;
+  }
   const start = to.open(NFTA_LIST_ELEM);
   writeValue(to, NFTA_SET_ELEM_KEY, key);
-  if (keyEnd !== undefined) writeValue(to, NFTA_SET_ELEM_KEY_END, keyEnd);
+  if (element.keyEnd !== undefined && !isOrdered) writeValue(to, NFTA_SET_ELEM_KEY_END, keyEnd);
   if (action === 'add') {
     if (Buffer.isBuffer(data)) writeValue(to, NFTA_SET_ELEM_DATA, data);
     else if (data !== undefined) writeVerdict(to, data, nameBytes);
@@ -78,6 +88,20 @@ export function writeElement(
     }
   }
   to.close(start);
+  if (hasEnd) writeEnd(to, keyEnd);
+}
+
+/** Writes the end of an interval of an ordered set: the first key behind it. */
+function writeEnd(to: AttributeWriter, last: Buffer): void {
+  const start = to.open(NFTA_LIST_ELEM);
+  to.u32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
+  writeValue(to, NFTA_SET_ELEM_KEY, keyAfter(last));
+  to.close(start);
+}
+
+/** Whether an element that `writeElement` has written is the end of an interval. @param at Offset of its attributes. */
+export function isIntervalEnd(bytes: Buffer, at: number): boolean {
+  return attributeType(bytes, at) === NFTA_SET_ELEM_FLAGS;
 }
 
 function writeValue(to: AttributeWriter, type: number, value: Buffer): void {
@@ -112,7 +136,7 @@ function bounded(value: Buffer, limit: number): Buffer {
  */
 export function visitElements(
   { payload }: NetlinkMessage,
-  visit: (element: NftElement) => void,
+  visit: (element: NftRawElement) => void,
 ): void {
   const bytes = Buffer.from(payload);
   walkAttributes(bytes, NFGENMSG_LENGTH, bytes.length, (type, listStart, listEnd) => {
@@ -125,13 +149,16 @@ export function visitElements(
 }
 
 /** @returns undefined for the catch-all element, which has no key. */
-function readElement(bytes: Buffer, start: number, end: number): NftElement | undefined {
+function readElement(bytes: Buffer, start: number, end: number): NftRawElement | undefined {
   let key: Buffer | undefined;
-  const rest: { -readonly [K in Exclude<keyof NftElement, 'key'>]?: NonNullable<NftElement[K]> } =
-    {};
+  const rest: {
+    -readonly [K in Exclude<keyof NftRawElement, 'key'>]?: NonNullable<NftRawElement[K]>;
+  } = {};
   walkAttributes(bytes, start, end, (type, from, to) => {
     if (type === NFTA_SET_ELEM_KEY) key = readValue(bytes, from, to);
-    else if (type === NFTA_SET_ELEM_KEY_END) rest.keyEnd = readValue(bytes, from, to);
+    else if (type === NFTA_SET_ELEM_FLAGS) {
+      if ((readNumber(bytes, from, to, 4) & NFT_SET_ELEM_INTERVAL_END) !== 0) rest.isEnd = true;
+    } else if (type === NFTA_SET_ELEM_KEY_END) rest.keyEnd = readValue(bytes, from, to);
     else if (type === NFTA_SET_ELEM_DATA) {
       const data = readData(bytes, from, to);
       if (data !== undefined) rest.data = data;

@@ -16,6 +16,7 @@ import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import { elementKeyAttribute, visitElements } from './element.ts';
+import { IntervalJoiner, intervalsOf, type NftRawElement } from './interval.ts';
 import {
   chainsRequest,
   deleteChainRequest,
@@ -130,7 +131,8 @@ export class NfTables {
   /**
    * Reads the table through another socket, without waiting for transactions: the dump of a large
    * table takes longer than a sync may wait. Sees parts of transactions. If transactions interrupt
-   * every dump, `read` is called again with this object, where it waits its turn.
+   * every dump (EINTR), `read` is called again with this object. Its dumps share a queue with the
+   * transactions of this thread, so syncs then wait for each dump.
    * @throws NetlinkError; whatever `read` throws.
    */
   async readBesides<T>(read: (reader: NftReader) => Promise<T>): Promise<T> {
@@ -180,8 +182,7 @@ export class NfTables {
   /**
    * Visits the elements of a set or map, in no particular order, including elements that packets
    * added. Omits expired elements and the catch-all element. `data` is missing for a verdict that
-   * NftVerdict does not have. Supports hash sets and sets of concatenated intervals. In other
-   * interval sets an interval is not one element in the kernel.
+   * NftVerdict does not have.
    *
    * The kernel dumps a set in parts and continues at an index. If any table of the network
    * namespace changes between two parts, the dump is repeated once. A change during the second dump
@@ -200,10 +201,13 @@ export class NfTables {
     restart: () => void = () => undefined,
   ): Promise<void> {
     const operation = `dump of nf_tables set ${this.#table.name} ${set}`;
+    let sorts = false;
     for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
       if (attempt > 0) restart();
-      const visited = () => labelErrors(operation, this.#visit(set, visit, attempt > 0));
-      if (await this.#queue.run(visited)) return;
+      const visited = () => labelErrors(operation, this.#visit(set, visit, attempt > 0, sorts));
+      const outcome = await this.#queue.run(visited);
+      if (outcome === 'complete') return;
+      if (outcome === 'unordered') sorts = true;
     }
     throw new NetlinkError(operation, EINTR);
   }
@@ -335,13 +339,15 @@ export class NfTables {
 
   /**
    * @param ignoreOtherChanges Accept the dump even if nf_tables changes meanwhile.
-   * @returns false if an inconsistency of the dump was detected.
+   * @param sorts Join intervals of numbers after the dump, in one turn of the event loop. Otherwise
+   * they are joined while they are read, which needs the order of the kernel.
    */
   async #visit(
     set: string,
     visit: (element: NftElement) => void,
     ignoreOtherChanges: boolean,
-  ): Promise<boolean> {
+    sorts: boolean,
+  ): Promise<'complete' | 'inconsistent' | 'unordered'> {
     const { flags } = await this.#socket.get(setRequest(this.#table, set), readSet);
     const dump = (pick: (message: NetlinkMessage) => void) =>
       this.#socket.dump(elementsRequest(this.#table, set), (message) => {
@@ -349,24 +355,36 @@ export class NfTables {
       });
     if ((flags & NFT_SET_FLAGS.dynamic) !== 0) {
       await dump((message) => visitElements(message, visit));
-      return true;
+      return 'complete';
     }
+    const isOrdered =
+      (flags & (NFT_SET_FLAGS.interval | NFT_SET_FLAGS.concatenation)) === NFT_SET_FLAGS.interval;
+    const joiner = isOrdered && !sorts ? new IntervalJoiner(visit) : undefined;
+    const bounds: NftRawElement[] = [];
     const keys = new Set<string>();
     let generation: number | undefined;
-    let consistent = true;
+    let outcome: 'complete' | 'inconsistent' | 'unordered' = 'complete';
+    const add = (element: NftRawElement) => {
+      if (joiner !== undefined) {
+        if (!joiner.add(element)) outcome = 'unordered';
+        return;
+      }
+      const key = `${element.isEnd === true ? 'end' : ''}${element.key.toString('latin1')}`;
+      if (keys.has(key)) outcome = 'inconsistent';
+      keys.add(key);
+      if (isOrdered) bounds.push(element);
+      else visit(element);
+    };
     await dump((message) => {
       generation ??= genidOf(message);
-      if (!ignoreOtherChanges && genidOf(message) !== generation) consistent = false;
+      if (!ignoreOtherChanges && genidOf(message) !== generation) outcome = 'inconsistent';
       // Still receive the remaining messages.
-      if (!consistent) return;
-      visitElements(message, (element) => {
-        const key = element.key.toString('latin1');
-        if (keys.has(key)) consistent = false;
-        keys.add(key);
-        visit(element);
-      });
+      if (outcome === 'complete') visitElements(message, add);
     });
-    return consistent;
+    if (outcome !== 'complete') return outcome;
+    joiner?.end();
+    for (const interval of intervalsOf(bounds)) visit(interval);
+    return outcome;
   }
 
   async #list<T>(

@@ -64,6 +64,8 @@ export interface TraceFilter {
   readonly protocol: Protocol | undefined;
   /** Destination port before DNAT; needs `protocol`. */
   readonly port: number | undefined;
+  /** Needs `protocol`. */
+  readonly sourcePort?: number | undefined;
   /** Only packets that this node sends. */
   readonly isFromNode: boolean;
 }
@@ -103,6 +105,7 @@ const FIRST = -399;
 const LAST = 32_000;
 const SET = 'destination';
 const SOURCE_OFFSET: Readonly<Record<IpFamily, number>> = { IPv4: 12, IPv6: 8 };
+const SOURCE_PORT_OFFSET = 0;
 const PORT_OFFSET = 2;
 
 /** Whether a chain selects packets: its rule is the first event of each packet. */
@@ -195,7 +198,7 @@ function baseChain(table: NftTable, name: string, hook: Hook, priority: number):
 }
 
 function selectExpressions(
-  { family, source, protocol, port }: TraceFilter,
+  { family, source, protocol, port, sourcePort }: TraceFilter,
   packetsPerSecond: number,
 ): NftExpression[] {
   const width = family === 'IPv4' ? 4 : 16;
@@ -208,13 +211,18 @@ function selectExpressions(
     ...(protocol === undefined
       ? []
       : [meta(0, META_KEY.protocol), cmp(0, Buffer.from([protocolNumbers[protocol]]))]),
-    ...(protocol === undefined || port === undefined
+    ...(protocol === undefined
       ? []
-      : [payload(0, PAYLOAD_BASE.transport, PORT_OFFSET, 2), cmp(0, encodeNumber(port, 2))]),
+      : [...portIs(SOURCE_PORT_OFFSET, sourcePort), ...portIs(PORT_OFFSET, port)]),
     limit(packetsPerSecond, packetsPerSecond),
     immediate(0, Buffer.from([1])),
     setTrace(0),
   ];
+}
+
+function portIs(offset: number, port: number | undefined): NftExpression[] {
+  if (port === undefined) return [];
+  return [payload(0, PAYLOAD_BASE.transport, offset, 2), cmp(0, encodeNumber(port, 2))];
 }
 
 function be32(type: number, value: number): Attribute {

@@ -99,7 +99,7 @@ export class TransactionBuilder {
         case 'delete':
           this.#changes.push(operation);
           for (const element of operation.elements) {
-            this.writer.write(operation.action, operation.set, element);
+            this.writer.write(operation.action, operation.set, element, operation.isOrdered);
             if (slice.isOver()) await slice.yield();
           }
           break;

@@ -13,7 +13,12 @@ import {
   writeHeader,
 } from '../core/message.ts';
 import { NFGENMSG_LENGTH, NFNL_SUBSYS_NFTABLES, nfgenmsg } from '../core/nfnetlink.ts';
-import { ELEMENT_LIMIT, NFTA_SET_ELEM_LIST_ELEMENTS, writeElement } from './element.ts';
+import {
+  ELEMENT_LIMIT,
+  isIntervalEnd,
+  NFTA_SET_ELEM_LIST_ELEMENTS,
+  writeElement,
+} from './element.ts';
 import { messageType, NFTA_SET_NAME, NFTA_TABLE, NLM_F_CREATE, nameBytes } from './message.ts';
 import type { NftElement, NftElementChange } from './types.ts';
 
@@ -82,10 +87,15 @@ export class TransactionWriter {
    * Adds an element to a list.
    * @throws RangeError for an invalid set or chain name, or a value that is too long.
    */
-  write(action: NftElementChange['action'], set: string, element: NftElement): void {
+  write(
+    action: NftElementChange['action'],
+    set: string,
+    element: NftElement,
+    isOrdered = false,
+  ): void {
     this.#out.reserve(ELEMENT_LIMIT);
     const list = this.#list(action, set);
-    writeElement(this.#out, action, element, this.#name);
+    writeElement(this.#out, { action, isOrdered }, element, this.#name);
     list.end = this.#out.length;
     this.#elements += 1;
   }
@@ -123,11 +133,14 @@ export class TransactionWriter {
     const list = this.#lists.find((candidate) => candidate.index === index);
     if (list === undefined) return undefined;
     const at = (this.#starts[index] ?? 0) + (offset ?? 0);
-    let position = list.before;
+    let position = list.before - 1;
     let refused: number | undefined;
+    let hasStart = false;
     walkAttributes(this.#out.bytes, list.start + NLA_HDRLEN, list.end, (_, start, end) => {
+      const isEnd = isIntervalEnd(this.#out.bytes, start);
+      if (!isEnd || !hasStart) position += 1;
+      hasStart = !isEnd;
       if (start - NLA_HDRLEN <= at && at < end) refused = position;
-      position += 1;
     });
     return { first: list.before, refused };
   }

@@ -13,10 +13,16 @@ export type NftVerdict =
 export interface NftElement {
   readonly key: Buffer;
   /**
-   * Inclusive upper end of an interval, field by field, in a set of concatenated intervals. Such a
-   * set requires `keyEnd` in every element; a field with a single value has that value in both.
+   * Inclusive upper end of an interval. In a set of concatenated intervals it applies field by field, and every element
+   * needs it; a field with a single value has that value in both. In an ordered set (`NftElementChange.isOrdered`) the
+   * key as a whole is one number.
    */
   readonly keyEnd?: Buffer;
+  /**
+   * In an ordered set: the kernel has only this half of the interval, because another program deleted or added the other
+   * one. The key of an end is the last key inside.
+   */
+  readonly bound?: NftBound;
   /** Map data; undefined in a set. */
   readonly data?: Buffer | NftVerdict;
   /**
@@ -28,10 +34,18 @@ export interface NftElement {
   readonly userdata?: Buffer;
 }
 
+/** Half of an interval in an ordered set, where each half is an element in the kernel. */
+export type NftBound = 'start' | 'end';
+
 /** Elements to add to or delete from a set or map. */
 export interface NftElementChange {
   readonly action: 'add' | 'delete';
   readonly set: string;
+  /**
+   * Whether the set has intervals without concatenation. There the kernel keeps the end of an interval as an element of
+   * its own: the first key that is not part of the interval.
+   */
+  readonly isOrdered?: boolean;
   readonly elements: readonly NftElement[];
 }
 

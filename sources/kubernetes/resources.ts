@@ -64,6 +64,12 @@ export function servingResources(nodeName: string): Resource[] {
  */
 export const ALL_SERVICES: Resource = resource('Service');
 
+/** One pod, which a user with rights in its namespace only may read. */
+export function podResource(namespace: string, name: string): Resource {
+  const fieldSelector = `metadata.name=${name}`;
+  return { ...resource('Pod', { fieldSelector }), paths: [`/api/v1/namespaces/${namespace}/pods`] };
+}
+
 /** All Services and EndpointSlices. */
 export function dnsResources(): Resource[] {
   return [ALL_SERVICES, resource('EndpointSlice')];

@@ -124,9 +124,9 @@ export interface OwnedSliceStatus {
   readonly owner: string | null;
   /**
    * `served`: packets reach the owner. `notServing`: packets are rejected, and what the owner sends from these UDP ports still
-   * leaves as the VIP. `vacant`: packets are rejected.
+   * leaves as the VIP. `vacant`: packets are rejected. `refused`: another Service has the VIP, or this node has its address.
    */
-  readonly state: 'served' | 'notServing' | 'vacant';
+  readonly state: 'served' | 'notServing' | 'vacant' | 'refused';
 }
 
 /** Ports owned by pods, in one IP family. */
@@ -134,7 +134,7 @@ export interface OwnedPortsStatus {
   readonly family: IpFamily;
   readonly ports: readonly string[];
   readonly portsPerPod: number;
-  /** The VIP that serves the UDP ports, and as which their owners speak; null if another Service has it. */
+  /** The VIP that serves the UDP ports, and as which their owners speak; null if it is refused, see `refusedVips`. */
   readonly udpVip: string | null;
   /** In ascending order; at most 500. */
   readonly slices: readonly OwnedSliceStatus[];
@@ -150,6 +150,8 @@ export interface OwnedPortsStatus {
     readonly vip: string;
     readonly ports: readonly string[];
   }[];
+  /** VIPs on which these owners get nothing. `service`: the older Service that serves the ports; null for an address of this node. */
+  readonly refusedVips: readonly { readonly vip: string; readonly service: string | null }[];
 }
 
 /** `GET /api/v1/services/{namespace}/{name}` */
@@ -176,10 +178,14 @@ export interface ServiceDetail {
   readonly ownedPorts: readonly OwnedPortsStatus[];
   /** Refusals, warnings, missing endpoints, and rules that differ from what they should be. */
   readonly problems: readonly Problem[];
-  /** Objects of the Service in the kernel, as they are and as they should be; at most 500. */
+  /** Objects of the Service in the kernel, as they are and as they should be, the different ones first; at most 500. */
   readonly kernel: readonly KernelObject[];
   /** Number of objects of the Service, also beyond the first 500. */
   readonly kernelTotal: number;
+  /** Number of objects that differ, also beyond the first 500, without changes in progress. */
+  readonly kernelDifferent: number;
+  /** false if syncs ran during each comparison, see `KernelDiff.stable`. */
+  readonly kernelStable: boolean;
   /** null if the kernel cannot be read; `problems` says why. */
   readonly connections: { readonly total: number; readonly entries: readonly FlowEntry[] } | null;
   /** null without a health check node port. */

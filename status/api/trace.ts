@@ -85,6 +85,8 @@ export interface LiveTraceFilter {
   readonly fromNode: boolean;
   readonly protocol: Protocol;
   readonly port: number;
+  /** null: any. */
+  readonly sourcePort: number | null;
 }
 
 /** The owner of a rule in the kernel. */

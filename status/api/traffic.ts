@@ -105,11 +105,14 @@ export interface FlowEvent {
 /** One line of `GET /api/v1/flows`: about the stream itself. */
 export interface FlowNotice {
   readonly at: Time;
-  /** `started`: later flows are reported. `lost`: some were not, because the kernel or the client was too slow. */
-  readonly event: 'started' | 'lost';
-  /** Number of lost events; 0 for `started`. */
+  /**
+   * `started`: later flows are reported. `lost`: some were not, because the kernel or the client was too slow. `notes`:
+   * `notes` has changed.
+   */
+  readonly event: 'started' | 'lost' | 'notes';
+  /** Number of lost events; 0 for `started` and `notes`. */
   readonly lost: number;
-  /** What the stream does not show, and what to do about it. */
+  /** What the stream does not show, and what to do about it. Empty for `lost`. */
   readonly notes: readonly string[];
 }
 

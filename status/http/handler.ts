@@ -5,7 +5,7 @@ import type { ErrorBody } from '../api/common.ts';
 import { File, type FileAnswer } from './file.ts';
 import { refuse, SECURITY_HEADERS } from './guard.ts';
 import { BadParameter, type Parsers, readParameters, type Values } from './parameters.ts';
-import { type RequestBudget, TooManyRequests } from './request-budget.ts';
+import { type RequestBudget, TooManyRequests, type WaitOutside } from './request-budget.ts';
 
 /** A request for one resource. */
 export interface ResourceRequest {
@@ -15,6 +15,8 @@ export interface ResourceRequest {
   readonly signal: AbortSignal;
   /** Whether it came over the Unix socket, which only root can open. */
   readonly isRoot?: boolean;
+  /** Waits while other requests run: for another program, or for work with a bound of its own. */
+  readonly waitOutside: WaitOutside;
 }
 
 /** An object that does not exist; the answer is 404. */
@@ -59,8 +61,6 @@ export interface Resource {
    * socket only, which only root can open; every process of the node reaches the other server.
    */
   readonly rootCommand?: string;
-  /** Whether another program does the work: waiting for it takes no time of the agent, and holds up no other request. */
-  readonly waitsForProgram?: true;
   /** The `content-type` of the answer, also in the OpenAPI document. */
   readonly mediaType: MediaType;
   readonly parameters: Parsers;
@@ -75,7 +75,7 @@ export interface Resource {
 
 /** Definition of a resource whose answer is an `Answer`. `handle` gets the parsed parameters. */
 interface Definition<P extends Parsers, Answer extends object>
-  extends Pick<Resource, 'summary' | 'response' | 'rootCommand' | 'version' | 'waitsForProgram'> {
+  extends Pick<Resource, 'summary' | 'response' | 'rootCommand' | 'version'> {
   readonly parameters: P;
   readonly handle: (given: Values<P>, request: ResourceRequest) => Promise<Answer> | Answer;
 }
@@ -174,7 +174,7 @@ async function answer(
       throw new NeedsRoot(resource.rootCommand, statusSocket);
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const given: ResourceRequest = {
+    const given = {
       path: match.slice(1).map(decodePart),
       signal: gone.signal,
       isRoot: bindHost === undefined,
@@ -188,16 +188,12 @@ async function answer(
       response.writeHead(304, { ...SECURITY_HEADERS, etag }).end();
       return;
     }
-    const run = <T>(work: () => Promise<T>) =>
-      resource.waitsForProgram
-        ? budget.run(() => {}, gone.signal).then(work)
-        : budget.run(work, gone.signal);
-    const body = await run(async () => {
+    const body = await budget.run(async (waitOutside) => {
       // The client may have gone while the request waited.
       if (gone.signal.aborted) return undefined;
-      const object = await resource.answer(query, given);
+      const object = await resource.answer(query, { ...given, waitOutside });
       return object instanceof File || isLines(object) ? object : jsonOf(object);
-    });
+    }, gone.signal);
     if (body === undefined) return;
     if (etag !== undefined) response.setHeader('etag', etag);
     if (body instanceof File) return sendFile(response, await body.answer(request.headers));

@@ -2,7 +2,8 @@
 import type { Page } from '../api/common.ts';
 import { integer, parsed } from './parameters.ts';
 
-const DEFAULT_LIMIT = 500;
+/** Items of a page whose request sets no limit. */
+export const DEFAULT_LIMIT = 500;
 /** Most items of a page. */
 export const MAX_LIMIT = 1000;
 

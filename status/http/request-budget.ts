@@ -6,12 +6,14 @@ const SHARE = 0.05;
 /** Milliseconds of unused time to keep for a burst, such as the first load of the page. */
 const MAX_CREDIT = 300;
 /**
- * Most milliseconds for which a request waits because of what earlier ones used, for as long as it is the first in the
- * queue. So an expensive request makes the page and commands slow, but does not lock them out.
+ * Most milliseconds for which the first request of the queue waits because of what others use, also while they run. So
+ * an expensive request makes the page and commands slow, but does not lock them out.
  */
 const MAX_WAIT = 2000;
-/** Requests that may wait. */
+/** Requests that may wait to start. */
 const MAX_WAITING = 100;
+/** Requests that may wait for something else; they keep no others out. */
+const MAX_OUTSIDE = 100;
 
 /** Too many requests; the answer is 503. */
 export class TooManyRequests extends Error {
@@ -39,11 +41,14 @@ const HOLD_CHECK = 2;
 
 /** Syncs, which have precedence over requests. */
 interface SyncState {
-  /** Whether a sync runs or waits to run. */
+  /** Whether a sync runs. If one that waits for its rate limit counted, requests to a busy cluster would be free. */
   readonly isBusy: boolean;
   /** Calls back just before `isBusy` changes. */
   beforeBusyChange(listener: () => void): void;
 }
+
+/** Leaves the place of a running request to others while something runs that takes no time of the agent, or has its own bound. */
+export type WaitOutside = <T>(run: () => Promise<T>) => Promise<T>;
 
 /**
  * Starts requests in order, as long as requests have used less than their share of the time; others wait. The share is
@@ -56,14 +61,20 @@ export class RequestBudget {
   readonly #syncs: SyncState;
   readonly #worked: () => number;
   #refusals = 0;
+  /** Requests that wait for something else and have left their place. */
+  #outside = 0;
   /** When the first waiting request began to wait for syncs. */
   #heldSince: number | undefined;
+  /** When the queue began to wait because of what other requests use, since the last one started. */
+  #chargedSince: number | undefined;
   #credit = MAX_CREDIT;
   #creditAt: number;
   #workedAt: number;
   #running = 0;
   /** Each is called with whether the request may start. */
   readonly #waiting: ((mayStart: boolean) => void)[] = [];
+  /** Requests that have waited for something else and go on, before requests that have not started. */
+  readonly #returning: (() => void)[] = [];
   #timer: unknown;
 
   /** @param worked milliseconds for which this thread has worked, in the kernel too. */
@@ -79,20 +90,46 @@ export class RequestBudget {
   }
 
   /**
+   * @param request gets a function to wait for something else with; errors of that, and TooManyRequests, come back.
    * @param signal aborted when the client is gone; the request then leaves the queue.
    * @returns undefined if the client has gone before the request started.
    * @throws TooManyRequests, and errors of the request.
    */
-  async run<T>(request: () => Promise<T> | T, signal?: AbortSignal): Promise<T | undefined> {
+  async run<T>(
+    request: (waitOutside: WaitOutside) => Promise<T> | T,
+    signal?: AbortSignal,
+  ): Promise<T | undefined> {
     if (this.#waiting.length >= MAX_WAITING) await this.#refuse();
     if (!(await this.#mayStart(signal))) return undefined;
     try {
-      return await request();
+      return await request((run) => this.#waitOutside(run));
     } finally {
-      this.#updateCredit();
-      this.#running -= 1;
-      this.#startNext();
+      this.#end();
     }
+  }
+
+  async #waitOutside<T>(run: () => Promise<T>): Promise<T> {
+    this.#end();
+    try {
+      if (this.#outside >= MAX_OUTSIDE) await this.#refuse();
+      this.#outside += 1;
+      try {
+        return await run();
+      } finally {
+        this.#outside -= 1;
+      }
+    } finally {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      this.#returning.push(resolve);
+      this.#startNext();
+      await promise;
+    }
+  }
+
+  #end(): void {
+    this.#updateCredit();
+    this.#running -= 1;
+    this.#startNext();
   }
 
   async #mayStart(signal: AbortSignal | undefined): Promise<boolean> {
@@ -112,7 +149,7 @@ export class RequestBudget {
     // It has started.
     if (at === -1) return;
     this.#waiting.splice(at, 1);
-    if (this.#waiting.length === 0) this.#heldSince = undefined;
+    if (this.#waiting.length === 0) this.#forgetWaits();
     waiting(false);
   }
 
@@ -128,10 +165,17 @@ export class RequestBudget {
   }
 
   #startNext(): void {
+    while (this.#returning.length > 0 && this.#running < MAX_RUNNING) {
+      this.#updateCredit();
+      this.#running += 1;
+      this.#returning.shift()?.();
+    }
     if (this.#waiting.length === 0 || this.#running >= MAX_RUNNING) return;
-    const wait = Math.max(this.#waitMs(), this.#holdMs());
+    const waitMs = this.#waitMs();
+    if (waitMs > 0) this.#chargedSince ??= this.#timers.now();
+    const wait = Math.max(waitMs, this.#holdMs());
     if (wait <= 0) {
-      this.#heldSince = undefined;
+      this.#forgetWaits();
       this.#running += 1;
       this.#waiting.shift()?.(true);
       this.#startNext();
@@ -151,9 +195,16 @@ export class RequestBudget {
     return now - this.#heldSince < MAX_HOLD ? HOLD_CHECK : 0;
   }
 
-  /** Milliseconds until the next request may start because of what earlier ones used; at most `MAX_WAIT`. */
+  #forgetWaits(): void {
+    this.#heldSince = undefined;
+    this.#chargedSince = undefined;
+  }
+
+  /** Milliseconds until the next request may start because of what others use; at most `MAX_WAIT` in all. */
   #waitMs(): number {
-    return Math.max(0, Math.ceil(-this.#updateCredit() / SHARE));
+    const now = this.#timers.now();
+    const rest = (this.#chargedSince ?? now) + MAX_WAIT - now;
+    return Math.max(0, Math.min(Math.ceil(-this.#updateCredit() / SHARE), rest));
   }
 
   /** Credit grows by the share of the time, and shrinks by the work while a request runs and no sync is busy. */

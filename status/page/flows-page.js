@@ -85,7 +85,7 @@ export class FlowsPage extends Component {
       this.since = line.at;
       this.setState({ error: undefined });
     }
-    this.notes = line.notes ?? this.notes;
+    if (line.event !== 'lost') this.notes = line.notes ?? this.notes;
     if (line.flow !== undefined) this.flows = [line, ...this.flows.slice(0, MAX_FLOWS - 1)];
     this.timer ??= setTimeout(() => {
       this.timer = undefined;

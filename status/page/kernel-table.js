@@ -6,11 +6,16 @@ import { Table } from './table.js';
 
 /** @import { KernelObject } from '../api/kernel.ts' */
 
-const ORDER = ['missing', 'changed', 'unexpected', 'ok'];
+const ORDER = ['missing', 'changed', 'unexpected', 'changing', 'ok'];
+
+/** @param {KernelObject} object */
+function stateOf({ state, inProgress }) {
+  return inProgress ? 'changing' : state;
+}
 
 /** @type {import('./table.js').Column<KernelObject>[]} */
 const COLUMNS = [
-  ['State', ({ state }) => html`<${State} state=${state} />`],
+  ['State', (object) => html`<${State} state=${stateOf(object)} />`],
   ['Type', ({ type }) => type],
   ['In', ({ in: container }) => html`<code>${container}</code>`],
   ['In the kernel', ({ actual }) => code(actual)],
@@ -25,7 +30,8 @@ function code(text) {
 
 /** @param {{ objects: readonly KernelObject[], total?: number, label?: string, empty?: string }} props */
 export function KernelTable({ objects, total = objects.length, label, empty }) {
-  const sorted = [...objects].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state));
+  const rank = (/** @type {KernelObject} */ object) => ORDER.indexOf(stateOf(object));
+  const sorted = [...objects].sort((a, b) => rank(a) - rank(b));
   return html`${
     total > objects.length &&
     html`<p class="dim-text">The first ${number(objects.length)} of ${number(total)}.</p>`

@@ -8,6 +8,7 @@ const STATES = {
   served: 'served',
   notServing: 'owner does not serve: rejected',
   vacant: 'no owner: rejected',
+  refused: 'the VIP is refused',
 };
 
 /** @type {import('./table.js').Column<OwnedPortsStatus['slices'][number]>[]} */
@@ -37,10 +38,17 @@ export function OwnedPorts({ owned }) {
   return html`<h2>Owned ports (${family})</h2>
     <p>
       ${ports.join(', ')}: ${portsPerPod} for each pod.
-      ${hasUdp ? ` Owners speak as ${udpVip ?? 'no VIP, because another Service has it'}.` : ''}
+      ${hasUdp ? ` Owners speak as ${udpVip ?? 'no VIP, because it is refused'}.` : ''}
     </p>
     ${owned.portsOfOtherServices.map(
       ({ vip, ports: others }) => html`<p>Other Services list on ${vip}: ${others.join(', ')}</p>`,
+    )}
+    ${owned.refusedVips.map(
+      ({ vip, service }) =>
+        html`<p>
+          Not served on ${vip}:
+          ${service === null ? ' it is an address of this node' : ` the pods of the older Service ${service} answer there`}
+        </p>`,
     )}
     <${Table} label=${`Slices (${family})`} rows=${slices} columns=${SLICE_COLUMNS} empty="No slice." />
     ${omittedSlices > 0 && html`<p>and ${omittedSlices} more</p>`}

@@ -20,6 +20,7 @@ const STATES = {
   missing: ['missing', 'bad'],
   changed: ['changed', 'bad'],
   unexpected: ['unexpected', 'bad'],
+  changing: ['changing', 'warn'],
 };
 
 /** @param {{ state: string }} props */

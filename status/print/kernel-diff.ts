@@ -1,43 +1,49 @@
 /** The output of `portwide diff`. Pure. */
 import type { KernelDiff, KernelObject } from '../api/kernel.ts';
+import { unsyncedText } from '../views/unsynced.ts';
 import { type Style, safe } from './style.ts';
 import type { Column } from './table.ts';
-import { NONE } from './units.ts';
+import { counted, NONE } from './units.ts';
 
 /** Columns of one row for a node, for a table of several nodes. */
 export const DIFF_COLUMNS: readonly Column<KernelDiff>[] = [
   { header: 'COMPARED', cell: ({ compared }) => `${compared}` },
-  { header: 'DIFFERENT', cell: ({ items }) => `${items.length}` },
+  { header: 'DIFFERENT', cell: ({ different }) => `${different}` },
   {
     header: 'FIRST',
-    cell: ({ items: [first] }) => (first === undefined ? NONE : objectText(first)),
+    cell: ({ items: [first], unsynced: [unsynced] }) => {
+      if (unsynced !== undefined) return safe(unsyncedText(unsynced));
+      return first === undefined ? NONE : objectText(first);
+    },
   },
 ];
 
 /** A listing by object: `-` the kernel has, `+` the agent wants, as a patch of the kernel. */
-export function kernelDiffText({ items, compared, stable }: KernelDiff, style: Style): string {
-  if (items.length === 0) return `no differences; ${compared} objects compared\n`;
+export function kernelDiffText(diff: KernelDiff, style: Style): string {
+  const { items, compared, different, inProgress, omitted, unsynced } = diff;
   const lines = [
-    '--- kernel',
-    '+++ desired',
+    ...(items.length === 0 ? [] : ['--- kernel', '+++ desired']),
     ...items.flatMap((object) => [`@@ ${objectText(object, style)} @@`, ...unifiedLines(object)]),
-    `${items.length} of ${compared} objects differ`,
-    ...(stable
+    ...(omitted === 0 ? [] : [`and ${omitted} more`]),
+    different === 0
+      ? `no differences; ${compared} objects compared`
+      : `${different} of ${compared} objects differ`,
+    ...(inProgress === 0
       ? []
-      : [
-          'Rules changed during the comparison, so these may be changes in progress: run it again.',
-        ]),
+      : [`${counted(inProgress, 'object')} may be changing in a sync: run it again`]),
+    ...unsynced.map((family) => safe(unsyncedText(family))),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }
 
 /** Such as `IPv4 element in cluster-ips, Service shop/web: missing`. */
 export function objectText(
-  { family, type, in: container, service, state }: KernelObject,
+  { family, type, in: container, service, state, inProgress }: KernelObject,
   style: Style = (word) => word,
 ): string {
   const owner = service === null ? '' : `, Service ${service}`;
-  return `${safe(`${family} ${type} in ${container}${owner}`)}: ${style(state)}`;
+  const progress = inProgress ? ', may be changing' : '';
+  return `${safe(`${family} ${type} in ${container}${owner}`)}: ${style(state)}${progress}`;
 }
 
 /** Lines at the beginning that both have are not marked. */

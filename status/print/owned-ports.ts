@@ -35,9 +35,14 @@ export function ownedPortSections(
     .flatMap((owned): Section[] => {
       const { family, ports, portsPerPod, udpVip, slices, omittedSlices, withoutSlice } = owned;
       const hasUdp = ports.some((range) => range.endsWith('/UDP'));
-      const speaks = [`owners speak as ${udpVip ?? 'no VIP: another Service has it'}`];
+      const speaks = [`owners speak as ${udpVip ?? 'no VIP: it is refused'}`];
       const taken = owned.portsOfOtherServices.map(
         ({ vip, ports: others }) => `other Services list on ${vip}: ${safe(others.join(', '))}`,
+      );
+      const refused = owned.refusedVips.map(({ vip, service }) =>
+        service === null
+          ? `not served on ${vip}: it is an address of this node`
+          : `not served on ${vip}: the pods of the older Service ${safe(service)} answer there`,
       );
       const more = omittedSlices > 0 ? [`and ${omittedSlices} more`] : [];
       const without =
@@ -51,6 +56,7 @@ export function ownedPortSections(
             `${safe(ports.join(', '))}, ${portsPerPod} for each pod`,
             ...(hasUdp ? speaks : []),
             ...taken,
+            ...refused,
             ...table(SLICE_COLUMNS, slices),
             ...more,
             ...without,

@@ -103,13 +103,15 @@ function healthCheckText(check: ServiceDetail['healthCheck']): string {
 }
 
 /** Objects that differ come first, with both values. */
-function kernelLines({ kernel, kernelTotal }: ServiceDetail, style: Style): string[] {
+function kernelLines(detail: ServiceDetail, style: Style): string[] {
+  const { kernel, kernelTotal, kernelDifferent, kernelStable } = detail;
   const isOk = ({ state }: KernelObject) => state === 'ok';
   const wrong = kernel.filter((object) => !isOk(object));
   if (kernelTotal === 0) return [];
+  const progress = kernelStable ? '' : '; syncs ran during the comparison';
   const title = (object: KernelObject) => objectText({ ...object, service: null }, style);
   const lines = [
-    `${kernelTotal}, ${wrong.length === 0 ? 'all' : `${wrong.length} not`} as they should be`,
+    `${kernelTotal}, ${kernelDifferent === 0 ? 'all' : `${kernelDifferent} not`} as they should be${progress}`,
     ...wrong.flatMap((object) => [
       `! ${title(object)}`,
       ...markedLines('    kernel:  ', object.actual ?? NONE),
@@ -123,10 +125,14 @@ function kernelLines({ kernel, kernelTotal }: ServiceDetail, style: Style): stri
 }
 
 function connectionLines(
-  { connections }: ServiceDetail,
+  { connections, ownedPorts }: ServiceDetail,
   table: (columns: readonly Column<FlowEntry>[], rows: readonly FlowEntry[]) => string[],
 ): string | string[] {
   if (connections === null) return '<unknown>';
   const { total: all, entries } = connections;
-  return withRest(table(CONNECTION_COLUMNS, entries), entries.length, all);
+  const hasOwnedUdp = ownedPorts.some(({ ports }) => ports.some((text) => text.endsWith('/UDP')));
+  const untracked = hasOwnedUdp
+    ? ['UDP of owned ports is not tracked: no entries, no counters']
+    : [];
+  return [...withRest(table(CONNECTION_COLUMNS, entries), entries.length, all), ...untracked];
 }

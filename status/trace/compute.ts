@@ -20,7 +20,18 @@ import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../a
 import { portsText } from '../views/text.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
-import { ownedSteps, sourceSteps, speaksAs } from './owned-steps.ts';
+import {
+  isAlwaysTracked,
+  isTracked,
+  ownedSteps,
+  sourceSteps,
+  speakerOf,
+  speaksAs,
+  trackedSourceSteps,
+  untrackedDenial,
+  untrackedEnd,
+  untranslatedSource,
+} from './owned-steps.ts';
 import { type PolicyCheck, policySteps } from './policy-steps.ts';
 
 /** The connection to trace. */
@@ -31,6 +42,8 @@ export interface TraceQuestion {
   readonly destination: string;
   readonly protocol: Protocol;
   readonly port: number;
+  /** undefined: not asked for. */
+  readonly sourcePort?: number | undefined;
 }
 
 /** What the computation depends on, for one IP family. */
@@ -59,10 +72,46 @@ export interface PathEnd {
   readonly uncertain: readonly string[];
 }
 
-export function computeTrace(question: TraceQuestion, context: TraceContext): ComputedTrace {
+/** A path, and what else decides about packets on it. */
+export interface TracedPath {
+  readonly path: ComputedTrace;
+  /** Whether IPVS translates the packet, see `ModeTraffic`. */
+  readonly forwardsWithIpvs: boolean;
+  /** The VIP that replaces the source, if the source port is known and the source owns it. */
+  readonly speaksAs: string | undefined;
+}
+
+export function computeTrace(question: TraceQuestion, context: TraceContext): TracedPath {
+  const { forwardsWithIpvs, translatesByRules } = context.traffic;
+  const node: NodeSide = {
+    addresses: context.nodeAddresses,
+    isNodePortAddress: context.traffic.isNodePortAddress,
+  };
+  const handler = handlerOf(context.routes, question, node);
+  const isByRules = 'route' in handler && translatesByRules?.(handler.route) === true;
+  const served = handlerEnd(question, context, handler);
+  const owned = speaksAs(question, context);
+  const spoken = isAlwaysTracked(question, context, served) ? [] : owned;
+  const speaker = speakerOf(spoken, question);
+  const end = speaker !== undefined && isTracked(served) ? untrackedEnd(served) : served;
+  const sources =
+    spoken === owned ? sourceSteps(spoken, question) : trackedSourceSteps(owned, question);
+  return {
+    path: computePath(question, context, end, spoken, sources),
+    forwardsWithIpvs: forwardsWithIpvs && !isByRules,
+    speaksAs: speaker?.vip,
+  };
+}
+
+/** @param spoken the VIPs that replace the source. @param sources steps about the source. */
+function computePath(
+  question: TraceQuestion,
+  context: TraceContext,
+  end: PathEnd,
+  spoken: readonly SpokenPorts[],
+  sources: readonly TraceStep[],
+): ComputedTrace {
   const { family, client, destination } = question;
-  const end = handlerEnd(question, context);
-  const spoken = speaksAs(question, context);
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
   const result = resultStep(verdict, end, policies.endpoints, question);
@@ -70,7 +119,7 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Co
     family,
     source: client.address ?? null,
     destination,
-    steps: [client.step, ...end.steps, ...policies.steps, ...sourceSteps(spoken), result],
+    steps: [client.step, ...end.steps, ...policies.steps, ...sources, result],
     verdict,
     endpoints: policies.endpoints,
     speaksAs: spoken.map(({ vip, ports }) => ({ vip, ports: ports.map(rangeText) })),
@@ -79,37 +128,16 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Co
       ...end.uncertain,
       ...policies.uncertain,
       ...untrackedDenial(question, end, policies.isDenied),
-      ...untranslatedSource(end, spoken),
+      ...(question.sourcePort === undefined ? untranslatedSource(end, spoken) : []),
     ],
   };
 }
 
-/** Only tracked packets are translated to endpoints of ordinary Services. */
-function untranslatedSource({ steps, verdict }: PathEnd, spoken: readonly SpokenPorts[]): string[] {
-  const isOwned = steps.some(({ step }) => step === 'slice');
-  return verdict === 'translated' && !isOwned && spoken.length > 0
-    ? [
-        'from UDP ports that the source owns, the packet is not tracked, and no Service translates it: it is lost',
-      ]
-    : [];
-}
-
-/** Untracked packets may be answers, which policies of the other direction allow. */
-function untrackedDenial({ protocol }: TraceQuestion, { steps }: PathEnd, isDenied: boolean) {
-  const isOwned = steps.some(({ step }) => step === 'slice');
-  return isDenied && isOwned && protocol === 'UDP'
-    ? [
-        'the packet passes if policies allow the owner to send to the source, which it may then answer',
-      ]
-    : [];
-}
-
-function handlerEnd(question: TraceQuestion, context: TraceContext): PathEnd {
-  const node: NodeSide = {
-    addresses: context.nodeAddresses,
-    isNodePortAddress: context.traffic.isNodePortAddress,
-  };
-  const handler = handlerOf(context.routes, question, node);
+function handlerEnd(
+  question: TraceQuestion,
+  context: TraceContext,
+  handler: PacketHandler,
+): PathEnd {
   const service = serviceStep(handler, question, context);
   switch (handler.by) {
     case 'vip':

@@ -2,10 +2,17 @@
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import { HOOKS, PRIORITY } from '../../netlink/nftables/hooks.ts';
-import { type Finding, findings, notEvaluated, placeOf } from '../../preflight/foreign-rules.ts';
+import { SPEAKER_PRIORITY } from '../../nft/speaker-priority.ts';
+import {
+  type Finding,
+  findingSteps,
+  notEvaluated,
+  placeOf,
+} from '../../preflight/foreign-rules.ts';
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
+import { finishInSlices } from '../../sync/steps.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
 import { reachesText } from './compute.ts';
 
@@ -32,6 +39,8 @@ export interface HookContext {
   readonly nodeAddresses: readonly string[];
   /** IPVS takes packets at hook input, before it translates them, and sends them to endpoints through hook output. */
   readonly forwardsWithIpvs: boolean;
+  /** The VIP that replaces the source, see `TracedPath`. */
+  readonly speaksAs?: string | undefined;
   /** Seconds since the rules were read. */
   readonly foreignRulesAge: number;
 }
@@ -54,22 +63,24 @@ export async function withForeignRules(
     const text = `rules of other programs were not read: ${chains.notSeen}`;
     return { ...path, uncertain: [...uncertain, text] };
   }
-  const isUntracked = isUntrackedPath(path, protocol);
-  const entering: TestPacket = {
-    ...{ source, destination, port, protocol, isTranslated: false },
-    ...(isUntracked && { isUntracked }),
-  };
+  const isUntracked = isUntrackedPath(path, protocol) || context.speaksAs !== undefined;
+  const entering = { source, destination, port, protocol, isTranslated: false };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
     ? endpoints.map(({ address, port: to, masqueraded }) =>
         passOf(
           entering,
-          { ...entering, destination: address, port: to, isTranslated },
+          { ...entering, destination: address, port: to, isTranslated, isUntracked },
           masqueraded,
           context,
         ),
       )
-    : [passOf(entering, entering, false, { ...context, forwardsWithIpvs: false })];
+    : [
+        passOf(entering, { ...entering, isUntracked }, false, {
+          ...context,
+          forwardsWithIpvs: false,
+        }),
+      ];
   const limits = [...notEvaluated(chains.value), ...tooManyEndpoints(path.endpoints.length)];
   const limited = { ...path, uncertain: [...uncertain, ...limits] };
   try {
@@ -98,8 +109,7 @@ function tooManyEndpoints(count: number): string[] {
   ];
 }
 
-/** Priorities of NAT; IPVS translates right after the first at hook output. */
-const { dstnat: TRANSLATION, srcnat: MASQUERADE } = PRIORITY;
+const { srcnat: MASQUERADE } = PRIORITY;
 
 /** A packet on its way to one target, and what rules at the hooks on its way may do. */
 interface Pass {
@@ -109,24 +119,45 @@ interface Pass {
     readonly hook: BaseChain['hook'];
     readonly packet: TestPacket;
     /** Only chains at these priorities see this packet; undefined: all. */
-    readonly at?: (priority: number) => boolean;
+    readonly at?: Priorities;
   }[];
+}
+
+type Priorities = (priority: number) => boolean;
+
+/** Before and after the translation of the destination. */
+interface Sides {
+  readonly isBefore: Priorities;
+  readonly isAfter: Priorities;
+}
+
+/**
+ * NAT translates at priority dstnat, and IPVS right after it at hook output. Packets that are not tracked are rewritten at
+ * priority raw (`nftables/owned-chains.ts`).
+ */
+function sidesOf({ isUntracked = false }: TestPacket): Sides {
+  const translation = isUntracked ? PRIORITY.raw : PRIORITY.dstnat;
+  return {
+    isBefore: (priority) => priority < translation,
+    isAfter: (priority) => priority >= translation,
+  };
 }
 
 function passOf(
   entering: TestPacket,
   leaving: TestPacket,
   masqueraded: boolean,
-  { nodeAddresses, forwardsWithIpvs }: HookContext,
+  { nodeAddresses, forwardsWithIpvs, speaksAs }: HookContext,
 ): Pass {
   const isOfNode = (address: string) => nodeAddresses.includes(address) || isLoopback(address);
+  const { isBefore, isAfter } = sidesOf(leaving);
   const isToNode = isOfNode(leaving.destination);
   const isFromNode = isOfNode(leaving.source);
   /** A packet that stays on the node goes through interface lo. */
   const staying = { ...leaving, isLoopback: isFromNode && isToNode };
   const isCaught = forwardsWithIpvs && !isFromNode;
   const drop = { verdict: 'drop', hook: 'input', packet: isCaught ? entering : staying } as const;
-  const drops = isToNode || isCaught ? [drop] : [];
+  const drops = isToNode || isCaught ? spokenChecks(drop, SPEAKER_PRIORITY.input, speaksAs) : [];
   const forwarded =
     isToNode || isFromNode || forwardsWithIpvs ? [] : [{ ...drop, hook: 'forward' } as const];
   // Rules at hook output see the interface of the route to the first destination, also after the translation. VIPs of
@@ -140,7 +171,8 @@ function passOf(
     : ({ ...sent, packet: { ...leaving, ...routed }, at: isAfter } as const);
   const outputs = [...(isFromNode ? [entered] : []), ...(isFromNode || isSentAgain ? [left] : [])];
   // A packet from elsewhere to the node does not pass hook postrouting.
-  const last = isToNode && !isFromNode ? [] : leavingChecks(staying, masqueraded, nodeAddresses);
+  const last =
+    isToNode && !isFromNode ? [] : leavingChecks(staying, masqueraded, nodeAddresses, speaksAs);
   // A packet that stays on the node enters it a second time, translated.
   const returned = isToNode ? [{ ...entry, packet: staying }] : [];
   const first = isFromNode ? returned : entryChecks(entering, leaving, forwardsWithIpvs);
@@ -159,18 +191,25 @@ function entryChecks(
   forwardsWithIpvs: boolean,
 ): Pass['checks'] {
   if (forwardsWithIpvs) return [{ ...entry, packet: entering }];
+  const { isBefore, isAfter } = sidesOf(leaving);
   return [
     { ...entry, packet: entering, at: isBefore },
     { ...entry, packet: leaving, at: isAfter },
   ];
 }
 
-function isBefore(priority: number): boolean {
-  return priority < TRANSLATION;
-}
-
-function isAfter(priority: number): boolean {
-  return priority >= TRANSLATION;
+/** @param speaksAs source of the packet from a priority on; undefined: it does not change. */
+function spokenChecks(
+  check: Pass['checks'][number],
+  from: number,
+  speaksAs: string | undefined,
+): Pass['checks'] {
+  if (speaksAs === undefined) return [check];
+  const spoken = { ...check.packet, source: speaksAs };
+  return [
+    { ...check, at: (priority) => priority < from },
+    { ...check, packet: spoken, at: (priority) => priority >= from },
+  ];
 }
 
 /** Hook postrouting. NAT of a connection is decided once. */
@@ -178,10 +217,12 @@ function leavingChecks(
   packet: TestPacket,
   masqueraded: boolean,
   nodeAddresses: readonly string[],
+  speaksAs: string | undefined,
 ): Pass['checks'] {
   const drop = { verdict: 'drop', hook: 'postrouting' } as const;
   // Untracked packets pass no nat chain.
-  if (packet.isUntracked === true) return [{ ...drop, packet }];
+  if (packet.isUntracked === true)
+    return spokenChecks({ ...drop, packet }, SPEAKER_PRIORITY.postrouting, speaksAs);
   if (!masqueraded)
     return [
       { ...drop, packet },
@@ -222,15 +263,14 @@ async function evaluationOf(
       );
       hooks.add(hook);
       for (const base of ofHook) evaluated.add(base);
-      for (const finding of findings(ofHook, [packet], verdict)) {
+      const found = await finishInSlices(findingSteps(ofHook, [packet], verdict), slice);
+      for (const finding of found) {
         const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
         const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };
         effect.targets.add(target);
         effects.set(key, effect);
       }
     }
-    // One walk may take most of a slice.
-    await slice.yield();
   }
   const passed = HOOKS.filter((hook) => hooks.has(hook));
   return { effects: [...effects.values()], chains: evaluated, hooks: passed };

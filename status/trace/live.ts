@@ -37,7 +37,7 @@ export interface LiveTraceRequest {
   readonly computed: ComputedTrace;
   /** Limits to mention in the summary. */
   readonly notes: readonly string[];
-  /** See `ModeTraffic`. */
+  /** See `TracedPath`. */
   readonly forwardsWithIpvs: boolean;
 }
 
@@ -124,6 +124,7 @@ class RunningTrace {
           source: filter.source ?? undefined,
           protocol: filter.protocol,
           port: filter.port,
+          sourcePort: filter.sourcePort ?? undefined,
           isFromNode: filter.fromNode,
         },
         seconds * 1000,

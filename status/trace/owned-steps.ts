@@ -1,7 +1,7 @@
 /** Steps of a packet to a port that a pod owns, and of what an owner sends. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
 import { hasPort, rangeText } from '../../api/ports.ts';
-import type { OwnedSlices, Route } from '../../services/route.ts';
+import { type OwnedSlices, type Route, vipsOf } from '../../services/route.ts';
 import {
   type MasqueradeReason,
   ownedMasqueradeOf,
@@ -147,8 +147,80 @@ function answerStep(
   };
 }
 
+/** The VIP as which a packet leaves; undefined if the source port is not known, or not owned. */
+export function speakerOf(
+  spoken: readonly SpokenPorts[],
+  { sourcePort }: Pick<TraceQuestion, 'sourcePort'>,
+): SpokenPorts | undefined {
+  if (sourcePort === undefined) return undefined;
+  return spoken.find(({ ports }) => ports.some((range) => hasPort(range, 'UDP', sourcePort)));
+}
+
+/** The end of an untracked packet from an owned source port to an ordinary Service: only tracked packets are translated. */
+export function untrackedEnd({ steps, uncertain }: PathEnd): PathEnd {
+  const service = steps.filter(({ step }) => step === 'service' || step === 'sourceRanges');
+  const lost: TraceStep = {
+    step: 'translation',
+    title: 'Translation',
+    decision:
+      'the source owns its port, so the packet is not tracked, and no Service translates it: it is lost',
+    object: null,
+    detail: [],
+  };
+  return { steps: [...service, lost], verdict: 'dropped', endpoints: [], uncertain };
+}
+
+function sourceStep(spoken: readonly SpokenPorts[], sourcePort: number): TraceStep {
+  const speaker = speakerOf(spoken, { sourcePort });
+  const decision =
+    speaker === undefined
+      ? `the source does not own port ${sourcePort}, which is not changed`
+      : `the source becomes ${socketAddress(speaker.vip, sourcePort)}, and the packet is not tracked`;
+  const object = speaker === undefined ? null : `Service ${speaker.route.serviceKey}`;
+  return { step: 'speaker', title: 'Owned source ports', decision, object, detail: [] };
+}
+
+/**
+ * Whether packets are tracked also from ports that their source owns: on a VIP with owned UDP ports, all packets that no
+ * owner gets (`nftables/owned-chains.ts`).
+ */
+export function isAlwaysTracked(
+  { destination }: TraceQuestion,
+  { routes }: TraceContext,
+  { steps, verdict }: PathEnd,
+): boolean {
+  const isToOwner = verdict === 'translated' && steps.some(({ step }) => step === 'slice');
+  if (isToOwner) return false;
+  return routes.some(
+    (route) =>
+      route.owned?.ranges.some(({ protocol }) => protocol === 'UDP') === true &&
+      vipsOf(route).includes(destination),
+  );
+}
+
+/** The step of an owner whose packets are tracked from all ports, see `isAlwaysTracked`. */
+export function trackedSourceSteps(
+  spoken: readonly SpokenPorts[],
+  { destination, protocol, port }: TraceQuestion,
+): TraceStep[] {
+  if (spoken.length === 0) return [];
+  return [
+    {
+      step: 'speaker',
+      title: 'Owned source ports',
+      decision: `no owner gets packets to ${socketAddress(destination, port)}/${protocol}, so they are tracked, and their source does not become a VIP`,
+      object: null,
+      detail: [],
+    },
+  ];
+}
+
 /** What becomes of the source, if the pod sends from a port that it owns. */
-export function sourceSteps(spoken: readonly SpokenPorts[]): TraceStep[] {
+export function sourceSteps(
+  spoken: readonly SpokenPorts[],
+  { sourcePort }: Pick<TraceQuestion, 'sourcePort'>,
+): TraceStep[] {
+  if (sourcePort !== undefined && spoken.length > 0) return [sourceStep(spoken, sourcePort)];
   return spoken.map(({ route, vip, ports }) => {
     const more = ports.length > MAX_PORTS ? ' and others' : '';
     const from = ports.slice(0, MAX_PORTS).map(rangeText).join(', ') + more;
@@ -160,4 +232,32 @@ export function sourceSteps(spoken: readonly SpokenPorts[]): TraceStep[] {
       detail: [],
     };
   });
+}
+
+/** Only tracked packets are translated to endpoints of ordinary Services. */
+export function untranslatedSource(end: PathEnd, spoken: readonly SpokenPorts[]): string[] {
+  return isTracked(end) && spoken.length > 0
+    ? [
+        'from UDP ports that the source owns, the packet is not tracked, and no Service translates it: it is lost',
+      ]
+    : [];
+}
+
+/** Whether NAT translates the packet, which needs connection tracking. */
+export function isTracked({ steps, verdict }: PathEnd): boolean {
+  return verdict === 'translated' && !steps.some(({ step }) => step === 'slice');
+}
+
+/** Untracked packets may be answers, which policies of the other direction allow. */
+export function untrackedDenial(
+  { protocol }: TraceQuestion,
+  { steps }: PathEnd,
+  isDenied: boolean,
+) {
+  const isOwned = steps.some(({ step }) => step === 'slice');
+  return isDenied && isOwned && protocol === 'UDP'
+    ? [
+        'the packet passes if policies allow the owner to send to the source, which it may then answer',
+      ]
+    : [];
 }

@@ -26,6 +26,8 @@ export interface TraceRequest {
   readonly to: RequestedDestination;
   readonly protocol: Protocol | undefined;
   readonly port: number | undefined;
+  /** undefined: some port that no pod owns. */
+  readonly sourcePort: number | undefined;
 }
 
 /** Duration of a live trace. */
@@ -40,6 +42,7 @@ export const TRACE_PARAMETERS = {
     PROTOCOLS.find((each) => each === text.toUpperCase()),
   ),
   port: integer(1, 65_535),
+  sourcePort: integer(1, 65_535),
 };
 
 /** Parameters of `GET /api/v1/trace/live`. */
@@ -51,10 +54,11 @@ export function traceRequest({
   to,
   protocol,
   port,
+  sourcePort,
 }: Values<typeof TRACE_PARAMETERS>): TraceRequest {
   if (from === undefined) throw new BadParameter('from', 'is missing');
   if (to === undefined) throw new BadParameter('to', 'is missing');
-  return { from, to, protocol, port };
+  return { from, to, protocol, port, sourcePort };
 }
 
 function readSource(text: string): RequestedSource | undefined {

@@ -7,14 +7,14 @@ import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
-import type { ComputedTrace, TraceAnswer } from '../api/trace.ts';
+import type { TraceAnswer } from '../api/trace.ts';
 import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
 import type { StatusSources } from '../sources.ts';
 import type { FqdnSources } from '../views/policies.ts';
 import { routeEndpoints, serviceProblems } from '../views/services.ts';
 import { type TraceSource, traceClient } from './client.ts';
-import { computeTrace, type TraceContext } from './compute.ts';
+import { computeTrace, type TraceContext, type TracedPath } from './compute.ts';
 import type { PolicyCheck } from './policy-steps.ts';
 import type { TraceRequest } from './question.ts';
 
@@ -34,15 +34,21 @@ export interface ResolvedTrace {
   readonly destination: string;
   readonly protocol: Protocol;
   readonly port: number;
+  readonly sourcePort?: number | undefined;
+}
+
+/** A `TraceAnswer` before rules of other programs are evaluated. */
+export interface TracedAnswer extends Omit<TraceAnswer, 'paths'> {
+  readonly paths: readonly TracedPath[];
 }
 
 /** @throws BadParameter, NotFound */
 export async function computeAnswer(
   request: TraceRequest,
   sources: TraceSources,
-): Promise<TraceAnswer> {
+): Promise<TracedAnswer> {
   const resolved = resolveRequest(request, sources);
-  const paths: ComputedTrace[] = [];
+  const paths: TracedPath[] = [];
   for (const each of resolved) paths.push(await computePath(each, sources));
   const { protocol, port } = resolved[0] ?? { protocol: 'TCP', port: 0 };
   return { from: request.from.text, to: request.to.text, protocol, port, paths };
@@ -61,7 +67,7 @@ export function resolveRequest(request: TraceRequest, sources: TraceSources): Re
     const destination = destinations.find((address) => familyOf(address) === family);
     const source = sourceOf(request, family, sources);
     if (destination === undefined || source === undefined) return [];
-    return [{ family, source, destination, protocol, port }];
+    return [{ family, source, destination, protocol, port, sourcePort: request.sourcePort }];
   });
   if (resolved.length > 0) return resolved;
   throw new BadParameter('to', 'has no address of an IP family that the source has');
@@ -80,15 +86,21 @@ function portOf(
   throw new BadParameter('port', 'is missing; only for a Service with a single port it may be');
 }
 
+/** The first of a family is traced. */
 function destinationsOf(
-  { to }: TraceRequest,
+  { from, to }: TraceRequest,
   inspected: InspectedService | undefined,
   { policy }: TraceSources,
 ): readonly string[] {
   if (to.kind === 'address') return [to.address];
   if (inspected !== undefined) {
     const { service, routes } = inspected;
-    const vips = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...service.externalIPs];
+    const external = [
+      ...routes.flatMap(({ loadBalancerIPs }) => loadBalancerIPs),
+      ...service.externalIPs,
+    ];
+    const all = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...service.externalIPs];
+    const vips = from.kind === 'external' ? [...external, ...all] : all;
     if (vips.length > 0) return vips;
     throw new BadParameter('to', `Service ${to.key} has no address`);
   }
@@ -121,7 +133,7 @@ function sourceOf(
 }
 
 /** How the backend of a family treats packets. @throws NotFound without a backend. */
-export function backendTraffic(
+function backendTraffic(
   family: IpFamily,
   { backends }: Pick<TraceSources, 'backends'>,
 ): BackendTraffic {
@@ -136,8 +148,8 @@ export function backendTraffic(
 export async function computePath(
   resolved: ResolvedTrace,
   sources: TraceSources,
-): Promise<ComputedTrace> {
-  const { family, source, destination, protocol, port } = resolved;
+): Promise<TracedPath> {
+  const { family, source, destination, protocol, port, sourcePort } = resolved;
   const traffic = backendTraffic(family, sources);
   const nodeAddresses = sources
     .nodeAddresses()
@@ -170,7 +182,7 @@ export async function computePath(
     ),
     policy: sources.policy && policyCheck(sources.policy, family, sources.nodeName),
   };
-  return computeTrace({ family, client, destination, protocol, port }, context);
+  return computeTrace({ family, client, destination, protocol, port, sourcePort }, context);
 }
 
 /** Services to mention that ask for the destination and do not get it. */

@@ -20,11 +20,11 @@ import {
   traceRequest,
 } from './question.ts';
 import {
-  backendTraffic,
   computeAnswer,
   computePath,
   type ResolvedTrace,
   resolveRequest,
+  type TracedAnswer,
 } from './resolve.ts';
 
 /** Milliseconds. Who changes a rule and traces again sees the change; requests to the address are not worth the work. */
@@ -38,12 +38,12 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       summary: 'The path of a connection, computed from the objects that the agent has',
       response: 'TraceAnswer',
       parameters: TRACE_PARAMETERS,
-      handle: async (given, { isRoot }) =>
-        withForeignSteps(
-          await computeAnswer(traceRequest(given), sources),
-          sources,
-          isRoot ? MAX_ROOT_AGE : undefined,
-        ),
+      handle: async (given, { isRoot, waitOutside }) => {
+        const answer = await computeAnswer(traceRequest(given), sources);
+        const maxAge = isRoot ? MAX_ROOT_AGE : undefined;
+        const foreign = await waitOutside(() => sources.foreignChains(maxAge));
+        return withForeignSteps(answer, foreign, sources);
+      },
     }),
     '/api/v1/trace/live': streamResource({
       summary: 'The path of matching packets, as the kernel reports it for some seconds',
@@ -54,8 +54,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
         const [resolved] = resolveRequest(traceRequest(given), sources);
         if (resolved === undefined) throw new NotFound('there is nothing to trace');
         refuseUntraceable(resolved.family, sources);
-        const { forwardsWithIpvs } = backendTraffic(resolved.family, sources);
-        const computed = await computePath(resolved, sources);
+        const { path: computed, forwardsWithIpvs } = await computePath(resolved, sources);
         return tracer.start({
           filter: filterOf(resolved),
           seconds: given.seconds ?? DEFAULT_SECONDS,
@@ -71,24 +70,23 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 
 /** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
-  answer: TraceAnswer,
+  answer: TracedAnswer,
+  { value: chains, age }: Awaited<ReturnType<StatusSources['foreignChains']>>,
   sources: StatusSources,
-  maxAge: number | undefined,
 ): Promise<TraceAnswer> {
-  const { value: chains, age } = await sources.foreignChains(maxAge);
   const foreignRulesAge = Math.round(age / 1000);
   const nodeAddresses = sources.nodeAddresses();
   const { protocol, port } = answer;
   const paths: ComputedTrace[] = [];
-  for (const path of answer.paths) {
-    const { forwardsWithIpvs } = backendTraffic(path.family, sources);
-    const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs };
+  for (const { path, forwardsWithIpvs, speaksAs } of answer.paths) {
+    const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs, speaksAs };
     paths.push(await withForeignRules(path, protocol, port, chains, context));
   }
   return { ...answer, paths };
 }
 
-function filterOf({ family, source, destination, protocol, port }: ResolvedTrace): LiveTraceFilter {
+function filterOf(resolved: ResolvedTrace): LiveTraceFilter {
+  const { family, source, destination, protocol, port, sourcePort = null } = resolved;
   return {
     family,
     destination,
@@ -96,6 +94,7 @@ function filterOf({ family, source, destination, protocol, port }: ResolvedTrace
     fromNode: source.kind === 'node',
     protocol,
     port,
+    sourcePort,
   };
 }
 

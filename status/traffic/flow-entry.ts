@@ -4,6 +4,7 @@ import type { DetailedEntry } from '../../netlink/conntrack/conntrack.ts';
 import { protocolOf } from '../../netlink/core/protocol.ts';
 import type { Route } from '../../services/route.ts';
 import type { FlowEntry } from '../api/traffic.ts';
+import type { PacketHeader } from './packet.ts';
 import type { ServiceIndex } from './service-index.ts';
 
 /** Finds Services for the original destination of entries. */
@@ -51,6 +52,25 @@ export function flowEntry(entry: DetailedEntry, route: Route | undefined): FlowE
     packets: counters?.packets ?? null,
     bytes: counters?.bytes ?? null,
     stale: route !== undefined && !isClosed(tcpState) && !isServing(route, entry),
+  };
+}
+
+/** A packet without a conntrack entry. */
+export function packetFlow(packet: PacketHeader): FlowEntry {
+  return {
+    family: packet.family,
+    protocol: protocolName(packet.protocol),
+    source: packet.source,
+    sourcePort: packet.sourcePort,
+    destination: packet.destination,
+    destinationPort: packet.destinationPort,
+    endpoint: packet.destination,
+    endpointPort: packet.destinationPort,
+    masqueraded: false,
+    state: null,
+    packets: null,
+    bytes: null,
+    stale: false,
   };
 }
 

@@ -39,6 +39,13 @@ export class FlowQueue {
     this.#wake?.();
   }
 
+  /** Tells the client that what is not shown has changed. */
+  note(notes: readonly string[]): void {
+    const at = new Date(this.#now()).toISOString();
+    this.#waiting.push({ at, event: 'notes', lost: 0, notes });
+    this.#wake?.();
+  }
+
   /** Reports events that the kernel could not deliver. */
   lose(count: number): void {
     this.#lost += count;

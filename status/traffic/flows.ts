@@ -8,7 +8,7 @@ import { callPeriodically, type Timers } from '../../sync/timers.ts';
 import type { FlowEvent, FlowLine } from '../api/traffic.ts';
 import { TooManyRequests } from '../http/request-budget.ts';
 import { type DenialPolicies, explainDenial, matchesDenied, serviceOfDenied } from './denial.ts';
-import { flowEntry, protocolName, routeOfEntry } from './flow-entry.ts';
+import { flowEntry, packetFlow, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
 import { FlowQueue } from './flow-queue.ts';
 import type { LiveIndex } from './live-index.ts';
@@ -39,6 +39,8 @@ export interface FlowSources {
     Subscription & {
       read(onPacket: (bytes: Buffer) => void): boolean;
       refresh(): Promise<void>;
+      /** Why packets of some family are not logged. */
+      readonly failure?: Error | undefined;
     }
   >;
   /** undefined if policies do not log denied packets. */
@@ -104,8 +106,11 @@ interface Session {
   /** Adapts the subscription to the filters of the clients. */
   readonly select: () => void;
   readonly close: () => Promise<void>;
-  readonly notes: readonly string[];
+  /** What is not shown. */
+  readonly notes: () => readonly string[];
 }
+
+const REFUSALS: readonly FlowEvent['event'][] = ['rejected', 'dropped'];
 
 /** Reports flows to clients. Subscriptions exist only while there is a client. */
 export class FlowFeed {
@@ -146,7 +151,7 @@ export class FlowFeed {
       this.#session ??= this.#open();
       const session = await this.#session;
       session.select();
-      queue.start(session.notes);
+      queue.start(session.notes());
       if (signal.aborted) return;
       yield* queue.lines();
     } finally {
@@ -216,15 +221,17 @@ export class FlowFeed {
       throw error;
     }
     const notes: string[] = [];
-    const refusals = await sources.openRefusals(index).catch((error: unknown) => {
+    const noRefusals = (error: unknown) => {
       notes.push(`rejected and dropped packets are not shown: ${asError(error).message}`);
       return undefined;
-    });
+    };
+    const refusals = await sources.openRefusals(index).catch(noRefusals);
+    if (refusals?.failure !== undefined) noRefusals(refusals.failure);
     const denials = this.#openDenials(notes);
     const open = [events, refusals, denials].filter((each) => each !== undefined);
     const parts: readonly Part[] = [
       { from: events, events: ['opened', 'closed'], dropped: 0 },
-      { from: refusals, events: ['rejected', 'dropped'], dropped: 0 },
+      { from: refusals, events: REFUSALS, dropped: 0 },
       { from: denials, events: ['denied'], dropped: 0 },
     ];
     const read = (): boolean => {
@@ -279,12 +286,33 @@ export class FlowFeed {
         onError(error);
       }
     };
+    let missing: string | undefined;
+    const setMissing = (text: string | undefined) => {
+      if (text === missing) return;
+      missing = text;
+      for (const client of this.#clients) if (mayWant(client.filter, REFUSALS)) client.note(all());
+    };
+    const all = () => (missing === undefined ? notes : [...notes, missing]);
+    let isRefreshing = false;
+    const refresh = async () => {
+      if (refusals === undefined || isRefreshing) return;
+      isRefreshing = true;
+      try {
+        await refusals.refresh();
+        setMissing(undefined);
+      } catch (error) {
+        const reason = asError(error).message;
+        setMissing(`rejected and dropped packets to changed Services may be missing: ${reason}`);
+        onError(error);
+      }
+      isRefreshing = false;
+    };
     const stopRefreshing = callPeriodically(timers, REFRESH_MS, () => {
       if (index.changes !== changes) {
         changes = index.changes;
         select();
       }
-      refusals?.refresh().catch(onError);
+      void refresh();
     });
     const close = async () => {
       stopReading();
@@ -292,7 +320,7 @@ export class FlowFeed {
       await Promise.all(open.map((each) => each.close()));
       live.release();
     };
-    return { close, notes, select };
+    return { close, notes: all, select };
   }
 
   #openDenials(notes: string[]): ReturnType<NonNullable<FlowSources['openDenials']>> | undefined {
@@ -359,22 +387,3 @@ interface Denied {
 
 /** An event without its time; undefined for a packet or entry that is no flow of a Service. */
 type NewEvent = Omit<FlowEvent, 'at'> | undefined;
-
-/** A packet without a conntrack entry. */
-function packetFlow(packet: PacketHeader): FlowEvent['flow'] {
-  return {
-    family: packet.family,
-    protocol: protocolName(packet.protocol),
-    source: packet.source,
-    sourcePort: packet.sourcePort,
-    destination: packet.destination,
-    destinationPort: packet.destinationPort,
-    endpoint: packet.destination,
-    endpointPort: packet.destinationPort,
-    masqueraded: false,
-    state: null,
-    packets: null,
-    bytes: null,
-    stale: false,
-  };
-}

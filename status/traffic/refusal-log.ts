@@ -22,7 +22,7 @@ import {
 } from '../../netlink/nftables/rule.ts';
 import { HAS_NO_DNAT, IS_NEW } from '../../nft/rule.ts';
 import type { RefusalMode } from './refusal-keys.ts';
-import { RefusalSets, widthOf } from './refusal-sets.ts';
+import { FamilyErrors, RefusalSets, widthOf } from './refusal-sets.ts';
 import type { ServiceIndex } from './service-index.ts';
 
 /** Name of the tables in families ip and ip6. */
@@ -47,6 +47,7 @@ export class RefusalLog {
   readonly #group: LogGroup;
   readonly #sets: RefusalSets;
   readonly #mode: RefusalMode;
+  #failure: FamilyErrors | undefined;
 
   private constructor(group: LogGroup, index: ServiceIndex, mode: RefusalMode) {
     this.#tables = new OwnedTables(FLOWS_TABLE);
@@ -57,8 +58,8 @@ export class RefusalLog {
 
   /**
    * Starts to log.
-   * @throws NetlinkError if the kernel has no NFLOG or another program receives all groups; UnsupportedError without
-   * nf_tables or before Linux 5.12; NftRefusedError.
+   * @throws NetlinkError if the kernel has no NFLOG or another program receives all groups; FamilyErrors if no family
+   * can be logged: UnsupportedError without nf_tables or before Linux 5.12, NftRefusedError.
    */
   static async open(
     families: readonly IpFamily[],
@@ -67,13 +68,24 @@ export class RefusalLog {
   ): Promise<RefusalLog> {
     const { group, number } = bindFree(GROUPS);
     const opened = new RefusalLog(group, index, mode);
-    try {
-      for (const family of families) await opened.#create(family, number);
-      return opened;
-    } catch (error) {
-      await opened.close();
-      throw error;
+    const errors = new Map<IpFamily, unknown>();
+    for (const family of families) {
+      try {
+        await opened.#create(family, number);
+      } catch (error) {
+        errors.set(family, error);
+      }
     }
+    if (errors.size === 0) return opened;
+    opened.#failure = new FamilyErrors(errors);
+    if (errors.size < families.length) return opened;
+    await opened.close();
+    throw opened.#failure;
+  }
+
+  /** Why packets of a family are not logged; undefined if all are. */
+  get failure(): Error | undefined {
+    return this.#failure;
   }
 
   /** Number of packets that did not fit into the receive buffer. */

@@ -3,6 +3,7 @@
  * that failed.
  */
 import { ADDRESS_BITS } from '../../api/addresses.ts';
+import { asError } from '../../api/errors.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { OwnedSet, OwnedTables } from '../../netlink/nftables/owned-table.ts';
 import {
@@ -24,6 +25,19 @@ interface FamilySets {
 /** Bytes of an address. */
 export function widthOf(family: IpFamily): number {
   return ADDRESS_BITS[family] / 8;
+}
+
+/** Errors of one or both IP families. */
+export class FamilyErrors extends AggregateError {
+  override readonly name = 'FamilyErrors';
+
+  constructor(errors: ReadonlyMap<IpFamily, unknown>) {
+    const byText = Map.groupBy(errors, ([, error]) => asError(error).message);
+    const texts = [...byText].map(
+      ([text, same]) => `${same.map(([family]) => family).join(', ')}: ${text}`,
+    );
+    super([...errors.values()], texts.join('; '));
+  }
 }
 
 /** The sets of the tables of all families. */
@@ -81,7 +95,7 @@ export class RefusalSets {
   /**
    * Writes the keys of changed Routes, and of the sets that the last refresh failed to write. Does nothing while another
    * refresh runs: the next one sees what has changed meanwhile.
-   * @throws NftRefusedError; NetlinkError. The next refresh writes all keys of the set again.
+   * @throws FamilyErrors; the other family goes on. The next refresh writes all keys of the set again.
    */
   async refresh(): Promise<void> {
     if (this.#isClosed || this.#refreshing !== undefined) return;
@@ -104,22 +118,32 @@ export class RefusalSets {
   }
 
   async #refresh(): Promise<void> {
+    const errors = new Map<IpFamily, unknown>();
     for (const [family, sets] of this.#families) {
-      const { keys, stale } = sets;
-      const changes = await keys.takeChanges();
-      // An error leaves the sets that are not written yet.
-      const unwritten = new Set([...stale, ...changes.keys()]);
-      sets.stale = unwritten;
-      for (const set of unwritten) {
-        if (this.#isClosed) return;
-        const change = stale.has(set) ? undefined : changes.get(set);
-        if (change === undefined) await this.#tables.replace(family, set, keyBytes(keys.all(set)));
-        else {
-          const { added, deleted } = change;
-          await this.#tables.change(family, set, keyBytes(added), keyBytes(deleted));
-        }
-        unwritten.delete(set);
+      try {
+        await this.#refreshFamily(family, sets);
+      } catch (error) {
+        errors.set(family, error);
       }
+    }
+    if (errors.size > 0) throw new FamilyErrors(errors);
+  }
+
+  async #refreshFamily(family: IpFamily, sets: FamilySets): Promise<void> {
+    const { keys, stale } = sets;
+    const changes = await keys.takeChanges();
+    // An error leaves the sets that are not written yet.
+    const unwritten = new Set([...stale, ...changes.keys()]);
+    sets.stale = unwritten;
+    for (const set of unwritten) {
+      if (this.#isClosed) return;
+      const change = stale.has(set) ? undefined : changes.get(set);
+      if (change === undefined) await this.#tables.replace(family, set, keyBytes(keys.all(set)));
+      else {
+        const { added, deleted } = change;
+        await this.#tables.change(family, set, keyBytes(added), keyBytes(deleted));
+      }
+      unwritten.delete(set);
     }
   }
 }

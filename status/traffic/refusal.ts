@@ -1,8 +1,10 @@
 /** Why a packet to a VIP or node port is rejected or dropped. Pure. */
 import { cidrContains } from '../../api/addresses.ts';
+import { rangeText } from '../../api/ports.ts';
 import { protocolOf } from '../../netlink/core/protocol.ts';
 import type { ModeTraffic } from '../../proxier/kernel-rule.ts';
-import type { Route } from '../../services/route.ts';
+import type { OwnedSlices, Route } from '../../services/route.ts';
+import { sliceDecision } from '../../traffic/first-packet.ts';
 import { allowsOwnVips, type Dispatch, trafficPlan } from '../../traffic/plan.ts';
 import type { Destinations } from './flow-entry.ts';
 import type { PacketHeader } from './packet.ts';
@@ -48,6 +50,10 @@ export function explainRefusal(
       return { event: 'dropped', service: route.serviceKey, reason };
     }
   }
+  if (route.owned !== undefined && port !== 0) {
+    const reason = unownedReason(route.owned, { address, port, protocol });
+    return { event: 'rejected', service: route.serviceKey, reason };
+  }
   const dispatch = vip?.dispatch ?? plan.nodePort?.dispatch;
   return dispatch && untranslated(route, dispatch, port, rules);
 }
@@ -91,6 +97,25 @@ function untranslated(
     ? 'no endpoint on this node, and the traffic policy is Local'
     : 'no endpoint';
   return { event, service, reason };
+}
+
+function unownedReason(owned: OwnedSlices, { address, port, protocol }: Destination): string {
+  const decision = sliceDecision(owned, { destination: address, port, protocol });
+  const text = `port ${port}/${protocol}`;
+  switch (decision.why) {
+    case 'vacant':
+      return `no pod owns ${text}: slice ${decision.slice ? rangeText(decision.slice) : ''} is vacant`;
+    case 'left over':
+      return `no pod owns ${text}: it is left over at the end of its range`;
+    case 'not serving':
+      return `pod ${decision.owner.address} owns ${text}, and does not serve`;
+    case 'other VIP':
+      return owned.udpVip === undefined
+        ? 'another Service has the VIP as which owners of UDP ports would speak'
+        : `owned UDP ports are served on ${owned.udpVip} only`;
+    case 'owned':
+      return 'not translated';
+  }
 }
 
 /** Whether packets to a Route may be refused: the kernel needs to log no others. */

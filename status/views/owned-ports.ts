@@ -4,7 +4,9 @@ import { type PortRange, rangeText } from '../../api/ports.ts';
 import type { SliceOwner } from '../../endpoints/slice-owners.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
 import { ownersOf } from '../../services/resolve-route.ts';
-import type { OwnedSlices, Route } from '../../services/route.ts';
+import { type OwnedSlices, type Route, vipsOf } from '../../services/route.ts';
+import type { ServedPort } from '../../services/served-ports.ts';
+import { vipFields } from '../../services/vip-conflicts.ts';
 import type { VipPlan } from '../../traffic/plan.ts';
 import type { OwnedPortsStatus, OwnedSliceStatus, RouteStatus } from '../api/services.ts';
 import type { NodeFacts } from './services.ts';
@@ -14,7 +16,7 @@ const MAX_ROWS = 500;
 
 /** The owned ports of a Service, one entry for each family in which they are served. */
 export function ownedPorts(
-  { routes, served, slices }: InspectedService,
+  { routes, served, slices, refusals }: InspectedService,
   { topology, nodeAddresses }: NodeFacts,
 ): OwnedPortsStatus[] {
   return routes.flatMap((route): OwnedPortsStatus[] => {
@@ -38,9 +40,25 @@ export function ownedPorts(
           vip,
           ports: ranges.map(rangeText),
         })),
+        refusedVips: refusedVips(route, port, refusals),
       },
     ];
   });
+}
+
+function refusedVips(
+  route: Route,
+  port: ServedPort,
+  refusals: InspectedService['refusals'],
+): OwnedPortsStatus['refusedVips'] {
+  const granted = vipsOf(route);
+  const requested = new Set(vipFields(port).map(([, vip]) => vip));
+  return [...requested]
+    .filter((vip) => !granted.includes(vip))
+    .map((vip) => {
+      const lost = refusals.find(({ lostVip }) => lostVip?.vip === vip);
+      return { vip, service: lost?.lostVip?.to ?? null };
+    });
 }
 
 /** One row for each owner, and one for each run of ordinals without owner. */
@@ -62,12 +80,15 @@ function sliceRows(owned: OwnedSlices): OwnedSliceStatus[] {
 }
 
 function sliceRow(
-  owned: OwnedPorts,
+  owned: OwnedSlices,
   first: number,
   last: number,
   owner: SliceOwner | undefined,
 ): OwnedSliceStatus {
-  const stateOfOwner = owner?.serves === true ? 'served' : 'notServing';
+  const isReached = ({ protocol }: PortRange) => protocol !== 'UDP' || owned.udpVip !== undefined;
+  const isRefused = !slicesOf(owned, first, last).some(isReached);
+  const stateOfServing = isRefused ? 'refused' : 'served';
+  const stateOfOwner = owner?.serves === true ? stateOfServing : 'notServing';
   return {
     firstOrdinal: first,
     lastOrdinal: last,
@@ -78,18 +99,17 @@ function sliceRow(
 }
 
 /** The ports of the slices `first` to `last` of each range: `20100-20199/UDP,30100-30199/TCP`. */
-export function slicesText(
-  { ranges, portsPerPod }: OwnedPorts,
-  first: number,
-  last = first,
-): string {
-  const all = ranges.flatMap((range): PortRange[] => {
+export function slicesText(owned: OwnedPorts, first: number, last = first): string {
+  return slicesOf(owned, first, last).map(rangeText).join();
+}
+
+function slicesOf({ ranges, portsPerPod }: OwnedPorts, first: number, last: number): PortRange[] {
+  return ranges.flatMap((range): PortRange[] => {
     const slices = Math.min(last + 1, sliceCount(range, portsPerPod));
     if (first >= slices) return [];
     const { protocol, from } = range;
     return [{ protocol, from: from + first * portsPerPod, to: from + slices * portsPerPod - 1 }];
   });
-  return all.map(rangeText).join();
 }
 
 /** How ranges of owned ports read in lists: `20000-29999/UDP (100 per pod)`. */

@@ -7,7 +7,8 @@ import {
   nftTooOld,
 } from '../../agent/nftables-support.ts';
 import { nftCommand } from '../../nft/command.ts';
-import { VERSION_TIMEOUT } from '../../process/run-program.ts';
+import { runProgram, VERSION_TIMEOUT } from '../../process/run-program.ts';
+import { waitFor } from '../lab/wait.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
 
 describe('nftables-support: nftablesSupport', () => {
@@ -44,7 +45,11 @@ describe('nftables-support: nftablesSupport', () => {
   describe('rejects, instead of reporting no support, when nft hangs', () => {
     const programs = new FakePrograms();
     beforeEach(() => programs.install());
-    afterEach(() => programs.remove());
+    afterEach(async () => {
+      programs.write('nft', 'echo started');
+      const start = () => runProgram('nft', [], { timeout: VERSION_TIMEOUT });
+      await waitFor('the killed nft has exited', start).finally(() => programs.remove());
+    });
 
     it('at nft --version', async () => {
       programs.write('nft', 'exec sleep 1000');

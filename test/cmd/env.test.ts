@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { parse } from 'yaml';
 import { ApiServerDouble } from '../api-server/double.ts';
-import { type Manifest, serviceManifest } from '../e2e/manifests.ts';
+import { type Manifest, type ServiceFields, serviceManifest } from '../e2e/manifests.ts';
 import { PORTWIDE } from '../portwide.ts';
 
 const run = (...args: string[]) =>
@@ -45,6 +45,13 @@ const HEADLESS = inNamespace('voice', {
   kind: 'Service',
   metadata: { name: 'peers', labels: { 'service.kubernetes.io/headless': '' } },
   spec: { clusterIP: 'None', ports: [{ port: 80 }] },
+});
+/** A pod in namespace `voice`. */
+const pod = (name: string, labels: Readonly<Record<string, string>> = {}): Manifest => ({
+  apiVersion: 'v1',
+  kind: 'Pod',
+  metadata: { name, namespace: 'voice', labels },
+  spec: { containers: [{ name: 'media' }] },
 });
 const CLUSTER = [API_SERVER, SIP, WEB, ELSEWHERE, HEADLESS];
 
@@ -144,45 +151,95 @@ describe('env: portwide env', () => {
       assert.deepEqual(await names(), ['SIP_SERVICE_HOST']);
     });
 
-    it('prints the ports that a pod owns with --pod', async () => {
-      const media = serviceManifest('media-2', {
-        annotations: {
-          'portwide.dev/owned-ports': '20000-29999/UDP,30000-30250/TCP',
-          'portwide.dev/ports-per-pod': '100',
-        },
-        spec: { clusterIPs: ['10.96.0.20'] },
-      });
-      const refusedOne = serviceManifest('refused', {
-        annotations: { 'portwide.dev/owned-ports': '20000-29999/UDP' },
-        spec: { clusterIPs: ['10.96.0.21'] },
-      });
-      putAll([...CLUSTER, inNamespace('voice', media), inNamespace('voice', refusedOne)]);
-      const owned = async (pod: string) => {
-        const { stdout, stderr } = await env('-n', 'voice', '-o', 'json', `--pod=${pod}`);
+    describe('with --pod', () => {
+      const media = (name: string, fields: Partial<ServiceFields> & { selector?: object }) =>
+        inNamespace(
+          'voice',
+          serviceManifest(name, {
+            annotations: {
+              'portwide.dev/owned-ports': '20000-29999/UDP,30000-30250/TCP',
+              'portwide.dev/ports-per-pod': '100',
+            },
+            ...fields,
+            spec: { clusterIPs: ['10.96.0.20'], selector: fields.selector, ...fields.spec },
+          }),
+        );
+      const owned = async (...args: readonly string[]) => {
+        const { stdout, stderr } = await env('-n', 'voice', '-o', 'json', ...args);
         const variables = JSON.parse(stdout) as Record<string, string>;
-        assert.equal(variables.MEDIA_2_SERVICE_HOST, '10.96.0.20');
-        const names = Object.keys(variables).filter((name) => name.endsWith('_OWNED_PORTS'));
-        return [names.map((name) => `${name}=${variables[name]}`).join(' '), stderr];
+        const names = Object.keys(variables).filter((name) => name.includes('_OWNED_'));
+        return [...names.map((name) => `${name}=${variables[name]}`), stderr];
       };
-      assert.deepEqual(await owned('media-1'), [
-        'MEDIA_2_OWNED_PORTS=20100-20199/UDP,30100-30199/TCP',
-        '',
-      ]);
-      assert.deepEqual(await owned('media-2'), ['MEDIA_2_OWNED_PORTS=20200-20299/UDP', '']);
-      assert.deepEqual(await owned('media-100'), [
-        '',
-        'pod media-100 owns no ports: no Service in namespace voice has a slice 100',
-      ]);
-      assert.deepEqual(await owned('x7z12'), [
-        '',
-        'pod x7z12 owns no ports: its name does not end in a hyphen and a number',
-      ]);
-      const shell = await env('-n', 'voice', '--no-service-links', '--pod', 'media-0');
-      assert.match(
-        shell.stdout,
-        /^export MEDIA_2_OWNED_PORTS='20000-20099\/UDP,30000-30099\/TCP';$/m,
-      );
-      assert.notEqual((await env('-n', 'voice', '--pod', 'media_0')).exitCode, 0);
+
+      it('prints the ports that the pod owns and the VIPs to announce', async () => {
+        const refusedOne = media('refused', {
+          annotations: { 'portwide.dev/owned-ports': '20000-29999/UDP' },
+        });
+        const pods = ['media-1', 'media-2', 'media-100', 'x7z12'].map((name) => pod(name));
+        putAll([...CLUSTER, media('media-2', {}), refusedOne, ...pods]);
+        const vips = 'MEDIA_2_OWNED_VIPS=10.96.0.20';
+        assert.deepEqual(await owned('--pod=media-1'), [
+          'MEDIA_2_OWNED_PORTS=20100-20199/UDP,30100-30199/TCP',
+          vips,
+          '',
+        ]);
+        assert.deepEqual(await owned('--pod=media-2'), [
+          'MEDIA_2_OWNED_PORTS=20200-20299/UDP',
+          vips,
+          '',
+        ]);
+        assert.deepEqual(await owned('--pod=media-100'), [
+          'pod media-100 owns no ports: no Service that selects it has a slice 100',
+        ]);
+        assert.deepEqual(await owned('--pod=x7z12'), [
+          'pod x7z12 owns no ports: its name does not end in a hyphen and a number',
+        ]);
+        const shell = await env('-n', 'voice', '--no-service-links', '--pod', 'media-1');
+        assert.match(
+          shell.stdout,
+          /^export MEDIA_2_OWNED_PORTS='20100-20199\/UDP,30100-30199\/TCP';$/m,
+        );
+      });
+
+      it('prints ports of the Services that select the pod only', async () => {
+        const labels = { app: 'media', tier: 'edge' };
+        putAll([
+          media('by-one', { selector: { app: 'media' } }),
+          media('by-two', { selector: labels }),
+          media('by-hand', {}),
+          media('other-app', { selector: { app: 'turn' } }),
+          media('more', { selector: { ...labels, zone: 'a' } }),
+          pod('media-0', labels),
+        ]);
+        const names = (await owned('--pod=media-0')).map((line) => line.split('=')[0]);
+        assert.deepEqual(
+          names.filter((name) => name?.endsWith('PORTS')),
+          ['BY_HAND_OWNED_PORTS', 'BY_ONE_OWNED_PORTS', 'BY_TWO_OWNED_PORTS'],
+        );
+      });
+
+      it('prints the first load balancer IP of each family as VIP, else the cluster IP', async () => {
+        const clusterIPs = ['fd00:10:96::14', '10.96.0.20'];
+        const ingress = [
+          { ip: '203.0.113.8', ipMode: 'Proxy' },
+          { ip: '203.0.113.9', ipMode: 'VIP' },
+          { ip: '203.0.113.1' },
+        ];
+        putAll([
+          media('lb', { ingress, spec: { type: 'LoadBalancer', clusterIPs } }),
+          pod('media-0'),
+        ]);
+        const [, vips] = await owned('--pod=media-0');
+        assert.equal(vips, 'LB_OWNED_VIPS=fd00:10:96::14,203.0.113.9');
+      });
+
+      it('fails for an unknown pod, and for a name that no pod can have', async () => {
+        putAll([media('media', {}), inNamespace('data', pod('media-0'))]);
+        const unknown = await env('-n', 'voice', '--pod=media-0');
+        assert.deepEqual([unknown.exitCode, unknown.stdout], [1, '']);
+        assert.match(unknown.stderr, /no pod media-0 in namespace voice/);
+        assert.notEqual((await env('-n', 'voice', '--pod', 'media_0')).exitCode, 0);
+      });
     });
 
     it('notes on stderr unreadable objects and names that a shell cannot have', async () => {
@@ -230,6 +287,23 @@ describe('env: portwide env', () => {
       assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
       const asked = double.requests().map(({ verb, path, query }) => ({ verb, path, query }));
       assert.deepEqual(asked, [{ verb: 'list', path: '/api/v1/services', query: {} }]);
+    });
+
+    it('reads one pod with --pod', async () => {
+      double.put(pod('media-0'), pod('media-1'), inNamespace('data', pod('media-0')));
+      const { stderr } = await run(`--master=${double.url}`, '-n', 'voice', '--pod', 'media-0');
+      assert.match(stderr, /pod media-0 owns no ports/);
+      const fieldSelector = 'metadata.name=media-0';
+      const asked = double.requests().map(({ path, query }) => ({ path, query }));
+      assert.deepEqual(
+        asked.toSorted((a, b) => a.path.localeCompare(b.path)),
+        [
+          { path: '/api/v1/namespaces/voice/pods', query: { fieldSelector } },
+          { path: '/api/v1/services', query: {} },
+        ],
+      );
+      const unknown = await run(`--master=${double.url}`, '-n', 'voice', '--pod', 'media-2');
+      assert.match(unknown.stderr, /no pod media-2 in namespace voice/);
     });
 
     it('reads the kubeconfig of --kubeconfig and of --config', async () => {

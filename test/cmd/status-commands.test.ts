@@ -116,6 +116,13 @@ describe('status commands', () => {
       });
     }
 
+    for (const command of ['top services', 'top endpoints', 'top ports', 'flows']) {
+      it(`${command} --help says what is not tracked`, async () => {
+        const { stdout } = await execa(PORTWIDE, [...command.split(' '), '--help']);
+        assert.match(stdout, /^UDP of owned ports .* is not tracked: no rows, no counters\.$/m);
+      });
+    }
+
     for (const args of [
       ['status', '--nonsense'],
       ['get', 'svc', '--state=x'],
@@ -388,9 +395,39 @@ describe('status commands', () => {
       assert.deepEqual(JSON.parse((await run('diff', '-o', 'json')).stdout), answers.diff);
     });
 
-    it('exits with 2 if nothing was compared', async () => {
-      answers.diff = { ...diff([]), compared: 0 };
-      assert.equal((await run('diff')).exitCode, 2);
+    it('exits with 1 if a family is not synced, and says why', async () => {
+      answers.diff = diff([], {
+        unsynced: [{ family: 'IPv6', hasSynced: false, error: 'nft failed' }],
+      });
+      const { exitCode, lines } = await run('diff');
+      assert.deepEqual(
+        [exitCode, ...lines],
+        [1, 'no differences; 120 objects compared', 'IPv6: not synced yet: nft failed'],
+      );
+      const short = await run('diff', '-o', 'short');
+      assert.equal(short.exitCode, 1);
+      assert.match(short.stdout, /IPv6: not synced yet: nft failed/);
+    });
+
+    it('exits with 0 if syncs may be changing all objects that differ', async () => {
+      const changing = { ...MISSING, inProgress: true };
+      answers.diff = diff([changing], { different: 0, inProgress: 1, stable: false });
+      const { exitCode, stdout } = await run('diff');
+      assert.equal(exitCode, 0);
+      assert.match(
+        stdout,
+        /^no differences;.*\n1 object may be changing in a sync: run it again$/m,
+      );
+    });
+
+    it('exits with 2 if nothing was compared, and says why', async () => {
+      answers.diff = diff([], {
+        compared: 0,
+        unsynced: [{ family: 'IPv4', hasSynced: false, error: 'EPERM' }],
+      });
+      const { exitCode, stderr } = await run('diff');
+      assert.equal(exitCode, 2);
+      assert.match(stderr, /IPv4: not synced yet: EPERM/);
     });
   });
 

@@ -196,6 +196,21 @@ describe('traffic commands', () => {
       assert.equal(exitCode, 2);
     });
 
+    it('prints a note that is new, and no second header', async () => {
+      const more = {
+        ...started,
+        event: 'notes',
+        notes: [...started.notes, 'IPv4: missing'],
+      } as const;
+      answers.flows = lines(started, more, { ...more, notes: started.notes });
+      const { lines: printed, stderr } = await run('flows');
+      assert.equal(printed.length, 1);
+      assert.deepEqual(stderr.split('\n').slice(0, -1), [
+        'portwide: policies: not shown',
+        'portwide: IPv4: missing',
+      ]);
+    });
+
     it('prints the header above the columns of its rows', async () => {
       answers.flows = lines(started, ...FLOWS.slice(0, 1));
       const { lines: printed } = await run('flows');

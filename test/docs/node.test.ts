@@ -27,9 +27,9 @@ describe('docs/operate/node.md', () => {
 
   it('names all chains, maps and sets of ports owned by pods', () => {
     const [, section = ''] = /## Mode nftables\n(.*?)\n## /s.exec(page) ?? assert.fail();
-    const named = [...section.matchAll(/`((?:owned|owner|\w+-slice|slice)-[a-z-]+?)(?:-N)?`/g)];
-    const source = sourcesOf('nftables');
-    const existing = source.matchAll(/'((?:owned|owner|[a-z]+-slice|slice)-[a-z-]+?)-?'/g);
+    const name = '(?:[a-z]+-)*(?:owned|owners|udp)(?:-[a-z]+)*';
+    const named = [...section.matchAll(new RegExp(`\`(${name})(?:-N)?\``, 'g'))];
+    const existing = sourcesOf('nftables').matchAll(new RegExp(`'(${name})-?'`, 'g'));
     const names = (matches: Iterable<RegExpMatchArray>) =>
       [...new Set([...matches].map(([, name]) => name))].toSorted();
     assert.ok(names(named).length >= 20);

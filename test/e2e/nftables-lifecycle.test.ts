@@ -217,14 +217,18 @@ describe('life cycle of an agent on nftables', () => {
       'add element ip6 portwide service-ranges { 2001:db8::7 . tcp . 1-9 : drop }',
       'insert rule ip portwide services accept',
       'flush chain ip6 portwide nat-prerouting',
+      'flush table ip portwide',
       'add chain ip portwide foreign { type filter hook forward priority 0; policy drop; }',
       'add set ip portwide foreign { type mark; }',
       'add table ip portwide { flags dormant; }',
       'add chain ip portwide filter-forward { policy drop; }',
     ];
+    const repairs = () => agent.logged('resync repaired external changes of the rules');
     for (const damage of damages) {
+      agent.log.length = 0;
       await nft(damage);
       await waitFor(`restored after: ${damage}`, async () => (await tables()) === expected);
+      await waitFor(`repair logged after: ${damage}`, () => repairs().length > 0);
       answered(await lab.client.tcp(VIP, 4000));
     }
     // Other tables are ignored. Notifications are ordered, so the agent has seen this one once it

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
+import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import type { EndpointFields, Manifest } from './manifests.ts';
 import { answered, World } from './scenarios/scenario.ts';
@@ -196,12 +197,40 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         });
       });
 
+      it('an agent takes over the maps of an earlier version, and no packet is lost', async () => {
+        await agent.apply(media('a'));
+        await agent.kill();
+        const rendering = flags.filter((flag) => !/^-v|sync-period/.test(flag));
+        const args = [
+          'render',
+          ...rendering,
+          `--manifests=${agent.directory}`,
+          `--ip-family=${world.pick('IPv4', 'IPv6')}`,
+        ];
+        const { stdout } = await lab.node.exec(PORTWIDE, args);
+        const input = stdout
+          .replaceAll('udp-owner-', 'slice-')
+          .replaceAll('udp-owners-', 'slice-owners-')
+          .replaceAll('tracked-owners-', 'tracked-slice-owners-')
+          .replaceAll('remote-owners-', 'remote-slice-owners-')
+          .replaceAll('udp-vip-ports', 'owned-vip-ports');
+        assert.doesNotMatch(input, /udp-/);
+        await lab.node.exec('nft', ['-f', '-'], { input: `${input}\n` });
+        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
+        const seen = await underTraffic(() => agent.start(flags));
+        assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, timeout: 0, errors: 0 });
+        assert.deepEqual(
+          agent.logged('replacing an nftables table of an incompatible version'),
+          [],
+        );
+      });
+
       it('an agent replaces a map of slices of another version', async () => {
         await agent.apply(media('a'));
         await agent.kill();
         const ip = world.pick('ip', 'ip6');
         const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
-        const [map = ''] = /slice-vips-\d+/.exec(stdout) ?? [];
+        const [map = ''] = /udp-owner-vips-\d+/.exec(stdout) ?? [];
         const other = `map ${map} { type inet_service : inet_service; }`;
         const script = `delete table ${ip} portwide\ntable ${ip} portwide {\n${other}\n}\n`;
         await lab.node.exec('nft', ['-f', '-'], { input: script });
@@ -218,7 +247,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         await agent.start(flags);
         const ip = world.pick('ip', 'ip6');
         const { stdout } = await lab.node.exec('nft', ['list', 'table', ip, 'portwide']);
-        assert.doesNotMatch(stdout, /owned-|slice-/);
+        assert.doesNotMatch(stdout, /owned-|owners-|udp-/);
       });
     });
   }

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { SLICE_PARTS } from '../../nftables/maps.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
+import { numberRange } from '../nftables/elements.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import type { EndpointFields, Manifest } from './manifests.ts';
@@ -98,15 +99,42 @@ describe('what users see of owned ports', () => {
     const vip = world.clusterIP(20);
     const part = Number(vip.split('.').at(-1)) % SLICE_PARTS;
     for (const script of [
-      `delete element ip portwide slice-owners-${part} { ${vip} . 20000-20099 }`,
+      `delete element ip portwide udp-owners-${part} { ${numberRange(vip, 20_000, 20_099)} }`,
       `flush table ip portwide`,
-      `add element ip portwide slice-owners-${part} { ${vip} . 20900-20999 : 10.244.9.9 }`,
+      `add element ip portwide udp-owners-${part} { ${numberRange(vip, 20_900, 20_999)} : 10.244.9.9 }`,
       'delete table ip portwide',
     ]) {
       await lab.node.exec('nft', ['-f', '-'], { input: script });
       await waitFor('the agent mends it', async () => (await run('diff')).exitCode === 0, 20_000);
       assert.equal(answered(await world.client.udp(vip, 20_000)).host, 'pod-1', script);
       refused(await world.client.udp(vip, 20_950));
+    }
+  });
+
+  it('flows say that no pod owns a port', async () => {
+    const flows = lab.node.spawn(PORTWIDE, [
+      'flows',
+      ...['--event=rejected', '-o', 'json', '--status-socket', socket],
+    ]);
+    flows.catch(() => {});
+    let text = '';
+    flows.stdout?.on('data', (chunk) => {
+      text += String(chunk);
+    });
+    try {
+      await waitFor('the stream starts', () => text.includes('"started"'));
+      for (const family of [4, 6] as const) {
+        const world = worldOf(family);
+        for (const [port, reason] of [
+          [20_250, 'no pod owns port 20250/UDP: slice 20200-20299/UDP is vacant'],
+          [20_350, `pod ${world.address(world.pod(1))} owns port 20350/UDP, and does not serve`],
+        ] as const) {
+          refused(await world.client.udp(world.clusterIP(20), port));
+          await waitFor(reason, () => text.includes(`"reason":"${reason}"`));
+        }
+      }
+    } finally {
+      flows.kill('SIGKILL');
     }
   });
 
@@ -165,10 +193,7 @@ describe('what users see of owned ports', () => {
             assert.equal(masqueradedAs, null);
             assert.equal(translatedBy?.owner, 'portwide');
             assert.match(translatedBy?.purpose ?? '', /untracked UDP packets to the owner/);
-            assert.match(
-              translatedBy?.text ?? '',
-              / daddr set .*@slice-owners-\d+ notrack accept$/,
-            );
+            assert.match(translatedBy?.text ?? '', / daddr set .*@udp-owners-\d+ notrack accept$/);
           }
         }
         const vacant = await api.live({
@@ -183,6 +208,40 @@ describe('what users see of owned ports', () => {
         assert.deepEqual([differences, only(paths).result], [[], 'rejected']);
       });
 
+      it('rules of other programs see the owner from priority raw on, and are named', async () => {
+        const world = worldOf(family);
+        const [vip, port] = [world.clusterIP(20), 20_010];
+        const [from, owner] = [world.address(world.client), world.address(world.pod(0))];
+        const table = `${family === 4 ? 'ip' : 'ip6'} firewall`;
+        for (const [priority, address, isDropped] of [
+          [-150, owner, true],
+          [-150, vip, false],
+          [-310, owner, false],
+          [-310, vip, true],
+        ] as const) {
+          const rule = `${table.split(' ')[0]} daddr ${address} udp dport ${port} drop`;
+          const chain = `type filter hook prerouting priority ${priority};`;
+          const input = `table ${table} { chain guard { ${chain} ${rule}; }; }`;
+          await lab.node.exec('nft', ['-f', '-'], { input });
+          const text = `priority ${priority}, to ${address}`;
+          const { outcome } = await world.client.udp(vip, port, { timeoutMs: 400 });
+          assert.equal(outcome, isDropped ? 'timeout' : 'answered', text);
+          // The agent keeps rules of other programs for a second.
+          await waitFor(`the trace evaluates the rule: ${text}`, async () => {
+            const [computed] = await api.trace({ from, to: vip, port, protocol: 'udp' });
+            const step = computed?.steps.find((each) => each.step === 'foreignRules');
+            return isDropped
+              ? step?.decision.includes('base chain guard') === true
+              : step?.decision.startsWith('none of 1 base chains') === true;
+          });
+          await lab.node.exec('nft', ['delete', 'table', ...table.split(' ')]);
+          await waitFor('the rule is gone', async () => {
+            const [computed] = await api.trace({ from, to: vip, port, protocol: 'udp' });
+            return JSON.stringify(computed).includes('none of 0 base chains');
+          });
+        }
+      });
+
       it('an owner that sends from its port speaks as the VIP, computed and live', async () => {
         const world = worldOf(family);
         const [pod, to] = [world.pod(0), world.address(world.client)];
@@ -195,12 +254,18 @@ describe('what users see of owned ports', () => {
           [20_044, world.clusterIP(20)],
           [45_000, world.address(pod)],
         ] as const) {
-          const live = await api.live({ ...query, seconds: 1 });
+          const args = ['trace', query.from, to, '--port=9000', '--proto=udp'];
+          const { stdout } = await run(...args, `--source-port=${localPort}`);
+          const becomes = family === 4 ? `${expected}:${localPort}` : `[${expected}]:${localPort}`;
+          assert.equal(stdout.includes(`the source becomes ${becomes}, `), localPort === 20_044);
+          const live = await api.live({ ...query, sourcePort: localPort, seconds: 1 });
+          answered(await pod.udp(to, 9000, { localPort: localPort + 1 }));
           const reply = answered(await pod.udp(to, 9000, { localPort }));
           assert.equal(reply.remoteAddress, expected);
           const { paths, differences } = await summary(live);
           assert.deepEqual(differences, []);
-          const { masqueradedAs, masqueradedBy } = only(paths);
+          const { source, masqueradedAs, masqueradedBy } = only(paths);
+          assert.ok(paths.length === 1 && source.endsWith(`:${localPort}`), source);
           const isOwned = localPort === 20_044;
           assert.equal(masqueradedAs, isOwned ? expected : null);
           assert.equal(masqueradedBy?.purpose?.includes('by the VIP') ?? false, isOwned);

@@ -288,6 +288,7 @@ describe('owned ports', () => {
           [reply.host, reply.remoteAddress, reply.remotePort],
           ['remote-1', world.vip(20), 20007],
         );
+        refused(await world.pod(0).udp(world.clusterIP(20), 20107, { localPort: 20007 }));
       });
 
       it('turns from spread to owned and back', async () => {

@@ -14,10 +14,10 @@ import { request } from 'node:http';
 import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { KernelDiff } from '../../status/api/kernel.ts';
+import type { KernelDiff, KernelObject } from '../../status/api/kernel.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
 import type { EndpointList, ServiceDetail, ServiceList } from '../../status/api/services.ts';
-import { createLab, type Lab, waitFor } from '../lab/lab.ts';
+import { createLab, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ALL_PORTS, serviceManifest, sliceManifest } from './manifests.ts';
 
@@ -232,6 +232,27 @@ describe('status API: differences from the kernel', () => {
   let agent: Agent;
   let directory: string;
   let socket: string;
+  const flags = (minPeriod = '10ms') => [
+    ...IPTABLES_FLAGS.filter((flag) => !flag.startsWith('--iptables-min-sync-period=')),
+    `--iptables-min-sync-period=${minPeriod}`,
+    '--iptables-variant=nft',
+    // A resync would repair the rules.
+    '--iptables-sync-period=1h',
+    `--status-socket=${socket}`,
+  ];
+  const describeMedia = async () => {
+    const { body } = await getFrom(socket, '/api/v1/services/default/media');
+    return JSON.parse(body) as ServiceDetail;
+  };
+  /** Deletes the rules of one of the Service's chains. @returns the chain. */
+  const flushChain = async () => {
+    const { stdout } = await lab.node.exec('iptables-nft', ['-t', 'nat', '-S']);
+    const rule = stdout.split('\n').find((line) => /^-A KUBE-SEP-\S+ .*-j DNAT/.test(line)) ?? '';
+    const [, chain = ''] = rule.split(' ');
+    assert.match(chain, /^KUBE-SEP-/);
+    await lab.node.exec('iptables-nft', ['-t', 'nat', '-F', chain]);
+    return chain;
+  };
   const diff = async () => {
     const { code, body } = await getFrom(socket, '/api/v1/diff');
     assert.equal(code, 200, body);
@@ -243,9 +264,7 @@ describe('status API: differences from the kernel', () => {
     lab = await createLab({ pods: 1 });
     await lab.pods[0]?.serveEveryPort();
     agent = new Agent(lab);
-    // A resync would repair the rules.
-    const flags = ['--iptables-variant=nft', '--iptables-sync-period=1h'];
-    await agent.start([...IPTABLES_FLAGS, ...flags, `--status-socket=${socket}`]);
+    await agent.start(flags());
     await agent.apply([
       serviceManifest('media', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } }),
       sliceManifest('media', 4, lab.pods),
@@ -269,11 +288,7 @@ describe('status API: differences from the kernel', () => {
   it('names the Service of a rule that another program deleted, while packets to the Service are lost', async () => {
     const [vip = ''] = VIPS;
     assert.equal((await lab.client.tcp(vip, 777)).outcome, 'answered');
-    const { stdout } = await lab.node.exec('iptables-nft', ['-t', 'nat', '-S']);
-    const rule = stdout.split('\n').find((line) => /^-A KUBE-SEP-\S+ .*-j DNAT/.test(line)) ?? '';
-    const [, chain = ''] = rule.split(' ');
-    assert.match(chain, /^KUBE-SEP-/);
-    await lab.node.exec('iptables-nft', ['-t', 'nat', '-F', chain]);
+    const chain = await flushChain();
     assert.notEqual((await lab.client.tcp(vip, 778, { timeoutMs: 500 })).outcome, 'answered');
     const { items } = await diff();
     const missing = items.filter(({ state, desired }) => state === 'missing' && desired !== null);
@@ -283,8 +298,46 @@ describe('status API: differences from the kernel', () => {
       ),
       JSON.stringify(items),
     );
-    const { body } = await getFrom(socket, '/api/v1/services/default/media');
-    const { problems } = JSON.parse(body) as ServiceDetail;
+    const { problems } = await describeMedia();
     assert.ok(problems.some(({ reason }) => reason === 'KernelDiffers'));
   });
+
+  // Without a rate limit, a sync runs during most comparisons. With the default, a change always waits for it.
+  for (const minPeriod of ['10ms', '1s']) {
+    it(`names the deleted rule, and no other, while another Service changes all the time: ${minPeriod} between syncs`, async () => {
+      await agent.stop();
+      await agent.start(flags(minPeriod));
+      const chain = await flushChain();
+      const busy = (change: number) => [
+        serviceManifest('busy', { spec: { clusterIPs: ['10.96.0.99'], ports: [{ port: 80 }] } }),
+        sliceManifest('busy', 4, change % 2 === 0 ? lab.pods : [], {
+          ports: [{ name: '', port: 80 + (change % 7) }],
+        }),
+      ];
+      let change = 0;
+      let isOver = false;
+      const changing = repeatUntil(
+        () => isOver,
+        async () => agent.write('busy', busy(change++)),
+      );
+      try {
+        const syncs = () => agent.logged('synced').length;
+        for (let round = 0; round < 3; round++) {
+          const before = syncs();
+          await waitFor('syncs go on', () => syncs() > before + 2);
+          const { problems, kernel } = await describeMedia();
+          const isFault = ({ state, inProgress }: KernelObject) => state !== 'ok' && !inProgress;
+          assert.ok(kernel.filter(isFault).some(({ desired }) => desired?.includes(chain)));
+          assert.ok(problems.some(({ reason }) => reason === 'KernelDiffers'));
+          const { items, different } = await diff();
+          assert.ok(different > 0);
+          const services = items.filter(isFault).map(({ service }) => service);
+          assert.deepEqual([...new Set(services)], ['default/media']);
+        }
+      } finally {
+        isOver = true;
+        await changing;
+      }
+    });
+  }
 });

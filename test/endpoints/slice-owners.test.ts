@@ -9,11 +9,12 @@ const owners = (
   endpoints: Parameters<typeof slice>[0],
   slices = 10,
   nodeAddresses: readonly string[] = [],
+  otherNodes: readonly string[] = [],
 ) =>
   sliceOwners(
     candidatesForAllPorts([slice(endpoints)], 'IPv4'),
     slices,
-    NODE,
+    { name: NODE, zone: undefined, otherNodes: new Set(otherNodes) },
     new Set(nodeAddresses),
   );
 
@@ -63,6 +64,21 @@ describe('slice owners', () => {
     const pod = endpoint('192.168.77.10', { ordinal: 0 });
     assert.deepEqual(owners([pod], 10, ['192.168.77.10']).others, [
       { address: '192.168.77.10', ordinal: 0, reason: 'has the address of this node' },
+    ]);
+  });
+
+  it('are not endpoints with an address of another node', () => {
+    const pods = [
+      endpoint('192.168.77.11', { ordinal: 0, nodeName: 'node-b' }),
+      endpoint('10.0.0.1', { ordinal: 0, ready: false }),
+    ];
+    const { owners: found, others } = owners(pods, 10, [], ['192.168.77.11']);
+    assert.deepEqual(
+      found.map(({ address }) => address),
+      ['10.0.0.1'],
+    );
+    assert.deepEqual(others, [
+      { address: '192.168.77.11', ordinal: 0, reason: 'has the address of another node' },
     ]);
   });
 
@@ -119,7 +135,9 @@ describe('slice owners', () => {
         ([all, other], cut, slices) => {
           const on = (node: string, parts: readonly (typeof all)[]) => {
             const each = parts.map((part, at) => slice(part, { name: `s${at}` }));
-            const found = sliceOwners(candidatesForAllPorts(each, 'IPv4'), slices, node, new Set());
+            const candidates = candidatesForAllPorts(each, 'IPv4');
+            const topology = { name: node, zone: undefined };
+            const found = sliceOwners(candidates, slices, topology, new Set());
             return found.owners.map(({ node: _, ...rest }) => rest);
           };
           const expected = on('node-a', [all]);

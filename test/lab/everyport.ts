@@ -23,6 +23,8 @@ import { serveSctp, stopServingSctp } from './sctp.ts';
 import { greet, servesUdp, udpAnswer } from './servers.ts';
 
 const FAMILIES = [4, 6] as const;
+/** Offset of the checksum in a UDP header. Answers to a datagram without checksum have none either. */
+const CHECKSUM = 6;
 let servers: Server[] = [];
 let sockets: UdpSocket[] = [];
 
@@ -99,7 +101,9 @@ function serveUdp(host: string, family: Family, localAddress: string): UdpSocket
     if (!answer) return;
     const from = { address: localAddress, port: localPort };
     const to = { address: remoteAddress, port: remotePort };
-    sendRaw(socket, udpDatagram(from, to, answer), IPPROTO.udp, remoteAddress);
+    const answerPacket = udpDatagram(from, to, answer);
+    if (datagram.readUInt16BE(CHECKSUM) === 0) answerPacket.writeUInt16BE(0, CHECKSUM);
+    sendRaw(socket, answerPacket, IPPROTO.udp, remoteAddress);
   });
   return socket;
 }

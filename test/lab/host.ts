@@ -88,7 +88,7 @@ export interface Host {
   udp(
     address: string,
     port: number,
-    options?: ProbeOptions & { readonly payload?: string },
+    options?: ProbeOptions & Pick<ProbeRequest, 'payload' | 'hops' | 'hasChecksum'>,
   ): Promise<ProbeOutcome>;
   sctpProbe(address: string, port: number, options?: ProbeOptions): Promise<ProbeOutcome>;
   /** @throws LabError `CONNECTION` if the connection fails; the message has the outcome */
@@ -278,7 +278,7 @@ function canonical(address: string): string {
 function probeRequest(
   address: string,
   port: number,
-  options: ProbeOptions & { readonly keepOpen?: boolean; readonly payload?: string } = {},
+  options: Partial<Omit<ProbeRequest, 'address' | 'port'>> = {},
 ): ProbeRequest {
   return {
     timeoutMs: DEFAULT_TIMEOUT_MS,

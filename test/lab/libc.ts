@@ -22,6 +22,8 @@ const AF_INET6 = 10;
 const SOCK_NONBLOCK = 0o4000;
 const CLOEXEC = 0o2000000;
 const SOL_IP = 0;
+const SOL_SOCKET = 1;
+const SO_NO_CHECK = 11;
 const SOL_IPV6 = 41;
 const IP_TRANSPARENT = 19;
 const IPV6_TRANSPARENT = 75;
@@ -59,12 +61,13 @@ export function openSocket(family: Family, type: number, protocol: number): numb
   return check('socket', libcSocket(domain, type | SOCK_NONBLOCK | CLOEXEC, protocol));
 }
 
-/** Binds a socket to an address and port 0. */
-export function bindSocket(fd: number, address: string): void {
+/** Binds a socket to an address and port. */
+export function bindSocket(fd: number, address: string, port = 0): void {
   const bytes = ipaddr.parse(address).toByteArray();
   const isIpv4 = bytes.length === 4;
   const sockaddr = Buffer.alloc(isIpv4 ? 16 : 28);
   sockaddr.writeUInt16LE(isIpv4 ? AF_INET : AF_INET6, 0);
+  sockaddr.writeUInt16BE(port, 2);
   sockaddr.set(bytes, isIpv4 ? 4 : 8);
   check(`bind to ${address}`, libcBind(fd, sockaddr, sockaddr.length));
 }
@@ -85,8 +88,20 @@ function closeDescriptor(fd: number): void {
  * ip(7)).
  */
 export function acceptAnyPort(fd: number, family: Family): void {
+  const [level, option] = family === 4 ? [SOL_IP, IP_TRANSPARENT] : [SOL_IPV6, IPV6_TRANSPARENT];
+  switchOn(fd, level, option);
+}
+
+/** Opens a UDP socket over IPv4 whose datagrams have checksum 0, which stands for none. @returns its file descriptor */
+export function openWithoutChecksum(address: string, port: number): number {
+  const fd = openSocket(4, SOCK_DGRAM, 0);
+  switchOn(fd, SOL_SOCKET, SO_NO_CHECK);
+  bindSocket(fd, address, port);
+  return fd;
+}
+
+function switchOn(fd: number, level: number, option: number): void {
   const value = Buffer.alloc(4);
   value.writeUInt32LE(1);
-  const [level, option] = family === 4 ? [SOL_IP, IP_TRANSPARENT] : [SOL_IPV6, IPV6_TRANSPARENT];
   check('setsockopt', libcSetsockopt(fd, level, option, value, value.length));
 }

@@ -32,6 +32,10 @@ export interface ProbeRequest {
   readonly keepOpen?: boolean;
   /** UDP: text of the datagram. */
   readonly payload?: string;
+  /** UDP: TTL or hop limit of the datagram. */
+  readonly hops?: number;
+  /** UDP over IPv4: false leaves out the checksum. */
+  readonly hasChecksum?: boolean;
 }
 
 export interface BurstRequest {

@@ -1,6 +1,7 @@
 /** UDP probes from a host's thread. */
 import { createSocket } from 'node:dgram';
 import { isPortUnreachable, listenForErrors, onError } from './icmp.ts';
+import { openWithoutChecksum } from './libc.ts';
 import type { ProbeRequest } from './messages.ts';
 import type { ProbeOutcome, ServerReply } from './outcomes.ts';
 import { familyOf, IPPROTO } from './packets.ts';
@@ -11,6 +12,7 @@ export const REPLY_MARK = '{"host":';
 /** Sends one datagram from a connected socket and waits for the answer. */
 export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
   const { address, port, timeoutMs, localPort, localAddress, payload = 'probe' } = request;
+  const { hops, hasChecksum = true } = request;
   const family = familyOf(address);
   listenForErrors(family);
   const since = performance.now();
@@ -40,9 +42,9 @@ export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
       const reply = JSON.parse(message.toString()) as ServerReply;
       finish({ outcome: 'answered', reply, localPort: socket.address().port });
     });
-    socket.bind({ port: localPort ?? 0, ...(localAddress ? { address: localAddress } : {}) });
     socket.once('listening', () => {
       if (done) return;
+      if (hops !== undefined) socket.setTTL(hops);
       socket.connect(port, address, (error?: Error) => {
         if (done) return;
         if (error) return fail(error);
@@ -62,5 +64,8 @@ export function probeUdp(request: ProbeRequest): Promise<ProbeOutcome> {
         });
       });
     });
+    if (hasChecksum)
+      socket.bind({ port: localPort ?? 0, ...(localAddress ? { address: localAddress } : {}) });
+    else socket.bind({ fd: openWithoutChecksum(localAddress ?? '0.0.0.0', localPort ?? 0) });
   });
 }

@@ -285,6 +285,41 @@ describe('backend: mode nftables', () => {
     assert.match(fake.log.at(-1) ?? '', /, delete service-ranges 1, .*add service-ranges 1/);
   });
 
+  it('writes and deletes many slices of owned ports in transactions of a bounded size', async () => {
+    const fake = new FakeTables();
+    const COUNT = 3000;
+    const range = { protocol: 'UDP' as const, from: 1000, to: 999 + COUNT };
+    const media = route({
+      match: { kind: 'ranges', ranges: [range] },
+      owned: {
+        ranges: [range],
+        portsPerPod: 1,
+        owners: Array.from({ length: COUNT }, (_, ordinal) => ({
+          ordinal,
+          address: `10.244.${ordinal >> 8}.${ordinal & 255}`,
+          serves: true,
+          node: 'this' as const,
+        })),
+        udpVip: VIP,
+        priority: 'media',
+        taken: new Map(),
+      },
+    });
+    const sizes = () =>
+      fake.log.map((line) =>
+        [...line.matchAll(/(?:add|delete) \S+ (\d+)/g)].reduce((sum, [, n]) => sum + Number(n), 0),
+      );
+    const { backend } = start(fake, [media]);
+    await backend.apply(true);
+    assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
+    assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
+    fake.log = [];
+    backend.update([], [media.id]);
+    await backend.apply(false);
+    assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
+    assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
+  });
+
   it('warns when unknown objects cannot be removed, and counts the failure', async () => {
     const fake = new FakeTables();
     const { tables } = fake;
@@ -351,7 +386,7 @@ describe('backend: mode nftables', () => {
         'replacing an nftables table of an incompatible version',
         'table: portwide',
         'reason: nft failed: File exists',
-        'effect: connections continue; session affinity is reset',
+        'effect: connections continue; session affinity is reset; UDP ports owned by pods are rejected for a moment',
       ],
     ]);
     assert.ok((fake.chains.get('update-affinity-5') ?? 0) > 0);
@@ -382,6 +417,36 @@ describe('backend: mode nftables', () => {
     });
     assert.ok((await backend.apply(true)).written > 0);
     assert.deepEqual(textsIn(fake, 'service-ports'), [`${VIP} . tcp . 80 : goto internal-port-1`]);
+  });
+
+  it('counts rules, chains and maps that a full sync repairs, and nothing that it finds unchanged', async () => {
+    const fake = new FakeTables();
+    const backend = await appliedBackend(fake, [route({}, [A])]);
+    assert.deepEqual(await backend.apply(true), { written: 0 });
+    const flushed = fake.rules.get('services') ?? [];
+    assert.ok(flushed.length > 0);
+    fake.rules.set('services', []);
+    assert.deepEqual(await backend.apply(true), { written: flushed.length });
+    fake.chains.set('foreign', 0);
+    fake.sets.set('foreign', new Map());
+    assert.deepEqual(await backend.apply(true), { written: 2 });
+    assert.deepEqual(await backend.apply(true), { written: 0 });
+    backend.update([], ['default/web/IPv4']);
+    await backend.apply(false);
+    assert.deepEqual(await backend.apply(true), { written: 0 }, 'unused chains are no repair');
+  });
+
+  it('does not count objects that it cannot remove as repaired', async () => {
+    const fake = new FakeTables();
+    const { tables } = fake;
+    const { onWarning } = recordWarnings();
+    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
+    await backend.apply(true);
+    fake.sets.set('foreign', new Map());
+    tables.remove = async () => {
+      throw new NftRefusedError(new NetlinkError('delete', EEXIST));
+    };
+    assert.deepEqual(await backend.apply(true), { written: 0 });
   });
 
   it('reports the first external change until the next full sync', async () => {

@@ -6,6 +6,7 @@ import type { ComparedObject } from '../../proxier/compared-object.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
+import { numberRange } from './elements.ts';
 import { allChains } from './options.ts';
 
 const AGENT = 'compare';
@@ -103,7 +104,13 @@ describe('compare: mode nftables with the kernel', () => {
       it(`finds no difference in any rule that it writes (${family}, ${localDetector.kind})`, async () => {
         const options = { family, localDetector, resetsTcp: true, rejectsOnLocalhost: true };
         const chains = allChains(options, true);
-        await helper.call('hold', tableDeclarationScript(chains, family), 'nft', '-f', '-');
+        await helper.call(
+          'hold',
+          tableDeclarationScript(chains, family, 'numbers'),
+          'nft',
+          '-f',
+          '-',
+        );
         await helper.call('modeRules', options, true);
         const { objects, compared } = await helper.call('modeCompareRules', options, true);
         assert.deepEqual(objects, []);
@@ -283,21 +290,22 @@ describe('compare: mode nftables with the kernel', () => {
   }
 
   const slice0 = '10.96.0.20 . 20000-20099 : 10.244.0.10';
+  const key0 = numberRange('10.96.0.20', 20_000, 20_099);
   const ownedCases: readonly (readonly [title: string, script: string, Difference[]])[] = [
     [
       'a deleted slice',
-      'delete element ip portwide slice-owners-20 { 10.96.0.20 . 20000-20099 }',
-      [['missing', 'element', 'slice-owners-20', slice0, null, 'default/media']],
+      `delete element ip portwide udp-owners-20 { ${key0} }`,
+      [['missing', 'element', 'udp-owners-20', slice0, null, 'default/media']],
     ],
     [
       'a slice that leads to another pod',
-      `delete element ip portwide slice-owners-20 { 10.96.0.20 . 20000-20099 }
-       add element ip portwide slice-owners-20 { 10.96.0.20 . 20000-20099 : 10.244.0.99 }`,
+      `delete element ip portwide udp-owners-20 { ${key0} }
+       add element ip portwide udp-owners-20 { ${key0} : 10.244.0.99 }`,
       [
         [
           'changed',
           'element',
-          'slice-owners-20',
+          'udp-owners-20',
           slice0,
           '10.96.0.20 . 20000-20099 : 10.244.0.99',
           'default/media',
@@ -306,12 +314,12 @@ describe('compare: mode nftables with the kernel', () => {
     ],
     [
       'an unknown slice',
-      'add element ip portwide slice-owners-20 { 10.96.0.20 . 20900-20999 : 10.244.0.99 }',
+      `add element ip portwide udp-owners-20 { ${numberRange('10.96.0.20', 20_900, 20_999)} : 10.244.0.99 }`,
       [
         [
           'unexpected',
           'element',
-          'slice-owners-20',
+          'udp-owners-20',
           null,
           '10.96.0.20 . 20900-20999 : 10.244.0.99',
           'default/media',
@@ -320,12 +328,12 @@ describe('compare: mode nftables with the kernel', () => {
     ],
     [
       'unknown ports from which an owner speaks',
-      'add element ip portwide slice-vips-10 { 10.244.1.10 . 40000-40099 : 10.96.0.20 }',
+      `add element ip portwide udp-owner-vips-10 { ${numberRange('10.244.1.10', 40_000, 40_099)} : 10.96.0.20 }`,
       [
         [
           'unexpected',
           'element',
-          'slice-vips-10',
+          'udp-owner-vips-10',
           null,
           '10.244.1.10 . 40000-40099 : 10.96.0.20',
           'default/media',
@@ -340,7 +348,7 @@ describe('compare: mode nftables with the kernel', () => {
           'missing',
           'rule',
           'owned-speakers-10',
-          'meta l4proto udp ip saddr set ip saddr . th sport map @slice-vips-10',
+          'meta l4proto udp ip saddr set ip saddr . th sport map @udp-owner-vips-10',
           null,
           null,
         ],

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import fc from 'fast-check';
 import type { NftVerdict } from '../../netlink/nftables/tables.ts';
 import { elementDataText, elementKeyText, hasSameData } from '../../nft/element.ts';
 import { cidrBounds, hostCidr, portField, portKey } from '../../nft/keys.ts';
@@ -72,10 +73,13 @@ describe('element: identity and text', () => {
       rangeElement('service-ranges', '45.45.45.45', { from: 45, to: 11_565 }),
       rangeElement('service-ranges', '45.45.45.45', { from: 11_565, to: 11_565 }),
       rangeElement('allowed-ports', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
+      { map: 'udp-owners-1', key: Buffer.from('3e3e3e3e3e3e3e3e', 'hex'), bound: 'start' },
+      { map: 'udp-owners-1', key: Buffer.from('3c3c3c3c3c3c3c3c', 'hex'), bound: 'end' },
     ];
     for (const element of elements) {
       const again = elementFromKeyText(element.map, elementKeyText(element), 'IPv4');
       assert.equal(again.key.toString('hex'), element.key.toString('hex'));
+      assert.equal(again.bound, element.bound);
       const ends = [again.keyEnd, mapSpec(element.map).isInterval ? element.keyEnd : undefined];
       assert.deepEqual(ends[0]?.toString('hex'), ends[1]?.toString('hex'));
     }
@@ -121,6 +125,74 @@ describe('element: overlapping ranges', () => {
     assert.deepEqual(found(old, [allowed(1, 1, '0.0.0.0/1')]), [0, 1]);
   });
 
+  it('finds what only another program writes wherever it could be in the way', () => {
+    const range = (first: string, last: string, bound?: 'start'): MapElement => ({
+      map: 'udp-owners-1',
+      key: Buffer.from(first, 'hex'),
+      ...(bound === undefined ? { keyEnd: Buffer.from(last, 'hex') } : { bound }),
+    });
+    const fresh = [range('0a6000014e200000', '0a6000014e830000')];
+    const half = range('0900000000010000', '', 'start');
+    const wide = range('0900000000010000', '0b00000000010000');
+    const before = range('0a60000100010000', '0a60000100090000');
+    assert.deepEqual(found([half, wide, before], fresh), [0, 1]);
+    assert.deepEqual(found([half], [ports(1, 9)]), []);
+    // From TCP to UDP, around a range of TCP.
+    const protocols = (first: string, last: string): MapElement => ({
+      map: 'tracked-owners-1',
+      key: Buffer.from(`0a600001${first}`, 'hex'),
+      keyEnd: Buffer.from(`0a600001${last}`, 'hex'),
+    });
+    const around = protocols('06000000012c0000', '11000000000a0000');
+    assert.deepEqual(found([around], [protocols('0600000001900000', '0600000001f30000')]), [0]);
+  });
+
+  it('finds the same overlaps as a comparison of all pairs', () => {
+    const cidr = fc.constantFrom('10.0.0.0/8', '10.1.0.0/16', '11.0.0.0/8', '0.0.0.0/1');
+    const element = fc
+      .record({
+        vip: fc.constantFrom('203.0.113.1', '203.0.113.2'),
+        from: fc.integer({ min: 1, max: 40 }),
+        length: fc.nat(12),
+        cidr: fc.option(cidr),
+      })
+      .map(({ vip, from, length, cidr: source }) => {
+        const range = { from, to: from + length };
+        return source === null
+          ? rangeElement('service-ranges', vip, range)
+          : rangeElement('allowed-ranges', vip, range, source);
+      });
+    const elements = fc.array(element, { maxLength: 12 });
+    fc.assert(
+      fc.property(elements, elements, (old, fresh) => {
+        const pairs = old.filter((one) => fresh.some((other) => found([one], [other]).length > 0));
+        assert.deepEqual(overlappingElements(old, fresh, 'IPv4'), pairs);
+      }),
+      { seed: 7, numRuns: 500 },
+    );
+  });
+
+  it('compares few of many ranges of one VIP', () => {
+    let compared = 0;
+    const counted = (from: number): MapElement => {
+      const element = ports(from, from + 4);
+      const { key } = element;
+      const subarray = (...bounds: Parameters<Buffer['subarray']>) => {
+        compared += 1;
+        return Buffer.prototype.subarray.apply(key, bounds);
+      };
+      return { ...element, key: Object.assign(Buffer.from(key), { subarray }) };
+    };
+    const [many, between] = [0, 5].map((offset) =>
+      Array.from({ length: 300 }, (_, index) => counted(index * 10 + offset)),
+    );
+    assert.ok(many !== undefined && between !== undefined);
+    assert.equal(overlappingElements(many, many.toReversed(), 'IPv4').length, 300);
+    assert.equal(overlappingElements(many, between, 'IPv4').length, 0);
+    // One comparison takes the first bytes of three fields of two keys.
+    assert.ok(compared <= 300 * 2 * 6, `${compared}`);
+  });
+
   it('finds no overlap in maps without ranges', () => {
     const element: MapElement = { map: 'cluster-ips', key: Buffer.from('0a600001', 'hex') };
     assert.deepEqual(found([element], [element]), []);
@@ -130,14 +202,29 @@ describe('element: overlapping ranges', () => {
 describe('element: maps and sets', () => {
   it('declares maps in nft syntax', () => {
     assert.equal(
-      mapDeclaration('endpoints', 'IPv4'),
+      mapDeclaration('endpoints', 'IPv4', 'numbers'),
       'map endpoints { typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport; }',
     );
     assert.equal(
-      mapDeclaration('service-ranges', 'IPv6'),
+      mapDeclaration('service-ranges', 'IPv6', 'numbers'),
       'map service-ranges { typeof ip6 daddr . meta l4proto . th dport : verdict; flags interval; }',
     );
-    assert.equal(mapDeclaration('cluster-ips', 'IPv4'), 'set cluster-ips { typeof ip daddr; }');
+    assert.equal(
+      mapDeclaration('cluster-ips', 'IPv4', 'numbers'),
+      'set cluster-ips { typeof ip daddr; }',
+    );
+    assert.equal(
+      mapDeclaration('udp-owner-vips-7', 'IPv6', 'numbers'),
+      'map udp-owner-vips-7 { typeof @nh,0,160 : ip6 daddr; flags interval; }',
+    );
+    assert.equal(
+      mapDeclaration('udp-owner-vips-7', 'IPv6', 'fields'),
+      'map udp-owner-vips-7 { typeof ip6 daddr . th dport : ip6 daddr; flags interval; }',
+    );
+    assert.equal(
+      mapDeclaration('owned-sources', 'IPv4', 'numbers'),
+      'map owned-sources { typeof ip daddr : verdict; size 256; }',
+    );
     assert.match(
       affinityMapDeclaration('affinity', 'IPv4'),
       /^map affinity \{ typeof ip daddr \. ip daddr \. meta l4proto \. th dport : ip daddr \. th dport; flags dynamic,timeout; size \d+; timeout 3h; \}$/,

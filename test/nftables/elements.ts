@@ -1,7 +1,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
 import type { FakeTables } from '../../nft/fake-tables.ts';
-import { cidrBounds, portKey } from '../../nft/keys.ts';
+import { cidrBounds, portField, portKey } from '../../nft/keys.ts';
 import type { MapElement } from '../../nftables/element.ts';
 import type { MapName } from '../../nftables/maps.ts';
 import { tableScript } from '../../nftables/table-script.ts';
@@ -23,6 +23,14 @@ export function rangeElement(
     key: Buffer.concat([address, ...bounds.map(([first]) => first)]),
     keyEnd: Buffer.concat([address, ...bounds.map(([, last]) => last)]),
   };
+}
+
+/** Ports of an IPv4 address in nft syntax, in a map whose keys are numbers (`MapSpec.isOrdered`). */
+export function numberRange(address: string, from: number, to: number): string {
+  const [first, last] = [from, to].map((port) =>
+    Buffer.concat([addressBytes(address), portField(port)]).toString('hex'),
+  );
+  return `0x${first}-0x${last}`;
 }
 
 /** Elements in nft syntax by map: `10.96.0.10 . tcp . 80 : goto …`. */

@@ -52,7 +52,7 @@ describe('forms: rules written by nft and by the agent', () => {
     await load(tableScript(chains, [], family));
     const fromText = rulesOnly(await helper.call('modeState', family));
     await namespace.run('nft', 'delete', 'table', nftFamily(family), 'portwide');
-    await load(tableDeclarationScript(chains, family));
+    await load(tableDeclarationScript(chains, family, 'numbers'));
     await helper.call('modeRules', options, withAffinity);
     const fromBytes = rulesOnly(await helper.call('modeState', family));
     assert.equal(fromBytes.length, chains.length);

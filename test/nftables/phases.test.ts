@@ -26,12 +26,12 @@ describe('phases: transactions of a change', () => {
   });
 
   it('change the slices and the address of a new owner at once: its first answer leaves as the VIP', () => {
-    const owner = element('slice-owners-1', 10, 0, 0, 1, 0, 0, 0, 0);
-    const [vips, ports] = [element('slice-vips-2', 10), element('owner-ports-2', 10)];
+    const owner = element('udp-owners-1', 10, 0, 0, 1, 0, 0, 0, 0);
+    const [vips, ports] = [element('udp-owner-vips-2', 10), element('udp-owner-ports-2', 10)];
     const all = [owner, vips, ports, element('owned-addresses', 10)];
     assert.deepEqual(phases(all, [owner]), [
       [[], []],
-      [['slice-owners-1'], all.map(({ map }) => map)],
+      [['udp-owners-1'], all.map(({ map }) => map)],
     ]);
   });
 });

@@ -67,13 +67,25 @@ describe('comparison: the result', () => {
     }
   });
 
-  it('is limited, and counts the objects beyond the limit', () => {
-    const result = new ComparisonBuilder(undefined);
-    for (let count = 0; count < MAX_COMPARED_OBJECTS + 2; count++) result.add('missing', object);
-    const { compared, objects, omitted } = result.result();
+  it('is limited, lists differences first, and counts the objects beyond the limit', () => {
+    const result = new ComparisonBuilder('default/web');
+    const beyond = MAX_COMPARED_OBJECTS + 2;
+    for (let count = 0; count < beyond; count++) result.add('ok', object);
+    for (let count = 0; count < beyond; count++) result.add('missing', object);
+    const { compared, different, objects } = result.result();
     assert.deepEqual(
-      [compared, objects.length, omitted],
-      [MAX_COMPARED_OBJECTS + 2, MAX_COMPARED_OBJECTS, 2],
+      [compared, different, objects.length],
+      [2 * beyond, beyond, 2 * MAX_COMPARED_OBJECTS],
     );
+    assert.deepEqual([objects[0]?.state, objects.at(-1)?.state], ['missing', 'ok']);
+  });
+
+  it('ends when its signal is aborted', () => {
+    const client = new AbortController();
+    const result = new ComparisonBuilder(undefined, client.signal);
+    result.add('ok', object);
+    client.abort(new Error('the client has gone'));
+    assert.throws(() => result.add('ok', object), /the client has gone/);
+    assert.throws(() => result.addUnchanged(1), /the client has gone/);
   });
 });

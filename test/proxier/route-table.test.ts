@@ -89,6 +89,61 @@ describe('route-table: incremental resolution', () => {
     assert.deepEqual(takeEndpoints(table), [['default/web', '10.0.0.2']]);
   });
 
+  it('resolves Services with owned ports when another Node gets or loses the address of an endpoint', () => {
+    let changes = 0;
+    const table = new RouteTable({
+      nodeName: 'node-a',
+      allPortsEnabled: true,
+      onChange: () => changes++,
+    });
+    table.upsert(
+      service({ ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' }),
+    );
+    table.upsert(slice([endpoint('192.0.2.8', { ordinal: 0, nodeName: 'node-b' })]));
+    const nodeWith = (name: string, ...addresses: string[]) => ({
+      ...node('west', name),
+      key: name,
+      addresses,
+    });
+    /** Number of calls, and the number of owners. */
+    const report = (change: () => void) => {
+      const before = changes;
+      change();
+      table.takeChanges();
+      const [route] = table.routes();
+      return [changes - before, route?.owned?.owners.length];
+    };
+    assert.deepEqual(
+      report(() => table.upsert(nodeWith('node-c', '192.0.2.9'))),
+      [0, 1],
+    );
+    assert.deepEqual(
+      report(() => table.upsert(nodeWith('node-b', '192.0.2.8'))),
+      [1, 0],
+    );
+    assert.deepEqual(
+      report(() => table.upsert(nodeWith('node-b', '192.0.2.8'))),
+      [0, 0],
+    );
+    assert.deepEqual(
+      report(() => table.upsert(nodeWith('node-d', '192.0.2.8'))),
+      [0, 0],
+    );
+    assert.deepEqual(
+      report(() => table.remove('Node', 'node-b')),
+      [0, 0],
+    );
+    assert.deepEqual(
+      report(() => table.remove('Node', 'node-d')),
+      [1, 1],
+    );
+    assert.deepEqual(
+      report(() => table.remove('Node', 'node-d')),
+      [0, 1],
+    );
+    assert.deepEqual(table.inspect('default/web')?.warnings, [], 'its own node warns');
+  });
+
   it('resolves Services with owned ports only if an endpoint has a changed address of the node', () => {
     let changes = 0;
     const table = new RouteTable({

@@ -200,6 +200,7 @@ function kernelObject(fields: Partial<KernelObject> = {}): KernelObject {
     actual: '10.96.0.11 . tcp . 80 : goto web',
     state: 'ok',
     service: 'shop/web',
+    inProgress: false,
     ...fields,
   };
 }
@@ -215,8 +216,19 @@ export const CHANGED = kernelObject({
 });
 export const UNEXPECTED = kernelObject({ desired: null, state: 'unexpected', family: 'IPv6' });
 
-export function diff(items: readonly KernelObject[], stable = true): KernelDiff {
-  return { items, total: items.length, continue: null, compared: 120, omitted: 0, stable };
+export function diff(items: readonly KernelObject[], fields: Partial<KernelDiff> = {}): KernelDiff {
+  return {
+    items,
+    total: items.length,
+    continue: null,
+    compared: 120,
+    different: items.length,
+    inProgress: 0,
+    omitted: 0,
+    stable: true,
+    unsynced: [],
+    ...fields,
+  };
 }
 
 export const FLOW: FlowEntry = {
@@ -258,6 +270,8 @@ export const DETAIL: ServiceDetail = {
   ],
   kernel: [kernelObject(), MISSING],
   kernelTotal: 3,
+  kernelDifferent: 1,
+  kernelStable: true,
   connections: {
     total: 2,
     entries: [FLOW],
@@ -320,6 +334,10 @@ export const OWNED_DETAIL: ServiceDetail = {
         { address: '10.244.2.9', ordinal: null, reason: 'has no ordinal in its name' },
       ],
       portsOfOtherServices: [{ vip: '10.96.0.20', ports: ['20053/UDP'] }],
+      refusedVips: [
+        { vip: '203.0.113.9', service: 'shop/older' },
+        { vip: '192.0.2.1', service: null },
+      ],
     },
   ],
   problems: [],

@@ -13,7 +13,8 @@ import {
   parsed,
   readParameters,
 } from '../../status/http/parameters.ts';
-import { TooManyRequests } from '../../status/http/request-budget.ts';
+import { TooManyRequests, type WaitOutside } from '../../status/http/request-budget.ts';
+import { UNLIMITED } from './request.ts';
 
 describe('http: parameters of a request', () => {
   const parsers = {
@@ -68,20 +69,28 @@ describe('http: a resource that waits for a program', () => {
   it('takes no time of the budget while it waits', async () => {
     let running = 0;
     const budget = {
-      run: async <T>(request: () => Promise<T> | T) => {
+      run: async <T>(request: (waitOutside: WaitOutside) => Promise<T> | T) => {
         running += 1;
         try {
-          return await request();
+          return await request(async (run) => {
+            running -= 1;
+            const answer = await run();
+            running += 1;
+            return answer;
+          });
         } finally {
           running -= 1;
         }
       },
     };
-    const handle = () => ({ running });
-    const definition = { summary: '', response: undefined, parameters: {}, handle };
+    const definition = { summary: '', response: undefined, parameters: {} };
+    const read = async () => ({ running });
     const resources = {
-      '/own': resource(definition),
-      '/program': resource({ ...definition, waitsForProgram: true }),
+      '/own': resource({ ...definition, handle: read }),
+      '/program': resource({
+        ...definition,
+        handle: (_, { waitOutside }) => waitOutside(read),
+      }),
     };
     const onError = (error: unknown) => assert.fail(String(error));
     const bindHost = undefined;
@@ -222,7 +231,7 @@ describe('http: answers', () => {
         },
         bindHost: '127.0.0.1',
         statusSocket: '/run/agent.sock',
-        budget: { run: async (request) => request() },
+        budget: UNLIMITED,
         onError: (error) => errors.push(error),
       }),
     );

@@ -26,6 +26,7 @@ import {
   THERE,
   tcp,
 } from '../policy/objects.ts';
+import { requestOf } from './request.ts';
 import { validator } from './validator.ts';
 
 const ONLY_WEB = { namespaces: 'default', pods: labelled({ app: 'web' }) };
@@ -71,10 +72,7 @@ function resourcesOf(pods = 3, isEach = false, others: readonly TestObject[] = [
     { table, nodeName: HERE },
   );
   return async <T>(path: string, query = '', signal = new AbortController().signal) =>
-    (await resources[path]?.answer(new URLSearchParams(query), {
-      path: [],
-      signal,
-    })) as T;
+    (await resources[path]?.answer(new URLSearchParams(query), requestOf({ signal }))) as T;
 }
 
 const textOf = ({ direction, peer, decisions }: PodAccess) =>

@@ -175,8 +175,21 @@ describe('status/print: describe', () => {
 });
 
 describe('status/print: diff', () => {
-  it('prints a listing by object, and warns of changes in progress', () =>
-    isGolden('diff', kernelDiffText(diff([MISSING, CHANGED, UNEXPECTED], false), PLAIN)));
+  it('prints a listing by object, counts the others, marks changes in progress, and names families that are not synced', () => {
+    const changing = { ...UNEXPECTED, inProgress: true };
+    const fields = {
+      different: 1236,
+      compared: 9000,
+      inProgress: 1,
+      omitted: 1234,
+      unsynced: [
+        { family: 'IPv4', hasSynced: true, error: 'EPERM' },
+        { family: 'IPv6', hasSynced: false, error: null },
+      ],
+    } as const;
+    const text = kernelDiffText(diff([MISSING, CHANGED, changing], fields), PLAIN);
+    isGolden('diff', text);
+  });
 
   it('prints how many objects were compared if none differs', () =>
     assert.equal(kernelDiffText(diff([]), PLAIN), 'no differences; 120 objects compared\n'));

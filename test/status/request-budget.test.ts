@@ -41,7 +41,15 @@ describe('request-budget: the share of time of requests', () => {
       assert.equal(done.length, count);
       return (timers.now() - start) / 1000;
     };
-    return { timers, budget, done, start, wait, work, until };
+    /** Works so many milliseconds, a tick each, while other things happen. */
+    const workOn = async (milliseconds: number) => {
+      for (let rest = milliseconds; rest > 0; rest -= 10) {
+        worked += 10;
+        timers.advance(10);
+        await turn();
+      }
+    };
+    return { timers, budget, done, start, wait, work, workOn, until };
   };
   const turn = () => new Promise(setImmediate);
 
@@ -72,6 +80,20 @@ describe('request-budget: the share of time of requests', () => {
     const waits = done.slice(1).map((time, index) => time - (done[index] ?? 0) - 2000);
     assert.ok(Math.max(...waits) <= 2010, waits.join(' '));
     assert.ok(Math.max(...waits) > 1900, waits.join(' '));
+  });
+
+  it('lets no request wait longer than 2 s while an expensive one runs', async () => {
+    const { timers, budget, workOn } = build();
+    const expensive = Promise.withResolvers<void>();
+    const first = budget.run(() => expensive.promise);
+    await workOn(1000);
+    const starts: number[] = [];
+    const [begin, next] = [timers.now(), () => starts.push(timers.now() - begin)];
+    const others = [budget.run(next), budget.run(next)];
+    await workOn(6000);
+    assert.deepEqual(starts, [2000, 4000]);
+    expensive.resolve();
+    await Promise.all([first, ...others]);
   });
 
   it('does not charge a request for what syncs do meanwhile', async () => {
@@ -142,7 +164,7 @@ describe('request-budget: the share of time of requests', () => {
     assert.equal(await budget.run(() => 1, gone.signal), undefined);
   });
 
-  it('starts no request while a sync runs or waits, but not for long', async () => {
+  it('starts no request while a sync runs, but not for long', async () => {
     const syncs = fakeSyncs(true);
     const { timers, budget } = build(syncs);
     let ran = 0;
@@ -163,6 +185,53 @@ describe('request-budget: the share of time of requests', () => {
     timers.advance(2);
     await second;
     assert.equal(ran, 2);
+  });
+
+  it('runs others while requests wait for something else, and lets these go on first', async () => {
+    const { budget } = build();
+    const outside = Promise.withResolvers<void>();
+    const [inside, seen] = [Promise.withResolvers<void>(), [] as string[]];
+    const waiting = Array.from({ length: 4 }, () =>
+      budget.run(async (waitOutside) => {
+        await waitOutside(() => outside.promise);
+        seen.push('goes on');
+      }),
+    );
+    await turn();
+    const others = Array.from({ length: 4 }, () => budget.run(() => inside.promise));
+    await turn();
+    const last = budget.run(() => seen.push('last'));
+    outside.resolve();
+    await turn();
+    assert.deepEqual(seen, []);
+    inside.resolve();
+    await Promise.all([...waiting, ...others, last]);
+    assert.deepEqual(seen, ['goes on', 'goes on', 'goes on', 'goes on', 'last']);
+  });
+
+  it('lets 100 requests wait for something else, which keep no others out', async () => {
+    const { timers, budget } = build();
+    const outside = Promise.withResolvers<void>();
+    const wait = () => budget.run((waitOutside) => waitOutside(() => outside.promise));
+    const all = Array.from({ length: 100 }, wait);
+    await turn();
+    const refused = wait();
+    await turn();
+    assert.equal(await budget.run(() => 1), 1);
+    timers.advance(1000);
+    await assert.rejects(refused, TooManyRequests);
+    outside.resolve();
+    await Promise.all(all);
+  });
+
+  it('passes on the error of what a request waited for', async () => {
+    const { budget } = build();
+    const failed = () => Promise.reject(new Error('exit status 1'));
+    await assert.rejects(
+      budget.run((waitOutside) => waitOutside(failed)),
+      /exit status 1/,
+    );
+    assert.equal(await budget.run(() => 1), 1);
   });
 
   it('refuses more than 100 waiting requests, after a second', async () => {

@@ -5,11 +5,13 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Service } from '../../api/objects.ts';
 import { NO_EVENTS } from '../../events/recorder.ts';
+import type { Backend } from '../../proxier/backend.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { openApiText } from '../../scripts/openapi.ts';
 import type { ChangeList } from '../../status/api/activity.ts';
 import type { ResourceList } from '../../status/api/common.ts';
+import type { KernelDiff } from '../../status/api/kernel.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
 import type { EndpointList, ServiceDetail, ServiceList } from '../../status/api/services.ts';
 import { type Resources, statusHandler } from '../../status/http/handler.ts';
@@ -21,6 +23,8 @@ import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { node } from '../policy/objects.ts';
+import { requestOf, UNLIMITED } from './request.ts';
+import { observerOf, syncedActivity, syncReport } from './sync-reports.ts';
 import { mediaTypes, validator } from './validator.ts';
 
 const NOW = Date.parse('2026-11-22T12:00:00Z');
@@ -102,10 +106,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
   };
   const resources = statusResources(sources, () => NOW);
   const get = async <T>(path: string, query = '', parts: readonly string[] = []) =>
-    (await resources[path]?.answer(new URLSearchParams(query), {
-      path: parts,
-      signal: new AbortController().signal,
-    })) as T;
+    (await resources[path]?.answer(new URLSearchParams(query), requestOf({ path: parts }))) as T;
   const service = (name: string) =>
     get<ServiceDetail>('/api/v1/services/{namespace}/{name}', '', ['default', name]);
   return { sources, resources, get, service };
@@ -114,7 +115,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
 /** An HTTP server with these resources. */
 async function serverOf(resources: Resources) {
   const onError = (error: unknown) => assert.fail(String(error));
-  const budget = { run: async <T>(request: () => Promise<T> | T) => request() };
+  const budget = UNLIMITED;
   const bindHost = '127.0.0.1';
   const handler = statusHandler({ resources, bindHost, statusSocket: undefined, budget, onError });
   const server = createServer(handler).listen(0, '127.0.0.1');
@@ -129,26 +130,9 @@ async function serverOf(resources: Resources) {
   };
 }
 
-const report = (family: 'IPv4' | 'IPv6', full = true) => ({
-  family,
-  full,
-  changed: true,
-  seconds: 0.01,
-  applySeconds: 0.01,
-  written: 3,
-  rulesWritten: undefined,
-  conntrackSeconds: undefined,
-  deletedFlows: 0,
-  conntrackError: undefined,
-  healthChanges: [],
-  localhostNodePorts: [],
-  triggerTimes: [],
-  services: new Set<string>(),
-});
-
 describe('resources: the status API', () => {
   const validate = validator();
-  const { resources, get, service: detail } = statusOf(filledTable());
+  const { resources, get, service: detail } = statusOf(filledTable(), { syncs: syncedActivity() });
 
   it('has a version of lists of Services and endpoints, which follows each change', () => {
     const table = filledTable();
@@ -206,7 +190,7 @@ describe('resources: the status API', () => {
     table.upsert(slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }));
     table.setNodeAddresses(new Set(['192.0.2.1']));
     table.takeChanges();
-    const { get: ask, service: detailOf } = statusOf(table);
+    const { get: ask, service: detailOf } = statusOf(table, { syncs: syncedActivity() });
     const turn = await detailOf('turn');
     validate('ServiceDetail', turn);
     assert.deepEqual(turn.summary.ports, [
@@ -269,6 +253,71 @@ describe('resources: the status API', () => {
       turn.problems.map(({ reason }) => reason),
       ['ServedWithWarning', 'ServedWithWarning', 'ServedWithWarning'],
     );
+  });
+
+  it('tells whose pods answer on a VIP with owned ports that an older Service has', async () => {
+    const table = filledTable();
+    const add = (name: string, clusterIP: string, fields: Partial<Service>) => {
+      table.upsert(
+        service({
+          name,
+          type: 'LoadBalancer',
+          clusterIPs: [clusterIP],
+          loadBalancerIngress: [{ ip: '203.0.113.9', ipMode: 'VIP' }],
+          ownedPortsAnnotation: '20000-20199/UDP',
+          portsPerPodAnnotation: '100',
+          ...fields,
+        }),
+      );
+      const pods = [endpoint('10.244.0.1', { ordinal: 0 })];
+      table.upsert(slice(pods, { name: `${name}-1`, serviceKey: `default/${name}`, ports: [] }));
+    };
+    add('older', '10.96.0.20', { creationTimestamp: '2025-01-01T00:00:00Z' });
+    add('younger', '10.96.0.21', {
+      loadBalancerIngress: [
+        { ip: '203.0.113.9', ipMode: 'VIP' },
+        { ip: '192.0.2.1', ipMode: 'VIP' },
+      ],
+    });
+    table.setNodeAddresses(new Set(['192.0.2.1']));
+    const ownedBy = async (name: string) => {
+      table.takeChanges();
+      const detail = await statusOf(table).service(name);
+      validate('ServiceDetail', detail);
+      const [owned] = detail.ownedPorts;
+      return {
+        refusedVips: owned?.refusedVips,
+        udpVip: owned?.udpVip,
+        states: owned?.slices.map(({ state }) => state),
+      };
+    };
+    assert.deepEqual(await ownedBy('older'), {
+      refusedVips: [],
+      udpVip: '203.0.113.9',
+      states: ['served', 'vacant'],
+    });
+    const refusedVips = [
+      { vip: '192.0.2.1', service: null },
+      { vip: '203.0.113.9', service: 'default/older' },
+    ];
+    assert.deepEqual(await ownedBy('younger'), {
+      refusedVips,
+      udpVip: null,
+      states: ['refused', 'vacant'],
+    });
+    // TCP ports are served on the cluster IP.
+    add('younger', '10.96.0.21', { ownedPortsAnnotation: '20000-20199/UDP,30000-30199/TCP' });
+    assert.deepEqual(await ownedBy('younger'), {
+      refusedVips: refusedVips.slice(1),
+      udpVip: null,
+      states: ['served', 'vacant'],
+    });
+    table.remove('Service', 'default/older');
+    assert.deepEqual(await ownedBy('younger'), {
+      refusedVips: [],
+      udpVip: '203.0.113.9',
+      states: ['served', 'vacant'],
+    });
   });
 
   it('says that packets to owned ports without an owner that serves are rejected', async () => {
@@ -408,8 +457,8 @@ describe('resources: the status API', () => {
     const { sources, get } = statusOf(filledTable());
     const observer = sources.syncs.observing(observerOf());
     observer.queued('IPv4');
-    observer.synced({ ...report('IPv4'), services: new Set(['default/web']) });
-    observer.synced(report('IPv6'));
+    observer.synced({ ...syncReport('IPv4'), services: new Set(['default/web']) });
+    observer.synced(syncReport('IPv6'));
     observer.driftDetected('IPv4', 'table deleted');
     observer.syncFailed('IPv4', new Error('no memory'), { full: true, seconds: 1 });
     const list = await get<ChangeList>('/api/v1/changes');
@@ -501,9 +550,9 @@ describe('resources: state of the node', () => {
     const state = async () => (await get<NodeStatus>('/api/v1/status')).state;
     assert.equal(await state(), 'starting');
     const observer = sources.syncs.observing(observerOf());
-    observer.synced(report('IPv4'));
+    observer.synced(syncReport('IPv4'));
     assert.equal(await state(), 'starting');
-    observer.synced(report('IPv6'));
+    observer.synced(syncReport('IPv6'));
     assert.equal(await state(), 'healthy');
     observer.syncFailed('IPv6', new Error('nft failed'), { full: true, seconds: 1 });
     assert.equal(await state(), 'degraded');
@@ -563,7 +612,7 @@ describe('resources: state of the node', () => {
     const observer = new SyncActivity().observing(observerOf(calls));
     observer.queued('IPv4');
     observer.unchanged('IPv4', []);
-    observer.synced(report('IPv4'));
+    observer.synced(syncReport('IPv4'));
     observer.syncFailed('IPv4', 'x', { full: true, seconds: 1 });
     observer.driftDetected('IPv4', 'x');
     assert.deepEqual(calls, ['queued', 'unchanged', 'synced', 'syncFailed', 'driftDetected']);
@@ -582,7 +631,7 @@ describe('resources: state of the node', () => {
       uid: '',
     } as const;
     for (let index = 0; index < 1000; index++) {
-      observer.synced(report('IPv4', false));
+      observer.synced(syncReport('IPv4', false));
       recorder.warning(regarding, 'Refused', String(index));
     }
     assert.equal(syncs.changes.length, 500);
@@ -595,37 +644,84 @@ describe('resources: state of the node', () => {
 describe('resources: comparison with the kernel', () => {
   const missing: Comparison = {
     compared: 4,
+    different: 1,
+    syncs: { ended: 1, begun: 1 },
     objects: [
       { type: 'element', in: 'map m', desired: 'a', actual: null, state: 'missing', service: null },
     ],
   };
-  const backend = (family: 'IPv4' | 'IPv6', compare: () => Promise<Comparison>) =>
+  const backend = (family: 'IPv4' | 'IPv6', compare: Backend['compare']) =>
     ({ family, compare }) as unknown as ReturnType<StatusSources['backends']>[number];
 
   it('lists differences of all families', async () => {
     const { get } = statusOf(filledTable(), {
       backends: () => [backend('IPv4', async () => missing), backend('IPv6', async () => missing)],
     });
-    const diff = await get<{ items: unknown[]; compared: number; stable: boolean }>('/api/v1/diff');
-    assert.equal(diff.items.length, 2);
-    assert.equal(diff.compared, 8);
-    assert.equal(diff.stable, true);
+    const all = await get<KernelDiff>('/api/v1/diff');
+    assert.equal(all.items.length, 2);
+    assert.equal(all.compared, 8);
+    assert.equal(all.stable, true);
+    const one = await get<KernelDiff>('/api/v1/diff', 'limit=1');
+    assert.deepEqual([one.items.length, one.omitted, one.total, one.continue], [1, 1, 2, null]);
   });
 
-  it('compares again when a sync ended meanwhile, and says when a sync ended during every attempt', async () => {
-    const syncs = new SyncActivity();
-    const observer = syncs.observing(observerOf());
-    let compared = 0;
-    const busy = async () => {
-      compared += 1;
-      observer.synced(report('IPv4'));
-      return missing;
-    };
-    const { get } = statusOf(filledTable(), { syncs, backends: () => [backend('IPv4', busy)] });
-    const diff = await get<{ stable: boolean }>('/api/v1/diff');
-    assert.equal(diff.stable, false);
-    assert.equal(compared, 4);
+  it('describes differences of a Service unless they may be changes in progress', async () => {
+    const syncs = syncedActivity();
+    const changing = { ...missing, syncs: { ended: 1, begun: 2 } };
+    const of = (comparison: Comparison) =>
+      statusOf(filledTable(), { syncs, backends: () => [backend('IPv4', async () => comparison)] });
+    const reasons = ({ problems }: ServiceDetail) => problems.map(({ reason }) => reason);
+    const wrong = await of(missing).service('web');
+    assert.deepEqual(reasons(wrong), ['KernelDiffers']);
+    assert.deepEqual(
+      [wrong.kernelTotal, wrong.kernelDifferent, wrong.kernelStable, wrong.kernel[0]?.inProgress],
+      [4, 1, true, false],
+    );
+    const busy = await of(changing).service('web');
+    assert.deepEqual(reasons(busy), []);
+    assert.deepEqual(
+      [busy.kernelTotal, busy.kernelDifferent, busy.kernelStable, busy.kernel[0]?.inProgress],
+      [4, 0, false, true],
+    );
   });
+
+  it('names families that are not synced', async () => {
+    const { get, service: detail } = statusOf(filledTable());
+    const { unsynced } = await get<KernelDiff>('/api/v1/diff', 'family=IPv6');
+    assert.deepEqual(unsynced, [{ family: 'IPv6', hasSynced: false, error: null }]);
+    const { problems } = await detail('web');
+    assert.deepEqual(
+      problems.map(({ reason, message }) => [reason, message]),
+      [
+        ['NotSynced', 'IPv4: not synced yet'],
+        ['NotSynced', 'IPv6: not synced yet'],
+      ],
+    );
+  });
+
+  for (const [path, parts] of [
+    ['/api/v1/diff', []],
+    ['/api/v1/services/{namespace}/{name}', ['default', 'web']],
+  ] as const) {
+    it(`stops the comparison when the client is gone: ${path}`, async () => {
+      const client = new AbortController();
+      const stops: boolean[] = [];
+      const compare = async (_: unknown, signal?: AbortSignal): Promise<Comparison> => {
+        stops.push(signal?.aborted === true);
+        client.abort();
+        stops.push(signal?.aborted === true);
+        return missing;
+      };
+      const { resources } = statusOf(filledTable(), { backends: () => [backend('IPv4', compare)] });
+      const answer = async () =>
+        resources[path]?.answer(
+          new URLSearchParams(),
+          requestOf({ path: parts, signal: client.signal }),
+        );
+      await assert.rejects(answer(), { name: 'AbortError' });
+      assert.deepEqual(stops, [false, true]);
+    });
+  }
 
   it('describes the Service although the kernel cannot be read', async () => {
     const failing = async () => {
@@ -641,21 +737,3 @@ describe('resources: comparison with the kernel', () => {
     );
   });
 });
-
-/** An observer that records the names of the calls. */
-function observerOf(calls: string[] = []) {
-  const call = (name: string) => () => {
-    calls.push(name);
-  };
-  return {
-    refusals: call('refusals'),
-    nodeAddresses: call('nodeAddresses'),
-    queued: call('queued'),
-    unchanged: call('unchanged'),
-    synced: call('synced'),
-    syncFailed: call('syncFailed'),
-    driftDetected: call('driftDetected'),
-    checkFailed: call('checkFailed'),
-    checked: call('checked'),
-  };
-}

@@ -5,6 +5,7 @@ import { createServer, type RequestListener } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Resource, statusHandler } from '../../status/http/handler.ts';
+import { UNLIMITED } from './request.ts';
 
 export interface UnixServer extends AsyncDisposable {
   readonly path: string;
@@ -58,9 +59,7 @@ export function fakeAgent(answers: FakeResources, path?: string): Promise<UnixSe
       },
     ]),
   );
-  const budget = {
-    run: async <T>(request: () => Promise<T> | T): Promise<T> => request(),
-  };
+  const budget = UNLIMITED;
   const onError = (error: unknown) => {
     throw error;
   };

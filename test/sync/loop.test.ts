@@ -1,15 +1,19 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { type DriftCheck, Loop } from '../../sync/loop.ts';
+import { type DriftCheck, Loop, type LoopOptions } from '../../sync/loop.ts';
+import { Precedence } from '../../sync/precedence.ts';
+import { systemTimers } from '../../sync/timers.ts';
 import { FakeTimers } from './fake-timers.ts';
 
 /** A loop whose runs the test completes by hand. */
-function start(options: { minPeriod?: number; delay?: number; driftCheck?: DriftCheck } = {}) {
+function start(
+  options: Partial<Pick<LoopOptions, 'minPeriod' | 'delay' | 'driftCheck' | 'precedence'>> = {},
+) {
   const timers = new FakeTimers();
   const starts: number[] = [];
   const full: boolean[] = [];
   const ends: ((outcome: number | undefined | Error) => void)[] = [];
-  const { minPeriod = 1000, delay = 0, driftCheck } = options;
+  const { minPeriod = 1000, delay = 0, ...rest } = options;
   const loop = new Loop({
     run: (isFull) => {
       starts.push(timers.now());
@@ -22,7 +26,7 @@ function start(options: { minPeriod?: number; delay?: number; driftCheck?: Drift
     delay,
     backoff: { first: 500, max: 4000 },
     timers,
-    ...(driftCheck && { driftCheck }),
+    ...rest,
   });
   /** @param outcome Duration in milliseconds, `NOTHING` or an error. */
   const end = async (outcome: number | typeof NOTHING | Error = 1) => {
@@ -52,6 +56,43 @@ describe('loop: the sync loop', () => {
     await end();
     timers.advance(5000);
     assert.deepEqual(starts, [0, 0, 1000]);
+  });
+
+  it('has precedence over background work while it runs, not while it waits for its rate limit', async () => {
+    const precedence = new Precedence();
+    const { timers, starts, loop, end } = start({ precedence });
+    for (let run = 0; run < 2; run++) {
+      loop.request();
+      timers.advance(0);
+      assert.equal(precedence.isBusy, true);
+      await end();
+    }
+    loop.request();
+    timers.advance(900);
+    assert.deepEqual([starts.length, precedence.isBusy], [2, false]);
+    timers.advance(100);
+    assert.deepEqual([starts.length, precedence.isBusy], [3, true]);
+    await end();
+  });
+
+  it('runs before background work that waits for its turn', async () => {
+    const order: string[] = [];
+    const precedence = new Precedence();
+    const loop = new Loop({
+      precedence,
+      run: async () => {
+        order.push('sync');
+        return 1;
+      },
+      minPeriod: 0,
+      backoff: { first: 500, max: 4000 },
+      timers: systemTimers,
+    });
+    const slice = precedence.yield().then(() => order.push('slice'));
+    loop.request();
+    await slice;
+    await loop.stop();
+    assert.deepEqual(order, ['sync', 'slice']);
   });
 
   it('does not run concurrently when a run requests the next synchronously', async () => {

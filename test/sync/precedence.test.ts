@@ -33,6 +33,20 @@ describe('precedence: syncs before background work', () => {
     await ended;
   });
 
+  it('says just before each change whether a sync runs', async () => {
+    const precedence = new Precedence();
+    const seen: boolean[] = [];
+    precedence.beforeBusyChange(() => seen.push(precedence.isBusy));
+    const [first, second] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const syncs = [first, second].map(({ promise }) => precedence.run(() => promise));
+    first.resolve();
+    await syncs[0];
+    assert.deepEqual([seen, precedence.isBusy], [[false], true]);
+    second.resolve();
+    await syncs[1];
+    assert.deepEqual([seen, precedence.isBusy], [[false, true], false]);
+  });
+
   it('does not wait for the end of a long sync', async () => {
     const precedence = new Precedence();
     const long = Promise.withResolvers<void>();
@@ -40,5 +54,24 @@ describe('precedence: syncs before background work', () => {
     await yielding(precedence).ended;
     long.resolve();
     await sync;
+  });
+
+  it('runs one slice a turn, of all background work', async () => {
+    const precedence = new Precedence();
+    const works = [yielding(precedence), yielding(precedence)];
+    await nextTurn();
+    const ended = () => works.map(({ state }) => state.hasEnded);
+    assert.deepEqual(ended(), [true, false]);
+    await Promise.all(works.map(({ ended }) => ended));
+  });
+
+  it('lets a sync begin that was requested after the slice', async () => {
+    const precedence = new Precedence();
+    const order: string[] = [];
+    const slice = precedence.yield().then(() => order.push('slice'));
+    precedence.expect();
+    setImmediate(() => order.push('sync'));
+    await slice;
+    assert.deepEqual(order, ['sync', 'slice']);
   });
 });

@@ -93,6 +93,22 @@ export const nftCalls = {
       return elements;
     }),
 
+  /** Visits a set. @returns the event loop turns in which elements were visited. */
+  nftVisitTurns: async (set: string): Promise<number> =>
+    withTable('IPv4', 'pw', async (table) => {
+      const turns = new Set<number>();
+      let turn = 0;
+      let isOver = false;
+      const next = () => {
+        turn += 1;
+        if (!isOver) setImmediate(next);
+      };
+      next();
+      await table.visitElements(set, () => turns.add(turn));
+      isOver = true;
+      return turns.size;
+    }),
+
   /** Starts several transactions concurrently on one client. */
   nftChangesAtOnce: async (transactions: readonly (readonly NftElementChange[])[]): Promise<void> =>
     withTable('IPv4', 'pw', async (table) => {

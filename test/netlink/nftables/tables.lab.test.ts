@@ -32,6 +32,7 @@ function serviceTable(family: IpFamily): string {
     map endpoints { typeof ${service} . numgen random mod 65536 : ${nft} daddr . th dport; }
     map ranges { typeof ${service} : verdict; flags interval; }
     set numbers { type mark; }
+    map ordered { typeof @nh,0,64 : ${nft} daddr; flags interval; }
     chain pick-2 {
       dnat ${nft} to ${service} . numgen random mod 2 map @endpoints;
     }
@@ -174,6 +175,7 @@ describe('tables: an nf_tables table', () => {
           ['endpoints', map],
           ['ranges', map | interval | concatenation],
           ['numbers', 0],
+          ['ordered', map | interval],
         ]);
         const other = family === 'IPv4' ? 'IPv6' : 'IPv4';
         assert.equal(await helper.call('nftChains', other), undefined);
@@ -213,6 +215,69 @@ describe('tables: an nf_tables table', () => {
       assert.deepEqual(await elements('services'), []);
       assert.equal(await change(add('services', old), remove('services', old)), undefined);
       assert.deepEqual(await elements('services'), []);
+    });
+
+    it('keeps intervals of numbers, as nft lists them', async () => {
+      const part = (first: number, last: number, data?: string): NftElement => ({
+        key: endpoint(vip, first),
+        keyEnd: endpoint(vip, last),
+        ...(data === undefined ? {} : { data: addressBytes(data) }),
+      });
+      const ordered = (change: NftElementChange) => ({ ...change, isOrdered: true });
+      const parts = [part(100, 199, pod), part(200, 200, vip), part(65_000, 65_535, pod)];
+      assert.equal(await change(ordered(add('ordered', ...parts))), undefined);
+      assert.deepEqual(await elements('ordered'), sorted(parts));
+      const number = (port: number) => `0xa600001${port.toString(16).padStart(4, '0')}0000`;
+      assert.deepEqual(await printed('ordered'), [
+        `${number(100)}-${number(199)} : ${pod}`,
+        `${number(200)} : ${vip}`,
+        `${number(65_000)}-${number(65_535)} : ${pod}`,
+      ]);
+      const replaced = [
+        ordered(remove('ordered', part(100, 199))),
+        ordered(add('ordered', part(100, 149, vip))),
+      ];
+      assert.equal(await change(...replaced), undefined);
+      assert.deepEqual(await elements('ordered'), sorted([part(100, 149, vip), ...parts.slice(1)]));
+      const refused = await change(
+        ordered(add('ordered', part(300, 310, pod), part(140, 160, pod))),
+      );
+      assert.equal(refused?.errno, EEXIST);
+      assert.equal(refused?.set, 'ordered');
+    });
+
+    it('reads and deletes halves of intervals of numbers', async () => {
+      const ordered = (change: NftElementChange) => ({ ...change, isOrdered: true });
+      const start: NftElement = {
+        key: endpoint(vip, 100),
+        data: addressBytes(pod),
+        bound: 'start',
+      };
+      const whole: NftElement = {
+        key: endpoint(vip, 10),
+        keyEnd: endpoint(vip, 20),
+        data: addressBytes(pod),
+      };
+      const script = (ports: string) => `add element ip pw ordered { ${ports} : ${pod} }`;
+      await load(script('0x0a60000100010000-0x0a600001ffff0000'));
+      const bounds = (await elements('ordered')).map(({ bound }) => bound);
+      assert.deepEqual(bounds, [undefined, 'end'], 'nft adds an end at 0');
+      await change(ordered(remove('ordered', ...(await elements('ordered')))));
+      assert.deepEqual(await elements('ordered'), []);
+      assert.equal(await change(ordered(add('ordered', whole, start))), undefined);
+      assert.deepEqual(await elements('ordered'), sorted([whole, start]));
+      assert.equal(await change(ordered(remove('ordered', start))), undefined);
+      assert.deepEqual(await elements('ordered'), [whole]);
+    });
+
+    it('reads many intervals of numbers in several turns of the event loop', async () => {
+      const many = Array.from({ length: 2000 }, (_, at): NftElement => {
+        const keys = { key: endpoint(vip, 2 * at), keyEnd: endpoint(vip, 2 * at + (at % 2)) };
+        return { ...keys, data: addressBytes(pod) };
+      });
+      await change({ ...add('ordered', ...many), isOrdered: true });
+      assert.deepEqual(await elements('ordered'), sorted(many));
+      assert.ok((await helper.call('nftVisitTurns', 'ordered')) > 1);
     });
 
     it('replaces intervals', async () => {
@@ -402,7 +467,7 @@ describe('tables: an nf_tables table', () => {
     });
 
     it('rethrows an error of the visitor, and can be used again', async () => {
-      assert.equal(await helper.call('nftThrowingVisit', 'many'), 5);
+      assert.equal(await helper.call('nftThrowingVisit', 'many'), 6);
     });
 
     it('omits the catch-all element and unsupported verdicts', async () => {

@@ -14,6 +14,7 @@ import type {
 import type { FlowEntry, FlowEvent } from '../../../status/api/traffic.ts';
 import { type Resources, statusHandler } from '../../../status/http/handler.ts';
 import { pageResources } from '../../../status/page-resources.ts';
+import { UNLIMITED } from '../request.ts';
 
 const NOW = '2026-11-22T12:00:00.000Z';
 
@@ -47,7 +48,7 @@ export async function startFakeAgent(answers: Answers): Promise<FakeAgent> {
     resources: { ...resources, ...pageResources() },
     bindHost: '127.0.0.1',
     statusSocket: undefined,
-    budget: { run: async (request) => await request() },
+    budget: UNLIMITED,
     onError: () => {},
   });
   const server = createServer((request, response) => {
@@ -208,6 +209,7 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       actual: text,
       state: 'ok',
       service: 'default/media',
+      inProgress: false,
     }) as const;
   return {
     summary: fakeSummary(),
@@ -244,6 +246,8 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       },
     ],
     kernelTotal: 3,
+    kernelDifferent: 1,
+    kernelStable: true,
     connections: { total: 1, entries: [fakeFlow({ stale: true })] },
     healthCheck: { port: 30_500, localEndpoints: 2 },
     events: [{ at: NOW, type: 'Warning', reason: 'Refused', message: 'an Event' }],

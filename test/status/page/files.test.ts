@@ -6,6 +6,7 @@ import { NotFound } from '../../../status/http/handler.ts';
 import { PAGE_PACKAGES, pageFileNames, readPageFile } from '../../../status/page-files.ts';
 import { pageResources } from '../../../status/page-resources.ts';
 import { BUNDLE } from '../../portwide.ts';
+import { requestOf } from '../request.ts';
 
 describe('status page: answers with files', () => {
   const content = Buffer.from('let text;'.repeat(100));
@@ -44,10 +45,10 @@ describe('status page: answers with files', () => {
 
 describe('status page: paths of files', () => {
   const get = async (name: string) =>
-    await pageResources()['/page/{file}']?.answer(new URLSearchParams(), {
-      path: [name],
-      signal: new AbortController().signal,
-    });
+    await pageResources()['/page/{file}']?.answer(
+      new URLSearchParams(),
+      requestOf({ path: [name] }),
+    );
 
   it('serves files of the page', async () => {
     assert.ok((await get('main.js')) instanceof File);

@@ -117,6 +117,7 @@ describe('status page: steps of a packet', () => {
     actual: text,
     state: 'ok',
     service: 'a/b',
+    inProgress: false,
   });
   for (const [type, container, text, step] of [
     ['element', 'service-ips', '10.96.0.1 : goto firewall-ips-cluster', 'match'],

@@ -14,7 +14,9 @@ import { traceResources } from '../../../status/trace/resources.ts';
 import type { LocalDetector } from '../../../traffic/options.ts';
 import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
 import { arbitraryChange, type ClusterChange } from '../../iptables/generated.ts';
+import { plan as ipvsPlan } from '../../ipvs/simulated-node.ts';
 import { type Cluster, expectedOutcomes, outcomeText } from '../../traffic/expected-outcome.ts';
+import { requestOf } from '../request.ts';
 import { validator } from '../validator.ts';
 
 const NODE = '192.0.2.7';
@@ -129,7 +131,7 @@ describe('compute: the path of a connection', () => {
           for (const { source, destination, protocol, port } of sent) {
             const family = source.includes(':') ? 'IPv6' : 'IPv4';
             const routes = cluster.routes.filter((route) => route.family === family);
-            const computed = await computePath(
+            const { path: computed } = await computePath(
               { family, source: { kind: 'address', address: source }, destination, protocol, port },
               sources,
             );
@@ -186,8 +188,9 @@ async function pathTo(query: string, table = webTable(), settings: Partial<Setti
   const sources = sourcesOf(table, { ...SETTINGS, ...settings });
   const given = readParameters(new URLSearchParams(query), TRACE_PARAMETERS);
   const answer = await computeAnswer(traceRequest(given), sources);
-  validate('TraceAnswer', answer);
-  const [path] = answer.paths;
+  const paths = answer.paths.map((each) => each.path);
+  validate('TraceAnswer', { ...answer, paths });
+  const [path] = paths;
   assert.ok(path);
   const step = (name: TraceStep['step']) => path.steps.find((each) => each.step === name);
   return { ...path, step };
@@ -277,6 +280,19 @@ describe('steps of a computed path', () => {
     const path = await pathTo('from=10.244.0.9&to=default/web');
     assert.deepEqual([path.destination, path.verdict], ['10.96.0.10', 'translated']);
     assert.match(path.step('source')?.decision ?? '', /is detected as a pod/);
+  });
+
+  it('a Service as destination: from outside its load balancer IP or external IP, if it has one', async () => {
+    const destination = async (from: string, fields: Parameters<typeof service>[0]) =>
+      (await pathTo(`from=${from}&to=default/web&port=80`, webTable(fields))).destination;
+    const ingress = { loadBalancerIngress: [{ ip: '203.0.113.9', ipMode: 'VIP' }] } as const;
+    const balanced = { type: 'LoadBalancer', externalIPs: ['198.51.100.7'], ...ingress } as const;
+    assert.equal(await destination('external', balanced), '203.0.113.9');
+    assert.equal(await destination('10.244.0.9', balanced), '10.96.0.10');
+    assert.equal(await destination('external', { externalIPs: ['198.51.100.7'] }), '198.51.100.7');
+    assert.equal(await destination('external', {}), '10.96.0.10');
+    const proxied = { loadBalancerIngress: [{ ip: '203.0.113.9', ipMode: 'Proxy' }] } as const;
+    assert.equal(await destination('external', { ...balanced, ...proxied }), '198.51.100.7');
   });
 
   it('names Services that ask for the address and are refused, and other ports of a VIP', async () => {
@@ -379,6 +395,7 @@ describe('steps of a computed path', () => {
       protocol: Protocol,
       port: number,
       table = ownedTable(),
+      sourcePort?: number,
     ): Promise<ComputedTrace> {
       const sources = sourcesOf(table, {
         nodeAddresses: [NODE],
@@ -386,7 +403,9 @@ describe('steps of a computed path', () => {
         detectsPods: true,
       });
       const source = { kind: 'address', address: from } as const;
-      return computePath({ family: 'IPv4', source, destination: to, protocol, port }, sources);
+      const connection = { destination: to, protocol, port, sourcePort };
+      const resolved = { family: 'IPv4', source, ...connection } as const;
+      return (await computePath(resolved, sources)).path;
     }
 
     const decisionOf = ({ steps }: ComputedTrace, step: TraceStep['step']) =>
@@ -443,6 +462,65 @@ describe('steps of a computed path', () => {
           [masqueraded],
           `${from} ${port}`,
         );
+      }
+    });
+
+    it('says what a known source port changes', async () => {
+      const from = async (sourcePort: number, to = CLIENT, port = 9000, table = ownedTable()) => {
+        const path = await pathOf('10.244.0.1', to, 'UDP', port, table, sourcePort);
+        return [path.verdict, decisionOf(path, 'speaker'), path.uncertain];
+      };
+      const becomes = `the source becomes ${VIP}:20044, and the packet is not tracked`;
+      const stays = 'the source does not own port 45000, which is not changed';
+      assert.deepEqual(await from(20_044), ['untouched', becomes, []]);
+      assert.deepEqual(await from(45_000), ['untouched', stays, []]);
+      // To another owner, and to a Service that needs connection tracking.
+      assert.deepEqual(await from(20_044, VIP, 20_104), ['translated', becomes, []]);
+      const table = ownedTable();
+      const ports = [servicePort({ protocol: 'UDP', port: 53 })];
+      table.upsert(service({ name: 'dns', clusterIPs: ['10.96.0.53'], ports }));
+      table.upsert(
+        slice([endpoint('10.244.0.9')], {
+          ...{ name: 'dns-1', serviceKey: 'default/dns' },
+          ports: [{ name: '', protocol: 'UDP', port: 53 }],
+        }),
+      );
+      table.takeChanges();
+      assert.deepEqual(await from(20_044, '10.96.0.53', 53, table), ['dropped', becomes, []]);
+      assert.deepEqual(await from(45_000, '10.96.0.53', 53, table), ['translated', stays, []]);
+    });
+
+    it('says that an owner is tracked where no owner gets the packet on a VIP with owned UDP ports', async () => {
+      const table = ownedTable({ portsAnnotation: '5060/UDP' });
+      table.upsert(
+        service({
+          name: 'dns',
+          clusterIPs: ['10.96.0.53'],
+          externalIPs: [VIP],
+          ports: [servicePort({ protocol: 'UDP', port: 53 })],
+        }),
+      );
+      const ports = [{ name: '', protocol: 'UDP' as const, port: 53 }];
+      const dns = { name: 'dns-1', serviceKey: 'default/dns', ports } as const;
+      table.upsert(slice([endpoint('10.244.0.9')], dns));
+      table.takeChanges();
+      for (const [to, port, verdict] of [
+        [VIP, 5060, 'translated'],
+        ['10.96.0.20', 5060, 'translated'],
+        [VIP, 53, 'translated'],
+        [VIP, 20_250, 'rejected'],
+        [VIP, 20_300, 'rejected'],
+        [VIP, 9000, 'rejected'],
+        ['10.96.0.20', 20_104, 'rejected'],
+      ] as const) {
+        for (const sourcePort of [20_044, undefined]) {
+          const path = await pathOf('10.244.0.1', to, 'UDP', port, table, sourcePort);
+          assert.deepEqual([path.verdict, path.speaksAs, path.uncertain], [verdict, [], []], to);
+          assert.equal(
+            decisionOf(path, 'speaker'),
+            `no owner gets packets to ${to}:${port}/UDP, so they are tracked, and their source does not become a VIP`,
+          );
+        }
       }
     });
 
@@ -503,8 +581,7 @@ describe('trace: the answer', () => {
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
     const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
-    const { signal } = new AbortController();
-    const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+    const answer = (await resource?.answer(query, requestOf())) as TraceAnswer;
     validate('TraceAnswer', answer);
     const step = answer.paths[0]?.steps.find((each) => each.step === 'foreignRules');
     assert.deepEqual(step?.detail, ['as these rules were 40 seconds ago']);
@@ -529,9 +606,40 @@ describe('trace: the answer', () => {
       } as unknown as StatusSources;
       const resource = traceResources(sources, () => 0)['/api/v1/trace'];
       const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
-      const { signal } = new AbortController();
-      const answer = (await resource?.answer(query, { path: [], signal })) as TraceAnswer;
+      const answer = (await resource?.answer(query, requestOf())) as TraceAnswer;
       assert.equal(answer.paths[0]?.verdict, verdict);
+    }
+  });
+
+  it('takes the hooks that packets pass from the rules that serve some Services in mode ipvs', async () => {
+    const base = (hook: BaseChain['hook']): BaseChain => ({
+      ...{ table: 'inet firewall', chain: hook, hook, priority: 0, policy: 'drop' },
+      chains: new Map([[hook, []]]),
+    });
+    const table = webTable();
+    const ip = '10.96.0.11';
+    table.upsert(service({ name: 'all', portsAnnotation: 'all', clusterIPs: [ip] }));
+    table.upsert(slice([endpoint('10.244.0.1')], { name: 'all-1', serviceKey: 'default/all' }));
+    table.takeChanges();
+    for (const [allPorts, dropped] of [
+      ['iptables', { '10.96.0.10': 'output', [ip]: 'forward' }],
+      ['fwmark', { '10.96.0.10': 'output', [ip]: 'output' }],
+    ] as const) {
+      const { forwardsWithIpvs, translatesByRules } = ipvsPlan({}, allPorts).traffic();
+      const fields = { forwardsWithIpvs, ...(translatesByRules && { translatesByRules }) };
+      for (const [destination, hook] of Object.entries(dropped)) {
+        for (const each of ['forward', 'output'] as const) {
+          const sources = {
+            ...sourcesOf(table, { ...SETTINGS, fields }),
+            foreignChains: async () => ({ value: { value: [base(each)] }, age: 0 }),
+          } as unknown as StatusSources;
+          const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+          const query = new URLSearchParams(`from=10.244.1.5&to=${destination}&port=80`);
+          const answer = (await resource?.answer(query, requestOf())) as TraceAnswer;
+          const text = `${allPorts} ${destination} ${each}`;
+          assert.equal(answer.paths[0]?.verdict === 'dropped', each === hook, text);
+        }
+      }
     }
   });
 
@@ -546,8 +654,7 @@ describe('trace: the answer', () => {
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
     const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
-    const { signal } = new AbortController();
-    for (const isRoot of [true, false]) await resource?.answer(query, { path: [], signal, isRoot });
+    for (const isRoot of [true, false]) await resource?.answer(query, requestOf({ isRoot }));
     assert.deepEqual(asked, [1000, undefined]);
   });
 });

@@ -81,6 +81,57 @@ describe('trace: rules of other programs', () => {
     assert.equal(await hasEffect([onlyEstablished as BaseChain]), true);
   });
 
+  it('see the owner of a UDP port from priority raw on, and its packets untracked from there', async () => {
+    const slice = { ...RESULT, step: 'slice' } as const;
+    const endpoints = [endpoint('10.244.1.11')];
+    const verdictOf = async (
+      match: Match,
+      hook: 'prerouting' | 'output',
+      priority: number,
+      protocol: Protocol = 'UDP',
+    ) => {
+      const source = hook === 'output' ? NODE : '10.244.1.5';
+      const owned = path({ source, steps: [slice, RESULT], endpoints });
+      const base = { ...chain(hook, [match], 'drop'), priority };
+      return (await evaluate([base], owned, protocol, 20_104)).verdict;
+    };
+    const [VIP, OWNER] = [to('10.96.0.10/32'), to('10.244.1.11/32')];
+    for (const hook of ['prerouting', 'output'] as const) {
+      assert.equal(await verdictOf(VIP, hook, -301), 'dropped');
+      assert.equal(await verdictOf(VIP, hook, -150), 'translated');
+      assert.equal(await verdictOf(OWNER, hook, -301), 'translated');
+      assert.equal(await verdictOf(OWNER, hook, -150), 'dropped');
+      // Connections are translated by NAT.
+      assert.equal(await verdictOf(VIP, hook, -150, 'TCP'), 'dropped');
+      assert.equal(await verdictOf(OWNER, hook, -150, 'TCP'), 'translated');
+    }
+    const untracked: Match = { kind: 'state', states: ['untracked'], negated: false };
+    assert.equal(await verdictOf(untracked, 'prerouting', -301), 'translated');
+    assert.equal(await verdictOf(untracked, 'prerouting', -250), 'dropped');
+  });
+
+  it('see the VIP as the source of an owner after hook postrouting has changed it', async () => {
+    const from = (address: string): Match => ({
+      ...{ kind: 'source', cidrs: [`${address}/32`], negated: false },
+    });
+    const [OWNER, VIP] = ['10.244.1.5', '10.96.0.20'];
+    const verdictOf = async (match: Match, priority: number, destination = '198.51.100.9') => {
+      const hook = destination === NODE ? 'input' : 'postrouting';
+      const sent = path({ verdict: 'untouched', endpoints: [], destination });
+      const base = { ...chain(hook, [match], 'drop'), priority };
+      const context = { ...CONTEXT, speaksAs: VIP };
+      return (await evaluate([base], sent, 'UDP', 9000, context)).verdict;
+    };
+    assert.equal(await verdictOf(from(OWNER), 100), 'dropped');
+    assert.equal(await verdictOf(from(OWNER), 102), 'untouched');
+    assert.equal(await verdictOf(from(VIP), 100), 'untouched');
+    assert.equal(await verdictOf(from(VIP), 102), 'dropped');
+    assert.equal(await verdictOf(from(OWNER), 119, NODE), 'dropped');
+    assert.equal(await verdictOf(from(VIP), 121, NODE), 'dropped');
+    const untracked: Match = { kind: 'state', states: ['untracked'], negated: false };
+    assert.equal(await verdictOf(untracked, 0), 'dropped');
+  });
+
   it('that drop the packet to each endpoint decide', async () => {
     const { step, verdict, steps, endpoints } = await evaluate([chain('forward', [], 'drop')]);
     assert.equal(step?.decision, `${place('forward')} drops the packet`);
@@ -115,6 +166,24 @@ describe('trace: rules of other programs', () => {
       endpoints.map(({ foreignRules }) => foreignRules),
       ['drop', 'drop'],
     );
+  });
+
+  it('are evaluated in slices, also within one chain', async () => {
+    const rules = Array.from({ length: 50_000 }, () => ({
+      matches: [to('198.51.100.0/24'), to('203.0.113.0/24')],
+      verdict: { kind: 'drop' } as const,
+    }));
+    const base = { ...chain('forward', [], 'drop'), chains: new Map([['forward', rules]]) };
+    let [turns, isDone] = [0, false];
+    const countTurns = () => {
+      turns += 1;
+      if (!isDone) setImmediate(countTurns);
+    };
+    setImmediate(countTurns);
+    const { verdict } = await evaluate([base], path({ endpoints: [endpoint('10.244.1.11')] }));
+    isDone = true;
+    assert.equal(verdict, 'translated');
+    assert.ok(turns >= 5, `${turns} turns`);
   });
 
   it('and policies leave no endpoint', async () => {

@@ -1,10 +1,19 @@
 import assert from 'node:assert/strict';
 import { untraceableVariant } from '../../../iptables/backend.ts';
+import { NFTABLES_TRAFFIC } from '../../../nftables/backend.ts';
+import type { BaseChain } from '../../../preflight/packet-walk.ts';
+import type { Fact } from '../../../preflight/result.ts';
 import type { Backend } from '../../../proxier/backend.ts';
+import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
+import type { TraceAnswer } from '../../../status/api/trace.ts';
 import { Unanswerable } from '../../../status/http/handler.ts';
+import { RequestBudget } from '../../../status/http/request-budget.ts';
 import type { StatusSources } from '../../../status/sources.ts';
 import { traceResources } from '../../../status/trace/resources.ts';
+import { Precedence } from '../../../sync/precedence.ts';
+import { FakeTimers } from '../../sync/fake-timers.ts';
+import { requestOf } from '../request.ts';
 
 describe('resources: live traces', () => {
   const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
@@ -12,8 +21,7 @@ describe('resources: live traces', () => {
     const backend = { family: 'IPv4', untraceable } as Backend;
     const sources = { table, backends: () => [backend] } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace/live'];
-    const { signal } = new AbortController();
-    return await resource?.answer(new URLSearchParams(query), { path: [], signal });
+    return await resource?.answer(new URLSearchParams(query), requestOf());
   };
 
   it('are not possible with iptables-legacy, and the answer says what to do', async () => {
@@ -32,6 +40,36 @@ describe('resources: live traces', () => {
     for (const seconds of ['0', '31', 'x']) {
       const query = `from=external&to=10.96.0.10&port=80&seconds=${seconds}`;
       await assert.rejects(answer(undefined, query), /parameter seconds: must be a number/);
+    }
+  });
+});
+
+describe('resources: traces', () => {
+  it('hold up no other request while the rules of other programs are read', async () => {
+    const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
+    const read = Promise.withResolvers<{ value: Fact<readonly BaseChain[]>; age: number }>();
+    const traffic = (): BackendTraffic => ({
+      ...NFTABLES_TRAFFIC,
+      options: { family: 'IPv4', masqueradeAll: false, localDetector: undefined, resetsTcp: false },
+      isNodePortAddress: () => false,
+      serviceCidrs: [],
+    });
+    const sources = {
+      table,
+      backends: () => [{ family: 'IPv4', traffic }],
+      nodeAddresses: () => [],
+      foreignChains: () => read.promise,
+    } as unknown as StatusSources;
+    const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+    const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+    const budget = new RequestBudget(new FakeTimers(), new Precedence(), () => 0);
+    const traces = Array.from({ length: 8 }, () =>
+      budget.run((waitOutside) => resource?.answer(query, requestOf({ waitOutside }))),
+    );
+    assert.equal(await budget.run(() => 'at once'), 'at once');
+    read.resolve({ value: { value: [] }, age: 0 });
+    for (const answer of await Promise.all(traces)) {
+      assert.equal((answer as TraceAnswer).paths[0]?.verdict, 'untouched');
     }
   });
 });

@@ -10,7 +10,10 @@ import { FakeTimers } from '../../sync/fake-timers.ts';
 import { entry, FakeRoutes, NO_FILTER, VIP } from './fake-traffic.ts';
 
 /** A feed whose events a test makes. */
-function fed(sources: Partial<FlowSources> = {}) {
+function fed(
+  sources: Partial<FlowSources> = {},
+  onError: (error: unknown) => void = (error) => assert.fail(String(error)),
+) {
   const timers = new FakeTimers();
   const routes = new FakeRoutes();
   const state = { open: 0, dropped: 0, buffer: 0, selected: [] as (EventSelection | undefined)[] };
@@ -52,7 +55,7 @@ function fed(sources: Partial<FlowSources> = {}) {
     policies: undefined,
     timers,
     now: () => 0,
-    onError: (error) => assert.fail(String(error)),
+    onError,
   });
   const happen = (...events: typeof waiting) => {
     waiting.push(...events);
@@ -187,6 +190,45 @@ describe('FlowFeed: flows while a client looks', () => {
     happen();
     gone.abort();
     assert.deepEqual(await next, { done: true, value: undefined });
+  });
+
+  it('says which refused packets may be missing, until the sets of VIPs are right again', async () => {
+    let error: Error | undefined = new Error('IPv4: no memory');
+    const failed: unknown[] = [];
+    const refusals = {
+      ...{ dropped: 0, read: () => false, close: () => {} },
+      failure: new Error('IPv6: no nf_tables'),
+      refresh: async () => {
+        if (error !== undefined) throw error;
+      },
+    };
+    const { feed, timers } = fed({ openRefusals: async () => refusals }, (each) =>
+      failed.push(each),
+    );
+    const notice = ({ value }: IteratorResult<FlowLine, void>) => {
+      assert.ok(value !== undefined && 'notes' in value);
+      const { event, notes } = value;
+      return [event, ...notes.filter((each) => !each.includes('--policy-log-group'))];
+    };
+    const without = 'rejected and dropped packets are not shown: IPv6: no nf_tables';
+    const missing =
+      'rejected and dropped packets to changed Services may be missing: IPv4: no memory';
+    const stream = feed.follow(NO_FILTER, new AbortController().signal);
+    assert.deepEqual(notice(await stream.next()), ['started', without]);
+    let next = stream.next();
+    timers.advance(2000);
+    assert.deepEqual(notice(await next), ['notes', without, missing]);
+    const late = feed.follow(NO_FILTER, new AbortController().signal);
+    assert.deepEqual(notice(await late.next()), ['started', without, missing]);
+    next = stream.next();
+    // Not twice.
+    timers.advance(2000);
+    await new Promise(setImmediate);
+    error = undefined;
+    timers.advance(2000);
+    assert.deepEqual(notice(await next), ['notes', without]);
+    assert.equal(failed.length, 2);
+    await Promise.all([stream.return(), late.return()]);
   });
 
   it('reports events that the kernel could not deliver', async () => {

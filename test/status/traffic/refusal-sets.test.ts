@@ -192,6 +192,25 @@ describe('RefusalSets: the sets of VIPs whose refused packets are logged', () =>
     assert.deepEqual(tables.keysWritten, ['0600000075300000', '0600000000010000']);
   });
 
+  it('of one family are written, and the error named, if the other fails', async () => {
+    const index = new ServiceIndex();
+    const tables = new FakeTables();
+    const sets = new RefusalSets(tables, index, MODE);
+    for (const family of IP_FAMILIES) await sets.create(family, (all) => tables.create(all));
+    index.replaceRoute(undefined, first);
+    index.replaceRoute(
+      undefined,
+      route({ id: 'six', family: 'IPv6', clusterIP: 'fd00:10:96::10' }),
+    );
+    tables.before = () => {
+      throw new Error('transaction failed');
+    };
+    await assert.rejects(sets.refresh(), { message: 'IPv4: transaction failed' });
+    assert.deepEqual([...tables.vips], ['fd000010009600000000000000000010']);
+    await sets.refresh();
+    assert.ok(tables.vips.has(KEYS['10.96.0.10']));
+  });
+
   it('end their watch of the index when they are closed', async () => {
     const index = new CountedIndex();
     const sets = new RefusalSets(new FakeTables(), index, MODE);

@@ -112,6 +112,46 @@ describe('explainRefusal: why an untranslated packet is rejected or dropped', ()
     assert.equal(explain([all], {}, { mayBeTranslated: true }), undefined);
   });
 
+  it('says why no owner gets a packet to an owned port', () => {
+    const ranges = [
+      { protocol: 'UDP', from: 20_000, to: 20_250 },
+      { protocol: 'TCP', from: 30_000, to: 30_999 },
+    ] as const;
+    const owner = (ordinal: number, serves: boolean) => ({
+      ...{ ordinal, serves, address: `10.244.1.1${ordinal}`, node: 'this' as const },
+    });
+    const owned = {
+      ...{ ranges, portsPerPod: 100, udpVip: LB, priority: '', taken: new Map() },
+      owners: [owner(0, true), owner(3, false)],
+    };
+    const fields = { match: { kind: 'ranges', ranges }, loadBalancerIPs: [LB], owned } as const;
+    const at = (port: number, protocol: number, destination = LB, without = false) =>
+      explain([route({ ...fields, ...(without && { owned: { ...owned, owners: [] } }) }, [POD])], {
+        ...{ destination, port, protocol },
+      });
+    const [TCP, UDP] = [6, 17];
+    const rejected = 'rejected default/web: ';
+    assert.equal(
+      at(20_150, UDP),
+      `${rejected}no pod owns port 20150/UDP: slice 20100-20199/UDP is vacant`,
+    );
+    assert.equal(
+      at(20_050, UDP, LB, true),
+      `${rejected}no pod owns port 20050/UDP: slice 20000-20099/UDP is vacant`,
+    );
+    assert.equal(
+      at(20_240, UDP),
+      `${rejected}no pod owns port 20240/UDP: it is left over at the end of its range`,
+    );
+    assert.equal(
+      at(30_350, TCP, VIP),
+      `${rejected}pod 10.244.1.13 owns port 30350/TCP, and does not serve`,
+    );
+    assert.equal(at(20_050, UDP, VIP), `${rejected}owned UDP ports are served on ${LB} only`);
+    assert.equal(at(30_050, TCP), `${rejected}not translated`);
+    assert.equal(at(31_000, TCP), `${rejected}no Service port 31000/TCP`);
+  });
+
   it('lets the health check node port of an all-ports VIP pass', () => {
     const all = route({
       match: { kind: 'all' },

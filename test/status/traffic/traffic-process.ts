@@ -11,6 +11,7 @@ import { resource, statusHandler } from '../../../status/http/handler.ts';
 import { trafficResources } from '../../../status/traffic/resources.ts';
 import { createTraffic, type TrafficDependencies } from '../../../status/traffic/traffic.ts';
 import { systemTimers } from '../../../sync/timers.ts';
+import { UNLIMITED } from '../request.ts';
 
 /** The first argument, as JSON. */
 export interface TrafficProcessOptions {
@@ -85,7 +86,7 @@ const handler = statusHandler({
   },
   bindHost: undefined,
   statusSocket: undefined,
-  budget: { run: async (request) => await request() },
+  budget: UNLIMITED,
   onError: (error) => console.error(error),
 });
 createServer(handler).listen(options.socket, () => console.log('listening'));

@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict';
+import type { PortRange } from '../../api/ports.ts';
+import { phaseSteps } from '../../nftables/phases.ts';
+import { NftPlan } from '../../nftables/plan.ts';
+import type { OwnedSlices, Route } from '../../services/route.ts';
+import type { Steps } from '../../sync/steps.ts';
+import { route } from '../fixtures.ts';
+import { textsOf } from './elements.ts';
+import { modeOptions } from './options.ts';
+
+const [VIP, OTHER_VIP] = ['10.96.0.20', '10.96.0.21'] as const;
+const POD = '10.244.0.1';
+const udp = (from: number, to: number): PortRange => ({ protocol: 'UDP', from, to });
+
+function owning(id: string, clusterIP: string, fields: Partial<OwnedSlices> = {}): Route {
+  const owned: OwnedSlices = {
+    ranges: [udp(100, 109)],
+    portsPerPod: 10,
+    owners: [{ ordinal: 0, address: POD, serves: true, node: 'this' }],
+    udpVip: clusterIP,
+    priority: id,
+    taken: new Map(),
+    ...fields,
+  };
+  return route({ id, clusterIP, match: { kind: 'ranges', ranges: owned.ranges }, owned });
+}
+function planOf(...routes: readonly Route[]): NftPlan {
+  const plan = new NftPlan(modeOptions());
+  plan.update(routes, []);
+  return plan;
+}
+/** The source that packets from ports of an owner get. */
+function spoken(plan: NftPlan): string[] {
+  const elements = [...plan.snapshot()].flatMap((part) => part.elements);
+  return Object.entries(textsOf(elements))
+    .filter(([map]) => map.startsWith('udp-owner-vips'))
+    .flatMap(([, texts]) => texts ?? [])
+    .sort();
+}
+
+describe('plan: pods in two Services with owned ports', () => {
+  it('speak for the older, in whatever order the Services are added', () => {
+    const [a, b] = [owning('a', VIP), owning('b', OTHER_VIP, { ranges: [udp(105, 124)] })];
+    for (const routes of [
+      [a, b],
+      [b, a],
+    ]) {
+      assert.deepEqual(spoken(planOf(...routes)), [
+        `${POD} . 100-109 : ${VIP}`,
+        `${POD} . 110-114 : ${OTHER_VIP}`,
+      ]);
+    }
+    const plan = planOf(a, b);
+    plan.update([], ['a']);
+    assert.deepEqual(spoken(plan), [`${POD} . 105-114 : ${OTHER_VIP}`]);
+  });
+
+  it('speak for the younger from a port that a third Service lists on the VIP of the older', () => {
+    const older = owning('a', VIP, { taken: new Map([[VIP, [udp(103, 103)]]]) });
+    assert.deepEqual(spoken(planOf(older, owning('b', OTHER_VIP))), [
+      `${POD} . 100-102 : ${VIP}`,
+      `${POD} . 103 : ${OTHER_VIP}`,
+      `${POD} . 104-109 : ${VIP}`,
+    ]);
+  });
+
+  it('speak for the younger while the VIP of the older is refused', () => {
+    const older = owning('a', VIP, { udpVip: undefined });
+    assert.deepEqual(spoken(planOf(older, owning('b', OTHER_VIP))), [
+      `${POD} . 100-109 : ${OTHER_VIP}`,
+    ]);
+  });
+});
+
+describe('plan: a Service with many slices', () => {
+  const COUNT = 1000;
+  const media = (third: number) =>
+    owning('media', VIP, {
+      ranges: [udp(1000, 1000 + COUNT - 1)],
+      portsPerPod: 1,
+      owners: Array.from({ length: COUNT }, (_, ordinal) => ({
+        ordinal,
+        address: `10.244.${third + Math.floor(ordinal / 250)}.${ordinal % 250}`,
+        serves: true,
+        node: 'other',
+      })),
+    });
+  /** Runs a computation to its end. @returns its result with the number of its steps. */
+  function counted<T>(computation: Steps<T>): { readonly steps: number; readonly result: T } {
+    for (let steps = 0; ; steps++) {
+      const { done, value } = computation.next();
+      if (done === true) return { steps, result: value };
+    }
+  }
+
+  it('is compared and ordered in steps of one slice or element', () => {
+    const plan = planOf();
+    for (const _ of plan.snapshot());
+    plan.update([media(0)], []);
+    const added = counted(plan.diffSteps());
+    const { adds } = added.result;
+    assert.ok(adds.length > 4 * COUNT);
+    // Packets in and out of each slice, and each element.
+    assert.ok(added.steps > 2 * COUNT + adds.length, `${added.steps}`);
+
+    plan.update([media(100)], []);
+    const moved = counted(plan.diffSteps());
+    const { deletes, cleanup } = moved.result;
+    assert.equal(deletes.length, COUNT);
+    assert.ok(moved.steps > 2 * added.steps, `${moved.steps}`);
+    const ordered = counted(phaseSteps(moved.result, 'IPv4'));
+    assert.ok(ordered.steps > moved.result.adds.length + deletes.length, `${ordered.steps}`);
+    assert.ok(cleanup.length > 2 * COUNT);
+  });
+
+  it('is in many parts of a snapshot', () => {
+    const parts = [...planOf(media(0)).snapshot()];
+    const sizes = parts.map(({ elements }) => elements.length);
+    assert.ok(parts.length > 2 * COUNT, `${parts.length}`);
+    assert.ok(Math.max(...sizes) <= 256, `${Math.max(...sizes)}`);
+    assert.equal(parts.filter(({ planned }) => planned !== undefined).length, 1);
+  });
+});
