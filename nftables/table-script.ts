@@ -6,9 +6,9 @@ import { readU32 } from '../netlink/core/host-order.ts';
 import { protocolOf } from '../netlink/core/protocol.ts';
 import { verdictText } from '../nft/element.ts';
 import { nftFamily } from '../nft/rule.ts';
-import { type NftChain, withJumpTargets } from './chains.ts';
+import { canNftWrite, type NftChain, withJumpTargets } from './chains.ts';
 import type { MapElement } from './element.ts';
-import { type MapField, mapSpec, type OrderedForm } from './maps.ts';
+import { isOrderedMap, type MapField, mapSpec, type OrderedForm } from './maps.ts';
 import { chainRulesScript, TABLE, tableDeclarationScript } from './static-chains.ts';
 
 const ELEMENTS_PER_LINE = 500;
@@ -41,6 +41,22 @@ export function tableScript(
   const emptyTable = `add ${table}\ndelete ${table}`;
   const declarations = tableDeclarationScript(all, family, ordered);
   return [emptyTable, declarations, chainRulesScript(all, family), ...lines, ''].join('\n');
+}
+
+/**
+ * A script that replaces the table by what nft can write of it. It lacks the elements of ordered maps, where nft would
+ * leave ends of ranges behind, and the rules of chains that are not `canNftWrite`.
+ */
+export function writableTableScript(
+  chains: Iterable<NftChain>,
+  elements: readonly MapElement[],
+  family: IpFamily,
+): string {
+  const written = [...chains].map((chain) =>
+    canNftWrite(chain) ? chain : { ...chain, rules: [] },
+  );
+  const others = elements.filter(({ map }) => !isOrderedMap(map));
+  return tableScript(written, others, family, 'numbers');
 }
 
 /** Formats elements in nft syntax: `10.96.0.1 . tcp . 80 : goto internal-port-3` */

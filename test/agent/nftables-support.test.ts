@@ -21,17 +21,17 @@ describe('nftables-support: nftablesSupport', () => {
     }
   });
 
-  it('nftTooOld requires nft 1.0.1, in the format of nft --version', () => {
-    for (const version of ['1.0.1', '1.0.6', '1.1', '2']) {
+  it('nftTooOld requires nft 1.0.3, in the format of nft --version', () => {
+    for (const version of ['1.0.3', '1.0.6', '1.1', '2']) {
       assert.equal(nftTooOld(`nftables v${version} (Lester Gooch #5)`), undefined, version);
     }
     assert.equal(
-      nftTooOld('nftables v1.0.0 (Fearless)'),
-      'nft 1.0.0 is too old: 1.0.1 or later is required',
+      nftTooOld('nftables v1.0.2 (Lester Gooch)'),
+      'nft 1.0.2 is too old: 1.0.3 or later is required',
     );
     assert.equal(
       nftTooOld('nftables v0.9.8 (E.D.S.)'),
-      'nft 0.9.8 is too old: 1.0.1 or later is required',
+      'nft 0.9.8 is too old: 1.0.3 or later is required',
     );
     assert.equal(nftTooOld('something else'), undefined);
   });
@@ -40,6 +40,12 @@ describe('nftables-support: nftablesSupport', () => {
     const script = nftablesProbeScript('IPv6');
     assert.match(script, /^table ip6 portwide-probe \{$/m);
     assert.doesNotMatch(script, / portwide\s/);
+  });
+
+  it('probes maps of numbers for ports owned by pods, without elements and rules that nft cannot write', () => {
+    const script = nftablesProbeScript('IPv4');
+    assert.match(script, /map udp-owners-2 \{ typeof @nh,0,64 : ip daddr; flags interval; \}/);
+    assert.doesNotMatch(script, /add (element|rule) ip portwide-probe udp-|@udp-/);
   });
 
   describe('rejects, instead of reporting no support, when nft hangs', () => {
