@@ -82,6 +82,8 @@ async function measurePackets(batches: number, calls: number): Promise<void> {
         await run(client, 'stream', { from, to, batches: 1 });
         entries.push((await conntrackEntries(network)) - before);
       }
+      // With answers, tracked calls are established, as they are in use.
+      await run(endpoints, 'stream', { from: ends(owners), to: clients, batches: 1 });
       const forward = await run(client, 'stream', { from: clients, to: ends(vips), batches });
       const back = await run(endpoints, 'stream', { from: ends(owners), to: clients, batches });
       const count = ports === 1 ? 'one call' : `${ports} calls`;
