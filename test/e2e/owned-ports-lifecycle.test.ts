@@ -3,7 +3,7 @@ import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import type { EndpointFields, Manifest } from './manifests.ts';
-import { answered, World } from './scenarios/scenario.ts';
+import { answered, refused, World } from './scenarios/scenario.ts';
 
 const OWNED = {
   'portwide.dev/owned-ports': '20000-20999/UDP',
@@ -108,6 +108,45 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         assert.deepEqual(lost, { refused: 0, errors: 0 });
         assert.ok(timeout <= (TURNS / 2) * LANES, `${timeout} lost`);
         for (const host of hosts) assert.match(host, /^pod-[12]$/);
+      });
+
+      it('slices get another size under traffic, without a rejected packet', async () => {
+        const exact = {
+          'portwide.dev/owned-ports': '19968-20991/UDP',
+          'portwide.dev/ports-per-pod': '128',
+        };
+        await agent.apply(media('a'));
+        const TURNS = 6;
+        const { timeout, ...seen } = await underTraffic(async () => {
+          for (let turn = 0; turn < TURNS; turn++)
+            await agent.apply(media('a', { annotations: turn % 2 === 0 ? exact : OWNED }));
+        });
+        assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, errors: 0 });
+        assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
+      });
+
+      it('owners of slices of different sizes reach each other, and no vacant slice', async () => {
+        const exact = {
+          'portwide.dev/owned-ports': '20480-21503/UDP',
+          'portwide.dev/ports-per-pod': '128',
+        };
+        const [a, b] = [world.clusterIP(20), world.clusterIP(21)];
+        await agent.apply([
+          ...media('a'),
+          world.service('b', { annotations: exact, spec: { clusterIPs: [b] } }),
+          world.slice('b', [owner(world.pod(2), 0)]),
+        ]);
+        for (const [from, localPort, vip, to, port, host, vacant] of [
+          [world.pod(0), 20005, a, b, 20485, 'pod-3', 20608],
+          [world.pod(2), 20486, b, a, 20106, 'pod-2', 20200],
+        ] as const) {
+          const reply = answered(await from.udp(to, port, { localPort }));
+          assert.deepEqual(
+            [reply.host, reply.remoteAddress, reply.remotePort],
+            [host, vip, localPort],
+          );
+          refused(await from.udp(to, vacant, { localPort }));
+        }
       });
 
       it('a successor that owned nothing takes over without a rejected packet', async () => {

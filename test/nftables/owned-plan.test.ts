@@ -72,12 +72,46 @@ describe('plan: pods in two Services with owned ports', () => {
   });
 });
 
+describe('plan: slices that one exact lookup finds', () => {
+  const elementsOf = (fields: Partial<OwnedSlices>) => {
+    const snapshot = [...planOf(owning('a', VIP, fields)).snapshot()];
+    const texts = Object.entries(textsOf(snapshot.flatMap(({ elements }) => elements)));
+    return Object.fromEntries(texts.filter(([map]) => /^(udp-owner|owned-[a-z]+s$)/.test(map)));
+  };
+
+  it('are single elements if they have one of some sizes and start at a multiple of it', () => {
+    assert.deepEqual(elementsOf({ ranges: [udp(20_480, 21_503)], portsPerPod: 128 }), {
+      'owned-vips': [VIP],
+      'owned-addresses': [POD, VIP],
+      'udp-owners-of-128': [`${VIP} . 20480 : ${POD}`],
+      'udp-owner-vips-of-128': [`${POD} . 20480 : ${VIP}`],
+      'udp-owner-ports-of-128': [`${POD} . 20480`],
+    });
+  });
+
+  it('are ranges if they start elsewhere, have another size, or another Service has one of their ports', () => {
+    const ranges = { 'udp-owners-20': 1, 'udp-owner-vips-1': 1, 'udp-owner-ports-1': 1 };
+    const counts = (fields: Partial<OwnedSlices>, pattern: RegExp) =>
+      Object.fromEntries(
+        Object.entries(elementsOf(fields))
+          .filter(([map]) => pattern.test(map))
+          .map(([map, elements]) => [map, elements?.length]),
+      );
+    const all = /^udp-owner/;
+    assert.deepEqual(counts({ ranges: [udp(20_000, 20_999)], portsPerPod: 128 }, all), ranges);
+    assert.deepEqual(counts({ ranges: [udp(20_480, 21_503)], portsPerPod: 64 }, all), ranges);
+    const taken = new Map([[VIP, [udp(20_500, 20_500)]]]);
+    const cut = counts({ ranges: [udp(20_480, 21_503)], portsPerPod: 128, taken }, all);
+    assert.deepEqual(cut, { 'udp-owners-20': 2, 'udp-owner-vips-1': 2, 'udp-owner-ports-1': 2 });
+  });
+});
+
 describe('plan: a Service with many slices', () => {
   const COUNT = 1000;
   const media = (third: number) =>
     owning('media', VIP, {
-      ranges: [udp(1000, 1000 + COUNT - 1)],
-      portsPerPod: 1,
+      ranges: [udp(1000, 1000 + 2 * COUNT - 1)],
+      portsPerPod: 2,
       owners: Array.from({ length: COUNT }, (_, ordinal) => ({
         ordinal,
         address: `10.244.${third + Math.floor(ordinal / 250)}.${ordinal % 250}`,
