@@ -90,7 +90,8 @@ describe('release', () => {
 
   it('builds the artefacts that have a target, with the new version', async () => {
     const { stdout } = await release(NEXT);
-    assert.match(stdout, /no artefact dist: .*\nno artefact chart: /);
+    // make, started by another make, adds lines.
+    assert.match(stdout, /^no artefact dist: .*\n(.*\n)*no artefact chart: /);
     assert.match(read('built'), /"version": "77\.0\.0"/);
   });
 
