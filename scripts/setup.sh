@@ -14,8 +14,8 @@ needed="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
-  # Tests of the status page.
-  *" test "*) needed="$needed chromium:chromium" ;;
+  # Tests of the status page, of releases and of upgrades.
+  *" test "*) needed="$needed chromium:chromium git:git" ;;
 esac
 case " $* " in
   *" test "* | *" bench "*)
