@@ -36,8 +36,8 @@ export async function writeBundle(
     absWorkingDir: ROOT,
     // The worker thread has its own entry point.
     entryPoints: { main: 'cmd/main.ts', thread: 'policy/fqdn/thread.ts' },
-    // Nothing is written here. Names of sources in source maps, and hashes of these names, are
-    // relative to this directory, so they must not depend on `directory`.
+    // Nothing is written here. Source maps name sources relative to this directory, and esbuild
+    // hashes the names. So the directory must be the same in each build.
     outdir: join(ROOT, 'bundle'),
     write: false,
     outExtension: { '.js': '.mjs' },

@@ -10,12 +10,13 @@ import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
 import { writeBundle } from '../bundle.ts';
 import { sourceDate, writeTarball } from './archive.ts';
+import { writeDeb } from './deb.ts';
 import { ARCHITECTURES, type Architecture, ROOT } from './packages.ts';
 import { writeTree } from './tree.ts';
 
 /**
- * Writes the artefacts to an empty directory: for each architecture a tar.gz file; source maps for
- * stack traces. The same sources give the same bytes.
+ * Writes the artefacts to an empty directory: for each architecture a tar.gz file and a Debian
+ * package; source maps for stack traces. The same sources give the same bytes.
  */
 export async function writeDist(output: string, architectures: readonly Architecture[]) {
   const date = await sourceDate(ROOT);
@@ -31,6 +32,7 @@ export async function writeDist(output: string, architectures: readonly Architec
       const name = `portwide-${VERSION}-linux-${arch}`;
       await writeTree(join(work, name), bundle, arch);
       await writeTarball(join(output, `${name}.tar.gz`), work, [name], date);
+      await writeDeb(output, join(work, name), join(work, `deb-${arch}`), arch, date);
     }
   } finally {
     rmSync(work, { recursive: true, force: true });

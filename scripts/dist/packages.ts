@@ -8,7 +8,7 @@ import { execa } from 'execa';
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const DOWNLOADS = join(ROOT, 'node_modules/.cache/portwide-packages');
 
-/** Debian's names of architectures, and those of Node.js. */
+/** Debian's names of architectures, and Node.js' names. */
 export const ARCHITECTURES = { amd64: 'x64', arm64: 'arm64' } as const;
 export type Architecture = keyof typeof ARCHITECTURES;
 

@@ -3,14 +3,14 @@ import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
-import { digests, makeArtefacts, NAME, WORK } from './artefacts.ts';
+import { artefacts, digests, makeArtefacts, NAME, WORK } from './artefacts.ts';
 
 describe('artefacts of a release', function () {
   this.timeout(300_000);
   let directory = '';
 
   before(async () => {
-    directory = await makeArtefacts('first', 'temporary');
+    directory = await artefacts();
   });
 
   it('two builds write the same bytes', async () => {

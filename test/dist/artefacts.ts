@@ -11,7 +11,7 @@ const names = Object.keys(ARCHITECTURES) as Architecture[];
 const ARCH = names.find((name) => ARCHITECTURES[name] === process.arch) ?? 'amd64';
 export const NAME = `portwide-${VERSION}-linux-${ARCH}`;
 
-/** Temporary directory of these tests. */
+/** Temporary directory, removed when the tests end. */
 export const WORK = mkdtempSync(join(tmpdir(), 'portwide-test-dist-'));
 process.once('exit', () => rmSync(WORK, { recursive: true, force: true }));
 
@@ -33,6 +33,13 @@ export async function makeArtefacts(name: string, temporary: string): Promise<st
     else process.env.TMPDIR = before;
   }
   return directory;
+}
+
+let made: Promise<string> | undefined;
+/** The directory with the artefacts. */
+export function artefacts(): Promise<string> {
+  made ??= makeArtefacts('first', 'temporary');
+  return made;
 }
 
 /** SHA-256 digests by file name. */
