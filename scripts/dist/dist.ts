@@ -2,7 +2,8 @@
  * `node scripts/dist/dist.ts [--output DIRECTORY] [ARCHITECTURE...]` writes what a release has; see
  * {@link writeDist}. Default: `dist`, for amd64 and arm64.
  */
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -11,12 +12,14 @@ import { VERSION } from '../../process/version.ts';
 import { writeBundle } from '../bundle.ts';
 import { sourceDate, writeTarball } from './archive.ts';
 import { writeDeb } from './deb.ts';
+import { writeNpmPackage } from './npm.ts';
 import { ARCHITECTURES, type Architecture, ROOT } from './packages.ts';
+import { billOfMaterials } from './sbom.ts';
 import { writeTree } from './tree.ts';
 
 /**
  * Writes the artefacts to an empty directory: for each architecture a tar.gz file and a Debian
- * package; source maps for stack traces. The same sources give the same bytes.
+ * package; an npm package; source maps for stack traces; a bill of materials; digests. The same sources give the same bytes.
  */
 export async function writeDist(output: string, architectures: readonly Architecture[]) {
   const date = await sourceDate(ROOT);
@@ -24,7 +27,7 @@ export async function writeDist(output: string, architectures: readonly Architec
   try {
     const bundle = join(work, 'bundle');
     const maps = join(work, 'maps');
-    await writeBundle(bundle, { sourceMaps: join(maps, 'bundle') });
+    const bundled = await writeBundle(bundle, { sourceMaps: join(maps, 'bundle') });
     mkdirSync(output, { recursive: true });
     const mapsFile = join(output, `portwide-${VERSION}-sourcemaps.tar.gz`);
     await writeTarball(mapsFile, maps, ['bundle'], date);
@@ -34,9 +37,24 @@ export async function writeDist(output: string, architectures: readonly Architec
       await writeTarball(join(output, `${name}.tar.gz`), work, [name], date);
       await writeDeb(output, join(work, name), join(work, `deb-${arch}`), arch, date);
     }
+    await writeNpmPackage(output, bundle, join(work, 'npm'));
+    const bill = billOfMaterials(bundled, architectures, date);
+    writeFileSync(join(output, `portwide-${VERSION}.cdx.json`), bill);
+    writeDigests(output);
   } finally {
     rmSync(work, { recursive: true, force: true });
   }
+}
+
+/** Writes SHA256SUMS, for `sha256sum -c`. */
+function writeDigests(directory: string): void {
+  const lines = readdirSync(directory)
+    .sort()
+    .map((name) => {
+      const content = readFileSync(join(directory, name));
+      return `${createHash('sha256').update(content).digest('hex')}  ${name}\n`;
+    });
+  writeFileSync(join(directory, 'SHA256SUMS'), lines.join(''));
 }
 
 function isArchitecture(name: string): name is Architecture {

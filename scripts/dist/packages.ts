@@ -13,6 +13,8 @@ export const ARCHITECTURES = { amd64: 'x64', arm64: 'arm64' } as const;
 export type Architecture = keyof typeof ARCHITECTURES;
 
 interface LockedPackage {
+  /** Set if it differs from the directory's name. */
+  readonly name?: string;
   readonly version: string;
   readonly integrity?: string;
   readonly license?: string;
@@ -35,7 +37,7 @@ const NODE_INTEGRITY: Readonly<Record<string, string>> = {
     'sha512-FpJRPEz2OvvTLfjIOlNGFY9JLPMKgl5m+d4oGYBLg24kJ1mmvN1Zl/HPJgF4HDaJ51ISev1l1cRZ/DM+keXW5g==',
 };
 
-export interface BinaryPackage {
+export interface NpmPackage {
   readonly name: string;
   readonly version: string;
   readonly integrity: string;
@@ -43,7 +45,7 @@ export interface BinaryPackage {
 }
 
 /** Node.js for an architecture. */
-export function nodePackage(arch: Architecture): BinaryPackage {
+export function nodePackage(arch: Architecture): NpmPackage {
   const name = `node-linux-${ARCHITECTURES[arch]}`;
   const { version } = locked('node_modules/node');
   const integrity = NODE_INTEGRITY[`${name}@${version}`];
@@ -52,20 +54,25 @@ export function nodePackage(arch: Architecture): BinaryPackage {
 }
 
 /** The binary of koffi for an architecture. */
-export function koffiBinaryPackage(arch: Architecture): BinaryPackage {
+export function koffiBinaryPackage(arch: Architecture): NpmPackage {
   return lockedPackage(`@koromix/koffi-linux-${ARCHITECTURES[arch]}`);
 }
 
-export function koffiPackage(): BinaryPackage {
+export function koffiPackage(): NpmPackage {
   return lockedPackage('koffi');
 }
 
-function lockedPackage(name: string): BinaryPackage {
-  const { version, integrity, license } = locked(`node_modules/${name}`);
+function lockedPackage(name: string): NpmPackage {
+  return lockedPackageAt(`node_modules/${name}`);
+}
+
+/** A package in package-lock.json. @param directory such as `node_modules/yaml` */
+export function lockedPackageAt(directory: string): NpmPackage {
+  const { name, version, integrity, license } = locked(directory);
   if (integrity === undefined || license === undefined) {
-    throw new Error(`package-lock.json has no checksum or license of ${name}`);
+    throw new Error(`package-lock.json has no checksum or license of ${directory}`);
   }
-  return { name, version, integrity, license };
+  return { name: name ?? directory.replace(/^.*node_modules\//, ''), version, integrity, license };
 }
 
 function locked(directory: string): LockedPackage {
@@ -80,7 +87,7 @@ function locked(directory: string): LockedPackage {
  * @returns path of the tar.gz file
  * @throws Error if the content does not match the checksum
  */
-async function download({ name, version, integrity }: BinaryPackage): Promise<string> {
+async function download({ name, version, integrity }: NpmPackage): Promise<string> {
   const file = join(DOWNLOADS, `${name.replace('/', '+')}-${version}.tgz`);
   if (!existsSync(file)) {
     // Two builds may run at once, so each downloads to its own directory.
@@ -109,7 +116,7 @@ async function download({ name, version, integrity }: BinaryPackage): Promise<st
  * @param paths files and directories in the package
  */
 export async function unpack(
-  from: BinaryPackage,
+  from: NpmPackage,
   paths: readonly string[],
   directory: string,
 ): Promise<void> {
