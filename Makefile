@@ -2,8 +2,8 @@
 # install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit coverage lint audit release \
-  release-notes bench modules setup
+.PHONY: demo demo-ui demo-media dist test test-dist test-kernels stock-kernels unit coverage lint audit \
+  release release-notes bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -39,6 +39,14 @@ stock-kernels: setup
 ## (scripts/lint-prose.ts).
 lint: modules
 	@npm run -s lint
+
+## What a release has, in dist/: see scripts/dist/dist.ts. ARCH=amd64 makes it for one architecture.
+dist: modules
+	@node scripts/dist/dist.ts $(ARCH)
+
+## Makes what a release has, and installs it in a new Debian root.
+test-dist: setup
+	@mocha 'test/dist/*.dist.ts'
 
 ## The tests that need only npm, without root and network namespaces: they run on any Linux or
 ## macOS.

@@ -20,7 +20,7 @@ esac
 case " $* " in
   *" test "* | *" bench "*)
     kernel=yes
-    needed="$needed linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils"
+    needed="$needed linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils groff:groff-base"
     ;;
 esac
 case " $* " in
@@ -29,6 +29,9 @@ case " $* " in
     # Part of QEMU's packages in Debian 12.
     [ "$(. /etc/os-release && echo "${VERSION_ID:-13}")" = 12 ] || needed="$needed /usr/libexec/virtiofsd:virtiofsd"
     ;;
+esac
+case " $* " in
+  *" test-dist "*) needed="$needed mmdebstrap:mmdebstrap groff:groff-base" ;;
 esac
 case " $* " in
   # TURN relays with calls.
