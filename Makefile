@@ -2,7 +2,7 @@
 # install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit lint bench modules setup
+.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit lint bench image image-lock modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -43,6 +43,16 @@ lint: modules
 ## macOS.
 unit: modules
 	@npm test -s
+
+## The container image as OCI archives with SBOM and provenance, in dist/. Needs apt-get, dpkg-deb, gzip and npm, and
+## neither root nor a registry of images. ARCHITECTURES=amd64 builds one. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the
+## URL of the sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
+ARCHITECTURES = amd64 arm64
+image: modules
+	@node scripts/image/main.ts build $(ARCHITECTURES)
+## Locks the newest versions of the Debian packages in the image (scripts/image/lock.json).
+image-lock: modules
+	@node scripts/image/main.ts lock
 
 modules:
 	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
