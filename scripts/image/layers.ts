@@ -6,7 +6,8 @@ import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 import { writeBundle } from '../bundle.ts';
 import { downloadPackages } from './debian.ts';
-import type { LockedPackages } from './lock.ts';
+import { missingLibraries } from './elf.ts';
+import { LOCK_FILE, type LockedPackages } from './lock.ts';
 import { npmFiles } from './npm.ts';
 import { type Architecture, EXCLUDED, LINKS, PARTIAL } from './packages.ts';
 import { type Entry, readTar } from './tar.ts';
@@ -20,7 +21,10 @@ export interface Layer {
   readonly entries: readonly Entry[];
 }
 
-/** @param epoch Time of files that no package has, in seconds. */
+/**
+ * @param epoch Time of files that no package has, in seconds.
+ * @throws Error if a program in the image needs a library that the image does not have
+ */
 export async function makeLayers(
   cache: string,
   architecture: Architecture,
@@ -39,7 +43,7 @@ export async function makeLayers(
     { path: `${MODULES}/.bin/node`, mode: 0o777, mtime: epoch, target: '../node/bin/node' },
     ...systemEntries(epoch),
   ];
-  return [
+  const layers = [
     { name: 'Debian packages', entries: withParents(debian) },
     {
       name: 'Node.js',
@@ -55,6 +59,10 @@ export async function makeLayers(
     },
     { name: 'Portwide', entries: withParents(agent) },
   ];
+  const missing = missingLibraries(layers.flatMap(({ entries }) => entries));
+  if (missing.length > 0)
+    throw new Error(`packages are missing in ${LOCK_FILE}: ${missing.join(', ')}`);
+  return layers;
 }
 
 async function debianEntries(

@@ -62,7 +62,7 @@ export function provenance(
         resolvedDependencies: materials,
       },
       runDetails: {
-        // Whoever runs the build: a CI system sets its own.
+        // A CI system sets its own name.
         builder: { id: process.env.PORTWIDE_BUILDER ?? `${source}/make-image` },
       },
     },

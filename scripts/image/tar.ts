@@ -1,4 +1,4 @@
-/** Tar archives in memory: reads those of Debian and npm, and writes the same bytes for the same entries. */
+/** Tar archives in memory. The reader takes archives of Debian and npm; the writer is deterministic. */
 
 /** A file, directory or symbolic link. */
 export interface Entry {
@@ -60,7 +60,7 @@ export function readTar(archive: Buffer): Entry[] {
   return entries;
 }
 
-/** An archive of these entries in ustar format, sorted by path and owned by root. */
+/** Writes entries in ustar format, sorted by path and owned by root. */
 export function writeTar(entries: readonly Entry[]): Buffer {
   // By bytes: the order must not depend on the locale.
   const sorted = [...entries].sort((one, other) => (one.path < other.path ? -1 : 1));
