@@ -45,7 +45,7 @@ unit: modules
 	@npm test -s
 
 ## The container image as OCI archives with SBOM and provenance, in dist/. Needs apt-get, dpkg-deb, gzip and npm, and
-## neither root nor a registry of images. ARCHITECTURES=amd64 builds one. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the
+## neither root nor a container engine. ARCHITECTURES=amd64 builds one. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the
 ## URL of the sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
 ARCHITECTURES = amd64 arm64
 image: modules

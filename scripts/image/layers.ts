@@ -22,6 +22,11 @@ export interface Layer {
 }
 
 /**
+ * Without Node's compile cache, which Containerfile fills: a start uses 0.32 s of CPU instead of
+ * 0.23 s. V8 writes other bytes in each run unless --hash-seed fixes the seed, and then reads them
+ * only with that seed. A known seed would let peers choose keys that collide. The cache of arm64
+ * needs arm64.
+ *
  * @param epoch Time of files that no package has, in seconds.
  * @throws Error if a program in the image needs a library that the image does not have
  */
