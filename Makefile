@@ -2,8 +2,8 @@
 # install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media dist test test-dist test-kernels stock-kernels unit coverage lint audit \
-  release release-notes bench modules setup
+.PHONY: demo demo-ui demo-media dist image image-lock test test-dist test-kernels stock-kernels unit coverage \
+  lint audit release release-notes bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -72,6 +72,16 @@ release: modules
 ## Writes the changelog section of a version to a file: make release-notes VERSION=1.2.3 NOTES=FILE
 release-notes: modules
 	@node scripts/release.ts --notes $(NOTES) $(VERSION)
+
+## The container image as OCI archives with SBOM and provenance, in dist/. Needs apt-get, dpkg-deb, gzip and npm, and
+## neither root nor a container engine. ARCHITECTURES=amd64 builds one. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the
+## URL of the sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
+ARCHITECTURES = amd64 arm64
+image: modules
+	@node scripts/image/main.ts build $(ARCHITECTURES)
+## Locks the newest versions of the Debian packages in the image (scripts/image/lock.json).
+image-lock: modules
+	@node scripts/image/main.ts lock
 
 modules:
 	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error

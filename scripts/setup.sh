@@ -14,8 +14,8 @@ needed="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
-  # Tests of the status page, of releases and of upgrades.
-  *" test "*) needed="$needed chromium:chromium git:git" ;;
+  # Tests of the status page, of releases and upgrades, and of the image.
+  *" test "*) needed="$needed chromium:chromium git:git crun:crun skopeo:skopeo" ;;
 esac
 case " $* " in
   *" test "* | *" bench "*)
