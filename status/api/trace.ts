@@ -30,7 +30,7 @@ export interface TraceStep {
 }
 
 /**
- * `translated`: sent to one of `endpoints`. `rejected`: by the proxy. `dropped`: by the proxy, or by rules of another
+ * `translated`: sent to one of `endpoints`. `rejected`, `dropped`: by the proxy, or by rules of another
  * program on the way to every endpoint that policies allow. `denied`: a policy denies the connection to every endpoint. `untouched`: the packet is not for a Service.
  */
 export type TraceVerdict = 'translated' | 'rejected' | 'dropped' | 'denied' | 'untouched';
@@ -45,7 +45,7 @@ export interface TraceEndpoint {
   readonly masqueraded: boolean;
   /** Verdict of network policies on the connection to this endpoint; null if they are not enforced here. */
   readonly policy: 'allow' | 'deny' | null;
-  /** What rules of other programs certainly do to packets to this endpoint; null if they were not evaluated. */
+  /** What rules of other programs certainly do to packets to this endpoint (`drop`: also with an error to the source); null if they were not evaluated. */
   readonly foreignRules: 'pass' | 'drop' | null;
 }
 
