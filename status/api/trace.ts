@@ -6,6 +6,7 @@ import type { Time } from './common.ts';
 export interface TraceStep {
   /** Stable identifier. */
   readonly step:
+    | 'refusal'
     | 'source'
     | 'service'
     | 'sourceRanges'
@@ -57,6 +58,11 @@ export interface ComputedTrace {
   readonly destination: string;
   readonly steps: readonly TraceStep[];
   readonly verdict: TraceVerdict;
+  /**
+   * Whether this node does not serve the destination: a refused Service, or an address of one or of the Service range.
+   * The verdict says what happens to the packet all the same.
+   */
+  readonly unserved: boolean;
   /** Empty if the proxy does not translate the packet. */
   readonly endpoints: readonly TraceEndpoint[];
   /** UDP ports from which the source speaks as a VIP, because it owns them; empty for other sources and protocols. */

@@ -481,6 +481,16 @@ describe('trace with network policy', () => {
       assert.equal(withPort.exitCode, 2);
       assert.ok(withPort.stderr.includes(`"${to}" has a port: use ${use}`), withPort.stderr);
     }
+    for (const ends of [
+      ['10.244.1.12', 'default/none'],
+      ['default/none', 'default/web'],
+    ]) {
+      const unknown = await run(...ends);
+      assert.equal(unknown.exitCode, 2);
+      assert.match(unknown.stderr, /this agent knows no (Service|pod) default\/none/);
+    }
+    const unused = await run('10.244.1.12', '10.96.0.99', '--port=80');
+    assert.equal(unused.exitCode, 1, unused.stdout);
     const bad = await run('nowhere', '10.96.0.61', '--port=80');
     assert.equal(bad.exitCode, 2);
     assert.match(bad.stderr, /parameter from: must be an IP address/);

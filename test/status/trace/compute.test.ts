@@ -6,6 +6,7 @@ import type { Backend } from '../../../proxier/backend.ts';
 import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
 import type { ComputedTrace, TraceAnswer, TraceStep } from '../../../status/api/trace.ts';
+import { NotFound } from '../../../status/http/handler.ts';
 import { BadParameter, readParameters } from '../../../status/http/parameters.ts';
 import type { StatusSources } from '../../../status/sources.ts';
 import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.ts';
@@ -309,11 +310,83 @@ describe('steps of a computed path', () => {
       'Service default/web serves 80/TCP',
       'Service default/late: spec.clusterIPs: 10.96.0.10: port 80/TCP is already served for the older Service default/web',
     ]);
+    assert.equal(path.unserved, true);
     const rejecting = { fields: { rejectsOtherPorts: 'cluster IPs' as const } };
     assert.equal(
       (await pathTo('from=external&to=10.96.0.10&port=81', table, rejecting)).verdict,
       'rejected',
     );
+  });
+
+  it('a Service that is refused: the first step says why, and the result what happens', async () => {
+    const table = webTable();
+    table.upsert(
+      service({
+        name: 'wrong',
+        clusterIPs: ['10.96.0.99'],
+        externalIPs: ['198.51.100.7'],
+        portsAnnotation: 'all',
+      }),
+    );
+    const all = { portsAnnotation: 'all', clusterIPs: ['10.96.0.77'] };
+    table.upsert(service({ name: 'all-ports', ...all }));
+    table.upsert(slice([endpoint('10.244.0.5')], { name: 's', serviceKey: 'default/all-ports' }));
+    const late = { ...all, creationTimestamp: '2027-02-01T00:00:00Z' };
+    table.upsert(service({ name: 'overlap', namespace: 'shop', ...late }));
+    table.takeChanges();
+    const found = async (query: string) => {
+      const { steps, verdict, unserved } = await pathTo(`from=node&${query}`, table);
+      const [first, second] = steps;
+      return [
+        first?.decision,
+        first?.object,
+        second?.step,
+        steps.at(-1)?.decision,
+        verdict,
+        unserved,
+      ];
+    };
+    const whole =
+      'Service default/wrong is refused: spec.externalIPs: external IPs cannot be served on all ports';
+    const gone =
+      'no endpoint gets the packet: it goes on untranslated, where the routes of this node lead it';
+    for (const query of ['to=10.96.0.99&port=81', 'to=default/wrong&port=81'])
+      assert.deepEqual(await found(query), [
+        ...[whole, 'Service default/wrong', 'source', gone, 'untouched', true],
+      ]);
+    assert.deepEqual(await found('to=shop/overlap&port=5060'), [
+      'Service shop/overlap is refused: spec.clusterIPs: 10.96.0.77: every port is already served for the older Service default/all-ports',
+      ...['Service shop/overlap', 'source', 'the packet reaches 10.244.0.5:5060'],
+      ...['translated', true],
+    ]);
+    // The address itself is served.
+    const served = await pathTo('from=node&to=10.96.0.77&port=5060', table);
+    assert.deepEqual([served.steps[0]?.step, served.unserved], ['source', false]);
+  });
+
+  it('an address near cluster IPs is of no Service, and no other address is', async () => {
+    const found = async (to: string) => {
+      const { step, unserved } = await pathTo(`from=node&to=${to}&port=80`);
+      return [unserved, step('service')?.detail, step('result')?.decision];
+    };
+    assert.deepEqual(await found('10.96.0.99'), [
+      true,
+      ['it is probably in the Service range, as cluster IP 10.96.0.10 is'],
+      'no endpoint gets the packet: it goes on untranslated, where the routes of this node lead it',
+    ]);
+    for (const to of ['10.244.1.1', '198.51.100.7', NODE])
+      assert.deepEqual(await found(to), [false, [], `the packet goes to ${to}:80/TCP itself`]);
+  });
+
+  it('names an unknown Service also without a port', async () => {
+    for (const query of ['from=10.244.0.9&to=shop/nosvc', 'from=node&to=shop/nosvc&port=80'])
+      await assert.rejects(
+        async () => pathTo(query),
+        (error) =>
+          error instanceof NotFound &&
+          error.message ===
+            'this agent knows no Service shop/nosvc, and pods only with --network-policy',
+      );
   });
 
   it('with detection by interface, an address of a local endpoint is a pod', async () => {

@@ -27,6 +27,7 @@ const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
   destination: '10.96.0.10',
   steps: [RESULT],
   verdict: 'translated',
+  unserved: false,
   endpoints: [endpoint('10.244.1.11'), endpoint('10.244.1.12')],
   speaksAs: [],
   uncertain: [],

@@ -193,6 +193,7 @@ const COMPUTED: ComputedTrace = {
     },
   ],
   verdict: 'translated',
+  unserved: false,
   endpoints: [
     {
       address: '10.244.0.1',
