@@ -3,7 +3,7 @@
  * `policy/model/explain.ts` decide; this file puts their decisions in words. Pure.
  */
 import { cidrContains, isLoopback, socketAddress } from '../../api/addresses.ts';
-import type { IpFamily, ObjectKey, Protocol } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { rangeText } from '../../api/ports.ts';
 import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { Route } from '../../services/route.ts';
@@ -17,6 +17,7 @@ import {
 import type { Dispatch, TrafficPlan } from '../../traffic/plan.ts';
 import type { EndpointStatus } from '../api/services.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../api/trace.ts';
+import type { RouteProblem } from '../views/services.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
 import {
@@ -57,8 +58,8 @@ export interface TraceContext {
   readonly udpRoutesOfOwner: (address: string) => readonly Route[];
   /** The endpoints of a Route, with the decision about each. */
   readonly endpointsOf: (route: Route) => readonly EndpointStatus[];
-  /** Problems of a Service, one sentence each. */
-  readonly problemsOf: (service: ObjectKey) => readonly string[];
+  /** Problems of clients of a Route. */
+  readonly problemsOf: (route: Route) => readonly RouteProblem[];
   /** Services that ask for the destination and do not get it. */
   readonly refused: readonly RefusedService[];
   /** A cluster IP near the destination, which is then probably in the Service range; undefined: there is none. */

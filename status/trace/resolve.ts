@@ -12,7 +12,7 @@ import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
 import type { StatusSources } from '../sources.ts';
 import type { FqdnSources } from '../views/policies.ts';
-import { routeEndpoints, serviceProblems } from '../views/services.ts';
+import { routeEndpoints, routeProblems } from '../views/services.ts';
 import { type TraceSource, traceClient } from './client.ts';
 import { computeTrace, type TraceContext, type TracedPath } from './compute.ts';
 import type { PolicyCheck } from './policy-steps.ts';
@@ -185,9 +185,9 @@ export async function computePath(
       const owner = found.routes.find((each) => each.route === route);
       return owner === undefined ? [] : routeEndpoints(owner.inspected, route, sources.table);
     },
-    problemsOf: (key) => {
-      const owner = found.routes.find(({ route }) => route.serviceKey === key);
-      return owner === undefined ? [] : problemTexts(owner.inspected, sources);
+    problemsOf: (route) => {
+      const owner = found.routes.find((each) => each.route === route);
+      return owner === undefined ? [] : routeProblems(owner.inspected, route, sources.table);
     },
     refused: found.refused.map((inspected) => ({
       inspected,
@@ -267,10 +267,6 @@ function hasLocalEndpoint(
   return slices.some(({ endpoints }) =>
     endpoints.some((each) => each.address === address && each.nodeName === nodeName),
   );
-}
-
-function problemTexts(inspected: InspectedService, { table }: TraceSources): string[] {
-  return serviceProblems(inspected, table).map(({ message }) => message);
 }
 
 function policyCheck(

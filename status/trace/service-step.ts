@@ -24,7 +24,7 @@ export function serviceStep(
   context: TraceContext,
 ): TraceStep {
   const { destination, protocol, port } = question;
-  const { traffic, refused, nearClusterIP, problemsOf } = context;
+  const { traffic, refused, nearClusterIP } = context;
   const title = 'Service';
   const target = `${destination} port ${port}/${protocol}`;
   switch (handler.by) {
@@ -36,7 +36,7 @@ export function serviceStep(
         title,
         decision,
         object: `Service ${route.serviceKey}`,
-        detail: problemsOf(route.serviceKey),
+        detail: problemTexts(route, vip.kind === 'cluster IP', question, context),
       };
     }
     case 'node port': {
@@ -47,7 +47,7 @@ export function serviceStep(
         title,
         decision,
         object: `Service ${route.serviceKey}`,
-        detail: problemsOf(route.serviceKey),
+        detail: problemTexts(route, false, question, context),
       };
     }
     case 'health check': {
@@ -101,6 +101,21 @@ export function serviceStep(
       };
     }
   }
+}
+
+/** The problems of a Route that concern the client. */
+function problemTexts(
+  route: Route,
+  isClusterIP: boolean,
+  { client }: TraceQuestion,
+  { problemsOf }: TraceContext,
+): string[] {
+  // Traffic policy Local of external VIPs and node ports applies to clients outside only.
+  const isInside = client.isPod || client.isNode;
+  const own = isClusterIP ? 'inside' : 'outside';
+  return problemsOf(route)
+    .filter(({ clients }) => clients === 'all' || (clients === own && (isClusterIP || !isInside)))
+    .map(({ message }) => message);
 }
 
 /** The step if the destination is a node port, on an address of the node on which it is not served. */

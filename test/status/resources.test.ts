@@ -334,6 +334,25 @@ describe('resources: the status API', () => {
     );
   });
 
+  it('says of both traffic policies that they drop packets', async () => {
+    const table = filledTable();
+    const policies = { internalTrafficPolicy: 'Local', externalTrafficPolicy: 'Local' } as const;
+    const loadBalancerIngress = [{ ip: '203.0.113.77', ipMode: 'VIP' }] as const;
+    const fields = { type: 'LoadBalancer', clusterIPs: ['10.96.0.20'], ...policies } as const;
+    table.upsert(service({ name: 'away', loadBalancerIngress, ...fields }));
+    const remote = endpoint('10.244.1.7', { nodeName: 'node-b' });
+    table.upsert(slice([remote], { name: 'away-1', serviceKey: 'default/away' }));
+    table.takeChanges();
+    const { problems } = await statusOf(table).service('away');
+    assert.deepEqual(
+      problems.filter(({ reason }) => reason === 'NoEndpoints').map(({ message }) => message),
+      [
+        'spec.internalTrafficPolicy: Local, and no endpoint is on this node; packets from pods and this node are dropped',
+        'spec.externalTrafficPolicy: Local, and no endpoint is on this node; packets from outside are dropped',
+      ],
+    );
+  });
+
   it('is described by status/openapi.json; run `npm run docs` after a change', () => {
     const file = new URL('../../status/openapi.json', import.meta.url);
     assert.equal(readFileSync(file, 'utf8'), openApiText());

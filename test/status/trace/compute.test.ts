@@ -378,6 +378,39 @@ describe('steps of a computed path', () => {
       assert.deepEqual(await found(to), [false, [], `the packet goes to ${to}:80/TCP itself`]);
   });
 
+  it('names the problems of this packet only: of its port, and of its traffic policy', async () => {
+    const table = newTable();
+    table.upsert(
+      service({
+        type: 'LoadBalancer',
+        loadBalancerIngress: [{ ip: '203.0.113.1', ipMode: 'VIP' }],
+        internalTrafficPolicy: 'Local',
+        externalTrafficPolicy: 'Local',
+        ports: [
+          servicePort({ name: 'web', nodePort: 30_080 }),
+          servicePort({ name: 'other', port: 81, nodePort: 30_081 }),
+        ],
+      }),
+    );
+    const ports = [{ name: 'web', port: 8080, protocol: 'TCP' as const }];
+    table.upsert(slice([endpoint('10.244.1.1', { nodeName: 'node-b' })], { ports }));
+    table.takeChanges();
+    const detail = async (from: string, to: string) =>
+      (await pathTo(`from=${from}&to=${to}`, table)).step('service')?.detail;
+    const none = (policy: string, clients: string) => [
+      `port web: spec.${policy}: Local, and no endpoint is on this node; packets from ${clients} are dropped`,
+    ];
+    const outside = none('externalTrafficPolicy', 'outside');
+    const inside = none('internalTrafficPolicy', 'pods and this node');
+    assert.deepEqual(await detail('external', 'default/web&port=80'), outside);
+    assert.deepEqual(await detail('192.0.2.50', `${NODE}&port=30080`), outside);
+    assert.deepEqual(await detail('node', '10.96.0.10&port=80'), inside);
+    assert.deepEqual(await detail('10.244.0.9', '203.0.113.1&port=80'), []);
+    assert.deepEqual(await detail('external', '203.0.113.1&port=81'), [
+      'port other: no endpoint: no EndpointSlice of the Service has an address for this port',
+    ]);
+  });
+
   it('names an unknown Service also without a port', async () => {
     for (const query of ['from=10.244.0.9&to=shop/nosvc', 'from=node&to=shop/nosvc&port=80'])
       await assert.rejects(
