@@ -114,9 +114,10 @@ function exitStatus(
   isLive: boolean,
 ): 0 | 1 {
   const passes = paths.every(
-    ({ verdict, unserved, endpoints }) =>
+    ({ verdict, unserved, steps, endpoints }) =>
       (verdict === 'translated' || verdict === 'untouched') &&
       !unserved &&
+      !steps.some(({ step }) => step === 'forwarding') &&
       endpoints.every((each) => each.policy !== 'deny' && each.foreignRules !== 'drop'),
   );
   const summary = seen.find((line): line is LiveTraceSummary => line.event === 'summary');

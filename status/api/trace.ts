@@ -19,6 +19,7 @@ export interface TraceStep {
     | 'speaker'
     | 'egressPolicy'
     | 'ingressPolicy'
+    | 'forwarding'
     | 'foreignRules'
     | 'result';
   readonly title: string;
@@ -31,7 +32,7 @@ export interface TraceStep {
 }
 
 /**
- * `translated`: sent to one of `endpoints`. `rejected`, `dropped`: by the proxy, or by rules of another
+ * `translated`: sent to one of `endpoints`. `rejected`, `dropped`: by the proxy, by a node that does not forward, or by rules of another
  * program on the way to every endpoint that policies allow. `denied`: a policy denies the connection to every endpoint. `untouched`: the packet is not for a Service.
  */
 export type TraceVerdict = 'translated' | 'rejected' | 'dropped' | 'denied' | 'untouched';

@@ -55,6 +55,8 @@ function differencesOf(
   if (result === 'lost') {
     // IPVS itself rejects packets to a Service without endpoints, by no rule.
     const isExpected = path.lostInIpvs && computed.verdict === 'rejected' && certain === undefined;
+    const isForwarded = !computed.steps.some(({ step }) => step === 'forwarding');
+    if (!isForwarded && path.passed.at(-1) === 'prerouting') return [];
     return isExpected ? [] : [lostText(path, should)];
   }
   if (result === 'dropped' || result === 'rejected') {

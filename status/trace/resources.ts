@@ -13,6 +13,7 @@ import {
 import type { StatusSources } from '../sources.ts';
 import type { TracedPath } from './compute.ts';
 import { type ForeignPath, withForeignRules } from './foreign-steps.ts';
+import { withForwarding } from './forwarding-step.ts';
 import { LiveTracer } from './live.ts';
 import {
   DEFAULT_SECONDS,
@@ -79,7 +80,9 @@ async function withForeignSteps(
   const foreignRulesAge = Math.round(age / 1000);
   const nodeAddresses = sources.nodeAddresses();
   const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs, speaksAs };
-  return withForeignRules(path, protocol, port, chains, context);
+  const disabledBy = await sources.disabledForwarding(path.family);
+  const forwarded = withForwarding(path, { disabledBy, nodeAddresses, forwardsWithIpvs });
+  return withForeignRules(forwarded, protocol, port, chains, context);
 }
 
 function filterOf(resolved: ResolvedTrace): LiveTraceFilter {

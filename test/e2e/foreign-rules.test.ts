@@ -117,6 +117,32 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await says('TCP', NONE);
     });
 
+    it('without IP forwarding, the computed path and the kernel drop the packet', async () => {
+      const set = (value: string) =>
+        lab.node.exec('sysctl', ['-w', `net.ipv4.ip_forward=${value}`]);
+      const flags = (from: string, ...more: string[]) => {
+        const args = [from, VIP, `--port=${PORT}`, `--status-socket=${socket()}`, ...more];
+        return lab.node.exec(PORTWIDE, ['trace', ...args], { reject: false });
+      };
+      await set('0');
+      try {
+        const { stdout, exitCode } = await flags(client.ipv4);
+        assert.match(
+          stdout,
+          /Forwarding: this node does not forward packets \(net.ipv4.ip_forward=0/,
+        );
+        assert.equal(exitCode, 1);
+        assert.equal((await flags('node')).exitCode, 0);
+        const query = { from: client.ipv4, to: VIP, port: PORT, seconds: 1 };
+        const live = await new TraceApi(socket()).live(query);
+        assert.equal(await outcome('TCP'), 'timeout');
+        const { paths, differences } = await summary(live);
+        assert.deepEqual([paths[0]?.result, differences], ['lost', []]);
+      } finally {
+        await set('1');
+      }
+    });
+
     // The agent evaluates rules of nft in the same way in each mode.
     if (mode === 'iptables') return;
 

@@ -93,6 +93,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
+    disabledForwarding: async () => undefined,
     foreignChains: async () => ({ value: { value: [] }, age: 0 }),
     nodeChecks: async () => ({
       at: '2026-11-22T12:00:00.000Z',

@@ -683,6 +683,7 @@ describe('trace: the answer', () => {
   it('says how old the rules of other programs are', async () => {
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
+      disabledForwarding: async () => undefined,
       foreignChains: async () => ({ value: { value: [] }, age: 40_300 }),
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -708,6 +709,7 @@ describe('trace: the answer', () => {
     ] as const) {
       const sources = {
         ...sourcesOf(webTable(), { ...SETTINGS, fields: { forwardsWithIpvs } }),
+        disabledForwarding: async () => undefined,
         foreignChains: async () => ({ value: { value: [base] }, age: 0 }),
       } as unknown as StatusSources;
       const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -737,6 +739,7 @@ describe('trace: the answer', () => {
         for (const each of ['forward', 'output'] as const) {
           const sources = {
             ...sourcesOf(table, { ...SETTINGS, fields }),
+            disabledForwarding: async () => undefined,
             foreignChains: async () => ({ value: { value: [base(each)] }, age: 0 }),
           } as unknown as StatusSources;
           const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -753,6 +756,7 @@ describe('trace: the answer', () => {
     const asked: unknown[] = [];
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
+      disabledForwarding: async () => undefined,
       foreignChains: async (maxAge?: number) => {
         asked.push(maxAge);
         return { value: { value: [] }, age: 0 };

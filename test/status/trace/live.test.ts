@@ -344,6 +344,15 @@ describe('differences: between computed and live', () => {
     );
   });
 
+  it('none if a node that does not forward loses the packet', () => {
+    const forwarding = { step: 'forwarding', title: '', decision: '', object: null } as const;
+    const computed = { verdict: 'dropped', steps: [{ ...forwarding, detail: [] }] } as const;
+    const lost = { result: 'lost', passed: ['prerouting'] } as const;
+    assert.deepEqual(of(lost, computed), []);
+    assert.equal(of({ ...lost, passed: ['prerouting', 'forward'] }, computed).length, 1);
+    assert.equal(of({}, computed).length, 1);
+  });
+
   it('packets with the same difference share a sentence', () => {
     const two = [1, 2].map((packet) => ({ ...PATH, packet, translatedTo: null }));
     assert.deepEqual(differences(COMPUTED, two), [
