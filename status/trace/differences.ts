@@ -133,8 +133,8 @@ function translationDifferences(
     (each) =>
       each.verdict === 'masquerade' &&
       each.isCertain &&
-      masqueradedBy !== null &&
-      isBy(each, masqueradedBy),
+      // Conntrack masquerades later packets of the connection.
+      (masqueradedBy === null || isBy(each, masqueradedBy)),
   );
   if (isComputed) return [];
   return masqueradedAs === null
