@@ -82,12 +82,12 @@ export function requireKind(command: Command, kinds: string): void {
   });
 }
 
-/** Help text for exit statuses. @param no when the status is 1; undefined: never. */
-export function exitHelp(ok: string, no?: string): string {
+/** Help text for exit statuses. @param no when the status is 1; undefined: never. @param error when it is 2. */
+export function exitHelp(ok: string, no?: string, error = 'no agent, or another error'): string {
   return `
 Exit status:
   0  ${ok}${no === undefined ? '' : `\n  1  ${no}`}
-  2  no agent, or another error
+  2  ${error}
 `;
 }
 
@@ -105,12 +105,13 @@ export interface Session {
 }
 
 /**
- * Runs a command. The process ends with the status that `run` returns, with 1 if the agent does not know the object,
- * and with 2 for any other error.
+ * Runs a command. The process ends with the status that `run` returns, and with 2 for an error.
+ * @param unknown the status if the agent does not know the object.
  */
 export async function withAgent(
   { statusSocket }: StatusCommandOptions,
   run: (session: Session) => Promise<ExitStatus>,
+  unknown: ExitStatus = EXIT.no,
 ): Promise<void> {
   // The status if an error is thrown below.
   process.exitCode = EXIT.error;
@@ -123,7 +124,7 @@ export async function withAgent(
   try {
     process.exitCode = await run(session);
   } catch (error) {
-    if (error instanceof ApiError && error.code === 404) process.exitCode = EXIT.no;
+    if (error instanceof ApiError && error.code === 404) process.exitCode = unknown;
     throw error;
   }
 }

@@ -64,6 +64,8 @@ export interface StatusSources {
     readonly value: Fact<readonly BaseChain[]>;
     readonly age: number;
   }>;
+  /** The sysctl that disables forwarding of packets in a family; undefined: the node forwards. */
+  readonly disabledForwarding: (family: IpFamily) => Promise<string | undefined>;
   /** What `portwide check` finds with the flags of this agent. */
   readonly nodeChecks: () => Promise<NodeChecks>;
   /** undefined without network policy. */

@@ -215,11 +215,8 @@ function routesWithPorts({ routes, served }: InspectedService) {
 }
 
 /** Why clients of a Service may fail, as far as the objects tell: refusals, warnings, no endpoint. */
-export function serviceProblems(
-  inspected: InspectedService,
-  { topology, nodeAddresses }: NodeFacts,
-): Problem[] {
-  const { service, refusals, warnings, slices } = inspected;
+export function serviceProblems(inspected: InspectedService, node: NodeFacts): Problem[] {
+  const { service, refusals, warnings } = inspected;
   const object = `Service ${service.key}`;
   const problem = (reason: string, message: string, family: IpFamily | null = null): Problem => ({
     reason,
@@ -233,14 +230,36 @@ export function serviceProblems(
     ),
     ...warnings.map(({ message }) => problem('ServedWithWarning', message)),
     ...ignoredReason(inspected).map((message) => problem('Ignored', message)),
-    ...routesWithPorts(inspected).flatMap(({ route, port }) => {
-      const explained = explainRoute(route, service, port, slices, topology, nodeAddresses);
-      const message = noEndpointMessage(route, explained);
-      if (message === undefined) return [];
-      const name = port.portName === '' ? '' : `port ${port.portName}: `;
-      return [problem('NoEndpoints', name + message, route.family)];
-    }),
+    ...inspected.routes.flatMap((route) =>
+      routeProblems(inspected, route, node).map(({ message }) =>
+        problem('NoEndpoints', message, route.family),
+      ),
+    ),
   ];
+}
+
+/** Why clients of one Route may fail. */
+export interface RouteProblem {
+  readonly message: string;
+  /** `inside`: clients of the cluster IP; `outside`: clients outside the cluster. */
+  readonly clients: 'all' | 'inside' | 'outside';
+}
+
+/** Why clients of one Route of a Service may fail. */
+export function routeProblems(
+  inspected: InspectedService,
+  route: Route,
+  { topology, nodeAddresses }: NodeFacts,
+): RouteProblem[] {
+  const { service, slices, served } = inspected;
+  const port = served.ports.find(({ id }) => id === route.id);
+  if (port === undefined) return [];
+  const explained = explainRoute(route, service, port, slices, topology, nodeAddresses);
+  const name = port.portName === '' ? '' : `port ${port.portName}: `;
+  return endpointProblems(route, explained).map(({ message, clients }) => ({
+    message: name + message,
+    clients,
+  }));
 }
 
 function ignoredReason({ service }: InspectedService): string[] {
@@ -255,15 +274,39 @@ function ignoredReason({ service }: InspectedService): string[] {
   return [];
 }
 
-function noEndpointMessage(
+function endpointProblems(
   route: Route,
   explained: ReturnType<typeof explainRoute>,
-): string | undefined {
+): RouteProblem[] {
   const isInternalEmpty = !explained.some(({ local, cluster }) =>
     route.internalLocal ? local.used : cluster.used,
   );
   const isExternalEmpty = route.externalLocal && !explained.some(({ local }) => local.used);
-  if (!isInternalEmpty && !isExternalEmpty) return undefined;
+  if (!isInternalEmpty && !isExternalEmpty) return [];
+  const message = noEndpointMessage(route, explained);
+  if (message !== undefined) return [{ message, clients: 'all' }];
+  const none = (policy: string, clients: string) =>
+    `spec.${policy}: Local, and no endpoint is on this node; packets from ${clients} are dropped`;
+  return [
+    ...(isInternalEmpty
+      ? [
+          {
+            message: none('internalTrafficPolicy', 'pods and this node'),
+            clients: 'inside',
+          } as const,
+        ]
+      : []),
+    ...(isExternalEmpty
+      ? [{ message: none('externalTrafficPolicy', 'outside'), clients: 'outside' } as const]
+      : []),
+  ];
+}
+
+/** @returns undefined if only a traffic policy excludes the endpoints. */
+function noEndpointMessage(
+  route: Route,
+  explained: ReturnType<typeof explainRoute>,
+): string | undefined {
   if (route.owned !== undefined && explained.length > 0) {
     const owners = route.owned.owners.length;
     const why = owners === 0 ? 'no endpoint owns ports' : `no owner serves (${owners} do not)`;
@@ -275,7 +318,5 @@ function noEndpointMessage(
   if (!route.hasEndpointsAnywhere) {
     return `no endpoint is ready (${explained.length} are not); packets are rejected`;
   }
-  const policy = isInternalEmpty ? 'internalTrafficPolicy' : 'externalTrafficPolicy';
-  const clients = isInternalEmpty ? 'packets from pods and this node' : 'packets from outside';
-  return `spec.${policy}: Local, and no endpoint is on this node; ${clients} are dropped`;
+  return undefined;
 }

@@ -172,7 +172,7 @@ export const SERVICE_CAUSES = {
     command: ['trace', CLIENT, VIP, '--port=80'],
     exitCode: 1,
     printed:
-      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\), rule \d+ \(handle \d+\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
     page: traced({ from: CLIENT, to: VIP, port: '80' }),
     shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
   },
@@ -181,7 +181,7 @@ export const SERVICE_CAUSES = {
     command: ['trace', '10.244.1.12', 'default/web'],
     exitCode: 0,
     printed:
-      /Rules of other programs: table inet firewall, base chain post \(priority 95, policy accept\) masquerades the packet/,
+      /Rules of other programs: table inet firewall, base chain post \(priority 95, policy accept\), rule \d+ \(handle \d+\) masquerades the packet/,
     page: traced({ from: '10.244.1.12', to: 'default/web' }),
     shown:
       /Rules of other programs.*table inet firewall, base chain post .* masquerades the packet/,
@@ -320,7 +320,7 @@ export const IPVS_CAUSES = {
   foreignDrop: {
     ...SERVICE_CAUSES.foreignDrop,
     printed:
-      /Rules of other programs: table ip filter \(iptables-legacy\), base chain OUTPUT \(priority 0, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+      /Rules of other programs: table ip filter \(iptables-legacy\), base chain OUTPUT \(priority 0, policy accept\), rule [^\n]* -j DROP drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
   },
   deletedRule: {
     ...NODE_CAUSES.deletedRule,

@@ -93,6 +93,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
+    disabledForwarding: async () => undefined,
     foreignChains: async () => ({ value: { value: [] }, age: 0 }),
     nodeChecks: async () => ({
       at: '2026-11-22T12:00:00.000Z',
@@ -331,6 +332,25 @@ describe('resources: the status API', () => {
     assert.deepEqual(
       problems.filter(({ reason }) => reason === 'NoEndpoints').map(({ message }) => message),
       ['no endpoint owns ports; packets to 20000-20999/UDP are rejected'],
+    );
+  });
+
+  it('says of both traffic policies that they drop packets', async () => {
+    const table = filledTable();
+    const policies = { internalTrafficPolicy: 'Local', externalTrafficPolicy: 'Local' } as const;
+    const loadBalancerIngress = [{ ip: '203.0.113.77', ipMode: 'VIP' }] as const;
+    const fields = { type: 'LoadBalancer', clusterIPs: ['10.96.0.20'], ...policies } as const;
+    table.upsert(service({ name: 'away', loadBalancerIngress, ...fields }));
+    const remote = endpoint('10.244.1.7', { nodeName: 'node-b' });
+    table.upsert(slice([remote], { name: 'away-1', serviceKey: 'default/away' }));
+    table.takeChanges();
+    const { problems } = await statusOf(table).service('away');
+    assert.deepEqual(
+      problems.filter(({ reason }) => reason === 'NoEndpoints').map(({ message }) => message),
+      [
+        'spec.internalTrafficPolicy: Local, and no endpoint is on this node; packets from pods and this node are dropped',
+        'spec.externalTrafficPolicy: Local, and no endpoint is on this node; packets from outside are dropped',
+      ],
     );
   });
 
