@@ -50,9 +50,10 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
   };
 }
 
-function serviceState({ served, routes, refusals }: InspectedService): ServiceState {
-  if (served.ports.length === 0) return refusals.length > 0 ? 'refused' : 'ignored';
-  if (routes.length === 0) return 'refused';
+/** The first state that applies. `serviceCounts` counts by the same rules. */
+function serviceState({ routes, refusals }: InspectedService): ServiceState {
+  if (refusals.length > 0) return routes.length === 0 ? 'refused' : 'partlyRefused';
+  if (routes.length === 0) return 'ignored';
   const filled = routes.filter(hasEndpoints).length;
   if (filled === 0) return 'noEndpoints';
   return filled === routes.length ? 'served' : 'partial';
