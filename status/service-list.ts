@@ -97,7 +97,8 @@ function isOrderOfKeys({ state, ports, vip, search = '', sort = 'name' }: Filter
 }
 
 function isSelected(summary: ServiceSummary, { state, ports, vip, search = '' }: Filter): boolean {
-  const { namespace, name, type, portKind, vips } = summary;
+  const { namespace, name, type, portKind } = summary;
+  const vips = [...summary.vips, ...summary.refusedVips];
   return (
     (state ?? summary.state) === summary.state &&
     (ports ?? portKind) === portKind &&

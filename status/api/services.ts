@@ -40,6 +40,8 @@ export interface ServiceSummary {
   readonly state: ServiceState;
   /** Cluster IPs, external IPs and load balancer IPs that this node serves. */
   readonly vips: readonly string[];
+  /** VIPs of the object that this node serves on no port, because they are refused. */
+  readonly refusedVips: readonly string[];
   readonly portKind: PortKind;
   /**
    * `all`, `5060/UDP`, `20000-50000/UDP`, `80:30080/TCP` (port and node port), `20000-29999/UDP (100 per pod)` (slices of

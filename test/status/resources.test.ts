@@ -413,7 +413,7 @@ describe('resources: the status API', () => {
     ['offset=0&limit=2&state=served', ['web']],
     ['offset=9', []],
     ['search=+MEDIA+', ['media']],
-    ['search=10.96.0.1', ['empty', 'media', 'web']],
+    ['search=10.96.0.1', ['empty', 'media', 'refused', 'web']],
     ['search=30080', ['web']],
   ] as const) {
     it(`selects Services: ${query}`, async () => {
@@ -437,6 +437,26 @@ describe('resources: the status API', () => {
       await assert.rejects(() => get('/api/v1/services', query), message);
     });
   }
+
+  it('has the refused VIPs of Services, and finds Services by them', async () => {
+    const table = filledTable();
+    addConflicts(table);
+    const { get, service } = statusOf(table);
+    const named = async (query: string) =>
+      (await get<ServiceList>('/api/v1/services', query)).items.map(
+        ({ name, vips, refusedVips }) => `${name} ${vips} ${refusedVips}`,
+      );
+    assert.deepEqual(await named('vip=10.96.0.13'), ['refused  10.96.0.13']);
+    assert.deepEqual(await named('vip=10.96.0.11'), [
+      'media 10.96.0.11,fd00::11 ',
+      'younger  10.96.0.11',
+    ]);
+    assert.deepEqual(await named('search=10.96.0.12'), [
+      'empty 10.96.0.12 ',
+      'split 10.96.0.21 10.96.0.12',
+    ]);
+    assert.deepEqual((await service('refused')).summary.refusedVips, ['10.96.0.13']);
+  });
 
   it('is partial if a port or an IP family of a Service has no endpoint', async () => {
     const table = filledTable();

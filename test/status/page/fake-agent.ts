@@ -127,6 +127,7 @@ export function fakeSummary(fields: Partial<ServiceSummary> = {}): ServiceSummar
     type: 'LoadBalancer',
     state: 'served',
     vips: ['10.96.0.11', '203.0.113.7'],
+    refusedVips: [],
     portKind: 'all',
     ports: ['all'],
     endpoints: { ready: 7, terminating: 1, notReady: 1, local: 2 },
