@@ -47,7 +47,7 @@ const PORTS = new Option(
   'only Services with all ports, ranges, or listed ports',
 ).choices(['all', 'ranges', 'ports']);
 const SERVICE_STATE = new Option('--state <state>', 'only Services in this state').choices([
-  ...['served', 'partial', 'noEndpoints', 'refused', 'ignored'],
+  ...['served', 'partial', 'noEndpoints', 'partlyRefused', 'refused', 'ignored'],
 ]);
 const POLICY_STATE = new Option('--state <state>', 'only policies in this state').choices([
   ...['ok', 'faulty'],

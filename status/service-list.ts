@@ -4,7 +4,7 @@ import type { ObjectKey } from '../api/objects.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
 import type { Page } from './api/common.ts';
-import type { ServiceSummary } from './api/services.ts';
+import type { ServiceState, ServiceSummary } from './api/services.ts';
 import { type PageRequest, pageOf } from './http/paging.ts';
 import { integer, oneOf, parsed, type Values } from './http/parameters.ts';
 import type { StatusSources } from './sources.ts';
@@ -17,6 +17,7 @@ const MAX_SEARCH = 100;
 /** Services that clients cannot use come first. */
 const PROBLEM_ORDER: readonly ServiceSummary['state'][] = [
   'refused',
+  'partlyRefused',
   'noEndpoints',
   'partial',
   'served',
@@ -36,7 +37,9 @@ const SORTS = {
 
 /** Parameters in addition to the parameters of every list. */
 export const SERVICE_LIST_PARAMETERS = {
-  state: oneOf<ServiceSummary['state']>('served', 'partial', 'noEndpoints', 'refused', 'ignored'),
+  state: oneOf<ServiceState>(
+    ...(['served', 'partial', 'noEndpoints', 'partlyRefused', 'refused', 'ignored'] as const),
+  ),
   ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
   search: parsed(`text of at most ${MAX_SEARCH} characters`, (text) =>
     text.length <= MAX_SEARCH ? text.trim().toLowerCase() : undefined,
@@ -94,7 +97,8 @@ function isOrderOfKeys({ state, ports, vip, search = '', sort = 'name' }: Filter
 }
 
 function isSelected(summary: ServiceSummary, { state, ports, vip, search = '' }: Filter): boolean {
-  const { namespace, name, type, portKind, vips } = summary;
+  const { namespace, name, type, portKind } = summary;
+  const vips = [...summary.vips, ...summary.refusedVips];
   return (
     (state ?? summary.state) === summary.state &&
     (ports ?? portKind) === portKind &&

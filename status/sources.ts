@@ -39,7 +39,7 @@ export interface StatusSources {
     | 'routeCounts'
     | 'changeCounts'
     | 'unsynced'
-    | 'serviceCounts'
+    | 'serviceCount'
     | 'udpRoutesOfOwner'
   >;
   /** The kinds of objects that the agent reads. */

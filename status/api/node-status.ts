@@ -25,7 +25,7 @@ export interface NodeStatus {
   readonly source: SourceStatus;
   readonly kernel: KernelStatus;
   readonly services: ServiceCounts;
-  /** Refused Services; at most 50. `services.refused` has their number. */
+  /** Why Services or some of their VIPs are refused; at most 50. */
   readonly refusals: readonly RefusalStatus[];
   /** null without `--network-policy`. */
   readonly policy: PolicyStatus | null;
@@ -82,14 +82,14 @@ export interface KernelFeature {
 }
 
 export interface ServiceCounts {
-  /** Services that the agent knows, whether it serves them or not. */
+  /** Services that the agent knows: the sum of the numbers for each `ServiceState`. */
   readonly total: number;
-  /** With or without endpoints. */
   readonly served: number;
-  /** Served Services without an endpoint, and without one for an IP family or a port, see `ServiceState`. */
-  readonly noEndpoints: number;
   readonly partial: number;
+  readonly noEndpoints: number;
+  readonly partlyRefused: number;
   readonly refused: number;
+  readonly ignored: number;
   readonly allPorts: number;
   readonly portRanges: number;
   /** Changes of Services and EndpointSlices that are not in the kernel yet. */

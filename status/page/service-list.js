@@ -163,7 +163,8 @@ class Row extends Component {
     if (service === undefined) {
       return html`<tr ...${place}><td colspan=${COLUMNS.length} class="dim-text">…</td></tr>`;
     }
-    const { namespace, name, state, vips, ports, endpoints, type } = service;
+    const { namespace, name, state, ports, endpoints, type } = service;
+    const vips = state === 'refused' ? service.refusedVips : service.vips;
     const key = `${namespace}/${name}`;
     return html`<tr ...${place}>
       <td><a href=${serviceLink(key)}>${key}</a></td>

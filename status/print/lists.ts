@@ -13,7 +13,10 @@ export const SERVICE_COLUMNS: readonly Column<ServiceSummary>[] = [
   { header: 'NAME', cell: ({ name }) => name },
   { header: 'TYPE', cell: ({ type }) => type },
   { header: 'STATE', cell: ({ state }) => state, isState: true, deleted: DELETED },
-  { header: 'VIPS', cell: ({ vips }) => listText(vips) },
+  {
+    header: 'VIPS',
+    cell: (row) => listText(row.state === 'refused' ? row.refusedVips : markedVips(row)),
+  },
   { header: 'PORTS', cell: ({ ports }) => listText(ports) },
   {
     header: 'READY',
@@ -46,6 +49,11 @@ export const SERVICE_COLUMNS: readonly Column<ServiceSummary>[] = [
     sortKey: ({ created }) => (created === null ? Number.POSITIVE_INFINITY : -Date.parse(created)),
   },
 ];
+
+/** VIPs, the refused ones marked. */
+export function markedVips({ vips, refusedVips }: ServiceSummary): string[] {
+  return [...vips, ...refusedVips.map((vip) => `${vip} (refused)`)];
+}
 
 function numeric(value: (row: ServiceSummary) => number) {
   return { cell: (row: ServiceSummary) => `${value(row)}`, sortKey: value };

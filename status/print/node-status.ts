@@ -107,17 +107,25 @@ function sourceText({ kind, location, kinds }: SourceStatus): string {
   return `${kind} ${location}: ${states.join(', ')}`;
 }
 
+/** Names of the states in the order of a line, see `ServiceState`. */
+const STATE_NAMES = [
+  ['served', 'served'],
+  ['partial', 'partly without endpoints'],
+  ['noEndpoints', 'without endpoints'],
+  ['partlyRefused', 'partly refused'],
+  ['refused', 'refused'],
+  ['ignored', 'ignored'],
+] as const;
+
 function serviceCountsText(counts: ServiceCounts): string {
-  const { total, served, refused, allPorts, portRanges, pendingChanges, routes } = counts;
-  // An older agent does not count them.
-  const { noEndpoints = 0, partial = 0 }: Partial<ServiceCounts> = counts;
-  const lacking = [
-    ...(noEndpoints === 0 ? [] : [`${noEndpoints} without endpoints`]),
-    ...(partial === 0 ? [] : [`${partial} without endpoints in part`]),
-  ];
-  const ofThem = lacking.length === 0 ? '' : ` (${lacking.join(', ')})`;
+  const { total, allPorts, portRanges, pendingChanges, routes } = counts;
+  const states = STATE_NAMES.flatMap(([state, name]) => {
+    // An older agent does not count all states.
+    const count = (counts as Partial<ServiceCounts>)[state] ?? 0;
+    return count === 0 && state !== 'served' && state !== 'refused' ? [] : [`${count} ${name}`];
+  });
   return [
-    `${total}: ${served} served${ofThem}, ${refused} refused`,
+    `${total}: ${states.join(', ')}`,
     `${allPorts} with all ports, ${portRanges} with port ranges`,
     `${counted(routes, 'Route')}, ${counted(pendingChanges, 'pending change')}`,
   ].join('; ');

@@ -9,7 +9,7 @@ import {
 import type { InspectedService, RouteTable } from '../../proxier/route-table.ts';
 import { explainRoute } from '../../services/resolve-route.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
-import type { ServedPort } from '../../services/served-ports.ts';
+import { type ServedPort, serviceAddresses } from '../../services/served-ports.ts';
 import {
   allowsOwnVips,
   type Dispatch,
@@ -34,12 +34,14 @@ export type NodeFacts = Pick<RouteTable, 'topology' | 'nodeAddresses'>;
 /** One row of `GET /api/v1/services`. */
 export function serviceSummary(inspected: InspectedService, node: NodeTopology): ServiceSummary {
   const { service, routes } = inspected;
+  const vips = [...new Set(routes.flatMap(vipsOf))];
   return {
     namespace: service.namespace,
     name: service.name,
     type: service.type,
     state: serviceState(inspected),
-    vips: [...new Set(routes.flatMap(vipsOf))],
+    vips,
+    refusedVips: refusedVips(inspected, vips),
     portKind: portKind(inspected),
     ports: [...new Set(inspected.served.ports.flatMap(servedPortTexts))],
     endpoints: endpointCounts(inspected, node),
@@ -50,9 +52,21 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
   };
 }
 
-function serviceState({ served, routes, refusals }: InspectedService): ServiceState {
-  if (served.ports.length === 0) return refusals.length > 0 ? 'refused' : 'ignored';
-  if (routes.length === 0) return 'refused';
+/** @param vips the ones that this node serves, at least on some ports. */
+function refusedVips(
+  { service, served, refusals }: InspectedService,
+  vips: readonly string[],
+): string[] {
+  if (refusals.length === 0) return [];
+  // A Service that is refused as a whole has no served ports.
+  const all = served.ports.length > 0 ? served.ports.flatMap(vipsOf) : serviceAddresses(service);
+  return [...new Set(all)].filter((vip) => !vips.includes(vip));
+}
+
+/** The first state that applies. `serviceCounts` counts by the same rules. */
+function serviceState({ routes, refusals }: InspectedService): ServiceState {
+  if (refusals.length > 0) return routes.length === 0 ? 'refused' : 'partlyRefused';
+  if (routes.length === 0) return 'ignored';
   const filled = routes.filter(hasEndpoints).length;
   if (filled === 0) return 'noEndpoints';
   return filled === routes.length ? 'served' : 'partial';

@@ -20,6 +20,7 @@ export function service(fields: Partial<ServiceSummary> = {}): ServiceSummary {
     type: 'ClusterIP',
     state: 'served',
     vips: ['10.96.0.11'],
+    refusedVips: [],
     portKind: 'ports',
     ports: ['80/TCP'],
     endpoints: { ready: 1, terminating: 0, notReady: 0, local: 0 },
@@ -36,6 +37,7 @@ export const SERVICES: readonly ServiceSummary[] = [
     name: 'bad',
     state: 'refused',
     vips: [],
+    refusedVips: ['10.96.0.91'],
     portKind: 'ranges',
     ports: [],
     endpoints: { ready: 0, terminating: 0, notReady: 0, local: 0 },
@@ -57,7 +59,9 @@ export const SERVICES: readonly ServiceSummary[] = [
     name: 'turn',
     portKind: 'ranges',
     ports: ['5060/UDP', '20000-29999/UDP (100 per pod)'],
+    state: 'partlyRefused',
     vips: ['10.96.0.20'],
+    refusedVips: ['203.0.113.9', '192.0.2.1'],
   }),
 ];
 
@@ -290,6 +294,7 @@ export const OWNED_DETAIL: ServiceDetail = {
     portKind: 'ranges',
     ports: ['20000-20999/UDP (100 per pod)', '30000-30399/TCP (100 per pod)'],
     vips: ['10.96.0.20'],
+    refusedVips: ['203.0.113.9'],
     endpoints: { ready: 1, terminating: 0, notReady: 1, local: 0 },
   }),
   objects: {
@@ -381,11 +386,13 @@ export const HEALTHY: NodeStatus = {
     features: [{ name: 'nft', value: '1.1.0', ok: true, note: '' }],
   },
   services: {
-    total: 3,
+    total: 7,
     served: 2,
     noEndpoints: 1,
     partial: 1,
+    partlyRefused: 1,
     refused: 1,
+    ignored: 1,
     allPorts: 1,
     portRanges: 0,
     pendingChanges: 0,

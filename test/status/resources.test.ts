@@ -29,6 +29,16 @@ import { mediaTypes, validator } from './validator.ts';
 
 const NOW = Date.parse('2026-11-22T12:00:00Z');
 
+/** Adds Services that ask for VIPs of older ones: `younger` gets none, `split` gets its cluster IP. */
+function addConflicts(table: RouteTable): void {
+  const creationTimestamp = '2027-01-01T00:00:00Z';
+  const clusterIPs = ['10.96.0.11'];
+  table.upsert(service({ name: 'younger', creationTimestamp, clusterIPs, portsAnnotation: 'all' }));
+  const ofOther = { clusterIPs: ['10.96.0.21'], externalIPs: ['10.96.0.12'] };
+  table.upsert(service({ name: 'split', creationTimestamp, ...ofOther }));
+  table.takeChanges();
+}
+
 /** A table with a served, an empty, a refused and an ignored Service. */
 function filledTable(): RouteTable {
   const table = new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
@@ -423,7 +433,7 @@ describe('resources: the status API', () => {
     ['offset=0&limit=2&state=served', ['web']],
     ['offset=9', []],
     ['search=+MEDIA+', ['media']],
-    ['search=10.96.0.1', ['empty', 'media', 'web']],
+    ['search=10.96.0.1', ['empty', 'media', 'refused', 'web']],
     ['search=30080', ['web']],
   ] as const) {
     it(`selects Services: ${query}`, async () => {
@@ -448,6 +458,26 @@ describe('resources: the status API', () => {
     });
   }
 
+  it('has the refused VIPs of Services, and finds Services by them', async () => {
+    const table = filledTable();
+    addConflicts(table);
+    const { get, service } = statusOf(table);
+    const named = async (query: string) =>
+      (await get<ServiceList>('/api/v1/services', query)).items.map(
+        ({ name, vips, refusedVips }) => `${name} ${vips} ${refusedVips}`,
+      );
+    assert.deepEqual(await named('vip=10.96.0.13'), ['refused  10.96.0.13']);
+    assert.deepEqual(await named('vip=10.96.0.11'), [
+      'media 10.96.0.11,fd00::11 ',
+      'younger  10.96.0.11',
+    ]);
+    assert.deepEqual(await named('search=10.96.0.12'), [
+      'empty 10.96.0.12 ',
+      'split 10.96.0.21 10.96.0.12',
+    ]);
+    assert.deepEqual((await service('refused')).summary.refusedVips, ['10.96.0.13']);
+  });
+
   it('is partial if a port or an IP family of a Service has no endpoint', async () => {
     const table = filledTable();
     const { get } = statusOf(table);
@@ -461,11 +491,11 @@ describe('resources: the status API', () => {
       const { services } = await get<NodeStatus>('/api/v1/status');
       return [services.served, services.noEndpoints, services.partial];
     };
-    assert.deepEqual(await counts(), [3, 1, 1]);
+    assert.deepEqual(await counts(), [1, 1, 1]);
     const fields = { name: 'media-2', serviceKey: 'default/media', ports: [] };
     table.upsert(slice([endpoint('fd00:1::5')], { ...fields, family: 'IPv6' }));
     table.takeChanges();
-    assert.deepEqual(await counts(), [3, 1, 0]);
+    assert.deepEqual(await counts(), [2, 1, 0]);
   });
 
   it('lists the resources of this agent', async () => {
@@ -595,6 +625,27 @@ describe('resources: state of the node', () => {
     const detail = await service('web');
     assert.equal(detail.problems[0]?.message, expected);
     await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);
+  });
+
+  it('counts each Service in one state, as `state` of the list selects them', async () => {
+    const table = filledTable();
+    addConflicts(table);
+    const { get } = statusOf(table);
+    const { services } = await get<NodeStatus>('/api/v1/status');
+    const { total, served, noEndpoints, partial, partlyRefused, refused, ignored } = services;
+    const states = { served, noEndpoints, partial, partlyRefused, refused, ignored };
+    assert.deepEqual(states, {
+      ...{ served: 1, noEndpoints: 1, partial: 1 },
+      ...{ partlyRefused: 1, refused: 2, ignored: 1 },
+    });
+    assert.equal(
+      total,
+      Object.values(states).reduce((sum, count) => sum + count),
+    );
+    for (const [state, count] of Object.entries(states)) {
+      const list = await get<ServiceList>('/api/v1/services', `state=${state}`);
+      assert.deepEqual([state, list.total], [state, count]);
+    }
   });
 
   it('names a failing sync, a closed watch, a kernel feature and a refused Service', async () => {
