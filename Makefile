@@ -2,7 +2,7 @@
 # install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit lint bench modules setup
+.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit lint bench chart modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -60,6 +60,10 @@ bench: setup
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
 	@node bench/status.ts --quick
+
+## Packages the Helm chart as dist/portwide-VERSION.tgz.
+chart:
+	@scripts/chart.sh
 
 setup:
 	@scripts/setup.sh $(MAKECMDGOALS)

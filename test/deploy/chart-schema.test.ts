@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { Ajv } from 'ajv';
 import { parse } from 'yaml';
 import { configSchema } from '../../scripts/chart-schema.ts';
+import { readPage } from '../docs/page.ts';
 import { CHART, DEFAULT_VALUES, TEMPLATES, type Values } from './chart.ts';
 import { readText } from './manifests.ts';
 
@@ -92,6 +93,27 @@ describe('chart: values.schema.json', () => {
       global: { imageRegistry: 'r.example' },
     };
     assert.deepEqual(faultsOf(values), []);
+  });
+});
+
+describe('chart: pages', () => {
+  it('the quickstart sets values that the schema accepts', () => {
+    const [, section = ''] = readPage('docs/quickstart.md').split('### With Helm');
+    const [text = ''] = section.split('\n## ');
+    const pairs = text.matchAll(/(?:--set |`)([\w.]+)=([\w:/.-]+)/g);
+    const paths = [...pairs].map(([, path = '', given = '']) => {
+      const value: unknown = given === 'true' ? true : given;
+      const values = path.split('.').reduceRight((below, key) => ({ [key]: below }), value);
+      assert.deepEqual(faultsOf(values as Values), [], path);
+      return path;
+    });
+    assert.deepEqual(paths.sort(), [
+      'admission.allPorts',
+      'apiServer',
+      'config.clusterCIDR',
+      'image.repository',
+      'kubeProxyConfigMap',
+    ]);
   });
 });
 
