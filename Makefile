@@ -2,8 +2,8 @@
 # install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media dist image image-lock test test-dist test-kernels stock-kernels unit coverage \
-  lint audit release release-notes bench modules setup
+.PHONY: demo demo-ui demo-media dist image image-lock chart test test-dist test-kernels stock-kernels unit \
+  coverage lint audit release release-notes bench modules setup
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -99,6 +99,10 @@ bench: setup
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
 	@node bench/status.ts --quick
+
+## Packages the Helm chart as dist/portwide-VERSION.tgz.
+chart:
+	@scripts/chart.sh
 
 setup:
 	@scripts/setup.sh $(MAKECMDGOALS)
