@@ -267,10 +267,11 @@ describe('chart: monitoring', () => {
     assert.equal((metadata as unknown as { labels: Fields }).labels.release, 'prometheus');
     const { endpoints, ...rest } = spec as { endpoints: Fields[] };
     assert.deepEqual(rest, { jobLabel: 'k8s-app', selector: { matchLabels: podLabels(objects) } });
-    assert.deepEqual(
-      endpoints.map(({ port, interval }) => [port, interval]),
-      [['metrics', '15s']],
-    );
+    // Alerts then name the node instead of its address.
+    const relabelings = [
+      { sourceLabels: ['__meta_kubernetes_pod_node_name'], targetLabel: 'instance' },
+    ];
+    assert.deepEqual(endpoints, [{ port: 'metrics', interval: '15s', relabelings }]);
     // The alerts select this job.
     assert.equal(podLabels(objects)['k8s-app'], 'portwide');
   });

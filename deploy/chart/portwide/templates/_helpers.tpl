@@ -11,9 +11,7 @@ immutable, or would restart the pods.
 {{- end -}}
 {{- $_ := set .object.metadata "labels" $labels -}}
 {{- if .keep -}}
-{{- $annotations := default (dict) .object.metadata.annotations -}}
-{{- $_ := set $annotations "helm.sh/resource-policy" "keep" -}}
-{{- $_ := set .object.metadata "annotations" $annotations -}}
+{{- $_ := set .object.metadata.annotations "helm.sh/resource-policy" "keep" -}}
 {{- end }}
 ---
 {{ toYaml .object }}
