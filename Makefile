@@ -44,7 +44,7 @@ lint: modules
 dist: modules
 	@node scripts/dist/dist.ts $(ARCH)
 
-## Makes what a release has, and installs it in a new Debian root.
+## Makes what a release has, installs it in a new Debian root, and serves a Service from the container image.
 test-dist: setup
 	@mocha 'test/dist/*.dist.ts'
 

@@ -1,6 +1,6 @@
 /**
  * `node scripts/release.ts VERSION` makes a release of the current commit: sets the version, moves
- * the section Unreleased of CHANGELOG.md, runs the tests, builds the artefacts, commits and tags.
+ * the section Unreleased of CHANGELOG.md, runs the tests, commits, builds the artefacts and tags.
  * It pushes nothing. `--test COMMAND` runs another command instead of `make test`.
  *
  * `node scripts/release.ts --notes FILE VERSION` writes the changelog section of a version, for the
@@ -17,7 +17,7 @@ import {
   VERSIONED_FILES,
 } from './release/versions.ts';
 
-/** Targets of the Makefile that write what a release contains, if they exist. */
+/** Targets of the Makefile that write what a release contains. */
 const ARTEFACTS = ['dist', 'image', 'chart'];
 
 /** A reason not to release, for the person who called the script. */
@@ -77,17 +77,19 @@ async function release(version: string, test: string): Promise<void> {
   const stdio = 'inherit';
   try {
     await execa('sh', ['-c', test], { stdio });
-    const makefile = read('Makefile');
-    for (const target of ARTEFACTS) {
-      if (new RegExp(`^${target}:`, 'm').test(makefile)) await execa('make', [target], { stdio });
-      else console.log(`no artefact ${target}: the Makefile has no such target`);
-    }
   } catch (error) {
     // The tree was clean: nothing else is lost.
     await git('restore', '--', ...changed);
     throw error;
   }
+  // Before the artefacts, which name their commit.
   await git('commit', '--quiet', '--message', `Release ${version}`, '--', ...changed);
+  try {
+    await execa('make', ARTEFACTS, { stdio });
+  } catch (error) {
+    await git('reset', '--quiet', '--keep', 'HEAD~1');
+    throw error;
+  }
   await git('tag', '--annotate', `v${version}`, '--message', `Portwide ${version}`);
   console.log(`tagged v${version}; publish it with: git push --follow-tags`);
 }

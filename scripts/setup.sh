@@ -14,8 +14,8 @@ needed="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
-  # Tests of the status page, of releases and upgrades, and of the image.
-  *" test "*) needed="$needed chromium:chromium git:git crun:crun skopeo:skopeo" ;;
+  # Tests of the status page, and of releases and upgrades.
+  *" test "*) needed="$needed chromium:chromium git:git" ;;
 esac
 case " $* " in
   *" test "* | *" bench "*)
@@ -31,7 +31,8 @@ case " $* " in
     ;;
 esac
 case " $* " in
-  *" test-dist "*) needed="$needed mmdebstrap:mmdebstrap groff:groff-base" ;;
+  # The Debian package runs in a new root, the image in a container.
+  *" test-dist "*) needed="$needed mmdebstrap:mmdebstrap groff:groff-base crun:crun skopeo:skopeo git:git" ;;
 esac
 case " $* " in
   # TURN relays with calls.

@@ -3,6 +3,7 @@
 /** Globs of files with the version, besides package.json and package-lock.json. */
 export const VERSIONED_FILES = [
   'README.md',
+  'CONTRIBUTING.md',
   'Containerfile',
   'docs/**/*.md',
   'deploy/**/*.yaml',

@@ -14,8 +14,9 @@ const SCRIPT = join(ROOT, 'scripts/release.ts');
 const { version: VERSION } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
 const NEXT = '77.0.0';
 const CHANGELOG = '# Changelog\n\n## [Unreleased]\n\n### Added\n\n- Something new.\n';
-/** `make image` notes the version that it sees; the other artefacts have no target. */
-const MAKEFILE = 'image:\n\t@grep \'"version"\' package.json >built\n';
+/** Each target notes the last commit and the version that it sees. */
+const MAKEFILE =
+  'dist image chart:\n\t@git log -1 --format="$@ of %s" >>built; grep \'"version"\' package.json >>built\n';
 
 describe('release', () => {
   let directory: string;
@@ -23,8 +24,8 @@ describe('release', () => {
   /** A repository with the files of this checkout that a release reads. */
   beforeEach(async () => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-release-'));
-    const names = ['package.json', 'package-lock.json', 'README.md', 'Containerfile', 'docs'];
-    for (const name of [...names, 'deploy', '.github']) {
+    const names = ['package.json', 'package-lock.json', 'README.md', 'CONTRIBUTING.md', 'docs'];
+    for (const name of [...names, 'Containerfile', 'deploy', '.github']) {
       cpSync(join(ROOT, name), join(directory, name), { recursive: true });
     }
     write('CHANGELOG.md', CHANGELOG);
@@ -88,11 +89,20 @@ describe('release', () => {
     assert.match(read('README.md'), /Version 77\.0\.0/);
   });
 
-  it('builds the artefacts that have a target, with the new version', async () => {
-    const { stdout } = await release(NEXT);
-    // make, started by another make, adds lines.
-    assert.match(stdout, /^no artefact dist: .*\n(.*\n)*no artefact chart: /);
-    assert.match(read('built'), /"version": "77\.0\.0"/);
+  it('builds all artefacts from the commit of the release', async () => {
+    await release(NEXT);
+    const built = read('built');
+    for (const target of ['dist', 'image', 'chart']) {
+      assert.match(built, new RegExp(`^${target} of Release 77\\.0\\.0\n.*"77\\.0\\.0"`, 'm'));
+    }
+  });
+
+  it('takes its commit back if an artefact fails', async () => {
+    write('Makefile', 'dist image:\n\t@true\nchart:\n\t@false\n');
+    await git('commit', '--quiet', '--amend', '--no-edit', '--all');
+    assert.equal((await release(NEXT)).status, 1);
+    await isUntouched();
+    assert.equal(await git('tag'), '');
   });
 
   it('writes the notes of the version that package.json has', async () => {

@@ -2,7 +2,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
-import { readObject } from './manifests.ts';
+import { readObject } from '../deploy/manifests.ts';
 
 interface Container {
   readonly args: readonly string[];

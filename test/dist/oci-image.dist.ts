@@ -6,10 +6,10 @@ import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
 import { sha256 } from '../../scripts/image/lock.ts';
 import { RemoteDouble } from '../api-server/remote.ts';
+import { ROOT, readObject } from '../deploy/manifests.ts';
 import { ALL_PORTS, nodeManifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
 import { daemonSet, type ImageConfig, unpackImage, writeContainer } from './container.ts';
-import { ROOT, readObject } from './manifests.ts';
 
 /** Two builds and two decompressions of Node.js; the first build also downloads 70 MB. */
 const BUILD_MS = 300_000;
