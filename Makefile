@@ -40,7 +40,9 @@ stock-kernels: setup
 lint: modules
 	@npm run -s lint
 
-## What a release has, in dist/: see scripts/dist/dist.ts. ARCH=amd64 makes it for one architecture.
+## What a release has, in dist/: see scripts/dist/dist.ts. Needs apt-get, dpkg-deb, git, gzip and npm, and neither root nor a
+## container engine. ARCH=amd64 makes it for one architecture. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the URL of the
+## sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
 dist: modules
 	@node scripts/dist/dist.ts $(ARCH)
 
@@ -73,12 +75,9 @@ release: modules
 release-notes: modules
 	@node scripts/release.ts --notes $(NOTES) $(VERSION)
 
-## The container image as OCI archives with SBOM and provenance, in dist/. Needs apt-get, dpkg-deb, gzip and npm, and
-## neither root nor a container engine. ARCHITECTURES=amd64 builds one. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the
-## URL of the sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
-ARCHITECTURES = amd64 arm64
+## Of that only the container image, as OCI archives with SBOM and provenance.
 image: modules
-	@node scripts/image/main.ts build $(ARCHITECTURES)
+	@node scripts/image/main.ts build $(ARCH)
 ## Locks the newest versions of the Debian packages in the image (scripts/image/lock.json).
 image-lock: modules
 	@node scripts/image/main.ts lock

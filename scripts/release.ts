@@ -17,9 +17,6 @@ import {
   VERSIONED_FILES,
 } from './release/versions.ts';
 
-/** Targets of the Makefile that write what a release contains. */
-const ARTEFACTS = ['dist', 'image', 'chart'];
-
 /** A reason not to release, for the person who called the script. */
 class Refusal extends Error {}
 
@@ -85,7 +82,7 @@ async function release(version: string, test: string): Promise<void> {
   // Before the artefacts, which name their commit.
   await git('commit', '--quiet', '--message', `Release ${version}`, '--', ...changed);
   try {
-    await execa('make', ARTEFACTS, { stdio });
+    await execa('make', ['dist'], { stdio });
   } catch (error) {
     await git('reset', '--quiet', '--keep', 'HEAD~1');
     throw error;

@@ -1,4 +1,7 @@
-/** Archives whose bytes depend only on the content of their files. */
+/** Archives whose bytes depend only on the content of their files, and digests. */
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { execa } from 'execa';
 
 /**
@@ -24,4 +27,17 @@ export async function writeTarball(
   const rest = ['--mode=u=rwX,go=rX', `--mtime=@${date}`, '-C', directory, '--', ...names];
   // -n: without name and time of the input.
   await execa('tar', ['-cf', file, '-I', 'gzip -n', ...fixed, ...rest]);
+}
+
+/** The digest in hexadecimal digits. */
+export function sha256(data: Buffer | string): string {
+  return createHash('sha256').update(data).digest('hex');
+}
+
+/** Writes SHA256SUMS, for `sha256sum -c`. */
+export function writeDigests(directory: string): void {
+  const lines = readdirSync(directory)
+    .sort()
+    .map((name) => `${sha256(readFileSync(join(directory, name)))}  ${name}\n`);
+  writeFileSync(join(directory, 'SHA256SUMS'), lines.join(''));
 }

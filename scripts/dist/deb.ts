@@ -19,7 +19,7 @@ import { execa } from 'execa';
 import { createProgram } from '../../cmd/program.ts';
 import { VERSION } from '../../process/version.ts';
 import { kubectlPage, manPages } from './man.ts';
-import { type Architecture, ROOT } from './packages.ts';
+import { type Architecture, ROOT } from './npm-packages.ts';
 
 const FILES = join(ROOT, 'scripts/dist/debian');
 const CACHE = '/var/cache/portwide';

@@ -2,10 +2,10 @@
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
-import { koffiPackage, ROOT } from './packages.ts';
+import { koffiPackage, ROOT } from './npm-packages.ts';
 
 /**
- * Writes the package. npm sets the same time and owner for all files, and sorts them.
+ * Writes the package as portwide-npm-VERSION.tgz: the Helm chart is portwide-VERSION.tgz. npm sets the same time and owner for all files, and sorts them.
  *
  * @param bundle directory that `writeBundle` has written
  * @param directory new directory for its files
@@ -30,5 +30,6 @@ export async function writeNpmPackage(
   };
   writeFileSync(join(directory, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`);
   await execa('chmod', ['-R', 'u=rwX,go=rX', directory]);
-  await execa('npm', ['pack', '--silent', `--pack-destination=${output}`], { cwd: directory });
+  const { stdout } = await execa('npm', ['pack', '--silent'], { cwd: directory });
+  copyFileSync(join(directory, stdout.trim()), join(output, `portwide-npm-${version}.tgz`));
 }

@@ -9,25 +9,29 @@ import {
   lockedPackageAt,
   type NpmPackage,
   nodePackage,
-} from './packages.ts';
+} from './npm-packages.ts';
 
-const PORTWIDE = `pkg:npm/portwide@${VERSION}`;
+/** A component of CycloneDX; `bom-ref` identifies it within the document. */
+interface Component {
+  readonly 'bom-ref': string;
+}
+
+/** What a document describes. */
+export interface Subject extends Component {
+  readonly type: 'application' | 'container';
+  readonly purl?: string;
+}
 
 /**
- * What the artefacts contain or need: the packages in the bundle, Node.js and koffi, and packages
- * of Debian. `npm sbom` would list all packages in package-lock.json, though most are not bundled.
+ * A document about `subject`, which consists of `components`.
  *
- * @param bundled paths of packages, such as `node_modules/yaml`
  * @param date seconds since 1970
  */
 export function billOfMaterials(
-  bundled: readonly string[],
-  architectures: readonly Architecture[],
+  subject: Subject,
+  components: readonly Component[],
   date: number,
 ): string {
-  const binaries = architectures.flatMap((arch) => [koffiBinaryPackage(arch), nodePackage(arch)]);
-  const npm = [...bundled.map(lockedPackageAt), koffiPackage(), ...binaries].map(npmComponent);
-  const components = [...npm, nodeComponent(architectures), ...DEPENDS.map(debianComponent)];
   const unique = [...new Map(components.map((each) => [each['bom-ref'], each])).values()].sort(
     (one, other) => (one['bom-ref'] < other['bom-ref'] ? -1 : 1),
   );
@@ -35,16 +39,14 @@ export function billOfMaterials(
     metadata: {
       timestamp: new Date(date * 1000).toISOString().replace('.000Z', 'Z'),
       component: {
-        type: 'application',
-        'bom-ref': PORTWIDE,
+        ...subject,
         name: 'portwide',
         version: VERSION,
         licenses: [{ license: { id: 'Apache-2.0' } }],
-        purl: PORTWIDE,
       },
     },
     components: unique,
-    dependencies: [{ ref: PORTWIDE, dependsOn: unique.map((each) => each['bom-ref']) }],
+    dependencies: [{ ref: subject['bom-ref'], dependsOn: unique.map((each) => each['bom-ref']) }],
   };
   const head = {
     bomFormat: 'CycloneDX',
@@ -53,6 +55,38 @@ export function billOfMaterials(
     version: 1,
   };
   return `${JSON.stringify({ ...head, ...content }, null, 2)}\n`;
+}
+
+/**
+ * The document about the files that run without the image: what they contain, and the Debian
+ * packages that they need.
+ */
+export function packagesBill(
+  bundled: readonly string[],
+  architectures: readonly Architecture[],
+  date: number,
+): string {
+  const purl = `pkg:npm/portwide@${VERSION}`;
+  const components = [
+    ...agentComponents(bundled, architectures),
+    ...DEPENDS.map(dependencyComponent),
+  ];
+  return billOfMaterials({ type: 'application', 'bom-ref': purl, purl }, components, date);
+}
+
+/**
+ * What each installation contains: the packages in the bundle, Node.js and koffi. `npm sbom` would
+ * list all packages in package-lock.json, though most are not bundled.
+ *
+ * @param bundled paths of packages, such as `node_modules/yaml`
+ */
+export function agentComponents(
+  bundled: readonly string[],
+  architectures: readonly Architecture[],
+): Component[] {
+  const binaries = architectures.flatMap((arch) => [koffiBinaryPackage(arch), nodePackage(arch)]);
+  const npm = [...bundled.map(lockedPackageAt), koffiPackage(), ...binaries].map(npmComponent);
+  return [...npm, nodeComponent(architectures)];
 }
 
 function npmComponent({ name, version, integrity, license }: NpmPackage) {
@@ -89,7 +123,7 @@ function nodeComponent([arch = 'amd64']: readonly Architecture[]) {
 }
 
 /** A package that the Debian package depends on; the node decides its version. */
-function debianComponent(dependency: string) {
+function dependencyComponent(dependency: string) {
   const [name = '', range] = dependency.split(/ \(|\)/);
   const needed = { name: 'portwide:debian:depends', value: dependency };
   return {

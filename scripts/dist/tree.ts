@@ -10,7 +10,7 @@ import {
   nodePackage,
   ROOT,
   unpack,
-} from './packages.ts';
+} from './npm-packages.ts';
 
 /**
  * Writes an installation.

@@ -2,8 +2,10 @@
 import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
-import { type DebianPackage, sha256 } from './lock.ts';
-import { type Architecture, PARTIAL, SUITE, WHOLE } from './packages.ts';
+import { sha256 } from '../dist/archive.ts';
+import type { Architecture } from '../dist/npm-packages.ts';
+import { PARTIAL, SUITE, WHOLE } from './contents.ts';
+import type { DebianPackage } from './lock.ts';
 
 const KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg';
 /** A mirror has the directories debian and debian-security. */

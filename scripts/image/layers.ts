@@ -1,20 +1,15 @@
 /** The layers of the image: Debian, Node.js, the agent. An update of the agent changes only the last. */
-import { lstatSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { lstatSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
-import { writeBundle } from '../bundle.ts';
+import type { Architecture } from '../dist/npm-packages.ts';
+import { EXCLUDED, LINKS, PARTIAL } from './contents.ts';
 import { downloadPackages } from './debian.ts';
 import { missingLibraries } from './elf.ts';
-import { LOCK_FILE, type LockedPackages } from './lock.ts';
-import { npmFiles } from './npm.ts';
-import { type Architecture, EXCLUDED, LINKS, PARTIAL } from './packages.ts';
+import { type DebianPackage, LOCK_FILE } from './lock.ts';
 import { type Entry, readTar } from './tar.ts';
 
-const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const HOME = 'opt/portwide';
-const MODULES = `${HOME}/node_modules`;
 
 export interface Layer {
   readonly name: string;
@@ -27,42 +22,30 @@ export interface Layer {
  * only with that seed. A known seed would let peers choose keys that collide. The cache of arm64
  * needs arm64.
  *
+ * @param tree installation that `writeTree` has written
  * @param epoch Time of files that no package has, in seconds.
  * @throws Error if a program in the image needs a library that the image does not have
  */
 export async function makeLayers(
   cache: string,
   architecture: Architecture,
-  locked: LockedPackages,
+  locked: readonly DebianPackage[],
+  tree: string,
   epoch: number,
 ): Promise<Layer[]> {
   const debian = await debianEntries(cache, architecture, locked);
-  const packages = await Promise.all(
-    locked.npm.map(async (each) => ({ ...each, files: await npmFiles(cache, each) })),
-  );
-  const node = packages.filter(({ name }) => name.startsWith('node-'));
-  const others = packages.filter(({ name }) => !name.startsWith('node-'));
-  const agent = [
-    ...(await bundleEntries(epoch)),
-    ...others.flatMap(({ name, files }) => moved(`${MODULES}/${name}`, files.filter(isLoaded))),
-    { path: `${MODULES}/.bin/node`, mode: 0o777, mtime: epoch, target: '../node/bin/node' },
-    ...systemEntries(epoch),
-  ];
+  const installed = treeEntries(tree, epoch);
+  const isNode = ({ path }: Entry) => path.startsWith(`${HOME}/node_modules/node/`);
   const layers = [
     { name: 'Debian packages', entries: withParents(debian) },
+    { name: 'Node.js', entries: withParents(installed.filter(isNode)) },
     {
-      name: 'Node.js',
-      // Without npm, headers and documentation.
-      entries: withParents(
-        node.flatMap(({ files }) =>
-          moved(
-            `${MODULES}/node`,
-            files.filter(({ path }) => /^(bin\/node|LICENSE)$/.test(path)),
-          ),
-        ),
-      ),
+      name: 'Portwide',
+      entries: withParents([
+        ...installed.filter((entry) => !isNode(entry)),
+        ...systemEntries(epoch),
+      ]),
     },
-    { name: 'Portwide', entries: withParents(agent) },
   ];
   const missing = missingLibraries(layers.flatMap(({ entries }) => entries));
   if (missing.length > 0)
@@ -73,7 +56,7 @@ export async function makeLayers(
 async function debianEntries(
   cache: string,
   architecture: Architecture,
-  { debian }: LockedPackages,
+  debian: readonly DebianPackage[],
 ): Promise<Entry[]> {
   const files = await downloadPackages(cache, architecture, debian);
   const unpacked = await Promise.all(
@@ -118,32 +101,21 @@ function isKept(name: string, path: string): boolean {
   return partial.some((each) => path === each || path.startsWith(`${each}/`));
 }
 
-/** Neither sources of binaries, nor types, nor the binary for musl. */
-function isLoaded({ path }: Entry): boolean {
-  return (
-    /(\.c?js|^package\.json|^LICENSE\.txt|linux_\w+\/koffi\.node)$/.test(path) &&
-    path !== 'cnoke.cjs'
-  );
-}
-
-async function bundleEntries(mtime: number): Promise<Entry[]> {
-  const directory = mkdtempSync(join(tmpdir(), 'portwide-image-'));
-  try {
-    await writeBundle(directory);
-    const paths = readdirSync(directory, { recursive: true, encoding: 'utf8' });
-    const files = paths.filter((path) => lstatSync(join(directory, path)).isFile());
-    const entries = files.map((path) => ({
-      path: `${HOME}/${path}`,
-      // Not the mode of the file, which depends on the umask.
-      mode: path === 'portwide' ? 0o755 : 0o644,
-      mtime,
-      data: readFileSync(join(directory, path)),
-    }));
-    const data = readFileSync(join(ROOT, 'LICENSE'));
-    return [...entries, { path: `${HOME}/LICENSE`, mode: 0o644, mtime, data }];
-  } finally {
-    rmSync(directory, { recursive: true, force: true });
-  }
+/** Files of packages keep their time, so a layer changes only with its packages. */
+function treeEntries(tree: string, epoch: number): Entry[] {
+  const paths = readdirSync(tree, { recursive: true, encoding: 'utf8' });
+  return paths.flatMap((name): Entry[] => {
+    const file = join(tree, name);
+    const stats = lstatSync(file);
+    // It runs where kubectl is.
+    if (stats.isDirectory() || name === 'kubectl-portwide') return [];
+    const path = `${HOME}/${name}`;
+    if (stats.isSymbolicLink()) {
+      return [{ path, mode: 0o777, mtime: epoch, target: readlinkSync(file) }];
+    }
+    const mtime = name.startsWith('node_modules/') ? Math.floor(stats.mtimeMs / 1000) : epoch;
+    return [{ path, mode: stats.mode & 0o777, mtime, data: readFileSync(file) }];
+  });
 }
 
 /** What Debian's maintainer scripts or container runtimes would create; the root is read-only. */
@@ -167,10 +139,6 @@ function systemEntries(mtime: number): Entry[] {
     ...directories.map((path) => ({ path, mode: 0o755, mtime })),
     { path: 'tmp', mode: 0o1777, mtime },
   ];
-}
-
-function moved(directory: string, entries: readonly Entry[]): Entry[] {
-  return entries.map((entry) => ({ ...entry, path: `${directory}/${entry.path}` }));
 }
 
 /** Adds the directories of all entries, as old as the newest entry. */

@@ -1,8 +1,7 @@
-/** The lock file: versions and digests of all packages in the image. */
-import { createHash } from 'node:crypto';
+/** The lock file: versions and digests of the Debian packages in the image. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import type { Architecture } from './packages.ts';
+import type { Architecture } from '../dist/npm-packages.ts';
 
 export const LOCK_FILE = 'scripts/image/lock.json';
 const LOCK = fileURLToPath(new URL('./lock.json', import.meta.url));
@@ -16,19 +15,7 @@ export interface DebianPackage {
   readonly sha256: string;
 }
 
-export interface NpmPackage {
-  readonly name: string;
-  readonly version: string;
-  /** As in package-lock.json. */
-  readonly integrity: string;
-}
-
-export interface LockedPackages {
-  readonly debian: readonly DebianPackage[];
-  readonly npm: readonly NpmPackage[];
-}
-
-export type Lock = Readonly<Record<Architecture, LockedPackages>>;
+export type Lock = Readonly<Record<Architecture, readonly DebianPackage[]>>;
 
 export function readLock(): Lock {
   return JSON.parse(readFileSync(LOCK, 'utf8')) as Lock;
@@ -36,9 +23,4 @@ export function readLock(): Lock {
 
 export function writeLock(lock: Lock): void {
   writeFileSync(LOCK, `${JSON.stringify(lock, null, 2)}\n`);
-}
-
-/** The digest in hexadecimal digits. */
-export function sha256(data: Buffer | string): string {
-  return createHash('sha256').update(data).digest('hex');
 }

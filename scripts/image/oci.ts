@@ -1,8 +1,9 @@
 /** An image as an archive in the OCI image layout. */
 import { execa } from 'execa';
+import { sha256 } from '../dist/archive.ts';
+import type { Architecture } from '../dist/npm-packages.ts';
 import type { Layer } from './layers.ts';
-import { sha256 } from './lock.ts';
-import type { Architecture } from './packages.ts';
+
 import { type Entry, writeTar } from './tar.ts';
 
 export interface ImageDescription {

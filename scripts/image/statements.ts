@@ -1,42 +1,32 @@
 /** Files beside the image: the packages in it (SBOM), and how it was built (provenance). */
-import type { LockedPackages } from './lock.ts';
+import { agentComponents, billOfMaterials } from '../dist/sbom.ts';
+import { SUITE } from './contents.ts';
+import type { DebianPackage } from './lock.ts';
 import type { ImageDescription } from './oci.ts';
-import { SUITE } from './packages.ts';
 
-/** Packages of the image as CycloneDX 1.5; bundled packages are in package-lock.json. */
+/** Packages of the image as CycloneDX. @param bundled paths of packages in the bundle */
 export function softwareBill(
   { architecture, version, epoch }: ImageDescription,
-  { debian, npm }: LockedPackages,
-) {
-  const components = [
-    ...debian.map((each) => ({
+  debian: readonly DebianPackage[],
+  bundled: readonly string[],
+): string {
+  const components = debian.map((each) => {
+    const purl = `pkg:deb/debian/${each.name}@${encodeURIComponent(each.version)}?arch=${each.architecture}&distro=${SUITE}`;
+    return {
+      type: 'library',
+      'bom-ref': purl,
       name: each.name,
       version: each.version,
-      purl: `pkg:deb/debian/${each.name}@${encodeURIComponent(each.version)}?arch=${each.architecture}&distro=${SUITE}`,
+      purl,
       hashes: [{ alg: 'SHA-256', content: each.sha256 }],
-    })),
-    ...npm.map((each) => ({
-      name: each.name,
-      version: each.version,
-      purl: `pkg:npm/${each.name.replace('@', '%40')}@${each.version}`,
-      hashes: [{ alg: 'SHA-512', content: hexadecimal(each.integrity) }],
-    })),
-  ];
-  return {
-    bomFormat: 'CycloneDX',
-    specVersion: '1.5',
-    version: 1,
-    metadata: {
-      timestamp: new Date(epoch * 1000).toISOString(),
-      component: {
-        type: 'container',
-        name: 'portwide',
-        version,
-        'bom-ref': `portwide-${version}-${architecture}`,
-      },
-    },
-    components: components.map((each) => ({ type: 'library', 'bom-ref': each.purl, ...each })),
-  };
+    };
+  });
+  const subject = {
+    type: 'container',
+    'bom-ref': `portwide-${version}-${architecture}`,
+  } as const;
+  const all = [...components, ...agentComponents(bundled, [architecture])];
+  return billOfMaterials(subject, all, epoch);
 }
 
 export interface Material {
@@ -67,8 +57,4 @@ export function provenance(
       },
     },
   };
-}
-
-function hexadecimal(integrity: string): string {
-  return Buffer.from(integrity.replace(/^sha512-/, ''), 'base64').toString('hex');
 }

@@ -67,7 +67,7 @@ describe('artefacts of a release', function () {
     const prefix = join(WORK, 'npm');
 
     before(async () => {
-      const file = join(directory, `portwide-${VERSION}.tgz`);
+      const file = join(directory, `portwide-npm-${VERSION}.tgz`);
       const flags = ['--prefer-offline', '--ignore-scripts', '--no-audit', '--no-fund'];
       await execa('npm', ['install', '--global', '--prefix', prefix, ...flags, file]);
     });

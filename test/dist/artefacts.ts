@@ -5,10 +5,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { VERSION } from '../../process/version.ts';
 import { writeDist } from '../../scripts/dist/dist.ts';
-import { ARCHITECTURES, type Architecture } from '../../scripts/dist/packages.ts';
+import { ARCHITECTURES, type Architecture } from '../../scripts/dist/npm-packages.ts';
 
 const names = Object.keys(ARCHITECTURES) as Architecture[];
-const ARCH = names.find((name) => ARCHITECTURES[name] === process.arch) ?? 'amd64';
+export const ARCH = names.find((name) => ARCHITECTURES[name] === process.arch) ?? 'amd64';
 export const NAME = `portwide-${VERSION}-linux-${ARCH}`;
 
 /** Temporary directory, removed when the tests end. */

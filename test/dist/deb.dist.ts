@@ -4,7 +4,7 @@ import { basename, join } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
 import { DEPENDS } from '../../scripts/dist/deb.ts';
-import { ROOT as CHECKOUT } from '../../scripts/dist/packages.ts';
+import { ROOT as CHECKOUT } from '../../scripts/dist/npm-packages.ts';
 import { artefacts, WORK } from './artefacts.ts';
 
 const ROOT = join(WORK, 'root');

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { billOfMaterials } from '../../scripts/dist/sbom.ts';
+import { packagesBill } from '../../scripts/dist/sbom.ts';
 import { BUNDLE } from '../portwide.ts';
 
 const { dependencies } = JSON.parse(
@@ -23,7 +23,7 @@ interface Component {
 }
 
 function components(): Component[] {
-  return JSON.parse(billOfMaterials(bundled, ['amd64', 'arm64'], 0)).components;
+  return JSON.parse(packagesBill(bundled, ['amd64', 'arm64'], 0)).components;
 }
 
 describe('bill of materials', () => {
@@ -67,10 +67,10 @@ describe('bill of materials', () => {
   });
 
   it('is the same for the same content, and has another serial number for another', () => {
-    const first = billOfMaterials(bundled, ['amd64'], 0);
-    assert.equal(billOfMaterials(bundled, ['amd64'], 0), first);
+    const first = packagesBill(bundled, ['amd64'], 0);
+    assert.equal(packagesBill(bundled, ['amd64'], 0), first);
     const number = (text: string) => JSON.parse(text).serialNumber;
-    assert.notEqual(number(billOfMaterials(bundled, ['amd64'], 1)), number(first));
+    assert.notEqual(number(packagesBill(bundled, ['amd64'], 1)), number(first));
     const uuid = /^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/;
     assert.match(number(first), uuid);
   });

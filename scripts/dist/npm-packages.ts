@@ -12,6 +12,14 @@ const DOWNLOADS = join(ROOT, 'node_modules/.cache/portwide-packages');
 export const ARCHITECTURES = { amd64: 'x64', arm64: 'arm64' } as const;
 export type Architecture = keyof typeof ARCHITECTURES;
 
+/** The named architectures; all if none is named. @throws Error if a name is unknown */
+export function architecturesOf(names: readonly string[]): Architecture[] {
+  const all = Object.keys(ARCHITECTURES) as Architecture[];
+  const unknown = names.filter((name) => !Object.hasOwn(ARCHITECTURES, name));
+  if (unknown.length > 0) throw new Error(`no architecture ${unknown}; known are ${all}`);
+  return names.length === 0 ? all : all.filter((name) => names.includes(name));
+}
+
 interface LockedPackage {
   /** Set if it differs from the directory's name. */
   readonly name?: string;

@@ -1,8 +1,4 @@
-/** What the image contains from Debian and npm. */
-
-/** Architectures of images, with the names that npm's packages use. */
-export const ARCHITECTURES = { amd64: 'x64', arm64: 'arm64' } as const;
-export type Architecture = keyof typeof ARCHITECTURES;
+/** What the image contains from Debian. */
 
 /** As in Containerfile. */
 export const SUITE = 'bookworm';
@@ -69,13 +65,3 @@ export const LINKS: Readonly<Record<string, string>> = {
     ].map((name) => [`usr/sbin/${name}`, name.replace('tables', 'tables-nft')]),
   ),
 };
-
-/** Packages of npm with binaries, for an architecture; scripts/bundle.ts does not bundle them. */
-export function npmPackages(architecture: Architecture): Readonly<Record<string, string>> {
-  const name = ARCHITECTURES[architecture];
-  return {
-    [`node-linux-${name}`]: 'node',
-    koffi: 'koffi',
-    [`@koromix/koffi-linux-${name}`]: 'koffi',
-  };
-}
