@@ -9,6 +9,11 @@ const OWNED = {
   'portwide.dev/owned-ports': '20000-20999/UDP',
   'portwide.dev/ports-per-pod': '100',
 };
+/** Slices that one exact lookup finds, see nftables/exact-slice-chains.ts. */
+const EXACT = {
+  'portwide.dev/owned-ports': '19968-20991/UDP',
+  'portwide.dev/ports-per-pod': '128',
+};
 const owner = (host: Host, ordinal: number, fields: EndpointFields = {}) =>
   [host, { targetRef: { kind: 'Pod', name: `media-${ordinal}` }, ...fields }] as const;
 
@@ -111,15 +116,11 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
       });
 
       it('slices get another size under traffic, without a rejected packet', async () => {
-        const exact = {
-          'portwide.dev/owned-ports': '19968-20991/UDP',
-          'portwide.dev/ports-per-pod': '128',
-        };
         await agent.apply(media('a'));
         const TURNS = 6;
         const { timeout, ...seen } = await underTraffic(async () => {
           for (let turn = 0; turn < TURNS; turn++)
-            await agent.apply(media('a', { annotations: turn % 2 === 0 ? exact : OWNED }));
+            await agent.apply(media('a', { annotations: turn % 2 === 0 ? EXACT : OWNED }));
         });
         assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, errors: 0 });
         assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
@@ -264,20 +265,24 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         );
       });
 
-      it('an agent replaces a map of slices of another version', async () => {
-        await agent.apply(media('a'));
-        await agent.kill();
-        const ip = world.pick('ip', 'ip6');
-        const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
-        const [map = ''] = /udp-owner-vips-\d+/.exec(stdout) ?? [];
-        const other = `map ${map} { type inet_service : inet_service; }`;
-        const script = `delete table ${ip} portwide\ntable ${ip} portwide {\n${other}\n}\n`;
-        await lab.node.exec('nft', ['-f', '-'], { input: script });
-        await agent.start(flags);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
-        const [replaced] = agent.logged('replacing an nftables table of an incompatible version');
-        assert.match(String(replaced?.reason), /exist/);
-      });
+      for (const [size, annotations, name] of [
+        [100, OWNED, /udp-owner-vips-\d+/],
+        [128, EXACT, /udp-owner-vips-of-128/],
+      ] as const)
+        it(`an agent replaces a map of slices of ${size} ports of another version`, async () => {
+          await agent.apply(media('a', { annotations }));
+          await agent.kill();
+          const ip = world.pick('ip', 'ip6');
+          const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
+          const [map = ''] = name.exec(stdout) ?? [];
+          const other = `map ${map} { type inet_service : inet_service; }`;
+          const script = `delete table ${ip} portwide\ntable ${ip} portwide {\n${other}\n}\n`;
+          await lab.node.exec('nft', ['-f', '-'], { input: script });
+          await agent.start(flags);
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
+          const [replaced] = agent.logged('replacing an nftables table of an incompatible version');
+          assert.match(String(replaced?.reason), /exist/);
+        });
 
       it('the chains and maps are gone after the next full sync without owned ports', async () => {
         await agent.apply(media('a'));
