@@ -106,6 +106,25 @@ describe('plan: slices that one exact lookup finds', () => {
   });
 });
 
+describe('plan: a Service with owned ports, and no owner yet', () => {
+  const baseChains = (fields: Partial<OwnedSlices>) => {
+    const plan = planOf(owning('a', VIP, { owners: [], ...fields }));
+    for (const _ of plan.snapshot());
+    const names = [...plan.chains()].map(({ name }) => name);
+    return names.filter((name) => name.startsWith('owned-prerouting'));
+  };
+
+  it('has only the chains that its slices will need, so that no packet passes others', () => {
+    for (const [ranges, portsPerPod, ...expected] of [
+      [[udp(20_480, 21_503)], 128, 'owned-prerouting-of-128'],
+      [[udp(20_000, 20_999)], 128, 'owned-prerouting'],
+      [[udp(20_000, 20_999)], 100, 'owned-prerouting'],
+      [[udp(20_480, 21_503), udp(22_000, 22_999)], 128, 'owned-prerouting-of-128'],
+    ] as const)
+      assert.deepEqual(baseChains({ ranges, portsPerPod }), expected, `${portsPerPod}`);
+  });
+});
+
 describe('plan: a Service with many slices', () => {
   const COUNT = 1000;
   const media = (third: number) =>
