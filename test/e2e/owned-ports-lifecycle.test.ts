@@ -217,15 +217,48 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         }
       });
 
-      it('a killed agent leaves the rules, and its successor writes none of them again', async () => {
-        await agent.apply(media('a'));
-        await agent.kill();
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
-        await agent.start(flags);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20100)).host, 'pod-2');
-        const written = agent.logged('synced').map(({ written: count }) => count);
-        assert.ok(written.length >= 2 && written.every((count) => count === 0), written.join());
-      });
+      for (const [size, annotations] of [
+        [100, OWNED],
+        [128, EXACT],
+      ] as const) {
+        it(`slices of ${size} ports: a killed agent leaves the rules, and its successor writes none of them again`, async () => {
+          await agent.apply(media('a', { annotations }));
+          await agent.kill();
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
+          await agent.start(flags);
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20100)).host, 'pod-2');
+          const written = agent.logged('synced').map(({ written: count }) => count);
+          assert.ok(written.length >= 2 && written.every((count) => count === 0), written.join());
+        });
+
+        it(`slices of ${size} ports: an agent takes over the maps of an earlier version, and no packet is lost`, async () => {
+          await agent.apply(media('a', { annotations }));
+          await agent.kill();
+          const rendering = flags.filter((flag) => !/^-v|sync-period/.test(flag));
+          const args = [
+            'render',
+            ...rendering,
+            `--manifests=${agent.directory}`,
+            `--ip-family=${world.pick('IPv4', 'IPv6')}`,
+          ];
+          const { stdout } = await lab.node.exec(PORTWIDE, args);
+          const input = stdout
+            .replaceAll('udp-owner-', 'slice-')
+            .replaceAll('udp-owners-', 'slice-owners-')
+            .replaceAll('tracked-owners-', 'tracked-slice-owners-')
+            .replaceAll('remote-owners-', 'remote-slice-owners-')
+            .replaceAll('udp-vip-ports', 'owned-vip-ports');
+          assert.doesNotMatch(input, /udp-/);
+          await lab.node.exec('nft', ['-f', '-'], { input: `${input}\n` });
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
+          const seen = await underTraffic(() => agent.start(flags));
+          assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, timeout: 0, errors: 0 });
+          assert.deepEqual(
+            agent.logged('replacing an nftables table of an incompatible version'),
+            [],
+          );
+        });
+      }
 
       it('rules that another program deletes come back', async () => {
         await agent.apply(media('a'));
@@ -235,34 +268,6 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           const outcome = await world.client.udp(world.clusterIP(20), 20000, { timeoutMs: 300 });
           return outcome.outcome === 'answered';
         });
-      });
-
-      it('an agent takes over the maps of an earlier version, and no packet is lost', async () => {
-        await agent.apply(media('a'));
-        await agent.kill();
-        const rendering = flags.filter((flag) => !/^-v|sync-period/.test(flag));
-        const args = [
-          'render',
-          ...rendering,
-          `--manifests=${agent.directory}`,
-          `--ip-family=${world.pick('IPv4', 'IPv6')}`,
-        ];
-        const { stdout } = await lab.node.exec(PORTWIDE, args);
-        const input = stdout
-          .replaceAll('udp-owner-', 'slice-')
-          .replaceAll('udp-owners-', 'slice-owners-')
-          .replaceAll('tracked-owners-', 'tracked-slice-owners-')
-          .replaceAll('remote-owners-', 'remote-slice-owners-')
-          .replaceAll('udp-vip-ports', 'owned-vip-ports');
-        assert.doesNotMatch(input, /udp-/);
-        await lab.node.exec('nft', ['-f', '-'], { input: `${input}\n` });
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
-        const seen = await underTraffic(() => agent.start(flags));
-        assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, timeout: 0, errors: 0 });
-        assert.deepEqual(
-          agent.logged('replacing an nftables table of an incompatible version'),
-          [],
-        );
       });
 
       for (const [size, annotations, name] of [
