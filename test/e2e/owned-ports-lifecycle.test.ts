@@ -62,16 +62,22 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         return [reply.remoteAddress, reply.remotePort];
       };
 
-      it('a pod that owns a port of two Services speaks for the older, until it is gone', async () => {
-        const younger = { vip: 21, created: '2026-01-02T00:00:00Z' };
-        const wider = { ...OWNED, 'portwide.dev/owned-ports': '20050-21999/UDP' };
-        await agent.apply([...media('a'), ...media('b', { ...younger, annotations: wider })]);
-        assert.deepEqual(await speakerAt(20060), [world.clusterIP(20), 20060]);
-        assert.deepEqual(await speakerAt(20120), [world.clusterIP(21), 20120]);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
-        await agent.apply(media('b', { ...younger, annotations: wider }));
-        assert.deepEqual(await speakerAt(20060), [world.clusterIP(21), 20060]);
-      });
+      const WIDER = { ...OWNED, 'portwide.dev/owned-ports': '20050-21999/UDP' };
+      for (const [title, first, second, onlySecond] of [
+        ['ranges', OWNED, WIDER, 20120],
+        ['exact, then ranges', EXACT, WIDER, 20120],
+        ['ranges, then exact', OWNED, EXACT, 19980],
+      ] as const)
+        it(`a pod that owns a port of two Services speaks for the older, until it is gone (${title})`, async () => {
+          const younger = { vip: 21, created: '2026-01-02T00:00:00Z', annotations: second };
+          await agent.apply([...media('a', { annotations: first }), ...media('b', younger)]);
+          assert.deepEqual(await speakerAt(20060), [world.clusterIP(20), 20060]);
+          assert.deepEqual(await speakerAt(onlySecond), [world.clusterIP(21), onlySecond]);
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
+          await agent.apply(media('b', younger));
+          assert.deepEqual(await speakerAt(20060), [world.clusterIP(21), 20060]);
+          assert.equal(answered(await world.client.udp(world.clusterIP(21), 20060)).host, 'pod-1');
+        });
 
       const LANES = 4;
       /**
