@@ -128,10 +128,12 @@ export function rulePartsFor(family: IpFamily) {
 
   /** The first port of the slice of `size` ports that a port is in; slices start at multiples of `size`, a power of two. */
   const firstOfSlice = (of: KeyField, size: number): KeyField => {
+    if (size === 1) return of;
     const mask = Buffer.alloc(2);
     mask.writeUInt16BE(0x1_0000 - size);
     return {
-      text: `${of.text} & ${mask.readUInt16BE()}`,
+      // In the key of a map nft refuses a bitwise operation without parentheses.
+      text: `(${of.text} & ${mask.readUInt16BE()})`,
       registers: of.registers,
       load: (to) => [...of.load(to), bitwise(to, mask, Buffer.alloc(2))],
     };

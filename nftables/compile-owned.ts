@@ -98,6 +98,8 @@ export function* compileOwnedSteps(
   /** Whether one lookup finds the slice, see `exact-slice-chains.ts`. */
   const isExact = ({ from, to }: PortRange) =>
     exactSize !== undefined && from % exactSize === 0 && to - from + 1 === exactSize;
+  const hasExactSlices = ({ from, to }: PortRange) =>
+    exactSize !== undefined && from % exactSize === 0 && to - from + 1 >= exactSize;
   const addExact = (map: Parameters<typeof exactMap>[0], slice: SliceTranslation) => {
     if (exactSize === undefined) return;
     const key = sliceKey(addressBytes(slice.address), 'UDP', slice.ports.from);
@@ -161,8 +163,11 @@ export function* compileOwnedSteps(
   }
   if (owned.speaker !== undefined) {
     const { vip, ports } = owned.speaker;
-    // Without slices, too, some chains must look up the VIPs.
-    hasRanges ||= !hasExact;
+    // Without slices, too, some chains must look up the VIPs: the chains that the first slices will need.
+    if (!hasExact && !hasRanges) {
+      hasExact = ports.some(hasExactSlices);
+      hasRanges = !hasExact;
+    }
     for (const each of plan.vips) {
       add('owned-vips', { key: addressBytes(each.vip) });
       if (hasRanges) addRanges(each.vip);

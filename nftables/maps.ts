@@ -150,11 +150,15 @@ type ExactMap = keyof typeof EXACT_MAPS;
 type SliceMap = keyof typeof SLICE_MAPS;
 const PARTS = Array.from({ length: SLICE_PARTS }, (_, part) => part);
 
+const EXACT_NAMES: ReadonlySet<string> = new Set(
+  Object.keys(EXACT_MAPS).flatMap((map) => EXACT_SIZES.map((size) => `${map}-of-${size}`)),
+);
+
 /** Names of the maps and sets that exist only while chains refer to them (`NftChain.maps`). */
 const ON_DEMAND: ReadonlySet<string> = new Set([
   ...Object.keys({ ...OWNED_MAPS, ...OWNED_DISPATCH }),
   ...Object.keys(SLICE_MAPS).flatMap((map) => PARTS.map((part) => `${map}-${part}`)),
-  ...Object.keys(EXACT_MAPS).flatMap((map) => EXACT_SIZES.map((size) => `${map}-of-${size}`)),
+  ...EXACT_NAMES,
 ]);
 
 /** One part of a map of slices. */
@@ -165,6 +169,11 @@ export function sliceMap(map: SliceMap, part: number): MapName {
 /** The map of UDP slices of one size. */
 export function exactMap(map: ExactMap, size: ExactSize): MapName {
   return `${map}-of-${size}`;
+}
+
+/** Whether the map has UDP slices of one size. */
+export function isExactMap(map: MapName): boolean {
+  return EXACT_NAMES.has(map);
 }
 
 /** Whether keys of the map begin with an owner. Keys of other interval maps begin with a VIP. */

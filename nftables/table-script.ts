@@ -52,9 +52,11 @@ export function writableTableScript(
   elements: readonly MapElement[],
   family: IpFamily,
 ): string {
-  const written = [...chains].map((chain) =>
-    canNftWrite(chain) ? chain : { ...chain, rules: [] },
-  );
+  const written = [...chains].flatMap(withJumpTargets).map((chain) => ({
+    ...chain,
+    rules: canNftWrite(chain) ? chain.rules : [],
+    jumpTargets: [],
+  }));
   const others = elements.filter(({ map }) => !isOrderedMap(map));
   return tableScript(written, others, family, 'numbers');
 }

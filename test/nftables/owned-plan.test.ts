@@ -38,6 +38,14 @@ function spoken(plan: NftPlan): string[] {
     .sort();
 }
 
+/** Runs a computation to its end. @returns its result with the number of its steps. */
+function counted<T>(computation: Steps<T>): { readonly steps: number; readonly result: T } {
+  for (let steps = 0; ; steps++) {
+    const { done, value } = computation.next();
+    if (done === true) return { steps, result: value };
+  }
+}
+
 describe('plan: pods in two Services with owned ports', () => {
   it('speak for the older, in whatever order the Services are added', () => {
     const [a, b] = [owning('a', VIP), owning('b', OTHER_VIP, { ranges: [udp(105, 124)] })];
@@ -106,6 +114,40 @@ describe('plan: slices that one exact lookup finds', () => {
   });
 });
 
+describe('plan: a Service that no longer has owned ports', () => {
+  it('is cleaned up from its addresses on, so that no packet finds some slices only', () => {
+    for (const fields of [{}, { ranges: [udp(20_480, 21_503)], portsPerPod: 128 }]) {
+      const plan = planOf(owning('a', VIP, fields));
+      for (const _ of plan.snapshot());
+      const { owned: _, ...spread } = owning('a', VIP, fields);
+      plan.update([spread], []);
+      const { cleanup } = counted(phaseSteps(plan.diff(), 'IPv4')).result;
+      const maps = cleanup.deletes.map(({ map }) => map);
+      assert.deepEqual(maps.slice(0, 2), ['owned-addresses', 'owned-addresses']);
+      assert.equal(maps.slice(2).filter((map) => map.startsWith('udp-owner')).length, 3);
+    }
+  });
+});
+
+describe('plan: a Service with owned ports, and no owner yet', () => {
+  const baseChains = (fields: Partial<OwnedSlices>) => {
+    const plan = planOf(owning('a', VIP, { owners: [], ...fields }));
+    for (const _ of plan.snapshot());
+    const names = [...plan.chains()].map(({ name }) => name);
+    return names.filter((name) => name.startsWith('owned-prerouting'));
+  };
+
+  it('has only the chains that its slices will need, so that no packet passes others', () => {
+    for (const [ranges, portsPerPod, ...expected] of [
+      [[udp(20_480, 21_503)], 128, 'owned-prerouting-of-128'],
+      [[udp(20_000, 20_999)], 128, 'owned-prerouting'],
+      [[udp(20_000, 20_999)], 100, 'owned-prerouting'],
+      [[udp(20_480, 21_503), udp(22_000, 22_999)], 128, 'owned-prerouting-of-128'],
+    ] as const)
+      assert.deepEqual(baseChains({ ranges, portsPerPod }), expected, `${portsPerPod}`);
+  });
+});
+
 describe('plan: a Service with many slices', () => {
   const COUNT = 1000;
   const media = (third: number) =>
@@ -119,14 +161,6 @@ describe('plan: a Service with many slices', () => {
         node: 'other',
       })),
     });
-  /** Runs a computation to its end. @returns its result with the number of its steps. */
-  function counted<T>(computation: Steps<T>): { readonly steps: number; readonly result: T } {
-    for (let steps = 0; ; steps++) {
-      const { done, value } = computation.next();
-      if (done === true) return { steps, result: value };
-    }
-  }
-
   it('is compared and ordered in steps of one slice or element', () => {
     const plan = planOf();
     for (const _ of plan.snapshot());
