@@ -18,9 +18,9 @@ import { packagesBill } from './sbom.ts';
 import { writeTree } from './tree.ts';
 
 /**
- * Writes the artefacts to an empty directory: for each architecture a tar.gz file, a Debian package
- * and an image; an npm package; the Helm chart; source maps for stack traces; bills of materials;
- * digests. The same sources give the same bytes.
+ * Writes the artefacts to an empty directory. For each architecture: a tar.gz file, a Debian package
+ * and an image. For all: an npm package, the Helm chart, source maps for stack traces, bills of
+ * materials, digests. The same sources give the same bytes.
  */
 export async function writeDist(output: string, architectures: readonly Architecture[]) {
   const date = await sourceDate(ROOT);

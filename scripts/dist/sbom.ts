@@ -57,10 +57,7 @@ export function billOfMaterials(
   return `${JSON.stringify({ ...head, ...content }, null, 2)}\n`;
 }
 
-/**
- * The document about the files that run without the image: what they contain, and the Debian
- * packages that they need.
- */
+/** The document about tar.gz files and packages: their content, and the Debian packages they need. */
 export function packagesBill(
   bundled: readonly string[],
   architectures: readonly Architecture[],
