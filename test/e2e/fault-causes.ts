@@ -78,7 +78,7 @@ export const SERVICE_CAUSES = {
     exitCode: 1,
     printed: /^ {2}Unreadable +Service default\/faulty +\S+faulty\.json.*loadBalancerSourceRanges/m,
     page: NODE_PROBLEMS,
-    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*stays in force/s,
+    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*it is not in force/s,
   },
   partial: {
     fault: 'IP family or port without endpoints',

@@ -609,9 +609,16 @@ describe('resources: state of the node', () => {
   });
 
   it('names at most 50 objects and manifests that cannot be read, also in the Service', async () => {
-    const web = { object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' };
-    const gone = { object: 'Service default/gone', message: 'spec.y: wrong' };
-    const files = Array.from({ length: 60 }, () => ({ object: undefined, message: 'x.yaml: bad' }));
+    const web = {
+      ...{ object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' },
+      inForce: 'last',
+    } as const;
+    const gone = {
+      ...{ object: 'Service default/gone', message: 'spec.y: wrong' },
+      inForce: 'none',
+    } as const;
+    const file = { object: undefined, message: 'x.yaml: bad', inForce: 'parts' } as const;
+    const files = Array.from({ length: 60 }, () => file);
     const { get, service } = statusOf(filledTable(), {
       sourceFaults: () => [web, gone, ...files],
     });
@@ -621,7 +628,14 @@ describe('resources: state of the node', () => {
     assert.equal(unreadable.length, 51);
     assert.equal(unreadable[50]?.message, 'and 12 more, see the log');
     const expected = 'a.yaml:2: spec.x: wrong; the last readable version stays in force';
-    assert.equal(unreadable[0]?.message, expected);
+    assert.deepEqual(
+      unreadable.slice(0, 3).map(({ message }) => message),
+      [
+        expected,
+        'spec.y: wrong; it is not in force: no version was readable',
+        'x.yaml: bad; the readable objects of the file are in force',
+      ],
+    );
     const detail = await service('web');
     assert.equal(detail.problems[0]?.message, expected);
     await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);
