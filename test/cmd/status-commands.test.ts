@@ -50,7 +50,8 @@ const RESOURCES: FakeResources = {
   '/api/v1/routes': ({ query }) => page(ROUTES, query),
   '/api/v1/services/{namespace}/{name}': ({ path }) => {
     if (path.join('/') === 'shop/web') return DETAIL;
-    throw new NotFound(`this agent knows no Service "${path.join('/')}"`);
+    const reason = path[1] === 'broken' ? ': it cannot be read: spec.x: wrong' : '';
+    throw new NotFound(`this agent knows no Service "${path.join('/')}"${reason}`);
   },
   '/api/v1/diff': () => answers.diff,
   '/api/v1/policies': ({ query }) => {
@@ -161,6 +162,24 @@ describe('status commands', () => {
       const { exitCode, stderr, stdout } = await run(...command.split(' '), 'nosuch');
       assert.deepEqual([exitCode, stdout], [1, '']);
       assert.match(stderr, /^portwide: this agent knows no Service "(shop\/)?nosuch"$/);
+    });
+  }
+
+  for (const command of ['get services', 'get endpoints', 'get routes', 'describe service']) {
+    it(`says that the manifest of the Service cannot be read: ${command}`, async () => {
+      const object = 'Service voice/broken';
+      const problem = { reason: 'Unreadable', message: 'spec.x: wrong', object, family: null };
+      answers.status = { ...HEALTHY, problems: [problem] };
+      for (const name of ['voice/broken', 'broken']) {
+        const { exitCode, stderr } = await run(...command.split(' '), name);
+        assert.deepEqual(
+          [exitCode, stderr],
+          [
+            1,
+            'portwide: this agent knows no Service "voice/broken": it cannot be read: spec.x: wrong',
+          ],
+        );
+      }
     });
   }
 

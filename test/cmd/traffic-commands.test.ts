@@ -3,6 +3,7 @@ import { execa } from 'execa';
 import { parse } from 'yaml';
 import type { ServiceSummary } from '../../status/api/services.ts';
 import type { FlowLine, TopList } from '../../status/api/traffic.ts';
+import { NotFound } from '../../status/http/handler.ts';
 import { waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { NOW, service } from '../status/answers.ts';
@@ -25,6 +26,9 @@ const RESOURCES: FakeResources = {
     query.delete('limit');
     queries.push(query.toString());
     return { items: answers.services, total: answers.services.length, continue: null };
+  },
+  '/api/v1/services/{namespace}/{name}': ({ path }) => {
+    throw new NotFound(`this agent knows no Service "${path.join('/')}"`);
   },
   '/api/v1/top': ({ query }) => {
     queries.push(query.toString());
