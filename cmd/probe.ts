@@ -23,6 +23,7 @@ import type { ServiceDetail } from '../status/api/services.ts';
 import { StatusClient } from '../status/client.ts';
 import { ApiError } from '../status/client-errors.ts';
 import { type StatusCommandOptions, statusSocketOption } from './status-command.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 type Format = 'text' | 'json' | 'junit';
 
@@ -52,7 +53,6 @@ Exit status:
 
 A UDP probe is answered only by a server that replies to the datagram "hostname".
 `;
-const ERROR_STATUS = 2;
 const MAX_PROBES = 1_000_000;
 /** Milliseconds that the process in another namespace may take beyond its probes. */
 const START_ALLOWANCE = 60_000;
@@ -64,11 +64,9 @@ const REPORTS: Readonly<Record<Format, (reports: ProbeReports) => string>> = {
 };
 
 export function addProbeCommand(program: Command): void {
-  program
-    .command('probe')
+  failsWithTwo(program.command('probe'))
     .description('connect to ports of VIPs from this node or a pod, and show which answer')
     .addHelpText('after', EXIT_HELP)
-    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : ERROR_STATUS))
     .argument(
       '<vip>',
       'IP address of a Service or any other one; or NAMESPACE/NAME, for all VIPs of this Service',

@@ -10,9 +10,10 @@ import type { TopList } from '../status/api/traffic.ts';
 import { type Query, StatusClient } from '../status/client.ts';
 import { ApiError, StatusClientError } from '../status/client-errors.ts';
 import { type Style, styleFor } from '../status/print/style.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 /** Exit statuses of all commands that read the status API. */
-export const EXIT = { ok: 0, no: 1, error: 2 } as const;
+export const EXIT = { ok: 0, no: 1, error: ERROR_STATUS } as const;
 type ExitStatus = (typeof EXIT)[keyof typeof EXIT];
 
 const POLL_MS = 1000;
@@ -31,10 +32,7 @@ export interface StatusCommandOptions {
 
 /** Adds a subcommand. Its usage errors end with status 2. @param usage such as `describe`. */
 export function addStatusCommand(parent: Command, usage: string, description: string): Command {
-  return parent
-    .command(usage)
-    .description(description)
-    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? EXIT.ok : EXIT.error));
+  return failsWithTwo(parent.command(usage)).description(description);
 }
 
 export function statusSocketOption(): Option {

@@ -137,6 +137,12 @@ describe('status commands', () => {
       ['status', '--status-socket='],
       ['status', '--status-socket=/etc/passwd'],
       ['--nonsense'],
+      ['env', '--nonsense', '-n', 'a'],
+      ['validate', '--nonsense', '--manifests=/'],
+      ['render', '--nonsense', '--manifests=/'],
+      ['completion', 'nonsense', '--nonsense'],
+      ['version', '--nonsense'],
+      ['ipvs', 'marks', '--nonsense'],
     ]) {
       it(`exits with 2 for wrong usage: ${args.join(' ')}`, async () => {
         const { exitCode, stderr } = await execa(PORTWIDE, args, { reject: false });
@@ -149,6 +155,29 @@ describe('status commands', () => {
       });
     }
   });
+
+  for (const args of [
+    ['nonsense'],
+    ['nonsense', '--help'],
+    ['nonsense', '-h', 'get'],
+    ['get', 'nonsense', '--help'],
+    ['policy', 'nonsense', '--help'],
+    ['ipvs', 'nonsense', '--help'],
+  ]) {
+    it(`exits with 2 for an unknown command: portwide ${args.join(' ')}`, async () => {
+      const { exitCode, stderr, stdout } = await execa(PORTWIDE, args, { reject: false });
+      assert.deepEqual([exitCode, stdout], [2, '']);
+      assert.match(stderr, /^error: unknown command 'nonsense'/);
+    });
+  }
+
+  for (const args of [['--help'], ['help'], ['help', 'get'], ['get', '--help'], ['get', 'help']]) {
+    it(`prints help: portwide ${args.join(' ')}`, async () => {
+      const { exitCode, stdout } = await execa(PORTWIDE, args, { reject: false });
+      assert.equal(exitCode, 0);
+      assert.match(stdout, /^Usage: portwide /);
+    });
+  }
 
   for (const args of [[], ['nonsense'], ['policy']]) {
     it(`exits with 2 without a command: portwide ${args.join(' ')}`, async () => {
