@@ -8,6 +8,8 @@ export interface NodeStatus {
   readonly nodeName: string;
   readonly zone: string | null;
   readonly startedAt: Time;
+  /** Path of the agent's Unix socket; null if it has none (`--status-socket=none`). */
+  readonly statusSocket: string | null;
   /** Time of this answer, to compute ages with the agent's clock. */
   readonly now: Time;
   readonly mode: {

@@ -49,6 +49,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
     nodeName: sources.nodeName,
     zone: table.topology.zone ?? null,
     startedAt: timeText(sources.startedAt),
+    statusSocket: sources.statusSocket ?? null,
     now: timeText(now),
     mode: sources.mode,
     state: stateOf(isStarting, problems),

@@ -367,6 +367,7 @@ export const HEALTHY: NodeStatus = {
   nodeName: 'node',
   zone: 'zone-1',
   startedAt: '2026-02-28T12:00:00.000Z',
+  statusSocket: '/run/portwide/portwide.sock',
   now: NOW,
   mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
   state: 'healthy',

@@ -72,6 +72,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     version: '1.2.3',
     nodeName: 'node-a',
     startedAt: NOW - 60_000,
+    statusSocket: '/run/agent.sock',
     mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
     manifests: '/manifests',
     families: ['IPv4', 'IPv6'],

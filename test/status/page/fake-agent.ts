@@ -73,6 +73,7 @@ export function fakeStatus(fields: Partial<NodeStatus> = {}): NodeStatus {
     nodeName: 'node-a',
     zone: 'zone-1',
     startedAt: '2026-11-22T11:00:00.000Z',
+    statusSocket: '/run/other.sock',
     now: NOW,
     mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
     state: 'degraded',
