@@ -48,7 +48,10 @@ export interface ServiceSummary {
    * 100 ports, each of one pod).
    */
   readonly ports: readonly string[];
+  /** Of both families: a pod with two addresses counts twice. */
   readonly endpoints: EndpointCounts;
+  /** By family; null unless both families have endpoints. */
+  readonly familyEndpoints: Readonly<Record<IpFamily, EndpointCounts>> | null;
   /** Timeout of `sessionAffinity: ClientIP`; 0 without session affinity. */
   readonly affinitySeconds: number;
   readonly internalTrafficPolicy: 'Cluster' | 'Local';

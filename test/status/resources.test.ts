@@ -418,6 +418,33 @@ describe('resources: the status API', () => {
     );
     const web = items.find(({ name }) => name === 'web');
     assert.deepEqual(web?.endpoints, { ready: 1, terminating: 1, notReady: 1, local: 1 });
+    assert.equal(web?.familyEndpoints, null);
+  });
+
+  it('counts endpoints of a dual-stack Service by family, and sorts it by its pods', async () => {
+    const table = filledTable();
+    table.upsert(
+      slice([endpoint('fd00::5', { nodeName: 'node-b' })], {
+        ...{ name: 'media-6', serviceKey: 'default/media', ports: [], family: 'IPv6' },
+      }),
+    );
+    table.upsert(
+      slice([endpoint('10.244.0.7'), endpoint('10.244.0.8')], {
+        ...{ name: 'empty-1', serviceKey: 'default/empty' },
+      }),
+    );
+    const { items } = await statusOf(table).get<ServiceList>('/api/v1/services', 'sort=endpoints');
+    const media = items.find(({ name }) => name === 'media');
+    const one = { ready: 1, terminating: 0, notReady: 0 };
+    assert.deepEqual(media?.endpoints, { ...one, ready: 2, local: 1 });
+    assert.deepEqual(media?.familyEndpoints, {
+      IPv4: { ...one, local: 1 },
+      IPv6: { ...one, local: 0 },
+    });
+    assert.deepEqual(
+      items.slice(0, 3).map(({ name }) => name),
+      ['empty', 'media', 'web'],
+    );
   });
 
   for (const [query, names] of [

@@ -132,6 +132,7 @@ export function fakeSummary(fields: Partial<ServiceSummary> = {}): ServiceSummar
     portKind: 'all',
     ports: ['all'],
     endpoints: { ready: 7, terminating: 1, notReady: 1, local: 2 },
+    familyEndpoints: null,
     affinitySeconds: 10_800,
     internalTrafficPolicy: 'Cluster',
     externalTrafficPolicy: 'Local',
