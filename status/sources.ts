@@ -32,6 +32,7 @@ export interface StatusSources {
   readonly table: Pick<
     RouteTable,
     | 'revision'
+    | 'node'
     | 'serviceKeys'
     | 'inspect'
     | 'topology'

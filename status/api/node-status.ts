@@ -58,6 +58,8 @@ export interface SourceStatus {
   readonly kind: 'API server' | 'manifests';
   /** URL of the API server, or the directory. */
   readonly location: string;
+  /** Whether the source has the Node object of this node. */
+  readonly hasNode: boolean;
   readonly kinds: readonly {
     readonly kind: string;
     /** Whether the first list is complete. */

@@ -68,12 +68,13 @@ function podCount(
 ): Pick<Column<ServiceSummary>, 'cell' | 'sortKey'> {
   return {
     cell: ({ endpoints, familyEndpoints: both }) => {
-      if (both === null) return text(endpoints);
+      // An older agent does not report it.
+      if (both == null) return text(endpoints);
       const [four, six] = [text(both.IPv4), text(both.IPv6)];
       return four === six ? four : `IPv4:${four},IPv6:${six}`;
     },
     sortKey: ({ endpoints, familyEndpoints: both }) =>
-      both === null ? value(endpoints) : Math.max(value(both.IPv4), value(both.IPv6)),
+      both == null ? value(endpoints) : Math.max(value(both.IPv4), value(both.IPv6)),
   };
 }
 

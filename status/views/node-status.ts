@@ -113,6 +113,7 @@ function sourceStatus({ manifests, watches, table, kinds }: StatusSources): Sour
   return {
     kind: isManifests ? 'manifests' : 'API server',
     location: manifests ?? watches.server ?? '',
+    hasNode: table.node !== undefined,
     kinds: kinds.map((kind) => ({
       kind,
       synced: !table.unsynced.has(kind),

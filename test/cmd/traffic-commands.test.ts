@@ -149,6 +149,11 @@ describe('traffic commands', () => {
       assert.deepEqual([stdout, stderr, exitCode], ['', 'portwide: no traffic of Services', 0]);
     });
 
+    it('says in its help how often --watch prints', async () => {
+      const { stdout } = await run('top', 'svc', '--help');
+      assert.match(stdout.replaceAll(/\s+/g, ' '), /--watch go on, and print each new sample/);
+    });
+
     it('prints each sample of top once, with a header', async () => {
       const [busy, quiet] = TOP_ROWS.service;
       assert.ok(busy !== undefined && quiet !== undefined);

@@ -385,7 +385,11 @@ export const HEALTHY: NodeStatus = {
   source: {
     kind: 'API server',
     location: 'https://10.0.0.1:6443',
-    kinds: [{ kind: 'Service', synced: true, watching: true }],
+    hasNode: true,
+    kinds: [
+      { kind: 'Service', synced: true, watching: true },
+      { kind: 'Node', synced: true, watching: true },
+    ],
   },
   kernel: {
     release: '6.12.9',

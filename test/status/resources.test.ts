@@ -23,6 +23,7 @@ import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { node } from '../policy/objects.ts';
+import { NODE } from '../preflight/facts.ts';
 import { requestOf, UNLIMITED } from './request.ts';
 import { observerOf, syncedActivity, syncReport } from './sync-reports.ts';
 import { mediaTypes, validator } from './validator.ts';
@@ -634,6 +635,15 @@ describe('resources: state of the node', () => {
     assert.equal(await state(), 'healthy');
     observer.syncFailed('IPv6', new Error('nft failed'), { full: true, seconds: 1 });
     assert.equal(await state(), 'degraded');
+  });
+
+  it('says whether the source has the Node', async () => {
+    const table = filledTable();
+    const { get } = statusOf(table);
+    const hasNode = async () => (await get<NodeStatus>('/api/v1/status')).source.hasNode;
+    assert.equal(await hasNode(), false);
+    table.upsert({ ...NODE, name: 'node-a', key: 'node-a' });
+    assert.equal(await hasNode(), true);
   });
 
   it('names at most 50 objects and manifests that cannot be read, also in the Service', async () => {

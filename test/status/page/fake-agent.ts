@@ -99,6 +99,7 @@ export function fakeStatus(fields: Partial<NodeStatus> = {}): NodeStatus {
     source: {
       kind: 'API server',
       location: 'https://10.96.0.1',
+      hasNode: true,
       kinds: [{ kind: 'Service', synced: true, watching: false }],
     },
     kernel: { release: '6.12', features: [{ name: 'f', value: '0', ok: false, note: 'set it' }] },
