@@ -14,7 +14,7 @@ demo-ui: setup
 	@node test/lab/demo-ui.ts
 
 ## Makes 200 calls through three TURN relays behind one VIP, in a rollout and without agents. CALLS=30
-## makes fewer.
+## makes fewer: 10 to 300.
 demo-media: setup
 	@node test/lab/demo-media.ts $(CALLS)
 

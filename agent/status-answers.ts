@@ -66,6 +66,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     version: VERSION,
     nodeName,
     startedAt: Math.round(performance.timeOrigin),
+    statusSocket: options.statusSocket,
     mode: { name: modeDefinition.name, reason: modeReason(options.proxyMode) },
     manifests: options.manifests,
     families: supportedMode.families,

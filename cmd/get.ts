@@ -26,6 +26,7 @@ import {
   addStatusCommand,
   EXIT,
   exitHelp,
+  notFound,
   readRates,
   requireKind,
   requireService,
@@ -33,6 +34,7 @@ import {
   type StatusCommandOptions,
   serviceName,
   statusSocketOption,
+  unknownService,
   watch,
   watchOption,
   withAgent,
@@ -283,11 +285,8 @@ async function readList<Row>(
   if (items.length > 0 || name === undefined || object === undefined || isFiltered) {
     return { ...page, items, total: items.length };
   }
+  if (object === 'Service') throw await unknownService(client, namespace, name);
   throw notFound(`this agent knows no ${object} ${JSON.stringify(exact ?? name)}`);
-}
-
-function notFound(message: string): ApiError {
-  return new ApiError({ code: 404, message, parameter: null });
 }
 
 /** Parses `--sort-by`: a column, `-` before it reverses. The parser throws InvalidArgumentError. */

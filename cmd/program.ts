@@ -1,5 +1,6 @@
 /** The commands of `portwide`, for the command line and for its man pages. */
 import { Command } from 'commander';
+import { refuseHelpOfUnknown } from './usage.ts';
 import { addVersionCommand, addVersionFlag } from './version.ts';
 
 type Add = (program: Command) => void;
@@ -40,6 +41,7 @@ export async function createProgram(named?: string): Promise<Command> {
     'A Kubernetes node agent that replaces kube-proxy and serves all-ports Services.',
   );
   addVersionFlag(program, '-V, ');
+  refuseHelpOfUnknown(program);
   for (const add of await adders(named)) add(program);
   addVersionCommand(program);
   return program;

@@ -10,6 +10,8 @@ import { finish, type Steps } from '../sync/steps.ts';
 export interface TestPacket {
   /** Canonical addresses of one family. */
   readonly source: string;
+  /** Whether `source` only stands for its family; false by default. */
+  readonly isSourceUnknown?: boolean;
   readonly destination: string;
   readonly port: number;
   /** Default: TCP. */
@@ -198,6 +200,8 @@ function certaintyOf(match: Match, packet: TestPacket, isTracked: boolean): Cert
   if (match.kind === 'reversePath') return isTrue(match.negated);
   if (match.kind === 'masqueraded') return isTrue(packet.isMasqueraded === true);
   if (match.kind === 'interface') return interfaceCertainty(match, packet.isLoopback === true);
+  if (match.kind === 'source' && packet.isSourceUnknown === true)
+    return sourceCertainty(match.cidrs, match.negated);
   if (match.kind === 'family') return isTrue(familyOf(packet.source) === match.family);
   return isTrue(isMatched(match, packet, isTracked) !== match.negated);
 }
@@ -209,6 +213,11 @@ function interfaceCertainty(
   if (IS_PREFIX.test(name)) return 'maybe';
   if (name === 'lo') return isTrue(isLoopback !== negated);
   return isLoopback || OTHER_INTERFACES.test(name) ? isTrue(negated) : 'maybe';
+}
+
+/** Of a source that may be any address. */
+function sourceCertainty(cidrs: readonly string[], negated: boolean): Certainty {
+  return cidrs.some((cidr) => cidr.endsWith('/0')) ? isTrue(!negated) : 'maybe';
 }
 
 function isTrue(value: boolean): Certainty {

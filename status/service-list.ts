@@ -27,12 +27,17 @@ const PROBLEM_ORDER: readonly ServiceSummary['state'][] = [
 const RANKS = new Map(PROBLEM_ORDER.map((state, rank) => [state, rank]));
 const rankOf = ({ state }: ServiceSummary) => RANKS.get(state) ?? RANKS.size;
 
+/** A pod with addresses of both families is one. */
+function readyOf({ endpoints, familyEndpoints: both }: ServiceSummary): number {
+  return both === null ? endpoints.ready : Math.max(both.IPv4.ready, both.IPv6.ready);
+}
+
 /** Services are in the order of their names before, and sorting is stable. */
 const SORTS = {
   name: () => 0,
   problems: (a: ServiceSummary, b: ServiceSummary) => rankOf(a) - rankOf(b),
   age: (a: ServiceSummary, b: ServiceSummary) => compareText(a.created ?? '', b.created ?? ''),
-  endpoints: (a: ServiceSummary, b: ServiceSummary) => b.endpoints.ready - a.endpoints.ready,
+  endpoints: (a: ServiceSummary, b: ServiceSummary) => readyOf(b) - readyOf(a),
 } as const;
 
 /** Parameters in addition to the parameters of every list. */

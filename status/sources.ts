@@ -19,6 +19,8 @@ export interface StatusSources {
   readonly nodeName: string;
   /** Milliseconds since 1970. */
   readonly startedAt: number;
+  /** Path; undefined if the agent has none. */
+  readonly statusSocket: string | undefined;
   readonly mode: NodeStatus['mode'];
   /** Directory of manifests; undefined with an API server. */
   readonly manifests: string | undefined;
@@ -30,6 +32,7 @@ export interface StatusSources {
   readonly table: Pick<
     RouteTable,
     | 'revision'
+    | 'node'
     | 'serviceKeys'
     | 'inspect'
     | 'topology'

@@ -12,13 +12,14 @@ export const VERSIONED_FILES = [
 
 /**
  * Text before the version, so that versions of other programs, such as `nft 1.0.6`, do not change:
- * image tags, the manifest of the kubectl plugin, a Helm chart, and sentences.
+ * image tags, the manifest of the kubectl plugin, a Helm chart, commands, and sentences.
  */
 const BEFORE = [
   'newTag: "?',
   '^ *(?:version|appVersion|tag): "?v?',
   '(?:Version|Portwide|portwide) v?',
   'portwide[:_-]',
+  'git checkout v',
   'portwide[.]invalid/v',
 ];
 

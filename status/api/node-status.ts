@@ -8,6 +8,8 @@ export interface NodeStatus {
   readonly nodeName: string;
   readonly zone: string | null;
   readonly startedAt: Time;
+  /** Path of the agent's Unix socket; null if it has none (`--status-socket=none`). */
+  readonly statusSocket: string | null;
   /** Time of this answer, to compute ages with the agent's clock. */
   readonly now: Time;
   readonly mode: {
@@ -56,6 +58,8 @@ export interface SourceStatus {
   readonly kind: 'API server' | 'manifests';
   /** URL of the API server, or the directory. */
   readonly location: string;
+  /** Whether the source has the Node object of this node. */
+  readonly hasNode: boolean;
   readonly kinds: readonly {
     readonly kind: string;
     /** Whether the first list is complete. */

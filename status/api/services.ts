@@ -48,7 +48,10 @@ export interface ServiceSummary {
    * 100 ports, each of one pod).
    */
   readonly ports: readonly string[];
+  /** Of both families: a pod with two addresses counts twice. */
   readonly endpoints: EndpointCounts;
+  /** By family; null unless both families have endpoints. */
+  readonly familyEndpoints: Readonly<Record<IpFamily, EndpointCounts>> | null;
   /** Timeout of `sessionAffinity: ClientIP`; 0 without session affinity. */
   readonly affinitySeconds: number;
   readonly internalTrafficPolicy: 'Cluster' | 'Local';
@@ -195,7 +198,7 @@ export interface ServiceDetail {
   readonly kernelDifferent: number;
   /** false if syncs ran during each comparison, see `KernelDiff.stable`. */
   readonly kernelStable: boolean;
-  /** null if the kernel cannot be read; `problems` says why. */
+  /** Established ones first, closed ones last, at most 100; null if the kernel cannot be read: `problems` says why. */
   readonly connections: { readonly total: number; readonly entries: readonly FlowEntry[] } | null;
   /** null without a health check node port. */
   readonly healthCheck: { readonly port: number; readonly localEndpoints: number } | null;

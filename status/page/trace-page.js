@@ -56,10 +56,7 @@ export function TracePage({ state }) {
     ${error !== undefined && html`<p class="notice bad">${error}</p>`}
     ${path !== undefined && value === undefined && error === undefined && html`<p>Waiting for the agent …</p>`}
     ${value?.paths.map((/** @type {any} */ each) => html`<${Computed} path=${each} />`)}
-    ${
-      value !== undefined &&
-      html`<${LiveTrace} node=${state.status?.nodeName} parameters=${parameters} />`
-    }
+    ${value !== undefined && html`<${LiveTrace} status=${state.status} parameters=${parameters} />`}
   `;
 }
 

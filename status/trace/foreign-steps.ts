@@ -1,6 +1,6 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
-import type { Protocol } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { HOOKS, PRIORITY } from '../../netlink/nftables/hooks.ts';
 import { SPEAKER_PRIORITY } from '../../nft/speaker-priority.ts';
 import {
@@ -22,6 +22,9 @@ const OLD = 3;
 const MAX_ENDPOINTS = 10;
 
 type ForeignVerdict = 'drop' | 'masquerade';
+
+/** Stands for the source of a client outside, whose address is unknown. */
+const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
 
 /** What a rule does, and what a packet then is. */
 const WORDS = {
@@ -83,15 +86,17 @@ export async function withForeignRules(
   chains: Fact<readonly BaseChain[]>,
   context: HookContext,
 ): Promise<ForeignPath> {
-  const { source, verdict, destination, uncertain } = path;
+  const { verdict, destination, uncertain } = path;
   const isTranslated = verdict === 'translated';
-  if (source === null || !(isTranslated || verdict === 'untouched')) return { path, effects: [] };
+  if (!(isTranslated || verdict === 'untouched')) return { path, effects: [] };
   if ('notSeen' in chains) {
     const text = `rules of other programs were not read: ${chains.notSeen}`;
     return { path: { ...path, uncertain: [...uncertain, text] }, effects: [] };
   }
   const isUntracked = isUntrackedPath(path, protocol) || context.speaksAs !== undefined;
-  const entering = { source, destination, port, protocol, isTranslated: false };
+  const isSourceUnknown = path.source === null;
+  const source = path.source ?? ANY_ADDRESS[path.family];
+  const entering = { source, isSourceUnknown, destination, port, protocol, isTranslated: false };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
     ? endpoints.map(({ address, port: to, masqueraded }) =>
@@ -264,7 +269,7 @@ function leavingChecks(
     { ...drop, packet, at: (priority) => priority < MASQUERADE },
     {
       ...drop,
-      packet: { ...packet, source: source ?? packet.source },
+      packet: source === undefined ? packet : { ...packet, source, isSourceUnknown: false },
       at: (priority) => priority >= MASQUERADE,
     },
   ];
@@ -357,7 +362,7 @@ function withEffects(
       ...path.uncertain,
       ...possible.map(
         (effect) =>
-          `${placeText(effect.finding)} may ${wordsOf(effect).may} the packet: it depends on sets or interfaces`,
+          `${placeText(effect.finding)} may ${wordsOf(effect).may} the packet: it depends on ${path.source === null ? 'the source address, ' : ''}sets or interfaces`,
       ),
     ],
   };

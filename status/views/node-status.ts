@@ -49,6 +49,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
     nodeName: sources.nodeName,
     zone: table.topology.zone ?? null,
     startedAt: timeText(sources.startedAt),
+    statusSocket: sources.statusSocket ?? null,
     now: timeText(now),
     mode: sources.mode,
     state: stateOf(isStarting, problems),
@@ -112,6 +113,7 @@ function sourceStatus({ manifests, watches, table, kinds }: StatusSources): Sour
   return {
     kind: isManifests ? 'manifests' : 'API server',
     location: manifests ?? watches.server ?? '',
+    hasNode: table.node !== undefined,
     kinds: kinds.map((kind) => ({
       kind,
       synced: !table.unsynced.has(kind),

@@ -44,7 +44,7 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
     refusedVips: refusedVips(inspected, vips),
     portKind: portKind(inspected),
     ports: [...new Set(inspected.served.ports.flatMap(servedPortTexts))],
-    endpoints: endpointCounts(inspected, node),
+    ...endpointCounts(inspected, node),
     affinitySeconds: service.affinitySeconds,
     internalTrafficPolicy: service.internalTrafficPolicy,
     externalTrafficPolicy: service.externalTrafficPolicy,
@@ -95,8 +95,19 @@ function servedPortTexts({ match, nodePort, ownership }: ServedPort): string[] {
   return [`${match.port}:${nodePort}/${match.protocol}`];
 }
 
-function endpointCounts({ slices }: InspectedService, node: NodeTopology): EndpointCounts {
-  const all = IP_FAMILIES.flatMap((family) => candidatesForAllPorts(slices, family));
+function endpointCounts(
+  { slices }: InspectedService,
+  node: NodeTopology,
+): Pick<ServiceSummary, 'endpoints' | 'familyEndpoints'> {
+  const [four = [], six = []] = IP_FAMILIES.map((family) => candidatesForAllPorts(slices, family));
+  const isDual = four.length > 0 && six.length > 0;
+  return {
+    endpoints: countsOf([...four, ...six], node),
+    familyEndpoints: isDual ? { IPv4: countsOf(four, node), IPv6: countsOf(six, node) } : null,
+  };
+}
+
+function countsOf(all: readonly Candidate[], node: NodeTopology): EndpointCounts {
   const count = (is: (endpoint: Candidate) => boolean) => all.filter(is).length;
   return {
     ready: count(({ ready }) => ready),

@@ -78,7 +78,7 @@ export const SERVICE_CAUSES = {
     exitCode: 1,
     printed: /^ {2}Unreadable +Service default\/faulty +\S+faulty\.json.*loadBalancerSourceRanges/m,
     page: NODE_PROBLEMS,
-    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*stays in force/s,
+    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*it is not in force/s,
   },
   partial: {
     fault: 'IP family or port without endpoints',
@@ -92,7 +92,7 @@ export const SERVICE_CAUSES = {
     fault: 'deleted rule in mode nftables',
     command: ['status'],
     exitCode: 0,
-    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: .* in table portwide$/m,
+    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: rule of chain \S+ .* in table portwide$/m,
     page: CHANGES,
     shown: /external change.*IPv4.*Services.*in table portwide/s,
   },

@@ -201,36 +201,38 @@ for (const mode of MODES) {
       }
     });
 
-    it('names table, chain and rule of another program that drops the packet, as is computed', async () => {
-      // IPVS sends packets to hook output, not forward.
-      const rules = `table inet firewall {
+    for (const from of ['the client', 'external'] as const)
+      it(`names table, chain and rule of another program that drops the packet, as is computed: from ${from}`, async () => {
+        // IPVS sends packets to hook output, not forward.
+        const rules = `table inet firewall {
         chain guard { type filter hook ${mode === 'ipvs' ? 'output' : 'forward'} priority 5; tcp dport 8081 accept; tcp dport 8080 drop; }
       }`;
-      const query = { from: lab.client.ipv4, to: VIP, port: 80, seconds: SECONDS };
-      const traced = async () => {
-        const live = await api.live(query);
-        await lab.client.tcp(VIP, 80, { timeoutMs: 500 });
-        return await summary(live);
-      };
-      const isDropped =
-        /table inet firewall, base chain guard .*, rule 2 \(handle \d+\) drops the packet/;
-      const isComputed = async () => {
-        const [computed] = await api.trace({ from: query.from, to: VIP, port: 80 });
-        return computed?.steps.some(({ decision }) => isDropped.test(decision)) === true;
-      };
-      await withRules(rules, async () => {
-        await waitFor('the agent has read the rules', isComputed);
-        const { paths, differences } = await traced();
-        const { result, decidedBy, translatedTo } = only(paths);
-        assert.deepEqual([result, translatedTo], ['dropped', `${lab.pods[0]?.ipv4}:8080`]);
-        const { owner, table, chain, rule, text } = decidedBy ?? {};
-        assert.deepEqual(
-          [owner, table, chain, rule, text],
-          ['other', 'inet firewall', 'guard', 2, 'tcp dport 8080 drop'],
-        );
-        assert.deepEqual(differences, []);
+        const source = from === 'external' ? from : lab.client.ipv4;
+        const query = { from: source, to: VIP, port: 80, seconds: SECONDS };
+        const traced = async () => {
+          const live = await api.live(query);
+          await lab.client.tcp(VIP, 80, { timeoutMs: 500 });
+          return await summary(live);
+        };
+        const isDropped =
+          /table inet firewall, base chain guard .*, rule 2 \(handle \d+\) drops the packet/;
+        const isComputed = async () => {
+          const [computed] = await api.trace({ from: query.from, to: VIP, port: 80 });
+          return computed?.steps.some(({ decision }) => isDropped.test(decision)) === true;
+        };
+        await withRules(rules, async () => {
+          await waitFor('the agent has read the rules', isComputed);
+          const { paths, differences } = await traced();
+          const { result, decidedBy, translatedTo } = only(paths);
+          assert.deepEqual([result, translatedTo], ['dropped', `${lab.pods[0]?.ipv4}:8080`]);
+          const { owner, table, chain, rule, text } = decidedBy ?? {};
+          assert.deepEqual(
+            [owner, table, chain, rule, text],
+            ['other', 'inet firewall', 'guard', 2, 'tcp dport 8080 drop'],
+          );
+          assert.deepEqual(differences, []);
+        });
       });
-    });
 
     it('says that another program drops the packet by a rule that it wrote during the trace', async () => {
       const live = await api.live({ from: lab.client.ipv4, to: VIP, port: 80, seconds: SECONDS });

@@ -24,6 +24,7 @@ export function service(fields: Partial<ServiceSummary> = {}): ServiceSummary {
     portKind: 'ports',
     ports: ['80/TCP'],
     endpoints: { ready: 1, terminating: 0, notReady: 0, local: 0 },
+    familyEndpoints: null,
     affinitySeconds: 0,
     internalTrafficPolicy: 'Cluster',
     externalTrafficPolicy: 'Cluster',
@@ -50,7 +51,11 @@ export const SERVICES: readonly ServiceSummary[] = [
     portKind: 'all',
     ports: ['all'],
     vips: ['10.96.0.10', 'fd00:10:96::a'],
-    endpoints: { ready: 2, terminating: 1, notReady: 1, local: 1 },
+    endpoints: { ready: 4, terminating: 1, notReady: 1, local: 1 },
+    familyEndpoints: {
+      IPv4: { ready: 2, terminating: 0, notReady: 1, local: 1 },
+      IPv6: { ready: 2, terminating: 1, notReady: 0, local: 0 },
+    },
     affinitySeconds: 10_800,
     created: '2026-02-01T12:00:00Z',
   }),
@@ -367,6 +372,7 @@ export const HEALTHY: NodeStatus = {
   nodeName: 'node',
   zone: 'zone-1',
   startedAt: '2026-02-28T12:00:00.000Z',
+  statusSocket: '/run/portwide/portwide.sock',
   now: NOW,
   mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
   state: 'healthy',
@@ -379,7 +385,11 @@ export const HEALTHY: NodeStatus = {
   source: {
     kind: 'API server',
     location: 'https://10.0.0.1:6443',
-    kinds: [{ kind: 'Service', synced: true, watching: true }],
+    hasNode: true,
+    kinds: [
+      { kind: 'Service', synced: true, watching: true },
+      { kind: 'Node', synced: true, watching: true },
+    ],
   },
   kernel: {
     release: '6.12.9',

@@ -23,6 +23,7 @@ import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { node } from '../policy/objects.ts';
+import { NODE } from '../preflight/facts.ts';
 import { requestOf, UNLIMITED } from './request.ts';
 import { observerOf, syncedActivity, syncReport } from './sync-reports.ts';
 import { mediaTypes, validator } from './validator.ts';
@@ -72,6 +73,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     version: '1.2.3',
     nodeName: 'node-a',
     startedAt: NOW - 60_000,
+    statusSocket: '/run/agent.sock',
     mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
     manifests: '/manifests',
     families: ['IPv4', 'IPv6'],
@@ -417,6 +419,33 @@ describe('resources: the status API', () => {
     );
     const web = items.find(({ name }) => name === 'web');
     assert.deepEqual(web?.endpoints, { ready: 1, terminating: 1, notReady: 1, local: 1 });
+    assert.equal(web?.familyEndpoints, null);
+  });
+
+  it('counts endpoints of a dual-stack Service by family, and sorts it by its pods', async () => {
+    const table = filledTable();
+    table.upsert(
+      slice([endpoint('fd00::5', { nodeName: 'node-b' })], {
+        ...{ name: 'media-6', serviceKey: 'default/media', ports: [], family: 'IPv6' },
+      }),
+    );
+    table.upsert(
+      slice([endpoint('10.244.0.7'), endpoint('10.244.0.8')], {
+        ...{ name: 'empty-1', serviceKey: 'default/empty' },
+      }),
+    );
+    const { items } = await statusOf(table).get<ServiceList>('/api/v1/services', 'sort=endpoints');
+    const media = items.find(({ name }) => name === 'media');
+    const one = { ready: 1, terminating: 0, notReady: 0 };
+    assert.deepEqual(media?.endpoints, { ...one, ready: 2, local: 1 });
+    assert.deepEqual(media?.familyEndpoints, {
+      IPv4: { ...one, local: 1 },
+      IPv6: { ...one, local: 0 },
+    });
+    assert.deepEqual(
+      items.slice(0, 3).map(({ name }) => name),
+      ['empty', 'media', 'web'],
+    );
   });
 
   for (const [query, names] of [
@@ -608,10 +637,26 @@ describe('resources: state of the node', () => {
     assert.equal(await state(), 'degraded');
   });
 
+  it('says whether the source has the Node', async () => {
+    const table = filledTable();
+    const { get } = statusOf(table);
+    const hasNode = async () => (await get<NodeStatus>('/api/v1/status')).source.hasNode;
+    assert.equal(await hasNode(), false);
+    table.upsert({ ...NODE, name: 'node-a', key: 'node-a' });
+    assert.equal(await hasNode(), true);
+  });
+
   it('names at most 50 objects and manifests that cannot be read, also in the Service', async () => {
-    const web = { object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' };
-    const gone = { object: 'Service default/gone', message: 'spec.y: wrong' };
-    const files = Array.from({ length: 60 }, () => ({ object: undefined, message: 'x.yaml: bad' }));
+    const web = {
+      ...{ object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' },
+      inForce: 'last',
+    } as const;
+    const gone = {
+      ...{ object: 'Service default/gone', message: 'spec.y: wrong' },
+      inForce: 'none',
+    } as const;
+    const file = { object: undefined, message: 'x.yaml: bad', inForce: 'parts' } as const;
+    const files = Array.from({ length: 60 }, () => file);
     const { get, service } = statusOf(filledTable(), {
       sourceFaults: () => [web, gone, ...files],
     });
@@ -621,7 +666,14 @@ describe('resources: state of the node', () => {
     assert.equal(unreadable.length, 51);
     assert.equal(unreadable[50]?.message, 'and 12 more, see the log');
     const expected = 'a.yaml:2: spec.x: wrong; the last readable version stays in force';
-    assert.equal(unreadable[0]?.message, expected);
+    assert.deepEqual(
+      unreadable.slice(0, 3).map(({ message }) => message),
+      [
+        expected,
+        'spec.y: wrong; it is not in force: no version was readable',
+        'x.yaml: bad; the readable objects of the file are in force',
+      ],
+    );
     const detail = await service('web');
     assert.equal(detail.problems[0]?.message, expected);
     await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);

@@ -73,6 +73,7 @@ export function fakeStatus(fields: Partial<NodeStatus> = {}): NodeStatus {
     nodeName: 'node-a',
     zone: 'zone-1',
     startedAt: '2026-11-22T11:00:00.000Z',
+    statusSocket: '/run/other.sock',
     now: NOW,
     mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
     state: 'degraded',
@@ -98,6 +99,7 @@ export function fakeStatus(fields: Partial<NodeStatus> = {}): NodeStatus {
     source: {
       kind: 'API server',
       location: 'https://10.96.0.1',
+      hasNode: true,
       kinds: [{ kind: 'Service', synced: true, watching: false }],
     },
     kernel: { release: '6.12', features: [{ name: 'f', value: '0', ok: false, note: 'set it' }] },
@@ -131,6 +133,7 @@ export function fakeSummary(fields: Partial<ServiceSummary> = {}): ServiceSummar
     portKind: 'all',
     ports: ['all'],
     endpoints: { ready: 7, terminating: 1, notReady: 1, local: 2 },
+    familyEndpoints: null,
     affinitySeconds: 10_800,
     internalTrafficPolicy: 'Cluster',
     externalTrafficPolicy: 'Local',

@@ -346,7 +346,8 @@ describe('status page in Chromium', () => {
 
   it('names the command that traces packets in the kernel, which a page cannot arm', async () => {
     const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia&protocol=UDP&port=80');
-    const command = 'trace node default/media --proto=udp --port=80 --live';
+    const command =
+      'trace node default/media --proto=udp --port=80 --live --status-socket=/run/other.sock';
     await shows(page, `portwide ${command}`);
     await shows(page, `kubectl portwide --node node-a ${command}`);
     assert.ok(!agent.requests.some((path) => path.includes('/trace/live')));

@@ -475,7 +475,6 @@ describe('trace: rules of other programs', () => {
   for (const [title, fields] of [
     ['a packet that the proxy drops', { verdict: 'dropped' }],
     ['a packet that a policy denies', { verdict: 'denied' }],
-    ['a client without a known address', { source: null }],
   ] as const) {
     it(`are not evaluated for ${title}`, async () => {
       const given = path(fields);
@@ -483,6 +482,32 @@ describe('trace: rules of other programs', () => {
       assert.equal((await withForeignRules(given, 'TCP', 80, rules, CONTEXT)).path, given);
     });
   }
+
+  it('are evaluated for a client outside, whose address is unknown', async () => {
+    const external = path({ source: null });
+    const certain = await evaluate([chain('forward', [to('10.244.1.0/24')], 'drop')], external);
+    assert.equal(certain.verdict, 'dropped');
+    assert.deepEqual(
+      certain.effects.map(({ isCertain }) => isCertain),
+      [true],
+    );
+    const from = (cidr: string): Match => ({ kind: 'source', cidrs: [cidr], negated: false });
+    const possible = await evaluate([chain('forward', [from('192.0.2.0/24')], 'drop')], external);
+    assert.equal(possible.verdict, 'translated');
+    assert.deepEqual(possible.uncertain, [
+      `${place('forward')} may drop the packet: it depends on the source address, sets or interfaces`,
+    ]);
+    assert.deepEqual(
+      possible.effects.map(({ isCertain }) => isCertain),
+      [false],
+    );
+    const all = await evaluate([chain('forward', [from('0.0.0.0/0')], 'drop')], external);
+    assert.equal(all.verdict, 'dropped');
+    // From hook postrouting on, the address is the node's.
+    const masqueraded = path({ source: null, endpoints: [endpoint('10.244.1.11', true)] });
+    const late = { ...chain('postrouting', [from(`${NODE}/32`)], 'drop'), priority: 200 };
+    assert.equal((await evaluate([late], masqueraded)).verdict, 'dropped');
+  });
 
   it('that were not read, or are too many, make the result uncertain', async () => {
     const notSeen = { notSeen: 'nft is not installed' };
