@@ -33,6 +33,7 @@ function start(failure?: Error) {
     sockets[0]?.onChange({
       family: 2,
       table: 'a',
+      name: undefined,
       kind: 'rule',
       isNew: true,
       portId: 7,
