@@ -84,7 +84,7 @@ export function addProbeCommand(program: Command): void {
     .addOption(
       new Option(
         '--proto <protocols>',
-        'tcp, udp or tcp,udp (default: tcp; without --ports, the protocols of the Service)',
+        'tcp, udp or tcp,udp (default: tcp; without --ports, all of the Service)',
       ).argParser(protocols),
     )
     .option(

@@ -9,7 +9,7 @@ export interface PortSelection {
 
 /**
  * @param served such as `80/TCP`, `80:30080/TCP` and `20000-20999/UDP (100 per pod)`, as in the status API.
- * @returns undefined if the Service serves all ports; an empty list if it has no port of `protocols`.
+ * @returns undefined if the Service serves all ports; an empty list if no port has one of `protocols`.
  */
 export function servicePorts(
   served: readonly string[],
