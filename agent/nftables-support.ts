@@ -12,8 +12,11 @@ import { isFamilyDisabled } from './node-setup.ts';
 
 /** kube-proxy's minimum for mode nftables. */
 const MIN_KERNEL = '5.13';
-/** nft 1.0.2 refuses endpoint numbers in concatenated keys ("variable sized data types"). kube-proxy requires 1.0.1. */
-const MIN_NFT = '1.0.3';
+/**
+ * The oldest version that is tested. kube-proxy requires 1.0.1, but nft 1.0.2 refuses endpoint numbers in concatenated
+ * keys ("variable sized data types").
+ */
+const MIN_NFT = '1.0.6';
 
 export interface NftablesSupport {
   /** Supported IP families. */

@@ -21,17 +21,17 @@ describe('nftables-support: nftablesSupport', () => {
     }
   });
 
-  it('nftTooOld requires nft 1.0.3, in the format of nft --version', () => {
-    for (const version of ['1.0.3', '1.0.6', '1.1', '2']) {
+  it('nftTooOld requires nft 1.0.6, in the format of nft --version', () => {
+    for (const version of ['1.0.6', '1.0.9', '1.1', '2']) {
       assert.equal(nftTooOld(`nftables v${version} (Lester Gooch #5)`), undefined, version);
     }
     assert.equal(
-      nftTooOld('nftables v1.0.2 (Lester Gooch)'),
-      'nft 1.0.2 is too old: 1.0.3 or later is required',
+      nftTooOld('nftables v1.0.5 (Lester Gooch)'),
+      'nft 1.0.5 is too old: 1.0.6 or later is required',
     );
     assert.equal(
       nftTooOld('nftables v0.9.8 (E.D.S.)'),
-      'nft 0.9.8 is too old: 1.0.3 or later is required',
+      'nft 0.9.8 is too old: 1.0.6 or later is required',
     );
     assert.equal(nftTooOld('something else'), undefined);
   });
