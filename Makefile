@@ -3,7 +3,7 @@
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 .PHONY: demo demo-ui demo-media dist image image-lock chart test test-dist test-kernels stock-kernels unit \
-  coverage lint audit release release-notes bench modules setup
+  coverage lint audit release release-notes bench modules setup test-cluster
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -34,6 +34,12 @@ test-kernel-%: stock-kernels
 	@PORTWIDE_KERNEL=$* mocha test/uml/uml.test.ts
 stock-kernels: setup
 	@scripts/kernels.sh
+
+## Kubernetes' e2e tests of networking, in a cluster of network namespaces, with kube-proxy and with Portwide:
+## make test-cluster KUBE_BIN=/path/to/programs IMAGES=/path/to/archives. NODES, MODES, FOCUS, SKIP, PAUSE_IMAGE and
+## COREDNS_IMAGE change defaults (test/cluster/options.ts). DRY_RUN=1 prints all commands and files.
+test-cluster: modules
+	@node test/cluster/main.ts $(if $(DRY_RUN),--dry-run)
 
 ## Types, style, format, layers (.dependency-cruiser.mjs), unused code (knip.json) and prose
 ## (scripts/lint-prose.ts).
