@@ -27,11 +27,12 @@ test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
-## Tests of mode ipvs in stock Debian kernels, in QEMU. KERNELS=6.12 runs one; -j2 -O runs both at once.
+## Packets in stock Debian kernels, in QEMU. KERNELS=6.12 runs one kernel; -j2 -O runs both at once. CORE=1 runs
+## what fits into ten minutes, NFT=1.1.3 another nft than that of the container image.
 KERNELS = 6.1 6.12
 test-kernels: $(KERNELS:%=test-kernel-%)
 test-kernel-%: stock-kernels
-	@PORTWIDE_KERNEL=$* mocha test/uml/uml.test.ts
+	@PORTWIDE_CORE=$(CORE) PORTWIDE_NFT=$(NFT) PORTWIDE_KERNEL=$* mocha test/uml/uml.test.ts
 stock-kernels: setup
 	@scripts/kernels.sh
 

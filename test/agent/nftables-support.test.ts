@@ -7,6 +7,7 @@ import {
   nftTooOld,
 } from '../../agent/nftables-support.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { nftFamily } from '../../nft/rule.ts';
 import { runProgram, VERSION_TIMEOUT } from '../../process/run-program.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
@@ -46,6 +47,22 @@ describe('nftables-support: nftablesSupport', () => {
     const script = nftablesProbeScript('IPv4');
     assert.match(script, /map udp-owners-2 \{ typeof @nh,0,64 : ip daddr; flags interval; \}/);
     assert.doesNotMatch(script, /add (element|rule) ip portwide-probe udp-|@udp-/);
+  });
+
+  it('probes no rule with a field of a range whose bytes nft 1.0.6 swaps, which Linux 6.12.117 refuses', () => {
+    for (const [family, protocol] of [
+      ['IPv4', 'ip protocol'],
+      ['IPv6', 'ip6 nexthdr'],
+    ] as const) {
+      const script = nftablesProbeScript(family);
+      assert.doesNotMatch(script, /meta l4proto \. [^@]*@[a-z-]*(ranges|allowed-)/);
+      assert.match(script, new RegExp(`daddr . ${protocol} . th dport vmap @service-ranges`));
+      assert.match(
+        script,
+        new RegExp(`daddr . ${protocol} . th dport . ${nftFamily(family)} saddr @allowed-ports`),
+      );
+      assert.match(script, /daddr \. meta l4proto \. th dport vmap @service-ports/);
+    }
   });
 
   describe('rejects, instead of reporting no support, when nft hangs', () => {

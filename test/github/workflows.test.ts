@@ -91,9 +91,9 @@ describe('workflows', () => {
     });
   }
 
-  it('run lint, unit tests on two architectures, and the tests with packets', () => {
+  it('run lint, unit tests on two architectures, and the tests with packets, also in stock kernels', () => {
     const { jobs } = readYaml<Workflow>('.github/workflows/ci.yml');
     const targets = Object.values(jobs).flatMap((job) => targetsOf(job));
-    assert.deepEqual(targets.sort(), ['audit', 'coverage', 'lint', 'test', 'unit']);
+    assert.deepEqual(targets.sort(), ['audit', 'coverage', 'lint', 'test', 'test-kernels', 'unit']);
   });
 });
