@@ -2,7 +2,8 @@
 # install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: demo demo-ui demo-media test test-kernels stock-kernels unit lint bench modules setup
+.PHONY: demo demo-ui demo-media dist image image-lock chart test test-dist test-kernels stock-kernels unit \
+  coverage lint audit release release-notes bench modules setup test-cluster
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -13,7 +14,7 @@ demo-ui: setup
 	@node test/lab/demo-ui.ts
 
 ## Makes 200 calls through three TURN relays behind one VIP, in a rollout and without agents. CALLS=30
-## makes fewer.
+## makes fewer: 10 to 300.
 demo-media: setup
 	@node test/lab/demo-media.ts $(CALLS)
 
@@ -26,23 +27,67 @@ test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
 	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
-## Tests of mode ipvs in stock Debian kernels, in QEMU. KERNELS=6.12 runs one; -j2 -O runs both at once.
+## Packets in stock Debian kernels, in QEMU. KERNELS=6.12 runs one kernel; -j2 -O runs both at once. CORE=1 runs
+## what fits into ten minutes, NFT=1.1.3 another nft than that of the container image.
 KERNELS = 6.1 6.12
 test-kernels: $(KERNELS:%=test-kernel-%)
 test-kernel-%: stock-kernels
-	@PORTWIDE_KERNEL=$* mocha test/uml/uml.test.ts
+	@PORTWIDE_CORE=$(CORE) PORTWIDE_NFT=$(NFT) PORTWIDE_KERNEL=$* mocha test/uml/uml.test.ts
 stock-kernels: setup
 	@scripts/kernels.sh
+
+## Kubernetes' e2e tests of networking, in a cluster of network namespaces, with kube-proxy and with Portwide:
+## make test-cluster KUBE_BIN=/path/to/programs IMAGES=/path/to/archives. NODES, MODES, FOCUS, SKIP, PAUSE_IMAGE and
+## COREDNS_IMAGE change defaults (test/cluster/options.ts). DRY_RUN=1 prints all commands and files.
+test-cluster: modules
+	@node test/cluster/main.ts $(if $(DRY_RUN),--dry-run)
 
 ## Types, style, format, layers (.dependency-cruiser.mjs), unused code (knip.json) and prose
 ## (scripts/lint-prose.ts).
 lint: modules
 	@npm run -s lint
 
+## What a release has, in dist/: see scripts/dist/dist.ts. Needs apt-get, dpkg-deb, git, gzip and npm, and neither root nor a
+## container engine. ARCH=amd64 makes it for one architecture. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the URL of the
+## sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
+dist: modules
+	@node scripts/dist/dist.ts $(ARCH)
+
+## Makes what a release has, installs it in a new Debian root, and serves a Service from the container image.
+test-dist: setup
+	@mocha 'test/dist/*.dist.ts'
+
 ## The tests that need only npm, without root and network namespaces: they run on any Linux or
 ## macOS.
 unit: modules
 	@npm test -s
+
+## The unit tests, then a table of executed lines; fails below the floors in scripts/coverage.ts.
+## Reports of V8 slow tests down, so they have more time.
+coverage: modules
+	@rm -rf coverage
+	@NODE_V8_COVERAGE=coverage npm test -s -- --reporter dot --timeout 300000
+	@node --disable-warning=ExperimentalWarning scripts/coverage.ts coverage
+
+## Known vulnerabilities and licences of production packages. Asks the npm registry.
+audit: modules
+	@node scripts/licences.ts
+	@npm audit --omit=dev
+
+## Sets the version, checks, commits and tags: make release VERSION=1.2.3
+release: modules
+	@node scripts/release.ts $(VERSION)
+
+## Writes the changelog section of a version to a file: make release-notes VERSION=1.2.3 NOTES=FILE
+release-notes: modules
+	@node scripts/release.ts --notes $(NOTES) $(VERSION)
+
+## Of that only the container image, as OCI archives with SBOM and provenance.
+image: modules
+	@node scripts/image/main.ts build $(ARCH)
+## Locks the newest versions of the Debian packages in the image (scripts/image/lock.json).
+image-lock: modules
+	@node scripts/image/main.ts lock
 
 modules:
 	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
@@ -60,6 +105,10 @@ bench: setup
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
 	@node bench/status.ts --quick
+
+## Packages the Helm chart as dist/portwide-VERSION.tgz.
+chart:
+	@scripts/chart.sh
 
 setup:
 	@scripts/setup.sh $(MAKECMDGOALS)

@@ -5,14 +5,18 @@ import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NftCommand } from '../nft/command.ts';
 import { NftPlan, type NftPlanOptions } from '../nftables/plan.ts';
 import { TABLE } from '../nftables/static-chains.ts';
-import { tableScript } from '../nftables/table-script.ts';
+import { writableTableScript } from '../nftables/table-script.ts';
 import { ProgramTimeoutError, runProgram, VERSION_TIMEOUT } from '../process/run-program.ts';
-import type { Route } from '../services/route.ts';
+import type { OwnedSlices, Route, RouteMatch } from '../services/route.ts';
 import { isFamilyDisabled } from './node-setup.ts';
 
-/** kube-proxy's minimum versions for mode nftables. */
+/** kube-proxy's minimum for mode nftables. */
 const MIN_KERNEL = '5.13';
-const MIN_NFT = '1.0.1';
+/**
+ * The oldest version that is tested. kube-proxy requires 1.0.1, but nft 1.0.2 refuses endpoint numbers in concatenated
+ * keys ("variable sized data types").
+ */
+const MIN_NFT = '1.0.6';
 
 export interface NftablesSupport {
   /** Supported IP families. */
@@ -97,8 +101,8 @@ async function probeError(nft: NftCommand, script: string): Promise<string | und
 }
 
 /**
- * A script that creates the table `portwide-probe` with typical rules. They exclude session affinity: nft 1.0.6 crashes
- * on its IPv6 rules, and the agent does not pass session affinity to nft either.
+ * A script that creates the table `portwide-probe` with typical rules. It lacks rules that the agent writes over
+ * netlink.
  */
 export function nftablesProbeScript(family: IpFamily): string {
   const options: NftPlanOptions = {
@@ -112,34 +116,62 @@ export function nftablesProbeScript(family: IpFamily): string {
     serviceCidrs: [family === 'IPv4' ? '192.0.2.0/24' : '2001:db8::/64'],
   };
   const plan = new NftPlan(options);
-  plan.update([probeRoute(family, 'port'), probeRoute(family, 'ranges')], []);
+  plan.update([portRoute(family), rangesRoute(family), ownedRoute(family)], []);
   const elements = [...plan.snapshot()].flatMap((each) => each.elements);
-  const script = tableScript(plan.chains(), elements, family);
+  const script = writableTableScript(plan.chains(), elements, family);
   return script.replace(new RegExp(` ${TABLE}(?=[ \\n])`, 'g'), ` ${TABLE}-probe`);
 }
 
-/** A Route with addresses reserved for documentation (RFC 5737, RFC 3849). */
-function probeRoute(family: IpFamily, kind: 'port' | 'ranges'): Route {
-  const address = (number: number) =>
-    family === 'IPv4' ? `192.0.2.${number}` : `2001:db8::${number}`;
-  const ports = { protocol: 'TCP', from: 8000, to: 8009 } as const;
-  const endpoints: Route['clusterEndpoints'] = [3, 4].map((number) => ({
-    address: address(number),
-    port: kind === 'port' ? 80 : undefined,
+/** An address reserved for documentation (RFC 5737, RFC 3849). */
+function probeAddress(family: IpFamily, number: number): string {
+  return family === 'IPv4' ? `192.0.2.${number}` : `2001:db8::${number}`;
+}
+
+const RANGES = [{ protocol: 'TCP', from: 8000, to: 8009 }] as const;
+const OWNED_RANGES = [{ protocol: 'UDP', from: 20_000, to: 20_009 }] as const;
+
+function portRoute(family: IpFamily): Route {
+  return {
+    ...probeRoute(family, { kind: 'port', protocol: 'TCP', port: 80 }, 80),
+    nodePort: 30_080,
+  };
+}
+
+function rangesRoute(family: IpFamily): Route {
+  return probeRoute(family, { kind: 'ranges', ranges: RANGES });
+}
+
+function ownedRoute(family: IpFamily): Route {
+  const route = probeRoute(family, { kind: 'ranges', ranges: OWNED_RANGES });
+  const owned: OwnedSlices = {
+    ranges: OWNED_RANGES,
+    portsPerPod: 10,
+    owners: [{ ordinal: 0, address: probeAddress(family, 3), serves: true, node: 'unknown' }],
+    udpVip: probeAddress(family, 2),
+    priority: '',
+    taken: new Map(),
+  };
+  return { ...route, id: 'owned', owned };
+}
+
+function probeRoute(family: IpFamily, match: RouteMatch, port?: number): Route {
+  const endpoints = [3, 4].map((number) => ({
+    address: probeAddress(family, number),
+    port,
     isLocal: true,
   }));
   return {
-    id: kind,
+    id: match.kind,
     serviceKey: 'portwide/probe',
     name: 'portwide/probe',
     family,
-    match: kind === 'port' ? { kind, protocol: 'TCP', port: 80 } : { kind, ranges: [ports] },
-    clusterIP: address(1),
+    match,
+    clusterIP: probeAddress(family, 1),
     externalIPs: [],
-    loadBalancerIPs: [address(2)],
-    nodePort: kind === 'port' ? 30_080 : 0,
+    loadBalancerIPs: [probeAddress(family, 2)],
+    nodePort: 0,
     healthCheckNodePort: 30_081,
-    sourceRanges: [`${address(0)}/${family === 'IPv4' ? 24 : 64}`],
+    sourceRanges: [`${probeAddress(family, 0)}/${family === 'IPv4' ? 24 : 64}`],
     internalLocal: false,
     externalLocal: true,
     affinitySeconds: 0,

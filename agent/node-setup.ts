@@ -176,6 +176,18 @@ export async function warnOfBridge(
   }
 }
 
+/** IPv6 packets are forwarded between all interfaces or none, whatever the sysctl of an interface says. */
+const FORWARDING = {
+  IPv4: 'net.ipv4.ip_forward',
+  IPv6: 'net.ipv6.conf.all.forwarding',
+} as const satisfies Record<IpFamily, string>;
+
+/** @returns the sysctl that disables forwarding; undefined if the node forwards. */
+export async function disabledForwarding(family: IpFamily): Promise<string | undefined> {
+  const name = FORWARDING[family];
+  return (await readSysctl(name)) === '0' ? name : undefined;
+}
+
 /**
  * Warns if IP forwarding is disabled: after DNAT, traffic of pods and other hosts is then dropped. Checks only the
  * families of the node's addresses.
@@ -189,7 +201,7 @@ export async function warnOfForwarding(
   const families: Iterable<IpFamily> =
     addresses.length === 0 ? ['IPv4'] : new Set(addresses.map(familyOf));
   for (const family of families) {
-    const name = family === 'IPv4' ? 'net.ipv4.ip_forward' : 'net.ipv6.conf.all.forwarding';
+    const name = FORWARDING[family];
     const message = 'IP forwarding is disabled: pods and other hosts cannot use Services';
     await warnOfZero(name, message, { family }, log, read);
   }

@@ -109,6 +109,6 @@ export function reportUnreadable(
   object: UnreadableObject,
 ): void {
   if (!POLICY_KINDS.some((kind) => kind === object.kind)) return;
-  const note = `${field}: ${reason}; ignored, and the last readable version remains in force`;
+  const note = `${field}: ${reason}; ignored, and the last readable version, if any, remains in force`;
   events.sharedWarning(objectRef(object), 'Unreadable', note, ACTION);
 }

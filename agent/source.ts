@@ -69,7 +69,7 @@ export function createSource(given: SourceOptions): Source {
       const { object, field, reason } = problem;
       log.warn(
         { object, field, reason },
-        'cannot read object; its last readable version remains in force',
+        'cannot read object; its last readable version, if any, remains in force',
       );
       if (unreadable !== undefined) onUnreadable?.(problem, unreadable);
     },

@@ -19,6 +19,7 @@ import type { AgentContext } from './context.ts';
 import { keepAgedAnswer } from './kept-answer.ts';
 import { kernelFeatures } from './kernel-features.ts';
 import { nodeChecks, runChecks } from './node-checks.ts';
+import { disabledForwarding } from './node-setup.ts';
 import { readBoundedChains } from './preflight/bounded-rules.ts';
 import { fact } from './preflight/fact.ts';
 import type { StatusActivity } from './status.ts';
@@ -65,6 +66,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     version: VERSION,
     nodeName,
     startedAt: Math.round(performance.timeOrigin),
+    statusSocket: options.statusSocket,
     mode: { name: modeDefinition.name, reason: modeReason(options.proxyMode) },
     manifests: options.manifests,
     families: supportedMode.families,
@@ -76,6 +78,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     kernelFeatures,
     kernelRelease: release(),
     foreignChains: keepAgedAnswer(() => fact(readBoundedChains), RULES_AGE),
+    disabledForwarding,
     nodeChecks: nodeChecks(() => runChecks(context.texts)),
   });
   const resources = { ...answers, ...pageResources() };

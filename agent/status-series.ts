@@ -19,7 +19,7 @@ function readSample({ table, status: { syncs } }: SampledContext): Sample {
     syncs: syncs.ended,
     syncSeconds: syncs.takeLongestSync(),
     conntrackEntries: conntrackEntries(),
-    services: table.serviceCounts.total,
+    services: table.serviceCount,
     endpoints: table.routeCounts.endpoints,
     cpuSeconds: (user + system) / 1e6,
     memory: process.memoryUsage.rss(),

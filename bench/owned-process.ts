@@ -22,8 +22,9 @@ export interface OwnedLoad {
   readonly slices: number;
 }
 
-const PORTS_PER_POD = 100;
-export const FIRST_PORT = 20_000;
+/** Slices that are ranges, and slices that one exact lookup finds. */
+export const RANGES = { portsPerPod: 100, first: 20_000 };
+export const EXACT = { portsPerPod: 128, first: 20_480 };
 const nft = nftCommand();
 const options: NftBackendOptions = {
   ...compileOptions(),
@@ -43,15 +44,16 @@ export const ownedVip = (index: number) => text(0x0a600001 + index);
 export const owner = (index: number, ordinal: number) => text(0x0a800001 + index * 200 + ordinal);
 
 /** Service number `index` whose ports pods own. @param moved ordinal of a pod that has another address now. */
-function ownedObjects(index: number, slices: number, moved?: number) {
+function ownedObjects(index: number, slices: number, moved?: number, shape = RANGES) {
   const name = `media-${index}`;
-  const last = FIRST_PORT + slices * PORTS_PER_POD - 1;
+  const { first, portsPerPod } = shape;
+  const last = first + slices * portsPerPod - 1;
   return {
     service: service({
       name,
       clusterIPs: [ownedVip(index)],
-      ownedPortsAnnotation: `${FIRST_PORT}-${last}/UDP`,
-      portsPerPodAnnotation: String(PORTS_PER_POD),
+      ownedPortsAnnotation: `${first}-${last}/UDP`,
+      portsPerPodAnnotation: String(portsPerPod),
     }),
     slice: slice(
       Array.from({ length: slices }, (_, ordinal) =>
@@ -132,16 +134,18 @@ async function agent({ changes, ...load }: OwnedLoad & { readonly changes: numbe
 }
 
 /** Programs an owned and an ordinary Service, and keeps the rules. */
-async function program(_: object) {
+async function program({ shape }: { readonly shape: typeof RANGES }) {
   const tables = new NfTables('IPv4', TABLE);
   const backend = new NftBackend(tables, nft, options);
   backend.setNodeAddresses(nodeAddresses);
   const table = newTable();
-  fill(table, { services: 1, slices: 10 });
+  const owned = ownedObjects(0, 10, undefined, shape);
+  table.upsert(owned.service);
+  table.upsert(owned.slice);
   const ordinary = { name: 'ordinary', clusterIPs: [ownedVip(1)] };
-  const ports = [{ name: '', protocol: 'UDP' as const, port: FIRST_PORT }];
+  const ports = [{ name: '', protocol: 'UDP' as const, port: shape.first }];
   table.upsert(
-    service({ ...ordinary, ports: [servicePort({ protocol: 'UDP', port: FIRST_PORT })] }),
+    service({ ...ordinary, ports: [servicePort({ protocol: 'UDP', port: shape.first })] }),
   );
   const serviceKey = 'default/ordinary';
   table.upsert(slice([endpoint(owner(1, 0))], { name: 'ordinary-1', serviceKey, ports }));

@@ -1,7 +1,7 @@
 /** Measures a whole agent and its status API in the current network namespace. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
-import { Agent, get } from 'node:http';
+import { Agent, createServer, get } from 'node:http';
 import { constants, setPriority, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -63,6 +63,13 @@ interface TrafficOptions {
   readonly rounds: number;
 }
 
+interface LoadOptions {
+  readonly rate: number;
+  readonly services: number;
+  /** Host and port of the server. */
+  readonly address: string;
+}
+
 interface IdleOptions {
   readonly services: number;
   readonly seconds: number;
@@ -73,6 +80,8 @@ interface IdleOptions {
 /** Namespace `team-0` has 40 of the pods on this node. */
 const POLICIES = { pods: 2000, policies: 200, local: 200 };
 const ADDRESS = '127.0.0.1:10270';
+/** A server in another process, which refuses all requests. */
+const ELSEWHERE = '127.0.0.1:10271';
 /** Another directory than that of an agent of this machine. */
 const SOCKET = join(tmpdir(), `portwide-bench-${process.pid}`, 'status.sock');
 const NO_STATUS = ['--status-bind-address=none', '--status-socket=none'];
@@ -86,7 +95,7 @@ const TOP_PERIOD_MS = 2000;
 /** Sampling ends 15 seconds after the last look. */
 const AFTER_LOOK_MS = 17_000;
 
-/** Syncs of one changed Service, in turns without and with `rate` requests a second. */
+/** Syncs of one changed Service, in turns without requests, with `rate` requests a second to another process, and to the agent. */
 async function syncs(options: {
   readonly services: number;
   readonly rate: number;
@@ -135,23 +144,34 @@ async function syncs(options: {
     }
   };
   const quiet: ChangeTimes = { sync: [], kernel: [] };
+  const elsewhere: ChangeTimes = { sync: [], kernel: [] };
   const loaded: ChangeTimes = { sync: [], kernel: [] };
   const loads: LoadReport[] = [];
   const cpus: number[] = [];
+  const target = startJob('refuse', {});
   await round({ sync: [], kernel: [] });
   for (let turn = 0; turn < rounds; turn++) {
     await round(quiet);
-    const client = startLoad(rate, services);
-    // The first requests load the code of the status API.
-    await sleep(SETTLE_SECONDS * 1000);
-    const cpu = await cpuShare(agent, () => round(loaded));
-    cpus.push(cpu);
-    loads.push(await client.stop());
-    await sleep(1000);
+    for (const [address, times] of [
+      [ELSEWHERE, elsewhere],
+      [ADDRESS, loaded],
+    ] as const) {
+      const client = startLoad(rate, services, address);
+      // The first requests load the code of the status API.
+      await sleep(SETTLE_SECONDS * 1000);
+      const cpu = await cpuShare(agent, () => round(times));
+      const report = await client.stop();
+      if (address === ADDRESS) {
+        cpus.push(cpu);
+        loads.push(report);
+      }
+      await sleep(1000);
+    }
   }
   await watch.close();
+  target.kill('SIGKILL');
   await stop();
-  return { quiet, loaded, loads, cpus };
+  return { quiet, elsewhere, loaded, loads, cpus };
 }
 
 /** Share of a core that an agent uses without requests and changes. */
@@ -165,11 +185,11 @@ async function idle({ services, seconds, isOn }: IdleOptions) {
 }
 
 /** Sends `rate` requests a second, of mixed resources, until standard input ends. */
-async function load({ rate, services }: { readonly rate: number; readonly services: number }) {
+async function load({ rate, services, address }: LoadOptions) {
   // The client shares the machine with the agent.
   setPriority(constants.priority.PRIORITY_LOW);
   const connections = new Agent({ keepAlive: true, maxSockets: CONNECTIONS });
-  const host = `http://${ADDRESS}/api/v1`;
+  const host = `http://${address}/api/v1`;
   const started = performance.now();
   let sent = 0;
   let answered = 0;
@@ -195,11 +215,27 @@ async function load({ rate, services }: { readonly rate: number; readonly servic
   return { rate: sent / seconds, answered: answered / seconds, refused: refused / seconds };
 }
 
-function startLoad(rate: number, services: number): { stop(): Promise<LoadReport> } {
-  const child = spawn(process.execPath, [fileURLToPath(import.meta.url), 'load'], {
+/** Refuses all requests until it is killed. */
+async function refuse(_: object) {
+  const server = createServer((_, response) => response.writeHead(503).end());
+  server.listen(Number(ELSEWHERE.split(':')[1]), '127.0.0.1');
+  await new Promise(() => {});
+}
+
+function startJob(name: keyof StatusJobs, options: object) {
+  const child = spawn(process.execPath, [fileURLToPath(import.meta.url), name], {
     stdio: ['pipe', 'pipe', 'inherit'],
   });
-  child.stdin.end(JSON.stringify({ rate, services }));
+  child.stdin.end(JSON.stringify(options));
+  return child;
+}
+
+function startLoad(
+  rate: number,
+  services: number,
+  address: string,
+): { stop(): Promise<LoadReport> } {
+  const child = startJob('load', { rate, services, address } satisfies LoadOptions);
   let output = '';
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
     output += text;
@@ -347,5 +383,5 @@ function view(look: Look): { takeLines(): number; stop(): void } {
   return { takeLines, stop: () => stream.destroy() };
 }
 
-const jobs = { syncs, idle, load, memory, traffic };
+const jobs = { syncs, idle, load, refuse, memory, traffic };
 await serve(jobs);

@@ -18,8 +18,8 @@ import type { StatusJobs } from './status-process.ts';
 import { median, percentile, printRow } from './table.ts';
 
 const LEGEND = `Mode nftables, an agent with an API server (a fake). "sync" is the duration of a sync of one changed Service, "to
-kernel" the time from the change at the API server until the kernel has it. Rounds without and with requests alternate: a
-fifth each for the first page of Services, one Service, the status, the comparison with the kernel, and who may reach the
+kernel" the time from the change at the API server until the kernel has it. Rounds without requests, with requests that
+another process refuses, and with requests to the agent alternate: a fifth each for the first page of Services, one Service, the status, the comparison with the kernel, and who may reach the
 pods of a namespace (2,000 pods, 200 policies).`;
 
 const run = jobsOf<StatusJobs>('status-process.ts');
@@ -30,14 +30,16 @@ async function measureSyncs(services: number, rate: number, rounds: number, chan
   const report = await withNetwork(({ node }) =>
     run(node, 'syncs', { services, rate, rounds, changes }),
   );
-  const { quiet, loaded, loads, cpus } = report;
+  const { quiet, elsewhere, loaded, loads, cpus } = report;
   for (const what of ['sync', 'kernel'] as const) {
     const title = what === 'sync' ? 'sync' : 'to kernel';
     for (const percent of [50, 90]) {
-      const [without, during] = [quiet, loaded].map((times) => percentile(times[what], percent));
-      const ratio = ((during ?? 0) / (without ?? 0)).toFixed(2);
-      const cells = [without, during].map((value) => value?.toFixed(2) ?? '');
-      printRow(services, `${title}, p${percent}, ms`, ...cells, ratio);
+      const [without = 0, other = 0, during = 0] = [quiet, elsewhere, loaded].map((times) =>
+        percentile(times[what], percent),
+      );
+      const cells = [without, other, during].map((value) => value.toFixed(2));
+      const ratios = [without, other].map((value) => (during / value).toFixed(2));
+      printRow(services, `${title}, p${percent}, ms`, ...cells, ...ratios);
     }
   }
   const middle = (of: (load: (typeof loads)[number]) => number) => median(loads.map(of)).toFixed();
@@ -53,7 +55,8 @@ async function measureIdle(services: number, seconds: number): Promise<void> {
     withNetwork(({ node }) => run(node, 'idle', { services, seconds, isOn }));
   const [without, during] = await Promise.all([share(false), share(true)]);
   const cells = [without, during].map((value) => (value * 100).toFixed(3));
-  printRow(services, 'CPU without requests, % of a core', ...cells, '');
+  const [off = '', on = ''] = cells;
+  printRow(services, 'CPU without requests, % of a core', off, '', on, '', '');
 }
 
 /** CPU of an agent while connections open and close, each for an instant. */
@@ -76,7 +79,7 @@ async function measureTraffic(connections: number, seconds: number, rounds: numb
     const lines = median(of.map(({ linesPerSecond }) => linesPerSecond));
     const shown = look === 'top' ? '' : `, ${lines.toFixed()} events/s shown`;
     const title = `CPU at ${connections} connections/s, ${look}${shown}, % of a core`;
-    printRow(services, title, quiet.toFixed(2), shareOf(of).toFixed(2), '');
+    printRow(services, title, quiet.toFixed(2), '', shareOf(of).toFixed(2), '', '');
   }
 }
 
@@ -94,7 +97,8 @@ await runBench({
   run: async ({ services: sizes, rate, changes, connections, runs, seconds }) => {
     printHead(LEGEND);
     console.log(
-      '| Services | what | without | with requests or API | ratio |\n|---:|---|---:|---:|---:|',
+      '| Services | what | without | requests to another process | with requests or API | ratio | ratio to another |\n' +
+        '|---:|---|---:|---:|---:|---:|---:|',
     );
     for (const services of sizes) {
       await measureSyncs(services, rate, runs, changes);
@@ -102,6 +106,7 @@ await runBench({
     }
     await measureTraffic(connections, seconds / 2, runs);
     const { series, changes: log } = await withNetwork(({ node }) => run(node, 'memory', {}));
-    printRow('', 'memory of series and change log, KiB', '', ((series + log) / 1024).toFixed(), '');
+    const kibibytes = ((series + log) / 1024).toFixed();
+    printRow('', 'memory of series and change log, KiB', '', '', kibibytes, '', '');
   },
 });

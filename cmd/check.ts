@@ -6,6 +6,7 @@ import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { evaluate } from '../preflight/checks.ts';
 import { resultsJson, resultsText, worstOf } from '../preflight/result.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 const EXIT_HELP = `
 Exit status:
@@ -13,18 +14,15 @@ Exit status:
   1  at least one check is fail
   2  error: the settings cannot be read
 `;
-const ERROR_STATUS = 2;
 
 export function addCheckCommand(program: Command): void {
   // These flags would change the node or write a file.
   const { cleanup: _, initOnly: __, writeConfigTo: ___, ...settings } = ALL_SETTINGS;
-  const command = program
-    .command('check')
+  const command = failsWithTwo(program.command('check'))
     .description(
       'check this node and cluster for an agent with the same flags as `portwide run`; changes nothing',
     )
     .addHelpText('after', EXIT_HELP)
-    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : ERROR_STATUS))
     .addOption(
       new Option('-o, --output <format>', 'output format')
         .choices(['text', 'json'])

@@ -7,6 +7,7 @@ import {
   fishCompletion,
   zshCompletion,
 } from './completion-scripts.ts';
+import { failsWithTwo } from './usage.ts';
 
 const SHELLS = { bash: bashCompletion, zsh: zshCompletion, fish: fishCompletion } as const;
 type Shell = keyof typeof SHELLS;
@@ -19,8 +20,7 @@ To load it:
 `;
 
 export function addCompletionCommand(program: Command): void {
-  program
-    .command('completion')
+  failsWithTwo(program.command('completion'))
     .description('print a script that completes commands and options in a shell')
     .addArgument(new Argument('<shell>', 'your shell').choices(Object.keys(SHELLS)))
     .addHelpText('after', HELP)

@@ -12,7 +12,9 @@ import {
   type Session,
   type StatusCommandOptions,
   serviceName,
+  servicePath,
   statusSocketOption,
+  unknownService,
   withAgent,
 } from './status-command.ts';
 
@@ -40,7 +42,7 @@ export function addDescribeCommand(program: Command): void {
     .addHelpText('after', exitHelp('described', 'no such Service'))
     .action((service: string, options: DescribeOptions) =>
       withAgent(options, async (session) => {
-        const path = await servicePath(service, options.namespace, session);
+        const path = await pathOf(service, options.namespace, session);
         const detail = await session.client.get<ServiceDetail>(path, [
           ...(['summary', 'objects', 'endpoints', 'routes', 'problems', 'kernel'] as const),
           ...(['kernelTotal', 'kernelDifferent', 'kernelStable'] as const),
@@ -57,21 +59,21 @@ export function addDescribeCommand(program: Command): void {
   requireKind(describe, 'service NAME');
 }
 
-/** The path of a Service in the API. @throws UserError if several namespaces have the name. */
-async function servicePath(
+/** @throws UserError if several namespaces have the name; ApiError if none has it. */
+async function pathOf(
   given: string,
   inNamespace: string | undefined,
   { client }: Session,
 ): Promise<string> {
   const { namespace, name } = serviceName(given, inNamespace);
-  const path = (ofNamespace: string) =>
-    `/api/v1/services/${encodeURIComponent(ofNamespace)}/${encodeURIComponent(name)}`;
-  if (namespace !== undefined) return path(namespace);
+  if (namespace !== undefined) return servicePath(namespace, name);
   const { items } = await client.list<ServiceList>('/api/v1/services');
   const found = items.filter((service) => service.name === name);
   if (found.length > 1) {
     const keys = found.map((service) => `${service.namespace}/${name}`);
     throw new UserError(`${found.length} Services have the name "${name}": ${keys.join(', ')}`);
   }
-  return path(found[0]?.namespace ?? 'default');
+  const [only] = found;
+  if (only === undefined) throw await unknownService(client, undefined, name);
+  return servicePath(only.namespace, name);
 }

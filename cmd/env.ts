@@ -12,6 +12,7 @@ import { containerVariables, type EnvVar, ownedPortVariables } from '../envvars/
 import { UserError } from '../process/errors.ts';
 import { ALL_SERVICES, podResource } from '../sources/kubernetes/resources.ts';
 import { readOnce } from '../sources/read-once.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 interface EnvOptions {
   readonly namespace: string;
@@ -22,8 +23,7 @@ interface EnvOptions {
 
 export function addEnvCommand(program: Command): void {
   const { config, kubeconfig, master, manifests } = ALL_SETTINGS;
-  const command = program
-    .command('env')
+  const command = failsWithTwo(program.command('env'))
     .description(
       'print the environment variables for Services that the kubelet sets in a container',
     )
@@ -52,10 +52,13 @@ export function addEnvCommand(program: Command): void {
     );
   addFlags(command, { config, kubeconfig, master, manifests }).action(
     async (texts: FlagTexts & EnvOptions) => {
+      // The status if an error is thrown below.
+      process.exitCode = ERROR_STATUS;
       const { options } = await loadOrWarn(texts);
       const note = (line: string) => process.stderr.write(`${line}\n`);
       const { services, pods } = await readObjects(options, texts, note);
       process.stdout.write(env(services, pods, texts, note));
+      process.exitCode = 0;
     },
   );
 }

@@ -14,6 +14,7 @@ import {
   PROTOCOL_NAMES,
   portNumber,
   protocolName,
+  requireService,
   type Session,
   type StatusCommandOptions,
   serviceOption,
@@ -61,8 +62,19 @@ export function addFlowsCommand(program: Command): void {
     .addOption(new Option('-o, --output <format>', 'json: one object a line').choices(['json']))
     .option('--no-headers', 'no header')
     .addOption(statusSocketOption())
-    .addHelpText('after', exitHelp('the reader of the output ended') + UNTRACKED_HELP + EXAMPLES)
-    .action((options: FlowsOptions) => withAgent(options, (session) => follow(session, options)));
+    .addHelpText(
+      'after',
+      exitHelp(
+        'the reader of the output ended',
+        undefined,
+        'no such Service, no agent, or another error',
+      ) +
+        UNTRACKED_HELP +
+        EXAMPLES,
+    )
+    .action((options: FlowsOptions) =>
+      withAgent(options, (session) => follow(session, options), EXIT.error),
+    );
 }
 
 /** Prints flows until the user or the agent ends. */
@@ -71,6 +83,10 @@ async function follow(session: Session, options: FlowsOptions): Promise<2> {
   endWithUser();
   const show = output === 'json' ? jsonPrinter(session) : tablePrinter(session, options);
   const query = { service, ip, port, protocol, event };
+  if (service !== undefined) {
+    const [namespace = '', name = ''] = service.split('/');
+    await requireService(session, namespace, name);
+  }
   for await (const line of session.client.lines<FlowLine>('/api/v1/flows', query)) show(line);
   session.note('portwide: the agent ended the stream; it may be stopping');
   return EXIT.error;

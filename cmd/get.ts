@@ -26,6 +26,7 @@ import {
   addStatusCommand,
   EXIT,
   exitHelp,
+  notFound,
   readRates,
   requireKind,
   requireService,
@@ -33,6 +34,7 @@ import {
   type StatusCommandOptions,
   serviceName,
   statusSocketOption,
+  unknownService,
   watch,
   watchOption,
   withAgent,
@@ -47,7 +49,7 @@ const PORTS = new Option(
   'only Services with all ports, ranges, or listed ports',
 ).choices(['all', 'ranges', 'ports']);
 const SERVICE_STATE = new Option('--state <state>', 'only Services in this state').choices([
-  ...['served', 'partial', 'noEndpoints', 'refused', 'ignored'],
+  ...['served', 'partial', 'noEndpoints', 'partlyRefused', 'refused', 'ignored'],
 ]);
 const POLICY_STATE = new Option('--state <state>', 'only policies in this state').choices([
   ...['ok', 'faulty'],
@@ -283,11 +285,8 @@ async function readList<Row>(
   if (items.length > 0 || name === undefined || object === undefined || isFiltered) {
     return { ...page, items, total: items.length };
   }
+  if (object === 'Service') throw await unknownService(client, namespace, name);
   throw notFound(`this agent knows no ${object} ${JSON.stringify(exact ?? name)}`);
-}
-
-function notFound(message: string): ApiError {
-  return new ApiError({ code: 404, message, parameter: null });
 }
 
 /** Parses `--sort-by`: a column, `-` before it reverses. The parser throws InvalidArgumentError. */

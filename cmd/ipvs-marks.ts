@@ -9,10 +9,10 @@ import { ENOENT, hasErrno, UnsupportedError } from '../netlink/core/error.ts';
 import { Ipsets } from '../netlink/ipset/ipset.ts';
 import { requireNetAdmin } from '../process/capabilities.ts';
 import { UserError } from '../process/errors.ts';
+import { failsWithTwo } from './usage.ts';
 
 export function addIpvsCommand(program: Command): void {
-  program
-    .command('ipvs')
+  failsWithTwo(program.command('ipvs'))
     .description('inspect the IPVS state of this node (--proxy-mode=ipvs)')
     .command('marks')
     .description('list the Service of each IPVS fwmark service (`FWM` in ipvsadm -Ln)')

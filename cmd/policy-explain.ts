@@ -28,6 +28,7 @@ import { readOnce } from '../sources/read-once.ts';
 import type { DirectionExplanation, PolicyExplanation } from '../status/api/policies.ts';
 import { StatusClient } from '../status/client.ts';
 import { type StatusCommandOptions, statusSocketOption } from './status-command.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 interface ExplainOptions extends StatusCommandOptions {
   readonly agent?: true;
@@ -45,7 +46,7 @@ interface DestinationPort {
 }
 
 /** Exit statuses. Scripts must be able to tell a denied connection from an invalid query. */
-const EXIT = { allow: 0, deny: 1, unknown: 2 } as const;
+const EXIT = { allow: 0, deny: 1, unknown: ERROR_STATUS } as const;
 const EXIT_HELP = `
 Exit status:
   0  allowed in every IP family that both ends have
@@ -56,14 +57,11 @@ Exit status:
 
 export function addPolicyCommand(program: Command): void {
   const { config, kubeconfig, master, manifests } = ALL_SETTINGS;
-  const command = program
-    .command('policy')
+  const command = failsWithTwo(program.command('policy'))
     .description('inspect network policies')
-    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : EXIT.unknown))
     .command('explain')
     .description('show whether network policies allow a connection, and which policy decides')
     .addHelpText('after', EXIT_HELP)
-    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : EXIT.unknown))
     .addOption(
       new Option('--from <end>', 'source: namespace/name of a pod, or an IP address')
         .argParser(source)

@@ -18,11 +18,13 @@ import {
   reportText,
 } from '../probe/report.ts';
 import { type ProbePlan, probesOf, runProbes } from '../probe/run.ts';
+import { servicePorts } from '../probe/service-ports.ts';
 import { UserError } from '../process/errors.ts';
 import type { ServiceDetail } from '../status/api/services.ts';
 import { StatusClient } from '../status/client.ts';
 import { ApiError } from '../status/client-errors.ts';
-import { type StatusCommandOptions, statusSocketOption } from './status-command.ts';
+import { type StatusCommandOptions, servicePath, statusSocketOption } from './status-command.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 type Format = 'text' | 'json' | 'junit';
 
@@ -32,8 +34,8 @@ type Target =
   | { readonly kind: 'service'; readonly namespace: string; readonly name: string };
 
 interface ProbeFlags extends StatusCommandOptions {
-  readonly ports: string;
-  readonly proto: readonly ProbeProtocol[];
+  readonly ports?: string;
+  readonly proto?: readonly ProbeProtocol[];
   readonly netns?: string;
   readonly count: number;
   readonly timeout: number;
@@ -52,8 +54,9 @@ Exit status:
 
 A UDP probe is answered only by a server that replies to the datagram "hostname".
 `;
-const ERROR_STATUS = 2;
 const MAX_PROBES = 1_000_000;
+/** Ports that are probed without `--ports`. */
+const MAX_SERVICE_PORTS = 1000;
 /** Milliseconds that the process in another namespace may take beyond its probes. */
 const START_ALLOWANCE = 60_000;
 
@@ -64,11 +67,9 @@ const REPORTS: Readonly<Record<Format, (reports: ProbeReports) => string>> = {
 };
 
 export function addProbeCommand(program: Command): void {
-  program
-    .command('probe')
+  failsWithTwo(program.command('probe'))
     .description('connect to ports of VIPs from this node or a pod, and show which answer')
     .addHelpText('after', EXIT_HELP)
-    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : ERROR_STATUS))
     .argument(
       '<vip>',
       'IP address of a Service or any other one; or NAMESPACE/NAME, for all VIPs of this Service',
@@ -77,13 +78,14 @@ export function addProbeCommand(program: Command): void {
     .addOption(
       new Option(
         '--ports <ports>',
-        'comma-separated ports, ranges such as 20000-20100, all, and random:200',
-      ).makeOptionMandatory(),
+        'comma-separated ports, ranges such as 20000-20100, all, and random:200 (default: the ports of the Service)',
+      ),
     )
     .addOption(
-      new Option('--proto <protocols>', 'tcp, udp or tcp,udp')
-        .argParser(protocols)
-        .default(['TCP'], 'tcp'),
+      new Option(
+        '--proto <protocols>',
+        'tcp, udp or tcp,udp (default: tcp; without --ports, all of the Service)',
+      ).argParser(protocols),
     )
     .option(
       '--netns <namespace>',
@@ -119,16 +121,19 @@ async function probe(given: Target, flags: ProbeFlags): Promise<void> {
   // The status if an error is thrown below.
   process.exitCode = ERROR_STATUS;
   const seed = flags.seed ?? Math.floor(Math.random() * 2 ** 32);
-  const groups = portGroups(flags.ports, seed);
-  const ports = [...new Set(groups.flatMap((group) => group.ports))].sort((a, b) => a - b);
-  const { proto, count, timeout, source } = flags;
-  const vips = sameFamily(await vipsOf(given, flags), source);
+  const { count, timeout, source, expectText: expected } = flags;
+  // Before the agent is asked.
+  const selected = flags.ports === undefined ? undefined : [selection(flags.ports, flags, seed)];
+  const { vips: all, ports: served } = await servedBy(given, flags);
+  const vips = sameFamily(all, source);
+  const selections = selected ?? portsOfService(given, served, flags, seed);
   const concurrency = await socketsAtOnce(flags.concurrency);
-  const expected = flags.expectText;
-  const plans = vips.map(
-    (vip): ProbePlan => ({
-      ...{ vip, source, timeout, expected, protocols: proto, ports, count, concurrency },
-    }),
+  const plans = vips.flatMap((vip) =>
+    selections.map(
+      ({ groups, ports, protocols }): Plan => ({
+        ...{ vip, source, timeout, expected, protocols, groups, ports, count, concurrency },
+      }),
+    ),
   );
   const probes = plans.reduce((sum, plan) => sum + probesOf(plan), 0);
   await checkSize(probes);
@@ -145,25 +150,62 @@ async function probe(given: Target, flags: ProbeFlags): Promise<void> {
     const started = performance.now();
     const tally = await runProbes(plan);
     const duration = performance.now() - started;
-    reports.push({ vip: plan.vip, seed, protocols: proto, groups, ports, tally, duration });
+    const { vip, protocols, groups, ports } = plan;
+    reports.push({ vip, seed, protocols, groups, ports, tally, duration });
   }
   const service = given.kind === 'service' ? `${given.namespace}/${given.name}` : undefined;
   process.stdout.write(REPORTS[flags.output]({ service, reports }));
   process.exitCode = reports.every(isAllAnswered) ? 0 : 1;
 }
 
-/** Asks the agent for the VIPs of a Service. @throws UserError if it has none; StatusClientError */
-async function vipsOf(given: Target, { statusSocket }: ProbeFlags): Promise<readonly string[]> {
-  if (given.kind === 'address') return [given.address];
+/** Ports of `--ports`, or of a Service. */
+interface Selection extends Pick<ProbeReport, 'groups' | 'ports' | 'protocols'> {}
+
+interface Plan extends ProbePlan, Pick<ProbeReport, 'groups'> {}
+
+/** @throws UserError */
+function selection(text: string, { proto }: Pick<ProbeFlags, 'proto'>, seed: number): Selection {
+  const groups = portGroups(text, seed);
+  const ports = [...new Set(groups.flatMap((group) => group.ports))].sort((a, b) => a - b);
+  return { groups, ports, protocols: proto ?? ['TCP'] };
+}
+
+/** @param served ports as in the status API. @throws UserError if they are too many to probe unasked, or none. */
+function portsOfService(
+  given: Target,
+  served: readonly string[],
+  { proto }: ProbeFlags,
+  seed: number,
+): Selection[] {
+  if (given.kind === 'address') throw new UserError('--ports is needed for an address');
+  const service = `Service "${given.namespace}/${given.name}" serves`;
+  const found = servicePorts(served, proto)?.map(({ ports, protocols }) =>
+    selection(ports, { proto: protocols }, seed),
+  );
+  const count =
+    found?.reduce((sum, { ports }) => sum + ports.length, 0) ?? Number.POSITIVE_INFINITY;
+  if (found === undefined || count > MAX_SERVICE_PORTS) {
+    const what = found === undefined ? 'all ports' : served.join(', ');
+    throw new UserError(`${service} ${what}: select some with --ports`);
+  }
+  if (count > 0) return found;
+  throw new UserError(`${service} no ${(proto ?? PROBE_PROTOCOLS).join(' or ')} port`);
+}
+
+/** Asks the agent for the VIPs and ports of a Service. @throws UserError if it has no VIP; StatusClientError */
+async function servedBy(
+  given: Target,
+  { statusSocket }: ProbeFlags,
+): Promise<Pick<ServiceDetail['summary'], 'vips' | 'ports'>> {
+  if (given.kind === 'address') return { vips: [given.address], ports: [] };
   const client = new StatusClient({ socketPath: statusSocket });
-  const path = [given.namespace, given.name].map(encodeURIComponent).join('/');
   const { summary } = await client
-    .get<ServiceDetail>(`/api/v1/services/${path}`, ['summary'])
+    .get<ServiceDetail>(servicePath(given.namespace, given.name), ['summary'])
     .catch((error: unknown) => {
       if (error instanceof ApiError && error.code === 404) process.exitCode = 1;
       throw error;
     });
-  if (summary.vips.length > 0) return summary.vips;
+  if (summary.vips.length > 0) return summary;
   throw new UserError(
     `this node serves no VIP of Service "${given.namespace}/${given.name}", which is in state ${summary.state}`,
   );

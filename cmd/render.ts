@@ -24,6 +24,7 @@ import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem } from '../sources/manifests/problem.ts';
+import { failsWithTwo } from './usage.ts';
 
 interface RenderOptions extends NodeOptions {
   readonly manifests: string;
@@ -31,8 +32,7 @@ interface RenderOptions extends NodeOptions {
 }
 
 export function addRenderCommand(program: Command): void {
-  const command = program
-    .command('render')
+  const command = failsWithTwo(program.command('render'))
     .description('print the rules that a node would get, without touching the kernel')
     .requiredOption(
       '--manifests <dir>',

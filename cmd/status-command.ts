@@ -4,14 +4,16 @@ import { PROTOCOLS, type Protocol } from '../api/objects.ts';
 import { isPort } from '../api/ports.ts';
 import { DEFAULT_STATUS_SOCKET } from '../config/status-socket.ts';
 import { UserError } from '../process/errors.ts';
+import type { NodeStatus } from '../status/api/node-status.ts';
 import type { ServiceList } from '../status/api/services.ts';
 import type { TopList } from '../status/api/traffic.ts';
 import { type Query, StatusClient } from '../status/client.ts';
 import { ApiError, StatusClientError } from '../status/client-errors.ts';
 import { type Style, styleFor } from '../status/print/style.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 /** Exit statuses of all commands that read the status API. */
-export const EXIT = { ok: 0, no: 1, error: 2 } as const;
+export const EXIT = { ok: 0, no: 1, error: ERROR_STATUS } as const;
 type ExitStatus = (typeof EXIT)[keyof typeof EXIT];
 
 const POLL_MS = 1000;
@@ -30,10 +32,7 @@ export interface StatusCommandOptions {
 
 /** Adds a subcommand. Its usage errors end with status 2. @param usage such as `describe`. */
 export function addStatusCommand(parent: Command, usage: string, description: string): Command {
-  return parent
-    .command(usage)
-    .description(description)
-    .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? EXIT.ok : EXIT.error));
+  return failsWithTwo(parent.command(usage)).description(description);
 }
 
 export function statusSocketOption(): Option {
@@ -82,12 +81,12 @@ export function requireKind(command: Command, kinds: string): void {
   });
 }
 
-/** Help text for exit statuses. @param no when the status is 1; undefined: never. */
-export function exitHelp(ok: string, no?: string): string {
+/** Help text for exit statuses. @param no when the status is 1; undefined: never. @param error when it is 2. */
+export function exitHelp(ok: string, no?: string, error = 'no agent, or another error'): string {
   return `
 Exit status:
   0  ${ok}${no === undefined ? '' : `\n  1  ${no}`}
-  2  no agent, or another error
+  2  ${error}
 `;
 }
 
@@ -105,12 +104,13 @@ export interface Session {
 }
 
 /**
- * Runs a command. The process ends with the status that `run` returns, with 1 if the agent does not know the object,
- * and with 2 for any other error.
+ * Runs a command. The process ends with the status that `run` returns, and with 2 for an error.
+ * @param unknown the status if the agent does not know the object.
  */
 export async function withAgent(
   { statusSocket }: StatusCommandOptions,
   run: (session: Session) => Promise<ExitStatus>,
+  unknown: ExitStatus = EXIT.no,
 ): Promise<void> {
   // The status if an error is thrown below.
   process.exitCode = EXIT.error;
@@ -123,7 +123,7 @@ export async function withAgent(
   try {
     process.exitCode = await run(session);
   } catch (error) {
-    if (error instanceof ApiError && error.code === 404) process.exitCode = EXIT.no;
+    if (error instanceof ApiError && error.code === 404) process.exitCode = unknown;
     throw error;
   }
 }
@@ -148,9 +148,50 @@ export async function requireService(
   const query = namespace === undefined ? {} : { service: key };
   const { items } = await client.list<ServiceList>('/api/v1/services', query);
   if (items.some((service) => service.name === name)) return;
-  const shown = JSON.stringify(namespace === undefined ? name : key);
-  const message = `this agent knows no Service ${shown}`;
-  throw new ApiError({ code: 404, message, parameter: null });
+  throw await unknownService(client, namespace, name);
+}
+
+/**
+ * The error for a Service that the agent does not know. It gives the reason if the Service cannot be read.
+ * @param namespace undefined: any
+ */
+export async function unknownService(
+  client: StatusClient,
+  namespace: string | undefined,
+  name: string,
+): Promise<ApiError> {
+  const known = namespace ?? (await namespaceOfUnreadable(client, name));
+  if (known === undefined) return notFound(`this agent knows no Service ${JSON.stringify(name)}`);
+  try {
+    await client.get(servicePath(known, name), []);
+  } catch (error) {
+    if (error instanceof ApiError && error.code === 404) return error;
+    throw error;
+  }
+  // The Service came between the requests.
+  return notFound(`this agent knew no Service "${known}/${name}" just now`);
+}
+
+async function namespaceOfUnreadable(
+  client: StatusClient,
+  name: string,
+): Promise<string | undefined> {
+  const { problems } = await client.get<NodeStatus>('/api/v1/status', ['problems']);
+  for (const { reason, object } of problems) {
+    const [kind, key = ''] = object?.split(' ') ?? [];
+    const [namespace, its] = key.split('/');
+    if (reason === 'Unreadable' && kind === 'Service' && its === name) return namespace;
+  }
+  return undefined;
+}
+
+export function notFound(message: string): ApiError {
+  return new ApiError({ code: 404, message, parameter: null });
+}
+
+/** The path of a Service in the API. */
+export function servicePath(namespace: string, name: string): string {
+  return `/api/v1/services/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 }
 
 /**

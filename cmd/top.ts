@@ -17,7 +17,6 @@ import {
   statusSocketOption,
   UNTRACKED_HELP,
   watch,
-  watchOption,
   withAgent,
 } from './status-command.ts';
 
@@ -72,7 +71,12 @@ function addTop(
       ]),
     )
     .option('--no-headers', 'no header')
-    .addOption(watchOption('each new sample'))
+    .addOption(
+      new Option(
+        '-w, --watch',
+        'go on, and print each new sample of the agent, 1 to 30 s apart; on a terminal it replaces the one before',
+      ),
+    )
     .addOption(statusSocketOption())
     .addHelpText('after', exitHelp('printed', 'no such Service') + UNTRACKED_HELP)
     .action((options: TopOptions) => withAgent(options, (session) => run(session, by, options)));

@@ -72,11 +72,12 @@ export function addTraceCommand(program: Command): void {
       'after',
       exitHelp(
         'the connection reaches its destination; with --live, the kernel does what is computed',
-        'it is rejected, dropped or denied, at least for one endpoint; with --live, the kernel differs or no packet matched',
+        'it is rejected, dropped, denied or not served, at least for one endpoint; with --live, the kernel differs or no packet matched',
+        'no such Service or pod, no agent, or another error',
       ) + EXAMPLES,
     )
     .action((from: string, to: string, options: TraceOptions) =>
-      withAgent(options, (session) => trace(session, { from, to }, options)),
+      withAgent(options, (session) => trace(session, { from, to }, options), EXIT.error),
     );
 }
 
@@ -113,8 +114,10 @@ function exitStatus(
   isLive: boolean,
 ): 0 | 1 {
   const passes = paths.every(
-    ({ verdict, endpoints }) =>
+    ({ verdict, unserved, steps, endpoints }) =>
       (verdict === 'translated' || verdict === 'untouched') &&
+      !unserved &&
+      !steps.some(({ step }) => step === 'forwarding') &&
       endpoints.every((each) => each.policy !== 'deny' && each.foreignRules !== 'drop'),
   );
   const summary = seen.find((line): line is LiveTraceSummary => line.event === 'summary');
@@ -124,7 +127,10 @@ function exitStatus(
 
 /** Without a packet nothing is known about the kernel. */
 function isConfirmed(summary: LiveTraceSummary | undefined): boolean {
-  return summary !== undefined && summary.differences.length === 0 && summary.paths.length > 0;
+  if (summary === undefined || summary.paths.length === 0) return false;
+  // The path of a packet is as computed also if a rule drops it that is only known to do so sometimes.
+  const passes = summary.paths.every(({ result }) => result === 'left' || result === 'delivered');
+  return passes && summary.differences.length === 0;
 }
 
 /** @throws UserError for a destination with a port. */

@@ -13,14 +13,14 @@ import { ALL_SETTINGS } from '../config/settings.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
 import { formatProblem, type ManifestProblem } from '../sources/manifests/problem.ts';
+import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 /** Maximum characters of a kind in the output; Kubernetes' kinds are shorter. */
 const MAX_SHOWN_KIND = 80;
 
 export function addValidateCommand(program: Command): void {
   const { config, featureGates } = ALL_SETTINGS;
-  const command = program
-    .command('validate')
+  const command = failsWithTwo(program.command('validate'))
     .description(
       'check manifests: print faults (exit status 1), warnings (exit status 0) and skipped kinds',
     )
@@ -30,6 +30,8 @@ export function addValidateCommand(program: Command): void {
     );
   addFlags(command, { config, featureGates }).action(
     async (texts: FlagTexts & { manifests: string }) => {
+      // The status if an error is thrown below.
+      process.exitCode = ERROR_STATUS;
       const { options } = await loadOrWarn(texts);
       const { problems, warnings, objects, skippedKinds } = validate(
         texts.manifests,
@@ -39,8 +41,8 @@ export function addValidateCommand(program: Command): void {
       for (const warning of warnings) {
         process.stdout.write(`warning: ${formatProblem(warning)}\n`);
       }
-      if (problems.length > 0) process.exitCode = 1;
-      else process.stdout.write(`${objects} objects, no faults\n`);
+      process.exitCode = problems.length > 0 ? 1 : 0;
+      if (problems.length === 0) process.stdout.write(`${objects} objects, no faults\n`);
       if (skippedKinds.size > 0) process.stdout.write(skippedKindsLine(skippedKinds));
     },
   );

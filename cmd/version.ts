@@ -2,10 +2,10 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { withPlainHelp } from '../config/flags.ts';
 import { buildInfo, VERSION } from '../process/version.ts';
+import { failsWithTwo } from './usage.ts';
 
 export function addVersionCommand(program: Command): void {
-  program
-    .command('version')
+  failsWithTwo(program.command('version'))
     .description('print the version')
     .action(() => {
       process.stdout.write(`${VERSION}\n`);

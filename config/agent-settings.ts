@@ -23,7 +23,7 @@ const periodOrZero = duration({ zero: true });
 const RESYNC = 'resync interval: how often the rules are checked for external changes';
 const MIN_SYNC = 'minimum interval between rule updates; 0: update after every change';
 const FIRST_UPDATE =
-  'In a file, 0 means the default. A change after a quiet interval is applied immediately.';
+  'In a file, 0 means the default. A change after a quiet interval is applied immediately. Updates shorter than a twentieth of the interval may be more frequent.';
 const seconds = (value: number) => value * 1000;
 const hours = (value: number) => value * 3_600_000;
 

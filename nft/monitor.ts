@@ -111,13 +111,24 @@ export class NftMonitor {
     }
   }
 
-  #notifyOwners({ family: number, table, kind, isNew }: NftNotification): void {
+  #notifyOwners(change: NftNotification): void {
+    const { family: number, table, isNew } = change;
     if (table === undefined) return;
     const family = IP_FAMILIES.find((each) => addressFamily(each) === number);
     if (family === undefined) return;
     for (const owner of this.#owners) {
       if (!owner.tables.includes(table) || !owner.families.includes(family)) continue;
-      owner.onExternalChange(family, `${kind} ${isNew ? 'added' : 'deleted'} in table ${table}`);
+      owner.onExternalChange(
+        family,
+        `${nameOf(change)} ${isNew ? 'added' : 'deleted'} in table ${table}`,
+      );
     }
   }
+}
+
+/** `rule of chain services`, `element of cluster-ips`, `chain services`. */
+function nameOf({ kind, name }: NftNotification): string {
+  if (name === undefined) return kind;
+  if (kind === 'rule') return `rule of chain ${name}`;
+  return kind === 'element' ? `element of ${name}` : `${kind} ${name}`;
 }

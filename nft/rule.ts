@@ -66,7 +66,7 @@ export interface KeyField {
   readonly text: string;
   /** Number of 4-byte registers. */
   readonly registers: number;
-  load(to: Register): NftExpression;
+  load(to: Register): readonly NftExpression[];
 }
 /** A concatenated lookup key: its fields from left to right. */
 export type LookupKey = readonly KeyField[];
@@ -94,12 +94,12 @@ export function rulePartsFor(family: IpFamily) {
   const ip = nftFamily(family);
   const width = family === 'IPv4' ? 4 : 16;
   const words = width / 4;
-  const field = (text: string, registers: number, load: KeyField['load']): KeyField => ({
-    text,
-    registers,
-    load,
-  });
-  const address = (text: string, load: KeyField['load']) => field(text, words, load);
+  const field = (
+    text: string,
+    registers: number,
+    load: (to: Register) => NftExpression,
+  ): KeyField => ({ text, registers, load: (to) => [load(to)] });
+  const address = (text: string, load: (to: Register) => NftExpression) => field(text, words, load);
   const inPacket = (offset: number) => (to: Register) =>
     payload(to, PAYLOAD_BASE.network, offset, width);
   const offset = SOURCE_OFFSET[family];
@@ -126,6 +126,19 @@ export function rulePartsFor(family: IpFamily) {
   const randomIndex = (among: number, first: number) =>
     field(`numgen random mod ${among} offset ${first}`, 1, (to) => numgenRandom(to, among, first));
 
+  /** The first port of the slice of `size` ports that a port is in; slices start at multiples of `size`, a power of two. */
+  const firstOfSlice = (of: KeyField, size: number): KeyField => {
+    if (size === 1) return of;
+    const mask = Buffer.alloc(2);
+    mask.writeUInt16BE(0x1_0000 - size);
+    return {
+      // In the key of a map nft refuses a bitwise operation without parentheses.
+      text: `(${of.text} & ${mask.readUInt16BE()})`,
+      registers: of.registers,
+      load: (to) => [...of.load(to), bitwise(to, mask, Buffer.alloc(2))],
+    };
+  };
+
   const isAddress = (of: KeyField, cidr: string, not: boolean): RulePart => {
     const bits = Number(cidr.split('/')[1]);
     const mask = Buffer.alloc(width);
@@ -134,7 +147,7 @@ export function rulePartsFor(family: IpFamily) {
     return {
       text: `${of.text} ${not ? '!= ' : ''}${cidr}`,
       expressions: [
-        of.load(0),
+        ...of.load(0),
         bitwise(0, mask, Buffer.alloc(width)),
         cmp(0, cidrBounds(cidr)[0], not),
       ],
@@ -152,11 +165,16 @@ export function rulePartsFor(family: IpFamily) {
     endpoint,
     endpointPort,
     randomIndex,
+    firstOfSlice,
     sourceIs: (cidr: string, not = false) => isAddress(source, cidr, not),
     destinationIs: (cidr: string) => isAddress(destination, cidr, false),
     inSet: (key: LookupKey, set: string): RulePart => ({
       text: `${lookupKeyText(key)} @${set}`,
       expressions: [...loadKey(key), lookup(set, 0)],
+    }),
+    notInSet: (key: LookupKey, set: string): RulePart => ({
+      text: `${lookupKeyText(key)} != @${set}`,
+      expressions: [...loadKey(key), lookup(set, 0, true)],
     }),
     /** Applies the verdict that the map has for the last bits of an address. */
     verdictMapOfLastBits: (key: KeyField, mask: number, map: string): RulePart => {
@@ -165,7 +183,11 @@ export function rulePartsFor(family: IpFamily) {
       const text = family === 'IPv4' ? `0.0.0.${mask}` : `::${mask.toString(16)}`;
       return {
         text: `${key.text} & ${text} vmap @${map}`,
-        expressions: [key.load(0), bitwise(0, bytes, Buffer.alloc(width)), lookupVerdict(map, 0)],
+        expressions: [
+          ...key.load(0),
+          bitwise(0, bytes, Buffer.alloc(width)),
+          lookupVerdict(map, 0),
+        ],
       };
     },
     /** Replaces an address of the packet, without connection tracking, by the data that the map has for the key. */
@@ -372,6 +394,11 @@ export function verdict(what: NftVerdict): RulePart {
   return { text: verdictText(what), expressions: [verdictExpression(what)] };
 }
 
+/** Continues in another chain, and then after this rule. */
+export function jumpTo(chain: string): RulePart {
+  return verdict({ kind: 'jump', chain });
+}
+
 /** Continues in another chain, without return. */
 export function goTo(chain: string): RulePart {
   return verdict({ kind: 'goto', chain });
@@ -392,7 +419,7 @@ function lookupKeyText(key: LookupKey): string {
 
 function loadKey(key: LookupKey, first: Register = 0): NftExpression[] {
   let to = first;
-  return key.map((field) => {
+  return key.flatMap((field) => {
     const load = field.load(to);
     to += field.registers;
     return load;

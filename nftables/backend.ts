@@ -31,7 +31,7 @@ import {
   deleteStaleAffinity,
   staleAffinityDeletions,
 } from './affinity-cleanup.ts';
-import { canNftWrite, type NftChain } from './chains.ts';
+import type { NftChain } from './chains.ts';
 import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
 import type { MapElement } from './element.ts';
@@ -50,7 +50,7 @@ import {
   TABLE,
   tableDeclarationScript,
 } from './static-chains.ts';
-import { tableScript } from './table-script.ts';
+import { writableTableScript } from './table-script.ts';
 import { existingObjects, neededObjects, withoutObjects } from './unknown-objects.ts';
 
 /** How mode nftables treats packets. */
@@ -373,8 +373,7 @@ export class NftBackend implements Backend {
 
   /**
    * Replaces an incompatible table with an nft script, which is one transaction. Later transactions write over netlink
-   * what nft cannot write: some rules, and the elements of ordered maps, where nft leaves ends of ranges behind. Session
-   * affinity is reset, and until then owned ports are not served.
+   * what nft cannot write. Session affinity is reset, and until then owned ports are not served.
    */
   async #replaceTable(refusal: NftError): Promise<number> {
     const [reason] = refusal.message.split('\n');
@@ -386,12 +385,8 @@ export class NftBackend implements Backend {
     });
     const elements = [...this.#plan.snapshot()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
-    const written = chains.map((chain) => (canNftWrite(chain) ? chain : { ...chain, rules: [] }));
-    const [ordered = [], others = []] = [true, false].map((isOrdered) =>
-      elements.filter(({ map }) => isOrderedMap(map) === isOrdered),
-    );
-    const script = tableScript(written, others, this.family, 'numbers');
-    await this.#nft.run(script);
+    await this.#nft.run(writableTableScript(chains, elements, this.family));
+    const ordered = elements.filter(({ map }) => isOrderedMap(map));
     await this.#transactInParts('add', ordered);
     await this.#tables.transact(chainRuleOperations(chains));
     this.#declared = namesToDeclare(chains);

@@ -10,7 +10,15 @@ import { type NftChain, withJumpTargets } from './chains.ts';
 import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { isIntervalMap } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
-import { fieldWidth, isDispatchMap, isOwnerMap, MAP_NAMES, type MapName, mapSpec } from './maps.ts';
+import {
+  fieldWidth,
+  isDispatchMap,
+  isExactMap,
+  isOwnerMap,
+  MAP_NAMES,
+  type MapName,
+  mapSpec,
+} from './maps.ts';
 import type { NftPlan, PlannedRoute } from './plan.ts';
 import { onDemandMapsOf } from './static-chains.ts';
 
@@ -30,8 +38,8 @@ export type ElementAdder = (
 
 /**
  * Compares the elements that the Service needs. Also finds unexpected elements: in the dispatch maps at
- * the keys of the Service, and in its interval maps, such as further allowed sources. A comparison
- * of all Services finds others, such as an endpoint with an index that no rule selects.
+ * the keys of the Service, and in its interval maps and maps of slices, such as further allowed sources. A
+ * comparison of all Services finds others, such as an endpoint with an index that no rule selects.
  * @param signal stops the comparison.
  * @returns the dispatch chains of the Service, with their jump targets.
  * @throws NetlinkError; the reason of the signal.
@@ -66,10 +74,12 @@ export async function compareServiceElements(
   const slice = new BackgroundSlice(signal);
   for (const map of [...MAP_NAMES, ...onDemandMapsOf(chains.values())]) {
     const own = byMap.get(map) ?? [];
-    const probed = isIntervalMap(map) ? [] : probes(map, own, [...desired.values()]);
+    // Maps whose other elements at the addresses of the Service are found.
+    const isByAddress = isIntervalMap(map) || isExactMap(map);
+    const probed = isByAddress ? [] : probes(map, own, [...desired.values()]);
     const isUnexpected = (element: MapElement) =>
       !desired.has(elementId(element)) && !ofOthers.has(elementId(element));
-    if (own.length > MAX_SINGLE_READS || (isIntervalMap(map) && own.length > 0)) {
+    if (own.length > MAX_SINGLE_READS || (isByAddress && own.length > 0)) {
       const kernel = await KernelElements.readExisting(tables, [map]);
       for (const element of own) {
         const [state, data = ''] = kernel.take(element);
@@ -78,8 +88,8 @@ export async function compareServiceElements(
         if (slice.isOver()) await slice.yield();
       }
       const first = isOwnerMap(map) ? owners : vips;
-      const keys = new Set(isIntervalMap(map) ? addressKeys(first) : probed.map(elementKeyText));
-      const width = isIntervalMap(map) ? fieldWidth('address', family) : undefined;
+      const keys = new Set(isByAddress ? addressKeys(first) : probed.map(elementKeyText));
+      const width = isByAddress ? fieldWidth('address', family) : undefined;
       for (const [, key, data] of kernel.staleTexts()) {
         if (slice.isOver()) await slice.yield();
         if (!keys.has(key.slice(0, width))) continue;

@@ -1,5 +1,6 @@
 /** Compiles plans with ports owned by pods to map elements and chains; `owned-chains.ts` shows the path of a packet. */
 import type { Protocol } from '../api/objects.ts';
+import type { PortRange } from '../api/ports.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
@@ -13,8 +14,9 @@ import {
 import { type ChainOptions, type NftChain, REJECT_CHAIN, sourceRangesChain } from './chains.ts';
 import type { CompiledNftPlan, VipSharing } from './compile.ts';
 import type { MapElement } from './element.ts';
+import { exactSliceChains } from './exact-slice-chains.ts';
 import { allowedSourceElements, keysOf } from './keys.ts';
-import { fieldWidth, type MapName, sliceMap } from './maps.ts';
+import { EXACT_SIZES, exactMap, fieldWidth, type MapName, sliceMap } from './maps.ts';
 import {
   ownedBaseChains,
   partChains,
@@ -92,6 +94,18 @@ export function* compileOwnedSteps(
     if (map === 'udp-owner-vips')
       elements.push({ map: sliceMap('udp-owner-ports', part), key, keyEnd });
   };
+  const exactSize = EXACT_SIZES.find((size) => size === owned.portsPerPod);
+  /** Whether one lookup finds the slice, see `exact-slice-chains.ts`. */
+  const isExact = ({ from, to }: PortRange) =>
+    exactSize !== undefined && from % exactSize === 0 && to - from + 1 === exactSize;
+  const hasExactSlices = ({ from, to }: PortRange) =>
+    exactSize !== undefined && from % exactSize === 0 && to - from + 1 >= exactSize;
+  const addExact = (map: Parameters<typeof exactMap>[0], slice: SliceTranslation) => {
+    if (exactSize === undefined) return;
+    const key = sliceKey(addressBytes(slice.address), 'UDP', slice.ports.from);
+    add(exactMap(map, exactSize), { key, data: addressBytes(slice.becomes) });
+    if (map === 'udp-owner-vips') add(exactMap('udp-owner-ports', exactSize), { key });
+  };
   /** Leads packets to or from the addresses of a part to a chain. */
   const jump = (map: MapName, part: number, chain: NftChain) => {
     const key = Buffer.alloc(fieldWidth('address', options.family));
@@ -99,23 +113,33 @@ export function* compileOwnedSteps(
     chains.add(chain);
     add(map, { key, data: { kind: 'jump', chain: chain.name } });
   };
-  /** Leads UDP packets to and from an address to the chains of its part. */
+  /** Has UDP packets to and from an address looked up. */
   const addAddress = (address: string) => {
-    if (!once(address)) return;
-    const bytes = addressBytes(address);
-    add('owned-addresses', { key: bytes });
-    const part = partOf(bytes);
+    if (once(address)) add('owned-addresses', { key: addressBytes(address) });
+  };
+  /** Leads UDP packets to and from an address to the chains of its part. */
+  const addRanges = (address: string) => {
+    addAddress(address);
+    const part = partOf(addressBytes(address));
     if (!once(`part ${part}`)) return;
     const { destinations, sources, speakers } = partChains(part, options);
     jump('owned-destinations', part, destinations);
     jump('owned-sources', part, sources);
     jump('owned-speakers', part, speakers);
   };
+  let [hasExact, hasRanges] = [false, false];
   for (const slice of owned.inbound) {
     yield undefined;
     const { address, ports, becomes, node } = slice;
     if (ports.protocol === 'UDP') {
-      addSlice(restricted.has(address) ? 'restricted-udp-owners' : 'udp-owners', slice);
+      if (restricted.has(address)) addSlice('restricted-udp-owners', slice);
+      else if (isExact(ports)) {
+        addExact('udp-owners', slice);
+        hasExact = true;
+      } else {
+        addSlice('udp-owners', slice);
+        hasRanges = true;
+      }
       continue;
     }
     addSlice(node === 'this' ? 'tracked-owners' : 'remote-owners', slice);
@@ -127,13 +151,28 @@ export function* compileOwnedSteps(
   }
   for (const slice of owned.outbound) {
     yield undefined;
-    addSlice('udp-owner-vips', slice);
-    addAddress(slice.address);
+    if (isExact(slice.ports)) {
+      addExact('udp-owner-vips', slice);
+      addAddress(slice.address);
+      hasExact = true;
+    } else {
+      addSlice('udp-owner-vips', slice);
+      addRanges(slice.address);
+      hasRanges = true;
+    }
   }
   if (owned.speaker !== undefined) {
     const { vip, ports } = owned.speaker;
-    // All VIPs, so that packets of owners to ports that no pod owns are tracked, and rejected like others.
-    for (const each of plan.vips) addAddress(each.vip);
+    // Without slices, too, some chains must look up the VIPs: the chains that the first slices will need.
+    if (!hasExact && !hasRanges) {
+      hasExact = ports.some(hasExactSlices);
+      hasRanges = !hasExact;
+    }
+    for (const each of plan.vips) {
+      add('owned-vips', { key: addressBytes(each.vip) });
+      if (hasRanges) addRanges(each.vip);
+      else addAddress(each.vip);
+    }
     const bytes = addressBytes(vip);
     if (restricted.has(vip)) {
       const part = partOf(bytes);
@@ -144,7 +183,9 @@ export function* compileOwnedSteps(
       const [key, keyEnd] = [sliceKey(bytes, 'UDP', from), sliceKey(bytes, 'UDP', to)];
       add('udp-vip-ports', { key, keyEnd });
     }
-    for (const chain of ownedBaseChains(options)) chains.add(chain);
+    if (hasRanges) for (const chain of ownedBaseChains(options)) chains.add(chain);
+    if (exactSize !== undefined && hasExact)
+      for (const chain of exactSliceChains(exactSize, options)) chains.add(chain);
   }
   return { elements, chains: [...chains] };
 }

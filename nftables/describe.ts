@@ -45,6 +45,10 @@ const PREFIX_PURPOSES: readonly (readonly [prefix: string, purpose: string])[] =
     'selects an endpoint for clients of an external address or node port, and marks them for masquerade',
   ],
   ['select-endpoint-', 'selects an endpoint for pods and this node'],
+  ['owned-prerouting-', 'finds packets of UDP ports that pods own, before connection tracking'],
+  ['owned-output-', 'finds packets of UDP ports that pods own, before connection tracking'],
+  ['owned-input-', 'lets owners speak as the VIP to processes of this node'],
+  ['owned-postrouting-', 'lets owners speak as the VIP'],
   ['owned-destinations-', 'sends untracked UDP packets to the owner of the port'],
   [
     'owned-restricted-',

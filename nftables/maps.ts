@@ -92,6 +92,8 @@ export const SLICE_PARTS = 128;
 const OWNED_MAPS = {
   /** VIPs and owners of UDP ports, so that other packets cost one lookup in each direction. */
   'owned-addresses': { key: ['address'] },
+  /** VIPs among them. What an owner sends to a VIP is exempt from connection tracking only if another owner gets it. */
+  'owned-vips': { key: ['address'] },
   /** VIPs with owned UDP ports that accept packets only from `allowed-ranges`. */
   'owned-restricted-vips': { key: ['address'] },
   /** VIPs with their owned UDP ports. */
@@ -128,18 +130,50 @@ const SLICE_MAPS = {
   'remote-owners': { ...BY_PROTOCOL_AND_PORT, data: ['address'] },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
+/**
+ * Ports of slices that one exact lookup finds, if they start at a multiple of their size, see `exact-slice-chains.ts`.
+ * Few sizes, because each size in use costs all UDP packets two lookups.
+ */
+export const EXACT_SIZES = [1, 128, 256, 1024] as const;
+export type ExactSize = (typeof EXACT_SIZES)[number];
+
+const BY_SLICE = { key: ['address', 'port'] } as const;
+
+/** Maps of UDP slices by address and first port, one for each of `EXACT_SIZES`; their ranges in `SLICE_MAPS` are the others. */
+const EXACT_MAPS = {
+  'udp-owners': { ...BY_SLICE, data: ['address'] },
+  'udp-owner-vips': { ...BY_SLICE, data: ['address'] },
+  'udp-owner-ports': BY_SLICE,
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+type ExactMap = keyof typeof EXACT_MAPS;
 type SliceMap = keyof typeof SLICE_MAPS;
 const PARTS = Array.from({ length: SLICE_PARTS }, (_, part) => part);
+
+const EXACT_NAMES: ReadonlySet<string> = new Set(
+  Object.keys(EXACT_MAPS).flatMap((map) => EXACT_SIZES.map((size) => `${map}-of-${size}`)),
+);
 
 /** Names of the maps and sets that exist only while chains refer to them (`NftChain.maps`). */
 const ON_DEMAND: ReadonlySet<string> = new Set([
   ...Object.keys({ ...OWNED_MAPS, ...OWNED_DISPATCH }),
   ...Object.keys(SLICE_MAPS).flatMap((map) => PARTS.map((part) => `${map}-${part}`)),
+  ...EXACT_NAMES,
 ]);
 
 /** One part of a map of slices. */
 export function sliceMap(map: SliceMap, part: number): MapName {
   return `${map}-${part}`;
+}
+
+/** The map of UDP slices of one size. */
+export function exactMap(map: ExactMap, size: ExactSize): MapName {
+  return `${map}-of-${size}`;
+}
+
+/** Whether the map has UDP slices of one size. */
+export function isExactMap(map: MapName): boolean {
+  return EXACT_NAMES.has(map);
 }
 
 /** Whether keys of the map begin with an owner. Keys of other interval maps begin with a VIP. */
@@ -169,13 +203,18 @@ export type MapName =
   | keyof typeof DISPATCH
   | keyof typeof OWNED_MAPS
   | keyof typeof OWNED_DISPATCH
-  | `${SliceMap}-${number}`;
+  | `${SliceMap}-${number}`
+  | `${ExactMap}-of-${ExactSize}`;
 /** Names of the maps and sets that always exist, in the order of `MAPS`. */
 export const MAP_NAMES = (Object.keys(MAPS) as MapName[]).filter((name) => !isOnDemand(name));
 
 const specs = new Map<string, MapSpec>(Object.entries(MAPS));
 for (const [map, spec] of Object.entries(SLICE_MAPS)) {
   for (const part of PARTS) specs.set(`${map}-${part}`, spec);
+}
+
+for (const [map, spec] of Object.entries(EXACT_MAPS)) {
+  for (const size of EXACT_SIZES) specs.set(`${map}-of-${size}`, spec);
 }
 
 /** The type of a map or set of the agent. */
@@ -222,6 +261,7 @@ const REFERENCE_COUNTED: ReadonlySet<MapName> = new Set([
   'service-range-ips',
   'cluster-ips',
   'owned-addresses',
+  'owned-vips',
   'owned-restricted-vips',
   'owned-destinations',
   'owned-restricted',

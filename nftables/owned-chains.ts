@@ -15,7 +15,7 @@
  * TCP and SCTP packets are tracked and translated in the nat chains, see `trackedChain`.
  */
 import { getOrCreate } from '../api/collections.ts';
-import { PROTOCOLS } from '../api/objects.ts';
+import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import {
   ACCEPT,
   DROP,
@@ -57,32 +57,35 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
   ];
   const answers: RuleParts[] = [
     [IS_UNTRACKED, udp, verdictMapOfLastBits(source, LAST_BITS, 'owned-speakers')],
-    // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
-    [isIcmp(options.family), IS_INVALID, isNoEchoReply(options.family), isFrom, DROP],
-    // A client's errors about packets of owners. No host has the VIP, so they would come back until their TTL is used up.
-    [isIcmp(options.family), IS_INVALID, inSet([destination], 'service-range-ips'), DROP],
+    ...errorRules(options.family),
   ];
   const early: MapName[] = ['owned-addresses', 'owned-destinations', 'owned-sources'];
   const late: MapName[] = ['owned-addresses', 'owned-speakers'];
-  const { inbound, outbound } = translationHooks(RAW);
+  const { inbound, outbound } = translationHooks();
+  const { input, postrouting } = SPEAKER_HOOKS;
   return [
     baseChain('owned-prerouting', inbound, packets, early, options),
     baseChain('owned-output', outbound, packets, early, options),
-    // After network policy (110, 111), which must see the pod as the source.
-    baseChain(
-      'owned-input',
-      `filter hook input priority ${SPEAKER_PRIORITY.input}`,
-      answers,
-      late,
-      options,
-    ),
-    baseChain(
-      'owned-postrouting',
-      `filter hook postrouting priority ${SPEAKER_PRIORITY.postrouting}`,
-      answers,
-      late,
-      options,
-    ),
+    baseChain('owned-input', input, answers, late, options),
+    baseChain('owned-postrouting', postrouting, answers, late, options),
+  ];
+}
+
+/** Where the source changes: after network policy (110, 111), which must see the pod as the source. */
+export const SPEAKER_HOOKS = {
+  input: `filter hook input priority ${SPEAKER_PRIORITY.input}`,
+  postrouting: `filter hook postrouting priority ${SPEAKER_PRIORITY.postrouting}`,
+} as const;
+
+/** Drops ICMP errors about packets of owned UDP ports, which no host expects. They look up `owned-addresses`. */
+export function errorRules(family: IpFamily): RuleParts[] {
+  const { source, destination, inSet } = rulePartsFor(family);
+  const isError = [isIcmp(family), IS_INVALID];
+  return [
+    // An owner's errors about packets to its slice. They have the owner's address, also inside, so no client knows them.
+    [...isError, isNoEchoReply(family), inSet([source], 'owned-addresses'), DROP],
+    // A client's errors about packets of owners. No host has the VIP, so they would come back until their TTL is used up.
+    [...isError, inSet([destination], 'service-range-ips'), DROP],
   ];
 }
 
@@ -111,7 +114,7 @@ export function restrictedBaseChains(options: ChainOptions): NftChain[] {
 }
 
 /** @returns the hooks at which destinations change, before connection tracking. */
-function translationHooks(priority: number) {
+export function translationHooks(priority: number = RAW) {
   return {
     inbound: `filter hook prerouting priority ${priority}`,
     // Type route, so that the kernel looks up the route again after the destination has changed.
@@ -119,17 +122,19 @@ function translationHooks(priority: number) {
   };
 }
 
-function baseChain(
+/** A base chain that exists only while a Service has owned ports. */
+export function baseChain(
   name: string,
   hook: string,
   rules: RuleParts[],
   maps: MapName[],
   options: ChainOptions,
+  jumpTargets: NftChain[] = [],
 ): NftChain {
   return memoized(name, options, () => ({
     hook: `type ${hook}; policy accept;`,
     rules,
-    jumpTargets: [],
+    jumpTargets,
     maps,
   }));
 }
@@ -151,7 +156,9 @@ export function partChains(part: number, options: ChainOptions): PartChains {
 }
 
 function makePartChains(part: number, options: ChainOptions): PartChains {
-  const { source, destination, sourcePort, port, inSet, rewrite } = rulePartsFor(options.family);
+  const { source, destination, sourcePort, port, inSet, notInSet, rewrite } = rulePartsFor(
+    options.family,
+  );
   const owners = sliceMap('udp-owners', part);
   const restricted = sliceMap('restricted-udp-owners', part);
   const vips = sliceMap('udp-owner-vips', part);
@@ -161,6 +168,8 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
     memoized(`${name}-${part}`, options, () => ({ rules, jumpTargets: [], maps }));
   const to = [destination, port];
   const from = [source, sourcePort];
+  // Packets to a slice without owner, or to a VIP that does not let the sender in, are rejected or dropped.
+  const isNotToVip = notInSet([destination], 'owned-vips');
   return {
     destinations: chain(
       'owned-destinations',
@@ -168,8 +177,6 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
         // nft accepts a port field only after a match on the protocol.
         [udp, rewrite('destination', to, owners), NOTRACK, ACCEPT],
         [udp, inSet(to, ownerPorts), NOTRACK, ACCEPT],
-        // A slice without owner, or a source that the VIP does not let in: rejected or dropped, also if an owner sends.
-        [inSet([destination], 'service-range-ips'), ACCEPT],
       ],
       [owners, ownerPorts],
     ),
@@ -181,10 +188,10 @@ function makePartChains(part: number, options: ChainOptions): PartChains {
     sources: chain(
       'owned-sources',
       [
-        [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
-        [udp, inSet(from, 'udp-vip-ports'), NOTRACK, ACCEPT],
+        [udp, inSet(from, ownerPorts), isNotToVip, NOTRACK, ACCEPT],
+        [udp, inSet(from, 'udp-vip-ports'), isNotToVip, NOTRACK, ACCEPT],
       ],
-      [ownerPorts, 'udp-vip-ports'],
+      [ownerPorts, 'udp-vip-ports', 'owned-vips'],
     ),
     speakers: chain('owned-speakers', [[udp, rewrite('source', from, vips)]], [vips]),
   };

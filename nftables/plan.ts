@@ -183,20 +183,30 @@ export class NftPlan {
       yield undefined;
     }
     const { deletes, adds, cleanup } = yield* elementDiffSteps(before, after, this.#options.family);
+    // Packets reach slices only by these addresses. Slices are deleted in several transactions, and a packet must not
+    // find some of them only.
+    const addresses: MapElement[] = [];
     for (const [key, { element, change }] of shared) {
       yield undefined;
       const references = this.#references.get(key) ?? 0;
       this.#addReferences(key, change);
       if (references === 0 && change > 0) adds.push(element);
-      if (references > 0 && references + change === 0)
-        (isRemovedFirst(element) ? deletes : cleanup).push(element);
+      if (references === 0 || references + change > 0) continue;
+      if (isRemovedFirst(element)) deletes.push(element);
+      else (element.map === 'owned-addresses' ? addresses : cleanup).push(element);
     }
     const ips = this.nodePortAddresses;
     const appliedIps = this.#appliedNodePortIps;
     this.#appliedNodePortIps = ips;
     adds.push(...ips.filter((ip) => !appliedIps.includes(ip)).map(nodePortIpElement));
     deletes.push(...appliedIps.filter((ip) => !ips.includes(ip)).map(nodePortIpElement));
-    return { chains: this.#registerChains(chains), deletes, adds, cleanup, routes };
+    return {
+      chains: this.#registerChains(chains),
+      deletes,
+      adds,
+      cleanup: [...addresses, ...cleanup],
+      routes,
+    };
   }
 
   /**

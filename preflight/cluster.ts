@@ -1,7 +1,7 @@
 /** Checks of the API server and of the cluster: Node, permissions, pod CIDRs and Service CIDRs. */
 import { cidrContains, familyOf } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
-import type { EndpointSlice, Node, Service } from '../api/objects.ts';
+import { type EndpointSlice, IP_FAMILIES, type Node, type Service } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
 import type { NodeOptions } from '../config/settings.ts';
 import type { Access, ReviewedAccess } from '../sources/kubernetes/access-review.ts';
@@ -116,23 +116,56 @@ export function checkPodCidrs(
   if ('notSeen' in objects) return [notSeen(name, { notSeen: 'no objects could be read' })];
   const podCidrs = objects.value.node?.podCIDRs ?? [];
   if (detectLocalMode === 'NodeCIDR') {
-    if (podCidrs.length > 0) return [ok(name, `${setting}: ${podCidrs.join(', ')}`)];
-    const action =
-      'without pod CIDRs the agent does not start: use --detect-local-mode=ClusterCIDR';
-    return [fail(name, `${setting}: the Node has no pod CIDRs`, action)];
+    if (podCidrs.length === 0) {
+      const action =
+        'without pod CIDRs the agent does not start: use --detect-local-mode=ClusterCIDR';
+      return [fail(name, `${setting}: the Node has no pod CIDRs`, action)];
+    }
+    const seen = `${setting}: ${podCidrs.join(', ')}`;
+    const uncovered = uncoveredFamilies(seen, podCidrs, objects.value, 'give the Node a CIDR');
+    return uncovered.length > 0 ? uncovered : [ok(name, seen)];
   }
   // `configWarnings` reports an unset --cluster-cidr.
   if (clusterCidr.length === 0) return [];
   const outside = outsideCidrs(clusterCidr, podCidrs, localPodAddresses(nodeName, objects.value));
   const seen = `--cluster-cidr=${clusterCidr.join(',')}`;
-  if (outside.length === 0) return [ok(name, seen)];
-  return [
-    fail(
-      name,
-      `${seen} does not contain ${shortList(outside)} of this node`,
-      "set --cluster-cidr to the cluster's pod CIDR: connections of other pods to cluster IPs are masqueraded",
-    ),
-  ];
+  const problems = uncoveredFamilies(seen, clusterCidr, objects.value, 'add the pod CIDR');
+  if (outside.length > 0) {
+    const action =
+      "set --cluster-cidr to the cluster's pod CIDR: connections of other pods to cluster IPs are masqueraded";
+    problems.unshift(
+      fail(name, `${seen} does not contain ${shortList(outside)} of this node`, action),
+    );
+  }
+  return problems.length > 0 ? problems : [ok(name, seen)];
+}
+
+/**
+ * Families that the cluster uses and that no CIDR covers. As in kube-proxy, pods of such a family are not detected, and
+ * connections to its cluster IPs are never masqueraded.
+ */
+function uncoveredFamilies(
+  seen: string,
+  cidrs: readonly string[],
+  { node, services }: ClusterObjects,
+  advice: string,
+): CheckResult[] {
+  return IP_FAMILIES.filter((family) => !cidrs.some((cidr) => familyOf(cidr) === family)).flatMap(
+    (family) => {
+      const used = [
+        ...(node?.podCIDRs ?? []).map((cidr) => ({ address: cidr, text: `pod CIDR ${cidr}` })),
+        ...services.flatMap(({ clusterIPs, key }) =>
+          clusterIPs.map((ip) => ({ address: ip, text: `cluster IP ${ip} (${key})` })),
+        ),
+      ].filter(({ address }) => familyOf(address) === family);
+      if (used.length === 0) return [];
+      const examples = shortList(used.map(({ text }) => text));
+      const action = `${advice} of this family: otherwise clients outside the cluster cannot use its cluster IPs`;
+      return [
+        warn('local pods', `${seen} has no ${family} CIDR, but there is ${examples}`, action),
+      ];
+    },
+  );
 }
 
 function outsideCidrs(

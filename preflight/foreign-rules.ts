@@ -41,6 +41,8 @@ export interface Finding {
   readonly base: BaseChain;
   readonly isCertain: boolean;
   readonly ending: Ending;
+  /** Chains that may decide so, each for a part of the cases that cannot be told apart. */
+  readonly chains: readonly string[];
   readonly packet: TestPacket;
 }
 
@@ -269,7 +271,10 @@ export function* findingSteps(
       const ending = endings.find(
         (each) => each.verdict === verdict && (isCertain || !PLUGIN_CHAINS.test(each.chain)),
       );
-      if (ending !== undefined) ofBase.push({ base, ending, isCertain, packet });
+      if (ending === undefined) continue;
+      const same = endings.filter((each) => each.verdict === verdict);
+      const deciding = same.map((each) => each.chain);
+      ofBase.push({ base, ending, isCertain, chains: deciding, packet });
     }
     const first = ofBase.find(({ isCertain }) => isCertain) ?? ofBase[0];
     if (first !== undefined) found.push(first);

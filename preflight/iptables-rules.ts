@@ -1,6 +1,6 @@
 /** Reads the output of `iptables-save` as rules of a packet walk. */
 import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
-import { isOwnChain } from '../iptables/chains.ts';
+import { FORWARD, isOwnChain } from '../iptables/chains.ts';
 import { PRIORITY } from '../netlink/nftables/hooks.ts';
 import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
 
@@ -87,8 +87,12 @@ function ruleOf(line: string): Rule {
       continue;
     }
     if (word === '-j' || word === '-g') {
+      // Chain KUBE-FORWARD accepts packets that Portwide masquerades.
+      if (value === FORWARD)
+        return { matches: [...matches, { kind: 'masqueraded' }], verdict: { kind: 'accept' } };
       // The options of the target follow.
-      return { matches, verdict: verdictOf(word, value) };
+      const isReject = value === 'REJECT';
+      return { matches, verdict: verdictOf(word, value), name: ruleName(line), isReject };
     }
     if (word === '-m') module = value;
     if (word === '-m' || word === '--comment' || word === '--protocol') index += 1;
@@ -102,6 +106,11 @@ function ruleOf(line: string): Rule {
     negated = false;
   }
   return { matches, verdict: { kind: 'continue' } };
+}
+
+/** @param line `-A CHAIN` and the rule. */
+function ruleName(line: string): string {
+  return `rule ${line.replace(/^-A \S+ /, '')}`;
 }
 
 function verdictOf(option: '-j' | '-g', target: string): Verdict {

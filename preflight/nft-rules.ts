@@ -44,10 +44,15 @@ export function nftBaseChains(output: string): NftBaseChain[] {
  */
 export function nftChains(output: string): BaseChain[] {
   const chains = new Map<string, Rule[]>();
+  const counts = new Map<string, number>();
   for (const rule of objectsOf(output, 'rule')) {
     const name = String(rule.chain);
     const rules = chains.get(name) ?? [];
-    rules.push(...rulesOf(Array.isArray(rule.expr) ? rule.expr : []));
+    const position = (counts.get(name) ?? 0) + 1;
+    counts.set(name, position);
+    const named = { name: ruleName(rule, position) };
+    const read = rulesOf(Array.isArray(rule.expr) ? rule.expr : []);
+    rules.push(...read.map((each) => ({ ...each, ...named })));
     chains.set(name, rules);
   }
   return nftBaseChains(output).flatMap(({ type, hook, ...given }): BaseChain[] => {
@@ -60,6 +65,15 @@ export function nftChains(output: string): BaseChain[] {
     const isEmpty = policy === 'accept' && (chains.get(name) ?? []).length === 0;
     return isEmpty ? [] : [{ ...base, hook: 'other' }];
   });
+}
+
+/** @param position in its chain, from 1. */
+function ruleName({ handle, comment }: Json, position: number): string {
+  const shown = [
+    ...(typeof handle === 'number' ? [`handle ${handle}`] : []),
+    ...(typeof comment === 'string' ? [comment] : []),
+  ];
+  return `rule ${position}${shown.length === 0 ? '' : ` (${shown.join(': ')})`}`;
 }
 
 const FAMILIES: ReadonlySet<string> = new Set(['inet', 'ip', 'ip6']);
@@ -88,7 +102,8 @@ function rulesOf(expressions: readonly unknown[]): Rule[] {
     else if (kind === 'mangle') rules.push({ matches: [...matches], verdict: { kind: 'mark' } });
     else {
       const verdict = verdictOf(kind, body);
-      if (verdict !== undefined) return [...rules, { matches, verdict }];
+      const isReject = kind === 'reject';
+      if (verdict !== undefined) return [...rules, { matches, verdict, isReject }];
     }
   }
   return rules;

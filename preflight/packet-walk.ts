@@ -10,6 +10,8 @@ import { finish, type Steps } from '../sync/steps.ts';
 export interface TestPacket {
   /** Canonical addresses of one family. */
   readonly source: string;
+  /** Whether `source` only stands for its family; false by default. */
+  readonly isSourceUnknown?: boolean;
   readonly destination: string;
   readonly port: number;
   /** Default: TCP. */
@@ -20,6 +22,8 @@ export interface TestPacket {
   readonly isLoopback?: boolean;
   /** Exempt from connection tracking; false by default. */
   readonly isUntracked?: boolean;
+  /** Marked for masquerade by rules of Portwide; false by default. */
+  readonly isMasqueraded?: boolean;
 }
 
 /** A condition of a rule. The packet has mark 0 until a rule of the same base chain may have set another. */
@@ -47,6 +51,7 @@ export type Match =
   | { readonly kind: 'interface'; readonly name: string; readonly negated: boolean }
   /** The packet enters through another interface than that of the route back to its source. */
   | { readonly kind: 'reversePath'; readonly negated: boolean }
+  | { readonly kind: 'masqueraded' }
   | { readonly kind: 'unknown' };
 
 export type Verdict =
@@ -58,6 +63,10 @@ export type Verdict =
 export interface Rule {
   readonly matches: readonly Match[];
   readonly verdict: Verdict;
+  /** How people find the rule in its chain, such as `rule 2 (handle 5)`. */
+  readonly name?: string;
+  /** Whether a drop sends an error to the source. */
+  readonly isReject?: boolean;
 }
 
 /** A chain at a hook of netfilter, with the chains of its table. */
@@ -77,6 +86,8 @@ export interface Ending {
   /** The chain that decides; with `policy`, by its policy. */
   readonly chain: string;
   readonly by: 'rule' | 'policy';
+  /** The rule that decides; undefined for a policy. */
+  readonly rule?: Rule;
 }
 
 /** Interfaces that do not carry packets of pods: the bridges of Docker, libvirt and LXC. */
@@ -130,7 +141,8 @@ class Walker {
   *walkChain(name: string, depth: number): Steps<boolean> {
     if (depth > MAX_DEPTH) throw new RangeError('chains are nested too deeply');
     let mayReturn = false;
-    for (const { matches, verdict } of this.#base.chains.get(name) ?? []) {
+    for (const rule of this.#base.chains.get(name) ?? []) {
+      const { matches, verdict } = rule;
       this.#visited += 1;
       if (this.#visited > MAX_RULES) throw new RangeError('too many rules');
       yield;
@@ -152,7 +164,7 @@ class Walker {
         mayReturn = true;
         if (isCertain) return true;
       } else {
-        this.endings.push({ verdict: verdict.kind, chain: name, by: 'rule' });
+        this.endings.push({ verdict: verdict.kind, chain: name, by: 'rule', rule });
         if (isCertain) return mayReturn;
       }
     }
@@ -186,7 +198,10 @@ function certaintyOf(match: Match, packet: TestPacket, isTracked: boolean): Cert
   if (match.kind === 'unknown') return 'maybe';
   // Test packets come from where their replies go.
   if (match.kind === 'reversePath') return isTrue(match.negated);
+  if (match.kind === 'masqueraded') return isTrue(packet.isMasqueraded === true);
   if (match.kind === 'interface') return interfaceCertainty(match, packet.isLoopback === true);
+  if (match.kind === 'source' && packet.isSourceUnknown === true)
+    return sourceCertainty(match.cidrs, match.negated);
   if (match.kind === 'family') return isTrue(familyOf(packet.source) === match.family);
   return isTrue(isMatched(match, packet, isTracked) !== match.negated);
 }
@@ -200,12 +215,20 @@ function interfaceCertainty(
   return isLoopback || OTHER_INTERFACES.test(name) ? isTrue(negated) : 'maybe';
 }
 
+/** Of a source that may be any address. */
+function sourceCertainty(cidrs: readonly string[], negated: boolean): Certainty {
+  return cidrs.some((cidr) => cidr.endsWith('/0')) ? isTrue(!negated) : 'maybe';
+}
+
 function isTrue(value: boolean): Certainty {
   return value ? 'yes' : 'no';
 }
 
 function isMatched(
-  match: Exclude<Match, { readonly kind: 'unknown' | 'interface' | 'family' | 'reversePath' }>,
+  match: Exclude<
+    Match,
+    { readonly kind: 'unknown' | 'interface' | 'family' | 'reversePath' | 'masqueraded' }
+  >,
   packet: TestPacket,
   isTracked: boolean,
 ): boolean {

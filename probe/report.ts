@@ -24,7 +24,7 @@ export function isAllAnswered(report: ProbeReport): boolean {
 const MAX_SHOWN_RUNS = 20;
 const MAX_SHOWN_DETAILS = 10;
 
-/** Reports of one command: one for an address, one for each VIP of a Service. */
+/** Reports of one command: one for an address, one for each VIP of a Service and protocols of its ports. */
 export interface ProbeReports {
   /** `namespace/name`; undefined if an address was given. */
   readonly service: string | undefined;

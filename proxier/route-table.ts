@@ -197,17 +197,9 @@ export class RouteTable implements ObjectSink {
     return this.#services.keys();
   }
 
-  /** Numbers of Services. `refused` counts Services that are refused as a whole. */
-  get serviceCounts(): {
-    readonly total: number;
-    readonly served: number;
-    readonly refused: number;
-  } {
-    return {
-      total: this.#services.size,
-      served: this.#routes.size,
-      refused: this.#refused.size,
-    };
+  /** Number of Services, served or not. */
+  get serviceCount(): number {
+    return this.#services.size;
   }
 
   /** Objects of a Service and everything derived from them; undefined if there is no such Service. */

@@ -14,13 +14,13 @@ needed="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
-  # Tests of the status page.
-  *" test "*) needed="$needed chromium:chromium" ;;
+  # Tests of the status page, and of releases and upgrades.
+  *" test "*) needed="$needed chromium:chromium git:git" ;;
 esac
 case " $* " in
   *" test "* | *" bench "*)
     kernel=yes
-    needed="$needed linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils"
+    needed="$needed linux.uml:user-mode-linux ipvsadm:ipvsadm modprobe:kmod openssl:openssl dig:bind9-dnsutils groff:groff-base"
     ;;
 esac
 case " $* " in
@@ -29,6 +29,10 @@ case " $* " in
     # Part of QEMU's packages in Debian 12.
     [ "$(. /etc/os-release && echo "${VERSION_ID:-13}")" = 12 ] || needed="$needed /usr/libexec/virtiofsd:virtiofsd"
     ;;
+esac
+case " $* " in
+  # The Debian package runs in a new root, the image in a container.
+  *" test-dist "*) needed="$needed mmdebstrap:mmdebstrap groff:groff-base crun:crun skopeo:skopeo git:git" ;;
 esac
 case " $* " in
   # TURN relays with calls.

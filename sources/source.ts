@@ -38,12 +38,21 @@ export function fanOut(sinks: readonly ObjectSink[]): ObjectSink {
 /** Compatible with pino loggers. */
 export type SourceLog = Pick<Log, 'info' | 'warn'>;
 
-/** An object or a file that currently cannot be read. Its last readable version, if any, stays in force. */
+/** What is in force instead of an object or a file that cannot be read. */
+export const IN_FORCE = {
+  last: 'the last readable version stays in force',
+  none: 'it is not in force: no version was readable',
+  parts: 'the readable objects of the file are in force',
+} as const;
+
+/** An object or a file that currently cannot be read. */
 export interface SourceFault {
   /** `Service default/web`; undefined if it is not known. */
   readonly object: string | undefined;
   /** Place, field and reason in one line. */
   readonly message: string;
+  /** undefined if `message` says it. */
+  readonly inForce: keyof typeof IN_FORCE | undefined;
 }
 
 /** A running source of objects. */

@@ -1,5 +1,6 @@
 /** Errors of a client of the status API. All are shown to the user without a stack trace. */
 import { UserError } from '../process/errors.ts';
+import type { SocketOwner } from '../process/socket-owner.ts';
 import type { ErrorBody } from './api/common.ts';
 
 /** The base of all errors of `StatusClient`. */
@@ -37,10 +38,13 @@ export class SocketPermissionError extends StatusClientError {
 export class AgentTimeoutError extends StatusClientError {
   override readonly name = 'AgentTimeoutError';
 
-  constructor(path: string, timeoutMs: number) {
-    super(
-      `no answer within ${timeoutMs / 1000} s from the agent on socket ${path}: it may be stopped or overloaded; see its log`,
-    );
+  /** @param owner the agent's process, if it is known. */
+  constructor(path: string, timeoutMs: number, owner?: SocketOwner) {
+    const agent = owner === undefined ? 'the agent' : `the agent (process ${owner.pid})`;
+    const advice = owner?.isStopped
+      ? `the process is stopped by a signal or a debugger; kill -CONT ${owner.pid} continues it`
+      : 'it may be stopped or overloaded; see its log';
+    super(`no answer within ${timeoutMs / 1000} s from ${agent} on socket ${path}: ${advice}`);
   }
 }
 

@@ -1,7 +1,8 @@
 /** A client of the status API on the agent's Unix socket. */
 import { statSync } from 'node:fs';
-import type { IncomingMessage } from 'node:http';
+import type { ClientRequest, IncomingMessage } from 'node:http';
 import { printableAscii } from '../api/read-field.ts';
+import { socketOwner } from '../process/socket-owner.ts';
 import type { ErrorBody, Page } from './api/common.ts';
 import {
   AgentEndedError,
@@ -24,10 +25,18 @@ export interface StatusClientOptions {
   readonly socketPath: string;
   /** Milliseconds without any byte from the agent before `AgentTimeoutError`. */
   readonly timeoutMs?: number;
+  /** Milliseconds without an answer before a ping, and then until its answer. */
+  readonly pingAfterMs?: number;
+  readonly pingMs?: number;
 }
 
 /** Long enough to compare the rules of 10,000 Services with the kernel four times. */
 const TIMEOUT_MS = 30_000;
+/** A cheap request tells an agent that hangs from one that works on the answer. */
+const PING_PATH = '/api/v1';
+const PING_AFTER_MS = 1000;
+/** More than a request waits in the agent for its turn (2 s). */
+const PING_MS = 4000;
 /** Items in a page: the most that the agent sends. */
 const PAGE_LIMIT = 1000;
 /** A list that changes between two pages is read again, at most this often. */
@@ -39,10 +48,14 @@ const MAX_BYTES = 64 * 1024 * 1024;
 export class StatusClient {
   readonly #path: string;
   readonly #timeoutMs: number;
+  readonly #pingAfterMs: number;
+  readonly #pingMs: number;
 
-  constructor({ socketPath, timeoutMs = TIMEOUT_MS }: StatusClientOptions) {
-    this.#path = socketPath;
-    this.#timeoutMs = timeoutMs;
+  constructor(options: StatusClientOptions) {
+    this.#path = options.socketPath;
+    this.#timeoutMs = options.timeoutMs ?? TIMEOUT_MS;
+    this.#pingAfterMs = options.pingAfterMs ?? PING_AFTER_MS;
+    this.#pingMs = options.pingMs ?? PING_MS;
   }
 
   /**
@@ -142,13 +155,24 @@ export class StatusClient {
         ...(signal === undefined ? {} : { signal }),
       });
       let answer: IncomingMessage | undefined;
+      // The kernel accepts connections for an agent that hangs.
+      let ping: ClientRequest | undefined;
+      const quiet = setTimeout(() => {
+        ping = this.#ping((error) => request.destroy(error));
+      }, this.#pingAfterMs);
+      const stopPing = () => {
+        clearTimeout(quiet);
+        ping?.destroy();
+      };
       request.on('response', (response) => {
+        stopPing();
         answer = response;
         resolve(response);
       });
+      request.on('close', stopPing);
       request.on('error', (error) => reject(this.#failure(error)));
       request.on('timeout', () => {
-        const error = new AgentTimeoutError(this.#path, this.#timeoutMs);
+        const error = new AgentTimeoutError(this.#path, this.#timeoutMs, socketOwner(this.#path));
         // The reader of an answer that has begun gets the error of the answer.
         answer?.destroy(error);
         request.destroy(error);
@@ -157,6 +181,26 @@ export class StatusClient {
     });
     if (response.statusCode === 200) return response;
     throw this.#refusal(await this.#text(response), response.statusCode ?? 0);
+  }
+
+  /** Calls `fail` if the agent does not answer a cheap request. Any answer or other error is a sign of life. */
+  #ping(fail: (error: AgentTimeoutError) => void): ClientRequest {
+    const ping = sendRequest({
+      socketPath: this.#path,
+      path: PING_PATH,
+      headers: { host: 'localhost' },
+      agent: false,
+      timeout: this.#pingMs,
+    });
+    ping.on('response', (response) => response.destroy());
+    ping.on('error', () => undefined);
+    ping.on('timeout', () => {
+      ping.destroy();
+      const total = this.#pingAfterMs + this.#pingMs;
+      fail(new AgentTimeoutError(this.#path, total, socketOwner(this.#path)));
+    });
+    ping.end();
+    return ping;
   }
 
   async #text(response: IncomingMessage): Promise<string> {

@@ -4,7 +4,7 @@ import type { ObjectKey } from '../api/objects.ts';
 import type { InspectedService } from '../proxier/route-table.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
 import type { Page } from './api/common.ts';
-import type { ServiceSummary } from './api/services.ts';
+import type { ServiceState, ServiceSummary } from './api/services.ts';
 import { type PageRequest, pageOf } from './http/paging.ts';
 import { integer, oneOf, parsed, type Values } from './http/parameters.ts';
 import type { StatusSources } from './sources.ts';
@@ -17,6 +17,7 @@ const MAX_SEARCH = 100;
 /** Services that clients cannot use come first. */
 const PROBLEM_ORDER: readonly ServiceSummary['state'][] = [
   'refused',
+  'partlyRefused',
   'noEndpoints',
   'partial',
   'served',
@@ -26,17 +27,24 @@ const PROBLEM_ORDER: readonly ServiceSummary['state'][] = [
 const RANKS = new Map(PROBLEM_ORDER.map((state, rank) => [state, rank]));
 const rankOf = ({ state }: ServiceSummary) => RANKS.get(state) ?? RANKS.size;
 
+/** A pod with addresses of both families is one. */
+function readyOf({ endpoints, familyEndpoints: both }: ServiceSummary): number {
+  return both === null ? endpoints.ready : Math.max(both.IPv4.ready, both.IPv6.ready);
+}
+
 /** Services are in the order of their names before, and sorting is stable. */
 const SORTS = {
   name: () => 0,
   problems: (a: ServiceSummary, b: ServiceSummary) => rankOf(a) - rankOf(b),
   age: (a: ServiceSummary, b: ServiceSummary) => compareText(a.created ?? '', b.created ?? ''),
-  endpoints: (a: ServiceSummary, b: ServiceSummary) => b.endpoints.ready - a.endpoints.ready,
+  endpoints: (a: ServiceSummary, b: ServiceSummary) => readyOf(b) - readyOf(a),
 } as const;
 
 /** Parameters in addition to the parameters of every list. */
 export const SERVICE_LIST_PARAMETERS = {
-  state: oneOf<ServiceSummary['state']>('served', 'partial', 'noEndpoints', 'refused', 'ignored'),
+  state: oneOf<ServiceState>(
+    ...(['served', 'partial', 'noEndpoints', 'partlyRefused', 'refused', 'ignored'] as const),
+  ),
   ports: oneOf<ServiceSummary['portKind']>('all', 'ranges', 'ports'),
   search: parsed(`text of at most ${MAX_SEARCH} characters`, (text) =>
     text.length <= MAX_SEARCH ? text.trim().toLowerCase() : undefined,
@@ -94,7 +102,8 @@ function isOrderOfKeys({ state, ports, vip, search = '', sort = 'name' }: Filter
 }
 
 function isSelected(summary: ServiceSummary, { state, ports, vip, search = '' }: Filter): boolean {
-  const { namespace, name, type, portKind, vips } = summary;
+  const { namespace, name, type, portKind } = summary;
+  const vips = [...summary.vips, ...summary.refusedVips];
   return (
     (state ?? summary.state) === summary.state &&
     (ports ?? portKind) === portKind &&

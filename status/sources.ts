@@ -19,6 +19,8 @@ export interface StatusSources {
   readonly nodeName: string;
   /** Milliseconds since 1970. */
   readonly startedAt: number;
+  /** Path; undefined if the agent has none. */
+  readonly statusSocket: string | undefined;
   readonly mode: NodeStatus['mode'];
   /** Directory of manifests; undefined with an API server. */
   readonly manifests: string | undefined;
@@ -30,6 +32,7 @@ export interface StatusSources {
   readonly table: Pick<
     RouteTable,
     | 'revision'
+    | 'node'
     | 'serviceKeys'
     | 'inspect'
     | 'topology'
@@ -39,7 +42,7 @@ export interface StatusSources {
     | 'routeCounts'
     | 'changeCounts'
     | 'unsynced'
-    | 'serviceCounts'
+    | 'serviceCount'
     | 'udpRoutesOfOwner'
   >;
   /** The kinds of objects that the agent reads. */
@@ -64,6 +67,8 @@ export interface StatusSources {
     readonly value: Fact<readonly BaseChain[]>;
     readonly age: number;
   }>;
+  /** The sysctl that disables forwarding of packets in a family; undefined: the node forwards. */
+  readonly disabledForwarding: (family: IpFamily) => Promise<string | undefined>;
   /** What `portwide check` finds with the flags of this agent. */
   readonly nodeChecks: () => Promise<NodeChecks>;
   /** undefined without network policy. */

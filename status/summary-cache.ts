@@ -44,8 +44,8 @@ export class SummaryCache {
   }
 
   /** Drops rows of deleted Services. Call it at the end of each request. */
-  prune(table: Pick<RouteTable, 'inspect' | 'serviceCounts'>): void {
-    if (this.#entries.size > table.serviceCounts.total) {
+  prune(table: Pick<RouteTable, 'inspect' | 'serviceCount'>): void {
+    if (this.#entries.size > table.serviceCount) {
       for (const key of this.#entries.keys()) {
         if (table.inspect(key) === undefined) this.#entries.delete(key);
       }

@@ -18,7 +18,8 @@ export interface LoopOptions {
   readonly run: (full: boolean) => Promise<number | undefined>;
   /**
    * The rate limit: average milliseconds between runs. As in kube-proxy, two runs may follow each
-   * other immediately.
+   * other immediately. Unlike there, runs shorter than RUN_SHARE of it may be more frequent, as long
+   * as they take that share of the time.
    */
   readonly minPeriod: number;
   /** Milliseconds to wait for further requests, so that a burst causes one run. Default: 0. */
@@ -60,6 +61,12 @@ export interface DriftCheck {
 
 /** Runs that may follow each other immediately, as in kube-proxy. */
 const BURST = 2;
+/**
+ * Share of the time that runs may take whatever `minPeriod` is. The rate limit exists to save CPU:
+ * it need not delay a change behind a run that cost almost nothing. A Service and its EndpointSlice
+ * come as two events.
+ */
+const RUN_SHARE = 1 / 20;
 /** Maximum milliseconds between two periodic full syncs, as in kube-proxy. */
 const FULL_SYNC_PERIOD = 60 * 60 * 1000;
 /**
@@ -184,7 +191,7 @@ export class Loop {
   }
 
   async #runOnce(): Promise<void> {
-    const { run, driftCheck, timers, precedence = syncPrecedence } = this.#options;
+    const { run, minPeriod, driftCheck, timers, precedence = syncPrecedence } = this.#options;
     this.#requested = false;
     this.#urgent = false;
     const full = this.#full;
@@ -198,7 +205,9 @@ export class Loop {
       const duration = await precedence.run(() => run(full));
       if (duration === undefined) this.#full ||= full;
       else {
-        this.#tokens = Math.max(tokens - 1, 0);
+        const whole = minPeriod * RUN_SHARE;
+        const cost = duration < whole ? duration / whole : 1;
+        this.#tokens = Math.max(tokens - cost, 0);
         this.#tokensAt = start;
         const untilNextFull = watchesChanges
           ? FULL_SYNC_PERIOD

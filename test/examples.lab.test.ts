@@ -42,7 +42,9 @@ describe('examples: manifests, demo and examples for users', () => {
     }
   });
 
-  it('the demo verifies everything that it prints', async () => {
+  it('the demo verifies everything that it prints', async function () {
+    // A quarter of a minute on a quiet machine.
+    this.timeout(180_000);
     const { stdout } = await execa(process.execPath, [file('test/lab/demo.ts'), '7']);
     assert.match(stdout, /All of the above was verified with real packets/);
     // Output of commands is as wide as it is.

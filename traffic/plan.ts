@@ -91,6 +91,8 @@ export interface OwnedPlan {
   readonly outbound: readonly SliceTranslation[];
   /** The VIP as which owners speak, with all owned UDP ports; undefined without UDP ports or if the VIP is refused. */
   readonly speaker: { readonly vip: string; readonly ports: readonly PortRange[] } | undefined;
+  /** Ports of a whole slice. */
+  readonly portsPerPod: number;
 }
 
 /** Everything that a backend renders of a Route. */
@@ -225,7 +227,7 @@ function ownedPlan(
   );
   const speaker =
     udpVip === undefined || udp.length === 0 ? undefined : { vip: udpVip, ports: udp };
-  return { inbound, outbound, speaker };
+  return { inbound, outbound, speaker, portsPerPod };
 }
 
 /** Whether the plan of a Route depends on the node's addresses, see `allowsOwnVips`. */

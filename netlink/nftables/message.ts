@@ -69,6 +69,8 @@ for (const kind of NFT_KINDS) {
 export const NFTA_TABLE = 1;
 export const NFTA_SET_NAME = 2;
 const NFTA_TABLE_FLAGS = 2;
+/** NFTA_SET_ELEM_LIST_SET */
+const NFTA_ELEMENT_SET = 2;
 const NFTA_CHAIN_NAME = 3;
 const NFTA_CHAIN_HOOK = 4;
 const NFTA_CHAIN_POLICY = 5;
@@ -268,6 +270,14 @@ export function readSet(message: NetlinkMessage): NftSet | undefined {
   };
 }
 
+/** Attributes with `NftNotification.name`. */
+const NAMES: Partial<Record<NftKind, number>> = {
+  chain: NFTA_CHAIN_NAME,
+  rule: NFTA_RULE_CHAIN,
+  set: NFTA_SET_NAME,
+  element: NFTA_ELEMENT_SET,
+};
+
 /**
  * Decodes a notification; undefined for another kind of message, such as a trace.
  * @throws MalformedMessage
@@ -276,14 +286,18 @@ export function readNotification(message: NetlinkMessage): NftNotification | und
   const { type, payload, portId } = message;
   const notification = notifications.get(type);
   if (notification === undefined) return undefined;
+  const { kind } = notification;
   let table: string | undefined;
+  let name: string | undefined;
   // In a generation message, attribute 1 is the generation ID.
-  if (notification.kind !== 'generation') {
+  if (kind !== 'generation') {
     walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (attribute, start, end) => {
       if (attribute === NFTA_TABLE) table = readText(payload, start, end);
+      else if (attribute === NAMES[kind]) name = readText(payload, start, end);
     });
   }
-  return { family: readNumber(payload, 0, payload.length, 1), table, ...notification, portId };
+  const family = readNumber(payload, 0, payload.length, 1);
+  return { family, table, name, ...notification, portId };
 }
 
 /** Whether a message is a reply to `elementsRequest`. */

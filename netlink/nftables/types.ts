@@ -144,6 +144,8 @@ export interface NftNotification {
   readonly family: number;
   /** undefined for a generation. */
   readonly table: string | undefined;
+  /** Name of a chain or set; the chain of a rule; the set or map of an element. Otherwise undefined. */
+  readonly name: string | undefined;
   /** The generation notification is the last of a transaction. */
   readonly kind: NftKind;
   /** Whether the object was created or changed; false: it was deleted. */

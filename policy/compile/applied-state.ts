@@ -8,13 +8,16 @@ import { protocolNumbers } from '../../netlink/core/protocol.ts';
 import { type AddressEntry, EMPTY_ENTRY } from '../model/memberships.ts';
 import type { PolicyModel } from '../model/model.ts';
 import type { ListRanges } from '../model/networks.ts';
-import { type AddressRange, addressText, rangesNotIn } from '../model/ranges.ts';
+import { type AddressRange, addressText, rangesNotIn, rangesOverlap } from '../model/ranges.ts';
 import type { ListId } from '../model/terms.ts';
 import { addressElements } from './address-elements.ts';
 import type { PolicyChange, PolicyElement, PolicySetChain, PolicyState } from './change.ts';
-import { isSamePolicySetChain, policySetChain } from './policy-set-chain.ts';
+import { isSamePolicySetChain, policySetChain, withNetworksIds } from './policy-set-chain.ts';
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] extends readonly (infer E)[] ? E[] : T[K] };
+
+/** Ids of networks that the model does not assign to lists. */
+const FIRST_NETWORKS_ID = 2 ** 31;
 
 export class AppliedState {
   readonly #model: PolicyModel;
@@ -23,6 +26,9 @@ export class AppliedState {
   readonly #entries = new Map<string, AddressEntry>();
   /** Compiled rules by id of the policy set. */
   readonly #chains = new Map<number, PolicySetChain>();
+  /** Ids in the set `networks` that differ from the id of the list. */
+  readonly #networksIds = new Map<ListId, ListId>();
+  #lastNetworksId = FIRST_NETWORKS_ID - 1;
   readonly #ownedVips = new Set<string>();
   /** VIPs set since the last `takeChanges()`, with whether they are owned. */
   readonly #pendingOwnedVips = new Map<string, boolean>();
@@ -45,11 +51,23 @@ export class AppliedState {
   takeChanges(): PolicyChange[] {
     const { lists, entries, policySets } = this.#model.takeChanges();
     const changes = this.#families.map(noChange);
+    const networksIds = new Map(this.#networksIds);
+    const isRenumbered = this.#renumber(lists);
     for (const [listId, now] of lists) {
       const before = this.#lists.get(listId);
-      for (const change of changes) changeList(change, listId, before, now);
-      if (now === undefined) this.#lists.delete(listId);
-      else this.#lists.set(listId, now);
+      const [oldId, newId] = [networksIds.get(listId), this.#networksIds.get(listId)];
+      for (const change of changes) {
+        if (oldId === newId) changeList(change, oldId ?? listId, before, now);
+        else {
+          changeList(change, oldId ?? listId, before, undefined);
+          changeList(change, newId ?? listId, undefined, now);
+        }
+      }
+      if (now !== undefined) this.#lists.set(listId, now);
+      else {
+        this.#lists.delete(listId);
+        this.#networksIds.delete(listId);
+      }
     }
     for (const [address, now] of entries) {
       const family = familyOf(address);
@@ -67,7 +85,10 @@ export class AppliedState {
     for (const [{ direction, id: policySetId }, rules] of policySets) {
       const before = this.#chains.get(policySetId);
       if (rules !== undefined) {
-        const chain = policySetChain(direction, policySetId, rules);
+        const chain = withNetworksIds(
+          policySetChain(direction, policySetId, rules),
+          this.#networksIds,
+        );
         if (before === undefined || !isSamePolicySetChain(before, chain)) {
           for (const change of changes) change.chains.push(chain);
         }
@@ -77,6 +98,7 @@ export class AppliedState {
         this.#chains.delete(policySetId);
       }
     }
+    if (isRenumbered) this.#renumberChains(changes);
     for (const [vip, isOwned] of this.#pendingOwnedVips) {
       if (this.#ownedVips.has(vip) === isOwned) continue;
       if (isOwned) this.#ownedVips.add(vip);
@@ -96,9 +118,47 @@ export class AppliedState {
     return { chains: [...this.#chains.values()], elements: this.#elements(family) };
   }
 
+  /**
+   * Assigns new ids to changed networks if one is replaced by a network that overlaps it, such as 10.0.0.0/24 by
+   * 10.0.0.0/16. The new networks are then written beside the old ones. The kernel would allow both changes in one
+   * transaction, but before Linux 6.12.48, 6.16.8 and 6.17 a packet meanwhile finds neither network.
+   * @returns whether it has assigned ids.
+   */
+  #renumber(lists: ReadonlyMap<ListId, ListRanges | undefined>): boolean {
+    const changed: ListId[] = [];
+    let isReplaced = false;
+    for (const [id, now] of lists) {
+      const before = this.#lists.get(id);
+      if (before === undefined || now === undefined) continue;
+      const differences = this.#families.map((family) => {
+        const [old, current] = [before.networks[family], now.networks[family]];
+        return [rangesNotIn(old, current), rangesNotIn(current, old)] as const;
+      });
+      if (differences.flat(2).length > 0) changed.push(id);
+      isReplaced ||= differences.some(([gone, added]) => rangesOverlap(gone, added));
+    }
+    if (!isReplaced) return false;
+    // All of them: rules see networks of an id that they know some milliseconds late.
+    for (const id of changed) {
+      this.#lastNetworksId += 1;
+      this.#networksIds.set(id, this.#lastNetworksId);
+    }
+    return true;
+  }
+
+  #renumberChains(changes: readonly Mutable<PolicyChange>[]): void {
+    for (const [policySetId, chain] of this.#chains) {
+      const renumbered = withNetworksIds(chain, this.#networksIds);
+      if (isSamePolicySetChain(chain, renumbered)) continue;
+      for (const change of changes) change.chains.push(renumbered);
+      this.#chains.set(policySetId, renumbered);
+    }
+  }
+
   *#elements(family: IpFamily): Iterable<PolicyElement> {
     for (const vip of this.#ownedVips) if (familyOf(vip) === family) yield vipElement(vip);
-    for (const [listId, ranges] of this.#lists) yield* rangeElements(listId, ranges, family);
+    for (const [listId, ranges] of this.#lists)
+      yield* rangeElements(this.#networksIds.get(listId) ?? listId, ranges, family);
     for (const [address, entry] of this.#entries) {
       if (familyOf(address) === family) yield* addressElements(address, entry);
     }

@@ -13,7 +13,7 @@ import {
   rulePartsFor,
 } from '../../nft/rule.ts';
 import type { Direction, RuleVerdict } from '../model/terms.ts';
-import type { CompiledRule, PolicySetChain } from './change.ts';
+import { type CompiledRule, idIn, type PolicySetChain } from './change.ts';
 import { jumpTo, listId } from './expressions.ts';
 import {
   type DenyVerdict,
@@ -115,7 +115,7 @@ function* rulesOf(
  */
 function* conditionsOf({ peers, ports }: CompiledRule, lookups: Lookups): Iterable<RuleParts> {
   const byPeer: RuleParts[] = peers?.sets.map((set) => [
-    lookups.inSet([listId(peers.id), ...lookups.peer], set),
+    lookups.inSet([listId(idIn(set, peers)), ...lookups.peer], set),
   ]) ?? [[]];
   const byPort: RuleParts[] = ports?.sets.map((set) => [
     lookups.inSet([listId(ports.id), ...lookups.portKeys[set]], set),

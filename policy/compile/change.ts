@@ -14,13 +14,25 @@
 import type { IpFamily } from '../../api/objects.ts';
 import type { Direction, ListId, PeerSetName, PortSetName, RuleVerdict } from '../model/terms.ts';
 
+export interface CompiledPeers {
+  readonly id: ListId;
+  readonly sets: readonly PeerSetName[];
+  /** The id in the set `networks`; undefined: the same id. See `AppliedState.#renumber`. */
+  readonly networksId?: ListId | undefined;
+}
+
+/** The id of a peer list in one of its sets. */
+export function idIn(set: PeerSetName, { id, networksId = id }: CompiledPeers): ListId {
+  return set === 'networks' ? networksId : id;
+}
+
 /** The part of a rule (`model/rules.ts`) that the kernel needs. */
 export interface CompiledRule {
   /**
    * undefined: all peers. Otherwise the members of the list in any of the sets; without sets, no
    * peer matches.
    */
-  readonly peers: { readonly id: ListId; readonly sets: readonly PeerSetName[] } | undefined;
+  readonly peers: CompiledPeers | undefined;
   /** undefined: all ports of all protocols. Otherwise the members of the list in either set. */
   readonly ports: { readonly id: ListId; readonly sets: readonly PortSetName[] } | undefined;
   readonly verdict: RuleVerdict;

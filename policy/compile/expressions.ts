@@ -29,7 +29,7 @@ const DISCOVERY = { first: 133, last: 137 };
 
 /** A list id as a constant: the first field of keys in sets that all lists share. */
 export function listId(list: ListId): KeyField {
-  return { text: String(list), registers: 1, load: (to) => immediate(to, encodeNumber(list, 4)) };
+  return { text: String(list), registers: 1, load: (to) => [immediate(to, encodeNumber(list, 4))] };
 }
 
 /** Packets of an accepted connection, and packets related to it, such as ICMP errors. */

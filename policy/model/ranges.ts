@@ -85,6 +85,19 @@ export function rangesNotIn(
   return a.filter(({ first, last }) => lasts.get(first) !== last);
 }
 
+/** Whether a range of the merged list `a` overlaps a range of the merged list `b`. */
+export function rangesOverlap(a: readonly AddressRange[], b: readonly AddressRange[]): boolean {
+  let at = 0;
+  for (const { first, last } of a) {
+    for (; at < b.length; at += 1) {
+      const other = b[at] as AddressRange;
+      if (other.first > last) break;
+      if (other.last >= first) return true;
+    }
+  }
+  return false;
+}
+
 /** Whether a merged list contains an address. */
 export function rangesContain(ranges: readonly AddressRange[], address: bigint): boolean {
   let [low, high] = [0, ranges.length];

@@ -53,7 +53,8 @@ export class InformerStore {
   /** The objects that currently cannot be read. */
   *faults(): Iterable<SourceFault> {
     for (const [key, { field, reason }] of this.#unreadable) {
-      yield { object: `${this.#options.kind} ${key}`, message: `${field}: ${reason}` };
+      const inForce = this.#objects.has(key) ? 'last' : 'none';
+      yield { object: `${this.#options.kind} ${key}`, message: `${field}: ${reason}`, inForce };
     }
   }
 

@@ -1,5 +1,14 @@
 /** Parses manifests into objects with line numbers. */
-import { isMap, isSeq, LineCounter, parseAllDocuments } from 'yaml';
+import {
+  type Document,
+  isAlias,
+  isMap,
+  isScalar,
+  isSeq,
+  LineCounter,
+  parseAllDocuments,
+  visit,
+} from 'yaml';
 import { asError, InvalidObject } from '../../api/errors.ts';
 import type { ApiObject, Kind } from '../../api/objects.ts';
 import { unusedSliceReason } from '../../api/read-endpointslice.ts';
@@ -180,7 +189,15 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
         problems.push({ line: lineAt(error.pos[0]), reason });
         continue;
       }
-      const value: unknown = document.toJS({ maxAliasCount: MAX_ALIASES });
+      let value: unknown;
+      try {
+        value = document.toJS({ maxAliasCount: MAX_ALIASES });
+      } catch (error) {
+        if (!(error instanceof Error)) throw error;
+        const at = lineOf(unresolvedNode(document), lineAt) ?? line;
+        problems.push({ line: at, reason: `invalid YAML: ${yamlReason(error)}` });
+        continue;
+      }
       if (value === null || value === undefined) continue; // only comments
       const items = isMap(contents) ? contents.get('items', true) : undefined;
       const itemLines = isSeq(items) ? items.items.map((item) => lineOf(item, lineAt)) : [];
@@ -188,9 +205,34 @@ function yamlDocuments(text: string, problems: Problem[]): RawDocument[] {
     }
   } catch (error) {
     if (!(error instanceof Error)) throw error;
-    problems.push({ line, reason: yamlReason(error) }); // too many aliases
+    problems.push({ line, reason: `invalid YAML: ${yamlReason(error)}` });
   }
   return documents;
+}
+
+/** The first alias without an anchor, or value of a merge key that is no map: errors of `toJS` have no position. */
+function unresolvedNode(document: Document): unknown {
+  // `alias.resolve` would search the document for each alias.
+  const anchors = new Map<string, unknown>();
+  const isMergeable = (node: unknown) => isMap(isAlias(node) ? anchors.get(node.source) : node);
+  let found: unknown;
+  visit(document, {
+    Alias: (_, alias) => {
+      if (anchors.has(alias.source)) return undefined;
+      found = alias;
+      return visit.BREAK;
+    },
+    Value: (_, node) => {
+      if (node.anchor !== undefined) anchors.set(node.anchor, node);
+    },
+    Pair: (_, { key, value }) => {
+      if (!isScalar(key) || key.value !== '<<') return undefined;
+      const sources: readonly unknown[] = isSeq(value) ? value.items : [value];
+      found = sources.find((source) => !isMergeable(source));
+      return found === undefined ? undefined : visit.BREAK;
+    },
+  });
+  return found;
 }
 
 /** The parser recurses; replace the engine's stack overflow message. */

@@ -15,7 +15,7 @@ import {
 } from './directory.ts';
 import { FilePrecedence } from './file-precedence.ts';
 import type { ParsedObject } from './parse.ts';
-import { formatProblem, type ManifestProblem } from './problem.ts';
+import { formatProblem, type ManifestProblem, type Problem } from './problem.ts';
 
 export interface ManifestSourceOptions {
   readonly directory: string;
@@ -47,6 +47,8 @@ interface FileState extends Pick<ManifestFile, 'objects' | 'problems' | 'warning
   readonly signature: string | undefined;
   /** Whether the file was ever non-blank and without problems. */
   readonly wasGood: boolean;
+  /** Whether the file became blank; its problem says that its objects stay in force. */
+  readonly isBlank: boolean;
 }
 
 /** Milliseconds without a file event before a scan (debounce). */
@@ -114,11 +116,14 @@ export class ManifestSource implements Source {
   *faults(): Iterable<SourceFault> {
     const { directory } = this.#options;
     if (this.#directoryProblem !== undefined) {
-      yield { object: undefined, message: `${directory}: ${this.#directoryProblem}` };
+      const message = `${directory}: ${this.#directoryProblem}`;
+      yield { object: undefined, message, inForce: undefined };
     }
-    for (const [file, { problems }] of this.#files) {
-      for (const { object, ...problem } of problems) {
-        yield { object, message: formatProblem({ file: join(directory, file), ...problem }) };
+    for (const [file, state] of this.#files) {
+      for (const problem of state.problems) {
+        const { object } = problem;
+        const place = { file: join(directory, file), ...problem, object: undefined };
+        yield { object, message: formatProblem(place), inForce: inForce(state, problem) };
       }
     }
   }
@@ -235,17 +240,17 @@ export class ManifestSource implements Source {
   ): void {
     const { directory, onProblem, onRecovered } = this.#options;
     const path = join(directory, file);
-    const problems =
-      read.blank && before !== undefined && before.objects.length > 0
-        ? [{ reason: 'is empty; its objects stay in force: to remove them, delete the file' }]
-        : read.problems;
+    const isBlank = read.blank && before !== undefined && before.objects.length > 0;
+    const problems = isBlank
+      ? [{ reason: 'is empty; its objects stay in force: to remove them, delete the file' }]
+      : read.problems;
     const isGood = problems.length === 0;
     const last = before?.objects ?? [];
     const retained = before?.wasGood ? last : merge(read.objects, last);
     const objects = isGood ? read.objects : retained;
     const wasGood = (isGood && !read.blank) || (before?.wasGood ?? false);
     const { warnings } = read;
-    this.#files.set(file, { signature, wasGood, objects, problems, warnings });
+    this.#files.set(file, { signature, wasGood, isBlank, objects, problems, warnings });
     this.#precedence.setFile(file, objects);
     if (isGood && before !== undefined && before.problems.length > 0) {
       onRecovered?.(path, false);
@@ -288,6 +293,19 @@ export class ManifestSource implements Source {
     const reason = `cannot be watched; rescanning every ${rescanMs} ms instead: ${message}`;
     onProblem({ file: directory, reason });
   }
+}
+
+/** What is in force of a file, or of its object, with this problem. */
+function inForce(
+  { objects, wasGood, isBlank }: FileState,
+  { object: name, field }: Problem,
+): SourceFault['inForce'] {
+  if (isBlank) return undefined;
+  if (wasGood) return 'last';
+  if (name === undefined) return objects.length > 0 ? 'parts' : 'none';
+  if (!objects.some(({ object }) => `${object.kind} ${object.key}` === name)) return 'none';
+  // A problem without a field is a duplicate.
+  return field === undefined ? 'parts' : 'last';
 }
 
 /** The objects of the file, then previous objects whose name is not among them. */

@@ -8,6 +8,8 @@ export interface NodeStatus {
   readonly nodeName: string;
   readonly zone: string | null;
   readonly startedAt: Time;
+  /** Path of the agent's Unix socket; null if it has none (`--status-socket=none`). */
+  readonly statusSocket: string | null;
   /** Time of this answer, to compute ages with the agent's clock. */
   readonly now: Time;
   readonly mode: {
@@ -25,7 +27,7 @@ export interface NodeStatus {
   readonly source: SourceStatus;
   readonly kernel: KernelStatus;
   readonly services: ServiceCounts;
-  /** Refused Services; at most 50. `services.refused` has their number. */
+  /** Why Services or some of their VIPs are refused; at most 50. */
   readonly refusals: readonly RefusalStatus[];
   /** null without `--network-policy`. */
   readonly policy: PolicyStatus | null;
@@ -56,6 +58,8 @@ export interface SourceStatus {
   readonly kind: 'API server' | 'manifests';
   /** URL of the API server, or the directory. */
   readonly location: string;
+  /** Whether the source has the Node object of this node. */
+  readonly hasNode: boolean;
   readonly kinds: readonly {
     readonly kind: string;
     /** Whether the first list is complete. */
@@ -82,14 +86,14 @@ export interface KernelFeature {
 }
 
 export interface ServiceCounts {
-  /** Services that the agent knows, whether it serves them or not. */
+  /** Services that the agent knows: the sum of the numbers for each `ServiceState`. */
   readonly total: number;
-  /** With or without endpoints. */
   readonly served: number;
-  /** Served Services without an endpoint, and without one for an IP family or a port, see `ServiceState`. */
-  readonly noEndpoints: number;
   readonly partial: number;
+  readonly noEndpoints: number;
+  readonly partlyRefused: number;
   readonly refused: number;
+  readonly ignored: number;
   readonly allPorts: number;
   readonly portRanges: number;
   /** Changes of Services and EndpointSlices that are not in the kernel yet. */

@@ -6,11 +6,18 @@ import type { KernelObject } from './kernel.ts';
 import type { FlowEntry, TrafficRates } from './traffic.ts';
 
 /**
- * `served`: rules exist. `noEndpoints`: served, but packets are rejected or dropped, because no endpoint serves this
- * node. `partial`: so it is for an IP family or a port, and others have endpoints. `refused`: the agent cannot serve the Service; `refusals` says why. `ignored`: not for a service proxy
- * (headless, ExternalName, another proxy).
+ * Each Service has one state. `refused`: the agent serves no VIP of the Service; its problems say why. `partlyRefused`: it
+ * serves some VIPs or ports and refuses others. `noEndpoints`: rules reject or drop packets, because no endpoint serves
+ * this node. `partial`: so it is for an IP family or a port, and others have endpoints. `served`: all of it has
+ * endpoints. `ignored`: not for a service proxy (headless, ExternalName, another proxy).
  */
-export type ServiceState = 'served' | 'partial' | 'noEndpoints' | 'refused' | 'ignored';
+export type ServiceState =
+  | 'served'
+  | 'partial'
+  | 'noEndpoints'
+  | 'partlyRefused'
+  | 'refused'
+  | 'ignored';
 
 /** `all`: all ports (KEP-2610). `ranges`: port ranges. `ports`: the listed ports. */
 export type PortKind = 'all' | 'ranges' | 'ports';
@@ -33,13 +40,18 @@ export interface ServiceSummary {
   readonly state: ServiceState;
   /** Cluster IPs, external IPs and load balancer IPs that this node serves. */
   readonly vips: readonly string[];
+  /** VIPs of the object that this node serves on no port, because they are refused. */
+  readonly refusedVips: readonly string[];
   readonly portKind: PortKind;
   /**
    * `all`, `5060/UDP`, `20000-50000/UDP`, `80:30080/TCP` (port and node port), `20000-29999/UDP (100 per pod)` (slices of
    * 100 ports, each of one pod).
    */
   readonly ports: readonly string[];
+  /** Of both families: a pod with two addresses counts twice. */
   readonly endpoints: EndpointCounts;
+  /** By family; null unless both families have endpoints. */
+  readonly familyEndpoints: Readonly<Record<IpFamily, EndpointCounts>> | null;
   /** Timeout of `sessionAffinity: ClientIP`; 0 without session affinity. */
   readonly affinitySeconds: number;
   readonly internalTrafficPolicy: 'Cluster' | 'Local';
@@ -186,7 +198,7 @@ export interface ServiceDetail {
   readonly kernelDifferent: number;
   /** false if syncs ran during each comparison, see `KernelDiff.stable`. */
   readonly kernelStable: boolean;
-  /** null if the kernel cannot be read; `problems` says why. */
+  /** Established ones first, closed ones last, at most 100; null if the kernel cannot be read: `problems` says why. */
   readonly connections: { readonly total: number; readonly entries: readonly FlowEntry[] } | null;
   /** null without a health check node port. */
   readonly healthCheck: { readonly port: number; readonly localEndpoints: number } | null;

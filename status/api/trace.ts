@@ -6,6 +6,7 @@ import type { Time } from './common.ts';
 export interface TraceStep {
   /** Stable identifier. */
   readonly step:
+    | 'refusal'
     | 'source'
     | 'service'
     | 'sourceRanges'
@@ -18,6 +19,7 @@ export interface TraceStep {
     | 'speaker'
     | 'egressPolicy'
     | 'ingressPolicy'
+    | 'forwarding'
     | 'foreignRules'
     | 'result';
   readonly title: string;
@@ -30,7 +32,7 @@ export interface TraceStep {
 }
 
 /**
- * `translated`: sent to one of `endpoints`. `rejected`: by the proxy. `dropped`: by the proxy, or by rules of another
+ * `translated`: sent to one of `endpoints`. `rejected`, `dropped`: by the proxy, by a node that does not forward, or by rules of another
  * program on the way to every endpoint that policies allow. `denied`: a policy denies the connection to every endpoint. `untouched`: the packet is not for a Service.
  */
 export type TraceVerdict = 'translated' | 'rejected' | 'dropped' | 'denied' | 'untouched';
@@ -45,7 +47,7 @@ export interface TraceEndpoint {
   readonly masqueraded: boolean;
   /** Verdict of network policies on the connection to this endpoint; null if they are not enforced here. */
   readonly policy: 'allow' | 'deny' | null;
-  /** What rules of other programs certainly do to packets to this endpoint; null if they were not evaluated. */
+  /** What rules of other programs certainly do to packets to this endpoint (`drop`: also with an error to the source); null if they were not evaluated. */
   readonly foreignRules: 'pass' | 'drop' | null;
 }
 
@@ -57,6 +59,11 @@ export interface ComputedTrace {
   readonly destination: string;
   readonly steps: readonly TraceStep[];
   readonly verdict: TraceVerdict;
+  /**
+   * Whether this node does not serve the destination: a refused Service, or an address of one or of the Service range.
+   * The verdict says what happens to the packet all the same.
+   */
+  readonly unserved: boolean;
   /** Empty if the proxy does not translate the packet. */
   readonly endpoints: readonly TraceEndpoint[];
   /** UDP ports from which the source speaks as a VIP, because it owns them; empty for other sources and protocols. */

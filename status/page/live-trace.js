@@ -1,21 +1,16 @@
 /** How to see what the kernel does with the packets: only root can arm a live trace, so a page cannot. */
 import { html } from './html.js';
+import { traceCommand } from './trace-command.js';
 
-/** @param {{ node: string | undefined, parameters: URLSearchParams }} props valid parameters of a trace. */
-export function LiveTrace({ node, parameters }) {
-  /** @param {string} flag @param {string} name */
-  const option = (flag, name) => {
-    const value = parameters.get(name);
-    return value === null ? [] : [`${flag}=${value.toLowerCase()}`];
-  };
-  const options = [...option('--proto', 'protocol'), ...option('--port', 'port')];
-  const ends = [parameters.get('from'), parameters.get('to')];
-  const command = ['trace', ...ends, ...options, '--live'].join(' ');
+/** @param {{ status: any, parameters: URLSearchParams }} props `NodeStatus` of the API, and valid parameters of a trace. */
+export function LiveTrace({ status, parameters }) {
+  const command = traceCommand(parameters, status?.statusSocket);
   return html`<section aria-label="Live trace">
     <h2>In the kernel</h2>
+    ${status?.statusSocket === null && html`<p class="notice">The agent has no socket for commands (--status-socket=none).</p>`}
     <p>To see which rules packets pass, run as root on the node, and connect:</p>
     <p><code>portwide ${command}</code></p>
     <p>Or from elsewhere:</p>
-    <p><code>kubectl portwide --node ${node ?? 'NODE'} ${command}</code></p>
+    <p><code>kubectl portwide --node ${status?.nodeName ?? 'NODE'} ${command}</code></p>
   </section>`;
 }

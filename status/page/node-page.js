@@ -49,11 +49,12 @@ function Counts({ status: { services } }) {
   /** @type {readonly (readonly [string, number, string?])[]} */
   const counts = [
     ['Services', services.total, link('services')],
-    // The filter by state lists only the Services with endpoints.
-    ['served', services.served, link('services')],
+    ['served', services.served, link('services', { state: 'served' })],
     ['without endpoints', services.noEndpoints, link('services', { state: 'noEndpoints' })],
     ['partly without endpoints', services.partial, link('services', { state: 'partial' })],
+    ['partly refused', services.partlyRefused, link('services', { state: 'partlyRefused' })],
     ['refused', services.refused, link('services', { state: 'refused' })],
+    ['ignored', services.ignored, link('services', { state: 'ignored' })],
     ['with all ports', services.allPorts, link('services', { ports: 'all' })],
     ['with port ranges', services.portRanges, link('services', { ports: 'ranges' })],
     ['changes not yet in the kernel', services.pendingChanges],

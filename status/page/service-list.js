@@ -163,22 +163,30 @@ class Row extends Component {
     if (service === undefined) {
       return html`<tr ...${place}><td colspan=${COLUMNS.length} class="dim-text">…</td></tr>`;
     }
-    const { namespace, name, state, vips, ports, endpoints, type } = service;
+    const { namespace, name, state, ports, type } = service;
+    const vips = state === 'refused' ? service.refusedVips : service.vips;
     const key = `${namespace}/${name}`;
     return html`<tr ...${place}>
       <td><a href=${serviceLink(key)}>${key}</a></td>
       <td><${State} state=${state} /></td>
       <td title=${vips.join(', ')}>${vips.join(', ')}</td>
       <td title=${ports.join(', ')}>${ports.join(', ')}</td>
-      <td class="number">${endpointText(endpoints)}</td>
+      <td class="number">${endpointText(service)}</td>
       <td class="wide">${type}</td>
       <td class="wide">${age}</td>
     </tr>`;
   }
 }
 
-/** @param {ServiceSummary['endpoints']} endpoints */
-function endpointText({ ready, terminating, notReady }) {
+/** Counts a pod with addresses of both families once; names the families if they differ. @param {ServiceSummary} service */
+function endpointText({ endpoints, familyEndpoints }) {
+  if (familyEndpoints === null) return countsText(endpoints);
+  const [four, six] = [countsText(familyEndpoints.IPv4), countsText(familyEndpoints.IPv6)];
+  return four === six ? four : `IPv4: ${four}; IPv6: ${six}`;
+}
+
+/** @param {ServiceSummary['endpoints']} counts */
+function countsText({ ready, terminating, notReady }) {
   const rest = [
     terminating > 0 && `${terminating} terminating`,
     notReady > 0 && `${notReady} not ready`,

@@ -141,6 +141,7 @@ function Objects({ detail: { summary, objects, healthCheck }, now }) {
   const facts = [
     ['Type', type],
     ['VIPs', summary.vips.join(', ') || 'none'],
+    ['Refused VIPs', summary.refusedVips.join(', ') || 'none'],
     ['Ports', summary.ports.join(', ') || 'none'],
     ['portwide.dev/ports', objects.annotation ?? 'not set'],
     ['portwide.dev/owned-ports', objects.ownedPortsAnnotation ?? 'not set'],

@@ -18,6 +18,7 @@ const STATES = [
   ['served', 'served'],
   ['noEndpoints', 'no endpoints'],
   ['partial', 'partly no endpoints'],
+  ['partlyRefused', 'partly refused'],
   ['refused', 'refused'],
   ['ignored', 'ignored'],
 ];

@@ -10,6 +10,7 @@ const STATES = {
   served: ['served', 'good'],
   noEndpoints: ['no endpoints', 'bad'],
   partial: ['partly no endpoints', 'warn'],
+  partlyRefused: ['partly refused', 'bad'],
   refused: ['refused', 'bad'],
   ignored: ['ignored', 'dim'],
   allow: ['allowed', 'good'],

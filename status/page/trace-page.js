@@ -56,10 +56,7 @@ export function TracePage({ state }) {
     ${error !== undefined && html`<p class="notice bad">${error}</p>`}
     ${path !== undefined && value === undefined && error === undefined && html`<p>Waiting for the agent …</p>`}
     ${value?.paths.map((/** @type {any} */ each) => html`<${Computed} path=${each} />`)}
-    ${
-      value !== undefined &&
-      html`<${LiveTrace} node=${state.status?.nodeName} parameters=${parameters} />`
-    }
+    ${value !== undefined && html`<${LiveTrace} status=${state.status} parameters=${parameters} />`}
   `;
 }
 
@@ -87,9 +84,10 @@ const ENDPOINT_COLUMNS = [
  * The colour of the verdict: some connections fail if one endpoint is out of reach.
  * @param {string} verdict
  * @param {readonly any[]} endpoints
+ * @param {boolean} unserved
  */
-function stateOf(verdict, endpoints) {
-  if (verdict !== 'translated' && verdict !== 'untouched') return 'bad';
+function stateOf(verdict, endpoints, unserved) {
+  if (unserved || (verdict !== 'translated' && verdict !== 'untouched')) return 'bad';
   const fails = endpoints.some(
     ({ policy, foreignRules }) => policy === 'deny' || foreignRules === 'drop',
   );
@@ -97,8 +95,10 @@ function stateOf(verdict, endpoints) {
 }
 
 /** @param {{ path: any }} props `ComputedTrace` of the API. */
-function Computed({ path: { family, source, destination, steps, verdict, endpoints, uncertain } }) {
-  const state = stateOf(verdict, endpoints);
+function Computed({
+  path: { family, source, destination, steps, verdict, unserved, endpoints, uncertain },
+}) {
+  const state = stateOf(verdict, endpoints, unserved);
   return html`<section aria-label=${`Computed path, ${family}`}>
     <h2>
       Computed path, ${family}: ${source ?? 'unknown address'} to ${destination}${' '}

@@ -2,7 +2,12 @@
 import { socketAddress } from '../../api/addresses.ts';
 import type { EndpointDecision } from '../../endpoints/explain.ts';
 import type { PolicySummary } from '../api/policies.ts';
-import type { EndpointStatus, RouteStatus, ServiceSummary } from '../api/services.ts';
+import type {
+  EndpointCounts,
+  EndpointStatus,
+  RouteStatus,
+  ServiceSummary,
+} from '../api/services.ts';
 import type { Column } from './table.ts';
 import { age, humanDuration, listText, NONE, shortList } from './units.ts';
 
@@ -13,16 +18,20 @@ export const SERVICE_COLUMNS: readonly Column<ServiceSummary>[] = [
   { header: 'NAME', cell: ({ name }) => name },
   { header: 'TYPE', cell: ({ type }) => type },
   { header: 'STATE', cell: ({ state }) => state, isState: true, deleted: DELETED },
-  { header: 'VIPS', cell: ({ vips }) => listText(vips) },
+  {
+    header: 'VIPS',
+    cell: (row) => listText(row.state === 'refused' ? row.refusedVips : markedVips(row)),
+  },
   { header: 'PORTS', cell: ({ ports }) => listText(ports) },
   {
     header: 'READY',
-    cell: ({ endpoints: { ready, terminating, notReady } }) =>
-      `${ready}/${ready + terminating + notReady}`,
-    sortKey: ({ endpoints }) => endpoints.ready,
+    ...podCount(
+      ({ ready }) => ready,
+      ({ ready, terminating, notReady }) => `${ready}/${ready + terminating + notReady}`,
+    ),
   },
-  { header: 'LOCAL', ...numeric(({ endpoints }) => endpoints.local) },
-  { header: 'TERMINATING', wide: true, ...numeric(({ endpoints }) => endpoints.terminating) },
+  { header: 'LOCAL', ...podCount(({ local }) => local) },
+  { header: 'TERMINATING', wide: true, ...podCount(({ terminating }) => terminating) },
   {
     header: 'AFFINITY',
     wide: true,
@@ -47,8 +56,26 @@ export const SERVICE_COLUMNS: readonly Column<ServiceSummary>[] = [
   },
 ];
 
-function numeric(value: (row: ServiceSummary) => number) {
-  return { cell: (row: ServiceSummary) => `${value(row)}`, sortKey: value };
+/** VIPs, the refused ones marked. */
+export function markedVips({ vips, refusedVips }: ServiceSummary): string[] {
+  return [...vips, ...refusedVips.map((vip) => `${vip} (refused)`)];
+}
+
+/** Counts a pod with addresses of both families once, as kubectl does. Names the families if they differ. */
+function podCount(
+  value: (counts: EndpointCounts) => number,
+  text: (counts: EndpointCounts) => string = (counts) => `${value(counts)}`,
+): Pick<Column<ServiceSummary>, 'cell' | 'sortKey'> {
+  return {
+    cell: ({ endpoints, familyEndpoints: both }) => {
+      // An older agent does not report it.
+      if (both == null) return text(endpoints);
+      const [four, six] = [text(both.IPv4), text(both.IPv6)];
+      return four === six ? four : `IPv4:${four},IPv6:${six}`;
+    },
+    sortKey: ({ endpoints, familyEndpoints: both }) =>
+      both == null ? value(endpoints) : Math.max(value(both.IPv4), value(both.IPv6)),
+  };
 }
 
 /** The timeout of session affinity. @param seconds 0 without session affinity. */

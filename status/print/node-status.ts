@@ -1,12 +1,6 @@
 /** The output of `portwide status`. Pure. */
 import type { Problem, Time } from '../api/common.ts';
-import type {
-  FamilyStatus,
-  KernelFeature,
-  NodeStatus,
-  ServiceCounts,
-  SourceStatus,
-} from '../api/node-status.ts';
+import type { FamilyStatus, KernelFeature, NodeStatus, ServiceCounts } from '../api/node-status.ts';
 import { linesOf, type Section, sectionsText } from './sections.ts';
 import { type Style, safe } from './style.ts';
 import { type Column, tableText } from './table.ts';
@@ -89,7 +83,7 @@ export function nodeStatusText(status: NodeStatus, style: Style, isWide: boolean
     ...(waitingFor.length === 0 ? [] : [['Waiting for', safe(waitingFor.join(', '))] as const]),
     ['Version', safe(`${status.version}, started ${ago(status.startedAt, now)}`)],
     ['Mode', safe(`${status.mode.name} (${status.mode.reason})`)],
-    ['Source', safe(sourceText(status.source))],
+    ['Source', safe(sourceText(status))],
     ['Services', serviceCountsText(status.services)],
     ['Policies', safe(policyText(policy, now))],
     ['Kernel', safe(kernel.release)],
@@ -99,25 +93,36 @@ export function nodeStatusText(status: NodeStatus, style: Style, isWide: boolean
   return sectionsText(sections.filter(([label]) => label !== 'Features' || features.length > 0));
 }
 
-function sourceText({ kind, location, kinds }: SourceStatus): string {
-  const states = kinds.map(({ kind: name, synced, watching }) => {
-    if (!synced) return `${name} not listed yet`;
+function sourceText({ nodeName, source: { kind, location, hasNode, kinds } }: NodeStatus): string {
+  const states = kinds.map(({ kind: each, synced, watching }) => {
+    if (!synced) return `${each} not listed yet`;
+    // An older agent does not say whether it has the Node.
+    if (each === 'Node' && hasNode === false) return `no Node ${nodeName}`;
+    const name = each === 'Node' ? `Node ${nodeName}` : each;
     return watching === false ? `${name} without a watch` : `${name} ok`;
   });
   return `${kind} ${location}: ${states.join(', ')}`;
 }
 
+/** Names of the states in the order of a line, see `ServiceState`. */
+const STATE_NAMES = [
+  ['served', 'served'],
+  ['partial', 'partly without endpoints'],
+  ['noEndpoints', 'without endpoints'],
+  ['partlyRefused', 'partly refused'],
+  ['refused', 'refused'],
+  ['ignored', 'ignored'],
+] as const;
+
 function serviceCountsText(counts: ServiceCounts): string {
-  const { total, served, refused, allPorts, portRanges, pendingChanges, routes } = counts;
-  // An older agent does not count them.
-  const { noEndpoints = 0, partial = 0 }: Partial<ServiceCounts> = counts;
-  const lacking = [
-    ...(noEndpoints === 0 ? [] : [`${noEndpoints} without endpoints`]),
-    ...(partial === 0 ? [] : [`${partial} without endpoints in part`]),
-  ];
-  const ofThem = lacking.length === 0 ? '' : ` (${lacking.join(', ')})`;
+  const { total, allPorts, portRanges, pendingChanges, routes } = counts;
+  const states = STATE_NAMES.flatMap(([state, name]) => {
+    // An older agent does not count all states.
+    const count = (counts as Partial<ServiceCounts>)[state] ?? 0;
+    return count === 0 && state !== 'served' && state !== 'refused' ? [] : [`${count} ${name}`];
+  });
   return [
-    `${total}: ${served} served${ofThem}, ${refused} refused`,
+    `${total}: ${states.join(', ')}`,
     `${allPorts} with all ports, ${portRanges} with port ranges`,
     `${counted(routes, 'Route')}, ${counted(pendingChanges, 'pending change')}`,
   ].join('; ');

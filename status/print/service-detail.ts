@@ -5,7 +5,7 @@ import type { KernelObject } from '../api/kernel.ts';
 import type { ServiceDetail, ServiceEvent } from '../api/services.ts';
 import type { FlowEntry } from '../api/traffic.ts';
 import { markedLines, objectText } from './kernel-diff.ts';
-import { affinityText, ENDPOINT_COLUMNS, ROUTE_COLUMNS } from './lists.ts';
+import { affinityText, ENDPOINT_COLUMNS, markedVips, ROUTE_COLUMNS } from './lists.ts';
 import { problemLines } from './node-status.ts';
 import { ownedPortSections } from './owned-ports.ts';
 import { linesOf, type Section, sectionsText } from './sections.ts';
@@ -58,7 +58,7 @@ export function serviceDetailText(detail: ServiceDetail, now: number, style: Sty
     ...annotations(objects).map((text) => ['Annotation', text] as const),
     ...(objects.allPorts === null ? [] : [['All ports', `${objects.allPorts}`] as const]),
     ['Ports', safe(listText(summary.ports))],
-    ['VIPs', safe(listText(summary.vips))],
+    ['VIPs', safe(listText(markedVips(summary)))],
     ['Internal traffic policy', summary.internalTrafficPolicy],
     ['External traffic policy', summary.externalTrafficPolicy],
     ['Session affinity', affinityText(summary.affinitySeconds)],

@@ -3,7 +3,7 @@
  * `policy/model/explain.ts` decide; this file puts their decisions in words. Pure.
  */
 import { cidrContains, isLoopback, socketAddress } from '../../api/addresses.ts';
-import type { IpFamily, ObjectKey, Protocol } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { rangeText } from '../../api/ports.ts';
 import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { Route } from '../../services/route.ts';
@@ -14,10 +14,10 @@ import {
   type PacketHandler,
   type SpokenPorts,
 } from '../../traffic/first-packet.ts';
-import { type Dispatch, type TrafficPlan, trafficPlan } from '../../traffic/plan.ts';
+import type { Dispatch, TrafficPlan } from '../../traffic/plan.ts';
 import type { EndpointStatus } from '../api/services.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../api/trace.ts';
-import { portsText } from '../views/text.ts';
+import type { RouteProblem } from '../views/services.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
 import {
@@ -33,6 +33,8 @@ import {
   untranslatedSource,
 } from './owned-steps.ts';
 import { type PolicyCheck, policySteps } from './policy-steps.ts';
+import { type RefusedService, refusalOf, refusalStep } from './refusal-steps.ts';
+import { rejectsOtherPorts, serviceStep } from './service-step.ts';
 
 /** The connection to trace. */
 export interface TraceQuestion {
@@ -56,10 +58,12 @@ export interface TraceContext {
   readonly udpRoutesOfOwner: (address: string) => readonly Route[];
   /** The endpoints of a Route, with the decision about each. */
   readonly endpointsOf: (route: Route) => readonly EndpointStatus[];
-  /** Problems of a Service, one sentence each. */
-  readonly problemsOf: (service: ObjectKey) => readonly string[];
-  /** Problems of Services that ask for the destination and do not get it. */
-  readonly refusals: readonly string[];
+  /** Problems of clients of a Route. */
+  readonly problemsOf: (route: Route) => readonly RouteProblem[];
+  /** Services that ask for the destination and do not get it. */
+  readonly refused: readonly RefusedService[];
+  /** A cluster IP near the destination, which is then probably in the Service range; undefined: there is none. */
+  readonly nearClusterIP: string | undefined;
   /** undefined without network policy. */
   readonly policy: PolicyCheck | undefined;
 }
@@ -96,8 +100,10 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Tr
   const end = speaker !== undefined && isTracked(served) ? untrackedEnd(served) : served;
   const sources =
     spoken === owned ? sourceSteps(spoken, question) : trackedSourceSteps(owned, question);
+  const refusal = refusalOf(handler, question, context.refused);
+  const unserved = isUnserved(question, context, end, handler, refusal);
   return {
-    path: computePath(question, context, end, spoken, sources),
+    path: computePath(question, context, { ...end, refusal, unserved }, spoken, sources),
     forwardsWithIpvs: forwardsWithIpvs && !isByRules,
     speaksAs: speaker?.vip,
   };
@@ -107,20 +113,22 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Tr
 function computePath(
   question: TraceQuestion,
   context: TraceContext,
-  end: PathEnd,
+  end: MeantEnd,
   spoken: readonly SpokenPorts[],
   sources: readonly TraceStep[],
 ): ComputedTrace {
   const { family, client, destination } = question;
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
+  const refusals = end.refusal === undefined ? [] : [refusalStep(end.refusal, destination)];
   const result = resultStep(verdict, end, policies.endpoints, question);
   return {
     family,
     source: client.address ?? null,
     destination,
-    steps: [client.step, ...end.steps, ...policies.steps, ...sources, result],
+    steps: [...refusals, client.step, ...end.steps, ...policies.steps, ...sources, result],
     verdict,
+    unserved: end.unserved,
     endpoints: policies.endpoints,
     speaksAs: spoken.map(({ vip, ports }) => ({ vip, ports: ports.map(rangeText) })),
     uncertain: [
@@ -131,6 +139,26 @@ function computePath(
       ...(question.sourcePort === undefined ? untranslatedSource(end, spoken) : []),
     ],
   };
+}
+
+/** The end of a path whose packet may be meant for a Service that does not get it. */
+interface MeantEnd extends PathEnd {
+  readonly refusal: RefusedService | undefined;
+  /** See `ComputedTrace`. */
+  readonly unserved: boolean;
+}
+
+function isUnserved(
+  { destination }: TraceQuestion,
+  { nodeAddresses, nearClusterIP }: TraceContext,
+  { verdict }: PathEnd,
+  { by }: PacketHandler,
+  refusal: RefusedService | undefined,
+): boolean {
+  if (refusal?.isNamed === true) return true;
+  if (verdict !== 'untouched' || by === 'health check') return false;
+  if (isLoopback(destination) || nodeAddresses.includes(destination)) return false;
+  return by === 'other ports' || refusal !== undefined || nearClusterIP !== undefined;
 }
 
 function handlerEnd(
@@ -230,134 +258,6 @@ function sourceRangesStep(
   return { isAllowed, step, uncertain };
 }
 
-function rejectsOtherPorts(
-  routes: readonly Route[],
-  { destination }: TraceQuestion,
-  { traffic }: TraceContext,
-): boolean {
-  if (traffic.rejectsOtherPorts === 'vips') return true;
-  if (traffic.rejectsOtherPorts === 'none') return false;
-  return routes.some(({ clusterIP }) => clusterIP === destination);
-}
-
-function serviceStep(
-  handler: PacketHandler,
-  question: TraceQuestion,
-  context: TraceContext,
-): TraceStep {
-  const { destination, protocol, port } = question;
-  const { traffic, refusals, problemsOf } = context;
-  const title = 'Service';
-  const target = `${destination} port ${port}/${protocol}`;
-  switch (handler.by) {
-    case 'vip': {
-      const { route, vip } = handler;
-      const decision = `${target} is ${vip.kind} ${matchText(route)} of Service ${route.name}`;
-      return {
-        step: 'service',
-        title,
-        decision,
-        object: `Service ${route.serviceKey}`,
-        detail: problemsOf(route.serviceKey),
-      };
-    }
-    case 'node port': {
-      const { route, nodePort } = handler;
-      const decision = `${target} is node port ${nodePort.port} of Service ${route.name}`;
-      return {
-        step: 'service',
-        title,
-        decision,
-        object: `Service ${route.serviceKey}`,
-        detail: problemsOf(route.serviceKey),
-      };
-    }
-    case 'health check': {
-      const { route } = handler;
-      const decision = `${target} is the health check node port of Service ${route.serviceKey}: this node answers itself`;
-      return {
-        step: 'service',
-        title,
-        decision,
-        object: `Service ${route.serviceKey}`,
-        detail: [],
-      };
-    }
-    case 'outside ranges':
-      return {
-        step: 'service',
-        title,
-        decision: `no Service serves ${target}: ${destination} has port ranges, and other ports are rejected`,
-        object: `Service ${handler.routes[0]?.serviceKey}`,
-        detail: handler.routes.map(routeText),
-      };
-    case 'other ports': {
-      const consequence = rejectsOtherPorts(handler.routes, question, context)
-        ? 'the packet is rejected'
-        : 'the packet is not translated';
-      return {
-        step: 'service',
-        title,
-        decision: `no Service serves ${target}, only other ports of ${destination}: ${consequence}`,
-        object: `Service ${handler.routes[0]?.serviceKey}`,
-        detail: [...handler.routes.map(routeText), ...refusals],
-      };
-    }
-    case 'nothing': {
-      const unserved = unservedNodePort(question, context);
-      if (unserved !== undefined) return unserved;
-      const cidr = traffic.serviceCidrs.find((each) => cidrContains(each, destination));
-      const consequence =
-        cidr === undefined
-          ? 'the packet is not translated'
-          : `it is in Service CIDR ${cidr}, so the packet is dropped`;
-      return {
-        step: 'service',
-        title,
-        decision: `no Service of this node has ${target}: ${consequence}`,
-        object: null,
-        detail: refusals,
-      };
-    }
-  }
-}
-
-/** The step if the destination is a node port, on an address of the node on which it is not served. */
-function unservedNodePort(
-  { destination, protocol, port }: TraceQuestion,
-  { routes, nodeAddresses }: TraceContext,
-): TraceStep | undefined {
-  const isOnLoopback = isLoopback(destination);
-  if (!isOnLoopback && !nodeAddresses.includes(destination)) return undefined;
-  const route = routes.find(
-    (each) => each.nodePort === port && trafficPlan(each, false).nodePort?.protocol === protocol,
-  );
-  if (route === undefined) return undefined;
-  const where = isOnLoopback ? 'on localhost' : 'on this address';
-  const proxy =
-    'in mode nftables the agent itself serves TCP there if --nodeport-addresses has localhost';
-  return {
-    step: 'service',
-    title: 'Service',
-    decision: `rules of this node do not serve node port ${port}/${protocol} of Service ${route.name} ${where}: the packet is not translated`,
-    object: `Service ${route.serviceKey}`,
-    detail: [isOnLoopback ? proxy : '--nodeport-addresses selects the addresses of node ports'],
-  };
-}
-
-/** Most Routes of a VIP to list. */
-function routeText({ serviceKey, match }: Route): string {
-  return `Service ${serviceKey} serves ${portsText(match)}`;
-}
-
-function matchText({ match, owned }: Route): string {
-  if (owned !== undefined) return `(ports ${portsText(match)}, owned by pods)`;
-  if (match.kind === 'all') return '(all ports)';
-  return match.kind === 'ranges'
-    ? `(port ranges ${portsText(match)})`
-    : `(port ${portsText(match)})`;
-}
-
 const RESULTS: Readonly<Record<Exclude<TraceVerdict, 'translated' | 'untouched'>, string>> = {
   rejected: 'the packet is rejected (ICMP port unreachable)',
   dropped: 'the packet is dropped without an answer',
@@ -366,12 +266,17 @@ const RESULTS: Readonly<Record<Exclude<TraceVerdict, 'translated' | 'untouched'>
 
 function resultStep(
   verdict: TraceVerdict,
-  { steps }: PathEnd,
+  { steps, unserved }: MeantEnd,
   endpoints: readonly TraceEndpoint[],
   { destination, protocol, port }: TraceQuestion,
 ): TraceStep {
   const decider = steps.at(-1)?.object ?? null;
   const base = { step: 'result', title: 'Result', object: decider } as const;
+  if (verdict === 'untouched' && unserved) {
+    const decision =
+      'no endpoint gets the packet: it goes on untranslated, where the routes of this node lead it';
+    return { ...base, decision, detail: [] };
+  }
   if (verdict === 'untouched') {
     const decision = `the packet goes to ${socketAddress(destination, port)}/${protocol} itself`;
     return { ...base, decision, detail: [] };

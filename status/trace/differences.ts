@@ -1,15 +1,23 @@
 /** Where the kernel treated packets otherwise than computed, in sentences. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
 import type { ComputedTrace, LivePath, LiveTraceStep } from '../api/trace.ts';
+import type { ForeignEffect } from './foreign-steps.ts';
 
 /** Sentences in one summary. */
 const MAX_SENTENCES = 10;
 
-/** @returns one sentence for each kind of difference; empty if computed and live agree. */
-export function differences(computed: ComputedTrace, paths: readonly LivePath[]): string[] {
+/**
+ * @param effects of other programs, as computed.
+ * @returns one sentence for each kind of difference; empty if computed and live agree.
+ */
+export function differences(
+  computed: ComputedTrace,
+  paths: readonly LivePath[],
+  effects: readonly ForeignEffect[] = [],
+): string[] {
   const sentences = new Map<string, number[]>();
   for (const path of paths) {
-    for (const sentence of differencesOf(computed, path)) {
+    for (const sentence of differencesOf(computed, path, effectsOn(path, effects))) {
       sentences.set(sentence, [...(sentences.get(sentence) ?? []), path.packet]);
     }
   }
@@ -30,40 +38,68 @@ const COMPUTED: Readonly<Record<ComputedTrace['verdict'], string>> = {
   untouched: 'pass untranslated',
 };
 
-function differencesOf(computed: ComputedTrace, path: LivePath): string[] {
+/** What the packet may meet: on the way to its endpoint, or before that is known. */
+function effectsOn({ translatedTo }: LivePath, effects: readonly ForeignEffect[]) {
+  return effects.filter(({ targets }) => translatedTo === null || targets.has(translatedTo));
+}
+
+function differencesOf(
+  computed: ComputedTrace,
+  path: LivePath,
+  effects: readonly ForeignEffect[],
+): string[] {
   const { result, decidedBy } = path;
-  const should = COMPUTED[computed.verdict];
+  const drops = effects.filter(({ verdict }) => verdict === 'drop');
+  const certain = drops.find(({ isCertain }) => isCertain);
+  const should = certain === undefined ? COMPUTED[computed.verdict] : `be ${certain.text}`;
   if (result === 'lost') {
     // IPVS itself rejects packets to a Service without endpoints, by no rule.
-    const isExpected = path.lostInIpvs && computed.verdict === 'rejected';
+    const isExpected = path.lostInIpvs && computed.verdict === 'rejected' && certain === undefined;
+    const isForwarded = !computed.steps.some(({ step }) => step === 'forwarding');
+    if (!isForwarded && path.passed.at(-1) === 'prerouting') return [];
     return isExpected ? [] : [lostText(path, should)];
   }
   if (result === 'dropped' || result === 'rejected') {
-    if (decidedBy?.owner !== 'other' && isExpectedEnd(computed, path)) return [];
     const isOwn = decidedBy?.owner !== 'other';
+    const isExpected = isOwn
+      ? isExpectedEnd(computed, path, certain !== undefined)
+      : drops.some((each) => isBy(each, decidedBy));
+    if (isExpected) return [];
     const foreign = isOwn ? '' : ', which another program wrote';
     return [
       `was ${result} by ${decidedBy === null ? 'the kernel' : ruleText(decidedBy)}${foreign}; computed: it should ${should}`,
     ];
   }
-  return computed.verdict === 'translated' || computed.verdict === 'untouched'
-    ? translationDifferences(computed, path)
+  const passes = computed.verdict === 'translated' || computed.verdict === 'untouched';
+  // Before its translation, nothing is known about the endpoint of a packet.
+  const isOfEndpoint = computed.verdict === 'translated' && path.translatedTo === null;
+  return passes && (certain === undefined || isOfEndpoint)
+    ? translationDifferences(computed, path, effects)
     : [`got through to ${path.translatedTo ?? path.destination}; computed: it should ${should}`];
 }
 
 function isExpectedEnd(
   { verdict, endpoints }: ComputedTrace,
   { result, decidedBy, translatedTo }: LivePath,
+  isForeign: boolean,
 ): boolean {
-  if (result === 'rejected') return verdict === 'rejected';
-  if (decidedBy?.owner !== 'network policy') return verdict === 'dropped';
+  if (result === 'rejected') return verdict === 'rejected' && !isForeign;
+  if (decidedBy?.owner !== 'network policy') return verdict === 'dropped' && !isForeign;
   const target = endpoints.find(
     ({ address, port }) => socketAddress(address, port) === translatedTo,
   );
   return verdict === 'denied' || target?.policy === 'deny';
 }
 
-function translationDifferences(computed: ComputedTrace, path: LivePath): string[] {
+function isBy({ table, chains }: ForeignEffect, step: LiveTraceStep): boolean {
+  return table === step.table && chains.has(step.chain);
+}
+
+function translationDifferences(
+  computed: ComputedTrace,
+  path: LivePath,
+  effects: readonly ForeignEffect[],
+): string[] {
   const { translatedTo, masqueradedAs, translatedBy, masqueradedBy } = path;
   if (computed.verdict === 'untouched') {
     return translatedTo === null
@@ -93,6 +129,14 @@ function translationDifferences(computed: ComputedTrace, path: LivePath): string
   // The address of the node may replace itself, and later packets of a connection pass no rule that masquerades.
   const keepsSource = masqueradedAs === null && masqueradedBy === null && translatedBy !== null;
   if (endpoint.masqueraded ? !keepsSource : masqueradedAs === null) return [];
+  const isComputed = effects.some(
+    (each) =>
+      each.verdict === 'masquerade' &&
+      each.isCertain &&
+      // Conntrack masquerades later packets of the connection.
+      (masqueradedBy === null || isBy(each, masqueradedBy)),
+  );
+  if (isComputed) return [];
   return masqueradedAs === null
     ? ['kept its source address; computed: it should be masqueraded']
     : [

@@ -1,6 +1,6 @@
 /** The step of a trace that says what rules of other programs do to the packet. */
 import { familyOf, isLoopback, socketAddress } from '../../api/addresses.ts';
-import type { Protocol } from '../../api/objects.ts';
+import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { HOOKS, PRIORITY } from '../../netlink/nftables/hooks.ts';
 import { SPEAKER_PRIORITY } from '../../nft/speaker-priority.ts';
 import {
@@ -23,7 +23,15 @@ const MAX_ENDPOINTS = 10;
 
 type ForeignVerdict = 'drop' | 'masquerade';
 
-const DOES = { drop: 'drops', masquerade: 'masquerades' } as const;
+/** Stands for the source of a client outside, whose address is unknown. */
+const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
+
+/** What a rule does, and what a packet then is. */
+const WORDS = {
+  drop: { does: 'drops', may: 'drop', is: 'dropped' },
+  reject: { does: 'rejects', may: 'reject', is: 'rejected' },
+  masquerade: { does: 'masquerades', may: 'masquerade', is: 'masqueraded' },
+} as const;
 
 /** What a base chain does to packets to some endpoints. */
 interface Effect {
@@ -31,6 +39,28 @@ interface Effect {
   readonly finding: Finding;
   /** A packet may pass a chain twice: with IPVS before and after its translation. */
   readonly targets: Set<string>;
+  /** Chains that decide so about one of the packets. */
+  readonly deciding: Set<string>;
+}
+
+/** A drop or masquerade by another program, to compare with what the kernel does. */
+export interface ForeignEffect {
+  readonly verdict: ForeignVerdict;
+  /** Family and name of the table, such as `ip filter`. */
+  readonly table: string;
+  /** One of the chains has the rule or policy. */
+  readonly chains: ReadonlySet<string>;
+  /** `address:port` of packets that meet it. */
+  readonly targets: ReadonlySet<string>;
+  readonly isCertain: boolean;
+  /** Completes "it should be". */
+  readonly text: string;
+}
+
+/** A path with what rules of other programs do. */
+export interface ForeignPath {
+  readonly path: ComputedTrace;
+  readonly effects: readonly ForeignEffect[];
 }
 
 /** What decides which hooks a packet passes, and how old the rules are. */
@@ -55,22 +85,27 @@ export async function withForeignRules(
   port: number,
   chains: Fact<readonly BaseChain[]>,
   context: HookContext,
-): Promise<ComputedTrace> {
-  const { source, verdict, destination, uncertain } = path;
+): Promise<ForeignPath> {
+  const { verdict, destination, uncertain } = path;
   const isTranslated = verdict === 'translated';
-  if (source === null || !(isTranslated || verdict === 'untouched')) return path;
+  if (!(isTranslated || verdict === 'untouched')) return { path, effects: [] };
   if ('notSeen' in chains) {
     const text = `rules of other programs were not read: ${chains.notSeen}`;
-    return { ...path, uncertain: [...uncertain, text] };
+    return { path: { ...path, uncertain: [...uncertain, text] }, effects: [] };
   }
   const isUntracked = isUntrackedPath(path, protocol) || context.speaksAs !== undefined;
-  const entering = { source, destination, port, protocol, isTranslated: false };
+  const isSourceUnknown = path.source === null;
+  const source = path.source ?? ANY_ADDRESS[path.family];
+  const entering = { source, isSourceUnknown, destination, port, protocol, isTranslated: false };
   const endpoints = isTranslated ? path.endpoints.slice(0, MAX_ENDPOINTS) : [];
   const passes = isTranslated
     ? endpoints.map(({ address, port: to, masqueraded }) =>
         passOf(
           entering,
-          { ...entering, destination: address, port: to, isTranslated, isUntracked },
+          {
+            ...{ ...entering, destination: address, port: to, isTranslated, isUntracked },
+            isMasqueraded: masqueraded,
+          },
           masqueraded,
           context,
         ),
@@ -87,11 +122,12 @@ export async function withForeignRules(
     const evaluation = await evaluationOf(passes, chains.value);
     const { foreignRulesAge: age } = context;
     const notes = age < OLD ? [] : [`as these rules were ${age} seconds ago`];
-    return withEffects(limited, evaluation, passes.length, notes);
+    const evaluated = withEffects(limited, evaluation, passes.length, notes);
+    return { path: evaluated, effects: evaluation.effects.map(foreignEffect) };
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     const text = `rules of other programs: ${error.message}`;
-    return { ...limited, uncertain: [...limited.uncertain, text] };
+    return { path: { ...limited, uncertain: [...limited.uncertain, text] }, effects: [] };
   }
 }
 
@@ -233,7 +269,7 @@ function leavingChecks(
     { ...drop, packet, at: (priority) => priority < MASQUERADE },
     {
       ...drop,
-      packet: { ...packet, source: source ?? packet.source },
+      packet: source === undefined ? packet : { ...packet, source, isSourceUnknown: false },
       at: (priority) => priority >= MASQUERADE,
     },
   ];
@@ -265,9 +301,11 @@ async function evaluationOf(
       for (const base of ofHook) evaluated.add(base);
       const found = await finishInSlices(findingSteps(ofHook, [packet], verdict), slice);
       for (const finding of found) {
-        const key = `${verdict} ${finding.isCertain} ${placeOf(finding.base, finding.ending)}`;
-        const effect = effects.get(key) ?? { verdict, finding, targets: new Set() };
+        const key = `${verdict} ${finding.isCertain} ${placeText(finding)}`;
+        const known = effects.get(key);
+        const effect = known ?? { verdict, finding, targets: new Set(), deciding: new Set() };
         effect.targets.add(target);
+        for (const deciding of finding.chains) effect.deciding.add(deciding);
         effects.set(key, effect);
       }
     }
@@ -283,9 +321,9 @@ function withEffects(
   notes: readonly string[],
 ): ComputedTrace {
   const certain = effects.filter(({ finding }) => finding.isCertain);
+  const possible = effects.filter(({ finding }) => !finding.isCertain);
   const texts = certain.map((effect) => `${effectText(effect, targets)} the packet`);
-  const none = `none of ${chains.size} base chains at ${hooks.join(', ')} drops or masquerades the packet`;
-  const [decision = none, ...detail] = texts;
+  const [decision = noneText(possible, chains.size, hooks), ...detail] = texts;
   const step: TraceStep = {
     step: 'foreignRules',
     title: 'Rules of other programs',
@@ -293,15 +331,8 @@ function withEffects(
     object: null,
     detail: [...detail, ...notes],
   };
-  const possible = effects
-    .filter(({ finding }) => !finding.isCertain)
-    .map(
-      ({ verdict, finding: { base, ending } }) =>
-        `${placeOf(base, ending)} may ${verdict} the packet: it depends on sets or interfaces`,
-    );
-  const dropped = new Set(
-    certain.flatMap((effect) => (effect.verdict === 'drop' ? [...effect.targets] : [])),
-  );
+  const drops = certain.filter((effect) => effect.verdict === 'drop');
+  const dropped = new Set(drops.flatMap((effect) => [...effect.targets]));
   const endpoints = path.endpoints.map((endpoint, index): TraceEndpoint => {
     if (index >= targets) return endpoint;
     const isDropped = dropped.has(socketAddress(endpoint.address, endpoint.port));
@@ -310,31 +341,78 @@ function withEffects(
   // An endpoint beyond the limit was not evaluated, and may be open.
   const isOpen = endpoints.some((each) => each.policy !== 'deny' && each.foreignRules !== 'drop');
   const isDropped = dropped.size > 0 && !isOpen;
-  const result = path.steps
-    .slice(-1)
-    .map((last) => (dropped.size > 0 ? resultOf(last, endpoints, isDropped) : last));
+  const isDenied = endpoints.some(({ policy }) => policy === 'deny');
+  const isRejected = drops.every((effect) => wordsOf(effect) === WORDS.reject) && !isDenied;
+  const verdict = isRejected ? 'rejected' : 'dropped';
+  const last = path.steps.slice(-1).map((result): TraceStep => {
+    if (dropped.size === 0) return withPossibleDrop(result, possible);
+    if (!isDropped)
+      return withPossibleDrop({ ...result, decision: reachesText(endpoints) }, possible);
+    const text = isDenied
+      ? 'the packet is dropped: by network policies to some endpoints, by other programs to the others'
+      : `the packet is ${verdict} by another program`;
+    return { ...result, decision: text, object: null, detail: [] };
+  });
   return {
     ...path,
-    verdict: isDropped ? 'dropped' : path.verdict,
+    verdict: isDropped ? verdict : path.verdict,
     endpoints,
-    steps: [...path.steps.slice(0, -1), step, ...result],
-    uncertain: [...path.uncertain, ...possible],
+    steps: [...path.steps.slice(0, -1), step, ...last],
+    uncertain: [
+      ...path.uncertain,
+      ...possible.map(
+        (effect) =>
+          `${placeText(effect.finding)} may ${wordsOf(effect).may} the packet: it depends on ${path.source === null ? 'the source address, ' : ''}sets or interfaces`,
+      ),
+    ],
   };
 }
 
-function resultOf(
-  last: TraceStep,
-  endpoints: readonly TraceEndpoint[],
-  isDropped: boolean,
-): TraceStep {
-  if (!isDropped) return { ...last, decision: reachesText(endpoints) };
-  const decision = endpoints.some(({ policy }) => policy === 'deny')
-    ? 'the packet is dropped: by network policies to some endpoints, by other programs to the others'
-    : 'the packet is dropped by another program';
-  return { ...last, decision, object: null, detail: [] };
+/** The step if no rule certainly does something. */
+function noneText(
+  possible: readonly Effect[],
+  chains: number,
+  hooks: readonly BaseChain['hook'][],
+): string {
+  const at = `${chains} base chains at ${hooks.join(', ')}`;
+  if (possible.length === 0) return `none of ${at} drops or masquerades the packet`;
+  const count = new Set(possible.map(({ finding }) => finding.base)).size;
+  const verdicts = [...new Set(possible.map((effect) => wordsOf(effect).may))].join(' or ');
+  return `${count} of ${at} may ${verdicts} the packet`;
 }
 
-function effectText({ verdict, finding, targets }: Effect, all: number): string {
+function withPossibleDrop(result: TraceStep, possible: readonly Effect[]): TraceStep {
+  if (!possible.some(({ verdict }) => verdict === 'drop')) return result;
+  return { ...result, decision: `${result.decision}, unless a rule of another program drops it` };
+}
+
+function foreignEffect(effect: Effect): ForeignEffect {
+  const { verdict, finding, targets, deciding } = effect;
+  return {
+    verdict,
+    // Without the variant of iptables.
+    table: finding.base.table.replace(/ \(.*/, ''),
+    chains: deciding,
+    targets,
+    isCertain: finding.isCertain,
+    text: `${wordsOf(effect).is} by ${placeText(finding)}`,
+  };
+}
+
+function effectText(effect: Effect, all: number): string {
+  const { finding, targets } = effect;
   const some = targets.size < all ? ` (to ${[...targets].join(', ')})` : '';
-  return `${placeOf(finding.base, finding.ending)}${some} ${DOES[verdict]}`;
+  return `${placeText(finding)}${some} ${wordsOf(effect).does}`;
+}
+
+function wordsOf({ verdict, finding }: Effect): (typeof WORDS)[keyof typeof WORDS] {
+  return verdict === 'drop' && finding.ending.rule?.isReject === true
+    ? WORDS.reject
+    : WORDS[verdict];
+}
+
+/** The chain that decides, and its rule. */
+function placeText({ base, ending }: Finding): string {
+  const name = ending.rule?.name;
+  return `${placeOf(base, ending)}${name === undefined ? '' : `, ${name}`}`;
 }

@@ -16,6 +16,7 @@ import type { ComputedTrace, LiveTraceFilter, LiveTraceLine, LiveTraceStep } fro
 import { Unanswerable } from '../http/handler.ts';
 import { timeText } from '../views/text.ts';
 import { differences } from './differences.ts';
+import type { ForeignEffect } from './foreign-steps.ts';
 import { destinationText, sourceText, TracedPackets } from './live-paths.ts';
 import type { TraceSources } from './resolve.ts';
 import { type NamedRule, RuleNames } from './rule-names.ts';
@@ -35,6 +36,8 @@ export interface LiveTraceRequest {
   readonly signal: AbortSignal;
   /** The path that the kernel's is compared with. */
   readonly computed: ComputedTrace;
+  /** What rules of other programs do on this path. */
+  readonly effects: readonly ForeignEffect[];
   /** Limits to mention in the summary. */
   readonly notes: readonly string[];
   /** See `TracedPath`. */
@@ -173,7 +176,7 @@ class RunningTrace {
           });
         }
       }
-      const { computed, notes } = this.#request;
+      const { computed, effects, notes } = this.#request;
       const paths = this.#packets.paths().slice(0, MAX_PACKETS);
       yield {
         event: 'summary',
@@ -181,7 +184,7 @@ class RunningTrace {
         ended: this.#ended ?? 'time',
         paths,
         lost: this.#lost,
-        differences: differences(computed, paths),
+        differences: differences(computed, paths, effects),
         notes: [...notes, ...(paths.length === 0 ? [`no packet matched in ${seconds} s`] : [])],
       };
     } finally {

@@ -1,6 +1,6 @@
 /** Resolves a trace request to addresses, and computes its paths. Reads the agent's objects in time slices. */
-import { familyOf, isLoopback } from '../../api/addresses.ts';
-import { IP_FAMILIES, type IpFamily, type Protocol } from '../../api/objects.ts';
+import { canonicalCidr, cidrContains, familyOf, isLoopback } from '../../api/addresses.ts';
+import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../../api/objects.ts';
 import { explain } from '../../policy/model/explain.ts';
 import type { PolicyModel } from '../../policy/model/model.ts';
 import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
@@ -12,7 +12,7 @@ import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
 import type { StatusSources } from '../sources.ts';
 import type { FqdnSources } from '../views/policies.ts';
-import { routeEndpoints, serviceProblems } from '../views/services.ts';
+import { routeEndpoints, routeProblems } from '../views/services.ts';
 import { type TraceSource, traceClient } from './client.ts';
 import { computeTrace, type TraceContext, type TracedPath } from './compute.ts';
 import type { PolicyCheck } from './policy-steps.ts';
@@ -35,6 +35,8 @@ export interface ResolvedTrace {
   readonly protocol: Protocol;
   readonly port: number;
   readonly sourcePort?: number | undefined;
+  /** The Service, if the destination was named. */
+  readonly service?: ObjectKey | undefined;
 }
 
 /** A `TraceAnswer` before rules of other programs are evaluated. */
@@ -61,14 +63,21 @@ export async function computeAnswer(
 export function resolveRequest(request: TraceRequest, sources: TraceSources): ResolvedTrace[] {
   const { to } = request;
   const inspected = to.kind === 'object' ? sources.table.inspect(to.key) : undefined;
-  const { protocol, port } = portOf(request, inspected);
+  // An unknown object is named before a missing port, which may depend on it.
   const destinations = destinationsOf(request, inspected, sources);
-  const resolved = IP_FAMILIES.flatMap((family): ResolvedTrace[] => {
+  const ends = IP_FAMILIES.flatMap((family) => {
     const destination = destinations.find((address) => familyOf(address) === family);
     const source = sourceOf(request, family, sources);
-    if (destination === undefined || source === undefined) return [];
-    return [{ family, source, destination, protocol, port, sourcePort: request.sourcePort }];
+    return destination === undefined || source === undefined
+      ? []
+      : [{ family, source, destination }];
   });
+  const { protocol, port } = portOf(request, inspected);
+  const { sourcePort } = request;
+  const service = inspected?.service.key;
+  const resolved = ends.map(
+    (each): ResolvedTrace => ({ ...each, protocol, port, sourcePort, service }),
+  );
   if (resolved.length > 0) return resolved;
   throw new BadParameter('to', 'has no address of an IP family that the source has');
 }
@@ -98,6 +107,7 @@ function destinationsOf(
     const external = [
       ...routes.flatMap(({ loadBalancerIPs }) => loadBalancerIPs),
       ...service.externalIPs,
+      ...(routes.length > 0 ? [] : service.loadBalancerIngress.flatMap(({ ip }) => ip ?? [])),
     ];
     const all = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...service.externalIPs];
     const vips = from.kind === 'external' ? [...external, ...all] : all;
@@ -106,9 +116,11 @@ function destinationsOf(
   }
   const pod = policy?.model.pod(to.key);
   if (pod !== undefined && pod.addresses.length > 0) return pod.addresses;
-  throw new NotFound(
-    `this agent knows no Service ${to.key}, and no pod of this name with an address`,
-  );
+  const pods =
+    policy === undefined
+      ? 'and pods only with --network-policy'
+      : 'and no pod of this name with an address';
+  throw new NotFound(`this agent knows no Service ${to.key}, ${pods}`);
 }
 
 /** @returns undefined if the source has no address of the family. */
@@ -173,13 +185,15 @@ export async function computePath(
       const owner = found.routes.find((each) => each.route === route);
       return owner === undefined ? [] : routeEndpoints(owner.inspected, route, sources.table);
     },
-    problemsOf: (key) => {
-      const owner = found.routes.find(({ route }) => route.serviceKey === key);
-      return owner === undefined ? [] : problemTexts(owner.inspected, sources);
+    problemsOf: (route) => {
+      const owner = found.routes.find((each) => each.route === route);
+      return owner === undefined ? [] : routeProblems(owner.inspected, route, sources.table);
     },
-    refusals: found.refused.flatMap((inspected) =>
-      problemTexts(inspected, sources).map((text) => `Service ${inspected.service.key}: ${text}`),
-    ),
+    refused: found.refused.map((inspected) => ({
+      inspected,
+      isNamed: inspected.service.key === resolved.service,
+    })),
+    nearClusterIP: found.nearClusterIP,
     policy: sources.policy && policyCheck(sources.policy, family, sources.nodeName),
   };
   return computeTrace({ family, client, destination, protocol, port, sourcePort }, context);
@@ -192,13 +206,18 @@ interface FoundServices {
   readonly routes: { readonly route: Route; readonly inspected: InspectedService }[];
   readonly refused: InspectedService[];
   isLocalEndpoint: boolean;
+  nearClusterIP: string | undefined;
 }
 
 async function findServices(
-  { family, source, destination, port }: ResolvedTrace,
-  { table, nodeName }: TraceSources,
+  { family, source, destination, port, service: named }: ResolvedTrace,
+  { table, nodeName, nodeAddresses }: TraceSources,
 ): Promise<FoundServices> {
-  const found: FoundServices = { routes: [], refused: [], isLocalEndpoint: false };
+  const found: FoundServices = {
+    ...{ routes: [], refused: [], isLocalEndpoint: false, nearClusterIP: undefined },
+  };
+  const network = networkOf(destination);
+  const isOfNodes = nodeAddresses().some((each) => cidrContains(network, each));
   const address = source.kind === 'address' ? source.address : undefined;
   const slice = new BackgroundSlice();
   for (const key of [...table.serviceKeys]) {
@@ -210,12 +229,26 @@ async function findServices(
     const onVip = routes.filter((route) => vipsOf(route).includes(destination));
     const onNodePort = routes.filter((route) => route.nodePort === port && !onVip.includes(route));
     for (const route of [...onVip, ...onNodePort]) found.routes.push({ route, inspected });
-    if (onVip.length === 0 && found.refused.length < MAX_REFUSED && asksFor(inspected, destination))
+    if (key === named) found.refused.unshift(inspected);
+    else if (
+      onVip.length === 0 &&
+      found.refused.length < MAX_REFUSED &&
+      asksFor(inspected, destination)
+    )
       found.refused.push(inspected);
+    if (!isOfNodes)
+      found.nearClusterIP ??= inspected.service.clusterIPs.find((each) =>
+        cidrContains(network, each),
+      );
     if (address !== undefined && hasLocalEndpoint(inspected, address, nodeName))
       found.isLocalEndpoint = true;
   }
   return found;
+}
+
+/** A part of the Service range if it has a cluster IP: most ranges are larger, and have no other addresses. */
+function networkOf(address: string): string {
+  return canonicalCidr(`${address}/${familyOf(address) === 'IPv4' ? 24 : 112}`) ?? address;
 }
 
 function asksFor({ service }: InspectedService, address: string): boolean {
@@ -234,10 +267,6 @@ function hasLocalEndpoint(
   return slices.some(({ endpoints }) =>
     endpoints.some((each) => each.address === address && each.nodeName === nodeName),
   );
-}
-
-function problemTexts(inspected: InspectedService, { table }: TraceSources): string[] {
-  return serviceProblems(inspected, table).map(({ message }) => message);
 }
 
 function policyCheck(

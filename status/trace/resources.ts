@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import type { IpFamily } from '../../api/objects.ts';
-import type { ComputedTrace, LiveTraceFilter, TraceAnswer } from '../api/trace.ts';
+import type { ComputedTrace, LiveTraceFilter } from '../api/trace.ts';
 import {
   NotFound,
   type Resources,
@@ -11,7 +11,9 @@ import {
   Unanswerable,
 } from '../http/handler.ts';
 import type { StatusSources } from '../sources.ts';
-import { withForeignRules } from './foreign-steps.ts';
+import type { TracedPath } from './compute.ts';
+import { type ForeignPath, withForeignRules } from './foreign-steps.ts';
+import { withForwarding } from './forwarding-step.ts';
 import { LiveTracer } from './live.ts';
 import {
   DEFAULT_SECONDS,
@@ -19,13 +21,7 @@ import {
   TRACE_PARAMETERS,
   traceRequest,
 } from './question.ts';
-import {
-  computeAnswer,
-  computePath,
-  type ResolvedTrace,
-  resolveRequest,
-  type TracedAnswer,
-} from './resolve.ts';
+import { computeAnswer, computePath, type ResolvedTrace, resolveRequest } from './resolve.ts';
 
 /** Milliseconds. Who changes a rule and traces again sees the change; requests to the address are not worth the work. */
 const MAX_ROOT_AGE = 1000;
@@ -42,7 +38,10 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
         const answer = await computeAnswer(traceRequest(given), sources);
         const maxAge = isRoot ? MAX_ROOT_AGE : undefined;
         const foreign = await waitOutside(() => sources.foreignChains(maxAge));
-        return withForeignSteps(answer, foreign, sources);
+        const paths: ComputedTrace[] = [];
+        for (const each of answer.paths)
+          paths.push((await withForeignSteps(each, answer, foreign, sources)).path);
+        return { ...answer, paths };
       },
     }),
     '/api/v1/trace/live': streamResource({
@@ -50,16 +49,20 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       response: 'LiveTraceLine',
       rootCommand: 'portwide trace FROM TO --live',
       parameters: LIVE_TRACE_PARAMETERS,
-      handle: async (given, { signal }) => {
+      handle: async (given, { signal, waitOutside }) => {
         const [resolved] = resolveRequest(traceRequest(given), sources);
         if (resolved === undefined) throw new NotFound('there is nothing to trace');
         refuseUntraceable(resolved.family, sources);
-        const { path: computed, forwardsWithIpvs } = await computePath(resolved, sources);
+        const traced = await computePath(resolved, sources);
+        const { forwardsWithIpvs } = traced;
+        const foreign = await waitOutside(() => sources.foreignChains(MAX_ROOT_AGE));
+        const { path, effects } = await withForeignSteps(traced, resolved, foreign, sources);
         return tracer.start({
           filter: filterOf(resolved),
           seconds: given.seconds ?? DEFAULT_SECONDS,
           signal,
-          computed,
+          computed: path,
+          effects,
           notes: await notesOf(resolved.family, forwardsWithIpvs),
           forwardsWithIpvs,
         });
@@ -68,21 +71,18 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
   };
 }
 
-/** Live traces show what these rules do, so their computed path has no such step. */
 async function withForeignSteps(
-  answer: TracedAnswer,
+  { path, forwardsWithIpvs, speaksAs }: TracedPath,
+  { protocol, port }: Pick<ResolvedTrace, 'protocol' | 'port'>,
   { value: chains, age }: Awaited<ReturnType<StatusSources['foreignChains']>>,
   sources: StatusSources,
-): Promise<TraceAnswer> {
+): Promise<ForeignPath> {
   const foreignRulesAge = Math.round(age / 1000);
   const nodeAddresses = sources.nodeAddresses();
-  const { protocol, port } = answer;
-  const paths: ComputedTrace[] = [];
-  for (const { path, forwardsWithIpvs, speaksAs } of answer.paths) {
-    const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs, speaksAs };
-    paths.push(await withForeignRules(path, protocol, port, chains, context));
-  }
-  return { ...answer, paths };
+  const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs, speaksAs };
+  const disabledBy = await sources.disabledForwarding(path.family);
+  const forwarded = withForwarding(path, { disabledBy, nodeAddresses, forwardsWithIpvs });
+  return withForeignRules(forwarded, protocol, port, chains, context);
 }
 
 function filterOf(resolved: ResolvedTrace): LiveTraceFilter {

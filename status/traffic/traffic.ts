@@ -8,6 +8,7 @@ import type { ModeTraffic } from '../../proxier/kernel-rule.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { FlowEntry, FlowLine, TopList, TrafficRates } from '../api/traffic.ts';
 import { MAX_LIMIT, type PageRequest, pageOf } from '../http/paging.ts';
+import { ConnectionList } from './connection-list.ts';
 import type { DenialPolicies } from './denial.ts';
 import { flowEntry, routeOfEntry } from './flow-entry.ts';
 import type { FlowFilter } from './flow-filter.ts';
@@ -55,7 +56,7 @@ export interface Traffic {
    */
   lookup(): Promise<TrafficLookup>;
   /**
-   * Conntrack entries of a Service, at most `limit`, and their number.
+   * Conntrack entries of a Service, at most `limit`, in the order of `ConnectionList`, and their number.
    * @throws NetlinkError if conntrack cannot be read.
    */
   connections(
@@ -154,19 +155,17 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
     },
     async connections(service, limit) {
       const destinations = { index: await index.acquire(), isNodeAddress: isNodePortAddress };
-      const entries: FlowEntry[] = [];
-      let total = 0;
+      const list = new ConnectionList<FlowEntry>(limit);
       try {
         await visitConntrack({ translatedOnly }, (entry) => {
           const route = routeOfEntry(entry, destinations);
           if (route?.serviceKey !== service) return;
-          total += 1;
-          if (entries.length < limit) entries.push(flowEntry(entry, route));
+          list.add(entry.details, () => flowEntry(entry, route));
         });
       } finally {
         index.release();
       }
-      return { total, entries };
+      return { total: list.total, entries: list.rows() };
     },
     get isRunning() {
       return sampler.isRunning || feed.isRunning;

@@ -3,6 +3,7 @@ import type { IpFamily, ObjectKey } from '../../api/objects.ts';
 import type { Problem } from '../api/common.ts';
 import type { FamilyStatus, NodeStatus, ServiceCounts, SourceStatus } from '../api/node-status.ts';
 import type { PolicyStatus } from '../api/policies.ts';
+import type { ServiceState } from '../api/services.ts';
 import type { StatusSources } from '../sources.ts';
 import { policyStatus } from './policies.ts';
 import { hasEndpoints } from './services.ts';
@@ -48,6 +49,7 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
     nodeName: sources.nodeName,
     zone: table.topology.zone ?? null,
     startedAt: timeText(sources.startedAt),
+    statusSocket: sources.statusSocket ?? null,
     now: timeText(now),
     mode: sources.mode,
     state: stateOf(isStarting, problems),
@@ -111,6 +113,7 @@ function sourceStatus({ manifests, watches, table, kinds }: StatusSources): Sour
   return {
     kind: isManifests ? 'manifests' : 'API server',
     location: manifests ?? watches.server ?? '',
+    hasNode: table.node !== undefined,
     kinds: kinds.map((kind) => ({
       kind,
       synced: !table.unsynced.has(kind),
@@ -154,28 +157,51 @@ function featureProblem({ name, value, note }: { name: string; value: string; no
 }
 
 /** Derived from all Routes, so it is kept until the table changes. */
-const endpointCounts = new WeakMap<object, { revision: number; counts: EndpointCounts }>();
-type EndpointCounts = Pick<ServiceCounts, 'noEndpoints' | 'partial'>;
+const stateCounts = new WeakMap<object, { revision: number; counts: StateCounts }>();
+type StateCounts = Pick<ServiceCounts, 'total' | ServiceState>;
 
-function servicesWithoutEndpoints(table: StatusSources['table']): EndpointCounts {
+/** As `serviceState`, but without a look at each Service. */
+function countStates(table: StatusSources['table']): StateCounts {
   const { revision } = table;
-  const known = endpointCounts.get(table);
+  const known = stateCounts.get(table);
   if (known?.revision === revision) return known.counts;
+  const withRefusals = new Set<ObjectKey>();
+  for (const { serviceKey } of table.refusals()) withRefusals.add(serviceKey);
+  const withRoutes = new Set<ObjectKey>();
   const filled = new Set<ObjectKey>();
   const empty = new Set<ObjectKey>();
-  for (const route of table.routes()) (hasEndpoints(route) ? filled : empty).add(route.serviceKey);
-  const partial = [...empty].filter((key) => filled.has(key)).length;
-  const counts = { noEndpoints: empty.size - partial, partial };
-  endpointCounts.set(table, { revision, counts });
+  for (const route of table.routes()) {
+    const { serviceKey } = route;
+    withRoutes.add(serviceKey);
+    if (!withRefusals.has(serviceKey)) (hasEndpoints(route) ? filled : empty).add(serviceKey);
+  }
+  const total = table.serviceCount;
+  const partial = commonSize(empty, filled);
+  const partlyRefused = commonSize(withRefusals, withRoutes);
+  const counts: StateCounts = {
+    total,
+    served: filled.size - partial,
+    partial,
+    noEndpoints: empty.size - partial,
+    partlyRefused,
+    refused: withRefusals.size - partlyRefused,
+    ignored: total - withRoutes.size - (withRefusals.size - partlyRefused),
+  };
+  stateCounts.set(table, { revision, counts });
   return counts;
+}
+
+function commonSize(a: ReadonlySet<ObjectKey>, b: ReadonlySet<ObjectKey>): number {
+  let size = 0;
+  for (const key of a) if (b.has(key)) size += 1;
+  return size;
 }
 
 function serviceCounts({ table }: StatusSources): ServiceCounts {
   const { all, ranges } = table.routeCounts.allPortsServices();
   const { Service, EndpointSlice } = table.changeCounts;
   return {
-    ...table.serviceCounts,
-    ...servicesWithoutEndpoints(table),
+    ...countStates(table),
     allPorts: all,
     portRanges: ranges,
     pendingChanges: Service.pending + EndpointSlice.pending,

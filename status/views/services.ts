@@ -9,7 +9,7 @@ import {
 import type { InspectedService, RouteTable } from '../../proxier/route-table.ts';
 import { explainRoute } from '../../services/resolve-route.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
-import type { ServedPort } from '../../services/served-ports.ts';
+import { type ServedPort, serviceAddresses } from '../../services/served-ports.ts';
 import {
   allowsOwnVips,
   type Dispatch,
@@ -34,15 +34,17 @@ export type NodeFacts = Pick<RouteTable, 'topology' | 'nodeAddresses'>;
 /** One row of `GET /api/v1/services`. */
 export function serviceSummary(inspected: InspectedService, node: NodeTopology): ServiceSummary {
   const { service, routes } = inspected;
+  const vips = [...new Set(routes.flatMap(vipsOf))];
   return {
     namespace: service.namespace,
     name: service.name,
     type: service.type,
     state: serviceState(inspected),
-    vips: [...new Set(routes.flatMap(vipsOf))],
+    vips,
+    refusedVips: refusedVips(inspected, vips),
     portKind: portKind(inspected),
     ports: [...new Set(inspected.served.ports.flatMap(servedPortTexts))],
-    endpoints: endpointCounts(inspected, node),
+    ...endpointCounts(inspected, node),
     affinitySeconds: service.affinitySeconds,
     internalTrafficPolicy: service.internalTrafficPolicy,
     externalTrafficPolicy: service.externalTrafficPolicy,
@@ -50,9 +52,21 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
   };
 }
 
-function serviceState({ served, routes, refusals }: InspectedService): ServiceState {
-  if (served.ports.length === 0) return refusals.length > 0 ? 'refused' : 'ignored';
-  if (routes.length === 0) return 'refused';
+/** @param vips the ones that this node serves, at least on some ports. */
+function refusedVips(
+  { service, served, refusals }: InspectedService,
+  vips: readonly string[],
+): string[] {
+  if (refusals.length === 0) return [];
+  // A Service that is refused as a whole has no served ports.
+  const all = served.ports.length > 0 ? served.ports.flatMap(vipsOf) : serviceAddresses(service);
+  return [...new Set(all)].filter((vip) => !vips.includes(vip));
+}
+
+/** The first state that applies. `serviceCounts` counts by the same rules. */
+function serviceState({ routes, refusals }: InspectedService): ServiceState {
+  if (refusals.length > 0) return routes.length === 0 ? 'refused' : 'partlyRefused';
+  if (routes.length === 0) return 'ignored';
   const filled = routes.filter(hasEndpoints).length;
   if (filled === 0) return 'noEndpoints';
   return filled === routes.length ? 'served' : 'partial';
@@ -81,8 +95,19 @@ function servedPortTexts({ match, nodePort, ownership }: ServedPort): string[] {
   return [`${match.port}:${nodePort}/${match.protocol}`];
 }
 
-function endpointCounts({ slices }: InspectedService, node: NodeTopology): EndpointCounts {
-  const all = IP_FAMILIES.flatMap((family) => candidatesForAllPorts(slices, family));
+function endpointCounts(
+  { slices }: InspectedService,
+  node: NodeTopology,
+): Pick<ServiceSummary, 'endpoints' | 'familyEndpoints'> {
+  const [four = [], six = []] = IP_FAMILIES.map((family) => candidatesForAllPorts(slices, family));
+  const isDual = four.length > 0 && six.length > 0;
+  return {
+    endpoints: countsOf([...four, ...six], node),
+    familyEndpoints: isDual ? { IPv4: countsOf(four, node), IPv6: countsOf(six, node) } : null,
+  };
+}
+
+function countsOf(all: readonly Candidate[], node: NodeTopology): EndpointCounts {
   const count = (is: (endpoint: Candidate) => boolean) => all.filter(is).length;
   return {
     ready: count(({ ready }) => ready),
@@ -215,11 +240,8 @@ function routesWithPorts({ routes, served }: InspectedService) {
 }
 
 /** Why clients of a Service may fail, as far as the objects tell: refusals, warnings, no endpoint. */
-export function serviceProblems(
-  inspected: InspectedService,
-  { topology, nodeAddresses }: NodeFacts,
-): Problem[] {
-  const { service, refusals, warnings, slices } = inspected;
+export function serviceProblems(inspected: InspectedService, node: NodeFacts): Problem[] {
+  const { service, refusals, warnings } = inspected;
   const object = `Service ${service.key}`;
   const problem = (reason: string, message: string, family: IpFamily | null = null): Problem => ({
     reason,
@@ -233,14 +255,36 @@ export function serviceProblems(
     ),
     ...warnings.map(({ message }) => problem('ServedWithWarning', message)),
     ...ignoredReason(inspected).map((message) => problem('Ignored', message)),
-    ...routesWithPorts(inspected).flatMap(({ route, port }) => {
-      const explained = explainRoute(route, service, port, slices, topology, nodeAddresses);
-      const message = noEndpointMessage(route, explained);
-      if (message === undefined) return [];
-      const name = port.portName === '' ? '' : `port ${port.portName}: `;
-      return [problem('NoEndpoints', name + message, route.family)];
-    }),
+    ...inspected.routes.flatMap((route) =>
+      routeProblems(inspected, route, node).map(({ message }) =>
+        problem('NoEndpoints', message, route.family),
+      ),
+    ),
   ];
+}
+
+/** Why clients of one Route may fail. */
+export interface RouteProblem {
+  readonly message: string;
+  /** `inside`: clients of the cluster IP; `outside`: clients outside the cluster. */
+  readonly clients: 'all' | 'inside' | 'outside';
+}
+
+/** Why clients of one Route of a Service may fail. */
+export function routeProblems(
+  inspected: InspectedService,
+  route: Route,
+  { topology, nodeAddresses }: NodeFacts,
+): RouteProblem[] {
+  const { service, slices, served } = inspected;
+  const port = served.ports.find(({ id }) => id === route.id);
+  if (port === undefined) return [];
+  const explained = explainRoute(route, service, port, slices, topology, nodeAddresses);
+  const name = port.portName === '' ? '' : `port ${port.portName}: `;
+  return endpointProblems(route, explained).map(({ message, clients }) => ({
+    message: name + message,
+    clients,
+  }));
 }
 
 function ignoredReason({ service }: InspectedService): string[] {
@@ -255,15 +299,39 @@ function ignoredReason({ service }: InspectedService): string[] {
   return [];
 }
 
-function noEndpointMessage(
+function endpointProblems(
   route: Route,
   explained: ReturnType<typeof explainRoute>,
-): string | undefined {
+): RouteProblem[] {
   const isInternalEmpty = !explained.some(({ local, cluster }) =>
     route.internalLocal ? local.used : cluster.used,
   );
   const isExternalEmpty = route.externalLocal && !explained.some(({ local }) => local.used);
-  if (!isInternalEmpty && !isExternalEmpty) return undefined;
+  if (!isInternalEmpty && !isExternalEmpty) return [];
+  const message = noEndpointMessage(route, explained);
+  if (message !== undefined) return [{ message, clients: 'all' }];
+  const none = (policy: string, clients: string) =>
+    `spec.${policy}: Local, and no endpoint is on this node; packets from ${clients} are dropped`;
+  return [
+    ...(isInternalEmpty
+      ? [
+          {
+            message: none('internalTrafficPolicy', 'pods and this node'),
+            clients: 'inside',
+          } as const,
+        ]
+      : []),
+    ...(isExternalEmpty
+      ? [{ message: none('externalTrafficPolicy', 'outside'), clients: 'outside' } as const]
+      : []),
+  ];
+}
+
+/** @returns undefined if only a traffic policy excludes the endpoints. */
+function noEndpointMessage(
+  route: Route,
+  explained: ReturnType<typeof explainRoute>,
+): string | undefined {
   if (route.owned !== undefined && explained.length > 0) {
     const owners = route.owned.owners.length;
     const why = owners === 0 ? 'no endpoint owns ports' : `no owner serves (${owners} do not)`;
@@ -275,7 +343,5 @@ function noEndpointMessage(
   if (!route.hasEndpointsAnywhere) {
     return `no endpoint is ready (${explained.length} are not); packets are rejected`;
   }
-  const policy = isInternalEmpty ? 'internalTrafficPolicy' : 'externalTrafficPolicy';
-  const clients = isInternalEmpty ? 'packets from pods and this node' : 'packets from outside';
-  return `spec.${policy}: Local, and no endpoint is on this node; ${clients} are dropped`;
+  return undefined;
 }

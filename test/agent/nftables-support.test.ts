@@ -7,6 +7,7 @@ import {
   nftTooOld,
 } from '../../agent/nftables-support.ts';
 import { nftCommand } from '../../nft/command.ts';
+import { nftFamily } from '../../nft/rule.ts';
 import { runProgram, VERSION_TIMEOUT } from '../../process/run-program.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
@@ -21,17 +22,17 @@ describe('nftables-support: nftablesSupport', () => {
     }
   });
 
-  it('nftTooOld requires nft 1.0.1, in the format of nft --version', () => {
-    for (const version of ['1.0.1', '1.0.6', '1.1', '2']) {
+  it('nftTooOld requires nft 1.0.6, in the format of nft --version', () => {
+    for (const version of ['1.0.6', '1.0.9', '1.1', '2']) {
       assert.equal(nftTooOld(`nftables v${version} (Lester Gooch #5)`), undefined, version);
     }
     assert.equal(
-      nftTooOld('nftables v1.0.0 (Fearless)'),
-      'nft 1.0.0 is too old: 1.0.1 or later is required',
+      nftTooOld('nftables v1.0.5 (Lester Gooch)'),
+      'nft 1.0.5 is too old: 1.0.6 or later is required',
     );
     assert.equal(
       nftTooOld('nftables v0.9.8 (E.D.S.)'),
-      'nft 0.9.8 is too old: 1.0.1 or later is required',
+      'nft 0.9.8 is too old: 1.0.6 or later is required',
     );
     assert.equal(nftTooOld('something else'), undefined);
   });
@@ -40,6 +41,28 @@ describe('nftables-support: nftablesSupport', () => {
     const script = nftablesProbeScript('IPv6');
     assert.match(script, /^table ip6 portwide-probe \{$/m);
     assert.doesNotMatch(script, / portwide\s/);
+  });
+
+  it('probes maps of numbers for ports owned by pods, without elements and rules that nft cannot write', () => {
+    const script = nftablesProbeScript('IPv4');
+    assert.match(script, /map udp-owners-2 \{ typeof @nh,0,64 : ip daddr; flags interval; \}/);
+    assert.doesNotMatch(script, /add (element|rule) ip portwide-probe udp-|@udp-/);
+  });
+
+  it('probes no rule with a field of a range whose bytes nft 1.0.6 swaps, which Linux 6.12.117 refuses', () => {
+    for (const [family, protocol] of [
+      ['IPv4', 'ip protocol'],
+      ['IPv6', 'ip6 nexthdr'],
+    ] as const) {
+      const script = nftablesProbeScript(family);
+      assert.doesNotMatch(script, /meta l4proto \. [^@]*@[a-z-]*(ranges|allowed-)/);
+      assert.match(script, new RegExp(`daddr . ${protocol} . th dport vmap @service-ranges`));
+      assert.match(
+        script,
+        new RegExp(`daddr . ${protocol} . th dport . ${nftFamily(family)} saddr @allowed-ports`),
+      );
+      assert.match(script, /daddr \. meta l4proto \. th dport vmap @service-ports/);
+    }
   });
 
   describe('rejects, instead of reporting no support, when nft hangs', () => {

@@ -168,7 +168,7 @@ describe('policy-observer: reports of network policy', () => {
     report('NetworkPolicy', 'default/b');
     report('Service', 'default/c');
     const note =
-      'spec.subject: is required; ignored, and the last readable version remains in force';
+      'spec.subject: is required; ignored, and the last readable version, if any, remains in force';
     assert.deepEqual(events, [
       ['AdminNetworkPolicy a', 'Unreadable', note],
       ['NetworkPolicy b', 'Unreadable', note],

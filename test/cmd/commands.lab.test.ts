@@ -297,9 +297,9 @@ describe('commands: portwide', () => {
       assert.match(faulty.stdout, /c\.yaml:1: .*\nskipped kinds: 2 NetworkPolcy, 1 Deployment, /);
     });
 
-    it('exits with 1 when the directory is missing', async () => {
+    it('exits with 2 when the directory is missing', async () => {
       const { exitCode, stderr } = await run('validate', '--manifests=/no/such/directory');
-      assert.equal(exitCode, 1);
+      assert.equal(exitCode, 2);
       assert.match(stderr, /^portwide: manifest directory "\/no\/such\/directory" cannot be read/);
     });
   });

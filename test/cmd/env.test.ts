@@ -236,9 +236,9 @@ describe('env: portwide env', () => {
       it('fails for an unknown pod, and for a name that no pod can have', async () => {
         putAll([media('media', {}), inNamespace('data', pod('media-0'))]);
         const unknown = await env('-n', 'voice', '--pod=media-0');
-        assert.deepEqual([unknown.exitCode, unknown.stdout], [1, '']);
+        assert.deepEqual([unknown.exitCode, unknown.stdout], [2, '']);
         assert.match(unknown.stderr, /no pod media-0 in namespace voice/);
-        assert.notEqual((await env('-n', 'voice', '--pod', 'media_0')).exitCode, 0);
+        assert.equal((await env('-n', 'voice', '--pod', 'media_0')).exitCode, 2);
       });
     });
 
@@ -335,18 +335,18 @@ describe('env: portwide env', () => {
       assert.deepEqual(JSON.parse(stdout), VOICE_VARIABLES);
     });
 
-    it('exits with 1 when the list is forbidden', async () => {
+    it('exits with 2 when the list is forbidden', async () => {
       double.fail({ fault: { kind: 'status', code: 403, reason: 'Forbidden' } });
       const { stdout, stderr, exitCode } = await run(`--master=${double.url}`, '-n', 'voice');
       assert.match(stderr, /^portwide: API server: 403 Forbidden: /);
-      assert.deepEqual([exitCode, stdout], [1, '']);
+      assert.deepEqual([exitCode, stdout], [2, '']);
     });
 
-    it('exits with 1 when the API server is unreachable', async () => {
+    it('exits with 2 when the API server is unreachable', async () => {
       await double.close();
       const { stderr, exitCode } = await run(`--master=${double.url}`, '-n', 'voice');
       assert.match(stderr, /^portwide: API server: .*ECONNREFUSED/);
-      assert.equal(exitCode, 1);
+      assert.equal(exitCode, 2);
     });
   });
 
@@ -367,7 +367,7 @@ describe('env: portwide env', () => {
     ] as const) {
       it(flags.join(' '), async () => {
         const { exitCode, stderr, stdout } = await run(...flags);
-        assert.deepEqual([exitCode, stdout], [1, '']);
+        assert.deepEqual([exitCode, stdout], [2, '']);
         assert.match(stderr, expected);
       });
     }

@@ -34,7 +34,7 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
   });
 
   /** Every kind of Service. Session affinity is IPv4 only, because nft 1.0.6 crashes on it with IPv6. */
-  const objects = (without?: string): Manifest[] => {
+  const objects = (without: readonly string[] = []): Manifest[] => {
     const balanced = {
       type: 'LoadBalancer',
       allocateLoadBalancerNodePorts: false,
@@ -81,17 +81,24 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
         },
         spec: { clusterIPs: vips(17) },
       },
+      'owned-exact': {
+        annotations: {
+          'portwide.dev/owned-ports': '20480-21503/UDP',
+          'portwide.dev/ports-per-pod': '128',
+        },
+        spec: { clusterIPs: vips(18) },
+      },
       none: { spec: { clusterIPs: vips(15), ports: [{ port: 80 }] } },
     };
     const pods = [...lab.pods, ...lab.remotePods];
-    const included = Object.entries(services).filter(([name]) => name !== without);
+    const included = Object.entries(services).filter(([name]) => !without.includes(name));
     return included.flatMap(([name, fields]) => [
       serviceManifest(name, fields),
       ...(name === 'none' ? [] : FAMILIES).map(([family]) =>
         sliceManifest(
           name,
           family,
-          name === 'owned'
+          name.startsWith('owned')
             ? pods.map((pod, at) => [pod, { targetRef: { name: `owned-${at}` } }] as const)
             : pods,
           name.endsWith('web') ? { ports: [{ name: '', port: 8080 }] } : {},
@@ -131,13 +138,16 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
       assert.equal(answered(await lab.client.udp(owned, 20_150)).host, 'pod-2');
       assert.equal(answered(await lab.client.tcp(owned, 30_050)).host, 'pod-1');
       refused(await lab.client.udp(owned, 20_350));
+      const exact = vips(18)[index] ?? '';
+      assert.equal(answered(await lab.client.udp(exact, 20_735)).host, 'pod-2');
+      refused(await lab.client.udp(exact, 20_864));
     }
     answered(await lab.client.tcp(lab.node.ipv4, 30_080));
     refused(await lab.node.udp('127.0.0.1', 30_053));
     const { stdout } = await lab.node.exec('nft', ['list', 'counters', 'table', 'ip', 'portwide']);
     assert.match(stdout, /localhost-nodeport-rejected-udp \{\s+packets 1 /);
     // The agent programs maps of owned ports in another form, which nft cannot write.
-    agent.write('objects', objects('owned'));
+    agent.write('objects', objects(['owned', 'owned-exact']));
     await load();
     await agent.start(FLAGS);
     const synced = agent

@@ -50,7 +50,8 @@ const RESOURCES: FakeResources = {
   '/api/v1/routes': ({ query }) => page(ROUTES, query),
   '/api/v1/services/{namespace}/{name}': ({ path }) => {
     if (path.join('/') === 'shop/web') return DETAIL;
-    throw new NotFound(`this agent knows no Service "${path.join('/')}"`);
+    const reason = path[1] === 'broken' ? ': it cannot be read: spec.x: wrong' : '';
+    throw new NotFound(`this agent knows no Service "${path.join('/')}"${reason}`);
   },
   '/api/v1/diff': () => answers.diff,
   '/api/v1/policies': ({ query }) => {
@@ -136,6 +137,12 @@ describe('status commands', () => {
       ['status', '--status-socket='],
       ['status', '--status-socket=/etc/passwd'],
       ['--nonsense'],
+      ['env', '--nonsense', '-n', 'a'],
+      ['validate', '--nonsense', '--manifests=/'],
+      ['render', '--nonsense', '--manifests=/'],
+      ['completion', 'nonsense', '--nonsense'],
+      ['version', '--nonsense'],
+      ['ipvs', 'marks', '--nonsense'],
     ]) {
       it(`exits with 2 for wrong usage: ${args.join(' ')}`, async () => {
         const { exitCode, stderr } = await execa(PORTWIDE, args, { reject: false });
@@ -149,6 +156,29 @@ describe('status commands', () => {
     }
   });
 
+  for (const args of [
+    ['nonsense'],
+    ['nonsense', '--help'],
+    ['nonsense', '-h', 'get'],
+    ['get', 'nonsense', '--help'],
+    ['policy', 'nonsense', '--help'],
+    ['ipvs', 'nonsense', '--help'],
+  ]) {
+    it(`exits with 2 for an unknown command: portwide ${args.join(' ')}`, async () => {
+      const { exitCode, stderr, stdout } = await execa(PORTWIDE, args, { reject: false });
+      assert.deepEqual([exitCode, stdout], [2, '']);
+      assert.match(stderr, /^error: unknown command 'nonsense'/);
+    });
+  }
+
+  for (const args of [['--help'], ['help'], ['help', 'get'], ['get', '--help'], ['get', 'help']]) {
+    it(`prints help: portwide ${args.join(' ')}`, async () => {
+      const { exitCode, stdout } = await execa(PORTWIDE, args, { reject: false });
+      assert.equal(exitCode, 0);
+      assert.match(stdout, /^Usage: portwide /);
+    });
+  }
+
   for (const args of [[], ['nonsense'], ['policy']]) {
     it(`exits with 2 without a command: portwide ${args.join(' ')}`, async () => {
       const { exitCode, stderr } = await execa(PORTWIDE, args, { reject: false });
@@ -161,6 +191,24 @@ describe('status commands', () => {
       const { exitCode, stderr, stdout } = await run(...command.split(' '), 'nosuch');
       assert.deepEqual([exitCode, stdout], [1, '']);
       assert.match(stderr, /^portwide: this agent knows no Service "(shop\/)?nosuch"$/);
+    });
+  }
+
+  for (const command of ['get services', 'get endpoints', 'get routes', 'describe service']) {
+    it(`says that the manifest of the Service cannot be read: ${command}`, async () => {
+      const object = 'Service voice/broken';
+      const problem = { reason: 'Unreadable', message: 'spec.x: wrong', object, family: null };
+      answers.status = { ...HEALTHY, problems: [problem] };
+      for (const name of ['voice/broken', 'broken']) {
+        const { exitCode, stderr } = await run(...command.split(' '), name);
+        assert.deepEqual(
+          [exitCode, stderr],
+          [
+            1,
+            'portwide: this agent knows no Service "voice/broken": it cannot be read: spec.x: wrong',
+          ],
+        );
+      }
     });
   }
 

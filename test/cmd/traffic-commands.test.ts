@@ -3,6 +3,7 @@ import { execa } from 'execa';
 import { parse } from 'yaml';
 import type { ServiceSummary } from '../../status/api/services.ts';
 import type { FlowLine, TopList } from '../../status/api/traffic.ts';
+import { NotFound } from '../../status/http/handler.ts';
 import { waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { NOW, service } from '../status/answers.ts';
@@ -25,6 +26,9 @@ const RESOURCES: FakeResources = {
     query.delete('limit');
     queries.push(query.toString());
     return { items: answers.services, total: answers.services.length, continue: null };
+  },
+  '/api/v1/services/{namespace}/{name}': ({ path }) => {
+    throw new NotFound(`this agent knows no Service "${path.join('/')}"`);
   },
   '/api/v1/top': ({ query }) => {
     queries.push(query.toString());
@@ -145,6 +149,11 @@ describe('traffic commands', () => {
       assert.deepEqual([stdout, stderr, exitCode], ['', 'portwide: no traffic of Services', 0]);
     });
 
+    it('says in its help how often --watch prints', async () => {
+      const { stdout } = await run('top', 'svc', '--help');
+      assert.match(stdout.replaceAll(/\s+/g, ' '), /--watch go on, and print each new sample/);
+    });
+
     it('prints each sample of top once, with a header', async () => {
       const [busy, quiet] = TOP_ROWS.service;
       assert.ok(busy !== undefined && quiet !== undefined);
@@ -236,10 +245,20 @@ describe('traffic commands', () => {
 
     it('passes its options to the API', async () => {
       const filters = ['--ip=10.0.0.1', '--port=53', '--protocol=udp', '--event=denied'];
+      answers.services = [service({ name: 'web' })];
       await run('flows', '--service=shop/web', ...filters);
       assert.deepEqual(queries, [
+        'service=shop%2Fweb',
         'service=shop%2Fweb&ip=10.0.0.1&port=53&protocol=UDP&event=denied',
       ]);
+    });
+
+    it('exits with 2 if the agent does not know the Service, instead of waiting', async () => {
+      answers.services = [service({ name: 'web' })];
+      answers.flows = () => assert.fail('flows of an unknown Service');
+      const { stdout, stderr, exitCode } = await run('flows', '--service=shop/nosuch');
+      const message = 'portwide: this agent knows no Service "shop/nosuch"';
+      assert.deepEqual([stdout, stderr, exitCode], ['', message, 2]);
     });
 
     it('ends silently with status 0 when its reader is gone', async () => {

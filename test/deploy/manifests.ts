@@ -18,9 +18,9 @@ export function readText(path: string): string {
   return readFileSync(join(ROOT, path), 'utf8');
 }
 
-/** Paths of all YAML files under deploy/. */
+/** Paths of all YAML files under deploy/, except templates of the Helm chart and links to the other files. */
 export function yamlFiles(): string[] {
-  return globSync('deploy/**/*.{yaml,yml}', { cwd: ROOT }).sort();
+  return globSync('deploy/**/*.{yaml,yml}', { cwd: ROOT, exclude: ['deploy/chart'] }).sort();
 }
 
 /** @throws Error for invalid YAML. */

@@ -36,6 +36,7 @@ const FOREIGN_FLAGS = [
     '--query',
     '--name',
     '--check',
+    '--enable-source-maps',
     '--help',
   ],
 ];

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
-import { dirname, join, normalize } from 'node:path';
-import { anchors, PAGES, ROOT, readPage, relativeLinks } from './page.ts';
+import { existsSync, globSync, readFileSync } from 'node:fs';
+import { basename, dirname, join, normalize } from 'node:path';
+import { anchors, codeSpans, PAGES, ROOT, readPage, relativeLinks } from './page.ts';
+
+/** Pages that GitHub looks for at the root. */
+const ROOT_PAGES = ['CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md'];
 
 /** @returns what is wrong with the link; undefined if it resolves. */
 function brokenLink(page: string, link: string): string | undefined {
@@ -14,7 +17,7 @@ function brokenLink(page: string, link: string): string | undefined {
 }
 
 describe('links of the pages', () => {
-  for (const page of PAGES) {
+  for (const page of [...PAGES, ...ROOT_PAGES]) {
     it(`resolve, with their anchors: ${page}`, () => {
       const broken = relativeLinks(readPage(page)).flatMap((link) => brokenLink(page, link) ?? []);
       assert.deepEqual(broken, []);
@@ -31,6 +34,23 @@ describe('links of the pages', () => {
       }
     }
     assert.deepEqual([...reached].sort(), [...PAGES].sort());
+  });
+});
+
+describe('SECURITY.md', () => {
+  it('names tests and sources that exist', () => {
+    const files = globSync('{api,config,scripts,test}/**', { cwd: ROOT });
+    const names = new Set(files.map((file) => basename(file)));
+    const named = codeSpans(readPage('SECURITY.md')).filter((span) =>
+      /^(api|config|test)\/|\.ts$/.test(span),
+    );
+    assert.ok(named.length > 15);
+    for (const span of named) {
+      const isKnown = span.includes('/')
+        ? globSync(span, { cwd: ROOT }).length > 0
+        : names.has(span);
+      assert.ok(isKnown, span);
+    }
   });
 });
 

@@ -18,7 +18,7 @@ export interface LogLine {
 }
 
 /** No status API unless flags set it: agents of several nodes share the file system. */
-const NO_STATUS = ['--status-bind-address=none', '--status-socket=none'];
+export const NO_STATUS = ['--status-bind-address=none', '--status-socket=none'];
 
 /** Default flags of the agent; pods are detected by CIDR. */
 export const AGENT_FLAGS = [
@@ -48,6 +48,10 @@ export class Agent {
   readonly #syncs: number;
   readonly #env: Readonly<Record<string, string>>;
   #barriers = 0;
+  /** The launcher that the next start runs. */
+  program = PORTWIDE;
+  /** Flags that come first; empty for versions without a status API. */
+  firstFlags: readonly string[] = NO_STATUS;
   readonly log: LogLine[] = [];
 
   /**
@@ -102,8 +106,8 @@ export class Agent {
   launch(flags: readonly string[] = this.#flags): { readonly ended: Promise<string> } {
     this.#flags = flags;
     this.log.length = 0;
-    const args = ['run', ...NO_STATUS, ...this.#feed.flags, ...flags];
-    const process = this.#lab.node.spawn(PORTWIDE, args, { env: this.#env });
+    const args = ['run', ...this.firstFlags, ...this.#feed.flags, ...flags];
+    const process = this.#lab.node.spawn(this.program, args, { env: this.#env });
     this.#process = process;
     process.stdout?.setEncoding('utf8');
     let rest = '';

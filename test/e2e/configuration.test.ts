@@ -270,7 +270,7 @@ describe('configuration of an agent', () => {
         [
           30,
           'iptables',
-          'nftables is not supported: nft 1.0.0 is too old: 1.0.1 or later is required',
+          'nftables is not supported: nft 1.0.0 is too old: 1.0.6 or later is required',
           'selected the proxy mode, because --proxy-mode is unset',
         ],
       );
@@ -285,7 +285,7 @@ describe('configuration of an agent', () => {
       });
       assert.equal(await agent.ended(), 1);
       const expected =
-        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: 1.0.1 or later is required\n';
+        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: 1.0.6 or later is required\n';
       assert.equal(await output, expected);
       assert.doesNotMatch(await rules(), /KUBE-/);
     });

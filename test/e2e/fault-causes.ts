@@ -78,7 +78,7 @@ export const SERVICE_CAUSES = {
     exitCode: 1,
     printed: /^ {2}Unreadable +Service default\/faulty +\S+faulty\.json.*loadBalancerSourceRanges/m,
     page: NODE_PROBLEMS,
-    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*stays in force/s,
+    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*it is not in force/s,
   },
   partial: {
     fault: 'IP family or port without endpoints',
@@ -92,7 +92,7 @@ export const SERVICE_CAUSES = {
     fault: 'deleted rule in mode nftables',
     command: ['status'],
     exitCode: 0,
-    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: .* in table portwide$/m,
+    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: rule of chain \S+ .* in table portwide$/m,
     page: CHANGES,
     shown: /external change.*IPv4.*Services.*in table portwide/s,
   },
@@ -172,7 +172,7 @@ export const SERVICE_CAUSES = {
     command: ['trace', CLIENT, VIP, '--port=80'],
     exitCode: 1,
     printed:
-      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+      /Rules of other programs: table inet firewall, base chain guard \(priority 5, policy accept\), rule \d+ \(handle \d+\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
     page: traced({ from: CLIENT, to: VIP, port: '80' }),
     shown: /Rules of other programs.*table inet firewall, base chain guard .* drops the packet/,
   },
@@ -181,7 +181,7 @@ export const SERVICE_CAUSES = {
     command: ['trace', '10.244.1.12', 'default/web'],
     exitCode: 0,
     printed:
-      /Rules of other programs: table inet firewall, base chain post \(priority 95, policy accept\) masquerades the packet/,
+      /Rules of other programs: table inet firewall, base chain post \(priority 95, policy accept\), rule \d+ \(handle \d+\) masquerades the packet/,
     page: traced({ from: '10.244.1.12', to: 'default/web' }),
     shown:
       /Rules of other programs.*table inet firewall, base chain post .* masquerades the packet/,
@@ -320,7 +320,7 @@ export const IPVS_CAUSES = {
   foreignDrop: {
     ...SERVICE_CAUSES.foreignDrop,
     printed:
-      /Rules of other programs: table ip filter \(iptables-legacy\), base chain OUTPUT \(priority 0, policy accept\) drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+      /Rules of other programs: table ip filter \(iptables-legacy\), base chain OUTPUT \(priority 0, policy accept\), rule [^\n]* -j DROP drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
   },
   deletedRule: {
     ...NODE_CAUSES.deletedRule,

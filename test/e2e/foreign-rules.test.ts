@@ -7,6 +7,7 @@ import { createLab, type Host, type Lab, type Protocol, waitFor } from '../lab/l
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, serviceManifest, sliceManifest } from './manifests.ts';
+import { summary, TraceApi } from './trace-api.ts';
 
 const VIP = '10.96.0.60';
 /** Of a Service with two endpoints. */
@@ -70,7 +71,10 @@ for (const mode of ['nftables', 'iptables'] as const) {
       const rule = ['FORWARD', '-p', 'tcp', '--dport', `${PORT}`, '-j', 'REJECT'];
       await lab.node.exec('iptables-nft', ['-I', ...rule]);
       assert.deepEqual([await outcome('UDP'), await outcome('TCP')], ['answered', 'refused']);
-      await says('TCP', /table ip filter \(iptables-nft\), base chain FORWARD .* drops the packet/);
+      await says(
+        'TCP',
+        /base chain FORWARD .*, rule -p tcp -m tcp --dport 5353 -j REJECT .* rejects the packet/,
+      );
       assert.match(await trace('UDP'), NONE);
       await lab.node.exec('iptables-nft', ['-D', ...rule]);
       await says('TCP', NONE);
@@ -92,6 +96,51 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.match(await trace('TCP'), NONE);
       await lab.node.exec('iptables-nft', ['-D', ...rule]);
       await says('TCP', NONE, 'node');
+    });
+
+    it('iptables: policy DROP of chain FORWARD, and the kernel does what is computed', async () => {
+      await lab.node.exec('iptables-nft', ['-P', 'FORWARD', 'DROP']);
+      try {
+        const isOpen = (await outcome('TCP')) === 'answered';
+        await says('TCP', isOpen ? NONE : /base chain FORWARD .* by its policy drops the packet/);
+        const live = await new TraceApi(socket()).live({
+          ...{ from: client.ipv4, to: VIP, port: PORT, seconds: 1 },
+        });
+        await outcome('TCP');
+        const { paths, differences } = await summary(live);
+        assert.deepEqual([paths[0]?.result, differences], [isOpen ? 'left' : 'dropped', []]);
+        // Portwide accepts packets to Services in mode iptables.
+        assert.equal(isOpen, mode === 'iptables');
+      } finally {
+        await lab.node.exec('iptables-nft', ['-P', 'FORWARD', 'ACCEPT']);
+      }
+      await says('TCP', NONE);
+    });
+
+    it('without IP forwarding, the computed path and the kernel drop the packet', async () => {
+      const set = (value: string) =>
+        lab.node.exec('sysctl', ['-w', `net.ipv4.ip_forward=${value}`]);
+      const flags = (from: string, ...more: string[]) => {
+        const args = [from, VIP, `--port=${PORT}`, `--status-socket=${socket()}`, ...more];
+        return lab.node.exec(PORTWIDE, ['trace', ...args], { reject: false });
+      };
+      await set('0');
+      try {
+        const { stdout, exitCode } = await flags(client.ipv4);
+        assert.match(
+          stdout,
+          /Forwarding: this node does not forward packets \(net.ipv4.ip_forward=0/,
+        );
+        assert.equal(exitCode, 1);
+        assert.equal((await flags('node')).exitCode, 0);
+        const query = { from: client.ipv4, to: VIP, port: PORT, seconds: 1 };
+        const live = await new TraceApi(socket()).live(query);
+        assert.equal(await outcome('TCP'), 'timeout');
+        const { paths, differences } = await summary(live);
+        assert.deepEqual([paths[0]?.result, differences], ['lost', []]);
+      } finally {
+        await set('1');
+      }
     });
 
     // The agent evaluates rules of nft in the same way in each mode.

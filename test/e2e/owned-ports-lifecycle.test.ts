@@ -3,11 +3,16 @@ import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import type { EndpointFields, Manifest } from './manifests.ts';
-import { answered, World } from './scenarios/scenario.ts';
+import { answered, refused, World } from './scenarios/scenario.ts';
 
 const OWNED = {
   'portwide.dev/owned-ports': '20000-20999/UDP',
   'portwide.dev/ports-per-pod': '100',
+};
+/** Slices that one exact lookup finds, see nftables/exact-slice-chains.ts. */
+const EXACT = {
+  'portwide.dev/owned-ports': '19968-20991/UDP',
+  'portwide.dev/ports-per-pod': '128',
 };
 const owner = (host: Host, ordinal: number, fields: EndpointFields = {}) =>
   [host, { targetRef: { kind: 'Pod', name: `media-${ordinal}` }, ...fields }] as const;
@@ -57,16 +62,22 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         return [reply.remoteAddress, reply.remotePort];
       };
 
-      it('a pod that owns a port of two Services speaks for the older, until it is gone', async () => {
-        const younger = { vip: 21, created: '2026-01-02T00:00:00Z' };
-        const wider = { ...OWNED, 'portwide.dev/owned-ports': '20050-21999/UDP' };
-        await agent.apply([...media('a'), ...media('b', { ...younger, annotations: wider })]);
-        assert.deepEqual(await speakerAt(20060), [world.clusterIP(20), 20060]);
-        assert.deepEqual(await speakerAt(20120), [world.clusterIP(21), 20120]);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
-        await agent.apply(media('b', { ...younger, annotations: wider }));
-        assert.deepEqual(await speakerAt(20060), [world.clusterIP(21), 20060]);
-      });
+      const WIDER = { ...OWNED, 'portwide.dev/owned-ports': '20050-21999/UDP' };
+      for (const [title, first, second, onlySecond] of [
+        ['ranges', OWNED, WIDER, 20120],
+        ['exact, then ranges', EXACT, WIDER, 20120],
+        ['ranges, then exact', OWNED, EXACT, 19980],
+      ] as const)
+        it(`a pod that owns a port of two Services speaks for the older, until it is gone (${title})`, async () => {
+          const younger = { vip: 21, created: '2026-01-02T00:00:00Z', annotations: second };
+          await agent.apply([...media('a', { annotations: first }), ...media('b', younger)]);
+          assert.deepEqual(await speakerAt(20060), [world.clusterIP(20), 20060]);
+          assert.deepEqual(await speakerAt(onlySecond), [world.clusterIP(21), onlySecond]);
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
+          await agent.apply(media('b', younger));
+          assert.deepEqual(await speakerAt(20060), [world.clusterIP(21), 20060]);
+          assert.equal(answered(await world.client.udp(world.clusterIP(21), 20060)).host, 'pod-1');
+        });
 
       const LANES = 4;
       /**
@@ -108,6 +119,41 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         assert.deepEqual(lost, { refused: 0, errors: 0 });
         assert.ok(timeout <= (TURNS / 2) * LANES, `${timeout} lost`);
         for (const host of hosts) assert.match(host, /^pod-[12]$/);
+      });
+
+      it('slices get another size under traffic, without a rejected packet', async () => {
+        await agent.apply(media('a'));
+        const TURNS = 6;
+        const { timeout, ...seen } = await underTraffic(async () => {
+          for (let turn = 0; turn < TURNS; turn++)
+            await agent.apply(media('a', { annotations: turn % 2 === 0 ? EXACT : OWNED }));
+        });
+        assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, errors: 0 });
+        assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
+      });
+
+      it('owners of slices of different sizes reach each other, and no vacant slice', async () => {
+        const exact = {
+          'portwide.dev/owned-ports': '20480-21503/UDP',
+          'portwide.dev/ports-per-pod': '128',
+        };
+        const [a, b] = [world.clusterIP(20), world.clusterIP(21)];
+        await agent.apply([
+          ...media('a'),
+          world.service('b', { annotations: exact, spec: { clusterIPs: [b] } }),
+          world.slice('b', [owner(world.pod(2), 0)]),
+        ]);
+        for (const [from, localPort, vip, to, port, host, vacant] of [
+          [world.pod(0), 20005, a, b, 20485, 'pod-3', 20608],
+          [world.pod(2), 20486, b, a, 20106, 'pod-2', 20200],
+        ] as const) {
+          const reply = answered(await from.udp(to, port, { localPort }));
+          assert.deepEqual(
+            [reply.host, reply.remoteAddress, reply.remotePort],
+            [host, vip, localPort],
+          );
+          refused(await from.udp(to, vacant, { localPort }));
+        }
       });
 
       it('a successor that owned nothing takes over without a rejected packet', async () => {
@@ -177,15 +223,48 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         }
       });
 
-      it('a killed agent leaves the rules, and its successor writes none of them again', async () => {
-        await agent.apply(media('a'));
-        await agent.kill();
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
-        await agent.start(flags);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20100)).host, 'pod-2');
-        const written = agent.logged('synced').map(({ written: count }) => count);
-        assert.ok(written.length >= 2 && written.every((count) => count === 0), written.join());
-      });
+      for (const [size, annotations] of [
+        [100, OWNED],
+        [128, EXACT],
+      ] as const) {
+        it(`slices of ${size} ports: a killed agent leaves the rules, and its successor writes none of them again`, async () => {
+          await agent.apply(media('a', { annotations }));
+          await agent.kill();
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
+          await agent.start(flags);
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20100)).host, 'pod-2');
+          const written = agent.logged('synced').map(({ written: count }) => count);
+          assert.ok(written.length >= 2 && written.every((count) => count === 0), written.join());
+        });
+
+        it(`slices of ${size} ports: an agent takes over the maps of an earlier version, and no packet is lost`, async () => {
+          await agent.apply(media('a', { annotations }));
+          await agent.kill();
+          const rendering = flags.filter((flag) => !/^-v|sync-period/.test(flag));
+          const args = [
+            'render',
+            ...rendering,
+            `--manifests=${agent.directory}`,
+            `--ip-family=${world.pick('IPv4', 'IPv6')}`,
+          ];
+          const { stdout } = await lab.node.exec(PORTWIDE, args);
+          const input = stdout
+            .replaceAll('udp-owner-', 'slice-')
+            .replaceAll('udp-owners-', 'slice-owners-')
+            .replaceAll('tracked-owners-', 'tracked-slice-owners-')
+            .replaceAll('remote-owners-', 'remote-slice-owners-')
+            .replaceAll('udp-vip-ports', 'owned-vip-ports');
+          assert.doesNotMatch(input, /udp-/);
+          await lab.node.exec('nft', ['-f', '-'], { input: `${input}\n` });
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
+          const seen = await underTraffic(() => agent.start(flags));
+          assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, timeout: 0, errors: 0 });
+          assert.deepEqual(
+            agent.logged('replacing an nftables table of an incompatible version'),
+            [],
+          );
+        });
+      }
 
       it('rules that another program deletes come back', async () => {
         await agent.apply(media('a'));
@@ -197,48 +276,24 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         });
       });
 
-      it('an agent takes over the maps of an earlier version, and no packet is lost', async () => {
-        await agent.apply(media('a'));
-        await agent.kill();
-        const rendering = flags.filter((flag) => !/^-v|sync-period/.test(flag));
-        const args = [
-          'render',
-          ...rendering,
-          `--manifests=${agent.directory}`,
-          `--ip-family=${world.pick('IPv4', 'IPv6')}`,
-        ];
-        const { stdout } = await lab.node.exec(PORTWIDE, args);
-        const input = stdout
-          .replaceAll('udp-owner-', 'slice-')
-          .replaceAll('udp-owners-', 'slice-owners-')
-          .replaceAll('tracked-owners-', 'tracked-slice-owners-')
-          .replaceAll('remote-owners-', 'remote-slice-owners-')
-          .replaceAll('udp-vip-ports', 'owned-vip-ports');
-        assert.doesNotMatch(input, /udp-/);
-        await lab.node.exec('nft', ['-f', '-'], { input: `${input}\n` });
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
-        const seen = await underTraffic(() => agent.start(flags));
-        assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, timeout: 0, errors: 0 });
-        assert.deepEqual(
-          agent.logged('replacing an nftables table of an incompatible version'),
-          [],
-        );
-      });
-
-      it('an agent replaces a map of slices of another version', async () => {
-        await agent.apply(media('a'));
-        await agent.kill();
-        const ip = world.pick('ip', 'ip6');
-        const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
-        const [map = ''] = /udp-owner-vips-\d+/.exec(stdout) ?? [];
-        const other = `map ${map} { type inet_service : inet_service; }`;
-        const script = `delete table ${ip} portwide\ntable ${ip} portwide {\n${other}\n}\n`;
-        await lab.node.exec('nft', ['-f', '-'], { input: script });
-        await agent.start(flags);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
-        const [replaced] = agent.logged('replacing an nftables table of an incompatible version');
-        assert.match(String(replaced?.reason), /exist/);
-      });
+      for (const [size, annotations, name] of [
+        [100, OWNED, /udp-owner-vips-\d+/],
+        [128, EXACT, /udp-owner-vips-of-128/],
+      ] as const)
+        it(`an agent replaces a map of slices of ${size} ports of another version`, async () => {
+          await agent.apply(media('a', { annotations }));
+          await agent.kill();
+          const ip = world.pick('ip', 'ip6');
+          const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
+          const [map = ''] = name.exec(stdout) ?? [];
+          const other = `map ${map} { type inet_service : inet_service; }`;
+          const script = `delete table ${ip} portwide\ntable ${ip} portwide {\n${other}\n}\n`;
+          await lab.node.exec('nft', ['-f', '-'], { input: script });
+          await agent.start(flags);
+          assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
+          const [replaced] = agent.logged('replacing an nftables table of an incompatible version');
+          assert.match(String(replaced?.reason), /exist/);
+        });
 
       it('the chains and maps are gone after the next full sync without owned ports', async () => {
         await agent.apply(media('a'));

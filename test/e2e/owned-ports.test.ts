@@ -8,304 +8,352 @@ import { answered, droppedSilently, refused, SHORT, World } from './scenarios/sc
 const owner = (host: Host, ordinal: number, fields: EndpointFields = {}) =>
   [host, { targetRef: { kind: 'Pod', name: `media-${ordinal}` }, ...fields }] as const;
 
-const OWNED = {
-  'portwide.dev/owned-ports': '20000-20999/UDP,30000-30999/TCP,30000-30999/SCTP',
-  'portwide.dev/ports-per-pod': '100',
-};
+/** Slices that are ranges, and slices that one exact lookup finds, see nftables/exact-slice-chains.ts. */
+const SHAPES = [
+  { perPod: 100, first: 20_000, firstTcp: 30_000 },
+  { perPod: 128, first: 20_480, firstTcp: 30_080 },
+] as const;
 
-describe('owned ports', () => {
-  let lab: Lab;
-  let agent: Agent;
-  let other: Agent;
+for (const { perPod, first, firstTcp } of SHAPES) {
+  const at = (ordinal: number, offset: number) => first + ordinal * perPod + offset;
+  const tcpAt = (ordinal: number, offset: number) => firstTcp + ordinal * perPod + offset;
+  const [last, lastTcp] = [at(9, perPod - 1), tcpAt(9, perPod - 1)];
+  const OWNED = {
+    'portwide.dev/owned-ports': `${first}-${last}/UDP,${firstTcp}-${lastTcp}/TCP,${firstTcp}-${lastTcp}/SCTP`,
+    'portwide.dev/ports-per-pod': String(perPod),
+  };
 
-  before(async () => {
-    lab = await createLab({ pods: 2, remotePods: 2 });
-    await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
-    await lab.client.serve({ protocol: 'UDP', port: 9000 });
-    const flags = [...AGENT_FLAGS, '--proxy-mode=nftables'];
-    agent = new Agent(lab, { syncs: 2 });
-    // Its own node shows what it has applied: the client's packets pass the other node.
-    other = new Agent({ ...lab, node: lab.node2, client: lab.node2 }, { syncs: 2 });
-    await Promise.all([agent.start(flags), other.start([...flags, '--hostname-override=node2'])]);
-  });
+  describe(`owned ports, ${perPod} for each pod`, () => {
+    let lab: Lab;
+    let agent: Agent;
+    let other: Agent;
 
-  after(async () => {
-    await Promise.all([agent?.destroy(), other?.destroy()]);
-    await lab?.destroy();
-  });
+    before(async () => {
+      lab = await createLab({ pods: 2, remotePods: 2 });
+      await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
+      await lab.client.serve({ protocol: 'UDP', port: 9000 });
+      const flags = [...AGENT_FLAGS, '--proxy-mode=nftables'];
+      agent = new Agent(lab, { syncs: 2 });
+      // Its own node shows what it has applied: the client's packets pass the other node.
+      other = new Agent({ ...lab, node: lab.node2, client: lab.node2 }, { syncs: 2 });
+      await Promise.all([agent.start(flags), other.start([...flags, '--hostname-override=node2'])]);
+    });
 
-  for (const family of [4, 6] as const) {
-    describe(`IPv${family}`, () => {
-      let world: World;
-      const apply = async (objects: Parameters<Agent['apply']>[0]) => {
-        await Promise.all([agent.apply(objects), other.apply(objects)]);
-      };
-      const media = (annotations: Record<string, string> = OWNED, spec = {}) =>
-        world.service('media', {
-          annotations,
-          spec: { clusterIPs: [world.clusterIP(20)], ...spec },
+    after(async () => {
+      await Promise.all([agent?.destroy(), other?.destroy()]);
+      await lab?.destroy();
+    });
+
+    for (const family of [4, 6] as const) {
+      describe(`IPv${family}`, () => {
+        let world: World;
+        const apply = async (objects: Parameters<Agent['apply']>[0]) => {
+          await Promise.all([agent.apply(objects), other.apply(objects)]);
+        };
+        const media = (annotations: Record<string, string> = OWNED, spec = {}) =>
+          world.service('media', {
+            annotations,
+            spec: { clusterIPs: [world.clusterIP(20)], ...spec },
+          });
+        const pods = () => [
+          owner(world.pod(0), 0),
+          owner(world.remote(0), 1),
+          owner(world.pod(1), 3),
+        ];
+
+        beforeEach(() => {
+          world = new World(lab, agent, family);
         });
-      const pods = () => [
-        owner(world.pod(0), 0),
-        owner(world.remote(0), 1),
-        owner(world.pod(1), 3),
-      ];
 
-      beforeEach(() => {
-        world = new World(lab, agent, family);
-      });
-
-      it('a UDP packet reaches the owner of its port at the same port, and the answer comes from the VIP', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        const vip = world.clusterIP(20);
-        for (const from of [world.client, world.node, world.pod(1), world.remote(1)]) {
-          for (const [port, host] of [
-            [20000, 'pod-1'],
-            [20099, 'pod-1'],
-            [20100, 'remote-1'],
-            [20199, 'remote-1'],
-          ] as const) {
-            const reply = answered(await from.udp(vip, port));
-            assert.deepEqual([reply.host, reply.localPort], [host, port], from.name);
+        it('a UDP packet reaches the owner of its port at the same port, and the answer comes from the VIP', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          const vip = world.clusterIP(20);
+          for (const from of [world.client, world.node, world.pod(1), world.remote(1)]) {
+            for (const [port, host] of [
+              [at(0, 0), 'pod-1'],
+              [at(0, 99), 'pod-1'],
+              [at(1, 0), 'remote-1'],
+              [at(1, 99), 'remote-1'],
+            ] as const) {
+              const reply = answered(await from.udp(vip, port));
+              assert.deepEqual([reply.host, reply.localPort], [host, port], from.name);
+            }
           }
-        }
-        const seen = answered(await world.client.udp(vip, 20150));
-        assert.equal(seen.remoteAddress, world.address(world.client));
-      });
-
-      it('a port without owner is rejected', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        for (const port of [20200, 20999, 21000, 19999])
-          refused(await world.client.udp(world.clusterIP(20), port));
-        refused(await world.client.tcp(world.clusterIP(20), 30200));
-        const fromOwner = await world.pod(0).udp(world.clusterIP(20), 20200, { localPort: 20008 });
-        refused(fromOwner);
-      });
-
-      it('nothing to the VIP leaves the node: no packet of an owner, and no error of a client', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        const [ip, vip] = [world.pick('ip', 'ip6'), world.clusterIP(20)];
-        await lab.node.exec('nft', ['-f', '-'], {
-          input: `table ${ip} leaving { counter gone { }
-            chain post { type filter hook postrouting priority 300; ${ip} daddr ${vip} counter name gone; }; }`,
+          const seen = answered(await world.client.udp(vip, at(1, 50)));
+          assert.equal(seen.remoteAddress, world.address(world.client));
         });
-        try {
-          refused(await world.pod(0).udp(vip, 20200, { localPort: 20008 }));
-          // The client has no socket there, so it answers with an ICMP error to the VIP.
-          droppedSilently(
+
+        it('a port without owner is rejected', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          for (const port of [at(2, 0), at(9, 99), last + 1, first - 1])
+            refused(await world.client.udp(world.clusterIP(20), port));
+          refused(await world.client.tcp(world.clusterIP(20), tcpAt(2, 0)));
+          const fromOwner = await world
+            .pod(0)
+            .udp(world.clusterIP(20), at(2, 0), { localPort: at(0, 8) });
+          refused(fromOwner);
+        });
+
+        it('nothing to the VIP leaves the node: no packet of an owner, and no error of a client', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          const [ip, vip] = [world.pick('ip', 'ip6'), world.clusterIP(20)];
+          await lab.node.exec('nft', ['-f', '-'], {
+            input: `table ${ip} leaving { counter gone { }
+            chain post { type filter hook postrouting priority 300; ${ip} daddr ${vip} counter name gone; }; }`,
+          });
+          try {
+            refused(await world.pod(0).udp(vip, at(2, 0), { localPort: at(0, 8) }));
+            // The client has no socket there, so it answers with an ICMP error to the VIP.
+            droppedSilently(
+              await world
+                .pod(0)
+                .udp(world.address(world.client), 9111, { ...SHORT, localPort: at(0, 9) }),
+            );
+            const { stdout } = await lab.node.exec('nft', [
+              'list',
+              'counter',
+              ip,
+              'leaving',
+              'gone',
+            ]);
+            assert.match(stdout, /packets 0 /);
+          } finally {
+            await lab.node.exec('nft', ['delete', 'table', ip, 'leaving']);
+          }
+        });
+
+        it('a TCP connection reaches the owner of its port', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          for (const from of [world.client, world.node, world.pod(1)]) {
+            for (const [port, host] of [
+              [tcpAt(0, 0), 'pod-1'],
+              [tcpAt(1, 0), 'remote-1'],
+              [tcpAt(3, 99), 'pod-2'],
+            ] as const) {
+              const reply = answered(await from.tcp(world.clusterIP(20), port));
+              assert.deepEqual([reply.host, reply.localPort], [host, port], from.name);
+            }
+          }
+        });
+
+        it('an SCTP packet reaches the owner of its port', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          for (const [port, host] of [
+            [tcpAt(0, 0), 'pod-1'],
+            [tcpAt(1, 99), 'remote-1'],
+          ] as const) {
+            const reply = answered(await world.client.sctpProbe(world.clusterIP(20), port));
+            assert.deepEqual([reply.host, reply.localPort], [host, port]);
+          }
+          refused(await world.client.sctpProbe(world.clusterIP(20), tcpAt(2, 0)));
+        });
+
+        it('a TCP connection reaches an owner whose node the EndpointSlice does not name', async () => {
+          const nodeName = undefined;
+          const unnamed = [
+            owner(world.pod(0), 0, { nodeName }),
+            owner(world.remote(0), 1, { nodeName }),
+          ];
+          await apply([media(), world.slice('media', unnamed)]);
+          for (const from of [world.client, world.node, world.pod(1), world.pod(0)]) {
+            for (const [port, host] of [
+              [tcpAt(0, 0), 'pod-1'],
+              [tcpAt(1, 0), 'remote-1'],
+            ] as const)
+              assert.equal(
+                answered(await from.tcp(world.clusterIP(20), port)).host,
+                host,
+                from.name,
+              );
+          }
+        });
+
+        it('an owner speaks as the VIP, also first, and to another owner', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          const vip = world.clusterIP(20);
+          for (const [pod, localPort] of [
+            [world.pod(0), at(0, 5)],
+            [world.remote(0), at(1, 5)],
+          ] as const) {
+            const reply = answered(await pod.udp(world.address(world.client), 9000, { localPort }));
+            assert.deepEqual([reply.remoteAddress, reply.remotePort], [vip, localPort]);
+          }
+          for (const [pod, localPort, port, host] of [
+            [world.pod(0), at(0, 7), at(1, 7), 'remote-1'],
+            [world.remote(0), at(1, 8), at(0, 8), 'pod-1'],
+            [world.pod(0), at(0, 9), at(3, 9), 'pod-2'],
+          ] as const) {
+            const reply = answered(await pod.udp(vip, port, { localPort }));
+            assert.deepEqual(
+              [reply.host, reply.remoteAddress, reply.remotePort],
+              [host, vip, localPort],
+            );
+          }
+        });
+
+        it('UDP packets of owned ports are not tracked', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          for (const node of [lab.node, lab.node2]) await node.exec('conntrack', ['-F']);
+          for (const port of [at(0, 10), at(1, 10), at(3, 10)]) {
+            for (const from of [world.client, world.node, world.remote(1)])
+              answered(await from.udp(world.clusterIP(20), port));
+          }
+          for (const node of [lab.node, lab.node2]) {
+            const { stdout } = await node.exec('conntrack', ['-L', '-p', 'udp']);
+            const entries = stdout.split('\n').filter((line) => /=2[01][0-9]{3}\b/.test(line));
+            assert.deepEqual(entries, [], node.name);
+          }
+        });
+
+        it('fragmented packets reach the owner, and its fragmented answers the client', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          const payload = 'x'.repeat(4000);
+          for (const port of [at(0, 20), at(1, 20)]) {
+            const reply = answered(await world.client.udp(world.clusterIP(20), port, { payload }));
+            assert.equal(reply.payload, payload);
+          }
+        });
+
+        it('an owner that does not serve gets nothing, and still speaks as the VIP', async () => {
+          const conditions = { ready: false, serving: false, terminating: true };
+          const ended = [owner(world.pod(0), 0, { conditions }), owner(world.remote(0), 1)];
+          await apply([media(), world.slice('media', ended)]);
+          refused(await world.client.udp(world.clusterIP(20), at(0, 0)));
+          // Its answer is rejected, so that only the client sees who spoke.
+          const ip = world.pick('ip', 'ip6');
+          const source = `${ip} saddr ${world.clusterIP(20)} udp sport ${at(0, 30)} counter`;
+          const script = `table ${ip} seen { chain in { type filter hook input priority 0; ${source}; }; }`;
+          await world.client.exec('nft', ['-f', '-'], { input: script });
+          try {
             await world
               .pod(0)
-              .udp(world.address(world.client), 9111, { ...SHORT, localPort: 20009 }),
-          );
-          const { stdout } = await lab.node.exec('nft', ['list', 'counter', ip, 'leaving', 'gone']);
-          assert.match(stdout, /packets 0 /);
-        } finally {
-          await lab.node.exec('nft', ['delete', 'table', ip, 'leaving']);
-        }
-      });
-
-      it('a TCP connection reaches the owner of its port', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        for (const from of [world.client, world.node, world.pod(1)]) {
-          for (const [port, host] of [
-            [30000, 'pod-1'],
-            [30100, 'remote-1'],
-            [30399, 'pod-2'],
-          ] as const) {
-            const reply = answered(await from.tcp(world.clusterIP(20), port));
-            assert.deepEqual([reply.host, reply.localPort], [host, port], from.name);
+              .udp(world.address(world.client), 9000, { ...SHORT, localPort: at(0, 30) });
+            const { stdout } = await world.client.exec('nft', ['list', 'table', ip, 'seen']);
+            assert.match(stdout, /counter packets 1 /);
+          } finally {
+            await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
           }
-        }
-      });
+        });
 
-      it('an SCTP packet reaches the owner of its port', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        for (const [port, host] of [
-          [30000, 'pod-1'],
-          [30199, 'remote-1'],
-        ] as const) {
-          const reply = answered(await world.client.sctpProbe(world.clusterIP(20), port));
-          assert.deepEqual([reply.host, reply.localPort], [host, port]);
-        }
-        refused(await world.client.sctpProbe(world.clusterIP(20), 30200));
-      });
+        it('ICMP errors of an owner about owned ports do not leave with its address', async () => {
+          await apply([media(), world.slice('media', pods())]);
+          const icmp = world.pick('icmp', 'icmpv6');
+          const ip = world.pick('ip', 'ip6');
+          const rules = [world.pod(1), world.remote(0)].map(
+            (pod) => `${ip} saddr ${world.address(pod)} meta l4proto ${icmp} counter;`,
+          );
+          const script = `table ${ip} seen { chain in { type filter hook input priority 0; ${rules.join(' ')} }; }`;
+          const closed = [world.pod(1), world.remote(0)];
+          await Promise.all(closed.map((pod) => pod.stopServingEveryPort()));
+          await world.client.exec('nft', ['-f', '-'], { input: script });
+          try {
+            const seen = async () => {
+              const { stdout } = await world.client.exec('nft', ['list', 'table', ip, 'seen']);
+              return [...stdout.matchAll(/counter packets (\d+)/g)].map(([, count]) =>
+                Number(count),
+              );
+            };
+            for (const port of [at(0, 40), at(1, 40), at(3, 40)])
+              await world.client.udp(world.clusterIP(20), port, SHORT);
+            assert.deepEqual(await seen(), [0, 0]);
+            // Errors about tracked packets pass.
+            for (const pod of closed) refused(await world.client.udp(world.address(pod), 40));
+            assert.deepEqual(await seen(), [1, 1]);
+          } finally {
+            await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
+            await Promise.all(closed.map((pod) => pod.serveEveryPort()));
+          }
+        });
 
-      it('a TCP connection reaches an owner whose node the EndpointSlice does not name', async () => {
-        const nodeName = undefined;
-        const unnamed = [
-          owner(world.pod(0), 0, { nodeName }),
-          owner(world.remote(0), 1, { nodeName }),
-        ];
-        await apply([media(), world.slice('media', unnamed)]);
-        for (const from of [world.client, world.node, world.pod(1), world.pod(0)]) {
-          for (const [port, host] of [
-            [30000, 'pod-1'],
-            [30100, 'remote-1'],
-          ] as const)
-            assert.equal(answered(await from.tcp(world.clusterIP(20), port)).host, host, from.name);
-        }
-      });
+        it('an exact port of another Service wins over an owned port', async () => {
+          const dns = world.service('dns', {
+            spec: {
+              clusterIPs: [world.clusterIP(20)],
+              ports: [{ port: at(0, 50), protocol: 'UDP', targetPort: 53 }],
+            },
+          });
+          const ports = [{ name: '', port: 53, protocol: 'UDP' }];
+          await apply([
+            media(),
+            world.slice('media', pods()),
+            dns,
+            world.slice('dns', [world.pod(1)], { ports }),
+          ]);
+          const reply = answered(await world.client.udp(world.clusterIP(20), at(0, 50)));
+          assert.deepEqual([reply.host, reply.localPort], ['pod-2', 53]);
+          assert.equal(
+            answered(await world.client.udp(world.clusterIP(20), at(0, 49))).host,
+            'pod-1',
+          );
+          assert.equal(
+            answered(await world.client.udp(world.clusterIP(20), at(0, 51))).host,
+            'pod-1',
+          );
+          await apply([media(), world.slice('media', pods())]);
+          assert.equal(
+            answered(await world.client.udp(world.clusterIP(20), at(0, 50))).host,
+            'pod-1',
+          );
+        });
 
-      it('an owner speaks as the VIP, also first, and to another owner', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        const vip = world.clusterIP(20);
-        for (const [pod, localPort] of [
-          [world.pod(0), 20005],
-          [world.remote(0), 20105],
-        ] as const) {
-          const reply = answered(await pod.udp(world.address(world.client), 9000, { localPort }));
-          assert.deepEqual([reply.remoteAddress, reply.remotePort], [vip, localPort]);
-        }
-        for (const [pod, localPort, port, host] of [
-          [world.pod(0), 20007, 20107, 'remote-1'],
-          [world.remote(0), 20108, 20008, 'pod-1'],
-          [world.pod(0), 20009, 20309, 'pod-2'],
-        ] as const) {
-          const reply = answered(await pod.udp(vip, port, { localPort }));
+        it('UDP is served on the load balancer IP only, from the allowed sources only', async () => {
+          const lb = world.service('media', {
+            annotations: OWNED,
+            ingress: [{ ip: world.vip(20), ipMode: 'VIP' }],
+            spec: {
+              type: 'LoadBalancer',
+              clusterIPs: [world.clusterIP(20)],
+              loadBalancerSourceRanges: [world.client, world.pod(0), world.remote(0)].map(
+                (host) => `${world.address(host)}/${world.pick('32', '128')}`,
+              ),
+            },
+          });
+          await apply([lb, world.slice('media', pods())]);
+          assert.equal(answered(await world.client.udp(world.vip(20), at(0, 0))).host, 'pod-1');
+          refused(await world.client.udp(world.vip(20), at(2, 0)));
+          refused(await world.client.udp(world.clusterIP(20), at(0, 0)));
+          assert.equal(
+            answered(await world.client.tcp(world.clusterIP(20), tcpAt(0, 0))).host,
+            'pod-1',
+          );
+          const [, second = ''] = world.client.addresses[family];
+          for (const port of [at(0, 0), at(2, 0)])
+            droppedSilently(
+              await world.client.udp(world.vip(20), port, { ...SHORT, localAddress: second }),
+            );
+          const reply = answered(
+            await world.pod(0).udp(world.vip(20), at(1, 7), { localPort: at(0, 7) }),
+          );
           assert.deepEqual(
             [reply.host, reply.remoteAddress, reply.remotePort],
-            [host, vip, localPort],
+            ['remote-1', world.vip(20), at(0, 7)],
           );
-        }
-      });
+          refused(await world.pod(0).udp(world.clusterIP(20), at(1, 7), { localPort: at(0, 7) }));
+        });
 
-      it('UDP packets of owned ports are not tracked', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        for (const node of [lab.node, lab.node2]) await node.exec('conntrack', ['-F']);
-        for (const port of [20010, 20110, 20310]) {
-          for (const from of [world.client, world.node, world.remote(1)])
-            answered(await from.udp(world.clusterIP(20), port));
-        }
-        for (const node of [lab.node, lab.node2]) {
-          const { stdout } = await node.exec('conntrack', ['-L', '-p', 'udp']);
-          const entries = stdout.split('\n').filter((line) => /=20[0-9]{3}\b/.test(line));
-          assert.deepEqual(entries, [], node.name);
-        }
-      });
-
-      it('fragmented packets reach the owner, and its fragmented answers the client', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        const payload = 'x'.repeat(4000);
-        for (const port of [20020, 20120]) {
-          const reply = answered(await world.client.udp(world.clusterIP(20), port, { payload }));
-          assert.equal(reply.payload, payload);
-        }
-      });
-
-      it('an owner that does not serve gets nothing, and still speaks as the VIP', async () => {
-        const conditions = { ready: false, serving: false, terminating: true };
-        const ended = [owner(world.pod(0), 0, { conditions }), owner(world.remote(0), 1)];
-        await apply([media(), world.slice('media', ended)]);
-        refused(await world.client.udp(world.clusterIP(20), 20000));
-        // Its answer is rejected, so that only the client sees who spoke.
-        const ip = world.pick('ip', 'ip6');
-        const source = `${ip} saddr ${world.clusterIP(20)} udp sport 20030 counter`;
-        const script = `table ${ip} seen { chain in { type filter hook input priority 0; ${source}; }; }`;
-        await world.client.exec('nft', ['-f', '-'], { input: script });
-        try {
-          await world.pod(0).udp(world.address(world.client), 9000, { ...SHORT, localPort: 20030 });
-          const { stdout } = await world.client.exec('nft', ['list', 'table', ip, 'seen']);
-          assert.match(stdout, /counter packets 1 /);
-        } finally {
-          await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
-        }
-      });
-
-      it('ICMP errors of an owner about owned ports do not leave with its address', async () => {
-        await apply([media(), world.slice('media', pods())]);
-        const icmp = world.pick('icmp', 'icmpv6');
-        const ip = world.pick('ip', 'ip6');
-        const rules = [world.pod(1), world.remote(0)].map(
-          (pod) => `${ip} saddr ${world.address(pod)} meta l4proto ${icmp} counter;`,
-        );
-        const script = `table ${ip} seen { chain in { type filter hook input priority 0; ${rules.join(' ')} }; }`;
-        const closed = [world.pod(1), world.remote(0)];
-        await Promise.all(closed.map((pod) => pod.stopServingEveryPort()));
-        await world.client.exec('nft', ['-f', '-'], { input: script });
-        try {
-          const seen = async () => {
-            const { stdout } = await world.client.exec('nft', ['list', 'table', ip, 'seen']);
-            return [...stdout.matchAll(/counter packets (\d+)/g)].map(([, count]) => Number(count));
+        it('turns from spread to owned and back', async () => {
+          const spread = {
+            'portwide.dev/ports': `${first}-${last}/UDP,${firstTcp}-${lastTcp}/TCP`,
           };
-          for (const port of [20040, 20140, 20340])
-            await world.client.udp(world.clusterIP(20), port, SHORT);
-          assert.deepEqual(await seen(), [0, 0]);
-          // Errors about tracked packets pass.
-          for (const pod of closed) refused(await world.client.udp(world.address(pod), 40));
-          assert.deepEqual(await seen(), [1, 1]);
-        } finally {
-          await world.client.exec('nft', ['delete', 'table', ip, 'seen']);
-          await Promise.all(closed.map((pod) => pod.serveEveryPort()));
-        }
-      });
-
-      it('an exact port of another Service wins over an owned port', async () => {
-        const dns = world.service('dns', {
-          spec: {
-            clusterIPs: [world.clusterIP(20)],
-            ports: [{ port: 20050, protocol: 'UDP', targetPort: 53 }],
-          },
+          await apply([media(spread), world.slice('media', pods())]);
+          const vip = world.clusterIP(20);
+          const localPort = 41000;
+          answered(await world.client.udp(vip, at(0, 60), { localPort }));
+          await apply([media(), world.slice('media', pods())]);
+          for (let packet = 0; packet < 5; packet++)
+            assert.equal(
+              answered(await world.client.udp(vip, at(0, 60), { localPort })).host,
+              'pod-1',
+            );
+          const { stdout } = await lab.node.exec('conntrack', ['-L', '-p', 'udp']);
+          assert.doesNotMatch(stdout, new RegExp(`dport=${at(0, 60)}`));
+          await apply([media(spread), world.slice('media', pods())]);
+          const { answered: by } = await world.client.burst(vip, at(0, 60), 60, {
+            protocol: 'UDP',
+          });
+          assert.equal(Object.keys(by).length, 3);
         });
-        const ports = [{ name: '', port: 53, protocol: 'UDP' }];
-        await apply([
-          media(),
-          world.slice('media', pods()),
-          dns,
-          world.slice('dns', [world.pod(1)], { ports }),
-        ]);
-        const reply = answered(await world.client.udp(world.clusterIP(20), 20050));
-        assert.deepEqual([reply.host, reply.localPort], ['pod-2', 53]);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20049)).host, 'pod-1');
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20051)).host, 'pod-1');
-        await apply([media(), world.slice('media', pods())]);
-        assert.equal(answered(await world.client.udp(world.clusterIP(20), 20050)).host, 'pod-1');
       });
-
-      it('UDP is served on the load balancer IP only, from the allowed sources only', async () => {
-        const lb = world.service('media', {
-          annotations: OWNED,
-          ingress: [{ ip: world.vip(20), ipMode: 'VIP' }],
-          spec: {
-            type: 'LoadBalancer',
-            clusterIPs: [world.clusterIP(20)],
-            loadBalancerSourceRanges: [world.client, world.pod(0), world.remote(0)].map(
-              (host) => `${world.address(host)}/${world.pick('32', '128')}`,
-            ),
-          },
-        });
-        await apply([lb, world.slice('media', pods())]);
-        assert.equal(answered(await world.client.udp(world.vip(20), 20000)).host, 'pod-1');
-        refused(await world.client.udp(world.vip(20), 20200));
-        refused(await world.client.udp(world.clusterIP(20), 20000));
-        assert.equal(answered(await world.client.tcp(world.clusterIP(20), 30000)).host, 'pod-1');
-        const [, second = ''] = world.client.addresses[family];
-        for (const port of [20000, 20200])
-          droppedSilently(
-            await world.client.udp(world.vip(20), port, { ...SHORT, localAddress: second }),
-          );
-        const reply = answered(await world.pod(0).udp(world.vip(20), 20107, { localPort: 20007 }));
-        assert.deepEqual(
-          [reply.host, reply.remoteAddress, reply.remotePort],
-          ['remote-1', world.vip(20), 20007],
-        );
-        refused(await world.pod(0).udp(world.clusterIP(20), 20107, { localPort: 20007 }));
-      });
-
-      it('turns from spread to owned and back', async () => {
-        const spread = { 'portwide.dev/ports': '20000-20999/UDP,30000-30999/TCP' };
-        await apply([media(spread), world.slice('media', pods())]);
-        const vip = world.clusterIP(20);
-        const localPort = 41000;
-        answered(await world.client.udp(vip, 20060, { localPort }));
-        await apply([media(), world.slice('media', pods())]);
-        for (let at = 0; at < 5; at++)
-          assert.equal(answered(await world.client.udp(vip, 20060, { localPort })).host, 'pod-1');
-        const { stdout } = await lab.node.exec('conntrack', ['-L', '-p', 'udp']);
-        assert.doesNotMatch(stdout, /dport=20060/);
-        await apply([media(spread), world.slice('media', pods())]);
-        const { answered: by } = await world.client.burst(vip, 20060, 60, { protocol: 'UDP' });
-        assert.equal(Object.keys(by).length, 3);
-      });
-    });
-  }
-});
+    }
+  });
+}

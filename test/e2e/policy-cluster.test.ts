@@ -134,7 +134,7 @@ describe('network policy on a node without the requirements', () => {
     const agent = new Agent(lab, { env: { PATH: path } });
     try {
       const { ended } = agent.launch([...AGENT_FLAGS, '--proxy-mode=iptables', '--network-policy']);
-      const reason = 'nft 0\\.9\\.8 is too old: 1\\.0\\.1 or later is required';
+      const reason = 'nft 0\\.9\\.8 is too old: 1\\.0\\.6 or later is required';
       const message = `--network-policy does not work on this node: IPv4: ${reason}; IPv6: ${reason}`;
       assert.match(await ended, new RegExp(message));
       assert.deepEqual(agent.logged('serving'), []);

@@ -72,6 +72,8 @@ describe('demo-ui: a demo that stays', () => {
 
     demo.kill('SIGINT');
     assert.deepEqual(await demo.ended, { exitCode: 0, signal: undefined });
+    // The lab kills the agent at the signal.
+    assert.doesNotMatch(demo.output(), / ended/);
     assert.deepEqual(demo.left(), []);
     await assert.rejects(fetch(demo.url));
   });

@@ -16,12 +16,14 @@ const STATUS_PORT = 10_270;
 
 const firstLine = (text: string) => text.split('\n')[0] ?? '';
 
+const end = watchForEnd();
 const OPTIONS = {
   pods: 5,
   manifests: [join(import.meta.dirname, 'demo/services.yaml')],
   // With the log group, Flows shows denied packets too.
   flags: ['--network-policy', '--policy-log-group=1'],
   onRestart: (reason: string) => print(`${firstLine(reason)}; starting it again …`),
+  isInterrupted: () => end.signal() !== undefined,
 };
 
 function introduce({ directory, lab }: DemoEnvironment, { localPort }: Forwarder): void {
@@ -41,7 +43,6 @@ function introduce({ directory, lab }: DemoEnvironment, { localPort }: Forwarder
   headline('Ctrl-C ends and removes everything.');
 }
 
-const end = watchForEnd();
 let stage: DemoEnvironment | undefined;
 let endWatchdog: (() => Promise<void>) | undefined;
 let forwarder: Forwarder | undefined;

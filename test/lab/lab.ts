@@ -26,7 +26,7 @@ export type {
 export type { ExecOptions, ExecResult, SpawnOptions } from './processes.ts';
 export { iptablesRules, removeRules, withoutCounters } from './rules.ts';
 export { PREFIXES } from './topology.ts';
-export { repeatUntil, waitFor } from './wait.ts';
+export { PATIENCE, repeatUntil, waitFor } from './wait.ts';
 
 export interface LabOptions {
   /** Number of pods on the node under test; default 2, at most 80. */

@@ -63,13 +63,19 @@ export function openSocket(family: Family, type: number, protocol: number): numb
 
 /** Binds a socket to an address and port. */
 export function bindSocket(fd: number, address: string, port = 0): void {
+  const sockaddr = socketAddress(address, port);
+  check(`bind to ${address}`, libcBind(fd, sockaddr, sockaddr.length));
+}
+
+/** A `sockaddr_in` or `sockaddr_in6`. */
+export function socketAddress(address: string, port: number): Buffer {
   const bytes = ipaddr.parse(address).toByteArray();
   const isIpv4 = bytes.length === 4;
   const sockaddr = Buffer.alloc(isIpv4 ? 16 : 28);
   sockaddr.writeUInt16LE(isIpv4 ? AF_INET : AF_INET6, 0);
   sockaddr.writeUInt16BE(port, 2);
   sockaddr.set(bytes, isIpv4 ? 4 : 8);
-  check(`bind to ${address}`, libcBind(fd, sockaddr, sockaddr.length));
+  return sockaddr;
 }
 
 /** Replaces the open file of descriptor `to` by that of `from`. */

@@ -5,7 +5,7 @@ const FIRST_INTERVAL_MS = 2;
 const LONGEST_INTERVAL_MS = 100;
 const REST_MS = 5;
 /** Factor for all deadlines: test/uml sets it in kernels that run slowly. */
-const PATIENCE = Number(process.env.PORTWIDE_PATIENCE ?? 1);
+export const PATIENCE = Number(process.env.PORTWIDE_PATIENCE ?? 1);
 
 /**
  * Polls `condition` until it returns a truthy value, and returns that value. The interval grows

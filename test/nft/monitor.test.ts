@@ -33,6 +33,7 @@ function start(failure?: Error) {
     sockets[0]?.onChange({
       family: 2,
       table: 'a',
+      name: undefined,
       kind: 'rule',
       isNew: true,
       portId: 7,
@@ -118,8 +119,10 @@ describe('monitor: watch of nf_tables', () => {
     await nextTurn();
     log.length = 0;
     change({});
+    change({ name: 'services' });
     change({ table: 'a-guard', kind: 'table', isNew: false });
-    change({ table: 'b', family: 10, kind: 'element' });
+    change({ table: 'a-guard', kind: 'chain', name: 'c', isNew: false });
+    change({ table: 'b', family: 10, kind: 'element', name: 'cluster-ips' });
     // Not reported: family inet, a family without owner, another table, the end of a transaction.
     change({ family: 1 });
     change({ family: 10 });
@@ -127,8 +130,10 @@ describe('monitor: watch of nf_tables', () => {
     change({ table: undefined, kind: 'generation', family: 0 });
     assert.deepEqual(log, [
       'a IPv4: rule added in table a',
+      'a IPv4: rule of chain services added in table a',
       'a IPv4: table deleted in table a-guard',
-      'b IPv6: element added in table b',
+      'a IPv4: chain c deleted in table a-guard',
+      'b IPv6: element of cluster-ips added in table b',
     ]);
   });
 

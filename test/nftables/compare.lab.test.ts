@@ -59,6 +59,19 @@ const MEDIA = route(
   ['10.244.0.10', '10.244.1.10'],
 );
 
+/** The same with slices that one exact lookup finds. */
+const EXACT_MEDIA: Route = {
+  ...MEDIA,
+  match: { kind: 'ranges', ranges: [{ protocol: 'UDP', from: 20480, to: 21503 }] },
+  ...(MEDIA.owned && {
+    owned: {
+      ...MEDIA.owned,
+      ranges: [{ protocol: 'UDP', from: 20480, to: 21503 }],
+      portsPerPod: 128,
+    },
+  }),
+};
+
 type Difference = readonly [
   state: string,
   type: string,
@@ -355,9 +368,57 @@ describe('compare: mode nftables with the kernel', () => {
       ],
     ],
   ];
-  for (const [title, script, expected] of ownedCases) {
+  const exactCases: typeof ownedCases = [
+    [
+      'a slice of one lookup that leads to another pod',
+      `delete element ip portwide udp-owners-of-128 { 10.96.0.20 . 20480 }
+       add element ip portwide udp-owners-of-128 { 10.96.0.20 . 20480 : 10.244.0.99 }`,
+      [
+        [
+          'changed',
+          'element',
+          'udp-owners-of-128',
+          '10.96.0.20 . 20480 : 10.244.0.10',
+          '10.96.0.20 . 20480 : 10.244.0.99',
+          'default/media',
+        ],
+      ],
+    ],
+    [
+      'an unknown slice of one lookup',
+      'add element ip portwide udp-owners-of-128 { 10.96.0.20 . 20736 : 10.244.0.99 }',
+      [
+        [
+          'unexpected',
+          'element',
+          'udp-owners-of-128',
+          null,
+          '10.96.0.20 . 20736 : 10.244.0.99',
+          'default/media',
+        ],
+      ],
+    ],
+    [
+      'an unknown slice of one lookup from which an owner speaks',
+      'add element ip portwide udp-owner-vips-of-128 { 10.244.1.10 . 40064 : 10.96.0.20 }',
+      [
+        [
+          'unexpected',
+          'element',
+          'udp-owner-vips-of-128',
+          null,
+          '10.244.1.10 . 40064 : 10.96.0.20',
+          'default/media',
+        ],
+      ],
+    ],
+  ];
+  for (const [media, title, script, expected] of [
+    ...ownedCases.map((each) => [MEDIA, ...each] as const),
+    ...exactCases.map((each) => [EXACT_MEDIA, ...each] as const),
+  ]) {
     it(`finds ${title} of owned ports`, async () => {
-      await applied([WEB, MEDIA]);
+      await applied([WEB, media]);
       assert.deepEqual((await helper.call('modeCompare', AGENT)).objects, []);
       await helper.call('hold', script, 'nft', '-f', '-');
       const all = await helper.call('modeCompare', AGENT);

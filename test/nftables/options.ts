@@ -8,6 +8,8 @@ import {
   sourceRangesChain,
   withJumpTargets,
 } from '../../nftables/chains.ts';
+import { exactSliceChains } from '../../nftables/exact-slice-chains.ts';
+import { EXACT_SIZES } from '../../nftables/maps.ts';
 import {
   ownedBaseChains,
   partChains,
@@ -75,6 +77,7 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
   }
   const { destinations, restricted, sources, speakers } = partChains(20, options);
   some.push(...ownedBaseChains(options), destinations, restricted, sources, speakers);
+  some.push(...EXACT_SIZES.flatMap((size) => exactSliceChains(size, options)));
   some.push(trackedChain(20, options), rejectAllowedChain(options));
   const unique = new Map(
     [...staticServiceChains(options), ...some]

@@ -38,6 +38,14 @@ function spoken(plan: NftPlan): string[] {
     .sort();
 }
 
+/** Runs a computation to its end. @returns its result with the number of its steps. */
+function counted<T>(computation: Steps<T>): { readonly steps: number; readonly result: T } {
+  for (let steps = 0; ; steps++) {
+    const { done, value } = computation.next();
+    if (done === true) return { steps, result: value };
+  }
+}
+
 describe('plan: pods in two Services with owned ports', () => {
   it('speak for the older, in whatever order the Services are added', () => {
     const [a, b] = [owning('a', VIP), owning('b', OTHER_VIP, { ranges: [udp(105, 124)] })];
@@ -72,12 +80,80 @@ describe('plan: pods in two Services with owned ports', () => {
   });
 });
 
+describe('plan: slices that one exact lookup finds', () => {
+  const elementsOf = (fields: Partial<OwnedSlices>) => {
+    const snapshot = [...planOf(owning('a', VIP, fields)).snapshot()];
+    const texts = Object.entries(textsOf(snapshot.flatMap(({ elements }) => elements)));
+    return Object.fromEntries(texts.filter(([map]) => /^(udp-owner|owned-[a-z]+s$)/.test(map)));
+  };
+
+  it('are single elements if they have one of some sizes and start at a multiple of it', () => {
+    assert.deepEqual(elementsOf({ ranges: [udp(20_480, 21_503)], portsPerPod: 128 }), {
+      'owned-vips': [VIP],
+      'owned-addresses': [POD, VIP],
+      'udp-owners-of-128': [`${VIP} . 20480 : ${POD}`],
+      'udp-owner-vips-of-128': [`${POD} . 20480 : ${VIP}`],
+      'udp-owner-ports-of-128': [`${POD} . 20480`],
+    });
+  });
+
+  it('are ranges if they start elsewhere, have another size, or another Service has one of their ports', () => {
+    const ranges = { 'udp-owners-20': 1, 'udp-owner-vips-1': 1, 'udp-owner-ports-1': 1 };
+    const counts = (fields: Partial<OwnedSlices>, pattern: RegExp) =>
+      Object.fromEntries(
+        Object.entries(elementsOf(fields))
+          .filter(([map]) => pattern.test(map))
+          .map(([map, elements]) => [map, elements?.length]),
+      );
+    const all = /^udp-owner/;
+    assert.deepEqual(counts({ ranges: [udp(20_000, 20_999)], portsPerPod: 128 }, all), ranges);
+    assert.deepEqual(counts({ ranges: [udp(20_480, 21_503)], portsPerPod: 64 }, all), ranges);
+    const taken = new Map([[VIP, [udp(20_500, 20_500)]]]);
+    const cut = counts({ ranges: [udp(20_480, 21_503)], portsPerPod: 128, taken }, all);
+    assert.deepEqual(cut, { 'udp-owners-20': 2, 'udp-owner-vips-1': 2, 'udp-owner-ports-1': 2 });
+  });
+});
+
+describe('plan: a Service that no longer has owned ports', () => {
+  it('is cleaned up from its addresses on, so that no packet finds some slices only', () => {
+    for (const fields of [{}, { ranges: [udp(20_480, 21_503)], portsPerPod: 128 }]) {
+      const plan = planOf(owning('a', VIP, fields));
+      for (const _ of plan.snapshot());
+      const { owned: _, ...spread } = owning('a', VIP, fields);
+      plan.update([spread], []);
+      const { cleanup } = counted(phaseSteps(plan.diff(), 'IPv4')).result;
+      const maps = cleanup.deletes.map(({ map }) => map);
+      assert.deepEqual(maps.slice(0, 2), ['owned-addresses', 'owned-addresses']);
+      assert.equal(maps.slice(2).filter((map) => map.startsWith('udp-owner')).length, 3);
+    }
+  });
+});
+
+describe('plan: a Service with owned ports, and no owner yet', () => {
+  const baseChains = (fields: Partial<OwnedSlices>) => {
+    const plan = planOf(owning('a', VIP, { owners: [], ...fields }));
+    for (const _ of plan.snapshot());
+    const names = [...plan.chains()].map(({ name }) => name);
+    return names.filter((name) => name.startsWith('owned-prerouting'));
+  };
+
+  it('has only the chains that its slices will need, so that no packet passes others', () => {
+    for (const [ranges, portsPerPod, ...expected] of [
+      [[udp(20_480, 21_503)], 128, 'owned-prerouting-of-128'],
+      [[udp(20_000, 20_999)], 128, 'owned-prerouting'],
+      [[udp(20_000, 20_999)], 100, 'owned-prerouting'],
+      [[udp(20_480, 21_503), udp(22_000, 22_999)], 128, 'owned-prerouting-of-128'],
+    ] as const)
+      assert.deepEqual(baseChains({ ranges, portsPerPod }), expected, `${portsPerPod}`);
+  });
+});
+
 describe('plan: a Service with many slices', () => {
   const COUNT = 1000;
   const media = (third: number) =>
     owning('media', VIP, {
-      ranges: [udp(1000, 1000 + COUNT - 1)],
-      portsPerPod: 1,
+      ranges: [udp(1000, 1000 + 2 * COUNT - 1)],
+      portsPerPod: 2,
       owners: Array.from({ length: COUNT }, (_, ordinal) => ({
         ordinal,
         address: `10.244.${third + Math.floor(ordinal / 250)}.${ordinal % 250}`,
@@ -85,14 +161,6 @@ describe('plan: a Service with many slices', () => {
         node: 'other',
       })),
     });
-  /** Runs a computation to its end. @returns its result with the number of its steps. */
-  function counted<T>(computation: Steps<T>): { readonly steps: number; readonly result: T } {
-    for (let steps = 0; ; steps++) {
-      const { done, value } = computation.next();
-      if (done === true) return { steps, result: value };
-    }
-  }
-
   it('is compared and ordered in steps of one slice or element', () => {
     const plan = planOf();
     for (const _ of plan.snapshot());

@@ -3,9 +3,15 @@ import assert from 'node:assert/strict';
 import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { AppliedState } from '../../policy/compile/applied-state.ts';
-import type { CompiledRule, PolicyChange, PolicyElement } from '../../policy/compile/change.ts';
+import {
+  type CompiledRule,
+  idIn,
+  type PolicyChange,
+  type PolicyElement,
+} from '../../policy/compile/change.ts';
 import { explain } from '../../policy/model/explain.ts';
 import { PolicyModel } from '../../policy/model/model.ts';
+import type { ListId } from '../../policy/model/terms.ts';
 import { elementKey, Interpreter, type PacketContext } from './interpreter.ts';
 import { HERE, type TestObject } from './objects.ts';
 import { type Flow, type Verdict, verdict } from './oracle.ts';
@@ -114,21 +120,21 @@ export function checkedVerdict(
 export function contentOf({ model, applied }: ModelHarness, family: IpFamily): readonly string[] {
   const { chains, elements } = applied.snapshot(family);
   const all = [...elements];
-  const members = new Map<number, string[]>();
+  const members = new Map<string, string[]>();
+  const addMember = (list: string, text: string) =>
+    members.set(list, [...(members.get(list) ?? []), text]);
   for (const element of all) {
     if (!('list' in element)) continue;
     const { list, ...rest } = element;
-    const key = elementKey(rest as PolicyElement);
-    members.set(list, [...(members.get(list) ?? []), key]);
+    addMember(`${element.set} ${list}`, elementKey(rest as PolicyElement));
   }
   for (const [pattern, lists] of model.listsByDomainName()) {
-    for (const list of lists) members.set(list, [...(members.get(list) ?? []), pattern]);
+    for (const list of lists) addMember(`fqdn-peers ${list}`, pattern);
   }
-  const listText = (part: CompiledRule['peers'] | CompiledRule['ports']) =>
-    part && [part.sets, (members.get(part.id) ?? []).sort()];
+  const membersOf = (set: string, list: ListId) => (members.get(`${set} ${list}`) ?? []).sort();
   const ruleText = ({ peers, ports, verdict, comment }: CompiledRule) => [
-    listText(peers),
-    listText(ports),
+    peers?.sets.map((set) => [set, membersOf(set, idIn(set, peers))]),
+    ports?.sets.map((set) => [set, membersOf(set, ports.id)]),
     verdict,
     comment,
   ];
@@ -170,7 +176,7 @@ export function assertApplied({ applied, kernels }: ModelHarness): void {
 /** A rule without the additional fields of `PolicySetRule`. */
 function plain({ peers, ports, verdict, comment }: CompiledRule): CompiledRule {
   return {
-    peers: peers && { id: peers.id, sets: peers.sets },
+    peers: peers && { id: peers.id, sets: peers.sets, networksId: peers.networksId },
     ports: ports && { id: ports.id, sets: ports.sets },
     verdict,
     comment,

@@ -6,11 +6,12 @@
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressBytes } from '../../netlink/core/address.ts';
-import type {
-  CompiledRule,
-  PolicyChange,
-  PolicyElement,
-  PolicySetChain,
+import {
+  type CompiledRule,
+  idIn,
+  type PolicyChange,
+  type PolicyElement,
+  type PolicySetChain,
 } from '../../policy/compile/change.ts';
 import type { Direction, ListId, RuleVerdict } from '../../policy/model/terms.ts';
 import type { Flow, Verdict } from './oracle.ts';
@@ -33,7 +34,7 @@ export class Interpreter {
   /** Elements by lookup key. */
   readonly #pods = new Map<string, number>();
   readonly #ranges = new Map<string, RangeElement[]>();
-  readonly #removed = { lists: new Set<number>(), policySets: new Set<number>() };
+  readonly #removed = { lists: new Set<string>(), policySets: new Set<number>() };
 
   constructor(family: IpFamily) {
     this.family = family;
@@ -50,7 +51,7 @@ export class Interpreter {
     const named = this.#namedLists();
     for (const element of change.prepare) {
       assert.ok(element.set === 'networks' || element.set === 'ports', element.set);
-      assert.ok(!named.has(element.list), `list ${element.list} is in use`);
+      assert.ok(!named.has(listKey(element)), `list ${element.list} is in use`);
       this.#add(element);
     }
   }
@@ -63,6 +64,7 @@ export class Interpreter {
     for (const element of [...remove, ...add]) {
       assert.ok(element.set !== 'ports', 'ports of a list never change');
     }
+    checkReplaced(remove, add);
     for (const chain of chains) {
       assert.ok(!this.#removed.policySets.has(chain.policySetId), 'a policy set id is reused');
       this.chains.set(chainKey(chain), chain);
@@ -78,12 +80,12 @@ export class Interpreter {
     this.#checkReferences();
     const named = this.#namedLists();
     for (const element of cleanup) {
-      assert.ok('list' in element && !named.has(element.list), 'removes a list in use');
+      assert.ok('list' in element && !named.has(listKey(element)), 'removes a list in use');
       this.#remove(element);
-      this.#removed.lists.add(element.list);
+      this.#removed.lists.add(listKey(element));
     }
     for (const element of this.elements.values()) {
-      if ('list' in element) assert.ok(named.has(element.list), 'a list without rule remains');
+      if ('list' in element) assert.ok(named.has(listKey(element)), 'a list without rule remains');
     }
   }
 
@@ -124,7 +126,7 @@ export class Interpreter {
   ): boolean {
     const address = direction === 'egress' ? to : from;
     const isPeer = peers?.sets.some((set) => {
-      const { id: list } = peers;
+      const list = idIn(set, peers);
       if (set === 'fqdn-peers') return isFqdnPeer(list, address);
       if (set === 'peers') return this.elements.has(elementKey({ set, list, address }));
       const value = addressNumber(address);
@@ -151,7 +153,7 @@ export class Interpreter {
     const key = elementKey(element);
     assert.ok(!this.elements.has(key), `${key} exists already`);
     if ('list' in element) {
-      assert.ok(!this.#removed.lists.has(element.list), `list ${element.list} is reused`);
+      assert.ok(!this.#removed.lists.has(listKey(element)), `list ${element.list} is reused`);
     }
     this.elements.set(key, element);
     if ('policySetId' in element) this.#pods.set(podKey(element), element.policySetId);
@@ -179,12 +181,15 @@ export class Interpreter {
     );
   }
 
-  #namedLists(): Set<ListId> {
-    const named = new Set<ListId>();
+  /** Lists that rules refer to, see `listKey`. */
+  #namedLists(): Set<string> {
+    const named = new Set<string>();
     for (const { admin, lowerTiers } of this.chains.values()) {
       for (const { peers, ports } of [...admin, ...lowerTiers]) {
-        if (peers !== undefined) named.add(peers.id);
-        if (ports !== undefined) named.add(ports.id);
+        for (const set of peers?.sets ?? [])
+          if (peers !== undefined) named.add(listKey({ set, list: idIn(set, peers) }));
+        for (const set of ports?.sets ?? [])
+          if (ports !== undefined) named.add(listKey({ set, list: ports.id }));
       }
     }
     return named;
@@ -209,6 +214,24 @@ export class Interpreter {
       assert.ok(this.chains.has(key), `${elementKey(element)}: no chain ${key}`);
     }
   }
+}
+
+/** Asserts that no network is replaced by an overlapping network: see `AppliedState.#renumber`. */
+function checkReplaced(remove: readonly PolicyElement[], add: readonly PolicyElement[]): void {
+  const ranges = (some: readonly PolicyElement[]) =>
+    some.filter((element): element is RangeElement => element.set === 'networks');
+  for (const gone of ranges(remove)) {
+    for (const added of ranges(add)) {
+      const [[first, last], [from, to]] = [bounds(gone), bounds(added)];
+      const isApart = gone.list !== added.list || last < from || to < first;
+      assert.ok(isApart, `${elementKey(added)} replaces a network that it overlaps`);
+    }
+  }
+}
+
+/** A list in one set: the networks of a list may have another id than the other members. */
+function listKey({ set, list }: { readonly set: string; readonly list: ListId }): string {
+  return `${set} ${list}`;
 }
 
 /** The key of an element in its set. */

@@ -6,10 +6,13 @@ import {
   NODE,
   objectsWith,
   optionsWith,
+  serviceWith,
   sliceOf,
   traces,
   UNKNOWN,
 } from './facts.ts';
+
+const DUAL = serviceWith({ clusterIPs: ['10.96.0.10', 'fd00:96::a'] });
 
 export const CLUSTER_CASES: readonly Case[] = [
   ['healthy', {}],
@@ -86,6 +89,32 @@ export const CLUSTER_CASES: readonly Case[] = [
   [
     'cluster CIDR of the other family only',
     { options: optionsWith({ clusterCidr: ['fd00::/48'] }) },
+    /^warn local pods --cluster-cidr=fd00::\/48 has no IPv4 CIDR, but there is pod CIDR 10\.244\.1\.0\/24/,
+  ],
+  [
+    'cluster CIDR of one family, Services of both',
+    { objects: objectsWith({ services: [DUAL] }) },
+    /^warn local pods --cluster-cidr=10\.244\.0\.0\/16 has no IPv6 CIDR, but there is cluster IP fd00:96::a \(default\/web\) -> add the pod CIDR of this family/,
+  ],
+  [
+    'cluster CIDR of one family, pods of both',
+    { objects: objectsWith({ node: { ...NODE, podCIDRs: ['10.244.1.0/24', 'fd00:1::/64'] } }) },
+    /^warn local pods .* has no IPv6 CIDR, but there is pod CIDR fd00:1::\/64/,
+  ],
+  [
+    'cluster CIDRs of both families',
+    {
+      options: optionsWith({ clusterCidr: ['10.244.0.0/16', 'fd00::/48'] }),
+      objects: objectsWith({ services: [DUAL] }),
+    },
+  ],
+  [
+    'NodeCIDR of one family, Services of both',
+    {
+      options: optionsWith({ detectLocalMode: 'NodeCIDR' }),
+      objects: objectsWith({ services: [DUAL] }),
+    },
+    /^warn local pods --detect-local-mode=NodeCIDR: 10\.244\.1\.0\/24 has no IPv6 CIDR/,
   ],
   [
     'NodeCIDR without pod CIDRs',

@@ -262,6 +262,13 @@ describe('preflight: nft rules', () => {
     assert.equal(endingsOf(translated, { ...POD, isTranslated: false }), 'accept by policy');
   });
 
+  it('sees that chain KUBE-FORWARD accepts packets that Portwide masquerades', () => {
+    const saved = '*filter\n:FORWARD DROP [0:0]\n-A FORWARD -j KUBE-FORWARD\nCOMMIT';
+    const [base] = iptablesChains('filter', saved, 'ip filter');
+    assert.equal(endingsOf(base, POD), 'drop by policy');
+    assert.equal(endingsOf(base, { ...POD, isMasqueraded: true }), 'accept');
+  });
+
   it('reads hook, priority and policy, and leaves out chains that neither drop nor masquerade', () => {
     const chain = { ...CHAIN, prio: -10, policy: 'drop' };
     assert.deepEqual(

@@ -9,6 +9,14 @@ import { parseXml } from './xml.ts';
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'] as const;
 /** Without endpoints: the rules reject. */
 const EMPTY_VIP = '10.96.0.11';
+const DNS_VIP = '10.96.0.22';
+const RANGES_VIP = '10.96.0.23';
+const DNS_PORTS = [
+  { name: 'udp', port: 53, protocol: 'UDP' },
+  { name: 'tcp', port: 53 },
+  { name: 'metrics', port: 9153 },
+  { name: 'sctp', port: 99, protocol: 'SCTP' },
+] as const;
 /** In a network that the node drops. */
 const DROPPED = '10.96.9.9';
 /** A pattern makes each probe wait for the whole timeout for its answer, also on a slow machine. */
@@ -28,6 +36,17 @@ describe('probe: portwide probe', () => {
     agent.write('services', [
       serviceManifest('all', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } }),
       serviceManifest('empty', { annotations: ALL_PORTS, spec: { clusterIPs: [EMPTY_VIP] } }),
+      serviceManifest('dns', {
+        spec: {
+          clusterIPs: [DNS_VIP],
+          ports: DNS_PORTS,
+        },
+      }),
+      serviceManifest('wide', {
+        annotations: { 'portwide.dev/ports': '20000-29999/UDP' },
+        spec: { clusterIPs: [RANGES_VIP] },
+      }),
+      sliceManifest('dns', 4, [first, second], { ports: DNS_PORTS }),
       serviceManifest('headless', { spec: { clusterIP: 'None', clusterIPs: ['None'] } }),
       ...([4, 6] as const).map((family) => sliceManifest('all', family, [first, second])),
     ]);
@@ -160,6 +179,17 @@ describe('probe: portwide probe', () => {
     assert.equal(found.exitCode, 0);
   });
 
+  it('probes the ports that a Service lists, with their protocols', async () => {
+    const found = await json('default/dns', ...EXPECT);
+    assert.deepEqual(found.vips.map(summary), [
+      ['TCP answered 1', 'UDP answered 1'],
+      ['TCP answered 1'],
+    ]);
+    assert.equal(found.exitCode, 0);
+    const tcp = await json('default/dns', '--proto=tcp', ...EXPECT);
+    assert.deepEqual(tcp.vips.map(summary), [['TCP answered 2']]);
+  });
+
   it('writes JUnit XML with the ports that do not answer', async () => {
     const args = ['--ports=5060-5061,80', '--timeout=3s', '--expect-text=pod', '--output=junit'];
     const { stdout, exitCode } = await probe(VIPS[0], `--netns=${lab.pods[2]?.namespace}`, ...args);
@@ -195,7 +225,11 @@ describe('probe: portwide probe', () => {
     [['default/gone', '--ports=80'], /this agent knows no Service "default\/gone"/, 1],
     [['default/headless', '--ports=80'], /this node serves no VIP of Service "default\/headless"/],
     [['default/empty', '--ports=80', '--source=fd00::1'], /not of the same IP family/],
-    [[VIPS[0]], /--ports/],
+    [[VIPS[0]], /--ports is needed for an address/],
+    [['default/all'], /Service "default\/all" serves all ports: select some with --ports/],
+    [['default/wide'], /Service "default\/wide" serves 20000-29999\/UDP: select some with --ports/],
+    [['default/wide', '--proto=tcp'], /Service "default\/wide" serves no TCP port/],
+    [['default/headless'], /this node serves no VIP of Service "default\/headless"/],
     [[VIPS[0], '--ports=0'], /--ports: "0" is not a port/],
     [[VIPS[0], '--ports=80', '--proto=sctp'], /Use tcp, udp/],
     [[VIPS[0], '--ports=80', '--count=0'], /--count.*1 to 1000/],

@@ -329,6 +329,8 @@ describe('proxier: scheduling', () => {
 
   it('writes a single change at once, and batches many changes', async () => {
     const { table, backends, reports, proxier, pass, sync } = build();
+    // Long enough to count as a whole in the rate limit.
+    for (const backend of backends) backend.applyMs = 100;
     sync('Service', 'EndpointSlice', 'Node');
     proxier.setNodeAddresses(ADDRESSES);
     await pass(0);

@@ -5,6 +5,7 @@ import type { RequestListener } from 'node:http';
 import { createServer } from 'node:net';
 import { dirname } from 'node:path';
 import { execa } from 'execa';
+import { socketOwner } from '../../process/socket-owner.ts';
 import type { Page } from '../../status/api/common.ts';
 import { type Query, StatusClient } from '../../status/client.ts';
 import {
@@ -18,6 +19,7 @@ import {
 } from '../../status/client-errors.ts';
 import { PAGE_PARAMETERS, pageOf } from '../../status/http/paging.ts';
 import { readParameters } from '../../status/http/parameters.ts';
+import { waitFor } from '../lab/lab.ts';
 import { fakeAgent, httpOnUnix, temporarySocket } from './unix-server.ts';
 
 const get = (socketPath: string, timeoutMs = 5000) =>
@@ -136,6 +138,56 @@ describe('status/client: answers', () => {
         return true;
       });
     }
+  });
+});
+
+describe('status/client: an agent that does not answer at once', () => {
+  const quick = { pingAfterMs: 50, pingMs: 500 };
+  const ask = (socketPath: string, options: object) =>
+    new StatusClient({ socketPath, ...quick, ...options }).get<{ a: number }>('/slow', ['a']);
+
+  it('is given up early if it answers nothing else either, with its process', async () => {
+    await using agent = await httpOnUnix(() => {});
+    await assert.rejects(ask(agent.path, { timeoutMs: 60_000 }), (error: AgentTimeoutError) => {
+      assert.ok(error instanceof AgentTimeoutError, `${error}`);
+      const start = `no answer within 0.55 s from the agent (process ${process.pid}) on socket ${agent.path}: it may`;
+      assert.ok(error.text.startsWith(start), error.text);
+      return true;
+    });
+  });
+
+  it('says that it is stopped, and how to continue it', async () => {
+    using socket = temporarySocket();
+    const script = `require('net').createServer().listen(process.argv[1], () => process.kill(process.pid, 'SIGSTOP'))`;
+    const agent = execa(process.execPath, ['-e', script, socket.path], { reject: false });
+    try {
+      const isStopped = () => socketOwner(socket.path)?.isStopped === true;
+      await waitFor('it is stopped', isStopped, 20_000);
+      await assert.rejects(
+        ask(socket.path, { timeoutMs: 60_000 }),
+        new RegExp(`process ${agent.pid}.* is stopped.*; kill -CONT ${agent.pid} continues it`),
+      );
+    } finally {
+      agent.kill('SIGKILL');
+      await agent;
+    }
+  });
+
+  it('is waited for if it answers a ping, also with an error', async () => {
+    const paths: (string | undefined)[] = [];
+    const pinged = Promise.withResolvers<void>();
+    await using agent = await httpOnUnix((request, response) => {
+      paths.push(request.url);
+      if (request.url === '/slow') {
+        void pinged.promise.then(() => response.end('{"a":1}'));
+        return;
+      }
+      response.writeHead(503).end('{}');
+      // Later than the deadline of the ping.
+      setTimeout(pinged.resolve, quick.pingMs + 100);
+    });
+    assert.deepEqual(await ask(agent.path, {}), { a: 1 });
+    assert.deepEqual(paths, ['/slow', '/api/v1']);
   });
 });
 

@@ -108,6 +108,13 @@ describe('status/print: status', () => {
   it('prints a healthy node with all features', () =>
     isGolden('status-wide', nodeStatusText(HEALTHY, PLAIN, true)));
 
+  it('says that the source has no Node of this name, unless an older agent does not know', () => {
+    const textWith = (fields: object) =>
+      nodeStatusText({ ...HEALTHY, source: { ...HEALTHY.source, ...fields } }, PLAIN, false);
+    assert.match(textWith({ hasNode: false }), /^Source: .*: Service ok, no Node node$/m);
+    assert.match(textWith({ hasNode: undefined }), /^Source: .*: Service ok, Node node ok$/m);
+  });
+
   it('prints problems first', () =>
     isGolden('status-degraded', nodeStatusText(DEGRADED, PLAIN, false)));
 

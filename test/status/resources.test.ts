@@ -23,11 +23,22 @@ import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import { node } from '../policy/objects.ts';
+import { NODE } from '../preflight/facts.ts';
 import { requestOf, UNLIMITED } from './request.ts';
 import { observerOf, syncedActivity, syncReport } from './sync-reports.ts';
 import { mediaTypes, validator } from './validator.ts';
 
 const NOW = Date.parse('2026-11-22T12:00:00Z');
+
+/** Adds Services that ask for VIPs of older ones: `younger` gets none, `split` gets its cluster IP. */
+function addConflicts(table: RouteTable): void {
+  const creationTimestamp = '2027-01-01T00:00:00Z';
+  const clusterIPs = ['10.96.0.11'];
+  table.upsert(service({ name: 'younger', creationTimestamp, clusterIPs, portsAnnotation: 'all' }));
+  const ofOther = { clusterIPs: ['10.96.0.21'], externalIPs: ['10.96.0.12'] };
+  table.upsert(service({ name: 'split', creationTimestamp, ...ofOther }));
+  table.takeChanges();
+}
 
 /** A table with a served, an empty, a refused and an ignored Service. */
 function filledTable(): RouteTable {
@@ -62,6 +73,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     version: '1.2.3',
     nodeName: 'node-a',
     startedAt: NOW - 60_000,
+    statusSocket: '/run/agent.sock',
     mode: { name: 'nftables', reason: '--proxy-mode=nftables' },
     manifests: '/manifests',
     families: ['IPv4', 'IPv6'],
@@ -93,6 +105,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     },
     kernelFeatures: async () => [],
     kernelRelease: '6.12.0',
+    disabledForwarding: async () => undefined,
     foreignChains: async () => ({ value: { value: [] }, age: 0 }),
     nodeChecks: async () => ({
       at: '2026-11-22T12:00:00.000Z',
@@ -334,6 +347,25 @@ describe('resources: the status API', () => {
     );
   });
 
+  it('says of both traffic policies that they drop packets', async () => {
+    const table = filledTable();
+    const policies = { internalTrafficPolicy: 'Local', externalTrafficPolicy: 'Local' } as const;
+    const loadBalancerIngress = [{ ip: '203.0.113.77', ipMode: 'VIP' }] as const;
+    const fields = { type: 'LoadBalancer', clusterIPs: ['10.96.0.20'], ...policies } as const;
+    table.upsert(service({ name: 'away', loadBalancerIngress, ...fields }));
+    const remote = endpoint('10.244.1.7', { nodeName: 'node-b' });
+    table.upsert(slice([remote], { name: 'away-1', serviceKey: 'default/away' }));
+    table.takeChanges();
+    const { problems } = await statusOf(table).service('away');
+    assert.deepEqual(
+      problems.filter(({ reason }) => reason === 'NoEndpoints').map(({ message }) => message),
+      [
+        'spec.internalTrafficPolicy: Local, and no endpoint is on this node; packets from pods and this node are dropped',
+        'spec.externalTrafficPolicy: Local, and no endpoint is on this node; packets from outside are dropped',
+      ],
+    );
+  });
+
   it('is described by status/openapi.json; run `npm run docs` after a change', () => {
     const file = new URL('../../status/openapi.json', import.meta.url);
     assert.equal(readFileSync(file, 'utf8'), openApiText());
@@ -387,6 +419,33 @@ describe('resources: the status API', () => {
     );
     const web = items.find(({ name }) => name === 'web');
     assert.deepEqual(web?.endpoints, { ready: 1, terminating: 1, notReady: 1, local: 1 });
+    assert.equal(web?.familyEndpoints, null);
+  });
+
+  it('counts endpoints of a dual-stack Service by family, and sorts it by its pods', async () => {
+    const table = filledTable();
+    table.upsert(
+      slice([endpoint('fd00::5', { nodeName: 'node-b' })], {
+        ...{ name: 'media-6', serviceKey: 'default/media', ports: [], family: 'IPv6' },
+      }),
+    );
+    table.upsert(
+      slice([endpoint('10.244.0.7'), endpoint('10.244.0.8')], {
+        ...{ name: 'empty-1', serviceKey: 'default/empty' },
+      }),
+    );
+    const { items } = await statusOf(table).get<ServiceList>('/api/v1/services', 'sort=endpoints');
+    const media = items.find(({ name }) => name === 'media');
+    const one = { ready: 1, terminating: 0, notReady: 0 };
+    assert.deepEqual(media?.endpoints, { ...one, ready: 2, local: 1 });
+    assert.deepEqual(media?.familyEndpoints, {
+      IPv4: { ...one, local: 1 },
+      IPv6: { ...one, local: 0 },
+    });
+    assert.deepEqual(
+      items.slice(0, 3).map(({ name }) => name),
+      ['empty', 'media', 'web'],
+    );
   });
 
   for (const [query, names] of [
@@ -403,7 +462,7 @@ describe('resources: the status API', () => {
     ['offset=0&limit=2&state=served', ['web']],
     ['offset=9', []],
     ['search=+MEDIA+', ['media']],
-    ['search=10.96.0.1', ['empty', 'media', 'web']],
+    ['search=10.96.0.1', ['empty', 'media', 'refused', 'web']],
     ['search=30080', ['web']],
   ] as const) {
     it(`selects Services: ${query}`, async () => {
@@ -428,6 +487,26 @@ describe('resources: the status API', () => {
     });
   }
 
+  it('has the refused VIPs of Services, and finds Services by them', async () => {
+    const table = filledTable();
+    addConflicts(table);
+    const { get, service } = statusOf(table);
+    const named = async (query: string) =>
+      (await get<ServiceList>('/api/v1/services', query)).items.map(
+        ({ name, vips, refusedVips }) => `${name} ${vips} ${refusedVips}`,
+      );
+    assert.deepEqual(await named('vip=10.96.0.13'), ['refused  10.96.0.13']);
+    assert.deepEqual(await named('vip=10.96.0.11'), [
+      'media 10.96.0.11,fd00::11 ',
+      'younger  10.96.0.11',
+    ]);
+    assert.deepEqual(await named('search=10.96.0.12'), [
+      'empty 10.96.0.12 ',
+      'split 10.96.0.21 10.96.0.12',
+    ]);
+    assert.deepEqual((await service('refused')).summary.refusedVips, ['10.96.0.13']);
+  });
+
   it('is partial if a port or an IP family of a Service has no endpoint', async () => {
     const table = filledTable();
     const { get } = statusOf(table);
@@ -441,11 +520,11 @@ describe('resources: the status API', () => {
       const { services } = await get<NodeStatus>('/api/v1/status');
       return [services.served, services.noEndpoints, services.partial];
     };
-    assert.deepEqual(await counts(), [3, 1, 1]);
+    assert.deepEqual(await counts(), [1, 1, 1]);
     const fields = { name: 'media-2', serviceKey: 'default/media', ports: [] };
     table.upsert(slice([endpoint('fd00:1::5')], { ...fields, family: 'IPv6' }));
     table.takeChanges();
-    assert.deepEqual(await counts(), [3, 1, 0]);
+    assert.deepEqual(await counts(), [2, 1, 0]);
   });
 
   it('lists the resources of this agent', async () => {
@@ -558,10 +637,26 @@ describe('resources: state of the node', () => {
     assert.equal(await state(), 'degraded');
   });
 
+  it('says whether the source has the Node', async () => {
+    const table = filledTable();
+    const { get } = statusOf(table);
+    const hasNode = async () => (await get<NodeStatus>('/api/v1/status')).source.hasNode;
+    assert.equal(await hasNode(), false);
+    table.upsert({ ...NODE, name: 'node-a', key: 'node-a' });
+    assert.equal(await hasNode(), true);
+  });
+
   it('names at most 50 objects and manifests that cannot be read, also in the Service', async () => {
-    const web = { object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' };
-    const gone = { object: 'Service default/gone', message: 'spec.y: wrong' };
-    const files = Array.from({ length: 60 }, () => ({ object: undefined, message: 'x.yaml: bad' }));
+    const web = {
+      ...{ object: 'Service default/web', message: 'a.yaml:2: spec.x: wrong' },
+      inForce: 'last',
+    } as const;
+    const gone = {
+      ...{ object: 'Service default/gone', message: 'spec.y: wrong' },
+      inForce: 'none',
+    } as const;
+    const file = { object: undefined, message: 'x.yaml: bad', inForce: 'parts' } as const;
+    const files = Array.from({ length: 60 }, () => file);
     const { get, service } = statusOf(filledTable(), {
       sourceFaults: () => [web, gone, ...files],
     });
@@ -571,10 +666,38 @@ describe('resources: state of the node', () => {
     assert.equal(unreadable.length, 51);
     assert.equal(unreadable[50]?.message, 'and 12 more, see the log');
     const expected = 'a.yaml:2: spec.x: wrong; the last readable version stays in force';
-    assert.equal(unreadable[0]?.message, expected);
+    assert.deepEqual(
+      unreadable.slice(0, 3).map(({ message }) => message),
+      [
+        expected,
+        'spec.y: wrong; it is not in force: no version was readable',
+        'x.yaml: bad; the readable objects of the file are in force',
+      ],
+    );
     const detail = await service('web');
     assert.equal(detail.problems[0]?.message, expected);
     await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);
+  });
+
+  it('counts each Service in one state, as `state` of the list selects them', async () => {
+    const table = filledTable();
+    addConflicts(table);
+    const { get } = statusOf(table);
+    const { services } = await get<NodeStatus>('/api/v1/status');
+    const { total, served, noEndpoints, partial, partlyRefused, refused, ignored } = services;
+    const states = { served, noEndpoints, partial, partlyRefused, refused, ignored };
+    assert.deepEqual(states, {
+      ...{ served: 1, noEndpoints: 1, partial: 1 },
+      ...{ partlyRefused: 1, refused: 2, ignored: 1 },
+    });
+    assert.equal(
+      total,
+      Object.values(states).reduce((sum, count) => sum + count),
+    );
+    for (const [state, count] of Object.entries(states)) {
+      const list = await get<ServiceList>('/api/v1/services', `state=${state}`);
+      assert.deepEqual([state, list.total], [state, count]);
+    }
   });
 
   it('names a failing sync, a closed watch, a kernel feature and a refused Service', async () => {

@@ -29,7 +29,7 @@ function start(
     ...rest,
   });
   /** @param outcome Duration in milliseconds, `NOTHING` or an error. */
-  const end = async (outcome: number | typeof NOTHING | Error = 1) => {
+  const end = async (outcome: number | typeof NOTHING | Error = LONG) => {
     ends.shift()?.(outcome === NOTHING ? undefined : outcome);
     await nextTurn();
   };
@@ -37,6 +37,8 @@ function start(
 }
 
 const NOTHING = 'no work';
+/** Milliseconds of a run that counts as a whole. */
+const LONG = 50;
 
 describe('loop: the sync loop', () => {
   it('runs immediately up to the burst, then once per minPeriod', async () => {
@@ -56,6 +58,19 @@ describe('loop: the sync loop', () => {
     await end();
     timers.advance(5000);
     assert.deepEqual(starts, [0, 0, 1000]);
+  });
+
+  it('counts a short run by its duration, so that runs take a twentieth of the time', async () => {
+    const { timers, starts, loop, end } = start({ minPeriod: 100 });
+    for (let at = 0; at < 2000; at++) {
+      loop.request();
+      timers.advance(1);
+      await end(1);
+    }
+    const [first = 0] = starts.slice(1).map((time, index) => time - (starts[index] ?? 0));
+    assert.ok(first <= 1, 'the second run follows at once');
+    const late = starts.filter((time) => time >= 1000);
+    assert.ok(late.length >= 49 && late.length <= 51, `${late.length} runs of 1 ms in 1 s`);
   });
 
   it('has precedence over background work while it runs, not while it waits for its rate limit', async () => {

@@ -8,6 +8,9 @@ export const MEMORY_GIB = 2;
 
 /** Version of the stock kernel that the specs run in; undefined: user-mode-linux. */
 export const STOCK_KERNEL = process.env.PORTWIDE_KERNEL || undefined;
+/** Version of nft in a stock kernel. Default: the version in the container image. */
+const NFT = process.env.PORTWIDE_NFT || '1.0.6';
+const CACHE = process.env.PORTWIDE_KERNELS ?? '/var/cache/portwide-kernels';
 /**
  * Proxy modes of tests that need nf_tables. Only a stock kernel has both IPVS and nf_tables; there, only mode ipvs is
  * tested, because the machine's own kernel tests the others in less time.
@@ -49,7 +52,7 @@ function umlCommand({ directory, init, command }: Start): string[] {
 
 /** @throws Error if scripts/kernels.sh has not downloaded the kernel */
 function qemuCommand({ directory, init, command }: Start, version: string): string[] {
-  const kernel = join(process.env.PORTWIDE_KERNELS ?? '/var/cache/portwide-kernels', version);
+  const kernel = join(CACHE, version);
   if (!existsSync(kernel)) throw new Error(`there is no kernel ${kernel}: run scripts/kernels.sh`);
   const hasKvm = ['intel', 'amd'].some((maker) => existsSync(`/sys/module/kvm_${maker}`));
   const share = (name: string) => [
@@ -63,6 +66,7 @@ function qemuCommand({ directory, init, command }: Start, version: string): stri
     // Emulated, the HPET is slow to read; all virtual CPUs have the host's time-stamp counter.
     'tsc=reliable',
     `MODULES=${quoted(join(kernel, 'modules'))}`,
+    `NFT=${quoted(join(CACHE, `nft-${NFT}`, 'nft'))}`,
     `UML_INIT=${quoted(init)}`,
     `UML_ROOT=${quoted(ROOT)}`,
     `UML_MOUNT="-t virtiofs host"`,

@@ -10,20 +10,40 @@ import { parseResults, type SpecPath } from './results.ts';
 const MOCHA = new URL('../../node_modules/mocha/bin/mocha.js', import.meta.url).pathname;
 const REPORTER = new URL('./inner-reporter.ts', import.meta.url).pathname;
 const TESTS = new URL('..', import.meta.url).pathname;
+const e2e = (...names: readonly string[]) => names.map((name) => `e2e/${name}.test.ts`);
+/** Associations of the kernel's SCTP, which from then on answers packets that hosts of the lab answer themselves. */
+const SCTP = 'uml/stock/sctp.uml.ts';
 /**
- * The files that run in a stock kernel: mode ipvs with nf_tables, and netlink. All of `uml/specs` would take too
- * long in an emulated processor. UML_SPECS runs other files.
+ * The files that run in a stock kernel with PORTWIDE_CORE=1: all scenarios in mode nftables, and agents in all modes that
+ * take over from each other. Ten minutes without KVM.
+ */
+const CORE_SPECS = [...e2e('nftables', 'policy-groups'), SCTP];
+/**
+ * The files that run in a stock kernel: packets in all modes, and what depends on the kernel. All of `uml/specs` would take
+ * too long in an emulated processor. UML_SPECS runs other files.
  */
 const STOCK_SPECS = [
   // First, because these unload modules.
   ...['uml/specs/ipset.uml.ts', 'uml/specs/ipvs-netlink.uml.ts'],
+  ...e2e('nftables', 'iptables'),
+  'uml/specs/scenarios.uml.ts',
+  ...e2e('owned-ports', 'owned-ports-paths', 'owned-ports-policy'),
   'status/traffic/refused-ipvs.lab.test.ts',
-  ...['denied-flows', 'policy-services', 'policy', 'trace'].map((name) => `e2e/${name}.test.ts`),
+  ...e2e('denied-flows', 'policy-groups', 'policy-services', 'policy', 'trace'),
+  ...e2e('nftables-lifecycle', 'nftables-takeover'),
   'uml/specs/ipvs-takeover.uml.ts',
+  ...['netlink/nftables/tables', 'policy/enforce/*', 'nftables/*'].map(
+    (name) => `${name}.lab.test.ts`,
+  ),
+  SCTP,
 ];
 const SPECS = (
   process.env.UML_SPECS?.split(' ') ??
-  (STOCK_KERNEL === undefined ? ['uml/specs/**/*.uml.ts'] : STOCK_SPECS)
+  (STOCK_KERNEL === undefined
+    ? ['uml/specs/**/*.uml.ts']
+    : process.env.PORTWIDE_CORE
+      ? CORE_SPECS
+      : STOCK_SPECS)
 ).map((pattern) => join(TESTS, pattern));
 /** Mocha's timeout for one spec on a quiet machine: one second outside may take ten inside. */
 const TIMEOUT_MS = 240_000;

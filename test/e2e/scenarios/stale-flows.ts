@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Host } from '../../lab/lab.ts';
-import { waitFor } from '../../lab/lab.ts';
+import { PATIENCE, waitFor } from '../../lab/lab.ts';
 import { ALL_PORTS } from '../manifests.ts';
 import { answered, type Scenario, type World } from './scenario.ts';
 
@@ -8,7 +8,7 @@ const DRAINING = { conditions: { ready: false, serving: true, terminating: true 
 /**
  * One source port: for conntrack all its packets are one flow, including a new SCTP association.
  */
-const FLOW = { localPort: 20_500, timeoutMs: 300 };
+const FLOW = { localPort: 20_500, timeoutMs: 300 * PATIENCE };
 
 const PROBES = { UDP: 'udp', SCTP: 'sctpProbe' } as const;
 type FlowProtocol = keyof typeof PROBES;

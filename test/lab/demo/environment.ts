@@ -44,6 +44,8 @@ export interface DemoOptions {
   readonly flags?: readonly string[];
   /** Called when a process ends after `ready`; it is then started again. Without it, `ended` rejects. */
   readonly onRestart?: (reason: string) => void;
+  /** Whether the user ended the demo: the lab kills processes at a signal, before `destroy`. */
+  readonly isInterrupted?: () => boolean;
 }
 
 export interface DemoEnvironment {
@@ -101,11 +103,12 @@ export async function createEnvironment(options: DemoOptions): Promise<DemoEnvir
   const dnsFlags = [`--bind-address=${dnsServer}`];
   let log = '';
   let isReady = false;
-  let isEnding = false;
+  let isDestroyed = false;
+  const isEnding = () => isDestroyed || options.isInterrupted?.() === true;
   const start = async (command: string, its: readonly string[]): Promise<never> => {
     for (;;) {
       const reason = await ended(command, its);
-      if (!isReady || isEnding || options.onRestart === undefined) throw new Error(reason);
+      if (!isReady || isEnding() || options.onRestart === undefined) throw new Error(reason);
       options.onRestart(reason);
       await sleep(RESTART_MS);
     }
@@ -174,7 +177,7 @@ export async function createEnvironment(options: DemoOptions): Promise<DemoEnvir
       return when;
     },
     destroy: async () => {
-      isEnding = true;
+      isDestroyed = true;
       try {
         await lab.destroy();
       } finally {

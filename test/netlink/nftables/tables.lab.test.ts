@@ -659,6 +659,12 @@ describe('tables: an nf_tables table', () => {
       await waitForTable('last');
       const ip = 2;
       const inet = 1;
+      assert.deepEqual(
+        notifications()
+          .slice(0, 3)
+          .map(({ name }) => name),
+        ['output', 'output', 'numbers'],
+      );
       const seen = notifications().map(({ family, table, kind, isNew }) => [
         family,
         table,

@@ -572,11 +572,38 @@ describe('changes: kernel changes computed from API objects', () => {
         add: ['networks 203.0.113.64 203.0.113.127'],
       });
       const across = group('two', { env: 'a' }, ['198.51.100.0/24', '203.0.113.0/25']);
-      assert.deepEqual(effect(agent, across), {
-        remove: ['networks 203.0.113.0 203.0.113.63', 'networks 203.0.113.64 203.0.113.127'],
-        add: ['networks 203.0.113.0 203.0.113.127'],
-      });
+      agent.upsert(across);
+      agent.sync();
+      assert.deepEqual(texts(appliedElements(agent, 'networks')), [
+        'networks 198.51.100.0 198.51.100.255',
+        'networks 203.0.113.0 203.0.113.127',
+        'networks 203.0.113.128 203.0.113.191',
+      ]);
     });
+
+    // Before Linux 6.12.48 a packet finds neither network while one transaction replaces one by the other.
+    for (const [title, cidr, range] of [
+      ['wider', '203.0.112.0/23', '203.0.112.0 203.0.113.255'],
+      ['narrower', '203.0.113.0/27', '203.0.113.0 203.0.113.31'],
+    ] as const) {
+      it(`get a ${title} network beside the old one, before rules find it and the old one is removed`, () => {
+        const agent = synced(policy(), one, two, web(1));
+        agent.upsert({ ...one, cidrs: [cidr, '2001:db8::/32'] });
+        const change = agent.sync().find(({ family }) => family === 'IPv4');
+        assert.deepEqual(texts(change?.prepare ?? []), [
+          'networks 198.51.100.0 198.51.100.255',
+          `networks ${range}`,
+        ]);
+        assert.deepEqual([change?.remove, change?.add, change?.chains.length], [[], [], 1]);
+        assert.deepEqual(texts(change?.cleanup ?? []), [
+          'networks 198.51.100.0 198.51.100.255',
+          'networks 203.0.113.0 203.0.113.63',
+          'networks 203.0.113.128 203.0.113.191',
+        ]);
+        agent.upsert(group('two', { env: 'a' }, []));
+        assert.deepEqual(texts(onlyChange(agent).remove), ['networks 198.51.100.0 198.51.100.255']);
+      });
+    }
 
     it('change nothing when no rule selects them', () => {
       const agent = synced(policy(), one, web(1));

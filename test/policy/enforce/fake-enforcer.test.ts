@@ -123,7 +123,10 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
       main.clear();
       const [socket] = sockets;
       assert.ok(socket);
-      socket.onChange({ family: 2, table: POLICY_TABLE, kind: 'table', isNew: false, portId: 1 });
+      socket.onChange({
+        ...{ family: 2, table: POLICY_TABLE, name: undefined },
+        ...{ kind: 'table', isNew: false, portId: 1 },
+      });
     };
     flush();
     await pass(0);

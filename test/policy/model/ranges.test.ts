@@ -10,6 +10,7 @@ import {
   mergeRanges,
   rangesContain,
   rangesNotIn,
+  rangesOverlap,
   subtractRanges,
 } from '../../../policy/model/ranges.ts';
 
@@ -91,6 +92,17 @@ describe('ranges: address ranges', () => {
         assert.deepEqual([...kept].sort(), after.map(text).sort());
       }),
       { seed: 4, numRuns: 500 },
+    );
+  });
+
+  it('overlap if they share an address', () => {
+    fc.assert(
+      fc.property(ranges, ranges, (a, b) => {
+        const others = new Set(members(b));
+        const isShared = members(a).some((each) => others.has(each));
+        assert.equal(rangesOverlap(mergeRanges(a), mergeRanges(b)), isShared);
+      }),
+      { seed: 5, numRuns: 500 },
     );
   });
 

@@ -8,7 +8,7 @@ import {
   KubernetesSource,
   type KubernetesSourceOptions,
 } from '../../../sources/kubernetes/source.ts';
-import type { Source } from '../../../sources/source.ts';
+import type { Source, SourceFault } from '../../../sources/source.ts';
 import {
   ApiServerDouble,
   type DoubleOptions,
@@ -143,6 +143,10 @@ export class SourceFixture {
     } finally {
       await this.double.close();
     }
+  }
+
+  faultsNow(): readonly SourceFault[] {
+    return [...(this.#source?.faults() ?? [])];
   }
 
   /** Number of objects that currently cannot be read, by kind. */

@@ -338,6 +338,20 @@ describe('source: kubernetes source', () => {
     });
   }
 
+  it('says whether an earlier version of an unreadable object is in force', async () => {
+    await watching();
+    fixture.double.put(service('a', 70_000));
+    fixture.double.put(service('d', 70_000));
+    await until('both are reported', () => fixture.faultsNow().length === 2);
+    assert.deepEqual(
+      fixture.faultsNow().map(({ object, inForce }) => [object, inForce]),
+      [
+        ['Service default/a', 'last'],
+        ['Service default/d', 'none'],
+      ],
+    );
+  });
+
   it('keeps the last readable version of an object after events and lists', async () => {
     await watching();
     fixture.double.put(service('a', 70_000));

@@ -227,9 +227,21 @@ metadata: {name: shop}
     const started = performance.now();
     const lines = outcome(`${bomb.join('\n')}\nspec: *i\n`);
     assert.deepEqual(lines, [
-      'm.yaml:1: Excessive alias count indicates a resource exhaustion attack',
+      'm.yaml:1: invalid YAML: Excessive alias count indicates a resource exhaustion attack',
     ]);
     assert.ok(performance.now() - started < 1000);
+  });
+
+  it('names the line of an alias or merge key that cannot be resolved, and reads other documents', () => {
+    const text = `kind: Service\nspec:\n  ports: *x\n---\nkind: Service\nspec:\n  <<: 3\n---\n${service('a')}`;
+    assert.deepEqual(
+      outcome(text).map((line) => line.slice(0, 40)),
+      [
+        'Service default/a@9',
+        'm.yaml:3: invalid YAML: Unresolved alias',
+        'm.yaml:7: invalid YAML: Merge sources mu',
+      ],
+    );
   });
 
   it('rejects nesting deeper than the stack', () => {

@@ -57,6 +57,7 @@ describe('source: manifest source', () => {
     });
     await source.start();
   };
+  const inForce = () => [...(source?.faults() ?? [])].map((fault) => fault.inForce);
   const lines = () => problems.map((problem) => formatProblem(problem).replaceAll(`${root}/`, ''));
 
   beforeEach(() => {
@@ -152,6 +153,7 @@ describe('source: manifest source', () => {
     const [fault] = source?.faults() ?? [];
     assert.equal(fault?.object, 'Service default/b');
     assert.match(fault.message, /a\.yaml:9: spec\.ports\[0\]\.port: must be an integer from 1/);
+    assert.deepEqual(inForce(), ['last']);
     write('a.yaml', BROKEN);
     await until('the next problem is reported', () => problems.length > 1);
     assert.deepEqual([sink.port('a'), sink.port('b')], [1, 1]);
@@ -167,6 +169,7 @@ describe('source: manifest source', () => {
     write('a.yaml', `${service('a', 1)}---\n${service('b', 0)}`);
     await start();
     assert.deepEqual([sink.port('a'), problems.length], [1, 1]);
+    assert.deepEqual(inForce(), ['none']);
     write('a.yaml', `${service('c', 1)}---\n${service('b', 0)}`);
     await until('c is added', () => sink.port('c') === 1);
     assert.equal(sink.port('a'), 1, 'no object is removed before the file is good');
@@ -175,12 +178,24 @@ describe('source: manifest source', () => {
     assert.deepEqual([sink.port('a'), sink.port('c')], [undefined, undefined]);
   });
 
+  it('says what is in force of a file that cannot be parsed', async () => {
+    write('a.yaml', BROKEN);
+    write('b.yaml', `${service('b', 1)}---\n${BROKEN}`);
+    write('c.yaml', service('c', 1));
+    await start();
+    assert.deepEqual(inForce(), ['none', 'parts']);
+    write('c.yaml', BROKEN);
+    await until('the problem is reported', () => problems.length === 3);
+    assert.deepEqual(inForce(), ['none', 'parts', 'last']);
+  });
+
   it('keeps the objects of a file that is empty while it is rewritten', async () => {
     write('a.yaml', service('a', 1));
     await start();
     write('a.yaml', '');
     await until('the problem is reported', () => problems.length > 0);
     assert.equal(sink.port('a'), 1);
+    assert.deepEqual(inForce(), [undefined]);
     write('a.yaml', '# none\n');
     await until('a is removed', () => sink.port('a') === undefined);
   });

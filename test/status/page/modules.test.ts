@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
+import { DEFAULT_STATUS_SOCKET } from '../../../config/status-socket.ts';
 import type { KernelObject } from '../../../status/api/kernel.ts';
 import { duration, number } from '../../../status/page/format.js';
 import { link, parseLocation, serviceLink } from '../../../status/page/location.js';
@@ -8,6 +9,7 @@ import { layout } from '../../../status/page/packet-layout.js';
 import { objectsOf, stepOf } from '../../../status/page/packet-steps.js';
 import { LAST_PORT, parsePorts, rangeText, slicesOfVip } from '../../../status/page/port-ranges.js';
 import { Store } from '../../../status/page/store.js';
+import { DEFAULT_SOCKET, traceCommand } from '../../../status/page/trace-command.js';
 import { PAGE_PACKAGES, pageFileNames, readPageFile } from '../../../status/page-files.ts';
 import { OWNED_DETAIL } from '../answers.ts';
 import { fakeStatus } from './fake-agent.ts';
@@ -33,6 +35,24 @@ describe('status page: files', () => {
       readFileSync(new URL(`../../../status/page/${name}`, import.meta.url), 'utf8');
     const [, height] = /ROW_HEIGHT = (\d+)/.exec(read('service-list.js')) ?? [];
     assert.match(read('page.css'), new RegExp(`\\.rows tbody tr {\\s*height: ${height}px`));
+  });
+});
+
+describe('status page: command of a live trace', () => {
+  const command = (socket: string | null | undefined) =>
+    traceCommand(
+      new URLSearchParams({ from: 'node', to: 'default/web', protocol: 'UDP', port: '53' }),
+      socket,
+    );
+  const plain = 'trace node default/web --proto=udp --port=53 --live';
+
+  it('names the socket of an agent that does not use the default', () => {
+    assert.equal(DEFAULT_SOCKET, DEFAULT_STATUS_SOCKET);
+    for (const socket of [undefined, null, DEFAULT_STATUS_SOCKET]) {
+      assert.equal(command(socket), plain);
+    }
+    assert.equal(command('/tmp/a.sock'), `${plain} --status-socket=/tmp/a.sock`);
+    assert.equal(command("/tmp/a b'c"), `${plain} --status-socket='/tmp/a b'\\''c'`);
   });
 });
 

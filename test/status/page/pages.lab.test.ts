@@ -334,9 +334,20 @@ describe('status page in Chromium', () => {
     }
   });
 
+  it('marks a trace to a Service that is refused', async () => {
+    const path = {
+      ...{ family: 'IPv4', source: '10.244.0.9', destination: '10.96.0.99', uncertain: [] },
+      ...{ steps: [], endpoints: [], verdict: 'untouched', unserved: true },
+    };
+    const answer = { '/api/v1/trace': () => ({ paths: [path] }) };
+    const { page } = await open('#/trace?from=node&to=default%2Fmedia&port=80', answer);
+    await page.locator('h2 .state.bad', { hasText: 'untouched' }).waitFor();
+  });
+
   it('names the command that traces packets in the kernel, which a page cannot arm', async () => {
     const { page, agent } = await open('#/trace?from=node&to=default%2Fmedia&protocol=UDP&port=80');
-    const command = 'trace node default/media --proto=udp --port=80 --live';
+    const command =
+      'trace node default/media --proto=udp --port=80 --live --status-socket=/run/other.sock';
     await shows(page, `portwide ${command}`);
     await shows(page, `kubectl portwide --node node-a ${command}`);
     assert.ok(!agent.requests.some((path) => path.includes('/trace/live')));

@@ -6,6 +6,7 @@ import type { Backend } from '../../../proxier/backend.ts';
 import type { BackendTraffic } from '../../../proxier/kernel-rule.ts';
 import { RouteTable } from '../../../proxier/route-table.ts';
 import type { ComputedTrace, TraceAnswer, TraceStep } from '../../../status/api/trace.ts';
+import { NotFound } from '../../../status/http/handler.ts';
 import { BadParameter, readParameters } from '../../../status/http/parameters.ts';
 import type { StatusSources } from '../../../status/sources.ts';
 import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.ts';
@@ -309,11 +310,116 @@ describe('steps of a computed path', () => {
       'Service default/web serves 80/TCP',
       'Service default/late: spec.clusterIPs: 10.96.0.10: port 80/TCP is already served for the older Service default/web',
     ]);
+    assert.equal(path.unserved, true);
     const rejecting = { fields: { rejectsOtherPorts: 'cluster IPs' as const } };
     assert.equal(
       (await pathTo('from=external&to=10.96.0.10&port=81', table, rejecting)).verdict,
       'rejected',
     );
+  });
+
+  it('a Service that is refused: the first step says why, and the result what happens', async () => {
+    const table = webTable();
+    table.upsert(
+      service({
+        name: 'wrong',
+        clusterIPs: ['10.96.0.99'],
+        externalIPs: ['198.51.100.7'],
+        portsAnnotation: 'all',
+      }),
+    );
+    const all = { portsAnnotation: 'all', clusterIPs: ['10.96.0.77'] };
+    table.upsert(service({ name: 'all-ports', ...all }));
+    table.upsert(slice([endpoint('10.244.0.5')], { name: 's', serviceKey: 'default/all-ports' }));
+    const late = { ...all, creationTimestamp: '2027-02-01T00:00:00Z' };
+    table.upsert(service({ name: 'overlap', namespace: 'shop', ...late }));
+    table.takeChanges();
+    const found = async (query: string) => {
+      const { steps, verdict, unserved } = await pathTo(`from=node&${query}`, table);
+      const [first, second] = steps;
+      return [
+        first?.decision,
+        first?.object,
+        second?.step,
+        steps.at(-1)?.decision,
+        verdict,
+        unserved,
+      ];
+    };
+    const whole =
+      'Service default/wrong is refused: spec.externalIPs: external IPs cannot be served on all ports';
+    const gone =
+      'no endpoint gets the packet: it goes on untranslated, where the routes of this node lead it';
+    for (const query of ['to=10.96.0.99&port=81', 'to=default/wrong&port=81'])
+      assert.deepEqual(await found(query), [
+        ...[whole, 'Service default/wrong', 'source', gone, 'untouched', true],
+      ]);
+    assert.deepEqual(await found('to=shop/overlap&port=5060'), [
+      'Service shop/overlap is refused: spec.clusterIPs: 10.96.0.77: every port is already served for the older Service default/all-ports',
+      ...['Service shop/overlap', 'source', 'the packet reaches 10.244.0.5:5060'],
+      ...['translated', true],
+    ]);
+    // The address itself is served.
+    const served = await pathTo('from=node&to=10.96.0.77&port=5060', table);
+    assert.deepEqual([served.steps[0]?.step, served.unserved], ['source', false]);
+  });
+
+  it('an address near cluster IPs is of no Service, and no other address is', async () => {
+    const found = async (to: string) => {
+      const { step, unserved } = await pathTo(`from=node&to=${to}&port=80`);
+      return [unserved, step('service')?.detail, step('result')?.decision];
+    };
+    assert.deepEqual(await found('10.96.0.99'), [
+      true,
+      ['it is probably in the Service range, as cluster IP 10.96.0.10 is'],
+      'no endpoint gets the packet: it goes on untranslated, where the routes of this node lead it',
+    ]);
+    for (const to of ['10.244.1.1', '198.51.100.7', NODE])
+      assert.deepEqual(await found(to), [false, [], `the packet goes to ${to}:80/TCP itself`]);
+  });
+
+  it('names the problems of this packet only: of its port, and of its traffic policy', async () => {
+    const table = newTable();
+    table.upsert(
+      service({
+        type: 'LoadBalancer',
+        loadBalancerIngress: [{ ip: '203.0.113.1', ipMode: 'VIP' }],
+        internalTrafficPolicy: 'Local',
+        externalTrafficPolicy: 'Local',
+        ports: [
+          servicePort({ name: 'web', nodePort: 30_080 }),
+          servicePort({ name: 'other', port: 81, nodePort: 30_081 }),
+        ],
+      }),
+    );
+    const ports = [{ name: 'web', port: 8080, protocol: 'TCP' as const }];
+    table.upsert(slice([endpoint('10.244.1.1', { nodeName: 'node-b' })], { ports }));
+    table.takeChanges();
+    const detail = async (from: string, to: string) =>
+      (await pathTo(`from=${from}&to=${to}`, table)).step('service')?.detail;
+    const none = (policy: string, clients: string) => [
+      `port web: spec.${policy}: Local, and no endpoint is on this node; packets from ${clients} are dropped`,
+    ];
+    const outside = none('externalTrafficPolicy', 'outside');
+    const inside = none('internalTrafficPolicy', 'pods and this node');
+    assert.deepEqual(await detail('external', 'default/web&port=80'), outside);
+    assert.deepEqual(await detail('192.0.2.50', `${NODE}&port=30080`), outside);
+    assert.deepEqual(await detail('node', '10.96.0.10&port=80'), inside);
+    assert.deepEqual(await detail('10.244.0.9', '203.0.113.1&port=80'), []);
+    assert.deepEqual(await detail('external', '203.0.113.1&port=81'), [
+      'port other: no endpoint: no EndpointSlice of the Service has an address for this port',
+    ]);
+  });
+
+  it('names an unknown Service also without a port', async () => {
+    for (const query of ['from=10.244.0.9&to=shop/nosvc', 'from=node&to=shop/nosvc&port=80'])
+      await assert.rejects(
+        async () => pathTo(query),
+        (error) =>
+          error instanceof NotFound &&
+          error.message ===
+            'this agent knows no Service shop/nosvc, and pods only with --network-policy',
+      );
   });
 
   it('with detection by interface, an address of a local endpoint is a pod', async () => {
@@ -577,6 +683,7 @@ describe('trace: the answer', () => {
   it('says how old the rules of other programs are', async () => {
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
+      disabledForwarding: async () => undefined,
       foreignChains: async () => ({ value: { value: [] }, age: 40_300 }),
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -602,6 +709,7 @@ describe('trace: the answer', () => {
     ] as const) {
       const sources = {
         ...sourcesOf(webTable(), { ...SETTINGS, fields: { forwardsWithIpvs } }),
+        disabledForwarding: async () => undefined,
         foreignChains: async () => ({ value: { value: [base] }, age: 0 }),
       } as unknown as StatusSources;
       const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -631,6 +739,7 @@ describe('trace: the answer', () => {
         for (const each of ['forward', 'output'] as const) {
           const sources = {
             ...sourcesOf(table, { ...SETTINGS, fields }),
+            disabledForwarding: async () => undefined,
             foreignChains: async () => ({ value: { value: [base(each)] }, age: 0 }),
           } as unknown as StatusSources;
           const resource = traceResources(sources, () => 0)['/api/v1/trace'];
@@ -647,6 +756,7 @@ describe('trace: the answer', () => {
     const asked: unknown[] = [];
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
+      disabledForwarding: async () => undefined,
       foreignChains: async (maxAge?: number) => {
         asked.push(maxAge);
         return { value: { value: [] }, age: 0 };

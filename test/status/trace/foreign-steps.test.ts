@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
 import type { Protocol } from '../../../api/objects.ts';
+import { iptablesChains } from '../../../preflight/iptables-rules.ts';
+import { nftChains } from '../../../preflight/nft-rules.ts';
 import type { BaseChain, Match, Verdict } from '../../../preflight/packet-walk.ts';
 import type { Fact } from '../../../preflight/result.ts';
 import type { ComputedTrace } from '../../../status/api/trace.ts';
@@ -25,6 +27,7 @@ const path = (fields: Partial<ComputedTrace> = {}): ComputedTrace => ({
   destination: '10.96.0.10',
   steps: [RESULT],
   verdict: 'translated',
+  unserved: false,
   endpoints: [endpoint('10.244.1.11'), endpoint('10.244.1.12')],
   speaksAs: [],
   uncertain: [],
@@ -57,9 +60,9 @@ const evaluate = async (
   context = CONTEXT,
 ) => {
   const fact: Fact<readonly BaseChain[]> = { value: chains };
-  const evaluated = await withForeignRules(of, protocol, port, fact, context);
+  const { path: evaluated, effects } = await withForeignRules(of, protocol, port, fact, context);
   const step = evaluated.steps.find((each) => each.step === 'foreignRules');
-  return { ...evaluated, step };
+  return { ...evaluated, step, effects };
 };
 
 describe('trace: rules of other programs', () => {
@@ -138,6 +141,40 @@ describe('trace: rules of other programs', () => {
     assert.equal(verdict, 'dropped');
     assert.equal(steps.at(-1)?.decision, 'the packet is dropped by another program');
     assert.equal(endpoints.length, 2);
+  });
+
+  it('are named, with reject for a drop that tells the source', async () => {
+    const rules = [
+      '-A FORWARD -p udp -j DROP',
+      '-A FORWARD -m comment --comment "no web" -j REJECT',
+    ];
+    const saved = ['*filter', ':FORWARD ACCEPT [0:0]', ...rules].join('\n');
+    const iptables = iptablesChains('filter', saved, 'ip filter (iptables-nft)');
+    const rejected = await evaluate(iptables);
+    assert.equal(
+      rejected.step?.decision,
+      'table ip filter (iptables-nft), base chain FORWARD (priority 0, policy accept), rule -m comment --comment "no web" -j REJECT rejects the packet',
+    );
+    assert.equal(rejected.verdict, 'rejected');
+    assert.equal(rejected.steps.at(-1)?.decision, 'the packet is rejected by another program');
+    const base = { family: 'inet', table: 'corp', name: 'guard', type: 'filter', hook: 'forward' };
+    const nft = (expr: readonly object[]) => ({
+      rule: { ...{ chain: 'guard', handle: 7, comment: 'no web' }, expr },
+    });
+    const listed = [
+      { chain: { ...base, prio: 10 } },
+      nft([{ accept: null }]),
+      nft([{ drop: null }]),
+    ];
+    const [accept, drop] = listed.slice(1);
+    const dropped = await evaluate(
+      nftChains(JSON.stringify({ nftables: [listed[0], { ...accept, rule: {} }, drop] })),
+    );
+    assert.equal(
+      dropped.step?.decision,
+      'table inet corp, base chain guard (priority 10, policy accept), rule 1 (handle 7: no web) drops the packet',
+    );
+    assert.equal(dropped.verdict, 'dropped');
   });
 
   it('that drop the packet to some endpoints are named with them', async () => {
@@ -299,10 +336,17 @@ describe('trace: rules of other programs', () => {
   });
 
   it('that depend on sets make the result uncertain', async () => {
-    const { step, verdict, uncertain } = await evaluate([
+    const { step, steps, verdict, uncertain } = await evaluate([
       chain('forward', [{ kind: 'unknown' }], 'drop'),
     ]);
-    assert.equal(step?.decision, none(1, 'prerouting, forward, postrouting'));
+    assert.equal(
+      step?.decision,
+      '1 of 1 base chains at prerouting, forward, postrouting may drop the packet',
+    );
+    assert.equal(
+      steps.at(-1)?.decision,
+      'the packet reaches one of 2 endpoints, unless a rule of another program drops it',
+    );
     assert.equal(verdict, 'translated');
     assert.deepEqual(uncertain, [
       `${place('forward')} may drop the packet: it depends on sets or interfaces`,
@@ -431,18 +475,43 @@ describe('trace: rules of other programs', () => {
   for (const [title, fields] of [
     ['a packet that the proxy drops', { verdict: 'dropped' }],
     ['a packet that a policy denies', { verdict: 'denied' }],
-    ['a client without a known address', { source: null }],
   ] as const) {
     it(`are not evaluated for ${title}`, async () => {
       const given = path(fields);
       const rules: Fact<readonly BaseChain[]> = { value: [chain('forward', [], 'drop')] };
-      assert.equal(await withForeignRules(given, 'TCP', 80, rules, CONTEXT), given);
+      assert.equal((await withForeignRules(given, 'TCP', 80, rules, CONTEXT)).path, given);
     });
   }
 
+  it('are evaluated for a client outside, whose address is unknown', async () => {
+    const external = path({ source: null });
+    const certain = await evaluate([chain('forward', [to('10.244.1.0/24')], 'drop')], external);
+    assert.equal(certain.verdict, 'dropped');
+    assert.deepEqual(
+      certain.effects.map(({ isCertain }) => isCertain),
+      [true],
+    );
+    const from = (cidr: string): Match => ({ kind: 'source', cidrs: [cidr], negated: false });
+    const possible = await evaluate([chain('forward', [from('192.0.2.0/24')], 'drop')], external);
+    assert.equal(possible.verdict, 'translated');
+    assert.deepEqual(possible.uncertain, [
+      `${place('forward')} may drop the packet: it depends on the source address, sets or interfaces`,
+    ]);
+    assert.deepEqual(
+      possible.effects.map(({ isCertain }) => isCertain),
+      [false],
+    );
+    const all = await evaluate([chain('forward', [from('0.0.0.0/0')], 'drop')], external);
+    assert.equal(all.verdict, 'dropped');
+    // From hook postrouting on, the address is the node's.
+    const masqueraded = path({ source: null, endpoints: [endpoint('10.244.1.11', true)] });
+    const late = { ...chain('postrouting', [from(`${NODE}/32`)], 'drop'), priority: 200 };
+    assert.equal((await evaluate([late], masqueraded)).verdict, 'dropped');
+  });
+
   it('that were not read, or are too many, make the result uncertain', async () => {
     const notSeen = { notSeen: 'nft is not installed' };
-    const { uncertain } = await withForeignRules(path(), 'TCP', 80, notSeen, CONTEXT);
+    const { uncertain } = (await withForeignRules(path(), 'TCP', 80, notSeen, CONTEXT)).path;
     assert.deepEqual(uncertain, ['rules of other programs were not read: nft is not installed']);
     const loop: BaseChain = {
       ...chain('forward', [], 'accept'),

@@ -3,6 +3,7 @@ import type { TracedHeaders, TraceEvent } from '../../../netlink/nftables/trace.
 import type { ComputedTrace, LivePath, LiveTraceStep } from '../../../status/api/trace.ts';
 import { liveLineText, traceAnswerText } from '../../../status/print/trace.ts';
 import { differences } from '../../../status/trace/differences.ts';
+import type { ForeignEffect } from '../../../status/trace/foreign-steps.ts';
 import { TracedPackets } from '../../../status/trace/live-paths.ts';
 import type { RuleAction } from '../../../status/trace/rule-names.ts';
 
@@ -192,6 +193,7 @@ const COMPUTED: ComputedTrace = {
     },
   ],
   verdict: 'translated',
+  unserved: false,
   endpoints: [
     {
       address: '10.244.0.1',
@@ -248,6 +250,47 @@ describe('differences: between computed and live', () => {
     ]);
   });
 
+  it('none if a rule of another program drops the packet as computed, and otherwise both are named', () => {
+    const effect = (fields: Partial<ForeignEffect> = {}): ForeignEffect => ({
+      verdict: 'drop',
+      table: 'ip filter',
+      chains: new Set(['FORWARD']),
+      targets: new Set(['10.244.0.1:8080']),
+      isCertain: true,
+      text: 'dropped by table X',
+      ...fields,
+    });
+    const seen = (
+      path: Partial<LivePath>,
+      effects: readonly ForeignEffect[],
+      computed = COMPUTED,
+    ) => differences(computed, [{ ...PATH, ...path }], effects);
+    const dropped = { result: 'dropped', decidedBy: step() } as const;
+    const all = { ...COMPUTED, verdict: 'dropped' } as const;
+    assert.deepEqual(seen(dropped, [effect()], all), []);
+    assert.deepEqual(seen({ ...dropped, result: 'rejected' }, [effect()], all), []);
+    assert.deepEqual(seen({ ...dropped, translatedTo: null }, [effect()], all), []);
+    // Of one of several endpoints, and of a rule that depends on a set.
+    assert.deepEqual(seen(dropped, [effect()]), []);
+    assert.deepEqual(seen(dropped, [effect({ isCertain: false })]), []);
+    const was = `packet 1 was dropped by ${RULE}, which another program wrote; computed: it should`;
+    for (const other of [{ table: 'ip mangle' }, { chains: new Set(['guard']) }])
+      assert.deepEqual(seen(dropped, [effect(other)], all), [`${was} be dropped by table X`]);
+    const elsewhere = effect({ targets: new Set(['10.244.0.9:80']) });
+    assert.deepEqual(seen(dropped, [elsewhere]), [`${was} reach an endpoint`]);
+    assert.deepEqual(seen({}, [elsewhere]), []);
+    assert.deepEqual(seen({}, [effect()]), [
+      'packet 1 got through to 10.244.0.1:8080; computed: it should be dropped by table X',
+    ]);
+    const own = step({ owner: 'portwide', text: null });
+    assert.equal(seen({ ...dropped, decidedBy: own }, [effect()], all).length, 1);
+    const masquerade = effect({ verdict: 'masquerade', targets: new Set(['10.244.0.2:8080']) });
+    const open = COMPUTED.endpoints.map((each) => ({ ...each, policy: null }));
+    const kept = { translatedTo: '10.244.0.2:8080', masqueradedBy: step() };
+    assert.equal(seen(kept, [], { ...COMPUTED, endpoints: open }).length, 1);
+    assert.deepEqual(seen(kept, [masquerade], { ...COMPUTED, endpoints: open }), []);
+  });
+
   it('another endpoint, another source address, another verdict', () => {
     const cases: [Partial<LivePath>, Partial<ComputedTrace>, string][] = [
       [
@@ -299,6 +342,15 @@ describe('differences: between computed and live', () => {
       of(lost, rejected).join(),
       /^packet 1 was lost after hook prerouting, .*be rejected$/,
     );
+  });
+
+  it('none if a node that does not forward loses the packet', () => {
+    const forwarding = { step: 'forwarding', title: '', decision: '', object: null } as const;
+    const computed = { verdict: 'dropped', steps: [{ ...forwarding, detail: [] }] } as const;
+    const lost = { result: 'lost', passed: ['prerouting'] } as const;
+    assert.deepEqual(of(lost, computed), []);
+    assert.equal(of({ ...lost, passed: ['prerouting', 'forward'] }, computed).length, 1);
+    assert.equal(of({}, computed).length, 1);
   });
 
   it('packets with the same difference share a sentence', () => {

@@ -58,6 +58,7 @@ describe('resources: traces', () => {
       table,
       backends: () => [{ family: 'IPv4', traffic }],
       nodeAddresses: () => [],
+      disabledForwarding: async () => undefined,
       foreignChains: () => read.promise,
     } as unknown as StatusSources;
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
