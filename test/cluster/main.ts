@@ -122,10 +122,11 @@ function titleOf({ nodes, focus }: ClusterOptions): string {
   return `Linux ${release()}, ${nodes} nodes, focus \`${focus}\``;
 }
 
+let status = 1;
 try {
-  // Pending promises would keep the process alive.
-  process.exit(await main());
+  status = await main();
 } catch (error) {
   console.error(messageOf(error));
-  process.exit(1);
 }
+// Unfinished steps would keep the process alive. The output may be a pipe whose reader is slow.
+process.stderr.write('', () => process.stdout.write('', () => process.exit(status)));
