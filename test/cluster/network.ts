@@ -48,10 +48,11 @@ const KUBELET_SYSCTLS = [
 function mountSteps(node: ClusterNode['name'], directory: string): Step[] {
   const mount = (...args: readonly string[]) => run(node, 'mount', ...args);
   return [
-    run('machine', 'mkdir', '-p', '/var/lib/kubelet', join(directory, 'kubelet')),
+    run('machine', 'mkdir', '-p', join(directory, 'lib/kubelet')),
     mount('-t', 'tmpfs', 'tmpfs', '/run'),
     mount('-t', 'tmpfs', 'tmpfs', '/var/log'),
-    mount('--bind', join(directory, 'kubelet'), '/var/lib/kubelet'),
+    // The whole of it, since the machine may have no /var/lib/kubelet.
+    mount('--bind', join(directory, 'lib'), '/var/lib'),
     ...KUBELET_SYSCTLS.flatMap(([name, value]) => {
       const path = join(directory, 'sysctls', name);
       return [file(path, `${value}\n`), mount('--bind', path, join('/proc/sys', name))];

@@ -179,7 +179,6 @@ export function createRunner(
         await waitFor(`removal of ${cgroup}`, () => removeCgroup(cgroup));
       }
       rmSync(layout.directory, { recursive: true, force: true, maxRetries: 5 });
-      removeEmpty('/var/lib/kubelet');
     },
   };
 }
@@ -211,12 +210,4 @@ function removeCgroup(path: string): boolean {
   for (const name of entries) removeCgroup(join(path, name));
   rmdirSync(path);
   return true;
-}
-
-function removeEmpty(directory: string): void {
-  try {
-    rmdirSync(directory);
-  } catch {
-    // It has content of a real kubelet, or does not exist.
-  }
 }
