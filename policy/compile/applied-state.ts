@@ -51,16 +51,16 @@ export class AppliedState {
   takeChanges(): PolicyChange[] {
     const { lists, entries, policySets } = this.#model.takeChanges();
     const changes = this.#families.map(noChange);
-    const networksIds = new Map(this.#networksIds);
-    const isRenumbered = this.#renumber(lists);
+    const renumbered = this.#renumber(lists);
     for (const [listId, now] of lists) {
       const before = this.#lists.get(listId);
-      const [oldId, newId] = [networksIds.get(listId), this.#networksIds.get(listId)];
+      const newId = this.#networksIds.get(listId) ?? listId;
+      const oldId = renumbered.get(listId);
       for (const change of changes) {
-        if (oldId === newId) changeList(change, oldId ?? listId, before, now);
+        if (oldId === undefined) changeList(change, newId, before, now);
         else {
-          changeList(change, oldId ?? listId, before, undefined);
-          changeList(change, newId ?? listId, undefined, now);
+          changeList(change, oldId, before, undefined);
+          changeList(change, newId, undefined, now);
         }
       }
       if (now !== undefined) this.#lists.set(listId, now);
@@ -98,7 +98,7 @@ export class AppliedState {
         this.#chains.delete(policySetId);
       }
     }
-    if (isRenumbered) this.#renumberChains(changes);
+    if (renumbered.size > 0) this.#renumberChains(changes);
     for (const [vip, isOwned] of this.#pendingOwnedVips) {
       if (this.#ownedVips.has(vip) === isOwned) continue;
       if (isOwned) this.#ownedVips.add(vip);
@@ -122,9 +122,9 @@ export class AppliedState {
    * Assigns new ids to changed networks if one is replaced by a network that overlaps it, such as 10.0.0.0/24 by
    * 10.0.0.0/16. The new networks are then written beside the old ones. The kernel would allow both changes in one
    * transaction, but before Linux 6.12.48, 6.16.8 and 6.17 a packet meanwhile finds neither network.
-   * @returns whether it has assigned ids.
+   * @returns the former ids of lists with a new one.
    */
-  #renumber(lists: ReadonlyMap<ListId, ListRanges | undefined>): boolean {
+  #renumber(lists: ReadonlyMap<ListId, ListRanges | undefined>): ReadonlyMap<ListId, ListId> {
     const changed: ListId[] = [];
     let isReplaced = false;
     for (const [id, now] of lists) {
@@ -137,13 +137,15 @@ export class AppliedState {
       if (differences.flat(2).length > 0) changed.push(id);
       isReplaced ||= differences.some(([gone, added]) => rangesOverlap(gone, added));
     }
-    if (!isReplaced) return false;
+    const former = new Map<ListId, ListId>();
+    if (!isReplaced) return former;
     // All of them: rules see networks of an id that they know some milliseconds late.
     for (const id of changed) {
+      former.set(id, this.#networksIds.get(id) ?? id);
       this.#lastNetworksId += 1;
       this.#networksIds.set(id, this.#lastNetworksId);
     }
-    return true;
+    return former;
   }
 
   #renumberChains(changes: readonly Mutable<PolicyChange>[]): void {
