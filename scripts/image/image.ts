@@ -28,12 +28,13 @@ export interface Installation {
 /**
  * Writes `portwide-VERSION-ARCHITECTURE.oci.tar`, `.cdx.json` and `.provenance.json`.
  *
+ * @returns the digest by which registries know the image
  * @throws Error if the image is larger than its limits, or the mirror lacks a locked package
  */
 export async function writeImage(
   output: string,
   { tree, bundled, architecture }: Installation,
-): Promise<void> {
+): Promise<string> {
   const locked = readLock()[architecture];
   const revision = await gitRevision();
   const epoch = await sourceDate(ROOT);
@@ -60,6 +61,7 @@ export async function writeImage(
   write(join(output, `${name}.cdx.json`), softwareBill(description, locked, bundled));
   const statement = provenance(description, subject, materials, SOURCE);
   write(join(output, `${name}.provenance.json`), `${JSON.stringify(statement, null, 2)}\n`);
+  return digest;
 }
 
 function checkSizes(sizes: readonly LayerSize[]): void {

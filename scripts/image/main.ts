@@ -21,7 +21,8 @@ async function build(output: string, architectures: readonly Architecture[]): Pr
     for (const architecture of architectures) {
       const tree = join(work, architecture);
       await writeTree(tree, bundle, architecture);
-      await writeImage(output, { tree, bundled, architecture });
+      const digest = await writeImage(output, { tree, bundled, architecture });
+      console.log(`${output}: image for ${architecture}, ${digest}`);
     }
   } finally {
     rmSync(work, { recursive: true, force: true });
