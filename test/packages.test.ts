@@ -11,13 +11,36 @@ interface Lock {
   readonly packages: Readonly<Record<string, Locked>>;
 }
 
+type Overrides = Readonly<Record<string, string | Readonly<Record<string, string>>>>;
+
 interface Package {
   readonly allowScripts: Readonly<Record<string, boolean>>;
+  readonly devDependencies: Readonly<Record<string, string>>;
+  readonly overrides: Overrides;
 }
 
 function read(file: string): string {
   return readFileSync(new URL(`../${file}`, import.meta.url), 'utf8');
 }
+
+const manifest: Package = JSON.parse(read('package.json'));
+
+describe('packages: package.json', () => {
+  const overrides = Object.values(manifest.overrides).flatMap((value) =>
+    typeof value === 'string' ? [['', value]] : Object.entries(value),
+  );
+
+  it('has only overrides that npm 9 of Debian 12 can parse', () => {
+    for (const [, version] of overrides) assert.match(version ?? '', /^\d+\.\d+\.\d+$/);
+  });
+
+  it('uses one version of TypeScript', () => {
+    const versions = overrides.filter(([name]) => name === 'typescript').map(([, value]) => value);
+    assert.ok(versions.length > 0);
+    const version = manifest.devDependencies.typescript?.split('@').at(-1);
+    assert.deepEqual(new Set(versions), new Set([version]));
+  });
+});
 
 describe('packages: package-lock.json', () => {
   const { packages }: Lock = JSON.parse(read('package-lock.json'));
@@ -33,10 +56,9 @@ describe('packages: package-lock.json', () => {
   });
 
   it('has no package with an install script that package.json neither allows nor denies', () => {
-    const { allowScripts }: Package = JSON.parse(read('package.json'));
     const withScripts = Object.entries(packages)
       .filter(([, { hasInstallScript = false }]) => hasInstallScript)
       .map(([path]) => path.replace(/^.*node_modules\//, ''));
-    assert.deepEqual(withScripts.toSorted(), Object.keys(allowScripts).toSorted());
+    assert.deepEqual(withScripts.toSorted(), Object.keys(manifest.allowScripts).toSorted());
   });
 });
