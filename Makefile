@@ -25,7 +25,7 @@ demo-media: setup
 test: export NODE_COMPILE_CACHE := $(CURDIR)/node_modules/.cache/tests
 test: setup lint
 	@rm -rf $(NODE_COMPILE_CACHE)
-	@mocha --parallel --jobs 4 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
+	@mocha --parallel --jobs 5 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
 ## Packets in stock Debian kernels, in QEMU. KERNELS=6.12 runs one kernel; -j2 -O runs both at once. CORE=1 runs
 ## what fits into ten minutes, NFT=1.1.3 another nft than that of the container image.
