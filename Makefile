@@ -94,8 +94,8 @@ modules:
 
 ## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and
 ## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, network
-## policy with 1,000 policies, and the status API. KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy's nftables
-## and iptables modes.
+## policy with 1,000 policies, the status API, and how soon clients reach a new Service.
+## KUBE_PROXY=/path/to/kube-proxy compares whole programs with kube-proxy.
 bench: setup
 	@node bench/nftables.ts
 	@node bench/iptables.ts
@@ -105,6 +105,8 @@ bench: setup
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
 	@node bench/status.ts --quick
+	@node bench/latency.ts
+	@node bench/compare.ts
 
 ## Packages the Helm chart as dist/portwide-VERSION.tgz.
 chart:

@@ -11,7 +11,8 @@ export const ENDPOINTS = 10;
 export const NODE = 'node-a';
 const NODES = 100;
 
-const FIRST_VIP = 10 * 2 ** 24 + 96 * 2 ** 16 + 1;
+/** Not 10.96.0.1, which an API server gives to the Service `kubernetes`. */
+const FIRST_VIP = 10 * 2 ** 24 + 96 * 2 ** 16 + 2 ** 8;
 const FIRST_ENDPOINT = 10 * 2 ** 24 + 128 * 2 ** 16 + 1;
 const FIRST_SPARE_ENDPOINT = 10 * 2 ** 24 + 192 * 2 ** 16;
 

@@ -1,7 +1,7 @@
 /**
  * Times the iptables mode on this machine's kernel: full syncs, single changes, and the first
- * packet of connections. Measures the same with kube-proxy's rules, and with kube-proxy itself if
- * KUBE_PROXY names its binary. Results go to standard output as Markdown, progress to standard error.
+ * packet of connections. Measures the same with kube-proxy's rules. Results go to standard output as Markdown, progress to
+ * standard error.
  */
 import { iptablesCommands, type Variant } from '../iptables/commands.ts';
 import {
@@ -14,7 +14,6 @@ import {
 } from './harness.ts';
 import type { IptablesJobs, Job } from './iptables-process.ts';
 import { jobsOf, type Report } from './jobs.ts';
-import { compareWithKubeProxy, kubeProxyVersion, WITH_KUBE_PROXY } from './kube-proxy.ts';
 import { type Network, withNetwork } from './network.ts';
 import {
   collect,
@@ -174,7 +173,7 @@ const RULE_ROWS = [
 
 await runBench({
   name: 'iptables',
-  where: `${IN_NAMESPACES} ${WITH_KUBE_PROXY}`,
+  where: IN_NAMESPACES,
   flags: {
     // A smaller cluster would not fill the dispatch trees.
     services: servicesFlag('1000,10000', { quick: '1000' }, 200),
@@ -184,7 +183,7 @@ await runBench({
   run: async ({ services: sizes, variants, runs }) => {
     const version = (variant: Variant) => iptablesCommands('IPv4', variant).version();
     const versions = await Promise.all(variants.map(version));
-    printHead(LEGEND, [...versions, ...(await kubeProxyVersion())]);
+    printHead(LEGEND, versions);
     console.log('| iptables | Services | what | Portwide | kube-proxy’s shape | ratio |');
     console.log('|---|---:|---|---:|---:|---:|');
     for (const variant of variants) {
@@ -195,7 +194,5 @@ await runBench({
         printRows(size, portwide, kubeProxy);
       }
     }
-    const modes = variants.map((variant) => `iptables-${variant}` as const);
-    await compareWithKubeProxy(modes, sizes, runs);
   },
 });

@@ -1,7 +1,6 @@
 /**
- * Times the nftables mode on this machine's kernel, the kernel alone with the same input, and
- * kube-proxy if KUBE_PROXY names it. Results go to standard output as Markdown, progress to
- * standard error.
+ * Times the nftables mode on this machine's kernel, and the kernel alone with the same input. Results go to
+ * standard output as Markdown, progress to standard error.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,7 +10,6 @@ import { execa } from 'execa';
 import { AGENT_ROWS, type AgentRun, clusterObjects, measureAgent } from './agents.ts';
 import { IN_NAMESPACES, printHead, runBench, runsFlag, servicesFlag } from './harness.ts';
 import { jobsOf, type Report } from './jobs.ts';
-import { compareWithKubeProxy, kubeProxyVersion, WITH_KUBE_PROXY } from './kube-proxy.ts';
 import { type Network, withNetwork } from './network.ts';
 import type { NftablesJobs } from './nftables-process.ts';
 import { collect, connectBare, connectPaths, noTimes, PATHS, pathNames } from './packets.ts';
@@ -146,14 +144,14 @@ function printAll(services: number, measured: Measured): void {
 
 await runBench({
   name: 'nftables',
-  where: `${IN_NAMESPACES} ${WITH_KUBE_PROXY}`,
+  where: IN_NAMESPACES,
   flags: {
     services: servicesFlag('100,10000', { quick: '100,1000', all: '100,1000,10000,30000' }),
     runs: runsFlag('3', { quick: '2' }),
   },
   run: async ({ services, runs }) => {
     const { stdout: nft } = await execa('nft', ['--version']);
-    printHead(LEGEND, [nft, ...(await kubeProxyVersion())]);
+    printHead(LEGEND, [nft]);
     console.log('| Services | what | Portwide | netlink | × | nft | × |');
     console.log('|---:|---|---:|---:|---:|---:|---:|');
     const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
@@ -164,6 +162,5 @@ await runBench({
     } finally {
       rmSync(directory, { recursive: true });
     }
-    await compareWithKubeProxy(['nftables'], services, runs);
   },
 });

@@ -1,6 +1,7 @@
 /**
  * Runs in the client's namespace. Reads targets, one per line. Prints when the first connection to
- * each target passed the node, in milliseconds of the Unix epoch.
+ * each target passed the node, in milliseconds of the Unix epoch. With the argument `accepted`, an
+ * endpoint must accept the connection: the node itself refuses those to a Service without endpoints.
  */
 import { connect } from 'node:net';
 import { createInterface } from 'node:readline';
@@ -8,6 +9,8 @@ import type { ConnectTarget } from './packets.ts';
 
 /** Milliseconds. An endpoint refuses at once; without rules there is no response in this time. */
 const CONNECT_TIMEOUT = 2;
+
+const mustAccept = process.argv[2] === 'accepted';
 
 for await (const line of createInterface({ input: process.stdin })) {
   const target = JSON.parse(line) as ConnectTarget;
@@ -18,14 +21,15 @@ for await (const line of createInterface({ input: process.stdin })) {
 function reaches({ address, port }: ConnectTarget): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, address);
-    const timer = setTimeout(() => {
-      socket.destroy();
-      resolve(false);
-    }, CONNECT_TIMEOUT);
-    socket.on('error', ({ code }: NodeJS.ErrnoException) => {
-      if (code !== 'ECONNREFUSED') return;
+    const end = (isReached: boolean) => {
       clearTimeout(timer);
-      resolve(true);
+      socket.destroy();
+      resolve(isReached);
+    };
+    const timer = setTimeout(() => end(false), CONNECT_TIMEOUT);
+    socket.on('connect', () => end(true));
+    socket.on('error', ({ code }: NodeJS.ErrnoException) => {
+      if (code === 'ECONNREFUSED') end(!mustAccept);
     });
   });
 }
