@@ -5,7 +5,8 @@ import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { evaluate } from '../preflight/checks.ts';
-import { resultsJson, resultsText, worstOf } from '../preflight/result.ts';
+import { reportOf, resultsText, worstOf } from '../preflight/result.ts';
+import { type DocumentFormat, documentText } from '../status/print/documents.ts';
 import { ERROR_STATUS, failsWithTwo } from './usage.ts';
 
 const EXIT_HELP = `
@@ -14,6 +15,10 @@ Exit status:
   1  at least one check is fail
   2  error: the settings cannot be read
 `;
+
+interface CheckFlags extends FlagTexts {
+  readonly output: 'text' | DocumentFormat;
+}
 
 export function addCheckCommand(program: Command): void {
   // These flags would change the node or write a file.
@@ -25,15 +30,18 @@ export function addCheckCommand(program: Command): void {
     .addHelpText('after', EXIT_HELP)
     .addOption(
       new Option('-o, --output <format>', 'output format')
-        .choices(['text', 'json'])
+        .choices(['text', 'json', 'yaml'])
         .default('text'),
     );
-  addFlags(command, settings).action(async (texts: FlagTexts & { readonly output: string }) => {
+  addFlags(command, settings).action(async (texts: CheckFlags) => {
     // The status if an error is thrown below.
     process.exitCode = ERROR_STATUS;
     const { options } = await loadOrWarn(texts);
     const results = evaluate(await collectFacts(options));
-    process.stdout.write(texts.output === 'json' ? resultsJson(results) : resultsText(results));
+    const { output } = texts;
+    process.stdout.write(
+      output === 'text' ? resultsText(results) : await documentText(reportOf(results), output),
+    );
     process.exitCode = worstOf(results) === 'fail' ? 1 : 0;
   });
 }

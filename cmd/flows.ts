@@ -1,7 +1,7 @@
 /** `portwide flows`: connections of Services that open and close, and packets that are refused, as they happen. */
 import { type Command, Option } from 'commander';
 import type { FlowLine } from '../status/api/traffic.ts';
-import { jsonLine } from '../status/print/documents.ts';
+import { type DocumentFormat, documentText, jsonLine } from '../status/print/documents.ts';
 import { safe } from '../status/print/style.ts';
 import { Table } from '../status/print/table.ts';
 import { FLOW_COLUMNS, lostText } from '../status/print/traffic.ts';
@@ -11,6 +11,7 @@ import {
   EXIT,
   endWithUser,
   exitHelp,
+  namespaceOption,
   PROTOCOL_NAMES,
   portNumber,
   protocolName,
@@ -24,12 +25,13 @@ import {
 } from './status-command.ts';
 
 interface FlowsOptions extends StatusCommandOptions {
+  readonly namespace?: string;
   readonly service?: string;
   readonly ip?: string;
   readonly port?: number;
   readonly protocol?: string;
   readonly event?: string;
-  readonly output?: 'json';
+  readonly output?: DocumentFormat;
   readonly headers: boolean;
 }
 
@@ -50,6 +52,7 @@ export function addFlowsCommand(program: Command): void {
     'flows',
     'print connections of Services as they open and close, and packets as they are refused',
   )
+    .addOption(namespaceOption())
     .addOption(serviceOption('only this Service'))
     .option('--ip <address>', 'only this source, destination or endpoint')
     .addOption(
@@ -59,7 +62,12 @@ export function addFlowsCommand(program: Command): void {
     )
     .addOption(new Option('--protocol <protocol>', PROTOCOL_NAMES).argParser(protocolName))
     .addOption(new Option('--event <event>', 'only this event').choices(FLOW_EVENTS))
-    .addOption(new Option('-o, --output <format>', 'json: one object a line').choices(['json']))
+    .addOption(
+      new Option(
+        '-o, --output <format>',
+        'json: one object a line; yaml: a document for each',
+      ).choices(['json', 'yaml']),
+    )
     .option('--no-headers', 'no header')
     .addOption(statusSocketOption())
     .addHelpText(
@@ -79,27 +87,31 @@ export function addFlowsCommand(program: Command): void {
 
 /** Prints flows until the user or the agent ends. */
 async function follow(session: Session, options: FlowsOptions): Promise<2> {
-  const { service, ip, port, protocol, event, output } = options;
+  const { namespace, service, ip, port, protocol, event } = options;
   endWithUser();
-  const show = output === 'json' ? jsonPrinter(session) : tablePrinter(session, options);
-  const query = { service, ip, port, protocol, event };
+  const show = printer(session, options);
+  const query = { namespace, service, ip, port, protocol, event };
   if (service !== undefined) {
-    const [namespace = '', name = ''] = service.split('/');
-    await requireService(session, namespace, name);
+    const [its = '', name = ''] = service.split('/');
+    await requireService(session, its, name);
   }
-  for await (const line of session.client.lines<FlowLine>('/api/v1/flows', query)) show(line);
+  for await (const line of session.client.lines<FlowLine>('/api/v1/flows', query)) await show(line);
   session.note('portwide: the agent ended the stream; it may be stopping');
   return EXIT.error;
 }
 
-function jsonPrinter({ print }: Session): (line: FlowLine) => void {
-  return (line) => print(jsonLine(line));
+type Printer = (line: FlowLine) => void | Promise<void>;
+
+function printer(session: Session, options: FlowsOptions): Printer {
+  const { print } = session;
+  if (options.output === 'json') return (line) => print(jsonLine(line));
+  if (options.output === 'yaml') {
+    return async (line) => print(`---\n${await documentText(line, 'yaml')}`);
+  }
+  return tablePrinter(session, options);
 }
 
-function tablePrinter(
-  { print, note, style }: Session,
-  { headers }: FlowsOptions,
-): (line: FlowLine) => void {
+function tablePrinter({ print, note, style }: Session, { headers }: FlowsOptions): Printer {
   const table = new Table(FLOW_COLUMNS, { noHeaders: !headers, style });
   const noted = new Set<string>();
   return (line) => {

@@ -8,7 +8,7 @@ import { parseDuration } from '../config/duration.ts';
 import { boundedConcurrency, conntrackProblem, openFilesLimit } from '../probe/limits.ts';
 import { runInNamespace, withoutNetns } from '../probe/namespace.ts';
 import { PROBE_PROTOCOLS, type ProbeProtocol } from '../probe/outcome.ts';
-import { InvalidPorts, type PortGroup, readPortGroups } from '../probe/ports.ts';
+import { InvalidPorts, type PortSelection, selectPorts } from '../probe/ports.ts';
 import {
   isAllAnswered,
   type ProbeReport,
@@ -123,17 +123,15 @@ async function probe(given: Target, flags: ProbeFlags): Promise<void> {
   const seed = flags.seed ?? Math.floor(Math.random() * 2 ** 32);
   const { count, timeout, source, expectText: expected } = flags;
   // Before the agent is asked.
-  const selected = flags.ports === undefined ? undefined : [selection(flags.ports, flags, seed)];
+  const { ports: text, proto = ['TCP'] } = flags;
+  const selected =
+    text === undefined ? undefined : proto.map((protocol) => selection(protocol, text, seed));
   const { vips: all, ports: served } = await servedBy(given, flags);
   const vips = sameFamily(all, source);
   const selections = selected ?? portsOfService(given, served, flags, seed);
   const concurrency = await socketsAtOnce(flags.concurrency);
-  const plans = vips.flatMap((vip) =>
-    selections.map(
-      ({ groups, ports, protocols }): Plan => ({
-        ...{ vip, source, timeout, expected, protocols, groups, ports, count, concurrency },
-      }),
-    ),
+  const plans = vips.map(
+    (vip): ProbePlan => ({ vip, source, timeout, expected, selections, count, concurrency }),
   );
   const probes = plans.reduce((sum, plan) => sum + probesOf(plan), 0);
   await checkSize(probes);
@@ -150,24 +148,21 @@ async function probe(given: Target, flags: ProbeFlags): Promise<void> {
     const started = performance.now();
     const tally = await runProbes(plan);
     const duration = performance.now() - started;
-    const { vip, protocols, groups, ports } = plan;
-    reports.push({ vip, seed, protocols, groups, ports, tally, duration });
+    reports.push({ vip: plan.vip, seed, selections, tally, duration });
   }
   const service = given.kind === 'service' ? `${given.namespace}/${given.name}` : undefined;
   process.stdout.write(REPORTS[flags.output]({ service, reports }));
   process.exitCode = reports.every(isAllAnswered) ? 0 : 1;
 }
 
-/** Ports of `--ports`, or of a Service. */
-interface Selection extends Pick<ProbeReport, 'groups' | 'ports' | 'protocols'> {}
-
-interface Plan extends ProbePlan, Pick<ProbeReport, 'groups'> {}
-
 /** @throws UserError */
-function selection(text: string, { proto }: Pick<ProbeFlags, 'proto'>, seed: number): Selection {
-  const groups = portGroups(text, seed);
-  const ports = [...new Set(groups.flatMap((group) => group.ports))].sort((a, b) => a - b);
-  return { groups, ports, protocols: proto ?? ['TCP'] };
+function selection(protocol: ProbeProtocol, text: string, seed: number): PortSelection {
+  try {
+    return selectPorts(protocol, text, seed);
+  } catch (error) {
+    if (!(error instanceof InvalidPorts)) throw error;
+    throw new UserError(`--ports: ${error.message}`, { cause: error });
+  }
 }
 
 /** @param served ports as in the status API. @throws UserError if they are too many to probe unasked, or none. */
@@ -176,14 +171,13 @@ function portsOfService(
   served: readonly string[],
   { proto }: ProbeFlags,
   seed: number,
-): Selection[] {
+): PortSelection[] {
   if (given.kind === 'address') throw new UserError('--ports is needed for an address');
   const service = `Service "${given.namespace}/${given.name}" serves`;
-  const found = servicePorts(served, proto)?.map(({ ports, protocols }) =>
-    selection(ports, { proto: protocols }, seed),
+  const found = servicePorts(served, proto)?.map(({ protocol, ports }) =>
+    selection(protocol, ports, seed),
   );
-  const count =
-    found?.reduce((sum, { ports }) => sum + ports.length, 0) ?? Number.POSITIVE_INFINITY;
+  const count = new Set(found?.flatMap(({ ports }) => ports)).size;
   if (found === undefined || count > MAX_SERVICE_PORTS) {
     const what = found === undefined ? 'all ports' : served.join(', ');
     throw new UserError(`${service} ${what}: select some with --ports`);
@@ -217,16 +211,6 @@ function sameFamily(vips: readonly string[], source: string | undefined): readon
   const found = vips.filter((vip) => familyOf(vip) === familyOf(source));
   if (found.length > 0) return found;
   throw new UserError(`--source ${source} and ${vips.join(', ')} are not of the same IP family`);
-}
-
-/** @throws UserError */
-function portGroups(text: string, seed: number): PortGroup[] {
-  try {
-    return readPortGroups(text, seed);
-  } catch (error) {
-    if (!(error instanceof InvalidPorts)) throw error;
-    throw new UserError(`--ports: ${error.message}`, { cause: error });
-  }
 }
 
 /** Limits the concurrency to the open files that this process may have. */

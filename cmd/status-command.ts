@@ -57,6 +57,13 @@ export function serviceOption(description: string): Option {
   });
 }
 
+/** `--namespace`, for commands with `--service`. */
+export function namespaceOption(): Option {
+  return new Option('-n, --namespace <name>', 'only Services in this namespace').conflicts(
+    'service',
+  );
+}
+
 /** @throws InvalidArgumentError */
 function parsedService(given: string): ReturnType<typeof serviceName> {
   try {

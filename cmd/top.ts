@@ -8,6 +8,7 @@ import {
   addStatusCommand,
   EXIT,
   exitHelp,
+  namespaceOption,
   readRates,
   requireKind,
   requireService,
@@ -24,6 +25,7 @@ import {
 type By = keyof typeof TOP_COLUMNS;
 
 interface TopOptions extends StatusCommandOptions {
+  readonly namespace?: string;
   readonly service?: string;
   readonly limit: number;
   readonly output?: 'wide' | 'json' | 'yaml';
@@ -61,6 +63,7 @@ function addTop(
 ): void {
   addStatusCommand(top, plural, description)
     .aliases(aliases)
+    .addOption(namespaceOption())
     .addOption(serviceOption('only this Service'))
     .addOption(
       new Option('--limit <rows>', 'number of rows').argParser(rows).default(DEFAULT_LIMIT),
@@ -83,13 +86,13 @@ function addTop(
 }
 
 async function run(session: Session, by: By, options: TopOptions): Promise<0> {
-  const { service, limit } = options;
-  const query = { by, service, limit };
+  const { namespace, service, limit } = options;
+  const query = { by, namespace, service, limit };
   const show = printer(session, by, options);
   const first = await readRates(session, query);
   if (first.total === 0 && service !== undefined) {
-    const [namespace = '', name = ''] = service.split('/');
-    await requireService(session, namespace, name);
+    const [its = '', name = ''] = service.split('/');
+    await requireService(session, its, name);
   }
   await show(first);
   if (options.watch === undefined) return EXIT.ok;

@@ -1,4 +1,5 @@
 /** `portwide trace`: the path of a connection, computed by the agent and as the kernel reports it. */
+import { isIP } from 'node:net';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Protocol } from '../api/objects.ts';
 import { UserError } from '../process/errors.ts';
@@ -19,6 +20,7 @@ import {
 } from './status-command.ts';
 
 interface TraceOptions extends StatusCommandOptions {
+  readonly namespace?: string;
   readonly proto?: Protocol;
   readonly port?: number;
   readonly sourcePort?: number;
@@ -42,6 +44,7 @@ export function addTraceCommand(program: Command): void {
   )
     .argument('<from>', 'IP address, namespace/name of a pod, "node", or "external"')
     .argument('<to>', 'IP address, or namespace/name of a Service or pod')
+    .option('-n, --namespace <name>', 'namespace of names without one')
     .addOption(
       new Option('--port <port>', 'destination port; a Service with one port needs none').argParser(
         portNumber,
@@ -83,10 +86,11 @@ export function addTraceCommand(program: Command): void {
 
 async function trace(
   { client, print }: Session,
-  ends: { readonly from: string; readonly to: string },
-  { proto, port, sourcePort, live, seconds: duration, output }: TraceOptions,
+  { from, to }: { readonly from: string; readonly to: string },
+  { namespace, proto, port, sourcePort, live, seconds: duration, output }: TraceOptions,
 ): Promise<0 | 1> {
-  refuseSocketAddress(ends.to);
+  refuseSocketAddress(to);
+  const ends = { from: inNamespace(from, namespace), to: inNamespace(to, namespace) };
   const query = { ...ends, protocol: proto, port, sourcePort };
   const isText = output === undefined;
   const computed = await client.get<TraceAnswer>('/api/v1/trace', ['paths'], query);
@@ -131,6 +135,12 @@ function isConfirmed(summary: LiveTraceSummary | undefined): boolean {
   // The path of a packet is as computed also if a rule drops it that is only known to do so sometimes.
   const passes = summary.paths.every(({ result }) => result === 'left' || result === 'delivered');
   return passes && summary.differences.length === 0;
+}
+
+/** Adds the namespace to a name without one. */
+function inNamespace(end: string, namespace: string | undefined): string {
+  const isName = !end.includes('/') && !isIP(end) && end !== 'node' && end !== 'external';
+  return isName && namespace !== undefined ? `${namespace}/${end}` : end;
 }
 
 /** @throws UserError for a destination with a port. */

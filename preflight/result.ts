@@ -55,8 +55,9 @@ export function resultsText(results: readonly CheckResult[]): string {
   return `${lines.join('')}${count('ok')} ok, ${count('warn')} warn, ${count('fail')} fail\n`;
 }
 
-export function resultsJson(results: readonly CheckResult[]): string {
-  return `${JSON.stringify({ status: worstOf(results), checks: results }, undefined, 2)}\n`;
+/** For output as JSON or YAML. */
+export function reportOf(results: readonly CheckResult[]) {
+  return { status: worstOf(results), checks: results };
 }
 
 /** Names of chains and interfaces come from other programs and may have any character. */

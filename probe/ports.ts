@@ -1,11 +1,20 @@
 /** Reads `--ports` of `portwide probe`: lists, ranges, all ports, and random ports that a seed determines. */
 import { isPort } from '../api/ports.ts';
+import type { ProbeProtocol } from './outcome.ts';
 
 /** Ports that one item of `--ports` selects. */
 export interface PortGroup {
   /** The item as written: `443`, `20000-20100`, `all` or `random:200`. */
   readonly name: string;
   /** Ascending, without duplicates. */
+  readonly ports: readonly number[];
+}
+
+/** The ports of one protocol. */
+export interface PortSelection {
+  readonly protocol: ProbeProtocol;
+  readonly groups: readonly PortGroup[];
+  /** All ports of the groups, ascending, without duplicates. */
   readonly ports: readonly number[];
 }
 
@@ -27,6 +36,13 @@ export function readPortGroups(text: string, seed: number): PortGroup[] {
   const repeated = names.find((name, index) => names.indexOf(name) !== index);
   if (repeated !== undefined) throw new InvalidPorts(`"${repeated}" is given twice`);
   return names.map((name) => ({ name, ports: portsOf(name, random) }));
+}
+
+/** Reads the ports of a protocol as `readPortGroups` does. @throws InvalidPorts */
+export function selectPorts(protocol: ProbeProtocol, text: string, seed: number): PortSelection {
+  const groups = readPortGroups(text, seed);
+  const ports = [...new Set(groups.flatMap((group) => group.ports))].sort((a, b) => a - b);
+  return { protocol, groups, ports };
 }
 
 function portsOf(item: string, random: (below: number) => number): number[] {

@@ -1,15 +1,13 @@
 /** Output of `portwide probe`: text, JSON and JUnit XML. */
 import { OUTCOMES, type ProbeProtocol } from './outcome.ts';
-import type { PortGroup } from './ports.ts';
+import type { PortGroup, PortSelection } from './ports.ts';
 import type { PortRun, Tally, TallyRow } from './tally.ts';
 
 export interface ProbeReport {
   readonly vip: string;
   readonly seed: number;
-  readonly protocols: readonly ProbeProtocol[];
-  readonly groups: readonly PortGroup[];
-  /** All ports of the groups, ascending, without duplicates. */
-  readonly ports: readonly number[];
+  /** At most one of each protocol. */
+  readonly selections: readonly PortSelection[];
   readonly tally: Tally;
   /** Milliseconds from the first to the last probe. */
   readonly duration: number;
@@ -24,7 +22,7 @@ export function isAllAnswered(report: ProbeReport): boolean {
 const MAX_SHOWN_RUNS = 20;
 const MAX_SHOWN_DETAILS = 10;
 
-/** Reports of one command: one for an address, one for each VIP of a Service and protocols of its ports. */
+/** Reports of one command: one for an address, one for each VIP of a Service. */
 export interface ProbeReports {
   /** `namespace/name`; undefined if an address was given. */
   readonly service: string | undefined;
@@ -37,7 +35,7 @@ export function reportText({ reports }: ProbeReports): string {
 }
 
 function tableOf(report: ProbeReport): string {
-  const { vip, seed, duration, groups } = report;
+  const { vip, seed, duration, selections } = report;
   const table = [
     ['PROTOCOL', 'OUTCOME', 'PROBES', 'PORTS', 'ENDPOINTS OR ERRORS'],
     ...rowsOf(report).map((row) => [
@@ -48,6 +46,7 @@ function tableOf(report: ProbeReport): string {
       detailsText(row),
     ]),
   ];
+  const groups = selections.flatMap((selection) => selection.groups);
   const isRandom = groups.some(({ name }) => name.startsWith('random:'));
   const repeat = isRandom ? ` Random ports: repeat with --seed=${seed}.` : '';
   return `${alignColumns(table)}Probed ${vip} in ${(duration / 1000).toFixed(1)} s.${repeat}\n`;
@@ -96,8 +95,8 @@ interface TestCase {
 }
 
 function testsuite(report: ProbeReport) {
-  const { vip, seed, protocols, groups, duration } = report;
-  const cases = protocols.flatMap((protocol) =>
+  const { vip, seed, selections, duration } = report;
+  const cases = selections.flatMap(({ protocol, groups }) =>
     groups.map((group) => testcase(report, protocol, group)),
   );
   const xml = [
@@ -158,8 +157,8 @@ export function escapeXml(text: string): string {
     .replace(/[&<>"']/g, (character) => ENTITIES[character] ?? '');
 }
 
-function rowsOf({ protocols, tally, ports }: ProbeReport): TallyRow[] {
-  return protocols.flatMap((protocol) => tally.rows(protocol, ports));
+function rowsOf({ selections, tally }: ProbeReport): TallyRow[] {
+  return selections.flatMap(({ protocol, ports }) => tally.rows(protocol, ports));
 }
 
 /** `443,20000-20100`; `22-65501 (200 ports)` if not all ports between were probed. */

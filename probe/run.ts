@@ -1,12 +1,11 @@
 /** Probes many ports with a bounded number of open sockets. */
 import type { ProbeProtocol, ProbeResult } from './outcome.ts';
+import type { PortSelection } from './ports.ts';
 import { type ProbeSettings, probeTcp, probeUdp } from './sockets.ts';
 import { Tally } from './tally.ts';
 
 export interface ProbePlan extends ProbeSettings {
-  readonly protocols: readonly ProbeProtocol[];
-  /** Ascending, without duplicates. */
-  readonly ports: readonly number[];
+  readonly selections: readonly Pick<PortSelection, 'protocol' | 'ports'>[];
   /** Probes of each port and protocol. */
   readonly count: number;
   /** Maximum number of open sockets. */
@@ -16,8 +15,8 @@ export interface ProbePlan extends ProbeSettings {
 const PROBES: Readonly<Record<ProbeProtocol, typeof probeTcp>> = { TCP: probeTcp, UDP: probeUdp };
 
 /** Number of probes of a plan. */
-export function probesOf({ protocols, ports, count }: ProbePlan): number {
-  return protocols.length * ports.length * count;
+export function probesOf({ selections, count }: ProbePlan): number {
+  return selections.reduce((sum, { ports }) => sum + ports.length * count, 0);
 }
 
 /**
@@ -41,8 +40,8 @@ export async function runProbes(
   return tally;
 }
 
-function* probesInOrder({ protocols, count, ports }: ProbePlan) {
-  for (const protocol of protocols) {
+function* probesInOrder({ selections, count }: ProbePlan) {
+  for (const { protocol, ports } of selections) {
     for (let round = 0; round < count; round++) {
       for (const port of ports) yield { protocol, port };
     }

@@ -1,10 +1,10 @@
 /** The ports that `portwide probe` probes of a Service without `--ports`. Pure. */
 import { PROBE_PROTOCOLS, type ProbeProtocol } from './outcome.ts';
 
-/** Ports to probe with the same protocols; `ports` is a value of `--ports`. */
-export interface PortSelection {
+/** The ports of a protocol; `ports` is a value of `--ports`. */
+export interface ProtocolPorts {
+  readonly protocol: ProbeProtocol;
   readonly ports: string;
-  readonly protocols: readonly ProbeProtocol[];
 }
 
 /**
@@ -14,18 +14,17 @@ export interface PortSelection {
 export function servicePorts(
   served: readonly string[],
   protocols: readonly ProbeProtocol[] = PROBE_PROTOCOLS,
-): PortSelection[] | undefined {
+): ProtocolPorts[] | undefined {
   if (served.includes('all')) return undefined;
-  const byPort = new Map<string, ProbeProtocol[]>();
-  for (const text of served.flatMap((each) => each.split(','))) {
-    const [, ports = '', given] = /^([\d-]+)(?::\d+)?\/(\w+)/.exec(text) ?? [];
-    const protocol = protocols.find((each) => each === given);
-    if (protocol === undefined) continue;
-    byPort.set(ports, [...(byPort.get(ports) ?? []), protocol]);
-  }
-  const groups = Map.groupBy(byPort, ([, its]) => its.toSorted().join());
-  return [...groups.values()].map((group) => ({
-    ports: group.map(([ports]) => ports).join(),
-    protocols: protocols.filter((each) => group[0]?.[1].includes(each)),
-  }));
+  const all = served
+    .flatMap((each) => each.split(','))
+    .map((text) => {
+      const [, ports = '', protocol] = /^([\d-]+)(?::\d+)?\/(\w+)/.exec(text) ?? [];
+      return { ports, protocol };
+    });
+  return protocols.flatMap((protocol) => {
+    const its = all.filter((each) => each.protocol === protocol);
+    const ports = [...new Set(its.map((each) => each.ports))];
+    return ports.length > 0 ? [{ protocol, ports: ports.join() }] : [];
+  });
 }

@@ -33,6 +33,8 @@ export interface TallyRow {
 /** Distinct endpoints or errors that are counted separately. */
 const MAX_DETAILS = 50;
 const OTHERS = '(others)';
+/** Runs without gaps. More than these, as of random ports, are joined across ports that were not probed. */
+const MAX_RUNS_WITHOUT_GAPS = 20;
 
 interface Counts {
   /** Number of probes of each port. */
@@ -63,7 +65,7 @@ export class Tally {
 
   /**
    * One row for each outcome that a protocol has. A port with several outcomes is in several rows.
-   * @param ports all probed ports, ascending. Consecutive probed ports with the outcome form a run.
+   * @param ports all probed ports, ascending.
    */
   rows(protocol: ProbeProtocol, ports: readonly number[]): TallyRow[] {
     return OUTCOMES.flatMap((outcome) => {
@@ -80,14 +82,23 @@ export class Tally {
   }
 }
 
-/** Joins neighbours in `ports` that are selected. */
 function runsOf(ports: readonly number[], isSelected: (port: number) => boolean): PortRun[] {
+  const exact = joined(ports, isSelected, ({ to }, port) => port === to + 1);
+  return exact.length > MAX_RUNS_WITHOUT_GAPS ? joined(ports, isSelected, () => true) : exact;
+}
+
+/** Joins neighbours in `ports` that are selected. @param canJoin whether the next port can be in a run. */
+function joined(
+  ports: readonly number[],
+  isSelected: (port: number) => boolean,
+  canJoin: (run: PortRun, port: number) => boolean,
+): PortRun[] {
   const runs: { from: number; to: number; ports: number }[] = [];
   let open: { from: number; to: number; ports: number } | undefined;
   for (const port of ports) {
     if (!isSelected(port)) {
       open = undefined;
-    } else if (open === undefined) {
+    } else if (open === undefined || !canJoin(open, port)) {
       open = { from: port, to: port, ports: 1 };
       runs.push(open);
     } else {

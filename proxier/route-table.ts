@@ -20,6 +20,7 @@ import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
+import { EndpointAddresses } from './endpoint-addresses.ts';
 import { OtherNodes } from './other-nodes.ts';
 import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
@@ -104,8 +105,8 @@ export class RouteTable implements ObjectSink {
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   readonly #warnings: WarningsInForce;
-  /** Services with owned ports: an endpoint with an address of this node owns none. */
-  readonly #withOwnedPorts = new Set<ObjectKey>();
+  /** Resolved Services with owned ports: an endpoint with an address of a node owns none. */
+  readonly #withOwnedPorts = new EndpointAddresses();
   readonly #otherNodes = new OtherNodes();
 
   constructor(options: RouteTableOptions) {
@@ -289,6 +290,7 @@ export class RouteTable implements ObjectSink {
         if (old !== undefined) before.set(route.id, old);
       }
       setList(this.#routes, key, [...routes.values()]);
+      this.#withOwnedPorts.set(key, this.#ownsPorts(key) ? this.#slices.of(key) : []);
 
       if (resolved.isRefused !== this.#refused.has(key)) refused.set(key, resolved.isRefused);
       if (resolved.isRefused) this.#refused.add(key);
@@ -365,6 +367,10 @@ export class RouteTable implements ObjectSink {
     };
   }
 
+  #ownsPorts(key: ObjectKey): boolean {
+    return this.#services.get(key)?.served.ports.some(({ ownership }) => ownership) === true;
+  }
+
   #count(kind: ChangingKind): void {
     this.#revision += 1;
     this.#changes[kind].total += 1;
@@ -377,14 +383,11 @@ export class RouteTable implements ObjectSink {
       modeWithoutOwnedPorts: this.#options.modeWithoutOwnedPorts,
     });
     this.#services.set(service.key, { service, served });
-    if (served.ports.some(({ ownership }) => ownership)) this.#withOwnedPorts.add(service.key);
-    else this.#withOwnedPorts.delete(service.key);
     this.#requestVips(service.key, service.creationTimestamp, served);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
-    this.#withOwnedPorts.delete(key);
     this.#requestVips(key, '', undefined);
   }
 
@@ -417,16 +420,9 @@ export class RouteTable implements ObjectSink {
     this.#affected.add(owner);
   }
 
-  #hasEndpointAt(key: ObjectKey, addresses: ReadonlySet<string>): boolean {
-    return this.#slices
-      .of(key)
-      .some(({ endpoints }) => endpoints.some(({ address }) => addresses.has(address)));
-  }
-
   /** Affects the Services with owned ports that have an endpoint with one of the addresses. */
   #resolveOwnersAt(addresses: ReadonlySet<string>): void {
-    for (const key of this.#withOwnedPorts)
-      if (this.#hasEndpointAt(key, addresses)) this.#affected.add(key);
+    for (const key of this.#withOwnedPorts.servicesAt(addresses)) this.#affected.add(key);
   }
 
   /** @returns whether a Service may be affected. */

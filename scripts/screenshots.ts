@@ -33,9 +33,9 @@ const SHOTS = [
   [
     'status-trace',
     '#/trace?from=default/pod-3&to=default/media&port=5060',
-    'isolated',
+    'Or from elsewhere',
     'light',
-    860,
+    985,
   ],
   [
     'status-policy',

@@ -11,9 +11,9 @@
 
 export const LAST_PORT = 65_535;
 
-/** Reads the field `ports` of a Route, such as `all` or `5060/UDP,20000-50000/UDP`. @param {string} ports @returns {PortRange[]} */
+/** Reads the field `ports` of a Route: `all` (1 to 65535), or a list. @param {string} ports such as `5060/UDP,20000-50000/UDP` @returns {PortRange[]} */
 export function parsePorts(ports) {
-  if (ports === 'all') return [{ from: 0, to: LAST_PORT, protocol: '' }];
+  if (ports === 'all') return [{ from: 1, to: LAST_PORT, protocol: '' }];
   return ports.split(',').flatMap((text) => {
     const match = /^(\d+)(?:-(\d+))?(?:\/(\w+))?$/.exec(text.trim());
     if (match === null) return [];

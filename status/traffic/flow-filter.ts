@@ -12,6 +12,8 @@ export const FLOW_EVENTS = [
 
 /** Conditions on a flow; undefined matches everything. */
 export interface FlowFilter {
+  /** Of the Service. */
+  readonly namespace: string | undefined;
   /** `namespace/name` */
   readonly service: string | undefined;
   /** Source, destination or endpoint; canonical text. */
@@ -30,6 +32,7 @@ export function matchesFlow(
   const { source, destination, endpoint, destinationPort, endpointPort, protocol } = flow;
   return (
     (filter.event === undefined || filter.event === event) &&
+    (filter.namespace === undefined || service?.startsWith(`${filter.namespace}/`) === true) &&
     (filter.service === undefined || filter.service === service) &&
     (filter.protocol === undefined || filter.protocol === protocol) &&
     (filter.port === undefined || [destinationPort, endpointPort].includes(filter.port)) &&

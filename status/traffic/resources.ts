@@ -1,6 +1,7 @@
 /** The resources of the status API about traffic, by path. */
 import { canonicalAddress } from '../../api/addresses.ts';
 import { PROTOCOLS } from '../../api/objects.ts';
+import { isDnsLabel } from '../../api/read-name.ts';
 import { type Resources, resource, streamResource } from '../http/handler.ts';
 import { PAGE_PARAMETERS } from '../http/paging.ts';
 import { integer, oneOf, parsed } from '../http/parameters.ts';
@@ -11,6 +12,7 @@ const SERVICE = parsed('namespace/name of a Service', (text) =>
   /^[a-z0-9.-]{1,253}\/[a-z0-9.-]{1,253}$/.test(text) ? text : undefined,
 );
 
+const NAMESPACE = parsed('a namespace', (text) => (isDnsLabel(text) ? text : undefined));
 const ADDRESS = parsed('an IP address', canonicalAddress);
 const BY = oneOf('service', 'endpoint', 'port');
 const PROTOCOL = oneOf(...PROTOCOLS);
@@ -23,6 +25,7 @@ export function trafficResources(traffic: Pick<Traffic, 'top' | 'flows'>): Resou
       response: 'TopList',
       parameters: {
         by: BY,
+        namespace: NAMESPACE,
         service: SERVICE,
         ...PAGE_PARAMETERS,
       },
@@ -32,6 +35,7 @@ export function trafficResources(traffic: Pick<Traffic, 'top' | 'flows'>): Resou
       summary: 'Live flows, one JSON object a line',
       response: 'FlowLine',
       parameters: {
+        namespace: NAMESPACE,
         service: SERVICE,
         ip: ADDRESS,
         port: integer(1, 65_535),

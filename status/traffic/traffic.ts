@@ -17,6 +17,7 @@ import { LiveIndex, type RouteSource } from './live-index.ts';
 import { RefusalLog } from './refusal-log.ts';
 import { TrafficSampler } from './sampler.ts';
 import { idleRates, topRows, trafficRates } from './top.ts';
+import type { TrafficCounter } from './traffic-counters.ts';
 
 /** What the traffic part needs of the agent. */
 export interface TrafficDependencies {
@@ -72,6 +73,8 @@ export interface Traffic {
 /** The parameters of `top`. */
 interface TopQuery extends PageRequest {
   readonly by: 'service' | 'endpoint' | 'port' | undefined;
+  /** Of Services. */
+  readonly namespace: string | undefined;
   /** `namespace/name` */
   readonly service: string | undefined;
 }
@@ -134,9 +137,11 @@ export function createTraffic(dependencies: TrafficDependencies): Traffic {
     onError,
   });
   return {
-    top: async ({ by = 'service', service, ...page }) => {
+    top: async ({ by = 'service', namespace, service, ...page }) => {
       const { counters, sample } = await sampler.look();
-      const all = [...counters.list(by, service)];
+      const isSelected = ({ key }: TrafficCounter) =>
+        namespace === undefined || key.service.startsWith(`${namespace}/`);
+      const all = [...counters.list(by, service)].filter(isSelected);
       // One row more than the page, so that `pageOf` sees whether there is a next page.
       const count = (page.continue ?? 0) + MAX_LIMIT + 1;
       const rows = pageOf(topRows(all, sample.countsBytes, count), page);

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execa } from 'execa';
-import { parse } from 'yaml';
+import { parse, parseAllDocuments } from 'yaml';
 import type { ServiceSummary } from '../../status/api/services.ts';
 import type { FlowLine, TopList } from '../../status/api/traffic.ts';
 import { NotFound } from '../../status/http/handler.ts';
@@ -121,11 +121,16 @@ describe('traffic commands', () => {
       await run('top', 'ports', '--service=voice/sip', '--limit=5');
       await run('top', 'ep', '--service=service/voice/sip');
       await run('top', 'svc');
+      await run('top', 'svc', '-n', 'voice');
       assert.deepEqual(queries, [
         'by=port&service=voice%2Fsip&limit=5',
         'by=endpoint&service=voice%2Fsip&limit=20',
         'by=service&limit=20',
+        'by=service&namespace=voice&limit=20',
       ]);
+      const both = await run('top', 'svc', '-n', 'voice', '--service=voice/sip');
+      assert.equal(both.exitCode, 2);
+      assert.match(both.stderr, /cannot be used with option '--service /);
     });
 
     it('prints totals with -o wide, and documents', async () => {
@@ -233,12 +238,17 @@ describe('traffic commands', () => {
       }
     });
 
-    it('prints all lines as JSON', async () => {
+    it('prints all lines as JSON and YAML', async () => {
       const all = [started, ...FLOWS, lost];
       answers.flows = lines(...all);
       const { lines: printed } = await run('flows', '-o', 'json');
       assert.deepEqual(
         printed.map((line) => JSON.parse(line) as FlowLine),
+        all,
+      );
+      const { stdout } = await run('flows', '-o', 'yaml');
+      assert.deepEqual(
+        parseAllDocuments(stdout).map((document) => document.toJS() as FlowLine),
         all,
       );
     });
@@ -247,9 +257,11 @@ describe('traffic commands', () => {
       const filters = ['--ip=10.0.0.1', '--port=53', '--protocol=udp', '--event=denied'];
       answers.services = [service({ name: 'web' })];
       await run('flows', '--service=shop/web', ...filters);
+      await run('flows', '-n', 'shop');
       assert.deepEqual(queries, [
         'service=shop%2Fweb',
         'service=shop%2Fweb&ip=10.0.0.1&port=53&protocol=UDP&event=denied',
+        'namespace=shop',
       ]);
     });
 

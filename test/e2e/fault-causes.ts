@@ -317,6 +317,7 @@ export const NODE_CAUSES = {
 /** The causes that mode ipvs names by objects of its own, and by the tables of iptables-legacy. */
 export const IPVS_CAUSES = {
   ...SERVICE_CAUSES,
+  conntrackFull: NODE_CAUSES.conntrackFull,
   foreignDrop: {
     ...SERVICE_CAUSES.foreignDrop,
     printed:

@@ -202,6 +202,25 @@ describe('status API of an agent', () => {
       await waitFor('the log line', () => agent.logged('listening again').length > 0, 30_000);
     });
 
+    it('serves Services while another program has the port, and listens once it is free', async () => {
+      await agent.stop();
+      const port = { protocol: 'TCP', port: PORT } as const;
+      await lab.node.serve({ ...port, address: '127.0.0.1' });
+      await agent.start(flags());
+      const [warning] = agent.logged('cannot listen; retrying');
+      assert.equal(warning?.flag, '--status-bind-address');
+      assert.match(JSON.stringify(warning), /EADDRINUSE/);
+      await agent.apply([
+        serviceManifest('media', { annotations: ALL_PORTS, spec: { clusterIPs: VIPS } }),
+        sliceManifest('media', 4, lab.pods.slice(0, 1)),
+      ]);
+      assert.equal((await lab.client.tcp(VIPS[0] ?? '', 12_345)).outcome, 'answered');
+      await lab.node.stopServing(port);
+      await waitFor('the log line', () => agent.logged('listening again').length > 0, 30_000);
+      const answer = await lab.node.httpGet(`http://127.0.0.1:${PORT}/api/v1/status`);
+      assert.ok(!('error' in answer) && answer.code === 200, JSON.stringify(answer));
+    });
+
     it('serves Services, warns, and listens once it can', async () => {
       await agent.stop();
       const blocked = join(directory, 'blocked');

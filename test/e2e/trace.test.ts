@@ -483,6 +483,8 @@ describe('trace with network policy', () => {
       assert.equal(withPort.exitCode, 2);
       assert.ok(withPort.stderr.includes(`"${to}" has a port: use ${use}`), withPort.stderr);
     }
+    const inNamespace = await run('pod-2', 'web', '-n', 'default');
+    assert.deepEqual([inNamespace.exitCode, inNamespace.stdout], [1, denied.stdout]);
     for (const ends of [
       ['10.244.1.12', 'default/none'],
       ['default/none', 'default/web'],

@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { parse } from 'yaml';
 import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
 import { nodeManifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { createLab, type Host, type Lab } from '../lab/lab.ts';
@@ -70,9 +71,9 @@ describe('check: portwide check', () => {
     const cidr = flags.some((flag) => flag.startsWith('--cluster-cidr'))
       ? []
       : [`--cluster-cidr=${CLUSTER_CIDR}`];
-    const { stdout, stderr, exitCode } = await run('-o', 'json', ...cidr, ...flags);
+    const { stdout, stderr, exitCode } = await run('-o', 'yaml', ...cidr, ...flags);
     assert.notEqual(stdout, '', stderr);
-    const { checks }: { readonly checks: readonly Check[] } = JSON.parse(stdout);
+    const { checks }: { readonly checks: readonly Check[] } = parse(stdout);
     return {
       exitCode,
       /** `warn seen` for each line with this name. */

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { Outcome, ProbeProtocol } from '../../probe/outcome.ts';
-import { readPortGroups } from '../../probe/ports.ts';
+import { readPortGroups, selectPorts } from '../../probe/ports.ts';
 import {
   escapeXml,
   isAllAnswered,
@@ -20,10 +20,10 @@ function reportOf(ports: string, results: readonly Result[]): ProbeReport {
   for (const [protocol, port, outcome, text = ''] of results) {
     tally.add(protocol, port, { outcome, text });
   }
-  const groups = readPortGroups(ports, 5);
-  const protocols = [...new Set(results.map(([protocol]) => protocol))];
-  const all = [...new Set(groups.flatMap((group) => group.ports))].sort((a, b) => a - b);
-  return { vip: '10.96.0.10', seed: 5, protocols, groups, ports: all, tally, duration: 1234 };
+  const selections = [...new Set(results.map(([protocol]) => protocol))].map((protocol) =>
+    selectPorts(protocol, ports, 5),
+  );
+  return { vip: '10.96.0.10', seed: 5, selections, tally, duration: 1234 };
 }
 
 /** The report of an address. */
@@ -76,25 +76,27 @@ describe('probe: reports', () => {
       ['UDP', 11, 'timed out'],
     ]);
     assert.deepEqual(reportText(one(report)).split('\n'), [
-      'PROTOCOL  OUTCOME      PROBES  PORTS                  ENDPOINTS OR ERRORS',
-      'TCP       answered     4       10-11,14-80 (2 ports)  pod-1 2, (no text) 1, pod-2 1',
+      'PROTOCOL  OUTCOME      PROBES  PORTS        ENDPOINTS OR ERRORS',
+      'TCP       answered     4       10-11,14,80  pod-1 2, (no text) 1, pod-2 1',
       'TCP       rejected     1       12',
-      'TCP       unreachable  1       13                     EHOSTUNREACH 1',
+      'TCP       unreachable  1       13           EHOSTUNREACH 1',
       'UDP       timed out    2       10-11',
       'Probed 10.96.0.10 in 1.2 s.',
       '',
     ]);
   });
 
-  it('a run over random ports says how many ports it has', () => {
-    const groups = readPortGroups('random:3', 5);
-    const ports = groups[0]?.ports ?? [];
-    const report = reportOf(
-      'random:3',
-      ports.map((port) => ['TCP', port, 'answered', 'a'] as const),
-    );
-    assert.match(reportText(one(report)), new RegExp(`${ports[0]}-${ports[2]} \\(3 ports\\)`));
-    assert.match(reportText(one(report)), /repeat with --seed=5/);
+  it('names up to 20 ports, and of more the first, the last and their number', () => {
+    const textOf = (count: number) => {
+      const [{ ports } = { ports: [] }] = readPortGroups(`random:${count}`, 5);
+      const results = ports.map((port) => ['TCP', port, 'answered', 'a'] as const);
+      return { ports, text: reportText(one(reportOf(`random:${count}`, results))) };
+    };
+    const few = textOf(20);
+    assert.ok(few.text.includes(` ${few.ports.join(',')} `), few.text);
+    const { ports, text } = textOf(21);
+    assert.ok(text.includes(` ${ports[0]}-${ports.at(-1)} (21 ports) `), text);
+    assert.match(text, /repeat with --seed=5/);
   });
 
   it('a port with two outcomes is in both rows', () => {

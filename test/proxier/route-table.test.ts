@@ -196,6 +196,55 @@ describe('route-table: incremental resolution', () => {
     ]);
   });
 
+  it('reads no endpoints to find Services with an endpoint at an address of a Node', () => {
+    const table = newTable();
+    let reads = 0;
+    const mediaSlice = (ip: string) => {
+      const endpoints = [endpoint(ip, { ordinal: 0 })];
+      return {
+        ...slice(endpoints),
+        get endpoints() {
+          reads += 1;
+          return endpoints;
+        },
+      };
+    };
+    const owned = { ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' };
+    const media = service(owned);
+    /** Number of affected Services, without reads of endpoints. */
+    const affects = (change: () => void) => {
+      reads = 0;
+      change();
+      assert.equal(reads, 0);
+      const isAffected = table.hasChanges;
+      table.takeChanges();
+      return isAffected;
+    };
+    const nodeAt = (address: string) => () =>
+      table.upsert({ ...node('west', 'node-b'), addresses: [address] });
+    table.upsert(media);
+    table.upsert(mediaSlice('10.0.0.1'));
+    table.takeChanges();
+    assert.equal(affects(nodeAt('192.0.2.8')), false);
+    assert.equal(affects(nodeAt('10.0.0.1')), true);
+    table.upsert(mediaSlice('10.0.0.2'));
+    table.takeChanges();
+    assert.equal(affects(nodeAt('192.0.2.8')), false, 'the endpoint has another address');
+    assert.equal(
+      affects(() => table.setNodeAddresses(new Set(['10.0.0.2']))),
+      true,
+    );
+    table.upsert(service());
+    table.takeChanges();
+    assert.equal(affects(nodeAt('10.0.0.2')), false, 'no ports are owned');
+    table.upsert(media);
+    table.takeChanges();
+    assert.equal(affects(nodeAt('192.0.2.8')), true);
+    table.remove('Service', media.key);
+    table.takeChanges();
+    assert.equal(affects(nodeAt('10.0.0.2')), false, 'the Service is gone');
+  });
+
   it('ignores objects of other kinds', () => {
     let changes = 0;
     const table = new RouteTable({

@@ -310,7 +310,7 @@ export function fakeAnswers(): Answers {
   };
 }
 
-function fakeChanges() {
+export function fakeChanges() {
   const change = {
     id: 1,
     at: NOW,

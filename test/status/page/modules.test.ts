@@ -102,7 +102,7 @@ describe('status page: text', () => {
 
 describe('status page: ports', () => {
   it('reads the ports of a Route', () => {
-    assert.deepEqual(parsePorts('all'), [{ from: 0, to: LAST_PORT, protocol: '' }]);
+    assert.deepEqual(parsePorts('all'), [{ from: 1, to: LAST_PORT, protocol: '' }]);
     assert.deepEqual(parsePorts('5060/UDP,20000-50000/UDP'), [
       { from: 5060, to: 5060, protocol: 'UDP' },
       { from: 20_000, to: 50_000, protocol: 'UDP' },

@@ -14,6 +14,7 @@ import {
   type Answers,
   type FakeAgent,
   fakeAnswers,
+  fakeChanges,
   fakeDetail,
   fakeFlow,
   fakeFlows,
@@ -178,7 +179,9 @@ describe('status page in Chromium', () => {
       await found.waitFor({ state: 'attached' });
       return [Number(await found.getAttribute('x')), Number(await found.getAttribute('width'))];
     };
-    assert.deepEqual(await rect('served'), [0, 1000]);
+    // Packets to port 0 are dropped.
+    assert.deepEqual(await rect('served'), [1000 / 65_536, (65_535 / 65_536) * 1000]);
+    await shows(page, 'Served by this Service: 1–65535');
     assert.deepEqual(await rect('other'), [(80 / 65_536) * 1000, 3]);
     assert.deepEqual(await rect('used'), [(5060 / 65_536) * 1000, 3]);
     await shows(page, '80/TCP default/web');
@@ -255,6 +258,19 @@ describe('status page in Chromium', () => {
     const { page, agent } = await open('#/changes');
     await shows(page, 'flush ruleset');
     assert.ok(!agent.requests.some((path) => /api.*(services|series|top|flows|trace)/.test(path)));
+  });
+
+  it('gives the details of a change more room than any other column', async () => {
+    const message = 'rule of chain reject-packet deleted in table portwide';
+    const items = fakeChanges().map((change) => ({ ...change, message, services: [] }));
+    const answers = { '/api/v1/changes': () => ({ items, total: 2, continue: null }) };
+    const { page } = await open('#/changes', answers, { viewport: { width: 1200, height: 480 } });
+    await shows(page, message);
+    const widths = (await page.evaluate(
+      "[...document.querySelectorAll('th')].map((each) => [each.textContent, each.offsetWidth])",
+    )) as [string, number][];
+    const [widest] = widths.toSorted(([, a], [, b]) => b - a);
+    assert.equal(widest?.[0], 'Details', JSON.stringify(widths));
   });
 
   it('says that the agent has another version than the page', async () => {

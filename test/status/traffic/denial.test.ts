@@ -8,6 +8,7 @@ import type { PacketHeader } from '../../../status/traffic/packet.ts';
 import { ServiceIndex } from '../../../status/traffic/service-index.ts';
 import { route } from '../../fixtures.ts';
 import { HERE, networkPolicy, node, pod, type TestObject } from '../../policy/objects.ts';
+import { NO_FILTER } from './fake-traffic.ts';
 
 const PACKET: PacketHeader = {
   family: 'IPv4',
@@ -70,13 +71,14 @@ describe('denial: the Service of a denied packet', () => {
     const { possible } = serviceOfDenied(packet, undefined, destinations);
     const flow = flowEntry(ENTRY, undefined);
     const event = { event: 'denied', service: 'shop/old', flow } as const;
-    const none = { service: undefined, ip: undefined, port: undefined, protocol: undefined };
     const selects = (filter: Partial<FlowFilter>) =>
-      matchesDenied(event, possible, { ...none, event: undefined, ...filter });
+      matchesDenied(event, possible, { ...NO_FILTER, ...filter });
     assert.equal(selects({ service: 'shop/web' }), true);
     assert.equal(selects({ service: 'shop/web', ip: '10.96.0.1', port: 80 }), true);
     assert.equal(selects({ service: 'shop/web', ip: '10.96.0.2' }), false);
     assert.equal(selects({ service: 'shop/none' }), false);
+    assert.equal(selects({ namespace: 'shop' }), true);
+    assert.equal(selects({ namespace: 'sho' }), false);
     assert.equal(selects({ ip: '10.96.0.2', port: 81 }), false);
   });
 });

@@ -6,6 +6,7 @@ import { route } from '../../fixtures.ts';
 
 export const VIP = '10.96.0.10';
 export const NO_FILTER: FlowFilter = {
+  namespace: undefined,
   service: undefined,
   ip: undefined,
   port: undefined,

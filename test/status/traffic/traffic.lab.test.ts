@@ -153,6 +153,9 @@ for (const [mode, modeTraffic] of [
         return found?.total.packets === 6 ? found : undefined;
       });
       assert.deepEqual(all.total, { connections: 3, packets: 6, bytes });
+      const inNamespace = (namespace: string) => row(`by=service&namespace=${namespace}`);
+      assert.equal((await inNamespace('default'))?.service, 'default/all');
+      assert.equal(await inNamespace('other'), undefined);
       const ports = (await client.top('by=port&service=default/all')).items;
       const counted = ports.map(({ protocol, port, total }) => [protocol, port, total.connections]);
       assert.deepEqual(counted.sort(), [
@@ -182,6 +185,8 @@ for (const [mode, modeTraffic] of [
     for (const family of [4, 6] as const) {
       it(`names Service and endpoint of opened and closed flows over IPv${family}`, async () => {
         const stream = await client.flows('service=default/web&protocol=TCP');
+        const elsewhere = await client.flows('namespace=other&protocol=TCP');
+        const here = await client.flows('namespace=default&protocol=TCP');
         const outcome = await lab.client.tcp(VIPS[family], 80);
         assert.ok(outcome.outcome === 'answered');
         const opened = await waitFor('the flow is reported', () =>
@@ -200,7 +205,9 @@ for (const [mode, modeTraffic] of [
         );
         assert.equal(closed.flow.sourcePort, outcome.localPort);
         assert.ok((closed.flow.bytes ?? 0) > 0);
-        stream.close();
+        await waitFor('the namespace is selected', () => here.lines.some(isEvent));
+        assert.equal(elsewhere.lines.some(isEvent), false);
+        for (const each of [stream, elsewhere, here]) each.close();
       });
     }
 

@@ -1,6 +1,6 @@
 /** Faults in IPVS mode: packets show the fault, and one command names its cause. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { IPVS_CAUSES as CAUSES, type Cause } from '../../e2e/fault-causes.ts';
@@ -144,6 +144,27 @@ describe('faults in IPVS mode: one command names the cause', () => {
     assert.notEqual(await send(5353), 'answered');
     await names(CAUSES.staleConnection);
     await ipvs.lab.node.exec('conntrack', ['-F']);
+  });
+
+  it(titleOf(CAUSES.conntrackFull), async () => {
+    const { node } = ipvs.lab;
+    await healthy();
+    await node.exec('conntrack', ['-F']);
+    // The kernel evicts other connections than established ones from a full table.
+    const held = await ipvs.hold(...Array.from({ length: 20 }, () => [VIP, 80] as const));
+    const { stdout } = await node.exec('cat', ['/proc/sys/net/netfilter/nf_conntrack_count']);
+    // Here, in the first network namespace, it can be set: for all.
+    const limitFile = '/proc/sys/net/netfilter/nf_conntrack_max';
+    const before = readFileSync(limitFile, 'utf8');
+    writeFileSync(limitFile, stdout);
+    try {
+      assert.equal(await outcome(VIP), 'timeout');
+      await names(CAUSES.conntrackFull);
+    } finally {
+      writeFileSync(limitFile, before);
+      for (const each of held) await each.close();
+    }
+    await answers(VIP);
   });
 
   it(titleOf(CAUSES.foreignDrop), async () => {
