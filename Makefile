@@ -105,8 +105,8 @@ bench: setup
 	@node bench/status.ts --quick
 
 ## Packages the Helm chart as dist/portwide-VERSION.tgz.
-chart:
-	@scripts/chart.sh
+chart: modules
+	@node scripts/dist/chart.ts
 
 setup:
 	@scripts/setup.sh $(MAKECMDGOALS)
