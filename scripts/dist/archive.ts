@@ -28,7 +28,8 @@ export async function writeTarball(
   date: number,
   flags: readonly string[] = [],
 ): Promise<void> {
-  const fixed = ['--sort=name', '--format=ustar', '--owner=0', '--group=0', '--numeric-owner'];
+  // tar 1.35 writes other bytes in format ustar than tar 1.34.
+  const fixed = ['--sort=name', '--format=gnu', '--owner=0', '--group=0', '--numeric-owner'];
   const rest = [
     '--mode=u=rwX,go=rX',
     `--mtime=@${date}`,
