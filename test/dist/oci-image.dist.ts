@@ -8,7 +8,7 @@ import { RemoteDouble } from '../api-server/remote.ts';
 import { ROOT, readObject } from '../deploy/manifests.ts';
 import { ALL_PORTS, nodeManifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
-import { ARCH, artefacts, WORK } from './artefacts.ts';
+import { ARCH, artefacts, DEADLINE, WORK } from './artefacts.ts';
 import { CRUN, daemonSet, type ImageConfig, unpackImage, writeContainer } from './container.ts';
 
 const MEGABYTE = 1_000_000;
@@ -16,7 +16,7 @@ const NAME = `portwide-${VERSION}-${ARCH}`;
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 
 describe('image: OCI archive', function () {
-  this.timeout(300_000);
+  this.timeout(DEADLINE);
   const directory = join(WORK, 'image');
   let built: string;
   let image: ImageConfig;
