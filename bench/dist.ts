@@ -27,7 +27,7 @@ import {
 } from './agents.ts';
 import { IN_NAMESPACES, printHead, repeat, runBench, runsFlag, servicesFlag } from './harness.ts';
 import { cpuSeconds, field } from './processes.ts';
-import { printRow, printRows, type TableRow } from './table.ts';
+import { cell, printRow, type TableRow } from './table.ts';
 
 const LEGEND = `Mode nftables, IPv4 Services with one TCP port and 10 endpoints each, with an API server (a fake). A start is timed from
 exec of the launcher, or of crun, until the kernel has all rules. Memory is resident, of the agent alone, ten seconds
@@ -45,18 +45,10 @@ interface Run {
   readonly memory: number;
 }
 
-interface Pair {
-  readonly checkout: Run;
-  readonly image: Run;
-}
-
-const ROWS: readonly TableRow<Pair>[] = [
-  ['checkout: start, s', ({ checkout }) => checkout.seconds, 2],
-  ['image: start, s', ({ image }) => image.seconds, 2],
-  ['checkout: – CPU until then, s', ({ checkout }) => checkout.cpu, 2],
-  ['image: – CPU until then, s', ({ image }) => image.cpu, 2],
-  ['checkout: memory, MiB', ({ checkout }) => checkout.memory, 0],
-  ['image: memory, MiB', ({ image }) => image.memory, 0],
+const ROWS: readonly TableRow<Run>[] = [
+  ['start, s', ({ seconds }) => seconds, 2],
+  ['– CPU until then, s', ({ cpu }) => cpu, 2],
+  ['– memory ten seconds later, MiB', ({ memory }) => memory, 0],
 ];
 
 /** @param pidOf process id of the agent, when it serves */
@@ -116,13 +108,12 @@ await runBench({
     try {
       const image = await unpackImage(archive, container);
       printHead(LEGEND);
-      console.log('| Services | what | |\n|---:|---|---:|');
+      console.log('| Services | what | checkout | image |\n|---:|---|---:|---:|');
       const megabytes = (bytes: number) => (bytes / 1e6).toFixed();
       const checkout = await diskUsage(ROOT, ['.git', '.cache', 'dist', 'coverage']);
-      printRow('', 'checkout with node_modules, MB', megabytes(checkout));
       const unpacked = await diskUsage(join(container, 'rootfs'));
-      printRow('', 'image: archive, MB', megabytes(statSync(archive).size));
-      printRow('', 'image: unpacked, MB', megabytes(unpacked));
+      printRow('', 'archive, MB', '', megabytes(statSync(archive).size));
+      printRow('', 'on disk, MB', megabytes(checkout), megabytes(unpacked));
       for (const services of sizes) {
         const within = (use: (node: NodeWithApiServer) => Promise<Run>) =>
           withApiServer(clusterObjects(services), use);
@@ -133,7 +124,15 @@ await runBench({
           }),
           image: await within((node) => measureImage(node, container, image)),
         }));
-        printRows(pairs, ROWS, services);
+        for (const [what, of, digits] of ROWS) {
+          const cells = (['checkout', 'image'] as const).map((variant) =>
+            cell(
+              pairs.map((pair) => of(pair[variant])),
+              digits,
+            ),
+          );
+          printRow(services, what, ...cells);
+        }
       }
     } finally {
       rmSync(container, { recursive: true });
