@@ -46,8 +46,9 @@ test-cluster: modules
 lint: modules
 	@npm run -s lint
 
-## What a release has, in dist/: see scripts/dist/dist.ts. Needs Debian with git and npm, and no container engine. ARCH=amd64 makes it for one architecture. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the URL of the
-## sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
+## What a release has, in dist/: see scripts/dist/dist.ts. Needs Debian with git and npm, and neither root nor a container
+## engine. ARCH=amd64 makes it for one architecture. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the URL of the sources) and
+## PORTWIDE_BUILDER (the builder in the provenance) change defaults.
 dist: modules
 	@node scripts/dist/dist.ts $(ARCH)
 
