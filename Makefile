@@ -1,5 +1,4 @@
-# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test`, `make test-kernels` and `make bench`
-# install their requirements on a fresh Debian machine.
+# Portwide. Run as root, all targets install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 .PHONY: demo demo-ui demo-media dist image image-lock chart test test-dist test-kernels stock-kernels unit \
@@ -47,9 +46,9 @@ test-cluster: modules
 lint: modules
 	@npm run -s lint
 
-## What a release has, in dist/: see scripts/dist/dist.ts. Needs apt-get, dpkg-deb, git, gzip and npm, and neither root nor a
-## container engine. ARCH=amd64 makes it for one architecture. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the URL of the
-## sources) and PORTWIDE_BUILDER (the builder in the provenance) change defaults.
+## What a release has, in dist/: see scripts/dist/dist.ts. Needs Debian with git and npm, and neither root nor a container
+## engine. ARCH=amd64 makes it for one architecture. PORTWIDE_DEBIAN_MIRROR, PORTWIDE_SOURCE (the URL of the sources) and
+## PORTWIDE_BUILDER (the builder in the provenance) change defaults.
 dist: modules
 	@node scripts/dist/dist.ts $(ARCH)
 
@@ -90,7 +89,7 @@ image-lock: modules
 	@node scripts/image/main.ts lock
 
 modules:
-	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
+	@scripts/setup.sh --modules $(MAKECMDGOALS)
 
 ## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and
 ## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, network
@@ -109,8 +108,8 @@ bench: setup
 	@node bench/compare.ts
 
 ## Packages the Helm chart as dist/portwide-VERSION.tgz.
-chart:
-	@scripts/chart.sh
+chart: modules
+	@node scripts/dist/chart.ts
 
 setup:
 	@scripts/setup.sh $(MAKECMDGOALS)

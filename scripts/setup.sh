@@ -1,16 +1,31 @@
 #!/bin/sh
-# Installs the requirements of the demo, the tests and the benchmarks on a Debian machine: apt
-# packages of missing commands, and npm modules if they differ from the lock file.
+# setup.sh [--modules] GOAL... installs the requirements of goals of make: npm modules if they differ from the lock file,
+# and on a Debian machine the packages of missing commands. With --modules, goals need no network namespaces, and root
+# only if a command is missing.
 set -eu
 cd "$(dirname -- "$0")/.."
 
-if [ "$(id -u)" -ne 0 ]; then
+only_modules=
+if [ "${1-}" = --modules ]; then
+  only_modules=yes
+  shift
+elif [ "$(id -u)" -ne 0 ]; then
   echo "This needs root to create network namespaces and install packages. Try: sudo make ${*:-setup}" >&2
   exit 1
 fi
 
 # command:package
-needed="ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-ping sysctl:procps conntrack:conntrack npm:npm"
+needed="npm:npm"
+case " $* " in
+  *" dist "* | *" image "* | *" image-lock "* | *" test-dist "*)
+    needed="$needed git:git gzip:gzip dpkg-deb:dpkg apt-get:apt /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring"
+    ;;
+esac
+if [ -n "$only_modules" ]; then
+  set --
+else
+  needed="$needed ip:iproute2 iptables-nft:iptables nft:nftables ipset:ipset ping:iputils-ping sysctl:procps conntrack:conntrack"
+fi
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
@@ -32,7 +47,7 @@ case " $* " in
 esac
 case " $* " in
   # The Debian package runs in a new root, the image in a container.
-  *" test-dist "*) needed="$needed mmdebstrap:mmdebstrap groff:groff-base crun:crun skopeo:skopeo git:git" ;;
+  *" test-dist "*) needed="$needed mmdebstrap:mmdebstrap groff:groff-base crun:crun skopeo:skopeo" ;;
 esac
 case " $* " in
   # TURN relays with calls.
@@ -40,9 +55,16 @@ case " $* " in
 esac
 missing=
 for entry in $needed; do
-  command -v "${entry%%:*}" >/dev/null 2>&1 || missing="$missing ${entry#*:}"
+  case $entry in
+    /*) [ -e "${entry%%:*}" ] ;;
+    *) command -v "${entry%%:*}" >/dev/null 2>&1 ;;
+  esac || missing="$missing ${entry#*:}"
 done
 if [ -n "$missing" ]; then
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "Packages are missing. Install them as root: apt-get install --no-install-recommends$missing" >&2
+    exit 1
+  fi
   echo "Installing with apt:$missing"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
@@ -93,4 +115,4 @@ if ! node_modules/.bin/node --version >/dev/null 2>&1 ||
 fi
 
 # Check before the demo or a test fails half-way.
-scripts/check-machine.sh
+[ -n "$only_modules" ] || scripts/check-machine.sh

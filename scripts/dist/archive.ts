@@ -16,17 +16,42 @@ export async function sourceDate(directory: string): Promise<number> {
   return Number(text);
 }
 
-/** Writes a tar.gz file with the named files and directories of `directory`. */
+/**
+ * Writes a tar.gz file with the named files and directories of `directory`.
+ *
+ * @param flags more flags of GNU tar
+ */
 export async function writeTarball(
   file: string,
   directory: string,
   names: readonly string[],
   date: number,
+  flags: readonly string[] = [],
 ): Promise<void> {
+  // tar 1.35 writes other bytes in format ustar than tar 1.34.
   const fixed = ['--sort=name', '--format=gnu', '--owner=0', '--group=0', '--numeric-owner'];
-  const rest = ['--mode=u=rwX,go=rX', `--mtime=@${date}`, '-C', directory, '--', ...names];
+  const rest = [
+    '--mode=u=rwX,go=rX',
+    `--mtime=@${date}`,
+    ...flags,
+    '-C',
+    directory,
+    '--',
+    ...names,
+  ];
   // -n: without name and time of the input.
   await execa('tar', ['-cf', file, '-I', 'gzip -n', ...fixed, ...rest]);
+}
+
+/**
+ * Compresses with gzip instead of Node's zlib, whose output depends on the CPU's instructions.
+ *
+ * @param level in images, 9 instead of 6 would save half a percent and take twice the time
+ */
+export async function gzip(input: Buffer | string, level = 6): Promise<Buffer> {
+  const flags = [`-${level}`, '--no-name'];
+  const { stdout } = await execa('gzip', flags, { input, encoding: 'buffer' });
+  return Buffer.from(stdout);
 }
 
 /** The digest in hexadecimal digits. */

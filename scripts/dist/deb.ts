@@ -14,10 +14,11 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { gzipSync } from 'node:zlib';
 import { execa } from 'execa';
 import { createProgram } from '../../cmd/program.ts';
 import { VERSION } from '../../process/version.ts';
+import { gzip } from './archive.ts';
+import type { Installation } from './build.ts';
 import { kubectlPage, manPages } from './man.ts';
 import { type Architecture, ROOT } from './npm-packages.ts';
 
@@ -48,18 +49,15 @@ const COMPLETION = {
 /**
  * Builds a package.
  *
- * @param tree installation that `writeTree` has written
  * @param root empty directory, which gets the files as installed
  * @param date time of the files, seconds since 1970
- * @returns path of the package in `output`
  */
 export async function writeDeb(
   output: string,
-  tree: string,
+  { tree, architecture }: Installation,
   root: string,
-  arch: Architecture,
   date: number,
-): Promise<string> {
+): Promise<void> {
   const library = join(root, 'usr/lib/portwide');
   mkdirSync(dirname(library), { recursive: true });
   cpSync(tree, library, { recursive: true, verbatimSymlinks: true });
@@ -82,16 +80,15 @@ export async function writeDeb(
     mkdirSync(dirname(join(root, path)), { recursive: true });
     writeFileSync(join(root, path), `${stdout}\n`);
   }
-  writeControl(root, arch);
+  writeControl(root, architecture);
   await execa('chmod', ['-R', 'u=rwX,go=rX', root]);
-  const file = join(output, `portwide_${DEBIAN_VERSION}_${arch}.deb`);
+  const file = join(output, `portwide_${DEBIAN_VERSION}_${architecture}.deb`);
   // zstd takes a fifth of the time of xz. One thread, because the bytes may depend on the number.
   await execa(
     'dpkg-deb',
     ['--root-owner-group', '-Zzstd', '-z9', '--threads-max=1', '--build', root, file],
     { env: { SOURCE_DATE_EPOCH: String(date) } },
   );
-  return file;
 }
 
 function install(root: string, name: string, path: string): void {
@@ -107,9 +104,9 @@ async function writeManPages(directory: string, date: number): Promise<void> {
     'kubectl-portwide.1',
     kubectlPage(help, source),
   );
-  // Level 9, as Debian's policy asks for. gzipSync writes no time.
+  // Level 9, as Debian's policy asks for.
   for (const [name, page] of pages) {
-    writeFileSync(join(directory, `${name}.gz`), gzipSync(page, { level: 9 }));
+    writeFileSync(join(directory, `${name}.gz`), await gzip(page, 9));
   }
 }
 

@@ -2,20 +2,19 @@
  * `node scripts/dist/dist.ts [--output DIRECTORY] [ARCHITECTURE...]` writes what a release has; see
  * {@link writeDist}. Default: `dist`, for amd64 and arm64.
  */
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
-import { writeBundle } from '../bundle.ts';
 import { writeImage } from '../image/image.ts';
 import { sourceDate, writeDigests, writeTarball } from './archive.ts';
+import { withBuild } from './build.ts';
+import { writeChart } from './chart.ts';
 import { writeDeb } from './deb.ts';
 import { writeNpmPackage } from './npm.ts';
 import { type Architecture, architecturesOf, ROOT } from './npm-packages.ts';
 import { packagesBill } from './sbom.ts';
-import { writeTree } from './tree.ts';
 
 /**
  * Writes the artefacts to an empty directory. For each architecture: a tar.gz file, a Debian package
@@ -24,31 +23,23 @@ import { writeTree } from './tree.ts';
  */
 export async function writeDist(output: string, architectures: readonly Architecture[]) {
   const date = await sourceDate(ROOT);
-  const work = mkdtempSync(join(tmpdir(), 'portwide-dist-'));
-  try {
-    const bundle = join(work, 'bundle');
-    const maps = join(work, 'maps');
-    const bundled = await writeBundle(bundle, { sourceMaps: join(maps, 'bundle') });
+  await withBuild(async ({ work, bundle, maps, bundled, install }) => {
     mkdirSync(output, { recursive: true });
     const mapsFile = join(output, `portwide-${VERSION}-sourcemaps.tar.gz`);
     await writeTarball(mapsFile, maps, ['bundle'], date);
     for (const architecture of architectures) {
       const name = `portwide-${VERSION}-linux-${architecture}`;
-      const tree = join(work, name);
-      await writeTree(tree, bundle, architecture);
+      const installation = await install(architecture, name);
       await writeTarball(join(output, `${name}.tar.gz`), work, [name], date);
-      await writeDeb(output, tree, join(work, `deb-${architecture}`), architecture, date);
-      await writeImage(output, { tree, bundled, architecture });
+      await writeDeb(output, installation, join(work, `deb-${architecture}`), date);
+      await writeImage(output, installation);
     }
     await writeNpmPackage(output, bundle, join(work, 'npm'));
     const bill = packagesBill(bundled, architectures, date);
     writeFileSync(join(output, `portwide-${VERSION}.cdx.json`), bill);
-    const env = { SOURCE_DATE_EPOCH: String(date) };
-    await execa(join(ROOT, 'scripts/chart.sh'), [output], { env });
+    await writeChart(output, date);
     writeDigests(output);
-  } finally {
-    rmSync(work, { recursive: true, force: true });
-  }
+  });
 }
 
 if (import.meta.main) {

@@ -1,11 +1,14 @@
 /** The npm package: launcher, plugin of kubectl and bundle, but not Node.js. */
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
 import { execa } from 'execa';
+import { gzip } from './archive.ts';
 import { koffiPackage, ROOT } from './npm-packages.ts';
 
 /**
- * Writes the package as portwide-npm-VERSION.tgz: the Helm chart is portwide-VERSION.tgz. npm sets the same time and owner for all files, and sorts them.
+ * Writes the package as portwide-npm-VERSION.tgz: the Helm chart is portwide-VERSION.tgz. npm sets the same time and owner
+ * for all files, and sorts them.
  *
  * @param bundle directory that `writeBundle` has written
  * @param directory new directory for its files
@@ -31,5 +34,6 @@ export async function writeNpmPackage(
   writeFileSync(join(directory, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`);
   await execa('chmod', ['-R', 'u=rwX,go=rX', directory]);
   const { stdout } = await execa('npm', ['pack', '--silent'], { cwd: directory });
-  copyFileSync(join(directory, stdout.trim()), join(output, `portwide-npm-${version}.tgz`));
+  const packed = gunzipSync(readFileSync(join(directory, stdout.trim())));
+  writeFileSync(join(output, `portwide-npm-${version}.tgz`), await gzip(packed));
 }

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
 import { sha256, sourceDate } from '../dist/archive.ts';
+import type { Installation } from '../dist/build.ts';
 import { ARCHITECTURES, type Architecture, ROOT } from '../dist/npm-packages.ts';
 import { newestPackages } from './debian.ts';
 import { makeLayers } from './layers.ts';
@@ -16,14 +17,6 @@ const CACHE = process.env.PORTWIDE_IMAGE_CACHE ?? join(ROOT, 'node_modules/.cach
 const MEGABYTE = 1_000_000;
 /** Bytes of an image. */
 const LIMITS = { uncompressed: 200 * MEGABYTE, compressed: 75 * MEGABYTE };
-
-/** An installation that `writeTree` has written. */
-export interface Installation {
-  readonly tree: string;
-  /** Paths of the packages in its bundle. */
-  readonly bundled: readonly string[];
-  readonly architecture: Architecture;
-}
 
 /**
  * Writes `portwide-VERSION-ARCHITECTURE.oci.tar`, `.cdx.json` and `.provenance.json`.

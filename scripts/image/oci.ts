@@ -1,6 +1,5 @@
 /** An image as an archive in the OCI image layout. */
-import { execa } from 'execa';
-import { sha256 } from '../dist/archive.ts';
+import { gzip, sha256 } from '../dist/archive.ts';
 import type { Architecture } from '../dist/npm-packages.ts';
 import type { Layer } from './layers.ts';
 
@@ -132,15 +131,6 @@ function labels({ version, revision }: ImageDescription, created: string) {
 
 /** Where the sources are published; a placeholder until then, as in deploy/krew/portwide.yaml. */
 export const SOURCE = process.env.PORTWIDE_SOURCE ?? 'https://portwide.invalid';
-
-/**
- * Compresses with gzip instead of Node's zlib, whose output depends on the CPU's instructions.
- * Level 9 saves half a percent and takes twice the time.
- */
-async function gzip(input: Buffer): Promise<Buffer> {
-  const { stdout } = await execa('gzip', ['-6', '--no-name'], { input, encoding: 'buffer' });
-  return Buffer.from(stdout);
-}
 
 function json(value: unknown): Buffer {
   return Buffer.from(JSON.stringify(value));

@@ -15,7 +15,7 @@ describe('chart: package', () => {
 
   async function createPackage(name: string, umask: string): Promise<string> {
     const output = join(directory, name);
-    await execa('sh', ['-c', `umask ${umask} && scripts/chart.sh ${output}`], {
+    await execa('sh', ['-c', `umask ${umask} && node scripts/dist/chart.ts ${output}`], {
       cwd: ROOT,
       env: { SOURCE_DATE_EPOCH: '86400' },
     });

@@ -3,10 +3,10 @@ import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
-import { artefacts, digests, makeArtefacts, NAME, WORK } from './artefacts.ts';
+import { artefacts, DEADLINE, digests, makeArtefacts, NAME, WORK } from './artefacts.ts';
 
 describe('artefacts of a release', function () {
-  this.timeout(300_000);
+  this.timeout(DEADLINE);
   let directory = '';
 
   before(async () => {

@@ -11,6 +11,9 @@ const names = Object.keys(ARCHITECTURES) as Architecture[];
 export const ARCH = names.find((name) => ARCHITECTURES[name] === process.arch) ?? 'amd64';
 export const NAME = `portwide-${VERSION}-linux-${ARCH}`;
 
+/** Deadline of suites, in milliseconds. They make artefacts, which takes minutes on two busy cores. */
+export const DEADLINE = 900_000;
+
 /** Temporary directory, removed when the tests end. */
 export const WORK = mkdtempSync(join(tmpdir(), 'portwide-test-dist-'));
 process.once('exit', () => rmSync(WORK, { recursive: true, force: true }));

@@ -4,6 +4,16 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { readObject } from '../deploy/manifests.ts';
 
+/**
+ * Runs crun in the mount namespace of `ip netns exec`. There, /sys/fs/cgroup is empty; crun requires a
+ * file system of cgroups, and not both versions of it.
+ */
+export const CRUN = [
+  '-c',
+  'mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec crun --cgroup-manager=disabled "$@"',
+  'sh',
+];
+
 interface Container {
   readonly args: readonly string[];
   readonly securityContext: {

@@ -5,7 +5,7 @@ import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
 import { DEPENDS } from '../../scripts/dist/deb.ts';
 import { ROOT as CHECKOUT } from '../../scripts/dist/npm-packages.ts';
-import { artefacts, WORK } from './artefacts.ts';
+import { artefacts, DEADLINE, WORK } from './artefacts.ts';
 
 const ROOT = join(WORK, 'root');
 /** The oldest release with nft 1.0.6. */
@@ -32,7 +32,7 @@ async function filesInRoot(): Promise<string[]> {
 }
 
 describe('Debian package in a new root', function () {
-  this.timeout(300_000);
+  this.timeout(DEADLINE);
   let filesBefore: string[] = [];
 
   before(async () => {

@@ -8,24 +8,15 @@ import { RemoteDouble } from '../api-server/remote.ts';
 import { ROOT, readObject } from '../deploy/manifests.ts';
 import { ALL_PORTS, nodeManifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
-import { ARCH, artefacts, WORK } from './artefacts.ts';
-import { daemonSet, type ImageConfig, unpackImage, writeContainer } from './container.ts';
+import { ARCH, artefacts, DEADLINE, WORK } from './artefacts.ts';
+import { CRUN, daemonSet, type ImageConfig, unpackImage, writeContainer } from './container.ts';
 
 const MEGABYTE = 1_000_000;
 const NAME = `portwide-${VERSION}-${ARCH}`;
-/**
- * Runs crun in the mount namespace of a lab host. There, /sys/fs/cgroup is empty; crun requires a
- * file system of cgroups, and not both versions of it.
- */
-const CRUN = [
-  '-c',
-  'mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec crun --cgroup-manager=disabled "$@"',
-  'sh',
-];
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'];
 
 describe('image: OCI archive', function () {
-  this.timeout(300_000);
+  this.timeout(DEADLINE);
   const directory = join(WORK, 'image');
   let built: string;
   let image: ImageConfig;
