@@ -101,6 +101,7 @@ bench: setup
 	@node bench/iptables.ts
 	@node bench/ipvs.ts
 	@node bench/api.ts
+	@node bench/memory.ts
 	@node bench/dns.ts
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
