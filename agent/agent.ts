@@ -7,6 +7,7 @@ import type { LoadedConfiguration } from '../config/configuration.ts';
 import type { FlagTexts } from '../config/flags.ts';
 import { NftMonitor } from '../nft/monitor.ts';
 import { requireNetAdmin } from '../process/capabilities.ts';
+import { releaseFreeMemory } from '../process/free-memory.ts';
 import { Shutdown } from '../process/shutdown.ts';
 import type { Backend } from '../proxier/backend.ts';
 import { systemTimers as timers } from '../sync/timers.ts';
@@ -78,6 +79,8 @@ export async function runAgent(
   const mode = await supportedMode.start(podCidrs, monitor, takeover);
   backends = mode.backends;
   const serving = await startServing(context, mode, health, served.resolve);
+  // Lists and first rules leave several times their size as garbage.
+  const memory = served.promise.then(() => releaseFreeMemory());
 
   const exitStatus = await shutdown.requested();
   const drained = serving.drain();
@@ -85,6 +88,7 @@ export async function runAgent(
   takeover.stop();
   await monitor.close();
   await serving.stop();
+  void memory.then((stop) => stop());
   await policy?.stop();
   await drained;
   await telemetry.stop();

@@ -1,4 +1,4 @@
-/** Returns free heap memory to the operating system. */
+/** Returns free memory to the operating system. */
 import { trimHeap } from '../netlink/core/malloc.ts';
 import { systemTimers } from '../sync/timers.ts';
 
@@ -14,22 +14,37 @@ export const MIN_GROWTH = 8 << 20;
  * queries would wait for the collector, and the freed memory would soon be needed again.
  */
 export const IDLE_CPU_SHARE = 0.05;
+/**
+ * Milliseconds from a garbage collection until libc's heap is trimmed. A collection makes V8 compact
+ * its heap in small steps, which begin a second later (`--gc-memory-reducer-start-delay-ms` in
+ * ./portwide) and free the buffers of unused objects.
+ */
+export const TRIM_DELAY = 6000;
+/**
+ * Largest heap in bytes that one collection compacts at once. That takes about 30 ms of CPU time,
+ * three times as long as a collection without compaction.
+ */
+const SMALL_HEAP = 32 << 20;
 
 /**
  * Releases free memory now, and again after each burst of work that grew the process. V8 lets the
  * heap grow to more than twice the memory in use, and does not collect garbage while nothing is
  * allocated. The allocator of libc keeps free memory between used blocks. A garbage collection
- * pauses the process: 0.2 s was measured with 5,000 Services on a busy machine. Therefore there is
- * one collection per burst. A server that constantly answers a few hundred queries a second would
- * otherwise pause repeatedly for the same memory.
+ * pauses the process, for 50 ms of CPU time with 10,000 Services. Therefore there is one collection
+ * per burst. A server that constantly answers a few hundred queries a second would otherwise pause
+ * repeatedly for the same memory.
  * @returns a function that stops the checks.
  */
 export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
-  const { rss, cpu, release, timers } = probe;
+  const { rss, cpu, collectGarbage, trim, timers } = probe;
   let lowest = 0;
   let hadBurst = false;
+  let trimTimer: unknown;
   const collect = () => {
-    release();
+    collectGarbage();
+    trim();
+    timers.clear(trimTimer);
+    trimTimer = timers.set(trim, TRIM_DELAY);
     lowest = rss();
     hadBurst = false;
   };
@@ -48,7 +63,10 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
     }, CHECK_PERIOD);
   };
   wait();
-  return () => timers.clear(timer);
+  return () => {
+    timers.clear(timer);
+    timers.clear(trimTimer);
+  };
 }
 
 /** Reads memory and CPU use, and releases memory. Tests replace this object. */
@@ -60,11 +78,12 @@ const PROCESS_PROBE = {
     const { user, system } = process.cpuUsage();
     return (user + system) / 1000;
   },
-  release: () => {
+  collectGarbage: () => {
+    const isSmall = process.memoryUsage().heapUsed <= SMALL_HEAP;
     // Without --expose-gc, which ./portwide sets, V8 decides when to collect. Only a `last-resort`
     // collection compacts the heap.
-    globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
-    trimHeap();
+    globalThis.gc?.({ type: 'major', flavor: isSmall ? 'last-resort' : 'regular' });
   },
+  trim: trimHeap,
   timers: systemTimers,
 };

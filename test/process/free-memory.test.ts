@@ -4,6 +4,7 @@ import {
   IDLE_CPU_SHARE,
   MIN_GROWTH,
   releaseFreeMemory,
+  TRIM_DELAY,
 } from '../../process/free-memory.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
@@ -13,13 +14,18 @@ describe('free-memory: releaseFreeMemory', () => {
   let used = 0;
   let cpu = 0;
   let collections = 0;
+  let trims = 0;
   const begin = () =>
     releaseFreeMemory({
       rss: () => size,
       cpu: () => cpu,
-      release: () => {
+      collectGarbage: () => {
         collections += 1;
         size = used;
+      },
+      trim: () => {
+        trims += 1;
+        return true;
       },
       timers,
     });
@@ -29,6 +35,7 @@ describe('free-memory: releaseFreeMemory', () => {
     size = used + 3 * MIN_GROWTH;
     cpu = 0;
     collections = 0;
+    trims = 0;
   });
 
   /** @param share CPU share of the process during the period. */
@@ -49,6 +56,16 @@ describe('free-memory: releaseFreeMemory', () => {
     assert.equal(collections, 2, 'no growth since the collection');
     stop();
     assert.equal(timers.pending, 0);
+  });
+
+  it('trims the heap of libc after a collection, and again after V8 has compacted its heap', () => {
+    const stop = begin();
+    assert.equal(trims, 1);
+    timers.advance(TRIM_DELAY);
+    assert.equal(trims, 2);
+    timers.advance(CHECK_PERIOD);
+    assert.equal(trims, 2);
+    stop();
   });
 
   it('does nothing while growth is small', () => {
