@@ -5,6 +5,7 @@
 import type { Logger } from 'pino';
 import type { LoadedConfiguration } from '../config/configuration.ts';
 import type { FlagTexts } from '../config/flags.ts';
+import { unmapProgram } from '../netlink/core/program-pages.ts';
 import { NftMonitor } from '../nft/monitor.ts';
 import { requireNetAdmin } from '../process/capabilities.ts';
 import { releaseFreeMemory } from '../process/free-memory.ts';
@@ -43,6 +44,8 @@ export async function runAgent(
   void shutdown.signal.then((signal) => log.info({ signal }, 'stopping; rules remain in place'));
   await checkSource(options);
   await requireNetAdmin('portwide run');
+  // Loading the modules uses a part of Node.js that serving does not use. This lowers the peak.
+  unmapProgram();
   const exit = shutdown.request;
   const restart = file && restartOnChange({ file, texts, options, log, exit });
   const { node, lock } = await prepareNode({ options, texts, log }, shutdown);

@@ -1,5 +1,6 @@
 /** Returns free memory to the operating system. */
 import { trimHeap } from '../netlink/core/malloc.ts';
+import { unmapProgram } from '../netlink/core/program-pages.ts';
 import { systemTimers } from '../sync/timers.ts';
 
 /** Milliseconds between two checks. */
@@ -83,6 +84,7 @@ const PROCESS_PROBE = {
     // Without --expose-gc, which ./portwide sets, V8 decides when to collect. Only a `last-resort`
     // collection compacts the heap.
     globalThis.gc?.({ type: 'major', flavor: isSmall ? 'last-resort' : 'regular' });
+    unmapProgram();
   },
   trim: trimHeap,
   timers: systemTimers,
