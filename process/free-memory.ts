@@ -1,4 +1,5 @@
 /** Returns free memory to the operating system. */
+import { setFlagsFromString } from 'node:v8';
 import { trimHeap } from '../netlink/core/malloc.ts';
 import { unmapProgram } from '../netlink/core/program-pages.ts';
 import { systemTimers } from '../sync/timers.ts';
@@ -15,37 +16,28 @@ export const MIN_GROWTH = 8 << 20;
  * queries would wait for the collector, and the freed memory would soon be needed again.
  */
 export const IDLE_CPU_SHARE = 0.05;
-/**
- * Milliseconds from a garbage collection until libc's heap is trimmed. A collection makes V8 compact
- * its heap in small steps, which begin a second later (`--gc-memory-reducer-start-delay-ms` in
- * ./portwide) and free the buffers of unused objects.
- */
-export const TRIM_DELAY = 6000;
-/**
- * Largest heap in bytes that one collection compacts at once. That takes about 30 ms of CPU time,
- * three times as long as a collection without compaction.
- */
+/** Milliseconds for V8 to compact a large heap. It looks for an idle moment every eight seconds. */
+export const COMPACTION_TIME = 10_000;
+/** Largest heap in bytes that one collection compacts at once, which takes 30 ms of CPU time. */
 const SMALL_HEAP = 32 << 20;
 
 /**
  * Releases free memory now, and again after each burst of work that grew the process. V8 lets the
  * heap grow to more than twice the memory in use, and does not collect garbage while nothing is
  * allocated. The allocator of libc keeps free memory between used blocks. A garbage collection
- * pauses the process, for 50 ms of CPU time with 10,000 Services. Therefore there is one collection
- * per burst. A server that constantly answers a few hundred queries a second would otherwise pause
- * repeatedly for the same memory.
+ * pauses the process. Therefore there is one collection per burst. A server that constantly answers
+ * a few hundred queries a second would otherwise pause repeatedly for the same memory.
  * @returns a function that stops the checks.
  */
 export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
-  const { rss, cpu, collectGarbage, trim, timers } = probe;
+  const { rss, cpu, release, finish, timers } = probe;
   let lowest = 0;
   let hadBurst = false;
-  let trimTimer: unknown;
+  let finishTimer: unknown;
   const collect = () => {
-    collectGarbage();
-    trim();
-    timers.clear(trimTimer);
-    trimTimer = timers.set(trim, TRIM_DELAY);
+    release();
+    timers.clear(finishTimer);
+    finishTimer = timers.set(finish, COMPACTION_TIME);
     lowest = rss();
     hadBurst = false;
   };
@@ -66,7 +58,7 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
   wait();
   return () => {
     timers.clear(timer);
-    timers.clear(trimTimer);
+    timers.clear(finishTimer);
   };
 }
 
@@ -79,13 +71,21 @@ const PROCESS_PROBE = {
     const { user, system } = process.cpuUsage();
     return (user + system) / 1000;
   },
-  collectGarbage: () => {
-    const isSmall = process.memoryUsage().heapUsed <= SMALL_HEAP;
+  release: () => {
     // Without --expose-gc, which ./portwide sets, V8 decides when to collect. Only a `last-resort`
-    // collection compacts the heap.
-    globalThis.gc?.({ type: 'major', flavor: isSmall ? 'last-resort' : 'regular' });
+    // collection compacts the heap. It would pause a large heap for hundreds of milliseconds, so let
+    // V8 do the same in small steps: with this flag it prefers less memory.
+    const isSmall = process.memoryUsage().heapUsed <= SMALL_HEAP;
+    if (isSmall) globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
+    else setFlagsFromString('--optimize-for-size');
+    trimHeap();
     unmapProgram();
   },
-  trim: trimHeap,
+  /** Called `COMPACTION_TIME` after `release`. */
+  finish: () => {
+    setFlagsFromString('--no-optimize-for-size');
+    // The compaction has freed buffers.
+    trimHeap();
+  },
   timers: systemTimers,
 };

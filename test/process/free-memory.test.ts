@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import {
   CHECK_PERIOD,
+  COMPACTION_TIME,
   IDLE_CPU_SHARE,
   MIN_GROWTH,
   releaseFreeMemory,
-  TRIM_DELAY,
 } from '../../process/free-memory.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
@@ -14,18 +14,17 @@ describe('free-memory: releaseFreeMemory', () => {
   let used = 0;
   let cpu = 0;
   let collections = 0;
-  let trims = 0;
+  let finished = 0;
   const begin = () =>
     releaseFreeMemory({
       rss: () => size,
       cpu: () => cpu,
-      collectGarbage: () => {
+      release: () => {
         collections += 1;
         size = used;
       },
-      trim: () => {
-        trims += 1;
-        return true;
+      finish: () => {
+        finished += 1;
       },
       timers,
     });
@@ -35,7 +34,7 @@ describe('free-memory: releaseFreeMemory', () => {
     size = used + 3 * MIN_GROWTH;
     cpu = 0;
     collections = 0;
-    trims = 0;
+    finished = 0;
   });
 
   /** @param share CPU share of the process during the period. */
@@ -58,13 +57,14 @@ describe('free-memory: releaseFreeMemory', () => {
     assert.equal(timers.pending, 0);
   });
 
-  it('trims the heap of libc after a collection, and again after V8 has compacted its heap', () => {
+  it('finishes each collection when V8 has had time to compact the heap', () => {
     const stop = begin();
-    assert.equal(trims, 1);
-    timers.advance(TRIM_DELAY);
-    assert.equal(trims, 2);
+    timers.advance(COMPACTION_TIME - 1);
+    assert.equal(finished, 0);
+    timers.advance(1);
+    assert.equal(finished, 1);
     timers.advance(CHECK_PERIOD);
-    assert.equal(trims, 2);
+    assert.equal(finished, 1);
     stop();
   });
 
