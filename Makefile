@@ -93,7 +93,7 @@ modules:
 	@node_modules/.bin/node --version >/dev/null 2>&1 || npm ci --no-audit --no-fund --loglevel=error
 
 ## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and
-## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, network
+## 10,000, IPVS with 1,000. Then measures an agent with an API server and its memory, the DNS server, network
 ## policy with 1,000 policies, and the status API. KUBE_PROXY=/path/to/kube-proxy also measures kube-proxy's nftables
 ## and iptables modes.
 bench: setup

@@ -2,6 +2,7 @@
  * Measures the memory of `portwide run` in mode nftables with an API server, from a checkout and
  * bundled as in the image. Results go to standard output as Markdown, progress to standard error.
  */
+import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
 import { PORTWIDE as BUNDLE } from '../test/portwide.ts';
@@ -85,8 +86,8 @@ function memoryOf(pid: number): Omit<Memory, 'served'> {
 async function emptyProcess(): Promise<Omit<Memory, 'served'>> {
   const child = execa(process.execPath, ['--eval', 'console.log(); setInterval(() => {}, 1000)']);
   try {
-    for await (const _ of child.iterable()) return memoryOf(child.pid ?? 0);
-    throw new Error('the process has ended');
+    await once(child.stdout, 'data');
+    return memoryOf(child.pid ?? 0);
   } finally {
     child.kill();
     await child.catch(() => undefined);
