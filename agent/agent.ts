@@ -40,12 +40,12 @@ export async function runAgent(
   texts: FlagTexts,
   log: Logger,
 ): Promise<number> {
+  // Loading modules and reading lists use parts of Node.js that serving does not. This lowers the peak.
+  unmapProgram();
   const shutdown = new Shutdown();
   void shutdown.signal.then((signal) => log.info({ signal }, 'stopping; rules remain in place'));
   await checkSource(options);
   await requireNetAdmin('portwide run');
-  // Loading the modules uses a part of Node.js that serving does not use. This lowers the peak.
-  unmapProgram();
   const exit = shutdown.request;
   const restart = file && restartOnChange({ file, texts, options, log, exit });
   const { node, lock } = await prepareNode({ options, texts, log }, shutdown);
@@ -78,6 +78,7 @@ export async function runAgent(
   });
 
   const podCidrs = await shutdown.exitOnSignal(startup.complete(source.start()));
+  unmapProgram();
   await warnOfSettings(objects);
   const mode = await supportedMode.start(podCidrs, monitor, takeover);
   backends = mode.backends;
