@@ -40,9 +40,11 @@ export function unmapProgram(): void {
 export function unchangedFileMappings(smaps: string): readonly Mapping[] {
   return smaps.split(/\n(?=[0-9a-f]+-)/).flatMap((mapping) => {
     const [, start, end] = READ_ONLY_FILE.exec(mapping) ?? [];
-    // The dynamic loader writes to some pages before it makes them read-only. MADV_DONTNEED would
-    // restore the content of the file.
-    const isUnchanged = /^Anonymous: +0 kB$/m.test(mapping);
+    // The dynamic loader writes to some pages before it makes them read-only, and the kernel may swap
+    // these out. MADV_DONTNEED would restore the content of the file.
+    const isUnchanged = ['Anonymous', 'Swap'].every((field) =>
+      new RegExp(`^${field}: +0 kB$`, 'm').test(mapping),
+    );
     if (start === undefined || end === undefined || !isUnchanged) return [];
     const first = BigInt(`0x${start}`);
     return [{ start: first, length: BigInt(`0x${end}`) - first }];
