@@ -59,6 +59,7 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
   return () => {
     timers.clear(timer);
     timers.clear(finishTimer);
+    finish();
   };
 }
 
