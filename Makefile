@@ -92,7 +92,7 @@ modules:
 	@scripts/setup.sh --modules $(MAKECMDGOALS)
 
 ## Times starts and single changes: nftables with 100 and 10,000 Services, iptables with 1,000 and
-## 10,000, IPVS with 1,000. Then measures an agent with an API server, the DNS server, network
+## 10,000, IPVS with 1,000. Then measures an agent with an API server and its memory, the DNS server, network
 ## policy with 1,000 policies, the status API, and how soon clients reach a new Service.
 ## KUBE_PROXY=/path/to/kube-proxy compares whole programs with kube-proxy.
 bench: setup
@@ -100,6 +100,7 @@ bench: setup
 	@node bench/iptables.ts
 	@node bench/ipvs.ts
 	@node bench/api.ts
+	@node bench/memory.ts
 	@node bench/dns.ts
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts

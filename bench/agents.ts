@@ -1,10 +1,14 @@
 /**
  * Runs whole programs on a node, with the tests' fake API server in the node's network namespace.
  */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { Authority, pemOf } from '../test/api-server/certificates.ts';
 import type { DoubleOptions } from '../test/api-server/double.ts';
 import { RemoteDouble } from '../test/api-server/remote.ts';
 import type { Manifest } from '../test/e2e/manifests.ts';
@@ -136,6 +140,30 @@ export async function withApiServer<Result>(
       await stop();
     }
   });
+}
+
+/**
+ * As `withApiServer`, over TLS.
+ * @param use gets a temporary directory that contains `kubeconfig`.
+ */
+export async function withTlsApiServer<Result>(
+  objects: Iterable<Manifest>,
+  use: (node: NodeWithApiServer, directory: string) => Promise<Result>,
+): Promise<Result> {
+  const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
+  const authority = await Authority.create();
+  try {
+    const tls = pemOf(await authority.issue('kube-apiserver', ['IP:127.0.0.1']));
+    const useWithKubeconfig = (node: NodeWithApiServer) => {
+      const server = `https://127.0.0.1:${node.double.port}`;
+      writeFileSync(join(directory, 'kubeconfig'), kubeconfig(server, authority.cert));
+      return use(node, directory);
+    };
+    return await withApiServer(objects, useWithKubeconfig, { tls });
+  } finally {
+    authority.destroy();
+    rmSync(directory, { recursive: true, force: true });
+  }
 }
 
 /** @param ca file with the CA certificate; undefined for a server without TLS. */

@@ -51,7 +51,7 @@ function measureList(services: number): Promise<ListRun> {
   return withApiServer(clusterObjects(services), async ({ spawn, double }) => {
     // The same options as in the launcher, ./portwide.
     const env = { MALLOC_TRIM_THRESHOLD_: '131072', MALLOC_ARENA_MAX: '2' };
-    const args = ['--max-semi-space-size=8', PROCESS, double.url];
+    const args = ['--max-semi-space-size=4', PROCESS, double.url];
     const child = spawn(process.execPath, args, { stdin: 'pipe', env });
     const reports: ListReport[] = [];
     if (child.stdout === null) throw new Error('the list process has no output');

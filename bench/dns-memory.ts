@@ -4,14 +4,12 @@
  * names its binary, or if `coredns` is in the PATH. Results go to standard output as Markdown, progress to standard
  * error.
  */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { execa } from 'execa';
-import { Authority, pemOf } from '../test/api-server/certificates.ts';
 import { PORTWIDE } from '../test/portwide.ts';
-import { clusterServices, kubeconfig, type NodeWithApiServer, withApiServer } from './agents.ts';
+import { clusterServices, withTlsApiServer } from './agents.ts';
 import type { DnsLoad } from './dns-client.ts';
 import { askDns, QUESTIONS, questionsOf } from './dns-load.ts';
 import {
@@ -110,24 +108,13 @@ async function measureSize(
   }
 }
 
-async function measure(program: Program, services: number, seconds: number): Promise<Run> {
-  const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-dns-'));
-  const authority = await Authority.create();
-  try {
-    const tls = pemOf(await authority.issue('kube-apiserver', ['IP:127.0.0.1']));
-    const use = async ({ network, spawn, double }: NodeWithApiServer) => {
-      const server = `https://127.0.0.1:${double.port}`;
-      writeFileSync(join(directory, 'kubeconfig'), kubeconfig(server, authority.cert));
-      const [command, ...args] = program.command(directory);
-      const { pid } = spawn(command, args);
-      if (pid === undefined) throw new Error(`${command} did not start`);
-      return await measureProcess(pid, network.client, services, seconds);
-    };
-    return await withApiServer(clusterServices(services), use, { tls });
-  } finally {
-    authority.destroy();
-    rmSync(directory, { recursive: true, force: true });
-  }
+function measure(program: Program, services: number, seconds: number): Promise<Run> {
+  return withTlsApiServer(clusterServices(services), async ({ network, spawn }, directory) => {
+    const [command, ...args] = program.command(directory);
+    const { pid } = spawn(command, args);
+    if (pid === undefined) throw new Error(`${command} did not start`);
+    return await measureProcess(pid, network.client, services, seconds);
+  });
 }
 
 async function measureProcess(

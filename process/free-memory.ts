@@ -1,5 +1,7 @@
-/** Returns free heap memory to the operating system. */
+/** Returns free memory to the operating system. */
+import { setFlagsFromString } from 'node:v8';
 import { trimHeap } from '../netlink/core/malloc.ts';
+import { unmapProgram } from '../netlink/core/program-pages.ts';
 import { systemTimers } from '../sync/timers.ts';
 
 /** Milliseconds between two checks. */
@@ -14,22 +16,28 @@ export const MIN_GROWTH = 8 << 20;
  * queries would wait for the collector, and the freed memory would soon be needed again.
  */
 export const IDLE_CPU_SHARE = 0.05;
+/** Milliseconds for V8 to compact a large heap. It looks for an idle moment every eight seconds. */
+export const COMPACTION_TIME = 10_000;
+/** Largest heap in bytes that one collection compacts at once, which takes 30 ms of CPU time. */
+const SMALL_HEAP = 32 << 20;
 
 /**
  * Releases free memory now, and again after each burst of work that grew the process. V8 lets the
  * heap grow to more than twice the memory in use, and does not collect garbage while nothing is
  * allocated. The allocator of libc keeps free memory between used blocks. A garbage collection
- * pauses the process: 0.2 s was measured with 5,000 Services on a busy machine. Therefore there is
- * one collection per burst. A server that constantly answers a few hundred queries a second would
- * otherwise pause repeatedly for the same memory.
+ * pauses the process. Therefore there is one collection per burst. A server that constantly answers
+ * a few hundred queries a second would otherwise pause repeatedly for the same memory.
  * @returns a function that stops the checks.
  */
 export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
-  const { rss, cpu, release, timers } = probe;
+  const { rss, cpu, release, finish, timers } = probe;
   let lowest = 0;
   let hadBurst = false;
+  let finishTimer: unknown;
   const collect = () => {
     release();
+    timers.clear(finishTimer);
+    finishTimer = timers.set(finish, COMPACTION_TIME);
     lowest = rss();
     hadBurst = false;
   };
@@ -48,7 +56,11 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
     }, CHECK_PERIOD);
   };
   wait();
-  return () => timers.clear(timer);
+  return () => {
+    timers.clear(timer);
+    timers.clear(finishTimer);
+    finish();
+  };
 }
 
 /** Reads memory and CPU use, and releases memory. Tests replace this object. */
@@ -62,8 +74,18 @@ const PROCESS_PROBE = {
   },
   release: () => {
     // Without --expose-gc, which ./portwide sets, V8 decides when to collect. Only a `last-resort`
-    // collection compacts the heap.
-    globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
+    // collection compacts the heap. It would pause a large heap for hundreds of milliseconds, so let
+    // V8 do the same in small steps: with this flag it prefers less memory.
+    const isSmall = process.memoryUsage().heapUsed <= SMALL_HEAP;
+    if (isSmall) globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
+    else setFlagsFromString('--optimize-for-size');
+    trimHeap();
+    unmapProgram();
+  },
+  /** Called `COMPACTION_TIME` after `release`. */
+  finish: () => {
+    setFlagsFromString('--no-optimize-for-size');
+    // The compaction has freed buffers.
     trimHeap();
   },
   timers: systemTimers,

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
@@ -130,6 +130,15 @@ describe('life cycle of an agent on nftables', () => {
     () => lab.client.tcp(LISTED, 80),
     () => lab.client.tcp(LISTED6, 80),
   ];
+
+  it('unmaps the pages of Node.js that only its start uses', async () => {
+    const fileMegabytes = () => {
+      const text = readFileSync(`/proc/${agent.pid}/status`, 'utf8');
+      return Number(/^RssFile:\s+(\d+)/m.exec(text)?.[1]) / 1024;
+    };
+    // 53 MB without it.
+    await waitFor('few pages are mapped', () => fileMegabytes() < 40, 30_000);
+  });
 
   it('writes nothing at a restart if everything is as expected, and keeps affinity entries', async () => {
     await agent.apply(services(pods(0, 1, 2), sticky(1000)));

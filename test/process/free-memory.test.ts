@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import {
   CHECK_PERIOD,
+  COMPACTION_TIME,
   IDLE_CPU_SHARE,
   MIN_GROWTH,
   releaseFreeMemory,
@@ -13,6 +14,7 @@ describe('free-memory: releaseFreeMemory', () => {
   let used = 0;
   let cpu = 0;
   let collections = 0;
+  let finished = 0;
   const begin = () =>
     releaseFreeMemory({
       rss: () => size,
@@ -20,6 +22,9 @@ describe('free-memory: releaseFreeMemory', () => {
       release: () => {
         collections += 1;
         size = used;
+      },
+      finish: () => {
+        finished += 1;
       },
       timers,
     });
@@ -29,6 +34,7 @@ describe('free-memory: releaseFreeMemory', () => {
     size = used + 3 * MIN_GROWTH;
     cpu = 0;
     collections = 0;
+    finished = 0;
   });
 
   /** @param share CPU share of the process during the period. */
@@ -49,6 +55,22 @@ describe('free-memory: releaseFreeMemory', () => {
     assert.equal(collections, 2, 'no growth since the collection');
     stop();
     assert.equal(timers.pending, 0);
+  });
+
+  it('finishes each collection when V8 has had time to compact the heap', () => {
+    const stop = begin();
+    timers.advance(COMPACTION_TIME - 1);
+    assert.equal(finished, 0);
+    timers.advance(1);
+    assert.equal(finished, 1);
+    timers.advance(CHECK_PERIOD);
+    assert.equal(finished, 1);
+    stop();
+  });
+
+  it('leaves V8 with its normal settings', () => {
+    begin()();
+    assert.equal(finished, 1);
   });
 
   it('does nothing while growth is small', () => {
