@@ -1,9 +1,9 @@
-# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test`, `make test-kernels` and `make bench`
-# install their requirements on a fresh Debian machine.
+# Portwide. `make demo`, `make demo-ui`, `make demo-media`, `make test`, `make test-kernels`, `make bench` and
+# `make soak` install their requirements on a fresh Debian machine.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 .PHONY: demo demo-ui demo-media dist image image-lock chart test test-dist test-kernels stock-kernels unit \
-  coverage lint audit release release-notes bench modules setup test-cluster
+  coverage lint audit release release-notes bench soak modules setup test-cluster
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -105,6 +105,11 @@ bench: setup
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
 	@node bench/status.ts --quick
+
+## Two agents under changes, faults and traffic. Fails if a connection is lost, something stale remains, or memory grows.
+MINUTES = 30
+soak: setup
+	@node bench/steady.ts --minutes $(MINUTES)
 
 ## Packages the Helm chart as dist/portwide-VERSION.tgz.
 chart:
