@@ -37,15 +37,15 @@ export interface Loss {
   readonly isRefused: boolean;
 }
 
-/** A lost SYN is sent again after 1, 3, 7 and 15 s. */
-const TIMEOUT_MS = 20_000;
+/** A lost SYN is sent again after 1, 3, 7, 15 and 31 s; Linux gives up after 127 s. */
+const TIMEOUT_MS = 60_000;
 const SLOW_MS = 900;
 const REFUSED = 'ECONNREFUSED';
 const TICK_MS = 5;
 const EXCHANGE_MS = 1000;
 const DATAGRAM_MS = 500;
 /** Datagrams may be lost with an endpoint, or while another program's change is repaired. */
-const DATAGRAM_TRIES = 40;
+const DATAGRAM_TRIES = 120;
 /** Datagrams a second that are sprayed. */
 const SPRAY_RATE = 200;
 
