@@ -87,9 +87,12 @@ export class StaleFlowTracker {
   /** Returns the scope of all changes since the last call, and clears the scope; undefined if no entry can be stale. */
   takeCleanupScope(): CleanupScope | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
+    for (const vip of this.#vips.keys()) {
+      for (const protocol of this.#outlived.get(vip) ?? []) this.#protocols.add(protocol);
+      // The check adds the VIP again if such entries are left.
+      this.#outlived.delete(vip);
+    }
     const scope = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
-    // The check finds again what is left.
-    for (const vip of this.#vips.keys()) this.#outlived.delete(vip);
     this.#protocols = new Set();
     this.#vips = new Map();
     this.#nodePorts = new Map();
