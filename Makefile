@@ -2,7 +2,7 @@
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 .PHONY: demo demo-ui demo-media dist image image-lock chart test test-dist test-kernels stock-kernels unit \
-  coverage lint audit release release-notes bench modules setup test-cluster
+  coverage lint audit release release-notes bench soak modules setup test-cluster
 
 ## Shows an all-ports Service in a small network of network namespaces.
 demo: setup
@@ -107,6 +107,11 @@ bench: setup
 	@node bench/status.ts --quick
 	@node bench/latency.ts
 	@node bench/compare.ts
+
+## Two agents under changes, faults and traffic. Fails if a connection is lost, something stale remains, or memory grows.
+MINUTES = 30
+soak: setup
+	@node bench/steady.ts --minutes $(MINUTES)
 
 ## Packages the Helm chart as dist/portwide-VERSION.tgz.
 chart: modules

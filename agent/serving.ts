@@ -40,7 +40,7 @@ export async function startServing(
     table,
     families: backends.map(
       (backend) =>
-        new FamilyProxier(backend, conntrackTable(backend.family), {
+        new FamilyProxier(backend, conntrackTable(backend.family, resetsTcp), {
           resetsTcp,
           proxiesLocalhost: localhostProxyFamilies.includes(backend.family),
         }),

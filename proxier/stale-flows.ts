@@ -6,6 +6,8 @@
  *   also after the endpoint was removed, or if there was no endpoint at first.
  * - SCTP clients with a fixed port have the same problem. The INIT of a new association matches the old entry and
  *   refreshes it, so the association never recovers (kubernetes/kubernetes#106651).
+ * - TCP: a SYN that passed while rules were missing, such as after another program flushed the table, has an entry
+ *   without translation. Each further SYN meets that entry, so the client cannot connect.
  * - TCP clients notice a dead endpoint in the end, and connections may outlive the rules that created them. Only with
  *   `--reset-deleted-endpoint-connections` the agent deletes entries of endpoints that no EndpointSlice has any longer.
  *   The current rules then handle the client's next packet: another endpoint, or the rules, answer with a reset.
@@ -15,6 +17,7 @@ import { getOrCreate, setList } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
 import { hasPort } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
+import { IPS_SEEN_REPLY } from '../netlink/conntrack/entry.ts';
 import { ownerAt, type Route, vipsOf } from '../services/route.ts';
 
 /** The addresses and ports of a conntrack entry. Addresses are canonical. */
@@ -24,6 +27,8 @@ export interface FlowTuple {
   /** Source of replies: the endpoint, or the original destination if the flow was not translated. */
   readonly replySrc: string;
   readonly replySrcPort: number;
+  /** IPS_ bits of linux/netfilter/nf_conntrack_common.h. */
+  readonly status: number;
 }
 
 /** VIPs and node ports whose conntrack entries may be stale, each with the addresses of its former endpoints. */
@@ -48,6 +53,11 @@ export class StaleFlowTracker {
   readonly #byVip = new Map<string, readonly Route[]>();
   readonly #byNodePort = new Map<string, Route>();
   readonly #resetsTcp: boolean;
+  /**
+   * VIPs with entries whose port no Route serves any longer, by protocol. An entry lives as long as its endpoint serves
+   * other ports of the VIP, so any Route that loses an endpoint may make it stale.
+   */
+  readonly #outlived = new Map<string, Set<Protocol>>();
   #protocols = new Set<Protocol>();
   #vips = new Map<string, Set<string>>();
   #nodePorts = new Map<string, Set<string>>();
@@ -63,6 +73,7 @@ export class StaleFlowTracker {
     if (after !== undefined) this.#addRoute(after);
     const protocols = staleProtocols(before, after);
     if (this.#resetsTcp && losesEndpoint(before, after)) protocols.push('TCP');
+    if (before !== undefined && losesServingEndpoint(before, after)) this.#addOutlived(before);
     for (const protocol of protocols) this.#protocols.add(protocol);
     for (const route of [before, after]) {
       if (route === undefined || !protocols.some((protocol) => hasProtocol(route, protocol)))
@@ -76,6 +87,11 @@ export class StaleFlowTracker {
   /** Returns the scope of all changes since the last call, and clears the scope; undefined if no entry can be stale. */
   takeCleanupScope(): CleanupScope | undefined {
     if (this.#vips.size === 0 && this.#nodePorts.size === 0) return undefined;
+    for (const vip of this.#vips.keys()) {
+      for (const protocol of this.#outlived.get(vip) ?? []) this.#protocols.add(protocol);
+      // The check adds the VIP again if such entries are left.
+      this.#outlived.delete(vip);
+    }
     const scope = { protocols: this.#protocols, vips: this.#vips, nodePorts: this.#nodePorts };
     this.#protocols = new Set();
     this.#vips = new Map();
@@ -87,7 +103,7 @@ export class StaleFlowTracker {
   fullCleanupScope(scope?: CleanupScope): CleanupScope {
     const withoutFormer = <Key>(keys: Iterable<Key>) =>
       [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_FORMER_ENDPOINTS]);
-    const protocols = new Set(scope?.protocols);
+    const protocols = new Set(scope?.protocols).add('TCP');
     for (const routes of this.#byVip.values()) {
       for (const route of routes) for (const each of this.#protocolsOf(route)) protocols.add(each);
     }
@@ -109,8 +125,9 @@ export class StaleFlowTracker {
   }
 
   /**
-   * Whether an entry is stale. UDP and SCTP: its Route has no serving endpoint with the entry's reply source. TCP: no
-   * Route of the VIP has an endpoint, serving or not, with this address.
+   * Whether an entry is stale. UDP and SCTP: its Route has no serving endpoint with the entry's reply source. TCP: its
+   * Route has an endpoint, but the entry is neither translated nor answered. With `resetsTcp`, an entry is also stale if
+   * no Route of the VIP has an endpoint with this address.
    * @param isNodeAddress distinguishes node port traffic from traffic to the same port of another host.
    */
   isStale(
@@ -128,27 +145,39 @@ export class StaleFlowTracker {
 
     if (protocol === 'TCP') {
       const owner = vipOwner ?? portOwner;
-      if (owner === undefined || flow.replySrc === flow.origDst) return false;
+      if (owner === undefined) return false;
+      if (flow.replySrc === flow.origDst) {
+        return owner.servingEndpoints.length > 0 && (flow.status & IPS_SEEN_REPLY) === 0;
+      }
+      if (!this.#resetsTcp) return false;
       const others = vipOwner === undefined ? [] : routes;
       return [owner, ...others].every((route) => !hasEndpoint(route, flow.replySrc));
     }
     if (vipOwner !== undefined) return !hasServingEndpoint(vipOwner, protocol, flow);
     // No Route serves this port now. A flow to an endpoint that still serves the VIP on other ports is live (the
-    // Service no longer serves all ports); a flow to a former endpoint is stale. Any other flow was not
-    // translated by a Service: the host or another program uses the address as well.
-    if (
-      former?.has(flow.replySrc) === true &&
-      !routes.some((route) => servesAt(route, flow.replySrc))
-    ) {
-      return true;
+    // Service no longer serves all ports). A flow to a former endpoint is stale, also if an earlier agent translated it.
+    // The host and other programs use the addresses of the node as well, and an untranslated flow is not of a Service.
+    if (former !== undefined && flow.replySrc !== flow.origDst) {
+      if (routes.some((route) => servesAt(route, flow.replySrc))) {
+        getOrCreate(this.#outlived, flow.origDst, () => new Set<Protocol>()).add(protocol);
+      } else if (former.has(flow.replySrc) || !isNodeAddress(flow.origDst)) return true;
     }
     if (portOwner !== undefined) return !hasServingEndpoint(portOwner, protocol, flow);
     return formerOfPort?.has(flow.replySrc) === true;
   }
 
+  #addOutlived(route: Route): void {
+    const former = route.servingEndpoints.map(({ address }) => address);
+    for (const vip of vipsOf(route)) {
+      const protocols = this.#outlived.get(vip);
+      if (protocols === undefined) continue;
+      for (const protocol of protocols) this.#protocols.add(protocol);
+      addAll(this.#vips, vip, former);
+    }
+  }
+
   #protocolsOf(route: Route): Protocol[] {
-    const protocols: readonly Protocol[] = this.#resetsTcp ? [...DATAGRAMS, 'TCP'] : DATAGRAMS;
-    return protocols.filter((protocol) => hasProtocol(route, protocol));
+    return DATAGRAMS.filter((protocol) => hasProtocol(route, protocol));
   }
 
   #addRoute(route: Route): void {
@@ -209,6 +238,12 @@ function staleProtocols(before: Route | undefined, after: Route | undefined): Pr
     gainsFirst(before.clusterEndpoints, after.clusterEndpoints) ||
     gainsFirst(before.localEndpoints, after.localEndpoints);
   return isStale ? protocols : [];
+}
+
+function losesServingEndpoint(before: Route, after: Route | undefined): boolean {
+  return before.servingEndpoints.some(
+    ({ address }) => after === undefined || !servesAt(after, address),
+  );
 }
 
 /** Whether a remaining Route with TCP lost an endpoint, ready or not. */

@@ -27,6 +27,8 @@ export interface ConntrackQuery {
   readonly origDst?: string;
   /** true: only entries whose destination is translated (IPS_DST_NAT). Default: all. */
   readonly translatedOnly?: boolean;
+  /** true: only entries that are neither translated nor answered. Default: all. */
+  readonly unansweredOnly?: boolean;
   /** Selects among the matching entries. May be called more than once for an entry. */
   readonly keep?: (entry: ConntrackEntry) => boolean;
   /**
@@ -98,9 +100,10 @@ function isTranslated(
   return translatedOnly !== true || (status & IPS_DST_NAT) !== 0;
 }
 
-function entryFilter({ family, protocol, origDst, translatedOnly }: ConntrackQuery): EntryFilter {
+function entryFilter(query: ConntrackQuery): EntryFilter {
+  const { family, protocol, origDst, translatedOnly, unansweredOnly } = query;
   const number = protocol === undefined ? undefined : protocolNumbers[protocol];
-  return { family, protocol: number, origDst, translatedOnly };
+  return { family, protocol: number, origDst, translatedOnly, unansweredOnly };
 }
 
 /** @param pick converts the payload of an entry to a result; undefined omits it. */

@@ -66,6 +66,8 @@ export interface EntryFilter {
   readonly origDst?: string | undefined;
   /** true: only entries with IPS_DST_NAT. */
   readonly translatedOnly?: boolean | undefined;
+  /** true: only entries with neither IPS_DST_NAT nor IPS_SEEN_REPLY. */
+  readonly unansweredOnly?: boolean | undefined;
 }
 
 const AF_UNSPEC = 0;
@@ -88,7 +90,9 @@ export const CTA_PROTOINFO_TCP_STATE = 1;
 export const CTA_TIMESTAMP_START = 1;
 const CTA_FILTER_ORIG_FLAGS = 1;
 const CTA_FILTER_REPLY_FLAGS = 2;
-/** The destination is translated: linux/netfilter/nf_conntrack_common.h. */
+/** A packet was seen in the reply direction: linux/netfilter/nf_conntrack_common.h. */
+export const IPS_SEEN_REPLY = 1 << 1;
+/** The destination is translated. */
 export const IPS_DST_NAT = 1 << 5;
 /** enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h, by number. */
 export const TCP_STATES = [
@@ -134,13 +138,25 @@ export function dumpPayload(filter: Partial<EntryFilter>, kernelFilter: boolean)
       },
     );
   }
-  if (kernelFilter && filter.translatedOnly === true) {
+  const { mask, value } = statusFilter(filter);
+  if (kernelFilter && mask !== 0) {
     // From Linux 5.15 on; older kernels ignore it.
-    const status = encodeNumber(IPS_DST_NAT, 4);
-    attributes.push({ type: CTA_STATUS, value: status }, { type: CTA_STATUS_MASK, value: status });
+    attributes.push(
+      { type: CTA_STATUS, value: encodeNumber(value, 4) },
+      { type: CTA_STATUS_MASK, value: encodeNumber(mask, 4) },
+    );
   }
   if (attributes.length === 0) return header;
   return encodeAttributes(attributes, header);
+}
+
+/** The bits of the status that a filter compares, and their values. */
+function statusFilter({ translatedOnly, unansweredOnly }: Partial<EntryFilter>): {
+  readonly mask: number;
+  readonly value: number;
+} {
+  if (translatedOnly === true) return { mask: IPS_DST_NAT, value: IPS_DST_NAT };
+  return { mask: unansweredOnly === true ? IPS_DST_NAT | IPS_SEEN_REPLY : 0, value: 0 };
 }
 
 /**
@@ -171,6 +187,7 @@ export function deletePayload(entry: ConntrackEntry): Buffer {
 export function entryReader(filter: EntryFilter): (payload: Buffer) => ConntrackEntry | undefined {
   const format = addressFormatter();
   const passes = byteFilter(filter);
+  const { mask, value } = statusFilter(filter);
   return (payload) => {
     if (payload.length < NFGENMSG_LENGTH)
       throw new MalformedMessage('conntrack entry without a header');
@@ -187,7 +204,7 @@ export function entryReader(filter: EntryFilter): (payload: Buffer) => Conntrack
       else if (type === CTA_ZONE) zone = readNumber(payload, start, end, 2);
     });
     if (!passes(payload, orig)) return undefined;
-    if (filter.translatedOnly === true && (status & IPS_DST_NAT) === 0) return undefined;
+    if ((status & mask) !== value) return undefined;
     return {
       family: filter.family,
       protocol: orig.protocol,

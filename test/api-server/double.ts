@@ -41,6 +41,8 @@ export interface DoubleOptions {
    * a change since the server started gets none.
    */
   readonly bookmarkMs?: number;
+  /** Address of the listener; by default loopback. */
+  readonly address?: string;
 }
 
 /** A recorded request, for tests of what the agent requests and needs permission for. */
@@ -78,6 +80,7 @@ interface Pages {
 }
 
 const BOOKMARK_MS = 60_000;
+export const LOOPBACK = '127.0.0.1';
 const META_V1 = { apiVersion: 'meta.k8s.io/v1' };
 
 export class ApiServerDouble {
@@ -134,7 +137,7 @@ export class ApiServerDouble {
     });
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject);
-      server.listen(port, '127.0.0.1', resolve);
+      server.listen(port, this.#options.address ?? LOOPBACK, resolve);
     });
     this.#changed.clear();
     this.#server = server;
@@ -145,7 +148,7 @@ export class ApiServerDouble {
   /** URL, also while the server is closed. */
   get url(): string {
     const scheme = this.#options.tls === undefined ? 'http' : 'https';
-    return `${scheme}://127.0.0.1:${this.#port}`;
+    return `${scheme}://${this.#options.address ?? LOOPBACK}:${this.#port}`;
   }
 
   /** Closes the server and all connections. The objects remain for another `listen`. */

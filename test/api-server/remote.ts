@@ -2,7 +2,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import type { ResultPromise } from 'execa';
 import type { SpawnOptions } from '../lab/lab.ts';
-import type { ApiServerDouble, DoubleOptions } from './double.ts';
+import { type ApiServerDouble, type DoubleOptions, LOOPBACK } from './double.ts';
 
 /** Methods of a double in another process. */
 export type Control = Pick<
@@ -47,15 +47,18 @@ export class RemoteDouble {
   /** Pending results, in the order of the calls. */
   readonly #waiting: PromiseWithResolvers<unknown>[];
   readonly port: number;
+  readonly #address: string;
 
   private constructor(
     process: ResultPromise,
     waiting: PromiseWithResolvers<unknown>[],
     port: number,
+    address: string,
   ) {
     this.#process = process;
     this.#waiting = waiting;
     this.port = port;
+    this.#address = address;
   }
 
   /**
@@ -82,11 +85,16 @@ export class RemoteDouble {
       const error = new Error(`the API-server double has ended: ${errors}`);
       for (const { reject } of waiting.splice(0)) reject(error);
     });
-    return new RemoteDouble(child, waiting, Number(await ready.promise));
+    return new RemoteDouble(
+      child,
+      waiting,
+      Number(await ready.promise),
+      options.address ?? LOOPBACK,
+    );
   }
 
   get url(): string {
-    return `http://127.0.0.1:${this.port}`;
+    return `http://${this.#address}:${this.port}`;
   }
 
   /** Calls run in the order in which they are made. */

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
+import { portwideTables } from './nft-tables.ts';
 import { answered, refused, SHORT } from './scenarios/scenario.ts';
 
 const VIPS = ['10.96.0.10', 'fd00:10:96::10'] as const;
@@ -75,20 +76,7 @@ describe('life cycle of an agent on nftables', () => {
       .map((line) => line.trim().replace(/ expires \w+/, ''))
       .filter((line) => line !== '');
   };
-  const tables = async () => {
-    const texts = await Promise.all(
-      ['ip', 'ip6'].map((ip) => lab.node.exec('nft', ['list', 'table', ip, 'portwide'])),
-    );
-    // nft prints elements in hash order, which differs between tables. Affinity entries written by
-    // packets are left out.
-    return texts
-      .flatMap(({ stdout }) => stdout.split('\n'))
-      .flatMap((line) => line.split(/[,{}]/))
-      .map((line) => line.trim())
-      .filter((line) => !/^(elements =|.* expires .*)?$/.test(line))
-      .sort()
-      .join('\n');
-  };
+  const tables = async () => (await portwideTables(lab.node)).join('\n');
 
   /**
    * Runs `work` while clients connect continuously. Returns its result and the number of failed
@@ -253,6 +241,23 @@ describe('life cycle of an agent on nftables', () => {
     await waitFor('the table is restored', async () => (await tables()) === expected);
     await nft(other);
     assert.equal(await nft('list', 'table', 'ip', 'other'), others);
+  });
+
+  it('serves a connection whose first packet passed while rules were missing', async () => {
+    await agent.apply(services(pods(0)));
+    await agent.kill();
+    // What the kernel tracks of such a packet, which the rules of another program may ask for.
+    const localPort = 20_500;
+    for (const [vip, client] of [
+      [LISTED, lab.client.ipv4],
+      [LISTED6, lab.client.ipv6],
+    ] as const) {
+      const flow = ['-s', client, '-d', vip, '--sport', String(localPort), '--dport', '80'];
+      const state = ['--state', 'SYN_SENT', '-t', '120'];
+      await lab.node.exec('conntrack', ['-I', '-p', 'tcp', ...flow, ...state]);
+    }
+    await agent.start();
+    for (const vip of LISTED_VIPS) answered(await lab.client.tcp(vip, 80, { localPort }));
   });
 
   it('repairs external changes in one family while the other cannot be written', async () => {

@@ -104,6 +104,16 @@ export class Population {
     return found.filter((_, index) => index % step === 0).slice(0, count);
   }
 
+  /** Addresses of the endpoints of each VIP. */
+  endpoints(): Map<string, ReadonlySet<string>> {
+    return new Map(
+      this.#members.flatMap(({ pods }, slot) => [
+        [vip(slot, 4), new Set(pods.map(({ ipv4 }) => ipv4))] as const,
+        [vip(slot, 6), new Set(pods.map(({ ipv6 }) => ipv6))] as const,
+      ]),
+    );
+  }
+
   /** @param before keeps its name, and its template unless `reshaped`. */
   #member(slot: number, before?: ServiceObjects, reshaped = true): ServiceObjects {
     const name = before === undefined ? `service-${++this.#names}` : nameOf(before.service);

@@ -148,7 +148,7 @@ describe('proxier: sync of one family', () => {
     };
     const family = new FamilyProxier(backend, {
       deleteStale: (isStale) => {
-        const flow = { origDstPort: 53, replySrc: '10.0.0.1', replySrcPort: 53 };
+        const flow = { origDstPort: 53, replySrc: '10.0.0.1', replySrcPort: 53, status: 0 };
         const stale = ['10.96.0.1', '10.96.0.2'].filter((vip) =>
           isStale({ ...flow, origDst: vip }, 'UDP'),
         );

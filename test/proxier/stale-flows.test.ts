@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
+import { IPS_SEEN_REPLY } from '../../netlink/conntrack/entry.ts';
 import { StaleFlowTracker } from '../../proxier/stale-flows.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
@@ -14,6 +15,7 @@ const flow = (origDstPort: number, replySrc: string, replySrcPort = origDstPort)
   origDstPort,
   replySrc,
   replySrcPort,
+  status: IPS_SEEN_REPLY,
 });
 
 /** Replaces a Route by each version in turn, and checks flows after the last change. */
@@ -121,6 +123,60 @@ describe('stale-flows: stale conntrack entries', () => {
       tracker.isStale(flow(7000, '10.0.0.2'), 'UDP', scope, () => false),
       true,
     );
+  });
+
+  it('finds UDP entries that outlived all-ports stale once their endpoint leaves the TCP-only Service', () => {
+    const tracker = new StaleFlowTracker();
+    const wide = all({}, ['10.0.0.1', '10.0.0.2']);
+    const listed = (addresses: readonly string[]) => route({}, addresses);
+    const isStale = (replySrc: string) => {
+      const scope = tracker.takeCleanupScope();
+      return (
+        scope !== undefined && tracker.isStale(flow(7000, replySrc), 'UDP', scope, () => false)
+      );
+    };
+    tracker.replaceRoute(undefined, wide);
+    tracker.takeCleanupScope();
+    tracker.replaceRoute(wide, undefined);
+    tracker.replaceRoute(undefined, listed(['10.0.0.1', '10.0.0.2']));
+    assert.equal(isStale('10.0.0.1'), false);
+    tracker.replaceRoute(listed(['10.0.0.1', '10.0.0.2']), listed(['10.0.0.1']));
+    assert.equal(isStale('10.0.0.1'), false);
+    tracker.replaceRoute(listed(['10.0.0.1']), listed(['10.0.0.3']));
+    assert.equal(isStale('10.0.0.1'), true);
+    tracker.replaceRoute(listed(['10.0.0.3']), listed(['10.0.0.2']));
+    assert.equal(tracker.takeCleanupScope(), undefined, 'no entry is left');
+  });
+
+  it('finds entries to ports that no Service serves stale after a restart, unless they lead to an endpoint', () => {
+    const tracker = new StaleFlowTracker();
+    tracker.replaceRoute(undefined, udp({}, ['10.0.0.1']));
+    const scope = tracker.fullCleanupScope();
+    const isStale = (replySrc: string, isNode = false) =>
+      tracker.isStale(flow(7000, replySrc), 'UDP', scope, () => isNode);
+    assert.equal(isStale('10.0.0.9'), true);
+    assert.equal(isStale('10.0.0.1'), false);
+    assert.equal(isStale(VIP), false, 'not translated');
+    assert.equal(isStale('10.0.0.9', true), false, 'a host port of a CNI plug-in');
+  });
+
+  it('finds TCP entries without translation and answer stale after a restart, if the Service has an endpoint', () => {
+    const tracker = new StaleFlowTracker();
+    tracker.replaceRoute(undefined, route({}, ['10.0.0.1']));
+    tracker.replaceRoute(
+      undefined,
+      route({ id: 'empty', match: { kind: 'port', protocol: 'TCP', port: 81 } }, []),
+    );
+    assert.equal(tracker.takeCleanupScope(), undefined);
+    const scope = tracker.fullCleanupScope();
+    assert.ok(scope.protocols.has('TCP'));
+    const isStale = (port: number, replySrc: string, status: number) =>
+      tracker.isStale({ ...flow(port, replySrc), status }, 'TCP', scope, () => false);
+    assert.equal(isStale(80, VIP, 0), true);
+    assert.equal(isStale(80, VIP, IPS_SEEN_REPLY), false);
+    assert.equal(isStale(80, '10.0.0.9', 0), false, 'translated');
+    assert.equal(isStale(81, VIP, 0), false, 'no endpoint');
+    assert.equal(isStale(82, VIP, 0), false, 'a port that no Service serves');
   });
 
   it('keeps entries of node ports and other programs on a VIP that is a node address', () => {

@@ -49,6 +49,22 @@ describe('conntrack: conntrack entries of the kernel', () => {
         assert.equal(await count({ family: 'IPv6', origDst: 'fd00:96::11' }), 0);
       });
 
+      it('dumps only entries that are neither translated nor answered', async () => {
+        await helper.call('insertFlows', { ...toVip, count: 2 });
+        const insert = (port: string, ...args: readonly string[]) => {
+          const flow = ['-s', '10.0.0.1', '-d', '10.96.0.10', '--sport', port, '--dport', '80'];
+          const state = ['--state', 'SYN_SENT', '-t', '120'];
+          return namespace.run('conntrack', '-I', '-p', 'tcp', ...flow, ...state, ...args);
+        };
+        await insert('20001');
+        await insert('20002', '-u', 'SEEN_REPLY');
+        const entries = await dump({ kernelFilter, unansweredOnly: true });
+        assert.deepEqual(
+          entries.map(({ origSrcPort }) => origSrcPort),
+          [20_001],
+        );
+      });
+
       it('reads all fields of an entry', async () => {
         await helper.call('insertFlows', { ...toVip6, count: 1, zone: 7 });
         const [entry] = await dump({ kernelFilter, family: 'IPv6', protocol: 'UDP' });
