@@ -15,7 +15,7 @@ const e2e = (...names: readonly string[]) => names.map((name) => `e2e/${name}.te
 const LAST = 'uml/stock/modes.uml.ts';
 /** Files with the specs that run in a stock kernel with PORTWIDE_CORE=1. */
 const CORE_SPECS = [...e2e('nftables', 'owned-ports', 'policy-groups'), LAST];
-/** Parts of their titles. Ten minutes without KVM, on two cores without other load. */
+/** Parts of their titles. Chosen for ten minutes on two cores without KVM and without other load; not measured. */
 const CORE_TITLES = [
   'all-ports: every TCP, UDP and SCTP port of the VIP reaches a pod on the same port',
   'all-ports: without a ready endpoint every port is rejected',
