@@ -2,13 +2,14 @@
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
-import { MODES } from '../uml/kernels.ts';
+import { MODES, STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { adminPolicy, cidrGroup, namespaceManifest, podManifest } from './policy-manifests.ts';
 
 const FLOOD = fileURLToPath(new URL('../policy/flood.ts', import.meta.url));
 const PORT = 7000;
-const CHANGES = 40;
+/** An emulated processor takes ten seconds for each. */
+const CHANGES = STOCK_KERNEL === undefined ? 40 : 12;
 /** Networks with the client, and the end of the network in the set as nft lists it. */
 const NETWORKS = [
   { cidrs: ['192.168.77.100/32', 'fd00:77::100/128'], listed: '192.168.77.100' },

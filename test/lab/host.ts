@@ -17,10 +17,11 @@ import { type ExecOptions, type ExecResult, runIn, type SpawnOptions } from './p
 import { everyPortRules, iptablesTool } from './rules.ts';
 import { type HostThread, startThread } from './thread.ts';
 import type { HostPlan } from './topology.ts';
+import { PATIENCE } from './wait.ts';
 
 /** Options of a probe. */
 export interface ProbeOptions {
-  /** Milliseconds to wait for an answer; default 3000. */
+  /** Milliseconds to wait for an answer; default 3000, more in slow kernels. */
   readonly timeoutMs?: number;
   /**
    * Source port; default: chosen by the kernel. Choose below 32768, where the kernel's range
@@ -135,10 +136,10 @@ export interface OwnedHost {
   kill(): void;
 }
 
-const DEFAULT_TIMEOUT_MS = 3000;
-const HTTP_TIMEOUT_MS = 5000;
+const DEFAULT_TIMEOUT_MS = 3000 * PATIENCE;
+const HTTP_TIMEOUT_MS = 5000 * PATIENCE;
 /** Milliseconds that a thread may need beyond the network timeout, on a slow machine. */
-const THREAD_SLACK_MS = 20_000;
+const THREAD_SLACK_MS = 20_000 * PATIENCE;
 
 /** Creates the host of a plan; its thread starts on first use. */
 export function createHost(plan: HostPlan, podRules: IptablesVariant): OwnedHost {

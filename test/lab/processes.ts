@@ -1,10 +1,11 @@
 /** Processes in a host's namespace. */
 import { execa, type ResultPromise } from 'execa';
 import { LabError } from './errors.ts';
+import { PATIENCE } from './wait.ts';
 
 export interface ExecOptions {
   readonly input?: string;
-  /** Milliseconds; default 30,000. */
+  /** Milliseconds on a fast machine; default 30,000. */
   readonly timeoutMs?: number;
   /** Default true: a failing command rejects. */
   readonly reject?: boolean;
@@ -39,7 +40,7 @@ export function runIn(name: string, namespace: string) {
     const { input, timeoutMs = EXEC_TIMEOUT_MS, reject = true } = options;
     const result = await execa('ip', ['netns', 'exec', namespace, command, ...args], {
       ...(input === undefined ? { stdin: 'ignore' } : { input }),
-      timeout: timeoutMs,
+      timeout: timeoutMs * PATIENCE,
       reject: false,
     });
     if (result.failed && reject) {

@@ -9,7 +9,9 @@ import { mochaCommand, mochaConfig } from './specs.ts';
 const CONFIG = 'mocharc.json';
 const RESULTS = 'results';
 /** Factor for deadlines: QEMU may emulate the processor. */
-const PATIENCE = STOCK_KERNEL === undefined ? 1 : 4;
+const PATIENCE = STOCK_KERNEL === undefined ? 1 : 8;
+/** The slowness of a quiet machine. */
+const QUIET_SLOWNESS = 2;
 /** Milliseconds from the start of the kernel to the first spec. */
 const BOOT_MS = 90_000;
 /**
@@ -46,7 +48,7 @@ export interface RunOptions extends Pick<BootOptions, 'timeoutSeconds' | 'init'>
 }
 
 /** Boots a kernel and runs specs in it with mocha. */
-export function runInside({ only, specs, slowness = 2, ...options }: RunOptions): Run {
+export function runInside({ only, specs, slowness = QUIET_SLOWNESS, ...options }: RunOptions): Run {
   const command = mochaCommand(`${INSIDE}/${CONFIG}`);
   const environment = [
     `UML_RESULTS=${INSIDE}/${RESULTS}`,
@@ -54,7 +56,7 @@ export function runInside({ only, specs, slowness = 2, ...options }: RunOptions)
     `NODE_COMPILE_CACHE=${INSIDE}/compile-cache`,
     `${BUNDLE_VARIABLE}=${BUNDLE}`,
     `PORTWIDE_KERNEL=${STOCK_KERNEL ?? ''}`,
-    `PORTWIDE_PATIENCE=${PATIENCE}`,
+    `PORTWIDE_PATIENCE=${(PATIENCE * slowness) / QUIET_SLOWNESS}`,
     `UML_KILLS=${process.env.UML_KILLS ?? ''}`,
   ];
   const kernel = bootUml({

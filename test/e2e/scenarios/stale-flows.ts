@@ -58,6 +58,9 @@ export const staleFlowScenarios: readonly Scenario[] = Object.entries(KINDS).map
       const put = (pods: readonly (Host | readonly [Host, object])[]) =>
         world.apply(media(world, kind, pods));
 
+      // The kernel would forget an INIT after 3 s, before a slow agent has changed its rules.
+      const sysctl = 'net.netfilter.nf_conntrack_sctp_timeout_cookie_wait=60';
+      if (protocol === 'SCTP') await world.node.exec('sysctl', ['-q', '-w', sysctl]);
       // The client sends these packets while the Service does not exist or has no endpoint, so no
       // rule translates the packets.
       await world.apply([]);

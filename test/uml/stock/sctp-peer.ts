@@ -1,10 +1,10 @@
 /**
  * A program with SCTP sockets of the kernel, which Node.js lacks.
- * `sctp-peer.ts serve NAME ADDRESS PORT` answers each message with NAME.
- * `sctp-peer.ts ask ADDRESS VIP PORT` opens an association from ADDRESS. For each line of stdin it sends a message and
- * prints the answer as a line. Every system call blocks, for at most TIMEOUT_SECONDS in `ask`.
+ * `sctp-peer.ts serve NAME PORT ADDRESS...` answers each message with NAME.
+ * `sctp-peer.ts ask` reads lines. `open ADDRESS VIP PORT` opens an association from ADDRESS, and `ask` sends a message
+ * through each open association. Each line is answered with one line, the answers to its messages.
+ * Every system call of `ask` blocks, for at most TIMEOUT_SECONDS.
  */
-import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { getSystemErrorName } from 'node:util';
 import koffi from 'koffi';
@@ -16,6 +16,7 @@ const IPPROTO_SCTP = 132;
 const SOL_SOCKET = 1;
 const SO_RCVTIMEO = 20;
 const SO_SNDTIMEO = 21;
+const POLLIN = 1;
 const TIMEOUT_SECONDS = 20;
 
 const libc = koffi.load('libc.so.6');
@@ -23,6 +24,7 @@ const socket = libc.func('int socket(int domain, int type, int protocol)');
 const bind = libc.func('int bind(int fd, void *address, uint32_t length)');
 const listen = libc.func('int listen(int fd, int backlog)');
 const connect = libc.func('int connect(int fd, void *address, uint32_t length)');
+const poll = libc.func('int poll(void *fds, unsigned long count, int timeout)');
 const setsockopt = libc.func(
   'int setsockopt(int fd, int level, int name, void *value, uint32_t length)',
 );
@@ -48,22 +50,37 @@ function open(type: number, address: string, port: number): number {
   return fd;
 }
 
-function serve(name: string, address: string, port: number): never {
-  const fd = open(SOCK_SEQPACKET, address, port);
-  check('listen', listen(fd, 16));
+function serve(name: string, port: number, addresses: readonly string[]): never {
+  const fds = addresses.map((address) => {
+    const fd = open(SOCK_SEQPACKET, address, port);
+    check('listen', listen(fd, 16));
+    return fd;
+  });
+  // struct pollfd: fd, events, revents.
+  const polled = Buffer.alloc(8 * fds.length);
+  for (const [index, fd] of fds.entries()) {
+    polled.writeInt32LE(fd, 8 * index);
+    polled.writeInt16LE(POLLIN, 8 * index + 4);
+  }
   console.log('listens');
-  const from = Buffer.alloc(28);
-  const size = Buffer.alloc(4);
-  const data = Buffer.alloc(1024);
   for (;;) {
-    size.writeUInt32LE(from.length);
-    // An association that its client has aborted is an error of the next call only.
-    if (recvfrom(fd, data, data.length, 0, from, size) <= 0) continue;
-    sendto(fd, Buffer.from(name), name.length, 0, from, size.readUInt32LE());
+    check('poll', poll(polled, fds.length, -1));
+    for (const [index, fd] of fds.entries())
+      if (polled.readInt16LE(8 * index + 6)) answer(fd, name);
   }
 }
 
-async function ask(address: string, vip: string, port: number): Promise<void> {
+function answer(fd: number, name: string): void {
+  const from = Buffer.alloc(28);
+  const size = Buffer.alloc(4);
+  const data = Buffer.alloc(1024);
+  size.writeUInt32LE(from.length);
+  // An association that its client has aborted is an error of the next call only.
+  if (recvfrom(fd, data, data.length, 0, from, size) <= 0) return;
+  sendto(fd, Buffer.from(name), name.length, 0, from, size.readUInt32LE());
+}
+
+function associate(address: string, vip: string, port: number): number {
   const fd = open(SOCK_STREAM, address, 0);
   const limit = Buffer.alloc(16);
   limit.writeBigInt64LE(BigInt(TIMEOUT_SECONDS));
@@ -71,16 +88,42 @@ async function ask(address: string, vip: string, port: number): Promise<void> {
     check('setsockopt', setsockopt(fd, SOL_SOCKET, option, limit, limit.length));
   const to = socketAddress(vip, port);
   check('connect', connect(fd, to, to.length));
-  const data = Buffer.alloc(1024);
-  const lines = createInterface({ input: process.stdin });
-  lines.on('line', () => {
-    check('send', send(fd, Buffer.from('who'), 3, 0));
-    console.log(data.toString('utf8', 0, check('recv', recv(fd, data, data.length, 0))));
-  });
-  await once(lines, 'close');
+  return fd;
 }
 
-const [action = '', first = '', second = '', third = ''] = process.argv.slice(2);
-if (action === 'serve') serve(first, second, Number(third));
-else if (action === 'ask') await ask(first, second, Number(third));
+function exchange(fd: number): string {
+  const data = Buffer.alloc(1024);
+  check('send', send(fd, Buffer.from('who'), 3, 0));
+  return data.toString('utf8', 0, check('recv', recv(fd, data, data.length, 0)));
+}
+
+/** A failed call is the answer of its association. */
+function attempt(call: () => string): string {
+  try {
+    return call();
+  } catch (error) {
+    return String(error);
+  }
+}
+
+function ask(): void {
+  const fds: number[] = [];
+  const openAndAsk = (address: string, vip: string, port: number) => {
+    const fd = associate(address, vip, port);
+    fds.push(fd);
+    return exchange(fd);
+  };
+  createInterface({ input: process.stdin }).on('line', (line) => {
+    const [action = '', address = '', vip = '', port = ''] = line.split(' ');
+    const answers =
+      action === 'open'
+        ? [attempt(() => openAndAsk(address, vip, Number(port)))]
+        : fds.map((fd) => attempt(() => exchange(fd)));
+    console.log(answers.join());
+  });
+}
+
+const [action = '', name = '', port = '', ...addresses] = process.argv.slice(2);
+if (action === 'serve') serve(name, Number(port), addresses);
+else if (action === 'ask') ask();
 else throw new Error(`unknown action ${action}`);
